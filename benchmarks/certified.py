@@ -17,9 +17,9 @@ from kernelworks.machine import environment
 
 def current(certificate: Certificate) -> bool:
     """Whether it is a whole proof, and of the row as it is."""
-    rows = {row.name: row for row in OPS[certificate.op].rows} if certificate.op in OPS else {}
-    row = rows.get(certificate.row)
-    return row is not None and not certificate.proved_on and certificates.current(certificate, row)
+    rows = {row.name: row for row in OPS[certificate.op].kernels} if certificate.op in OPS else {}
+    row = rows.get(certificate.kernel)
+    return row is not None and not certificate.verified_on and certificates.is_current(certificate, row)
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     for kind in sorted({*certificates.shipped_kinds(), *(p.name for p in cache.glob("*") if p.is_dir())}):
         held = certificates._shipped(kind)
         cached = (certificates._cached(kind, *p.stem.split(".", 1)) for p in sorted((cache / kind).glob("*.json")))
-        made = {(c.op, c.row): c for c in cached if c is not None and certificates._within(c) and current(c)}
+        made = {(c.op, c.kernel): c for c in cached if c is not None and certificates._within(c) and current(c)}
         kept = {at: c for at, c in held.items() if current(c)}
         if kept | made != held:
             path = certificates.write_shipped((kept | made).values(), kind)

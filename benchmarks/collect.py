@@ -26,14 +26,14 @@ from typing import Any
 from kernelworks.build.cpp import toolchain
 from kernelworks.measure.bench.results import commit, head
 from kernelworks.measure.clock import noise
-from kernelworks.records.json_text import in_lines
+from kernelworks.records.json_text import format_lines
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def record(figures: Any, threads: int | None, device: str = "cpu", **more: Any) -> dict[str, Any]:
     """The figures under a head that says where they come from. A diagnosis has one, but for the commit."""
-    if isinstance(figures, dict) and "footer" in figures:
+    if isinstance(figures, dict) and "time_breakdown" in figures:
         figures["versions"]["commit"] = commit()
         return figures
     said = figures if isinstance(figures, dict) else {"rows": figures}
@@ -98,7 +98,7 @@ def main() -> None:
         figures, more = json.loads(asked.figures.read_text(encoding="utf-8")), {}
     kept = record(figures, asked.threads, asked.device, **more)
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{asked.name}.json").write_text(in_lines(kept) + "\n", encoding="utf-8")
+    (RESULTS / f"{asked.name}.json").write_text(format_lines(kept) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -48,11 +48,11 @@ from side_by_side import RESULT, Entry, Heard, Started, Task, end_on_sigterm, si
 from kernelworks.dispatch import certificates
 from kernelworks.dispatch.op import OPS
 from kernelworks.machine import gpu
-from kernelworks.records.json_text import in_lines
+from kernelworks.records.json_text import format_lines
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = Path(__file__).resolve().parent
-PARTS = ("machine", "proofs", "ops", "blocks", "models", "trust", "sanitizer")
+PARTS = ("machine", "verifications", "ops", "blocks", "models", "trust", "sanitizer")
 TIMED = ("ops", "blocks", "models")
 READY_SHARE = 0.45  # of the time, in which ops and blocks are made ready; what is not is compiled when it is measured
 STANDING_S = 300.0  # for which the others stand still while one is timed
@@ -83,13 +83,17 @@ def proofs_part(
         (op, row)
         for op, row in h200_sanitizer.gpu_rows()
         if (not only or {op, f"{op}.{row}"} & only)
-        and (again or certificates.invalid(op, OPS[op].row(row)) is not None)
+        and (again or certificates.invalid_reason(op, OPS[op].kernel(row)) is not None)
     ]
 
     def made() -> list[dict[str, Any]]:
         """The certificates that hold here, of these rows and of others."""
-        held = ((op, row, c) for op, row in h200_sanitizer.gpu_rows() for c in certificates.find(op, row, gpu().kind))
-        return [vars(c) for op, row, c in held if certificates.current(c, OPS[op].row(row))]
+        held = (
+            (op, row, c)
+            for op, row in h200_sanitizer.gpu_rows()
+            for c in certificates.find_certificates(op, row, gpu().kind)
+        )
+        return [vars(c) for op, row, c in held if certificates.is_current(c, OPS[op].kernel(row))]
 
     def run(pair: tuple[str, str]) -> dict[str, Any]:
         command = [sys.executable, "-m", "kernelworks", "prove", ".".join(pair), "--jobs", str(JOBS), "--json"]
@@ -100,14 +104,14 @@ def proofs_part(
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=left)
         except subprocess.TimeoutExpired:
             print(f"{'.'.join(pair):32s} NO TIME", flush=True)
-            return {"op": pair[0], "row": pair[1], "exit": -1, "seconds": 0.0, "proof": {"stderr": "no time"}}
+            return {"op": pair[0], "kernel": pair[1], "exit": -1, "seconds": 0.0, "verification": {"stderr": "no time"}}
         seconds = time.perf_counter() - begin
         try:
             said = json.loads(done.stdout)
         except ValueError:
             said = {"stdout": done.stdout[-2000:], "stderr": done.stderr[-2000:]}
         print(f"{'.'.join(pair):32s} {unproved(done.returncode, said) or 'proved'} {seconds:6.1f} s", flush=True)
-        found = {"op": pair[0], "row": pair[1], "exit": done.returncode, "seconds": seconds, "proof": said}
+        found = {"op": pair[0], "kernel": pair[1], "exit": done.returncode, "seconds": seconds, "verification": said}
         with lock:
             taken.append(found)
             keep({"rows": list(taken), "certificates": made()})
@@ -117,12 +121,12 @@ def proofs_part(
     lock = threading.Lock()
     if not rows:
         return {}
-    rows.sort(key=lambda pair: -max((c.cases for c in certificates.find(*pair, gpu().kind)), default=0))
+    rows.sort(key=lambda pair: -max((c.cases for c in certificates.find_certificates(*pair, gpu().kind)), default=0))
     with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 4) // JOBS)) as pool:
         results = list(pool.map(run, rows))
     for at, found in enumerate(results):
         if found["exit"] > 0:  # it may have had no memory beside others
-            results[at] = run((found["op"], found["row"]))
+            results[at] = run((found["op"], found["kernel"]))
     return {"rows": results, "certificates": made()}
 
 
@@ -134,12 +138,12 @@ def machine_part() -> dict[str, Any]:
         raise RuntimeError(
             f"`kernelworks machine` ended with {done.returncode}: {' / '.join(said) or 'without a word'}"
         )
-    return {"ceilings": json.loads(done.stdout)}
+    return {"peaks": json.loads(done.stdout)}
 
 
 def written(file: Path, record: dict[str, Any]) -> None:
     scratch = file.with_suffix(f".{os.getpid()}")
-    scratch.write_text(in_lines(record) + "\n", encoding="utf-8")
+    scratch.write_text(format_lines(record) + "\n", encoding="utf-8")
     scratch.replace(file)
 
 
@@ -225,13 +229,13 @@ class Run:
     # ------------------------------------------------------------ all of it
 
     def proved(self, found: dict[str, Any]) -> None:
-        written(self.file("proofs"), {**self.head, **found})
+        written(self.file("verifications"), {**self.head, **found})
 
     def all(self) -> int:
         if "machine" in self.parts:
             self.alone("machine", machine_part)
-        if "proofs" in self.parts:
-            self.alone("proofs", lambda: proofs_part(self.some, self.again, self.end, self.proved))
+        if "verifications" in self.parts:
+            self.alone("verifications", lambda: proofs_part(self.some, self.again, self.end, self.proved))
         if set(self.parts) & set(TIMED):
             self.timed()
         untimed: dict[str, Callable[[], dict[str, Any]]] = {

@@ -33,11 +33,11 @@ from triton.testing import do_bench
 import kernelworks as kw
 from kernelworks.dispatch.op import OPS
 from kernelworks.measure.bench.results import head
+from kernelworks.ops.attention.block_sparse_attention.baselines import by_flex
 from kernelworks.ops.attention.block_sparse_attention.cases import pattern
 from kernelworks.ops.attention.block_sparse_attention.contract import BLOCK, blocks_of, pairs_of
-from kernelworks.ops.attention.block_sparse_attention.peers import by_flex
 from kernelworks.ops.attention.block_sparse_attention.triton_lists import lists_of
-from kernelworks.records.json_text import in_lines
+from kernelworks.records.json_text import format_lines
 
 OUT = Path(__file__).resolve().parent / "results" / "h200-blocks.json"
 ROWS = {"block_sparse_attention": ("sm90", "sm90_backward"), "attention": ("sm90", "sm90_backward")}
@@ -69,10 +69,10 @@ def arms_of(args: dict[str, Any]) -> dict[str, Arm]:
         return "sm90_backward" if q.requires_grad else "sm90"
 
     def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return kw.block_sparse_attention(q, k, v, mask, is_causal=causal, enable_gqa=shared, row=row(q))
+        return kw.block_sparse_attention(q, k, v, mask, is_causal=causal, enable_gqa=shared, kernel=row(q))
 
     def dense(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return kw.attention(q, k, v, causal="top_left" if causal else None, row=row(q))
+        return kw.attention(q, k, v, causal="top_left" if causal else None, kernel=row(q))
 
     flex = by_flex(args)
     assert flex is not None
@@ -188,7 +188,7 @@ class Record:
     """The file: what stands there of the same sources, machine and versions, and what is added."""
 
     def __init__(self, file: Path) -> None:
-        sources = {f"{op}.{row}": OPS[op].row(row).hash() for op, rows in ROWS.items() for row in rows}
+        sources = {f"{op}.{row}": OPS[op].kernel(row).hash() for op, rows in ROWS.items() for row in rows}
         self.file, self.head = file, {**head("cuda", ("triton",)), "sources": sources}
         self.head["versions"]["cuda"] = str(torch.version.cuda)
         before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -205,7 +205,7 @@ class Record:
         self.rows[str(line["shape"])] = {**line, **origin, "how": HOW}
         rows = [row for shape in SHAPES if (row := self.rows.get(str(list(shape))))]
         scratch = self.file.with_suffix(f".{os.getpid()}")
-        scratch.write_text(in_lines({**self.head, "rows": rows}) + "\n", encoding="utf-8")
+        scratch.write_text(format_lines({**self.head, "rows": rows}) + "\n", encoding="utf-8")
         scratch.replace(self.file)
 
 

@@ -1,6 +1,6 @@
 """What ``h200_ops.py`` times, and beside whom: groups of lines, each made when its turn comes.
 
-What an op is timed on, its room says: the contract's cases for a GPU, ``peers.py``, what users write. Beside those
+What an op is timed on, its room says: the contract's cases for a GPU, ``library_baselines.py``, what users write. Beside those
 stand the tables below: products, attention, packed sequences, blocks and AdamW, in sizes that no proof tries or against
 peers that no room has. A line more is a row more in one of them.
 """
@@ -23,10 +23,10 @@ from kernelworks import contract
 from kernelworks.contract.tensors import leaves
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.measure.bench import baselines
-from kernelworks.measure.roofline.kernel_time import counted
-from kernelworks.ops.attention.attention.peers import by_flex as attention_by_flex
-from kernelworks.ops.attention.block_sparse_attention.peers import by_flex as of_blocks
-from kernelworks.ops.attention.varlen_attn.peers import by_flex as of_sequences
+from kernelworks.measure.roofline.kernel_time import count_values
+from kernelworks.ops.attention.attention.baselines import by_flex as attention_by_flex
+from kernelworks.ops.attention.block_sparse_attention.baselines import by_flex as of_blocks
+from kernelworks.ops.attention.varlen_attn.baselines import by_flex as of_sequences
 
 __all__ = ["BOTH", "FILLING", "Asked", "Call", "Case", "Group", "groups", "of_contract", "small_calls"]
 
@@ -82,7 +82,7 @@ def compiled(op: str) -> Callable[..., Any]:
 @functools.cache
 def written(op: str) -> Callable[..., Any]:
     """What users write for an op, its arguments by place."""
-    eager, names = baselines.eager(OPS[op]), OPS[op].passes["forward"].names
+    eager, names = baselines.eager_baseline(OPS[op]), OPS[op].passes["forward"].names
     return lambda *given: eager(**dict(zip(names, given, strict=True)))
 
 
@@ -237,7 +237,7 @@ def sparse(op: Op, case: contract.Case) -> Iterator[Case]:
     flex = sparse_flex(op.name, case.name) or no_peer
     asked = Asked(op, case)
     (q, k, v), rest = asked.given[:3], asked.given[3:]
-    flop = op.contract.cost(counted(op, op.request("forward", asked.given), asked.given)).flop
+    flop = op.contract.cost(count_values(op, op.request("forward", asked.given), asked.given)).flop
     peers: dict[str, Callable[..., Any]] = {
         "torch": lambda q, k, v: asked.eager(q, k, v, *rest), "flex": lambda q, k, v: flex(q, k, v),
         "ours": lambda q, k, v: op(q, k, v, *rest),
@@ -338,7 +338,7 @@ class Asked:
         request = op.request("forward", self.given)
         if pass_ == "backward":
             request = op.backward_of(op.request("training", self.given, wanted))
-        cost = op.contract.cost(counted(op, request, self.given))
+        cost = op.contract.cost(count_values(op, request, self.given))
         if op.contract.arithmetic == "products":
             return {"flop": cost.flop}
         return {"bytes": int(cost.bytes), "of_peak": cost.bytes_written < ONLY_READS * cost.bytes_read}
@@ -356,8 +356,10 @@ def of_contract(asked: Asked) -> Iterator[Case]:
     first called."""
     op, given, shape = asked.op, asked.given, asked.case.name
     eager = asked.eager
-    functions = {"eager": eager, "ours": op} | ({"compile": compiled(op.name)} if baselines.generated(op) else {})
-    made = {n: make(asked.args) for n, make in baselines.peers(op, asked.device).items()}
+    functions = {"eager": eager, "ours": op} | (
+        {"compile": compiled(op.name)} if baselines.has_inductor_kernel(op) else {}
+    )
+    made = {n: make(asked.args) for n, make in baselines.library_baselines(op, asked.device).items()}
     arms: dict[str, Call] = {name: (lambda f=f: f(*given)) for name, f in functions.items()}
     arms |= {name: call for name, call in made.items() if call is not None}
     wide = tuple(v.float() if isinstance(v, Tensor) and v.is_floating_point() else v for v in given)

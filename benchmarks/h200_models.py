@@ -48,7 +48,7 @@ from torch import Tensor, nn
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.nn.swap import swap
 from kernelworks.nn.validate import relative_error, validate
-from kernelworks.records.json_text import in_lines
+from kernelworks.records.json_text import format_lines
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -100,14 +100,14 @@ def settle(model: nn.Module, run: Callable[[], Any]) -> list[str]:
     """Times the calls of ``run`` that no timing on record decides, so that the rounds race what a user would have: the
     rows that they take, on whose sources the figures hang."""
     begin = time.perf_counter()
-    done = swap(model, settle=run, verbose=False)
+    done = swap(model, autotune=run, verbose=False)
     done.undo()
     model.zero_grad(set_to_none=True)
     print(
-        f"  (settled in {time.perf_counter() - begin:.1f} s: {str(done.settled).splitlines()[-1]})",
+        f"  (settled in {time.perf_counter() - begin:.1f} s: {str(done.autotune_result).splitlines()[-1]})",
         file=sys.stderr, flush=True,
     )  # fmt: skip
-    calls = done.settled.calls if done.settled else ()
+    calls = done.autotune_result.calls if done.autotune_result else ()
     return sorted({f"{call.op}.{row}" for call in calls for row in call.taken.split("+") if row not in ("", "torch")})
 
 
@@ -178,7 +178,7 @@ class Figures:
         if before and all(before[name] == self.head[name] for name in SAME):
             was, now = before["sources"], self.head["sources"]
             for task, entry in apart_again(before["figures"]).items():
-                if all(was.get(row) == now.get(row) for row in entry.get("rows_taken", was)):
+                if all(was.get(row) == now.get(row) for row in entry.get("kernels_taken", was)):
                     self.entries[task] = entry
 
     def has(self, task: Task) -> bool:
@@ -197,7 +197,7 @@ class Figures:
         self.entries[task] = {**found, **{name: self.head[name] for name in ("date", "commit") if name in self.head}}
         if self.file is not None:
             scratch = self.file.with_suffix(f".{os.getpid()}")
-            scratch.write_text(in_lines({**self.head, "figures": self.figures()}) + "\n", encoding="utf-8")
+            scratch.write_text(format_lines({**self.head, "figures": self.figures()}) + "\n", encoding="utf-8")
             scratch.replace(self.file)
 
     def figures(self) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def in_words(entry: dict[str, Any]) -> str:
     return f"{took}; {name}: {beside}; compiled in {entry['compile_s']:.0f} s"
 
 
-OF_A_MODE = ("ms", "ms_a_token", "compile_s", "failed", "rows_taken", "date", "commit")
+OF_A_MODE = ("ms", "ms_a_token", "compile_s", "failed", "kernels_taken", "date", "commit")
 
 
 def together(entries: Mapping[Task, Entry]) -> dict[str, Any]:
@@ -440,7 +440,7 @@ def main() -> int:
         speed(given.parts.split(","), [f"--{'' if given.tiny else 'no-'}tiny", *profile], given.within, figures)
         record = figures.figures()
     if given.json:
-        given.json.write_text(in_lines(record) + "\n", encoding="utf-8")
+        given.json.write_text(format_lines(record) + "\n", encoding="utf-8")
     found = [each for value in record.values() for each in (value if isinstance(value, list) else [value])]
     right = [each for each in found if isinstance(each, dict) and "torch" not in each and "failed" not in each]
     return 0 if right else 1  # what failed, or was cut off, is told in the record

@@ -43,14 +43,14 @@ import kernelworks as kw
 from kernelworks.build import native
 from kernelworks.contract import Request
 from kernelworks.dispatch import tuning_records
-from kernelworks.dispatch.choose import choose, eligible
+from kernelworks.dispatch.choose import choose, eligible_ways
 from kernelworks.dispatch.op import OPS
 from kernelworks.measure.autotune.live import Training
 from kernelworks.measure.bench.kernel_map import source_hashes
 from kernelworks.measure.bench.results import head as provenance
 from kernelworks.measure.clock.race_on_gpu import copy_of, race_on_gpu
-from kernelworks.measure.roofline.kernel_time import counted, piece_of
-from kernelworks.records.json_text import in_lines
+from kernelworks.measure.roofline.kernel_time import count_values, piece_of
+from kernelworks.records.json_text import format_lines
 
 GIB = 2**30
 SAME = 3e-3  # how much further from float32 torch than eager an arm may be, normwise: half an ulp of bfloat16
@@ -93,10 +93,10 @@ def row_of(case: Case) -> str:
     op, request = OPS[case.op], request_of(case)
     choice = choose(op, request)
     if case.pass_ not in TRAINING:
-        return choice.row.name
+        return choice.kernel.name
     if choice.backward is None and not choice.together and not choice.native:
-        return choose(op, op.backward_of(request)).row.name
-    return (choice.backward or choice.row).name
+        return choose(op, op.backward_of(request)).kernel.name
+    return (choice.backward or choice.kernel).name
 
 
 def work_of(case: Case) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def work_of(case: Case) -> dict[str, Any]:
     op, request = OPS[case.op], request_of(case)
     if case.pass_ in TRAINING:  # of both, what a row that makes them at once cannot do without
         request = op.backward_of(request)
-    piece = piece_of(op, counted(op, request, case.asked))
+    piece = piece_of(op, count_values(op, request, case.asked))
     work = dataclasses.asdict(piece) | {"flop": case.flop or piece.flop}
     return {name: value for name, value in work.items() if name != "function" and value != {}}
 
@@ -164,15 +164,15 @@ def timed(case: Case, peak: float) -> Line:
     if case.flop:
         race_on_gpu(calls, budget_s=WARM_S / len(calls))
     race = race_on_gpu(calls, budget_s=BUDGET_S)
-    ms = {name: 1e3 * race.timed(name).median for name in arms}
-    spread = {name: round((t.high - t.low) / t.median, 4) for name in arms for t in (race.timed(name),)}
+    ms = {name: 1e3 * race.stats(name).median for name in arms}
+    spread = {name: round((t.high - t.low) / t.median, 4) for name in arms for t in (race.stats(name),)}
     rate = case.bytes / ms["ours"] / 1e6 if case.bytes else case.flop / ms["ours"] / 1e9
     copied = peak if case.of_peak else case.bytes / ms["copy"] / 1e6 if case.bytes else 0.0
     best = min((v, n) for n, v in ms.items() if n not in ("ours", "copy"))
     row = row_of(case)
     line = {
-        "op": case.op, "pass": case.pass_, "shape": case.shape, "row": row,
-        "source_hash": OPS[case.op].row(row).hash(), "ms": ms, "spread": spread, "bytes": case.bytes,
+        "op": case.op, "pass": case.pass_, "shape": case.shape, "kernel": row,
+        "source_hash": OPS[case.op].kernel(row).hash(), "ms": ms, "spread": spread, "bytes": case.bytes,
         "flop": case.flop, "share_of_copy": rate / copied if copied else None, "of_1_gib_copy": case.of_peak,
         "tflops": None if case.bytes else rate, "best": best[1], "over_best": best[0] / ms["ours"], "errors": errors,
         "wrong": wrong(case, errors), "work": work_of(case), "unable": unable,
@@ -192,7 +192,7 @@ def shown(line: Line) -> str:
     waited = f", {1e3 * wall['ours']:.1f} by the wall" if wall else ""
     return (
         f"{line['op']:14s} {line['pass']:9s} {line['shape']:26s} {reached} {1e3 * line['ms']['ours']:9.1f} us{waited}  "
-        f"{line['over_best']:.2f}x {line['best']} [{line['row']}]{'  WRONG' if line['wrong'] else ''}"
+        f"{line['over_best']:.2f}x {line['best']} [{line['kernel']}]{'  WRONG' if line['wrong'] else ''}"
         + (f"  not settled: {line['unsettled']}" if "unsettled" in line else "")
     )
 
@@ -225,9 +225,9 @@ def small_line(group: Group) -> Line:
 def known(case: Case) -> bool:
     """Whether a timing speaks for this very call: ours was quicker, or torch than all ways that there are today."""
     op, request = OPS[case.op], request_of(case)
-    there = eligible(op, request)[0]
-    exact, _ = tuning_records.held(op.name, op.contract, request, there)
-    return any(timing.won or tuning_records.settles(timing, there) for timing in exact)
+    there = eligible_ways(op, request)[0]
+    exact, _ = tuning_records.valid_records(op.name, op.contract, request, there)
+    return any(timing.beats_torch or tuning_records.is_decisive(timing, there) for timing in exact)
 
 
 def ways(case: Case) -> Iterator[Call]:
@@ -235,11 +235,11 @@ def ways(case: Case) -> Iterator[Call]:
     op, request = OPS[case.op], request_of(case)
     named = zip(op.passes["forward"].names, case.asked, strict=True)
     graded = tuple(a.detach().requires_grad_() if name in request.wanted else a for name, a in named)
-    for way in eligible(op, request)[0]:
+    for way in eligible_ways(op, request)[0]:
         if case.pass_ in TRAINING:
-            yield lambda way=way: Training(op, graded).both(way)()
+            yield lambda way=way: Training(op, graded).forward_backward(way)()
         else:
-            yield lambda way=way: op(*case.asked, row=way)
+            yield lambda way=way: op(*case.asked, kernel=way)
 
 
 def settled(group: Group) -> dict[tuple[str, str, str], str]:
@@ -251,7 +251,7 @@ def settled(group: Group) -> dict[tuple[str, str, str], str]:
             continue
         wanted = "training" if case.pass_ in TRAINING else "forward"
         try:
-            lines = [line for line in kw.settle(case.arms["ours"], budget_s=RACES_S).calls if line.op == case.op]
+            lines = [line for line in kw.autotune(case.arms["ours"], budget_s=RACES_S).calls if line.op == case.op]
             found = [line.why for line in lines if (line.what == "forward") == (wanted == "forward")]
         except Exception as error:  # the line itself still may run
             found = [f"{type(error).__name__}: {error}"]
@@ -343,7 +343,7 @@ class Record:
         return any(row.get("group") == str(group) for row in self._all()) and all(
             row.get("how") == HOW
             and "failed" not in row
-            and (not row.get("source_hash") or hashes.get(f"{row['op']}.{row['row']}") == row["source_hash"])
+            and (not row.get("source_hash") or hashes.get(f"{row['op']}.{row['kernel']}") == row["source_hash"])
             for row in self._all()
             if row.get("group") == str(group)
         )
@@ -366,7 +366,7 @@ class Record:
         found = {**self.head, "commit": commit, "copy_gbs": self.copy_gbs, "rows": rows, "small_calls": small}
         self.file.parent.mkdir(parents=True, exist_ok=True)
         scratch = self.file.with_suffix(f".{os.getpid()}")
-        scratch.write_text(in_lines(found) + "\n", encoding="utf-8")
+        scratch.write_text(format_lines(found) + "\n", encoding="utf-8")
         scratch.replace(self.file)
 
 
@@ -382,7 +382,7 @@ def head() -> dict[str, Any]:
 def copy_rate() -> float:
     """GB/s of a copy of 1 GiB, by the timer of the lines."""
     copy = copy_of(2 * GIB)
-    return 2 * GIB / race_on_gpu({"copy": lambda index: copy()}, budget_s=0.2).timed("copy").median / 1e9
+    return 2 * GIB / race_on_gpu({"copy": lambda index: copy()}, budget_s=0.2).stats("copy").median / 1e9
 
 
 def measure(

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelworks.dispatch.op import OPS
-from kernelworks.records.json_text import in_lines
+from kernelworks.records.json_text import format_lines
 
 TOOLS = {"memcheck": [], "racecheck": ["--racecheck-report", "analysis", "--print-limit", "100"]}
 SHORTEST = 20.0  # seconds: what a run takes before its first call
@@ -81,7 +81,7 @@ def arguments(op: str, row: str) -> list[str]:
 
 
 def gpu_rows() -> list[tuple[str, str]]:
-    return [(op.name, row.name) for op in OPS.values() for row in op.rows if row.device == "cuda"]
+    return [(op.name, row.name) for op in OPS.values() for row in op.kernels if row.device == "cuda"]
 
 
 def words(output: str) -> list[str]:
@@ -100,11 +100,11 @@ def _finished(line: dict[str, Any]) -> bool:
 
 def current(record: dict[str, Any]) -> list[dict[str, Any]]:
     """The finished runs of a record whose row has not changed since, each with the date it was made."""
-    hashes = {(op, row): OPS[op].row(row).hash() for op, row in gpu_rows()}
+    hashes = {(op, row): OPS[op].kernel(row).hash() for op, row in gpu_rows()}
     return [
         {"date": record.get("date"), "commit": record.get("commit"), **line}
         for line in record.get("rows", ())
-        if _finished(line) and hashes.get((line["op"], line["row"])) == line.get("source_hash")
+        if _finished(line) and hashes.get((line["op"], line["kernel"])) == line.get("source_hash")
     ]
 
 
@@ -121,7 +121,7 @@ class Runs:
 
     @staticmethod
     def _key(line: dict[str, Any]) -> tuple[str, str, str]:
-        return line["op"], line["row"], line["tool"]
+        return line["op"], line["kernel"], line["tool"]
 
     def found(self) -> dict[str, Any]:
         every = [(op, row, tool) for op, row in gpu_rows() for tool in TOOLS]
@@ -137,7 +137,7 @@ class Runs:
         with self.lock:
             if _finished(line) or self._unfinished(*self._key(line)):
                 self.lines[self._key(line)] = line
-            written = in_lines({**self.head, **self.found()}) + "\n"
+            written = format_lines({**self.head, **self.found()}) + "\n"
             partial = self.file.with_suffix(".partial")
             partial.write_text(written, encoding="utf-8")
             partial.replace(self.file)
@@ -146,7 +146,7 @@ class Runs:
 def run(op: str, row: str, tool: str, limit: float) -> dict[str, Any]:
     """One run under a tool, ended after ``limit`` seconds; the process makes no call in the last third of them."""
     more = arguments(op, row)
-    inner = [sys.executable, "-m", "kernelworks.verify.sanitized", op, row, "--seconds", f"{limit * 2 / 3:.0f}", *more]
+    inner = [sys.executable, "-m", "kernelworks.verify.sanitizer", op, row, "--seconds", f"{limit * 2 / 3:.0f}", *more]
     watched = ["compute-sanitizer", "--tool", tool, *TOOLS[tool], "--show-backtrace", "no", "--error-exitcode", "9"]
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     begin = time.monotonic()
@@ -165,10 +165,10 @@ def run(op: str, row: str, tool: str, limit: float) -> dict[str, Any]:
     said = words(output) if status is not None else [*words(output), f"not done within {limit:.0f} s"]
     calls = re.findall(r"^call \d+: .*", output, re.MULTILINE)
     line = {
-        "op": op, "row": row, "tool": tool, "exit": status, "calls": len(calls),
+        "op": op, "kernel": row, "tool": tool, "exit": status, "calls": len(calls),
         "cut_off": next(iter(re.findall(r"^out of time at .*", output, re.MULTILINE)), ""),
         "summary": said, "seconds": round(time.monotonic() - begin, 1), "arguments": more,
-        "source_hash": OPS[op].row(row).hash(),
+        "source_hash": OPS[op].kernel(row).hash(),
     }  # fmt: skip
     print(f"{op}.{row} {tool}: exit {status}, {len(calls)} calls, {line['seconds']} s: {said[-1:]}", flush=True)
     if status != 0:

@@ -12,8 +12,8 @@ import argparse
 import json
 from pathlib import Path
 
-from kernelworks.measure.roofline.kernel_time import compared
-from kernelworks.records import GpuCeilings, from_json
+from kernelworks.measure.roofline.kernel_time import compare_model
+from kernelworks.records import GpuPeaks, from_json
 from kernelworks.report import expectations
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -28,14 +28,14 @@ def main() -> None:
     given = parser.parse_args()
     only = set(filter(None, given.only.split(",")))
     record = json.loads(given.record.read_text(encoding="utf-8"))
-    known = from_json(GpuCeilings, json.dumps(json.loads(given.machine.read_text(encoding="utf-8"))["ceilings"]))
-    lines = compared((row for row in record["rows"] if not only or row["op"] in only), known)
+    known = from_json(GpuPeaks, json.dumps(json.loads(given.machine.read_text(encoding="utf-8"))["peaks"]))
+    lines = compare_model((row for row in record["rows"] if not only or row["op"] in only), known)
     for line in lines:
-        mark = " " if abs(line.off) <= expectations.NEAR else "*"
+        mark = " " if abs(line.off) <= expectations.NEAR_SHARE else "*"
         terms = "  ".join(f"{name} {1e6 * s:.1f}" for name, s in line.terms.items() if s) if given.terms else ""
         print(
-            f"{line.case:54s} {line.row:22s} bound {line.bound_us:8.1f}  predicted {line.expected_us:8.1f}  "
-            f"took {line.measured_us:8.1f} us {100 * line.off:+5.0f}%{mark} {terms or line.waits_on}"
+            f"{line.case:54s} {line.kernel:22s} bound {line.bound_us:8.1f}  predicted {line.expected_us:8.1f}  "
+            f"took {line.measured_us:8.1f} us {100 * line.off:+5.0f}%{mark} {terms or line.bound_by}"
         )
     print(expectations.summary(lines))
 

@@ -41,8 +41,8 @@ import kernelworks  # noqa: F401  fills OPS
 from kernelworks.build.kernels import as_float64
 from kernelworks.contract import Case
 from kernelworks.dispatch.op import OPS, Op
-from kernelworks.records.json_text import in_lines
-from kernelworks.verify.reference import flat_outputs, placed
+from kernelworks.records.json_text import format_lines
+from kernelworks.verify.reference import flat_outputs, to_device
 
 CASES = 3  # of each op's, evenly spread over those that have gradients, the first always among them
 CLOSE = {
@@ -96,7 +96,7 @@ class Checks:
     def __init__(self, op: Op, case: Case, dtype: torch.dtype, device: str, *, wide: bool = False) -> None:
         made = case.make(torch.Generator().manual_seed(1), dtype)
         self.op, self.dtype, self.device = op, dtype, device
-        self.args = [placed(made.get(name), device) for name in op.passes["forward"].names]
+        self.args = [to_device(made.get(name), device) for name in op.passes["forward"].names]
         if wide:
             self.args = as_float64(self.args)
         floats = [i for i, a in enumerate(self.args) if isinstance(a, Tensor) and a.is_floating_point()]
@@ -219,7 +219,7 @@ def check(job: Job, row: str | None, tell: Callable[[Said], None], wait: Callabl
     except RuntimeError as error:
         return said | {"torch": str(error)[:200]}  # what torch cannot do is not asked of us
     tell(said | {"calls": "kernelworks"})
-    ours = functools.partial(op, row=row)
+    ours = functools.partial(op, kernel=row)
     try:
         wrong = difference(job.call(ours), want, true, job.checks.dtype) if job.call else versions(job.checks, ours)
         wait()
@@ -315,7 +315,7 @@ def on_record(file: Path, head: dict[str, Any], only: set[str], *, within: float
         with lock:
             ops[name] = {**held, "seconds": round(time.monotonic() - begin, 1)}
             scratch = file.with_suffix(f".{os.getpid()}")
-            scratch.write_text(in_lines({**head, **record()}) + "\n", encoding="utf-8")
+            scratch.write_text(format_lines({**head, **record()}) + "\n", encoding="utf-8")
             scratch.replace(file)
         wrong = [f"{c['case']} {c['dtype']} {c['check']}: {c['wrong']}" for c in checks if c.get("wrong")]
         print(f"trust of {name}: {len(checks)} checks, {len(wrong)} wrong {'; '.join(wrong[:3])[:400]}", flush=True)
@@ -357,12 +357,12 @@ def main() -> int:
     warnings.simplefilter("ignore")
     if given.ops:
         said = all_checks(
-            given.ops.split(","), given.device, row=given.row, after=given.after, left=given.left,
+            given.ops.split(","), given.device, kernel=given.row, after=given.after, left=given.left,
             tell=lambda said: print(json.dumps(said), flush=True),
         )  # fmt: skip
         return int(bool(said) and FAULT in str(said[-1]))
     only = set(filter(None, given.only.split(",")))
-    found = measure(only, given.device, together=given.together, row=given.row, seconds=given.seconds)
+    found = measure(only, given.device, together=given.together, kernel=given.row, seconds=given.seconds)
     wrong = [r for r in found["checks"] if r.get("wrong")]
     faults = [r for r in found["checks"] if FAULT in r.get("torch", "")]
     for r in (*wrong, *faults):
@@ -370,7 +370,7 @@ def main() -> int:
     cannot, declined = (sum(kind in r for r in found["checks"]) for kind in ("torch", "declined"))
     print(f"{len(found['checks'])} checks, {len(wrong)} wrong, {declined} declined, {cannot} that torch cannot do")
     if given.json:
-        given.json.write_text(in_lines(found) + "\n", encoding="utf-8")
+        given.json.write_text(format_lines(found) + "\n", encoding="utf-8")
     return int(bool(wrong))
 
 

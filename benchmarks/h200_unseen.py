@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from kernelworks.dispatch.op import OPS, Op
-from kernelworks.measure.autotune.live import forward_only, ours
+from kernelworks.measure.autotune.live import detach_args, kernelworks_call
 from kernelworks.measure.bench.results import head
-from kernelworks.measure.roofline.kernel_time import expect
-from kernelworks.records import GpuCeilings, from_json
+from kernelworks.measure.roofline.kernel_time import estimate_kernel_time
+from kernelworks.records import GpuPeaks, from_json
 
 RESULTS = Path(__file__).resolve().parent / "results"
 OUT = RESULTS / "h200-unseen.json"
@@ -91,18 +91,18 @@ def queued_us(call: Callable[[], Any]) -> float:
     return statistics.median(took)
 
 
-def measured(calls: list[tuple[str, str, str]], known: GpuCeilings, until: float) -> Iterator[Line]:
+def measured(calls: list[tuple[str, str, str]], known: GpuPeaks, until: float) -> Iterator[Line]:
     draw = torch.Generator("cuda").manual_seed(0)
     for name, row, text in calls:
         if time.perf_counter() > until:
             print(f"the time for it was over before {name} {text}")
             return
         op = OPS[name]
-        args = forward_only(op, arguments(op, text, draw))
-        said = expect(op, op.request("forward", args), row, known, alone=False).seconds * 1e6
-        line = {"op": name, "row": row, "call": text, "predicted_us": round(said, 1)}
-        took = queued_us(ours(op, args, row))
-        yield {**line, "us": round(took, 1), "date": DATE, "source_hash": op.row(row).hash()}
+        args = detach_args(op, arguments(op, text, draw))
+        said = estimate_kernel_time(op, op.request("forward", args), row, known, alone=False).seconds * 1e6
+        line = {"op": name, "kernel": row, "call": text, "predicted_us": round(said, 1)}
+        took = queued_us(kernelworks_call(op, args, row))
+        yield {**line, "us": round(took, 1), "date": DATE, "source_hash": op.kernel(row).hash()}
 
 
 def main() -> None:
@@ -113,16 +113,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     given = parser.parse_args()
     until = time.perf_counter() + given.seconds
-    known = from_json(GpuCeilings, json.dumps(json.loads(given.machine.read_text(encoding="utf-8"))["ceilings"]))
+    known = from_json(GpuPeaks, json.dumps(json.loads(given.machine.read_text(encoding="utf-8"))["peaks"]))
     before: list[Line] = json.loads(OUT.read_text(encoding="utf-8"))["rows"] if OUT.is_file() else []
-    calls = [(line["op"], line["row"], line["call"]) for line in before]
+    calls = [(line["op"], line["kernel"], line["call"]) for line in before]
     if given.calls:
         calls = [(o, r, c) for o, r, c in (x.split("|") for x in given.calls.read_text("utf-8").splitlines() if x)]
     rows = []
     for line in measured(calls, known, until):
         rows.append(line)
         off = line["predicted_us"] / line["us"] - 1
-        print(f"{line['us']:9.1f} us {off:+5.0%} {line['op']}.{line['row']} {line['call']}")
+        print(f"{line['us']:9.1f} us {off:+5.0%} {line['op']}.{line['kernel']} {line['call']}")
         text = ",\n  ".join(json.dumps(row) for row in rows)
         here = json.dumps({**head("cuda", ("triton",)), "rows": []}, indent=1)
         given.out.write_text(here.replace('"rows": []', f'"rows": [\n  {text}\n ]') + "\n", encoding="utf-8")

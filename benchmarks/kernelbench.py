@@ -21,20 +21,20 @@ from typing import Any
 
 from kernelworks.judge import Budget, judge
 from kernelworks.judge.formats import kernelbench
-from kernelworks.judge.lint import lint
 from kernelworks.judge.problem import Problem
+from kernelworks.judge.problem_check import check_problem
 from kernelworks.machine import machine
 from kernelworks.profile.program import versions
-from kernelworks.records.problem_check import WEAK, WORTH, Lint
+from kernelworks.records.problem_check import WEAK, WORTH, ProblemCheck
 
 HERE = Path(__file__).resolve().parents[1]
 RECORD = HERE / "benchmarks" / "results" / "kernelbench-lint.json"
 PAGE = HERE / "docs" / "lint-problem.md"
 PART = re.compile(r"(<!-- written by benchmarks/kernelbench.py -->\n).*?(<!-- end -->)", re.S)
-BUDGET = Budget(truth_s=5.0, most_cases=8, many=100, many_s=2.0)
+BUDGET = Budget(reference_s=5.0, most_cases=8, many=100, many_s=2.0)
 
 
-def judged(problem: Problem, found: Lint) -> str:
+def judged(problem: Problem, found: ProblemCheck) -> str:
     """The reference as a candidate, at the sizes that were looked at."""
     shape = dataclasses.replace(problem.shapes[0], sizes={**problem.shapes[0].sizes, **found.sizes})
     smaller = dataclasses.replace(problem, shapes=(shape,))
@@ -47,7 +47,7 @@ def judged(problem: Problem, found: Lint) -> str:
 def row(path: Path) -> dict[str, Any]:
     source = re.sub(r""",\s*device=["']cuda["']""", "", path.read_text(encoding="utf-8"))
     problem = kernelbench.problem_in(path, source)
-    found = lint(problem, device="cuda")
+    found = check_problem(problem, device="cuda")
     begin = time.perf_counter()
     worth = found.verdict in (WORTH, WEAK)
     verdict = judged(problem, found) if worth else ""

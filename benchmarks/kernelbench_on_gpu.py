@@ -78,11 +78,11 @@ def judging(args: argparse.Namespace, number: int) -> None:
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, [cores[(number * args.threads + i) % len(cores)] for i in range(args.threads)])
     from kernelworks.judge.process.pool import Nursery
-    from kernelworks.measure.peaks import ceilings
-    from kernelworks.records import GpuCeilings, from_json
+    from kernelworks.measure.peaks import get_peaks
+    from kernelworks.records import GpuPeaks, from_json
 
-    given = None if args.ceilings is None else json.loads(args.ceilings.read_text(encoding="utf-8"))["ceilings"]
-    limits = ceilings(rough=True, device="cuda") if given is None else from_json(GpuCeilings, json.dumps(given))
+    given = None if args.ceilings is None else json.loads(args.ceilings.read_text(encoding="utf-8"))["peaks"]
+    limits = get_peaks(rough=True, device="cuda") if given is None else from_json(GpuPeaks, json.dumps(given))
     with Nursery() as nursery:
         for path in paths(args):
             held = claimed(path, args.rows)
@@ -95,23 +95,23 @@ def judging(args: argparse.Namespace, number: int) -> None:
 
 
 def judged(path: Path, threads: int, limits: Any, nursery: Any) -> dict[str, Any]:
-    from kernelworks.judge.formats import kernelbench, placed
+    from kernelworks.judge.formats import kernelbench, problem_on_device
     from kernelworks.judge.harness import Budget
     from kernelworks.judge.session import Sitting
     from kernelworks.search.workers import cores as shares
 
     budget = Budget(
-        truth_s=0.5, least_cases=3, most_cases=3, many=12, many_s=0.3, looks=1, shapes=0, gradients=0, build_s=90.0,
+        reference_s=0.5, least_cases=3, most_cases=3, many=12, many_s=0.3, looks=1, shapes=0, gradients=0, build_s=90.0,
         answer_s=30.0, all_reasons=False,
     )  # fmt: skip
     begin, source = time.monotonic(), path.read_text(encoding="utf-8")
-    problem = placed(kernelbench.problem_in(path, source), "cuda")
+    problem = problem_on_device(kernelbench.problem_in(path, source), "cuda")
     candidate = kernelbench.candidate_in(Path("reference.py"), re.sub(r"\bModel\b", "ModelNew", source))
     row: dict[str, Any] = {"problem": named(path)}
     alone, beside = shares.turns("cuda")
     try:
         with Sitting(
-            problem, nursery=nursery, budget=budget, ceilings=limits, threads=threads, alone=alone, beside=beside
+            problem, nursery=nursery, budget=budget, peaks=limits, threads=threads, alone=alone, beside=beside
         ) as sitting:
             row["set_up_s"] = round(time.monotonic() - begin, 1)
             found = sitting.judge(candidate)
@@ -205,9 +205,9 @@ def main() -> None:
         return
     if args.folders:
         if args.ceilings is None:
-            from kernelworks.measure.peaks import ceilings
+            from kernelworks.measure.peaks import get_peaks
 
-            ceilings(rough=True, device="cuda")  # before others are at work there; kept for them
+            get_peaks(rough=True, device="cuda")  # before others are at work there; kept for them
         beside_each_other(args)
     rows = read(args.rows)
     for row in rows:

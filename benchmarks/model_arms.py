@@ -182,7 +182,7 @@ def train(mode: str, tiny: bool, rounds: int, profile: Path | None) -> dict[str,
         "length": length,
         "logits_gb": logits,
         "compile_s": compile_s,
-        "rows_taken": rows_taken,
+        "kernels_taken": rows_taken,
     }
 
 
@@ -291,7 +291,7 @@ def decode(batch: int, mode: str, tiny: bool, rounds: int, profile: Path | None)
         "tokens_a_second": {name: batch / value * 1e3 for name, value in ms.items()},
         "same_first": {n: int((texts["eager"] == t).long().cumprod(1).sum()) / batch for n, t in texts.items()},
         "logits_apart": {n: apart(x, want, texts[n][:, 0] == texts["eager"][:, 0]) for n, x in logits.items()},
-        "compile_s": compile_s, "rows_taken": rows_taken,
+        "compile_s": compile_s, "kernels_taken": rows_taken,
     }  # fmt: skip
 
 

@@ -223,8 +223,8 @@ def replanned(run: Callable[[], Any], kept: Path, model: Any = None) -> dict[str
             raise RuntimeError(f"not in place: {'; '.join(missing)}")
         compiling_s, peak = compilers_s(), memory()
         named = json.loads(SWITCHES.read_text(encoding="utf-8")) if SWITCHES.is_file() else ()
-        switches = {mode: arm for mode in named if (arm := switched(run, plan.aside, model, mode)) is not None}
-        found = timed(run, plan.aside, settling=True, switches=switches)
+        switches = {mode: arm for mode in named if (arm := switched(run, plan.suspended, model, mode)) is not None}
+        found = timed(run, plan.suspended, settling=True, switches=switches)
     own = {"peak_bytes": peak, "apply_s": max(placing_s + first_s - compiling_s, 0.0), "compile_s": compiling_s}
     return {**found, **own, "differs": answered(answer, kept)}
 

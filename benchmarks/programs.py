@@ -53,7 +53,7 @@ from side_by_side import LEAST_S, RESULT, Entry, Heard, Started, Task, end_on_si
 
 from kernelworks.machine import environment
 from kernelworks.measure.bench.results import head as provenance
-from kernelworks.records.json_text import in_lines
+from kernelworks.records.json_text import format_lines
 from kernelworks.report import programs as report
 
 HERE = Path(__file__).resolve().parent
@@ -71,7 +71,7 @@ KEPT = (
     "before_s", "after_s", "gain_s", "predicted_gain_s", "noise_s", "rounds", "refused", "ambiguous", "rough", "agrees",
     "error_before", "error_after", "against", "notes", "code", "plan",
 )  # fmt: skip
-TRIED = ("remedy", "place", "taken", "why", "predicted_gain_s", "gain_s", "cost_s")
+TRIED = ("optimization", "place", "taken", "why", "predicted_gain_s", "gain_s", "cost_s")
 
 
 def head() -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Record:
             figures["failed"] = PATH.sub(r"\1", figures["failed"])
         row = {"program": program, "mode": mode, **figures, "date": now(), "commit": self.head["commit"]}
         self.rows[program, mode] = row
-        text = in_lines({**self.head, "rows": list(self.rows.values())}) + "\n"
+        text = format_lines({**self.head, "rows": list(self.rows.values())}) + "\n"
         environment.write_whole(self.path, text, f"{self.path.stem}-")
         print(report.line(row), flush=True)
 
@@ -172,11 +172,11 @@ def fixed(name: str, file: str, scratch: Path, limit: float, end: float, more: l
         return {"failed": f"exit code {process.process.returncode}: {process.last()}"}
     if record["fix"] is None:
         return {"failed": record["sentence"]}
-    footer, wall, fix = record["footer"], record["wall_s"], record["fix"]
+    footer, wall, fix = record["time_breakdown"], record["wall_s"], record["fix"]
     return {
         **{key: fix[key] for key in KEPT if key in fix},
-        "remedies": [{key: tried[key] for key in TRIED} for tried in fix["remedies"]],
-        "wall_s": wall, "sentence": record["sentence"], "footer": sum(footer.values()) / wall,
+        "optimizations": [{key: tried[key] for key in TRIED} for tried in fix["optimizations"]],
+        "wall_s": wall, "sentence": record["sentence"], "time_breakdown": sum(footer.values()) / wall,
         "unexplained": footer.get("unexplained", 0.0) / wall, "exit": process.process.returncode,
         "took_s": time.monotonic() - begin,
     }  # fmt: skip
@@ -205,7 +205,7 @@ def to_do(record: Record, wanted: list[Task], *, again: bool) -> tuple[list[Task
         return row is not None and (task[1] != PLAN or fix is None or row["of"] == fix["date"])
 
     tasks = [task for task in wanted if again or not known(task)]
-    return tasks, [task for task in wanted if task not in tasks and report.rough(record.rows[task])]
+    return tasks, [task for task in wanted if task not in tasks and report.is_rough(record.rows[task])]
 
 
 def in_groups(tasks: list[Task], programs: list[str], by: int) -> list[list[Task]]:

@@ -18,7 +18,7 @@ import torch
 from kernelworks.contract import Request
 from kernelworks.dispatch import certificates, tuning_records
 from kernelworks.dispatch.op import OPS, Op
-from kernelworks.dispatch.tuning_records import NOISY, Raced, Timing
+from kernelworks.dispatch.tuning_records import NOISE_LIMIT, RaceResult, TuningRecord
 from kernelworks.ops import linear  # noqa: F401  fills OPS
 
 LEAST = 1.10  # torch's median over ours
@@ -57,10 +57,10 @@ def row_of(op: Op, case: str, dtype: torch.dtype) -> str:
     """The row that was timed: the first listed, but for one row of a product in bfloat16, which waits on memory."""
     if op.name == "linear" and dtype == torch.bfloat16 and case.startswith("1x"):
         return "avx512"
-    return next(row.name for row in op.rows if row.device == "cpu")
+    return next(row.name for row in op.kernels if row.device == "cpu")
 
 
-def timing(record: dict[str, Any], row: dict[str, Any], kind: str) -> Timing | None:
+def timing(record: dict[str, Any], row: dict[str, Any], kind: str) -> TuningRecord | None:
     name, dtype_name, case = re.fullmatch(r"(\w+?)(?: tanh)? (float32|bfloat16|float16) (.*)", row["case"]).groups()  # type: ignore[union-attr]
     op, dtype, ours, theirs = OPS[name], DTYPES[dtype_name], row["us"]["ours"], row["us"]["eager"]
     ratio, way = theirs / ours, row_of(op, case, dtype)
@@ -68,21 +68,23 @@ def timing(record: dict[str, Any], row: dict[str, Any], kind: str) -> Timing | N
         return None
     given = op.request("forward", arguments(name, case, dtype))
     request = Request(op.name, "forward", given.args, record["threads"], (), given.free)
-    held = next((c for c in certificates.find(name, way, kind) if c.source_hash == op.row(way).hash()), None)
+    held = next(
+        (c for c in certificates.find_certificates(name, way, kind) if c.source_hash == op.kernel(way).hash()), None
+    )
     if held is None:  # the row that was timed is no more
         return None
-    return Timing(
+    return TuningRecord(
         op=name, pass_="forward", way=way, bucket=tuning_records.bucket_of(op.contract, request),
         call=tuning_records.call_of(request), place=f"{kind}-{record['machine']['cores']}cores",
         threads=record["threads"],
         source_hash=held.source_hash, toolchain=held.toolchain, torch=record["versions"]["torch"].split("+")[0],
-        whole=Raced(ours, theirs, (ratio, ratio), NOISY), backward=None, date=record["date"][:10],
+        whole=RaceResult(ours, theirs, (ratio, ratio), NOISE_LIMIT), backward=None, date=record["date"][:10],
         note="of the medians on record, halves and spread not measured",
     )  # fmt: skip
 
 
 def main() -> None:
-    found: list[Timing] = []
+    found: list[TuningRecord] = []
     for path in sorted(RESULTS.glob("ops-*-threads.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         made = (timing(record, row, record["machine"]["kind"]) for row in record["rows"])

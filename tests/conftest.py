@@ -23,19 +23,19 @@ os.environ["KERNELWORKS_NATIVE"] = "found"
 import pytest
 
 from kernelworks.records import (
-    Arm,
     Bandwidth,
     BenchResult,
-    Ceilings,
     Diagnosis,
     Fix,
     FlopRate,
     FunctionRate,
+    Hotspot,
+    MapKernel,
     MapOp,
-    MapRow,
     Parity,
-    Proof,
-    Region,
+    Peaks,
+    Variant,
+    Verification,
 )
 
 if TYPE_CHECKING:
@@ -91,10 +91,10 @@ def through_python() -> Iterator[None]:
     from kernelworks.dispatch.op import OPS
 
     for op in OPS.values():
-        op.entry.through(None)
+        op.entry.use_module(None)
     yield
     for op in OPS.values():
-        op.entry.through(native.found())
+        op.entry.use_module(native.find_extension())
 
 
 # What these are about is not whether others use the machine, which they do: the workers of a test run, to begin with.
@@ -120,7 +120,7 @@ def nursery() -> Iterator[Nursery]:
 
 
 @pytest.fixture(scope="session")
-def ceilings() -> Ceilings:
+def ceilings() -> Peaks:
     """A machine of two cores."""
     bandwidth = [
         Bandwidth(level, size, kind, threads, gbs * factor * (1 if threads == 1 else 1.9))
@@ -145,7 +145,7 @@ def ceilings() -> Ceilings:
         for name, gops in (("exp", 4.1), ("tanh", 2.7), ("erf", 2.2), ("log", 3.0))
         for threads in (1, 2)
     ]
-    return Ceilings(
+    return Peaks(
         kind="x86_64-vendor-family1-model1-avx512_bf16",
         name="Invented CPU of two cores",
         fingerprint="0" * 16,
@@ -162,11 +162,11 @@ def ceilings() -> Ceilings:
     )
 
 
-def _region(op: str, module: str, seconds: float, regime: str, achieved: float | None, **more: object) -> Region:
+def _region(op: str, module: str, seconds: float, regime: str, achieved: float | None, **more: object) -> Hotspot:
     back = 0.0 if achieved is None else seconds * (1 - achieved)
-    base = Region(
+    base = Hotspot(
         op=op, module=module, source="model.py:123", shapes="[4096, 384] x [384, 384]", calls=12, seconds=seconds,
-        share=seconds / 0.4, regime=regime, ceiling="DRAM read 80.0 GB/s" if regime == "memory" else "",
+        share=seconds / 0.4, bottleneck=regime, peak="DRAM read 80.0 GB/s" if regime == "memory" else "",
         achieved=achieved, low_s=back * 0.6, high_s=back * 0.9, action="swap in kernelworks.linear (avx512)",
         flop=1e9, bytes=4e7, modelled=achieved is not None,
     )  # fmt: skip
@@ -174,7 +174,7 @@ def _region(op: str, module: str, seconds: float, regime: str, achieved: float |
 
 
 @pytest.fixture(scope="session")
-def diagnosis(ceilings: Ceilings) -> Diagnosis:
+def diagnosis(ceilings: Peaks) -> Diagnosis:
     """A program of 400 ms whose footer adds to its wall clock, with a region of every regime, one with a nasty name."""
     regions = (
         _region("linear", "encoder.layer.*.attention.self.query", 0.120, "compute", 0.45, flop=1.2e10, bytes=1.2e8),
@@ -201,12 +201,12 @@ def diagnosis(ceilings: Ceilings) -> Diagnosis:
         sentence="This program runs at 38% of what this machine can do; 171 ms of 400 ms can be had back, "
         "most of it in linear (encoder.layer.*.attention.self.query).",
         wall_s=sum(footer.values()),
-        regions=regions,
-        footer=footer,
+        hotspots=regions,
+        time_breakdown=footer,
         unmodelled=("unique_dim: 15.0 ms in 12 calls, no formula for its flop and bytes",),
         findings=("every fresh output over 32 MiB page-faults; raise MALLOC_MMAP_THRESHOLD_ or pass out=",),
         threads=2,
-        ceilings=ceilings,
+        peaks=ceilings,
         versions={"torch": "2.13.0", "kernelworks": "0.1.0"},
         date="2026-01-01T00:00:00Z",
         fix=fix,
@@ -214,7 +214,7 @@ def diagnosis(ceilings: Ceilings) -> Diagnosis:
 
 
 @pytest.fixture(scope="session")
-def proofs() -> list[Proof]:
+def proofs() -> list[Verification]:
     """One proof that holds and one that does not."""
     checks = {"guard_pages": True, "inputs_untouched": True, "deterministic": True, "two_threads": True}
     failure = Parity(
@@ -222,8 +222,8 @@ def proofs() -> list[Proof]:
         "kernelworks prove softmax.avx2 --case 'length 17'",
     )  # fmt: skip
     return [
-        Proof("softmax", "avx512", "kind", 412, 0.43, "length 1009 bfloat16", (), 6, 6, checks, 3.2, True),
-        Proof("softmax", "avx2", "kind", 412, 3.2, "length 17 float32", (failure,), 5, 6, checks, 3.4, False),
+        Verification("softmax", "avx512", "kind", 412, 0.43, "length 1009 bfloat16", (), 6, 6, checks, 3.2, True),
+        Verification("softmax", "avx2", "kind", 412, 3.2, "length 17 float32", (failure,), 5, 6, checks, 3.4, False),
     ]
 
 
@@ -231,9 +231,9 @@ def proofs() -> list[Proof]:
 def benches() -> list[BenchResult]:
     """One case that passed its gate and one that did not."""
     arms = (
-        Arm("eager", 120.0, 118.0, 124.0, 30),
-        Arm("inductor", 90.0, 88.0, 97.0, 30),
-        Arm("kernelworks", 40.0, 39.5, 41.0, 30, 0.81),
+        Variant("eager", 120.0, 118.0, 124.0, 30),
+        Variant("inductor", 90.0, 88.0, 97.0, 30),
+        Variant("kernelworks", 40.0, 39.5, 41.0, 30, 0.81),
     )
     good = BenchResult("softmax", "[1024, 1024]", "float32", 2, "cold", 1e7, 8e6, 32.4, "memory", arms, "avx512", "", 1)
     return [good, dataclasses.replace(good, case="[17, 33]", gate="eager was wrong on these inputs")]
@@ -243,10 +243,10 @@ def benches() -> list[BenchResult]:
 def map_ops() -> list[MapOp]:
     """Two families."""
     rows = (
-        MapRow("avx512", "avx512", "2026-01-01", "", 0.43, 0.81, 2.25, "inductor"),
-        MapRow("avx2", "avx2", "", "not proved on this kind of machine"),
-        MapRow("torch", "torch", "", "", None, 0.3, 0.7, "inductor"),
-        MapRow("reference", "reference", "", ""),
+        MapKernel("avx512", "avx512", "2026-01-01", "", 0.43, 0.81, 2.25, "inductor"),
+        MapKernel("avx2", "avx2", "", "not proved on this kind of machine"),
+        MapKernel("torch", "torch", "", "", None, 0.3, 0.7, "inductor"),
+        MapKernel("reference", "reference", "", ""),
     )
     return [
         MapOp("softmax", "reduction", "exp(x - max x) / sum exp(x - max x)", "a paper", rows, "ops/reduction/softmax"),

@@ -45,9 +45,9 @@ from typing import Any
 from rich.console import Console
 
 from kernelworks.measure.bench.kernel_map import source_hashes
-from kernelworks.measure.roofline.kernel_time import compared
+from kernelworks.measure.roofline.kernel_time import compare_model
 from kernelworks.ops import FAMILIES
-from kernelworks.records import BenchResult, Diagnosis, GpuCeilings, from_json
+from kernelworks.records import BenchResult, Diagnosis, GpuPeaks, from_json
 from kernelworks.records.climb import Climb
 from kernelworks.report import bench, diagnose, expectations, picture, programs, quantity
 from kernelworks.report.climb import words as climb_words
@@ -76,7 +76,7 @@ def _read(root: Path, name: str) -> dict[str, Any] | None:
 
 def _row(result: BenchResult) -> dict[str, Any]:
     """A bench result as the line of a table."""
-    us = {("ours" if arm.name == bench.OURS else arm.name): arm.median_us for arm in result.arms}
+    us = {("ours" if arm.name == bench.OUR_VARIANT else arm.name): arm.median_us for arm in result.variants}
     over = {name: us[name] / us["ours"] for name in us if name != "ours" and us.get("ours")}
     return {
         "case": f"{result.op} {result.dtype} {result.case}",
@@ -209,7 +209,7 @@ def _current(rows: Iterable[dict[str, Any]], hashes: Hashes) -> tuple[list[dict[
     no source of ours."""
     kept, changed = [], []
     for row in rows:
-        name = f"{row['op']}.{row.get('row')}"
+        name = f"{row['op']}.{row.get('kernel')}"
         if row.get("source_hash") and row["source_hash"] != hashes.get(name):
             changed.append(name)
         else:
@@ -288,7 +288,7 @@ def _gpu_ops(root: Path, hashes: Hashes) -> str:
         over = [r["over_best"] for r in group]
         median, least, most = (quantity.ratio(f(over)) for f in (statistics.median, min, max))
         span = f" ({least} to {most})" if len(group) > 1 else ""
-        taken = ", ".join(dict.fromkeys(str(r.get("row") or "") for r in group))
+        taken = ", ".join(dict.fromkeys(str(r.get("kernel") or "") for r in group))
         lines.append(f"| `{op}` | {pass_} | {taken} | {len(group)} | {_reached(group)} | {median}{span} |")
     return "\n".join([*lines, "", *_left_out(changed), *_newer(found, hashes), _provenance(found, name), ""])
 
@@ -311,7 +311,7 @@ def _gpu_cases(root: Path, hashes: Hashes) -> str:
         over = "WRONG" if r["wrong"] else f"{quantity.ratio(r['over_best'])} {r['best']}"
         reached = _reached([r]).replace("**", "")
         case, waited = f"{r['op']} {r['pass']} {r['shape']}", _waited(r.get("wall_ms"))
-        lines.append(f"| {case} | {r.get('row') or ''} | {' | '.join(times)} | {reached} | {over} | {waited} |")
+        lines.append(f"| {case} | {r.get('kernel') or ''} | {' | '.join(times)} | {reached} | {over} | {waited} |")
     calls = found.get("small_calls", [])
     if calls:
         lines += [
@@ -333,9 +333,9 @@ def _gpu_times(root: Path, hashes: Hashes) -> str:
     if found is None or here is None:
         return ""
     rows, changed = _measured(found, hashes)
-    known = from_json(GpuCeilings, json.dumps(here["ceilings"]))
-    lines = expectations.table(compared(rows, known))
-    unseen = expectations.unseen(_read(root, "h200-unseen.json"), "h200-unseen.json")
+    known = from_json(GpuPeaks, json.dumps(here["peaks"]))
+    lines = expectations.table(compare_model(rows, known))
+    unseen = expectations.unseen_calls(_read(root, "h200-unseen.json"), "h200-unseen.json")
     return "\n".join([*lines, "", *_left_out(changed), *unseen, _provenance(found, name), ""])
 
 
@@ -386,7 +386,9 @@ def _beside_compiled(figures: Mapping[str, Any]) -> list[str]:
 def _took(figures: Mapping[str, Any]) -> set[str] | None:
     """The rows that the programs called; None where the record does not say."""
     runs = [run for run in (figures.get("train"), *figures.get("decode", ())) if run and "failed" not in run]
-    return {row for run in runs for row in run["rows_taken"]} if all("rows_taken" in run for run in runs) else None
+    return (
+        {row for run in runs for row in run["kernels_taken"]} if all("kernels_taken" in run for run in runs) else None
+    )
 
 
 def _gpu_models(root: Path, hashes: Hashes) -> str:

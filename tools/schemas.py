@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from kernelworks.dispatch.op import OPS
-from kernelworks.dispatch.registry import ROOMS
+from kernelworks.dispatch.registry import OP_PACKAGES
 
 __all__ = ["GENERATED", "generate", "main"]
 
@@ -34,10 +34,10 @@ SCHEMAS = {{
 
 def generate() -> str:
     """The text of the file, as the rooms have it now."""
-    imports = sorted(f"    from {room} import {name} as {name}" for name, room in ROOMS.items())
-    names = [f'        "{name}",' for name in sorted(ROOMS)]
+    imports = sorted(f"    from {room} import {name} as {name}" for name, room in OP_PACKAGES.items())
+    names = [f'        "{name}",' for name in sorted(OP_PACKAGES)]
     schemas = []
-    for name in ROOMS:
+    for name in OP_PACKAGES:
         schemas.append(f'    "{name}": {{')
         schemas += [f'        "{p}": "{definition.schema}",' for p, definition in OPS[name].passes.items()]
         schemas.append("    },")

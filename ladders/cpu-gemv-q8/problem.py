@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kernelworks.climb.peers_ggml import ggml
+from kernelworks.climb.baselines_ggml import ggml
 from kernelworks.climb.problem import Format, Problem, Size
 
 UNIT_ROUNDOFF = 2.0**-24
@@ -110,7 +110,7 @@ PROBLEM = Problem(
     symbol="gemv",
     signature=(*[ctypes.c_int64] * 2, *[ctypes.c_void_p] * 3, ctypes.c_int64),
     size={"N": 14336, "K": 4096},
-    proof_sizes=(
+    verification_sizes=(
         {"N": 1, "K": 1},
         {"N": 5, "K": 33},
         {"N": 3, "K": 32},

@@ -7,7 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from kernelworks.climb.peers import openblas, torch_mkldnn, torch_mm
+from kernelworks.climb.baselines import openblas, torch_mkldnn, torch_mm
 from kernelworks.climb.problem import Problem, Size
 
 UNIT_ROUNDOFF = 2.0**-24
@@ -32,7 +32,7 @@ PROBLEM = Problem(
     symbol="sgemm",
     signature=(*[ctypes.c_int64] * 3, *[ctypes.c_void_p] * 3, ctypes.c_int64),
     size={"M": 2048, "N": 2048, "K": 2048},
-    proof_sizes=(
+    verification_sizes=(
         {"M": 1, "N": 1, "K": 1},
         {"M": 7, "N": 5, "K": 3},
         {"M": 33, "N": 65, "K": 129},
@@ -49,7 +49,7 @@ PROBLEM = Problem(
     arguments=lambda size, given, out, threads: (
         size["M"], size["N"], size["K"], given["A"].data_ptr(), given["B"].data_ptr(), out.data_ptr(), threads,
     ),
-    peers={"torch": torch_mm, "torch mkldnn": torch_mkldnn, "OpenBLAS": openblas},
+    baselines={"torch": torch_mm, "torch mkldnn": torch_mkldnn, "OpenBLAS": openblas},
     rows="M",
     lessons="src/kernelworks/ops/linear/linear/blocked.hpp",
 )  # fmt: skip

@@ -15,14 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from kernelworks.climb.problem import Given, Problem, Size
+from kernelworks.climb.problem import Inputs, Problem, Size
 from kernelworks.ops.attention.attention.contract import CONTRACT, reference
 
 DIM = 128
 OPTIONS: dict[str, Any] = {"causal": "top_left", "window": None, "scale": None, "mask": None, "with_lse": False}
 
 
-def inputs(size: Size, generator: torch.Generator) -> Given:
+def inputs(size: Size, generator: torch.Generator) -> Inputs:
     """Random numbers; in every second head the scores are eight times as large, so that few keys take all the weight,
     and the largest score so far is passed late and by much."""
 
@@ -35,12 +35,12 @@ def inputs(size: Size, generator: torch.Generator) -> Given:
     return {"q": q.bfloat16(), "k": k.bfloat16(), "v": v.bfloat16()}
 
 
-def heads(exact: Given) -> list[tuple[Tensor, ...]]:
+def heads(exact: Inputs) -> list[tuple[Tensor, ...]]:
     """One after the other as [1, 1, L, 128]: the matrices of scores of all of them fit no memory."""
     return [tuple(exact[name][h][None, None] for name in ("q", "k", "v")) for h in range(exact["q"].shape[0])]
 
 
-def bound(exact: Given, output: Tensor) -> Tensor:
+def bound(exact: Inputs, output: Tensor) -> Tensor:
     """That of kernelworks' attention for matrix units (its README derives it): weights are rounded to bfloat16 before
     they meet the values, sums are float32 and may be cut off where they are not rounded."""
     found = []
@@ -50,8 +50,8 @@ def bound(exact: Given, output: Tensor) -> Tensor:
     return torch.stack(found)
 
 
-def torchs(kind: SDPBackend) -> Callable[[Given, int], Callable[[], Tensor]]:
-    def make(given: Given, threads: int) -> Callable[[], Tensor]:
+def torchs(kind: SDPBackend) -> Callable[[Inputs, int], Callable[[], Tensor]]:
+    def make(given: Inputs, threads: int) -> Callable[[], Tensor]:
         q, k, v = (given[name].unsqueeze(0) for name in ("q", "k", "v"))
 
         def run() -> Tensor:
@@ -70,7 +70,7 @@ PROBLEM = Problem(
     dtype=torch.bfloat16,
     arithmetic="bfloat16",
     size={"H": 64, "L": 4096},
-    proof_sizes=(
+    verification_sizes=(
         {"H": 1, "L": 128},
         {"H": 2, "L": 256},
         {"H": 3, "L": 384},
@@ -88,7 +88,7 @@ PROBLEM = Problem(
     bytes=lambda size: 8.0 * DIM * size["H"] * size["L"],
     output="out",
     lessons="src/kernelworks/ops/attention/attention/sm90_forward.cuh",
-    peers={"cuDNN": torchs(SDPBackend.CUDNN_ATTENTION), "FlashAttention 2": torchs(SDPBackend.FLASH_ATTENTION)},
+    baselines={"cuDNN": torchs(SDPBackend.CUDNN_ATTENTION), "FlashAttention 2": torchs(SDPBackend.FLASH_ATTENTION)},
     said={
         "cuDNN": "scaled_dot_product_attention, which takes cuDNN's kernel here by itself",
         "FlashAttention 2": "the same, told to take that one",

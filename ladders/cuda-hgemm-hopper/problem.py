@@ -12,21 +12,21 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kernelworks.climb.problem import Given, Problem, Size
+from kernelworks.climb.problem import Inputs, Problem, Size
 
 UNIT_ROUNDOFF = 2.0**-8  # of bfloat16
 CUT = 2.0**-23  # what is lost, as a share of the largest number in an addition, where float32 is cut off, not rounded
 PART = 64  # columns of A and B
 
 
-def inputs(size: Size, generator: torch.Generator) -> Given:
+def inputs(size: Size, generator: torch.Generator) -> Inputs:
     def normal(rows: int) -> Tensor:
         return torch.randn(rows, size["K"], generator=generator, device=generator.device).bfloat16()
 
     return {"A": normal(size["M"]), "B": normal(size["N"])}
 
 
-def bound(exact: Given, reference: Tensor) -> Tensor:
+def bound(exact: Inputs, reference: Tensor) -> Tensor:
     """Products of bfloat16 are exact in float32. The matrix units add at least four of them to a sum at once: they
     shift all to the largest exponent and cut off what hangs over, then cut the result; that such a cut loses less than
     2^-23 of the largest number is all that is assumed of them. So K products meet K + K/4 cuts, and none is larger than
@@ -45,7 +45,7 @@ def bound(exact: Given, reference: Tensor) -> Tensor:
     return UNIT_ROUNDOFF * reference.abs() + (1 + UNIT_ROUNDOFF) * cuts / (1 - cuts) * 2 * largest
 
 
-def cublas(given: Given, threads: int) -> Callable[[], Tensor]:
+def cublas(given: Inputs, threads: int) -> Callable[[], Tensor]:
     a, b = given["A"], given["B"].t()
     out = a.new_empty(a.shape[0], b.shape[1])
     return lambda: torch.mm(a, b, out=out)
@@ -58,7 +58,7 @@ PROBLEM = Problem(
     dtype=torch.bfloat16,
     arithmetic="bfloat16",
     size={"M": 4096, "N": 4096, "K": 4096},
-    proof_sizes=(
+    verification_sizes=(
         {"M": 1, "N": 8, "K": 8},
         {"M": 64, "N": 16, "K": 16},
         {"M": 128, "N": 128, "K": 64},
@@ -84,7 +84,7 @@ PROBLEM = Problem(
     bound=bound,
     flop=lambda size: 2.0 * size["M"] * size["N"] * size["K"],
     bytes=lambda size: 2.0 * (size["M"] * size["K"] + size["N"] * size["K"] + size["M"] * size["N"]),
-    peers={"cuBLAS": cublas},
+    baselines={"cuBLAS": cublas},
     said={"cuBLAS": "torch.mm(A, B.t(), out=C)"},
     lessons="src/kernelworks/tile/blocked.cuh",
 )

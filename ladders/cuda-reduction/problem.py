@@ -17,15 +17,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kernelworks.climb.peers_cub import cub_sum
-from kernelworks.climb.problem import Given, Problem, Size
+from kernelworks.climb.baselines_cub import cub_sum
+from kernelworks.climb.problem import Inputs, Problem, Size
 
 PARTS = 128
 UNIT_ROUNDOFF = 2.0**-24
 TIMED = (2**30, 2**26, 2**24)
 
 
-def inputs(size: Size, generator: torch.Generator) -> Given:
+def inputs(size: Size, generator: torch.Generator) -> Inputs:
     n, device = size["N"], generator.device
     if n in TIMED:
         return {"x": torch.randn(n, generator=generator, device=device)}
@@ -33,7 +33,7 @@ def inputs(size: Size, generator: torch.Generator) -> Given:
     return {"x": whole.to(torch.float32).div_(PARTS)}
 
 
-def bound(exact: Given, reference: Tensor) -> Tensor:
+def bound(exact: Inputs, reference: Tensor) -> Tensor:
     """Nothing, where every sum is exact. Else gamma_n sum |x| (Higham, Accuracy and Stability of Numerical Algorithms,
     section 4.2), n the longest chain of additions: of a thread among 1024, and of their sums. That is wide, and is
     there to see that the timed call has computed its own inputs' sum and no other's; exact sums are the proof."""
@@ -44,7 +44,7 @@ def bound(exact: Given, reference: Tensor) -> Tensor:
     return (steps / (1 - steps) * x.abs().sum()).view(1)
 
 
-def torch_sum(given: Given, threads: int) -> Callable[[], Tensor]:
+def torch_sum(given: Inputs, threads: int) -> Callable[[], Tensor]:
     x = given["x"]
     out = x.new_empty(())
     return lambda: torch.sum(x, 0, out=out).view(1)
@@ -55,7 +55,7 @@ PROBLEM = Problem(
     symbol="sum",
     device="cuda",
     size={"N": TIMED[0]},
-    proof_sizes=(
+    verification_sizes=(
         {"N": 1},
         {"N": 3},
         {"N": 33},
@@ -80,7 +80,7 @@ PROBLEM = Problem(
     output="y",
     unit="GB/s",
     lessons="src/kernelworks/tile/reduction.py",
-    peers={"torch": torch_sum, "CUB": cub_sum},
+    baselines={"torch": torch_sum, "CUB": cub_sum},
     said={
         "torch": "torch.sum(x, 0, out=y)",
         "CUB": "cub::DeviceReduce::Sum of the CUDA toolkit, compiled by its nvcc for this GPU",

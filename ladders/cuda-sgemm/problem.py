@@ -12,19 +12,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kernelworks.climb.problem import Given, Problem, Size
+from kernelworks.climb.problem import Inputs, Problem, Size
 
 UNIT_ROUNDOFF = 2.0**-24
 
 
-def inputs(size: Size, generator: torch.Generator) -> Given:
+def inputs(size: Size, generator: torch.Generator) -> Inputs:
     def normal(rows: int, columns: int) -> Tensor:
         return torch.randn(rows, columns, generator=generator, device=generator.device)
 
     return {"A": normal(size["M"], size["K"]), "B": normal(size["K"], size["N"])}
 
 
-def bound(exact: Given, reference: Tensor) -> Tensor:
+def bound(exact: Inputs, reference: Tensor) -> Tensor:
     """However the K terms are grouped, each meets at most K roundings: gamma_K |A| |B| (Higham, Accuracy and
     Stability of Numerical Algorithms, section 3.5). It grows with K and a random error only with its root: tf32, which
     keeps 10 bits and not 23, would be far outside at K = 32 and inside at 4096. So the proof has short sums too."""
@@ -32,7 +32,7 @@ def bound(exact: Given, reference: Tensor) -> Tensor:
     return steps / (1 - steps) * (exact["A"].abs() @ exact["B"].abs())
 
 
-def cublas(given: Given, threads: int) -> Callable[[], Tensor]:
+def cublas(given: Inputs, threads: int) -> Callable[[], Tensor]:
     torch.backends.cuda.matmul.allow_tf32 = False  # the default, said aloud
     a, b = given["A"], given["B"]
     out = a.new_empty(a.shape[0], b.shape[1])
@@ -44,7 +44,7 @@ PROBLEM = Problem(
     symbol="sgemm",
     device="cuda",
     size={"M": 4096, "N": 4096, "K": 4096},
-    proof_sizes=(
+    verification_sizes=(
         {"M": 128, "N": 128, "K": 32},
         {"M": 128, "N": 256, "K": 64},
         {"M": 256, "N": 128, "K": 96},
@@ -64,6 +64,6 @@ PROBLEM = Problem(
     flop=lambda size: 2.0 * size["M"] * size["N"] * size["K"],
     bytes=lambda size: 4.0 * (size["M"] * size["K"] + size["K"] * size["N"] + size["M"] * size["N"]),
     lessons="src/kernelworks/tile/shares.cuh",
-    peers={"cuBLAS": cublas},
+    baselines={"cuBLAS": cublas},
     said={"cuBLAS": "torch.mm(A, B, out=C) in float32, tf32 off"},
 )

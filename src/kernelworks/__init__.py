@@ -8,41 +8,41 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from kernelworks.dispatch.registry import Face
+from kernelworks.dispatch.registry import FunctionPackage
 
 if TYPE_CHECKING:
     from kernelworks import nn
     from kernelworks.compile import compile_report
     from kernelworks.diagnose import apply, diagnose
-    from kernelworks.diagnose.capture import Captured, capture
+    from kernelworks.diagnose.capture import CapturedModel, capture
     from kernelworks.diagnose.explain import explain
     from kernelworks.diagnose.fix.handle import Fix, fix
     from kernelworks.judge import judge
     from kernelworks.machine import Machine, machine
-    from kernelworks.measure.autotune import settle
+    from kernelworks.measure.autotune import autotune
     from kernelworks.measure.bench import bench
     from kernelworks.nn.optim import AdamW
     from kernelworks.nn.swap import Swap, swap
     from kernelworks.ops.generated import *  # noqa: F403
-    from kernelworks.records import Settled
+    from kernelworks.records import AutotuneResult
     from kernelworks.records.search import Search
     from kernelworks.search import search
-    from kernelworks.verify import prove
+    from kernelworks.verify import verify
 
 __version__ = "0.1.0"
 
 # Where the names are that are no op's.
 _HOMES = {
-    "AdamW": "nn.optim", "Captured": "diagnose.capture", "Fix": "diagnose.fix.handle", "Machine": "machine",
-    "Search": "records.search", "Settled": "records", "Swap": "nn.swap",
+    "AdamW": "nn.optim", "CapturedModel": "diagnose.capture", "Fix": "diagnose.fix.handle", "Machine": "machine",
+    "Search": "records.search", "AutotuneResult": "records", "Swap": "nn.swap",
     "apply": "diagnose.fix.plan", "bench": "measure.bench", "capture": "diagnose.capture", "compile_report": "compile",
     "diagnose": "diagnose", "explain": "diagnose.explain", "fix": "diagnose.fix.handle", "judge": "judge",
-    "machine": "machine", "prove": "verify",
-    "search": "search", "settle": "measure.autotune", "swap": "nn.swap",
+    "machine": "machine", "verify": "verify",
+    "search": "search", "autotune": "measure.autotune", "swap": "nn.swap",
 }  # fmt: skip
 
 
-class _Package(Face):
+class _Package(FunctionPackage):
     """The package, with the verbs where Python would put the folders of their name."""
 
     hidden = frozenset(_HOMES)
@@ -53,8 +53,28 @@ sys.modules[__name__].__class__ = _Package
 from kernelworks import ops  # noqa: E402  whatever is imported from here on hides no verb
 
 __all__ = [
-    "AdamW", "Captured", "Fix", "Machine", "Search", "Settled", "Swap", "__version__", "apply", "bench", "capture",
-    "compile_report", "diagnose", "explain", "fix", "judge", "machine", "nn", "prove", "search", "settle", "swap",
+    "AdamW",
+    "AutotuneResult",
+    "CapturedModel",
+    "Fix",
+    "Machine",
+    "Search",
+    "Swap",
+    "__version__",
+    "apply",
+    "autotune",
+    "bench",
+    "capture",
+    "compile_report",
+    "diagnose",
+    "explain",
+    "fix",
+    "judge",
+    "machine",
+    "nn",
+    "search",
+    "swap",
+    "verify",
 ]  # fmt: skip
 __all__ += ops.NAMES  # type checkers have them from what is generated
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from kernelworks.dispatch.op import OPS
-from kernelworks.records import Settled, SettledCall
+from kernelworks.records import AutotunedCall, AutotuneResult
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = {"machine": {"name": "a"}, "versions": {"torch": "2"}, "date": "2026-02-02", "commit": "new", "sources": {}}
@@ -44,7 +44,7 @@ def test_an_op_is_measured_by_its_contract(name: str, ops: Any, cases: Any, monk
         assert {"eager", "ours"} <= one.arms.keys() and (one.bytes or one.flop) and one.shape == case.name
         want = ops.flat(one.truth())
         assert all(ops.off(call, want) < 2e-2 for call in one.arms.values()), one.pass_
-        assert op.row(ops.row_of(one)).hash is not None
+        assert op.kernel(ops.row_of(one)).hash is not None
         work = ops.work_of(one)
         assert work["read"] > 0 and work["written"] > 0 and work["dims"]
 
@@ -53,7 +53,7 @@ def test_every_op_with_a_row_for_a_gpu_stands_in_the_table(cases: Any) -> None:
     """Of sizes that fill one; each line once."""
     found = cases.groups()
     assert len({str(group) for group in found}) == len(found)
-    rows = {name for name in OPS if any(r.device == "cuda" for r in OPS[name].rows)}
+    rows = {name for name in OPS if any(r.device == "cuda" for r in OPS[name].kernels)}
     assert {group.op for group in found} == rows
     assert {group.op for group in cases.small_calls()} <= rows
 
@@ -69,10 +69,10 @@ def test_calls_that_no_timing_speaks_for_are_raced_before_they_are_timed(
             arms = {"ours": lambda name=name: raced.append(name)}
             yield cases.Case(name, "forward", "4", arms, lambda: x, asked=(x,))
 
-    def settle(call: Callable[[], Any], budget_s: float) -> Settled:
+    def settle(call: Callable[[], Any], budget_s: float) -> AutotuneResult:
         call()
-        lines = [SettledCall("gelu", what, "", "", "torch", f"the {what} has no memory") for what in ("forward", "x")]
-        return Settled((), 1, tuple(lines), 0.0)
+        lines = [AutotunedCall("gelu", what, "", "", "torch", f"the {what} has no memory") for what in ("forward", "x")]
+        return AutotuneResult((), 1, tuple(lines), 0.0)
 
     monkeypatch.setattr(ops.kw, "settle", settle)
     monkeypatch.setattr(ops, "known", lambda case: case.op == "relu")
@@ -99,7 +99,7 @@ def test_all_ways_of_a_race_are_run_before_it(ops: Any, cases: Any, monkeypatch:
 def test_a_call_is_known_by_what_is_there_today(ops: Any, cases: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A timing by which torch is quicker than one row says nothing of another."""
     x = torch.ones(4)
-    case, row = cases.Case("gelu", "forward", "4", {}, lambda: x, asked=(x, "none")), OPS["gelu"].row("scalar")
+    case, row = cases.Case("gelu", "forward", "4", {}, lambda: x, asked=(x, "none")), OPS["gelu"].kernel("scalar")
     lost = SimpleNamespace(won=False, noisy=False, way="scalar", among="")
     for held, there, known in (
         ([], ["scalar"], False),
@@ -154,7 +154,7 @@ def working(ops: Any, order: list[Any], hangs: set[int], dies: set[int], prepare
                 return
             else:
                 group = order[number]
-                pipe.send({"op": group.op, "pass": "forward", "shape": group.name, "row": "r", "source_hash": "h"})
+                pipe.send({"op": group.op, "pass": "forward", "shape": group.name, "kernel": "r", "source_hash": "h"})
             pipe.send(None)
 
     def started(count: int, work: Any) -> list[Any]:

@@ -26,7 +26,7 @@ print("preparing", flush=True)
 if sys.argv[1] == "blocks": time.sleep(600)
 if sys.argv[2] != "answers": print("ready", flush=True), sys.stdin.readline()
 found = {"opcheck": {"opcheck": {"gelu": "passed"}}, "ops": {"groups": 1, "bad": ["gelu: wrong"], "timed_s": 0.5}}
-ms = {"ms_a_token": {"eager": 2.0}, "logits_apart": {"eager": 0.0}, "compile_s": 1.0, "rows_taken": ["rope.r"]}
+ms = {"ms_a_token": {"eager": 2.0}, "logits_apart": {"eager": 0.0}, "compile_s": 1.0, "kernels_taken": ["rope.r"]}
 ms |= {"batch": 1}
 json.dump(found.get(sys.argv[1], ms), open("result.json", "w"))
 """
@@ -42,7 +42,7 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def timed(ms: float, **more: Any) -> dict[str, Any]:
     return {
-        "ms_a_token": {"eager": ms}, "logits_apart": {"eager": 0.0}, "compile_s": 1.0, "rows_taken": ["rope.r"],
+        "ms_a_token": {"eager": ms}, "logits_apart": {"eager": 0.0}, "compile_s": 1.0, "kernels_taken": ["rope.r"],
         "batch": 1, **more,
     }  # fmt: skip
 

@@ -17,12 +17,12 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from kernelworks.build import cuda, triton
-from kernelworks.build.launch_code import walked
+from kernelworks.build.launch_code import walk_kernel
 from kernelworks.build.source_index import FILES
 from kernelworks.contract import FLOATS, Case
 from kernelworks.dispatch.meta_arguments import on_meta
 from kernelworks.dispatch.op import OPS, Op
-from kernelworks.verify import sanitized
+from kernelworks.verify import sanitizer
 from kernelworks.verify.reference import flat_outputs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,13 +53,13 @@ def part() -> Any:
 
 def test_cases_are_named_or_the_largest_of_each_size() -> None:
     op = OPS["softmax"]
-    sizes = [sanitized._size(case) for case, _ in sanitized.chosen(op, elements=50_000)]
+    sizes = [sanitizer._size(case) for case, _ in sanitizer.select_cases(op, elements=50_000)]
     assert sizes == sorted(sizes, reverse=True) and max(sizes) <= 50_000
-    assert len(set(sizes)) == len({case.name for case, _ in sanitized.chosen(op, elements=50_000)})
-    found = [(case.name, dtype) for case, dtype in sanitized.chosen(op, ("N=4096", "many rows@bfloat16"))]
+    assert len(set(sizes)) == len({case.name for case, _ in sanitizer.select_cases(op, elements=50_000)})
+    found = [(case.name, dtype) for case, dtype in sanitizer.select_cases(op, ("N=4096", "many rows@bfloat16"))]
     assert found == [*(("N=4096", dtype) for dtype in FLOATS), ("many rows", torch.bfloat16)]
     with pytest.raises(ValueError, match="softmax has no case 'none such'"):
-        sanitized.chosen(op, ("N=4096", "none such"))
+        sanitizer.select_cases(op, ("N=4096", "none such"))
 
 
 def _shaped(case: Case, dtype: torch.dtype) -> dict[str, Any]:
@@ -77,36 +77,36 @@ def _run(op: Op, row: str, case: Case, dtype: torch.dtype) -> bool:
     names = op.passes["forward"].names
     given = _shaped(case, dtype)
     args = [on_meta(given.get(name)) for name in names]
-    if "meta" not in (op.row(row).guard(op.request("forward", args)) or "meta"):
+    if "meta" not in (op.kernel(row).guard(op.request("forward", args)) or "meta"):
         return False
-    outputs = op.row(row).load("forward")(*args)
-    if not case.gradients or "backward" not in op.row(row).passes:
+    outputs = op.kernel(row).load("forward")(*args)
+    if not case.gradients or "backward" not in op.kernel(row).passes:
         return True
     backward = op.passes["backward"]
     have = dict(zip(names, args, strict=True)) | dict(zip(op.contract.outputs, flat_outputs(outputs), strict=False))
     have |= {f"grad_{n}": v for n, v in have.items() if isinstance(v, Tensor)}
     have["needs"] = [True] * len(backward.returns)
-    op.row(row).load("backward")(*(have.get(n) for n in backward.names))
-    if "training" in op.row(row).passes:
-        _, kept = op.row(row).load("training")(*args, have["needs"])
-        op.row(row).load("resumed")(kept, have[f"grad_{op.contract.outputs[0]}"])
+    op.kernel(row).load("backward")(*(have.get(n) for n in backward.names))
+    if "training" in op.kernel(row).passes:
+        _, kept = op.kernel(row).load("training")(*args, have["needs"])
+        op.kernel(row).load("resumed")(kept, have[f"grad_{op.contract.outputs[0]}"])
     return True
 
 
 def _every(op: Op, row: str) -> set[str]:
     """The names of a row's kernels: those of its one source, or of the modules in its room and what they share."""
-    source = op.row(row).source
+    source = op.kernel(row).source
     assert source is not None
     if source.suffix == ".cu":
         return set(cuda.resources(source))
-    reached = filter(None, (FILES.path_of(module) for module, _ in walked(op.row(row)).reached))
+    reached = filter(None, (FILES.path_of(module) for module, _ in walk_kernel(op.kernel(row)).reached))
     files = {f for f in reached if f.parent.name == "tile"} | set(source.parent.glob("*.py"))
     modules = [m for m in list(sys.modules.values()) if Path(vars(m).get("__file__") or "/") in files]
     kernels = [v for module in modules for v in vars(module).values() if isinstance(v, triton.Kernel)]
     return {kernel.function.__name__ for kernel in kernels}
 
 
-ROWS = [(op.name, row.name) for op in OPS.values() for row in op.rows if row.device == "cuda"]
+ROWS = [(op.name, row.name) for op in OPS.values() for row in op.kernels if row.device == "cuda"]
 
 
 @pytest.mark.parametrize(("name", "row"), ROWS, ids=[".".join(pair) for pair in ROWS])
@@ -120,7 +120,7 @@ def test_the_cases_of_a_row_reach_each_of_its_kernels(
     told = part.arguments(name, row)
     given = dict(zip(told[::2], told[1::2], strict=True))
     names = tuple(filter(None, given.get("--cases", "").split(";")))
-    cases = sanitized.chosen(op, names, int(given["--elements"]) if "--elements" in given else None)
+    cases = sanitizer.select_cases(op, names, int(given["--elements"]) if "--elements" in given else None)
     for case, dtype in cases:
         if calls < int(given["--calls"]):
             calls += _run(op, row, case, dtype)
@@ -131,7 +131,7 @@ def test_the_cases_of_a_row_reach_each_of_its_kernels(
 # ---------------------------------------------------------------- what racecheck found once
 
 
-def fused_with_a_neighbours(made: triton.Compiled, file: Path) -> list[str]:
+def fused_with_a_neighbours(made: triton.CompiledKernel, file: Path) -> list[str]:
     """Fused multiply-adds whose addend another lane has just handed over: the lanes round the sum differently."""
     file.write_bytes(made.cubin)
     tool = Path(importlib.import_module("triton").__file__).parent / "backends/nvidia/bin/nvdisasm"
@@ -176,8 +176,8 @@ def test_of_a_tools_words_each_finding_is_kept_once_and_the_summary_last(part: A
 
 def line(part: Any, tool: str, **changes: Any) -> dict[str, Any]:
     found = {
-        "op": "rms_norm", "row": "triton", "tool": tool, "exit": 0, "calls": 3, "summary": ["0 errors"],
-        "arguments": part.arguments("rms_norm", "triton"), "source_hash": OPS["rms_norm"].row("triton").hash(),
+        "op": "rms_norm", "kernel": "triton", "tool": tool, "exit": 0, "calls": 3, "summary": ["0 errors"],
+        "arguments": part.arguments("rms_norm", "triton"), "source_hash": OPS["rms_norm"].kernel("triton").hash(),
     }  # fmt: skip
     return {**found, **changes}
 
@@ -199,7 +199,7 @@ def test_a_record_keeps_the_runs_of_unchanged_rows_and_makes_the_others(
         status = None if op == "gelu" else 0
         on_record = json.loads(file.read_text())["rows"]
         assert any(r["op"] == "rms_norm" and r["tool"] == "memcheck" for r in on_record)
-        return line(part, tool, op=op, exit=status, source_hash=OPS[op].row(row).hash())
+        return line(part, tool, op=op, exit=status, source_hash=OPS[op].kernel(row).hash())
 
     monkeypatch.setattr(part, "run", run)
     how = {"limit": 60.0, "within": 100.0, "again": False, "tools": set()}

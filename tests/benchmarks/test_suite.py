@@ -169,9 +169,9 @@ def test_few_programs_at_a_time_have_all_that_is_theirs(runner: ModuleType, suit
 
 PLAN = {
     "kernelworks_plan": 1, "roots": ["torch.nn.modules.linear.Linear"],
-    "offers": [
+    "candidates": [
         {
-            "remedy": "torch.compile", "says": "compiled whole", "code": "", "changes": "",
+            "optimization": "torch.compile", "says": "compiled whole", "code": "", "changes": "",
             "site": {
                 "kind": "module", "root": "torch.nn.modules.linear.Linear", "number": 0, "path": "",
                 "type": "torch.nn.modules.linear.Linear",
@@ -228,7 +228,7 @@ def test_a_plan_is_that_of_the_fix_on_record_and_is_measured_again_with_the_next
         seen.update(given)
         limits[-1](tasks[0], entry)  # type: ignore[operator]
 
-    monkeypatch.setattr(runner, "arms", arms)
+    monkeypatch.setattr(runner, "variants", arms)
     options = argparse.Namespace(seconds=1e9, limit=1.0)
     assert runner.measure(record, [[("a", "plan")], [("b", "plan")]], {}, tmp_path, options) == []
     assert seen == {"a": {"plan.json": PLAN, "switches.json": ["default"]}}
@@ -243,7 +243,7 @@ def test_what_the_time_does_not_reach_is_left_and_not_recorded(
     runner: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     record, given = runner.Record(tmp_path / "record.json"), argparse.Namespace(seconds=1.0, limit=9.0)
-    monkeypatch.setattr(runner, "arms", lambda *_: pytest.fail("begun with no time left"))
+    monkeypatch.setattr(runner, "variants", lambda *_: pytest.fail("begun with no time left"))
     groups = [[("a", "default")], [("a", "fix")]]
     assert runner.measure(record, groups, {}, tmp_path, given) == [("a", "default"), ("a", "fix")]
     assert record.rows == {} and not record.path.exists()
@@ -325,7 +325,7 @@ def test_figures_of_a_busy_machine_are_marked() -> None:
     lines = report.table(wide)
     assert lines[2] == "| a | ~100 ms | ~1.25x default | ~2.00x | **1.60x** | 100 ms, 100 ms |"
     assert "2 of 2 figures are rough" in lines[-2] and "~: other processes used the machine" in lines[-2]
-    assert report.rough(wide[0]) and not report.rough(ROWS[0]) and not report.rough(ROWS[6])
+    assert report.is_rough(wide[0]) and not report.is_rough(ROWS[0]) and not report.is_rough(ROWS[6])
 
 
 def test_a_line_of_each_row_says_what_came_of_it() -> None:

@@ -77,9 +77,9 @@ def _script(path: Path, text: str) -> str:
 
 def test_a_library_is_built_once_and_found_again(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path / "cache"))
-    first = cpp.built(source, "scalar")
+    first = cpp.build_library(source, "scalar")
     built_at = first.stat().st_mtime_ns
-    assert cpp.built(source, "scalar") == first
+    assert cpp.build_library(source, "scalar") == first
     assert first.stat().st_mtime_ns == built_at
 
 
@@ -103,7 +103,7 @@ def test_a_damaged_entry_is_never_loaded(
     damage: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path / "cache"))
-    lib = cpp.built(source, "scalar")
+    lib = cpp.build_library(source, "scalar")
     whole = lib.read_bytes()
     note = lib.with_suffix(".json")
     match damage:
@@ -115,7 +115,7 @@ def test_a_damaged_entry_is_never_loaded(
             note.unlink()
         case "torn note":
             note.write_text(note.read_text()[:20])
-    assert cpp.built(source, "scalar") == lib
+    assert cpp.build_library(source, "scalar") == lib
     assert json.loads(note.read_text())["sha256"]
     assert intact(lib, note)
     assert forked.python(str(source), code=CALL).stdout.strip() == "42.0"
@@ -202,7 +202,7 @@ def test_a_source_that_does_not_compile_says_what_the_compiler_said(
     source.write_text("this is not C++")
     cpp.source_hash.cache_clear()
     with pytest.raises(BuildError, match=r"answer.cpp:1:1: error"):
-        cpp.built(source, "scalar")
+        cpp.build_library(source, "scalar")
 
 
 def test_importing_looks_for_no_gpu_and_imports_no_triton() -> None:

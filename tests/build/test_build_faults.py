@@ -164,7 +164,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     source.write_text(SOURCE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNELWORKS_CACHE", str(folder / "c"))
-        return cpp.built(source, "scalar").read_bytes()
+        return cpp.build_library(source, "scalar").read_bytes()
 
 
 def _damaged(whole: bytes, damage: str) -> bytes:

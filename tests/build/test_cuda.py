@@ -9,15 +9,15 @@ import torch
 
 from kernelworks import ops  # noqa: F401  fills OPS
 from kernelworks.build import BuildError, cuda
-from kernelworks.contract import Row
+from kernelworks.contract import Kernel
 from kernelworks.dispatch.op import OPS
 
-ROWS = {f"{op.name}.{row.name}": row for op in OPS.values() for row in op.rows if row.target == "sm_90a"}
+ROWS = {f"{op.name}.{row.name}": row for op in OPS.values() for row in op.kernels if row.target == "sm_90a"}
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_no_kernel_spills(name: str) -> None:
-    row: Row = ROWS[name]
+    row: Kernel = ROWS[name]
     assert row.source is not None
     kernels = cuda.resources(row.source)
     assert kernels

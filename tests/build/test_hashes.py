@@ -25,14 +25,14 @@ from rows import ALL_OPS
 
 from kernelworks.build import launch_code, source_units
 from kernelworks.build.cpp_text import bare
-from kernelworks.build.kernels import searched_row
-from kernelworks.build.launch_code import FORMAT, OUTSIDE, Walk, walked
+from kernelworks.build.kernels import searched_kernel
+from kernelworks.build.launch_code import FORMAT, OUTSIDE, Walk, walk_kernel
 from kernelworks.build.source_index import FILES, PACKAGE, Files
-from kernelworks.build.source_units import Told
-from kernelworks.contract import Row
+from kernelworks.build.source_units import ParsedUnit
+from kernelworks.contract import Kernel
 from kernelworks.dispatch import certificates
 
-ROWS = {f"{op.name}.{row.name}": row for op in ALL_OPS for row in op.rows if row.source is not None}
+ROWS = {f"{op.name}.{row.name}": row for op in ALL_OPS for row in op.kernels if row.source is not None}
 SEARCHED = PACKAGE / "ops" / "activation" / "relu" / "searched.py"
 FOUND = (
     '"""Found by a search."""\nimport torch\n\nTEXT = "int x;  // a comment that is compiled"\n\n\n'
@@ -40,22 +40,22 @@ FOUND = (
 )
 
 
-def of(row: Row, changed: dict[Path, bytes] | None = None) -> str:
-    walk = walked(row, Files(changed, FILES))
+def of(row: Kernel, changed: dict[Path, bytes] | None = None) -> str:
+    walk = walk_kernel(row, Files(changed, FILES))
     return launch_code._digest(walk)
 
 
 @pytest.fixture(scope="module")
 def walks() -> dict[str, Walk]:
     files = Files({SEARCHED: FOUND.encode()})
-    rows = ROWS | {"relu.searched": searched_row(str(SEARCHED), "scalar")}
-    return {name: walked(row, files) for name, row in rows.items()}
+    rows = ROWS | {"relu.searched": searched_kernel(str(SEARCHED), "scalar")}
+    return {name: walk_kernel(row, files) for name, row in rows.items()}
 
 
-def unit_of(walk: Walk, module: str, unit: int) -> Told:
+def unit_of(walk: Walk, module: str, unit: int) -> ParsedUnit:
     index = walk.files.index(module)
     assert index is not None
-    return Told(index["units"][unit])
+    return ParsedUnit(index["units"][unit])
 
 
 Place = tuple[int, int, int, bytes]  # line, first column, end, what stands there instead
@@ -146,7 +146,7 @@ def test_a_token_in_any_function_that_a_row_reaches_changes_what_it_says(walks: 
             assert index is not None
             for unit, place in taken.items():
                 asked += 1
-                was, now = unit_of(walks[units[unit][0]], module, unit), Told(index["units"][unit])
+                was, now = unit_of(walks[units[unit][0]], module, unit), ParsedUnit(index["units"][unit])
                 if (was.text, was.refs) == (now.text, now.refs):
                     blind.append(f"{path.relative_to(PACKAGE)}:{place[0]} {place[3].decode()}")
     assert asked > 1000
@@ -156,7 +156,7 @@ def test_a_token_in_any_function_that_a_row_reaches_changes_what_it_says(walks: 
 def test_a_token_in_any_file_that_a_row_reaches_changes_its_hash(walks: dict[str, Walk]) -> None:
     """Every row with every module: one function's token."""
     blind, asked = [], set()
-    rows = ROWS | {"relu.searched": searched_row(str(SEARCHED), "scalar")}
+    rows = ROWS | {"relu.searched": searched_kernel(str(SEARCHED), "scalar")}
     for module, units in users_of(walks).items():
         path = FILES.path_of(module)
         assert path is not None
@@ -170,7 +170,7 @@ def test_a_token_in_any_file_that_a_row_reaches_changes_its_hash(walks: dict[str
             files = Files({path: changed_at(data, found[unit % len(found)]), SEARCHED: FOUND.encode()}, FILES)
             for name in sorted(left & set(names)):
                 asked.add((name, module))
-                if launch_code._digest(walked(rows[name], files)) == launch_code._digest(walks[name]):
+                if launch_code._digest(walk_kernel(rows[name], files)) == launch_code._digest(walks[name]):
                     blind.append(f"{name}: {path.relative_to(PACKAGE)} {found[unit % len(found)]}")
             left -= set(names)
     assert len({name for name, _ in asked}) == len(rows) and len(asked) > 600
@@ -228,7 +228,7 @@ def test_a_value_that_a_launch_holds_is_part_of_the_hash(walks: dict[str, Walk])
         for holder, held in walks[name].held:
             cell = cell_of(holder, held)
             before = cell.cell_contents if cell else getattr(holder, held)
-            if isinstance(before, Row) or "/" in str(before):
+            if isinstance(before, Kernel) or "/" in str(before):
                 continue  # another row, which has a hash of its own; where a file lies
             try:
                 put(holder, held, other(before))
@@ -319,12 +319,12 @@ def test_prose_and_strangers_change_no_hash(walks: dict[str, Walk]) -> None:
             said = path.read_text(encoding="utf-8").replace("// ", "/* */ // other words: ")
             changed[path] = f"// a line more\n\n{said}".replace("\n\n", "\n /* and\n more */ \n").encode()
     files = Files(changed, FILES)
-    found = {name: launch_code._digest(walked(row, files)) for name, row in ROWS.items()}
+    found = {name: launch_code._digest(walk_kernel(row, files)) for name, row in ROWS.items()}
     assert found == {name: row.hash() for name, row in ROWS.items()}
 
 
 def test_searched_kernels_count_whole_but_for_prose() -> None:
-    row = searched_row(str(SEARCHED), "scalar")
+    row = searched_kernel(str(SEARCHED), "scalar")
 
     def hashed(text: str) -> str:
         return of(row, {SEARCHED: text.encode()})
@@ -419,13 +419,13 @@ SAID = "0a0a7b225f32d0e212bbd354bd417c0b032e731ca7f2306a7ec214b6d5252e74"
 
 def test_a_file_is_read_the_same_on_every_version_of_python() -> None:
     """What is said here was said on 3.11, 3.12 and 3.13."""
-    told = source_units.read(READ, "kernelworks.some.module", "kernelworks")
+    told = source_units.read_units(READ, "kernelworks.some.module", "kernelworks")
     assert hashlib.sha256(json.dumps(told).encode()).hexdigest() == SAID
 
 
 def test_layout_is_not_read_and_meaning_is() -> None:
     def said(text: str) -> str:
-        return str(source_units.read(text, "kernelworks.some.module", "kernelworks")["whole"])
+        return str(source_units.read_units(text, "kernelworks.some.module", "kernelworks")["whole"])
 
     as_it_is = said("def f(x):\n    return g(x, 1, step=16)\n")
     assert said("def f(\n    x,  # words\n):\n    'words'\n\n    return g(x, 1, step=0x10,)  \n") == as_it_is
@@ -457,7 +457,7 @@ def test_what_is_kept_of_a_file_is_never_believed_blindly(
 ) -> None:
     row = ROWS["sum.avx2"]
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
-    right = launch_code._digest(walked(row, Files()))
+    right = launch_code._digest(walk_kernel(row, Files()))
     kept = sorted((tmp_path / "launching").glob("*.json"))
     texts = [path.read_bytes() for path in kept]
     assert len(kept) > 5
@@ -474,7 +474,7 @@ def test_what_is_kept_of_a_file_is_never_believed_blindly(
     if damage == "no folder":
         shutil.rmtree(tmp_path / "launching")
         (tmp_path / "launching").write_text("")
-    assert launch_code._digest(walked(row, Files())) == right
+    assert launch_code._digest(walk_kernel(row, Files())) == right
     if damage != "no folder":
         assert [path.read_bytes() for path in kept] == texts
 
@@ -482,13 +482,13 @@ def test_what_is_kept_of_a_file_is_never_believed_blindly(
 def test_a_certificate_of_another_format_says_why_it_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     row = ROWS["rms_norm.avx2"]
     record: dict[str, Any] = {
-        "op": "rms_norm", "row": "avx2", "source_hash": row.hash(), "toolchain": row.toolchain(), "kind": "here",
+        "op": "rms_norm", "kernel": "avx2", "source_hash": row.hash(), "toolchain": row.toolchain(), "kind": "here",
         "cases": 1, "worst": 0.5, "mutants_rejected": 1, "date": "2026-01-01",
     }  # fmt: skip
 
     def reason(**more: Any) -> str:
         monkeypatch.setattr(certificates, "find", lambda *args: [certificates._read(record | more)])
-        return certificates.invalid("rms_norm", row, "here") or ""
+        return certificates.invalid_reason("rms_norm", row, "here") or ""
 
     assert not reason(format=FORMAT)
     assert "format 1, which left out the code that launches a row; run `kernelworks prove" in reason()

@@ -26,7 +26,7 @@ start = time.monotonic()
 if "provide" in sys.argv:
     native.provide()
 x = torch.randn(3, 8, requires_grad=True)
-y = kw.gelu(x, row="torch")
+y = kw.gelu(x, kernel="torch")
 y.sum().backward()
 want = torch.autograd.grad(torch.nn.functional.gelu(x).sum(), x)[0]
 print(json.dumps([torch.allclose(x.grad, want), OPS["gelu"].entry.in_cpp, native.why_not(), time.monotonic() - start]))
@@ -44,8 +44,8 @@ def run(*args: str, **env: str) -> tuple[bool, bool, str, float]:
 @pytest.fixture(scope="module")
 def built() -> Path:
     """The extension of this machine's cache."""
-    assert native.found() is not None, native.why_not()
-    return Path(str(native.found().__file__))  # type: ignore[union-attr]
+    assert native.find_extension() is not None, native.fallback_reason()
+    return Path(str(native.find_extension().__file__))  # type: ignore[union-attr]
 
 
 FAULTS = {

@@ -11,7 +11,7 @@ from rows import label, runnable_rows
 from torch import Tensor
 
 from kernelworks.build import sharing
-from kernelworks.build.sharing import GRAIN_NS, shared
+from kernelworks.build.sharing import GRAIN_NS, choose_threads
 from kernelworks.contract import Case
 from kernelworks.contract.tensors import leaves
 from kernelworks.dispatch.op import Op
@@ -40,7 +40,7 @@ class Machine:
 
     def run(self, seconds: float, nanoseconds: float = WORK) -> int:
         """The threads that a kernel was given which then took so long."""
-        kernel, threads = shared(self.kernel(seconds), nanoseconds)
+        kernel, threads = choose_threads(self.kernel(seconds), nanoseconds)
         assert kernel(1, 2, threads) == "done"
         return threads
 
@@ -78,9 +78,9 @@ def test_a_while_doubles_up_to_a_limit_and_is_short_again_once_it_is_quiet(machi
 def test_held_up_it_costs_less_than_twice_what_one_thread_costs(machine: Machine) -> None:
     begin, calls, one = machine.now, 0, 1e-4
     while machine.now < begin + 10:
-        kernel, threads = shared(lambda *args: None, WORK)
+        kernel, threads = choose_threads(lambda *args: None, WORK)
         seconds = one if threads == 1 else 12e-3
-        kernel, _ = shared(machine.kernel(seconds), WORK)
+        kernel, _ = choose_threads(machine.kernel(seconds), WORK)
         kernel()
         calls += 1
     assert (machine.now - begin) / calls < 2 * one

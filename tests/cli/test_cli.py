@@ -20,12 +20,12 @@ from typer.testing import CliRunner, Result
 
 import readme
 from kernelworks.cli import app
-from kernelworks.cli.arguments import named
+from kernelworks.cli.arguments import parse_arguments
 from kernelworks.dispatch.op import OPS
 from kernelworks.measure.bench.kernel_map import keep_benches, kept_benches, kernel_map
 from kernelworks.measure.clock.noise import Ambiguous
 from kernelworks.ops import op_named
-from kernelworks.records import BenchResult, Ceilings, Diagnosis, Explanation, MapOp, Proof, from_json
+from kernelworks.records import BenchResult, Diagnosis, Explanation, MapOp, Peaks, Verification, from_json
 from kernelworks.report import map as map_report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,19 +123,19 @@ def test_a_program_that_is_not_there_is_usage() -> None:
 # ---------------------------------------------------------------- machine, prove, bench
 
 
-def test_machine_prints_json_and_a_page(monkeypatch: pytest.MonkeyPatch, ceilings: Ceilings, tmp_path: Path) -> None:
-    patch(monkeypatch, "kernelworks.measure.peaks", "ceilings", lambda progress, again: ceilings)
+def test_machine_prints_json_and_a_page(monkeypatch: pytest.MonkeyPatch, ceilings: Peaks, tmp_path: Path) -> None:
+    patch(monkeypatch, "kernelworks.measure.peaks", "peaks", lambda progress, again: ceilings)
     result = cli("machine", "--json", "--html", str(tmp_path / "machine.html"))
-    assert from_json(Ceilings, result.stdout) == ceilings
+    assert from_json(Peaks, result.stdout) == ceilings
     assert "Memory pyramid" in (tmp_path / "machine.html").read_text()
     assert "ridge points" in cli("machine").stdout
 
 
 def test_a_busy_machine_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
-    def busy(progress: Any, again: bool) -> Ceilings:
+    def busy(progress: Any, again: bool) -> Peaks:
         raise Ambiguous(0.34)
 
-    patch(monkeypatch, "kernelworks.measure.peaks", "ceilings", busy)
+    patch(monkeypatch, "kernelworks.measure.peaks", "peaks", busy)
     result = cli("machine")
     assert result.exit_code == 3
     assert "ambiguous: other processes used 34% of the cores" in result.stderr
@@ -154,10 +154,10 @@ def test_a_machine_too_busy_for_a_program_is_no_fault_of_the_programs(
     assert cli(*verb).exit_code == 3
 
 
-def test_a_refused_proof_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, proofs: list[Proof]) -> None:
+def test_a_refused_proof_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, proofs: list[Verification]) -> None:
     asked: list[Any] = []
 
-    def prove(op: str, row: str | None, **more: Any) -> list[Proof]:
+    def prove(op: str, row: str | None, **more: Any) -> list[Verification]:
         asked.append((op, row, more["case"], more["dtype"]))
         return proofs if row == "avx2" else proofs[:1]
 
@@ -169,7 +169,7 @@ def test_a_refused_proof_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, proofs:
     assert asked == [("rms_norm", "avx2", case, "float32")]
     result = cli("prove", "rms_norm", "--json")
     assert result.exit_code == 0
-    assert from_json(Proof, json.dumps(json.loads(result.stdout)[0])) == proofs[0]
+    assert from_json(Verification, json.dumps(json.loads(result.stdout)[0])) == proofs[0]
 
 
 def test_a_bench_without_its_gate_is_exit_code_1(
@@ -217,11 +217,11 @@ def test_explain_from_shapes() -> None:
 def test_explain_without_arguments_takes_a_bench_case(op: str) -> None:
     result = cli("explain", op)
     assert result.exit_code == 0, result.output
-    assert "declined" in result.stdout or OPS[op].rows[0].name in result.stdout
+    assert "declined" in result.stdout or OPS[op].kernels[0].name in result.stdout
 
 
 def test_arguments_by_place_and_by_name() -> None:
-    found = named(op_named("rms_norm"), ["2x8", "eps=1e-5", "weight=8:float16", "residual=none"], "bfloat16")
+    found = parse_arguments(op_named("rms_norm"), ["2x8", "eps=1e-5", "weight=8:float16", "residual=none"], "bfloat16")
     assert found["x"].dtype == torch.bfloat16
     assert found["weight"].dtype == torch.float16
     assert (found["eps"], found["residual"]) == (1e-5, None)
@@ -233,13 +233,15 @@ def test_the_map_lists_every_row_and_its_standing(
     result = cli("map", "--json")
     assert result.exit_code == 0, result.output
     found = [from_json(MapOp, json.dumps(item)) for item in json.loads(result.stdout)]
-    assert {op.op: [r.name for r in op.rows] for op in found} == {n: [r.name for r in op.rows] for n, op in OPS.items()}
-    assert all((ROOT / "src" / "kernelworks" / op.room / "contract.py").is_file() for op in found)
+    assert {op.op: [r.name for r in op.kernels] for op in found} == {
+        n: [r.name for r in op.kernels] for n, op in OPS.items()
+    }
+    assert all((ROOT / "src" / "kernelworks" / op.op_package / "contract.py").is_file() for op in found)
     assert "rms_norm" in cli("map", "rms_norm").stdout
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     keep_benches([dataclasses.replace(b, op="rms_norm") for b in benches])
     assert len(kept_benches("rms_norm")) == 2
-    row = next(row for row in kernel_map("rms_norm")[0].rows if row.name == benches[0].chosen)
+    row = next(row for row in kernel_map("rms_norm")[0].kernels if row.name == benches[0].chosen)
     assert row.ratio == pytest.approx(90 / 40)
     assert row.share_of_bound == pytest.approx(32.4 / 40)
     assert row.baseline == "inductor"
@@ -302,7 +304,7 @@ def blocks() -> list[tuple[str, int, str]]:
     ("page", "number", "text"), blocks(), ids=lambda value: value if str(value).endswith(".md") else ""
 )
 def test_the_examples_of_the_pages_run(
-    page: str, number: int, text: str, monkeypatch: pytest.MonkeyPatch, ceilings: Ceilings, tmp_path: Path
+    page: str, number: int, text: str, monkeypatch: pytest.MonkeyPatch, ceilings: Peaks, tmp_path: Path
 ) -> None:
     # the ceilings of a test machine: measuring this one takes a minute and wants it quiet
     patch(monkeypatch, "kernelworks.diagnose", "measured_ceilings", lambda *args, **more: ceilings)

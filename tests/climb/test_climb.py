@@ -15,17 +15,17 @@ from typer.testing import CliRunner
 from kernelworks.cli import app
 from kernelworks.climb import Ladder, climb, ladder_named
 from kernelworks.climb.assembly import _loops
-from kernelworks.climb.climber import unclimbed
-from kernelworks.climb.compiled import compiled
-from kernelworks.climb.counters import METRICS, counted
+from kernelworks.climb.climber import unmeasured_result
+from kernelworks.climb.compilation import compile_rung
+from kernelworks.climb.counters import METRICS, read_counters
+from kernelworks.climb.driver import SILENT_S
 from kernelworks.climb.journey import journey
 from kernelworks.climb.ladder import Launch, Rung, rung_of
 from kernelworks.climb.on_gpu import resident_blocks
-from kernelworks.climb.run import SILENT_S
 from kernelworks.climb.sass import loops
 from kernelworks.climb.template import FILES, start
 from kernelworks.machine import has_gpu
-from kernelworks.records import Ceilings, from_json, to_json
+from kernelworks.records import Peaks, from_json, to_json
 from kernelworks.records.climb import Climb, RungTime
 from kernelworks.report.climb import page as climb_page
 from kernelworks.report.climb import tile as climb_tile
@@ -73,12 +73,12 @@ def own(tmp_path: Path) -> Ladder:
     return ladder_named(str(tmp_path / "mine"))
 
 
-def test_a_climb_proves_and_times_every_rung(own: Ladder, ceilings: Ceilings) -> None:
+def test_a_climb_proves_and_times_every_rung(own: Ladder, ceilings: Peaks) -> None:
     record = climb(own, size={"M": 8, "N": 64}, known=ceilings, budget_s=0.01, watch=False)
     assert [r.status for r in record.rungs] == ["proved", "proved"], [r.reason for r in record.rungs]
     first, second = record.rungs
     assert first.gain is None and second.gain and second.times[0].before
-    assert 0 <= (second.worst or 0) <= 1 and second.times[0].peers["torch"] > 0
+    assert 0 <= (second.worst or 0) <= 1 and second.times[0].baselines["torch"] > 0
     assert from_json(Climb, to_json(record)) == record
     page = climb_page.page(record, sources(own))
     assert "Four chains" in page and 'class="line come"' in page and "https:" not in page
@@ -93,7 +93,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("fault", WRONG)
-def test_a_wrong_rung_gets_no_figure(own: Ladder, ceilings: Ceilings, fault: str) -> None:
+def test_a_wrong_rung_gets_no_figure(own: Ladder, ceilings: Peaks, fault: str) -> None:
     path = own.rungs[1].path
     was, is_now = WRONG[fault]
     assert was in path.read_text()
@@ -104,7 +104,7 @@ def test_a_wrong_rung_gets_no_figure(own: Ladder, ceilings: Ceilings, fault: str
     assert "**wrong**" in worklog(record, sources(own))
 
 
-def test_a_rung_that_does_not_compile_says_so(own: Ladder, ceilings: Ceilings) -> None:
+def test_a_rung_that_does_not_compile_says_so(own: Ladder, ceilings: Peaks) -> None:
     path = own.rungs[0].path
     path.write_text(path.read_text().replace("float sum = 0;", "flote sum = 0;"), encoding="utf-8")
     record = climb(ladder_named(str(own.folder)), 1, size={"M": 8, "N": 64}, known=ceilings, watch=False)
@@ -118,7 +118,7 @@ CRASHES = {
 
 
 @pytest.mark.parametrize("fault", CRASHES)
-def test_a_rung_that_crashes_is_wrong_and_the_climb_goes_on(own: Ladder, ceilings: Ceilings, fault: str) -> None:
+def test_a_rung_that_crashes_is_wrong_and_the_climb_goes_on(own: Ladder, ceilings: Peaks, fault: str) -> None:
     path = own.rungs[0].path
     text = path.read_text().replace("float sum = 0;", f"if (M == 3) {fault}\n        float sum = 0;")
     path.write_text(text.replace("#include", "#include <csignal>\n#include <cstdlib>\n#include", 1), encoding="utf-8")
@@ -130,7 +130,7 @@ def test_a_rung_that_crashes_is_wrong_and_the_climb_goes_on(own: Ladder, ceiling
     assert second.status == "proved" and second.times and second.gain is None
 
 
-def test_a_rung_that_hangs_is_wrong(own: Ladder, ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rung_that_hangs_is_wrong(own: Ladder, ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SILENT_S, "cpu", 8.0)
     path = own.rungs[1].path
     path.write_text(
@@ -140,7 +140,7 @@ def test_a_rung_that_hangs_is_wrong(own: Ladder, ceilings: Ceilings, monkeypatch
     assert [(r.status, r.reason) for r in record.rungs] == [("wrong", "did not come back within 8 s")]
 
 
-def test_a_result_that_moves_is_a_race(own: Ladder, ceilings: Ceilings) -> None:
+def test_a_result_that_moves_is_a_race(own: Ladder, ceilings: Peaks) -> None:
     path = own.rungs[1].path
     text = path.read_text().replace(
         "y[m] = (sum[0]", "static int calls; y[m] = (calls++ % 2 ? 1.0000002f : 1) * ((sum[0]"
@@ -163,7 +163,7 @@ PROBLEM = dataclasses.replace(PROBLEM, unit="GB/s", formats={"half": halves}, al
 """
 
 
-def test_a_rung_may_take_its_inputs_in_another_format(own: Ladder, ceilings: Ceilings) -> None:
+def test_a_rung_may_take_its_inputs_in_another_format(own: Ladder, ceilings: Peaks) -> None:
     problem, rung = own.folder / "problem.py", own.rungs[1].path
     problem.write_text(problem.read_text().replace("import ctypes", "import ctypes\nimport dataclasses") + HALVES)
     text = rung.read_text().replace("// next:", "// format: half\n// multiples: N 4\n// next:")
@@ -176,7 +176,7 @@ def test_a_rung_may_take_its_inputs_in_another_format(own: Ladder, ceilings: Cei
     assert [t.size for t in second.times] == [ladder.problem.size, {"M": 5, "N": 32}] and len(first.times) == 1
     here = second.times[0]
     assert here.rate == pytest.approx((2 * 256 * 4096 + 4 * 256) / here.median_s / 1e9)
-    assert list(here.peers) == ["torch in halves"] and second.gain == pytest.approx(here.rate / (here.before or 0))
+    assert list(here.baselines) == ["torch in halves"] and second.gain == pytest.approx(here.rate / (here.before or 0))
 
 
 def test_headers_must_say_what_they_test(own: Ladder) -> None:
@@ -220,14 +220,14 @@ def test_a_rung_compiles_and_can_be_launched(rung: Rung, request: pytest.Fixture
     ran = climbed(rung.path.parent).get(rung.path.name) == rung.sha256()
     if ran and rung.number % EVERY and not request.config.getoption("--all"):
         return
-    found = compiled(ladder, rung)
+    found = compile_rung(ladder, rung)
     assert not found.error
     assert rung.launch is not None and rung.launch.threads % 32 == 0 and rung.launch.threads <= 1024
     assert resident_blocks(rung.launch.threads, found.resources["registers"], found.resources["shared_bytes"]) >= 1
-    inputs = ladder.problem.inputs(ladder.problem.proof_sizes[0], torch.Generator())
+    inputs = ladder.problem.inputs(ladder.problem.verification_sizes[0], torch.Generator())
     assert rung.maps.keys() <= {*inputs, ladder.problem.output}
     assert all(rung.takes(size) for size in (ladder.problem.size,))
-    assert any(rung.takes(size) for size in ladder.problem.proof_sizes)
+    assert any(rung.takes(size) for size in ladder.problem.verification_sizes)
     assert found.loop and found.instructions
 
 
@@ -258,10 +258,10 @@ def test_what_spills_is_said(tmp_path: Path) -> None:
     kept = "float kept[64]; for (int i = 0; i < 64; ++i) kept[i] = x[i]; float sum = kept[N % 64];"
     path.write_text(path.read_text().replace("float sum = 0;", kept))
     ladder = ladder_named(str(folder))
-    assert "local memory" in compiled(ladder, ladder.rungs[0]).error
+    assert "local memory" in compile_rung(ladder, ladder.rungs[0]).error
     path.write_text(path.read_text().replace("// hypothesis", "// spills: 256\n// hypothesis"))
     ladder = ladder_named(str(folder))
-    assert compiled(ladder, ladder.rungs[0]).error == ""
+    assert compile_rung(ladder, ladder.rungs[0]).error == ""
 
 
 def test_the_hot_loop_is_the_dense_one() -> None:
@@ -278,21 +278,21 @@ def test_the_hot_loop_is_the_dense_one() -> None:
 def test_counters_become_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ladder = ladder_named(str(start("mine", tmp_path, "cuda")))
     time = RungTime(0, ladder.problem.size, 1e-3, 1e-3, 1e-3, 12, 100.0, 4000.0, {}, None, 0)
-    blank = [unclimbed(rung, "proved", "") for rung in ladder.rungs]
+    blank = [unmeasured_result(rung, "proved", "") for rung in ladder.rungs]
     results = [blank[0], dataclasses.replace(blank[1], times=(time,), resources={"shared_bytes": 64})]
     table = {"seconds": "1,000", "L1 and shared memory": "75", "issuing": "1", "waiting for global memory": "3"}
     lines = (["Kernel Name", *(METRICS[name] for name in table)], ["", "ns", "%", "", ""], ["k", *table.values()])
     done = subprocess.CompletedProcess([], 0, "\n".join(",".join(f'"{x}"' for x in line) for line in lines), "")
     monkeypatch.setattr("shutil.which", lambda name: "/ncu")
     monkeypatch.setattr("subprocess.run", lambda *args, **kwargs: done)
-    (first, second), why = counted(ladder, ladder.problem.size, results)
+    (first, second), why = read_counters(ladder, ladder.problem.size, results)
     assert not why and not first.counters
     assert second.counters == pytest.approx(
         {"seconds": 1e-6, "L1 and shared memory": 0.75, "issuing": 0.25, "waiting for global memory": 0.75}
     )
-    assert second.shares == {"shared": 0.75} and second.regime == "memory shared"
+    assert second.shares == {"shared": 0.75} and second.bottleneck == "memory shared"
     done.stdout, done.stderr = "", "==ERROR== ERR_NVGPUCTRPERM - no permission"
-    found, why = counted(ladder, ladder.problem.size, results)
+    found, why = read_counters(ladder, ladder.problem.size, results)
     assert found == results and "ERR_NVGPUCTRPERM" in why
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from kernelworks.cli import app
 from kernelworks.climb import ladder_named, registers
-from kernelworks.climb.compiled import compiled
+from kernelworks.climb.compilation import compile_rung
 from kernelworks.climb.registers import one_pass
 from kernelworks.climb.sass import loops
 from kernelworks.climb.template import start
@@ -130,10 +130,10 @@ def test_a_compiled_square_of_sums_is_counted(tmp_path: Path) -> None:
     path = start("mine", tmp_path, "cuda") / "01_naive.cu"
     path.write_text(path.read_text().replace("float sum = 0;", SQUARE, 1), encoding="utf-8")
     ladder = ladder_named(str(path.parent))
-    found = compiled(ladder, ladder.rungs[0])
+    found = compile_rung(ladder, ladder.rungs[0])
     assert not found.error and found.resources["loop_slots"] == found.loop
     assert found.resources["loop_arithmetic"] >= 64 and found.resources["loop_stalls"] > 0
-    assert "loop_stalls" not in compiled(ladder, ladder.rungs[1]).resources
+    assert "loop_stalls" not in compile_rung(ladder, ladder.rungs[1]).resources
     shown = CliRunner().invoke(app, ["climb", str(path.parent), "--check"]).stdout
     assert shown.count(climb_evidence.operands(found.resources)) == 1 and "loop slots" not in shown
 

@@ -14,7 +14,7 @@ from printed import printed
 
 from kernelworks.climb import ladder_named
 from kernelworks.climb.command import documents
-from kernelworks.records import Ceilings, GpuBandwidth, GpuCeilings, GpuRate, from_json
+from kernelworks.records import GpuBandwidth, GpuPeaks, GpuRate, Peaks, from_json
 from kernelworks.records.climb import Climb, RungResult, RungTime
 from kernelworks.report.climb import evidence as climb_evidence
 from kernelworks.report.climb import page as climb_page
@@ -36,7 +36,7 @@ SOURCES = {
 def timed(rate: float, ceiling: float, before: float | None = None, threads: int = 1, **more: Any) -> RungTime:
     made = RungTime(
         threads=threads, size={"M": 64, "N": 64}, median_s=1e-3 / rate, low_s=0.99e-3 / rate, high_s=1.03e-3 / rate,
-        samples=9, rate=rate, ceiling=ceiling, peers={"torch": 50.0, "tuned": 90.0}, before=before, thrown=0,
+        samples=9, rate=rate, peak=ceiling, baselines={"torch": 50.0, "tuned": 90.0}, before=before, thrown=0,
     )  # fmt: skip
     return dataclasses.replace(made, **more)
 
@@ -50,22 +50,22 @@ def rung(number: int, title: str, times: tuple[RungTime, ...], **more: Any) -> R
         hypothesis=f"{title} is quicker.", next="More.", predicted=None if number == 1 else 4.0,
         status="proved" if times else "wrong", reason="" if times else "M 3, N 5: 2 of 15 elements", worst=0.25,
         times=times, gain=judged[0].rate / judged[0].before if judged and judged[0].before else None,
-        loads={"L1": 8.0 / number}, shares={"multiply-adds": 0.7, "L1": 0.2}, regime="compute",
+        loads={"L1": 8.0 / number}, shares={"multiply-adds": 0.7, "L1": 0.2}, bottleneck="compute",
         assembly=("vmovups ymm0,[rax]", "vfmadd231ps ymm1,ymm0,ymm2", "jne 10"),
     )  # fmt: skip
     return dataclasses.replace(made, **more)
 
 
-def climb_of(ceilings: Ceilings | GpuCeilings, *rungs: RungResult, **more: Any) -> Climb:
+def climb_of(ceilings: Peaks | GpuPeaks, *rungs: RungResult, **more: Any) -> Climb:
     made = Climb(
         ladder="mine", title="sums of rows", size={"M": 64, "N": 64}, flop=1e6, bytes=1e4, lessons="src/lessons.hpp",
-        date="2026-01-01T00:00:00", commit="", versions={"torch": "2.13.0"}, ceilings=ceilings, rungs=rungs,
+        date="2026-01-01T00:00:00", commit="", versions={"torch": "2.13.0"}, peaks=ceilings, rungs=rungs,
         notes=("tuned does not run here",), seconds=1.0,
     )  # fmt: skip
     return dataclasses.replace(made, **more)
 
 
-def on_cpu(ceilings: Ceilings) -> Climb:
+def on_cpu(ceilings: Peaks) -> Climb:
     """A slow rung timed on some rows, one that is wrong, one of several threads."""
     return climb_of(
         ceilings,
@@ -75,7 +75,7 @@ def on_cpu(ceilings: Ceilings) -> Climb:
     )
 
 
-GPU = GpuCeilings(
+GPU = GpuPeaks(
     kind="sm_90", name="Invented GPU", fingerprint="", uuid="", driver="1", power_limit_w=700.0, date="2026-01-01",
     multiprocessors=132, l2_bytes=50 << 20, memory_bytes=1 << 37,
     bandwidth=(GpuBandwidth("read", "warm", 1 << 24, 9000.0), GpuBandwidth("read", "cold", 1 << 30, 4500.0)),
@@ -100,8 +100,8 @@ TAKEN = {
 def on_gpu() -> Climb:
     """A last rung that is timed at a further size, and that asks something of sizes."""
     whole = {"M": 4096, "N": 4096, "K": 4096}
-    own = {"threads": 0, "peers": {"cuBLAS": 700e3}, "size": whole}
-    further = timed(650e3, 800e3, **own | {"size": {"M": 8192, "N": 8192, "K": 8192}, "peers": {"cuBLAS": 640e3}})
+    own = {"threads": 0, "baselines": {"cuBLAS": 700e3}, "size": whole}
+    further = timed(650e3, 800e3, **own | {"size": {"M": 8192, "N": 8192, "K": 8192}, "baselines": {"cuBLAS": 640e3}})
     return climb_of(
         GPU,
         rung(1, "Naive", (timed(5e3, 800e3, **own),), **TAKEN),
@@ -113,7 +113,7 @@ def on_gpu() -> Climb:
     )  # fmt: skip
 
 
-def on_memory(ceilings: Ceilings) -> Climb:
+def on_memory(ceilings: Peaks) -> Climb:
     """Rates in GB/s, a format that moves fewer bytes, a rung without a figure because the machine was busy."""
     return climb_of(
         ceilings,
@@ -126,7 +126,7 @@ def on_memory(ceilings: Ceilings) -> Climb:
 
 
 @pytest.fixture(params=["cpu", "gpu", "memory"])
-def record(request: pytest.FixtureRequest, ceilings: Ceilings) -> Climb:
+def record(request: pytest.FixtureRequest, ceilings: Peaks) -> Climb:
     return {"cpu": on_cpu(ceilings), "gpu": on_gpu(), "memory": on_memory(ceilings)}[request.param]
 
 
@@ -202,7 +202,7 @@ def test_one_rung_alone_and_none_at_all_are_shown(record: Climb) -> None:
 # ---------------------------------------------------------------- honest words
 
 
-def test_a_slow_rung_says_that_it_was_timed_on_a_part(ceilings: Ceilings) -> None:
+def test_a_slow_rung_says_that_it_was_timed_on_a_part(ceilings: Peaks) -> None:
     record = on_cpu(ceilings)
     few = "M = 4 of 64"
     assert few in worklog(record, SOURCES) and few in climb_page.page(record, SOURCES)
@@ -210,7 +210,7 @@ def test_a_slow_rung_says_that_it_was_timed_on_a_part(ceilings: Ceilings) -> Non
     assert climb_words.spread(record.rungs[0].times[0]) == "4%"
 
 
-def test_a_wrong_rung_has_a_reason_and_no_figure(ceilings: Ceilings) -> None:
+def test_a_wrong_rung_has_a_reason_and_no_figure(ceilings: Peaks) -> None:
     record = on_cpu(ceilings)
     wrong = record.rungs[1]
     said = climb_words.outcome(record, wrong)
@@ -222,7 +222,7 @@ def test_a_wrong_rung_has_a_reason_and_no_figure(ceilings: Ceilings) -> None:
     ("gain", "words"),
     [(4.3, "as predicted"), (8.0, "more than predicted"), (3.0, "less than predicted"), (0.95, "slower than the rung")],
 )
-def test_a_missed_prediction_is_said_to_be_one(ceilings: Ceilings, gain: float, words: str) -> None:
+def test_a_missed_prediction_is_said_to_be_one(ceilings: Peaks, gain: float, words: str) -> None:
     record = on_cpu(ceilings)
     last = dataclasses.replace(record.rungs[2], gain=gain)
     assert words in climb_words.outcome(record, last)
@@ -230,7 +230,7 @@ def test_a_missed_prediction_is_said_to_be_one(ceilings: Ceilings, gain: float, 
     assert ("Missed" in tried) == (words != "as predicted") and tried.startswith("1" if gain == 4.3 else "0")
 
 
-def test_a_small_gain_is_not_met_by_a_loss(ceilings: Ceilings) -> None:
+def test_a_small_gain_is_not_met_by_a_loss(ceilings: Peaks) -> None:
     last = on_cpu(ceilings).rungs[2]
     verdicts = {
         gain: climb_words.verdict(dataclasses.replace(last, predicted=1.05, gain=gain)) for gain in (0.99, 1.06)
@@ -238,7 +238,7 @@ def test_a_small_gain_is_not_met_by_a_loss(ceilings: Ceilings) -> None:
     assert verdicts == {0.99: "less than predicted", 1.06: "as predicted"}
 
 
-def test_a_rough_rate_is_said_to_be_one(ceilings: Ceilings) -> None:
+def test_a_rough_rate_is_said_to_be_one(ceilings: Peaks) -> None:
     record = on_cpu(ceilings)
     rough = dataclasses.replace(record.rungs[2].times[1], high_s=1.0)
     last = dataclasses.replace(record.rungs[2], times=(record.rungs[2].times[0], rough))
@@ -257,7 +257,7 @@ def test_every_size_and_their_mean_are_reported() -> None:
     assert "torch.mm(A, B.t(), out=C)" in text and "658" not in text and "660 TFLOP/s after a second" in text
 
 
-def test_a_format_that_moves_fewer_bytes_lies_further_right(ceilings: Ceilings) -> None:
+def test_a_format_that_moves_fewer_bytes_lies_further_right(ceilings: Peaks) -> None:
     record = on_memory(ceilings)
     assert "as bf16 or 0.400 MB as q8_0" in climb_words.limit(record)
     assert "flop per byte of memory" in roofline(record) and "% of the ceiling" in stairs(record)
@@ -287,7 +287,7 @@ def test_instructions_and_counters_say_what_they_mean() -> None:
     assert counted["what warps spend their cycles on"] == "waiting for wgmma 60%"
 
 
-def test_a_long_loop_is_counted_and_not_dumped(ceilings: Ceilings) -> None:
+def test_a_long_loop_is_counted_and_not_dumped(ceilings: Peaks) -> None:
     one = on_cpu(ceilings).rungs[0]
     long = dataclasses.replace(one, assembly=one.assembly * 20)
     assert len(climb_evidence.excerpt(long)) == 13 and climb_evidence.excerpt(one) == list(one.assembly)

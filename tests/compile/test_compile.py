@@ -20,20 +20,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import kernelworks as kw
 from kernelworks.compile import choice, inductor
-from kernelworks.compile import race as measured
-from kernelworks.compile.calls import Found, found, states, value_of
-from kernelworks.compile.choice import Races, chosen
-from kernelworks.compile.inductor import compiled, races_within
-from kernelworks.compile.race import Raced
+from kernelworks.compile import race as region_race
+from kernelworks.compile.calls import OpCall, find_op_calls, states, value_of
+from kernelworks.compile.choice import Races, choose_kernels
+from kernelworks.compile.inductor import compile_graph, races_within
+from kernelworks.compile.race import RegionRaceResult
 from kernelworks.compile.region import region_of
-from kernelworks.compile.replace import replaced
+from kernelworks.compile.replace import replace_call
 from kernelworks.compile.report import CompileReport, Graph
 from kernelworks.dispatch.choose import Choice
 
-WON = Raced(120.0, 100.0, (1.2, 1.2), 0.01, False)
+WON = RegionRaceResult(120.0, 100.0, (1.2, 1.2), 0.01, False)
 LARGE = torch.linspace(-2, 2, 512 * 64).view(512, 64)  # work that is worth a race
-LOST = Raced(100.0, 120.0, (0.8, 0.8), 0.01, False)
-NOISY = Raced(120.0, 100.0, (1.2, 1.2), 0.5, True)
+LOST = RegionRaceResult(100.0, 120.0, (0.8, 0.8), 0.01, False)
+NOISY = RegionRaceResult(120.0, 100.0, (1.2, 1.2), 0.5, True)
 
 X = torch.linspace(-2, 2, 6 * 64).view(6, 64)
 W, B = torch.linspace(0.5, 1.5, 64), torch.linspace(-1, 1, 64)
@@ -65,16 +65,16 @@ PROGRAMS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], list[str]]]
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(measured.environment, "cache_dir", lambda kind: tmp_path / kind)
-    monkeypatch.setattr(measured, "alone", lambda call, row: 1.0)
+    monkeypatch.setattr(region_race.environment, "cache_dir", lambda kind: tmp_path / kind)
+    monkeypatch.setattr(region_race, "alone", lambda call, row: 1.0)
     CompileReport.clear()
     torch.compiler.reset()
     yield
     CompileReport.clear()
 
 
-def calls(graph: fx.GraphModule) -> list[Found]:
-    return list(found(graph.graph, lambda op, node, why: None))
+def calls(graph: fx.GraphModule) -> list[OpCall]:
+    return list(find_op_calls(graph.graph, lambda op, node, why: None))
 
 
 # ---------------------------------------------------------------- what is found, and put in
@@ -97,7 +97,7 @@ def test_a_replaced_call_gives_what_it_gave(name: str, row: str) -> None:
     now: dict[fx.Node, fx.Node] = {}
     for call in calls(graph):
         assert call.wanted
-        now.update(replaced(call, row, lambda node: now.get(node, node)))
+        now.update(replace_call(call, row, lambda node: now.get(node, node)))
     graph.recompile()
     floats = [t for t in given if t.requires_grad]
     want, got = program(*given), graph(*inputs)[0]
@@ -115,7 +115,7 @@ def test_attention_that_is_taken_to_pieces_is_raced_as_one() -> None:
         ((graph, _),) = graphs(lambda q: F.scaled_dot_product_attention(q, q, q), Q.bfloat16())
         (call,) = calls(graph)
         assert len(call.parts) > 1
-        assert choice._ways(call)[-1] == (choice.WHOLE, choice.WHOLE)
+        assert choice._ways(call)[-1] == (choice.TORCH_KERNEL, choice.TORCH_KERNEL)
         assert {a.dtype for a in call.args[:3]} == {torch.bfloat16}
 
 
@@ -149,7 +149,7 @@ def test_sizes_that_vary_are_those_that_were_seen() -> None:
     assert not isinstance(region, str)
     assert [list(value_of(n).shape) for n in region.inputs] == [[6, 64]]
     torch.testing.assert_close(region.module(X)[0], program(X))
-    replaced(call, "torch", lambda node: node)
+    replace_call(call, "torch", lambda node: node)
     graph.recompile()
     held = {id(t) for t in inputs if isinstance(t, Tensor)}
     assert len(held) == 1 and not any(node.target is F.softmax for node in graph.graph.nodes)
@@ -162,7 +162,7 @@ def test_sizes_that_vary_are_those_that_were_seen() -> None:
 def test_a_number_that_varies_is_no_argument_of_an_op() -> None:
     told = []
     ((graph, _),) = graphs(lambda q: F.scaled_dot_product_attention(q, q, q, scale=1 / q.shape[2]), Q, dynamic=True)
-    assert not list(found(graph.graph, lambda op, node, why: told.append((op, why))))
+    assert not list(find_op_calls(graph.graph, lambda op, node, why: told.append((op, why))))
     assert told == [("attention", "it is given a number that varies between calls")]
 
 
@@ -213,19 +213,21 @@ def test_like_regions_have_one_key() -> None:
 
 
 @pytest.mark.parametrize(("race", "taken"), [(WON, True), (LOST, False), (NOISY, False)])
-def test_a_row_goes_in_where_its_region_won(race: Raced, taken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_goes_in_where_its_region_won(
+    race: RegionRaceResult, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ((graph, inputs),) = graphs(lambda x: F.softmax(x, -1) + F.softmax(2 * x, -1), LARGE)
     monkeypatch.setattr(choice, "_ways", lambda call: [("reference", "reference")])
-    monkeypatch.setattr(measured, "raced", lambda *args: race)
+    monkeypatch.setattr(region_race, "raced", lambda *args: race)
     told = Graph("graph", 4)
-    chosen(graph, Races(10.0, {}), told)
+    choose_kernels(graph, Races(10.0, {}), told)
     ours = [n for n in graph.graph.nodes if n.target is torch.ops.kernelworks.softmax.default]
     assert len(ours) == (2 if taken else 0)
-    assert [(c.row, c.count) for c in told.calls] == [("reference" if taken else "", 2)]
+    assert [(c.kernel, c.count) for c in told.calls] == [("reference" if taken else "", 2)]
     torch.testing.assert_close(graph(*inputs)[0], F.softmax(LARGE, -1) + F.softmax(2 * LARGE, -1))
     (line,) = str(told).splitlines()[1:]
     assert line.count("reference") == 1  # the row, taken or not, once
-    told.without_rows()
+    told.drop_kernels()
     assert str(told).count("reference") == 1 and ("reference was not taken: " in str(told)) == taken
 
 
@@ -236,9 +238,9 @@ def test_a_kind_of_call_that_lost_twice_is_not_raced_again(monkeypatch: pytest.M
     raced = []
     ((graph, _),) = graphs(program, LARGE)
     monkeypatch.setattr(choice, "_ways", lambda call: [("reference", "reference")])
-    monkeypatch.setattr(measured, "raced", lambda *args: raced.append(args) or LOST)
+    monkeypatch.setattr(region_race, "raced", lambda *args: raced.append(args) or LOST)
     told = Graph("graph", 4)
-    chosen(graph, Races(10.0, {}), told)
+    choose_kernels(graph, Races(10.0, {}), told)
     assert len(raced) == 2
     assert told.calls[-1].why.endswith("like 2 others in this graph, of which the best had 0.80x inductor")
 
@@ -249,7 +251,7 @@ def test_what_nobody_has_timed_is_raced_unless_fusing_it_is_sure_to_pay(
 ) -> None:
     ((graph, _),) = graphs((lambda x: function(x, -1)) if function is F.log_softmax else function, LARGE)
     (call,) = calls(graph)
-    untimed = Choice(call.op.row("torch"), (), "no timing", native=True)
+    untimed = Choice(call.op.kernel("torch"), (), "no timing", native=True)
     monkeypatch.setattr(type(call.op), "choice", lambda *args: untimed)
     monkeypatch.setattr(choice, "eligible", lambda *args: ({"ours": ()}, {}))
     assert bool(choice._ways(call)) == raced
@@ -258,10 +260,10 @@ def test_what_nobody_has_timed_is_raced_unless_fusing_it_is_sure_to_pay(
 def test_a_row_without_hope_is_not_raced(monkeypatch: pytest.MonkeyPatch) -> None:
     ((graph, _),) = graphs(lambda x: F.softmax(x, -1), LARGE)
     monkeypatch.setattr(choice, "_ways", lambda call: [("reference", "reference")])
-    monkeypatch.setattr(measured, "alone", lambda call, row: 0.5)
-    monkeypatch.setattr(measured, "raced", lambda *args: pytest.fail("raced"))
+    monkeypatch.setattr(region_race, "alone", lambda call, row: 0.5)
+    monkeypatch.setattr(region_race, "raced", lambda *args: pytest.fail("raced"))
     told = Graph("graph", 1)
-    chosen(graph, Races(10.0, {}), told)
+    choose_kernels(graph, Races(10.0, {}), told)
     assert [c.why for c in told.calls] == ["reference: not raced in its region: alone it has 0.50x torch's function"]
 
 
@@ -272,11 +274,11 @@ def test_races_begin_with_the_most_work_and_leave_out_what_is_small(monkeypatch:
     raced = []
     ((graph, _),) = graphs(program, torch.ones(1024, 64))
     monkeypatch.setattr(choice, "_ways", lambda call: [("reference", "reference")])
-    monkeypatch.setattr(measured, "raced", lambda call, *args: raced.append(len(call.args[0])) or WON)
+    monkeypatch.setattr(region_race, "raced", lambda call, *args: raced.append(len(call.args[0])) or WON)
     told = Graph("graph", 4)
-    chosen(graph, Races(10.0, {}), told)
+    choose_kernels(graph, Races(10.0, {}), told)
     assert raced == [1024, 512, 256]
-    assert [c.why for c in told.calls if not c.row] == [
+    assert [c.why for c in told.calls if not c.kernel] == [
         "so small that inductor's loops are done before a row is called"
     ]
 
@@ -284,9 +286,9 @@ def test_races_begin_with_the_most_work_and_leave_out_what_is_small(monkeypatch:
 def test_no_race_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ((graph, _),) = graphs(lambda x: F.softmax(x, -1), LARGE)
     monkeypatch.setattr(choice, "_ways", lambda call: [("reference", "reference")])
-    monkeypatch.setattr(measured, "raced", lambda *args: pytest.fail("raced"))
+    monkeypatch.setattr(region_race, "raced", lambda *args: pytest.fail("raced"))
     told = Graph("graph", 1)
-    chosen(graph, Races(0.0, {}), told)
+    choose_kernels(graph, Races(0.0, {}), told)
     assert [c.why for c in told.calls] == ["reference: not raced: no time was given for it"]
 
 
@@ -304,7 +306,7 @@ def test_races_of_all_graphs_within_a_bound_share_it(monkeypatch: pytest.MonkeyP
     def compile(times: int) -> None:
         for _ in range(times):
             ((graph, inputs),) = graphs(lambda x: F.softmax(x, -1), LARGE)
-            compiled(graph, inputs, None, {})
+            compile_graph(graph, inputs, None, {})
 
     with races_within(5.0):
         compile(3)
@@ -315,9 +317,11 @@ def test_races_of_all_graphs_within_a_bound_share_it(monkeypatch: pytest.MonkeyP
 def test_a_race_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is asked is whether a race is kept, so nothing here hangs on the clock: its arms and its outcome are given,
     as in a quiet hour (what a noisy one says is not kept)."""
-    monkeypatch.setattr(measured, "alone", lambda call, row: 1.0)
-    monkeypatch.setattr(measured, "_arm", lambda module, inputs, region, patches: lambda: module(*inputs))
-    monkeypatch.setattr(measured, "_duel", lambda *args: measured.Raced(2.0, 1.0, (2.0, 1.9), 0.01, False))
+    monkeypatch.setattr(region_race, "alone", lambda call, row: 1.0)
+    monkeypatch.setattr(region_race, "_arm", lambda module, inputs, region, patches: lambda: module(*inputs))
+    monkeypatch.setattr(
+        region_race, "_duel", lambda *args: region_race.RegionRaceResult(2.0, 1.0, (2.0, 1.9), 0.01, False)
+    )
     monkeypatch.setattr(choice, "_ways", lambda call: [("reference", "reference")])
     told = []
     for _ in range(2):
@@ -325,8 +329,8 @@ def test_a_race_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.compiler.reset()
         races = Races(10.0, {}, dict(zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True)))
         told.append(Graph("graph", 1))
-        chosen(graph, races, told[-1])
-        monkeypatch.setattr(measured, "raced", lambda *args: pytest.fail("raced again"))
+        choose_kernels(graph, races, told[-1])
+        monkeypatch.setattr(region_race, "raced", lambda *args: pytest.fail("raced again"))
     first, second = (graph.calls for graph in told)
     assert first[0].ratio == 1.9, first[0].why
     assert first == second
@@ -353,7 +357,7 @@ def test_torch_finds_the_backend_by_its_name() -> None:
 def test_unknown_options_are_refused(options: dict[str, Any], said: str) -> None:
     graph = fx.symbolic_trace(nn.Identity())
     with pytest.raises(RuntimeError, match=said):
-        compiled(graph, [X], None, options)
+        compile_graph(graph, [X], None, options)
 
 
 @pytest.mark.parametrize(
@@ -471,6 +475,6 @@ def test_an_error_of_the_programs_own_is_the_programs(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(compile_fx, "compile_fx", stand_in)
     ((graph, _),) = graphs(lambda x: torch.tanh(x).view(6, 64).exp(), X)
-    run = compiled(graph, [X], None, {})
+    run = compile_graph(graph, [X], None, {})
     with pytest.raises(RuntimeError, match="shape"):
         run(X[:5])

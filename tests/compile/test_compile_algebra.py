@@ -13,7 +13,7 @@ from torch import Tensor, fx
 
 import kernelworks as kw
 from kernelworks.compile import backend
-from kernelworks.compile.algebra import simplified
+from kernelworks.compile.algebra import simplify_products
 from kernelworks.compile.calls import value_of
 
 X = torch.linspace(-2, 2, 4 * 6 * 16).double().sin().view(4, 6, 16)
@@ -53,7 +53,7 @@ def test_products_are_gone_and_answers_and_gradients_are_the_same(name: str) -> 
     program, args, gone = CASES[name]
     given = leaves_of(args)
     ((graph, inputs),) = graphs(program, *given)
-    assert len(simplified(graph.graph)) == gone
+    assert len(simplify_products(graph.graph)) == gone
     graph.graph.lint()
     graph.recompile()
     want, got = program(*given), graph(*inputs)[0]
@@ -73,7 +73,7 @@ def _written(x: Tensor, w: Tensor) -> Tensor:
 
 def test_where_something_is_written_nothing_is_moved() -> None:
     ((graph, _),) = graphs(_written, X.clone(), W)
-    assert not simplified(graph.graph)
+    assert not simplify_products(graph.graph)
 
 
 class Shapes(fx.Interpreter):
@@ -91,7 +91,7 @@ def test_what_each_node_returns_is_known(name: str) -> None:
     """As whoever looks at the graph next asks."""
     program, args, _ = CASES[name]
     ((graph, inputs),) = graphs(program, *args)
-    simplified(graph.graph)
+    simplify_products(graph.graph)
     graph.recompile()
     Shapes(graph).run(*inputs)
 

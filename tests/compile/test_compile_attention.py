@@ -15,10 +15,10 @@ from torch import Tensor, fx
 
 from kernelworks.compile import race
 from kernelworks.compile.attention import attentions
-from kernelworks.compile.calls import Found, states
-from kernelworks.compile.choice import WHOLE, _ways
+from kernelworks.compile.calls import OpCall, states
+from kernelworks.compile.choice import TORCH_KERNEL, _ways
 from kernelworks.compile.region import region_of, with_copy
-from kernelworks.compile.replace import replaced
+from kernelworks.compile.replace import replace_call
 
 Program = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -195,14 +195,14 @@ def arguments(name: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
     return (*leaves_of(tuple(t.to(dtype) for t in (Q, k, v))), last.to(dtype) if last is BIAS else last)
 
 
-def kind_of(call: Found) -> str:
+def kind_of(call: OpCall) -> str:
     named = dict(zip(call.op.passes["forward"].names, call.args, strict=True))
     if call.added is not None:
         return "added"
     return "causal" if named["causal"] else "mask" if named["mask"] is not None else "plain"
 
 
-def found_in(graph: fx.GraphModule) -> list[Found]:
+def found_in(graph: fx.GraphModule) -> list[OpCall]:
     return list(attentions(graph.graph, states(graph.graph)))
 
 
@@ -230,9 +230,9 @@ def test_attention_is_known_however_it_is_spelled_out(name: str, dtype: torch.dt
     region = region_of(call, states(graph.graph), {})
     assert not isinstance(region, str)
     changed, twins = with_copy(region)
-    replaced(call, "torch", twins.__getitem__)
+    replace_call(call, "torch", twins.__getitem__)
     changed.graph.lint()
-    replaced(call, "torch", lambda node: node)
+    replace_call(call, "torch", lambda node: node)
     for each in (changed, graph):
         targets = {str(node.target) for node in each.graph.nodes}
         assert not any(word in target for target in targets for word in ("softmax", "matmul", "bmm", "einsum"))
@@ -266,7 +266,7 @@ def test_what_is_written_beside_attention_does_not_hide_it() -> None:
     ((graph, inputs),) = graphs(written_beside, *given)
     (call,) = found_in(graph)
     assert kind_of(call) == "added"
-    replaced(call, "torch", lambda node: node)
+    replace_call(call, "torch", lambda node: node)
     graph.recompile()
     with torch.no_grad():
         close_to(graph(*inputs)[0], written_beside(*given), written_beside(*(t.double() for t in given)))
@@ -277,8 +277,8 @@ def test_a_bias_of_each_head_stays_added_in_a_flat_product() -> None:
     ((graph, inputs),) = graphs(flat_with_slopes, *given)
     (call,) = found_in(graph)
     assert kind_of(call) == "added"
-    assert _ways(call) == [(WHOLE, WHOLE)]
-    replaced(call, "torch", lambda node: node)
+    assert _ways(call) == [(TORCH_KERNEL, TORCH_KERNEL)]
+    replace_call(call, "torch", lambda node: node)
     graph.recompile()
     with torch.no_grad():
         close_to(graph(*inputs)[0], flat_with_slopes(*given), flat_with_slopes(*(t.double() for t in given)))
@@ -351,7 +351,7 @@ def test_attention_along_the_heads_is_that_of_other_tensors() -> None:
 
     ((graph, inputs),) = graphs(program, Q, K, V, TRIL)
     (call,) = found_in(graph)
-    replaced(call, "torch", lambda node: node)
+    replace_call(call, "torch", lambda node: node)
     graph.recompile()
     torch.testing.assert_close(graph(*inputs)[0], program(Q, K, V, TRIL), rtol=1e-4, atol=1e-5)
 
@@ -369,7 +369,7 @@ def test_a_query_that_sees_nothing_gives_what_it_gave(program: Program, dtype: t
     given = (*(t.to(dtype) for t in (Q, K, V)), mask)
     ((graph, inputs),) = graphs(program, *given)
     (call,) = found_in(graph)
-    replaced(call, "torch", lambda node: node)
+    replace_call(call, "torch", lambda node: node)
     graph.recompile()
     want, got = program(*given), graph(*inputs)[0]
     assert bool(want[:, :, 2].isnan().all()) == (program is not chosen_against)
@@ -399,7 +399,7 @@ def test_a_query_that_sees_nothing_has_the_gradients_it_had(program: Program) ->
     ((graph, inputs),) = graphs(program, *given)
     (call,) = found_in(graph)
     assert kind_of(call) == "mask" and call.blank is not None
-    replaced(call, "torch", lambda node: node)
+    replace_call(call, "torch", lambda node: node)
     graph.recompile()
     want, got = program(*given), graph(*inputs)[0]
     doubled = (*leaves_of(tuple(t.double() for t in (Q, K, V))), mask)
@@ -427,7 +427,7 @@ def test_a_low_number_of_a_wider_dtype_is_one_of_the_narrower_too() -> None:
     ((graph, inputs),) = graphs(program, *given)
     (call,) = found_in(graph)
     assert kind_of(call) == "mask"
-    replaced(call, "torch", lambda node: node)
+    replace_call(call, "torch", lambda node: node)
     graph.recompile()
     want, got = program(*given), graph(*inputs)[0]
     assert got.dtype == want.dtype and want.isfinite().all()
@@ -474,7 +474,7 @@ def test_attention_of_sizes_that_vary(name: str) -> None:
         torch._dynamo.mark_dynamic(t, 0)
     ((graph, inputs),) = graphs(program, *given)
     (call,) = found_in(graph)
-    replaced(call, "torch", lambda node: node)
+    replace_call(call, "torch", lambda node: node)
     graph.recompile()
     others = {id(t): t.repeat(3, 1, 1, 1) if t.shape[0] == 2 else t for t in inputs if isinstance(t, Tensor)}
     more = [others[id(t)] if isinstance(t, Tensor) else 6 for t in inputs]
@@ -495,6 +495,6 @@ def test_attention_behind_rotary_embeddings_is_known() -> None:
 
     ((graph, inputs),) = graphs(program, Q, K, V, TRIL)
     (call,) = found_in(graph)
-    replaced(call, "torch", lambda node: node)
+    replace_call(call, "torch", lambda node: node)
     graph.recompile()
     torch.testing.assert_close(graph(*inputs)[0], program(Q, K, V, TRIL), rtol=1e-4, atol=1e-5)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from compiled_graphs import graphs
 from torch import Tensor
 
-from kernelworks.compile.constants import constant, held
+from kernelworks.compile.constants import constant, possible_values
 
 X = torch.linspace(-1, 1, 8)
 
@@ -52,7 +52,7 @@ def test_the_numbers_that_a_tensor_may_hold() -> None:
         ]
 
     ((graph, _),) = graphs(program, X)
-    found = [held(node) for node in graph.graph.output_node().args[0]]
+    found = [possible_values(node) for node in graph.graph.output_node().args[0]]
     assert found[:3] == [{0.0, low}, {0.0, low}, {0.0, -math.inf}]
     assert found[3:5] == [{-math.inf}, {0.0, low, -math.inf}]
     assert found[5:] == [None] * 3

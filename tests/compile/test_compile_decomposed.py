@@ -12,8 +12,8 @@ from compiled_graphs import graphs, leaves_of
 from torch import Tensor, fx
 
 from kernelworks.compile.calls import states
-from kernelworks.compile.decomposed import by_hand
-from kernelworks.compile.replace import replaced
+from kernelworks.compile.decomposed_ops import by_hand
+from kernelworks.compile.replace import replace_call
 
 X = torch.linspace(-2, 2, 6 * 64).view(6, 64)
 W, B = torch.linspace(0.5, 1.5, 64), torch.linspace(-1, 1, 64)
@@ -78,7 +78,7 @@ def test_ops_are_known_however_they_are_spelled_out(name: str) -> None:
     assert [(call.op.name, its) for call, its in zip(spelled, numbers, strict=True)] == wanted
     now: dict[fx.Node, fx.Node] = {}
     for call in spelled:
-        now.update(replaced(call, "torch", lambda node: now.get(node, node)))
+        now.update(replace_call(call, "torch", lambda node: now.get(node, node)))
     graph.graph.lint()
     graph.recompile()
     want, got = program(*given), graph(*inputs)[0]

@@ -13,13 +13,13 @@ from compiled_graphs import graphs
 from torch import Tensor, fx, nn
 
 from kernelworks.build import digest
-from kernelworks.compile import race as measured
-from kernelworks.compile.frozen_weights import Weights, gains, weights_of
-from kernelworks.compile.race import Raced
+from kernelworks.compile import race as region_race
+from kernelworks.compile.frozen_weights import Weights, freeze_if_faster, weights_of
+from kernelworks.compile.race import RegionRaceResult
 from kernelworks.compile.report import Graph
 
-WON = Raced(120.0, 100.0, (1.2, 1.2), 0.01, False)
-LOST = Raced(100.0, 120.0, (0.8, 0.8), 0.01, False)
+WON = RegionRaceResult(120.0, 100.0, (1.2, 1.2), 0.01, False)
+LOST = RegionRaceResult(100.0, 120.0, (0.8, 0.8), 0.01, False)
 
 
 def tensors() -> list[Tensor]:
@@ -154,17 +154,17 @@ class _Settings:
 
 @pytest.mark.parametrize("kind", [Small, Normed])
 def test_a_race_moves_no_statistics_and_a_call_does(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def raced(ours: Any, theirs: Any, inputs: Any) -> Raced:
+    def raced(ours: Any, theirs: Any, inputs: Any) -> RegionRaceResult:
         ours(*inputs), theirs(*inputs)
         return WON
 
-    monkeypatch.setattr(measured.environment, "cache_dir", lambda kind: tmp_path / kind)
-    monkeypatch.setattr(measured, "raced_whole", raced)
+    monkeypatch.setattr(region_race.environment, "cache_dir", lambda kind: tmp_path / kind)
+    monkeypatch.setattr(region_race, "raced_whole", raced)
     module, alike = kind().train(), kind().train()
     graph, inputs = graph_of(module, IMAGE)
     alike.load_state_dict(module.state_dict())
     with torch.no_grad():
-        run = gains(graph, inputs, weights_of(graph, inputs), _Settings(), 10.0, Graph("graph", 3))
+        run = freeze_if_faster(graph, inputs, weights_of(graph, inputs), _Settings(), 10.0, Graph("graph", 3))
         assert run is not None
         torch.testing.assert_close(module.state_dict(), alike.state_dict(), rtol=0, atol=0)
         torch.testing.assert_close(run(*inputs)[0], alike(IMAGE))
@@ -173,16 +173,16 @@ def test_a_race_moves_no_statistics_and_a_call_does(kind: Any, tmp_path: Path, m
 
 @pytest.mark.parametrize(("race", "constant"), [(WON, True), (LOST, False)])
 def test_weights_are_constants_where_that_won(
-    race: Raced, constant: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    race: RegionRaceResult, constant: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measured.environment, "cache_dir", lambda kind: tmp_path / kind)
-    monkeypatch.setattr(measured, "raced_whole", lambda *args: race)
+    monkeypatch.setattr(region_race.environment, "cache_dir", lambda kind: tmp_path / kind)
+    monkeypatch.setattr(region_race, "raced_whole", lambda *args: race)
     module = Small().eval()
     for time_left in (10.0, 0.0):  # the second time by what was kept
         graph, inputs = graph_of(module, IMAGE)
         settings, told = _Settings(), Graph("graph", 3)
         with torch.no_grad():
-            run = gains(graph, inputs, weights_of(graph, inputs), settings, time_left, told)
+            run = freeze_if_faster(graph, inputs, weights_of(graph, inputs), settings, time_left, told)
         assert (run is not None) is constant
         assert len(settings.made) == (2 if time_left else constant)
     if run is None:

@@ -17,23 +17,23 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor.decomposition import select_decomp_table
 
 from kernelworks.compile import choice
-from kernelworks.compile import race as measured
-from kernelworks.compile.calls import found
-from kernelworks.compile.choice import Races, chosen
-from kernelworks.compile.race import Raced
-from kernelworks.compile.replace import replaced
+from kernelworks.compile import race as region_race
+from kernelworks.compile.calls import find_op_calls
+from kernelworks.compile.choice import Races, choose_kernels
+from kernelworks.compile.race import RegionRaceResult
+from kernelworks.compile.replace import replace_call
 from kernelworks.compile.report import Graph
 from kernelworks.compile.split_passes import INDUCTOR, in_halves
 
-WON = Raced(120.0, 100.0, (1.2, 1.2), 0.01, False)
-LOST = Raced(100.0, 120.0, (0.8, 0.8), 0.01, False)
+WON = RegionRaceResult(120.0, 100.0, (1.2, 1.2), 0.01, False)
+LOST = RegionRaceResult(100.0, 120.0, (0.8, 0.8), 0.01, False)
 X = torch.randn(512, 64, generator=torch.Generator().manual_seed(0))
 W, B = torch.linspace(0.5, 1.5, 64), torch.linspace(-1, 1, 64)
 
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(measured.environment, "cache_dir", lambda kind: tmp_path / kind)
+    monkeypatch.setattr(region_race.environment, "cache_dir", lambda kind: tmp_path / kind)
     torch.compiler.reset()
     yield
 
@@ -75,8 +75,8 @@ def test_either_pass_of_a_call_is_ours_or_inductors(name: str, way: str) -> None
     program = PROGRAMS[name]
     given = leaves_of((X, W, B))
     ((graph, inputs),) = graphs(program, *given)
-    (call,) = found(graph.graph, lambda op, node, why: None)
-    replaced(call, way, lambda node: node)
+    (call,) = find_op_calls(graph.graph, lambda op, node, why: None)
+    replace_call(call, way, lambda node: node)
     graph.recompile()
     run, held = partitioned(graph, inputs)
     got, want = run(*inputs)[0], program(*given)
@@ -123,12 +123,12 @@ def test_training_under_autocast_runs_our_ops_in_both_passes(monkeypatch: pytest
 
     monkeypatch.setattr(choice, "_ways", lambda call: [("torch", "torch")])
     monkeypatch.setattr(choice, "SMALL", 0)
-    monkeypatch.setattr(measured, "alone", lambda call, row: 1.0)
-    monkeypatch.setattr(measured, "passes_alone", lambda *args: (1.0, 1.0))
-    monkeypatch.setattr(measured, "raced", lambda *args: WON)
+    monkeypatch.setattr(region_race, "alone", lambda call, row: 1.0)
+    monkeypatch.setattr(region_race, "passes_alone", lambda *args: (1.0, 1.0))
+    monkeypatch.setattr(region_race, "raced", lambda *args: WON)
     ((graph, inputs),) = graphs(step, x)
     told = Graph("graph", len(graph.graph.nodes))
-    chosen(graph, Races(100.0, {}), told)
+    choose_kernels(graph, Races(100.0, {}), told)
     run, held = partitioned(graph, inputs)
     run(*inputs)[0].backward()
     for op in ("attention", "layer_norm", "linear", "cross_entropy"):
@@ -160,22 +160,22 @@ def test_a_pass_goes_in_alone_where_it_alone_is_quicker(
     rows = {"forward": f"ours+{INDUCTOR}", "backward": f"{INDUCTOR}+ours"}
     raced: list[str] = []
 
-    def race(call: object, region: object, row: str, *args: object) -> Raced:
+    def race(call: object, region: object, row: str, *args: object) -> RegionRaceResult:
         raced.append(row)
         return WON if INDUCTOR in row else LOST
 
     monkeypatch.setattr(choice, "_parts_of", lambda call: ("ours", "ours"))
     monkeypatch.setattr(choice, "_ways", lambda call: [("ours+ours", "ours+ours or torch")] if whole else [])
-    monkeypatch.setattr(measured, "alone", lambda call, row: 1.0)
-    monkeypatch.setattr(measured, "recalled", lambda *args: None)
-    monkeypatch.setattr(measured, "passes_alone", lambda *args: alone)
-    monkeypatch.setattr(measured, "raced", race)
+    monkeypatch.setattr(region_race, "alone", lambda call, row: 1.0)
+    monkeypatch.setattr(region_race, "recalled", lambda *args: None)
+    monkeypatch.setattr(region_race, "passes_alone", lambda *args: alone)
+    monkeypatch.setattr(region_race, "raced", race)
     ((graph, _),) = graphs(lambda x: F.softmax(x, -1), X.clone().requires_grad_())
     told = Graph("graph", 1)
-    chosen(graph, Races(100.0, {}), told)
+    choose_kernels(graph, Races(100.0, {}), told)
     assert raced == ["ours+ours or torch"] * whole + [f"{rows[half]} or torch" for half in halves]
     (call,) = told.calls
-    assert call.row == (rows[halves[0]] if halves else "")
+    assert call.kernel == (rows[halves[0]] if halves else "")
     targets = [node.target for node in graph.graph.nodes]
     assert (in_halves in targets) == bool(halves)
 
@@ -183,17 +183,17 @@ def test_a_pass_goes_in_alone_where_it_alone_is_quicker(
 def test_rows_are_tried_alone_in_both_passes_once(monkeypatch: pytest.MonkeyPatch) -> None:
     given = leaves_of((X, W, B))
     ((graph, _),) = graphs(PROGRAMS["layer_norm"], *given)
-    (call,) = found(graph.graph, lambda op, node, why: None)
-    first = measured.passes_alone(call, ("torch", "torch"), "words")
+    (call,) = find_op_calls(graph.graph, lambda op, node, why: None)
+    first = region_race.pass_speedups(call, ("torch", "torch"), "words")
     assert all(ratio > 0 for ratio in first)
-    monkeypatch.setattr(measured, "duel", lambda *args: pytest.fail("tried again"))
-    assert measured.passes_alone(call, ("torch", "torch"), "words") == first
+    monkeypatch.setattr(region_race, "duel", lambda *args: pytest.fail("tried again"))
+    assert region_race.pass_speedups(call, ("torch", "torch"), "words") == first
 
 
 def test_gradients_that_nobody_asked_for_are_not_made() -> None:
     x = X.clone().requires_grad_()
     ((graph, _),) = graphs(PROGRAMS["layer_norm"], x, W, B)
-    (call,) = found(graph.graph, lambda op, node, why: None)
+    (call,) = find_op_calls(graph.graph, lambda op, node, why: None)
     assert call.wanted == ("x",)
     for way in (f"reference+{INDUCTOR}", f"{INDUCTOR}+reference"):
         made = in_halves("layer_norm", way, x, W, B, 1e-5)

@@ -10,11 +10,11 @@ from compiled_graphs import graphs, leaves_of, truth
 from torch import Tensor
 
 from kernelworks.compile import choice
-from kernelworks.compile.calls import Found, states
-from kernelworks.compile.choice import Races, chosen
-from kernelworks.compile.race import Raced
+from kernelworks.compile.calls import OpCall, states
+from kernelworks.compile.choice import Races, choose_kernels
+from kernelworks.compile.race import RegionRaceResult
 from kernelworks.compile.region import region_of, with_copy
-from kernelworks.compile.replace import misfit, replaced
+from kernelworks.compile.replace import misfit, replace_call
 from kernelworks.compile.report import Graph
 from kernelworks.compile.rotary import rotations
 
@@ -22,7 +22,7 @@ Q = torch.linspace(-3, 3, 2 * 4 * 6 * 16).sin().view(2, 4, 6, 16)
 K = torch.linspace(-5, 5, 2 * 2 * 6 * 16).sin().view(2, 2, 6, 16)
 ANGLES = torch.linspace(0, 3, 6 * 8).view(6, 8)
 HALVES = torch.cat([ANGLES, ANGLES], -1)
-WON = Raced(120.0, 100.0, (1.2, 1.2), 0.01, False)
+WON = RegionRaceResult(120.0, 100.0, (1.2, 1.2), 0.01, False)
 Pair = tuple[Tensor, Tensor]
 
 
@@ -110,7 +110,7 @@ SPELLED: dict[str, tuple[Callable[..., Pair], bool]] = {  # and whether neighbou
 }
 
 
-def found_in(graph: torch.fx.GraphModule) -> list[Found]:
+def found_in(graph: torch.fx.GraphModule) -> list[OpCall]:
     return list(rotations(graph.graph, states(graph.graph)))
 
 
@@ -128,9 +128,9 @@ def test_turns_are_known_however_they_are_spelled_out(name: str, dtype: torch.dt
     region = region_of(call, states(graph.graph), {})
     assert not isinstance(region, str)
     changed, twins = with_copy(region)
-    replaced(call, "torch", twins.__getitem__)
+    replace_call(call, "torch", twins.__getitem__)
     changed.graph.lint()
-    made = replaced(call, "torch", lambda node: node)
+    made = replace_call(call, "torch", lambda node: node)
     assert len(made) == 2
     graph.graph.lint()
     graph.recompile()
@@ -195,7 +195,7 @@ def test_tables_that_widen_what_they_turn() -> None:
     ((graph, inputs),) = graphs(program, *(given := (Q.bfloat16(), K.bfloat16(), ANGLES)))
     (call,) = found_in(graph)
     assert {t.dtype for t in call.args[:4]} == {torch.float32}
-    replaced(call, "torch", lambda node: node)
+    replace_call(call, "torch", lambda node: node)
     graph.recompile()
     torch.testing.assert_close(graph(*inputs), program(*given), rtol=1e-5, atol=1e-6)
 
@@ -210,16 +210,16 @@ def test_turns_ahead_of_attention_are_taken_beside_it(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(choice, "_ways", lambda call: [("torch", "torch")])
     monkeypatch.setattr(choice, "SMALL", 0)
-    monkeypatch.setattr(choice.measured, "alone", lambda call, row: 1.0)
-    monkeypatch.setattr(choice.measured, "recalled", lambda *args: None)
+    monkeypatch.setattr(choice.region_race, "alone", lambda call, row: 1.0)
+    monkeypatch.setattr(choice.region_race, "recalled", lambda *args: None)
     for turns in (["attention", "rope"], ["rope", "attention"]):
         places = {name: place for place, name in enumerate(turns)}
         monkeypatch.setattr(choice, "_promise", lambda call, at=places: at.get(call.op.name, 2))
         raced: list[str] = []
-        monkeypatch.setattr(choice.measured, "raced", lambda call, *args, to=raced: to.append(call.op.name) or WON)
+        monkeypatch.setattr(choice.region_race, "raced", lambda call, *args, to=raced: to.append(call.op.name) or WON)
         torch.compiler.reset()
         ((graph, inputs),) = graphs(program, Q, K, K * 2, ANGLES)
-        chosen(graph, Races(100.0, {}), Graph("graph", 1))
+        choose_kernels(graph, Races(100.0, {}), Graph("graph", 1))
         assert raced[:2] == turns
         targets = {str(node.target) for node in graph.graph.nodes}
         assert targets >= {"kernelworks.attention.default", "kernelworks.rope.default"}

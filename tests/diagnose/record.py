@@ -18,10 +18,10 @@ from torch.nn import functional
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from kernelworks.profile.call_sites import Survey
-from kernelworks.profile.inductor.compiled import marked
+from kernelworks.profile.inductor.compiled_graphs import annotate_kernels
 from kernelworks.profile.inputs import inputs_of
 from kernelworks.profile.on_gpu import waiting
-from kernelworks.profile.trace import RUN, record
+from kernelworks.profile.trace import RUN_ANNOTATION, record
 
 HIDDEN, VOCABULARY = 256, 2048
 
@@ -116,7 +116,7 @@ def compiled_programs(width: int = 1024, tokens: int = 4096) -> dict[str, Callab
 
 def graphs(run: Callable[[], Any]) -> list[dict[str, Any]]:
     """The graphs of torch.compile that a run goes through."""
-    with marked() as found:
+    with annotate_kernels() as found:
         run()
     fields = ("module", "annotation", "text", "graph", "given")
     return [{name: getattr(graph, name) for name in fields} for graph in found.graphs() if graph.annotation]
@@ -128,7 +128,7 @@ def taken(run: Callable[[], Any], survey: Survey | None = None) -> Recorded:
 
     def raw(results: Any, places: list[Any]) -> None:
         events = results.events()
-        whole = next(e for e in events if e.name() == RUN and str(e.device_type()).endswith("CPU"))
+        whole = next(e for e in events if e.name() == RUN_ANNOTATION and str(e.device_type()).endswith("CPU"))
         inputs: list[Any] = []
         if survey is not None:
             inputs = [[n, i.pointers, i.shapes, i.strides] for n, i in inputs_of(results).items()]

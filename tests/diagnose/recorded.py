@@ -1,6 +1,6 @@
 """Recorded traces: the profiler's events of one run, with what the survey knew, as compressed JSON.
 
-``kernelworks.profile.trace.read`` takes the profiler's own events or these, so what needs a GPU to happen needs none
+``kernelworks.profile.trace.read_trace`` takes the profiler's own events or these, so what needs a GPU to happen needs none
 to be read. ``python tests/diagnose/record.py`` makes the files.
 """
 
@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelworks.profile.inductor.compiled import Compiled
+from kernelworks.profile.inductor.compiled_graphs import CompiledGraph
 from kernelworks.profile.inputs import Inputs
-from kernelworks.profile.trace import Place, Trace, read
+from kernelworks.profile.trace import Place, Trace, read_trace
 
 __all__ = ["Event", "Recorded", "keep", "load", "save"]
 
@@ -54,11 +54,11 @@ class Recorded:
     places: list[Place] = field(default_factory=list)
     persistent: dict[int, int] = field(default_factory=dict)
 
-    def trace(self, compiled: Sequence[Compiled] = ()) -> Trace:
+    def trace(self, compiled: Sequence[CompiledGraph] = ()) -> Trace:
         """The events as a trace; places, shapes and addresses where it was a survey. ``compiled``: the graphs that
         torch.compile made of the program."""
         inputs = {number: Inputs(*its) for number, *its in self.inputs}
-        return read(self.events, self.places, None, inputs if self.inputs else None, compiled=compiled)
+        return read_trace(self.events, self.places, None, inputs if self.inputs else None, compiled=compiled)
 
 
 def keep(events: Iterable[Any], *, since: int, until: int) -> list[list[Any]]:

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from kernelworks.diagnose.optimization import Impossible, Offer, Remedy, Scene
-from kernelworks.diagnose.sites.modules import find
+from kernelworks.diagnose.optimization import Candidate, Impossible, Optimization, Scene
+from kernelworks.diagnose.sites.modules import find_roots
 from kernelworks.profile.on_cpu import CpuTimeline
 from kernelworks.profile.overhead import Floors
 from kernelworks.profile.program import Program
-from kernelworks.profile.timeline import surveyed_whole
+from kernelworks.profile.timeline import survey_all_calls
 
 FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
 
@@ -118,8 +118,8 @@ def counted(case: Case) -> tuple[Case, list[None]]:
 
 def scene_of(case: Case, **more: Any) -> Scene:
     """What is known of a program, with a timeline of as much as remedies read."""
-    roots = find(case.run)
-    trace, persistent = surveyed_whole(case.run, 1e9)
+    roots = find_roots(case.run)
+    trace, persistent = survey_all_calls(case.run, 1e9)
     timeline = CpuTimeline(wall=1e-2, moments=(), rest=0.0, floors=FLOORS, persistent=persistent, **more)
     timeline = (
         SimpleNamespace(calls=trace.calls, entries=lambda: [SimpleNamespace(seconds=1e-5)]) if not more else timeline
@@ -135,9 +135,9 @@ class OnGpu(Scene):
     on_gpu = True  # type: ignore[assignment]
 
 
-def offers(remedy: Remedy, scene: Scene) -> list[Offer]:
+def offers(remedy: Optimization, scene: Scene) -> list[Candidate]:
     try:
-        return list(remedy.offers(scene))
+        return list(remedy.candidates(scene))
     except Impossible:
         return []
 

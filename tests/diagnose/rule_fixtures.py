@@ -13,7 +13,7 @@ __all__ = ["FIXTURES"]
 
 BASE = View(
     op="add", module="Model.layers.*", source="model.py:10", shapes=((64, 1024), (64, 1024)),
-    dtypes=("float32", "float32"), calls=100, seconds=0.010, wall=0.100, regime="latency", bound=0.002,
+    dtypes=("float32", "float32"), calls=100, seconds=0.010, wall=0.100, bottleneck="latency", bound=0.002,
     parts={USEFUL: 0.002, MEMORY: 0.008}, threads=2,
 )  # fmt: skip
 
@@ -33,12 +33,12 @@ FIXTURES: dict[str, tuple[View, View]] = {
         _view(op="linear", dtypes=("bfloat16", "bfloat16"), unit="bfloat16", bound=0.0001),
     ),
     "decode_attention": (
-        _view(op="scaled_dot_product_attention", shapes=(QUERY, CACHE, CACHE), row="kw.attention: avx512"),
+        _view(op="scaled_dot_product_attention", shapes=(QUERY, CACHE, CACHE), kernel="kw.attention: avx512"),
         _view(op="scaled_dot_product_attention", shapes=((1, 16, 512, 128), CACHE, CACHE)),
     ),
     "gemv": (
-        _view(op="linear", shapes=((1, 1, 1024), (3072, 1024)), row="kw.linear: avx512"),
-        _view(op="linear", shapes=((32, 128, 1024), (3072, 1024)), row="kw.linear: avx512"),
+        _view(op="linear", shapes=((1, 1, 1024), (3072, 1024)), kernel="kw.linear: avx512"),
+        _view(op="linear", shapes=((32, 128, 1024), (3072, 1024)), kernel="kw.linear: avx512"),
     ),
     "growing_cat": (
         _view(op="cat", shapes=(CACHE, (1, 8, 1, 128)), shares={CACHE_PATTERN: 1.0}),
@@ -52,7 +52,7 @@ FIXTURES: dict[str, tuple[View, View]] = {
         _view(op="relu", parts={USEFUL: 0.002, ALLOCATION: 0.006}),
         _view(op="relu", parts={USEFUL: 0.008, ALLOCATION: 0.001}),
     ),
-    "slow_row": (_view(op="softmax", row="kw.softmax: avx512"), _view(op="softmax")),
+    "slow_row": (_view(op="softmax", kernel="kw.softmax: avx512"), _view(op="softmax")),
     "upcast": (
         _view(op="to", dtypes=("bfloat16",), result="float32"),
         _view(op="to", dtypes=("bfloat16",), result="float64"),

@@ -9,23 +9,23 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kernelworks.diagnose import diagnose, run
-from kernelworks.diagnose.account.account import ALLOCATION, USEFUL, account, footer
+from kernelworks.diagnose import diagnose, diagnose_script
+from kernelworks.diagnose.account.account import ALLOCATION, USEFUL, account, time_breakdown
 from kernelworks.diagnose.account.on_cpu import DISPATCH, HOST, PARTS, Cpu
 from kernelworks.diagnose.sentence import sentence
 from kernelworks.profile import on_cpu
-from kernelworks.profile.non_compute import OWN
-from kernelworks.profile.on_cpu import settle
+from kernelworks.profile.non_compute import CUSTOM_KERNELS
+from kernelworks.profile.on_cpu import fit_timeline
 from kernelworks.profile.overhead import Floors
 from kernelworks.profile.trace import Call, Place, Trace
-from kernelworks.records import Ceilings, Diagnosis, from_json, to_json
+from kernelworks.records import Diagnosis, Peaks, from_json, to_json
 
 FLOORS = Floors(event=0.5e-6, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
 US = 1000  # ns
 
 
 @pytest.fixture(scope="session")
-def machine(ceilings: Ceilings) -> Ceilings:
+def machine(ceilings: Peaks) -> Peaks:
     inner = [
         dataclasses.replace(b, kind="copy_nt")
         for b in ceilings.bandwidth
@@ -46,18 +46,18 @@ def _trace(calls: list[Call], end: int) -> Trace:
     return Trace(0, end, calls, len(calls), 0, None)
 
 
-def test_parts_of_invented_calls(machine: Ceilings) -> None:
+def test_parts_of_invented_calls(machine: Peaks) -> None:
     unknown = Call("other::op", 700 * US, 800 * US, dtypes=[torch.float32], shapes=[[8]], strides=[[1]], scalars=[None])
     view = Call("aten::view", 810 * US, 812 * US, dtypes=[torch.float32], shapes=[[8]], strides=[[1]], scalars=[None])
     calls = [_linear(10 * US, 610 * US, place=Place("M", "m.py:1", faults=40)), unknown, view]
     trace = _trace(calls, 1000 * US)
-    timeline = settle(1000e-6, [trace], trace, dataclasses.replace(FLOORS, event=0.0))
+    timeline = fit_timeline(1000e-6, [trace], trace, dataclasses.replace(FLOORS, event=0.0))
     groups = account(timeline, Cpu(machine, FLOORS, 2))
-    parts = footer(groups, timeline.wall, PARTS)
+    parts = time_breakdown(groups, timeline.wall, PARTS)
     assert list(parts) == list(PARTS)
     assert math.isclose(sum(parts.values()), 1000e-6)
     assert all(value >= -1e-12 for value in parts.values())
-    assert parts[OWN] == pytest.approx(100e-6)  # the op that is not torch's
+    assert parts[CUSTOM_KERNELS] == pytest.approx(100e-6)  # the op that is not torch's
     assert parts[ALLOCATION] == pytest.approx(40 * FLOORS.fault)
     gaps = (10 + 90 + 10 + 188) * 1e-6
     assert parts[HOST] == pytest.approx(gaps - 3 * FLOORS.gap)
@@ -66,7 +66,7 @@ def test_parts_of_invented_calls(machine: Ceilings) -> None:
     assert parts[USEFUL] == pytest.approx(4 * 4096 * 1024 / (dram * 1e9), rel=0.1)
 
 
-def test_far_weights_come_from_memory(machine: Ceilings) -> None:
+def test_far_weights_come_from_memory(machine: Peaks) -> None:
     """The same product, its weight kept between runs that touch 64 MiB in all, is held against DRAM."""
     near = _trace([_linear(0, 900 * US, pointers=[1, 2, None])], 1000 * US)
     useful = []
@@ -74,15 +74,15 @@ def test_far_weights_come_from_memory(machine: Ceilings) -> None:
         calls = [_linear(i * 1000 * US, i * 1000 * US + 900 * US, pointers=[1, 2 + i, None]) for i in range(count)]
         trace = _trace(calls, count * 1000 * US)
         persistent = {2 + i: 16 << 20 for i in range(count)}
-        timeline = settle(count * 1e-3, [trace], trace, FLOORS, persistent=persistent)
-        useful.append(footer(account(timeline, Cpu(machine, FLOORS, 2)), timeline.wall, PARTS)[USEFUL] / count)
+        timeline = fit_timeline(count * 1e-3, [trace], trace, FLOORS, persistent=persistent)
+        useful.append(time_breakdown(account(timeline, Cpu(machine, FLOORS, 2)), timeline.wall, PARTS)[USEFUL] / count)
     assert near.calls and useful[1] > 1.8 * useful[0]
 
 
 def test_profiler_is_taken_off_and_the_rest_fitted() -> None:
     calls = [_linear(10 * US, 110 * US), _linear(130 * US, 230 * US)]
     trace = _trace(calls, 240 * US)
-    timeline = settle(480e-6, [trace], trace, dataclasses.replace(FLOORS, event=5e-6))
+    timeline = fit_timeline(480e-6, [trace], trace, dataclasses.replace(FLOORS, event=5e-6))
     total = sum(m.seconds + m.gap for m in timeline.moments) + timeline.tail
     assert math.isclose(total, 480e-6)
     first, second = timeline.moments
@@ -102,52 +102,52 @@ class Small(torch.nn.Module):
         return x[:64].to_sparse()
 
 
-def _diagnosed(machine: Ceilings) -> Diagnosis:
+def _diagnosed(machine: Peaks) -> Diagnosis:
     model, x = Small().eval(), torch.randn(64, 64)
     with torch.no_grad():
-        return diagnose(model, x, ceilings=machine, budget_s=0.5, program="small")
+        return diagnose(model, x, peaks=machine, budget_s=0.5, program="small")
 
 
-def test_diagnosis_of_a_real_program(machine: Ceilings) -> None:
+def test_diagnosis_of_a_real_program(machine: Peaks) -> None:
     found = _diagnosed(machine)
-    assert math.isclose(sum(found.footer.values()), found.wall_s, rel_tol=1e-9)
-    assert math.isclose(sum(r.seconds for r in found.regions), found.wall_s, rel_tol=1e-6)
-    assert math.isclose(sum(r.share for r in found.regions), 1.0, rel_tol=1e-6)
-    for region in found.regions:
+    assert math.isclose(sum(found.time_breakdown.values()), found.wall_s, rel_tol=1e-9)
+    assert math.isclose(sum(r.seconds for r in found.hotspots), found.wall_s, rel_tol=1e-6)
+    assert math.isclose(sum(r.share for r in found.hotspots), 1.0, rel_tol=1e-6)
+    for region in found.hotspots:
         assert math.isclose(sum(region.parts.values()), region.seconds, rel_tol=1e-6, abs_tol=1e-9)
         assert 0 <= region.low_s <= region.high_s <= region.seconds * (1 + 1e-9)
         assert region.action
         assert region.achieved is None or 0 <= region.achieved <= 1
-    linear = next(r for r in found.regions if r.op == "linear")
+    linear = next(r for r in found.hotspots if r.op == "linear")
     assert (linear.calls, linear.module, linear.flop) == (10, "Small.inner", 10 * 2 * 64**3)
     assert any(line.startswith("to_sparse: 1 calls") for line in found.unmodelled)
-    assert not next(r for r in found.regions if r.op == "to_sparse").modelled
+    assert not next(r for r in found.hotspots if r.op == "to_sparse").modelled
     assert "runs at" in found.sentence and "of what this machine can do" in found.sentence
     assert from_json(Diagnosis, to_json(found)) == found
 
 
-def test_run_of_a_script(machine: Ceilings, tmp_path: object) -> None:
+def test_run_of_a_script(machine: Peaks, tmp_path: object) -> None:
     path = f"{tmp_path}/script.py"
     with open(path, "w") as file:
         file.write("import sys, torch\nx = torch.ones(int(sys.argv[1]))\nprint((x + x).sum().item())\n")
     lines: list[str] = []
-    found = run(path, ["1000"], progress=lines.append, ceilings=machine, budget_s=0.5)
+    found = diagnose_script(path, ["1000"], progress=lines.append, peaks=machine, budget_s=0.5)
     assert found.program == "script.py 1000"
-    assert {"add", "sum", "item"} <= {r.op for r in found.regions}
+    assert {"add", "sum", "item"} <= {r.op for r in found.hotspots}
     assert "warming up" in lines
-    assert math.isclose(sum(found.footer.values()), found.wall_s, rel_tol=1e-9)
+    assert math.isclose(sum(found.time_breakdown.values()), found.wall_s, rel_tol=1e-9)
 
 
-def test_program_without_ops(machine: Ceilings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_without_ops(machine: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it is Python, as far as nobody who looks says otherwise."""
     monkeypatch.setattr(on_cpu, "watched", lambda run: ([], []))
-    found = diagnose(lambda: sum(range(1000)), ceilings=machine, budget_s=1.0)
-    assert math.isclose(found.footer[HOST], found.wall_s, rel_tol=1e-6)
+    found = diagnose(lambda: sum(range(1000)), peaks=machine, budget_s=1.0)
+    assert math.isclose(found.time_breakdown[HOST], found.wall_s, rel_tol=1e-6)
 
 
-def test_program_that_raises(machine: Ceilings) -> None:
+def test_program_that_raises(machine: Peaks) -> None:
     with pytest.raises(ZeroDivisionError):
-        diagnose(lambda: 1 / 0, ceilings=machine)
+        diagnose(lambda: 1 / 0, peaks=machine)
 
 
 def test_sentence_of_a_program_with_nothing_to_gain() -> None:

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from kernelworks.diagnose.sites.modules import find
+from kernelworks.diagnose.sites.modules import find_roots
 from kernelworks.diagnose.verify.agreement import FLOAT64, ROUNDING, Agreement, compare
-from kernelworks.diagnose.verify.precision import Perturbed
+from kernelworks.diagnose.verify.precision import PerturbedRounding
 
 
 class Net(nn.Module):
@@ -204,7 +204,7 @@ def compared(make: Callable[[], nn.Module], *, train: bool = False, grad: bool =
     net.train(train)
     x = torch.randn(8, 16).to(next(net.parameters()).dtype)
     with torch.set_grad_enabled(grad):
-        roots = find(lambda: net(x.clone()))
+        roots = find_roots(lambda: net(x.clone()))
         return compare(roots.samples, **more)
 
 
@@ -229,7 +229,7 @@ def test_what_a_checkpoint_computes_again_is_moved_too() -> None:
 
     net, x, before = of(_checkpointed)(), torch.randn(8, 16), vars(torchs).copy()
     plain = torch.autograd.grad(net(x).square().sum(), net.linear.weight)[0]
-    with Perturbed(0):
+    with PerturbedRounding(0):
         loss = net(x).square().sum()
         loss.backward()  # type: ignore[no-untyped-call]
     moved = net.linear.weight.grad
@@ -280,7 +280,7 @@ def test_what_was_run_is_as_it_was() -> None:
     net.bn = nn.BatchNorm1d(16)
     net.norm.eval()
     x = torch.randn(8, 16, requires_grad=True) * 2  # not a leaf
-    roots = find(lambda: net(x))
+    roots = find_roots(lambda: net(x))
     addresses = [p.data_ptr() for p in net.parameters()]
     state = {k: v.clone() for k, v in net.state_dict().items()}
     attributes = {n: dict(m.__dict__) for n, m in net.named_modules()}
@@ -309,7 +309,7 @@ def test_gradients_of_what_a_frozen_module_is_given_are_compared() -> None:
     def program() -> None:
         net(x).square().mean().backward()
 
-    samples = find(program).samples
+    samples = find_roots(program).samples
     assert all(sample.training for sample in samples)
 
     @contextlib.contextmanager
@@ -328,7 +328,7 @@ def test_dynamic_int8() -> None:
     quantize: Any = torch.ao.quantization.quantize_dynamic
     net = nn.Sequential(nn.LayerNorm(16), quantize(nn.Sequential(nn.Linear(16, 16)), {nn.Linear}), nn.GELU())
     with torch.no_grad():
-        roots = find(lambda: net(torch.ones(4, 16)))
+        roots = find_roots(lambda: net(torch.ones(4, 16)))
         found = compare(roots.samples)
     assert found.agrees and found.against == ROUNDING, found
 
@@ -351,7 +351,7 @@ def test_arguments_of_every_kind() -> None:
     net = Takes()
     x = torch.randn(4, 16, requires_grad=True) * 1.0
     generator = torch.Generator().manual_seed(3)
-    samples = find(lambda: net(x, generator, Holder(x), x)).samples
+    samples = find_roots(lambda: net(x, generator, Holder(x), x)).samples
     with torch.no_grad():
         found = compare([dataclasses.replace(s, training=False) for s in samples])
     # float64 draws other numbers from a generator: that is seen, and the original's rounding is the measure
@@ -368,7 +368,7 @@ def test_ties_of_an_argmax_are_said() -> None:
     net = Ties()
     x = torch.randn(256, 16)
     with torch.no_grad():
-        found = compare(find(lambda: net(x)).samples)
+        found = compare(find_roots(lambda: net(x)).samples)
     assert found.agrees or "others" in found.note
     assert "ties" in found.note or found.after == 0
 
@@ -380,7 +380,7 @@ def test_under_autocast_it_is_compared_under_autocast() -> None:
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             net(torch.ones(8, 16))
 
-    (sample, *_) = find(program).samples
+    (sample, *_) = find_roots(program).samples
     assert sample.autocast == {"cpu": torch.bfloat16}
     found = compare([sample])
     assert found.agrees and found.before > 1e-4, found
@@ -395,7 +395,7 @@ def test_a_module_that_raises_by_itself_is_said() -> None:
 
     allowed = True
     net = Once()
-    samples = find(lambda: net(torch.ones(2, 16))).samples
+    samples = find_roots(lambda: net(torch.ones(2, 16))).samples
     allowed = False
     found = compare(samples)
     assert not found.agrees and not found.against and "ValueError: not now" in found.note
@@ -410,7 +410,7 @@ def test_a_model_made_in_inference_mode_is_compared_with_float64_and_stays_one()
         return model(x)
 
     before = program()
-    found = compare(find(program).samples)
+    found = compare(find_roots(program).samples)
     assert found.agrees and found.against == FLOAT64 and not found.note
     assert all(p.is_inference() and p.dtype is torch.float32 for p in model.parameters())
     assert torch.equal(program(), before)

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelworks.diagnose.sites.modules import find
+from kernelworks.diagnose.sites.modules import find_roots
 from kernelworks.diagnose.verify.agreement import FLOAT64, compare
-from kernelworks.diagnose.verify.precision import Perturbed
+from kernelworks.diagnose.verify.precision import PerturbedRounding
 
 
 class Rounded(nn.Module):
@@ -38,7 +38,7 @@ def test_an_answer_that_is_rounding_alone_is_proved_where_the_modules_inside_are
     net, x = Rounded(kind).eval(), torch.randn(32, 16)
     parameters = {name: p.clone() for name, p in net.state_dict().items()}
     with torch.no_grad():
-        samples = find(lambda: net(x)).samples
+        samples = find_roots(lambda: net(x)).samples
 
         @contextlib.contextmanager
         def whole(module: nn.Module, by: float = 1.0) -> Iterator[None]:
@@ -114,7 +114,7 @@ def test_narrow_products_are_seen_and_another_order_of_summation_is_none(
             layer.__dict__.pop("forward", None)
 
     with torch.no_grad():
-        samples = find(lambda: net(x.clone())).samples
+        samples = find_roots(lambda: net(x.clone())).samples
     found = compare(samples, changed=changed)
     assert found.agrees == agrees and found.against == FLOAT64, found
 
@@ -173,7 +173,7 @@ def test_another_order_of_a_reduction_is_none(
     """torch's sums are truer than a plain loop's, and one of its norms is much less true than a compiler's."""
     module, x = Of(function), torch.randn(size, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
-        samples = find(lambda: module(x)).samples
+        samples = find_roots(lambda: module(x)).samples
         found = compare(samples, changed=lambda changed: module.by(other))
     assert found.agrees == agrees and found.against, found
 
@@ -188,7 +188,7 @@ def test_a_mean_is_held_against_what_its_partial_sums_lose(mean: float, size: tu
     narrow = [lambda x, bits=bits: narrowed(x, bits).mean(-1) for bits in (13, 16)]
     others = ((lambda x: _one_by_one(x) / size[1], True), *((other, False) for other in narrow))
     with torch.no_grad():
-        samples = find(lambda: module(x)).samples
+        samples = find_roots(lambda: module(x)).samples
         for other, agrees in others:
             found = compare(samples, changed=lambda changed, other=other: module.by(other))  # type: ignore[misc]
             assert found.agrees == agrees and found.against, found
@@ -197,6 +197,6 @@ def test_a_mean_is_held_against_what_its_partial_sums_lose(mean: float, size: tu
 def test_a_sum_of_millions_is_moved_too() -> None:
     """As gradients of large logits are: the cube of so many terms is no integer of 64 bits."""
     x = torch.rand(3_000_000, generator=torch.Generator().manual_seed(5))
-    with Perturbed(0):
+    with PerturbedRounding(0):
         moved = x.sum()
     assert 0 < abs(float(moved / x.sum()) - 1) < 1e-3

@@ -14,14 +14,22 @@ from machines import record as machine
 from torch.utils.data import DataLoader, Dataset
 
 from kernelworks.diagnose import diagnose
-from kernelworks.diagnose.account.account import account, footer
-from kernelworks.diagnose.account.compiled import said
+from kernelworks.diagnose.account.account import account, time_breakdown
+from kernelworks.diagnose.account.compile_findings import program_findings
 from kernelworks.diagnose.account.on_cpu import PARTS, Cpu
 from kernelworks.profile.call_sites import Survey
 from kernelworks.profile.calls import Call, Place
-from kernelworks.profile.inductor.compiled import Compiled
-from kernelworks.profile.inductor.dynamo import Step, Traced
-from kernelworks.profile.non_compute import COMMUNICATION, COMPILING, INPUT, OWN, apart, own, renamed
+from kernelworks.profile.inductor.compiled_graphs import CompiledGraph
+from kernelworks.profile.inductor.dynamo import Step, TracedGraphs
+from kernelworks.profile.non_compute import (
+    COMMUNICATION,
+    COMPILING,
+    CUSTOM_KERNELS,
+    INPUT,
+    call_name,
+    is_custom_op,
+    time_category,
+)
 from kernelworks.profile.on_cpu import CpuTimeline, Moment
 from kernelworks.profile.overhead import Floors
 from kernelworks.profile.trace import record
@@ -42,8 +50,8 @@ FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
     ],
 )
 def test_annotations_and_collectives_have_their_part(name: str, called: str, part: str) -> None:
-    assert renamed(name) == called
-    assert apart(called or name) == part
+    assert call_name(name) == called
+    assert time_category(called or name) == part
 
 
 @pytest.mark.parametrize(
@@ -51,7 +59,7 @@ def test_annotations_and_collectives_have_their_part(name: str, called: str, par
     [("mine::scale", True), ("aten::mul", False), ("torch.distributed.ddp.reducer::copy", False), ("detach", False)],
 )
 def test_which_operators_are_the_programs_own(name: str, expected: bool) -> None:
-    assert own(name) is expected
+    assert is_custom_op(name) is expected
 
 
 class Slow(Dataset[torch.Tensor]):
@@ -69,9 +77,9 @@ def test_a_loop_that_waits_for_its_input_is_told_so() -> None:
     def loop() -> float:
         return sum(float(batch.sum()) for batch in loader)
 
-    found = diagnose(loop, ceilings=machine(), budget_s=0.2, rough=True)
-    assert math.isclose(sum(found.footer.values()), found.wall_s, rel_tol=1e-6)
-    assert found.footer[INPUT] > 0.5 * (found.wall_s - found.footer["taken by other processes"])
+    found = diagnose(loop, peaks=machine(), budget_s=0.2, rough=True)
+    assert math.isclose(sum(found.time_breakdown.values()), found.wall_s, rel_tol=1e-6)
+    assert found.time_breakdown[INPUT] > 0.5 * (found.wall_s - found.time_breakdown["taken by other processes"])
     assert any("waits for its DataLoader" in line and "num_workers" in line for line in found.findings)
 
 
@@ -85,11 +93,13 @@ def test_an_operator_of_its_own_has_its_name_time_and_bytes() -> None:
 
         library.impl("busy", busy, "CPU")
         x = torch.randn(1000)
-        found = diagnose(lambda: torch.ops.kwtest.busy(x), ceilings=machine(), budget_s=0.2, rough=True)
-    region = next(region for region in found.regions if region.op == "kwtest::busy")
+        found = diagnose(lambda: torch.ops.kwtest.busy(x), peaks=machine(), budget_s=0.2, rough=True)
+    region = next(region for region in found.hotspots if region.op == "kwtest::busy")
     assert region.bytes == 8000 and not region.modelled
-    assert found.footer[OWN] > 0.5 * (found.wall_s - found.footer["taken by other processes"])
-    assert found.footer["unexplained"] < 0.01 * found.wall_s
+    assert found.time_breakdown[CUSTOM_KERNELS] > 0.5 * (
+        found.wall_s - found.time_breakdown["taken by other processes"]
+    )
+    assert found.time_breakdown["unexplained"] < 0.01 * found.wall_s
 
 
 # ---------------------------------------------------------------- findings, from made-up runs
@@ -103,9 +113,9 @@ def _timeline(calls: list[Call], **more: Any) -> CpuTimeline:
 
 def _said(timeline: CpuTimeline) -> tuple[str, ...]:
     groups = account(timeline, Cpu(machine(), FLOORS, 2))
-    parts = footer(groups, timeline.wall, PARTS)
+    parts = time_breakdown(groups, timeline.wall, PARTS)
     assert math.isclose(sum(parts.values()), timeline.wall)
-    return said(timeline, groups)
+    return program_findings(timeline, groups)
 
 
 def _bmm(source: str) -> Call:
@@ -117,8 +127,8 @@ def _bmm(source: str) -> Call:
 
 @pytest.mark.parametrize(("source", "expected"), [("net.py:7", True), ("net.py:9", False)])
 def test_attention_that_inductor_decomposed(source: str, expected: bool) -> None:
-    traced = Traced(({"a": Step("scaled_dot_product_attention", Place("Net", "net.py:7"))},))
-    found = _said(_timeline([_bmm(source), _bmm(source)], compiled=(Compiled("m", "", traced=traced),)))
+    traced = TracedGraphs(({"a": Step("scaled_dot_product_attention", Place("Net", "net.py:7"))},))
+    found = _said(_timeline([_bmm(source), _bmm(source)], compiled=(CompiledGraph("m", "", traced=traced),)))
     assert any("decomposed attention into float32 bmm (net.py:7)" in line for line in found) is expected
 
 
@@ -127,7 +137,7 @@ def test_breaks_and_compilations_are_told_with_their_lines() -> None:
     calls[1].graph = "another graph"
     timeline = _timeline(
         calls,
-        compiled=(Compiled("m", "", skipped="skipping cudagraphs due to mutated inputs"),),
+        compiled=(CompiledGraph("m", "", skipped="skipping cudagraphs due to mutated inputs"),),
         broken=(("net.py:5", "Failed to trace builtin operator"),),
         recompiled=(("net.py:3", "n == 1", 7, 6.1),),
     )

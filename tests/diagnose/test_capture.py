@@ -29,7 +29,7 @@ from transformers import (
 )
 
 import kernelworks as kw
-from kernelworks.diagnose.capture import Captured
+from kernelworks.diagnose.capture import CapturedModel
 from kernelworks.nn import decoder
 from kernelworks.nn.swap import swap_beside
 
@@ -95,15 +95,15 @@ def test_steps_with_a_cache_of_fixed_size_are_replayed(make: Callable[[], Any], 
         want, plain = decode(model), cache_of(model)
         decode(model, plain)
         for around in (contextlib.nullcontext(), swap_beside(model, frozenset(), every=True)):
-            with around, Captured(model, Taped) as captured:
+            with around, CapturedModel(model, Taped) as captured:
                 first, second = cache_of(model), cache_of(model)
                 for cache in (first, second, first):  # two at a time, and one that is emptied
                     if cache.get_seq_length():
                         cache.reset()
                     before = Taped.replays
                     close(decode(model, cache), want)
-                    assert Taped.replays - before >= NEW - 1, captured.why
-                assert captured.forms == 2
+                    assert Taped.replays - before >= NEW - 1, captured.reason
+                assert captured.graph_count == 2
                 for layer, other in zip(first.layers, plain.layers, strict=True):
                     close(layer.keys, other.keys)
                     close(layer.values, other.values)
@@ -115,7 +115,7 @@ def test_steps_with_a_cache_of_fixed_size_are_replayed(make: Callable[[], Any], 
 def test_a_graph_goes_with_its_cache_and_makes_room() -> None:
     model = llama().eval()
     want = decode(model)
-    with Captured(model, Taped) as captured:
+    with CapturedModel(model, Taped) as captured:
         gone = []
         for _ in range(6):
             cache = cache_of(model)
@@ -126,35 +126,35 @@ def test_a_graph_goes_with_its_cache_and_makes_room() -> None:
             del cache
             gc.collect()
         assert not any(ref() is not None for ref in gone)
-        assert captured.forms == 1
-    assert not captured.active and captured.forms == 0
+        assert captured.graph_count == 1
+    assert not captured.active and captured.graph_count == 0
 
 
 def test_generate_with_a_static_cache_is_served() -> None:
     model, ids = llama().eval(), torch.tensor([[3, 7, 4], [5, 9, 8]])
     greedy = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
     want = model.generate(ids, **greedy)
-    with swap_beside(model, frozenset(), every=True), Captured(model, Taped) as captured:
+    with swap_beside(model, frozenset(), every=True), CapturedModel(model, Taped) as captured:
         for _ in range(2):
             Taped.replays = 0
             got = model.generate(ids, cache_implementation="static", disable_compile=True, **greedy)
-            assert torch.equal(got, want) and Taped.replays >= 6, captured.why
+            assert torch.equal(got, want) and Taped.replays >= 6, captured.reason
 
 
 @torch.no_grad()
 def test_a_cache_that_counts_on_the_host_is_none_for_a_graph() -> None:
     model = sliding().eval()
     want = decode(model)
-    with Captured(model, Taped) as captured:
+    with CapturedModel(model, Taped) as captured:
         close(decode(model, cache_of(model)), want)
-        assert Taped.replays == 0 and "into what it is given (StaticCache)" in captured.why
+        assert Taped.replays == 0 and "into what it is given (StaticCache)" in captured.reason
 
 
 @torch.no_grad()
 def test_a_cache_that_holds_other_tensors_by_now_is_served_by_the_model() -> None:
     model, ids = llama().eval(), torch.tensor([[3], [4]])
     cache, twin = cache_of(model), cache_of(model)
-    with Captured(model, Taped):
+    with CapturedModel(model, Taped):
         for each in (cache, twin):
             for _ in range(3):
                 made = model(input_ids=ids, past_key_values=each, use_cache=True)
@@ -187,11 +187,11 @@ class Sums:
 
 def test_what_a_capture_writes_is_put_back_and_gradients_are_made() -> None:
     module, sums = Writing(), Sums()
-    with Captured(module, Taped) as captured:
+    with CapturedModel(module, Taped) as captured:
         for number in range(1, 5):
             module(torch.ones(3), sums).sum().backward()
             assert sums.total.tolist() == [number] * 3
-        assert captured.forms == 1 and Taped.replays > 4, captured.why
+        assert captured.graph_count == 1 and Taped.replays > 4, captured.reason
     assert module.weight.grad is not None and module.weight.grad.tolist() == [1.0 + 2 + 3 + 4] * 3
 
 
@@ -241,7 +241,7 @@ def test_what_can_be_captured_is_a_module_on_a_gpu_that_nobody_compiled(monkeypa
     with pytest.raises(ValueError, match="got none"):
         kw.capture(nn.ReLU())
     model = nn.Linear(2, 2)
-    with Captured(model, Taped) as captured:
+    with CapturedModel(model, Taped) as captured:
         monkeypatch.setattr(nn.Module, "parameters", lambda self: iter([torch.empty(1, device="meta").to("meta")]))
         with pytest.raises(ValueError, match="got meta"):
             kw.capture(model)

@@ -13,11 +13,11 @@ from torch import nn
 from kernelworks.profile.calls import Call, Place
 from kernelworks.profile.cost import Work
 from kernelworks.profile.cost.calls import work
-from kernelworks.profile.inductor.compiled import KERNEL
-from kernelworks.profile.inductor.dynamo import Step, Traced
+from kernelworks.profile.inductor.compiled_graphs import KERNEL
+from kernelworks.profile.inductor.dynamo import Step, TracedGraphs
 from kernelworks.profile.inductor.provenance import origins
-from kernelworks.profile.inductor_code import Kernel, generated, graph_of
-from kernelworks.profile.timeline import surveyed, timed
+from kernelworks.profile.inductor_code import Kernel, graph_of, parse_module
+from kernelworks.profile.timeline import profile_run, survey_run
 
 ROWS, WIDTH = 64, 128
 
@@ -67,19 +67,19 @@ def training() -> Iterator[Callable[[], Any]]:
 @pytest.fixture(scope="module")
 def calls(training: Callable[[], Any]) -> list[Call]:
     before = dict(torch._dynamo.utils.counters["stats"])
-    found = surveyed(training, float("inf"))[0].calls
+    found = survey_run(training, float("inf"))[0].calls
     assert dict(torch._dynamo.utils.counters["stats"]) == before, "looking made it compile anew"
     return found
 
 
 def _kernels(calls: list[Call], word: str) -> list[Call]:
-    return [call for call in calls if call.kernel is not None and word in call.kernel.what]
+    return [call for call in calls if call.kernel is not None and word in call.kernel.fused_name]
 
 
 def test_kernels_are_named_back_to_operators_modules_and_lines(calls: list[Call]) -> None:
     first = Block.forward.__code__.co_firstlineno
     norm = _kernels(calls, "native_layer_norm")[0]
-    assert norm.shown.startswith("inductor: ") and "native_layer_norm" in norm.shown
+    assert norm.display_name.startswith("inductor: ") and "native_layer_norm" in norm.display_name
     assert norm.place.source == f"test_compiled.py:{first + 1}"
     assert norm.place.module == "Net.layers.*"
     gelu = [call for call in _kernels(calls, "gelu") if not call.backward][-1]
@@ -92,7 +92,7 @@ def test_kernels_are_named_back_to_operators_modules_and_lines(calls: list[Call]
 def test_the_same_calls_are_seen_in_a_timing_pass_and_the_program_is_as_it_was(
     training: Callable[[], Any], calls: list[Call]
 ) -> None:
-    trace = timed(training)
+    trace = profile_run(training)
     assert [call.name for call in trace.calls if call.graph] == [call.name for call in calls if call.graph]
     modules = sys.modules["torch._inductor.codecache"].PyCodeCache.modules  # type: ignore[attr-defined]
     assert not any(
@@ -207,7 +207,7 @@ def test_work_is_counted_from_the_code(call: Call, expected: Work) -> None:
     ],
 )
 def test_the_name_of_a_kernel_says_its_operators(name: str, shown: str) -> None:
-    assert Kernel(name, "").shown == shown
+    assert Kernel(name, "").display_name == shown
 
 
 # ---------------------------------------------------------------- places
@@ -245,7 +245,9 @@ class <lambda>(torch.nn.Module):
 
 def test_calls_are_placed_by_the_data_that_they_read() -> None:
     steps = {"y": Step("linear", Place("Net.a", "net.py:3", 0, "Net.a"), ("z",))}
-    found = origins(generated(MODULE), graph_of(GRAPH), Traced((steps,), {"net.py:4": ("Net",), "net.py:5": ("Net",)}))
+    found = origins(
+        parse_module(MODULE), graph_of(GRAPH), TracedGraphs((steps,), {"net.py:4": ("Net",), "net.py:5": ("Net",)})
+    )
     assert [(place.module, place.source) for place in found] == [
         ("Net.a", "net.py:3"),
         ("Net", "net.py:4"),
@@ -254,5 +256,5 @@ def test_calls_are_placed_by_the_data_that_they_read() -> None:
 
 
 def test_code_that_cannot_be_read_gives_no_names_and_no_error() -> None:
-    assert generated("def call(:").invocations == ()
+    assert parse_module("def call(:").invocations == ()
     assert graph_of("nothing of the kind") == {}

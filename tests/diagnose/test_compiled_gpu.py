@@ -12,16 +12,16 @@ from machines import gpu_record as gpu
 from recorded import Event, load
 
 from kernelworks.diagnose.account.on_gpu import Gpu
-from kernelworks.diagnose.record import told
-from kernelworks.profile.inductor.compiled import KERNEL, Compiled
-from kernelworks.profile.inductor.dynamo import Traced
-from kernelworks.profile.inductor.graph_kernels import written
+from kernelworks.diagnose.record import make_diagnosis
+from kernelworks.profile.inductor.compiled_graphs import KERNEL, CompiledGraph
+from kernelworks.profile.inductor.dynamo import TracedGraphs
+from kernelworks.profile.inductor.graph_kernels import build_call
 from kernelworks.profile.inductor_code import graph_of
 from kernelworks.profile.inputs import Inputs
-from kernelworks.profile.non_compute import OWN
-from kernelworks.profile.on_gpu import settle
+from kernelworks.profile.non_compute import CUSTOM_KERNELS
+from kernelworks.profile.on_gpu import fit_timeline
 from kernelworks.profile.overhead import Floors
-from kernelworks.profile.trace import COMPILED, RUN, Trace, read
+from kernelworks.profile.trace import GRAPH_ANNOTATION, RUN_ANNOTATION, Trace, read_trace
 from kernelworks.records import Diagnosis
 
 FLOORS = Floors(event=0.5e-6, gap=0.5e-6, span=0.4e-6, fault=0.0, free=0.0)
@@ -74,14 +74,14 @@ class <lambda>(torch.nn.Module):
         return (mm_1,)
 """
 LINES = {f"net.py:{line}": ("Net",) for line in (3, 4, 5)}
-MADE = Compiled("cabc", TEXT, "fxyz", GRAPH, Traced((), LINES))
+MADE = CompiledGraph("cabc", TEXT, "fxyz", GRAPH, TracedGraphs((), LINES))
 WORKS = (  # name, us
     ("nvjet_sm90_tst_128x256", 300.0),
     ("splitKreduce_kernel", 10.0),
     ("triton_poi_fused_relu_0", 30.0),
     ("nvjet_sm90_tst_128x256", 290.0),
 )
-ANNOTATION = f"{COMPILED} fxyz ##"
+ANNOTATION = f"{GRAPH_ANNOTATION} fxyz ##"
 US = 1000
 TRACES = Path(__file__).parent / "traces"
 
@@ -96,7 +96,7 @@ def device(name: str, start: float, end: float, number: int) -> Event:
 
 def as_one_graph(copies: bool) -> list[Event]:
     """A run that launches one graph, with a copy of an input before it or not."""
-    events = [host(RUN, 0, 800), host(ANNOTATION, 10, 60, 5)]
+    events = [host(RUN_ANNOTATION, 0, 800), host(ANNOTATION, 10, 60, 5)]
     if copies:
         events += [host("aten::copy_", 12, 20, 6), host("cudaMemcpyAsync", 14, 18, 90, 6)]
         events.append(device("Memcpy DtoD (Device -> Device)", 20, 40, 90))
@@ -110,7 +110,7 @@ def as_one_graph(copies: bool) -> list[Event]:
 
 def one_by_one(*, on_device: bool) -> list[Event]:
     """A run that launches each kernel, as a timing pass and as a survey see it."""
-    events = [host(RUN, 0, 800), host(ANNOTATION, 10, 60, 5)]
+    events = [host(RUN_ANNOTATION, 0, 800), host(ANNOTATION, 10, 60, 5)]
     names = ("aten::mm", f"{KERNEL}triton_poi_fused_relu_0@cabc", "aten::mm")
     works = (WORKS[:2], WORKS[2:3], WORKS[3:])
     at = 30.0
@@ -136,7 +136,7 @@ def inputs() -> dict[int, Inputs]:
 
 
 def survey() -> Trace:
-    trace = read(one_by_one(on_device=False), [], None, inputs(), compiled=[MADE])
+    trace = read_trace(one_by_one(on_device=False), [], None, inputs(), compiled=[MADE])
     for call in trace.calls:
         call.dtypes = [torch.bfloat16 if shape else None for shape in call.shapes]
         call.overload = "out" if call.name == "aten::mm" else ""
@@ -144,14 +144,14 @@ def survey() -> Trace:
 
 
 def diagnosed(timed: Trace, seen: Trace) -> Diagnosis:
-    return told("compiled", settle(800e-6, timed, seen, FLOORS), Gpu(gpu(), FLOORS))
+    return make_diagnosis("compiled", fit_timeline(800e-6, timed, seen, FLOORS), Gpu(gpu(), FLOORS))
 
 
 def check(found: Diagnosis) -> None:
     """Three calls, each with its work and its place, and nothing that is not explained."""
-    assert math.isclose(sum(found.footer.values()), found.wall_s, rel_tol=1e-6)
-    assert found.footer["unexplained"] < 0.05 * found.wall_s
-    by_source = {region.source: region for region in found.regions if region.kernels}
+    assert math.isclose(sum(found.time_breakdown.values()), found.wall_s, rel_tol=1e-6)
+    assert found.time_breakdown["unexplained"] < 0.05 * found.wall_s
+    by_source = {region.source: region for region in found.hotspots if region.kernels}
     assert by_source["net.py:4"].op == "inductor: relu"
     assert by_source["net.py:4"].bytes == 2 * N * N * 2
     for source, kernels in (("net.py:3", 2), ("net.py:5", 1)):
@@ -162,43 +162,43 @@ def check(found: Diagnosis) -> None:
 
 @pytest.mark.parametrize("copies", [False, True], ids=["alone", "after a copy"])
 def test_kernels_of_a_graph_of_cudas_are_told_apart(copies: bool) -> None:
-    seen = read([e for e in as_one_graph(copies) if e.device_type() == "CPU"], [], None, {}, compiled=[MADE])
-    check(diagnosed(read(as_one_graph(copies), [], None, None, compiled=[MADE]), seen))
+    seen = read_trace([e for e in as_one_graph(copies) if e.device_type() == "CPU"], [], None, {}, compiled=[MADE])
+    check(diagnosed(read_trace(as_one_graph(copies), [], None, None, compiled=[MADE]), seen))
 
 
 def test_kernels_that_are_launched_one_by_one() -> None:
-    check(diagnosed(read(one_by_one(on_device=True), [], None, None), survey()))
+    check(diagnosed(read_trace(one_by_one(on_device=True), [], None, None), survey()))
 
 
 @functools.cache
 def recorded(name: str) -> Diagnosis:
     """One of ``record.py``'s programs, as an H200 with torch 2.11 ran it."""
     runs, facts = load(TRACES / f"{name}.json.gz")
-    graphs = [Compiled(**graph) for graph in facts["graphs"]]
+    graphs = [CompiledGraph(**graph) for graph in facts["graphs"]]
     timed, surveyed = (runs[kind].trace(graphs) for kind in ("timed", "survey"))
-    return told(name, settle(facts["wall"], timed, surveyed, FLOORS), Gpu(gpu(), FLOORS))
+    return make_diagnosis(name, fit_timeline(facts["wall"], timed, surveyed, FLOORS), Gpu(gpu(), FLOORS))
 
 
 @pytest.mark.parametrize("name", ["compiled", "graphed"])
 def test_recorded_programs_are_explained(name: str) -> None:
     found = recorded(name)
-    assert math.isclose(sum(found.footer.values()), found.wall_s, rel_tol=1e-6)
-    assert found.footer["unexplained"] + found.footer[OWN] < 0.01 * found.wall_s
-    kernels = {kernel for region in found.regions if region.op.startswith("inductor: ") for kernel in region.kernels}
+    assert math.isclose(sum(found.time_breakdown.values()), found.wall_s, rel_tol=1e-6)
+    assert found.time_breakdown["unexplained"] + found.time_breakdown[CUSTOM_KERNELS] < 0.01 * found.wall_s
+    kernels = {kernel for region in found.hotspots if region.op.startswith("inductor: ") for kernel in region.kernels}
     assert len(kernels) >= 6 and all(kernel.startswith("triton_") for kernel in kernels)
-    assert all(region.source for region in found.regions if region.kernels), "each has its line"
-    assert all(region.modelled and region.bytes for region in found.regions if region.op.startswith("inductor: "))
+    assert all(region.source for region in found.hotspots if region.kernels), "each has its line"
+    assert all(region.modelled and region.bytes for region in found.hotspots if region.op.startswith("inductor: "))
 
 
 def test_sizes_that_a_graph_is_called_with_are_those_of_its_kernels() -> None:
     """64 tokens, of which the text knows only ``s27``."""
-    regions = {region.op: region for region in recorded("graphed").regions}
+    regions = {region.op: region for region in recorded("graphed").hotspots}
     assert regions["inductor: gelu"].bytes == 2 * (2 * 64 * 4096 * 2)  # twice a run, read and written
     assert regions["mm"].flop == 2 * 64 * 1024 * 4096
 
 
 def test_a_module_says_what_its_calls_were_given() -> None:
-    calls = [written(call, MADE, number, "") for number, call in enumerate(MADE.generated.invocations)]
+    calls = [build_call(call, MADE, number, "") for number, call in enumerate(MADE.generated_module.invocations)]
     assert [call.shapes[:2] for call in calls] == [[[N, N], [N, N]], [[N, N], []], [[N, N], [N, N]]]
     assert calls[0].strides[1] == [1, N] and set(calls[0].dtypes) == {torch.bfloat16}
     assert graph_of(GRAPH)["mm"].source == "net.py:3"

@@ -15,14 +15,14 @@ import torch
 from taped import Taped
 from torch import Tensor, nn
 
-from kernelworks.diagnose.graphs import graphed as graphed_calls
-from kernelworks.diagnose.graphs.graphed import Graphed, Pools
+from kernelworks.diagnose.graphs import graphed_module as graphed_calls
+from kernelworks.diagnose.graphs.graphed_module import GraphedModule, Pools
 from kernelworks.diagnose.graphs.host_values import HostMade
 from kernelworks.diagnose.graphs.recorder import Recorder
-from kernelworks.diagnose.optimization import Impossible, Offer, Scene, Site, kind_name
+from kernelworks.diagnose.optimization import Candidate, Impossible, Scene, Site, kind_name
 from kernelworks.diagnose.optimizations import cuda_graph
-from kernelworks.diagnose.optimizations.cuda_graph import REMEDY
-from kernelworks.diagnose.sites.modules import find
+from kernelworks.diagnose.optimizations.cuda_graph import OPTIMIZATION
+from kernelworks.diagnose.sites.modules import find_roots
 from kernelworks.profile.budget import Budget
 
 
@@ -56,7 +56,7 @@ def gradients(net: Net, call: Callable[..., Any], x: Tensor) -> list[Tensor]:
 def test_a_training_call_gives_the_modules_own_values_gradients_and_buffers(net: Net) -> None:
     import copy
 
-    other, graphed = copy.deepcopy(net), Graphed(net, Taped)
+    other, graphed = copy.deepcopy(net), GraphedModule(net, Taped)
     graphed(torch.ones(16, 8, requires_grad=True))
     Taped.replays = 0
     net.load_state_dict(other.state_dict())
@@ -69,7 +69,7 @@ def test_a_training_call_gives_the_modules_own_values_gradients_and_buffers(net:
 
 
 def test_gradients_that_are_kept_are_not_written_by_the_next_call(net: Net) -> None:
-    graphed, x = Graphed(net, Taped), torch.randn(16, 8)
+    graphed, x = GraphedModule(net, Taped), torch.randn(16, 8)
     for _ in range(2):  # accumulated
         graphed(x)["out"].sum().backward()
     (want,) = torch.autograd.grad(2 * net(x)["out"].sum(), [net.linear.bias])
@@ -78,7 +78,7 @@ def test_gradients_that_are_kept_are_not_written_by_the_next_call(net: Net) -> N
 
 
 def test_a_call_whose_predecessor_waits_for_its_backward_runs_as_ever(net: Net) -> None:
-    graphed, x, y = Graphed(net, Taped), torch.randn(16, 8), torch.randn(16, 8)
+    graphed, x, y = GraphedModule(net, Taped), torch.randn(16, 8), torch.randn(16, 8)
     first = graphed(x)["out"].square().sum()
     before = Taped.replays
     second = graphed(y)["out"].square().sum()
@@ -92,7 +92,7 @@ def test_a_call_whose_predecessor_waits_for_its_backward_runs_as_ever(net: Net) 
 
 
 def test_other_sizes_modes_and_values_are_other_graphs_and_what_is_none_runs_as_ever(net: Net) -> None:
-    graphed = Graphed(net, Taped)
+    graphed = GraphedModule(net, Taped)
     with torch.no_grad():
         for size in (4, 5, 4):
             torch.testing.assert_close(graphed(torch.ones(size, 8))["out"], net(torch.ones(size, 8))["out"])
@@ -111,14 +111,14 @@ def test_other_sizes_modes_and_values_are_other_graphs_and_what_is_none_runs_as_
 def test_what_cannot_be_captured_says_why_and_runs() -> None:
     odd = nn.Module()
     odd.forward = lambda x: (x, object())  # type: ignore[method-assign]
-    graphed = Graphed(odd, Taped)
+    graphed = GraphedModule(odd, Taped)
     x = torch.ones(2)
-    assert graphed(x)[0] is x and "more than tensors" in graphed.why
+    assert graphed(x)[0] is x and "more than tensors" in graphed.reason
     assert graphed(object())[0] is not None and len(graphed.graphs) == 1
 
 
 def test_a_tensor_that_is_another_one_is_read_where_it_lies(net: Net) -> None:
-    graphed, x = Graphed(net.eval(), Taped), torch.randn(4, 8)
+    graphed, x = GraphedModule(net.eval(), Taped), torch.randn(4, 8)
     with torch.no_grad():
         graphed(x)
         net.linear.weight = nn.Parameter(torch.ones(4, 8))
@@ -142,10 +142,10 @@ def test_a_module_that_holds_another_tensor_after_each_call_is_not_captured(regi
             return x * self.seen
 
     model = Counts()
-    graphed = Graphed(model, Taped)
+    graphed = GraphedModule(model, Taped)
     with torch.no_grad():
         found = [float(graphed(torch.ones(()))) for _ in range(3)]
-    assert "puts another tensor in the place" in graphed.why
+    assert "puts another tensor in the place" in graphed.reason
     assert found == [1.0, 2.0, 3.0]
 
 
@@ -157,7 +157,7 @@ def test_what_a_first_call_makes_and_keeps_is_read_where_it_lies() -> None:
             return x * self.table
 
     model, x = Lazy(), torch.ones(4)
-    graphed = Graphed(model, Taped)
+    graphed = GraphedModule(model, Taped)
     with torch.no_grad():
         assert torch.equal(graphed(x), torch.arange(4.0)) and Taped.replays
     (graph,) = graphed.graphs.values()
@@ -166,7 +166,7 @@ def test_what_a_first_call_makes_and_keeps_is_read_where_it_lies() -> None:
 
 def test_what_the_host_computes_is_in_no_graph(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Taped, "takes", staticmethod(Recorder.takes))
-    graphed = Graphed(net, Taped)
+    graphed = GraphedModule(net, Taped)
     for given in ((torch.ones(2, 8),), ()):
         with contextlib.suppress(TypeError):
             graphed(*given)
@@ -192,9 +192,13 @@ def test_where_the_host_waits_is_said_and_the_module_goes_on(monkeypatch: pytest
     monkeypatch.setattr(graphed_calls, "FOLDERS", (*graphed_calls.FOLDERS, Path(taped.__file__)))
     model, x = Deciding(), torch.randn(4, 8)
     state, numbers = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
-    graphed, failed = Graphed(model, Taped), Taped.failed
+    graphed, failed = GraphedModule(model, Taped), Taped.failed
     assert torch.equal(graphed(x), model(x)) and torch.equal(torch.get_rng_state(), numbers)
-    assert "the host waits" in graphed.why and "test_cuda_graph.py" in graphed.why and "abs().max()" in graphed.why
+    assert (
+        "the host waits" in graphed.reason
+        and "test_cuda_graph.py" in graphed.reason
+        and "abs().max()" in graphed.reason
+    )
     assert Taped.failed == failed + 1 and not any(graphed.graphs.values())  # the capture decided
     torch.testing.assert_close(dict(model.state_dict()), state)
 
@@ -210,14 +214,14 @@ def test_a_capture_that_fails_midway_leaves_everything_as_it_was(net: Net, monke
     monkeypatch.setattr(net.linear, "forward", lambda x: fails(x) + nn.functional.linear(x, net.linear.weight).T)
     before, spaces = {k: v.clone() for k, v in net.state_dict().items()}, [dict(vars(m)) for m in net.modules()]
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        graphed = Graphed(net, Taped)
+        graphed = GraphedModule(net, Taped)
         graphed._captured(net, (torch.randn(16, 8),), {})
         assert torch.is_autocast_cache_enabled()
-    assert "previous error during capture" in graphed.why
+    assert "previous error during capture" in graphed.reason
     torch.testing.assert_close(dict(net.state_dict()), before)
     assert all(vars(m) == space for m, space in zip(net.modules(), spaces, strict=True))
     linear = nn.Linear(8, 4)
-    other = Graphed(linear, Taped)
+    other = GraphedModule(linear, Taped)
     with torch.no_grad():
         other(torch.ones(2, 8))
     assert any(other.graphs.values())
@@ -241,12 +245,12 @@ class Called(nn.Module):
 
 def test_a_mask_that_is_looked_at_where_no_graph_is_captured_is_no_hindrance() -> None:
     model, x = Called(masked), torch.randn(4, 8)
-    graphed, before = Graphed(model, Taped), Taped.failed
+    graphed, before = GraphedModule(model, Taped), Taped.failed
     every, some = torch.ones(4, 8, dtype=torch.bool), torch.rand(4, 8) > 0.3
     with torch.no_grad():
         for mask in (every, some, every):
             torch.testing.assert_close(graphed(x, mask), masked(x, mask))
-    assert any(graphed.graphs.values()) and Taped.failed == before and not graphed.why
+    assert any(graphed.graphs.values()) and Taped.failed == before and not graphed.reason
 
 
 def test_what_is_decided_by_data_outside_of_captures_alone_is_found_on_other_data() -> None:
@@ -258,11 +262,11 @@ def test_what_is_decided_by_data_outside_of_captures_alone_is_found_on_other_dat
         return x / scale[0]
 
     model = Called(scaled)
-    graphed = Graphed(model, Taped)
+    graphed = GraphedModule(model, Taped)
     with torch.no_grad():
         for x in torch.randn(3, 4, 8):
             torch.testing.assert_close(graphed(x), x / x.abs().max())
-    assert "other data" in graphed.why and not any(graphed.graphs.values())
+    assert "other data" in graphed.reason and not any(graphed.graphs.values())
 
 
 @pytest.mark.parametrize(
@@ -276,10 +280,10 @@ def test_what_is_decided_by_data_outside_of_captures_alone_is_found_on_other_dat
 )
 def test_what_no_graph_may_serve(forward: Callable[..., Any], why: str) -> None:
     model = Called(forward)
-    graphed = Graphed(model, Taped)
+    graphed = GraphedModule(model, Taped)
     with torch.no_grad():
         graphed(torch.ones(3))
-    assert why in graphed.why and not any(graphed.graphs.values())
+    assert why in graphed.reason and not any(graphed.graphs.values())
 
 
 class Counting(nn.Module):
@@ -300,17 +304,17 @@ class Counting(nn.Module):
 def test_a_module_that_remembers_its_calls_is_not_captured(mode: str, why: str) -> None:
     model = Counting()
     model.mode = mode
-    graphed = Graphed(model, Taped)
+    graphed = GraphedModule(model, Taped)
     with torch.no_grad():
         graphed(torch.ones(3))
         graphed(torch.ones(3))
-    assert why in graphed.why and (model.calls, len(model.kept)) == ((2, 0) if mode == "counts" else (0, 2))
+    assert why in graphed.reason and (model.calls, len(model.kept)) == ((2, 0) if mode == "counts" else (0, 2))
 
 
 def test_another_number_or_part_is_another_module() -> None:
     model = Counting()
     model.part = nn.Linear(3, 3)
-    graphed, x = Graphed(model, Taped), torch.ones(3)
+    graphed, x = GraphedModule(model, Taped), torch.ones(3)
     with torch.no_grad():
         assert float(graphed(x)[0]) == 2 and any(graphed.graphs.values())
         model.scale, before = 3.0, Taped.replays
@@ -332,7 +336,7 @@ class Cache:
 def test_an_object_that_a_call_makes_is_its_callers() -> None:
     config = {"a": 1}
     model = Called(lambda x: {"out": x + 1, "cache": Cache(x, config)})
-    graphed, before = Graphed(model, Taped), Taped.replays
+    graphed, before = GraphedModule(model, Taped), Taped.replays
     with torch.no_grad():
         first, second = graphed(torch.ones(2)), graphed(torch.full((2,), 5.0))
     assert any(graphed.graphs.values()) and Taped.replays > before
@@ -348,16 +352,16 @@ def test_what_returns_what_it_keeps_is_not_captured() -> None:
         return kept
 
     model = Called(forward)
-    graphed = Graphed(model, Taped)
+    graphed = GraphedModule(model, Taped)
     with torch.no_grad():
         assert graphed(torch.ones(3)) is kept
-    assert "more than tensors (Cache)" in graphed.why
+    assert "more than tensors (Cache)" in graphed.reason
 
 
 def test_graphs_of_one_program_read_their_inputs_in_one_place_and_trained_ones_do_not() -> None:
     blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
     pools, x = Pools(Taped), torch.randn(4, 8)
-    graphed = [Graphed(block, Taped, pools) for block in blocks]
+    graphed = [GraphedModule(block, Taped, pools) for block in blocks]
     with torch.no_grad():
         y = x
         for each in graphed:
@@ -375,7 +379,7 @@ def test_graphs_of_one_program_read_their_inputs_in_one_place_and_trained_ones_d
 def test_no_forward_is_replayed_over_what_a_later_graph_saved() -> None:
     first, second = nn.Linear(8, 8), nn.Linear(8, 8)
     pools, x = Pools(Taped), torch.randn(4, 8)
-    a, b = Graphed(first, Taped, pools), Graphed(second, Taped, pools)
+    a, b = GraphedModule(first, Taped, pools), GraphedModule(second, Taped, pools)
     a(x), b(x)
     later = b(x)
     before = Taped.replays
@@ -413,17 +417,17 @@ def scene_on_gpu(run: Callable[[], Any]) -> Scene:
     class OnGpu(Scene):
         on_gpu = True  # type: ignore[assignment]
 
-    return OnGpu(find(run), walls=(1e-9,), budget=Budget(600.0, 1e-9))
+    return OnGpu(find_roots(run), walls=(1e-9,), budget=Budget(600.0, 1e-9))
 
 
 def test_parts_are_offered_where_the_whole_cannot_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_graph, "share_saved", lambda *args: (0.5, 0.0))
-    remedy, model, x = cuda_graph._Remedy(), Deciding(), torch.randn(4, 8)
+    remedy, model, x = cuda_graph._Optimization(), Deciding(), torch.randn(4, 8)
     remedy.recorder = Taped
     want = model(x)
     with torch.no_grad():
         scene = scene_on_gpu(lambda: model(x))
-    (offer,) = remedy.offers(scene)
+    (offer,) = remedy.candidates(scene)
     with pytest.raises(Impossible, match="the host waits") as refused:
         remedy.predict(scene, offer)
     assert refused.value.instead is not None and refused.value.instead.less is not None
@@ -437,20 +441,20 @@ def test_parts_are_offered_where_the_whole_cannot_be_captured(monkeypatch: pytes
         torch.testing.assert_close(model(x * 2), model.forward(x * 2))
     assert Taped.replays >= before + 8 and not any("_compiled_call_impl" in vars(m) for m in model.modules())
     with pytest.raises(Impossible, match=r"no part blocks\.9"):
-        remedy.apply(scene, Offer(remedy.name, offer.site, "", options=(("parts", "blocks.9"),)))
+        remedy.apply(scene, Candidate(remedy.name, offer.site, "", options=(("parts", "blocks.9"),)))
 
 
 def test_a_whole_that_is_captured_is_raced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_graph, "share_saved", lambda *args: (0.25, 0.0))
-    remedy, model = cuda_graph._Remedy(), nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    remedy, model = cuda_graph._Optimization(), nn.Sequential(nn.Linear(8, 8), nn.ReLU())
     remedy.recorder = Taped
     with torch.no_grad():
         scene = scene_on_gpu(lambda: model(torch.ones(4, 8)))
-    (offer,) = remedy.offers(scene)
+    (offer,) = remedy.candidates(scene)
     assert offer.site == Site("module", kind_name(model), type=kind_name(model)) and not offer.options
     assert remedy.predict(scene, offer).saves == 0.25
 
 
 def test_on_a_cpu_nothing_is_offered(net: Net) -> None:
-    scene = Scene(find(lambda: net(torch.ones(4, 8))), walls=(1e-9,))
-    assert not list(REMEDY.offers(scene))
+    scene = Scene(find_roots(lambda: net(torch.ones(4, 8))), walls=(1e-9,))
+    assert not list(OPTIMIZATION.candidates(scene))

@@ -11,24 +11,24 @@ import torch
 from test_gpu import FLOORS, NAMES, gpu, timeline
 
 from kernelworks.diagnose import diagnose
-from kernelworks.diagnose.account.account import account, footer
+from kernelworks.diagnose.account.account import account, time_breakdown
 from kernelworks.diagnose.account.on_cpu import Cpu
 from kernelworks.diagnose.account.on_gpu import Gpu
 from kernelworks.diagnose.forecast.device import Device
-from kernelworks.diagnose.forecast.isolated import Alone
-from kernelworks.diagnose.forecast.isolated_on_cpu import Capture, timed_alone
+from kernelworks.diagnose.forecast.isolated_costs import IsolatedCosts
+from kernelworks.diagnose.forecast.isolated_on_cpu import Capture, time_isolated
 from kernelworks.diagnose.forecast.predict import predict
 from kernelworks.profile import on_cpu
 from kernelworks.profile.cost.shapes import signature
 from kernelworks.profile.timeline import Cost, Timeline
 from kernelworks.profile.trace import Call, Place, Trace
-from kernelworks.records import Ceilings
+from kernelworks.records import Peaks
 
 US = 1000  # ns
 
 
 @pytest.fixture(scope="session")
-def machine(ceilings: Ceilings) -> Ceilings:
+def machine(ceilings: Peaks) -> Peaks:
     return dataclasses.replace(ceilings, cache_bytes={"L3": 32 << 20})
 
 
@@ -41,10 +41,10 @@ def _call(name: str, start: int, end: int, shape: tuple[int, ...] = (32, 64), **
 
 def _on_cpu(*calls: Call, end: int) -> on_cpu.CpuTimeline:
     trace = Trace(0, end * US, list(calls), len(calls), 0, None)
-    return on_cpu.settle(end * 1e-6, [trace], trace, FLOORS)
+    return on_cpu.fit_timeline(end * 1e-6, [trace], trace, FLOORS)
 
 
-def _device(name: str, machine: Ceilings) -> tuple[Timeline, Cpu | Gpu]:
+def _device(name: str, machine: Peaks) -> tuple[Timeline, Cpu | Gpu]:
     if name == "cpu":
         line = _on_cpu(_call("aten::gelu", 10, 110), _call("aten::relu", 120, 220), end=400)
         return line, Cpu(machine, FLOORS, 2)
@@ -55,15 +55,15 @@ DEVICES = ("cpu", *NAMES)
 
 
 @pytest.mark.parametrize("name", DEVICES)
-def test_entries_and_gaps_add_to_the_wall_clock(name: str, machine: Ceilings) -> None:
+def test_entries_and_gaps_add_to_the_wall_clock(name: str, machine: Peaks) -> None:
     line, device = _device(name, machine)
     alone = sum(ran.exclusive + ran.entry for ran in line.entries())
     assert alone + sum(gap.seconds for gap in line.gaps()) == pytest.approx(line.wall)
-    parts = footer(account(line, device), line.wall, device.parts)
+    parts = time_breakdown(account(line, device), line.wall, device.parts)
     assert tuple(parts) == device.parts and sum(parts.values()) == pytest.approx(line.wall)
 
 
-def test_a_cpu_is_a_host_that_waits_for_nothing(machine: Ceilings) -> None:
+def test_a_cpu_is_a_host_that_waits_for_nothing(machine: Peaks) -> None:
     line, _ = _device("cpu", machine)
     its = [(ran.before, ran.cost) for ran in line.entries()]
     assert line.replay(its) == pytest.approx(line.wall)
@@ -73,20 +73,20 @@ def test_a_cpu_is_a_host_that_waits_for_nothing(machine: Ceilings) -> None:
 
 @pytest.mark.parametrize("now", [0.5, 1.0, 1.7])
 @pytest.mark.parametrize("name", DEVICES)
-def test_a_program_that_is_not_changed_gains_nothing(name: str, now: float, machine: Ceilings) -> None:
+def test_a_program_that_is_not_changed_gains_nothing(name: str, now: float, machine: Peaks) -> None:
     line, device = _device(name, machine)
-    assert predict(line, line.calls, Alone(), device, now=now * line.wall) == (pytest.approx(1.0, abs=1e-9), 0)
+    assert predict(line, line.calls, IsolatedCosts(), device, now=now * line.wall) == (pytest.approx(1.0, abs=1e-9), 0)
 
 
 @pytest.mark.parametrize("name", ["cpu", "large"])
-def test_torchs_own_row_costs_what_it_cost_in_the_original(name: str, machine: Ceilings) -> None:
+def test_torchs_own_row_costs_what_it_cost_in_the_original(name: str, machine: Peaks) -> None:
     """Whatever it took when it was timed by itself: the same function runs as before."""
     line, device = _device(name, machine)
     calls = [_renamed(c, "kernelworks::gelu") if c.name == "aten::gelu" else c for c in line.calls]
     kinds = {("kernelworks::gelu", signature(c), ()) for c in calls if c.name == "kernelworks::gelu"}
     costs = dict.fromkeys(kinds, Cost(1.0, (1.0,)))
-    assert predict(line, calls, Alone(costs, kinds), device) == (pytest.approx(1.0), 0)
-    assert predict(line, calls, Alone(costs), device).share > 10
+    assert predict(line, calls, IsolatedCosts(costs, kinds), device) == (pytest.approx(1.0), 0)
+    assert predict(line, calls, IsolatedCosts(costs), device).share > 10
 
 
 def _renamed(call: Call, name: str) -> Call:
@@ -100,15 +100,15 @@ def test_a_row_of_torchs_that_the_original_has_no_call_for_is_timed() -> None:
     x = torch.randn(8, 64)
     with Capture({}) as capture:
         torch.ops.kernelworks.silu_mul(x, x, "torch")
-    alone = timed_alone(capture.captured)
+    alone = time_isolated(capture.captured)
     assert kw.silu_mul is not None and alone.torchs == set(alone.costs) != set()
 
 
-def test_calls_that_differ_in_a_string_alone_are_timed_apart(machine: Ceilings) -> None:
+def test_calls_that_differ_in_a_string_alone_are_timed_apart(machine: Peaks) -> None:
     """A causal attention is not one that sees every key; where none of its strings was timed, one of its shapes is."""
     line, device = _device("cpu", machine)
     shapes = (((32, 64), "float32"),)
-    alone = Alone(
+    alone = IsolatedCosts(
         {("kernelworks::gelu", shapes, (word,)): Cost(us * 1e-6) for word, us in (("none", 50), ("tanh", 10))}
     )
 
@@ -118,24 +118,24 @@ def test_calls_that_differ_in_a_string_alone_are_timed_apart(machine: Ceilings) 
         return predict(line, [call, line.calls[1]], alone, device).share
 
     assert share(("approximate", "none")) - share(("approximate", "tanh")) == pytest.approx(40 / 400)
-    assert share(("approximate", "other"), ("row", "avx2")) in (
+    assert share(("approximate", "other"), ("kernel", "avx2")) in (
         share(("approximate", "none")),
         share(("approximate", "tanh")),
     )
 
 
-def test_backward_calls_and_their_gaps_are_known_apart(machine: Ceilings) -> None:
+def test_backward_calls_and_their_gaps_are_known_apart(machine: Peaks) -> None:
     """A product of one shape takes longer backwards, and autograd has no Python between ops."""
     forward = [_call("aten::mm", 20 * i, 20 * i + 10) for i in range(1, 4)]
     backward = [_call("aten::mm", 75 + 41 * i, 75 + 41 * i + 40, backward=True) for i in range(3)]
     line, device = _on_cpu(*forward, *backward, end=240), Cpu(machine, FLOORS, 2)
     tail = 240 - (75 + 2 * 41 + 40)
-    assert predict(line, forward, Alone(), device).share == pytest.approx((70 + tail) / 240, rel=0.02)
+    assert predict(line, forward, IsolatedCosts(), device).share == pytest.approx((70 + tail) / 240, rel=0.02)
 
 
 @pytest.mark.parametrize("name", ["cpu", "tiny"])
 def test_a_call_that_nothing_was_timed_like_takes_its_bound_over_its_usual_share(
-    name: str, machine: Ceilings, monkeypatch: pytest.MonkeyPatch
+    name: str, machine: Peaks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours or torch's, and the host's part of it is that of calls of its op."""
     line, device = _device(name, machine)
@@ -148,7 +148,7 @@ def test_a_call_that_nothing_was_timed_like_takes_its_bound_over_its_usual_share
     )
     mine = [ran.host for ran in line.entries() if ran.call.name == first.name]
     for call in (unseen, _renamed(unseen, "kernelworks::gelu")):
-        found = predict(line, [*line.calls, call], Alone(), device)
+        found = predict(line, [*line.calls, call], IsolatedCosts(), device)
         assert found.share > 1 and found.unknown == (call.name != first.name)
     assert asked[0] == pytest.approx(sum(mine) / len(mine))
 
@@ -180,8 +180,10 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_fix_on_a_gpu_is_foretold_as_on_a_cpu(played: list[str]) -> None:
     model, x = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).eval(), torch.randn(32, 64)
     with torch.no_grad():
-        found = diagnose(model, x, fix=True, ceilings=gpu(), budget_s=0.3)
-    assert tuple(found.footer) == Gpu.parts and sum(found.footer.values()) == pytest.approx(found.wall_s)
+        found = diagnose(model, x, fix=True, peaks=gpu(), budget_s=0.3)
+    assert tuple(found.time_breakdown) == Gpu.parts and sum(found.time_breakdown.values()) == pytest.approx(
+        found.wall_s
+    )
     assert found.gpu is not None and found.fix is not None
     assert not found.fix.refused.startswith("it could not be carried out"), found.fix.refused
     assert any("peak device memory 1.07 GB before, 1.07 GB after" in note for note in found.fix.notes)
@@ -189,11 +191,11 @@ def test_a_fix_on_a_gpu_is_foretold_as_on_a_cpu(played: list[str]) -> None:
 
 
 def test_calls_that_the_budget_does_not_allow_are_left_out_the_least_frequent_first(played: list[str]) -> None:
-    from kernelworks.diagnose.forecast.isolated_on_gpu import Words, timed_alone
+    from kernelworks.diagnose.forecast.isolated_on_gpu import Words, time_isolated
 
     often = [_call("kernelworks::gelu", i, i + 1) for i in range(3)]
     once, backward = _call("kernelworks::softmax", 4, 5), _call("kernelworks::gelu_backward", 6, 7, backward=True)
-    found = timed_alone([backward, once, *often], Words(), 1 << 20)
+    found = time_isolated([backward, once, *often], Words(), 1 << 20)
     assert played == ["kernelworks::gelu", "kernelworks::softmax", "kernelworks::gelu_backward"]
     assert {name for name, *_ in found.costs} == set(played) and {name for name, *_ in found.torchs} == {played[0]}
-    assert not timed_alone([backward, once, *often], Words(), 1 << 20, budget_s=-1.0).costs
+    assert not time_isolated([backward, once, *often], Words(), 1 << 20, budget_s=-1.0).costs

@@ -12,8 +12,8 @@ from remedied import asked, scene_of
 from torch import Tensor, nn
 
 from kernelworks.diagnose.fix.attempt import Try
-from kernelworks.diagnose.fix.duels import CLOSE, close, duel
-from kernelworks.diagnose.optimization import EVERYWHERE, Change, Offer, Promise, Scene
+from kernelworks.diagnose.fix.duels import CLOSE, duel, is_close_rival
+from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Change, Promise, Scene
 from kernelworks.diagnose.optimizations import trial
 
 clock = [0.0]
@@ -45,12 +45,12 @@ def sleeping(model: nn.Module, name: str, takes: float, *, everywhere: bool = Fa
         return back
 
     class Remedy:
-        def apply(self, scene: Scene, offer: Offer) -> Change:
+        def apply(self, scene: Scene, candidate: Candidate) -> Change:
             return Change(put)
 
     remedy: Any = Remedy()
     site = EVERYWHERE if everywhere else scene_of(asked(model)).site(model)
-    return Try(remedy, Offer("r", site, name, group=group), Promise(1 - takes / 0.004))
+    return Try(remedy, Candidate("r", site, name, group=group), Promise(1 - takes / 0.004))
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
@@ -59,7 +59,7 @@ def test_the_quicker_of_two_is_told_by_turns(everywhere: bool) -> None:
     scene = scene_of(asked(model))
     one = sleeping(model, "one", 0.001, everywhere=everywhere)
     rival = sleeping(model, "rival", 0.002, everywhere=everywhere)
-    rival.change = rival.remedy.apply(scene, rival.offer)
+    rival.change = rival.optimization.apply(scene, rival.candidate)
     scene.taken.append(rival.change)
     saves = duel(scene, one, [rival], [])
     assert saves == pytest.approx(0.5) and one.change is not None
@@ -77,4 +77,4 @@ def test_the_quicker_of_two_is_told_by_turns(everywhere: bool) -> None:
 def test_only_what_is_about_as_good_in_the_same_place_is_raced(left: float, group: str, near: bool) -> None:
     model = Slow().eval()
     one = sleeping(model, "one", 0.004 * left, group=group)
-    assert close(one, sleeping(model, "rival", 0.002)) == near
+    assert is_close_rival(one, sleeping(model, "rival", 0.002)) == near

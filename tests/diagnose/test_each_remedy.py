@@ -16,23 +16,23 @@ from torch import Tensor, nn
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 
 from kernelworks.diagnose.fix.search import Search
-from kernelworks.diagnose.optimization import Change, Impossible, Promise, Scene, Together
+from kernelworks.diagnose.optimization import Change, CombinedChange, Impossible, Promise, Scene
 from kernelworks.diagnose.optimizations import (
     allocator,
     folded_norms,
     fused_optimizer,
+    host_waits,
     merged_projections,
     padded_sizes,
+    program_trial,
     static_cache,
     threads,
     torch_compile,
     unused_gradients,
-    waits,
-    whole,
 )
 from kernelworks.diagnose.sites.modules import Roots
 from kernelworks.measure.clock import page_faults
-from kernelworks.profile.budget import Budget, Over
+from kernelworks.profile.budget import Budget, BudgetExceeded
 from kernelworks.profile.program import Program
 
 FOLDABLE = [["conv", "norm"], ["deep.0", "deep.1"], ["wide.0", "wide.1"], ["head", "last"]]
@@ -41,17 +41,17 @@ FOLDABLE = [["conv", "norm"], ["deep.0", "deep.1"], ["wide.0", "wide.1"], ["head
 @pytest.mark.parametrize("how", [fused_optimizer.FUSED, fused_optimizer.OURS])
 def test_a_step_that_leads_elsewhere_is_none(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = scene_of(trained(net(), torch.optim.AdamW))
-    (offer,) = (o for o in fused_optimizer.REMEDY.offers(scene) if o.option("how") == how)
-    assert fused_optimizer.REMEDY.predict(scene, offer).saves is not None
-    put = fused_optimizer.PUT[how]
+    (offer,) = (o for o in fused_optimizer.OPTIMIZATION.candidates(scene) if o.option("how") == how)
+    assert fused_optimizer.OPTIMIZATION.predict(scene, offer).saves is not None
+    put = fused_optimizer.INSTALLERS[how]
 
     def wrong(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
         optimizer.param_groups[0]["weight_decay"] = 0.5
         return put(optimizer)
 
-    monkeypatch.setitem(fused_optimizer.PUT, how, wrong)
+    monkeypatch.setitem(fused_optimizer.INSTALLERS, how, wrong)
     with pytest.raises(Impossible, match="than rounding explains"):
-        fused_optimizer.REMEDY.predict(scene, offer)
+        fused_optimizer.OPTIMIZATION.predict(scene, offer)
 
 
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[None]:
@@ -77,10 +77,10 @@ def test_optimizers_that_are_made_anew_are_fused_as_they_step(monkeypatch: pytes
 
     scene = scene_of(Case(model, run))
     assert not scene.roots.optimizers and scene.training
-    (offer,) = fused_optimizer.REMEDY.offers(scene)
-    assert fused_optimizer.REMEDY.predict(scene, offer).saves is not None
+    (offer,) = fused_optimizer.OPTIMIZATION.candidates(scene)
+    assert fused_optimizer.OPTIMIZATION.predict(scene, offer).saves is not None
     fused = counting(monkeypatch)
-    with fused_optimizer.REMEDY.apply(scene, offer):
+    with fused_optimizer.OPTIMIZATION.apply(scene, offer):
         run()
         assert len(fused) == 2
         assert made[-1].param_groups[0]["fused"] is None  # it is while it steps
@@ -98,15 +98,17 @@ def test_a_cache_of_fixed_size_for_a_model_that_generates() -> None:
         return model.generate(prompt, max_new_tokens=6, min_new_tokens=6, do_sample=False)  # type: ignore[no-any-return]
 
     scene = scene_of(Case(model, run))
-    (offer,) = static_cache.REMEDY.offers(scene)
-    assert static_cache.REMEDY.predict(scene, offer).saves is not None
+    (offer,) = static_cache.OPTIMIZATION.candidates(scene)
+    assert static_cache.OPTIMIZATION.predict(scene, offer).saves is not None
     before, plain = looks(Case(model, run)), run()
-    with static_cache.REMEDY.apply(scene, offer):
+    with static_cache.OPTIMIZATION.apply(scene, offer):
         assert torch.equal(run(), plain)
-        assert offers(static_cache.REMEDY, scene) == []
+        assert offers(static_cache.OPTIMIZATION, scene) == []
     assert looks(Case(model, run)) == before
     with torch.no_grad():
-        assert offers(static_cache.REMEDY, scene_of(Case(model, lambda: model(prompt)))) == []  # generates nothing
+        assert (
+            offers(static_cache.OPTIMIZATION, scene_of(Case(model, lambda: model(prompt)))) == []
+        )  # generates nothing
 
     def by_hand() -> Tensor:
         past, token = DynamicCache(), prompt
@@ -117,13 +119,13 @@ def test_a_cache_of_fixed_size_for_a_model_that_generates() -> None:
     with torch.no_grad():
         scene = scene_of(Case(model, by_hand))
     before = looks(Case(model, by_hand))
-    (offer,) = static_cache.REMEDY.offers(scene)
+    (offer,) = static_cache.OPTIMIZATION.candidates(scene)
     with pytest.raises(Impossible, match="does not call generate"):
-        static_cache.REMEDY.predict(scene, offer)
+        static_cache.OPTIMIZATION.predict(scene, offer)
     assert looks(Case(model, by_hand)) == before
 
 
-@pytest.mark.parametrize(("takes", "runs"), [(3.0, 3), (1.2, 1 + 2 * whole.TURNS)])
+@pytest.mark.parametrize(("takes", "runs"), [(3.0, 3), (1.2, 1 + 2 * program_trial.TURNS)])
 def test_what_has_lost_in_its_first_turn_is_run_no_more(
     takes: float, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +144,7 @@ def test_what_has_lost_in_its_first_turn_is_run_no_more(
 
     monkeypatch.setattr("kernelworks.profile.program.time", SimpleNamespace(perf_counter=lambda: ended[-1]))
     scene = Scene(Roots((), (), False), Program("p", lambda: ended.append(ended[-1] + wall)), walls=(1.0,))
-    found = whole.in_turns(scene, Change(slower))
+    found = program_trial.in_turns(scene, Change(slower))
     assert len(ended) - 1 == runs and found.saves == pytest.approx(1 - takes)
 
 
@@ -153,11 +155,11 @@ def test_blocks_are_compiled_as_far_as_all_of_them_fit_the_budget() -> None:
         time.sleep(0.01)
         return x
 
-    plenty = torch_compile.asking([(block, compiled) for block in blocks], Budget(60.0, 0.0))
+    plenty = torch_compile.compile_within_budget([(block, compiled) for block in blocks], Budget(60.0, 0.0))
     assert [call(1.0) for _, call in plenty] == [call(1.0) for _, call in plenty] == 8 * [1.0]
-    short = torch_compile.asking([(block, compiled) for block in blocks], Budget(0.06, 0.0))
+    short = torch_compile.compile_within_budget([(block, compiled) for block in blocks], Budget(0.06, 0.0))
     assert [call(1.0) for _, call in short[:2]] == 2 * [1.0], "the first of all says little"
-    with pytest.raises(Over, match="compiling 8 blocks"):
+    with pytest.raises(BudgetExceeded, match="compiling 8 blocks"):
         short[2][1](1.0)
     assert short[0][1](1.0) == 1.0, "what is compiled is called"
 
@@ -170,19 +172,19 @@ def test_gradients_are_answers_where_the_program_asks_for_them() -> None:
     model = net()
     left_on, learns = scene_of(Case(model, lambda: model(X))), scene_of(trained(net()))
     assert [sample.training for sample in left_on.roots.samples] == [True] and left_on.training
-    assert [(sample.training, sample.recording) for sample in left_on.answered] == [(False, True)]
-    assert all(sample.training for sample in learns.answered) and learns.answered == learns.roots.samples
+    assert [(sample.training, sample.recording) for sample in left_on.answer_samples] == [(False, True)]
+    assert all(sample.training for sample in learns.answer_samples) and learns.answer_samples == learns.roots.samples
 
 
 def test_norms_are_folded_where_nothing_else_reads_what_is_normed() -> None:
-    (offer,) = folded_norms.REMEDY.offers(scene_of(asked(net())))
+    (offer,) = folded_norms.OPTIMIZATION.candidates(scene_of(asked(net())))
     assert [list(pair) for pair in offer.option("pairs")] == FOLDABLE
 
 
 def test_folded_norms_follow_whoever_changes_the_model() -> None:
     case = asked(net())
     scene = scene_of(case)
-    change = folded_norms.REMEDY.apply(scene, next(iter(folded_norms.REMEDY.offers(scene))))
+    change = folded_norms.OPTIMIZATION.apply(scene, next(iter(folded_norms.OPTIMIZATION.candidates(scene))))
     other = copy.deepcopy(case.model)
 
     def alike() -> bool:
@@ -222,13 +224,13 @@ def test_folded_norms_follow_whoever_changes_the_model() -> None:
 def test_projections_are_merged_where_they_have_one_input() -> None:
     case = asked(attending())
     scene = scene_of(case)
-    (offer,) = merged_projections.REMEDY.offers(scene)
+    (offer,) = merged_projections.OPTIMIZATION.candidates(scene)
     assert offer.option("groups") == [["query", "key", "value"], ["gate", "up"]]
     model: Any = case.model
     other = copy.deepcopy(model)
     planned = Scene(scene.roots)  # a plan knows no more
     for within in (scene, planned):
-        with merged_projections.REMEDY.apply(within, offer):
+        with merged_projections.OPTIMIZATION.apply(within, offer):
             assert model.key.weight.data_ptr() == model.query.weight.data_ptr() + model.query.weight.nbytes
             apart = torch.randn(2, 8)
             with torch.no_grad():
@@ -267,13 +269,13 @@ def malloc() -> Iterator[None]:
     prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
     try:
         with page_faults.Memory():
-            page_faults.give_back(0)
+            page_faults.release_memory(0)
             yield
     finally:
         prctl(PR_SET_THP_DISABLE, max(0, huge), 0, 0, 0)
 
 
-def _pages_of(arm: Together, run: Callable[[], int]) -> float:
+def _pages_of(arm: CombinedChange, run: Callable[[], int]) -> float:
     with arm:
         return float(run() + 1)
 
@@ -282,10 +284,10 @@ def _pages_of(arm: Together, run: Callable[[], int]) -> float:
 def test_malloc_keeps_what_is_freed_while_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """Told by page faults: how long a run takes is not for a test to say."""
     if page_faults.thresholds() is None:
-        assert offers(allocator.REMEDY, scene_of(asked(net()), faults=10**6)) == []
+        assert offers(allocator.OPTIMIZATION, scene_of(asked(net()), faults=10**6)) == []
         return
     big = torch.zeros(12 << 20)
-    page_faults.tell({page_faults.M_MMAP_THRESHOLD: 1 << 20, page_faults.M_TRIM_THRESHOLD: 2 << 20})
+    page_faults.set_thresholds({page_faults.M_MMAP_THRESHOLD: 1 << 20, page_faults.M_TRIM_THRESHOLD: 2 << 20})
 
     def run() -> int:
         before = page_faults.minor_faults()
@@ -294,50 +296,52 @@ def test_malloc_keeps_what_is_freed_while_it_is_told_to(monkeypatch: pytest.Monk
 
     pages = run()
     scene = scene_of(Case(nn.Identity(), run), faults=pages)
-    monkeypatch.setattr(whole, "_seconds", lambda scene, arm: _pages_of(arm, run))
-    (offer,) = allocator.REMEDY.offers(scene)
-    assert (allocator.REMEDY.predict(scene, offer).saves or 0) > 0.9
-    change = allocator.REMEDY.apply(scene, offer)
+    monkeypatch.setattr(program_trial, "_seconds", lambda scene, arm: _pages_of(arm, run))
+    (offer,) = allocator.OPTIMIZATION.candidates(scene)
+    assert (allocator.OPTIMIZATION.predict(scene, offer).saves or 0) > 0.9
+    change = allocator.OPTIMIZATION.apply(scene, offer)
     small = []
     for _ in range(2):
         with change:
             assert run() < 0.1 * pages  # the first run too
             small.append(torch.zeros(40))  # lies above what is freed, and keeps its place in the heap
-            assert offers(allocator.REMEDY, scene) == []
+            assert offers(allocator.OPTIMIZATION, scene) == []
         assert run() > 0.9 * pages and run() > 0.9 * pages
 
 
 @pytest.mark.usefixtures("malloc")
 def test_malloc_needs_no_module_to_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """What changes no number is proved without one."""
-    if not page_faults.tell({page_faults.M_MMAP_THRESHOLD: 1 << 20, page_faults.M_TRIM_THRESHOLD: 2 << 20}):
+    if not page_faults.set_thresholds({page_faults.M_MMAP_THRESHOLD: 1 << 20, page_faults.M_TRIM_THRESHOLD: 2 << 20}):
         return
     big = torch.zeros(2 << 20)
     side: Any = scene_of(Case(nn.Identity(), lambda: torch.relu(big)), faults=10**4).forecaster
     side.most_rounds, side.whole = 3, lambda program: program
     monkeypatch.setattr(
-        Program, "seconds", lambda program: 0.05 if page_faults.thresholds() == page_faults.RAISED else 0.1
+        Program, "seconds", lambda program: 0.05 if page_faults.thresholds() == page_faults.RAISED_THRESHOLDS else 0.1
     )
-    monkeypatch.setattr(allocator.REMEDY, "predict", lambda scene, offer: Promise(0.5), raising=False)
+    monkeypatch.setattr(allocator.OPTIMIZATION, "predict", lambda scene, offer: Promise(0.5), raising=False)
     found = Search(
         Program("p", lambda: torch.relu(big)), (0.1, 0.101, 0.099), side, budget_s=2.0, say=lambda line: None,
-        remedies=(allocator.REMEDY,),
+        optimizations=(allocator.OPTIMIZATION,),
     ).fix()  # fmt: skip
-    assert found.remedies[0].taken and found.against == "itself, as no number is changed"
+    assert found.optimizations[0].taken and found.against == "itself, as no number is changed"
     assert found.after_s == 0.05
 
 
 def test_malloc_is_left_alone_where_a_program_takes_few_fresh_pages() -> None:
-    assert offers(allocator.REMEDY, scene_of(asked(net()), faults=3)) == []
+    assert offers(allocator.OPTIMIZATION, scene_of(asked(net()), faults=3)) == []
 
 
 def test_what_malloc_was_told_is_told_again_after_a_race() -> None:
     with page_faults.Memory():
-        if not page_faults.tell({page_faults.M_MMAP_THRESHOLD: 3 << 20, page_faults.M_TRIM_THRESHOLD: 6 << 20}):
+        if not page_faults.set_thresholds(
+            {page_faults.M_MMAP_THRESHOLD: 3 << 20, page_faults.M_TRIM_THRESHOLD: 6 << 20}
+        ):
             return
         told = page_faults.thresholds()
-        with page_faults.kept_out():
-            assert page_faults.thresholds() == page_faults.RAISED
+        with page_faults.without_page_faults():
+            assert page_faults.thresholds() == page_faults.RAISED_THRESHOLDS
         assert page_faults.thresholds() == told
 
 
@@ -348,15 +352,15 @@ def test_fewer_threads_are_offered_to_small_ops_and_put_back() -> None:
         case = asked(nn.Linear(4, 4).eval())
         case = Case(case.model, lambda: case.model(torch.zeros(4)))
         scene = scene_of(case)
-        found = offers(threads.REMEDY, scene)
+        found = offers(threads.OPTIMIZATION, scene)
         assert [offer.option("number") for offer in found] == [1, 2]
-        with threads.REMEDY.apply(scene, found[0]):
+        with threads.OPTIMIZATION.apply(scene, found[0]):
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 4
         scene.forecaster.timeline.entries = lambda: [SimpleNamespace(seconds=1e-2)]  # type: ignore[union-attr, misc, assignment]
-        assert offers(threads.REMEDY, scene) == []
+        assert offers(threads.OPTIMIZATION, scene) == []
         torch.set_num_threads(1)
-        assert offers(threads.REMEDY, scene) == []
+        assert offers(threads.OPTIMIZATION, scene) == []
     finally:
         torch.set_num_threads(before)
 
@@ -372,13 +376,13 @@ def test_fewer_threads_are_offered_to_small_ops_and_put_back() -> None:
     ],
 )  # fmt: skip
 def test_gradients_that_nobody_asks_for_are_told(case: Case, *, said: bool) -> None:
-    found = offers(unused_gradients.REMEDY, scene_of(case))
+    found = offers(unused_gradients.OPTIMIZATION, scene_of(case))
     assert bool(found) == said and all(offer.advice and offer.code for offer in found)
 
 
 def played(*, waits: int, model: nn.Module) -> Scene:
     """A run in which the host waits so often at one line, and once at another."""
-    lines = ["train.py:12"] * waits + ["train.py:40"]
+    lines = ["train.py:12"] * host_waits + ["train.py:40"]
     calls = [SimpleNamespace(name="aten::item", place=SimpleNamespace(source=line, path="Net.head")) for line in lines]
     entries = [SimpleNamespace(waits=True, call=call) for call in calls]
     side: Any = SimpleNamespace(timeline=SimpleNamespace(calls=calls, entries=lambda: entries))
@@ -386,10 +390,10 @@ def played(*, waits: int, model: nn.Module) -> Scene:
 
 
 def test_lines_that_wait_again_and_again_are_told() -> None:
-    (offer,) = waits.REMEDY.offers(played(waits=5, model=net()))
+    (offer,) = host_waits.OPTIMIZATION.candidates(played(waits=5, model=net()))
     assert offer.advice.startswith("train.py:12: the host waits for the GPU 5 times a run (item)")
-    assert offers(waits.REMEDY, played(waits=3, model=net())) == []
-    assert offers(waits.REMEDY, scene_of(asked(net()))) == []  # on a CPU nothing is waited for
+    assert offers(host_waits.OPTIMIZATION, played(waits=3, model=net())) == []
+    assert offers(host_waits.OPTIMIZATION, scene_of(asked(net()))) == []  # on a CPU nothing is waited for
 
 
 @pytest.mark.parametrize(
@@ -402,5 +406,5 @@ def test_lines_that_wait_again_and_again_are_told() -> None:
 def test_sizes_that_no_tile_fits_are_told(size: int, dtype: torch.dtype, *, said: bool) -> None:
     model = nn.Module()
     model.head = nn.Linear(2, size, dtype=dtype)
-    found = offers(padded_sizes.REMEDY, played(waits=0, model=model))
+    found = offers(padded_sizes.OPTIMIZATION, played(waits=0, model=model))
     assert [offer.says for offer in found] == (["50257 padded to 50304"] if said else [])

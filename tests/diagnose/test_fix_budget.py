@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import kernelworks as kw
-from kernelworks.diagnose.sites.modules import find
+from kernelworks.diagnose.sites.modules import find_roots
 from kernelworks.diagnose.verify.agreement import compare
-from kernelworks.profile.budget import Budget, Over
-from kernelworks.records import Ceilings
+from kernelworks.profile.budget import Budget, BudgetExceeded
+from kernelworks.records import Peaks
 
 X = torch.randn(2, 16)
 MANY = 4000
@@ -61,16 +61,16 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_fix_ends_and_says_why(name: str, ceilings: Ceilings) -> None:
+def test_a_fix_ends_and_says_why(name: str, ceilings: Peaks) -> None:
     program = PROGRAMS[name]()
     begun = time.process_time()  # of this process: others may have the cores meanwhile
     program()
     run = time.process_time() - begun
-    found = kw.diagnose(program, fix=True, budget_s=0.2, fix_s=0.2, ceilings=ceilings, rough=True)
+    found = kw.diagnose(program, fix=True, budget_s=0.2, fix_s=0.2, peaks=ceilings, rough=True)
     took = time.process_time() - begun
     assert found.fix is not None
-    tried = any(one.gain_s is not None for one in found.fix.remedies)  # what costs a run or two may fit
-    said = " ".join(one.why for one in found.fix.remedies) if tried else found.fix.refused
+    tried = any(one.gain_s is not None for one in found.fix.optimizations)  # what costs a run or two may fit
+    said = " ".join(one.why for one in found.fix.optimizations) if tried else found.fix.refused
     assert "budget" in said, found.fix
     assert tried or "budget" in found.sentence
     assert took < 60 * run + 10, f"{took:.1f} s, a run takes {run:.2f} s"
@@ -82,7 +82,7 @@ def test_modules_of_a_run_are_found_in_time_that_grows_with_their_number() -> No
         modules, took = [nn.Identity() for _ in range(number)], list[float]()
         for _ in range(3):
             begun = time.process_time()
-            found = find(lambda modules=modules: [module(X) for module in modules])  # type: ignore[misc]
+            found = find_roots(lambda modules=modules: [module(X) for module in modules])  # type: ignore[misc]
             took.append(time.process_time() - begun)
         seconds.append(min(took))
         assert len(found.modules) == number and len(found.samples) == 32 and found.alike == number - 32
@@ -98,22 +98,22 @@ def test_where_the_budget_ends_while_the_program_runs_it_runs_on_alone() -> None
             time.sleep(0.001)
             ran.append(number)
 
-    with pytest.raises(Over, match=r"finding the modules.*budget of"):
-        find(program, Budget(0.001, 0.01))
+    with pytest.raises(BudgetExceeded, match=r"finding the modules.*budget of"):
+        find_roots(program, Budget(0.001, 0.01))
     assert ran == list(range(50)) and nn.Module.__call__.__qualname__.startswith("Module.")
 
 
 def test_a_programs_own_runs_do_not_count() -> None:
     budget = Budget(0.05, 0.02)
-    run = budget.counted(lambda: time.sleep(0.02))
+    run = budget.count_runs(lambda: time.sleep(0.02))
     for _ in range(10):
         run()
-    assert 0 < budget.left <= 0.05
-    with budget.apart():
+    assert 0 < budget.seconds_left <= 0.05
+    with budget.exclude():
         time.sleep(0.1)
-    assert budget.left > 0
+    assert budget.seconds_left > 0
     budget.ask("nothing")
-    with pytest.raises(Over, match=r"looking takes about 3 s .* budget of 10 s would do"):
+    with pytest.raises(BudgetExceeded, match=r"looking takes about 3 s .* budget of 10 s would do"):
         budget.ask("looking", 3.0)
 
 
@@ -128,7 +128,7 @@ class Scaled(nn.Module):
 
 def test_of_modules_that_are_alike_the_budget_has_some_compared() -> None:
     modules = [Scaled() for _ in range(8)]
-    samples = find(lambda: [module(X) for module in modules]).samples
+    samples = find_roots(lambda: [module(X) for module in modules]).samples
     assert len(samples) == 8
     found = compare(samples, 0.0)
     assert found.agrees and "7 modules were not compared" in found.note

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from kernelworks.diagnose.fix import search
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.search import Search
-from kernelworks.diagnose.optimization import EVERYWHERE, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Change, Impossible, Promise, Scene
 from kernelworks.diagnose.sentence import sentence
 from kernelworks.measure.clock import noise as quiet
-from kernelworks.profile.budget import Over
+from kernelworks.profile.budget import BudgetExceeded
 from kernelworks.profile.program import Program
 from kernelworks.records import Fix
 
@@ -33,7 +33,7 @@ class Foretold:
 
     most_rounds: int = 3
 
-    def whole(self, program: Program) -> Program:
+    def with_sync(self, program: Program) -> Program:
         return program
 
 
@@ -57,13 +57,13 @@ class Stand:
         if at in self.fails:
             raise self.fails[at]
 
-    def offers(self, scene: Scene) -> Iterator[Offer]:
-        self._may_fail("offers")
-        yield Offer(self.name, EVERYWHERE, self.name, code=f"{self.name}()", **self.offer)
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
+        self._may_fail("candidates")
+        yield Candidate(self.name, EVERYWHERE, self.name, code=f"{self.name}()", **self.offer)
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
         self._may_fail("predict")
-        if offer.says == self.less:
+        if candidate.says == self.less:
             return Promise(0.2)
         assert scene.budget is not None
         scene.budget.ask("compiling", self.asks)
@@ -72,11 +72,11 @@ class Stand:
             scene.budget.ask("compiling")
         with scene.in_place():
             says = next((says for name, says in self.upon.items() if name in inside), self.says)
-        return Promise(says, less=(lambda: [Offer(self.name, EVERYWHERE, self.less)]) if self.less else None)
+        return Promise(says, less=(lambda: [Candidate(self.name, EVERYWHERE, self.less)]) if self.less else None)
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
         self._may_fail("apply")
-        name = offer.says
+        name = candidate.says
 
         def put() -> Callable[[], None]:
             self._may_fail("put")
@@ -129,13 +129,13 @@ def fixed(model: nn.Module, monkeypatch: pytest.MonkeyPatch, *stands: Stand, **m
     side: Any = Foretold()
     more = {"budget_s": 2.0, **more}
     walls = more.pop("walls", (WALL, 1.01 * WALL, 0.99 * WALL))
-    found = Search(Program("p", program), walls, side, say=lambda line: None, remedies=stands, **more).fix()
+    found = Search(Program("p", program), walls, side, say=lambda line: None, optimizations=stands, **more).fix()
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     return found
 
 
 def in_place(found: Fix) -> list[str]:
-    return [one.remedy for one in found.remedies if one.taken]
+    return [one.optimization for one in found.optimizations if one.taken]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_what_is_predicted_to_bring_nothing_is_not_applied(
     found = fixed(model, monkeypatch, Stand("it", share, really=0.5))  # it would be had by chance
     assert found.rounds == 0 and found.before_s == found.after_s and found.gain_s == 0.0
     assert found.notes[0].startswith("nothing to be had here") and not found.refused
-    assert says in found.remedies[0].why and found.remedies[0].gain_s is None
+    assert says in found.optimizations[0].why and found.optimizations[0].gain_s is None
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_what_is_predicted_to_bring_nothing_is_not_applied(
 )  # fmt: skip
 def test_what_is_measured_decides(really: float, why: str, model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     found = fixed(model, monkeypatch, Stand("it", 0.5, really=really))
-    (one,) = found.remedies
+    (one,) = found.optimizations
     assert one.taken == (really == 0.4) and why in one.why
     assert one.predicted_gain_s == pytest.approx(0.5 * WALL) and one.gain_s == pytest.approx(really * WALL)
     assert found.gain_s == pytest.approx(one.gain_s if one.taken else 0.0) and found.agrees and not found.refused
@@ -180,11 +180,11 @@ def test_how_many_cores_are_used_is_not_judged_while_others_use_them(
 ) -> None:
     """One of two threads is quicker for as long as others hold a core, whatever the program."""
     noise = quiet.Noise(0.5 if loud else 0.0)
-    turns = quiet.Sifted((((WALL, 0.6 * WALL),) * 4,), (noise,), 0, loud)
+    turns = quiet.SampledWindows((((WALL, 0.6 * WALL),) * 4,), (noise,), 0, loud)
     monkeypatch.setattr(search, "alternate", lambda *args, **more: turns)
     found = fixed(model, monkeypatch, Stand("it", 0.5, offer={"cores": cores}))
-    assert found.remedies[0].taken == (not loud or not cores)
-    assert ("ambiguous" in found.remedies[0].why) == loud
+    assert found.optimizations[0].taken == (not loud or not cores)
+    assert ("ambiguous" in found.optimizations[0].why) == loud
 
 
 @pytest.mark.parametrize(("last", "kept"), [(0.8, ["first", "second"]), (1.0, []), (1.3, [])])
@@ -196,12 +196,12 @@ def test_what_gains_nothing_in_the_end_is_not_kept(
     monkeypatch.setattr(
         search,
         "alternate",
-        lambda *args, **more: quiet.Sifted((((WALL, WALL * next(left)),) * 4,), (quiet.QUIET,), 0, False),
+        lambda *args, **more: quiet.SampledWindows((((WALL, WALL * next(left)),) * 4,), (quiet.QUIET,), 0, False),
     )
     found = fixed(model, monkeypatch, Stand("first", 0.1), Stand("second", 0.1))
     assert in_place(found) == kept and bool(found.plan) == bool(kept)
     assert found.gain_s == pytest.approx(0.2 * WALL if kept else 0.0)
-    assert kept or all("in the end" in one.why for one in found.remedies)
+    assert kept or all("in the end" in one.why for one in found.optimizations)
 
 
 def _halves_the_weight(model: nn.Module) -> Callable[[], None]:
@@ -218,7 +218,7 @@ def _halves_the_weight(model: nn.Module) -> Callable[[], None]:
 def test_a_remedy_that_is_wrong_is_out_whatever_it_gains(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     found = fixed(model, monkeypatch, Stand("wrong", 0.9, does=_halves_the_weight), Stand("right", 0.1))
     assert in_place(found) == ["right"] and found.after_s == pytest.approx(0.9 * WALL)
-    wrong = found.remedies[0]
+    wrong = found.optimizations[0]
     assert "its outputs are worse" in wrong.why and wrong.error_after > 0.1 and wrong.gain_s is None
 
 
@@ -226,7 +226,7 @@ def test_the_largest_first_and_each_on_top_of_the_others(model: nn.Module, monke
     found = fixed(model, monkeypatch, Stand("a tenth", 0.1), Stand("half", 0.5), Stand("hoped for", 0.2, really=0.0))
     assert in_place(found) == ["a tenth", "half"]
     assert found.after_s == pytest.approx(0.5 * 0.9 * WALL) and found.predicted_gain_s == pytest.approx(0.55 * WALL)
-    assert [one.gain_s for one in found.remedies] == pytest.approx([0.05 * WALL, 0.5 * WALL, 0.0])
+    assert [one.gain_s for one in found.optimizations] == pytest.approx([0.05 * WALL, 0.5 * WALL, 0.0])
     assert found.code == "half()\na tenth()"
 
 
@@ -236,7 +236,7 @@ def test_each_is_predicted_of_the_program_as_it_is_by_then(model: nn.Module, mon
     found = fixed(model, monkeypatch, *stands)
     assert in_place(found) == ["keeps", "fuses"]
     assert [found.predicted_gain_s, found.gain_s] == pytest.approx([(1 - 0.4 * 0.8) * WALL] * 2)
-    assert "within the noise" in found.remedies[2].why and found.remedies[2].gain_s is None
+    assert "within the noise" in found.optimizations[2].why and found.optimizations[2].gain_s is None
 
 
 @pytest.mark.parametrize(("again", "kept"), [(True, ["compiled", "layout"]), (False, ["compiled"])])
@@ -254,7 +254,7 @@ def test_what_brings_nothing_by_itself_is_asked_again_on_top_of_what_is_kept(
 def test_of_one_group_one_is_in_place(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     modes = [Stand(name, share, offer={"group": "mode"}) for name, share in (("first", 0.2), ("second", 0.4))]
     found = fixed(model, monkeypatch, *modes)
-    assert in_place(found) == ["second"] and "in its place" in found.remedies[0].why
+    assert in_place(found) == ["second"] and "in its place" in found.optimizations[0].why
 
 
 @pytest.mark.parametrize(
@@ -278,36 +278,42 @@ def test_two_that_are_predicted_to_be_about_as_good_are_raced_in_turns(
     raced: list[list[str]] = []
 
     def duel(scene: Scene, one: Try, rivals: Sequence[Try], beside: Sequence[Try]) -> float:
-        raced.append([one.offer.says, *(rival.offer.says for rival in rivals), *(other.offer.says for other in beside)])
-        ours, theirs = (really[names.index(each.offer.says)] for each in (one, *rivals))
+        raced.append(
+            [
+                one.candidate.says,
+                *(rival.candidate.says for rival in rivals),
+                *(other.candidate.says for other in beside),
+            ]
+        )
+        ours, theirs = (really[names.index(each.candidate.says)] for each in (one, *rivals))
         return 1 - (1 - ours) / (1 - theirs)
 
     monkeypatch.setattr(search, "duel", duel)
     found = fixed(model, monkeypatch, *modes)
     assert in_place(found) == [kept] and bool(raced) == (said[1] > 0.3)
-    assert all(one.why for one in found.remedies)
-    out = next(one for one in found.remedies if not one.taken)
+    assert all(one.why for one in found.optimizations)
+    out = next(one for one in found.optimizations if not one.taken)
     if raced and not out.gain_s:
         assert "both were raced in turns" in out.why and out.how.startswith("raced in turns with")
-    taken = next(one for one in found.remedies if one.taken)
+    taken = next(one for one in found.optimizations if one.taken)
     assert found.predicted_gain_s is not None and taken.predicted_gain_s is not None
 
 
 @pytest.mark.parametrize("at", ["offers", "predict", "apply", "put"])
-@pytest.mark.parametrize("error", [Impossible("not here"), Over("a budget of 9 s would do"), KeyError("own")])
+@pytest.mark.parametrize("error", [Impossible("not here"), BudgetExceeded("a budget of 9 s would do"), KeyError("own")])
 def test_whatever_goes_wrong_with_one_is_said_and_the_others_go_on(
     at: str, error: Exception, model: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if at == "offers" and not isinstance(error, Impossible):
+    if at == "candidates" and not isinstance(error, Impossible):
         return
     found = fixed(model, monkeypatch, Stand("fails", 0.5, fails={at: error}), Stand("works", 0.2))
     assert in_place(found) == ["works"] and not found.refused
-    (why,) = (one.why for one in found.remedies if one.remedy == "fails")
+    (why,) = (one.why for one in found.optimizations if one.optimization == "fails")
     assert str(error).strip("'") in why
 
 
 def test_where_nothing_fits_the_budget_the_fix_is_refused(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = fixed(model, monkeypatch, Stand("slow", 0.5, fails={"predict": Over("a budget of 9 s would do")}))
+    found = fixed(model, monkeypatch, Stand("slow", 0.5, fails={"predict": BudgetExceeded("a budget of 9 s would do")}))
     assert "it was not carried out: a budget of 9 s would do" in found.refused
 
 
@@ -316,7 +322,7 @@ def test_a_prediction_that_takes_long_leaves_what_is_promising_its_try(
 ) -> None:
     found = fixed(model, monkeypatch, Stand("quick", 0.5), Stand("slow", 0.9, compiles=60.0))
     assert in_place(found) == ["quick"] and not found.refused
-    assert "was over before the end of compiling" in found.remedies[1].why
+    assert "was over before the end of compiling" in found.optimizations[1].why
     asked = fixed(model, monkeypatch, Stand("quick", 0.5), Stand("slow", 0.9, asks=25.0), budget_s=40.0)
     assert in_place(asked) == ["quick", "slow"]  # again, with more of the budget, when the first had had its try
 
@@ -328,7 +334,7 @@ def test_what_promises_much_is_tried_before_more_is_predicted(
     """Compilers would keep it waiting for minutes."""
     predicted, predict = list[tuple[str, int]](), Stand.predict
 
-    def seen(self: Stand, scene: Scene, offer: Offer) -> Promise:
+    def seen(self: Stand, scene: Scene, offer: Candidate) -> Promise:
         predicted.append((self.name, len(scene.taken)))
         return predict(self, scene, offer)
 
@@ -345,8 +351,10 @@ def test_how_many_cores_are_used_is_not_asked_while_others_use_them(
     monkeypatch.setattr(Foretold, "timeline", SimpleNamespace(loud=True, surveyed=1, calls=[]), raising=False)
     found = fixed(model, monkeypatch, Stand("it", 0.5, offer={"cores": True}), Stand("other", 0.2))
     assert in_place(found) == ["other"]
-    assert found.remedies[0].why.startswith("ambiguous: others use the machine") and not found.remedies[0].cost_s
-    assert found.remedies[0].predicted_gain_s is None
+    assert (
+        found.optimizations[0].why.startswith("ambiguous: others use the machine") and not found.optimizations[0].cost_s
+    )
+    assert found.optimizations[0].predicted_gain_s is None
 
 
 def test_what_changes_numbers_must_be_allowed_and_advice_is_only_said(
@@ -356,7 +364,9 @@ def test_what_changes_numbers_must_be_allowed_and_advice_is_only_said(
         Stand("narrow", 0.5, offer={"changes": "tf32"}), Stand("told", 0.9, offer={"advice": "pad it"}),
     )  # fmt: skip
     plain = fixed(model, monkeypatch, *stands)
-    assert not in_place(plain) and "allow tf32" in plain.remedies[0].why and plain.remedies[1].advice == "pad it"
+    assert (
+        not in_place(plain) and "allow tf32" in plain.optimizations[0].why and plain.optimizations[1].advice == "pad it"
+    )
     assert in_place(fixed(model, monkeypatch, *stands, allow=("tf32",))) == ["narrow"]
 
 
@@ -365,11 +375,11 @@ def test_where_all_of_it_gains_nothing_some_of_it_is_tried(
     says: float, really: float, model: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = fixed(model, monkeypatch, Stand("all", says, really=really, less="some"))
-    assert [one.says for one in found.remedies if one.taken] == (["all"] if really == 0.3 else ["some"])
+    assert [one.says for one in found.optimizations if one.taken] == (["all"] if really == 0.3 else ["some"])
     touching = {"touches": frozenset({"ops"})}
     rival = Stand("other", 0.5, offer=touching)
     both = fixed(model, monkeypatch, Stand("all", 0.1, really=-0.1, less="some", offer=touching), rival)
-    assert [one.says for one in both.remedies if one.taken] == ["other", "some"]  # on top of what took its place
+    assert [one.says for one in both.optimizations if one.taken] == ["other", "some"]  # on top of what took its place
 
 
 def _rounds_the_weight(model: nn.Module, by: float = 1e-3) -> Callable[[], None]:
@@ -394,7 +404,7 @@ def test_what_comes_on_top_of_an_allowed_change_is_held_against_that(
     )  # fmt: skip
     found = fixed(model, monkeypatch, *stands, allow=("bf16",))
     assert in_place(found) == ["narrow", "as exact"]
-    assert "its outputs are worse" in found.remedies[2].why
+    assert "its outputs are worse" in found.optimizations[2].why
     assert in_place(fixed(model, monkeypatch, *stands)) == ["as exact"]
 
 
@@ -411,16 +421,16 @@ def test_a_gain_is_held_against_what_its_turns_differ_by(
 ) -> None:
     asked: list[int] = []
 
-    def turns(*args: Any, most: int) -> quiet.Sifted[tuple[float, float]]:
+    def turns(*args: Any, most: int) -> quiet.SampledWindows[tuple[float, float]]:
         asked.append(most)
         before = [1.0, 1.5, 1.2, 1.4, 1.1]  # the runs of a noisy hour
-        return quiet.Sifted(
+        return quiet.SampledWindows(
             (tuple((b, b - gain) for b, gain in zip(before, gains, strict=True)),), (quiet.QUIET,), 0, False
         )
 
     monkeypatch.setattr(search, "alternate", turns)
     found = fixed(model, monkeypatch, Stand("it", 0.5))
-    assert found.remedies[0].taken == taken
+    assert found.optimizations[0].taken == taken
     assert len(asked) == (1 if taken or gains[0] == 0.01 else 2)  # where it is open, more turns are taken
 
 

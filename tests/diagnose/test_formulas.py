@@ -173,7 +173,7 @@ def test_a_causal_attention_of_ours_does_half_of_the_work_backwards_too() -> Non
     q = torch.randn(1, 2, 64, 16, requires_grad=True)
     flop = {}
     for causal in ("top_left", None):
-        run = lambda causal=causal: kw.attention(q, q, q, causal=causal, row="reference").sum().backward()  # noqa: E731
+        run = lambda causal=causal: kw.attention(q, q, q, causal=causal, kernel="reference").sum().backward()  # noqa: E731
         calls = record(run, survey=Survey()).calls
         flop[causal] = [work(c).flop for c in calls if c.name.startswith("kernelworks::attention")]
     assert len(flop[None]) == 2

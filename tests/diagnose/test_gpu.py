@@ -19,13 +19,13 @@ from recorded import Recorded, load, save
 from kernelworks.diagnose import counters
 from kernelworks.diagnose.account.on_gpu import HOST as HOST_WORK
 from kernelworks.diagnose.account.on_gpu import PARTS, SYNCHRONISATION, Gpu
-from kernelworks.diagnose.forecast.isolated import Alone
+from kernelworks.diagnose.forecast.isolated_costs import IsolatedCosts
 from kernelworks.diagnose.forecast.predict import predict
-from kernelworks.diagnose.record import told
+from kernelworks.diagnose.record import make_diagnosis
 from kernelworks.measure.clock import nsight
 from kernelworks.profile import replay
 from kernelworks.profile.cost.shapes import signature
-from kernelworks.profile.on_gpu import GpuTimeline, settle
+from kernelworks.profile.on_gpu import GpuTimeline, fit_timeline
 from kernelworks.profile.overhead import Floors
 from kernelworks.profile.replay import Span, short
 from kernelworks.profile.timeline import Cost
@@ -41,22 +41,22 @@ FLOORS = Floors(event=0.5e-6, gap=0.5e-6, span=0.4e-6, fault=0.0, free=0.0)
 def timeline(name: str) -> GpuTimeline:
     runs, facts = load(TRACES / f"{name}.json.gz")
     survey = runs["survey"]
-    return settle(facts["wall"], runs["timed"].trace(), survey.trace(), FLOORS, persistent=survey.persistent)
+    return fit_timeline(facts["wall"], runs["timed"].trace(), survey.trace(), FLOORS, persistent=survey.persistent)
 
 
 @functools.cache
 def diagnosis(name: str) -> Diagnosis:
-    return told(name, timeline(name), Gpu(gpu(), FLOORS))
+    return make_diagnosis(name, timeline(name), Gpu(gpu(), FLOORS))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_parts_add_to_the_wall_clock(name: str) -> None:
     found = diagnosis(name)
-    assert tuple(found.footer) == PARTS
-    assert math.isclose(sum(found.footer.values()), found.wall_s, rel_tol=1e-9)
-    assert math.isclose(sum(r.seconds for r in found.regions), found.wall_s, rel_tol=1e-3)
-    assert abs(found.footer["unexplained"]) < 0.1 * found.wall_s
-    for region in found.regions:
+    assert tuple(found.time_breakdown) == PARTS
+    assert math.isclose(sum(found.time_breakdown.values()), found.wall_s, rel_tol=1e-9)
+    assert math.isclose(sum(r.seconds for r in found.hotspots), found.wall_s, rel_tol=1e-3)
+    assert abs(found.time_breakdown["unexplained"]) < 0.1 * found.wall_s
+    for region in found.hotspots:
         assert math.isclose(sum(region.parts.values()), region.seconds, rel_tol=1e-6, abs_tol=1e-9)
         assert 0 <= region.low_s <= region.high_s <= region.seconds * (1 + 1e-9)
         assert region.achieved is None or 0 <= region.achieved <= 1
@@ -88,12 +88,12 @@ def test_everything_the_device_did_is_linked_to_the_op_that_asked_for_it(name: s
 
 def test_kernels_of_a_training_step_have_module_shapes_and_work() -> None:
     found = diagnosis("training")
-    linear = [r for r in found.regions if r.op == "linear" and r.module.endswith("mlp.gate_proj")]
+    linear = [r for r in found.hotspots if r.op == "linear" and r.module.endswith("mlp.gate_proj")]
     assert len(linear) == 1 and linear[0].calls == 2
     assert linear[0].flop == 2 * 2 * 256 * 256 * 704  # two layers, 2 x 128 tokens, 256 to 704
     assert linear[0].shapes == "bf16 2x128x256, bf16 704x256"
     assert any(name.startswith("nvjet") for name in linear[0].kernels)
-    backward = [r for r in found.regions if r.op == "mm (backward)" and "mlp.gate_proj" in r.module]
+    backward = [r for r in found.hotspots if r.op == "mm (backward)" and "mlp.gate_proj" in r.module]
     assert backward and sum(r.flop for r in backward) == 2 * linear[0].flop
     assert any(k.op.startswith("_scaled_dot_product_cudnn_attention") and k.flop for k in found.gpu.kernels)
     problems = " ".join(found.findings)
@@ -104,19 +104,19 @@ def test_a_program_of_launches_is_told_from_one_of_kernels() -> None:
     tiny, large = diagnosis("tiny"), diagnosis("large")
     assert tiny.gpu.critical_host_s > 0.95 * tiny.wall_s and tiny.gpu.without_host_s < 0.3 * tiny.wall_s
     assert large.gpu.critical_device_s > 0.9 * large.wall_s
-    assert "CUDA graph" in next(r for r in tiny.regions if r.op == "launch latency").action
-    kernel = next(r for r in tiny.regions if r.op == "mul")
+    assert "CUDA graph" in next(r for r in tiny.hotspots if r.op == "launch latency").action
+    kernel = next(r for r in tiny.hotspots if r.op == "mul")
     assert kernel.high_s < 0.3 * kernel.seconds  # quicker kernels give nothing back where the host is awaited
-    product = next(r for r in large.regions if r.op == "matmul")
-    assert product.regime == "compute" and product.achieved > 0.8
+    product = next(r for r in large.hotspots if r.op == "matmul")
+    assert product.bottleneck == "compute" and product.achieved > 0.8
 
 
 def test_gaps_by_cause() -> None:
     fresh = diagnosis("fresh")
-    assert fresh.footer["allocation (cudaMalloc)"] > 0.2 * fresh.wall_s
+    assert fresh.time_breakdown["allocation (cudaMalloc)"] > 0.2 * fresh.wall_s
     assert any("device memory asked of the driver" in line for line in fresh.findings)
     decode = diagnosis("decode")
-    assert decode.footer[SYNCHRONISATION] > 0 and decode.footer[HOST_WORK] > 0.3 * decode.wall_s
+    assert decode.time_breakdown[SYNCHRONISATION] > 0 and decode.time_breakdown[HOST_WORK] > 0.3 * decode.wall_s
     waits = [step for step in timeline("decode").program if step.waits]
     assert len(waits) >= 6  # a number read at each of five tokens, and the end
 
@@ -129,15 +129,15 @@ def test_bytes_that_the_cache_served_are_said_so_and_never_over_the_ceiling() ->
     crawling = dataclasses.replace(
         slow, bandwidth=tuple(dataclasses.replace(b, gbs=b.gbs / 8) if b.cache == "cold" else b for b in slow.bandwidth)
     )
-    found = told("large", timeline("large"), Gpu(crawling, FLOORS))
-    added = next(r for r in found.regions if r.op == "add")
-    assert added.regime == "memory L2" and added.achieved <= 1.0
+    found = make_diagnosis("large", timeline("large"), Gpu(crawling, FLOORS))
+    added = next(r for r in found.hotspots if r.op == "add")
+    assert added.bottleneck == "memory L2" and added.achieved <= 1.0
 
 
 def test_prediction_of_a_program_that_is_not_changed() -> None:
     for name in NAMES:
         line = timeline(name)
-        assert predict(line, line.calls, Alone(), Gpu(gpu(), FLOORS)) == (1.0, 0)
+        assert predict(line, line.calls, IsolatedCosts(), Gpu(gpu(), FLOORS)) == (1.0, 0)
 
 
 def test_prediction_of_quicker_calls_gains_only_where_they_are_waited_for() -> None:
@@ -147,7 +147,7 @@ def test_prediction_of_quicker_calls_gains_only_where_they_are_waited_for() -> N
         ours = [call for call in line.calls if call.name == op]
         costs = {("kernelworks::quicker", signature(c), ()): Cost(5e-6, (1e-6,)) for c in ours}
         swapped = [_renamed(c) if c.name == op else c for c in line.calls]
-        shares[name] = predict(line, swapped, Alone(costs), Gpu(gpu(), FLOORS)).share
+        shares[name] = predict(line, swapped, IsolatedCosts(costs), Gpu(gpu(), FLOORS)).share
     assert shares["large"] < 0.2  # four products of a millisecond are gone
     assert shares["tiny"] > 0.6  # kernels of a microsecond, launched as often as before
 
@@ -185,11 +185,11 @@ CSV = """==PROF== Connected
 
 
 def test_counters_are_read_from_ncus_table() -> None:
-    rows = nsight.read(CSV, counters.METRICS)
+    rows = nsight.parse_counters(CSV, counters.METRICS)
     assert [name for name, _ in rows] == ["nvjet_a", "void f<int>(T1)"]
     assert rows[0][1]["read"] == 86249984 and rows[0][1]["seconds"] == pytest.approx(172.224e-6)
     assert rows[0][1]["bf16"] == 2 * 4096**3
-    assert nsight.read("==ERROR== No kernels were profiled.", counters.METRICS) == []
+    assert nsight.parse_counters("==ERROR== No kernels were profiled.", counters.METRICS) == []
 
 
 def test_the_window_holds_what_takes_the_time() -> None:

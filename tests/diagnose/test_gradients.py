@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from kernelworks.diagnose.fix.plan import apply, as_plan
-from kernelworks.diagnose.optimization import PROCESS, Impossible, Offer, Scene
+from kernelworks.diagnose.optimization import PROCESS, Candidate, Impossible, Scene
 from kernelworks.diagnose.optimizations import gradient_clipping, zeroed_gradients
 from kernelworks.diagnose.optimizations.gradient_clipping import FOREACH, SCALED, Clipping, clippings
 from kernelworks.diagnose.optimizations.zeroed_gradients import seconds_of
@@ -43,7 +43,7 @@ def test_gradients_are_scaled_where_that_changes_one(most: float, times: int, mo
     for arm in (False, True):
         for p in parameters:
             p.grad = torch.full_like(p, 0.5)
-        change = gradient_clipping.REMEDY.apply(Scene(None), made(SCALED))  # type: ignore[arg-type]
+        change = gradient_clipping.OPTIMIZATION.apply(Scene(None), made(SCALED))  # type: ignore[arg-type]
         if arm:
             with change:
                 norms.append(clip_grad_norm_(parameters, most))
@@ -58,13 +58,13 @@ def test_gradients_are_scaled_where_that_changes_one(most: float, times: int, mo
 
 
 def made(how: str) -> Any:
-    return gradient_clipping.REMEDY._offer(how)
+    return gradient_clipping.OPTIMIZATION._candidate(how)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_norms_that_are_no_numbers_spread_as_they_do(value: float) -> None:
     parameter = nn.Parameter(torch.ones(4))
-    with gradient_clipping.REMEDY.apply(Scene(None), made(SCALED)):  # type: ignore[arg-type]
+    with gradient_clipping.OPTIMIZATION.apply(Scene(None), made(SCALED)):  # type: ignore[arg-type]
         parameter.grad = torch.tensor([1.0, 2.0, value, 3.0])
         clip_grad_norm_([parameter], 1.0)
         got = parameter.grad.clone()
@@ -85,10 +85,10 @@ def test_what_is_clipped_is_seen_and_raced() -> None:
     (clipped,) = clippings(trained(net(), clip=1e-4).run)
     assert clipped.clipped
     scene = scene_of(case)
-    (offer,) = offers(gradient_clipping.REMEDY, scene)
-    promise = gradient_clipping.REMEDY.predict(scene, offer)
+    (offer,) = offers(gradient_clipping.OPTIMIZATION, scene)
+    promise = gradient_clipping.OPTIMIZATION.predict(scene, offer)
     assert promise.saves is not None and abs(promise.saves) < 1
-    assert gradient_clipping.REMEDY.apply(scene, offer).proved
+    assert gradient_clipping.OPTIMIZATION.apply(scene, offer).verified_against
 
 
 def test_on_a_gpu_what_waits_is_advice_and_what_is_launched_one_by_one_is_changed() -> None:
@@ -97,10 +97,10 @@ def test_on_a_gpu_what_waits_is_advice_and_what_is_launched_one_by_one_is_change
     scene = scene_of(trained(net()))
     for checked, foreach, found in ((True, None, ["advice"]), (False, False, [FOREACH]), (False, None, [])):
         scene._kept["clippings"] = [Clipping(*on_gpu, checked, foreach, clipped=False)]
-        given = list(gradient_clipping.REMEDY.offers(scene))
+        given = list(gradient_clipping.OPTIMIZATION.candidates(scene))
         assert [offer.option("how", "advice") for offer in given] == found and all(offer.code for offer in given)
     asked = []
-    with gradient_clipping.REMEDY.apply(scene, made(FOREACH)):
+    with gradient_clipping.OPTIMIZATION.apply(scene, made(FOREACH)):
         parameter = nn.Parameter(torch.ones(4))
         parameter.grad = torch.ones(4)
         foreach_norm = torch._foreach_norm
@@ -125,16 +125,18 @@ def test_large_gradients_are_counted_by_their_bytes(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(gradient_clipping, "MOST_BYTES", 1 << 12)
     for sizes in ((1000, 10, 10, 10, 500), (10, 10, 1000, 500)):
         seen = tuple((torch.Size([n]), torch.float32, torch.device("cpu")) for n in sizes)
-        was, now = gradient_clipping._raced(Clipping(seen, 2.0, False, None, clipped=False), SCALED, lambda run: run)
+        was, now = gradient_clipping._race_clipping(
+            Clipping(seen, 2.0, False, None, clipped=False), SCALED, lambda run: run
+        )
         assert was == now == pytest.approx(4.0 * sum(sizes))
 
 
 def test_clippings_that_lead_elsewhere_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = scene_of(trained(net(), clip=1e3))
-    (offer,) = offers(gradient_clipping.REMEDY, scene)
+    (offer,) = offers(gradient_clipping.OPTIMIZATION, scene)
     monkeypatch.setattr(gradient_clipping, "_coefficient", lambda max_norm, total: 1.0)
     with pytest.raises(Impossible, match="than rounding explains"):
-        gradient_clipping.REMEDY.predict(scene, offer)
+        gradient_clipping.OPTIMIZATION.predict(scene, offer)
 
 
 def filled(run: Callable[[], Any], wanted: bool) -> None:
@@ -170,12 +172,12 @@ def test_a_line_that_fills_gradients_with_zeros_is_told_with_what_it_takes(monke
     assert seconds_of([(torch.Size([3]), torch.float32, torch.device("cpu"))] * 2, lambda run: run) > 0
     monkeypatch.setattr(zeroed_gradients, "seconds_of", seconds)
     scene = scene_of(case)
-    (offer,) = offers(zeroed_gradients.REMEDY, scene)
+    (offer,) = offers(zeroed_gradients.OPTIMIZATION, scene)
     assert nbytes == [sum(p.nbytes for p in case.model.parameters())]
     assert "takes 2 of 10 ms a run" in offer.advice and offer.advice.startswith("remedied.py:")
-    assert zeroed_gradients.REMEDY.predict(scene, offer).saves is None
+    assert zeroed_gradients.OPTIMIZATION.predict(scene, offer).saves is None
     monkeypatch.setattr(zeroed_gradients, "seconds_of", lambda gradients, whole: 1e-5)
-    assert offers(zeroed_gradients.REMEDY, scene) == []
+    assert offers(zeroed_gradients.OPTIMIZATION, scene) == []
 
 
 def flat() -> Callable[[], Any]:
@@ -247,7 +249,7 @@ def test_who_holds_or_reads_gradients_keeps_them(name: str) -> None:
     torch.manual_seed(0)
     run = HOLD_OR_READ[name]()
     plan = as_plan(
-        [Offer("zeroed gradients", PROCESS, "gradients given back")], Roots((), (), fresh=True), program="p", kind="x",
+        [Candidate("zeroed gradients", PROCESS, "gradients given back")], Roots((), (), fresh=True), program="p", kind="x",
         saves=None,
     )  # fmt: skip
     with pytest.warns(RuntimeWarning, match="not in place: zeroed gradients.*set_to_none"), apply(plan) as applied:

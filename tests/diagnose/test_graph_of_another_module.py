@@ -11,8 +11,8 @@ import torch
 from taped import Taped
 from torch import Tensor, nn
 
-from kernelworks.diagnose.graphs.graphed import Graphed
-from kernelworks.diagnose.graphs.held_state import Held
+from kernelworks.diagnose.graphs.graphed_module import GraphedModule
+from kernelworks.diagnose.graphs.held_state import HeldState
 from kernelworks.diagnose.graphs.written_objects import marks
 
 
@@ -61,7 +61,7 @@ def test_of_another_module_the_module_itself_answers(name: str, training: bool) 
     model = Net()
     if name == "frozen":
         model.last.requires_grad_(False)  # and then it is trained after all
-    graphed, x = Graphed(model, Taped), torch.randn(4, 8)
+    graphed, x = GraphedModule(model, Taped), torch.randn(4, 8)
     with torch.set_grad_enabled(training):
         graphed(x)
         graphed(x)
@@ -82,10 +82,10 @@ def test_of_another_module_the_module_itself_answers(name: str, training: bool) 
 def test_numbers_that_the_host_reads_are_told_by_their_bytes() -> None:
     """Of tensors that no graph reads: written where nobody counts."""
     model = Net()
-    held = Held(model, lambda tensor: False)
-    assert not held.other()
+    held = HeldState(model, lambda tensor: False)
+    assert not held.changed_name()
     model.shift.numpy()[3] = 4.0
-    assert held.other() == "shift"
+    assert held.changed_name() == "shift"
     cache = nn.Module()
     cache.length = torch.tensor([3])
     before = marks(cache.length, lambda tensor: False)
@@ -100,18 +100,18 @@ def test_what_writes_into_its_input_past_the_counter_is_not_captured() -> None:
             return x * 2
 
     model = Writes()
-    graphed = Graphed(model, Taped)
+    graphed = GraphedModule(model, Taped)
     x, other = torch.zeros(4), torch.zeros(4)
     with torch.no_grad():
         for _ in range(2):
             torch.testing.assert_close(graphed(x), model(other))
             torch.testing.assert_close(x, other)
-    assert graphed.why == "it writes into its inputs"
+    assert graphed.reason == "it writes into its inputs"
 
 
 def test_a_forward_on_an_instance_is_known_by_itself_not_by_its_address() -> None:
     model = Net()
-    graphed = Graphed(model, Taped)
+    graphed = GraphedModule(model, Taped)
     x = torch.randn(4, 8)
     with torch.no_grad():
         for factor in range(1, 12):

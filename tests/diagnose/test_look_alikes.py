@@ -31,7 +31,7 @@ ALSO: dict[str, list[Look]] = {
     "strided_copies": [{"op": "reshape", "shapes": ((8, 4, 16),), "strides": ((64, 1, 4),)}],
     "upcast": [{"op": "to", "dtypes": ("float32",), "result": "bfloat16"}],
     "channels_first": [
-        {"op": "conv2d", "shapes": (IMAGES, (64, 1, 3, 3)), "strides": (FIRST, (9, 9, 3, 1)), "regime": "memory L3"}
+        {"op": "conv2d", "shapes": (IMAGES, (64, 1, 3, 3)), "strides": (FIRST, (9, 9, 3, 1)), "bottleneck": "memory L3"}
     ],
 }  # fmt: skip
 
@@ -58,8 +58,8 @@ NOT: dict[str, list[Look]] = {
         {"op": "cat", "shapes": ((2, 8, 64), (2, 8, 32)), "shares": {CACHE: 1.0}},
     ],
     "float32_products": [
-        {"op": "linear", "regime": "compute", "dtypes": ("float32", "float32"), "unit": "bfloat16", "device": "cuda"},
-        {"op": "linear", "regime": "memory HBM", "device": "cuda"},
+        {"op": "linear", "bottleneck": "compute", "dtypes": ("float32", "float32"), "unit": "bfloat16", "device": "cuda"},
+        {"op": "linear", "bottleneck": "memory HBM", "device": "cuda"},
     ],
     "half_without_hardware": [
         {"op": "linear", "dtypes": ("float16", "float16"), "unit": "bfloat16", "bound": 1e-5},
@@ -81,13 +81,13 @@ NOT: dict[str, list[Look]] = {
     "channels_first": [
         {"op": "conv2d", "shapes": (IMAGES, KERNEL), "strides": (LAST, LAST)},
         {"op": "conv2d", "shapes": (IMAGES, KERNEL), "strides": (FIRST, FIRST), "bound": 0.009},
-        {"op": "conv2d", "shapes": (IMAGES, KERNEL), "strides": (FIRST, FIRST), "regime": "dispatch"},
+        {"op": "conv2d", "shapes": (IMAGES, KERNEL), "strides": (FIRST, FIRST), "bottleneck": "dispatch"},
         {"op": "conv2d", "shapes": ((8, 1, 56, 56), KERNEL), "strides": ((3136, 3136, 56, 1), FIRST)},
         {"op": "conv1d", "shapes": ((8, 64, 56), (64, 64, 3)), "strides": ((3584, 56, 1), (192, 3, 1))},
         {"op": "relu", "shapes": (IMAGES,), "strides": (FIRST,)},
     ],
     "sync_in_loop": [{"op": "item", "calls": 1}, {"op": "max", "calls": 100}],
-    "tiny_ops": [{"regime": "memory DRAM"}], "released_memory": [{"op": "python"}],
+    "tiny_ops": [{"bottleneck": "memory DRAM"}], "released_memory": [{"op": "python"}],
 }  # fmt: skip
 
 

@@ -14,15 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelworks.diagnose.fix.plan import Applied, as_plan
-from kernelworks.diagnose.optimization import Offer, Scene
+from kernelworks.diagnose.fix.plan import AppliedPlan, as_plan
+from kernelworks.diagnose.optimization import Candidate, Scene
 from kernelworks.diagnose.optimizations import swapped_functions
+from kernelworks.diagnose.optimizations.torch_compile import OPTIMIZATION as COMPILE
 from kernelworks.diagnose.optimizations.torch_compile import PART
-from kernelworks.diagnose.optimizations.torch_compile import REMEDY as COMPILE
 from kernelworks.diagnose.sites import functions
-from kernelworks.diagnose.sites.functions import Function, named, sought
+from kernelworks.diagnose.sites.functions import Function, find_function, find_functions
 from kernelworks.diagnose.sites.holders import places
-from kernelworks.diagnose.sites.modules import find
+from kernelworks.diagnose.sites.modules import find_roots
 from kernelworks.diagnose.verify.agreement import FLOAT64, compare
 from kernelworks.profile.program import from_function
 
@@ -144,7 +144,7 @@ def where_it_was() -> Iterator[None]:
 def scene_of(program: Callable[[], Any], calls: int | None = None) -> Scene:
     made = from_function(program)
     made.run()
-    roots = find(made.run, functions=sought(made, calls))
+    roots = find_roots(made.run, functions=find_functions(made, calls))
     return Scene(roots, made, walls=(1e-9,))
 
 
@@ -157,10 +157,10 @@ def test_methods_are_found_and_called_in_their_place(program: Callable[[], Any],
     assert [root.path for root in scene.roots.models] == []
     assert [root.path for root in scene.roots.modules] == names
     (root,) = scene.roots.modules
-    assert isinstance(root, Function) and root.written == names[0] and scene.roots.calls[id(root)] == MANY
+    assert isinstance(root, Function) and root.source_name == names[0] and scene.roots.calls[id(root)] == MANY
     assert Solver.__dict__["step"] is not None and isinstance(Solver.__dict__["turned"], staticmethod)
     assert (
-        COMPILE._offer(scene.site(root), _mode(), written=root.written).code
+        COMPILE._candidate(scene.site(root), _mode(), written=root.source_name).code
         == f"{names[0]} = torch.compile({names[0]})"
     )
 
@@ -208,8 +208,8 @@ def test_a_method_is_compiled_and_given_back(program: Callable[[], Any]) -> None
 
     scene = scene_of(program)
     before, plain = dict(Solver.__dict__), program()
-    site = next(iter(COMPILE.offers(scene))).site
-    change = COMPILE.apply(scene, Offer("torch.compile", site, "", options=(("backend", compiler),)))
+    site = next(iter(COMPILE.candidates(scene))).site
+    change = COMPILE.apply(scene, Candidate("torch.compile", site, "", options=(("backend", compiler),)))
     assert scene.program is not None
     with change:
         torch.testing.assert_close(scene.program.run(), plain)
@@ -224,11 +224,11 @@ def test_an_object_that_is_too_much_to_copy_is_left_alone() -> None:
 
 def test_a_plan_knows_a_method_by_its_class() -> None:
     scene = scene_of(stepped)
-    site = next(iter(COMPILE.offers(scene))).site
-    offer = Offer("torch.compile", site, "compiled", options=(("backend", "eager"),))
+    site = next(iter(COMPILE.candidates(scene))).site
+    offer = Candidate("torch.compile", site, "compiled", options=(("backend", "eager"),))
     plan = json.loads(json.dumps(as_plan([offer], scene.roots, program="p", kind="k", saves=0.5)))
     original = Solver.__dict__["step"]
-    with Applied(plan) as found:
+    with AppliedPlan(plan) as found:
         assert found.done == ["torch.compile: compiled (Solver.step())"] and Solver.__dict__["step"] is not original
         stepped()
     assert Solver.__dict__["step"] is original
@@ -260,16 +260,16 @@ def held_by(inner: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 def test_a_closure_that_lasts_is_found_and_one_that_is_made_anew_is_not() -> None:
     scene = scene_of(closed)
     (root,) = scene.roots.modules
-    assert isinstance(root, Function) and root.path == "make.<locals>.advance" and root.written == "go"
+    assert isinstance(root, Function) and root.path == "make.<locals>.advance" and root.source_name == "go"
     plain, original = closed(), go
-    offers = list(COMPILE.offers(scene))
+    offers = list(COMPILE.candidates(scene))
     assert offers[0].code == "go = torch.compile(go)"
-    offer = Offer("torch.compile", offers[0].site, "compiled", options=(("backend", "eager"),))
+    offer = Candidate("torch.compile", offers[0].site, "compiled", options=(("backend", "eager"),))
     with COMPILE.apply(scene, offer):
         torch.testing.assert_close(closed(), plain)
         assert go is not original
     assert go is original
-    with Applied(as_plan([offer], scene.roots, program="p", kind="k", saves=0.5)) as found:
+    with AppliedPlan(as_plan([offer], scene.roots, program="p", kind="k", saves=0.5)) as found:
         assert found.done and go is not original
     assert go is original
     assert all("advance" not in root.path for root in scene_of(anew).roots.modules)
@@ -296,7 +296,7 @@ def test_a_loop_of_few_calls_is_a_root_with_what_it_calls_as_its_part(
     assert isinstance(root, Function) and [part.path for part in root.parts] == parts
     if not parts:
         return
-    offers = list(COMPILE.offers(scene))
+    offers = list(COMPILE.candidates(scene))
     part, whole = (next(o for o in offers if bool(o.option(PART)) == is_part) for is_part in (True, False))
     assert part.group == whole.group and part.code == "Solver.turned = torch.compile(Solver.turned)"
     plain, before = turned(), dict(Solver.__dict__)
@@ -307,7 +307,7 @@ def test_a_loop_of_few_calls_is_a_root_with_what_it_calls_as_its_part(
         return graph.forward
 
     for offer in (part, whole):
-        made = Offer("torch.compile", offer.site, "", options=(*offer.options, ("backend", compiler)))
+        made = Candidate("torch.compile", offer.site, "", options=(*offer.options, ("backend", compiler)))
         with COMPILE.apply(scene, made):
             assert scene.program is not None
             torch.testing.assert_close(scene.program.run(), plain)
@@ -344,20 +344,20 @@ def totalled() -> Tensor:
 
 def test_a_method_of_a_tensor_is_no_call_of_a_function_of_its_name() -> None:
     scene = scene_of(totalled)
-    assert scene.roots.modules and not list(swapped_functions.REMEDY.offers(scene))
+    assert scene.roots.modules and not list(swapped_functions.OPTIMIZATION.candidates(scene))
 
 
 def test_our_ops_go_into_a_function_and_out_again() -> None:
     scene = scene_of(activating)
-    (offer,) = swapped_functions.REMEDY.offers(scene)
+    (offer,) = swapped_functions.OPTIMIZATION.candidates(scene)
     assert offer.says == "gelu of ours in it" and offer.code == "# in activated(): kernelworks.gelu in place of gelu"
     plain, original = activating(), activated
-    for within in (scene, Scene(find(lambda: None))):  # a plan knows no more
-        with swapped_functions.REMEDY.apply(within, offer):
+    for within in (scene, Scene(find_roots(lambda: None))):  # a plan knows no more
+        with swapped_functions.OPTIMIZATION.apply(within, offer):
             assert activated is not original
             torch.testing.assert_close(activating(), plain)
         assert activated is original
-    change = swapped_functions.REMEDY.apply(scene, offer)
+    change = swapped_functions.OPTIMIZATION.apply(scene, offer)
     assert compare(scene.roots.samples, changed=lambda module: change).agrees
-    assert not list(swapped_functions.REMEDY.offers(scene_of(turned)))
-    assert isinstance(named(__name__, "activated"), nn.Module)
+    assert not list(swapped_functions.OPTIMIZATION.candidates(scene_of(turned)))
+    assert isinstance(find_function(__name__, "activated"), nn.Module)

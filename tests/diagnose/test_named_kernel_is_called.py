@@ -68,7 +68,7 @@ def _by_the_swapped_call(call: Callable[[], Any]) -> str:
         op, args, _ = what_it_asks(call)
     except ValueError:
         return ""
-    row = choose(op, op.request("forward", args)).row
+    row = choose(op, op.request("forward", args)).kernel
     return f"kw.{op.name}: {row.name}" if row.source is not None else ""
 
 
@@ -80,13 +80,13 @@ def test_the_row_named_is_the_row_that_a_swapped_call_takes(
     reason = None if proved == "all" else "not proved"
     monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: reason if row.source else None)
     for op in OPS.values():  # whether a build works is not the question: the rows themselves are
-        for row in op.rows:
+        for row in op.kernels:
             monkeypatch.setitem(row.__dict__, "load", lambda pass_: None)
     function, args, kwargs = CALLS[name]
     with torch.no_grad():
         trace = record(lambda: getattr(F, function)(*args, **kwargs), survey=Survey())
         expected = _by_the_swapped_call(lambda: FUNCTIONS[function](*args, **kwargs))
-    found = [Races(0.0, torch.get_num_threads()).of(c).row for c in trace.calls]
+    found = [Races(0.0, torch.get_num_threads()).of(c).kernel for c in trace.calls]
     named = [c.name.removeprefix("aten::") for c in trace.calls]
     spelled = [row for row, op in zip(found, named, strict=True) if by_operator(op) is not None]
     assert spelled == [expected]
@@ -107,7 +107,7 @@ def test_by_timings_too(name: str, trained: bool, verdict: float | None, tmp_pat
             op, asked, _ = what_it_asks(functools.partial(FUNCTIONS[function], first, *others, **kwargs))
         except ValueError:
             return  # it stays torch's
-        wanted = op.wanted(asked) if trained else ()
+        wanted = op.inputs_requiring_grad(asked) if trained else ()
         if verdict is not None:
             raced(op.name, *asked, ratio=verdict, wanted=wanted)
         takes = op.choice(asked, None, wanted)
@@ -120,5 +120,5 @@ def test_by_timings_too(name: str, trained: bool, verdict: float | None, tmp_pat
 
         with torch.set_grad_enabled(trained):
             trace = record(run, survey=Survey())
-        found = [Races(0.0, torch.get_num_threads()).of(c).row for c in trace.calls if not c.backward]
+        found = [Races(0.0, torch.get_num_threads()).of(c).kernel for c in trace.calls if not c.backward]
         assert [row for row in found if row] == ([] if takes.native else [f"kw.{op.name}: {takes.way}"])

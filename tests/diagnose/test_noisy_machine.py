@@ -21,18 +21,18 @@ from typer.testing import CliRunner
 
 from kernelworks.cli import app
 from kernelworks.diagnose import diagnose
-from kernelworks.diagnose.account.account import USEFUL, account, footer
-from kernelworks.diagnose.account.on_cpu import PARTS, TAKEN, Cpu
-from kernelworks.diagnose.account.regions import regions
+from kernelworks.diagnose.account.account import USEFUL, account, time_breakdown
+from kernelworks.diagnose.account.hotspots import find_hotspots
+from kernelworks.diagnose.account.on_cpu import PARTS, PREEMPTION, Cpu
 from kernelworks.diagnose.forecast.races import Races
-from kernelworks.diagnose.record import told
-from kernelworks.diagnose.sentence import Rough, _times
+from kernelworks.diagnose.record import make_diagnosis
+from kernelworks.diagnose.sentence import RoughFigures, _times
 from kernelworks.measure.clock import noise
-from kernelworks.measure.clock.noise import CpuTimes, Noise, Quiet, noise_between, sift
-from kernelworks.profile.on_cpu import settle
+from kernelworks.measure.clock.noise import CpuTimes, Noise, Quiet, noise_between, sample_windows
+from kernelworks.profile.on_cpu import fit_timeline
 from kernelworks.profile.overhead import Floors
 from kernelworks.profile.trace import Call, Place, Trace
-from kernelworks.records import Ceilings, Diagnosis, from_json, to_json
+from kernelworks.records import Diagnosis, Peaks, from_json, to_json
 from kernelworks.report import diagnose as shown
 from kernelworks.report import page
 
@@ -41,7 +41,7 @@ MS = 1_000_000  # ns
 
 
 @pytest.fixture(scope="session")
-def machine(ceilings: Ceilings) -> Ceilings:
+def machine(ceilings: Peaks) -> Peaks:
     return dataclasses.replace(ceilings, cache_bytes={"L3": 32 << 20})
 
 
@@ -109,7 +109,7 @@ def test_windows_are_sifted(
     shares: tuple[float, ...], kept: int, thrown: int, loud: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(noise, "cpu_times", Reader(*shares))
-    found = sift(lambda: time.sleep(0.001), 3)
+    found = sample_windows(lambda: time.sleep(0.001), 3)
     assert (len(found.windows), found.thrown, found.loud) == (kept, thrown, loud)
     assert len(found.samples) == kept and found.noise.loud == loud
 
@@ -117,15 +117,15 @@ def test_windows_are_sifted(
 def test_ceilings_can_be_rough_too() -> None:
     watch = Quiet(window_s=0.0, patience=2, times=Reader(0.5), rough=True)
     assert watch.collect(lambda: time.sleep(0.3) or 7)[0] == 7
-    assert watch.roughly == 1 and watch.share == pytest.approx(0.5, abs=0.05)
+    assert watch.rough_windows == 1 and watch.share == pytest.approx(0.5, abs=0.05)
 
 
-def test_a_rough_ceiling_says_so(ceilings: Ceilings) -> None:
+def test_a_rough_ceiling_says_so(ceilings: Peaks) -> None:
     from kernelworks.report import machine as tables
 
-    assert "rough" not in printed(tables.ceilings(ceilings, 120))
+    assert "rough" not in printed(tables.peaks(ceilings, 120))
     assert "rough: other processes took 43%" in printed(
-        tables.ceilings(dataclasses.replace(ceilings, foreign_share=0.43), 120)
+        tables.peaks(dataclasses.replace(ceilings, foreign_share=0.43), 120)
     )
 
 
@@ -139,27 +139,27 @@ def _timeline(beside: float) -> Any:
         dtypes=[torch.float32, torch.float32], scalars=[None, None], place=Place("M", "m.py:1", 0, "M"),
     )  # fmt: skip
     trace = Trace(0, 10 * MS, [call], 1, 0, None)
-    return settle(0.010 + beside, [trace], trace, FLOORS, taken=beside)
+    return fit_timeline(0.010 + beside, [trace], trace, FLOORS, taken=beside)
 
 
 @pytest.mark.parametrize("beside", [0.001, 0.005, 0.03])
-def test_what_others_took_has_its_own_part(beside: float, machine: Ceilings) -> None:
+def test_what_others_took_has_its_own_part(beside: float, machine: Peaks) -> None:
     alone, busy = ((line, account(line, Cpu(machine, FLOORS, 2))) for line in (_timeline(0.0), _timeline(beside)))
-    before, after = (footer(groups, line.wall, PARTS) for line, groups in (alone, busy))
+    before, after = (time_breakdown(groups, line.wall, PARTS) for line, groups in (alone, busy))
     assert list(after) == list(PARTS) and math.isclose(sum(after.values()), 0.010 + beside)
-    assert after[TAKEN] == pytest.approx(beside)
-    assert {name: value for name, value in after.items() if name != TAKEN} == pytest.approx(
-        {name: value for name, value in before.items() if name != TAKEN}
+    assert after[PREEMPTION] == pytest.approx(beside)
+    assert {name: value for name, value in after.items() if name != PREEMPTION} == pytest.approx(
+        {name: value for name, value in before.items() if name != PREEMPTION}
     )
 
 
 @pytest.mark.parametrize("beside", [0.001, 0.03])
-def test_the_useful_share_is_the_same_beside_a_neighbour(beside: float, machine: Ceilings) -> None:
+def test_the_useful_share_is_the_same_beside_a_neighbour(beside: float, machine: Peaks) -> None:
     shares = []
     for taken in (0.0, beside):
         line = _timeline(taken)
-        record = told("p", line, Cpu(machine, FLOORS, 2))
-        useful = record.footer[USEFUL] / (record.wall_s - record.footer[TAKEN])
+        record = make_diagnosis("p", line, Cpu(machine, FLOORS, 2))
+        useful = record.time_breakdown[USEFUL] / (record.wall_s - record.time_breakdown[PREEMPTION])
         shares.append(useful)
         assert f"runs at {100 * useful:.0f}% of" in record.sentence or taken < 0.1 * line.wall
     assert shares[0] == pytest.approx(shares[1])
@@ -188,38 +188,38 @@ def noisy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise, "cpu_times", Reader(0.43))
 
 
-def _diagnosed(machine: Ceilings, **more: Any) -> Diagnosis:
+def _diagnosed(machine: Peaks, **more: Any) -> Diagnosis:
     torch.manual_seed(0)
     model, x = Block().eval(), torch.randn(64, 64)
     with torch.no_grad():
-        return diagnose(model, x, ceilings=machine, budget_s=0.3, program="p", **more)
+        return diagnose(model, x, peaks=machine, budget_s=0.3, program="p", **more)
 
 
-def test_a_noisy_machine_is_ambiguous_in_the_first_line(noisy: None, machine: Ceilings) -> None:
+def test_a_noisy_machine_is_ambiguous_in_the_first_line(noisy: None, machine: Peaks) -> None:
     found = _diagnosed(machine, fix=True)
     assert re.match(f"ambiguous: {OTHERS}", found.sentence) and not found.rough
     assert "43%" in found.ambiguous and "--rough" in found.sentence
     assert found.fix is None
-    assert all(r.low_s == r.high_s == r.allows_s == 0.0 and r.achieved is None for r in found.regions)
+    assert all(r.low_s == r.high_s == r.allows_s == 0.0 and r.achieved is None for r in found.hotspots)
     assert from_json(Diagnosis, to_json(found)) == found
     text = printed(shown.diagnosis(found, 120))
     assert text.strip().startswith("Ambiguous: other processes") and "achieved" not in text
     assert "Regions" not in page.diagnosis(found) and "Ambiguous: other processes" in page.diagnosis(found)
 
 
-def test_rough_figures_are_marked_on_every_line(noisy: None, machine: Ceilings) -> None:
+def test_rough_figures_are_marked_on_every_line(noisy: None, machine: Peaks) -> None:
     found = _diagnosed(machine, rough=True)
     assert re.match(f"rough, since {OTHERS}", found.sentence) and found.rough
     assert not found.ambiguous and any(
         words in found.sentence for words in ("% to ", "under ", "disturbed too much to tell")
     )
     assert all(line.startswith("rough: ") for line in found.findings)
-    assert found.footer[TAKEN] > 0.3 * found.wall_s
+    assert found.time_breakdown[PREEMPTION] > 0.3 * found.wall_s
     text = printed(shown.diagnosis(found, 140))
     figures = [line for line in text.splitlines() if line.startswith(("■", "  wall clock"))]
     assert len(figures) > 5 and all(" rough " in line or " 0 rough" in line for line in figures)
-    assert text.count(" rough") >= len(figures) + min(12, len(found.regions))
-    assert page.diagnosis(found).count(" rough</td>") == len(found.regions)
+    assert text.count(" rough") >= len(figures) + min(12, len(found.hotspots))
+    assert page.diagnosis(found).count(" rough</td>") == len(found.hotspots)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_rough_figures_are_marked_on_every_line(noisy: None, machine: Ceilings) 
     ],
 )
 def test_an_interval_of_all_or_nothing_is_no_figure(percent: float, shortest: float, longest: float, says: str) -> None:
-    assert Rough(Noise(0.5, 0.0, 1.0), shortest, longest).percents(percent, 1.0) == says
+    assert RoughFigures(Noise(0.5, 0.0, 1.0), shortest, longest).percents(percent, 1.0) == says
 
 
 def test_what_the_profiler_adds_has_no_absurd_figure() -> None:
@@ -243,14 +243,14 @@ def test_what_the_profiler_adds_has_no_absurd_figure() -> None:
     ]  # fmt: skip
 
 
-def test_rough_intervals_are_wider(machine: Ceilings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rough_intervals_are_wider(machine: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
     line, cpu = _timeline(0.0), Cpu(machine, FLOORS, 2)
-    found, problems = regions(account(line, cpu), line.wall, Races(0.0, 2))
+    found, problems = find_hotspots(account(line, cpu), line.wall, Races(0.0, 2))
     found = tuple(dataclasses.replace(r, low_s=0.002, high_s=0.003) if r.op == "mm" else r for r in found)
     loud = dataclasses.replace(line, loud=True, noise=Noise(0.4, 0.004, 0.010), walls=(0.010, 0.02))
-    monkeypatch.setattr(sys.modules["kernelworks.diagnose.record"], "regions", lambda *given: (found, problems))
-    calm, rough = (told("p", t, cpu, rough=True) for t in (line, loud))
-    narrow, wide = (next(r for r in record.regions if r.op == "mm") for record in (calm, rough))
+    monkeypatch.setattr(sys.modules["kernelworks.diagnose.record"], "hotspots", lambda *given: (found, problems))
+    calm, rough = (make_diagnosis("p", t, cpu, rough=True) for t in (line, loud))
+    narrow, wide = (next(r for r in record.hotspots if r.op == "mm") for record in (calm, rough))
     assert wide.low_s < narrow.low_s < narrow.high_s < wide.high_s
     assert not calm.rough and "rough" not in calm.sentence  # a quiet machine has nothing to mark
     assert rough.rough
@@ -258,7 +258,7 @@ def test_rough_intervals_are_wider(machine: Ceilings, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("argument", ["", "--rough"])
 def test_the_command_line_exits_with_3_without_figures(
-    argument: str, noisy: None, machine: Ceilings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    argument: str, noisy: None, machine: Peaks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "measured_ceilings", lambda **more: machine)
     monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "BUDGET_S", 0.3)
@@ -283,5 +283,5 @@ def test_one_quiet_window_is_enough_once_the_time_for_more_is_over() -> None:
         taken.append(len(taken))
         return len(taken)
 
-    assert len(noise.sift(slow, 3, enough_s=0.01).windows) == 1 and len(taken) == 1
-    assert len(noise.sift(slow, 3, enough_s=9.0).windows) == 3
+    assert len(noise.sample_windows(slow, 3, enough_s=0.01).windows) == 1 and len(taken) == 1
+    assert len(noise.sample_windows(slow, 3, enough_s=9.0).windows) == 3

@@ -11,17 +11,17 @@ from torch import Tensor, nn
 
 from kernelworks.climb.command import verdict
 from kernelworks.diagnose.account.on_cpu import Cpu
-from kernelworks.diagnose.forecast.isolated import Alone
-from kernelworks.diagnose.forecast.isolated_on_cpu import Capture, timed_alone
+from kernelworks.diagnose.forecast.isolated_costs import IsolatedCosts
+from kernelworks.diagnose.forecast.isolated_on_cpu import Capture, time_isolated
 from kernelworks.diagnose.forecast.predict import predict
-from kernelworks.diagnose.sites.modules import Roots, Swapped
+from kernelworks.diagnose.sites.modules import Roots, SwappedModules
 from kernelworks.dispatch.op import OPS
 from kernelworks.profile.call_sites import Survey
-from kernelworks.profile.on_cpu import CpuTimeline, settle
+from kernelworks.profile.on_cpu import CpuTimeline, fit_timeline
 from kernelworks.profile.overhead import Floors
 from kernelworks.profile.timeline import Cost
 from kernelworks.profile.trace import Call, Place, Trace, record
-from kernelworks.records import Ceilings
+from kernelworks.records import Peaks
 from kernelworks.records.climb import RungResult
 
 FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
@@ -37,7 +37,7 @@ def _call(name: str, start: int, end: int, shape: Sequence[int] = (32, 64), faul
 
 def _timeline(*calls: Call, end: int) -> CpuTimeline:
     trace = Trace(0, end * US, list(calls), len(calls), 0, None)
-    return settle(end * 1e-6, [trace], trace, FLOORS, faults=sum(c.place.faults for c in calls))
+    return fit_timeline(end * 1e-6, [trace], trace, FLOORS, faults=sum(c.place.faults for c in calls))
 
 
 # ---------------------------------------------------------------- before and after are of one minute
@@ -55,27 +55,27 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("now", [0.5, 1.0, 1.7])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_that_is_not_changed_gains_nothing(name: str, now: float, ceilings: Ceilings) -> None:
+def test_a_program_that_is_not_changed_gains_nothing(name: str, now: float, ceilings: Peaks) -> None:
     """Whatever it takes today: the machine was slower or quicker when the timeline was made."""
     line = PROGRAMS[name]
     cpu = Cpu(ceilings, FLOORS, 2)
-    found = predict(line, line.calls, Alone(), cpu, freed=line.freed, faults=line.faults or 0, now=now * line.wall)
+    found = predict(
+        line, line.calls, IsolatedCosts(), cpu, freed=line.freed, faults=line.faults or 0, now=now * line.wall
+    )
     assert found.share == pytest.approx(1.0, abs=1e-9)
 
 
 @pytest.mark.parametrize("pace", [0.5, 1.0, 2.0])
-def test_a_machine_at_another_pace_predicts_the_same_share(pace: float, ceilings: Ceilings) -> None:
+def test_a_machine_at_another_pace_predicts_the_same_share(pace: float, ceilings: Peaks) -> None:
     """Replays and what is kept are both of this minute, so a machine at half speed changes no share."""
     line = PROGRAMS["calls and gaps"]
     calls = [_call("kernelworks::gelu", 0, 0), _call("aten::relu", 0, 0)]
-    alone = Alone({("kernelworks::gelu", (((32, 64), "float32"),), ()): Cost(30e-6 * pace)})
+    alone = IsolatedCosts({("kernelworks::gelu", (((32, 64), "float32"),), ()): Cost(30e-6 * pace)})
     found = predict(line, calls, alone, Cpu(ceilings, FLOORS, 2), faults=0, now=pace * line.wall)
     assert found.share == pytest.approx(330 / 400)
 
 
-def test_a_swap_in_which_torchs_rows_are_taken_gains_nothing(
-    ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_swap_in_which_torchs_rows_are_taken_gains_nothing(ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the minute is like: the same functions run as before."""
     from kernelworks.dispatch import certificates
 
@@ -93,14 +93,14 @@ def test_a_swap_in_which_torchs_rows_are_taken_gains_nothing(
         return record(program, survey=Survey())
 
     before = surveyed()
-    line = settle(1e-3, [before], before, FLOORS)
-    with Swapped(Roots((model,), (), False)):
+    line = fit_timeline(1e-3, [before], before, FLOORS)
+    with SwappedModules(Roots((model,), (), False)):
         after = surveyed()
         with Capture({}) as capture:
             program()
     for op in OPS.values():
         op.forget()
-    alone = timed_alone(capture.captured)
+    alone = time_isolated(capture.captured)
     assert alone.torchs == set(alone.costs) and len(alone.torchs) == 3
     assert any(c.name.startswith("kernelworks::") for c in after.calls)
     found = predict(line, after.calls, alone, Cpu(ceilings, FLOORS, 1), freed=after.freed, faults=0, now=2e-3)
@@ -110,11 +110,11 @@ def test_a_swap_in_which_torchs_rows_are_taken_gains_nothing(
 def test_the_backward_of_a_swapped_module_is_replayed() -> None:
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(64, 32), nn.GELU()), torch.randn(16, 64)
-    with Swapped(Roots((model,), (), False)), Capture({}) as capture:
+    with SwappedModules(Roots((model,), (), False)), Capture({}) as capture:
         model(x).sum().backward()
     names = {c.name for c in capture.captured}
     assert names == {f"kernelworks::{op}{of}" for op in ("linear", "gelu") for of in ("", "_backward")}
-    costs = timed_alone(capture.captured).costs
+    costs = time_isolated(capture.captured).costs
     assert {name for name, *_ in costs} == names
     assert all(cost.host > 0 for cost in costs.values())
 
@@ -125,7 +125,7 @@ def test_the_backward_of_a_swapped_module_is_replayed() -> None:
 def _rung(number: int, status: str, times: int = 0) -> RungResult:
     return RungResult(
         number, f"{number:02}.cpp", "", "", "", "", "", None, status, "why", None, times=(None,) * times, gain=None,
-        loads={}, shares={}, regime="", assembly=(),
+        loads={}, shares={}, bottleneck="", assembly=(),
     )  # type: ignore[arg-type]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import T5Config, T5ForConditionalGeneration
 
-from kernelworks.diagnose.sites.modules import Swapped, find
+from kernelworks.diagnose.sites.modules import SwappedModules, find_roots
 
 X = torch.randn(3, 8)
 
@@ -77,11 +77,11 @@ def a_part_of_two(fresh: bool):
 @torch.no_grad()
 def test_modules_reached_in_two_ways(make, fresh) -> None:
     program = make(fresh)
-    roots = find(program)
+    roots = find_roots(program)
     for root in roots.modules:
         assert not any(root is m for other in roots.modules if other is not root for m in other.modules())
     assert all(any(s.module is m for m in roots.modules) for s in roots.samples) and roots.samples
-    with Swapped(roots) as swapped:
+    with SwappedModules(roots) as swapped:
         program()
         linears = [r for s in swapped.swaps for r in s.replaced]
         assert len(linears) >= 2
@@ -100,7 +100,7 @@ def test_an_encoder_that_generate_calls_by_itself() -> None:
         return model.generate(torch.arange(1, 6)[None], max_new_tokens=4, do_sample=False)
 
     want = program()
-    roots = find(program)
+    roots = find_roots(program)
     assert roots.modules == (model,)
-    with Swapped(roots):
+    with SwappedModules(roots):
         assert torch.equal(program(), want)

@@ -100,7 +100,7 @@ def test_what_a_program_settles_to_is_its_own() -> None:
         return
     for taken, own in (([24900, 13024, 8928, 3424, 3456], 3424), ([6178, 7712, 4576, 9184, 0, 6880], None)):
         with page_faults.Memory():
-            page_faults.learn(taken, few=3000)
+            page_faults.learn_heap(taken, few=3000)
             assert page_faults._Malloc.taken == own
 
 
@@ -114,12 +114,12 @@ def test_places_that_are_the_programs_own_still_serve_it() -> None:
 def test_what_is_learnt_ends_with_the_outermost_memory() -> None:
     if page_faults.thresholds() is None:
         return
-    page_faults.learn([10**6, 10**6])
+    page_faults.learn_heap([10**6, 10**6])
     assert page_faults._Malloc.own is None
     with page_faults.Memory():
-        with page_faults.kept_out():
+        with page_faults.without_page_faults():
             pass
-        page_faults.learn(
+        page_faults.learn_heap(
             [10**6, 10**6]
         )  # also where malloc was told something before: a second diagnosis of a process
         assert page_faults._Malloc.own == page_faults.thresholds()
@@ -152,7 +152,7 @@ def test_another_malloc_is_neither_asked_nor_told(monkeypatch: pytest.MonkeyPatc
     try:
         assert page_faults.thresholds() is None and page_faults.free_bytes() == -1
         with page_faults.Memory():
-            page_faults.learn([10**6, 10**6])
+            page_faults.learn_heap([10**6, 10**6])
             assert page_faults._Malloc.own is None
     finally:
         page_faults._counts.cache_clear()
@@ -161,8 +161,8 @@ def test_another_malloc_is_neither_asked_nor_told(monkeypatch: pytest.MonkeyPatc
 def test_a_run_that_keeps_its_pages_is_left_so() -> None:
     """Where malloc was told to keep what is freed, as a remedy does, nothing is taken from the program."""
     with page_faults.Memory():
-        page_faults.learn([10**6, 10**6])
-        with page_faults.kept_out() as kept:
+        page_faults.learn_heap([10**6, 10**6])
+        with page_faults.without_page_faults() as kept:
             if kept:
-                page_faults.as_alone()
-                assert page_faults.thresholds() == page_faults.RAISED
+                page_faults.restore_heap()
+                assert page_faults.thresholds() == page_faults.RAISED_THRESHOLDS

@@ -15,7 +15,7 @@ import torch
 
 from kernelworks.diagnose.fix.patch import as_patch
 from kernelworks.diagnose.fix.source_edit import NoPlace, Source
-from kernelworks.diagnose.optimization import EVERYWHERE, PROCESS, Offer, Scene, Site, kind_name
+from kernelworks.diagnose.optimization import EVERYWHERE, PROCESS, Candidate, Scene, Site, kind_name
 from kernelworks.diagnose.optimizations import (
     cast_weights,
     channels_last,
@@ -135,11 +135,11 @@ def applied(folder: Path, patch: str) -> None:
         assert not done.returncode, done.stderr + patch
 
 
-def compile_offer(scene: Scene, root: Any, **how: str) -> Offer:
+def compile_offer(scene: Scene, root: Any, **how: str) -> Candidate:
     site = scene.site(root)
     mode = next(mode for mode in torch_compile.MODES if mode.how == how)
-    written_as = root.written if isinstance(root, Function) else ""
-    return torch_compile.REMEDY._offer(site, mode, written=written_as)
+    written_as = root.source_name if isinstance(root, Function) else ""
+    return torch_compile.OPTIMIZATION._candidate(site, mode, written=written_as)
 
 
 def test_each_change_is_written_where_it_belongs(folder: Path) -> None:
@@ -149,13 +149,13 @@ def test_each_change_is_written_where_it_belongs(folder: Path) -> None:
     module = loaded(path)
     scene = scene_of(module, module.energy)
     energy: Any = scene.roots.modules[1]
-    optimizer = next(o for o in fused_optimizer.REMEDY.offers(scene) if o.option("how") == "fused")
+    optimizer = next(o for o in fused_optimizer.OPTIMIZATION.candidates(scene) if o.option("how") == "fused")
     offers = [
         compile_offer(scene, module.model),
         compile_offer(scene, energy, mode="max-autotune-no-cudagraphs"),
         optimizer,
-        gradient_clipping.REMEDY._offer(gradient_clipping.SCALED),
-        Offer("threads", PROCESS, "one thread", code="torch.set_num_threads(1)", options=(("number", 1),)),
+        gradient_clipping.OPTIMIZATION._candidate(gradient_clipping.SCALED),
+        Candidate("threads", PROCESS, "one thread", code="torch.set_num_threads(1)", options=(("number", 1),)),
     ]
     patch = as_patch(offers, scene, path, module.work)
     assert patch.startswith(
@@ -204,12 +204,12 @@ def test_what_has_no_one_place_is_told_at_the_entry_point_with_the_reason(folder
     path, module = written(folder, PROGRAM + "\n\nmore = [AdamW(model.parameters()), AdamW(model.parameters())]\n")
     scene = scene_of(module)
     scene.optimizers = (module.more[0],)
-    optimizer = next(o for o in fused_optimizer.REMEDY.offers(scene) if o.option("how") == "fused")
-    merged = Offer(
+    optimizer = next(o for o in fused_optimizer.OPTIMIZATION.candidates(scene) if o.option("how") == "fused")
+    merged = Candidate(
         "merged projections", scene.site(module.model), "q, k as one", code="weight = ...\nq, k = ...",
         options=(("groups", [["first", "last"]]),),
     )  # fmt: skip
-    swapped = Offer("swap", EVERYWHERE, "ours", code="kernelworks.swap(model)")
+    swapped = Candidate("swap", EVERYWHERE, "ours", code="kernelworks.swap(model)")
     patch = as_patch([optimizer, merged, swapped], scene, path, module.work)
     assert patch.splitlines()[0] == (
         "kernelworks: 1 of 3 changes have a place of their own in the source; the others are in a comment at the entry "
@@ -229,7 +229,7 @@ def test_what_has_no_one_place_is_told_at_the_entry_point_with_the_reason(folder
 
 def test_the_comment_stands_ahead_of_what_decorates_the_entry_point(folder: Path) -> None:
     path, module = written(folder, PROGRAM.replace("def work():", "@torch.enable_grad()\ndef work():"))
-    offer = Offer("CUDA graph", Site("module", kind_name(module.model)), "captured", code="model = ...")
+    offer = Candidate("CUDA graph", Site("module", kind_name(module.model)), "captured", code="model = ...")
     applied(folder, as_patch([offer], scene_of(module), path, module.work))
     text = path.read_text()
     assert "an example of the inputs" in text and "#     model = ...\n@torch.enable_grad()\ndef work():" in text
@@ -239,7 +239,7 @@ def test_one_of_several_optimizers_is_known_by_its_name(folder: Path) -> None:
     path, module = written(folder, PROGRAM + "\n\nsecond = AdamW(model.parameters(), lr=1e-3)\n")
     scene = scene_of(module)
     scene.optimizers = (module.second,)
-    offer = next(o for o in fused_optimizer.REMEDY.offers(scene) if o.option("how") == "fused")
+    offer = next(o for o in fused_optimizer.OPTIMIZATION.candidates(scene) if o.option("how") == "fused")
     applied(folder, as_patch([offer], scene, path, module.work))
     assert "second = AdamW(model.parameters(), lr=1e-3, fused=True)" in path.read_text()
     assert loaded(path).optimizer.param_groups[0]["fused"] is None
@@ -280,7 +280,7 @@ def test_a_model_is_found_where_it_is_built(name: str, newline: str, folder: Pat
     module = loaded(path)
     model = module.work()
     scene = Scene(Roots((model,), (), fresh=False))
-    offer = Offer("channels_last", EVERYWHERE, "last", code="model.to(memory_format=torch.channels_last)")
+    offer = Candidate("channels_last", EVERYWHERE, "last", code="model.to(memory_format=torch.channels_last)")
     applied(folder, as_patch([offer], scene, path, module.work))
     text = path.read_bytes().decode()
     held = "self.net" if name in ("method's", "a part of what is never called") else "net"
@@ -301,7 +301,7 @@ def test_a_model_that_is_built_nowhere_or_twice_has_no_place(name: str, folder: 
     head = "from torch import nn\nclass Net(nn.Module):\n    pass\n"
     path, module = written(folder, f"{head}{AMBIGUOUS[name]}def work(): return 1\n")
     scene = Scene(Roots((module.Net(),), (), fresh=False))
-    offer = Offer("channels_last", EVERYWHERE, "last", code="model.to(memory_format=torch.channels_last)")
+    offer = Candidate("channels_last", EVERYWHERE, "last", code="model.to(memory_format=torch.channels_last)")
     patch = as_patch([offer], scene, path, module.work)
     assert patch.startswith("kernelworks: 0 of 1")
     applied(folder, patch)
@@ -356,13 +356,13 @@ def test_each_remedy_that_has_lines_is_placed_and_runs(name: str, folder: Path) 
     path, module = written(folder, MORE)
     want, scene = module.work(), scene_of(module, module.activated)
     if name == "folded norms":
-        offer = Offer(name, scene.site(module.model), "three norms", options=(("pairs", PAIRS),))
+        offer = Candidate(name, scene.site(module.model), "three norms", options=(("pairs", PAIRS),))
     elif name == "swap in functions":
-        offer = next(iter(swapped_functions.REMEDY.offers(scene)))
+        offer = next(iter(swapped_functions.OPTIMIZATION.candidates(scene)))
     else:
         says, code = fewer_bits.SAYS[name]
         site = PROCESS if name == "tf32" else EVERYWHERE
-        offer = Offer("fewer bits", site, says, code=code.format(device="cpu"))
+        offer = Candidate("fewer bits", site, says, code=code.format(device="cpu"))
     patch = as_patch([offer], scene, path, module.work)
     assert patch.startswith("kernelworks: 1 of 1")
     applied(folder, patch)
@@ -384,13 +384,13 @@ def test_weights_that_are_cast_once_and_weights_that_are_tied(folder: Path) -> N
     path, module = written(folder, MORE)
     scene = scene_of(module)
     code = cast_weights._code(scene, torch.bfloat16)
-    offer = Offer("weights cast once", EVERYWHERE, "once", code=code)
+    offer = Candidate("weights cast once", EVERYWHERE, "once", code=code)
     applied(folder, as_patch([offer], scene, path, module.work))
     made = loaded(path).model
     assert made.head.weight.dtype is torch.bfloat16 and made.last.weight.dtype is torch.float32
     module.model.table = torch.nn.Embedding(6, 4)
     module.model.table.weight = module.model.head.weight
-    tied = Offer("weights cast once", EVERYWHERE, "once", code=cast_weights._code(scene, torch.bfloat16))
+    tied = Candidate("weights cast once", EVERYWHERE, "once", code=cast_weights._code(scene, torch.bfloat16))
     path.write_text(MORE)
     patch = as_patch([tied], scene, path, module.work)
     assert "a weight of it is another module's too" in patch and "\n+    part.to" not in patch
@@ -410,7 +410,7 @@ def test_an_argument_is_put_into_a_call_however_it_is_written(call: str, tmp_pat
     source = Source(path)
     (found,) = source.calls("f")
     source.keyword(found, "a", "1")
-    assert source.changed() == f"ä = {CALLS[call]}\nb = 1\n"
+    assert source.edited_text() == f"ä = {CALLS[call]}\nb = 1\n"
 
 
 def test_what_cannot_be_written_is_left() -> None:
@@ -421,9 +421,9 @@ def test_what_cannot_be_written_is_left() -> None:
     source = Source(Path(__file__))
     call = next(each for each in source.calls("Path") if len(each.args) == 1)
     for text in ("a", "b"):
-        source.replaced(call, text)
+        source.replace_node(call, text)
     with pytest.raises(NoPlace):
-        source.changed()
+        source.edited_text()
     assert source.diff(Path(__file__).parent) == ""
 
 
@@ -431,6 +431,10 @@ def test_a_program_knows_the_file_that_it_begins_in(folder: Path) -> None:
     path, module = written(folder, PROGRAM)
     assert from_target(f"{path}:work").file == path and from_target(str(path)).file == path
     assert as_patch([], Scene(Roots((), (), fresh=False)), path, module.work) == ""
-    offer = Offer("swap", Site("module", kind_name(module.model)), "ours", code="kernelworks.swap(model)")
+    offer = Candidate("swap", Site("module", kind_name(module.model)), "ours", code="kernelworks.swap(model)")
     assert as_patch([offer], Scene(Roots((module.model,), (), fresh=False)), None) == ""
-    assert {swap.REMEDY.name, channels_last.REMEDY.name, threads.REMEDY.name} <= {"swap", "channels_last", "threads"}
+    assert {swap.OPTIMIZATION.name, channels_last.OPTIMIZATION.name, threads.OPTIMIZATION.name} <= {
+        "swap",
+        "channels_last",
+        "threads",
+    }

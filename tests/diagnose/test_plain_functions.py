@@ -15,12 +15,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernelworks.diagnose.fix.plan import Applied, as_plan
-from kernelworks.diagnose.optimization import Offer, Scene
-from kernelworks.diagnose.optimizations.torch_compile import REMEDY as COMPILE
+from kernelworks.diagnose.fix.plan import AppliedPlan, as_plan
+from kernelworks.diagnose.optimization import Candidate, Scene
+from kernelworks.diagnose.optimizations.torch_compile import OPTIMIZATION as COMPILE
 from kernelworks.diagnose.sites import functions
-from kernelworks.diagnose.sites.functions import Function, sought
-from kernelworks.diagnose.sites.modules import find
+from kernelworks.diagnose.sites.functions import Function, find_functions
+from kernelworks.diagnose.sites.modules import find_roots
 from kernelworks.diagnose.verify.agreement import FLOAT64, compare
 from kernelworks.profile.program import Program, from_function, from_target
 
@@ -140,7 +140,7 @@ def own_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_which_functions_are_found(program: Callable[..., Any], args: tuple[Any, ...], names: list[str]) -> None:
     made = from_function(program, args)
     made.run()  # what is done once is done
-    found = sought(made)
+    found = find_functions(made)
     assert [function.path for function in found] == names
     assert sys.getprofile() is None
 
@@ -149,14 +149,14 @@ def test_which_functions_are_found(program: Callable[..., Any], args: tuple[Any,
 def test_of_a_loop_that_no_compiler_gets_through_what_it_calls_is_a_part(calls: int, parts: list[str]) -> None:
     made = from_function(solved)
     made.run()
-    (found,) = sought(made, calls)
+    (found,) = find_functions(made, calls)
     assert found.path == "solved" and [part.path for part in found.parts] == parts
 
 
 def scene_of(program: Callable[[], Any]) -> Scene:
     made = from_function(program)
     made.run()
-    roots = find(made.run, functions=sought(made))
+    roots = find_roots(made.run, functions=find_functions(made))
     return Scene(roots, made, walls=(1e-9,))
 
 
@@ -208,9 +208,9 @@ def test_a_function_is_compiled_where_the_program_calls_it_and_no_more_afterward
 
     scene = scene_of(program)
     plain, before = program(), dict(globals())
-    offers = list(COMPILE.offers(scene))
+    offers = list(COMPILE.candidates(scene))
     assert {offer.code for offer in offers} >= {f"{offers[0].site.path} = torch.compile({offers[0].site.path})"}
-    offer = Offer("torch.compile", offers[0].site, "", options=(("backend", compiler),))
+    offer = Candidate("torch.compile", offers[0].site, "", options=(("backend", compiler),))
     change = COMPILE.apply(scene, offer)
     assert scene.program is not None
     for _ in range(2):
@@ -224,7 +224,7 @@ def test_a_function_is_compiled_where_the_program_calls_it_and_no_more_afterward
 def test_what_is_given_to_a_function_that_reads_it_too_is_not_compiled() -> None:
     """torch.compile takes an argument and a global that are one tensor for one in later calls too."""
     scene = scene_of(lambda: [step(X) for _ in range(20)])
-    assert [root.path for root in scene.roots.modules] == ["step"] and not list(COMPILE.offers(scene))
+    assert [root.path for root in scene.roots.modules] == ["step"] and not list(COMPILE.candidates(scene))
 
 
 @pytest.mark.parametrize(("calls", "fits"), [(60, True), (60000, False)])
@@ -233,23 +233,25 @@ def test_a_function_of_very_many_calls_is_not_begun(calls: int, fits: bool) -> N
     (root,) = scene.roots.modules
     every = [SimpleNamespace(place=SimpleNamespace(path=""), backward=False)] * calls
     scene.forecaster = SimpleNamespace(timeline=SimpleNamespace(calls=every))  # type: ignore[assignment]
-    offer = next(iter(COMPILE.offers(scene)))
+    offer = next(iter(COMPILE.candidates(scene)))
     seconds = COMPILE._expected_s(scene, offer, root)
     assert scene.roots.calls[id(root)] == 20 and (seconds < 60) == fits  # of 3 calls, or of 3000
 
 
 def test_a_plan_knows_a_function_by_its_module_and_name(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = scene_of(loop)
-    offer = Offer("torch.compile", next(iter(COMPILE.offers(scene))).site, "compiled", options=(("backend", "eager"),))
+    offer = Candidate(
+        "torch.compile", next(iter(COMPILE.candidates(scene))).site, "compiled", options=(("backend", "eager"),)
+    )
     plan = json.loads(json.dumps(as_plan([offer], scene.roots, program="p", kind="k", saves=0.5)))
     assert plan["roots"] == []
     original = step
-    with Applied(plan) as found:
+    with AppliedPlan(plan) as found:
         assert found.done == ["torch.compile: compiled (step())"] and globals()["step"] is not original
         torch.testing.assert_close(loop(), scene.program.run())  # type: ignore[union-attr]
     assert globals()["step"] is original
     monkeypatch.delitem(globals(), "step")
-    with Applied(plan) as found:
+    with AppliedPlan(plan) as found:
         assert found.waiting
 
 
@@ -263,11 +265,11 @@ def test_a_function_of_a_file_is_replaced_where_it_is_called_and_prints_once(
     path.write_text(FILE)
     program: Program = from_target(f"{path}:work")
     program.run()
-    (function,) = sought(program)
+    (function,) = find_functions(program)
     module: ModuleType = sys.modules["filed"]
-    with function.called():
+    with function.installed():
         assert module.work is not function.fn
-        roots = find(program.run, functions=())
+        roots = find_roots(program.run, functions=())
     assert roots.modules == (function,) and module.work is function.fn
     assert compare(roots.samples, changed=lambda module: contextlib.nullcontext()).agrees
     assert capsys.readouterr().out == "said\n"

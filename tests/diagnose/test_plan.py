@@ -18,25 +18,25 @@ import torch
 from torch import Tensor, nn
 
 import kernelworks as kw
-from kernelworks.diagnose.fix.plan import MOST_FRESH, Applied, as_plan, offers_of
+from kernelworks.diagnose.fix.plan import MOST_FRESH, AppliedPlan, as_plan, candidates_of
 from kernelworks.diagnose.optimization import (
     EVERYWHERE,
     PROCESS,
+    Candidate,
     Change,
     Impossible,
-    Offer,
     Promise,
     Scene,
     Site,
     kind_name,
     same_kind,
 )
-from kernelworks.diagnose.optimizations import REMEDIES
+from kernelworks.diagnose.optimizations import OPTIMIZATIONS
 from kernelworks.diagnose.optimizations.accepted_options import Takes
-from kernelworks.diagnose.optimizations.swap import REMEDY as SWAP
-from kernelworks.diagnose.optimizations.torch_compile import REMEDY as COMPILE
-from kernelworks.diagnose.sites.modules import Roots, find
-from kernelworks.records import Ceilings
+from kernelworks.diagnose.optimizations.swap import OPTIMIZATION as SWAP
+from kernelworks.diagnose.optimizations.torch_compile import OPTIMIZATION as COMPILE
+from kernelworks.diagnose.sites.modules import Roots, find_roots
+from kernelworks.records import Peaks
 
 
 class Block(nn.Module):
@@ -67,32 +67,32 @@ class Marks:
 
     name = "marks"
 
-    def offers(self, scene: Scene) -> Iterator[Offer]:
-        yield Offer(self.name, EVERYWHERE, "marked")
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
+        yield Candidate(self.name, EVERYWHERE, "marked")
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
         return Promise(0.5)
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
-        things = scene.roots.modules if offer.site.kind == "everywhere" else (scene.at(offer.site),)
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
+        things = scene.roots.modules if candidate.site.kind == "everywhere" else (scene.at(candidate.site),)
 
         def put() -> Callable[[], None]:
             for thing in things:
-                thing.__dict__["marked"] = offer.says
+                thing.__dict__["marked"] = candidate.says
             return lambda: [thing.__dict__.pop("marked") for thing in things] and None
 
         return Change(put)
 
 
-def planned(*offers: Offer, roots: tuple[nn.Module, ...] | None = None) -> dict[str, Any]:
+def planned(*offers: Candidate, roots: tuple[nn.Module, ...] | None = None) -> dict[str, Any]:
     """Of a program that calls these modules; makes them anew at each run, where there are none."""
     called = (Net(),) if roots is None else roots
     plan = as_plan(offers, Roots(called, (), fresh=not called), program="p", kind="k", saves=0.5)
     return json.loads(json.dumps(plan))  # type: ignore[no-any-return]
 
 
-def applied(plan: dict[str, Any], *modules: nn.Module) -> Applied:
-    return Applied(plan, modules, remedies=(Marks(), SWAP, COMPILE))
+def applied(plan: dict[str, Any], *modules: nn.Module) -> AppliedPlan:
+    return AppliedPlan(plan, modules, optimizations=(Marks(), SWAP, COMPILE))
 
 
 INNER = Site("module", kind_name(Net()), 0, "blocks.1", kind_name(Block()))
@@ -109,9 +109,9 @@ def test_modules_of_several_sizes_are_each_compiled_for_theirs() -> None:
     given = [
         (torch.randn(size, 8), kind()) for size, kind in ((2, Block), (3, Block), (4, lambda: nn.Sequential(Block())))
     ]
-    scene = Scene(find(lambda: [module(x) for x, module in given]))
+    scene = Scene(find_roots(lambda: [module(x) for x, module in given]))
     for x, module in given:
-        offer = Offer("torch.compile", scene.site(module), "", options=(("backend", backend),))
+        offer = Candidate("torch.compile", scene.site(module), "", options=(("backend", backend),))
         with COMPILE.apply(scene, offer):
             expected = module(x)
         torch.testing.assert_close(module(x), expected)
@@ -120,7 +120,7 @@ def test_modules_of_several_sizes_are_each_compiled_for_theirs() -> None:
 
 def test_a_module_is_found_by_path_and_type_as_it_is_first_called() -> None:
     call, first, second = nn.Module.__call__, Net(), Net()
-    with applied(planned(Offer("marks", INNER, "yes"))) as found:
+    with applied(planned(Candidate("marks", INNER, "yes"))) as found:
         assert found.waiting and not found.done
         nn.Linear(8, 8)(X)
         assert found.waiting
@@ -134,18 +134,18 @@ def test_a_module_is_found_by_path_and_type_as_it_is_first_called() -> None:
 
 def test_a_module_that_is_given_is_changed_at_once_and_a_stranger_is_not() -> None:
     net, call = Net(), nn.Module.__call__
-    with applied(planned(Offer("marks", INNER, "yes")), net) as found:
+    with applied(planned(Candidate("marks", INNER, "yes")), net) as found:
         assert vars(net.blocks[1])["marked"] == "yes" and not found.waiting
         assert nn.Module.__call__ is call
     other = Site("module", INNER.root, 0, "blocks.1", "nobody.Else")
-    with applied(planned(Offer("marks", other, "yes")), net) as found:
+    with applied(planned(Candidate("marks", other, "yes")), net) as found:
         assert found.waiting and not found.done
 
 
 def test_an_optimizer_is_found_as_it_steps() -> None:
     net = Net()
     kept, other = torch.optim.AdamW(net.parameters()), torch.optim.SGD(net.parameters())
-    with applied(planned(Offer("marks", Site("optimizer", type=kind_name(kept)), "yes"))) as found:
+    with applied(planned(Candidate("marks", Site("optimizer", type=kind_name(kept)), "yes"))) as found:
         for optimizer in (other, kept):
             net(X).sum().backward()
             optimizer.step()
@@ -155,7 +155,7 @@ def test_an_optimizer_is_found_as_it_steps() -> None:
 
 def test_what_is_everywhere_is_in_each_outermost_module_as_it_comes() -> None:
     nets = [Net(), Net()]
-    with applied(planned(Offer("marks", EVERYWHERE, "yes"), roots=(Net(), Net()))):
+    with applied(planned(Candidate("marks", EVERYWHERE, "yes"), roots=(Net(), Net()))):
         for net in nets:
             nn.Linear(8, 8)(X)  # a stranger: the plan's program calls none
             net(X)
@@ -168,18 +168,18 @@ def test_what_is_everywhere_is_in_each_outermost_module_as_it_comes() -> None:
 
 def test_a_plan_steps_aside_and_is_back_as_it_was() -> None:
     first, second = Net(), Net()
-    with applied(planned(Offer("marks", EVERYWHERE, "yes"), roots=(Net(), Net()))) as found:
+    with applied(planned(Candidate("marks", EVERYWHERE, "yes"), roots=(Net(), Net()))) as found:
         first(X)
-        with found.aside():
+        with found.suspended():
             second(X)
             assert not any("marked" in vars(net) for net in (first, second))
-            with found.aside():
+            with found.suspended():
                 assert "marked" not in vars(first)
             assert "marked" not in vars(first)
         assert "marked" in vars(first) and "marked" not in vars(second)
         second(X)
         assert "marked" in vars(second)
-        with found.aside():
+        with found.suspended():
             found.undo()
         assert not found.active
     assert not any("marked" in vars(net) for net in (first, second))
@@ -187,7 +187,7 @@ def test_a_plan_steps_aside_and_is_back_as_it_was() -> None:
 
 def test_modules_that_are_made_anew_are_let_go_again() -> None:
     nets = [Net() for _ in range(MOST_FRESH + 3)]
-    plan = planned(Offer("marks", EVERYWHERE, "yes"), roots=())
+    plan = planned(Candidate("marks", EVERYWHERE, "yes"), roots=())
     with applied(plan) as found:
         for net in nets:
             net(X)
@@ -203,7 +203,7 @@ def test_modules_that_are_made_anew_are_let_go_again() -> None:
 def test_a_part_that_is_called_ahead_of_its_whole_is_left_to_it() -> None:
     """``generate`` calls an encoder by itself, and then the model that holds it."""
     net, call = Net(), nn.Module.__call__
-    with applied(planned(Offer("marks", EVERYWHERE, "yes"))):
+    with applied(planned(Candidate("marks", EVERYWHERE, "yes"))):
         net.blocks[0](X)
         assert "marked" not in vars(net.blocks[0]) and nn.Module.__call__ is not call
         net(X)
@@ -212,7 +212,7 @@ def test_a_part_that_is_called_ahead_of_its_whole_is_left_to_it() -> None:
 
 def test_a_part_of_a_module_that_is_made_anew_is_left_to_it_too() -> None:
     net = Net()
-    with applied(planned(Offer("marks", EVERYWHERE, "yes"), roots=())):
+    with applied(planned(Candidate("marks", EVERYWHERE, "yes"), roots=())):
         net.blocks[0](X)
         assert "marked" in vars(net.blocks[0])
         net(X)
@@ -223,10 +223,10 @@ def test_a_part_of_a_module_that_is_made_anew_is_left_to_it_too() -> None:
 
 def test_a_class_of_the_file_that_is_run_is_the_one_of_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
     """``kernelworks diagnose file.py:step`` makes the plan, and ``python file.py`` applies it; or the other way."""
-    plan = planned(Offer("marks", INNER, "yes"), Offer("marks", EVERYWHERE, "all"))
+    plan = planned(Candidate("marks", INNER, "yes"), Candidate("marks", EVERYWHERE, "all"))
     for kind in (Net, Block):
         monkeypatch.setattr(kind, "__module__", "__main__")
-    turned = planned(Offer("marks", Site("module", kind_name(Net()), 0, "", kind_name(Net())), "yes"))
+    turned = planned(Candidate("marks", Site("module", kind_name(Net()), 0, "", kind_name(Net())), "yes"))
     net = Net()
     with applied(plan) as found:
         net(X)
@@ -242,13 +242,13 @@ def test_a_class_of_the_file_that_is_run_is_the_one_of_its_module(monkeypatch: p
 class Refuses(Marks):
     """A remedy that finds that it cannot be put in place here."""
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
         raise Impossible("a norm is another one here")
 
 
 def test_what_cannot_be_put_in_place_is_said_and_the_program_goes_on() -> None:
-    net, plan = Net(), planned(Offer("marks", INNER, "yes"))
-    with Applied(plan, remedies=(Refuses(),)) as found:
+    net, plan = Net(), planned(Candidate("marks", INNER, "yes"))
+    with AppliedPlan(plan, optimizations=(Refuses(),)) as found:
         with pytest.warns(RuntimeWarning, match="not in place: marks: yes .*: a norm is another one here"):
             net(X)
         net(X)
@@ -261,14 +261,14 @@ def test_modules_that_two_threads_call_at_once_are_changed_once() -> None:
     begun, go = threading.Event(), threading.Event()
 
     class Slow(Marks):
-        def apply(self, scene: Scene, offer: Offer) -> Change:
+        def apply(self, scene: Scene, candidate: Candidate) -> Change:
             placed.append(scene.roots.modules[0])
             begun.set()
             go.wait(30)
-            return super().apply(scene, offer)
+            return super().apply(scene, candidate)
 
     net = Net()
-    with Applied(planned(Offer("marks", EVERYWHERE, "yes")), remedies=(Slow(),)):
+    with AppliedPlan(planned(Candidate("marks", EVERYWHERE, "yes")), optimizations=(Slow(),)):
         threads = [threading.Thread(target=net, args=(X,)) for _ in range(2)]
         threads[0].start()
         assert begun.wait(30)
@@ -283,9 +283,9 @@ def test_modules_that_two_threads_call_at_once_are_changed_once() -> None:
     ("plan", "says"),
     [
         ({}, "must be one of version"), ({"kernelworks_plan": 1}, "must be one of version"),
-        ({"kernelworks_plan": 9, "offers": []}, "must be one of version"),
-        ({"kernelworks_plan": 1, "offers": [{"remedy": 3}]}, r"plan\.offers\[0\]\.site must be a mapping, got nothing"),
-        (planned(Offer("gone", PROCESS, "x")), "names 'gone', which this version of kernelworks has not: it has"),
+        ({"kernelworks_plan": 9, "candidates": []}, "must be one of version"),
+        ({"kernelworks_plan": 1, "candidates": [{"optimization": 3}]}, r"plan\.offers\[0\]\.site must be a mapping, got nothing"),
+        (planned(Candidate("gone", PROCESS, "x")), "names 'gone', which this version of kernelworks has not: it has"),
     ],
 )  # fmt: skip
 def test_what_is_no_plan_is_refused_in_words(plan: dict[str, Any], says: str) -> None:
@@ -294,21 +294,21 @@ def test_what_is_no_plan_is_refused_in_words(plan: dict[str, Any], says: str) ->
 
 
 def test_every_optimization_says_what_a_plan_may_say_of_it() -> None:
-    assert all(isinstance(getattr(remedy, "takes", None), Takes) for remedy in REMEDIES)
+    assert all(isinstance(getattr(remedy, "takes", None), Takes) for remedy in OPTIMIZATIONS)
 
 
-GOOD: dict[str, Offer] = {
-    "swap": Offer("swap", EVERYWHERE, "", options=(("ops", ["layer_norm"]),)),
-    "threads": Offer("threads", PROCESS, "", options=(("number", torch.get_num_threads()),)),
-    "gradient clipping": Offer("gradient clipping", PROCESS, "", options=(("how", "foreach"),)),
-    "fused optimizer": Offer(
+GOOD: dict[str, Candidate] = {
+    "swap": Candidate("swap", EVERYWHERE, "", options=(("ops", ["layer_norm"]),)),
+    "threads": Candidate("threads", PROCESS, "", options=(("number", torch.get_num_threads()),)),
+    "gradient clipping": Candidate("gradient clipping", PROCESS, "", options=(("how", "foreach"),)),
+    "fused optimizer": Candidate(
         "fused optimizer", Site("optimizer", type="torch.optim.adamw.AdamW"), "", options=(("how", "fused"),)
     ),
-    "folded norms": Offer("folded norms", INNER, "", options=(("pairs", [["linear", "norm"]]),)),
-    "merged projections": Offer("merged projections", INNER, "", options=(("groups", [["q", "k"]]),)),
-    "fewer bits": Offer("fewer bits", EVERYWHERE, "", changes="bf16", options=(("bits", "bf16"),)),
-    "CUDA graph": Offer("CUDA graph", INNER, "", options=(("parts", "blocks.0"),)),
-    "torch.compile": Offer("torch.compile", INNER, "", options=(("mode", "default"), ("backend", "eager"))),
+    "folded norms": Candidate("folded norms", INNER, "", options=(("pairs", [["linear", "norm"]]),)),
+    "merged projections": Candidate("merged projections", INNER, "", options=(("groups", [["q", "k"]]),)),
+    "fewer bits": Candidate("fewer bits", EVERYWHERE, "", changes="bf16", options=(("bits", "bf16"),)),
+    "CUDA graph": Candidate("CUDA graph", INNER, "", options=(("parts", "blocks.0"),)),
+    "torch.compile": Candidate("torch.compile", INNER, "", options=(("mode", "default"), ("backend", "eager"))),
 }
 WRONG: tuple[Any, ...] = ("?", "", 0, 0.5, -1, True, None, [], [[]], ["?", 3], [["a"]], {}, {"a": 1}, [[1, 2]])
 
@@ -340,14 +340,14 @@ ABSENT = object()
 @pytest.mark.parametrize("name", GOOD)
 def test_a_field_that_is_not_as_it_may_be_is_named_before_anything_is_in_place(name: str) -> None:
     """Every field of a plan with every wrong value: it is taken for what it says, or refused with its name."""
-    plan = planned(Offer("threads", PROCESS, "", options=(("number", 1),)), GOOD[name])
+    plan = planned(Candidate("threads", PROCESS, "", options=(("number", 1),)), GOOD[name])
     threads = torch.get_num_threads()
-    offers_of(plan)
+    candidates_of(plan)
     refused = 0
     for where in everywhere_in(plan):
         for value in (*WRONG, ABSENT):
             try:
-                offers_of(changed_at(plan, where, value))
+                candidates_of(changed_at(plan, where, value))
             except ValueError as error:
                 refused += 1
                 named = next(str(key) for key in reversed(where) if isinstance(key, str))
@@ -357,7 +357,7 @@ def test_a_field_that_is_not_as_it_may_be_is_named_before_anything_is_in_place(n
         if isinstance(where[-1], str):
             more = changed_at(plan, (*where[:-1], "unknown"), "x")
             with pytest.raises(ValueError, match="'unknown'"):
-                offers_of(more)
+                candidates_of(more)
     assert refused > 100 and torch.get_num_threads() == threads
 
 
@@ -378,7 +378,7 @@ def test_a_field_that_is_not_as_it_may_be_is_named_before_anything_is_in_place(n
 )  # fmt: skip
 def test_a_wrong_field_is_refused_with_what_is_accepted(name: str, where: Any, value: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        kw.apply(changed_at(planned(GOOD[name]), ("offers", 0, *where), value))
+        kw.apply(changed_at(planned(GOOD[name]), ("candidates", 0, *where), value))
 
 
 def test_a_plan_that_is_too_deep_to_be_read_is_none(tmp_path: Path) -> None:
@@ -389,12 +389,12 @@ def test_a_plan_that_is_too_deep_to_be_read_is_none(tmp_path: Path) -> None:
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
-    with pytest.raises(ValueError, match="offers"):
-        kw.apply({"kernelworks_plan": 1, "offers": deep})
+    with pytest.raises(ValueError, match="candidates"):
+        kw.apply({"kernelworks_plan": 1, "candidates": deep})
 
 
 def test_the_record_of_a_fix_or_of_a_diagnosis_holds_its_plan(tmp_path: Path) -> None:
-    plan, path = planned(Offer("swap", EVERYWHERE, "ops")), tmp_path / "fix.json"
+    plan, path = planned(Candidate("swap", EVERYWHERE, "ops")), tmp_path / "fix.json"
     for record in ({"before_s": 1.0, "plan": plan}, {"wall_s": 1.0, "fix": {"plan": plan}}):
         path.write_text(json.dumps(record))
         with kw.apply(path, Net()) as found:
@@ -411,7 +411,7 @@ def test_a_file_is_read_and_none_is_no_plan(tmp_path: Path) -> None:
     path.write_bytes(b"\xff{")
     with pytest.raises(ValueError, match="is no plan"):
         kw.apply(path)
-    path.write_text(json.dumps(planned(Offer("swap", EVERYWHERE, "ops"))))
+    path.write_text(json.dumps(planned(Candidate("swap", EVERYWHERE, "ops"))))
     net = Net()
     with kw.apply(path, net) as found:
         assert found.done == ["swap: ops (all modules)"]
@@ -424,17 +424,20 @@ def test_a_file_is_read_and_none_is_no_plan(tmp_path: Path) -> None:
 def test_offers_of_the_remedies_go_through_a_plan_as_they_are() -> None:
     net = Net()
     with torch.no_grad():
-        roots = find(lambda: net(X))
+        roots = find_roots(lambda: net(X))
     scene = Scene(roots, walls=(1e-9,))
-    offers = [offer for remedy in (SWAP, COMPILE) for offer in remedy.offers(scene)]
+    offers = [offer for remedy in (SWAP, COMPILE) for offer in remedy.candidates(scene)]
     assert {offer.says for offer in offers} >= {"each Block compiled", "compiled whole"}
-    for (remedy, back), offer in zip(offers_of(planned(*offers)), offers, strict=True):
-        assert (back.site, dict(back.options)) == (offer.site, dict(offer.options)) and remedy.name == offer.remedy
+    for (remedy, back), offer in zip(candidates_of(planned(*offers)), offers, strict=True):
+        assert (back.site, dict(back.options)) == (
+            offer.site,
+            dict(offer.options),
+        ) and remedy.name == offer.optimization
 
 
 def test_blocks_are_compiled_and_no_more_once_it_is_undone() -> None:
     net = Net()
-    offer = Offer("torch.compile", Site("module", kind_name(net), type=kind_name(net)), "", options=(
+    offer = Candidate("torch.compile", Site("module", kind_name(net), type=kind_name(net)), "", options=(
         ("blocks", kind_name(Block())), ("backend", "eager"),
     ))  # fmt: skip
     with torch.no_grad():
@@ -455,7 +458,7 @@ def test_what_is_compiled_reaches_the_compiler_torchs_own_modules_too(make: Call
         return graph.forward
 
     site = Site("module", kind_name(net), type=kind_name(net))
-    offer = Offer("torch.compile", site, "", options=(("backend", compiler),))
+    offer = Candidate("torch.compile", site, "", options=(("backend", compiler),))
     with torch.no_grad(), COMPILE.apply(Scene(Roots((net,), (), fresh=False)), offer):
         net(X)
     assert len(graphs) == 1
@@ -474,7 +477,7 @@ with kw.apply(json.loads({plan!r})) as found, torch.no_grad():
 
 
 def test_a_fix_stays_in_place_until_it_is_undone_and_its_plan_goes_to_another_process(
-    ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch
+    ceilings: Peaks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kernelworks.diagnose.forecast.forecaster import Forecaster
     from kernelworks.diagnose.forecast.predict import Forecast
@@ -485,7 +488,7 @@ def test_a_fix_stays_in_place_until_it_is_undone_and_its_plan_goes_to_another_pr
     monkeypatch.setattr(Program, "seconds", seconds)
     monkeypatch.setattr(Forecaster, "forecast", lambda *given: Forecast(0.5, 0))
     with torch.no_grad():
-        found = kw.fix(net, X, budget_s=2.0, ceilings=ceilings, rough=True)
+        found = kw.fix(net, X, budget_s=2.0, peaks=ceilings, rough=True)
     assert found.active and "forward" in vars(net.blocks[0].linear), str(found)
     assert found.fn is net
     assert found.code == "kernelworks.swap(model)" and found.plan["saves"] == 0.5
@@ -494,4 +497,4 @@ def test_a_fix_stays_in_place_until_it_is_undone_and_its_plan_goes_to_another_pr
     assert not found.active and "forward" not in vars(net.blocks[0].linear)
     text = PROGRAM.format(folder=str(Path(__file__).parent), plan=json.dumps(found.plan))
     ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
-    assert ran.stdout.strip() == f"swap: {found.plan['offers'][0]['says']} (all modules) True", ran.stderr
+    assert ran.stdout.strip() == f"swap: {found.plan['candidates'][0]['says']} (all modules) True", ran.stderr

@@ -14,7 +14,7 @@ from remedied import Case, Net, asked, attending, counted, looks, net, offers, s
 from torch import Tensor, nn
 
 from kernelworks.diagnose.fix.plan import apply, as_plan
-from kernelworks.diagnose.optimization import Change, Remedy, Scene, Together
+from kernelworks.diagnose.optimization import Change, CombinedChange, Optimization, Scene
 from kernelworks.diagnose.optimizations import (
     cast_weights,
     channels_last,
@@ -28,7 +28,7 @@ from kernelworks.diagnose.optimizations import (
     trial,
     zeroed_gradients,
 )
-from kernelworks.diagnose.sites.modules import Roots, find
+from kernelworks.diagnose.sites.modules import Roots, find_roots
 from kernelworks.profile.budget import Budget
 
 
@@ -39,25 +39,25 @@ def of_inference(make: Callable[[], nn.Module]) -> nn.Module:
 
 
 # Remedy, a program that it is for, how many offers.
-HITS: dict[str, tuple[Remedy, Callable[[], Case], int]] = {
-    "channels last, asked": (channels_last.REMEDY, lambda: asked(net()), 1),
-    "channels last, trained": (channels_last.REMEDY, lambda: trained(net(), momentum=0.9), 1),
-    "channels last, Adam": (channels_last.REMEDY, lambda: trained(net(), torch.optim.Adam, eps=0.01), 1),
-    "channels last, inference mode": (channels_last.REMEDY, lambda: asked(of_inference(net)), 1),
-    "folded norms": (folded_norms.REMEDY, lambda: asked(net()), 1),
-    "folded norms, autocast": (folded_norms.REMEDY, lambda: asked(net(), autocast=True), 1),
-    "weights cast once": (cast_weights.REMEDY, lambda: asked(net(), autocast=True), 1),
-    "merged projections": (merged_projections.REMEDY, lambda: asked(attending()), 1),
-    "merged projections without bias": (merged_projections.REMEDY, lambda: asked(attending(bias=False)), 1),
-    "fewer bits": (fewer_bits.REMEDY, lambda: asked(net()), 2),
-    "fewer bits, trained": (fewer_bits.REMEDY, lambda: trained(net(), momentum=0.9), 1),
-    "AdamW": (fused_optimizer.REMEDY, lambda: trained(net(), torch.optim.AdamW, eps=0.01), 2),
-    "Adam": (fused_optimizer.REMEDY, lambda: trained(net(), torch.optim.Adam, amsgrad=True, eps=0.01), 1),
-    "SGD": (fused_optimizer.REMEDY, lambda: trained(net(), momentum=0.9), 1),
-    "Adagrad": (fused_optimizer.REMEDY, lambda: trained(net(), torch.optim.Adagrad, eps=0.01), 1),
-    "RMSprop": (fused_optimizer.REMEDY, lambda: trained(net(), torch.optim.RMSprop, eps=0.01, momentum=0.9), 1),
-    "NAdam": (fused_optimizer.REMEDY, lambda: trained(net(), torch.optim.NAdam, eps=0.01), 1),
-    "clipped, never": (gradient_clipping.REMEDY, lambda: trained(net(), clip=1e3), 1),
+HITS: dict[str, tuple[Optimization, Callable[[], Case], int]] = {
+    "channels last, asked": (channels_last.OPTIMIZATION, lambda: asked(net()), 1),
+    "channels last, trained": (channels_last.OPTIMIZATION, lambda: trained(net(), momentum=0.9), 1),
+    "channels last, Adam": (channels_last.OPTIMIZATION, lambda: trained(net(), torch.optim.Adam, eps=0.01), 1),
+    "channels last, inference mode": (channels_last.OPTIMIZATION, lambda: asked(of_inference(net)), 1),
+    "folded norms": (folded_norms.OPTIMIZATION, lambda: asked(net()), 1),
+    "folded norms, autocast": (folded_norms.OPTIMIZATION, lambda: asked(net(), autocast=True), 1),
+    "weights cast once": (cast_weights.OPTIMIZATION, lambda: asked(net(), autocast=True), 1),
+    "merged projections": (merged_projections.OPTIMIZATION, lambda: asked(attending()), 1),
+    "merged projections without bias": (merged_projections.OPTIMIZATION, lambda: asked(attending(bias=False)), 1),
+    "fewer bits": (fewer_bits.OPTIMIZATION, lambda: asked(net()), 2),
+    "fewer bits, trained": (fewer_bits.OPTIMIZATION, lambda: trained(net(), momentum=0.9), 1),
+    "AdamW": (fused_optimizer.OPTIMIZATION, lambda: trained(net(), torch.optim.AdamW, eps=0.01), 2),
+    "Adam": (fused_optimizer.OPTIMIZATION, lambda: trained(net(), torch.optim.Adam, amsgrad=True, eps=0.01), 1),
+    "SGD": (fused_optimizer.OPTIMIZATION, lambda: trained(net(), momentum=0.9), 1),
+    "Adagrad": (fused_optimizer.OPTIMIZATION, lambda: trained(net(), torch.optim.Adagrad, eps=0.01), 1),
+    "RMSprop": (fused_optimizer.OPTIMIZATION, lambda: trained(net(), torch.optim.RMSprop, eps=0.01, momentum=0.9), 1),
+    "NAdam": (fused_optimizer.OPTIMIZATION, lambda: trained(net(), torch.optim.NAdam, eps=0.01), 1),
+    "clipped, never": (gradient_clipping.OPTIMIZATION, lambda: trained(net(), clip=1e3), 1),
 }
 
 
@@ -113,7 +113,7 @@ def test_of_each_module_the_first_call_and_the_last_are_kept() -> None:
         for length in range(2, 9):
             writer(read.expand(length, 4))
 
-    found = find(run)
+    found = find_roots(run)
     assert [(s.module, len(s.args[0])) for s in found.samples] == [(reader, 1), (writer, 2), (writer, 8)]
 
 
@@ -126,11 +126,11 @@ def test_of_one_module_as_many_calls_count_as_the_program_makes() -> None:
             case.run()
 
     scene = scene_of(case._replace(run=loop))
-    assert scene.alone(case.model).roots == scene.roots
+    assert scene.scene_of(case.model).roots == scene.roots
     alone = tuple(dataclasses.replace(sample, stands=1) for sample in scene.roots.samples)
     again, once = (
-        trial.race(roots, Together(()), Together(()), lambda run: run, backward=False)
-        for roots in (scene.alone(case.model).roots, dataclasses.replace(scene.roots, samples=alone))
+        trial.race(roots, CombinedChange(()), CombinedChange(()), lambda run: run, backward=False)
+        for roots in (scene.scene_of(case.model).roots, dataclasses.replace(scene.roots, samples=alone))
     )
     assert again.before_s > 5 * once.before_s
 
@@ -199,30 +199,30 @@ def views() -> nn.Module:
     return made
 
 
-MISSES: dict[str, tuple[Remedy, Callable[[], Case]]] = {
-    "no convolutions": (channels_last.REMEDY, lambda: asked(nn.Linear(8, 8).eval())),
-    "channels last already": (channels_last.REMEDY, lambda: asked(laid_last())),
-    "one memory": (channels_last.REMEDY, lambda: asked(views())),
-    "training": (folded_norms.REMEDY, lambda: trained(net())),
-    "statistics of the batch": (folded_norms.REMEDY, lambda: asked(net().train())),
-    "watched": (folded_norms.REMEDY, lambda: asked(Hooked().eval())),
-    "no norms": (folded_norms.REMEDY, lambda: asked(nn.Conv2d(3, 4, 3).eval())),
-    "no autocast": (cast_weights.REMEDY, lambda: asked(net())),
-    "autocast, training": (cast_weights.REMEDY, lambda: trained(net())),
-    "projections, training": (merged_projections.REMEDY, lambda: trained(attending())),
-    "projections, autocast": (merged_projections.REMEDY, lambda: asked(attending(), autocast=True)),
-    "one product": (merged_projections.REMEDY, lambda: asked(net())),
-    "bits, autocast": (fewer_bits.REMEDY, lambda: asked(net(), autocast=True)),
-    "bits, nothing to narrow": (fewer_bits.REMEDY, lambda: asked(nn.Flatten())),
-    "fused already": (fused_optimizer.REMEDY, lambda: trained(net(), torch.optim.AdamW, fused=True)),
-    "sparse gradients": (fused_optimizer.REMEDY, lambda: trained(Sparse())),
-    "an optimizer of one's own": (fused_optimizer.REMEDY, lambda: trained(net(), Own)),
-    "foreach already": (fused_optimizer.REMEDY, lambda: trained(net(), torch.optim.RMSprop, foreach=True)),
-    "clipped each time": (gradient_clipping.REMEDY, lambda: trained(net(), clip=1e-4)),
-    "not clipped": (gradient_clipping.REMEDY, lambda: trained(net())),
-    "clipping, no training": (gradient_clipping.REMEDY, lambda: asked(net())),
-    "no zeros": (zeroed_gradients.REMEDY, lambda: trained(net())),
-    "no optimizer": (fused_optimizer.REMEDY, lambda: asked(net())),
+MISSES: dict[str, tuple[Optimization, Callable[[], Case]]] = {
+    "no convolutions": (channels_last.OPTIMIZATION, lambda: asked(nn.Linear(8, 8).eval())),
+    "channels last already": (channels_last.OPTIMIZATION, lambda: asked(laid_last())),
+    "one memory": (channels_last.OPTIMIZATION, lambda: asked(views())),
+    "training": (folded_norms.OPTIMIZATION, lambda: trained(net())),
+    "statistics of the batch": (folded_norms.OPTIMIZATION, lambda: asked(net().train())),
+    "watched": (folded_norms.OPTIMIZATION, lambda: asked(Hooked().eval())),
+    "no norms": (folded_norms.OPTIMIZATION, lambda: asked(nn.Conv2d(3, 4, 3).eval())),
+    "no autocast": (cast_weights.OPTIMIZATION, lambda: asked(net())),
+    "autocast, training": (cast_weights.OPTIMIZATION, lambda: trained(net())),
+    "projections, training": (merged_projections.OPTIMIZATION, lambda: trained(attending())),
+    "projections, autocast": (merged_projections.OPTIMIZATION, lambda: asked(attending(), autocast=True)),
+    "one product": (merged_projections.OPTIMIZATION, lambda: asked(net())),
+    "bits, autocast": (fewer_bits.OPTIMIZATION, lambda: asked(net(), autocast=True)),
+    "bits, nothing to narrow": (fewer_bits.OPTIMIZATION, lambda: asked(nn.Flatten())),
+    "fused already": (fused_optimizer.OPTIMIZATION, lambda: trained(net(), torch.optim.AdamW, fused=True)),
+    "sparse gradients": (fused_optimizer.OPTIMIZATION, lambda: trained(Sparse())),
+    "an optimizer of one's own": (fused_optimizer.OPTIMIZATION, lambda: trained(net(), Own)),
+    "foreach already": (fused_optimizer.OPTIMIZATION, lambda: trained(net(), torch.optim.RMSprop, foreach=True)),
+    "clipped each time": (gradient_clipping.OPTIMIZATION, lambda: trained(net(), clip=1e-4)),
+    "not clipped": (gradient_clipping.OPTIMIZATION, lambda: trained(net())),
+    "clipping, no training": (gradient_clipping.OPTIMIZATION, lambda: asked(net())),
+    "no zeros": (zeroed_gradients.OPTIMIZATION, lambda: trained(net())),
+    "no optimizer": (fused_optimizer.OPTIMIZATION, lambda: asked(net())),
 }
 
 
@@ -262,7 +262,7 @@ def test_of_a_swap_that_gains_nothing_the_ops_that_do_are_offered(monkeypatch: p
     case = asked(Two().eval())
     scene = scene_of(case)
     scene.budget = Budget(60.0, 1e-3)
-    (whole,) = swap.REMEDY.offers(scene)
+    (whole,) = swap.OPTIMIZATION.candidates(scene)
     raced: list[tuple[str, ...]] = []
 
     def share_saved(scene: Scene, change: Any, *more: Any) -> tuple[float, float]:
@@ -273,14 +273,14 @@ def test_of_a_swap_that_gains_nothing_the_ops_that_do_are_offered(monkeypatch: p
 
     monkeypatch.setattr(swap, "share_saved", share_saved)
     monkeypatch.setattr(scene, "taken", [Change(lambda: lambda: None)])  # on top of something, it is raced
-    promise = swap.REMEDY.predict(scene, whole)
+    promise = swap.OPTIMIZATION.predict(scene, whole)
     assert promise.saves == -0.2 and set(raced.pop()) == {"gelu", "layer_norm"} and promise.less is not None
     (some,) = promise.less()
     assert sorted(raced) == [("gelu",), ("layer_norm",)] and some.option("ops") == ["gelu"]
     assert some.code == "kernelworks.swap(model, ops=['gelu'])" and some.group == whole.group
-    promise = swap.REMEDY.predict(scene, some)
+    promise = swap.OPTIMIZATION.predict(scene, some)
     assert promise.saves == 0.1 and promise.less is None
-    with swap.REMEDY.apply(scene, some):
+    with swap.OPTIMIZATION.apply(scene, some):
         assert "forward" in vars(case.model.act) and "forward" not in vars(case.model.norm)
 
 
@@ -291,11 +291,11 @@ def test_a_module_that_trains_is_worth_a_compiler_for_its_backward_too(
     model = nn.Linear(2, 2)
     steps = (torch.optim.SGD(model.parameters(), lr=0.1),) if backward else ()
     roots = Roots((model,), (), fresh=False, seconds={id(model): seconds})
-    assert len(torch_compile.timely(Scene(roots, optimizers=steps, walls=(1.0,)))) == worth
+    assert len(torch_compile.roots_worth_compiling(Scene(roots, optimizers=steps, walls=(1.0,)))) == worth
 
 
 def test_a_compiler_that_fails_tells_of_the_error_behind_it() -> None:
     error = RuntimeError("backend='own' raised:\n\nValueError: no such kernel\n\nSet TORCHDYNAMO_VERBOSE=1")
     want = "compiled, it raises RuntimeError: backend='own' raised: ValueError: no such kernel"
-    assert torch_compile.crashed(error) == want
-    assert torch_compile.crashed(ValueError()) == "compiled, it raises ValueError"
+    assert torch_compile.compile_error_text(error) == want
+    assert torch_compile.compile_error_text(ValueError()) == "compiled, it raises ValueError"

@@ -15,27 +15,27 @@ from eligible import ROWS, only
 from torch import Tensor, nn
 
 import kernelworks as kw
-from kernelworks.cli.console import guarded
+from kernelworks.cli.console import guard_program
 from kernelworks.diagnose.fix.search import Search
 from kernelworks.diagnose.forecast import isolated_on_cpu
 from kernelworks.diagnose.forecast.forecaster import Forecaster
-from kernelworks.diagnose.forecast.isolated_on_cpu import Capture, timed_alone
-from kernelworks.diagnose.optimizations.swap import REMEDY
-from kernelworks.diagnose.sites.modules import Swapped, find
+from kernelworks.diagnose.forecast.isolated_on_cpu import Capture, time_isolated
+from kernelworks.diagnose.optimizations.swap import OPTIMIZATION
+from kernelworks.diagnose.sites.modules import SwappedModules, find_roots
 from kernelworks.diagnose.verify.agreement import compare
 from kernelworks.nn.swap import swap
-from kernelworks.records import Ceilings, Diagnosis
+from kernelworks.records import Diagnosis, Peaks
 
 X = torch.ones(64, 64)
 
 
-def diagnosed(fn: Callable[..., Any], *, ceilings: Ceilings) -> Diagnosis:
-    return kw.diagnose(fn, ceilings=ceilings, budget_s=0.05, rough=True)
+def diagnosed(fn: Callable[..., Any], *, ceilings: Peaks) -> Diagnosis:
+    return kw.diagnose(fn, peaks=ceilings, budget_s=0.05, rough=True)
 
 
 @pytest.mark.parametrize("kind", ["generator", "async generator"])
 def test_a_generator_without_an_end_is_refused_with_a_word(
-    kind: str, ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch
+    kind: str, ceilings: Peaks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def numbers() -> Iterator[Tensor]:
         while True:
@@ -50,10 +50,10 @@ def test_a_generator_without_an_end_is_refused_with_a_word(
         diagnosed(numbers if kind == "generator" else promised, ceilings=ceilings)
 
 
-def test_a_first_run_that_does_not_end_is_spoken_of(ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_run_that_does_not_end_is_spoken_of(ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["kernelworks.profile.timeline"], "ENDLESS_S", 0.05)
     told: list[str] = []
-    kw.diagnose(lambda: time.sleep(0.2), ceilings=ceilings, budget_s=0.05, rough=True, progress=told.append)
+    kw.diagnose(lambda: time.sleep(0.2), peaks=ceilings, budget_s=0.05, rough=True, progress=told.append)
     assert sum("has not ended" in line for line in told) == 1
 
 
@@ -70,7 +70,7 @@ def test_a_program_that_raises_does_so_before_anything_long_is_measured(monkeypa
 
 
 @pytest.mark.parametrize("run", [2, 4, 7])
-def test_what_a_later_run_raises_says_that_earlier_ones_ended_well(run: int, ceilings: Ceilings) -> None:
+def test_what_a_later_run_raises_says_that_earlier_ones_ended_well(run: int, ceilings: Peaks) -> None:
     left = iter([X] * (run - 1))  # for sums: a product's threads may wait for a core until the budget is over
     with pytest.raises(StopIteration) as caught:
         diagnosed(lambda: next(left) + X, ceilings=ceilings)
@@ -79,7 +79,7 @@ def test_what_a_later_run_raises_says_that_earlier_ones_ended_well(run: int, cei
 
 
 def test_a_fix_of_very_many_calls_keeps_its_own_share_of_the_budget(
-    ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch
+    ceilings: Peaks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looking at a call costs 20 to 200 us: the swapped program's are not all looked at, and all are predicted."""
     module, x, most = nn.Sequential(nn.Linear(8, 8), nn.GELU()).eval(), torch.ones(2, 8), 64
@@ -100,9 +100,9 @@ def test_a_fix_of_very_many_calls_keeps_its_own_share_of_the_budget(
     monkeypatch.setattr(sys.modules["kernelworks.profile.timeline"], "LEAST_SURVEYED", most)
     monkeypatch.setattr(sys.modules["kernelworks.profile.timeline"], "SURVEY_S", 1.0)
     monkeypatch.setattr(Forecaster, "forecast", spied)
-    swaps = functools.partial(Search, remedies=(REMEDY,))  # other remedies would take of the budget
+    swaps = functools.partial(Search, remedies=(OPTIMIZATION,))  # other remedies would take of the budget
     monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "Search", swaps)
-    found = kw.diagnose(program, fix=True, ceilings=ceilings, budget_s=2.0, rough=True, fix_s=8.0).fix
+    found = kw.diagnose(program, fix=True, peaks=ceilings, budget_s=2.0, rough=True, fix_s=8.0).fix
     assert found is not None and found.agrees and not found.refused.startswith("it could not")
     ((cut, calls),) = seen
     assert cut and calls >= 400
@@ -116,19 +116,19 @@ def test_replays_and_comparisons_stop_when_their_budget_is_over() -> None:
             module(x)
             module(x + 1)
 
-    roots = find(program)
+    roots = find_roots(program)
     found = compare(roots.samples, 0.0)
     assert len(roots.samples) == 2 and found.agrees
     assert "Sequential was compared on its first call alone, as the budget allows" in found.note
-    with Swapped(roots), Capture({}) as capture:
+    with SwappedModules(roots), Capture({}) as capture:
         program()
-    assert capture.captured and len(timed_alone(capture.captured, 0.0).costs) >= 1
+    assert capture.captured and len(time_isolated(capture.captured, 0.0).costs) >= 1
 
 
 @pytest.mark.parametrize("json", [True, False])
 def test_a_program_that_closes_its_stdout_does_not_close_ours(json: bool) -> None:
     before = sys.stdout, sys.stderr
-    with guarded(json=json):
+    with guard_program(json=json):
         sys.stdout.write("")
         sys.stdout.close()
     assert (sys.stdout, sys.stderr) == before and not sys.stdout.closed and not sys.stderr.closed

@@ -22,7 +22,7 @@ def _wait(own: float = 3.0) -> Step:
     return Step(SYNC, own * US, waits=True)
 
 
-def _adds_up(program: list[Step], played: replay.Played) -> None:
+def _adds_up(program: list[Step], played: replay.ReplayResult) -> None:
     busy = sum(replay.busy_seconds(played))
     idle = sum(gap.seconds for gap in replay.gaps(program, played))
     assert math.isclose(busy + idle, played.wall, rel_tol=1e-9)
@@ -115,7 +115,7 @@ def test_whatever_waits_for_whatever_the_path_ends_and_adds_up() -> None:
 def test_fitting_scales_the_host_of_a_host_bound_program_and_leaves_the_device() -> None:
     program = [s for _ in range(50) for s in _launch(20, 2)] + [_wait()]
     profiled = replay.play(program, PACE).wall
-    host, device = replay.fitted(program, PACE, 0.6 * profiled)
+    host, device = replay.fit_scales(program, PACE, 0.6 * profiled)
     assert device == 1.0 and 0.5 < host < 0.65
     assert replay.play(program, PACE, host=host).wall == pytest.approx(0.6 * profiled, rel=1e-3)
 
@@ -123,7 +123,7 @@ def test_fitting_scales_the_host_of_a_host_bound_program_and_leaves_the_device()
 def test_fitting_scales_the_device_where_the_program_waits_for_it() -> None:
     program = [s for _ in range(50) for s in _launch(2, 100)] + [_wait()]
     wall = 0.9 * replay.play(program, PACE).wall
-    host, device = replay.fitted(program, PACE, wall)
+    host, device = replay.fit_scales(program, PACE, wall)
     assert device == pytest.approx(0.9, rel=0.02)
     assert replay.play(program, PACE, host=host, device=device).wall == pytest.approx(wall, rel=0.02)
 

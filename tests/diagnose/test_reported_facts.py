@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import kernelworks as kw
 from kernelworks.dispatch import certificates
 from kernelworks.dispatch.op import OPS
-from kernelworks.records import Ceilings, Diagnosis, Region
+from kernelworks.records import Diagnosis, Hotspot, Peaks
 
 BUDGET_S = 2.0
 FIX_S = 4.0  # nothing is compiled in so few
@@ -29,11 +29,11 @@ HERE = Path(__file__).resolve().parents[1] / "support"
 
 
 def words(found: Diagnosis) -> str:
-    return "\n".join([found.sentence, *found.findings, *(region.action for region in found.regions)])
+    return "\n".join([found.sentence, *found.findings, *(region.action for region in found.hotspots)])
 
 
-def regions(found: Diagnosis, op: str) -> list[Region]:
-    return [region for region in found.regions if region.op.startswith(op)]
+def regions(found: Diagnosis, op: str) -> list[Hotspot]:
+    return [region for region in found.hotspots if region.op.startswith(op)]
 
 
 @pytest.fixture
@@ -65,20 +65,20 @@ def products() -> Callable[[], Tensor]:
     return program
 
 
-def test_where_no_row_may_run_none_is_promised_to_give_time_back(nothing_proved: None, ceilings: Ceilings) -> None:
-    found = kw.diagnose(products(), ceilings=ceilings, budget_s=BUDGET_S)
+def test_where_no_row_may_run_none_is_promised_to_give_time_back(nothing_proved: None, ceilings: Peaks) -> None:
+    found = kw.diagnose(products(), peaks=ceilings, budget_s=BUDGET_S)
     linear = regions(found, "linear") + regions(found, "addmm")
     assert linear and sum(region.high_s for region in linear) == 0
     promised = found.sentence.partition("the bound allows")[0]
     assert not re.search(r"can be had back[^;]*(linear|addmm)", promised), found.sentence
 
 
-def test_a_fix_that_changes_nothing_says_so_and_measures_nothing(nothing_proved: None, ceilings: Ceilings) -> None:
-    found = kw.diagnose(products(), fix=True, ceilings=ceilings, budget_s=BUDGET_S, fix_s=FIX_S).fix
+def test_a_fix_that_changes_nothing_says_so_and_measures_nothing(nothing_proved: None, ceilings: Peaks) -> None:
+    found = kw.diagnose(products(), fix=True, peaks=ceilings, budget_s=BUDGET_S, fix_s=FIX_S).fix
     assert found is not None and not found.replaced
-    (swap,) = (one for one in found.remedies if one.remedy == "swap")
+    (swap,) = (one for one in found.optimizations if one.optimization == "swap")
     assert not swap.taken and swap.gain_s is None
-    assert any(one.taken for one in found.remedies) or "nothing to be had" in " ".join(found.notes)
+    assert any(one.taken for one in found.optimizations) or "nothing to be had" in " ".join(found.notes)
 
 
 # ---------------------------------------------------------------- a noisy machine
@@ -140,25 +140,25 @@ def unknown(x: Tensor) -> Tensor:
     return x
 
 
-def test_a_program_of_unknown_ops_is_not_said_to_run_at_nothing(ceilings: Ceilings) -> None:
+def test_a_program_of_unknown_ops_is_not_said_to_run_at_nothing(ceilings: Peaks) -> None:
     x = torch.randn(64, 64)
-    found = kw.diagnose(lambda: torch.ops.trust_of_words.unknown(x), ceilings=ceilings, budget_s=BUDGET_S)
+    found = kw.diagnose(lambda: torch.ops.trust_of_words.unknown(x), peaks=ceilings, budget_s=BUDGET_S)
     head = found.sentence.partition(";")[0]
     assert not re.search(r"runs at (under )?\d+% of what this machine can do", head), found.sentence
     assert "not modelled" in head
 
 
-def attention_backward(causal: bool, ceilings: Ceilings) -> float:
+def attention_backward(causal: bool, ceilings: Peaks) -> float:
     q = torch.randn(1, 2, 256, 32, requires_grad=True)
 
     def program() -> None:
         F.scaled_dot_product_attention(q, q, q, is_causal=causal).sum().backward()
 
-    found = kw.diagnose(program, ceilings=ceilings, budget_s=0.25 * BUDGET_S)
-    return sum(r.flop for r in found.regions if "attention" in r.op and "backward" in r.op)
+    found = kw.diagnose(program, peaks=ceilings, budget_s=0.25 * BUDGET_S)
+    return sum(r.flop for r in found.hotspots if "attention" in r.op and "backward" in r.op)
 
 
-def test_half_of_a_causal_attentions_backward_is_not_counted(ceilings: Ceilings) -> None:
+def test_half_of_a_causal_attentions_backward_is_not_counted(ceilings: Peaks) -> None:
     whole, causal = (attention_backward(causal, ceilings) for causal in (False, True))
     assert whole > 0 and causal == pytest.approx(whole / 2, rel=0.02)
 
@@ -212,7 +212,7 @@ ADVICE: dict[str, tuple[Callable[[Tensor], Tensor], str, bool]] = {
 
 
 @pytest.mark.parametrize("name", ADVICE)
-def test_advice_is_given_where_it_applies_and_nowhere_else(name: str, ceilings: Ceilings) -> None:
+def test_advice_is_given_where_it_applies_and_nowhere_else(name: str, ceilings: Peaks) -> None:
     function, pattern, applies = ADVICE[name]
     x = torch.randn(64, ROWS, WIDTH)
 
@@ -221,16 +221,16 @@ def test_advice_is_given_where_it_applies_and_nowhere_else(name: str, ceilings: 
             for _ in range(4):
                 function(x)
 
-    found = words(kw.diagnose(program, ceilings=ceilings, budget_s=BUDGET_S))
+    found = words(kw.diagnose(program, peaks=ceilings, budget_s=BUDGET_S))
     assert bool(re.search(pattern, found.replace("rotary(", ""), re.IGNORECASE)) == applies, found
 
 
-def test_an_optimiser_of_many_small_ops_is_told_of_the_fused_one(ceilings: Ceilings) -> None:
+def test_an_optimiser_of_many_small_ops_is_told_of_the_fused_one(ceilings: Peaks) -> None:
     parameters = [nn.Parameter(torch.randn(256, 256)) for _ in range(8)]
     optimiser = torch.optim.AdamW(parameters, lr=1e-4, foreach=False)
     for parameter in parameters:
         parameter.grad = torch.randn_like(parameter)
-    assert "fused=True" in words(kw.diagnose(optimiser.step, ceilings=ceilings, budget_s=BUDGET_S))
+    assert "fused=True" in words(kw.diagnose(optimiser.step, peaks=ceilings, budget_s=BUDGET_S))
 
 
 # ---------------------------------------------------------------- a prediction is of one minute
@@ -251,7 +251,7 @@ class Paced(nn.Module):
 
 
 @pytest.mark.parametrize(("first", "later"), [(0.04, 0.02), (0.02, 0.04)])
-def test_a_machine_that_changes_its_pace_is_no_gain(first: float, later: float, ceilings: Ceilings) -> None:
+def test_a_machine_that_changes_its_pace_is_no_gain(first: float, later: float, ceilings: Peaks) -> None:
     """What is predicted of a swap of next to nothing is next to nothing, though all of it takes half or twice as long
     when the fix is measured."""
     model, x = Paced(), torch.randn(8, 16)
@@ -265,6 +265,6 @@ def test_a_machine_that_changes_its_pace_is_no_gain(first: float, later: float, 
         with torch.no_grad():
             return model(x)  # type: ignore[no-any-return]
 
-    found = kw.diagnose(program, fix=True, ceilings=ceilings, budget_s=BUDGET_S, progress=say, fix_s=FIX_S).fix
+    found = kw.diagnose(program, fix=True, peaks=ceilings, budget_s=BUDGET_S, progress=say, fix_s=FIX_S).fix
     assert found is not None and found.predicted_gain_s is not None
     assert abs(found.predicted_gain_s) < 0.15 * min(first, later), found

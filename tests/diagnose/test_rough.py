@@ -15,14 +15,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from kernelworks import cli
-from kernelworks.diagnose.sentence import Rough, sentence
+from kernelworks.diagnose.sentence import RoughFigures, sentence
 from kernelworks.dispatch.op import OPS
 from kernelworks.measure.bench import bench
 from kernelworks.measure.clock import noise as rule
 from kernelworks.measure.clock.noise import Ambiguous, CpuTimes, Noise, Quiet
 from kernelworks.measure.clock.race import race
 from kernelworks.measure.peaks import cache, survey
-from kernelworks.records import BenchResult, Ceilings, Diagnosis
+from kernelworks.records import BenchResult, Diagnosis, Peaks
 from kernelworks.records.climb import RungResult, RungTime
 from kernelworks.report import bench as bench_report
 from kernelworks.report import machine as machine_report
@@ -60,12 +60,12 @@ def test_a_race_on_a_busy_machine_is_refused_or_rough(busy: None) -> None:
     with pytest.raises(Ambiguous):
         race(work, 3, budget_s=0.01, quiet=Quiet(patience=2))
     found = race(work, 3, budget_s=0.01, quiet=Quiet(patience=40, rough=True))
-    samples, timed = found.samples["a"], found.timed("a")
+    samples, timed = found.samples["a"], found.stats("a")
     assert found.taken == pytest.approx(0.75, abs=0.05)
     assert (timed.low, timed.high) == (min(samples), max(samples))
 
 
-def test_bench_gives_rough_figures_where_they_are_asked_for(busy: None, ceilings: Ceilings) -> None:
+def test_bench_gives_rough_figures_where_they_are_asked_for(busy: None, ceilings: Peaks) -> None:
     case = OPS["gelu"].contract.bench_cases[0].name
 
     def made(**more: Any) -> list[BenchResult]:
@@ -75,7 +75,7 @@ def test_bench_gives_rough_figures_where_they_are_asked_for(busy: None, ceilings
     with pytest.raises(Ambiguous):
         made(quiet=lambda: Quiet(patience=1))
     for result in made(rough=True):
-        assert result.rough.startswith("other processes used 7") and result.arms
+        assert result.rough.startswith("other processes used 7") and result.variants
         line = next(line for line in text(bench_report.benches([result])).splitlines() if case.split()[0] in line)
         assert "rough" in line and " to " in line and "±" not in line
 
@@ -85,12 +85,12 @@ def test_bench_gives_rough_figures_where_they_are_asked_for(busy: None, ceilings
 
 def rung(**changed: object) -> RungResult:
     timed = RungTime(
-        threads=1, size={"M": 8}, median_s=1.0, low_s=0.5, high_s=2.0, samples=7, rate=10.0, ceiling=100.0,
-        peers={}, before=5.0, thrown=0, rough=True,
+        threads=1, size={"M": 8}, median_s=1.0, low_s=0.5, high_s=2.0, samples=7, rate=10.0, peak=100.0,
+        baselines={}, before=5.0, thrown=0, rough=True,
     )  # fmt: skip
     return RungResult(
         number=2, file="02_x.cpp", sha256="", title="x", target="avx2", hypothesis="", next="", predicted=2.0,
-        status="proved", reason="", worst=0.5, times=(timed,), gain=None, loads={}, shares={}, regime="", assembly=(),
+        status="proved", reason="", worst=0.5, times=(timed,), gain=None, loads={}, shares={}, bottleneck="", assembly=(),
         **changed,
     )  # fmt: skip
 
@@ -98,7 +98,7 @@ def rung(**changed: object) -> RungResult:
 def test_a_rough_rung_has_a_wide_rate_and_no_verdict() -> None:
     found = rung()
     assert climb_report.line(found).plain.endswith("5.00 to 20.0 GFLOP/s rough at 1 thread")
-    assert climb_words.verdict(found) == "" and climb_words.shaky(found.times[0])
+    assert climb_words.verdict(found) == "" and climb_words.is_imprecise(found.times[0])
 
 
 def test_every_verb_that_times_takes_rough() -> None:
@@ -123,61 +123,61 @@ def test_for_rough_figures_a_ceiling_is_taken_once(monkeypatch: pytest.MonkeyPat
     counts = []
     for rough in (False, True):
         item = Item()
-        assert survey._rounds([item], survey.listening(rough=rough), None) == item.taken  # type: ignore[list-item]
+        assert survey._rounds([item], survey.quiet_windows(rough=rough), None) == item.taken  # type: ignore[list-item]
         counts.append(item.taken)
     assert counts == [survey.ROUNDS, 1]
 
 
 def test_rough_ceilings_serve_rough_figures_for_a_while(
-    ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ceilings: Peaks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """They are measured once, not for every diagnosis; figures that are not rough never see them."""
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     measured: list[bool] = []
     here = dataclasses.replace(ceilings, fingerprint=survey.fingerprint())
 
-    def measure(progress: object = None, *, quiet: Quiet | None = None) -> Ceilings:
+    def measure(progress: object = None, *, quiet: Quiet | None = None) -> Peaks:
         measured.append(quiet is not None and quiet.rough)
         return here
 
     monkeypatch.setattr(cache, "measure", measure)
-    cache.forget()
+    cache.forget_peaks()
     for _ in range(2):
-        assert cache.ceilings(rough=True) == here
-    assert measured == [True] and cache.cached() is None
+        assert cache.get_peaks(rough=True) == here
+    assert measured == [True] and cache.cached_peaks() is None
     old = time.time() - cache.ROUGH_S - 1
     os.utime(cache._rough_path(), (old, old))
-    cache.ceilings(rough=True)
+    cache.get_peaks(rough=True)
     assert measured == [True, True]
-    cache.ceilings()
-    assert measured == [True, True, False] and cache.cached() == here
-    cache.forget()
+    cache.get_peaks()
+    assert measured == [True, True, False] and cache.cached_peaks() == here
+    cache.forget_peaks()
 
 
 def test_one_round_serves_diagnoses_for_a_while_and_nothing_else(
-    ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ceilings: Peaks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     measured: list[bool] = []
     here = dataclasses.replace(ceilings, fingerprint=survey.fingerprint())
 
-    def measure(progress: object = None, *, brief: bool = False) -> Ceilings:
+    def measure(progress: object = None, *, brief: bool = False) -> Peaks:
         measured.append(brief)
         return here
 
     monkeypatch.setattr(cache, "measure", measure)
-    cache.forget()
+    cache.forget_peaks()
     for _ in range(2):
-        assert cache.ceilings(brief=True) == here
-    assert measured == [True] and cache.cached() is None
+        assert cache.get_peaks(brief=True) == here
+    assert measured == [True] and cache.cached_peaks() is None
     old = time.time() - cache.BRIEF_S - 1
     os.utime(cache._brief_path(), (old, old))
-    cache.ceilings(brief=True)
-    cache.ceilings()
-    assert measured == [True, True, False] and cache.cached() == here
-    cache.ceilings(brief=True)
+    cache.get_peaks(brief=True)
+    cache.get_peaks()
+    assert measured == [True, True, False] and cache.cached_peaks() == here
+    cache.get_peaks(brief=True)
     assert len(measured) == 3
-    cache.forget()
+    cache.forget_peaks()
 
 
 # ---------------------------------------------------------------- diagnoses
@@ -185,8 +185,8 @@ def test_one_round_serves_diagnoses_for_a_while_and_nothing_else(
 
 @pytest.mark.parametrize(("apart", "predicts"), [(1.5, True), (4.0, False)])
 def test_nothing_is_predicted_of_runs_that_lie_far_apart(apart: float, predicts: bool, diagnosis: Diagnosis) -> None:
-    rough = Rough(Noise(0.5, 0.1, 0.2), diagnosis.wall_s, apart * diagnosis.wall_s)
-    said = sentence(diagnosis.footer, diagnosis.regions, diagnosis.wall_s, None, rough)
+    rough = RoughFigures(Noise(0.5, 0.1, 0.2), diagnosis.wall_s, apart * diagnosis.wall_s)
+    said = sentence(diagnosis.time_breakdown, diagnosis.hotspots, diagnosis.wall_s, None, rough)
     assert ("can be had back" in said) is predicts
     assert ("so nothing is predicted" in said) is not predicts
 
@@ -208,13 +208,13 @@ def test_a_fix_of_which_nothing_was_predicted_says_so(diagnosis: Diagnosis) -> N
 
 
 @pytest.mark.parametrize(("level", "factor"), [("L1", 0.01), ("L1", 100.0), ("DRAM", 50.0), ("L3", 1e-3)])
-def test_a_machine_of_any_rates_can_be_drawn(level: str, factor: float, ceilings: Ceilings) -> None:
+def test_a_machine_of_any_rates_can_be_drawn(level: str, factor: float, ceilings: Peaks) -> None:
     """A busy hour has caches slower than memory, and rates far apart."""
     found = [dataclasses.replace(b, gbs=b.gbs * factor) if b.level == level else b for b in ceilings.bandwidth]
     slow = [dataclasses.replace(f, gflops=f.gflops / 1e3) if f.dtype == "float32" else f for f in ceilings.flops]
     for flops in (ceilings.flops, tuple(slow)):
         odd = dataclasses.replace(ceilings, bandwidth=tuple(found), flops=flops)
-        assert "roofline" in text(machine_report.ceilings(odd, 80))
+        assert "roofline" in text(machine_report.peaks(odd, 80))
     assert factor > 0.1 or "<svg" in page.machine(odd)
 
 

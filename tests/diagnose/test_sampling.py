@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from kernelworks.diagnose.optimizations.trial import race
-from kernelworks.diagnose.sites.modules import find
+from kernelworks.diagnose.sites.modules import find_roots
 from kernelworks.diagnose.sites.sampling import MOST, Look, standing_for
 
 
@@ -58,7 +58,7 @@ def test_a_rollout_and_the_training_after_it_are_raced_for_what_each_is() -> Non
         for _ in range(4):
             policy(x.repeat(8, 1)).sum().backward()
 
-    roots = find(program)
+    roots = find_roots(program)
     assert [(s.stands, s.recording, len(s.args[0])) for s in roots.samples] == [(32, False, 2), (4, True, 16)]
     ran: list[int] = []
     policy.register_forward_hook(lambda module, args, output: ran.append(len(args[0])))

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelworks.diagnose.optimization import Change, Scene, Together
+from kernelworks.diagnose.optimization import Change, CombinedChange, Scene
 from kernelworks.diagnose.optimizations.trial import draws
-from kernelworks.diagnose.sites.modules import find
+from kernelworks.diagnose.sites.modules import find_roots
 from kernelworks.diagnose.verify import training_steps
 from kernelworks.diagnose.verify.training_steps import same_steps
 from kernelworks.profile.program import Program
@@ -35,7 +35,7 @@ def trained(
         optimizer.step()
         return loss.detach()
 
-    roots = find(step)
+    roots = find_roots(step)
     return net, optimizer, Scene(roots, Program("p", step), optimizers=roots.optimizers)
 
 
@@ -143,10 +143,10 @@ def test_a_schedule_of_learning_rates_is_put_back_with_its_optimizer() -> None:
 
 def test_on_top_of_what_was_allowed_to_change_numbers_the_steps_are_held_against_those_with_it() -> None:
     net, optimizer, scene = trained()
-    rate = Together((Change(lambda: _entered(with_group(optimizer, "lr", 2e-2))),))
+    rate = CombinedChange((Change(lambda: _entered(with_group(optimizer, "lr", 2e-2))),))
     assert (same_steps(scene, rate) or pytest.fail()).agrees is False
     assert (same_steps(scene, rate, rate) or pytest.fail()).agrees is True
-    both = Together((*rate.changes, Change(lambda: _entered(scaled_gradients(net)))))
+    both = CombinedChange((*rate.changes, Change(lambda: _entered(scaled_gradients(net)))))
     assert (same_steps(scene, both, rate) or pytest.fail()).agrees is False
 
 
@@ -169,9 +169,9 @@ def test_a_program_without_an_optimizer_is_left_to_its_modules() -> None:
 
 def test_where_random_numbers_are_others_what_draws_the_originals_is_proved_in_its_place() -> None:
     plain, other = Change(lambda: lambda: None), Change(lambda: lambda: None)
-    assert Together((plain,)).random is None
+    assert CombinedChange((plain,)).random is None
     other.random = Change(lambda: lambda: None)
-    together = Together((plain, other)).random
+    together = CombinedChange((plain, other)).random
     assert together is not None and together.changes == (plain, other.random)
 
 
@@ -202,7 +202,7 @@ def test_of_complex_parameters_both_parts_are_compared() -> None:
         F.mse_loss(net(x), y).backward()
         optimizer.step()
 
-    roots = find(step)
+    roots = find_roots(step)
     scene = Scene(roots, Program("p", step), optimizers=roots.optimizers)
     found = same_steps(scene, contextlib.nullcontext())
     assert found is not None and found.agrees

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kernelworks.diagnose.fix import watchdog
 from kernelworks.diagnose.fix.watchdog import Stopping
-from kernelworks.profile.budget import Budget, Over
+from kernelworks.profile.budget import Budget, BudgetExceeded
 
 MOST_S = 5.0  # of work that nobody ends
 BUSY = "def {name}(seconds, then=None):\n    end = now() + seconds\n    while now() < end: then and then()"
@@ -33,7 +33,7 @@ def busy(name: str, file: str = "/site-packages/torch/_dynamo/convert_frame.py")
 def spent(act: Callable[[], Any]) -> float:
     begin = time.perf_counter()
     said = r"a compiler: the compiler was stopped after .* a budget of \d+ s may do"
-    with pytest.raises(Over, match=said), Stopping(Budget(0.1, 0.0), "a compiler"):
+    with pytest.raises(BudgetExceeded, match=said), Stopping(Budget(0.1, 0.0), "a compiler"):
         act()
     return time.perf_counter() - begin
 

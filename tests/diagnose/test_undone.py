@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad
 from torch.optim.lr_scheduler import StepLR
 
-from kernelworks.diagnose.optimization import PROCESS, Offer, Scene
+from kernelworks.diagnose.optimization import PROCESS, Candidate, Scene
 from kernelworks.diagnose.optimizations import (
     allocator,
     channels_last,
@@ -26,7 +26,7 @@ from kernelworks.diagnose.optimizations import (
     threads,
     torch_compile,
 )
-from kernelworks.diagnose.optimizations.fused_optimizer import PUT
+from kernelworks.diagnose.optimizations.fused_optimizer import INSTALLERS
 from kernelworks.diagnose.optimizations.settings import Setting, held_elsewhere
 from kernelworks.diagnose.sites.modules import Roots
 
@@ -71,14 +71,14 @@ def scaled(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
     return both
 
 
-@pytest.mark.parametrize("how", PUT)
+@pytest.mark.parametrize("how", INSTALLERS)
 @pytest.mark.parametrize("wrap", [scheduled, held, scaled])
 def test_who_has_wrapped_a_step_meanwhile_steps_on_after_the_undo(how: str, wrap: Any) -> None:
     """A scheduler keeps the function of the step that it has found, and calls it for good."""
     ends = []
     for changed in (False, True):
         model, optimizer = made(how)
-        back = PUT[how](optimizer) if changed else lambda: None
+        back = INSTALLERS[how](optimizer) if changed else lambda: None
         step(model, optimizer)
         by = wrap(optimizer)
         for _ in range(2):
@@ -91,12 +91,12 @@ def test_who_has_wrapped_a_step_meanwhile_steps_on_after_the_undo(how: str, wrap
     torch.testing.assert_close(*ends)
 
 
-@pytest.mark.parametrize("how", PUT)
+@pytest.mark.parametrize("how", INSTALLERS)
 def test_what_is_saved_or_copied_meanwhile_is_of_the_programs_own_optimizer(how: str) -> None:
     model, optimizer = made(how)
     groups = [dict(group) for group in optimizer.param_groups]
     kind, hooks = type(optimizer), len(optimizer._optimizer_state_dict_post_hooks)
-    back = PUT[how](optimizer)
+    back = INSTALLERS[how](optimizer)
     step(model, optimizer)
     saved = optimizer.state_dict()
     assert saved["param_groups"][0].get("fused") is None and saved["param_groups"][0].get("foreach") is None
@@ -123,7 +123,7 @@ def test_groups_that_are_loaded_or_added_meanwhile_are_as_they_were_made(how: st
     model, optimizer = made(how)
     step(model, optimizer)
     saved = copy.deepcopy(optimizer.state_dict())
-    back = PUT[how](optimizer)
+    back = INSTALLERS[how](optimizer)
     optimizer.load_state_dict(saved)
     step(model, optimizer)
     more = nn.Parameter(torch.ones(2))
@@ -142,7 +142,7 @@ def test_a_step_that_raises_leaves_no_trace() -> None:
     def closure() -> float:
         raise MemoryError
 
-    back = PUT["fused"](optimizer)
+    back = INSTALLERS["fused"](optimizer)
     with pytest.raises(MemoryError):
         optimizer.step(closure)
     step(model, optimizer)
@@ -156,7 +156,7 @@ def test_a_step_that_raises_leaves_no_trace() -> None:
 def test_an_optimizer_that_suits_no_more_is_torchs_own() -> None:
     """A learning rate that becomes a tensor, a parameter of whole numbers."""
     model, optimizer = made("fused")
-    back = PUT["fused"](optimizer)
+    back = INSTALLERS["fused"](optimizer)
     asked = []
     optimizer.register_step_pre_hook(lambda one, *_: asked.append(one.param_groups[0]["fused"]))
     step(model, optimizer)
@@ -201,7 +201,7 @@ def test_gradients_that_are_not_scaled_count_as_written() -> None:
         back()
 
 
-@pytest.mark.parametrize("how", gradient_clipping.PUT)
+@pytest.mark.parametrize("how", gradient_clipping.INSTALLERS)
 def test_who_has_wrapped_or_held_the_clipping_calls_torchs_own_after_the_undo(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +209,7 @@ def test_who_has_wrapped_or_held_the_clipping_calls_torchs_own_after_the_undo(
     torchs = getattr(clip_grad, name)
     monkeypatch.setattr(clip_grad, name, lambda *args: asked.append(args[3]) or torchs(*args))
     spied = getattr(clip_grad, name)
-    back = gradient_clipping.PUT[how]()
+    back = gradient_clipping.INSTALLERS[how]()
     kept = getattr(clip_grad, name)
     setattr(clip_grad, name, lambda *args: kept(*args))
     back()
@@ -246,8 +246,8 @@ def test_threads_are_as_many_as_before_in_whatever_order_plans_leave(order: list
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        offers = [Offer("threads", PROCESS, "", options=(("number", n),)) for n in (2, 1)]
-        changes = [threads.REMEDY.apply(SCENE, offer) for offer in offers]
+        offers = [Candidate("threads", PROCESS, "", options=(("number", n),)) for n in (2, 1)]
+        changes = [threads.OPTIMIZATION.apply(SCENE, offer) for offer in offers]
         for change in changes:
             change.__enter__()
         assert torch.get_num_threads() == 1
@@ -266,12 +266,12 @@ def test_graphs_are_limited_as_before_in_whatever_order_plans_leave(order: list[
     import torch._dynamo.config as config
 
     before = config.recompile_limit
-    backs = [torch_compile.placed([]) for _ in range(2)]
+    backs = [torch_compile.install_impls([]) for _ in range(2)]
     assert config.recompile_limit == torch_compile.GRAPHS
     for number in order:
         backs[number]()
     assert config.recompile_limit == before
-    back = torch_compile.placed([])
+    back = torch_compile.install_impls([])
     config.recompile_limit = 5
     back()
     assert config.recompile_limit == 5
@@ -287,10 +287,12 @@ def test_malloc_is_told_its_own_thresholds_by_the_last(order: list[int], monkeyp
     monkeypatch.setattr(allocator, "give_back", lambda held: None)
     changes = []
     for _ in range(2):
-        changes.append(allocator.REMEDY.apply(Scene(Roots((), (), fresh=False)), Offer("allocator", PROCESS, "")))
+        changes.append(
+            allocator.OPTIMIZATION.apply(Scene(Roots((), (), fresh=False)), Candidate("allocator", PROCESS, ""))
+        )
         changes[-1].__enter__()
     changes[order[0]].__exit__(None, None, None)
-    assert told[-1] == allocator.RAISED
+    assert told[-1] == allocator.RAISED_THRESHOLDS
     changes[order[1]].__exit__(None, None, None)
     assert told[-1] == "own"
 
@@ -299,8 +301,8 @@ def test_a_cache_that_somebody_has_asked_for_meanwhile_stays() -> None:
     model: Any = nn.Linear(2, 2)
     model.generation_config = SimpleNamespace(cache_implementation=None)
     scene = Scene(Roots((model,), (), fresh=False))
-    offer = Offer("static cache", scene.site(model), "")
-    with static_cache.REMEDY.apply(scene, offer):
+    offer = Candidate("static cache", scene.site(model), "")
+    with static_cache.OPTIMIZATION.apply(scene, offer):
         assert model.generation_config.cache_implementation == "static"
         model.generation_config.cache_implementation = "quantized"
     assert model.generation_config.cache_implementation == "quantized"
@@ -378,4 +380,4 @@ def test_gradients_in_one_buffer_stay_in_it() -> None:
 
 
 def test_remedies_of_optimizers_are_all_of_them() -> None:
-    assert set(PUT) == set(KINDS) == set(fused_optimizer.SAYS)
+    assert set(INSTALLERS) == set(KINDS) == set(fused_optimizer.SAYS)

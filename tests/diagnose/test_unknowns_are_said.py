@@ -19,37 +19,37 @@ from torch import Tensor
 
 from kernelworks.build import native
 from kernelworks.diagnose import diagnose
-from kernelworks.diagnose.account import regions as sorting
-from kernelworks.diagnose.account.account import account, footer
+from kernelworks.diagnose.account import hotspots as sorting
+from kernelworks.diagnose.account.account import account, time_breakdown
+from kernelworks.diagnose.account.hotspots import _advice, _at_hand, drop_promises, find_hotspots, rescale_to_fix
 from kernelworks.diagnose.account.on_cpu import HOST, NATIVE, OTHERS, PARTS, UNSEEN, WAITING, Cpu
-from kernelworks.diagnose.account.regions import _advice, _at_hand, regions, settled, unpromised
-from kernelworks.diagnose.forecast.races import Promise, Raced, Races
-from kernelworks.diagnose.optimizations import REMEDIES
+from kernelworks.diagnose.forecast.races import GainRange, Promise, Races
+from kernelworks.diagnose.optimizations import OPTIMIZATIONS
 from kernelworks.diagnose.rules import RULES, Advice, Rule, View
 from kernelworks.diagnose.rules.patterns import GATE, NORM
-from kernelworks.diagnose.sentence import Rough, sentence
+from kernelworks.diagnose.sentence import RoughFigures, sentence
 from kernelworks.dispatch import tuning_records
-from kernelworks.dispatch.choose import eligible
+from kernelworks.dispatch.choose import eligible_ways
 from kernelworks.dispatch.op import OPS
 from kernelworks.machine import environment
 from kernelworks.measure.autotune import candidates as settle_races
 from kernelworks.measure.clock.duel import Duel
 from kernelworks.measure.clock.noise import Noise
 from kernelworks.measure.clock.page_faults import minor_faults
-from kernelworks.nn.expected_kernels import NOT_TIMED, TORCH_WON
-from kernelworks.profile.on_cpu import settle
+from kernelworks.nn.expected_kernels import NOT_TIMED_REASON, TORCH_WON_REASON
+from kernelworks.profile.on_cpu import fit_timeline
 from kernelworks.profile.overhead import Floors
-from kernelworks.profile.sampler import LEAST_LOOKS, SURE_S, Look, Outside, outside
+from kernelworks.profile.sampler import LEAST_LOOKS, SURE_S, GapBreakdown, Look, break_down_gaps
 from kernelworks.profile.trace import Call, Place, Trace
-from kernelworks.records import Ceilings, Diagnosis, Fix, Region
-from kernelworks.records.fix import Tried
+from kernelworks.records import Diagnosis, Fix, Hotspot, Peaks
+from kernelworks.records.fix import TriedOptimization
 
 FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
 US, MS = 1_000, 1_000_000  # ns
 
 
 @pytest.fixture(scope="session")
-def machine(ceilings: Ceilings) -> Ceilings:
+def machine(ceilings: Peaks) -> Peaks:
     return dataclasses.replace(ceilings, cache_bytes={"L3": 32 << 20})
 
 
@@ -91,7 +91,7 @@ def _looks(begin: int, end: int, kind: str, step: int = MS) -> list[Look]:
 def test_a_long_gap_is_cut_by_what_was_seen_in_it() -> None:
     trace = Trace(0, 100 * MS, [_call("aten::relu", 80 * MS, 90 * MS)], 1, 0, None)
     looks = [*_looks(0, 60 * MS, "native"), *_looks(60 * MS, 80 * MS, "python"), *_looks(90 * MS, 100 * MS, "waiting")]
-    found = outside([trace], [looks], ["aten::relu"])
+    found = break_down_gaps([trace], [looks], ["aten::relu"])
     assert found.of(0).share("native") == pytest.approx(0.75) and found.of(0).share("waiting") == 0
     assert found.of(1).share("waiting") == pytest.approx(1.0)
 
@@ -105,14 +105,14 @@ def test_short_gaps_are_judged_together_and_on_several_looks_alone() -> None:
     near = [i * 1100 * US + round(SURE_S * 0.5e9) for i in range(1, count)]
     for places, share in ((inside, 0.5), (inside[: LEAST_LOOKS - 1], 0.0), (near, 0.0)):
         looks = [Look(at - 1100 * US, at, 50 * US, 0, False, 0, True) for at in places]
-        found = outside([trace], [looks], [c.name for c in calls])
+        found = break_down_gaps([trace], [looks], [c.name for c in calls])
         assert found.of(3).share("native") == pytest.approx(share, abs=0.05)
 
 
 # ---------------------------------------------------------------- parts and words of invented programs
 
 
-def _found(machine: Ceilings, **kinds: float) -> tuple[dict[str, float], tuple[Region, ...], float]:
+def _found(machine: Peaks, **kinds: float) -> tuple[dict[str, float], tuple[Hotspot, ...], float]:
     """A program of 100 ms whose one op takes 10 ms, with the shares of its gap."""
     call = _call("aten::relu", 90 * MS, 100 * MS)
     trace = Trace(0, 100 * MS, [call], 1, 0, None)
@@ -120,13 +120,13 @@ def _found(machine: Ceilings, **kinds: float) -> tuple[dict[str, float], tuple[R
     for kind, share in kinds.items():
         looks += _looks(at, at + round(share * 90) * MS, kind)
         at += round(share * 90) * MS
-    line = settle(0.1, [trace], trace, FLOORS)
-    line = dataclasses.replace(line, outside=outside([trace], [looks], ["aten::relu"]))
+    line = fit_timeline(0.1, [trace], trace, FLOORS)
+    line = dataclasses.replace(line, outside=break_down_gaps([trace], [looks], ["aten::relu"]))
     groups = account(line, Cpu(machine, FLOORS, 2))
-    return footer(groups, line.wall, PARTS), regions(groups, line.wall, Races(0.0, 2))[0], line.wall
+    return time_breakdown(groups, line.wall, PARTS), find_hotspots(groups, line.wall, Races(0.0, 2))[0], line.wall
 
 
-def test_what_was_seen_in_gaps_has_its_own_parts(machine: Ceilings) -> None:
+def test_what_was_seen_in_gaps_has_its_own_parts(machine: Peaks) -> None:
     parts, found, wall = _found(machine, native=0.5, waiting=0.3, python=0.2)
     assert list(parts) == list(PARTS) and sum(parts.values()) == pytest.approx(wall)
     assert parts[NATIVE] == pytest.approx(0.045, rel=0.02) and parts[WAITING] == pytest.approx(0.027, rel=0.02)
@@ -150,7 +150,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_the_head_speaks_of_what_was_modelled(name: str, machine: Ceilings) -> None:
+def test_the_head_speaks_of_what_was_modelled(name: str, machine: Peaks) -> None:
     kinds, begins = HEADS[name]
     parts, found, wall = _found(machine, **kinds)
     if name in ("native alone", "asleep"):  # ... and the one op unmodelled too
@@ -168,9 +168,9 @@ def test_a_compiled_program_is_not_told_that_it_runs_at_nothing() -> None:
     assert " 0% of what" not in text and "graphs of torch.compile" in text and "95%" in text
 
 
-def _region(op: str, seconds: float, low: float = 0.0, high: float = 0.0, allows: float = 0.0, **more: Any) -> Region:
-    base = Region(
-        op=op, module="", source="", shapes="", calls=1, seconds=seconds, share=seconds, regime="compute", ceiling="",
+def _region(op: str, seconds: float, low: float = 0.0, high: float = 0.0, allows: float = 0.0, **more: Any) -> Hotspot:
+    base = Hotspot(
+        op=op, module="", source="", shapes="", calls=1, seconds=seconds, share=seconds, bottleneck="compute", peak="",
         achieved=0.5, low_s=low, high_s=high, action="swap in kw.linear: avx512", flop=1.0, bytes=1.0, modelled=True,
         allows_s=allows,
     )  # fmt: skip
@@ -226,7 +226,7 @@ def test_a_fix_measured_roughly_is_not_called_ambiguous_too() -> None:
     parts, found = {"useful at ceiling": 0.5, "unexplained": 0.0}, (_region("add", 1.0),)
     assert sentence(parts, found, 1.0, fix).startswith("ambiguous: the fix was measured while")
     asked = dataclasses.replace(fix, rough=True)
-    assert sentence(parts, found, 1.0, asked, Rough(noise, 0.9, 1.1)).startswith("rough, since")
+    assert sentence(parts, found, 1.0, asked, RoughFigures(noise, 0.9, 1.1)).startswith("rough, since")
     assert sentence(parts, found, 1.0, asked).startswith("rough, as to the fix, which was measured while")
 
 
@@ -246,7 +246,9 @@ def test_of_what_was_not_modelled_nothing_is_promised_nor_denied() -> None:
 )
 def test_table_and_headline_promise_what_the_fix_predicts(fix: Fix, high: float, says: str) -> None:
     """Rows had been raced at 300 ms; the whole program says less: then it is less everywhere."""
-    found = settled((_region("linear", 0.9, 0.2, 0.3, 0.5, row="kw.linear: avx512"), _region("add", 0.1, 0, 0.01)), fix)
+    found = rescale_to_fix(
+        (_region("linear", 0.9, 0.2, 0.3, 0.5, kernel="kw.linear: avx512"), _region("add", 0.1, 0, 0.01)), fix
+    )
     assert found[0].high_s == pytest.approx(high) and found[1].high_s == 0.01
     assert found[0].action.startswith("swap in" if high else "nothing to be had")
     text = sentence({"useful at ceiling": 0.5, "unexplained": 0.0}, found, 1.0, fix)
@@ -267,12 +269,12 @@ def test_what_a_fix_has_tried_in_vain_is_not_advised(outcome: dict[str, Any], pr
     """That convolutions with their channels last are slower here has been seen: nobody is told to try."""
     shapes, strides = ((4, 64, 56, 56), (64, 64, 3, 3)), ((200704, 3136, 56, 1), (576, 9, 3, 1))
     view = View("conv2d", "M", "m.py:1", shapes, ("float32",) * 2, 1, 1.0, 1.0, "compute", 0.1, strides=strides)
-    tried = Tried("channels_last", "", "", "", **{"taken": False, "why": "", **outcome})
+    tried = TriedOptimization("channels_last", "", "", "", **{"taken": False, "why": "", **outcome})
     fix = dataclasses.replace(FIX, remedies=(tried,)) if outcome else None
     group: Any = SimpleNamespace(modelled=True, gap="", parts={})
     found = _advice(view, group, Promise(), Races(0.0, 2), fix)
     assert (found.high > 0) == promised and says in found.action
-    assert {rule.remedy for rule in RULES if rule.remedy} <= {remedy.name for remedy in REMEDIES}
+    assert {rule.optimization for rule in RULES if rule.optimization} <= {remedy.name for remedy in OPTIMIZATIONS}
 
 
 # ---------------------------------------------------------------- rows are raced, not presumed
@@ -288,21 +290,21 @@ def _linear() -> Call:
 @pytest.mark.parametrize(
     ("raced", "low", "high", "says"),
     [
-        (Raced(0.3, 0.5), 0.003, 0.005, "swap in kw.linear: avx512"),
-        (Raced(0.0, 0.0), 0.0, 0.0, "nothing to be had: kw.linear: avx512 was raced and is no quicker here"),
+        (GainRange(0.3, 0.5), 0.003, 0.005, "swap in kw.linear: avx512"),
+        (GainRange(0.0, 0.0), 0.0, 0.0, "nothing to be had: kw.linear: avx512 was raced and is no quicker here"),
         (None, 0.0, 0.0, "nothing to be had for certain: kw.linear: avx512 was not raced, so nothing is predicted"),
     ],
 )
 def test_a_row_is_promised_what_it_won(
-    raced: Raced | None, low: float, high: float, says: str, machine: Ceilings, monkeypatch: pytest.MonkeyPatch
+    raced: GainRange | None, low: float, high: float, says: str, machine: Peaks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Races, "of", lambda self, call: Promise("kw.linear: avx512", raced, may=True))
     trace = Trace(0, 10 * MS, [_linear()], 1, 0, None)
-    line = settle(0.01, [trace], trace, FLOORS)
-    found = regions(account(line, Cpu(machine, FLOORS, 2)), line.wall, Races(0.0, 2))[0][0]
+    line = fit_timeline(0.01, [trace], trace, FLOORS)
+    found = find_hotspots(account(line, Cpu(machine, FLOORS, 2)), line.wall, Races(0.0, 2))[0][0]
     assert (found.low_s, found.high_s) == pytest.approx((low, high))
     assert says in found.action and found.allows_s > 0.009
-    (disturbed,) = unpromised([found])
+    (disturbed,) = drop_promises([found])
     assert not disturbed.high_s and not disturbed.action.startswith("swap in")
 
 
@@ -311,14 +313,14 @@ SEVERAL = Advice("a norm made of many ops", "swap in kw.rms_norm: one op", 0.003
 
 @pytest.mark.parametrize("lacks", ["", "timed here: torch's own is as quick or quicker"])
 def test_no_swap_is_named_where_nothing_is_to_be_had_of_it(
-    lacks: str, machine: Ceilings, monkeypatch: pytest.MonkeyPatch
+    lacks: str, machine: Peaks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Races, "lacks", lambda self, ops, dtype: lacks)
     monkeypatch.setattr(sorting, "RULES", (Rule("norm", lambda view: SEVERAL),))
     monkeypatch.setattr(Races, "of", lambda self, call: Promise())
     trace = Trace(0, 10 * MS, [_linear()], 1, 0, None)
-    line = settle(0.01, [trace], trace, FLOORS)
-    (found, *_), problems = regions(account(line, Cpu(machine, FLOORS, 2)), line.wall, Races(0.0, 2))
+    line = fit_timeline(0.01, [trace], trace, FLOORS)
+    (found, *_), problems = find_hotspots(account(line, Cpu(machine, FLOORS, 2)), line.wall, Races(0.0, 2))
     assert SEVERAL.problem in problems
     if lacks:
         assert found.high_s == 0 and found.action == f"nothing to be had of kw.rms_norm: one op ({lacks})"
@@ -329,18 +331,21 @@ def test_no_swap_is_named_where_nothing_is_to_be_had_of_it(
 @pytest.mark.parametrize(
     ("promise", "says"),
     [
-        (Promise("", Raced(0.0, 0.0), may=True), "raced here, torch's own is as quick as our rows or quicker; only a"),
+        (
+            Promise("", GainRange(0.0, 0.0), may=True),
+            "raced here, torch's own is as quick as our rows or quicker; only a",
+        ),
         (Promise("", None, may=True), "no timing says yet whether it is quicker (`kernelworks settle`); only a kernel"),
         (Promise("", None), "no proved row of ours here; only a kernel"),
     ],
 )
 def test_where_no_row_is_taken_the_reason_is_said(
-    promise: Promise, says: str, machine: Ceilings, monkeypatch: pytest.MonkeyPatch
+    promise: Promise, says: str, machine: Peaks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Races, "of", lambda self, call: promise)
     trace = Trace(0, 10 * MS, [_linear()], 1, 0, None)
-    line = settle(0.01, [trace], trace, FLOORS)
-    found = regions(account(line, Cpu(machine, FLOORS, 2)), line.wall, Races(0.0, 2))[0][0]
+    line = fit_timeline(0.01, [trace], trace, FLOORS)
+    found = find_hotspots(account(line, Cpu(machine, FLOORS, 2)), line.wall, Races(0.0, 2))[0][0]
     assert (found.low_s, found.high_s) == (0, 0) and says in found.action
 
 
@@ -350,23 +355,23 @@ def test_what_no_timing_speaks_of_is_raced_and_kept(tmp_path: Path, monkeypatch:
     def duel(ours: Callable[[], Any], torchs: Callable[[], Any], *others: Any, **named: Any) -> Duel:
         ours(), torchs()
         raced.append(1)
-        return Duel(tuning_records.Raced(10.0, 20.0, (2.0, 2.5), 0.01), 6)
+        return Duel(tuning_records.RaceResult(10.0, 20.0, (2.0, 2.5), 0.01), 6)
 
     monkeypatch.setattr(settle_races, "duel", duel)
     monkeypatch.setattr(settle_races, "quickest", lambda arms, *how: arms[0][0])
     monkeypatch.setattr(native, "found", lambda: None)
     with nothing_timed(tmp_path):
         monkeypatch.setattr(environment, "native", lambda: "build")
-        assert Races(1.0, torch.get_num_threads()).of(_linear()).raced is None and not raced  # the way in comes first
+        assert Races(1.0, torch.get_num_threads()).of(_linear()).gain is None and not raced  # the way in comes first
         monkeypatch.setattr(environment, "native", lambda: "0")
         nothing = Races(0.0, torch.get_num_threads()).of(_linear())
-        assert (nothing.row, nothing.raced, nothing.may, raced) == ("", None, True, [])
+        assert (nothing.kernel, nothing.gain, nothing.may, raced) == ("", None, True, [])
         for _ in range(2):  # the second time it is known
             found = Races(1.0, torch.get_num_threads()).of(_linear())
-            assert found.row.startswith("kw.linear: ") and found.raced is not None and raced == [1]
-            assert (found.raced.low, found.raced.high) == pytest.approx((0.8 * 0.5, 0.6))
+            assert found.kernel.startswith("kw.linear: ") and found.gain is not None and raced == [1]
+            assert (found.gain.low, found.gain.high) == pytest.approx((0.8 * 0.5, 0.6))
         trained = dataclasses.replace(_linear(), recorded=True)
-        assert Races(1.0, torch.get_num_threads()).of(trained).row.count("+") == 1 and len(raced) == 3
+        assert Races(1.0, torch.get_num_threads()).of(trained).kernel.count("+") == 1 and len(raced) == 3
 
 
 @pytest.mark.parametrize(
@@ -383,7 +388,7 @@ def test_one_op_for_many_is_promised_where_a_timing_says_so(
     found = next(r for r in RULES if r.name == rule)
     view = View(
         op="mul", module="M", source="m.py:1", shapes=((8, 64),), dtypes=("float32",), calls=3, seconds=1.0, wall=2.0,
-        regime="memory", bound=0.1, shares={NORM: 1.0, GATE: 1.0},
+        bottleneck="memory", bound=0.1, shares={NORM: 1.0, GATE: 1.0},
     )  # fmt: skip
     advice = found.applies(view)
     assert advice is not None
@@ -396,8 +401,10 @@ def test_one_op_for_many_is_promised_where_a_timing_says_so(
                 made_raced(op, *given, ratio=ratio)
             said.append(_at_hand(view, found, advice, Promise(), Races(0.0, 1)))
     assert [s.high > 0 for s in said] == [False, False, False, True]
-    assert NOT_TIMED in said[0].action
-    first = (NOT_TIMED, TORCH_WON)[advice.ops[0] == op]  # of a layer norm nothing is said where an rms norm would do
+    assert NOT_TIMED_REASON in said[0].action
+    first = (NOT_TIMED_REASON, TORCH_WON_REASON)[
+        advice.ops[0] == op
+    ]  # of a layer norm nothing is said where an rms norm would do
     assert first in said[1].action
     assert first in said[2].action
 
@@ -409,9 +416,9 @@ def test_a_race_that_is_not_won_in_both_halves_promises_nothing(halves: tuple[fl
         made_raced("linear", *args, ratio=min(halves))
         op = OPS["linear"]
         request = op.request("forward", args)
-        ((timing,), _) = tuning_records.held(op.name, op.contract, request, eligible(op, request)[0])
-        made = dataclasses.replace(timing, whole=tuning_records.Raced(1.0, 1.0, halves, 0.01))
-        assert Raced.of(made) == Raced(0.0, 0.0)
+        ((timing,), _) = tuning_records.valid_records(op.name, op.contract, request, eligible_ways(op, request)[0])
+        made = dataclasses.replace(timing, whole=tuning_records.RaceResult(1.0, 1.0, halves, 0.01))
+        assert GainRange.of(made) == GainRange(0.0, 0.0)
 
 
 # ---------------------------------------------------------------- real programs
@@ -450,33 +457,33 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_that_torch_sees_little_of(name: str, machine: Ceilings) -> None:
+def test_a_program_that_torch_sees_little_of(name: str, machine: Peaks) -> None:
     program, parts = PROGRAMS[name]
-    found: Diagnosis = diagnose(program, ceilings=machine, budget_s=2.0)  # enough to look between ops on a busy machine
-    unseen = sum(found.footer[part] for part in parts)
+    found: Diagnosis = diagnose(program, peaks=machine, budget_s=2.0)  # enough to look between ops on a busy machine
+    unseen = sum(found.time_breakdown[part] for part in parts)
     assert unseen > 0.5 * found.wall_s
-    assert sum(found.footer.values()) == pytest.approx(found.wall_s)
-    said = " ".join((found.sentence, *found.findings, *(r.action for r in found.regions)))
+    assert sum(found.time_breakdown.values()) == pytest.approx(found.wall_s)
+    said = " ".join((found.sentence, *found.findings, *(r.action for r in found.hotspots)))
     assert "kw.swap" not in said and " 0% of what" not in found.sentence
     assert "was not modelled" in found.sentence or "the rest was not" in found.sentence
     if name == "threads":
         assert any("ops ran on other threads of the program" in line and "matmul" in line for line in found.findings)
 
 
-def test_ops_of_other_threads_are_named(machine: Ceilings) -> None:
-    seen = Outside({}, outside([], [], []).short, {"aten::mm": (40, 0.2)})
+def test_ops_of_other_threads_are_named(machine: Peaks) -> None:
+    seen = GapBreakdown({}, break_down_gaps([], [], []).short, {"aten::mm": (40, 0.2)})
     from kernelworks.diagnose.sentence import findings
 
     trace = Trace(0, MS, [], 0, 0, None)
-    line = dataclasses.replace(settle(0.001, [trace], trace, FLOORS), outside=seen)
+    line = dataclasses.replace(fit_timeline(0.001, [trace], trace, FLOORS), outside=seen)
     assert findings({}, line) == (
         "40 ops ran on other threads of the program, 200 ms in all (mm 200 ms): not modelled",
     )
 
 
-def test_what_a_diagnosis_did_to_malloc_is_among_its_findings(machine: Ceilings) -> None:
+def test_what_a_diagnosis_did_to_malloc_is_among_its_findings(machine: Peaks) -> None:
     x = torch.zeros(4 << 20)  # outputs of 16 MiB
-    quick = diagnose(lambda: x[:1000].relu(), ceilings=machine, budget_s=0.5, rough=True)
+    quick = diagnose(lambda: x[:1000].relu(), peaks=machine, budget_s=0.5, rough=True)
     assert any("malloc was told" in line for line in quick.findings)
     for _ in range(6):
         torch.relu(x)

@@ -54,7 +54,7 @@ def test_numpy_in_numpy_out(layout: str) -> None:
     np.testing.assert_allclose(got, WANT, rtol=1e-5)
     assert not np.shares_memory(got, array)
     np.testing.assert_array_equal(array, before)
-    borrowed = arrays.borrowed("x", array)
+    borrowed = arrays.as_tensors("x", array)
     assert (borrowed.data_ptr() == array.__array_interface__["data"][0]) is where_it_lies
 
 
@@ -81,13 +81,13 @@ def test_every_op_takes_arrays(name: str) -> None:
 def _arguments(op: Any) -> list[tuple[str, Any]]:
     usual = {"bool": False, "int": -100, "str": "mean"}
     schema = torch._C.parse_schema(op.passes["forward"].schema)
-    return [(a.name, usual.get(str(a.type))) for a in schema.arguments if a.name != "row"]
+    return [(a.name, usual.get(str(a.type))) for a in schema.arguments if a.name != "kernel"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_torchs_spelling_takes_arrays(name: str) -> None:
-    given = example(OPS[name].spelling)
-    want = OPS[name].spelling.function(**given)  # type: ignore[misc]
+    given = example(OPS[name].torch_signature)
+    want = OPS[name].torch_signature.function(**given)  # type: ignore[misc]
     for dtype in (torch.float32, torch.float64):  # of which the second is torch's
         said = {
             n: (v.to(dtype) if v.dtype.is_floating_point else v).numpy() if isinstance(v, Tensor) else v

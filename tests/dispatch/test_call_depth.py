@@ -40,12 +40,12 @@ def python_frames(name: str) -> list[str]:
     """The functions of Python's that hand a warm call on, the launch last: it is what asks how many threads to take."""
     function, (given, named) = getattr(kw, name), CALLS[name]
     for _ in range(3):
-        function(*given, row="scalar", **named)
+        function(*given, kernel="scalar", **named)
     open_, found = [], []
 
     def seen(frame: Any, event: str, arg: Any) -> None:
         if event == "call":
-            if frame.f_code is sharing.shared.__code__:
+            if frame.f_code is sharing.choose_threads.__code__:
                 found.append(list(open_))
             open_.append(frame.f_code.co_qualname)
         elif event == "return" and open_:
@@ -53,7 +53,7 @@ def python_frames(name: str) -> list[str]:
 
     sys.setprofile(seen)
     try:
-        function(*given, row="scalar", **named)
+        function(*given, kernel="scalar", **named)
     finally:
         sys.setprofile(None)
     (chain,) = found
@@ -62,8 +62,8 @@ def python_frames(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_warm_call_takes_the_hops_that_are_named(name: str) -> None:
-    assert native.found() is not None, native.why_not()
-    OPS[name].entry.through(native.found())
+    assert native.find_extension() is not None, native.fallback_reason()
+    OPS[name].entry.use_module(native.find_extension())
     chain = python_frames(name)
     public = 1 if chain[0] != name else 0  # C++ runs in its place
     entry = exported = row = 1  # C++ all three

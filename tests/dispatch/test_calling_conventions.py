@@ -17,10 +17,10 @@ from torch import Tensor
 import kernelworks as kw
 from kernelworks.diagnose.explain import what_it_asks
 from kernelworks.dispatch.op import OPS
-from kernelworks.dispatch.signature import Spelling
+from kernelworks.dispatch.signature import TorchSignature
 
 
-def in_order(spelling: Spelling, given: dict[str, Any]) -> list[Any]:
+def in_order(spelling: TorchSignature, given: dict[str, Any]) -> list[Any]:
     """All of torch's arguments by position, up to the last that is given and may be."""
     last = max(i for i, (name, _, placed) in enumerate(torchs(spelling)) if placed and name in given)
     return [given.get(name, default) for name, default, _ in torchs(spelling)[: last + 1]]
@@ -32,7 +32,7 @@ def same(a: Any, b: Any, dtype: torch.dtype = torch.float32) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_spelling_is_torchs(name: str) -> None:
-    spelling = OPS[name].spelling
+    spelling = OPS[name].torch_signature
     ours = [
         (n, spelling.defaults.get(n, inspect._empty), i < len(spelling.positional))
         for i, n in enumerate(spelling.names)
@@ -43,7 +43,7 @@ def test_the_spelling_is_torchs(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_by_position_and_by_name(name: str) -> None:
-    spelling, function = OPS[name].spelling, getattr(kw, name)
+    spelling, function = OPS[name].torch_signature, getattr(kw, name)
     given = example(spelling)
     want = spelling.function(**given)  # type: ignore[misc]
     placed = in_order(spelling, given)
@@ -60,7 +60,7 @@ def test_by_position_and_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_other_value_is_torchs_to_take(name: str) -> None:
-    spelling, function = OPS[name].spelling, getattr(kw, name)
+    spelling, function = OPS[name].torch_signature, getattr(kw, name)
     given = example(spelling)
     given.pop("attn_mask", None)
     for other in OTHER.keys() & set(spelling.names):
@@ -83,7 +83,7 @@ def test_every_other_value_is_torchs_to_take(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_a_dtype_that_the_contract_leaves_out_is_torchs(name: str, dtype: torch.dtype) -> None:
-    spelling = OPS[name].spelling
+    spelling = OPS[name].torch_signature
     given = {
         n: v.to(dtype) if isinstance(v, Tensor) and v.dtype.is_floating_point else v
         for n, v in example(spelling).items()
@@ -105,7 +105,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_does_not_fit_is_named(name: str) -> None:
-    spelling, function = OPS[name].spelling, getattr(kw, name)
+    spelling, function = OPS[name].torch_signature, getattr(kw, name)
     given = example(spelling)
     first = spelling.names[0]
     with pytest.raises(TypeError, match=f"{name}\\(\\) has no argument 'colour'"):
@@ -117,12 +117,12 @@ def test_what_does_not_fit_is_named(name: str) -> None:
     with pytest.raises(TypeError, match=r"at most|positional"):
         function(*in_order(spelling, given), *[None] * 9)
     with pytest.raises(ValueError, match="row must be one of"):
-        function(**given, row="no such row")
+        function(**given, kernel="no such row")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_whole(name: str) -> None:
-    spelling, function = OPS[name].spelling, getattr(kw, name)
+    spelling, function = OPS[name].torch_signature, getattr(kw, name)
     given = example(spelling)
     torch.compiler.reset()  # the calls of all ops are one line to its cache
     compiled = torch.compile(lambda: function(**given), fullgraph=True, backend="eager", dynamic=False)
@@ -184,7 +184,7 @@ REFUSED: tuple[tuple[Callable[[], Any], type[Exception], str], ...] = (
     (lambda: kw.layer_norm(x, weight, bias), TypeError, "torch's spelling is layer_norm.input, normalized_shape"),
     (lambda: kw.attention(q, k, v, is_causal=True, causal="top_left"), TypeError, "both is_causal and causal"),
     (lambda: kw.attention(q, k, v, dropout_p=0.5, window=3), ValueError, "cannot join window"),
-    (lambda: kw.attention(q, k, v, dropout_p=0.5, row="scalar"), RuntimeError, "cannot run: dropout_p"),
+    (lambda: kw.attention(q, k, v, dropout_p=0.5, kernel="scalar"), RuntimeError, "cannot run: dropout_p"),
     (lambda: kw.linear(x), TypeError, "weight is missing"),
     (lambda: kw.gelu(x.double()), TypeError, "x must have dtype float32"),  # the same in both: the contract's word
 )
@@ -208,16 +208,18 @@ def test_gradients_flow_in_torchs_spelling() -> None:
 
 
 def test_a_row_asked_for_runs_in_torchs_spelling() -> None:
-    same(kw.layer_norm(x, (8,), weight, bias, row="reference"), torch.nn.functional.layer_norm(x, (8,), weight, bias))
+    same(
+        kw.layer_norm(x, (8,), weight, bias, kernel="reference"), torch.nn.functional.layer_norm(x, (8,), weight, bias)
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_shown_as_it_is_called(name: str) -> None:
     function, op = getattr(kw, name), OPS[name]
     shown = inspect.signature(function).parameters
-    assert {*op.passes["forward"].names, "row"} <= shown.keys()
+    assert {*op.passes["forward"].names, "kernel"} <= shown.keys()
     assert all(p.default in (p.empty, None) or type(p.default) in (int, float, str, bool) for p in shown.values())
-    assert OPS[name].spelling.written() in function.__doc__
+    assert OPS[name].torch_signature.written() in function.__doc__
 
 
 def test_explain_says_why_a_call_is_torchs() -> None:

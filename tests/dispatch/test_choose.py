@@ -11,7 +11,7 @@ from operators import Seen
 
 import kernelworks as kw
 from kernelworks.build.cpp import TARGETS
-from kernelworks.build.kernels import python_row
+from kernelworks.build.kernels import python_kernel
 from kernelworks.dispatch import certificates, plans
 from kernelworks.dispatch import op as ops
 from kernelworks.dispatch.choose import choose
@@ -31,7 +31,7 @@ def certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Certificates for every row that runs here, in a cache of their own."""
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     monkeypatch.setattr(certificates, "_shipped", lambda kind: {})
-    for row in OP.rows:
+    for row in OP.kernels:
         if row.source is not None:
             certificates.write(_certificate(row))
 
@@ -39,7 +39,7 @@ def certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def _certificate(row: object, **changed: object) -> certificates.Certificate:
     return certificates.Certificate(
         **{
-            "op": OP.name, "row": row.name, "source_hash": row.hash(), "toolchain": row.toolchain(),
+            "op": OP.name, "kernel": row.name, "source_hash": row.hash(), "toolchain": row.toolchain(),
             "kind": kw.machine().kind, "cases": 1, "worst": 0.5, "mutants_rejected": 1, "date": "2026-01-01",
         } | changed
     )  # fmt: skip
@@ -47,92 +47,92 @@ def _certificate(row: object, **changed: object) -> certificates.Certificate:
 
 def test_the_first_certified_row_is_taken(certified: None) -> None:
     best = next((row for row in ("avx512", "avx2") if TARGETS[row].needs <= machine().features), "torch")
-    assert choose(OP, _request()).row.name == best
+    assert choose(OP, _request()).kernel.name == best
 
 
 def test_the_scalar_row_is_chosen_by_name_only(certified: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OP, "rows", tuple(r for r in OP.rows if r.name in ("scalar", "torch", "reference")))
+    monkeypatch.setattr(OP, "rows", tuple(r for r in OP.kernels if r.name in ("scalar", "torch", "reference")))
     choice = choose(OP, _request())
-    assert choice.row.name == "torch"
+    assert choice.kernel.name == "torch"
     assert choice.declined == (("scalar", "plain code, for reading and checking; runs when asked for by name"),)
-    assert choose(OP, _request(), row="scalar").row.name == "scalar"
+    assert choose(OP, _request(), kernel="scalar").kernel.name == "scalar"
 
 
 def test_a_row_without_a_certificate_is_not_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     monkeypatch.setattr(certificates, "_shipped", lambda kind: {})
     choice = choose(OP, _request())
-    assert choice.row.name == "torch"
+    assert choice.kernel.name == "torch"
     assert any("kernelworks prove rms_norm" in reason for _, reason in choice.declined)
 
 
 def test_a_stale_certificate_is_named(certified: None) -> None:
-    for row in OP.rows:
+    for row in OP.kernels:
         if row.source is not None:
             certificates.write(_certificate(row, source_hash="0" * 64))
     choice = choose(OP, _request())
-    assert choice.row.name == "torch"
+    assert choice.kernel.name == "torch"
     assert any("stale certificate" in reason for _, reason in choice.declined)
 
 
 def test_another_toolchain_is_not_trusted(certified: None) -> None:
-    row = OP.row("scalar")
+    row = OP.kernel("scalar")
     certificates.write(_certificate(row, toolchain="g++ 0.0.0"))
-    assert "proved with g++ 0.0.0" in (certificates.invalid(OP.name, row) or "")
+    assert "proved with g++ 0.0.0" in (certificates.invalid_reason(OP.name, row) or "")
 
 
 @pytest.mark.parametrize("worst", [1.01, float("inf"), float("nan")])
 def test_a_certificate_of_an_error_beyond_the_bound_does_not_hold(certified: None, worst: object) -> None:
-    row = OP.row("scalar")
+    row = OP.kernel("scalar")
     certificates.write(_certificate(row, worst=worst))
-    assert f"an error of {worst} times the bound" in (certificates.invalid(OP.name, row) or "")
+    assert f"an error of {worst} times the bound" in (certificates.invalid_reason(OP.name, row) or "")
 
 
 @pytest.mark.parametrize("worst", [None, "0.5", True])
 def test_a_certificate_whose_error_is_no_number_is_none(certified: None, worst: object) -> None:
-    row = OP.row("scalar")
+    row = OP.kernel("scalar")
     certificates.write(_certificate(row, worst=worst))
-    assert "cannot be read" in (certificates.invalid(OP.name, row) or "")
+    assert "cannot be read" in (certificates.invalid_reason(OP.name, row) or "")
 
 
 def test_a_damaged_certificate_is_none(certified: None, tmp_path: Path) -> None:
     path = next(tmp_path.rglob("rms_norm.scalar.json"))
     path.write_text(path.read_text()[:40])
-    assert "cannot be read" in (certificates.invalid(OP.name, OP.row("scalar")) or "")
+    assert "cannot be read" in (certificates.invalid_reason(OP.name, OP.kernel("scalar")) or "")
 
 
 def test_a_row_asked_for_by_name_really_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     rows = tuple(
         dataclasses.replace(row, load=lambda pass_, row=row: seen.append(row.name) or row.load.__call__(pass_))
-        for row in OP.rows
+        for row in OP.kernels
     )
     monkeypatch.setattr(OP, "rows", rows)
     x = torch.ones(3, 7)
     for name in ("scalar", "reference", "torch"):
         OP.forget()
         seen.clear()
-        kw.rms_norm(x, None, eps=1e-6, row=name)
+        kw.rms_norm(x, None, eps=1e-6, kernel=name)
         assert set(seen) == {name}
     OP.forget()
 
 
 def test_a_row_that_cannot_run_raises_and_names_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    declining = dataclasses.replace(OP.row("scalar"), guard=lambda request: "not today")
-    monkeypatch.setattr(OP, "rows", (declining, OP.row("torch"), OP.row("reference")))
+    declining = dataclasses.replace(OP.kernel("scalar"), guard=lambda request: "not today")
+    monkeypatch.setattr(OP, "rows", (declining, OP.kernel("torch"), OP.kernel("reference")))
     OP.forget()
     with pytest.raises(RuntimeError, match=r"row 'scalar' of rms_norm cannot run: not today"):
-        kw.rms_norm(torch.ones(3, 7), None, eps=1e-6, row="scalar")
+        kw.rms_norm(torch.ones(3, 7), None, eps=1e-6, kernel="scalar")
     with pytest.raises(ValueError, match="row must be one of"):
-        kw.rms_norm(torch.ones(3, 7), None, eps=1e-6, row="no such row")
+        kw.rms_norm(torch.ones(3, 7), None, eps=1e-6, kernel="no such row")
     OP.forget()
 
 
 def test_torch_and_reference_come_last() -> None:
     for op in OPS.values():
-        assert [r.name for r in op.rows][-2:] == ["torch", "reference"]
+        assert [r.name for r in op.kernels][-2:] == ["torch", "reference"]
     with pytest.raises(ValueError, match="last two rows"):
-        ops.Op(OP.contract, [python_row("torch", lambda x: x)], room=__file__, forward=OP.passes["forward"])
+        ops.Op(OP.contract, [python_kernel("torch", lambda x: x)], op_package=__file__, forward=OP.passes["forward"])
 
 
 def test_out_is_checked_before_anything_is_written() -> None:
@@ -153,7 +153,7 @@ def test_out_is_checked_before_anything_is_written() -> None:
 def test_plans_are_dropped_not_hoarded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "MOST_PLANS", 8)
     for n in range(1, 30):
-        kw.rms_norm(torch.ones(1, n), None, eps=1e-6, row="reference")
+        kw.rms_norm(torch.ones(1, n), None, eps=1e-6, kernel="reference")
     assert len(OP.plans) <= 8
 
 
@@ -162,10 +162,10 @@ def test_explain_says_what_would_run() -> None:
 
     x, weight = torch.ones(4, 64), torch.ones(64)
     told = explain("rms_norm", x, weight, eps=1e-6)
-    assert told.row == choose(OP, _request()).row.name
+    assert told.kernel == choose(OP, _request()).kernel.name
     assert told.bytes == 2 * x.nbytes + weight.nbytes
     assert "x float32[4, 64]" in told.call
-    assert explain(kw.rms_norm, x, weight, eps=1e-6, row="scalar").row == "scalar"
+    assert explain(kw.rms_norm, x, weight, eps=1e-6, kernel="scalar").kernel == "scalar"
     with pytest.raises(ValueError, match="op must be one of"):
         explain("no_such_op", x)
     with pytest.raises(ValueError, match="weight must have shape"):

@@ -16,16 +16,16 @@ from torch import Tensor
 
 import kernelworks as kw
 from kernelworks.build import BuildError
-from kernelworks.contract import Request, Row
+from kernelworks.contract import Kernel, Request
 from kernelworks.contract.tensors import leaves
 from kernelworks.diagnose.explain import explain
 from kernelworks.diagnose.forecast.races import Races
 from kernelworks.dispatch import certificates, tuning_records
-from kernelworks.dispatch.choose import choose, eligible
-from kernelworks.dispatch.hooks import watched
+from kernelworks.dispatch.choose import choose, eligible_ways
+from kernelworks.dispatch.hooks import watch_calls
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.dispatch.plans import forget_all, generation
-from kernelworks.dispatch.tuning_records import NONE, Raced, Timing, bucket_of, call_of
+from kernelworks.dispatch.tuning_records import NO_RECORD, RaceResult, TuningRecord, bucket_of, call_of
 from kernelworks.machine import place_of
 from kernelworks.nn.expected_kernels import outlook
 from kernelworks.profile.call_sites import Survey
@@ -40,7 +40,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """The (row, pass) of gelu that were run."""
     ran: list[tuple[str, str]] = []
 
-    def noting(row: Row) -> Row:
+    def noting(row: Kernel) -> Kernel:
         def load(pass_: str) -> Callable[..., Any]:
             run = row.load(pass_)
 
@@ -52,7 +52,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
         return dataclasses.replace(row, load=load)
 
-    plain, reference = OPS["gelu"].rows[-2:]
+    plain, reference = OPS["gelu"].kernels[-2:]
     ours = [
         dataclasses.replace(
             plain, name=name, source=Path(f"{name}.cpp"), hashed=lambda row, name=name: name, device="cpu"
@@ -82,10 +82,10 @@ def put(
 ) -> None:
     """A timing of a call, on record from now on."""
     request = op.request("training" if wanted else "forward", args, wanted)
-    source_hash, toolchain = tuning_records.sources_of(eligible(op, request)[0][way])
-    raced = Raced(10.0, 10.0 * min(halves), halves, 0.01)
+    source_hash, toolchain = tuning_records.sources_of(eligible_ways(op, request)[0][way])
+    raced = RaceResult(10.0, 10.0 * min(halves), halves, 0.01)
     tuning_records.write(
-        Timing(
+        TuningRecord(
             op.name, request.pass_, way, bucket_of(op.contract, request), call_of(request), place_of("cpu"),
             request.threads, source_hash, toolchain, tuning_records.torch_version(), raced, raced if wanted else None,
             "2026-11-22",
@@ -226,8 +226,8 @@ def test_a_row_that_declines_the_gradients_after_all_leaves_them_to_torchs(
     def guard(request: Request) -> str | None:
         return "takes dense ones" if request.pass_ == "backward" and 0 in request.args["grad_output"].stride else None
 
-    picky = tuple(dataclasses.replace(row, guard=guard) for row in op.rows[:-2])
-    monkeypatch.setattr(op, "rows", (*picky, *op.rows[-2:]))
+    picky = tuple(dataclasses.replace(row, guard=guard) for row in op.kernels[:-2])
+    monkeypatch.setattr(op, "rows", (*picky, *op.kernels[-2:]))
     kw.gelu(a).sum().backward()
     assert loaded == [(ROW, "forward"), ("torch", "backward")]
     torch.testing.assert_close(a.grad, torch.autograd.functional.vjp(F.gelu, a.detach(), torch.ones(4, 64))[1])
@@ -240,23 +240,23 @@ def test_what_cannot_be_loaded_is_left_out_with_a_warning(monkeypatch: pytest.Mo
     def fails(pass_: str) -> Any:
         raise BuildError("the assembler is gone", about=f"test {ROW}")
 
-    rows = tuple(dataclasses.replace(r, load=fails) if r.name == ROW else r for r in op.rows)
+    rows = tuple(dataclasses.replace(r, load=fails) if r.name == ROW else r for r in op.kernels)
     monkeypatch.setattr(op, "rows", rows)
     with pytest.warns(RuntimeWarning, match="the assembler is gone"):
         assert torch.equal(kw.gelu(a), F.gelu(a))
     assert "the assembler is gone" in dict(choose(op, op.request("forward", (a, "none"))).declined)[ROW]
     with pytest.raises(RuntimeError, match="cannot run: the assembler is gone"):
-        kw.gelu(a, row=ROW)
+        kw.gelu(a, kernel=ROW)
     op.forget()
 
 
 def test_two_rows_can_be_asked_for_by_name(loaded: list[tuple[str, str]]) -> None:
     a = x(4, 64).requires_grad_()
-    kw.gelu(a, row="reference+torch").sum().backward()
+    kw.gelu(a, kernel="reference+torch").sum().backward()
     assert loaded == [("reference", "forward"), ("torch", "backward")]
     for wrong in ("torch+none", "torch+torch+torch", "+"):
         with pytest.raises(ValueError, match="row must be one of"):
-            kw.gelu(a, row=wrong).sum().backward()
+            kw.gelu(a, kernel=wrong).sum().backward()
 
 
 # ---------------------------------------------------------------- one chooser
@@ -272,31 +272,33 @@ def test_what_is_said_of_a_call_is_what_it_takes(
     kw.gelu(a)
     taken = loaded[0][0] if loaded else "torch"
     assert taken == (ROW if halves is WIN else "torch")
-    assert choose(op, op.request("forward", (a, "none"))).row.name == taken
+    assert choose(op, op.request("forward", (a, "none"))).kernel.name == taken
     told = explain("gelu", a)
-    assert told.row == taken
-    words = {WIN: f"timed: 1.40x torch, {ROW} 10 us against torch's 14", LOSS: "0.80x", None: NONE}
+    assert told.kernel == taken
+    words = {WIN: f"timed: 1.40x torch, {ROW} 10 us against torch's 14", LOSS: "0.80x", None: NO_RECORD}
     assert words[halves] in told.because
     trace = record(lambda: F.gelu(a), survey=Survey())
-    found = [Races(0.0, torch.get_num_threads()).of(c).row for c in trace.calls if c.name == "aten::gelu"]
+    found = [Races(0.0, torch.get_num_threads()).of(c).kernel for c in trace.calls if c.name == "aten::gelu"]
     assert found == ([f"kw.gelu: {ROW}"] if taken == ROW else [""])
 
 
 def test_what_is_said_of_a_call_with_gradients_is_what_it_takes(loaded: list[tuple[str, str]]) -> None:
     a = x(4, 64).requires_grad_()
-    assert explain("gelu", a).row == "torch" and explain("gelu", a, row=f"{ROW}+{OTHER}").row == f"{ROW}+{OTHER}"
+    assert (
+        explain("gelu", a).kernel == "torch" and explain("gelu", a, kernel=f"{ROW}+{OTHER}").kernel == f"{ROW}+{OTHER}"
+    )
     put(OPS["gelu"], (a, "none"), f"{ROW}+{OTHER}", wanted=("x",))
     told = explain("gelu", a)
-    assert told.row == f"{ROW}+{OTHER}" and "of the backward" not in told.because and "1.40x" in told.because
+    assert told.kernel == f"{ROW}+{OTHER}" and "of the backward" not in told.because and "1.40x" in told.because
     with torch.no_grad():
-        assert explain("gelu", a).row == "torch"
+        assert explain("gelu", a).kernel == "torch"
     kw.gelu(a).sum().backward()
-    assert [row for row, _ in loaded] == told.row.split("+")
+    assert [row for row, _ in loaded] == told.kernel.split("+")
 
 
 def test_a_swap_that_would_take_torch_says_why() -> None:
     found = outlook("gelu", torch.float32, "cpu")
-    assert not found.ours
+    assert not found.has_our_kernel
 
 
 # ---------------------------------------------------------------- forgetting, watching
@@ -339,12 +341,12 @@ def test_a_watcher_is_told_of_each_kind_of_call_once() -> None:
 
     a, b = x(4, 64), x(5, 64).requires_grad_()
     kw.gelu(a)
-    with watched(watcher):
+    with watch_calls(watcher):
         for _ in range(3):
             kw.gelu(a)
             kw.gelu(b).sum().backward()
             kw.softmax(a, dim=-1)
-        kw.gelu(x(6, 64), row="torch")
+        kw.gelu(x(6, 64), kernel="torch")
     kw.gelu(x(7, 64))
     assert told == [
         ("gelu", "forward", (4, 64), None), ("gelu", "training", (5, 64), None), ("softmax", "forward", (4, 64), None),
@@ -356,7 +358,7 @@ def test_a_watchers_fault_is_the_callers_and_ends_with_it() -> None:
     def watcher(*args: Any) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), watched(watcher):
+    with pytest.raises(KeyboardInterrupt), watch_calls(watcher):
         kw.gelu(x(4, 64))
     kw.gelu(x(4, 64))
 
@@ -389,7 +391,7 @@ def test_the_backward_that_a_training_call_is_settled_with_is_the_one_that_follo
     monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: "not today" if row.source else None)
     generator, names = torch.Generator().manual_seed(0), op.passes["forward"].names
     asked: list[Request] = []
-    planned = op.planned
+    planned = op.make_plan
 
     def noting(pass_: str, args: tuple[Any, ...], *rest: Any) -> Any:
         asked.append(op.request(pass_, args))
@@ -406,5 +408,5 @@ def test_the_backward_that_a_training_call_is_settled_with_is_the_one_that_follo
         asked.clear()
         outputs = [t for t in leaves((op(*args),)) if t.requires_grad]
         torch.autograd.backward(outputs, [torch.ones_like(t) for t in outputs])
-        found = op.backward_of(op.request("training", tuple(args), op.wanted(args)))
+        found = op.backward_of(op.request("training", tuple(args), op.inputs_requiring_grad(args)))
         assert found.args == asked[-1].args, case.name

@@ -25,13 +25,13 @@ from kernelworks.dispatch.op import OPS
 
 @pytest.fixture(params=["C++", "Python"], autouse=True)
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
-    module = native.found() if request.param == "C++" else None
-    assert (module is not None) == (request.param == "C++"), native.why_not()
+    module = native.find_extension() if request.param == "C++" else None
+    assert (module is not None) == (request.param == "C++"), native.fallback_reason()
     for op in OPS.values():
-        op.entry.through(module)
+        op.entry.use_module(module)
     yield request.param
     for op in OPS.values():
-        op.entry.through(native.found())
+        op.entry.use_module(native.find_extension())
 
 
 def given(*shapes: tuple[int, ...]) -> list[Tensor]:
@@ -106,7 +106,7 @@ def test_torchs_operators_give_what_the_op_gives(name: str, way: str, monkeypatc
     inner = OPS[name].run
     monkeypatch.setattr(OPS[name], "run", lambda *given: runs.append(given) or inner(*given))
     with torch.no_grad():
-        want = first(OPS[name].row("reference").load("forward")(*args))
+        want = first(OPS[name].kernel("reference").load("forward")(*args))
         weights = [a.clone().requires_grad_() if isinstance(a, Tensor) else a for a in args]
         for asked in (args, args, weights, tuple(args)):
             got = first(operator(*asked, "reference"))
@@ -161,7 +161,7 @@ def test_a_plan_serves_calls_that_look_alike_and_no_others() -> None:
 
     x = torch.randn(4, 16)
     for call, fresh in (
-        ({}, True), ({}, False), ({"approximate": "tanh"}, True), ({"row": "torch"}, True), ({"row": "torch"}, False),
+        ({}, True), ({}, False), ({"approximate": "tanh"}, True), ({"kernel": "torch"}, True), ({"kernel": "torch"}, False),
     ):  # fmt: skip
         seen.append(counts(x, **call) == fresh)
     assert counts(x.bfloat16()) and counts(x[:, ::2]) and counts(x[:3]) and counts(x.t())
@@ -358,9 +358,9 @@ WRITTEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] =
     "by position": (kw.gelu, (X,), {}),
     "by name": (kw.gelu, (), {"approximate": "tanh", "x": X}),
     "torch's name": (kw.gelu, (), {"input": X}),
-    "a row": (kw.gelu, (X,), {"row": "torch"}),
+    "a row": (kw.gelu, (X,), {"kernel": "torch"}),
     "into": (kw.gelu, (X,), {"out": torch.empty(4, 16)}),
-    "named in another order": (kw.layer_norm, (X, W, None), {"row": "torch", "eps": 1e-5}),
+    "named in another order": (kw.layer_norm, (X, W, None), {"kernel": "torch", "eps": 1e-5}),
     "torch's shape": (kw.layer_norm, (X, (16,), W), {}),
     "a list": (kw.layer_norm, (X, [16], W, W, 1e-3), {}),
     "an int for a float": (kw.rms_norm, (X, W), {"eps": 1}),
@@ -374,7 +374,7 @@ WRITTEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] =
     "of another type": (kw.gelu, (X,), {"approximate": 3}),
     "no truth value": (kw.rms_norm, (X, W), {"eps": True}),
     "no tensor": (kw.silu_mul, (X, 3), {}),
-    "an unknown row": (kw.silu_mul, (X, X), {"row": "none"}),
+    "an unknown row": (kw.silu_mul, (X, X), {"kernel": "none"}),
 }  # fmt: skip
 
 
@@ -475,6 +475,6 @@ def test_a_table_ends_with_what_it_holds() -> None:
     del held
     gc.collect()
     assert gone() is not None
-    op.entry.through(native.found() if op.entry.in_cpp else None)  # another table
+    op.entry.use_module(native.find_extension() if op.entry.in_cpp else None)  # another table
     gc.collect()
     assert len(op.plans) == 0 and gone() is None

@@ -200,11 +200,11 @@ def outcome(call: Callable[..., Any], given: tuple[Any, ...]) -> Any:
 @pytest.mark.parametrize("name", CASES)
 def test_a_row_asked_for_by_name_answers_the_same_or_says_why_not(name: str) -> None:
     case = CASES[name]
-    for row in OPS[op_of(name)].rows:
+    for row in OPS[op_of(name)].kernels:
         if row.target in ("scalar", *ROWS):
             for sizes in noughts(case.sizes):
                 given = case.give(**sizes)
-                want, got = outcome(case.torchs, given), outcome(functools.partial(case.ours, row=row.name), given)
+                want, got = outcome(case.torchs, given), outcome(functools.partial(case.ours, kernel=row.name), given)
                 if not isinstance(got, Exception):
                     torch.testing.assert_close(got[0], want[0], equal_nan=True)
                 else:

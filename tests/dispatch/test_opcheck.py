@@ -18,7 +18,7 @@ from kernelworks.dispatch import tuning_records
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.dispatch.plans import forget_all
 from kernelworks.verify.parity import parities
-from kernelworks.verify.reference import flat_outputs, truth
+from kernelworks.verify.reference import compute_reference, flat_outputs
 
 OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 DIFFERENTIABLE = [op for op in ALL_OPS if op.contract.differentiable]
@@ -28,12 +28,12 @@ def _small_case(op: Op) -> Any:
     """The arguments of an ordinary case that is neither empty nor large."""
 
     def weight(case: Any) -> int:
-        tensors = flat_outputs(list(truth(op, case, torch.float32).args.values()))
+        tensors = flat_outputs(list(compute_reference(op, case, torch.float32).args.values()))
         sizes = [t.numel() for t in tensors if isinstance(t, Tensor)]
         return max(sizes) if sizes and min(sizes) > 16 else 1 << 40
 
     case = min((c for c in op.contract.cases if torch.float32 in c.dtypes and c.gradients), key=weight)
-    return truth(op, case, torch.float32).positional(op)
+    return compute_reference(op, case, torch.float32).positional(op)
 
 
 def _leaf(value: Any, grad: bool) -> Any:
@@ -50,7 +50,7 @@ def _leaves(op: Op, grad: bool) -> tuple[Any, ...]:
 
 def _checked_rows() -> list[tuple[Op, str | None]]:
     """The dispatcher's choice, and by name the plain row, where an op has one, and torch's."""
-    named = [(op, row.name) for op in ALL_OPS for row in op.rows if row.name in ("scalar", "torch")]
+    named = [(op, row.name) for op in ALL_OPS for row in op.kernels if row.name in ("scalar", "torch")]
     return [*((op, None) for op in ALL_OPS), *named]
 
 
@@ -150,7 +150,7 @@ def test_one_graph_under_compile_forward_and_backward(op: Op) -> None:
         assert (a is None and b is None) or torch.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-CPP_ROWS = [(op, row) for op, row in runnable_rows() if op.row(row).source is not None]
+CPP_ROWS = [(op, row) for op, row in runnable_rows() if op.kernel(row).source is not None]
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -27,7 +27,7 @@ from kernelworks.nn import functional
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "softmax": (functional.softmax, F.softmax),
     "nn.functional.gelu": (functional.gelu, F.gelu),
-    "nn.functional.silu": (lambda x: functional.GATED["silu"](x, x), lambda x: F.silu(x) * x),
+    "nn.functional.silu": (lambda x: functional.GATED_FUNCTIONS["silu"](x, x), lambda x: F.silu(x) * x),
     "nn.functional.linear": (functional.linear, F.linear),
     "nn.functional.layer_norm": (functional.layer_norm, F.layer_norm),
     "nn.functional.rms_norm": (functional.rms_norm, F.rms_norm),

@@ -1,6 +1,6 @@
 """Torch's own function takes a call at once until calls go through C++: which calls, and that all else is as it was.
 
-What "as it was" means is asked of the same process with nobody in a hurry (``plans.unhurried``).
+What "as it was" means is asked of the same process with nobody in a hurry (``plans.without_passthrough``).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernelworks import ops
 from kernelworks.build import native
 from kernelworks.dispatch import entry, plans, tuning_records
-from kernelworks.dispatch.hooks import reached, watched
+from kernelworks.dispatch.hooks import find_first_op, watch_calls
 from kernelworks.dispatch.op import OPS, Op
-from kernelworks.dispatch.passthrough import ASKED
+from kernelworks.dispatch.passthrough import GUARD_NAMES
 
 DIRECT = [op for op in ALL_OPS if op.passthrough is not None]
 OTHERS = [op for op in ALL_OPS if op.passthrough is None]
@@ -34,10 +34,10 @@ def in_python(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Calls as a user's process makes them that has no extension."""
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
     for op in ALL_OPS:
-        op.entry.through(None)
+        op.entry.use_module(None)
     yield
     for op in ALL_OPS:
-        op.entry.through(native.found())
+        op.entry.use_module(native.find_extension())
 
 
 def given(op: Op, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def direct(op: Op, args: dict[str, Any]) -> bool:
     """Whether torch's function may take such a call, where an op has one."""
     if op.passthrough is None:
         return True
-    found = op.passthrough.given({n: args.get(n) for n in op.passes["forward"].names})
+    found = op.passthrough.guarded_tensors({n: args.get(n) for n in op.passes["forward"].names})
     return found is not None and len(found[0]) == sum(isinstance(a, Tensor) for a in args.values())
 
 
@@ -89,7 +89,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def agree(op: Op, run: Callable[[], Any]) -> None:
-    with plans.unhurried():
+    with plans.without_passthrough():
         before = outcome(run)
     for _ in range(3):  # the first call teaches it kinds
         assert same(before, outcome(run)), op.name
@@ -165,7 +165,7 @@ def test_bad_input_is_refused_in_the_same_words(op: Op) -> None:
             for _ in range(2):
                 call(op, given(op, dtype))
     for description, make, kind, text in op.contract.errors:
-        with plans.unhurried():
+        with plans.without_passthrough():
             before = outcome(lambda make=make: call(op, make()))
         assert same(before, outcome(lambda make=make: call(op, make()))), description
         if kind is not IndexError:  # a value, which torch's function refuses in its own words
@@ -217,7 +217,7 @@ def test_whatever_stands_in_an_arguments_place(op: Op) -> None:
             ]
         for args in itertools.chain([right], changed, [right], changed):
             run = lambda args=args: call(op, args)  # noqa: E731
-            with plans.unhurried():
+            with plans.without_passthrough():
                 before = outcome(run)
             call(op, right)
             call(op, right)
@@ -280,8 +280,8 @@ def test_transforms_subclasses_and_derivatives_of_derivatives(op: Op) -> None:
 def test_a_row_and_out_are_as_ever(op: Op) -> None:
     args = given(op)
     call(op, args), call(op, args)
-    agree(op, lambda: call(op, args, row="reference"))
-    agree(op, lambda: call(op, args, row="nobody"))
+    agree(op, lambda: call(op, args, kernel="reference"))
+    agree(op, lambda: call(op, args, kernel="nobody"))
     agree(op, lambda: call(op, args, out=torch.empty(3, 1, 7)))
     made = call(op, args)
     out = (
@@ -296,9 +296,9 @@ def test_a_row_and_out_are_as_ever(op: Op) -> None:
 def test_who_is_told_of_calls_is_told(op: Op) -> None:
     args, told = given(op), list[str]()
     call(op, args), call(op, args)
-    found = reached(lambda: call(op, args))
+    found = find_first_op(lambda: call(op, args))
     assert found is not None and found[0] is op
-    with watched(lambda op, pass_, args, row: told.append(op.name)):
+    with watch_calls(lambda op, pass_, args, row: told.append(op.name)):
         call(op, args)
     assert told == [op.name]
     for _ in range(3):
@@ -323,28 +323,28 @@ def test_compiled_programs_see_the_op() -> None:
 
 
 def test_the_function_is_itself_again_where_calls_go_through_cpp() -> None:
-    assert native.found() is not None, native.why_not()
+    assert native.find_extension() is not None, native.fallback_reason()
     function = ops.softmax
     before = function.__code__
-    OPS["softmax"].entry.through(native.found())
+    OPS["softmax"].entry.use_module(native.find_extension())
     assert function.__code__ is not before
-    assert not set(function.__code__.co_names) & {f"_at_once_{name}" for name in ASKED}
-    OPS["softmax"].entry.through(None)
+    assert not set(function.__code__.co_names) & {f"_at_once_{name}" for name in GUARD_NAMES}
+    OPS["softmax"].entry.use_module(None)
     assert function.__code__ is before
 
 
 # ---------------------------------------------------------------- large calls
 
 
-def record(call: str, torch_us: float, ours_us: float) -> tuning_records.Timing:
-    raced = tuning_records.Raced(ours_us, torch_us, (torch_us / ours_us,) * 2, 0.01)
-    return tuning_records.Timing("gelu", "forward", "scalar", "", call, "", 1, "", "", "", raced, None, "")
+def record(call: str, torch_us: float, ours_us: float) -> tuning_records.TuningRecord:
+    raced = tuning_records.RaceResult(ours_us, torch_us, (torch_us / ours_us,) * 2, 0.01)
+    return tuning_records.TuningRecord("gelu", "forward", "scalar", "", call, "", 1, "", "", "", raced, None, "")
 
 
 def test_a_row_is_worth_the_way_to_it_where_that_is_a_hundredth() -> None:
     names = ("x", "weight")
     call = "x f32[4,4096]; weight f32[4096,1024] by [1,4096]; eps=1"
-    assert tuning_records.elements(call) == {"x": 16384, "weight": 4194304}
+    assert tuning_records.element_counts(call) == {"x": 16384, "weight": 4194304}
     assert entry._least([record(call, 2000.0, 500.0)], names) == (1, 2097152)
     assert entry._least([record(call, 900.0, 90.0), record(call, 2000.0, 1990.0)], names) is None
-    assert tuning_records.elements("params 16 tensors cc6ee5797df; eps=1") == {}
+    assert tuning_records.element_counts("params 16 tensors cc6ee5797df; eps=1") == {}

@@ -22,7 +22,7 @@ def call(place: int | None = None, value: Any = None, **changed: Any) -> Call:
     what, wanted, args, out, row = BASE
     args = tuple(value if i == place else a for i, a in enumerate(args))
     return (
-        changed.get("what", what), changed.get("wanted", wanted), args, changed.get("out", out), changed.get("row", row)
+        changed.get("what", what), changed.get("wanted", wanted), args, changed.get("out", out), changed.get("kernel", row)
     )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ OTHERS: dict[str, tuple[Call, bool]] = {  # and whether it shares the base's pla
     "True for 3": (call(5, True), False),
     "3.0 for 3": (call(5, 3.0), False),
     "another text": (call(6, "none"), False),
-    "a row": (call(row="scalar"), False),
+    "a row": (call(kernel="scalar"), False),
     "out": (call(out=X), False),
     "another pass": (call(what="backward"), False),
     "gradients": (call(what="training", wanted=1), False),
@@ -58,8 +58,8 @@ OTHERS: dict[str, tuple[Call, bool]] = {  # and whether it shares the base's pla
 def table(request: pytest.FixtureRequest) -> Any:
     if request.param == "Python":
         return Dictionary()
-    module = native.found()
-    assert module is not None, native.why_not()
+    module = native.find_extension()
+    assert module is not None, native.fallback_reason()
     return module.Table()
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernelworks.contract import Row
+from kernelworks.contract import Kernel
 from kernelworks.dispatch.op import OPS, Op
 
 CALLS: list[str] = []
@@ -16,7 +16,7 @@ CALLS: list[str] = []
 
 def _training(logits: Tensor, target: Tensor, ignore_index: int, reduction: str, needs: list[bool]) -> Any:
     CALLS.append("training")
-    reference = OPS["cross_entropy"].row("reference")
+    reference = OPS["cross_entropy"].kernel("reference")
     loss = reference.load("forward")(logits, target, ignore_index, reduction)
     one = torch.ones_like(loss)
     return loss, reference.load("backward")(one, logits, target, ignore_index, reduction)
@@ -31,10 +31,10 @@ def _resumed(kept: Tensor, grad: Tensor) -> tuple[Tensor]:
 def op(monkeypatch: pytest.MonkeyPatch) -> Op:
     """cross_entropy with a row that trains."""
     found = OPS["cross_entropy"]
-    passes = {p: found.row("reference").load(p) for p in ("forward", "backward")}
+    passes = {p: found.kernel("reference").load(p) for p in ("forward", "backward")}
     passes |= {"training": _training, "resumed": _resumed}
-    row = Row(name="kept", target="kept", load=passes.__getitem__, passes=tuple(passes))
-    monkeypatch.setattr(found, "rows", (row, *found.rows))
+    row = Kernel(name="kept", target="kept", load=passes.__getitem__, passes=tuple(passes))
+    monkeypatch.setattr(found, "rows", (row, *found.kernels))
     CALLS.clear()
     return found
 
@@ -51,14 +51,14 @@ def _case() -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("flow", [1.0, -2.5])
 def test_gradients_come_from_the_forward(op: Op, flow: float) -> None:
     logits, target, want = _case()
-    (op(logits, target, -100, "mean", row="kept") * flow).backward()
+    (op(logits, target, -100, "mean", kernel="kept") * flow).backward()
     assert CALLS == ["training", "resumed"]
     assert logits.grad is not None and torch.allclose(logits.grad.double(), want * flow, atol=1e-6)
 
 
 def test_what_was_kept_becomes_the_gradient_of_a_leaf_without_a_copy(op: Op) -> None:
     logits, target, _ = _case()
-    loss = op(logits, target, -100, "mean", row="kept")
+    loss = op(logits, target, -100, "mean", kernel="kept")
     address = loss.grad_fn.kept.data_ptr()
     loss.backward()
     assert logits.grad is not None and logits.grad.data_ptr() == address
@@ -66,7 +66,7 @@ def test_what_was_kept_becomes_the_gradient_of_a_leaf_without_a_copy(op: Op) -> 
 
 def test_a_graph_walked_twice_takes_the_backward_first(op: Op) -> None:
     logits, target, want = _case()
-    loss = op(logits, target, -100, "mean", row="kept")
+    loss = op(logits, target, -100, "mean", kernel="kept")
     first = torch.autograd.grad(loss, logits, retain_graph=True)[0]
     first.zero_()  # the caller's own: what is kept stays as it is
     second = torch.autograd.grad(loss, logits)[0]
@@ -79,22 +79,22 @@ def test_a_graph_walked_twice_takes_the_backward_first(op: Op) -> None:
 def test_without_gradients_or_by_another_row_nothing_is_kept(op: Op) -> None:
     logits, target, want = _case()
     with torch.no_grad():
-        op(logits, target, -100, "mean", row="kept")
-    op(logits, target, -100, "mean", row="reference").backward()
+        op(logits, target, -100, "mean", kernel="kept")
+    op(logits, target, -100, "mean", kernel="reference").backward()
     assert CALLS == []
     assert logits.grad is not None and torch.allclose(logits.grad.double(), want, atol=1e-6)
 
 
 def test_the_dispatcher_stops_at_the_rows_that_need_no_certificate(op: Op) -> None:
     logits, target, _ = _case()
-    assert op.trains((logits, target, -100, "mean"), "kept") is not None
-    assert op.trains((logits, target, -100, "mean"), None) is None
+    assert op.training_passes((logits, target, -100, "mean"), "kept") is not None
+    assert op.training_passes((logits, target, -100, "mean"), None) is None
 
 
 def test_inputs_changed_in_between_are_noticed(op: Op) -> None:
     logits, target, _ = _case()
     x = logits * 1.0
-    loss = op(x, target, -100, "mean", row="kept")
+    loss = op(x, target, -100, "mean", kernel="kept")
     x.detach().add_(1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()

@@ -13,14 +13,22 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks.contract import Request, Row
+from kernelworks.contract import Kernel, Request
 from kernelworks.dispatch import tuning_records
 from kernelworks.dispatch.op import OPS
-from kernelworks.dispatch.tuning_records import NONE, Raced, Timing, Verdict, bucket_of, call_of, verdict
+from kernelworks.dispatch.tuning_records import (
+    NO_RECORD,
+    RaceResult,
+    TuningRecord,
+    Verdict,
+    bucket_of,
+    call_of,
+    verdict,
+)
 from kernelworks.machine import machine, place_of
 
 OP = OPS["rms_norm"]
-OURS = Row(
+OURS = Kernel(
     "ours", "avx2", lambda pass_: lambda: None, source=Path("ours.cpp"), hashed=lambda row: "h", toolchain=lambda: "g"
 )
 OTHER = dataclasses.replace(OURS, name="other", hashed=lambda row: "o")
@@ -34,16 +42,16 @@ def request(rows: int = 100, columns: int = 768, op: str = "rms_norm", **changed
     return dataclasses.replace(OPS[op].request("forward", args), threads=2, **changed)
 
 
-def timing(of: Request | None = None, halves: tuple[float, float] = (1.4, 1.3), **changed: Any) -> Timing:
+def timing(of: Request | None = None, halves: tuple[float, float] = (1.4, 1.3), **changed: Any) -> TuningRecord:
     of = of or request()
     fields = {
         "op": of.op, "pass_": of.pass_, "way": "ours", "bucket": bucket_of(OP.contract, of), "call": call_of(of),
         "place": PLACE, "threads": 2, "source_hash": "h", "toolchain": "g", "torch": tuning_records.torch_version(),
-        "whole": Raced(10.0, 14.0, halves, changed.pop("spread", 0.02)), "backward": None, "date": "2026-11-22",
+        "whole": RaceResult(10.0, 14.0, halves, changed.pop("spread", 0.02)), "backward": None, "date": "2026-11-22",
     }  # fmt: skip
     if fields["pass_"] == "training":
-        fields["backward"] = Raced(6.0, 8.0, (1.2, 1.2), 0.02)
-    return Timing(**(fields | changed))
+        fields["backward"] = RaceResult(6.0, 8.0, (1.2, 1.2), 0.02)
+    return TuningRecord(**(fields | changed))
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +61,7 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tuning_records.reread()
 
 
-def judged(*records: Timing, of: Request | None = None, ways: Any = WAYS) -> Verdict:
+def judged(*records: TuningRecord, of: Request | None = None, ways: Any = WAYS) -> Verdict:
     for record in records:
         tuning_records.write(record)
     return verdict("rms_norm", OP.contract, of or request(), ways, PLACE)
@@ -66,7 +74,7 @@ TRAINING = request(pass_="training", wanted=("x",))
 @pytest.mark.parametrize(
     ("records", "way", "words"),
     [
-        ([], "", NONE),
+        ([], "", NO_RECORD),
         ([timing()], "ours", "timed: 1.30x torch"),
         ([timing(halves=(1.03, 1.03))], "ours", "1.03x"),
         ([timing(halves=(1.4, 1.02))], "", "torch is as quick or quicker (1.02x"),  # one half is not enough
@@ -80,17 +88,17 @@ TRAINING = request(pass_="training", wanted=("x",))
         ([timing(NEAR), timing(request(90, 700), halves=(0.99, 1.0))], "", "at one only"),  # mixed
         ([timing(NEAR, halves=(0.5, 0.5)), timing()], "ours", "timed: 1.30x"),  # its own timing decides
         ([timing(NEAR), timing(halves=(0.5, 0.5))], "", "0.50x"),
-        ([timing(FAR)], "", NONE),
-        ([timing(source_hash="another")], "", NONE),
-        ([timing(toolchain="another")], "", NONE),
-        ([timing(torch="2.0.0")], "", NONE),
-        ([timing(threads=1)], "", NONE),
-        ([timing(place="elsewhere-2cores")], "", NONE),
-        ([timing(way="gone")], "", NONE),
-        ([timing(TRAINING)], "", NONE),  # of another pass
+        ([timing(FAR)], "", NO_RECORD),
+        ([timing(source_hash="another")], "", NO_RECORD),
+        ([timing(toolchain="another")], "", NO_RECORD),
+        ([timing(torch="2.0.0")], "", NO_RECORD),
+        ([timing(threads=1)], "", NO_RECORD),
+        ([timing(place="elsewhere-2cores")], "", NO_RECORD),
+        ([timing(way="gone")], "", NO_RECORD),
+        ([timing(TRAINING)], "", NO_RECORD),  # of another pass
     ],
 )
-def test_what_the_timings_say(records: list[Timing], way: str, words: str) -> None:
+def test_what_the_timings_say(records: list[TuningRecord], way: str, words: str) -> None:
     found = judged(*records)
     assert found.way == way and words in found.because, found
 
@@ -100,25 +108,27 @@ def test_what_the_timings_say(records: list[Timing], way: str, words: str) -> No
     [(1.2, 1.2, "ours"), (1.2, 1.02, ""), (1.02, 1.2, ""), (1.2, math.nan, "")],
 )
 def test_training_wants_the_backward_quicker_too(whole: float, alone: float, way: str) -> None:
-    made = timing(TRAINING, (whole, whole), backward=Raced(1.0, 1.0, (alone, alone), 0.0))
+    made = timing(TRAINING, (whole, whole), backward=RaceResult(1.0, 1.0, (alone, alone), 0.0))
     assert judged(made, of=TRAINING).way == way
 
 
 def test_a_timing_settles_a_call_among_the_ways_that_were_raced() -> None:
     alone, again = {"ours": (OURS,)}, dict(reversed(WAYS.items()))
     changed = {**WAYS, "other": (dataclasses.replace(OTHER, hashed=lambda row: "o2"),)}
-    before, now = timing(), timing(among=tuning_records.among(WAYS))
-    assert tuning_records.settles(before, alone) and not tuning_records.settles(
+    before, now = timing(), timing(among=tuning_records.ways_digest(WAYS))
+    assert tuning_records.is_decisive(before, alone) and not tuning_records.is_decisive(
         before, WAYS
     )  # a record that says nothing of others
     assert (
-        tuning_records.settles(now, again)
-        and not tuning_records.settles(now, alone)
-        and not tuning_records.settles(now, changed)
+        tuning_records.is_decisive(now, again)
+        and not tuning_records.is_decisive(now, alone)
+        and not tuning_records.is_decisive(now, changed)
     )
-    assert not tuning_records.settles(dataclasses.replace(now, whole=dataclasses.replace(now.whole, spread=0.2)), WAYS)
+    assert not tuning_records.is_decisive(
+        dataclasses.replace(now, whole=dataclasses.replace(now.whole, spread=0.2)), WAYS
+    )
     tuning_records.write(now)
-    (read,), _ = tuning_records.held("rms_norm", OP.contract, request(), WAYS, PLACE)
+    (read,), _ = tuning_records.valid_records("rms_norm", OP.contract, request(), WAYS, PLACE)
     assert read == now
 
 
@@ -170,15 +180,15 @@ GOOD = dataclasses.asdict(timing())
 LESS = {k: v for k, v in GOOD.items() if k != "date"}
 BAD: dict[str, tuple[str, str]] = {
     "empty": ("", "truncated or no JSON"),
-    "truncated": (json.dumps({"format": tuning_records.FORMAT, "timings": [GOOD]})[:200], "truncated or no JSON"),
+    "truncated": (json.dumps({"format": tuning_records.FORMAT, "tuning_records": [GOOD]})[:200], "truncated or no JSON"),
     "deep": ("[" * 100_000, "truncated or no JSON"),
     "a list": ("[]", "no timings"),
-    "another version": (json.dumps({"format": 1, "timings": [GOOD]}), "of another version (format 1)"),
-    "a field less": (json.dumps({"format": tuning_records.FORMAT, "timings": [LESS]}), "1 of 1"),
-    "a field more": (json.dumps({"format": tuning_records.FORMAT, "timings": [GOOD | {"more": 1}]}), "1 of 1"),
+    "another version": (json.dumps({"format": 1, "tuning_records": [GOOD]}), "of another version (format 1)"),
+    "a field less": (json.dumps({"format": tuning_records.FORMAT, "tuning_records": [LESS]}), "1 of 1"),
+    "a field more": (json.dumps({"format": tuning_records.FORMAT, "tuning_records": [GOOD | {"more": 1}]}), "1 of 1"),
     **{
         f"{name} = {value!r}": (
-            json.dumps({"format": tuning_records.FORMAT, "timings": [GOOD | {name: value}]}), "1 of 1",
+            json.dumps({"format": tuning_records.FORMAT, "tuning_records": [GOOD | {name: value}]}), "1 of 1",
         )
         for name, value in (
             ("op", None), ("threads", "2"), ("threads", True), ("pass_", "both"), ("whole", None), ("whole", 3),
@@ -214,7 +224,7 @@ def test_a_file_of_bytes_or_a_folder_in_its_place_gives_torch_and_a_word() -> No
 def test_a_bad_record_takes_no_good_one_with_it() -> None:
     tuning_records.shipped_path(PLACE).parent.mkdir()
     tuning_records.shipped_path(PLACE).write_text(
-        json.dumps({"format": tuning_records.FORMAT, "timings": [GOOD, GOOD | {"threads": None}]})
+        json.dumps({"format": tuning_records.FORMAT, "tuning_records": [GOOD, GOOD | {"threads": None}]})
     )
     assert judged().way == "ours"
 

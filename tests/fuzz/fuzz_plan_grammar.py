@@ -29,13 +29,13 @@ class Program:
     def plan(self, module: str) -> dict[str, Any]:
         root = f"{module}.Program"
         offers: list[Any] = json.loads(json.dumps(self.offers).replace("ROOT", root))
-        return {"kernelworks_plan": 1, "roots": [root], "offers": offers}
+        return {"kernelworks_plan": 1, "roots": [root], "candidates": offers}
 
     def option(self, remedy: str, name: str, default: Any = None) -> Any:
-        return next((o["options"].get(name, default) for o in self.offers if o["remedy"] == remedy), None)
+        return next((o["options"].get(name, default) for o in self.offers if o["optimization"] == remedy), None)
 
     def has(self, *remedies: str) -> bool:
-        return any(o["remedy"] in remedies for o in self.offers)
+        return any(o["optimization"] in remedies for o in self.offers)
 
     @property
     def backend(self) -> str | None:
@@ -86,7 +86,7 @@ class Builder:
         self.autocast = not self.generating and self.random.random() < 0.3
         self.training = not self.generating and self.random.random() < 0.25
         offers = self.offers()
-        self.compiled = any(offer["remedy"] == COMPILE for offer in offers)
+        self.compiled = any(offer["optimization"] == COMPILE for offer in offers)
         self.say("model = build(Program)")
         self.say("x = torch.arange(6).view(2, 3)" if self.generating else f"x = tensor({model.shape}, 1)")
         if self.training:
@@ -139,8 +139,8 @@ class Builder:
             if model.dims > 1:
                 found.append(_offer("channels_last", everywhere))
         first = compiled if self.inductor else self.one(found)
-        others = [o for o in found if o["remedy"] != first["remedy"]]
-        if not self.inductor and first["remedy"] != FEWER and self.random.random() < 0.12:
+        others = [o for o in found if o["optimization"] != first["optimization"]]
+        if not self.inductor and first["optimization"] != FEWER and self.random.random() < 0.12:
             return [first, compiled]
         return [first, self.one(others)] if others and self.random.random() < 0.35 else [first]
 
@@ -231,7 +231,7 @@ class Builder:
 
 def _offer(remedy: str, site: dict[str, Any], **options: Any) -> dict[str, Any]:
     changes = str(options.get("bits", ""))
-    return {"remedy": remedy, "site": site, "says": remedy, "code": "", "changes": changes, "options": options}
+    return {"optimization": remedy, "site": site, "says": remedy, "code": "", "changes": changes, "options": options}
 
 
 def _at(path: str) -> str:

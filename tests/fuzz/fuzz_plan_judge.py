@@ -196,7 +196,7 @@ def faults(program: Program, folder: Path, row: str | None = None) -> tuple[list
 
     twin, planned = run("twin"), run("planned")
     found = _differences(twin, planned, [])
-    if found and not all(offer["remedy"] in EXACT for offer in program.offers):
+    if found and not all(offer["optimization"] in EXACT for offer in program.offers):
         others = ["narrow"] * program.has(FEWER) + list(MEASURES)
         found = _differences(twin, planned, [run(way) for way in others])
     return found, [line.partition(":")[0] for line in planned.done]

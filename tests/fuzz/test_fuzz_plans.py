@@ -90,13 +90,13 @@ class Program(nn.Module):
         return y if skip else self.b(y)
 """
 )
-OFFER = {"remedy": "swap", "site": {"kind": "everywhere"}, "says": "", "code": "", "changes": "", "options": {}}
+OFFER = {"optimization": "swap", "site": {"kind": "everywhere"}, "says": "", "code": "", "changes": "", "options": {}}
 
 
 def little(*lines: str, remedy: str = "weights cast once") -> Program:
     """One whose plan promises the same bits, or not (``swap``); ``Sabotaged`` is put in the place of both."""
     begin = ("model = build(Program)", "x = tensor((3, 8), 1)", "apply()", "with torch.no_grad(): call(model, x)")
-    return Program(SMALL, ({**OFFER, "remedy": remedy},), (*begin, *lines))
+    return Program(SMALL, ({**OFFER, "optimization": remedy},), (*begin, *lines))
 
 
 class Sabotaged:
@@ -255,7 +255,7 @@ ASKED: dict[str, Callable[[], Any]] = {
 def test_random_programs_find_a_plan_that_asks_for(asked: str, tmp_path: Path) -> None:
     for number in range(400):
         made, _ = program(number)
-        promising = dataclasses.replace(made, offers=({**OFFER, "remedy": "weights cast once"},))
+        promising = dataclasses.replace(made, offers=({**OFFER, "optimization": "weights cast once"},))
         if "optimizer" in "".join(made.lines) or not faults_of(promising, ASKED[asked], tmp_path):
             continue
         if not faults_of(promising, lambda: same, tmp_path):  # so it is what was not asked

@@ -14,7 +14,7 @@ import schemas
 from kernelworks import ops
 from kernelworks.dispatch import torch_library
 from kernelworks.dispatch.op import OPS
-from kernelworks.dispatch.registry import ROOMS
+from kernelworks.dispatch.registry import OP_PACKAGES
 
 MOST = 0.1  # of what torch's import takes, that ours may take beyond it, with sixty ops
 
@@ -150,15 +150,15 @@ def test_each_op_is_in_the_family_of_its_contract() -> None:
         for name in names:
             op = OPS[name]
             assert (op.name, op.contract.family) == (name, family)
-            assert op.room.name == ROOMS[name].rsplit(".", 1)[1]
+            assert op.op_package.name == OP_PACKAGES[name].rsplit(".", 1)[1]
 
 
 def test_a_schema_that_the_room_has_changed_counts() -> None:
-    torch_library.define("changed", {"forward": "changed(Tensor x, str? row=None) -> Tensor"})
+    torch_library.define("changed", {"forward": "changed(Tensor x, str? kernel=None) -> Tensor"})
     before = torch.ops.kernelworks.changed.default
-    torch_library.define("changed", {"forward": "changed(Tensor x, str? row=None) -> Tensor"})
+    torch_library.define("changed", {"forward": "changed(Tensor x, str? kernel=None) -> Tensor"})
     assert torch.ops.kernelworks.changed.default is before
-    torch_library.define("changed", {"forward": "changed(Tensor x, int dim, str? row=None) -> Tensor"})
+    torch_library.define("changed", {"forward": "changed(Tensor x, int dim, str? kernel=None) -> Tensor"})
     assert "int dim" in str(torch.ops.kernelworks.changed.default._schema)
 
 

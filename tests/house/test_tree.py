@@ -70,8 +70,8 @@ ROOM_MAY_HOLD = (
 )
 # Modules that nothing imports because something else starts them.
 STARTED = {
-    "__init__", "__main__", "cli", "verify.worker", "verify.interpreted", "verify.resources", "verify.sanitized",
-    "profile.marked", "climb.worker", "climb.once", "judge.roles.spawn", "search.proving",
+    "__init__", "__main__", "cli", "verify.worker", "verify.triton_interpreter", "verify.resources", "verify.sanitizer",
+    "profile.ncu_target", "climb.worker", "climb.single_launch", "judge.roles.spawn", "search.verification_worker",
     "nn.validate", "report.expectations", "report.picture", "report.programs",  # asked for by name, and by tools/
 }  # fmt: skip
 # Imported when the room's row is loaded, by what names them there, or by bench.
@@ -260,7 +260,7 @@ NAMES_OPS = {
     "benchmarks/h200_cases.py": "the shapes of the figures on record that no proof tries",
     "benchmarks/h200_ops.py": "an op's error that its own kind of truth has",
     "benchmarks/timed_on_record.py": "the same, as timings",
-    f"{PACKAGE}/climb/peers.py": "a ladder races what its op races",
+    f"{PACKAGE}/climb/baselines.py": "a ladder races what its op races",
     f"{PACKAGE}/nn/attention.py": "transformers' attention interface",
     f"{PACKAGE}/nn/functional.py": "stand-ins that take arguments apart quicker, or ask more, than a spelling says",
     f"{PACKAGE}/nn/compiled_loss.py": "one op's operator for compilers",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import kernelworks as kw
 from kernelworks.nn.swap import Swap
-from kernelworks.records import BenchResult, Diagnosis, Explanation, Proof
+from kernelworks.records import BenchResult, Diagnosis, Explanation, Verification
 from kernelworks.records.base import Records
 
 Arrays = np.ndarray[Any, Any]
@@ -72,7 +72,7 @@ def verbs(model: torch.nn.Module, x: Tensor) -> None:
     assert_type(kw.explain("gelu", x), Explanation)
     assert_type(kw.diagnose(model, x), Diagnosis)
     assert_type(kw.bench("gelu"), Records[BenchResult])
-    assert_type(kw.prove("gelu"), Records[Proof])
+    assert_type(kw.verify("gelu"), Records[Verification])
     assert_type(kw.explain("gelu", x).save("it.html"), Path)
     assert_type(kw.nn.Linear(2, 2)(x), Any)
     assert_type(kw.AdamW(model.parameters(), lr=1e-3), kw.AdamW)

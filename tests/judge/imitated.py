@@ -20,7 +20,7 @@ OFF = [0.0]  # by which events are wrong
 
 
 def later(work: Callable[[], Any]) -> Future[Any]:
-    """On a stream of its own, which nothing but ``settle`` waits for."""
+    """On a stream of its own, which nothing but ``synchronize`` waits for."""
     if not POOL:
         POOL.append(ThreadPoolExecutor(1))
     PENDING.append(POOL[0].submit(work))
@@ -32,13 +32,13 @@ class Imitated(Host):
 
     name = "imitated"
     apart = True
-    aligned = 512
+    alignment = 512
     seen_least_s = 0.001
 
     def __init__(self) -> None:
         self.asked = dict.fromkeys(("held", "flush", "delay"), 0)
 
-    def held(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def tensors_on_device(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         self.asked["held"] += 1
         return [t.clone() for t in tensors]
 
@@ -52,9 +52,9 @@ class Imitated(Host):
     def mark(self) -> float:
         return time.perf_counter()
 
-    def between(self, marks: Sequence[tuple[Any, Any]]) -> list[float]:
+    def elapsed_times(self, marks: Sequence[tuple[Any, Any]]) -> list[float]:
         return [end - begin + OFF[0] for begin, end in marks]
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         while PENDING:
             PENDING.pop().result()

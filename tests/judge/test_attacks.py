@@ -16,11 +16,11 @@ from kernelworks.judge import Budget
 from kernelworks.judge.formats import read_candidate
 from kernelworks.judge.process.pool import Nursery
 from kernelworks.judge.session import Sitting
-from kernelworks.records import Ceilings
+from kernelworks.records import Peaks
 from kernelworks.records.judgement import Judgement
 
 # What a candidate takes here is its calls; no limit is one that a busy machine comes near.
-BUDGET = Budget(truth_s=1.0, most_cases=6, many_s=60.0, answer_s=30.0, looks=1, shapes=0)
+BUDGET = Budget(reference_s=1.0, most_cases=6, many_s=60.0, answer_s=30.0, looks=1, shapes=0)
 LONG = dataclasses.replace(BUDGET, gradients=0)
 FIRST = {a.family: a for a in reversed(ATTACKS)}  # of each family, where there is no time for all
 
@@ -39,7 +39,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 class Court:
     """Attacks and twins before the problems that they are for, in one set of processes."""
 
-    def __init__(self, nursery: Nursery, ceilings: Ceilings, folder: Path, stack: contextlib.ExitStack) -> None:
+    def __init__(self, nursery: Nursery, ceilings: Peaks, folder: Path, stack: contextlib.ExitStack) -> None:
         self.nursery, self.folder, self.stack = nursery, folder, stack
         # A machine that reads at a fourth of the speed: far from what a twin takes, as it is from what an attack does.
         slow = tuple(dataclasses.replace(b, gbs=b.gbs / 4) for b in ceilings.bandwidth)
@@ -50,7 +50,7 @@ class Court:
         name = attack.problem
         if name not in self.sittings:
             sitting = Sitting(
-                problem_in(self.folder, name), ceilings=self.ceilings, threads=1, nursery=self.nursery,
+                problem_in(self.folder, name), peaks=self.ceilings, threads=1, nursery=self.nursery,
                 budget=LONG if name == "long" else BUDGET,
             )  # fmt: skip
             self.sittings[name] = self.stack.enter_context(sitting)
@@ -62,7 +62,7 @@ class Court:
 
 
 @pytest.fixture(scope="module")
-def court(ceilings: Ceilings, nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Court]:
+def court(ceilings: Peaks, nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Court]:
     with contextlib.ExitStack() as stack:
         yield Court(nursery, ceilings, tmp_path_factory.mktemp("attacked"), stack)
 

@@ -14,8 +14,8 @@ from arithmetic import OneByOne
 from like_kernelbench import SOUND
 from torch import Tensor, nn
 
-from kernelworks.contract.bounds import Bound, Unbounded, attention, bound_of
-from kernelworks.contract.bounds.run import simple
+from kernelworks.contract.bounds import Bound, NoBoundError, attention, bound_of
+from kernelworks.contract.bounds.propagation import without_fused_kernels
 from kernelworks.contract.leaves import leaves
 from kernelworks.judge.formats import kernelbench, read_problem
 from kernelworks.judge.inputs.low_precision import Narrow, bfloat16, half, tf32
@@ -48,13 +48,13 @@ class Given:
 
     def share(self, arithmetic: contextlib.AbstractContextManager[Any]) -> float:
         """The worst error of a run in this arithmetic, as a share of the bound."""
-        with torch.no_grad(), simple(), arithmetic:
+        with torch.no_grad(), without_fused_kernels(), arithmetic:
             found = leaves(self.model(*self.inputs)).values()
         return worst(found, self.bound)
 
 
 def worst(found: Any, bound: Bound) -> float:
-    return max(compare(got, *limits)[0] for got, *limits in zip(found, bound.truth, bound.outputs, strict=True))
+    return max(compare(got, *limits)[0] for got, *limits in zip(found, bound.reference, bound.outputs, strict=True))
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -216,7 +216,7 @@ def test_inputs_are_not_written_to() -> None:
     x = torch.ones(5)
     found = bound_of(lambda a: a.mul_(3), [x])
     assert float(x.sum()) == 5
-    assert float(found.truth[0].sum()) == 15
+    assert float(found.reference[0].sum()) == 15
 
 
 def test_gradients_are_bounded_as_answers_are() -> None:
@@ -348,5 +348,5 @@ def test_algorithms_of_less_arithmetic_are_judged_by_each_element() -> None:
 
 
 def test_complex_numbers_are_not_followed() -> None:
-    with pytest.raises(Unbounded, match="complex"):
+    with pytest.raises(NoBoundError, match="complex"):
         bound_of(lambda x: torch.fft.rfft(x).abs(), [torch.randn(16)])

@@ -13,8 +13,16 @@ import torch
 from like_kernelbench import SOUND
 
 from kernelworks.dispatch.op import OPS
-from kernelworks.judge.formats import defined as defining
-from kernelworks.judge.formats import kernelbench, ladders, read_candidate, read_problem, robust_kbench, rooms, text
+from kernelworks.judge.formats import definition_loader as defining
+from kernelworks.judge.formats import (
+    kernelbench,
+    ladders,
+    op_packages,
+    read_candidate,
+    read_problem,
+    robust_kbench,
+    text,
+)
 from kernelworks.judge.problem import Misread, Shape
 from kernelworks.judge.roles import candidate as caller
 from kernelworks.machine import environment
@@ -308,7 +316,7 @@ def get_inputs():
 
 
 def test_sizes_are_found_however_they_are_written(tmp_path: Path) -> None:
-    found = text.constants(text.parsed(SIZED, ""))
+    found = text.constants(text.parse_module(SIZED, ""))
     assert found == {
         "batch": 16, "height": 12, "width": 12, "depth": 6, "channels": 512, "sides[0]": 7, "sides[1]": 9, "both[1]": 5
     }  # fmt: skip
@@ -331,9 +339,9 @@ def test_a_room_is_named(tmp_path: Path) -> None:
         "def rms_norm(x, weight, eps, residual=None):\n    return x * x.pow(2).mean(-1, True).add(eps).rsqrt() * weight"
     )
     candidate = read_candidate(written(tmp_path, "c.py", text), problem)
-    loaded = rooms.load(problem, problem.shapes[0], tmp_path)
+    loaded = op_packages.load(problem, problem.shapes[0], tmp_path)
     inputs = loaded.inputs()
-    answer = rooms.load_candidate(problem, problem.shapes[0], candidate, tmp_path).make()(*inputs)
+    answer = op_packages.load_candidate(problem, problem.shapes[0], candidate, tmp_path).make()(*inputs)
     torch.testing.assert_close(answer, loaded.reference()(*inputs))
     with pytest.raises(Misread, match="no case 'N=-1'; it has"):
         read_problem("rms_norm:N=-1")
@@ -348,24 +356,24 @@ def test_each_shape_of_a_room_is_a_case_of_its_own(name: str, tmp_path: Path) ->
     for shape in small:
         case = cases[shape.name]
         made = case.make(torch.Generator().manual_seed(1), case.dtypes[0])
-        x, inputs = made["x"], rooms.load(problem, shape, tmp_path).inputs()
+        x, inputs = made["x"], op_packages.load(problem, shape, tmp_path).inputs()
         assert (inputs[0].shape, inputs[0].dtype) == (x.shape, x.dtype)
     if name.endswith("float32"):
-        assert rooms.load(problem, problem.shapes[0], tmp_path).inputs()[0].shape == (96, 80)
+        assert op_packages.load(problem, problem.shapes[0], tmp_path).inputs()[0].shape == (96, 80)
 
 
 def test_a_rooms_own_row_is_its_best_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     problem = read_problem("relu")
-    listed = [row.name for row in rooms.rows_here(OPS["relu"])]
-    assert listed == [row.name for row in OPS["relu"].rows if row.name in listed]  # best first
+    listed = [row.name for row in op_packages.runnable_cpp_kernels(OPS["relu"])]
+    assert listed == [row.name for row in OPS["relu"].kernels if row.name in listed]  # best first
     assert "scalar" in listed and "torch" not in listed
     row = SimpleNamespace(load=lambda pass_: ("its row", pass_))
-    monkeypatch.setattr(rooms, "rows_here", lambda op: [row] if op is OPS["relu"] else [])
+    monkeypatch.setattr(op_packages, "rows_here", lambda op: [row] if op is OPS["relu"] else [])
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
-    loaded = rooms.load(problem, problem.shapes[0], tmp_path)
+    loaded = op_packages.load(problem, problem.shapes[0], tmp_path)
     assert caller._with_ours(loaded.reference(), loaded) == ("its row", "forward")
-    assert environment.choosing() == "listed"  # a process of the judge's sees no timings: torch would run
-    on_gpu = rooms.load(dataclasses.replace(problem, device="cuda"), problem.shapes[0], tmp_path)
+    assert environment.selection_policy() == "listed"  # a process of the judge's sees no timings: torch would run
+    on_gpu = op_packages.load(dataclasses.replace(problem, device="cuda"), problem.shapes[0], tmp_path)
     assert on_gpu.ours() is OPS["relu"]
 
 
@@ -388,8 +396,8 @@ def test_a_ladder_is_named_or_is_a_folder(tmp_path: Path) -> None:
     loaded = ladders.load(packed, packed.shapes[-1], tmp_path)
     inputs = loaded.inputs()
     found = loaded.bound(inputs)
-    assert inputs[0].dtype is torch.uint8 and found.truth[0].dtype is torch.float64
-    assert bool(((loaded.reference()(*inputs) - found.truth[0]).abs() <= found.outputs[0]).all())
+    assert inputs[0].dtype is torch.uint8 and found.reference[0].dtype is torch.float64
+    assert bool(((loaded.reference()(*inputs) - found.reference[0]).abs() <= found.outputs[0]).all())
 
 
 NO_LADDER = {

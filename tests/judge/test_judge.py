@@ -15,36 +15,36 @@ from typer.testing import CliRunner
 
 from kernelworks import judge as judging
 from kernelworks.cli import app
-from kernelworks.contract.bounds.run import simple
+from kernelworks.contract.bounds.propagation import without_fused_kernels
 from kernelworks.judge import Budget, judge_all, least_time, speed
 from kernelworks.judge.inputs.dataflow import Flow
 from kernelworks.judge.inputs.draws import DRAWS, about_constants, like_given, no_ones_and_zeros
-from kernelworks.judge.inputs.values import Foreign, leaves, packed, unpacked
+from kernelworks.judge.inputs.values import ForeignValue, leaves, pack_value, unpack_value
 from kernelworks.judge.process.ipc import Memory, tensors_into
 from kernelworks.judge.process.pool import Nursery
 from kernelworks.judge.roles.handle import LAYOUTS
-from kernelworks.records import Ceilings, from_json, to_json
+from kernelworks.records import Peaks, from_json, to_json
 from kernelworks.records.judgement import Judgement
 from kernelworks.report.judge import sentence
 
-LITTLE = Budget(truth_s=0.5, most_cases=6, many=12, many_s=0.5, looks=0, shapes=0)
+LITTLE = Budget(reference_s=0.5, most_cases=6, many=12, many_s=0.5, looks=0, shapes=0)
 EXACT = "return self.right(x)"
 LADDER = Path(__file__).resolve().parents[2] / "ladders" / "cpu-sgemm"
 
 
 @pytest.fixture(scope="module")
-def record(ceilings: Ceilings, tmp_path_factory: pytest.TempPathFactory) -> Judgement:
+def record(ceilings: Peaks, tmp_path_factory: pytest.TempPathFactory) -> Judgement:
     folder = tmp_path_factory.mktemp("judged")
     (folder / "norm.py").write_text(PROBLEMS["norm"], encoding="utf-8")
     (folder / "mine.py").write_text(candidate("norm", EXACT), encoding="utf-8")
-    return judging(folder / "mine.py", folder / "norm.py", budget=LITTLE, ceilings=ceilings, threads=1)
+    return judging(folder / "mine.py", folder / "norm.py", budget=LITTLE, peaks=ceilings, threads=1)
 
 
 def test_a_judgement_says_what_it_was_made_of(record: Judgement) -> None:
     assert (record.verdict, record.reasons) == ("right", ())
     assert record.worst is not None and 0 < record.worst <= 1
     assert record.calls >= 12 and record.elements >= 12 * 4800
-    assert [p.arm for p in record.paces] == ["eager", "candidate"] and [s.over for s in record.speeds] == ["eager"]
+    assert [p.variant for p in record.paces] == ["eager", "candidate"] and [s.over for s in record.speeds] == ["eager"]
     assert record.bound and record.limit_s and "given" in record.draws
     assert from_json(Judgement, to_json(record)) == record
     assert "right" in sentence(record) and "over eager" in sentence(record)
@@ -81,7 +81,7 @@ def test_a_time_is_what_is_left_when_an_empty_answer_is_taken_off() -> None:
     assert not found.ambiguous and speed.speed("eager", theirs, [0.2, 3.0] * 10, 0.1).ambiguous
 
 
-def test_what_is_quicker_than_its_bytes_is_against_physics(ceilings: Ceilings) -> None:
+def test_what_is_quicker_than_its_bytes_is_against_physics(ceilings: Peaks) -> None:
     work: dict[str, Any] = {
         "calls": [["aten::add", 1e7, 0.0, "float32", "exp"]], "read": [4e9, 0], "needed": 4e9, "written": 4e9
     }  # fmt: skip
@@ -90,7 +90,7 @@ def test_what_is_quicker_than_its_bytes_is_against_physics(ceilings: Ceilings) -
 
     def broken(wall: float, cpu: float, unsure: float = 0.0) -> str:
         nothing = [0.001 - unsure, 0.001, 0.001 + unsure]
-        return least.broken_by(least_time.Took.of([0.001 + wall], [0.001 + cpu], nothing, nothing))
+        return least.broken_by(least_time.CallTime.of([0.001 + wall], [0.001 + cpu], nothing, nothing))
 
     assert "reading its inputs" in broken(0.5 * least.moving_s, least.alone_s)
     assert "others work for it" in broken(least.moving_s, 0.5 * least.alone_s)
@@ -99,10 +99,10 @@ def test_what_is_quicker_than_its_bytes_is_against_physics(ceilings: Ceilings) -
     some = [torch.rand(1000), torch.rand(5, 300).bfloat16(), torch.ones(7, dtype=torch.bool)]
     assert 0 < least_time.reading_s(some) < 0.1
     busy = least_time.Limit(least.whole, 1.0, 1.0, 0.0, float(sum(value.nbytes for value in some)), busy=True)
-    took = least_time.Took(0.1, 0.0, 0.1, 0.0)
+    took = least_time.CallTime(0.1, 0.0, 0.1, 0.0)
     assert busy.broken_by(took) and not busy.broken_by(took, some)  # the machine is quicker than when it was measured
-    assert busy.broken_by(least_time.Took(0.0, 0.0, 0.0, 0.0), some)
-    assert not least_time.limit({**work, "needed": 0}, 2, ceilings).broken_by(least_time.Took(0.0, 0.0, 0.0, 0.0))
+    assert busy.broken_by(least_time.CallTime(0.0, 0.0, 0.0, 0.0), some)
+    assert not least_time.limit({**work, "needed": 0}, 2, ceilings).broken_by(least_time.CallTime(0.0, 0.0, 0.0, 0.0))
     products = least_time.limit({**work, "calls": [["aten::mm", 1e12, 0.0, "float32", "exp"]]}, 1, ceilings)
     assert products.less_arithmetic(1.0) and not products.less_arithmetic(10.0)
 
@@ -123,19 +123,19 @@ READ: dict[str, tuple[Any, list[torch.Tensor], int]] = {
 @pytest.mark.parametrize("name", READ)
 def test_an_input_is_read_where_an_op_reads_it_whole(name: str) -> None:
     run, inputs, most = READ[name]
-    with torch.no_grad(), simple(), Flow() as flow:
+    with torch.no_grad(), without_fused_kernels(), Flow() as flow:
         answer = run(*inputs)
-    assert flow.needed([answer], inputs) == most
+    assert flow.needed_bytes([answer], inputs) == most
 
 
 def test_values_pass_as_they_are() -> None:
     value = {"a": [torch.ones(2), 3], "b": (None, True, "word", 0.5)}
     held: list[torch.Tensor] = []
-    again = unpacked(json.loads(json.dumps(packed(value, held))), held.__getitem__)
+    again = unpack_value(json.loads(json.dumps(pack_value(value, held))), held.__getitem__)
     assert again["a"][0] is held[0] and again["a"][1:] == [3] and again["b"] == value["b"]
     assert len(leaves(value)) == 6
-    with pytest.raises(Foreign, match="a object"):
-        packed(object(), [])
+    with pytest.raises(ForeignValue, match="a object"):
+        pack_value(object(), [])
 
 
 def test_tensors_lie_in_memory_that_two_processes_see() -> None:
@@ -155,7 +155,7 @@ def test_other_strides_hold_every_element_once(layout: str) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_rung_of_a_ladder_is_judged(kept: bool, ceilings: Ceilings, nursery: Nursery, tmp_path: Path) -> None:
+def test_a_rung_of_a_ladder_is_judged(kept: bool, ceilings: Peaks, nursery: Nursery, tmp_path: Path) -> None:
     rung = LADDER / "01_naive.cpp"
     if not kept:  # a column short
         rung = tmp_path / "01_naive.cpp"
@@ -163,9 +163,7 @@ def test_a_rung_of_a_ladder_is_judged(kept: bool, ceilings: Ceilings, nursery: N
         rung.write_text(
             source.replace("for (int64_t j = 0; j < N;", "for (int64_t j = 0; j < N - 1;"), encoding="utf-8"
         )
-    (found,) = judge_all(
-        [rung], "cpu-sgemm:M=24,N=40,K=56", budget=LITTLE, ceilings=ceilings, threads=1, nursery=nursery
-    )
+    (found,) = judge_all([rung], "cpu-sgemm:M=24,N=40,K=56", budget=LITTLE, peaks=ceilings, threads=1, nursery=nursery)
     assert found.verdict == ("right" if kept else "refused"), found.reasons
     assert {r.kind for r in found.reasons} == (set() if kept else {"wrong answer"})
     if kept:

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from kernelworks.cli import app
 from kernelworks.judge.formats import read_problem
-from kernelworks.judge.lint import lint
+from kernelworks.judge.problem_check import check_problem
 from kernelworks.judge.process.pool import Nursery
-from kernelworks.judge.roles.examiner import examined
+from kernelworks.judge.roles.examiner import examine_problem
 from kernelworks.records import from_json
-from kernelworks.records.problem_check import NOT_LOOKED, NOT_WORTH, WEAK, WORTH, Finding, Lint
+from kernelworks.records.problem_check import NOT_LOOKED, NOT_WORTH, WEAK, WORTH, Finding, ProblemCheck
 
 MOST_BYTES, MOST_FLOP = 2.0**26, 1e9
 
@@ -24,7 +24,7 @@ MOST_BYTES, MOST_FLOP = 2.0**26, 1e9
 def seen(written: Written, folder: Path, most_bytes: float = MOST_BYTES) -> dict[str, Any]:
     path = folder / "problem.py"
     path.write_text(written.text)
-    return examined(read_problem(path), folder / "child", most_bytes, MOST_FLOP)
+    return examine_problem(read_problem(path), folder / "child", most_bytes, MOST_FLOP)
 
 
 # What nobody can score, and what leaves something to score.
@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_looked_at_smaller(tmp_path: Path) -> None:
     text = large.text.replace("1 << 16", "65536")
     path = tmp_path / "large.py"
     path.write_text(text)
-    found = examined(read_problem(path), tmp_path / "child", 2.0**20, MOST_FLOP)
+    found = examine_problem(read_problem(path), tmp_path / "child", 2.0**20, MOST_FLOP)
     assert found["bytes"] == 4 * (65536 * (4096 + 512) + 512 * 4097)
     assert found["flop"] == 2 * 65536 * 4096 * 512
     rows, wide = found["sizes"]["rows"], found["sizes"]["wide"]
@@ -95,7 +95,7 @@ def test_the_command_looks_apart_and_judges_sizes_by_the_device(tmp_path: Path) 
     page = tmp_path / "page.html"
     done = CliRunner().invoke(app, ["lint-problem", str(path), "--device", "cuda", "--json", "--page", str(page)])
     assert done.exit_code == 0
-    found = from_json(Lint, done.stdout)
+    found = from_json(ProblemCheck, done.stdout)
     assert [f.kind for f in found.findings] == ["launch-bound"]
     assert (found.verdict, found.device, found.bytes) == (WEAK, "cuda", 2048.0)
     assert "what is timed is launching" in page.read_text()
@@ -106,13 +106,13 @@ def test_what_cannot_be_looked_at_is_said(tmp_path: Path) -> None:
     path = tmp_path / "tiny.py"
     path.write_text(UNSOUND["tiny"].text)
     with pytest.raises(ValueError, match="device must be cpu or cuda, got 'tpu'"):
-        lint(path, device="tpu")
+        check_problem(path, device="tpu")
 
 
 def test_what_does_not_come_to_an_end_is_too_slow(tmp_path: Path, nursery: Nursery) -> None:
     path = tmp_path / "sleeps.py"
     path.write_text(Written("__import__('time').sleep(3600)\nreturn x", "torch.rand(8, 8)").text)
-    found = lint(path, most_s=2.0, nursery=nursery)
+    found = check_problem(path, most_s=2.0, nursery=nursery)
     assert (found.verdict, [f.kind for f in found.findings]) == (NOT_LOOKED, ["too slow"])
     assert "within 2 s" in found.findings[0].said and found.seconds > 2
 
@@ -138,4 +138,4 @@ def test_verdicts() -> None:
         ((), WORTH), ((Finding("dead code", False, ""),), WEAK), ((Finding("zeros", True, ""),), NOT_WORTH),
         ((Finding("too slow", False, ""),), NOT_LOOKED),
     ):  # fmt: skip
-        assert Lint(**empty, **lists, findings=findings).verdict == verdict
+        assert ProblemCheck(**empty, **lists, findings=findings).verdict == verdict

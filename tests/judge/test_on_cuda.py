@@ -19,7 +19,7 @@ from kernelworks.judge.session import Sitting
 from kernelworks.machine import has_gpu
 from kernelworks.records.judgement import Judgement
 
-BUDGET = Budget(truth_s=2.0, most_cases=13, many=60, many_s=60.0, looks=1, shapes=0, gradients=0)
+BUDGET = Budget(reference_s=2.0, most_cases=13, many=60, many_s=60.0, looks=1, shapes=0, gradients=0)
 
 
 class Court:

@@ -15,26 +15,26 @@ from attacked import candidate, problem_in
 from imitated import Imitated
 
 from kernelworks.judge import Budget, judge, least_time
-from kernelworks.judge.inputs.cuda_on_cpu import Here
+from kernelworks.judge.inputs.cuda_on_cpu import CudaOnCpuMode
 from kernelworks.judge.process.pool import Nursery
 from kernelworks.judge.roles.device import Host
-from kernelworks.judge.roles.handle import Arm, Shared
-from kernelworks.judge.roles.oracle import Court
+from kernelworks.judge.roles.handle import DeviceInUse, VariantProcess
+from kernelworks.judge.roles.oracle import Oracle
 from kernelworks.judge.session import Sitting
-from kernelworks.records import Ceilings, GpuBandwidth, GpuCeilings, GpuRate
+from kernelworks.records import GpuBandwidth, GpuPeaks, GpuRate, Peaks
 from kernelworks.records.judgement import Judgement
 
-BUDGET = Budget(truth_s=0.5, most_cases=6, many=24, many_s=60.0, looks=0, shapes=0, gradients=1, answer_s=30.0)
+BUDGET = Budget(reference_s=0.5, most_cases=6, many=24, many_s=60.0, looks=0, shapes=0, gradients=1, answer_s=30.0)
 IMPORT = "from imitated import OFF, later\nimport time"
 
 
 @pytest.fixture(scope="module")
 def judged(
-    ceilings: Ceilings, nursery: Nursery, tmp_path_factory: pytest.TempPathFactory
+    ceilings: Peaks, nursery: Nursery, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Judgement]]:
     problem = problem_in(tmp_path_factory.mktemp("on_device"), "norm")
     device = Imitated()
-    with Sitting(problem, budget=BUDGET, threads=1, ceilings=ceilings, device=device, nursery=nursery) as sitting:
+    with Sitting(problem, budget=BUDGET, threads=1, peaks=ceilings, device=device, nursery=nursery) as sitting:
 
         def judgement(body: str) -> Judgement:
             before = dict(device.asked)
@@ -77,13 +77,13 @@ def test_kernels_that_run_while_their_process_is_stopped_delay_others() -> None:
     delays, ended = iter([2e-5, 2e-3, 2e-5, 2e-3, 1.9e-3, 2e-5, 2e-3, 1.9e-3, 1.8e-3]), list[int]()
     born = types.SimpleNamespace(end=lambda: ended.append(1))
     arm = types.SimpleNamespace(device=types.SimpleNamespace(delay_s=lambda: next(delays)), born=born)
-    arm._theirs = lambda: Arm._theirs(cast("Any", arm))
-    works: Any = Arm._device_works
+    arm._theirs = lambda: VariantProcess._theirs(cast("Any", arm))
+    works: Any = VariantProcess._device_works
     assert works(arm) == ""
     assert works(arm) == ""  # once only: something else was there for a moment
     assert not ended
     assert "run while it is stopped" in works(arm)
-    with pytest.raises(Shared, match=r"other processes use the GPU: a kernel waits 0\.0018 s"):
+    with pytest.raises(DeviceInUse, match=r"other processes use the GPU: a kernel waits 0\.0018 s"):
         works(arm)  # goes on when its process has ended
 
 
@@ -107,7 +107,7 @@ def test_without_a_gpu_there_is_no_verdict_on_one(tmp_path: Path, monkeypatch: p
 
 
 def test_a_problem_for_a_gpu_has_its_truth_here() -> None:
-    with Here():
+    with CudaOnCpuMode():
         x = torch.randn(3, device="cuda")
         y = torch.zeros(3, device=torch.device("cuda", 0)).cuda() + x.to("cuda:0")
         layer = torch.nn.Linear(3, 2).cuda()
@@ -121,7 +121,7 @@ class Moving(Imitated):
         super().__init__()
         self.room = room
 
-    def moved(self, value: Any) -> Any:
+    def to_device(self, value: Any) -> Any:
         self.room -= 1
         if self.room < 0:
             raise RuntimeError("the device is full")
@@ -137,16 +137,16 @@ def test_a_truth_is_made_where_candidates_work_or_here(
     papers: dict[str, Any] = {
         "problem": problem, "shape": problem.shapes[0], "weights": 1, "threads": torch.get_num_threads(),
     }  # fmt: skip
-    there, here = (Court({**papers, "device": device}, tmp_path) for device in (Moving(room), Host()))
+    there, here = (Oracle({**papers, "device": device}, tmp_path) for device in (Moving(room), Host()))
     args = there.inputs(3, "given")
     ours, plain = there.bound(args, 3), here.bound(args, 3)
-    assert torch.equal(ours.truth[0], plain.truth[0]) and torch.equal(ours.outputs[0], plain.outputs[0])
+    assert torch.equal(ours.reference[0], plain.reference[0]) and torch.equal(ours.outputs[0], plain.outputs[0])
     assert there.device.apart == (room == 100) == (not there.left) and there.flows(args, 3)[0].equal(
         here.flows(args, 3)[0]
     )
 
 
-GPU = GpuCeilings(
+GPU = GpuPeaks(
     kind="sm_90-invented", name="Invented GPU", fingerprint="0", uuid="", driver="", power_limit_w=0.0,
     date="2026-01-01T00:00:00Z", multiprocessors=100, l2_bytes=50 << 20, memory_bytes=1 << 36,
     bandwidth=tuple(
@@ -165,6 +165,6 @@ def test_on_a_gpu_inputs_come_from_its_memory() -> None:
     }  # fmt: skip
     least = least_time.limit(work, 4, GPU)
     assert math.isclose(least.moving_s, 1e-6) and least.alone_s == 0.0  # 4 MB at 4 TB/s, though L2 would hold them
-    assert "reading its inputs" in least.broken_by(least_time.Took(0.5e-6, 0.0, 0.0, 0.0))
-    assert not least.broken_by(least_time.Took(0.9e-6, 0.0, 0.0, 0.0))
-    assert not least_time.limit({**work, "needed": 0}, 4, GPU).broken_by(least_time.Took(0.0, 0.0, 0.0, 0.0))
+    assert "reading its inputs" in least.broken_by(least_time.CallTime(0.5e-6, 0.0, 0.0, 0.0))
+    assert not least.broken_by(least_time.CallTime(0.9e-6, 0.0, 0.0, 0.0))
+    assert not least_time.limit({**work, "needed": 0}, 4, GPU).broken_by(least_time.CallTime(0.0, 0.0, 0.0, 0.0))

@@ -18,13 +18,13 @@ import torch
 
 from kernelworks.judge.formats import kernelbench
 from kernelworks.judge.harness import Budget
-from kernelworks.judge.inputs.cases import held_against
-from kernelworks.judge.process.pool import Born, Nursery
+from kernelworks.judge.inputs.cases import compare_answers
+from kernelworks.judge.process.pool import ChildProcess, Nursery
 from kernelworks.judge.session import Sitting
 from kernelworks.machine import machine
-from kernelworks.records import Ceilings
+from kernelworks.records import Peaks
 
-LITTLE = Budget(truth_s=0.5, most_cases=6, many=12, many_s=0.3, looks=0, shapes=1, gradients=0)
+LITTLE = Budget(reference_s=0.5, most_cases=6, many=12, many_s=0.3, looks=0, shapes=1, gradients=0)
 ANY = "avx2" if "avx2" in machine().features else "scalar"
 
 PROBLEM = """
@@ -61,9 +61,9 @@ DROPPED = CANDIDATE.format(target=ANY, body="run(x)\n        return torch.clamp(
 
 
 @pytest.fixture(scope="module")
-def sitting(ceilings: Ceilings, nursery: Nursery) -> Iterator[Sitting]:
+def sitting(ceilings: Peaks, nursery: Nursery) -> Iterator[Sitting]:
     problem = kernelbench.problem_in(Path("relu.py"), PROBLEM)
-    with Sitting(problem, budget=LITTLE, threads=1, ceilings=ceilings, nursery=nursery) as found:
+    with Sitting(problem, budget=LITTLE, threads=1, peaks=ceilings, nursery=nursery) as found:
         yield found
 
 
@@ -101,7 +101,7 @@ def test_candidates_leave_nothing_behind(sitting: Sitting) -> None:
             found = sitting.judge_text("candidate", text, "torch")
             assert [r.kind for r in found.reasons] == ([kind] if kind else [])
         courts = 3 * len(
-            sitting.bench.courts
+            sitting.bench.oracles
         )  # of sizes that were drawn, a few are kept: two sockets and a handle each
         held.append(len(os.listdir("/proc/self/fd")) - courts)
         assert not [p for p in sitting.bench.nursery.root.iterdir() if p.name.startswith("candidate-")]
@@ -111,12 +111,12 @@ def test_candidates_leave_nothing_behind(sitting: Sitting) -> None:
 def test_a_sitting_says_what_the_problem_cannot_do_without(sitting: Sitting) -> None:
     assert sitting.work is not None and sitting.nothing is None
     assert sitting.work.bytes == 2 * 4 * 48 * 256 and sitting.work.flop == 48 * 256
-    assert sitting.work.on(1).seconds == sitting.work.limit.seconds > 0
+    assert sitting.work.limit_on(1).seconds == sitting.work.limit.seconds > 0
 
 
 @pytest.mark.parametrize("known", [False, True])
 def test_only_what_is_known_to_remember_nothing_is_timed_on_inputs_that_it_has_seen(
-    known: bool, ceilings: Ceilings, nursery: Nursery
+    known: bool, ceilings: Peaks, nursery: Nursery
 ) -> None:
     problem = kernelbench.problem_in(Path("relu.py"), PROBLEM)
     budget = dataclasses.replace(LITTLE, many=0, turns_s=2.0)  # five hand-overs take a hundredth of that
@@ -126,27 +126,31 @@ def test_only_what_is_known_to_remember_nothing_is_timed_on_inputs_that_it_has_s
         asked.append(source)
         return known
 
-    with Sitting(problem, budget=budget, threads=1, ceilings=ceilings, nursery=nursery, known=holds) as found:
+    with Sitting(problem, budget=budget, threads=1, peaks=ceilings, nursery=nursery, known=holds) as found:
         judged, most = found.judge_text("honest", HONEST, "c++"), len(found.bench.cases) - 1
     assert judged.verdict == "right" and asked == [HONEST]
-    calls = next(p.calls for p in judged.paces if p.arm == "candidate")
+    calls = next(p.calls for p in judged.paces if p.variant == "candidate")
     assert calls > most if known else calls <= most
 
 
-def test_what_serves_all_candidates_is_made_once(ceilings: Ceilings, nursery: Nursery) -> None:
+def test_what_serves_all_candidates_is_made_once(ceilings: Peaks, nursery: Nursery) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         problem = kernelbench.problem_in(Path("relu.py"), PROBLEM)
         budget = dataclasses.replace(LITTLE, sizes=1)
-        with Sitting(problem, budget=budget, threads=1, ceilings=ceilings, nursery=nursery, many=True) as found:
+        with Sitting(problem, budget=budget, threads=1, peaks=ceilings, nursery=nursery, many=True) as found:
             assert torch.get_num_threads() == 1  # a thread of the supervisor's own would spin beside the candidate
-            assert set(found.bench.set_aside) == {"building", "warming"} and set(found.bench.arms) == {"eager"}
+            assert set(found.bench.set_aside) == {"building", "warming"} and set(found.bench.baselines) == {"eager"}
             asked, made = list[str](), found.bench.case
             found.bench.case = lambda shape, *a, **k: asked.append(shape.name) or made(shape, *a, **k)  # type: ignore[method-assign, func-returns-value]
             judged = [found.judge_text("honest", PLAIN, "torch") for _ in range(2)]
             assert len(asked) == 2 and len(set(asked)) == 1  # two of another size
-            cases = [*found.bench.cases, *found.bench.set_aside.values(), *found.bench.at(found.bench.others[0], 2)]
+            cases = [
+                *found.bench.cases,
+                *found.bench.set_aside.values(),
+                *found.bench.cases_at(found.bench.other_shapes[0], 2),
+            ]
             assert len({id(case) for case in cases}) == len(cases)
         assert torch.get_num_threads() == 2
     finally:
@@ -155,12 +159,12 @@ def test_what_serves_all_candidates_is_made_once(ceilings: Ceilings, nursery: Nu
     assert len(judged[0].shapes) == 2 and judged[0].shapes == judged[1].shapes
 
 
-def test_what_comes_next_is_built_beside_what_is_on_trial(ceilings: Ceilings, nursery: Nursery) -> None:
+def test_what_comes_next_is_built_beside_what_is_on_trial(ceilings: Peaks, nursery: Nursery) -> None:
     problem = kernelbench.problem_in(Path("relu.py"), PROBLEM)
     one, two, broken = ((f"candidate_{n}", f"# {n}\n{HONEST}", "c++") for n in range(3))
     broken = (broken[0], broken[1].replace("row(", "row(1 / 0, "), "c++")
     with Sitting(
-        problem, budget=dataclasses.replace(LITTLE, many=0, shapes=0), threads=2, ceilings=ceilings, nursery=nursery,
+        problem, budget=dataclasses.replace(LITTLE, many=0, shapes=0), threads=2, peaks=ceilings, nursery=nursery,
         known=lambda source: "# 3" not in source,
     ) as found:  # fmt: skip
         site, ahead_of = found.bench.site, lambda text: found._read(*text)
@@ -169,18 +173,18 @@ def test_what_comes_next_is_built_beside_what_is_on_trial(ceilings: Ceilings, nu
             assert not site.ahead
             return
         (ahead,) = site.ahead  # nobody else's code runs before it is on trial
-        assert ahead.candidate.name == two[0] and ahead.said["loaded"] and ahead.arm.born.stopped()
+        assert ahead.candidate.name == two[0] and ahead.said["loaded"] and ahead.variant.process.is_stopped()
         built = sorted(path.name for path in ahead.folder.rglob("*.so"))
         assert built
         assert found.judge_text(*two, [broken]).verdict == "right"  # it had nothing to build
-        assert not ahead.arm.born.alive() and not ahead.folder.exists()
+        assert not ahead.variant.process.is_alive() and not ahead.folder.exists()
         assert [one.candidate.name for one in site.ahead] == [broken[0]]  # begun once times were taken
         assert [r.kind for r in found.judge_text(*broken, [one]).reasons] == ["does not load"] and not site.ahead
         site.begin_beside([ahead_of(one)])
         (left,) = site.ahead
         site.begin_beside([ahead_of(broken)])  # it came instead
         site.rest()
-        assert not left.arm.born.alive() and not left.folder.exists() and site.ahead[0].raised
+        assert not left.variant.process.is_alive() and not left.folder.exists() and site.ahead[0].has_load_error
     assert not [path for path in nursery.root.iterdir() if path.name.startswith("candidate-")]
 
 
@@ -206,13 +210,13 @@ def test_answers_are_held_against_the_truth(
     want, most = (torch.tensor(of, dtype=torch.float64) for of in (truth, bound))
     case: Any = SimpleNamespace(names=["it"], truth=[want], bound=[most], places=[torch.arange(len(truth))])
     for dtype in (torch.float32, torch.bfloat16):
-        found = held_against(case, [torch.tensor(answer, dtype=dtype)])
+        found = compare_answers(case, [torch.tensor(answer, dtype=dtype)])
         assert (found.worst, bool(found.wrong), found.elements) == (worst, wrong, len(truth))
     whole: Any = SimpleNamespace(
         names=["it"], truth=[torch.tensor([True, False])], bound=[torch.zeros(2).double()], places=[torch.arange(2)]
     )
-    assert not held_against(whole, [torch.tensor([True, False])]).wrong
-    assert held_against(whole, [torch.tensor([True, True])]).wrong
+    assert not compare_answers(whole, [torch.tensor([True, False])]).wrong
+    assert compare_answers(whole, [torch.tensor([True, True])]).wrong
 
 
 THREADS = """
@@ -243,7 +247,7 @@ def test_threads_are_woken_on_a_core_each_and_run_anywhere_then(
         assert process.stdout is not None and process.stdout.readline() == b"there\n"
         control, status = socket.socketpair()
         with control, status:
-            born = Born("caller", control, status, tmp_path, pid=process.pid)
+            born = ChildProcess("caller", control, status, tmp_path, pid=process.pid)
             placed = born.spread()
             assert len(placed) == bound
             cores = [os.sched_getaffinity(thread) for thread in sorted(placed)]

@@ -11,19 +11,22 @@ from typing import Any
 
 import pytest
 
-from kernelworks.judge.formats.text import parsed
+from kernelworks.judge.formats.text import parse_module
 from kernelworks.judge.problem import Misread
-from kernelworks.judge.process.cleanup import cleared
+from kernelworks.judge.process.cleanup import remove_folder
 from kernelworks.judge.process.ipc import Memory, pair, say
-from kernelworks.judge.process.pool import Born, Ended
-from kernelworks.judge.process.sanitise import lines, seconds, shown, words
-from kernelworks.judge.roles.handle import Answer, Arm
-from kernelworks.judge.trial import Trial, Tried
+from kernelworks.judge.process.pool import ChildProcess, ProcessEnded
+from kernelworks.judge.process.sanitise import lines, sanitize_text, seconds, words
+from kernelworks.judge.roles.handle import Answer, VariantProcess
+from kernelworks.judge.trial import Trial, TrialResult
 
 
 def test_words_are_short_texts_that_can_be_shown() -> None:
-    assert shown("\x1b[2J\ud800\u202e") == "\\x1b[2J\\ud800\\u202e" and shown("a\nb\tc") == "a\nb\tc"
-    assert len(shown("x" * 10**6)) < 10**4 and shown(7) == shown(None) == shown(["a"]) == ""
+    assert sanitize_text("\x1b[2J\ud800\u202e") == "\\x1b[2J\\ud800\\u202e" and sanitize_text("a\nb\tc") == "a\nb\tc"
+    assert (
+        len(sanitize_text("x" * 10**6)) < 10**4
+        and sanitize_text(7) == sanitize_text(None) == sanitize_text(["a"]) == ""
+    )
     assert lines(["a", 1, None, "b\x07"]) == ["a", "b\\x07"] and lines("ab") == lines(None) == []
     assert len(lines(["a"] * 10**4)) < 10**3 and words({"a": 1}) == {"a": 1} and words([1]) == words("a") == {}
     assert [seconds(v) for v in (0.5, -1.0, float("inf"), float("nan"), "1", None, 3)] == [0.5, 0, 0, 0, 0, 0, 0]
@@ -35,10 +38,10 @@ def born(tmp_path: Path) -> Any:
     status, gone = pair()
     gone.close()
     with control, status, its:
-        yield Born("caller", control, status, tmp_path, shared=True), its
+        yield ChildProcess("caller", control, status, tmp_path, shared=True), its
 
 
-def test_descriptors_that_nobody_asked_for_are_closed(born: tuple[Born, socket.socket]) -> None:
+def test_descriptors_that_nobody_asked_for_are_closed(born: tuple[ChildProcess, socket.socket]) -> None:
     held, its = born
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
@@ -48,17 +51,17 @@ def test_descriptors_that_nobody_asked_for_are_closed(born: tuple[Born, socket.s
 
 
 @pytest.mark.parametrize("data", [b"[" * 100_000, b"{", b"\xff\xfe", b'{"a": ' * 20_000], ids=len)
-def test_words_that_are_none_end_the_process(data: bytes, born: tuple[Born, socket.socket]) -> None:
+def test_words_that_are_none_end_the_process(data: bytes, born: tuple[ChildProcess, socket.socket]) -> None:
     held, its = born
     its.send(data)
-    with pytest.raises(Ended, match="no answer"):
+    with pytest.raises(ProcessEnded, match="no answer"):
         held.hear(5.0)
 
 
 @pytest.mark.parametrize("text", ["x = " + "-" * 100_000 + "1", "x" + ".a" * 100_000, "x = '\ud800'"], ids=len)
 def test_a_text_that_no_parser_takes_is_no_candidate(text: str) -> None:
     with pytest.raises(Misread, match="not valid Python"):
-        parsed(text, "candidate.py")
+        parse_module(text, "candidate.py")
 
 
 def test_shared_memory_stays_as_long_as_it_is() -> None:
@@ -85,9 +88,9 @@ def test_folders_are_removed_however_deep(tmp_path: Path) -> None:
     finally:
         os.fchdir(here)
         os.close(here)
-    cleared(root)
+    remove_folder(root)
     assert not root.exists() and (tmp_path / "kept").exists()
-    cleared(root)  # once more: nothing is there
+    remove_folder(root)  # once more: nothing is there
 
 
 @dataclass
@@ -99,20 +102,20 @@ class _Imagined:
     woken: int = 0
 
     def run(self) -> list[str]:
-        return [Arm._awake(self, True, each) for each in self.used]  # type: ignore[arg-type]
+        return [VariantProcess._awake(self, True, each) for each in self.used]  # type: ignore[arg-type]
 
 
 def test_a_stopped_process_uses_no_core_again_and_again() -> None:
     assert not any(_Imagined([0, 3_000, 400_000, 0, 0, 0, 200_000, 0]).run())  # seen to stop late, now and then
     assert all(_Imagined([300_000] * 9).run()[3:])
     assert _Imagined([5_000_000]).run()[0]
-    assert "lets it go on" in Arm._awake(_Imagined([]), False, 0)  # type: ignore[arg-type]
+    assert "lets it go on" in VariantProcess._awake(_Imagined([]), False, 0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("cores", "said"), [(1.0, []), (1.9, ["more cores"])])
 def test_it_is_said_where_more_cores_are_at_work_than_were_given(cores: float, said: list[str]) -> None:
     device = SimpleNamespace(apart=False)
     answers = [Answer(0.02, 0.02 * cores) for _ in range(8)]
-    trial = SimpleNamespace(bench=SimpleNamespace(device=device, threads=1), fresh=answers, tried=Tried())
+    trial = SimpleNamespace(bench=SimpleNamespace(device=device, threads=1), fresh=answers, tried=TrialResult())
     Trial._cores(trial, 1)  # type: ignore[arg-type]
     assert [c.kind for c in trial.tried.remarks] == said and not trial.tried.reasons

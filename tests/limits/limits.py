@@ -320,7 +320,7 @@ OPS = [
     ),
     Limit(
         "`cross_entropy` with weights of classes or label smoothing is torch's: no row of ours has them.",
-        lambda: kw.cross_entropy(x(), torch.arange(4), weight=x(16), row="scalar"),
+        lambda: kw.cross_entropy(x(), torch.arange(4), weight=x(16), kernel="scalar"),
         RuntimeError,
         "weight",
     ),
@@ -351,7 +351,7 @@ OPS = [
     ),
     Limit(
         "`attention` with dropout is torch's: no row of ours has it.",
-        lambda: kw.attention(*heads(), dropout_p=0.1, row="scalar"),
+        lambda: kw.attention(*heads(), dropout_p=0.1, kernel="scalar"),
         RuntimeError,
         "dropout_p",
     ),
@@ -367,7 +367,7 @@ OPS = [
     ),
     Limit(
         "A row that is asked for by name runs or raises; no other stands in for it.",
-        lambda: kw.gelu(x(), row="triton"),
+        lambda: kw.gelu(x(), kernel="triton"),
         RuntimeError,
         "cannot run",
     ),
@@ -376,7 +376,7 @@ OPS = [
     ),
     Limit(
         "There a row cannot be asked for by name.",
-        lambda: torch.func.jvp(lambda t: kw.gelu(t, row="scalar"), (x(),), (x(),)),
+        lambda: torch.func.jvp(lambda t: kw.gelu(t, kernel="scalar"), (x(),), (x(),)),
         RuntimeError,
         "must see torch's own functions",
     ),

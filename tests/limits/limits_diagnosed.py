@@ -53,18 +53,18 @@ def diagnosed(program: Callable[[], Any], others: float = 0.0, budget_s: float =
         return noise.CpuTimes(now, 2 * others * now, 0.0, 2, {1: others * now})
 
     with mock.patch.object(noise, "cpu_times", times):
-        return kw.diagnose(program, ceilings=record(), budget_s=budget_s)
+        return kw.diagnose(program, peaks=record(), budget_s=budget_s)
 
 
 def endless_fix() -> str:
-    from kernelworks.diagnose.sites.modules import Roots, Swapped
-    from kernelworks.profile.budget import Over
+    from kernelworks.diagnose.sites.modules import Roots, SwappedModules
+    from kernelworks.profile.budget import BudgetExceeded
 
     modules = tuple(torch.nn.GELU() for _ in range(3))
     try:
-        with Swapped(Roots(modules, (), fresh=False), most_s=1e-9):
+        with SwappedModules(Roots(modules, (), fresh=False), most_s=1e-9):
             return ""
-    except Over as over:
+    except BudgetExceeded as over:
         return f"it was not carried out: {over}"
 
 
@@ -77,14 +77,16 @@ def unmodelled() -> tuple[str, str]:
     """Ops of a sparse, a nested and a quantized tensor as they are listed, and as they are expected. Nor has a graph
     that torch.compile made a model where none of its kernels shows."""
     from kernelworks.profile.cost.calls import work
-    from kernelworks.profile.trace import COMPILED, Call, Place
+    from kernelworks.profile.trace import GRAPH_ANNOTATION, Call, Place
 
     sparse, nested = x().to_sparse(), torch.nested.nested_tensor([x(), x(2, 16)])
     quantized = torch.quantize_per_tensor(x(), 0.1, 0, torch.qint8)
     listed = diagnosed(
         lambda: (sparse.sin(), sparse.to_sparse_csr() @ x(16, 2), nested.sin(), quantized.relu())
     ).unmodelled
-    graph = Call(f"{COMPILED} a graph", 0, 1, shapes=[], strides=[], dtypes=[], scalars=[], place=Place("", "", 0, ""))
+    graph = Call(
+        f"{GRAPH_ANNOTATION} a graph", 0, 1, shapes=[], strides=[], dtypes=[], scalars=[], place=Place("", "", 0, "")
+    )
     assert work(graph) is None
     want = ("matmul: 1 calls", "relu: 1 calls", "sin: 2 calls")
     return ", ".join(line for line in want if any(its.startswith(line) for its in listed)), ", ".join(want)
@@ -96,8 +98,8 @@ def on_a_gpu() -> str:
     from machines import gpu_record
 
     from kernelworks.diagnose.account.on_gpu import Gpu
-    from kernelworks.diagnose.record import told
-    from kernelworks.profile.on_gpu import settle
+    from kernelworks.diagnose.record import make_diagnosis
+    from kernelworks.profile.on_gpu import fit_timeline
     from kernelworks.profile.overhead import Floors
 
     with mock.patch.object(sys, "path", [*sys.path, str(TRACE.parents[1])]):
@@ -106,12 +108,12 @@ def on_a_gpu() -> str:
     runs, facts = load(TRACE)
     survey = runs["survey"]
     floors = Floors(event=0.5e-6, gap=0.5e-6, span=0.4e-6, fault=0.0, free=0.0)
-    timed = settle(facts["wall"], runs["timed"].trace(), survey.trace(), floors, persistent=survey.persistent)
+    timed = fit_timeline(facts["wall"], runs["timed"].trace(), survey.trace(), floors, persistent=survey.persistent)
     with only("triton"):
-        found = told("large", timed, Gpu(gpu_record(), floors))
-    rows = [region for region in found.regions if "was not raced" in region.action]
+        found = make_diagnosis("large", timed, Gpu(gpu_record(), floors))
+    rows = [region for region in found.hotspots if "was not raced" in region.action]
     assert rows and not any(region.high_s for region in rows)
-    assert not any(region.action.startswith("swap in") and not region.high_s for region in found.regions)
+    assert not any(region.action.startswith("swap in") and not region.high_s for region in found.hotspots)
     return "; ".join(region.action for region in rows)
 
 

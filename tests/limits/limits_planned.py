@@ -75,7 +75,9 @@ def not_on_a_gpu() -> str:
 
     model, _ = models(KINDS["cast"])
     sample = Sample(model, (X,), {}, inference=False, autocast={"cpu": torch.bfloat16})
-    here, there = (list(cast_weights.REMEDY.offers(s(Roots((model,), (sample,), fresh=False)))) for s in (Scene, OnGpu))
+    here, there = (
+        list(cast_weights.OPTIMIZATION.candidates(s(Roots((model,), (sample,), fresh=False)))) for s in (Scene, OnGpu)
+    )
     return "no offer" if here and not there else ""
 
 

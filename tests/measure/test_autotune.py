@@ -21,13 +21,13 @@ from kernelworks.dispatch import certificates, tuning_records
 from kernelworks.dispatch.mutation import as_tuple
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.dispatch.plans import forget_all
-from kernelworks.dispatch.tuning_records import Raced
+from kernelworks.dispatch.tuning_records import RaceResult
 from kernelworks.machine import environment, machine
-from kernelworks.measure.autotune import candidates, live, session, settle_cases
+from kernelworks.measure.autotune import autotune_cases, candidates, live, session
 from kernelworks.measure.clock.duel import Duel
-from kernelworks.records import Parity, Proof, Settled, from_json, to_json
-from kernelworks.report.settle import settled as picture
-from kernelworks.report.settle import text
+from kernelworks.records import AutotuneResult, Parity, Verification, from_json, to_json
+from kernelworks.report.autotune import autotune_result as picture
+from kernelworks.report.autotune import text
 
 ROWS = tuple(name for name in ("avx512_bf16", "avx512", "avx2") if TARGETS[name].needs <= machine().features)
 
@@ -36,7 +36,9 @@ ROWS = tuple(name for name in ("avx512_bf16", "avx512", "avx2") if TARGETS[name]
 def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Timings of its own, every C++ row proved, and rows chosen by timings."""
     own = environment.cache_dir
-    monkeypatch.setattr(environment, "cache_dir", lambda kind: tmp_path / kind if kind == "timings" else own(kind))
+    monkeypatch.setattr(
+        environment, "cache_dir", lambda kind: tmp_path / kind if kind == "tuning_records" else own(kind)
+    )
     monkeypatch.setattr(tuning_records, "SHIPPED", tmp_path / "none")
     monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: None if row.device == "cpu" else "no GPU")
     monkeypatch.setattr(certificates, "elsewhere", lambda op, row: None)
@@ -57,7 +59,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, *ratios: float, spread: float = 0.0
         ours(), torchs()
         ratio = ratios[min(len(ended), len(ratios) - 1)]
         ended.append(ratio)
-        return Duel(Raced(10.0, 10.0 * ratio, (ratio, ratio), spread), 6)
+        return Duel(RaceResult(10.0, 10.0 * ratio, (ratio, ratio), spread), 6)
 
     monkeypatch.setattr(candidates, "duel", duel)
     monkeypatch.setattr(candidates, "quickest", lambda arms, *how: arms[0][0])
@@ -65,7 +67,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, *ratios: float, spread: float = 0.0
 
 
 def taken(function: Callable[[], Any]) -> list[str]:
-    return [call.taken for call in kw.settle(function).calls]
+    return [call.taken for call in kw.autotune(function).calls]
 
 
 def graded(*shape: int) -> Tensor:
@@ -76,7 +78,7 @@ def graded(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "tried_wrong", "refused", "proofs", "taken_of"),
+    ("ratio", "tried_wrong", "refused", "verifications", "taken_of"),
     [
         (1.5, 0, 0, 1, "ours"),  # it won: it is proved, and taken
         (0.8, 0, 0, 0, "torch"),  # it lost: a proof would be for nothing
@@ -92,14 +94,14 @@ def test_a_row_without_a_certificate_is_tried_then_raced_and_proved_where_it_won
     tried: list[tuple[str, str]] = []
     proved: list[tuple[str, str]] = []
 
-    def proof(op: str, row: str, *failures: Parity, certified: bool = False) -> Proof:
-        return Proof(op, row, "here", 9, 0.5, "", failures, 0, 0, {}, 0.1, certified)
+    def proof(op: str, row: str, *failures: Parity, certified: bool = False) -> Verification:
+        return Verification(op, row, "here", 9, 0.5, "", failures, 0, 0, {}, 0.1, certified)
 
-    def confirm(rows: list[tuple[str, str]], progress: Any) -> list[Proof]:
+    def confirm(rows: list[tuple[str, str]], progress: Any) -> list[Verification]:
         tried.extend(rows)
         return [proof(op, row, *[wrong] * tried_wrong) for op, row in rows]
 
-    def prove_missing(rows: list[tuple[str, str]], progress: Any) -> list[Proof]:
+    def prove_missing(rows: list[tuple[str, str]], progress: Any) -> list[Verification]:
         proved.extend(rows)
         held.update(() if refused else rows)
         return [proof(op, row, *[wrong] * refused, certified=not refused) for op, row in rows]
@@ -108,13 +110,13 @@ def test_a_row_without_a_certificate_is_tried_then_raced_and_proved_where_it_won
     monkeypatch.setattr(session, "confirm", confirm)
     monkeypatch.setattr(session, "prove_missing", prove_missing)
     ended, x, y = outcome(monkeypatch, ratio), torch.randn(4, 64), torch.randn(5, 64)
-    lines = kw.settle(lambda: (kw.gelu(x), kw.gelu(y))).calls
+    lines = kw.autotune(lambda: (kw.gelu(x), kw.gelu(y))).calls
     assert len(tried) == 1 and tried[0][1] in ROWS  # the first listed alone, once for all calls
     assert len(ended) == (0 if tried_wrong else 2)
     assert (proved, len(proved)) == (tried[: len(proved)], proofs)
     expected = tried[0][1] if taken_of == "ours" else "torch"
     assert [line.taken for line in lines] == [expected] * 2
-    assert explain("gelu", x).row == expected
+    assert explain("gelu", x).kernel == expected
     if refused:
         assert "its proof refuses it" in lines[0].why
 
@@ -124,13 +126,13 @@ def test_a_row_without_a_certificate_is_tried_then_raced_and_proved_where_it_won
 
 def test_a_forward_is_raced_and_the_winner_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     ended, x = outcome(monkeypatch, 1.5), torch.randn(4, 64)
-    record = kw.settle(lambda: kw.gelu(x))
+    record = kw.autotune(lambda: kw.gelu(x))
     assert ended == [1.5]
     (call,) = record.calls
     assert (call.op, call.what, call.ratio, call.rounds) == ("gelu", "forward", 1.5, 6)
-    assert call.taken == call.row
-    assert call.row in ROWS
-    assert explain("gelu", x).row == call.row
+    assert call.taken == call.kernel
+    assert call.kernel in ROWS
+    assert explain("gelu", x).kernel == call.kernel
     assert "1.50x" in explain("gelu", x).because
 
 
@@ -139,12 +141,12 @@ def test_near_parity_and_below_torch_is_taken(monkeypatch: pytest.MonkeyPatch, r
     outcome(monkeypatch, ratio)
     x = torch.randn(4, 64)
     assert taken(lambda: kw.gelu(x)) == ["torch"]
-    assert explain("gelu", x).row == "torch"
+    assert explain("gelu", x).kernel == "torch"
 
 
 def test_gradients_are_raced_too_and_both_must_be_won(monkeypatch: pytest.MonkeyPatch) -> None:
     ended, x = outcome(monkeypatch, 1.5, 1.2, 1.01), graded(4, 64)
-    record = kw.settle(lambda: kw.gelu(x).sum().backward())
+    record = kw.autotune(lambda: kw.gelu(x).sum().backward())
     assert [(c.what, c.taken == "torch") for c in record.calls] == [
         ("forward", False), ("forward + backward", True), ("backward", True)
     ]  # fmt: skip
@@ -155,14 +157,14 @@ def test_gradients_are_raced_too_and_both_must_be_won(monkeypatch: pytest.Monkey
 def test_gradients_that_were_won_run_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome(monkeypatch, 1.5)
     x = graded(4, 64)
-    assert all(c.taken != "torch" for c in kw.settle(lambda: kw.gelu(x).sum().backward()).calls)
+    assert all(c.taken != "torch" for c in kw.autotune(lambda: kw.gelu(x).sum().backward()).calls)
     assert type(kw.gelu(x).grad_fn).__name__ != "GeluBackward0"
 
 
 def test_noise_is_torchs_and_is_raced_again_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome(monkeypatch, 2.0, spread=0.3)
     x = torch.randn(4, 64)
-    (call,) = kw.settle(lambda: kw.gelu(x)).calls
+    (call,) = kw.autotune(lambda: kw.gelu(x)).calls
     assert call.taken == "torch"
     assert "noisy hour" in call.why
     ended = outcome(monkeypatch, 2.0)
@@ -172,31 +174,31 @@ def test_noise_is_torchs_and_is_raced_again_the_next_time(monkeypatch: pytest.Mo
 
 def test_one_kind_of_call_is_raced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ended, x = outcome(monkeypatch, 1.5), torch.randn(4, 64)
-    kw.settle(lambda: [kw.gelu(x) for _ in range(20)])
+    kw.autotune(lambda: [kw.gelu(x) for _ in range(20)])
     assert len(ended) == 1
 
 
 def test_a_loop_of_lengths_is_raced_where_it_says_something(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = outcome(monkeypatch, 1.5)
-    record = kw.settle(lambda: [kw.gelu(torch.ones(4, n)) for n in range(64, 128)])
+    record = kw.autotune(lambda: [kw.gelu(torch.ones(4, n)) for n in range(64, 128)])
     assert len(ended) == 4
     assert len(record.calls) == 64
     assert all(call.taken != "torch" for call in record.calls)
     ended = outcome(monkeypatch, 1.5, 1.0)
-    kw.settle(lambda: [kw.gelu(torch.ones(4, n)) for n in range(512, 1024)])
+    kw.autotune(lambda: [kw.gelu(torch.ones(4, n)) for n in range(512, 1024)])
     assert len(ended) == 12
 
 
 def test_a_row_asked_for_by_name_is_not_raced(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = outcome(monkeypatch, 1.5)
-    kw.settle(lambda: kw.gelu(torch.ones(3), row="reference"))
+    kw.autotune(lambda: kw.gelu(torch.ones(3), kernel="reference"))
     assert not ended
 
 
 def test_without_a_proved_row_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: "not proved here")
     monkeypatch.setattr(session, "confirm", lambda rows, progress: [])  # its worker died
-    (call,) = kw.settle(lambda: kw.gelu(torch.ones(3))).calls
+    (call,) = kw.autotune(lambda: kw.gelu(torch.ones(3))).calls
     assert call.taken == "torch"
     assert "not proved here" in call.why
 
@@ -206,15 +208,15 @@ def test_rows_that_only_want_a_confirmation_are_confirmed_first(monkeypatch: pyt
     monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: "proved elsewhere")
     monkeypatch.setattr(certificates, "elsewhere", lambda op, row: object())
     monkeypatch.setattr(session, "confirm", lambda rows, progress: asked.extend(rows) or [])
-    kw.settle(lambda: [kw.gelu(torch.ones(n)) for n in (3, 4)])
-    assert asked == [("gelu", row.name) for row in OPS["gelu"].rows if row.name in ROWS]
+    kw.autotune(lambda: [kw.gelu(torch.ones(n)) for n in (3, 4)])
+    assert asked == [("gelu", row.name) for row in OPS["gelu"].kernels if row.name in ROWS]
 
 
 def test_what_is_expected_is_tried_at_once_before_anything_is_raced(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[tuple[str, str]]] = []
     monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: "never proved")
     monkeypatch.setattr(session, "confirm", lambda rows, progress: asked.append(list(rows)) or [])
-    kw.settle(lambda: kw.gelu(torch.ones(3)), expected=["gelu", "scaled_dot_product_attention", "gelu", "unknown"])
+    kw.autotune(lambda: kw.gelu(torch.ones(3)), expected=["gelu", "scaled_dot_product_attention", "gelu", "unknown"])
     (first,) = asked  # the call of gelu finds its row tried
     assert [op for op, _ in first] == ["gelu", "attention"]
     assert {row for _, row in first} <= set(ROWS)
@@ -222,7 +224,7 @@ def test_what_is_expected_is_tried_at_once_before_anything_is_raced(monkeypatch:
 
 def test_a_real_race_says_what_each_took() -> None:
     x = torch.randn(64, 512)
-    (call,) = kw.settle(lambda: kw.gelu(x)).calls
+    (call,) = kw.autotune(lambda: kw.gelu(x)).calls
     assert call.torch_us > 0 < call.ours_us
     assert call.rounds
 
@@ -231,7 +233,7 @@ def test_ops_are_settled_by_their_bench_cases(monkeypatch: pytest.MonkeyPatch) -
     outcome(monkeypatch, 1.5)
     op = OPS["softmax"]
     monkeypatch.setattr(type(op.contract), "bench_cases", property(lambda self: self.cases[2:3]), raising=False)
-    record = settle_cases([op])
+    record = autotune_cases([op])
     assert {call.op for call in record.calls} == {"softmax"}
     assert {call.what for call in record.calls} == {"forward", "forward + backward", "backward"}
 
@@ -252,7 +254,7 @@ def test_a_programs_state_is_as_it_was() -> None:
         assert x.grad is None
         return y
 
-    kw.settle(program, again=True)
+    kw.autotune(program, again=True)
     assert torch.equal(torch.get_rng_state(), before)
     assert (x._version, w._version) == versions
     assert x.grad is None is w.grad
@@ -269,7 +271,7 @@ def test_answers_and_gradients_are_those_of_the_call_itself() -> None:
         y.sum().backward()
         found.append(y.detach())
 
-    kw.settle(program)
+    kw.autotune(program)
     assert torch.allclose(found[0], torch.nn.functional.gelu(x), atol=1e-6)
     twin = x.detach().clone().requires_grad_()
     torch.nn.functional.gelu(twin).sum().backward()
@@ -285,7 +287,7 @@ def test_an_op_that_writes_steps_once() -> None:
     def step(p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> None:
         kw.adamw_([p], [g], [m], [v], step=1, lr=0.1, beta1=0.9, beta2=0.99, eps=1e-8, weight_decay=0.01)
 
-    kw.settle(step, *tensors)
+    kw.autotune(step, *tensors)
     step(*twins)
     for got, want in zip(tensors, twins, strict=True):
         assert torch.allclose(got, want, atol=1e-6)
@@ -305,13 +307,13 @@ def test_hooks_on_saved_tensors_see_the_call_alone() -> None:
     program()
     once = len(packed)
     packed.clear()
-    kw.settle(program)
+    kw.autotune(program)
     assert len(packed) == once
 
 
 def test_a_checkpointed_program_is_settled() -> None:
     x = graded(8, 64)
-    record = kw.settle(lambda: checkpoint(lambda t: kw.gelu(t) * 2, x, use_reentrant=False).sum().backward())
+    record = kw.autotune(lambda: checkpoint(lambda t: kw.gelu(t) * 2, x, use_reentrant=False).sum().backward())
     assert "backward" in [call.what for call in record.calls]
     assert x.grad is not None
 
@@ -324,7 +326,7 @@ def test_a_checkpointed_program_is_settled() -> None:
 def test_modes_are_as_they_were(inside: Callable[[], Any]) -> None:
     with inside():
         before = torch.is_inference_mode_enabled(), torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
-        record = kw.settle(lambda: kw.gelu(torch.randn(8, 64)))
+        record = kw.autotune(lambda: kw.gelu(torch.randn(8, 64)))
         assert len(record.calls) == 1
         assert before == (
             torch.is_inference_mode_enabled(), torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
@@ -338,8 +340,8 @@ def test_what_watches_operators_sees_no_race(monkeypatch: pytest.MonkeyPatch) ->
         with torch.profiler.profile():
             kw.gelu(torch.ones(8))
 
-    kw.settle(program)
-    kw.settle(lambda: torch.func.vmap(kw.gelu)(torch.ones(3, 8)))
+    kw.autotune(program)
+    kw.autotune(lambda: torch.func.vmap(kw.gelu)(torch.ones(3, 8)))
     assert not ended
 
 
@@ -352,13 +354,13 @@ def test_a_program_that_raises_keeps_what_was_found(monkeypatch: pytest.MonkeyPa
         raise ValueError("of the program's own")
 
     with pytest.raises(ValueError, match="own"):
-        kw.settle(program)
-    assert explain("gelu", x).row in ROWS
+        kw.autotune(program)
+    assert explain("gelu", x).kernel in ROWS
 
 
 def test_a_call_that_torch_refuses_raises_as_ever() -> None:
     with pytest.raises(IndexError):
-        kw.settle(lambda: kw.embedding(torch.tensor([7]), torch.ones(3, 4)))
+        kw.autotune(lambda: kw.embedding(torch.tensor([7]), torch.ones(3, 4)))
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
@@ -367,7 +369,7 @@ def test_a_race_without_memory_is_torchs(monkeypatch: pytest.MonkeyPatch, error:
         raise error
 
     monkeypatch.setattr(candidates, "duel", duel)
-    (call,) = kw.settle(lambda: kw.gelu(torch.ones(4, 64))).calls
+    (call,) = kw.autotune(lambda: kw.gelu(torch.ones(4, 64))).calls
     assert call.taken == "torch"
     assert "not enough memory" in call.why
 
@@ -377,26 +379,26 @@ def test_a_race_without_memory_is_torchs(monkeypatch: pytest.MonkeyPatch, error:
 
 def test_a_record_says_what_it_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     outcome(monkeypatch, 1.5, 0.8, 0.7)
-    record = kw.settle(lambda: kw.gelu(graded(4, 64)))
-    assert from_json(Settled, to_json(record)) == record
+    record = kw.autotune(lambda: kw.gelu(graded(4, 64)))
+    assert from_json(AutotuneResult, to_json(record)) == record
     assert "takes torch" in text(record) == str(record)
     from kernelworks.report.terminal import stdout
 
     stdout().print(picture(record))
     assert "forward + backward" in capsys.readouterr().out
-    assert "nothing to settle" in str(kw.settle(lambda: None))
+    assert "nothing to settle" in str(kw.autotune(lambda: None))
 
 
 def test_where_nothing_can_be_written_choices_hold_for_the_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     outcome(monkeypatch, 1.5)
-    (tmp_path / "timings").write_text("a file where the folder should be")
+    (tmp_path / "tuning_records").write_text("a file where the folder should be")
     x = torch.randn(4, 64)
-    record = kw.settle(lambda: kw.gelu(x))
+    record = kw.autotune(lambda: kw.gelu(x))
     assert not record.kept
     assert len([note for note in record.notes if "this process alone" in note]) == 1
-    assert explain("gelu", x).row in ROWS
+    assert explain("gelu", x).kernel in ROWS
 
 
 # ---------------------------------------------------------------- the command
@@ -440,10 +442,14 @@ def test_both_arms_compute_the_call_itself(op: Op) -> None:
     case = next(c for c in op.contract.cases if torch.float32 in c.dtypes and c.gradients)
     made = case.make(torch.Generator().manual_seed(0), torch.float32)
     args = tuple(made.get(name) for name in op.passes["forward"].names)
-    arms = (live.theirs, lambda op, args: live.ours(op, args, "reference"), lambda op, args: lambda: op.native(*args))
+    arms = (
+        live.torch_call,
+        lambda op, args: live.kernelworks_call(op, args, "reference"),
+        lambda op, args: lambda: op.native(*args),
+    )
     found = []
     for arm in arms:
-        own = live.forward_only(op, args)
+        own = live.detach_args(op, args)
         with torch.no_grad():
             result = arm(op, own)()
         written = [own[op.passes["forward"].names.index(n)] for n in op.contract.mutates]
@@ -456,8 +462,8 @@ def test_both_arms_compute_the_call_itself(op: Op) -> None:
 def test_torchs_arm_is_torchs_function_and_ours_the_public_one() -> None:
     """A frame of Python more is a tenth of a small call, and would be charged to the wrong arm."""
     x = torch.randn(3, 4)
-    torchs = live.theirs(OPS["softmax"], (x, -1))
-    ours = live.ours(OPS["softmax"], (x, -1), "avx2")
+    torchs = live.torch_call(OPS["softmax"], (x, -1))
+    ours = live.kernelworks_call(OPS["softmax"], (x, -1), "avx2")
     called = [
         [cell.cell_contents for cell in arm.__closure__ if callable(cell.cell_contents)] for arm in (torchs, ours)
     ]
@@ -469,5 +475,5 @@ def test_a_loss_is_raced_as_backward_starts_it() -> None:
     """Its rows may make the gradient for a 1 with the forward, and would be charged for it twice."""
     logits, target = torch.randn(4, 9, requires_grad=True), torch.arange(4)
     torch.nn.functional.cross_entropy(logits, target).backward()
-    (got,) = live.Training(OPS["cross_entropy"], (logits, target, -100, "mean")).both(None)()
+    (got,) = live.Training(OPS["cross_entropy"], (logits, target, -100, "mean")).forward_backward(None)()
     assert torch.equal(got, logits.grad)

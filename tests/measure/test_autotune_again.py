@@ -1,4 +1,4 @@
-"""What a second ``settle`` races: what changed since the first, and nothing else."""
+"""What a second ``autotune`` races: what changed since the first, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from kernelworks.machine import environment
 
 def test_what_is_settled_is_not_raced_again_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     ended, x = outcome(monkeypatch, 1.5), graded(4, 64)
-    kw.settle(lambda: kw.gelu(x))
-    record = kw.settle(lambda: kw.gelu(x))
+    kw.autotune(lambda: kw.gelu(x))
+    record = kw.autotune(lambda: kw.gelu(x))
     assert len(ended) == 3
     assert [(c.rounds, c.why.startswith("settled before")) for c in record.calls] == [(0, True)] * 3
-    kw.settle(lambda: kw.gelu(x), again=True)
+    kw.autotune(lambda: kw.gelu(x), again=True)
     assert len(ended) == 6
 
 
@@ -32,9 +32,9 @@ def test_a_row_that_came_since_is_raced_too(monkeypatch: pytest.MonkeyPatch) -> 
     ended = outcome(monkeypatch, 0.5, 1.5)
     assert taken(lambda: kw.gelu(x)) == ["torch"] and len(ended) == 1
     assert taken(lambda: kw.gelu(x)) == ["torch"] and len(ended) == 1
-    known = op.rows
+    known = op.kernels
     for count, source in enumerate(("one", "another"), 2):
-        later = replace(op.row(ROWS[-1]), name="later", hashed=lambda row, source=source: source)
+        later = replace(op.kernel(ROWS[-1]), name="later", hashed=lambda row, source=source: source)
         monkeypatch.setattr(op, "rows", (later, *known))
         forget_all()
         for _ in range(2):
@@ -44,13 +44,13 @@ def test_a_row_that_came_since_is_raced_too(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_only_the_package_speaks_of_is_raced_here(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome(monkeypatch, 1.5)
     x = torch.randn(4, 64)
-    kw.settle(lambda: kw.gelu(x))
-    (file,) = environment.cache_dir("timings").glob("*/*.json")
-    tuning_records.SHIPPED.mkdir()
+    kw.autotune(lambda: kw.gelu(x))
+    (file,) = environment.cache_dir("tuning_records").glob("*/*.json")
+    tuning_records.SHIPPED_DIR.mkdir()
     file.rename(tuning_records.shipped_path(file.parent.name))
     tuning_records.reread()
     forget_all()
-    assert explain("gelu", x).row in ROWS
+    assert explain("gelu", x).kernel in ROWS
     ended = outcome(monkeypatch, 0.9)
     assert taken(lambda: kw.gelu(x)) == ["torch"]
     assert ended == [0.9]

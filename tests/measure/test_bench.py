@@ -19,17 +19,17 @@ from machines import Busy, record
 from kernelworks import ops
 from kernelworks.contract import Case
 from kernelworks.dispatch import certificates, tuning_records
-from kernelworks.dispatch.choose import eligible
+from kernelworks.dispatch.choose import eligible_ways
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.dispatch.plans import forget_all
-from kernelworks.measure.bench import baselines, bench, results, run
+from kernelworks.measure.bench import baselines, bench, benchmark, results
 from kernelworks.measure.clock import page_faults
 from kernelworks.measure.clock import race as timing
 from kernelworks.measure.clock.noise import Ambiguous, Quiet
 from kernelworks.measure.clock.race import Race, race
 from kernelworks.measure.roofline import forecast
-from kernelworks.ops.peers import compiled_whole
-from kernelworks.records import Arm, BenchResult
+from kernelworks.ops.baselines import compiled_whole
+from kernelworks.records import BenchResult, Variant
 
 assert ops  # filling OPS is what it is imported for
 ALL = sorted(OPS)
@@ -82,7 +82,7 @@ def test_arms_alternate_and_inputs_rotate() -> None:
     assert [name for name, _ in rounds] == list("abba" * 4)[:14]
     assert {index for name, index in rounds if name == "a"} == {0, 1, 2}
     assert {len(samples) for samples in found.samples.values()} == {7}
-    assert all(0.005 <= found.timed(n).low <= found.timed(n).median <= found.timed(n).high for n in "ab")
+    assert all(0.005 <= found.stats(n).low <= found.stats(n).median <= found.stats(n).high for n in "ab")
 
 
 def test_cold_arms_are_called_once_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_long_calls_are_timed_less_often(monkeypatch: pytest.MonkeyPatch) -> Non
     def samples(enough_s: float) -> tuple[int, int]:
         calls.clear()
         found = race({"a": slow}, 1, budget_s=0.0, enough_s=enough_s, quiet=calm())
-        return found.timed("a").samples, len(calls)
+        return found.stats("a").samples, len(calls)
 
     assert samples(math.inf) == (7, 4 + 1 + 7)  # to warm up, to see how long one takes, and the rounds
     assert samples(0.05) == (5, 4 + 1 + 5)
@@ -125,18 +125,18 @@ def test_a_busy_machine_gives_no_figures(small_case: Case) -> None:
 
 def test_percentiles_and_pooling() -> None:
     one = Race({"a": [float(i) for i in range(1, 11)], "b": [2.0] * 10}, thrown=1, faults=2)
-    timed = one.timed("a")
+    timed = one.stats("a")
     assert (timed.median, timed.low, timed.high, timed.samples) == (5.5, 2.0, 10.0, 10)
     assert one.ratio("a", "b") == 2.75
     both = one + Race({"a": [100.0] * 10, "b": [1.0] * 10}, thrown=3, faults=0)
-    assert (both.timed("a").samples, both.thrown, both.faults) == (20, 4, 2)
-    assert both.timed("a").high == 100.0
+    assert (both.stats("a").samples, both.thrown, both.faults) == (20, 4, 2)
+    assert both.stats("a").high == 100.0
 
 
 def test_page_faults_are_kept_out() -> None:
     """A fresh 32 MiB output faults 8192 times; inside, after glibc has settled, it hardly does."""
     x = torch.zeros(8 << 20)
-    with page_faults.kept_out() as raised:
+    with page_faults.without_page_faults() as raised:
         if not raised:
             assert not hasattr(__import__("ctypes").CDLL(None), "mallopt")
             return
@@ -150,7 +150,7 @@ def test_page_faults_are_kept_out() -> None:
 def test_what_a_race_told_malloc_makes_nothing_slower_afterwards() -> None:
     """A process whose outputs of 16 MiB cause no page faults before a race has none after it."""
     x = torch.zeros(4 << 20)
-    with page_faults.kept_out():
+    with page_faults.without_page_faults():
         torch.relu(x)
     for _ in range(6):
         torch.relu(x)
@@ -166,12 +166,12 @@ def test_what_a_race_told_malloc_makes_nothing_slower_afterwards() -> None:
 def test_a_right_row_has_figures(small_case: Case) -> None:
     (result,) = small_bench(rows=("scalar", "reference"), caches=("warm",))
     assert result.gate == ""
-    assert [a.name for a in result.arms] == ["kernelworks", "scalar", "reference", "eager"]
-    assert all(a.median_us > 0 and a.samples >= 14 and 0 <= (a.worst or 0) <= 1 for a in result.arms)
+    assert [a.name for a in result.variants] == ["kernelworks", "scalar", "reference", "eager"]
+    assert all(a.median_us > 0 and a.samples >= 14 and 0 <= (a.worst or 0) <= 1 for a in result.variants)
     assert (result.case, result.dtype, result.cache) == ("4x64", "float32", "warm")
     assert result.flop == 4 * 4 * 64 and result.bytes == 2 * 4 * 64 * 4 + 64 * 4
     assert result.bound_us == pytest.approx(1.0)  # the imaginary machine's dispatch floor
-    for arm in result.arms:
+    for arm in result.variants:
         assert arm.share_of_bound == pytest.approx(result.bound_us / arm.median_us)
 
 
@@ -191,11 +191,11 @@ def test_a_wrong_row_has_none(small_case: Case, monkeypatch: pytest.MonkeyPatch,
     def wrong(x: torch.Tensor, weight: torch.Tensor, eps: float, residual: None) -> torch.Tensor:
         return WRONG[fault](torch.nn.functional.rms_norm(x, (x.shape[-1],), weight, eps))
 
-    monkeypatch.setattr(run, "race", lambda *a, **k: pytest.fail("a wrong row was timed"))
-    monkeypatch.setattr(run, "_public", lambda op: wrong)
+    monkeypatch.setattr(benchmark, "race", lambda *a, **k: pytest.fail("a wrong row was timed"))
+    monkeypatch.setattr(benchmark, "_public", lambda op: wrong)
     (result,) = small_bench(baselines=False)
     assert result.gate.startswith("kernelworks: output 0: ")
-    assert result.arms == ()
+    assert result.variants == ()
 
 
 def test_a_row_that_goes_wrong_while_it_is_timed_has_none(small_case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,22 +204,22 @@ def test_a_row_that_goes_wrong_while_it_is_timed_has_none(small_case: Case, monk
 
     def stale(x: torch.Tensor, weight: torch.Tensor, eps: float, residual: None) -> torch.Tensor:
         right = torch.nn.functional.rms_norm(x, (x.shape[-1],), weight, eps)
-        if len(first) < run.SETS:
+        if len(first) < benchmark.SETS:
             first[len(first)] = right
             return right
         return first[0]
 
-    monkeypatch.setattr(run, "_public", lambda op: stale)
+    monkeypatch.setattr(benchmark, "_public", lambda op: stale)
     (result,) = small_bench(baselines=False)
     assert result.gate.startswith("kernelworks: after timing:")
-    assert result.arms == ()
+    assert result.variants == ()
 
 
 def test_a_baseline_of_another_op_is_no_baseline(small_case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OPS["rms_norm"], "as_written", lambda x, weight, eps, residual: x)
     (result,) = small_bench()
     assert result.gate.startswith("eager: output 0: off by")
-    assert result.arms == ()
+    assert result.variants == ()
 
 
 def test_a_baseline_that_rounds_more_is_still_raced(small_case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_a_baseline_that_rounds_more_is_still_raced(small_case: Case, monkeypatc
     monkeypatch.setattr(OPS["rms_norm"], "as_written", rounded)
     (result,) = small_bench()
     assert result.gate == ""
-    worst = {a.name: a.worst for a in result.arms}
+    worst = {a.name: a.worst for a in result.variants}
     assert worst["eager"] is not None and worst["eager"] > 1
 
 
@@ -240,7 +240,7 @@ def test_a_baseline_that_cannot_run_is_noted(small_case: Case, monkeypatch: pyte
     monkeypatch.setattr(baselines, "compiled", lambda op: broken)
     (result,) = small_bench(compile=True)
     assert result.notes[:1] == ("inductor did not run: RuntimeError: no compiler",)
-    assert [a.name for a in result.arms] == ["kernelworks", "eager"]
+    assert [a.name for a in result.variants] == ["kernelworks", "eager"]
 
 
 def test_where_torch_would_run_the_first_proved_row_is_timed_too(
@@ -255,8 +255,8 @@ def test_where_torch_would_run_the_first_proved_row_is_timed_too(
     (result,) = small_bench(baselines=False)
     forget_all()
     op = OPS["rms_norm"]
-    best = next(iter(eligible(op, op.request("forward", (torch.ones(4, 8), None, 1e-6, None)))[0]))
-    assert result.chosen == "torch" and [arm.name for arm in result.arms] == ["kernelworks", best]
+    best = next(iter(eligible_ways(op, op.request("forward", (torch.ones(4, 8), None, 1e-6, None)))[0]))
+    assert result.chosen == "torch" and [arm.name for arm in result.variants] == ["kernelworks", best]
 
 
 def test_threads_are_set_and_put_back(small_case: Case) -> None:
@@ -296,12 +296,12 @@ def smallest(op: Op) -> tuple[Case, torch.dtype]:
 @pytest.mark.parametrize("name", ALL)
 def test_every_baseline_computes_the_op(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each op's eager line and each peer that runs here, judged on the op's smallest bench case."""
-    monkeypatch.setattr(run, "SETS", 1)
+    monkeypatch.setattr(benchmark, "SETS", 1)
     op = OPS[name]
     case, dtype = smallest(op)
     with torch.inference_mode():
-        entered = run._Bench(op, case, dtype, run._inputs(op, case, dtype))
-        run._enter_all(entered, (), baselines=True, compile=False)
+        entered = benchmark._Bench(op, case, dtype, benchmark._inputs(op, case, dtype))
+        benchmark._enter_all(entered, (), baselines=True, compile=False)
     assert entered.notes == []
     assert [e.name for e in entered.entrants][:2] == ["kernelworks", "eager"]
     assert {e.name: e.wrong for e in entered.entrants if e.wrong} == {}
@@ -311,7 +311,7 @@ def test_a_peer_that_this_cpu_has_no_instructions_for_is_none(monkeypatch: pytes
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     for dtype, there in ((torch.float32, True), (torch.bfloat16, False)):
         given = {"x": torch.ones(2, 8, dtype=dtype), "weight": torch.ones(4, 8, dtype=dtype)}
-        assert (baselines.peers(OPS["linear"], "cpu")["mkldnn"](given) is not None) == there
+        assert (baselines.library_baselines(OPS["linear"], "cpu")["mkldnn"](given) is not None) == there
 
 
 def test_a_compiled_peer_never_runs_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,15 +351,15 @@ def test_every_op_has_bench_cases_with_a_bound(name: str) -> None:
 def kept(dtype: str = "float32", bound_us: float = 10.0, median_us: float = 20.0, **changes: Any) -> BenchResult:
     result = BenchResult(
         op="rms_norm", case="c", dtype=dtype, threads=1, cache="warm", flop=1.0, bytes=1.0, bound_us=bound_us,
-        regime="memory DRAM", chosen="avx2", gate="", thrown=0,
-        arms=(Arm("kernelworks", median_us, median_us, median_us, 9), Arm("eager", 50.0, 50.0, 50.0, 9)),
+        bottleneck="memory DRAM", chosen="avx2", gate="", thrown=0,
+        variants=(Variant("kernelworks", median_us, median_us, median_us, 9), Variant("eager", 50.0, 50.0, 50.0, 9)),
     )  # fmt: skip
     return dataclasses.replace(result, **changes)
 
 
 def test_saved_results_come_back(tmp_path: Path) -> None:
-    path = results.save([kept()], tmp_path / "deep" / "rms_norm.json", command="kernelworks bench rms_norm")
-    assert results.read(path) == [kept()]
+    path = results.save_results([kept()], tmp_path / "deep" / "rms_norm.json", command="kernelworks bench rms_norm")
+    assert results.read_results(path) == [kept()]
     held = json.loads(path.read_text())
     assert set(held) == {"machine", "date", "commit", "versions", "command", "gate", "results"}
     assert held["machine"]["cores"] >= 1 and held["versions"]["torch"] == torch.__version__
@@ -370,7 +370,7 @@ def test_a_file_that_is_no_document_is_refused(tmp_path: Path) -> None:
     for text in ("[]", "{}", "not JSON", '{"results": [{"op": "x"}]}'):
         (tmp_path / "x.json").write_text(text)
         with pytest.raises(ValueError):
-            results.read(tmp_path / "x.json")
+            results.read_results(tmp_path / "x.json")
 
 
 def test_prediction_follows_the_nearest_measured_case() -> None:
@@ -390,4 +390,4 @@ def test_prediction_follows_the_nearest_measured_case() -> None:
     assert ask() is None
     assert ask(kept(dtype="bfloat16")) is None
     assert ask(dataclasses.replace(a, gate="wrong")) is None
-    assert ask(a, row="scalar") is None
+    assert ask(a, kernel="scalar") is None

@@ -40,10 +40,10 @@ def test_the_arm_of_torch_is_what_a_user_would_have_called(words: tuple[Any, ...
         given[..., 0] = True
     args = (q, k, k, causal, window, None, given, False, None, None)
     with torch.inference_mode():
-        live.theirs(OPS["attention"], args)  # what is kept of this must do for a backward
+        live.torch_call(OPS["attention"], args)  # what is kept of this must do for a backward
     for recorded in (False, True):
         q.requires_grad_(recorded)
-        call, seen = live.theirs(OPS["attention"], args), Seen()
+        call, seen = live.torch_call(OPS["attention"], args), Seen()
         with seen:
             result = call()
         assert [func for func, _ in seen.calls] == [torch.nn.functional.scaled_dot_product_attention]

@@ -15,10 +15,10 @@ import torch
 
 from kernelworks.build import cache
 from kernelworks.dispatch.op import OPS
-from kernelworks.dispatch.tuning_records import Raced
+from kernelworks.dispatch.tuning_records import RaceResult
 from kernelworks.measure.autotune import candidates
 from kernelworks.measure.clock import duel as module
-from kernelworks.measure.clock.duel import Duel, OverTime, duel, quickest
+from kernelworks.measure.clock.duel import Duel, OverTime, duel, fastest_variant
 from kernelworks.measure.clock.noise import CpuTimes
 from kernelworks.ops.norm import rms_norm  # noqa: F401  fills OPS
 
@@ -97,8 +97,8 @@ def test_what_is_over_before_a_place_matters_is_raced_where_it_is(
 def test_ours_is_taken_where_it_wins_by_the_margin(clock: Clock, ours: float, torchs: float, taken: bool) -> None:
     found = duel(clock.arm(ours), clock.arm(torchs))
     assert found.ours is taken
-    assert found.raced.ours_us == pytest.approx(1e6 * ours, rel=1e-3)
-    assert found.raced.halves == pytest.approx((torchs / ours,) * 2, rel=1e-3)
+    assert found.result.ours_us == pytest.approx(1e6 * ours, rel=1e-3)
+    assert found.result.halves == pytest.approx((torchs / ours,) * 2, rel=1e-3)
 
 
 @pytest.mark.parametrize("one", [1e-6, 1e-5, 1e-3, 0.01])
@@ -117,18 +117,18 @@ def test_a_long_call_is_run_a_few_times_only(clock: Clock) -> None:
 
 def test_noise_is_measured_again_and_then_torch_runs(clock: Clock) -> None:
     found = duel(clock.arm(1e-2, 1e-2, 2e-2, 5e-3, 3e-2), clock.arm(1e-2, 2e-2, 1e-2))
-    assert found.raced.noisy
-    assert found.runs == 1 + module.AGAIN
+    assert found.result.is_noisy
+    assert found.runs == 1 + module.MAX_RERUNS
     assert not found.ours
 
 
 def test_halves_that_disagree_are_noise() -> None:
-    assert Raced(1.0, 1.5, (2.7, 1.09), module._spread([2.7, 2.7, 1.09, 1.09], 1.09)).noisy
+    assert RaceResult(1.0, 1.5, (2.7, 1.09), module._spread([2.7, 2.7, 1.09, 1.09], 1.09)).is_noisy
 
 
 def test_a_win_of_many_times_is_certain_though_it_varies() -> None:
     ratios = [16.1, 12.0, 14.0, 20.0, 12.8, 18.0]
-    assert Duel(Raced(1.0, 15.0, (14.0, 18.0), module._spread(ratios, 18.0)), 6).ours
+    assert Duel(RaceResult(1.0, 15.0, (14.0, 18.0), module._spread(ratios, 18.0)), 6).ours
 
 
 def test_arms_take_turns_and_the_order_turns_round(clock: Clock) -> None:
@@ -164,12 +164,12 @@ def test_a_wait_is_part_of_every_sample(clock: Clock) -> None:
         return call
 
     found = duel(arm(5e-5), arm(1e-4), wait)
-    assert statistics.fmean(found.raced.halves) == pytest.approx(2, rel=0.05)
+    assert statistics.fmean(found.result.halves) == pytest.approx(2, rel=0.05)
 
 
 def test_the_quickest_of_several(clock: Clock) -> None:
-    assert quickest([("a", clock.arm(3e-4)), ("b", clock.arm(1e-4)), ("c", clock.arm(2e-4))]) == "b"
-    assert quickest([("only", clock.arm(1e-4))]) == "only"
+    assert fastest_variant([("a", clock.arm(3e-4)), ("b", clock.arm(1e-4)), ("c", clock.arm(2e-4))]) == "b"
+    assert fastest_variant([("only", clock.arm(1e-4))]) == "only"
 
 
 def test_a_stalled_sample_makes_the_next_ones_short(clock: Clock) -> None:
@@ -191,7 +191,7 @@ def test_a_round_in_which_others_held_the_core_is_left_out(clock: Clock) -> None
 
     found = duel(ours, clock.arm(1.5e-4))
     assert found.ours
-    assert found.raced.ours_us == pytest.approx(100, rel=0.01)
+    assert found.result.ours_us == pytest.approx(100, rel=0.01)
 
 
 @pytest.mark.parametrize("alike", [True, False])
@@ -201,7 +201,7 @@ def test_where_no_quiet_is_to_be_had_threads_are_not_believed(clock: Clock, alik
         clock.pass_(5e-3)
 
     found = duel(ours, clock.arm(1e-2), alike=alike)
-    assert found.raced.noisy is not alike
+    assert found.result.is_noisy is not alike
     assert found.ours is alike
     assert clock.now < 5
 
@@ -226,9 +226,9 @@ def test_a_neighbour_that_stalls_every_round_alike_is_not_believed(
 ) -> None:
     """Medians say 80 times as quick in every round; some calls say what torch can do."""
     found = duel(clock.arm(ours), stalling(clock, torchs, 8e-3, every))
-    assert found.raced.torch_us > 30 * found.raced.ours_us
+    assert found.result.torch_us > 30 * found.result.ours_us
     assert not found.ours
-    assert found.raced.noisy
+    assert found.result.is_noisy
     found = duel(stalling(clock, ours, 8e-3, every), clock.arm(torchs))
     assert not found.ours
 
@@ -237,14 +237,14 @@ def test_what_is_as_slow_in_every_call_is_believed(clock: Clock) -> None:
     """Torch's 16-bit products on a CPU without such instructions take over a hundred times as long."""
     found = duel(clock.arm(1e-4), clock.arm(1.7e-2, 1.72e-2, 1.71e-2))
     assert found.ours
-    assert found.raced.ratio == pytest.approx(171, rel=0.02)
+    assert found.result.ratio == pytest.approx(171, rel=0.02)
 
 
 def test_the_quickest_calls_and_the_medians_must_both_say_that_ours_wins(clock: Clock) -> None:
     """Pages that the system takes back in between, from one arm more often than from the other."""
     found = duel(clock.arm(1e-3), stalling(clock, 1.01e-3, 1e-4, 2))
-    assert not found.raced.noisy
-    assert found.raced.ratio == pytest.approx(1.01)
+    assert not found.result.is_noisy
+    assert found.result.ratio == pytest.approx(1.01)
     assert not found.ours
     assert duel(clock.arm(1e-3), stalling(clock, 1.05e-3, 1e-4, 2)).ours
 
@@ -257,7 +257,7 @@ def test_an_arm_that_sleeps_is_not_believed(clock: Clock) -> None:
         clock.asleep += 7.9e-3
 
     found = duel(clock.arm(1e-4), torchs)
-    assert found.raced.noisy
+    assert found.result.is_noisy
     assert not found.ours
     queued = duel(clock.arm(1e-4), torchs, lambda: None)  # a wait for a device may sleep
     assert queued.ours
@@ -268,7 +268,7 @@ def test_while_work_is_not_shared_nothing_is_measured(clock: Clock, monkeypatch:
     monkeypatch.setattr(module.sharing, "held_up", lambda: clock.now < 0.3)
     found = duel(lambda: clock.pass_(3e-4 if clock.now < 0.3 else 1e-4), clock.arm(2e-4), alike=False)
     assert found.ours
-    assert found.raced.ratio == pytest.approx(2)
+    assert found.result.ratio == pytest.approx(2)
 
 
 def test_the_time_for_a_race_is_kept_in_races_too(clock: Clock) -> None:
@@ -277,7 +277,7 @@ def test_the_time_for_a_race_is_kept_in_races_too(clock: Clock) -> None:
     assert clock.now < 10
     begin = module.clock()
     with pytest.raises(OverTime):
-        quickest([(str(i), clock.arm(3.0)) for i in range(9)], until=begin + 5)
+        fastest_variant([(str(i), clock.arm(3.0)) for i in range(9)], until=begin + 5)
     assert module.clock() < begin + 12
     found = duel(clock.arm(1e-2, 3e-2), clock.arm(1e-2, 3e-2, 4e-2), until=module.clock() + 0.5)
     assert found.runs == 1  # it is not run again
@@ -294,7 +294,7 @@ def test_a_build_takes_none_of_the_time_for_a_race(clock: Clock) -> None:
                 clock.pass_(30.0)
         clock.pass_(1e-3)
 
-    assert quickest([("a", clock.arm(2e-3)), ("b", ours)], until=module.clock() + 1) == "b"
+    assert fastest_variant([("a", clock.arm(2e-3)), ("b", ours)], until=module.clock() + 1) == "b"
     built.clear()
     assert duel(ours, clock.arm(2e-3), until=module.clock() + 1).ours
     assert clock.now > begin + 60 and module.clock() < begin + 2
@@ -303,7 +303,7 @@ def test_a_build_takes_none_of_the_time_for_a_race(clock: Clock) -> None:
 @pytest.mark.parametrize(("ours_s", "ours"), [(0.3, True), (30.0, False)])
 def test_a_race_that_is_cut_off_says_what_is_certain(clock: Clock, ours_s: float, ours: bool) -> None:
     found = duel(clock.arm(ours_s), clock.arm(3.0), lambda: None, until=module.clock() + 1.5 * (ours_s + 3.0))
-    assert found.ours is ours and not found.raced.noisy and found.rounds < module.OF_ENDLESS_CALLS
+    assert found.ours is ours and not found.result.is_noisy and found.rounds < module.OF_ENDLESS_CALLS
     with pytest.raises(OverTime):  # threads that wait for cores may have held it up in every call so far
         duel(clock.arm(ours_s), clock.arm(3.0), alike=False, until=module.clock() + 1.5 * (ours_s + 3.0))
     with pytest.raises(OverTime):
@@ -319,7 +319,7 @@ def test_what_is_far_ahead_is_raced_to_its_end(monkeypatch: pytest.MonkeyPatch) 
 
     def said(mine: Any, torchs: Any, *rest: Any, until: float, **named: Any) -> Duel:
         given.append(until)
-        return Duel(Raced(1.0, ratio, (ratio, ratio), 0.0), rounds=1)
+        return Duel(RaceResult(1.0, ratio, (ratio, ratio), 0.0), rounds=1)
 
     monkeypatch.setattr(candidates, "duel", said)
     args = (torch.ones(2, 8, requires_grad=True), torch.ones(8), 1e-6, None)
@@ -334,7 +334,7 @@ def test_what_is_made_with_the_forward_is_not_raced_as_a_backward(monkeypatch: p
 
     def said(mine: Any, torchs: Any, *rest: Any, **named: Any) -> Duel:
         raced.append("")
-        return Duel(Raced(1.0, 2.0, (2.0, 2.0), 0.0), rounds=1, runs=1)
+        return Duel(RaceResult(1.0, 2.0, (2.0, 2.0), 0.0), rounds=1, runs=1)
 
     monkeypatch.setattr(candidates, "duel", said)
     args = (torch.ones(2, 8, requires_grad=True), torch.ones(8), 1e-6, None)

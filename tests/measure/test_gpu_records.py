@@ -29,8 +29,8 @@ from kernelworks.dispatch.op import OPS
 from kernelworks.measure import peaks
 from kernelworks.measure.bench import kernel_map, limit, predict
 from kernelworks.measure.roofline import bound as roofline
-from kernelworks.measure.roofline.kernel_time import expect
-from kernelworks.records import Arm, BenchResult, Ceilings, GpuCeilings, from_json, to_json
+from kernelworks.measure.roofline.kernel_time import estimate_kernel_time
+from kernelworks.records import BenchResult, GpuPeaks, Peaks, Variant, from_json, to_json
 from kernelworks.records.json_text import _alternative
 from kernelworks.report import bench as bench_report
 from kernelworks.report import gpu as gpu_report
@@ -41,26 +41,26 @@ from kernelworks.report import page, plot, roofs
 
 
 def test_json_gives_the_record_back() -> None:
-    assert from_json(GpuCeilings, to_json(record())) == record()
+    assert from_json(GpuPeaks, to_json(record())) == record()
 
 
 def test_each_term_names_its_regime_on_a_gpu() -> None:
     here = record()
     reading = roofline.bound(0, 0, 4e9, math.inf, "bfloat16", 1, here)
     assert reading.seconds == pytest.approx(1e-3)
-    assert (reading.regime, reading.level, reading.ceiling) == ("memory HBM", "HBM", "HBM read 4000 GB/s")
+    assert (reading.bottleneck, reading.level, reading.peak) == ("memory HBM", "HBM", "HBM read 4000 GB/s")
     product = roofline.bound(8e11, 0, 1e6, math.inf, torch.bfloat16, 1, here)
-    assert product.seconds == pytest.approx(1e-3) and product.ceiling == "bfloat16 torch.mm 800 TFLOP/s"
+    assert product.seconds == pytest.approx(1e-3) and product.peak == "bfloat16 torch.mm 800 TFLOP/s"
     assert roofline.bound(6e10, 0, 0, 0, "float32", 1, here).terms["compute"] == pytest.approx(1e-3)
     assert roofline.bound(4e11, 0, 0, 0, "tf32", 1, here).terms["compute"] == pytest.approx(1e-3)
     soft = roofline.bound(0, 4e9, 1e3, math.inf, "float32", 1, here)
-    assert soft.seconds == pytest.approx(1e-3) and soft.regime == "transcendental"
+    assert soft.seconds == pytest.approx(1e-3) and soft.bottleneck == "transcendental"
     assert roofline.bound(0, 1e9, 0, 0, "float32", 1, here, function="erf").terms["transcendental"] == pytest.approx(
         1e-3
     )
     assert roofline.bound(0, 4e9, 0, 0, "float32", 1, here, function="tanh").terms["transcendental"] == 1e-3
     tiny = roofline.bound(1, 0, 64, 64, "float32", 1, here, launches=3)
-    assert tiny.seconds == pytest.approx(3e-6) and tiny.regime == "launch"
+    assert tiny.seconds == pytest.approx(3e-6) and tiny.bottleneck == "launch"
 
 
 def test_a_copys_rate_depends_on_its_size() -> None:
@@ -102,11 +102,11 @@ def test_traffic_that_l2_served_is_called_so_and_never_over_the_ceiling() -> Non
     here = record()
     far, near = (roofline.bound(0, 0, 4e9, footprint, "float32", 1, here) for footprint in (math.inf, 0.0))
     for seconds, regime in ((2e-3, "latency"), (1.1e-3, "memory HBM"), (0.95e-3, "memory HBM"), (0.7e-3, "memory L2")):
-        found = roofline.settled(far, near, seconds)
-        assert roofline.regime(found, seconds) == regime
+        found = roofline.applicable_bound(far, near, seconds)
+        assert roofline.bottleneck_of(found, seconds) == regime
         assert found.seconds <= seconds
-    impossible = roofline.settled(far, near, 1e-6)
-    assert impossible.seconds == 1e-6 and impossible.regime == "memory L2"
+    impossible = roofline.applicable_bound(far, near, 1e-6)
+    assert impossible.seconds == 1e-6 and impossible.bottleneck == "memory L2"
 
 
 def rms_norm(*shape: int, device: str = "cuda") -> Request:
@@ -125,15 +125,15 @@ def test_a_bench_is_held_to_one_launch_between_two_events() -> None:
     bare = roofline.bound(
         0, 0, 2 * (1 << 29) + 4096 * 2, math.inf, "float32", 1, record(), written_bytes=float(1 << 29)
     )  # fmt: skip
-    assert found.seconds == pytest.approx(bare.seconds + 3e-6) and found.regime == "memory HBM"
+    assert found.seconds == pytest.approx(bare.seconds + 3e-6) and found.bottleneck == "memory HBM"
     tiny = limit(OPS["rms_norm"], small, record(), math.inf)
-    assert tiny.regime == "launch" and 3e-6 < tiny.seconds < 3.1e-6
+    assert tiny.bottleneck == "launch" and 3e-6 < tiny.seconds < 3.1e-6
 
 
 def gpu_result(case: str = "8192x4096", **changes: Any) -> BenchResult:
     arms = (
-        Arm("kernelworks", 40.0, 39.0, 42.0, 15, 0.9, 0.5, 5.0), Arm("eager", 60.0, 59.0, 61.0, 15, 0.6, 0.5, 9.0),
-        Arm("inductor", 38.0, 37.0, 39.0, 15, 0.95, 0.5, 20.0), Arm("copy", 36.0, 35.0, 37.0, 15, 1.0),
+        Variant("kernelworks", 40.0, 39.0, 42.0, 15, 0.9, 0.5, 5.0), Variant("eager", 60.0, 59.0, 61.0, 15, 0.6, 0.5, 9.0),
+        Variant("inductor", 38.0, 37.0, 39.0, 15, 0.95, 0.5, 20.0), Variant("copy", 36.0, 35.0, 37.0, 15, 1.0),
     )  # fmt: skip
     base = BenchResult(
         "rms_norm", case, "bfloat16", 2, "cold", 1e8, 1.3e8, 36.0, "memory HBM", arms, "triton", "", 0, device="cuda"
@@ -146,14 +146,14 @@ def test_a_prediction_on_a_gpu_comes_from_benches_on_a_gpu() -> None:
     op = OPS["rms_norm"]
     assert predict(op, request, "torch", record(), [gpu_result(cache="warm")]) is None
     modelled = predict(op, request, "triton", record(), [gpu_result(cache="warm")])
-    assert modelled == expect(op, request, "triton", record()).seconds
+    assert modelled == estimate_kernel_time(op, request, "triton", record()).seconds
     found = predict(OPS["rms_norm"], request, "triton", record(), [gpu_result()])
     assert found == pytest.approx(limit(OPS["rms_norm"], request, record(), math.inf).seconds / 0.9)
 
 
 def test_without_a_gpu_no_ceilings_are_cached_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernelworks.measure.peaks.cache.has_gpu", lambda: False)
-    assert peaks.cached("cuda") is None
+    assert peaks.cached_peaks("cuda") is None
 
 
 # ---------------------------------------------------------------- what is shown
@@ -198,7 +198,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def certify(source_hash: str) -> None:
-    row = OPS["rms_norm"].row("triton")
+    row = OPS["rms_norm"].kernel("triton")
     held = certificates.Certificate(
         "rms_norm", "triton", source_hash, row.toolchain(), KIND, 10, 0.5, 3, "2026-01-01"
     )  # fmt: skip
@@ -211,25 +211,25 @@ def test_the_map_names_gpu_rows_whose_certificate_is_missing_or_stale(
 ) -> None:
     monkeypatch.setattr(kernel_map, "has_gpu", lambda: False)
     name = "rms_norm.triton"
-    assert f"{name}: not proved on any GPU" in kernel_map.stale("rms_norm")
-    certify(OPS["rms_norm"].row("triton").hash())
-    assert not [line for line in kernel_map.stale("rms_norm") if line.startswith(name)]
-    row = next(r for r in kernel_map.kernel_map("rms_norm")[0].rows if r.name == "triton")
+    assert f"{name}: not proved on any GPU" in kernel_map.stale_kernels("rms_norm")
+    certify(OPS["rms_norm"].kernel("triton").hash())
+    assert not [line for line in kernel_map.stale_kernels("rms_norm") if line.startswith(name)]
+    row = next(r for r in kernel_map.kernel_map("rms_norm")[0].kernels if r.name == "triton")
     assert (row.certificate, row.kind, row.reason) == ("2026-01-01", KIND, "")
     assert f"proved 2026-01-01 on {KIND}" in printed(map_report.kernel_map(kernel_map.kernel_map("rms_norm"), "here"))
     certify("another source")
-    stale = next(line for line in kernel_map.stale("rms_norm") if line.startswith(name))
+    stale = next(line for line in kernel_map.stale_kernels("rms_norm") if line.startswith(name))
     assert "stale certificate: the source changed" in stale and KIND in stale
 
 
 def test_the_map_lists_what_a_row_loses(monkeypatch: pytest.MonkeyPatch) -> None:
     results = [
         gpu_result(),
-        gpu_result("16x1024", arms=(Arm("kernelworks", 5.0, 5.0, 5.0, 9), Arm("eager", 6.0, 6, 6, 9))),
+        gpu_result("16x1024", arms=(Variant("kernelworks", 5.0, 5.0, 5.0, 9), Variant("eager", 6.0, 6, 6, 9))),
     ]
     monkeypatch.setattr(kernel_map, "has_gpu", lambda: True)
     monkeypatch.setattr(kernel_map, "kind_of", lambda device: KIND if device == "cuda" else "cpu")
-    row = kernel_map._row(OPS["rms_norm"], OPS["rms_norm"].row("triton"), KIND, results)
+    row = kernel_map._map_kernel(OPS["rms_norm"], OPS["rms_norm"].kernel("triton"), KIND, results)
     assert row.losses == ("8192x4096 bfloat16 (0.95x inductor)",)
     assert row.ratio == pytest.approx((38 / 40 + 6 / 5) / 2)
 
@@ -239,7 +239,7 @@ def test_the_map_lists_what_a_row_loses(monkeypatch: pytest.MonkeyPatch) -> None
 
 def line(row: str, source_hash: str | None, **changes: Any) -> dict[str, Any]:
     base = {
-        "op": "rms_norm", "pass": "forward", "shape": "8192x4096", "row": row, "source_hash": source_hash,
+        "op": "rms_norm", "pass": "forward", "shape": "8192x4096", "kernel": row, "source_hash": source_hash,
         "ms": {"copy": 0.036, "eager": 0.06, "ours": 0.037}, "share_of_copy": 0.973, "of_1_gib_copy": False,
         "tflops": None, "best": "eager", "over_best": 1.62, "wrong": False,
     }  # fmt: skip
@@ -306,7 +306,7 @@ def test_models_are_shown_while_no_gpu_row_has_changed(tmp_path: Path) -> None:
     assert "1.50x" in newer and "Measured before" in newer and "`rms_norm.sm90`." in newer
     assert "Measured before" not in text
     record["sources"] = {"rms_norm.triton": "current", "softmax.triton": "old"}
-    record["figures"] = {"train": {**step, "rows_taken": ["rms_norm.triton"]}, "decode": [cut]}
+    record["figures"] = {"train": {**step, "kernels_taken": ["rms_norm.triton"]}, "decode": [cut]}
     (results / "h200-models.json").write_text(json.dumps(record))
     now = {"rms_norm.triton": "current", "softmax.triton": "new"}
     assert "1.50x" in readme.generate(tmp_path, "README.md", now)  # no program called what changed
@@ -316,8 +316,8 @@ def test_models_are_shown_while_no_gpu_row_has_changed(tmp_path: Path) -> None:
 
 
 def test_a_union_of_records_takes_the_one_that_fits() -> None:
-    assert _alternative((Ceilings, GpuCeilings), json.loads(to_json(record()))) is GpuCeilings
-    assert _alternative((Ceilings, GpuCeilings), json.loads(to_json(cpu_record()))) is Ceilings
+    assert _alternative((Peaks, GpuPeaks), json.loads(to_json(record()))) is GpuPeaks
+    assert _alternative((Peaks, GpuPeaks), json.loads(to_json(cpu_record()))) is Peaks
 
 
 # ---------------------------------------------------------------- the kernels that measure
@@ -388,16 +388,16 @@ def test_a_device_that_is_not_there_is_usage(command: tuple[str, ...], monkeypat
 
 
 def test_machine_shows_both_devices_or_the_one_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def known(progress: Any, again: bool = False, device: str = "cpu") -> Ceilings | GpuCeilings:
+    def known(progress: Any, again: bool = False, device: str = "cpu") -> Peaks | GpuPeaks:
         return record() if device == "cuda" else cpu_record()
 
-    monkeypatch.setattr(importlib.import_module("kernelworks.measure.peaks"), "ceilings", known)
+    monkeypatch.setattr(importlib.import_module("kernelworks.measure.peaks"), "peaks", known)
     monkeypatch.setattr(importlib.import_module("kernelworks.machine"), "has_gpu", lambda: True)
     both = cli("machine", "--html", str(tmp_path / "machine.html"))
     assert "memory pyramid" in both.stdout and "Imaginary GPU" in both.stdout
     assert "Imaginary GPU" in (tmp_path / "machine.html").read_text()
     assert [item["name"] for item in json.loads(cli("machine", "--json").stdout)] == ["x", "Imaginary GPU"]
-    assert from_json(GpuCeilings, cli("machine", "--device", "cuda", "--json").stdout) == record()
+    assert from_json(GpuPeaks, cli("machine", "--device", "cuda", "--json").stdout) == record()
 
 
 def test_stale_rows_are_named_and_are_no_failure(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from kernelworks.measure.clock.noise import Ambiguous, CpuTimes, Quiet, foreign_
 from kernelworks.measure.peaks import cache, survey
 from kernelworks.measure.roofline import bound as roofline
 from kernelworks.measure.roofline.bound import DISPATCH_CALLS
-from kernelworks.records import Ceilings, FlopRate, from_json, to_json
+from kernelworks.records import FlopRate, Peaks, from_json, to_json
 
 # ---------------------------------------------------------------- quiet windows
 
@@ -43,7 +43,7 @@ def test_noisy_windows_are_thrown_away() -> None:
     watch = Quiet(window_s=0.0, times=Busy(0.5, 0.3, 0.02))
     numbers = iter(range(10))
     assert watch.collect(lambda: next(numbers)) == [2]
-    assert (watch.kept, watch.thrown) == (1, 2)
+    assert (watch.kept_windows, watch.thrown_windows) == (1, 2)
     assert watch.share == pytest.approx(0.02)
 
 
@@ -52,7 +52,7 @@ def test_a_busy_machine_is_refused_in_words() -> None:
     with pytest.raises(Ambiguous, match=r"^ambiguous: other processes used 34% of the cores while measuring L1$") as e:
         watch.collect(lambda: 0, "L1")
     assert e.value.share == pytest.approx(0.34)
-    assert watch.kept == 0 and watch.thrown == 5
+    assert watch.kept_windows == 0 and watch.thrown_windows == 5
 
 
 def test_measure_refuses_on_a_busy_machine() -> None:
@@ -96,7 +96,7 @@ def test_everything_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(0 < rate < 1e6 for rate in rates)
     assert 0 < found.fork_join_us < 1e5 and 0 < found.page_fault_us < 1e3 and 0.1 < found.dispatch_us < 1e3
     assert len(steps) > len(rates)
-    assert from_json(Ceilings, to_json(found)) == found
+    assert from_json(Peaks, to_json(found)) == found
 
 
 @pytest.mark.parametrize("target", survey.targets(machine()))
@@ -132,28 +132,28 @@ def test_working_sets_nest() -> None:
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch):  # type: ignore[no-untyped-def]
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
-    cache.forget()
+    cache.forget_peaks()
     yield tmp_path
-    cache.forget()
+    cache.forget_peaks()
 
 
 def test_cache_round_trip(own_cache, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     calls: list[int] = []
     monkeypatch.setattr(cache, "measure", lambda progress=None: calls.append(1) or record())
-    assert peaks.cached() is None
-    assert peaks.ceilings() == record()
-    cache.forget()
-    assert peaks.cached() == record()
-    assert peaks.ceilings() == record()
+    assert peaks.cached_peaks() is None
+    assert peaks.get_peaks() == record()
+    cache.forget_peaks()
+    assert peaks.cached_peaks() == record()
+    assert peaks.get_peaks() == record()
     assert len(calls) == 1
-    peaks.ceilings(again=True)
+    peaks.get_peaks(again=True)
     assert len(calls) == 2
-    assert [p.suffix for p in (own_cache / "ceilings").iterdir()] == [".json"]
+    assert [p.suffix for p in (own_cache / "peaks").iterdir()] == [".json"]
 
 
 @pytest.mark.parametrize("fault", ["truncated", "edited", "empty", "not_json", "other_machine", "binary"])
 def test_a_bad_entry_is_measured_again(own_cache, monkeypatch, fault: str) -> None:  # type: ignore[no-untyped-def]
-    path = cache.save(record())
+    path = cache.save_peaks(record())
     text = path.read_text()
     if fault == "truncated":
         path.write_text(text[: len(text) // 2])
@@ -166,18 +166,18 @@ def test_a_bad_entry_is_measured_again(own_cache, monkeypatch, fault: str) -> No
     elif fault == "binary":
         path.write_bytes(bytes(range(256)))
     else:
-        cache.save(record(fingerprint="of another machine"))
-    assert peaks.cached() is None
+        cache.save_peaks(record(fingerprint="of another machine"))
+    assert peaks.cached_peaks() is None
     monkeypatch.setattr(cache, "measure", lambda progress=None: record(dispatch_us=7.0))
-    assert peaks.ceilings().dispatch_us == 7.0
-    assert json.loads(path.read_text())["ceilings"]["dispatch_us"] == 7.0
+    assert peaks.get_peaks().dispatch_us == 7.0
+    assert json.loads(path.read_text())["peaks"]["dispatch_us"] == 7.0
 
 
 def test_an_unwritable_cache_still_returns_the_result(own_cache, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    (own_cache / "ceilings").write_text("a file where the folder should be")
+    (own_cache / "peaks").write_text("a file where the folder should be")
     monkeypatch.setattr(cache, "measure", lambda progress=None: record())
     with pytest.warns(UserWarning, match="could not be cached"):
-        assert peaks.ceilings() == record()
+        assert peaks.get_peaks() == record()
 
 
 # ---------------------------------------------------------------- the bound
@@ -187,14 +187,14 @@ def test_each_term_names_its_regime() -> None:
     here = record()
     streaming = roofline.bound(1e6, 0, 400e6, float("inf"), torch.float32, 1, here)
     assert streaming.seconds == pytest.approx(10e-3)  # 400 MB at 40 GB/s
-    assert (streaming.regime, streaming.level, streaming.ceiling) == ("memory DRAM", "DRAM", "DRAM read 40 GB/s")
+    assert (streaming.bottleneck, streaming.level, streaming.peak) == ("memory DRAM", "DRAM", "DRAM read 40 GB/s")
     product = roofline.bound(4e9, 0, 1e6, 1e6, torch.float32, 2, here)
     assert product.seconds == pytest.approx(10e-3)  # 4 GFLOP at 2 x 200 GFLOP/s
-    assert product.regime == "compute" and product.ceiling == "float32 avx512 400 GFLOP/s"
+    assert product.bottleneck == "compute" and product.peak == "float32 avx512 400 GFLOP/s"
     soft = roofline.bound(1e6, 50e6, 1e6, 1e6, torch.float32, 1, here)
-    assert soft.seconds == pytest.approx(10e-3) and soft.regime == "transcendental"
+    assert soft.seconds == pytest.approx(10e-3) and soft.bottleneck == "transcendental"
     tiny = roofline.bound(10, 0, 40, 40, torch.float32, 1, here)
-    assert tiny.seconds == pytest.approx(1e-6) and tiny.regime == "dispatch"
+    assert tiny.seconds == pytest.approx(1e-6) and tiny.bottleneck == "dispatch"
 
 
 @pytest.mark.parametrize(
@@ -264,13 +264,13 @@ def test_threads_between_one_and_all() -> None:
 def test_ridge_and_latency() -> None:
     here = record()
     ridge = roofline.bound(190e6, 0, 40e6, 1e9, "float32", 1, here)  # 0.95 ms against 1 ms
-    assert ridge.regime == "ridge memory DRAM/compute"
+    assert ridge.bottleneck == "ridge memory DRAM/compute"
     clear = roofline.bound(160e6, 0, 40e6, 1e9, "float32", 1, here)
-    assert clear.regime == "memory DRAM"
-    assert roofline.regime(clear, 1e-3) == "memory DRAM"
-    assert roofline.regime(clear, 1e-3 / 0.6 * 0.999) == "memory DRAM"
-    assert roofline.regime(clear, 1e-3 / 0.6 * 1.001) == "latency"
+    assert clear.bottleneck == "memory DRAM"
+    assert roofline.bottleneck_of(clear, 1e-3) == "memory DRAM"
+    assert roofline.bottleneck_of(clear, 1e-3 / 0.6 * 0.999) == "memory DRAM"
+    assert roofline.bottleneck_of(clear, 1e-3 / 0.6 * 1.001) == "latency"
     tiny = roofline.bound(10, 0, 40, 40, "float32", 1, here)
-    assert roofline.regime(tiny, 1.2e-6) == "dispatch"
-    assert roofline.regime(tiny, 9e-6) == "dispatch"
-    assert roofline.regime(tiny, DISPATCH_CALLS * 1e-6 * 1.01) == "latency"
+    assert roofline.bottleneck_of(tiny, 1.2e-6) == "dispatch"
+    assert roofline.bottleneck_of(tiny, 9e-6) == "dispatch"
+    assert roofline.bottleneck_of(tiny, DISPATCH_CALLS * 1e-6 * 1.01) == "latency"

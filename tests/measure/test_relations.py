@@ -18,18 +18,18 @@ from rich.console import Console
 from kernelworks.measure import peaks
 from kernelworks.measure.clock.noise import Quiet
 from kernelworks.measure.peaks import cache, gpu, mending, survey
-from kernelworks.measure.peaks.mending import NOISE, doubts, mended, suspects
+from kernelworks.measure.peaks.mending import NOISE, doubts, repair_record, suspects
 from kernelworks.measure.peaks.relations import FLOORS, HOST, Relation, rates_of, relations_of
 from kernelworks.measure.roofline import bound as roofline
-from kernelworks.records import Ceilings, FlopRate, GpuCeilings, from_json, to_json
+from kernelworks.records import FlopRate, GpuPeaks, Peaks, from_json, to_json
 from kernelworks.report import gpu as gpu_report
 from kernelworks.report import machine as machine_report
 from kernelworks.report import page
 
-RECORDS: dict[str, Callable[[], Ceilings | GpuCeilings]] = {"CPU": record, "GPU": gpu_record}
+RECORDS: dict[str, Callable[[], Peaks | GpuPeaks]] = {"CPU": record, "GPU": gpu_record}
 
 
-def broken(found: Ceilings | GpuCeilings) -> list[Relation]:
+def broken(found: Peaks | GpuPeaks) -> list[Relation]:
     rates = rates_of(found)
     return [line for line in relations_of(found) if rates[line.more] < NOISE * line.factor * rates[line.less] * 0.999]
 
@@ -42,7 +42,7 @@ def changed(found: Any, by: dict[str, float]) -> Any:
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_record_without_contradictions_is_left_as_it_is(name: str) -> None:
     found = RECORDS[name]()
-    assert len(relations_of(found)) > 20 and not broken(found) and mended(found) is found
+    assert len(relations_of(found)) > 20 and not broken(found) and repair_record(found) is found
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -60,7 +60,7 @@ def test_one_figure_that_is_far_off_is_the_one_that_is_doubted(name: str) -> Non
     rates, doubted = rates_of(found), 0
     for point in rates:
         wrong = changed(found, {point: 1e-3})
-        made = mended(wrong)
+        made = repair_record(wrong)
         assert not broken(made)
         if not broken(wrong):
             continue  # nothing is known of it
@@ -79,11 +79,11 @@ def test_many_figures_that_are_off_leave_no_contradiction(name: str) -> None:
     for _ in range(200):
         off = draw.sample(names, draw.randint(1, len(names) // 2))
         wrong = changed(found, {point: 10 ** draw.uniform(-4, 2 * draw.random()) for point in off})
-        made = mended(wrong)
+        made = repair_record(wrong)
         assert not broken(made)
         rates, now = rates_of(wrong), rates_of(made)
         assert all(now[point] == pytest.approx(rates[point], rel=1e-12) for point in now if point not in made.inferred)
-        assert mended(made) is made
+        assert repair_record(made) is made
         assert from_json(type(made), to_json(made)) == made
 
 
@@ -94,7 +94,7 @@ def test_figures_that_are_too_low_here_and_there_leave_the_right_ones_untouched(
     draw, names = random.Random(1), sorted(rates_of(found))
     for _ in range(200):
         off = set(draw.sample(names, len(names) // 5))
-        made = mended(changed(found, {point: 10 ** draw.uniform(-4, -1) for point in off}))
+        made = repair_record(changed(found, {point: 10 ** draw.uniform(-4, -1) for point in off}))
         assert set(made.inferred) <= off
         assert not broken(made)
 
@@ -113,7 +113,7 @@ def test_what_was_measured_on_a_busy_machine() -> None:
     )
     functions += tuple(f for f in found.functions if f.threads == 1)
     wrong = dataclasses.replace(found, flops=flops, functions=functions, bandwidth=bandwidth)
-    made = mended(wrong)
+    made = repair_record(wrong)
     rates = rates_of(made)
     assert not broken(made)
     assert rates["float32 avx512, 1 thread"] == 96.0 and rates["float64 avx512, 2 threads"] == 95.0
@@ -140,10 +140,10 @@ def test_of_two_the_one_from_a_noisy_window_is_doubted() -> None:
 def test_what_is_no_rate_follows_from_the_others(rate: float) -> None:
     found = record()
     flops = tuple(dataclasses.replace(f, gflops=rate) if f.threads == 2 else f for f in found.flops)
-    made = mended(dataclasses.replace(found, flops=flops))
+    made = repair_record(dataclasses.replace(found, flops=flops))
     assert all(math.isfinite(each) and each > 0 for each in rates_of(made).values()) and not broken(made)
     alone = dataclasses.replace(found, bandwidth=(), functions=(), flops=(FlopRate("float32", "avx512", 1, rate),))
-    assert mended(alone).flops == () and mended(alone).inferred
+    assert repair_record(alone).flops == () and repair_record(alone).inferred
 
 
 # ---------------------------------------------------------------- measuring and the cache
@@ -172,11 +172,11 @@ def test_what_contradicts_others_is_measured_again_and_then_follows(again: Any, 
     for point in points:
         point.measure(watch)
 
-    def now() -> Ceilings:
+    def now() -> Peaks:
         return record(bandwidth=(), functions=(), flops=tuple(point.filled() for point in points))
 
     survey._again(points, now, watch, None)
-    made = mended(now())
+    made = repair_record(now())
     assert made.flops[0].gflops == 200.0 and made.flops[1].gflops == pytest.approx(kept)
     assert bool(made.inferred) is said
 
@@ -184,19 +184,19 @@ def test_what_contradicts_others_is_measured_again_and_then_follows(again: Any, 
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch):  # type: ignore[no-untyped-def]
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
-    cache.forget()
+    cache.forget_peaks()
     yield tmp_path
-    cache.forget()
+    cache.forget_peaks()
 
 
 def test_an_old_entry_that_contradicts_itself_is_mended_as_it_is_read(own_cache: Any) -> None:
     wrong = changed(record(), {"float32 avx512, 2 threads": 0.02})
-    path = cache.save(wrong)
+    path = cache.save_peaks(wrong)
     note = json.loads(path.read_text())
-    note["ceilings"].pop("inferred")  # as it was written before there were any
-    note["sha256"] = cache._digest(json.dumps(note["ceilings"], sort_keys=True))
+    note["peaks"].pop("inferred")  # as it was written before there were any
+    note["sha256"] = cache._digest(json.dumps(note["peaks"], sort_keys=True))
     path.write_text(json.dumps(note))
-    for held in (peaks.cached(), peaks.ceilings()):
+    for held in (peaks.cached_peaks(), peaks.get_peaks()):
         assert held is not None and list(held.inferred) == ["float32 avx512, 2 threads"] and not broken(held)
     cache._written(cache._rough_path(), wrong)
     rough = cache._recent(cache._rough_path(), 60.0)
@@ -215,9 +215,9 @@ def shown(found: Any, draw: Callable[..., Any]) -> str:
 @pytest.mark.parametrize(
     ("found", "draw", "point"),
     [
-        (record(), machine_report.ceilings, "float32 avx512, 2 threads"),
-        (record(), machine_report.ceilings, "L1 read, 2 threads"),
-        (record(), machine_report.ceilings, "exp avx512, 2 threads"),
+        (record(), machine_report.peaks, "float32 avx512, 2 threads"),
+        (record(), machine_report.peaks, "L1 read, 2 threads"),
+        (record(), machine_report.peaks, "exp avx512, 2 threads"),
         (gpu_record(), gpu_report.gpu, "bfloat16 torch.mm burst"),
         (gpu_record(), gpu_report.gpu, "read cold, 1073741824 bytes"),
         (gpu_record(), gpu_report.gpu, "exp"),
@@ -226,7 +226,7 @@ def shown(found: Any, draw: Callable[..., Any]) -> str:
 def test_the_terminal_and_the_page_mark_what_follows_from_others(
     found: Any, draw: Callable[..., Any], point: str
 ) -> None:
-    made = mended(changed(found, {point: 0.02}))
+    made = repair_record(changed(found, {point: 0.02}))
     assert list(made.inferred) == [point]
     for text in (shown(made, draw), "".join(page.machine(made))):
         assert text.count("*") >= 2 and point in text and made.inferred[point] in text.replace("\n", " ")
@@ -237,7 +237,7 @@ def test_the_terminal_and_the_page_mark_what_follows_from_others(
 def test_floors_of_a_gpu_are_times() -> None:
     found = dataclasses.replace(gpu_record(), launch_us=50.0)
     assert list(doubts(found)) == ["launch_us"]
-    made = mended(found)
+    made = repair_record(found)
     assert made.launch_us <= 3.0 / NOISE and "launch_us" in made.inferred and not broken(made)
     assert set(FLOORS) <= set(rates_of(found))
 

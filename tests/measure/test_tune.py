@@ -16,7 +16,7 @@ from kernelworks.build import configs as tables
 from kernelworks.dispatch.op import OPS
 from kernelworks.machine import Gpu
 from kernelworks.measure import tune
-from kernelworks.records import Candidate, Proof, Tuned
+from kernelworks.records import ConfigCandidate, ConfigTuning, Verification
 from kernelworks.report import tune as tune_report
 
 USED, OTHER, THIRD = {"num_warps": 4}, {"num_warps": 8}, {"num_warps": 16}
@@ -36,34 +36,45 @@ def test_the_winner_is_right_and_faster_by_more_than_noise(
 ) -> None:
     first, second, third = times
     candidates = [
-        Candidate(USED, 0.5, "", first), Candidate(OTHER, 0.5, wrong, None if wrong else second),
-        Candidate(THIRD, 0.5, "", third), Candidate({"num_warps": 32}, None, "OutOfResources", None),
+        ConfigCandidate(USED, 0.5, "", first), ConfigCandidate(OTHER, 0.5, wrong, None if wrong else second),
+        ConfigCandidate(THIRD, 0.5, "", third), ConfigCandidate({"num_warps": 32}, None, "OutOfResources", None),
     ]  # fmt: skip
-    assert tune.best([candidates], USED) == (chosen or USED)
+    assert tune.best_config([candidates], USED) == (chosen or USED)
 
 
 def test_nothing_is_chosen_where_what_is_used_is_wrong() -> None:
-    assert tune.best([[Candidate(USED, 9.0, "off", None), Candidate(OTHER, 0.5, "", 1.0)]], USED) == USED
+    assert (
+        tune.best_config([[ConfigCandidate(USED, 9.0, "off", None), ConfigCandidate(OTHER, 0.5, "", 1.0)]], USED)
+        == USED
+    )
 
 
 def test_cases_of_the_same_sizes_share_one_choice() -> None:
     """Few rows and many pick by N alone: what is best for one may not be taken where it costs the other."""
-    few = [Candidate(USED, 0.5, "", 5.0), Candidate(OTHER, 0.5, "", 4.0), Candidate(THIRD, 0.5, "", 4.8)]
-    many = [Candidate(USED, 0.5, "", 34.0), Candidate(OTHER, 0.5, "", 39.0), Candidate(THIRD, 0.5, "", 33.5)]
-    assert tune.best([few], USED) == OTHER
-    assert tune.best([few, many], USED) == THIRD
-    wrong_there = [*many[:2], Candidate(THIRD, 2.0, "off", None)]
-    assert tune.best([few, wrong_there], USED) == USED
+    few = [
+        ConfigCandidate(USED, 0.5, "", 5.0),
+        ConfigCandidate(OTHER, 0.5, "", 4.0),
+        ConfigCandidate(THIRD, 0.5, "", 4.8),
+    ]
+    many = [
+        ConfigCandidate(USED, 0.5, "", 34.0),
+        ConfigCandidate(OTHER, 0.5, "", 39.0),
+        ConfigCandidate(THIRD, 0.5, "", 33.5),
+    ]
+    assert tune.best_config([few], USED) == OTHER
+    assert tune.best_config([few, many], USED) == THIRD
+    wrong_there = [*many[:2], ConfigCandidate(THIRD, 2.0, "off", None)]
+    assert tune.best_config([few, wrong_there], USED) == USED
     results = [dataclasses.replace(tuned(), case=str(i), candidates=tuple(c)) for i, c in enumerate((few, many))]
-    assert [r.chosen for r in tune.settled(results)] == [THIRD, THIRD]
+    assert [r.chosen for r in tune.unify_choices(results)] == [THIRD, THIRD]
     other = dataclasses.replace(results[1], dims={"N": 7})
-    assert [r.chosen for r in tune.settled([results[0], other])] == [OTHER, USED]
+    assert [r.chosen for r in tune.unify_choices([results[0], other])] == [OTHER, USED]
 
 
-def tuned() -> Tuned:
-    candidates = (Candidate(USED, 0.5, "", 10.0, 9.9, 10.2), Candidate(OTHER, 0.5, "", 8.0, 7.9, 8.1),
-                  Candidate(THIRD, 2.0, "output 0: off", None))  # fmt: skip
-    return Tuned("softmax", "triton", "forward", "8192x4096", "bfloat16", {"N": 4096}, candidates, USED, OTHER)
+def tuned() -> ConfigTuning:
+    candidates = (ConfigCandidate(USED, 0.5, "", 10.0, 9.9, 10.2), ConfigCandidate(OTHER, 0.5, "", 8.0, 7.9, 8.1),
+                  ConfigCandidate(THIRD, 2.0, "output 0: off", None))  # fmt: skip
+    return ConfigTuning("softmax", "triton", "forward", "8192x4096", "bfloat16", {"N": 4096}, candidates, USED, OTHER)
 
 
 def test_a_tuning_is_shown_with_what_was_wrong() -> None:
@@ -96,11 +107,11 @@ def test_a_winner_is_read_before_the_table_that_ships_and_changes_the_hash(own_t
     assert after.pick("forward", N=4097, dtype=torch.bfloat16) == USED
     assert after.pick("forward", N=4096, dtype=torch.float32) == USED
     assert after.text("triton") != before.text("triton")
-    (measured,) = after.tuned[0]["measured"]
+    (measured,) = after.user_entries[0]["measured"]
     assert (measured["case"], measured["us"], measured["used_us"]) == ("8192x4096", 8.0, 10.0)
     assert (measured["gpu"], measured["driver"]) == ("Imaginary GPU", "1.2")
     again = dataclasses.replace(
-        tuned(), chosen=THIRD, candidates=(*tuned().candidates[:2], Candidate(THIRD, 0.5, "", 7.0))
+        tuned(), chosen=THIRD, candidates=(*tuned().candidates[:2], ConfigCandidate(THIRD, 0.5, "", 7.0))
     )
     tables.write_tuned(own_tables, [tune._entry(again)])
     assert [e["set"] for e in tables.table_of(own_tables)] == [THIRD], "one entry for one size"
@@ -114,9 +125,9 @@ def test_winners_are_proved_and_taken_back_where_the_proof_fails(
     asked: list[list[dict[str, Any]]] = []
     certified = True
 
-    def prove(op: str, row: str, progress: Any = None) -> list[Proof]:
+    def prove(op: str, row: str, progress: Any = None) -> list[Verification]:
         asked.append(tables.table_of(own_tables))
-        return [Proof(op, row, KIND, 1, 0.5, "", (), 1, 1, {}, 1.0, certified)]
+        return [Verification(op, row, KIND, 1, 0.5, "", (), 1, 1, {}, 1.0, certified)]
 
     monkeypatch.setattr(tune, "prove", prove)
     winners = [tuned(), dataclasses.replace(tuned(), case="16x4096")]
@@ -126,7 +137,7 @@ def test_winners_are_proved_and_taken_back_where_the_proof_fails(
     assert entry["set"] == OTHER and [m["case"] for m in entry["measured"]] == ["8192x4096", "16x4096"]
     certified = False
     tune._kept(OPS["softmax"], "triton", own_tables, [dataclasses.replace(tuned(), chosen=THIRD, candidates=(
-        *tuned().candidates[:2], Candidate(THIRD, 0.5, "", 7.0)))], None)  # fmt: skip
+        *tuned().candidates[:2], ConfigCandidate(THIRD, 0.5, "", 7.0)))], None)  # fmt: skip
     assert [e["set"] for e in asked[-1]] == [THIRD], "the proof saw the new table"
     assert tables.table_of(own_tables) == [entry]
 
@@ -134,10 +145,10 @@ def test_winners_are_proved_and_taken_back_where_the_proof_fails(
 def test_every_offer_names_settings_that_a_configuration_of_its_kernel_has() -> None:
     offers = 0
     for op in OPS.values():
-        table = tables.configs(op.room / "tuning.toml")
+        table = tables.configs(op.op_package / "tuning.toml")
         for space in table.spaces:
             offers += 1
-            same = [e for e in table.entries if (e["row"], e["kernel"]) == (space["row"], space["kernel"])]
+            same = [e for e in table.entries if (e["kernel"], e["kernel"]) == (space["kernel"], space["kernel"])]
             assert any(set(e["set"]) == set(space["set"]) for e in same), f"{op.name}: {space}"
             assert any(isinstance(v, list) and len(v) > 1 for v in space["set"].values()), f"{op.name}: one candidate"
     assert offers

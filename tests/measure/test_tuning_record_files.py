@@ -38,7 +38,7 @@ def started(folder: Path, first: int, last: int) -> subprocess.Popen[str]:
 def whole(folder: Path) -> int:
     files = list(folder.glob("timings/*/*.json"))
     for file in files:
-        assert json.loads(file.read_text())["timings"]
+        assert json.loads(file.read_text())["tuning_records"]
     return len(files)
 
 
@@ -79,5 +79,5 @@ def test_timings_that_ship_are_whole(path: Path) -> None:
     found, word = tuning_records._read(path)
     assert not word
     assert {t.place for t in found} == {path.stem}
-    assert all(t.op in OPS and all(OPS[t.op].row(name) for name in t.way.split("+")) for t in found)
+    assert all(t.op in OPS and all(OPS[t.op].kernel(name) for name in t.way.split("+")) for t in found)
     assert len({(t.op, t.key) for t in found}) == len(found)

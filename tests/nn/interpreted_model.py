@@ -38,7 +38,7 @@ def stepped(model: nn.Module, ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def main() -> None:
-    certificates.invalid = lambda *args, **kwargs: None
+    certificates.invalid_reason = lambda *args, **kwargs: None
     torch.manual_seed(0)
     config = Qwen3Config(
         hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,

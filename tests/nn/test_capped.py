@@ -48,7 +48,7 @@ def gpt_oss() -> nn.Module:
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> WORDS:
     """(causal, window, whether there is a mask, softcap) of each call of the op."""
-    OPS["attention"].entry.settle()  # which the first call would do
+    OPS["attention"].entry.ensure_native()  # which the first call would do
     found, original = [], OPS["attention"].call
 
     def recorded(*args: Any) -> Any:

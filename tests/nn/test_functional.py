@@ -122,7 +122,7 @@ def test_rebinds_and_gives_back(net, monkeypatch) -> None:
         assert ops["blocks.0"] == ("gelu", "scaled_dot_product_attention", "softmax")
         assert ops["norm"] == ("rms_norm",)
         for name in ("linear", "rms_norm", "gelu", "softmax", "attention", "layer_norm"):
-            OPS[name].entry.settle()  # which the first call would do
+            OPS[name].entry.ensure_native()  # which the first call would do
 
             for way in ("known", "call"):  # the first of them takes calls like one before
                 monkeypatch.setattr(OPS[name], way, counting(getattr(OPS[name], way), name, counts))
@@ -276,7 +276,7 @@ def test_gates_are_fused(cls, monkeypatch) -> None:
     with swap(module, verbose=False) as swapped:
         assert {r.path: r.ops for r in swapped.replaced}[""] == ("silu_mul",)
         fused = []
-        OPS["silu_mul"].entry.settle()
+        OPS["silu_mul"].entry.ensure_native()
         original = OPS["silu_mul"].call
         monkeypatch.setattr(OPS["silu_mul"], "known", lambda *args: NotImplemented)
         monkeypatch.setattr(OPS["silu_mul"], "call", lambda *args: fused.append(len(args)) or original(*args))

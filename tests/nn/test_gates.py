@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from outcomes import SEEN, SIZE, same, tried
 from torch import nn
 
-from kernelworks.dispatch.hooks import watched
+from kernelworks.dispatch.hooks import watch_calls
 from kernelworks.nn.swap import swap
 
 
@@ -206,7 +206,7 @@ def test_a_gate_of_gelu_is_one_op(body, which, fused) -> None:
     module = gated(body)()
     module.act = ACTIVATIONS[which]()
     plain, ops = copy.deepcopy(module), []
-    with swap(module, verbose=False) as swapped, watched(lambda op, *call: ops.append(op.name)):
+    with swap(module, verbose=False) as swapped, watch_calls(lambda op, *call: ops.append(op.name)):
         assert "gelu_mul" in {r.path: r.ops for r in swapped.replaced}[""]
         for dtype in (torch.float32, torch.bfloat16, torch.float64):
             x = torch.randn(2, 3, SIZE).to(dtype)

@@ -147,7 +147,7 @@ def test_tokens_that_do_not_fit_leave_the_cache_as_it_was() -> None:
         layer, kept = cache.layers[0], cache.layers[0].keys.clone()
         for shape in ((1, 2, 1, 9), (2, 2, 1, 8), (1, 3, 1, 8)):
             with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
-                attention.growing(cache).update(torch.zeros(shape), torch.zeros(shape), 0)
+                attention.growing_view(cache).update(torch.zeros(shape), torch.zeros(shape), 0)
             assert torch.equal(layer.keys, kept)
 
 
@@ -163,7 +163,7 @@ def test_a_file_of_a_cache_names_nothing_of_ours() -> None:
 @torch.no_grad()
 def test_a_cache_of_which_nobody_keeps_anything_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rooms = made(), []
-    make = attention._with_room
+    make = attention._with_capacity
     monkeypatch.setattr(attention, "_with_room", lambda *args: rooms.append(args[2]) or make(*args))
     with kw.swap(model, verbose=False):
         model.generate(torch.arange(1, 9)[None], max_new_tokens=60, do_sample=False)

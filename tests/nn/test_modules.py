@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import kernelworks as kw
-from kernelworks.dispatch.hooks import watched
+from kernelworks.dispatch.hooks import watch_calls
 
 ids = torch.tensor([[1, 0, 3], [2, 3, 1]])
 x = torch.randn(2, 3, 8)
@@ -154,7 +154,7 @@ def test_attention_of_many_heads_stands_for_torchs(case: int, training: bool) ->
 def test_attention_of_many_heads_calls_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
     module, called = kw.nn.MultiheadAttention(8, 2), []
-    with watched(lambda op, *call: called.append(op.name)):
+    with watch_calls(lambda op, *call: called.append(op.name)):
         module(x, x, x, need_weights=False)
         module(x, x, x)
     assert {"linear", "attention", "softmax"} <= set(called)
@@ -346,7 +346,7 @@ def test_settling_a_training_step_races_the_optimiser(monkeypatch: pytest.Monkey
         loss_of(params).backward()
         optimizer.step()
 
-    assert [call.op for call in kw.settle(step).calls] == ["adamw_"]
+    assert [call.op for call in kw.autotune(step).calls] == ["adamw_"]
 
 
 def test_signatures() -> None:

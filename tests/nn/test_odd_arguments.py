@@ -16,9 +16,9 @@ import torch
 from eligible import ROWS, only
 from torch import Tensor
 
-from kernelworks.dispatch.signature import spelled
+from kernelworks.dispatch.signature import torch_signatures
 from kernelworks.nn import attention, functional, rebind
-from kernelworks.nn.originals import TORCHS
+from kernelworks.nn.originals import TORCH_FUNCTIONS
 
 GENERATOR = torch.Generator().manual_seed(0)
 X, W = torch.randn(4, 8, generator=GENERATOR), torch.randn(8, 8, generator=GENERATOR)
@@ -83,7 +83,7 @@ def test_odd_arguments_are_taken_as_by_torch(name: str, trained: bool) -> None:
         ours = functional.FUNCTIONS[name]
         ours(**base)  # it does reach a row of ours
         assert taken
-        assert not differ(TORCHS[name], ours, base)
+        assert not differ(TORCH_FUNCTIONS[name], ours, base)
 
 
 def test_every_stand_in_is_tried_with_every_argument() -> None:
@@ -91,7 +91,7 @@ def test_every_stand_in_is_tried_with_every_argument() -> None:
         "linear_cross_entropy"
     }  # whose rows are no single kernel's
     for name, given in ARGUMENTS.items():
-        assert set(given) == set(spelled()[name].names), name
+        assert set(given) == set(torch_signatures()[name].names), name
 
 
 def test_torch_softmax_by_its_other_name() -> None:

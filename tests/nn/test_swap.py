@@ -195,7 +195,7 @@ def test_eager_attention_is_left() -> None:
 @torch.inference_mode()
 def test_masks_become_words_where_words_say_it(monkeypatch) -> None:
     said = []
-    OPS["attention"].entry.settle()  # which the first call would do
+    OPS["attention"].entry.ensure_native()  # which the first call would do
     original = OPS["attention"].call
 
     def recorded(*args):
@@ -203,7 +203,7 @@ def test_masks_become_words_where_words_say_it(monkeypatch) -> None:
         return original(*args)
 
     monkeypatch.setattr(OPS["attention"], "call", recorded)
-    monkeypatch.setattr(decoder.Bound, "decoding_row", lambda *args: None)  # which calls the op's row directly
+    monkeypatch.setattr(decoder.BoundCalls, "decoding_row", lambda *args: None)  # which calls the op's row directly
 
     def words(run) -> set:
         said.clear()

@@ -21,7 +21,7 @@ import kernelworks as kw
 from kernelworks.dispatch import tuning_records
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.dispatch.plans import generation
-from kernelworks.dispatch.tuning_records import Raced
+from kernelworks.dispatch.tuning_records import RaceResult
 from kernelworks.machine import place_of
 from kernelworks.measure.autotune import candidates, session
 from kernelworks.measure.clock.duel import Duel
@@ -76,13 +76,13 @@ def test_a_swap_leaves_what_no_timing_speaks_for(name: str) -> None:
     want = model(X)
     with kw.swap(model, verbose=False) as swapped:
         assert {r.path for r in swapped.replaced} == replaced
-        assert all(o.rows and o.ours for of in swapped.outlooks() for o in of)
+        assert all(o.kernels and o.has_our_kernel for of in swapped.outlooks() for o in of)
         for path, module in model.named_modules():
             assert ("forward" in vars(module)) == (path in replaced)
         left = {item.path: item.reason for item in swapped.left}
         assert left.keys() == plain.keys() - replaced
         for path in {"up", "norm", "down", "act"} - replaced:
-            assert left[path] in (expected_kernels.NOT_TIMED, expected_kernels.TORCH_WON)
+            assert left[path] in (expected_kernels.NOT_TIMED_REASON, expected_kernels.TORCH_WON_REASON)
         torch.testing.assert_close(model(X), want)
         first = swapped.lines()[0]
         assert first.startswith(f"replaced {len(replaced)} of 5:") and ("nothing will run" in first) != bool(replaced)
@@ -144,12 +144,14 @@ def test_noise_and_what_holds_no_more_say_nothing(monkeypatch: pytest.MonkeyPatc
         tuning_records.reread()
         swapped = kw.swap(nn.GELU(), verbose=False)
         assert not swapped.replaced
-        assert swapped.left[0].reason == (expected_kernels.NOISY if "spread" in old else expected_kernels.NOT_TIMED)
+        assert swapped.left[0].reason == (
+            expected_kernels.NOISY_REASON if "spread" in old else expected_kernels.NOT_TIMED_REASON
+        )
     path.write_text(text, encoding="utf-8")
     tuning_records.reread()
     assert kw.swap(nn.GELU(), verbose=False).replaced
-    stale = dataclasses.replace(OPS["gelu"].row(ROW), hashed=lambda row: "another")
-    monkeypatch.setattr(OPS["gelu"], "rows", tuple(stale if r.name == ROW else r for r in OPS["gelu"].rows))
+    stale = dataclasses.replace(OPS["gelu"].kernel(ROW), hashed=lambda row: "another")
+    monkeypatch.setattr(OPS["gelu"], "rows", tuple(stale if r.name == ROW else r for r in OPS["gelu"].kernels))
     assert not kw.swap(nn.GELU(), verbose=False).replaced
 
 
@@ -238,7 +240,7 @@ def races_end(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Every race ends as this table says of its op, 0.5 where it says nothing."""
     ends: dict[str, float] = {}
     running: list[str] = []
-    settled = session.Session._settle
+    settled = session.Session._autotune_call
 
     def of(self: session.Session, op: Op, *others: Any) -> None:
         running.append(op.name)
@@ -247,7 +249,7 @@ def races_end(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     def duel(ours: Callable[[], Any], torchs: Callable[[], Any], *others: Any, **named: Any) -> Duel:
         ours(), torchs()
         ratio = ends.get(running[-1], 0.5)
-        return Duel(Raced(10.0, 10.0 * ratio, (ratio, ratio), 0.01), 6)
+        return Duel(RaceResult(10.0, 10.0 * ratio, (ratio, ratio), 0.01), 6)
 
     monkeypatch.setattr(session.Session, "_settle", of)
     monkeypatch.setattr(candidates, "duel", duel)
@@ -259,11 +261,11 @@ def test_settle_measures_a_call_and_swaps_what_won(races_end: dict[str, float]) 
     races_end |= {"gelu": 1.5, "layer_norm": 1.2}
     model, calls = Net(), []
     want = model(X)
-    with kw.swap(model, settle=lambda: calls.append(model(X)), verbose=False) as swapped:
+    with kw.swap(model, autotune=lambda: calls.append(model(X)), verbose=False) as swapped:
         assert len(calls) == 1
         torch.testing.assert_close(calls[0], want)
         assert parts(model) == {"act", "norm"} == {r.path for r in swapped.replaced}
-        assert {c.op: c.taken != "torch" for c in swapped.settled.calls} == {
+        assert {c.op: c.taken != "torch" for c in swapped.autotune_result.calls} == {
             "linear": False, "gelu": True, "layer_norm": True, "softmax": False
         }  # fmt: skip
         assert "kinds of call" in swapped.lines()[-1]
@@ -276,30 +278,30 @@ def test_settle_measures_a_call_and_swaps_what_won(races_end: dict[str, float]) 
 def test_settle_of_a_training_step(races_end: dict[str, float]) -> None:
     races_end["linear"] = 1.4
     model = Net()
-    with kw.swap(model, settle=lambda: model(X).square().sum().backward(), verbose=False) as swapped:
+    with kw.swap(model, autotune=lambda: model(X).square().sum().backward(), verbose=False) as swapped:
         assert parts(model) == {"up", "down"}
-        assert {c.what for c in swapped.settled.calls} == {"forward", "forward + backward", "backward"}
+        assert {c.what for c in swapped.autotune_result.calls} == {"forward", "forward + backward", "backward"}
         assert type(model.up(X).grad_fn).__name__ != "AddmmBackward0"
     assert all(p.grad is not None for p in model.parameters())
 
 
 def test_nothing_is_changed_where_nothing_wins(races_end: dict[str, float]) -> None:
     model = Net()
-    with kw.swap(model, settle=lambda: model(X), verbose=False) as swapped:
+    with kw.swap(model, autotune=lambda: model(X), verbose=False) as swapped:
         assert not swapped.replaced and not parts(model)
         assert swapped.lines()[0] == "replaced 0 of 5: nothing will run otherwise than before"
-        assert {item.reason for item in swapped.left} == {expected_kernels.TORCH_WON}
+        assert {item.reason for item in swapped.left} == {expected_kernels.TORCH_WON_REASON}
 
 
 def test_settle_by_the_next_call(races_end: dict[str, float]) -> None:
     races_end["gelu"] = 1.5
     model = Net()
     want = model(X)
-    with kw.swap(model, settle=True, verbose=False) as swapped:
+    with kw.swap(model, autotune=True, verbose=False) as swapped:
         assert swapped.waiting and "the model's next call measures" in str(swapped)
         assert inspect.signature(model.forward) == inspect.signature(Net().forward)
         torch.testing.assert_close(model(X), want)  # the call that is measured
-        assert not swapped.waiting and parts(model) == {"act"} and swapped.settled.calls
+        assert not swapped.waiting and parts(model) == {"act"} and swapped.autotune_result.calls
         torch.testing.assert_close(model(X), want)
     assert not parts(model) and torch.equal(model(X), want)
 
@@ -307,29 +309,29 @@ def test_settle_by_the_next_call(races_end: dict[str, float]) -> None:
 def test_a_call_that_fails_is_measured_the_next_time(races_end: dict[str, float]) -> None:
     races_end["gelu"] = 1.5
     model = Net()
-    with kw.swap(model, settle=True, verbose=False) as swapped:
+    with kw.swap(model, autotune=True, verbose=False) as swapped:
         with pytest.raises(RuntimeError, match="mat1 and mat2"):
             model(torch.zeros(4, 63))
         assert swapped.waiting
         model(X)
         assert not swapped.waiting and parts(model) == {"act"}
     with pytest.raises(ZeroDivisionError):
-        kw.swap(model, settle=lambda: 1 // 0, verbose=False)
+        kw.swap(model, autotune=lambda: 1 // 0, verbose=False)
     assert not parts(model)
 
 
 def test_what_is_undone_or_copied_while_it_waits_measures_nothing(races_end: dict[str, float]) -> None:
     races_end["gelu"] = 1.5
     model = Net()
-    swapped = kw.swap(model, settle=True, verbose=False)
+    swapped = kw.swap(model, autotune=True, verbose=False)
     other = copy.deepcopy(model)
     want = other(X)
     assert swapped.waiting and not parts(other)
     swapped.undo()
-    assert not parts(model) and torch.equal(model(X), want) and swapped.settled is None
+    assert not parts(model) and torch.equal(model(X), want) and swapped.autotune_result is None
 
 
 @pytest.mark.parametrize("settle", ["now", 3, None])
 def test_settle_is_a_function_or_a_truth_value(settle: Any) -> None:
     with pytest.raises(TypeError, match="settle must be True, False or a function"):
-        kw.swap(Net(), settle=settle, verbose=False)
+        kw.swap(Net(), autotune=settle, verbose=False)

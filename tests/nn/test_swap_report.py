@@ -38,16 +38,16 @@ def test_where_nothing_is_proved_nothing_is_replaced(nothing_proved) -> None:
         assert first == "replaced 0 of 4: nothing will run otherwise than before"
         text = "\n".join(rest)
         assert text.count("kernelworks prove --missing") == 4 and "linear -> linear (torch's own" in text
-        assert all(not o.ours for of in swapped.outlooks() for o in of)
+        assert all(not o.has_our_kernel for of in swapped.outlooks() for o in of)
 
 
 def test_the_row_that_runs_is_named(everything_proved) -> None:
     with swap(model(), verbose=False) as swapped:
         first, *rest = swapped.lines()
         for (of,), (name,) in zip(swapped.outlooks(), (r.ops for r in swapped.replaced), strict=True):
-            assert of.op == name and of.ours == (of.rows != ("torch",))
-            assert set(of.rows) <= {row.name for row in OPS[name].rows}
-        ours = sum(of.ours for (of,) in swapped.outlooks())
+            assert of.op == name and of.has_our_kernel == (of.kernels != ("torch",))
+            assert set(of.kernels) <= {row.name for row in OPS[name].kernels}
+        ours = sum(of.has_our_kernel for (of,) in swapped.outlooks())
         assert first.startswith(f"replaced {ours} of 4:")
         assert all(str(of) in "\n".join(rest) for (of,) in swapped.outlooks())
 
@@ -65,8 +65,8 @@ def test_it_is_the_row_that_explain_names(dtype) -> None:
                     for a in request.args.values()
                 ]
                 named = dict(zip(request.args, made, strict=True))
-                rows.add(kw.explain(name, **{n: v for n, v in named.items() if v is not None}).row)
-        assert set(expected_kernels.outlook(name, dtype, "cpu").rows) == rows
+                rows.add(kw.explain(name, **{n: v for n, v in named.items() if v is not None}).kernel)
+        assert set(expected_kernels.outlook(name, dtype, "cpu").kernels) == rows
 
 
 def test_dtype_and_device_are_the_models_own(everything_proved) -> None:

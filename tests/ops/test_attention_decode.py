@@ -52,7 +52,7 @@ def test_guard(shape: tuple[int, int, int, int, int, int], changed: dict[str, An
 
 @pytest.mark.parametrize("what", ["softcap", "sinks"])
 def test_scores_are_plain(what: str) -> None:
-    row = OPS["attention"].row("sm90_decode")
+    row = OPS["attention"].kernel("sm90_decode")
     asked = request((1, 32, 8, 1, 8192, 128), **{what: 5.0})
     assert (row.guard(asked) or "").startswith(("takes no", "runs on"))
 
@@ -89,9 +89,9 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Any:
         cache.cache_clear()
 
 
-def cuts(pairs: int, keys: int) -> list[decode.Cut | None]:
+def cuts(pairs: int, keys: int) -> list[decode.KeySplit | None]:
     most = max(1, min(8, keys // 16))
-    return [None, *(decode.Cut(how, shares, 8) for how in ("apart", "cluster") for shares in {1, 2, most})]
+    return [None, *(decode.KeySplit(how, shares, 8) for how in ("apart", "cluster") for shares in {1, 2, most})]
 
 
 @pytest.mark.parametrize(

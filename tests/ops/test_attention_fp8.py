@@ -13,18 +13,20 @@ from torch import Tensor
 import kernelworks as kw
 from kernelworks.dispatch.op import OPS
 from kernelworks.ops.attention.attention_fp8 import contract, sm90
-from kernelworks.ops.attention.attention_fp8.cases import quantised
+from kernelworks.ops.attention.attention_fp8.cases import quantize_heads
 from kernelworks.ops.attention.attention_fp8.contract import WEIGHT, per_head
 from kernelworks.verify.parity import judge
-from kernelworks.verify.reference import Truth, copied, truth
+from kernelworks.verify.reference import Reference, compute_reference, copy_tensors
 
 OP = OPS["attention_fp8"]
 
 
 @pytest.fixture(scope="module")
-def taken() -> list[Truth]:
+def taken() -> list[Reference]:
     """The cases that Hopper's row takes, with the bound that it is held to."""
-    found = (truth(OP, case, torch.bfloat16, 0, "cpu", OP.row("sm90").inner) for case in OP.contract.cases)
+    found = (
+        compute_reference(OP, case, torch.bfloat16, 0, "cpu", OP.kernel("sm90").inner) for case in OP.contract.cases
+    )
     return [e for e in found if sm90.guard(OP.request("forward", e.positional(OP))) is None]
 
 
@@ -40,18 +42,18 @@ def test_a_weight_is_off_by_no_more_than_the_bound_says() -> None:
     assert bool((weights_of(small[small < -7]) < 2.0**-8).all()) and not weights_of(torch.tensor([-math.inf])).any()
 
 
-def test_weights_made_so_keep_the_bound(taken: list[Truth]) -> None:
+def test_weights_made_so_keep_the_bound(taken: list[Reference]) -> None:
     assert len(taken) > 40
     for expected in taken:
         share, wrong = judge(as_on_hopper(*expected.positional(OP)), expected)
         assert not wrong and share < 0.5, wrong
 
 
-def test_mutants_are_rejected_within_the_bound_of_8_bits_too(taken: list[Truth]) -> None:
+def test_mutants_are_rejected_within_the_bound_of_8_bits_too(taken: list[Reference]) -> None:
     """Hopper's row is held to a wider bound than others: what is wrong must show beside it."""
     left = list(OP.mutants)
     for expected in taken:
-        left = [m for m in left if not judge(m.run(*map(copied, expected.positional(OP))), expected)[1]]
+        left = [m for m in left if not judge(m.run(*map(copy_tensors, expected.positional(OP))), expected)[1]]
     assert [m.name for m in left] == []
 
 
@@ -63,7 +65,7 @@ def quantised_tensors() -> list[Tensor]:
     """Of 4 heads on 2, and a scale for each of the 2."""
     descales = [torch.tensor([[0.01, 0.02]]), torch.tensor([[0.03, 0.01]]), torch.tensor([[0.02, 0.05]])]
     tensors = (drawn(1, 4, 9, 32), drawn(1, 2, 11, 32), drawn(1, 2, 11, 32))
-    return [*(quantised(t, d, 2) for t, d in zip(tensors, descales, strict=True)), *descales]
+    return [*(quantize_heads(t, d, 2) for t, d in zip(tensors, descales, strict=True)), *descales]
 
 
 @pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float16, torch.float32, "float32"])
@@ -136,15 +138,15 @@ def test_a_dimension_of_1_may_have_any_stride() -> None:
 @pytest.mark.parametrize("name", ["scales of head, 6 heads on 2", "scales of one, 4 heads on 4", "layouts"])
 def test_the_truth_in_shares_is_the_truth(name: str, inner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = next(c for c in OP.contract.cases if c.name == name)
-    whole = truth(OP, case, torch.bfloat16, 1, "cpu", inner)
+    whole = compute_reference(OP, case, torch.bfloat16, 1, "cpu", inner)
     monkeypatch.setattr(contract, "MOST", 0)
-    shares = truth(OP, case, torch.bfloat16, 1, inner=inner)  # another key of the cache
+    shares = compute_reference(OP, case, torch.bfloat16, 1, inner=inner)  # another key of the cache
     torch.testing.assert_close(shares.outputs, whole.outputs)
     torch.testing.assert_close(shares.bounds, whole.bounds)
 
 
 def test_the_example_on_its_page_is_near_attention_of_what_was_rounded() -> None:
-    page = (OP.room / "README.md").read_text(encoding="utf-8")
+    page = (OP.op_package / "README.md").read_text(encoding="utf-8")
     made: dict[str, Any] = {}
     exec(page.split("```python")[1].split("```")[0], made)
     want = kw.attention(made["q"], made["k"], made["v"], causal="top_left")

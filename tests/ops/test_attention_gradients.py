@@ -53,17 +53,17 @@ def test_guard(shape: Shape, changed: dict[str, Any], reason: str | None) -> Non
 
 def test_shared_memory_is_what_the_source_lays_out(tmp_path: Path) -> None:
     source = tmp_path / "sizes.cu"
-    checks = (f"static_assert(Shape<{dim}>::BYTES == {size});" for dim, size in sm90_backward.SHARED.items())
+    checks = (f"static_assert(Shape<{dim}>::BYTES == {size});" for dim, size in sm90_backward.SHARED_BYTES.items())
     sizes = (
         f"static_assert(KEYS == {sm90_backward.KEYS} && STEP == {sm90_backward.STEP} && FAR == {sm90_backward.FAR});"
     )
     header = sm90_backward.SOURCE.with_name("sm90_gradients.cuh")
     source.write_text("\n".join((f'#include "{header}"', sizes, *checks, 'extern "C" __global__ void none() {}')))
     assert cuda.cubin(source)
-    assert max(sm90_backward.SHARED.values()) <= 227 * 1024
+    assert max(sm90_backward.SHARED_BYTES.values()) <= 227 * 1024
 
 
-@pytest.mark.parametrize("dim", sm90_backward.SHARED)
+@pytest.mark.parametrize("dim", sm90_backward.SHARED_BYTES)
 @pytest.mark.parametrize("dtype", sm90_backward.DTYPES)
 @pytest.mark.parametrize("causal", [None, "top_left", "bottom_right"])
 def test_gradients_are_laid_out_as_their_inputs_are_shaped(dim: int, dtype: torch.dtype, causal: str | None) -> None:
@@ -115,7 +115,7 @@ def test_short_calls_are_replayed(monkeypatch: pytest.MonkeyPatch, name: str) ->
         return lambda *given, out=None: len(given)
 
     monkeypatch.setattr(kernels.series, "replayed", replayed)
-    row, q = OP.row(name), torch.empty(1, 2, 64, 64, dtype=torch.bfloat16, device="meta")
+    row, q = OP.kernel(name), torch.empty(1, 2, 64, 64, dtype=torch.bfloat16, device="meta")
     lse = torch.empty(1, 2, 64, device="meta")
     options: tuple[Any, ...] = (None, None, None, None)
     forward, backward = (q, q, q, *options, True), (q, q, q, q, q, lse, *options, [True] * 4)

@@ -214,7 +214,7 @@ def test_sinks_reach_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda.Kernel, "__call__", lambda self, grid, *args: given.append(args[3]))
     q = torch.empty(1, 4, 300, 64, dtype=torch.bfloat16, device="meta")
     for sinks in (None, q[0, :, 0, 0].contiguous(), q[0, :, 0, 0]):
-        OPS["attention"].row("sm90").load("forward")(q, q, q, None, None, None, None, True, None, sinks)
+        OPS["attention"].kernel("sm90").load("forward")(q, q, q, None, None, None, None, True, None, sinks)
         assert given[-1] is None if sinks is None else given[-1].stride() == (1,) and given[-1].dtype == q.dtype
 
 

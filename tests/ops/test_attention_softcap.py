@@ -11,12 +11,12 @@ from torch import Tensor
 
 import kernelworks as kw
 from kernelworks.build import kernels
-from kernelworks.dispatch.choose import eligible
+from kernelworks.dispatch.choose import eligible_ways
 from kernelworks.dispatch.op import OPS
 from kernelworks.dispatch.tuning_records import bucket_of, call_of
 from kernelworks.ops.attention.attention import contract, sm90_decode
 from kernelworks.verify.compare import compare
-from kernelworks.verify.reference import truth
+from kernelworks.verify.reference import compute_reference
 
 OP = OPS["attention"]
 CAPPED = [case for case in OP.contract.cases if case.name.startswith("softcap")]
@@ -43,12 +43,12 @@ def test_gradients_without_the_slope_of_the_cap_are_rejected(
 
     rejected = 0
     for case in (c for c in CAPPED if c.gradients and "Lq=" not in c.name):
-        expected = truth(OP, case, dtype)
+        expected = compute_reference(OP, case, dtype)
         args = {
             n: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for n, v in expected.args.items()
         }
         found = {}
-        for bend in (contract.capped, WithoutSlope.apply):
+        for bend in (contract.apply_softcap, WithoutSlope.apply):
             with monkeypatch.context() as patch:
                 patch.setattr(contract, "capped", bend)
                 inputs = [args[n].clone().requires_grad_() for n in "qkv"]
@@ -77,7 +77,7 @@ def test_rows_that_know_no_cap_decline_it(row: str) -> None:
     def declined(softcap: float | None) -> str:
         request = OP.request("forward", (*3 * [Q.bfloat16()], None, None, None, None, False, softcap, None))
         on = {n: dataclasses.replace(s, device="cuda") if hasattr(s, "device") else s for n, s in request.args.items()}
-        return str(OP.row(row).guard(dataclasses.replace(request, args=on) if row.startswith("sm90") else request))
+        return str(OP.kernel(row).guard(dataclasses.replace(request, args=on) if row.startswith("sm90") else request))
 
     if "runs on" not in declined(None) and "has no" not in declined(None):
         assert declined(2.0) == "takes no softcap"
@@ -86,18 +86,18 @@ def test_rows_that_know_no_cap_decline_it(row: str) -> None:
 
 def test_what_no_row_takes_is_torchs() -> None:
     request = OP.request("training", (Q, Q, Q, None, None, None, None, False, 2.0, None), ("q", "k", "v"))
-    assert not eligible(OP, request)[0]
+    assert not eligible_ways(OP, request)[0]
     output, lse = kw.attention(Q, Q, Q, causal="top_left", softcap=2.0, with_lse=True)
-    want, lse_wanted = kw.attention(Q, Q, Q, causal="top_left", softcap=2.0, with_lse=True, row="scalar")
+    want, lse_wanted = kw.attention(Q, Q, Q, causal="top_left", softcap=2.0, with_lse=True, kernel="scalar")
     torch.testing.assert_close(output, want)
     torch.testing.assert_close(lse, lse_wanted)
     with pytest.raises(RuntimeError, match="takes no softcap"):
-        kw.attention(Q, Q, Q, softcap=2.0, row="avx2")
+        kw.attention(Q, Q, Q, softcap=2.0, kernel="avx2")
 
 
 def test_a_cap_far_above_the_scores_is_none() -> None:
     for row in ("scalar", "torch"):
-        plain, far = (kw.attention(Q, Q, Q, softcap=cap, row=row) for cap in (None, 1e6))
+        plain, far = (kw.attention(Q, Q, Q, softcap=cap, kernel=row) for cap in (None, 1e6))
         torch.testing.assert_close(far, plain, rtol=1e-5, atol=1e-6)
 
 
@@ -105,7 +105,7 @@ def test_the_backward_knows_the_cap_of_its_forward() -> None:
     leaves = [Q.clone().requires_grad_() for _ in range(3)]
     found = {}
     for row in ("scalar", "torch", "reference"):
-        output = kw.attention(*leaves, causal="top_left", softcap=0.5, row=row)
+        output = kw.attention(*leaves, causal="top_left", softcap=0.5, kernel=row)
         found[row] = torch.autograd.grad(output, leaves, torch.linspace(-1, 1, Q.numel()).view(Q.shape))
     for row in ("scalar", "torch"):
         for ours, exact in zip(found[row], found["reference"], strict=True):
@@ -118,7 +118,7 @@ def test_who_knows_sinks(row: str) -> None:
         q = Q.bfloat16() if row == "sm90_decode" else Q.bfloat16().repeat(1, 1, 5, 4)
         request = OP.request("forward", (q, q, q, None, None, None, None, False, None, sinks))
         on = {n: dataclasses.replace(s, device="cuda") if hasattr(s, "device") else s for n, s in request.args.items()}
-        said = str(OP.row(row).guard(dataclasses.replace(request, args=on) if row.startswith("sm90") else request))
+        said = str(OP.kernel(row).guard(dataclasses.replace(request, args=on) if row.startswith("sm90") else request))
         if sinks is None or row in ("sm90", "sm90_backward"):
             assert "sinks" not in said
         elif "runs on" not in said and "has no" not in said:
@@ -136,7 +136,7 @@ def test_hoppers_launch_for_few_is_given_what_it_knows(monkeypatch: pytest.Monke
     monkeypatch.setattr(sm90_decode, "forward", launch)
     monkeypatch.setattr(sm90_decode, "prepare_forward", lambda *args: given.append(args) or launch)
     monkeypatch.setattr(kernels.cuda, "cubin", lambda source: None)
-    row, plain = OP.row("sm90_decode"), (Q, Q, Q, "top_left", None, None, None, True)
+    row, plain = OP.kernel("sm90_decode"), (Q, Q, Q, "top_left", None, None, None, True)
     assert row.load("forward")(*plain, None, None, out="out") == "launched"
     assert row.prepare is not None
     prepared = row.prepare("forward", (*plain, None, None))

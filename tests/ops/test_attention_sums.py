@@ -18,7 +18,7 @@ def off(row: str) -> float:
         generator = torch.Generator().manual_seed(seed)
         q, k, v = (torch.randn(2, 4, 3, 8, generator=generator) * size for size in (6, 6, 1))
         v.requires_grad_()
-        kw.attention(q, k, v, row=row).sum().backward()
+        kw.attention(q, k, v, kernel=row).sum().backward()
         total += float((v.grad.double().sum(2) - 3).abs().max())
     return total / 30
 

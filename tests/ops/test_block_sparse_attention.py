@@ -12,9 +12,9 @@ from torch import Tensor
 
 import kernelworks as kw
 from kernelworks.dispatch.op import OPS
-from kernelworks.ops.attention.block_sparse_attention import peers
-from kernelworks.ops.attention.block_sparse_attention.contract import masked, pairs_of
-from kernelworks.verify.reference import truth
+from kernelworks.ops.attention.block_sparse_attention import baselines
+from kernelworks.ops.attention.block_sparse_attention.contract import expand_mask, pairs_of
+from kernelworks.verify.reference import compute_reference
 
 OP = OPS["block_sparse_attention"]
 LISTS = """
@@ -72,7 +72,7 @@ def test_what_is_not_named_is_not_read() -> None:
 
 def test_pairs_are_counted_as_they_are_seen() -> None:
     blocks = torch.tensor([[1, 1, 0], [0, 1, 1]], dtype=torch.bool)[None, None]
-    seen = masked(blocks, 200, 300)
+    seen = expand_mask(blocks, 200, 300)
     assert seen.shape == (1, 1, 200, 300) and seen[0, 0, 127, 255] and not seen[0, 0, 128, 127]
     assert pairs_of(blocks, 2, 3, 200, 300, False) == 6 * (128 * 256 + 72 * (128 + 44))
     assert pairs_of(blocks, 1, 1, 200, 300, True) == 128 * 129 // 2 + 72 * 73 // 2
@@ -89,10 +89,10 @@ def test_lists_hold_what_is_seen() -> None:
 )
 def test_the_arms_of_a_race_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """FlexAttention, and what runs under transforms: other formulas, the same numbers."""
-    expected = truth(OP, CASES[name], torch.float32)
+    expected = compute_reference(OP, CASES[name], torch.float32)
     args = {**expected.args, "with_lse": False}
-    monkeypatch.setattr(peers, "_compiled", lambda function: function)
-    flex = peers.by_flex(args)
+    monkeypatch.setattr(baselines, "_compiled", lambda function: function)
+    flex = baselines.by_flex(args)
     assert flex is not None
     for found in (flex(args["query"], args["key"], args["value"]), OP.composite(**args), OP.native(*args.values())):
         assert torch.allclose(found.double(), expected.outputs[0], atol=2e-6), name
@@ -101,15 +101,15 @@ def test_the_arms_of_a_race_compute_the_same(name: str, monkeypatch: pytest.Monk
 def test_the_peer_is_given_whole_blocks() -> None:
     """Blocks that need no comparison are listed as such: a peer that compared them all would be a weaker one."""
     blocks = torch.tensor([[1, 1, 0], [1, 1, 1], [0, 1, 1]], dtype=torch.bool)[None, None]
-    mask = peers.flex_mask(blocks, 384, 384, True)
+    mask = baselines.flex_mask(blocks, 384, 384, True)
     assert mask.kv_num_blocks.tolist() == [[[1, 1, 1]]] and mask.full_kv_num_blocks.tolist() == [[[0, 1, 1]]]
     assert mask.full_kv_indices[0, 0, 2, 0] == 1
-    mask = peers.flex_mask(blocks, 384, 384, False)
+    mask = baselines.flex_mask(blocks, 384, 384, False)
     assert mask.kv_num_blocks.tolist() == [[[0, 0, 0]]] and mask.full_kv_num_blocks.tolist() == [[[2, 3, 2]]]
 
 
 def test_the_pages_example_runs() -> None:
-    example = re.search(r"^```python\n(.*?)^```", (OP.room / "README.md").read_text("utf-8"), re.M | re.S)
+    example = re.search(r"^```python\n(.*?)^```", (OP.op_package / "README.md").read_text("utf-8"), re.M | re.S)
     assert example is not None
     found: dict[str, Any] = {}
     exec(example.group(1), found)

@@ -17,18 +17,18 @@ M = 2**20 + 3  # M N = 2^31 + 6144
 NEEDED = int(2.6 * M * N)  # bytes: the output in bfloat16 and room to breathe
 
 CALLS: dict[str, Callable[[Tensor, Tensor, str], Any]] = {
-    "rms_norm": lambda x, w, row: kw.rms_norm(x, w, eps=1e-6, row=row),
-    "softmax": lambda x, w, row: kw.softmax(x, row=row),
-    "gelu": lambda x, w, row: kw.gelu(x, approximate="tanh", row=row),
-    "embedding": lambda x, w, row: kw.embedding(torch.zeros(M, dtype=torch.int64), x[:1].contiguous(), row=row),
+    "rms_norm": lambda x, w, row: kw.rms_norm(x, w, eps=1e-6, kernel=row),
+    "softmax": lambda x, w, row: kw.softmax(x, kernel=row),
+    "gelu": lambda x, w, row: kw.gelu(x, approximate="tanh", kernel=row),
+    "embedding": lambda x, w, row: kw.embedding(torch.zeros(M, dtype=torch.int64), x[:1].contiguous(), kernel=row),
 }
 
 
 def _widest(op: str) -> str:
     from kernelworks.dispatch.op import OPS
-    from kernelworks.verify import provable
+    from kernelworks.verify import verifiable_kernels
 
-    rows, _ = provable(OPS[op])
+    rows, _ = verifiable_kernels(OPS[op])
     return rows[0].name
 
 

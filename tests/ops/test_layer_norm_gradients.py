@@ -53,7 +53,7 @@ def test_a_block_holds_what_it_works_on() -> None:
         pieces, warps, stages, shared = sm90_backward._shape(n)
         span, groups = warps * 32 * sm90_backward.EACH, sm90_backward.WARPS // warps
         assert groups >= 1 and span * (pieces - 1) < n <= span * pieces, n
-        assert stages >= 3 and shared <= sm90_backward.SHARED, n
+        assert stages >= 3 and shared <= sm90_backward.SHARED_BYTES, n
 
 
 def test_sums_stay_short() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernelworks.build import cuda
-from kernelworks.contract import Request, TensorSpec, unread
+from kernelworks.contract import Request, TensorSpec, shape_only_spec
 from kernelworks.dispatch.op import OPS
 from kernelworks.ops.linear.linear import sm90
 from kernelworks.verify.parity import makes_gradients
@@ -37,8 +37,8 @@ def _asked(m: int, n: int, k: int, needs: tuple[bool, ...] = WAY, **other: Tenso
         (_asked(4096, 2048, 0), "1 to 2^31"),
         (_asked(4096, 64, 64, x=_of(4096, 64, dtype=torch.float32)), "bfloat16 and float16"),
         (_asked(4096, 64, 64, weight=_of(64, 64, stride=(1, 64))), "K on end"),
-        (_asked(4096, 64, 64, (False, True, True), weight=unread(_of(64, 64))), None),
-        (_asked(4096, 64, 64, (True, False, False), x=unread(_of(4096, 64))), None),
+        (_asked(4096, 64, 64, (False, True, True), weight=shape_only_spec(_of(64, 64))), None),
+        (_asked(4096, 64, 64, (True, False, False), x=shape_only_spec(_of(4096, 64))), None),
     ],
 )
 def test_guard(request_: Request, reason: str | None) -> None:

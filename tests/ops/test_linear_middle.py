@@ -12,7 +12,7 @@ from kernelworks.dispatch.op import OPS
 from kernelworks.ops.linear.linear import sm90_middle as middle
 from kernelworks.ops.linear.linear.contract import DEVICE_SHAPES
 
-CUTS = [middle.Cut(**entry["set"]) for entry in middle.CONFIGS.entries if entry["row"] == "sm90_middle"]
+CUTS = [middle.TileConfig(**entry["set"]) for entry in middle.CONFIGS.entries if entry["kernel"] == "sm90_middle"]
 TILES = ("GROUPS", "HEIGHT", "LOADED", "WIDTH", "DEPTH", "STAGES", "DOWN", "ACROSS", "PARTS", "RESIDENT")
 SIZES = [
     (17, 5120, 3072), (24, 27648, 5120), (32, 3072, 8192), (33, 4096, 14336), (64, 7168, 5120), (65, 10240, 8192),
@@ -20,7 +20,7 @@ SIZES = [
 ]  # fmt: skip
 
 
-def _constants(cut: middle.Cut) -> tuple[int, ...]:
+def _constants(cut: middle.TileConfig) -> tuple[int, ...]:
     return tuple(getattr(cut, name) for name in TILES)
 
 
@@ -30,21 +30,21 @@ def test_the_source_has_the_kernels_of_the_table_and_no_other() -> None:
 
 
 def test_the_proof_reaches_every_kernel() -> None:
-    reached = {middle.chosen(m, n, k, torch.bfloat16) for m, n, k in DEVICE_SHAPES if n % 8 == 0 and k % 8 == 0}
+    reached = {middle.choose_tile(m, n, k, torch.bfloat16) for m, n, k in DEVICE_SHAPES if n % 8 == 0 and k % 8 == 0}
     assert set(CUTS) <= reached
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=lambda cut: "_".join(map(str, _constants(cut))))
-def test_blocks_fit_their_multiprocessor(cut: middle.Cut) -> None:
+def test_blocks_fit_their_multiprocessor(cut: middle.TileConfig) -> None:
     """By the limits of compute capability 9.0: 227 KB a block, 228 a multiprocessor, 1 of them the system's a block."""
     static = 4 * (cut.WIDTH + 8) + 8 * (2 * cut.STAGES + 2)
-    assert cut.shared + static <= 227 * 1024 and cut.RESIDENT * (cut.shared + static + 1024) <= 228 * 1024
+    assert cut.shared_bytes + static <= 227 * 1024 and cut.RESIDENT * (cut.shared_bytes + static + 1024) <= 228 * 1024
     assert cut.cluster <= 8 and cut.cluster * cut.RESIDENT * (cut.threads + 31) <= 2048 * cut.cluster
 
 
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
 def test_tiles_are_at_most_as_many_as_there_is_room_for(m: int, n: int, k: int) -> None:
-    cut = middle.chosen(m, n, k, torch.bfloat16)
+    cut = middle.choose_tile(m, n, k, torch.bfloat16)
     assert cut is not None
     blocks = cut.blocks(m, n)
     assert blocks % cut.cluster == 0 and 90 <= blocks <= 132 * cut.RESIDENT

@@ -15,17 +15,17 @@ from torch import Tensor
 
 import kernelworks as kw
 from kernelworks.contract import Request, TensorSpec
-from kernelworks.diagnose.forecast.swapped_kernel import called
+from kernelworks.diagnose.forecast.swapped_kernel import rebuild_call
 from kernelworks.dispatch.op import OPS, Op
-from kernelworks.dispatch.signature import by_operator, spelled
+from kernelworks.dispatch.signature import by_operator, torch_signatures
 from kernelworks.measure.roofline.forecast import limit
 from kernelworks.nn.expected_kernels import _request
 from kernelworks.nn.functional import _stand_in
-from kernelworks.nn.originals import TORCHS
+from kernelworks.nn.originals import TORCH_FUNCTIONS
 from kernelworks.nn.torch_modules import TORCH_MODULES
 from kernelworks.profile.call_sites import Survey
 from kernelworks.profile.trace import record
-from kernelworks.records import Ceilings, GpuCeilings
+from kernelworks.records import GpuPeaks, Peaks
 
 OF_PRODUCTS = 24.0  # flop a byte: what is read and written once and not multiplied as matrices stays far below
 
@@ -52,9 +52,9 @@ def test_indices_have_a_limit(op: Op) -> None:
 
 
 @pytest.mark.parametrize("known", [cpu_record(), gpu_record()], ids=["cpu", "gpu"])
-def test_products_are_bounded_by_the_units_of_their_dtype(known: Ceilings | GpuCeilings) -> None:
+def test_products_are_bounded_by_the_units_of_their_dtype(known: Peaks | GpuPeaks) -> None:
     """A loss from hidden states is nearly all products of matrices."""
-    op, device = OPS["linear_cross_entropy"], "cuda" if isinstance(known, GpuCeilings) else "cpu"
+    op, device = OPS["linear_cross_entropy"], "cuda" if isinstance(known, GpuPeaks) else "cpu"
     bounds = {}
     for dtype in (torch.float32, torch.bfloat16):
         x, weight = (TensorSpec((n, 1024), dtype, (1024, 1), device) for n in (1024, 32000))
@@ -67,13 +67,13 @@ def test_products_are_bounded_by_the_units_of_their_dtype(known: Ceilings | GpuC
     assert bounds[torch.bfloat16].terms["compute"] == pytest.approx(flop / rate, rel=0.05)
 
 
-SWAPPED = [name for name, spelling in spelled().items() if not spelling.left]
+SWAPPED = [name for name, spelling in torch_signatures().items() if not spelling.no_swap_reason]
 
 
 @pytest.mark.parametrize("name", SWAPPED)
 def test_a_spelling_alone_is_enough_for_a_swap(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has no function of its own in ``nn/functional.py`` is asked and answered like what has."""
-    spelling = spelled()[name]
+    spelling = torch_signatures()[name]
     op, function = spelling.op, _stand_in(spelling)
     given = example(spelling)
     op.entry.settle()
@@ -81,27 +81,27 @@ def test_a_spelling_alone_is_enough_for_a_swap(name: str, monkeypatch: pytest.Mo
     reached, call = [], op.call
     monkeypatch.setattr(op, "call", lambda *args: reached.append(name) or call(*args))
     with torch.no_grad():
-        torch.testing.assert_close(function(**given), TORCHS[name](**given))
+        torch.testing.assert_close(function(**given), TORCH_FUNCTIONS[name](**given))
         assert reached == [name]
         wide = {n: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for n, v in given.items()}
-        torch.testing.assert_close(function(**wide), TORCHS[name](**wide), rtol=0, atol=0)
+        torch.testing.assert_close(function(**wide), TORCH_FUNCTIONS[name](**wide), rtol=0, atol=0)
         assert reached == [name]
     with pytest.raises(TypeError):
         function(**given, colour=1)
     torch._dynamo.reset()  # the code of each is the same
     compiled = torch.compile(lambda **named: function(**named), backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(**given), TORCHS[name](**given))
+    torch.testing.assert_close(compiled(**given), TORCH_FUNCTIONS[name](**given))
 
 
 @pytest.mark.parametrize("name", SWAPPED)
 def test_each_swapped_function_is_found_by_its_operator(name: str) -> None:
-    spelling = spelled()[name]
+    spelling = torch_signatures()[name]
     assert by_operator(f"aten::{spelling.operator}") is spelling
     given = example(spelling)
     with torch.no_grad():
-        seen = record(lambda: TORCHS[name](**given), survey=Survey()).calls
+        seen = record(lambda: TORCH_FUNCTIONS[name](**given), survey=Survey()).calls
     found = [c for c in seen if by_operator(c.name) is spelling]
-    assert [called(c, lambda operand: torch.empty(operand.shape)) is not None for c in found] in ([True], [])
+    assert [rebuild_call(c, lambda operand: torch.empty(operand.shape)) is not None for c in found] in ([True], [])
     assert found or not hasattr(torch.ops.aten, spelling.operator)  # torch makes it of other operators
 
 

@@ -11,14 +11,14 @@ from torch import Tensor
 
 import kernelworks as kw
 from kernelworks.dispatch.op import OPS
-from kernelworks.ops.attention.varlen_attn import peers
+from kernelworks.ops.attention.varlen_attn import baselines
 from kernelworks.ops.attention.varlen_attn.contract import seen_pairs, sees
 from kernelworks.verify.parity import judge
-from kernelworks.verify.reference import truth
+from kernelworks.verify.reference import compute_reference
 
 OP = OPS["varlen_attn"]
 NAMES = OP.passes["forward"].names
-ROWS = [name for op, name in runnable_rows() if op is OP and op.row(name).source is not None]
+ROWS = [name for op, name in runnable_rows() if op is OP and op.kernel(name).source is not None]
 CASES = {case.name: case for case in OP.contract.cases}
 
 
@@ -35,11 +35,11 @@ def test_sequences_of_one_length_are_a_batch(row: str) -> None:
     """Bit for bit, gradients too: the same kernels on the same numbers."""
     q, k, v = (drawn(3, n, h, 24).requires_grad_() for n, h in ((70, 4), (90, 2), (90, 2)))
     want, lse = kw.attention(
-        *(t.transpose(1, 2) for t in (q, k, v)), causal="bottom_right", window=30, with_lse=True, row=row
+        *(t.transpose(1, 2) for t in (q, k, v)), causal="bottom_right", window=30, with_lse=True, kernel=row
     )
     cu = (ends(70, 70, 70), ends(90, 90, 90), 70, 90)
     packed = [t.flatten(0, 1) for t in (q, k, v)]
-    got, of_got = kw.varlen_attn(*packed, *cu, window_size=(29, 0), enable_gqa=True, with_lse=True, row=row)
+    got, of_got = kw.varlen_attn(*packed, *cu, window_size=(29, 0), enable_gqa=True, with_lse=True, kernel=row)
     assert torch.equal(got.view(3, 70, 4, 24), want.transpose(1, 2))
     assert torch.equal(of_got.view(4, 3, 70).transpose(0, 1), lse)
     flow = drawn(3, 70, 4, 24)
@@ -51,11 +51,11 @@ def test_sequences_of_one_length_are_a_batch(row: str) -> None:
 def test_another_longest_sequence_needs_no_other_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     args = (*(drawn(5, 2, 8) for _ in range(3)), ends(2, 3), ends(4, 1))
     OP.forget()
-    want = kw.varlen_attn(*args, 3, 4, row="scalar")
+    want = kw.varlen_attn(*args, 3, 4, kernel="scalar")
     monkeypatch.setattr(OP, "planned", lambda *given: pytest.fail("planned again"))
-    assert torch.equal(kw.varlen_attn(*args, 90, 5, row="scalar"), want)
+    assert torch.equal(kw.varlen_attn(*args, 90, 5, kernel="scalar"), want)
     with pytest.raises(IndexError, match="max_q must be at least the longest sequence's length, 3; got 2"):
-        kw.varlen_attn(*args, 2, 4, row="scalar")
+        kw.varlen_attn(*args, 2, 4, kernel="scalar")
 
 
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (3, 0), (0, 2), (4, -1)])
@@ -67,10 +67,10 @@ def test_pairs_are_counted_as_they_are_seen(window: tuple[int, int]) -> None:
 @pytest.mark.parametrize("name", ["causal 0 and 1, lse of -inf", "window 3, 2, lse of -inf", "8 heads on 1", "scale"])
 def test_the_arms_of_a_race_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """FlexAttention with a mask of documents, and what runs under transforms: other formulas, the same numbers."""
-    expected = truth(OP, CASES[name], torch.float32)
+    expected = compute_reference(OP, CASES[name], torch.float32)
     args = {**expected.args, "with_lse": False}
-    monkeypatch.setattr(peers, "_compiled", lambda function: function)
-    flex = peers.by_flex(args)
+    monkeypatch.setattr(baselines, "_compiled", lambda function: function)
+    flex = baselines.by_flex(args)
     assert flex is not None
     for found in (flex(args["query"], args["key"], args["value"]), OP.composite(**args), OP.native(*args.values())):
         assert torch.allclose(found.double(), expected.outputs[0], atol=2e-6), name
@@ -93,11 +93,11 @@ def test_compiled_whole() -> None:
 @pytest.mark.parametrize("row", ROWS)
 def test_threads_share_sequences(row: str) -> None:
     """Whichever thread takes a tile, and however few tiles there are for each."""
-    expected = truth(OP, CASES["causal tiles, lse of -inf"], torch.float32)
+    expected = compute_reference(OP, CASES["causal tiles, lse of -inf"], torch.float32)
     before = torch.get_num_threads()
     try:
         for threads in (1, 2, 7):
             torch.set_num_threads(threads)
-            assert not judge(OP(*expected.positional(OP), row=row), expected)[1]
+            assert not judge(OP(*expected.positional(OP), kernel=row), expected)[1]
     finally:
         torch.set_num_threads(before)

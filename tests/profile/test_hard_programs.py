@@ -23,13 +23,13 @@ from torch import Tensor, nn
 
 import kernelworks as kw
 from kernelworks.profile.process_state import _settings
-from kernelworks.records import Ceilings, Diagnosis, from_json
+from kernelworks.records import Diagnosis, Peaks, from_json
 
 X = torch.ones(64, 64)
 
 
-def diagnosed(fn: Callable[..., Any], *args: Any, ceilings: Ceilings, fix: bool = False) -> Diagnosis:
-    return kw.diagnose(fn, *args, ceilings=ceilings, budget_s=0.05, fix=fix, rough=True)
+def diagnosed(fn: Callable[..., Any], *args: Any, ceilings: Peaks, fix: bool = False) -> Diagnosis:
+    return kw.diagnose(fn, *args, peaks=ceilings, budget_s=0.05, fix=fix, rough=True)
 
 
 # ---------------------------------------------------------------- programs that only promise their work
@@ -67,12 +67,12 @@ PROMISES: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", list(PROMISES))
-def test_promised_work_is_done(name: str, ceilings: Ceilings) -> None:
+def test_promised_work_is_done(name: str, ceilings: Peaks) -> None:
     found = diagnosed(PROMISES[name], ceilings=ceilings)
-    assert any(region.op in ("mm", "matmul") for region in found.regions), [r.op for r in found.regions]
+    assert any(region.op in ("mm", "matmul") for region in found.hotspots), [r.op for r in found.hotspots]
 
 
-def test_async_in_a_running_loop_is_refused(ceilings: Ceilings) -> None:
+def test_async_in_a_running_loop_is_refused(ceilings: Peaks) -> None:
     async def whole() -> None:
         with pytest.raises(RuntimeError, match="is async, and an event loop is running in this thread"):
             diagnosed(coroutine, ceilings=ceilings)
@@ -83,18 +83,18 @@ def test_async_in_a_running_loop_is_refused(ceilings: Ceilings) -> None:
 # ---------------------------------------------------------------- programs that end, fork, raise
 
 
-def test_exit_with_0_is_an_end_and_with_another_code_is_said(ceilings: Ceilings) -> None:
+def test_exit_with_0_is_an_end_and_with_another_code_is_said(ceilings: Peaks) -> None:
     def leaves(code: int | None) -> None:
         X @ X
         sys.exit(code)
 
-    assert diagnosed(leaves, None, ceilings=ceilings).regions
-    assert diagnosed(leaves, 0, ceilings=ceilings).regions
+    assert diagnosed(leaves, None, ceilings=ceilings).hotspots
+    assert diagnosed(leaves, 0, ceilings=ceilings).hotspots
     with pytest.raises(RuntimeError, match=r"leaves exited with 3"):
         diagnosed(leaves, 3, ceilings=ceilings)
 
 
-def test_forked_children_do_not_come_back(ceilings: Ceilings, tmp_path: Path) -> None:
+def test_forked_children_do_not_come_back(ceilings: Peaks, tmp_path: Path) -> None:
     def forks() -> Tensor:
         child = os.fork()
         if child:
@@ -109,7 +109,7 @@ def test_forked_children_do_not_come_back(ceilings: Ceilings, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4, 5, 6])
-def test_a_program_that_raises_midway_leaves_nothing_behind(at: int, ceilings: Ceilings) -> None:
+def test_a_program_that_raises_midway_leaves_nothing_behind(at: int, ceilings: Peaks) -> None:
     runs = 0
     net = nn.Linear(4, 4)
 
@@ -144,7 +144,7 @@ CHANGES: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", list(CHANGES))
-def test_settings_are_put_back_and_said(name: str, ceilings: Ceilings) -> None:
+def test_settings_are_put_back_and_said(name: str, ceilings: Peaks) -> None:
     before = _settings()
 
     def program() -> Tensor:
@@ -159,7 +159,7 @@ def test_settings_are_put_back_and_said(name: str, ceilings: Ceilings) -> None:
         torch.set_default_dtype(torch.float32)
 
 
-def test_handlers_environment_random_numbers_and_arguments_are_put_back(ceilings: Ceilings) -> None:
+def test_handlers_environment_random_numbers_and_arguments_are_put_back(ceilings: Peaks) -> None:
     given = torch.zeros(3)
 
     def program(x: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ def test_handlers_environment_random_numbers_and_arguments_are_put_back(ceilings
 
 
 @pytest.mark.parametrize("profile", [torch.profiler.profile, torch.autograd.profiler.profile])
-def test_a_running_profiler_is_not_ended(profile: Any, ceilings: Ceilings) -> None:
+def test_a_running_profiler_is_not_ended(profile: Any, ceilings: Peaks) -> None:
     with profile() as theirs:
         X + X
         with pytest.raises(RuntimeError, match="torch's profiler is running in this process"):
@@ -195,7 +195,7 @@ def test_a_running_profiler_is_not_ended(profile: Any, ceilings: Ceilings) -> No
 
 
 @pytest.mark.parametrize("profile", [torch.profiler.profile, torch.autograd.profiler.profile])
-def test_a_program_that_profiles_itself_is_refused(profile: Any, ceilings: Ceilings) -> None:
+def test_a_program_that_profiles_itself_is_refused(profile: Any, ceilings: Peaks) -> None:
     def program() -> None:
         with profile():
             X @ X
@@ -204,7 +204,7 @@ def test_a_program_that_profiles_itself_is_refused(profile: Any, ceilings: Ceili
         diagnosed(program, ceilings=ceilings)
 
 
-def test_threads_of_the_program_are_said(ceilings: Ceilings) -> None:
+def test_threads_of_the_program_are_said(ceilings: Peaks) -> None:
     def program() -> None:
         workers = [threading.Thread(target=lambda: [X @ X for _ in range(20)]) for _ in range(2)]
         for worker in workers:
@@ -212,7 +212,7 @@ def test_threads_of_the_program_are_said(ceilings: Ceilings) -> None:
         for worker in workers:
             worker.join()
 
-    found = kw.diagnose(program, ceilings=ceilings, budget_s=1.0, rough=True)
+    found = kw.diagnose(program, peaks=ceilings, budget_s=1.0, rough=True)
     assert any("thread" in line for line in (found.sentence, *found.findings)), found
 
 
@@ -231,7 +231,7 @@ def test_a_budget_of_another_type_is_refused(budget: Any) -> None:
         kw.diagnose(lambda: pytest.fail("ran"), budget_s=budget)
 
 
-def test_programs_of_very_many_calls_cost_what_the_budget_says(ceilings: Ceilings) -> None:
+def test_programs_of_very_many_calls_cost_what_the_budget_says(ceilings: Peaks) -> None:
     """What is surveyed is bounded, and every call is still on the page. The factor is wide: the machine may be busy."""
     small = torch.ones(4)
 
@@ -245,21 +245,19 @@ def test_programs_of_very_many_calls_cost_what_the_budget_says(ceilings: Ceiling
     program()
     plain = time.process_time() - start
     start = time.process_time()
-    found = kw.diagnose(program, ceilings=ceilings, budget_s=0.5, rough=True)
+    found = kw.diagnose(program, peaks=ceilings, budget_s=0.5, rough=True)
     seconds = time.process_time() - start
-    assert sum(r.calls for r in found.regions if r.op == "add") == 8_000
+    assert sum(r.calls for r in found.hotspots if r.op == "add") == 8_000
     assert not any("add" in line for line in found.unmodelled)
     assert any("of 8000 calls the first 20" in line for line in found.findings), found.findings
     assert seconds < 8 * 0.5 + 40 * plain + 3, seconds
-    assert sum(found.footer.values()) == pytest.approx(found.wall_s)
+    assert sum(found.time_breakdown.values()) == pytest.approx(found.wall_s)
 
 
 # ---------------------------------------------------------------- a fix
 
 
-def test_whatever_happens_in_a_fix_the_diagnosis_is_reported(
-    ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_happens_in_a_fix_the_diagnosis_is_reported(ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib
 
     def breaks(*given: Any) -> Any:
@@ -267,12 +265,12 @@ def test_whatever_happens_in_a_fix_the_diagnosis_is_reported(
 
     monkeypatch.setattr(importlib.import_module("kernelworks.diagnose.fix.search"), "find", breaks)
     found = diagnosed(nn.Linear(4, 4), torch.ones(2, 4), ceilings=ceilings, fix=True)
-    assert found.regions and found.fix is not None
+    assert found.hotspots and found.fix is not None
     assert not found.fix.agrees and not found.fix.against and not found.fix.rounds
     assert "OverflowError: unforeseen" in found.fix.refused
 
 
-def test_a_program_that_raises_when_it_is_swapped_keeps_its_diagnosis(ceilings: Ceilings) -> None:
+def test_a_program_that_raises_when_it_is_swapped_keeps_its_diagnosis(ceilings: Peaks) -> None:
     class Looks(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -285,7 +283,7 @@ def test_a_program_that_raises_when_it_is_swapped_keeps_its_diagnosis(ceilings: 
 
     net = Looks()
     found = diagnosed(net, torch.ones(2, 8), ceilings=ceilings, fix=True)
-    assert found.fix is not None and found.regions
+    assert found.fix is not None and found.hotspots
     if "somebody was here" not in found.fix.refused:
         assert not found.fix.replaced or found.fix.rounds == 0
     assert "forward" not in net.linear.__dict__
@@ -334,7 +332,7 @@ main()
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, ceilings: Ceilings) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, ceilings: Peaks) -> Path:
     from kernelworks.records import to_json
 
     made = tmp_path_factory.mktemp("programs")
@@ -482,11 +480,11 @@ def test_what_the_command_line_has_wrong_is_one_line_that_names_it(arguments: tu
 
 def test_a_watched_coroutine_leaves_transforms_as_they_were() -> None:
     """A thread that asked for the frames of one that ran a coroutine broke torch.func for the rest of the process."""
-    from kernelworks.profile.sampler import watched
+    from kernelworks.profile.sampler import watch_program
 
     def gradients() -> Tensor:
         return torch.vmap(torch.func.grad(lambda x: nn.functional.gelu(x, approximate="tanh").square().sum()))(X)
 
     before = gradients()
-    watched(lambda: asyncio.run(coroutine()))
+    watch_program(lambda: asyncio.run(coroutine()))
     assert torch.equal(gradients(), before)

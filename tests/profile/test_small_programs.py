@@ -13,13 +13,13 @@ from machines import record as machine
 from small_programs import PROGRAMS, TRAINED, X
 
 from kernelworks.diagnose.account.account import account
+from kernelworks.diagnose.account.hotspots import find_hotspots
 from kernelworks.diagnose.account.on_cpu import Cpu
-from kernelworks.diagnose.account.regions import regions
 from kernelworks.diagnose.forecast.races import Races
 from kernelworks.diagnose.rules.patterns import patterns
 from kernelworks.profile.call_sites import Survey
 from kernelworks.profile.cost.calls import work
-from kernelworks.profile.on_cpu import settle
+from kernelworks.profile.on_cpu import fit_timeline
 from kernelworks.profile.overhead import Floors
 from kernelworks.profile.trace import Trace, record
 
@@ -73,7 +73,9 @@ def test_odd_programs_are_counted_or_declined(name: str) -> None:
     """Tensors without strides, without data or without elements, and other ways of differentiating: nothing raises."""
     trace = _surveyed(ODD[name], grad=False)
     wall = (trace.end - trace.start) / 1e9
-    its, _ = regions(account(settle(wall, [trace], trace, FLOORS), Cpu(machine(), FLOORS, 2)), wall, Races(0.0, 2))
+    its, _ = find_hotspots(
+        account(fit_timeline(wall, [trace], trace, FLOORS), Cpu(machine(), FLOORS, 2)), wall, Races(0.0, 2)
+    )
     assert math.isclose(sum(region.seconds for region in its), wall, rel_tol=1e-6)
 
 
@@ -88,7 +90,7 @@ def test_program(name: str, grad: bool) -> None:
     assert found == expected
 
     wall = (trace.end - trace.start) / 1e9
-    timeline = settle(wall, [trace], trace, FLOORS)
-    its, problems = regions(account(timeline, Cpu(machine(), FLOORS, 2)), wall, Races(0.0, 2))
+    timeline = fit_timeline(wall, [trace], trace, FLOORS)
+    its, problems = find_hotspots(account(timeline, Cpu(machine(), FLOORS, 2)), wall, Races(0.0, 2))
     assert math.isclose(sum(region.seconds for region in its), wall, rel_tol=1e-6)
     assert {PROVED[problem] for problem in problems if problem in PROVED} <= expected

@@ -20,13 +20,13 @@ HEAD = {
 FIX = {"rounds": 5, "after_s": 0.8, "noise_s": 0.02}
 REGION = {"op": "gelu", "module": "m", "source": "a.py:1", "seconds": 0.3}
 DIAGNOSIS = {
-    "program": "p.py:f", "wall_s": 1.0, "regions": [REGION, {**REGION, "op": "linear", "seconds": 0.7}],
-    "footer": {"useful": 0.9, "unexplained": 0.1}, "ceilings": {"name": "M", "kind": "k"}, "threads": 2,
+    "program": "p.py:f", "wall_s": 1.0, "hotspots": [REGION, {**REGION, "op": "linear", "seconds": 0.7}],
+    "time_breakdown": {"useful": 0.9, "unexplained": 0.1}, "peaks": {"name": "M", "kind": "k"}, "threads": 2,
     "date": "2026-01-01", "versions": {"torch": "2"}, "fix": FIX, "ambiguous": "", "rough": False,
 }  # fmt: skip
 ARM = {"name": "kernelworks", "median_us": 100.0, "low_us": 98.0, "high_us": 102.0, "samples": 16}
 BENCH = {
-    "op": "norm", "case": "8x8", "dtype": "float32", "threads": 2, "cache": "warm", "arms": [ARM], "gate": "",
+    "op": "norm", "case": "8x8", "dtype": "float32", "threads": 2, "cache": "warm", "variants": [ARM], "gate": "",
     "device": "cpu", "rough": "",
 }  # fmt: skip
 BENCHES = {**HEAD, "results": [BENCH]}
@@ -60,15 +60,15 @@ CASES = [  # what the second record has otherwise, and the exit code with --fail
     ("slower by less than asked", DIAGNOSIS, lambda d: d.update(wall_s=1.029), 0),
     ("slower within the noise", DIAGNOSIS, lambda d: d.update(wall_s=1.1, fix={**FIX, "noise_s": 0.2}), 3),
     ("the fix is slower", DIAGNOSIS, lambda d: d["fix"].update(after_s=0.9), 1),
-    ("a region alone", DIAGNOSIS, lambda d: d["regions"][0].update(seconds=0.6), 0),
-    ("another machine", DIAGNOSIS, lambda d: d["ceilings"].update(name="N"), 3),
+    ("a region alone", DIAGNOSIS, lambda d: d["hotspots"][0].update(seconds=0.6), 0),
+    ("another machine", DIAGNOSIS, lambda d: d["peaks"].update(name="N"), 3),
     ("other threads", DIAGNOSIS, lambda d: d.update(threads=1), 3),
     ("a busy machine", DIAGNOSIS, lambda d: d.update(ambiguous="others took 40%", footer={}, regions=[]), 3),
-    ("another kind of machine of the same name", DIAGNOSIS, lambda d: d["ceilings"].update(kind="l"), 3),
+    ("another kind of machine of the same name", DIAGNOSIS, lambda d: d["peaks"].update(kind="l"), 3),
     ("slower, roughly", DIAGNOSIS, lambda d: d.update(wall_s=1.1, rough=True), 3),
     ("no slower, roughly", DIAGNOSIS, lambda d: d.update(rough=True), 0),
     ("a fix that others disturbed", DIAGNOSIS, lambda d: d["fix"].update(after_s=0.9, ambiguous="others took 20%"), 3),
-    ("a slower case", BENCHES, lambda d: d["results"][0]["arms"][0].update(median_us=110.0), 1),
+    ("a slower case", BENCHES, lambda d: d["results"][0]["variants"][0].update(median_us=110.0), 1),
     ("a slower case, roughly", BENCHES,
      lambda d: d["results"][0].update(rough="others", arms=[{**ARM, "median_us": 110.0}]), 3),
     ("a case without a figure", {**BENCHES, "results": [BENCH, {**BENCH, "case": "9"}]},
@@ -94,7 +94,7 @@ def test_the_exit_code_says_what_came_of_it(
 
 
 def test_it_says_where_the_time_went(tmp_path: Path) -> None:
-    second = changed(DIAGNOSIS, lambda d: (d.update(wall_s=1.3), d["regions"][0].update(seconds=0.6)))
+    second = changed(DIAGNOSIS, lambda d: (d.update(wall_s=1.3), d["hotspots"][0].update(seconds=0.6)))
     text = CliRunner().invoke(app, ["compare", *files(tmp_path, DIAGNOSIS, second), "--fail-if-slower", "5%"]).output
     assert "gelu m a.py:1" in text and "+100.0%" in text
     assert "linear" not in text, "what did not move is not among what did"

@@ -20,27 +20,27 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_is_kept_is_read_by_kind_of_machine() -> None:
-    assert history.read() == []
+    assert history.read_outcomes() == []
     for kind in ("kind", "other", "kind"):
-        history.record(dataclasses.replace(ONE, kind=kind))
-    assert len(history.read()) == 3 and len(history.read("kind")) == 2
-    (other,) = history.read("other")
+        history.append_outcome(dataclasses.replace(ONE, kind=kind))
+    assert len(history.read_outcomes()) == 3 and len(history.read_outcomes("kind")) == 2
+    (other,) = history.read_outcomes("other")
     assert other.date and dataclasses.replace(other, kind="kind", date="") == ONE
 
 
 @pytest.mark.parametrize("tail", ['{"kind": "ki', "", "\n\n", "null\n", '{"kind": 3}\n', "\xff\xfe\n", '{"a": 1}'])
 def test_a_line_that_was_cut_short_costs_itself_alone(tail: str) -> None:
-    history.record(ONE)
+    history.append_outcome(ONE)
     with history.path().open("a", encoding="latin-1") as file:
         file.write(tail)
-    history.record(ONE)
-    assert len(history.read()) == 2
+    history.append_outcome(ONE)
+    assert len(history.read_outcomes()) == 2
 
 
 def test_a_value_of_another_type_is_passed_over() -> None:
-    history.record(ONE)
+    history.append_outcome(ONE)
     history.path().write_text(history.path().read_text().replace("0.25", '"much"'))
-    assert history.read() == []
+    assert history.read_outcomes() == []
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,4 @@ def test_the_next_prediction_learns_from_the_last_ones(ratios: list[float], fact
     ("told", "gain", "held"), [(0.2, 0.24, True), (0.2, 0.3, False), (0.0, 0.015, True), (-0.01, 0.03, False)]
 )
 def test_a_prediction_holds_within_a_fifth_or_where_both_are_small(told: float, gain: float, held: bool) -> None:
-    assert dataclasses.replace(ONE, told_s=told, gain_s=gain).held == held
+    assert dataclasses.replace(ONE, told_s=told, gain_s=gain).is_accurate == held

@@ -21,9 +21,9 @@ from kernelworks.judge.problem import Misread
 from kernelworks.machine import environment, machine
 from kernelworks.measure.bench import results
 from kernelworks.measure.peaks import cache as ceilings
-from kernelworks.records import Bandwidth, BenchResult, Ceilings, Proof, from_json, history, json_text
+from kernelworks.records import Bandwidth, BenchResult, Peaks, Verification, from_json, history, json_text
 from kernelworks.records.compare import NoRecord, compare
-from kernelworks.records.json_text import built
+from kernelworks.records.json_text import build_record
 
 SECONDS = 20  # in which a read has come back; a pipe that nobody writes to never does
 DEEP = 100_000
@@ -32,10 +32,10 @@ DEEP = 100_000
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path / "cache"))
-    ceilings.forget()
+    ceilings.forget_peaks()
     tuning_records.reread()
     yield tmp_path
-    ceilings.forget()
+    ceilings.forget_peaks()
     tuning_records.reread()
 
 
@@ -82,7 +82,7 @@ def certificate_path() -> Path:
 
 
 def read_certificate() -> None:
-    reason = certificates.invalid("softmax", OPS["softmax"].row("scalar"))
+    reason = certificates.invalid_reason("softmax", OPS["softmax"].kernel("scalar"))
     assert reason is not None and "cannot be read" in reason
 
 
@@ -94,7 +94,7 @@ def read_timings() -> None:
 
 
 def timing_path() -> Path:
-    return environment.cache_dir("timings") / "here" / "softmax.0123456789abcdef.json"
+    return environment.cache_dir("tuning_records") / "here" / "softmax.0123456789abcdef.json"
 
 
 def build_path() -> Path:
@@ -113,12 +113,12 @@ def read_note() -> None:
 
 KEPT: dict[str, tuple[Callable[[], Path], Callable[[], None]]] = {
     "certificate": (certificate_path, read_certificate),
-    "timings": (timing_path, read_timings),
-    "history": (history.path, lambda: _none(history.read())),
-    "race of a region": (race_path, lambda: _none(race.read(race_path()))),
+    "tuning_records": (timing_path, read_timings),
+    "history": (history.path, lambda: _none(history.read_outcomes())),
+    "race of a region": (race_path, lambda: _none(race.read_race_result(race_path()))),
     "failed build": (build_path, lambda: _none(builds.failure("x"))),
     "note of a library": (build_path, read_note),
-    "ceilings": (ceilings._path, lambda: _none(ceilings.cached())),
+    "peaks": (ceilings._path, lambda: _none(ceilings.cached_peaks())),
 }
 
 
@@ -148,10 +148,10 @@ def test_a_library_that_is_no_file_is_not_intact(placed: str, tmp_path: Path) ->
 
 
 NAMED: dict[str, tuple[Callable[[Path], object], type[Exception]]] = {
-    "a plan": (plan.read, ValueError),
+    "a plan": (plan.load_plan, ValueError),
     "records to compare": (lambda path: compare(path, path), NoRecord),
-    "benchmarks": (results.read, ValueError),
-    "a definition": (lambda path: definition.parsed(path.read_text(), str(path)), Misread),
+    "benchmarks": (results.read_results, ValueError),
+    "a definition": (lambda path: definition.parse_json(path.read_text(), str(path)), Misread),
     "rows of KernelBook": (lambda path: kernelbook.row_in(path, path.read_text()), Misread),
 }
 
@@ -175,26 +175,26 @@ WRONG: tuple[object, ...] = ({}, [], "x", None, [["x"]], {"x": []}, True, 1.5, "
 @pytest.mark.parametrize("name", list(certificates.Certificate.__dataclass_fields__))
 def test_a_certificate_whose_field_is_of_another_type_is_none(name: str) -> None:
     sound = {
-        "op": "softmax", "row": "scalar", "source_hash": "0", "toolchain": "g++", "kind": machine().kind, "cases": 3,
+        "op": "softmax", "kernel": "scalar", "source_hash": "0", "toolchain": "g++", "kind": machine().kind, "cases": 3,
         "worst": 0.5, "mutants_rejected": 5, "date": "2026-01-01",
     }  # fmt: skip
-    assert built(certificates.Certificate, sound).worst == 0.5
+    assert build_record(certificates.Certificate, sound).worst == 0.5
     kind = certificates.Certificate.__dataclass_fields__[name].type
     for value in WRONG:
         right = {"str": str, "int": int, "float": (int, float)}.get(str(kind), dict)
         if isinstance(value, right) and not isinstance(value, bool):
             continue
         with pytest.raises(ValueError, match=r"Certificate|not a"):
-            built(certificates.Certificate, sound | {name: value})
+            build_record(certificates.Certificate, sound | {name: value})
 
 
 def test_leaves_of_records_are_of_their_types() -> None:
     rate = {"level": "L1", "working_set_bytes": 1, "kind": "read", "threads": 1, "gbs": 1}
-    assert built(Bandwidth, rate).gbs == 1
+    assert build_record(Bandwidth, rate).gbs == 1
     for name, value in (("gbs", "1"), ("gbs", True), ("threads", 1.5), ("threads", None), ("level", 3)):
         with pytest.raises(ValueError, match="not a"):
-            built(Bandwidth, rate | {name: value})
-    for cls in (Ceilings, BenchResult, Proof):
+            build_record(Bandwidth, rate | {name: value})
+    for cls in (Peaks, BenchResult, Verification):
         with pytest.raises(ValueError, match="nested too deep"):
             from_json(cls, "[" * DEEP)
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from kernelworks.cli import app
 from kernelworks.records import history
 from kernelworks.records.history import Outcome
-from kernelworks.records.predictions import Truth, truth
-from kernelworks.report import truth as report
+from kernelworks.records.predictions import PredictionAccuracy, prediction_accuracy
+from kernelworks.report import predictions as report
 
 
 @pytest.fixture(autouse=True)
@@ -24,36 +24,38 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def kept(kind: str, remedy: str, predicted: float, told: float, gain: float, wall: float = 1.0) -> None:
     """One outcome, in shares of the wall clock."""
     values = (share * wall for share in (predicted, told, gain))
-    history.record(Outcome(kind, "p.py:f", remedy, "all", "says", wall, *values, noise_s=0.01, taken=gain > 0.02))
+    history.append_outcome(
+        Outcome(kind, "p.py:f", remedy, "all", "says", wall, *values, noise_s=0.01, taken=gain > 0.02)
+    )
 
 
 @pytest.fixture
-def lived() -> Truth:
+def lived() -> PredictionAccuracy:
     for _ in range(4):
         kept("cpu 2 cores", "swap", 0.4, 0.32, 0.32)
         kept("cpu 2 cores", "torch.compile", 0.3, 0.3, -0.1, wall=1e-3)
     kept("gpu", "swap", 0.01, 0.01, 0.0)
-    return truth()
+    return prediction_accuracy()
 
 
-def test_predictions_are_judged_by_kind_of_machine_and_remedy(lived: Truth) -> None:
-    assert (lived.held, lived.judged) == (5, 9)
-    found = {(one.kind, one.remedy): one for one in lived.kept}
+def test_predictions_are_judged_by_kind_of_machine_and_remedy(lived: PredictionAccuracy) -> None:
+    assert (lived.accurate_count, lived.outcome_count) == (5, 9)
+    found = {(one.kind, one.optimization): one for one in lived.kept}
     swap, compiled = found["cpu 2 cores", "swap"], found["cpu 2 cores", "torch.compile"]
     small = found["gpu", "swap"]
     assert (swap.held, swap.taken, swap.got, swap.factor) == (4, 4, pytest.approx(0.8), pytest.approx(0.8))
     assert swap.raw_error == pytest.approx(0.08) and swap.error == pytest.approx(0)
     assert compiled.held == 0 and compiled.error == pytest.approx(0.4), "shares of programs of any length"
     assert small.held == 1 and small.got is None, "what is too small says nothing of a ratio"
-    assert [k.kind for k in truth(kind="gpu").kept] == ["gpu"]
-    assert {k.remedy for k in truth(remedy="swap").kept} == {"swap"}
+    assert [k.kind for k in prediction_accuracy(kind="gpu").kept] == ["gpu"]
+    assert {k.optimization for k in prediction_accuracy(optimization="swap").kept} == {"swap"}
 
 
-def test_the_terminal_shows_a_point_for_each_remedy_and_the_diagonal(lived: Truth) -> None:
+def test_the_terminal_shows_a_point_for_each_remedy_and_the_diagonal(lived: PredictionAccuracy) -> None:
     shown = CliRunner().invoke(app, ["truth"])
     assert shown.exit_code == 0
     assert "5 of 9 predictions held (56%)" in shown.output and "\x1b[" not in shown.output
-    picture = shown.output[shown.output.index("cpu 2 cores") : shown.output.index("remedy")].splitlines()
+    picture = shown.output[shown.output.index("cpu 2 cores") : shown.output.index("optimization")].splitlines()
     rows = [line for line in picture if "│" in line]
     assert len(rows) == report.HEIGHT
     a = next(row for row in rows if "a" in row)  # swap: got as much as predicted
@@ -65,12 +67,12 @@ def test_the_terminal_shows_a_point_for_each_remedy_and_the_diagonal(lived: Trut
 def test_every_point_is_inside_its_picture() -> None:
     for share in (-3.0, -0.5, 0.0, 0.001, 0.4, 0.99, 5.0):
         kept("k", "swap", share, share, -share)
-    low, high = report._reach(truth().outcomes)
+    low, high = report._reach(prediction_accuracy().outcomes)
     assert low == pytest.approx(-1) and high == pytest.approx(1), "what lies beyond is drawn at the edge"
     assert CliRunner().invoke(app, ["truth"]).exit_code == 0
 
 
-def test_files_and_json(lived: Truth, tmp_path: Path) -> None:
+def test_files_and_json(lived: PredictionAccuracy, tmp_path: Path) -> None:
     page, picture = tmp_path / "a" / "t.html", tmp_path / "b" / "t.png"
     assert CliRunner().invoke(app, ["truth", "--html", str(page), "--png", str(picture)]).exit_code == 0
     text = page.read_text()

@@ -12,16 +12,16 @@ import pytest
 import torch
 
 import kernelworks as kw
-from kernelworks.records import Explanation, Settled, SettledCall, Swapped, Tuned, from_json, to_json
+from kernelworks.records import AutotunedCall, AutotuneResult, ConfigTuning, Explanation, SwapRecord, from_json, to_json
 from kernelworks.records.base import Record, Records
 from kernelworks.records.climb import Climb
-from kernelworks.records.json_text import in_lines
+from kernelworks.records.json_text import format_lines
 from kernelworks.report import html
 
 LADDERS = Path(__file__).resolve().parents[2] / "ladders"
 NASTY = '<script>alert("&")</script>'
 NAMES = (
-    "ceilings", "diagnosis", "fix", "proof", "proofs", "bench", "benches", "map", "explanation", "settled", "swapped",
+    "peaks", "diagnosis", "fix", "verification", "verifications", "bench", "benches", "map", "explanation", "settled", "swapped",
     "climb",
 )  # fmt: skip
 
@@ -32,19 +32,19 @@ def handed(ceilings: Any, diagnosis: Any, proofs: Any, benches: Any, map_ops: An
     explanation = Explanation(
         "rms_norm", "x float32[4, 1024]", "avx512", "1.8x torch", (("triton", NASTY),), 2, 1e4, 3e4, 0.5, 0.9, "memory"
     )
-    call = SettledCall("gelu", "forward", "x float32[4, 8]", "avx512", "torch", NASTY, 3.0, 4.0, 0.7, 0.02, 9, 0.3)
+    call = AutotunedCall("gelu", "forward", "x float32[4, 8]", "avx512", "torch", NASTY, 3.0, 4.0, 0.7, 0.02, 9, 0.3)
     return {
-        "ceilings": ceilings,
+        "peaks": ceilings,
         "diagnosis": nasty,
         "fix": dataclasses.replace(diagnosis.fix, notes=(NASTY,)),
-        "proof": proofs[0],
-        "proofs": Records(proofs),
+        "verification": proofs[0],
+        "verifications": Records(proofs),
         "bench": benches[0],
         "benches": Records(dataclasses.replace(b, case=NASTY) for b in benches),
         "map": Records(map_ops),
         "explanation": explanation,
-        "settled": Settled(("kind",), 2, (call,), 0.4, notes=(NASTY,)),
-        "swapped": Swapped(("replaced 1 of 2:", f"  {NASTY}"), ({"path": "0"},), ()),
+        "settled": AutotuneResult(("kind",), 2, (call,), 0.4, notes=(NASTY,)),
+        "swapped": SwapRecord(("replaced 1 of 2:", f"  {NASTY}"), ({"path": "0"},), ()),
         "climb": from_json(Climb, (LADDERS / "cpu-sgemm" / "results.json").read_text(encoding="utf-8")),
     }
 
@@ -126,24 +126,24 @@ def test_it_is_kept(name: str, handed: dict[str, Any], tmp_path: Path) -> None:
 def test_a_file_is_replaced_whole_or_not_at_all(
     handed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = handed["proofs"].save(tmp_path / "it.html")
+    path = handed["verifications"].save(tmp_path / "it.html")
     before = path.read_bytes()
-    monkeypatch.setitem(html.SHOWN, type(handed["proof"]), lambda some: 1 / 0)
+    monkeypatch.setitem(html.RENDERERS, type(handed["verification"]), lambda some: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        handed["proofs"].save(path)
+        handed["verifications"].save(path)
     assert path.read_bytes() == before and len(list(tmp_path.iterdir())) == 1
 
 
 def test_text_stays_as_it_was(handed: dict[str, Any]) -> None:
-    assert repr(handed["proofs"]) == repr(list(handed["proofs"]))
-    assert repr(handed["proof"]).startswith("Proof(op='softmax', row='avx512'")
+    assert repr(handed["verifications"]) == repr(list(handed["verifications"]))
+    assert repr(handed["verification"]).startswith("Proof(op='softmax', kernel='avx512'")
     assert str(Records([1, 2])) == "[1, 2]"
 
 
 def test_every_record_that_is_handed_out_has_a_face() -> None:
     for kind in Record.__subclasses__():
-        assert kind in html.SHOWN or kind.record is not Record.record, kind  # else it hands a record on
-    assert Tuned in html.SHOWN
+        assert kind in html.RENDERERS or kind.record is not Record.record, kind  # else it hands a record on
+    assert ConfigTuning in html.RENDERERS
 
 
 def test_a_swap(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_swap(tmp_path: Path) -> None:
 
 
 def test_the_words_are_the_terminals(handed: dict[str, Any]) -> None:
-    text = " ".join(Balance(handed["proofs"]._repr_html_()).text.split())
+    text = " ".join(Balance(handed["verifications"]._repr_html_()).text.split())
     for words in ("softmax.avx512", "REFUSED", "6 of 6", "again: kernelworks prove softmax.avx2 --case 'length 17'"):
         assert words in text
 
@@ -167,7 +167,7 @@ def test_the_words_are_the_terminals(handed: dict[str, Any]) -> None:
     ("value", "lines"),
     [
         ({"a": 1, "b": [1, 2]}, 4),
-        ({"format": 1, "timings": [{"op": "a", "halves": [1, 2]}, {"op": "b", "whole": {"us": 1.5}}]}, 7),
+        ({"format": 1, "tuning_records": [{"op": "a", "halves": [1, 2]}, {"op": "b", "whole": {"us": 1.5}}]}, 7),
         ([{"op": "a"}, {"op": "b"}, {"op": "c"}], 5),
         ({}, 2),
         ([], 1),
@@ -175,5 +175,5 @@ def test_the_words_are_the_terminals(handed: dict[str, Any]) -> None:
     ],
 )
 def test_a_file_has_a_line_for_each_field_and_each_record(value: object, lines: int) -> None:
-    text = in_lines(value)
+    text = format_lines(value)
     assert json.loads(text) == value and len(text.split("\n")) == lines

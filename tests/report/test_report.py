@@ -17,16 +17,16 @@ from printed import printed
 
 from kernelworks.records import (
     BenchResult,
-    Ceilings,
     Diagnosis,
     FlopRate,
-    GpuCeilings,
+    GpuPeaks,
     MapOp,
-    Proof,
+    Peaks,
+    Verification,
     from_json,
     to_json,
 )
-from kernelworks.report import bench, diagnose, fix, machine, page, plot, prove, quantity, roofs, terminal
+from kernelworks.report import bench, diagnose, fix, machine, page, plot, quantity, roofs, terminal, verify
 from kernelworks.report import map as kernel_map
 
 # ---------------------------------------------------------------- quantities
@@ -69,7 +69,7 @@ def test_three_figures_are_within_half_a_unit_of_the_third(value: float) -> None
 
 @given(st.dictionaries(st.text(min_size=1, max_size=5), st.floats(min_value=0, max_value=1e6), min_size=1, max_size=9))
 def test_the_printed_parts_add_to_exactly_one_hundred(parts: dict[str, float]) -> None:
-    shares = diagnose.whole_percents(parts)
+    shares = diagnose.round_to_percents(parts)
     total = sum(parts.values())
     if total > 0:
         assert round(sum(shares.values()), 6) == 100.0
@@ -85,9 +85,9 @@ def test_a_diagnosis_prints_every_column(diagnosis: Diagnosis, width: int) -> No
     assert max(map(len, text.splitlines())) <= width
     joined = " ".join(text.split())
     assert "runs at 38% of what this machine can do" in joined
-    for region in diagnosis.regions:
+    for region in diagnosis.hotspots:
         assert region.op in text
-    for part in diagnosis.footer:
+    for part in diagnosis.time_breakdown:
         assert part in text
     for expected in (
         "120 ms",
@@ -108,26 +108,26 @@ def test_a_diagnosis_prints_every_column(diagnosis: Diagnosis, width: int) -> No
 @pytest.mark.parametrize("width", [80, 100, 120, 132, 200])
 def test_no_text_is_cut_off(diagnosis: Diagnosis, width: int) -> None:
     """Everything in a column is there, wrapped: read down the columns, no letter is missing."""
-    text = "".join(printed(diagnose.regions(diagnosis, width), width).split())
-    for region in diagnosis.regions:
+    text = "".join(printed(diagnose.hotspots(diagnosis, width), width).split())
+    for region in diagnosis.hotspots:
         for word in (*region.action.split(), region.source):
             letters = re.escape(word[-4:])
             assert re.search(letters, text), f"{word} at {width}"
-    table = diagnose.regions(diagnosis, width)
+    table = diagnose.hotspots(diagnosis, width)
     unlimited = printed(table, 1000)
     assert max(len(line.rstrip()) for line in unlimited.splitlines()) <= width
 
 
 def test_the_worst_comes_first(diagnosis: Diagnosis) -> None:
-    ordered = diagnose.worst_first(diagnosis.regions)
+    ordered = diagnose.sort_worst_first(diagnosis.hotspots)
     assert [r.high_s for r in ordered] == sorted((r.high_s for r in ordered), reverse=True)
-    text = printed(diagnose.regions(diagnosis, 140))
+    text = printed(diagnose.hotspots(diagnosis, 140))
     assert text.index("encoder.layer.*.attention") < text.index("layer_norm") < text.index("unique_dim")
 
 
 def test_a_long_table_counts_what_it_leaves_out(diagnosis: Diagnosis) -> None:
-    many = dataclasses.replace(diagnosis, regions=diagnosis.regions * 4)
-    assert f"and {len(many.regions) - diagnose.MOST_ROWS} more" in printed(diagnose.regions(many, 140))
+    many = dataclasses.replace(diagnosis, regions=diagnosis.hotspots * 4)
+    assert f"and {len(many.hotspots) - diagnose.MOST_ROWS} more" in printed(diagnose.hotspots(many, 140))
 
 
 def test_a_fix_that_disagrees_says_so(diagnosis: Diagnosis) -> None:
@@ -149,8 +149,8 @@ def test_no_color_is_honoured(diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("width", [80, 132])
-def test_a_machine_prints_pyramid_roofline_and_ridges(ceilings: Ceilings, width: int) -> None:
-    text = printed(machine.ceilings(ceilings, width), width)
+def test_a_machine_prints_pyramid_roofline_and_ridges(ceilings: Peaks, width: int) -> None:
+    text = printed(machine.peaks(ceilings, width), width)
     assert max(map(len, text.splitlines())) <= width
     for expected in ("L1", "DRAM", "855", "float32", "536 GFLOP/s", "1960 Gop/s", "tanh", "800 ns", "6.72"):
         assert expected in text, expected
@@ -159,21 +159,21 @@ def test_a_machine_prints_pyramid_roofline_and_ridges(ceilings: Ceilings, width:
     assert len(tiers) == 4
 
 
-def test_ridges_are_rates_over_bandwidths(ceilings: Ceilings) -> None:
+def test_ridges_are_rates_over_bandwidths(ceilings: Peaks) -> None:
     found = {(r.level, r.dtype): r.flop_per_byte for r in roofs.ridges(ceilings, 2)}
     assert found["DRAM", "float32"] == pytest.approx(536.0 / (42.0 * 1.9))
     assert found["L1", "bfloat16"] == pytest.approx(1080.0 / (450.0 * 1.9))
 
 
-def test_a_proof_prints_the_line_that_shows_a_failure_again(proofs: list[Proof]) -> None:
-    text = printed(prove.proofs(proofs))
+def test_a_proof_prints_the_line_that_shows_a_failure_again(proofs: list[Verification]) -> None:
+    text = printed(verify.verifications(proofs))
     assert "proved, certified" in text
     assert "REFUSED" in text
     assert "kernelworks prove softmax.avx2 --case 'length 17'" in text
-    assert [prove.held(p) for p in proofs] == [True, False]
+    assert [verify.is_verified(p) for p in proofs] == [True, False]
     blind = dataclasses.replace(proofs[0], mutants_rejected=5)
-    assert not prove.held(blind)
-    assert not prove.held(dataclasses.replace(proofs[0], cases=0))
+    assert not verify.is_verified(blind)
+    assert not verify.is_verified(dataclasses.replace(proofs[0], cases=0))
 
 
 def test_a_bench_without_its_gate_gives_no_figure(benches: list[BenchResult]) -> None:
@@ -191,10 +191,10 @@ def test_the_map_shows_certificate_share_and_ratio(map_ops: list[MapOp]) -> None
     assert "`avx512`, `avx2`, `torch`, `reference`" in page_text
 
 
-def test_records_survive_json(diagnosis: Diagnosis, benches: list[BenchResult], proofs: list[Proof]) -> None:
+def test_records_survive_json(diagnosis: Diagnosis, benches: list[BenchResult], proofs: list[Verification]) -> None:
     assert from_json(Diagnosis, to_json(diagnosis)) == diagnosis
     assert from_json(BenchResult, to_json(benches[0])) == benches[0]
-    assert from_json(Proof, to_json(proofs[1])) == proofs[1]
+    assert from_json(Verification, to_json(proofs[1])) == proofs[1]
 
 
 # ---------------------------------------------------------------- the pages
@@ -229,7 +229,7 @@ def read(text: str) -> Reader:
 
 
 @pytest.fixture(scope="module")
-def pages(diagnosis: Diagnosis, ceilings: Ceilings) -> dict[str, str]:
+def pages(diagnosis: Diagnosis, ceilings: Peaks) -> dict[str, str]:
     """To draw one takes a second."""
     return {
         "diagnosis": page.diagnosis(diagnosis), "machine": page.machine(ceilings),
@@ -240,9 +240,9 @@ def pages(diagnosis: Diagnosis, ceilings: Ceilings) -> dict[str, str]:
 def test_the_diagnosis_page_holds_everything(diagnosis: Diagnosis, pages: dict[str, str]) -> None:
     reader = read(pages["diagnosis"])
     assert reader.tags["table"] == 1
-    assert reader.tags["tr"] == 1 + len(diagnosis.regions)
+    assert reader.tags["tr"] == 1 + len(diagnosis.hotspots)
     assert reader.tags["svg"] == 2  # for wide windows and for narrow ones
-    assert {"regions", "roofline", "fix", "dot-0"} <= set(reader.ids)
+    assert {"hotspots", "roofline", "fix", "dot-0"} <= set(reader.ids)
     for expected in (diagnosis.sentence, "<lambda> & co", "unexplained", "100.0%", *diagnosis.findings):
         assert expected in reader.text, expected
 
@@ -258,23 +258,23 @@ def test_a_page_asks_the_network_for_nothing(which: str, pages: dict[str, str]) 
 
 
 def test_text_from_a_program_is_escaped(diagnosis: Diagnosis) -> None:
-    nasty = dataclasses.replace(diagnosis.regions[0], op="<script>alert(1)</script>", module='"><img src=x>')
+    nasty = dataclasses.replace(diagnosis.hotspots[0], op="<script>alert(1)</script>", module='"><img src=x>')
     text = page.diagnosis(dataclasses.replace(diagnosis, regions=(nasty,), sentence="<b>x</b>"))
     assert "<script>alert" not in text
     assert "<img" not in text
     assert "&lt;b&gt;x" in text
 
 
-def test_pages_without_dots_rates_or_a_fix_are_drawn(diagnosis: Diagnosis, ceilings: Ceilings) -> None:
+def test_pages_without_dots_rates_or_a_fix_are_drawn(diagnosis: Diagnosis, ceilings: Peaks) -> None:
     bare = dataclasses.replace(ceilings, flops=(), functions=())
     empty = dataclasses.replace(diagnosis, regions=(), fix=None, findings=(), unmodelled=(), ceilings=bare)
     assert read(page.diagnosis(empty)).tags.get("svg") is None
-    assert "no roofline" in printed(machine.ceilings(bare, 120))
+    assert "no roofline" in printed(machine.peaks(bare, 120))
     assert read(page.machine(bare)).tags["svg"] == 2  # the pyramid, for wide windows and for narrow ones
 
 
-def test_pictures_take_their_colours_from_the_page(ceilings: Ceilings, diagnosis: Diagnosis) -> None:
-    for picture in (plot.roofline(ceilings, 2, diagnosis.regions), plot.pyramid(ceilings)):
+def test_pictures_take_their_colours_from_the_page(ceilings: Peaks, diagnosis: Diagnosis) -> None:
+    for picture in (plot.roofline(ceilings, 2, diagnosis.hotspots), plot.memory_hierarchy(ceilings)):
         assert "var(--ink)" in picture
         assert not re.findall(r"#0b5e\w\w", picture)
         assert picture == picture.encode("ascii", "xmlcharrefreplace").decode()
@@ -288,7 +288,7 @@ def test_a_browser_shows_the_diagnosis(diagnosis: Diagnosis, pages: dict[str, st
         return
     found, messages = opened(pages["diagnosis"], tmp_path)
     assert messages == []
-    assert len(found["descending"]) == len(diagnosis.regions)
+    assert len(found["descending"]) == len(diagnosis.hotspots)
     assert found["descending"] == sorted(found["descending"], reverse=True)
     assert found["ascending"] == sorted(found["ascending"])
     assert min(found["tables"]) > 100
@@ -309,7 +309,7 @@ def test_a_browser_shows_the_machine(pages: dict[str, str], tmp_path: Path) -> N
     assert found["wide"] <= 0 and found["scrolling"] == 0
 
 
-def _machines() -> dict[str, Ceilings | GpuCeilings]:
+def _machines() -> dict[str, Peaks | GpuPeaks]:
     """Machines whose levels and rates lie near each other, as those that labels once overlapped on."""
     known = machines.record()
     near = {"L1": 110.0, "L2": 104.0, "L3": 100.0, "DRAM": 91.0}
@@ -324,7 +324,7 @@ def _machines() -> dict[str, Ceilings | GpuCeilings]:
     }
 
 
-@pytest.mark.parametrize("width", [plot.WIDE, plot.NARROW])
+@pytest.mark.parametrize("width", [plot.WIDE_INCHES, plot.NARROW_INCHES])
 @pytest.mark.parametrize("name", _machines())
 def test_names_of_levels_lie_on_no_other(name: str, width: float) -> None:
     here = _machines()[name]
@@ -353,12 +353,12 @@ def test_names_of_roofs_keep_clear_of_dots(dots: list[tuple[float, float]], diag
     here = machines.record()
     top = roofs.best_flops(here, 2)[0].gflops
     found = [
-        dataclasses.replace(diagnosis.regions[0], flop=x * 1e9, bytes=1e9, seconds=x * 1e9 / (top * y * 1e9))
+        dataclasses.replace(diagnosis.hotspots[0], flop=x * 1e9, bytes=1e9, seconds=x * 1e9 / (top * y * 1e9))
         for x, y in dots
     ]
     picture = plot.roofline(here, 2, found)
     assert picture.count('class="dot"') == len(dots)
-    figure, axes = plot.canvas(plot.WIDE, 5.6, "test")
+    figure, axes = plot.canvas(plot.WIDE_INCHES, 5.6, "test")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=10)
     axes.set_xlim(1 / 32, 512)
@@ -396,10 +396,10 @@ def test_nothing_scrolls_sideways(width: int, pages: dict[str, str], tmp_path: P
 def test_a_browser_shows_the_first_rows_and_then_all(diagnosis: Diagnosis, tmp_path: Path) -> None:
     if without_browser():
         return
-    many = dataclasses.replace(diagnosis, regions=diagnosis.regions * 4)
+    many = dataclasses.replace(diagnosis, regions=diagnosis.hotspots * 4)
     found, messages = opened(page.diagnosis(many), tmp_path)
     assert messages == []
-    assert found["shown"] == [page.FIRST_ROWS, len(many.regions)]
+    assert found["shown"] == [page.FIRST_ROWS, len(many.hotspots)]
 
 
 def test_the_browser_test_sees_errors_and_requests(tmp_path: Path) -> None:

@@ -25,15 +25,17 @@ def test_what_nothing_can_measure_is_0(value: float, shown: str) -> None:
 def test_a_table_eats_no_brackets_and_cuts_no_words(width: int, diagnosis: Diagnosis) -> None:
     """Brackets are no markup, long names are broken after their separators alone, and rows of nothing are counted."""
     long = dataclasses.replace(
-        diagnosis.regions[0],
+        diagnosis.hotspots[0],
         op="_scaled_dot_product_flash_attention_for_cpu",
         source="modeling_qwen3_next_of_all.py:1234",
         module="Model.layers.*.self_attention.query_projection",
         action="swap [bold]x[i][/bold] for kernelworks.linear_cross_entropy in [B, H, L, D]",
     )
-    tiny = dataclasses.replace(diagnosis.regions[1], op="tiny", seconds=87e-9, share=2e-7, low_s=0.0, high_s=0.0)
+    tiny = dataclasses.replace(diagnosis.hotspots[1], op="tiny", seconds=87e-9, share=2e-7, low_s=0.0, high_s=0.0)
     record = dataclasses.replace(
-        diagnosis, regions=(long, tiny, *diagnosis.regions[2:]), footer={**diagnosis.footer, "unexplained": -7e-12}
+        diagnosis,
+        regions=(long, tiny, *diagnosis.hotspots[2:]),
+        footer={**diagnosis.time_breakdown, "unexplained": -7e-12},
     )
     console = terminal.stdout()
     console.file, console.width = io.StringIO(), width
@@ -54,7 +56,7 @@ def test_a_map_without_triton_is_a_map(monkeypatch: pytest.MonkeyPatch) -> None:
         raise BuildError("no Triton: pip install triton\nand more")
 
     monkeypatch.setattr(mapped.certificates, "invalid", missing)
-    assert {row.reason for row in mapped.kernel_map("softmax")[0].rows if row.target == "triton"} == {
+    assert {row.reason for row in mapped.kernel_map("softmax")[0].kernels if row.target == "triton"} == {
         "no Triton: pip install triton"
     }
-    assert any("no Triton" in line for line in mapped.stale("softmax"))
+    assert any("no Triton" in line for line in mapped.stale_kernels("softmax"))

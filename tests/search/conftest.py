@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from pretended import PROBLEM, Pretended
 
-from kernelworks.records import Ceilings
+from kernelworks.records import Peaks
 from kernelworks.records.search import Search
 from kernelworks.search import loop
 
@@ -29,10 +29,10 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Pretended]]:
 
 
 @pytest.fixture
-def searched(pretended: type[Pretended], ceilings: Ceilings, tmp_path: Path) -> Callable[..., Search]:
+def searched(pretended: type[Pretended], ceilings: Peaks, tmp_path: Path) -> Callable[..., Search]:
     """A search for the same problem in the same store."""
 
     def run(**given: Any) -> Search:
-        return loop.search(PROBLEM, **{"store": tmp_path / "s.sqlite", "threads": 1, "ceilings": ceilings} | given)
+        return loop.search(PROBLEM, **{"store": tmp_path / "s.sqlite", "threads": 1, "peaks": ceilings} | given)
 
     return run

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from kernelworks.records.judgement import Judgement
-from kernelworks.search.workers.farm import Opened, Task
+from kernelworks.search.workers.farm import OpenedSitting, Task
 
 __all__ = ["Crowd", "Hand", "Lost"]
 
@@ -21,11 +21,11 @@ class Lost(Exception):
 class Hand:
     """One worker: what it is given is judged in a thread of its own."""
 
-    def __init__(self, number: int, open: Callable[[], Opened], find: Callable[[Task], Judgement]) -> None:
+    def __init__(self, number: int, open: Callable[[], OpenedSitting], find: Callable[[Task], Judgement]) -> None:
         self.name, self.find, self.ended = f"hand {number}", find, False
         self.judged: list[str] = []
         self._pool = ThreadPoolExecutor(1)
-        self.opened: Future[Opened] = self._pool.submit(open)
+        self.opened: Future[OpenedSitting] = self._pool.submit(open)
 
     def judge(self, task: Task) -> Future[tuple[Judgement, float]]:
         assert not self.ended and self.opened.done() and self.opened.exception() is None
@@ -45,7 +45,7 @@ class Crowd(contextlib.AbstractContextManager["Crowd"]):
     """In the place of ``crew.Crew``. ``most`` is how many were at work at once; ``loses`` says of a task that is begun
     whether its worker is lost over it."""
 
-    def __init__(self, workers: int, opened: Opened, find: Callable[[Task], Judgement]) -> None:
+    def __init__(self, workers: int, opened: OpenedSitting, find: Callable[[Task], Judgement]) -> None:
         self.workers, self.opened, self.find = workers, opened, find
         self.hands: list[Hand] = []
         self.loses: Callable[[Task], bool] = lambda task: False

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from kernelworks.judge.formats import kernelbench
 from kernelworks.judge.problem import Problem
-from kernelworks.records import Ceilings
+from kernelworks.records import Peaks
 from kernelworks.records.judgement import Charge, Judgement, Pace, Speed
 from kernelworks.search.space import space_in
 
@@ -61,8 +61,8 @@ def judgement(verdict: str = "right", ratio: float = 1.5, half: float = 0.02, wh
         candidate="candidate", problem="twice", format="kernelbench", language="torch", verdict=verdict,
         reasons=() if right else (Charge("wrong answer", why or "an element is 1, must be 2"),), remarks=(),
         worst=0.5, calls=40, elements=1000, draws=("given",), shapes=("own",), bound=("a product",),
-        paces=paces if right else (), speeds=(speed,) if right else (), limit_s=1e-4, waits_on="memory L2",
-        ceiling="L2 read 400 GB/s", weights="none", kernels=(), kept_from=(), open_to=(), threads=1, build_s=0.1,
+        paces=paces if right else (), speeds=(speed,) if right else (), limit_s=1e-4, bound_by="memory L2",
+        peak="L2 read 400 GB/s", weights="none", kernels=(), kept_from=(), open_to=(), threads=1, build_s=0.1,
         seconds=0.2, date="2026-01-01T00:00:00Z",
     )  # fmt: skip
     return dataclasses.replace(plain, **more)
@@ -92,7 +92,7 @@ class Pretended:
         self.say = settings["progress"]
         self.nothing = self.allows or None
         limit = SimpleNamespace(seconds=1e-4, whole=SimpleNamespace(ceiling="L2 read 400 GB/s"))
-        ceilings: Ceilings = settings["ceilings"]
+        ceilings: Peaks = settings["peaks"]
         self.work = None if self.allows else SimpleNamespace(
             limit=limit, on=lambda threads: limit, flop=2e5, bytes=1e5, ceilings=ceilings
         )  # fmt: skip

@@ -15,10 +15,10 @@ from kernelworks.contract.bounds import bound_of
 from kernelworks.judge.formats.loading import module_of
 from kernelworks.search.schedule import candidate
 from kernelworks.search.schedule.candidate import candidate_of
-from kernelworks.search.schedule.derive import derived
-from kernelworks.search.schedule.moves import MOVES, Step, apply, drawn
+from kernelworks.search.schedule.derive import derive_nest
+from kernelworks.search.schedule.moves import MOVES, Step, apply, draw_args
 from kernelworks.search.schedule.nest import Kernel
-from kernelworks.search.schedule.plan import Illegal, Plan, Schedule, naive, planned
+from kernelworks.search.schedule.plan import Illegal, Plan, Schedule, make_plan, naive
 from kernelworks.verify.compare import compare
 
 __all__ = ["PROBLEMS", "changed", "nest", "ran", "share"]
@@ -75,7 +75,7 @@ def nest(name: str) -> tuple[Kernel, Callable[..., Any], Sequence[Any]]:
     torch.manual_seed(7)
     call, inputs = PROBLEMS[name]
     given = inputs()
-    return derived(call, given), call, given
+    return derive_nest(call, given), call, given
 
 
 def changed(kernel: Kernel, seed: int, count: int) -> tuple[Schedule, list[Step]]:
@@ -86,7 +86,7 @@ def changed(kernel: Kernel, seed: int, count: int) -> tuple[Schedule, list[Step]
         if len(steps) == count:
             break
         name = draw.choice(list(MOVES))
-        args = drawn(planned(kernel, schedule), name, draw)
+        args = draw_args(make_plan(kernel, schedule), name, draw)
         if args is None:
             continue
         try:
@@ -115,7 +115,7 @@ def share(answer: Any, call: Callable[..., Any], inputs: Sequence[Any]) -> float
     with torch.no_grad():
         bound = bound_of(call, inputs)
     answers = answer if isinstance(answer, tuple) else (answer,)
-    assert len(answers) == len(bound.truth)
+    assert len(answers) == len(bound.reference)
     return max(
-        compare(a, t, b)[0] for a, t, b in zip(answers, bound.truth, bound.outputs, strict=True)
+        compare(a, t, b)[0] for a, t, b in zip(answers, bound.reference, bound.outputs, strict=True)
     )  # fmt: skip

@@ -15,7 +15,7 @@ from scripted import serving
 
 from kernelworks.machine import environment
 from kernelworks.search.model import way_to
-from kernelworks.search.model.ask import MOST_BYTES, Patience, Unanswered
+from kernelworks.search.model.ask import MOST_BYTES, NoAnswer, Patience
 from kernelworks.search.model.command import Command
 from kernelworks.search.model.endpoint import Endpoint, asked_wait
 
@@ -28,7 +28,7 @@ def asked(steps: list[dict[str, Any]], folder: Path, patience: Patience = SOON, 
     with serving(steps, folder) as server:
         try:
             return Endpoint(server.url, "some-model", patience=patience, **more).ask(ASK), server
-        except Unanswered as error:
+        except NoAnswer as error:
             return error, server
 
 
@@ -70,7 +70,7 @@ def test_what_may_pass_is_asked_again(tmp_path: Path) -> None:
 
 def test_it_gives_up_after_as_many_tries_as_there_are(tmp_path: Path) -> None:
     error, server = asked([{"status": 503}], tmp_path)
-    assert isinstance(error, Unanswered) and not error.settled
+    assert isinstance(error, NoAnswer) and not error.permanent
     assert len(server.requests) == SOON.tries == len(error.failed)
     assert str(error).endswith("did not answer in 4 tries: status 503")
 
@@ -90,25 +90,25 @@ def test_it_gives_up_after_as_many_tries_as_there_are(tmp_path: Path) -> None:
 )
 def test_what_a_setting_must_change_first_is_asked_once(step: dict[str, Any], said: str, tmp_path: Path) -> None:
     error, server = asked([step], tmp_path, key="s3cret")
-    assert isinstance(error, Unanswered) and error.settled and said in str(error)
+    assert isinstance(error, NoAnswer) and error.permanent and said in str(error)
     assert "s3cret" not in str(error) and len(server.requests) == 1
 
 
 def test_an_answer_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
     error, _ = asked([{"late": 30}], tmp_path, Patience(seconds=0.5, tries=2, wait=0.01))
-    assert isinstance(error, Unanswered) and "no answer within 0.5 s" in str(error)
+    assert isinstance(error, NoAnswer) and "no answer within 0.5 s" in str(error)
 
 
 def test_an_answer_that_has_no_end_is_not_read_to_it(tmp_path: Path) -> None:
     error, _ = asked([{"raw": "x" * (MOST_BYTES + 10)}], tmp_path, Patience(seconds=60, tries=1))
-    assert isinstance(error, Unanswered) and "more than 8 MiB" in str(error)
+    assert isinstance(error, NoAnswer) and "more than 8 MiB" in str(error)
 
 
 def test_nobody_there_is_said(tmp_path: Path) -> None:
     with socket.socket() as held:  # bound, and not listened at
         held.bind(("127.0.0.1", 0))
         way = Endpoint(f"http://127.0.0.1:{held.getsockname()[1]}", "m", patience=Patience(tries=2, wait=0.01))
-        with pytest.raises(Unanswered, match=r"in 2 tries: no connection: .*refused"):
+        with pytest.raises(NoAnswer, match=r"in 2 tries: no connection: .*refused"):
             way.ask(ASK)
 
 
@@ -147,7 +147,7 @@ def test_a_prompt_that_is_not_read_and_one_that_is_large_hold_up_nothing() -> No
     ids=["code", "signal", "nothing", "too much"],
 )
 def test_a_command_that_fails_is_run_again_and_then_said(code: str, said: str) -> None:
-    with pytest.raises(Unanswered) as error:
+    with pytest.raises(NoAnswer) as error:
         ran(code, Patience(tries=2, wait=0.01)).ask(ASK)
     assert said in str(error.value) and len(error.value.failed) == 2
 
@@ -155,7 +155,7 @@ def test_a_command_that_fails_is_run_again_and_then_said(code: str, said: str) -
 def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     script, started = tmp_path / "slow.sh", tmp_path / "started"
     script.write_text(f"sleep 600 &\necho $! > {started}\nsleep 600\n", encoding="utf-8")
-    with pytest.raises(Unanswered, match="not done within 2 s"):
+    with pytest.raises(NoAnswer, match="not done within 2 s"):
         Command(f"sh {script}", patience=Patience(seconds=2, tries=1)).ask(ASK)
     assert gone(int(started.read_text()))
 
@@ -221,10 +221,10 @@ def test_a_key_is_read_from_the_variable_that_is_named(monkeypatch: pytest.Monke
         way_to(endpoint=f"{server.url}/chat/completions", model="m", key="MY_SERVER").ask(ASK)
         assert server.requests[0]["headers"]["Authorization"] == "Bearer from-there"
         assert server.requests[0]["path"] == "/v1/chat/completions"
-    assert "MY_SERVER" not in environment.without_secrets() and "MY_SERVER" in environment.variables()
+    assert "MY_SERVER" not in environment.variables_without_secrets() and "MY_SERVER" in environment.variables()
     monkeypatch.setenv("SOME_API_KEY", "x")
-    assert "SOME_API_KEY" not in environment.without_secrets()
-    assert environment.without_secrets()["PATH"] == os.environ["PATH"]
+    assert "SOME_API_KEY" not in environment.variables_without_secrets()
+    assert environment.variables_without_secrets()["PATH"] == os.environ["PATH"]
 
 
 def test_a_key_that_no_header_takes_is_refused_without_being_said() -> None:

@@ -12,33 +12,33 @@ import torch
 from scheduled import PROBLEMS, share
 
 from kernelworks.dispatch.op import OPS
-from kernelworks.judge.formats import rooms
+from kernelworks.judge.formats import op_packages
 from kernelworks.judge.formats.loading import module_of
 from kernelworks.judge.problem import Problem, Shape
 from kernelworks.records.judgement import Judgement, Pace, Speed
-from kernelworks.search.proposer import Draft, Seen
+from kernelworks.search.proposer import Draft, StoredCandidate
 from kernelworks.search.schedule import ScheduleRewriting, evolution
-from kernelworks.search.schedule.derive import derived
-from kernelworks.search.schedule.plan import Schedule, naive, planned
+from kernelworks.search.schedule.derive import derive_nest
+from kernelworks.search.schedule.plan import Schedule, make_plan, naive
 
 PROBLEM = Problem("rows", "kernelbench", {}, "kernelworks.judge.formats.kernelbench", "Model", (Shape("own"),))
 JUDGED = Judgement(
     candidate="c", problem="rows", format="kernelbench", language="c++", verdict="right", reasons=(), remarks=(),
-    worst=0.1, calls=1, elements=1, draws=(), shapes=(), bound=(), paces=(), speeds=(), limit_s=None, waits_on="",
-    ceiling="", weights="", kernels=(), kept_from=(), open_to=(), threads=1, build_s=0.0, seconds=0.0, date="",
+    worst=0.1, calls=1, elements=1, draws=(), shapes=(), bound=(), paces=(), speeds=(), limit_s=None, bound_by="",
+    peak="", weights="", kernels=(), kept_from=(), open_to=(), threads=1, build_s=0.0, seconds=0.0, date="",
 )  # fmt: skip
 
 
 @pytest.fixture
 def proposer(monkeypatch: pytest.MonkeyPatch) -> ScheduleRewriting:
     call, inputs = PROBLEMS["softmax"]
-    monkeypatch.setattr(evolution, "nest_of", lambda problem: derived(call, inputs()))
+    monkeypatch.setattr(evolution, "nest_of", lambda problem: derive_nest(call, inputs()))
     return ScheduleRewriting(seed=5)
 
 
-def seen(draft: Draft, number: int, ratio: float, waits: str = "latency") -> Seen:
+def seen(draft: Draft, number: int, ratio: float, waits: str = "latency") -> StoredCandidate:
     pace, speed = Pace("candidate", 1 / ratio, 0.0, 1.0, 9), Speed("eager", ratio, ratio, ratio, False)
-    return Seen(
+    return StoredCandidate(
         f"id{number}", number, draft, dataclasses.replace(JUDGED, paces=(pace,), speeds=(speed,), waits_on=waits)
     )
 
@@ -53,14 +53,14 @@ def test_the_first_draft_is_the_plain_nest_and_none_comes_twice(proposer: Schedu
         assert len(made) == 2
         drafts += made
         known.append(seen(made[0], number, random.Random(number).random()))
-        proposer.told(known[-1])
+        proposer.observe_verdict(known[-1])
     codes = [d.code for d in drafts]
     assert len(set(codes)) == len(codes)
     assert all(d.note == "an opening" for d in drafts[1:5]) and sum(len(d.parents) == 1 for d in drafts) > 4
     kernel = proposer.kernel(PROBLEM)
     assert kernel is not None
     for draft in drafts:  # what is kept of a draft makes it again
-        assert evolution.candidate_of(planned(kernel, Schedule.from_json(draft.detail["schedule"]))) == draft.code
+        assert evolution.candidate_of(make_plan(kernel, Schedule.from_json(draft.detail["schedule"]))) == draft.code
 
 
 def test_the_same_seed_offers_the_same(proposer: ScheduleRewriting) -> None:
@@ -97,7 +97,7 @@ def test_the_quicker_parents_are_changed_more_often(proposer: ScheduleRewriting)
 
 def test_of_an_op_of_ours_the_draft_is_a_function(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     call, inputs = PROBLEMS["tanh_gelu"]
-    monkeypatch.setattr(evolution, "nest_of", lambda problem: derived(call, inputs()))
+    monkeypatch.setattr(evolution, "nest_of", lambda problem: derive_nest(call, inputs()))
     (draft,) = ScheduleRewriting().propose(dataclasses.replace(PROBLEM, format="room", entry="gelu"), [], 1)
     (x,) = inputs()
     answer = module_of("scheduled_function", draft.code, tmp_path).gelu(x, "tanh")
@@ -107,7 +107,7 @@ def test_of_an_op_of_ours_the_draft_is_a_function(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_problem_without_a_nest_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evolution, "nest_of", lambda problem: derived(lambda x: x.cumsum(0), [torch.randn(4)]))
+    monkeypatch.setattr(evolution, "nest_of", lambda problem: derive_nest(lambda x: x.cumsum(0), [torch.randn(4)]))
     proposer = ScheduleRewriting()
     assert proposer.propose(PROBLEM, [], 4) == [] and proposer.declined == "aten::cumsum has no rule"
     sol = dataclasses.replace(PROBLEM, format="sol-execbench")
@@ -116,7 +116,10 @@ def test_a_problem_without_a_nest_is_declined(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_op_at_all_its_sizes_is_none_of_a_schedules() -> None:
     proposer = ScheduleRewriting(seed=5)
-    all_of_them, one = rooms.problem_of("softmax"), rooms.problem_of(f"softmax:{OPS['softmax'].contract.cases[0].name}")
+    all_of_them, one = (
+        op_packages.problem_of("softmax"),
+        op_packages.problem_of(f"softmax:{OPS['softmax'].contract.cases[0].name}"),
+    )
     assert "all sizes of softmax; a schedule is for one" in proposer.unfit(all_of_them) and not proposer.unfit(one)
     assert all(shape.required for shape in all_of_them.shapes)
     assert [shape.required for shape in one.shapes[:3]] == [True, False, False]

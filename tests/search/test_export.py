@@ -19,8 +19,8 @@ from kernelworks.judge.formats import read_candidate, read_problem
 from kernelworks.records.judgement import Judgement
 from kernelworks.search.export import FORMATS, export, lines
 from kernelworks.search.model.ask import Text
-from kernelworks.search.model.replies import taken
-from kernelworks.search.proposer import Draft, Seen
+from kernelworks.search.model.replies import parse_reply
+from kernelworks.search.proposer import Draft, StoredCandidate
 from kernelworks.search.store import Store
 
 CODE = "class ModelNew:\n    def forward(self, x):\n        return x * {0}\n"
@@ -80,7 +80,7 @@ def test_a_turns_conversation_is_what_led_to_it(store: Store) -> None:
     said = [one["content"] for one in last["messages"]]
     assert "torch.relu(x) * 2" in said[1] and "a machine" in said[1]
     for n, name in ((2, "1"), (4, "2"), (6, "3"), (8, "5")):
-        assert [one.code for one in taken(Text(said[n]), PROBLEM, 9).found] == [CODE.format(name)]
+        assert [one.code for one in parse_reply(Text(said[n]), PROBLEM, 9).found] == [CODE.format(name)]
     assert "off by one" in said[5] and "2.00x as quick as eager" in said[7]
     assert last["candidate"] == CODE.format("5") and "4.00x" in last["feedback"] and last["gamma"] == 0.4
 
@@ -91,7 +91,7 @@ def test_what_is_to_be_learned_is_what_got_better(store: Store) -> None:
     assert [one["role"] for one in found[1]["messages"]] == ["system", "user", "assistant"]
     prompt, answer = (one["content"] for one in found[1]["messages"][1:])
     assert CODE.format("3") in prompt and "2.00x as quick as eager" in prompt and "idea 3" in prompt
-    (read,) = taken(Text(answer), PROBLEM, 9).found
+    (read,) = parse_reply(Text(answer), PROBLEM, 9).found
     assert (read.code, read.note) == (CODE.format("5"), "idea 5")
     assert "off by one" in found[0]["messages"][1]["content"]
     assert (found[1]["ratio"], found[1]["over"], found[1]["verdict"]) == (4.0, "eager", "right")
@@ -138,7 +138,7 @@ def test_a_file_is_whole_or_as_it_was(store: Store, tmp_path: Path, monkeypatch:
     path = tmp_path / "rows.jsonl"
     path.write_text("before\n", encoding="utf-8")
 
-    def broken(self: Store, id: str) -> Seen:
+    def broken(self: Store, id: str) -> StoredCandidate:
         raise OSError("the disk is gone")
 
     monkeypatch.setattr(importlib.import_module("kernelworks.search.export"), "HELD", 1)
@@ -152,11 +152,11 @@ def test_rows_are_written_as_they_are_read(store: Store) -> None:
     class Endless:
         """As many candidates as are asked for; only the first are in the tree that is kept."""
 
-        problem, over, machine, seen = store.problem, store.over, store.machine, store.seen
-        tried = staticmethod(store.tried)
+        problem, over, machine, seen = store.problem, store.over, store.machine, store.candidate
+        tried = staticmethod(store.summaries)
 
         @property
-        def history(self) -> Iterator[Seen]:
+        def history(self) -> Iterator[StoredCandidate]:
             return itertools.cycle(store.history)
 
     made = lines(Endless(), "kevin", Counter())
@@ -164,7 +164,7 @@ def test_rows_are_written_as_they_are_read(store: Store) -> None:
 
 
 def test_what_is_written_meanwhile_is_not_half_of_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, some = list[str](), Store.seen_from
+    found, some = list[str](), Store.candidates_from
     monkeypatch.setattr(Store, "seen_from", lambda self, number, most: some(self, number, 1))  # as late as can be
 
     def written(line: str) -> None:

@@ -20,18 +20,18 @@ from crowd import Crowd, Hand
 from pretended import PARENT, PROBLEM, Pretended, judgement
 
 from kernelworks.machine import machine
-from kernelworks.records import Ceilings
+from kernelworks.records import Peaks
 from kernelworks.records.judgement import Judgement
 from kernelworks.records.search import Search
 from kernelworks.search.loop import SHORT
 from kernelworks.search.store import Store
 from kernelworks.search.workers import cores, crew, farm
 from kernelworks.search.workers import worker as jurors
-from kernelworks.search.workers.farm import Done, Farm, NoWorkers, Opened, Task, undecided
+from kernelworks.search.workers.farm import Farm, NoWorkers, OpenedSitting, Task, TaskResult, undecided_judgement
 
 Run = Callable[..., Search]
 LONG_S = 60.0  # for what takes milliseconds where nobody else is
-NOTHING = Opened(None, "nothing is judged")
+NOTHING = OpenedSitting(None, "nothing is judged")
 
 
 def task(number: int) -> Task:
@@ -39,15 +39,17 @@ def task(number: int) -> Task:
 
 
 def farmed(crowd: Crowd) -> Farm:
-    return Farm(crowd.hire, crowd.allowed, lambda task, said: undecided(PROBLEM, task, 1, said), lambda line: None)
+    return Farm(
+        crowd.hire, crowd.allowed, lambda task, said: undecided_judgement(PROBLEM, task, 1, said), lambda line: None
+    )
 
 
-def all_of(farm: Farm, tasks: list[Task]) -> list[Done]:
+def all_of(farm: Farm, tasks: list[Task]) -> list[TaskResult]:
     """Gives what there is room for, and takes what is judged, until all are."""
-    waiting, done = list(tasks), list[Done]()
+    waiting, done = list(tasks), list[TaskResult]()
     until = time.monotonic() + LONG_S
-    while (waiting or farm.flying) and time.monotonic() < until:
-        while waiting and farm.room() > 0:
+    while (waiting or farm.pending_ids) and time.monotonic() < until:
+        while waiting and farm.free_slots() > 0:
             farm.give(waiting.pop(0))
         done += farm.wait()
     return done
@@ -108,20 +110,20 @@ def test_a_smaller_share_ends_workers_that_have_nothing_to_do_and_no_verdict() -
     with crowd, farmed(crowd) as workers:
         workers.open(lambda: False)
         for number in range(3):
-            assert workers.room() > 0
+            assert workers.free_slots() > 0
             workers.give(task(number))
         crowd.workers = 1  # another search has come
-        assert workers.room() <= 0 and not any(hand.ended for hand in crowd.hands)
+        assert workers.free_slots() <= 0 and not any(hand.ended for hand in crowd.hands)
         go_on.set()
         done = all_of(workers, [task(3), task(4)])
-        assert len(done) == 5 and workers.room() == 1
+        assert len(done) == 5 and workers.free_slots() == 1
         assert [hand.ended for hand in crowd.hands].count(False) == 1
         crowd.workers = 2  # it has gone
-        assert workers.room() == 2 and len(crowd.hands) == 4
+        assert workers.free_slots() == 2 and len(crowd.hands) == 4
 
 
 def test_workers_that_do_not_open_are_an_error_and_no_verdict() -> None:
-    def fails() -> Opened:
+    def fails() -> OpenedSitting:
         raise TimeoutError("no cores were free")
 
     class Shut(Crowd):
@@ -151,7 +153,7 @@ def test_a_search_whose_share_is_nothing_waits_until_it_ends() -> None:
 
 @pytest.fixture
 def crowded(
-    searched: Run, pretended: type[Pretended], monkeypatch: pytest.MonkeyPatch, ceilings: Ceilings
+    searched: Run, pretended: type[Pretended], monkeypatch: pytest.MonkeyPatch, ceilings: Peaks
 ) -> tuple[Run, list[Crowd]]:
     """A search whose workers are threads."""
     made: list[Crowd] = []
@@ -164,7 +166,7 @@ def crowded(
 
     def instead(workers: int, papers: Any) -> Crowd:
         if not made:
-            made.append(Crowd(workers, Opened(work), find))
+            made.append(Crowd(workers, OpenedSitting(work), find))
         return made[0]
 
     monkeypatch.setattr(crew, "possible", lambda *_: None)
@@ -245,10 +247,10 @@ def test_each_worker_has_cores_of_its_own_or_there_is_none(monkeypatch: pytest.M
     monkeypatch.setattr(crew, "_ray", lambda: None)
     monkeypatch.setattr(cores, "cores", lambda: [0, 1, 2, 3])
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    crew.possible(4, 1)
-    crew.possible(2, 2)
+    crew.check_workers(4, 1)
+    crew.check_workers(2, 2)
     with pytest.raises(ValueError, match=r"workers takes at most 2 here \(2 cores each, one a thread, of 4 cores\)"):
-        crew.possible(3, 2)
+        crew.check_workers(3, 2)
 
 
 # Speaks as a worker's process does, of nothing: it takes what it is given for a verdict, and ends over "the end".
@@ -271,7 +273,7 @@ def test_a_process_is_a_worker_until_it_ends(monkeypatch: pytest.MonkeyPatch, tm
     file.write_text(SPEAKS, encoding="utf-8")
     monkeypatch.setattr(crew, "COMMAND", (sys.executable, str(file)))
     given: list[Any] = ["papers", "a task", "not this", "the end"]
-    hand = crew.Started(given[0], 1)
+    hand = crew.LocalWorker(given[0], 1)
     opened: Any = hand.opened.result(LONG_S)
     assert opened[0] == "papers" and opened[1] != os.getpid()
     assert hand.judge(given[1]).result(LONG_S) == ("a task", opened[1])
@@ -280,7 +282,7 @@ def test_a_process_is_a_worker_until_it_ends(monkeypatch: pytest.MonkeyPatch, tm
     with pytest.raises(ChildProcessError, match="ended with code 3"):
         hand.judge(given[3]).result(LONG_S)
     hand.end()
-    idle = crew.Started(given[0], 2)
+    idle = crew.LocalWorker(given[0], 2)
     number = idle.opened.result(LONG_S)[1]  # type: ignore[index]
     idle.end()
     assert not Path("/proc", str(number)).exists()
@@ -291,7 +293,7 @@ def test_a_process_is_a_worker_until_it_ends(monkeypatch: pytest.MonkeyPatch, tm
 
 @pytest.fixture
 def juror(
-    pretended: type[Pretended], ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    pretended: type[Pretended], ceilings: Peaks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[jurors.Juror]:
     """A worker in this process, whose sitting takes no time but while it may."""
 
@@ -320,7 +322,7 @@ def test_a_worker_has_a_core_and_waits_for_its_turn_at_the_clock_for_nothing(jur
         assert core in cores.cores()
         others = [number for number in cores.cores() if number != core]
         with pytest.raises(TimeoutError):
-            cores.claimed("cores", [core], 1, 0.0)
+            cores.claim_resources("cores", [core], 1, 0.0)
         with cores.clock():
             begin = time.monotonic()
             verdict = pool.submit(juror.judge, task(3))
@@ -330,7 +332,7 @@ def test_a_worker_has_a_core_and_waits_for_its_turn_at_the_clock_for_nothing(jur
         assert judgement.verdict == "right" and 0 < cost_s <= time.monotonic() - begin - juror.waited_s
         assert juror.waited_s > 0.1
         pool.submit(juror.leave).result()
-    assert cores.claimed("cores", [core, *others], 1, 0.0).numbers == (core,)
+    assert cores.claim_resources("cores", [core, *others], 1, 0.0).numbers == (core,)
 
 
 def test_a_worker_on_another_kind_of_machine_is_none(juror: jurors.Juror) -> None:

@@ -24,16 +24,16 @@ from typer.testing import CliRunner
 from kernelworks.build import cpp
 from kernelworks.build.cache import BuildError
 from kernelworks.build.constants import Constants, constants_of, named_in, with_entry
-from kernelworks.build.kernels import searched_row
+from kernelworks.build.kernels import searched_kernel
 from kernelworks.cli import app
-from kernelworks.dispatch.certificates import Certificate, find
+from kernelworks.dispatch.certificates import Certificate, find_certificates
 from kernelworks.dispatch.op import OPS
-from kernelworks.judge.formats import rooms
+from kernelworks.judge.formats import op_packages
 from kernelworks.machine import machine
-from kernelworks.records import Proof, from_json, to_json
-from kernelworks.records.search import Beside, Found, Kept, Search, Tried
+from kernelworks.records import Verification, from_json, to_json
+from kernelworks.records.search import BestCandidate, KeepResult, Search, SizeSpeedup, TriedCandidate
 from kernelworks.search import keep as keeping
-from kernelworks.search.keep import Change, Refused, keepable
+from kernelworks.search.keep import Change, NotKept, keepable
 from kernelworks.search.loop import SHORT
 from kernelworks.search.model.prompt import template
 from kernelworks.search.our_kernels_cpp import constants_in, text_of
@@ -63,12 +63,12 @@ def test_an_entry_is_put_in_its_place_and_nothing_else_changes() -> None:
     assert once.startswith(TABLE)
     (entry,) = tomllib.loads(once)["constants"]
     assert entry == {
-        "row": "avx2", "flags": ["-funroll-loops"], "set": {"simd/map.hpp": {"PAST_CACHE_BYTES": 4 << 20}},
+        "kernel": "avx2", "flags": ["-funroll-loops"], "set": {"simd/map.hpp": {"PAST_CACHE_BYTES": 4 << 20}},
         "measured": [SEEN],
     }  # fmt: skip
     other = with_entry(once, "avx512", Constants(flags=("-O2",)), [])
     again = with_entry(other, "avx2", Constants({"simd/map.hpp": {"PAST_CACHE_BYTES": 7}}), [])
-    assert [(e["row"], e.get("set")) for e in tomllib.loads(again)["constants"]] == [
+    assert [(e["kernel"], e.get("set")) for e in tomllib.loads(again)["constants"]] == [
         ("avx512", None), ("avx2", {"simd/map.hpp": {"PAST_CACHE_BYTES": 7}}),
     ]  # fmt: skip
     assert again.startswith(TABLE) and tomllib.loads(again)["config"] == tomllib.loads(TABLE)["config"]
@@ -78,7 +78,7 @@ def test_an_entry_is_put_in_its_place_and_nothing_else_changes() -> None:
 def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of a room, and a cache of its own."""
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path / "cache"))
-    source = OPS["relu"].row(TARGET).source
+    source = OPS["relu"].kernel(TARGET).source
     assert source is not None
     folder = tmp_path / "relu"
     shutil.copytree(source.parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -88,7 +88,7 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_otherwise_is_hashed_and_compiled(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = room.parent / "tuning.toml"
     as_it_lies = cpp.source_hash(room, TARGET)
-    assert as_it_lies == cpp.source_hash(OPS["relu"].row(TARGET).source, TARGET)  # type: ignore[arg-type]
+    assert as_it_lies == cpp.source_hash(OPS["relu"].kernel(TARGET).source, TARGET)  # type: ignore[arg-type]
 
     def hashed(text: str) -> str:
         table.write_text(text, encoding="utf-8")
@@ -107,7 +107,7 @@ def test_what_is_otherwise_is_hashed_and_compiled(room: Path, monkeypatch: pytes
     assert as_it_lies == hashed(kept)
     hashed(with_entry(kept, TARGET, other, []))
     commands: list[tuple[tuple[str, ...], str]] = []
-    real = cpp.compiled
+    real = cpp.compile_source
 
     def watched(flags: tuple[str, ...], source: Path, label: str, output: Path) -> None:
         said = (source.parent / "simd" / Path(file).name if file.startswith("simd/") else source).read_text("utf-8")
@@ -115,13 +115,13 @@ def test_what_is_otherwise_is_hashed_and_compiled(room: Path, monkeypatch: pytes
         real(flags, source, label, output)
 
     monkeypatch.setattr(cpp, "compiled", watched)
-    library = cpp.built(room, TARGET)
+    library = cpp.build_library(room, TARGET)
     ((flags, said),) = commands
     assert "-fno-tree-slp-vectorize" in flags and f"{name} = {2 * was};" in said
     assert library.exists() and sorted(p.name for p in room.parent.iterdir() if "simd" in p.name) == []
     hashed(with_entry(kept, TARGET, Constants({"simd/nothing.hpp": {"GRAIN": 3}}), []))
     with pytest.raises(ValueError, match=r"constants names 'simd/nothing\.hpp'"):
-        cpp.built(room, TARGET)
+        cpp.build_library(room, TARGET)
     with pytest.raises(ValueError, match="do not read"):
         hashed(kept + "\n[[constants]]\nset = 3\n")
     cpp.source_hash.cache_clear()
@@ -152,11 +152,11 @@ def searched(code: str, *, outcome: str = "better", ambiguous: bool = False) -> 
     """A search whose best is that text."""
     best = judgement(ratio=2.0)
     again = dataclasses.replace(best, speeds=(dataclasses.replace(best.speeds[0], ambiguous=ambiguous),))
-    one = Tried(2, "b", "parameters", ("a",), "c++", "", "right", "", 2.0, 1.96, 2.04, 1e-3, 1.0, True)
+    one = TriedCandidate(2, "b", "parameters", ("a",), "c++", "", "right", "", 2.0, 1.96, 2.04, 1e-3, 1.0, True)
     return Search(
         problem="relu", format="room", store="", over="eager", threads=1, machine="", stopped="count", why="",
-        outcome=outcome, candidates=(one,), best=Found(one, code, best, again), begun_with=1.0, by_proposer=(),
-        judged=2, judged_now=2, seconds=1.0, cost_s=1.0, limit_s=None, ceiling="", flop=0.0, bytes=0.0, ceilings=None,
+        outcome=outcome, candidates=(one,), best=BestCandidate(one, code, best, again), begun_with=1.0, by_proposer=(),
+        judged=2, judged_now=2, seconds=1.0, cost_s=1.0, limit_s=None, peak="", flop=0.0, bytes=0.0, peaks=None,
         date="2026-01-01T00:00:00Z",
     )  # fmt: skip
 
@@ -177,9 +177,9 @@ def kept(room: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     op = OPS["relu"]
     monkeypatch.setattr(op, "room", room.parent)
 
-    def run(found: Search, sizes: list[Beside] | Refused, proof: Any) -> Any:
+    def run(found: Search, sizes: list[SizeSpeedup] | NotKept, proof: Any) -> Any:
         def measured(*_: Any) -> Any:
-            if isinstance(sizes, Refused):
+            if isinstance(sizes, NotKept):
                 raise sizes
             yield from sizes
 
@@ -191,21 +191,21 @@ def kept(room: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
         monkeypatch.setattr(keeping, "_measured", measured)
         monkeypatch.setattr(keeping, "_proved", proved)
-        return keeping.keep(found, rooms.problem_of("relu"), budget=SHORT, ceilings=None, say=lambda line: None)
+        return keeping.keep(found, op_packages.problem_of("relu"), budget=SHORT, peaks=None, say=lambda line: None)
 
     return run
 
 
-QUICKER = [Beside("1024x4096", 1.3, 1.25, 1.35, 2.0, 1e-4)]
+QUICKER = [SizeSpeedup("1024x4096", 1.3, 1.25, 1.35, 2.0, 1e-4)]
 
 
 @pytest.mark.parametrize(
-    ("given", "sizes", "proof", "said"),
+    ("given", "sizes", "verification", "said"),
     [
         ({"outcome": "no better"}, QUICKER, None, "nothing was found that is better"),
         ({"ambiguous": True}, QUICKER, None, "the judge's word on its speed is ambiguous: 1.960 to 2.040 times"),
-        ({}, Refused("it is slower than the row as it is at 1x3072: 0.8 to 0.9 times"), None, "it is slower than"),
-        ({}, QUICKER, Refused("its proof fails: 3x5 float32: 1 is 2"), "its proof fails: 3x5"),
+        ({}, NotKept("it is slower than the row as it is at 1x3072: 0.8 to 0.9 times"), None, "it is slower than"),
+        ({}, QUICKER, NotKept("its proof fails: 3x5 float32: 1 is 2"), "its proof fails: 3x5"),
     ],
 )
 def test_what_is_refused_changes_nothing(
@@ -227,7 +227,7 @@ def test_a_line_for_a_row_is_put_behind_the_op_of_every_room() -> None:
     assert len(rooms_of_all) > 15
     for path in rooms_of_all:
         source = path.read_text(encoding="utf-8")
-        lines = keeping._with_row(source).splitlines()
+        lines = keeping._with_kernel(source).splitlines()
         added = [line for line in lines if line not in source.splitlines()]
         assert added[0] == "from kernelworks.build.kernels import searched_row"
         assert added[1].startswith("OP.rows = (searched_row(__file__, ") and len(added) == 2
@@ -239,7 +239,7 @@ def test_a_line_for_a_row_is_put_behind_the_op_of_every_room() -> None:
 def test_a_kernel_of_a_rooms_own_is_a_row(room: Path) -> None:
     text = "import torch\n\n\ndef relu(x):\n    return x.clamp(min=0)\n"
     (room.parent / "searched.py").write_text(text, encoding="utf-8")
-    row = searched_row(str(room.parent / "__init__.py"), TARGET)
+    row = searched_kernel(str(room.parent / "__init__.py"), TARGET)
     x, out = torch.randn(5, 7), torch.empty(5, 7)
     assert row.load("forward")(x, out=out) is out and torch.equal(out, torch.relu(x))
     assert row.passes == ("forward",) and row.hash() and row.differs()
@@ -248,7 +248,7 @@ def test_a_kernel_of_a_rooms_own_is_a_row(room: Path) -> None:
     broken.mkdir(parents=True)
     (broken / "searched.py").write_text("raise RuntimeError('g++ says no')\n", encoding="utf-8")
     with pytest.raises(BuildError, match="RuntimeError: g\\+\\+ says no"):
-        searched_row(str(broken / "__init__.py"), TARGET).load("forward")
+        searched_kernel(str(broken / "__init__.py"), TARGET).load("forward")
 
 
 def test_only_an_ops_room_can_be_written_and_only_by_who_may(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +256,7 @@ def test_only_an_ops_room_can_be_written_and_only_by_who_may(monkeypatch: pytest
         keepable(PROBLEM)
     monkeypatch.setattr(keeping.os, "access", lambda *_: False)
     with pytest.raises(ValueError, match="which this user may not"):
-        keepable(rooms.problem_of("relu"))
+        keepable(op_packages.problem_of("relu"))
 
 
 def test_a_file_that_cannot_be_written_leaves_those_before_it_as_they_were(
@@ -275,7 +275,7 @@ def test_a_file_that_cannot_be_written_leaves_those_before_it_as_they_were(
 
 def test_what_is_proved_is_written_with_what_was_measured(kept: Callable[..., Any], room: Path, other: str) -> None:
     row = constants_in("relu", other)[0]  # type: ignore[index]
-    proof = Proof("relu", row, machine().kind, 40, 0.0, "", (), 6, 6, {"parity": True}, 1.0, False)
+    proof = Verification("relu", row, machine().kind, 40, 0.0, "", (), 6, 6, {"parity": True}, 1.0, False)
     certificate = Certificate("relu", row, "a hash", "g++", machine().kind, 40, 0.0, 6, "2026-01-01")
     before = (room.parent / "tuning.toml").read_text(encoding="utf-8")
     found = kept(searched(other), QUICKER, (proof, certificate))
@@ -284,10 +284,10 @@ def test_what_is_proved_is_written_with_what_was_measured(kept: Callable[..., An
     assert text.startswith(before)
     (entry,) = tomllib.loads(text)["constants"]
     (seen,) = entry["measured"]
-    assert (entry["row"], entry["flags"], "set" in entry) == (row, ["-O2"], False)
+    assert (entry["kernel"], entry["flags"], "set" in entry) == (row, ["-O2"], False)
     assert (seen["case"], seen["us"], seen["over_before"], seen["over_eager"]) == ("1024x4096", 100.0, 1.3, 2.0)
     assert seen["cpu"] == machine().name and seen["threads"] == 1
-    assert certificate in find("relu", row)
+    assert certificate in find_certificates("relu", row)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_what_is_proved_is_written_with_what_was_measured(kept: Callable[..., An
 def test_what_came_of_it_is_said_and_is_the_exit_code(
     why: str, code: int, said: str, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = Kept("relu", "avx2", () if why else ("tuning.toml",), tuple(QUICKER), None, why)
+    kept = KeepResult("relu", "avx2", () if why else ("tuning.toml",), tuple(QUICKER), None, why)
     given: dict[str, Any] = {}
     made = dataclasses.replace(searched(other), kept=kept)
     package = importlib.import_module("kernelworks.search")  # by its name it is the verb
@@ -339,7 +339,7 @@ class Copied:
     def __init__(self, folder: Path) -> None:
         self.folder, self.cache = folder / "src", folder / "cache"
         shutil.copytree(PACKAGE, self.folder / "kernelworks", ignore=shutil.ignore_patterns("__pycache__"))
-        self.room = self.folder / "kernelworks" / OPS["relu"].room.relative_to(PACKAGE)
+        self.room = self.folder / "kernelworks" / OPS["relu"].op_package.relative_to(PACKAGE)
 
     def files(self) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in self.room.iterdir() if path.is_file()}
@@ -367,17 +367,17 @@ def test_a_row_that_does_not_compile_has_no_proof_and_the_package_is_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
-    room = OPS["relu"].room
+    room = OPS["relu"].op_package
     before = {path.name: path.read_bytes() for path in room.iterdir() if path.is_file()}
     entry = with_entry(TABLE, TARGET, Constants(flags=("-fno-such-flag",)), [])
-    with pytest.raises(Refused, match=r"(?s)its proof came to no end: .*no-such-flag"):
-        keeping._proved("relu", Change(TARGET, {room / "tuning.toml": entry}), lambda line: None)
+    with pytest.raises(NotKept, match=r"(?s)its proof came to no end: .*no-such-flag"):
+        keeping._verified("relu", Change(TARGET, {room / "tuning.toml": entry}), lambda line: None)
     assert {path.name: path.read_bytes() for path in room.iterdir() if path.is_file()} == before
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Whole proofs take half a minute each."""
-    if "proofs" in metafunc.fixturenames:
+    if "verifications" in metafunc.fixturenames:
         metafunc.parametrize("proofs", ["whole"] if metafunc.config.getoption("--all") else [])
 
 
@@ -385,8 +385,8 @@ def test_a_row_with_another_flag_is_proved_and_kept(copied: Copied, other: str, 
     row = constants_in("relu", other)[0]  # type: ignore[index]
     out, errors = copied.keeps(other).communicate(timeout=2 * LONG_S)
     kept = json.loads(out)
-    assert kept["why"] == "" and kept["proof"]["cases"] > 20 and not kept["proof"]["failures"], errors
-    assert tomllib.loads((copied.room / "tuning.toml").read_text(encoding="utf-8"))["constants"][0]["row"] == row
+    assert kept["why"] == "" and kept["verification"]["cases"] > 20 and not kept["verification"]["failures"], errors
+    assert tomllib.loads((copied.room / "tuning.toml").read_text(encoding="utf-8"))["constants"][0]["kernel"] == row
     asked = "from kernelworks.dispatch import certificates; from kernelworks.dispatch.op import OPS; "
     asked += f"print(certificates.invalid('relu', OPS['relu'].row({row!r})), OPS['relu'].row({row!r}).load('forward'))"
     out, errors = copied.start(asked).communicate(timeout=LONG_S)
@@ -402,11 +402,11 @@ KERNEL += "\n\ndef relu(x):\n    return run(x.float()).to(x.dtype)\n"
 def test_a_kernel_in_cpp_is_proved_and_becomes_a_row(copied: Copied, proofs: str) -> None:
     out, errors = copied.keeps(KERNEL).communicate(timeout=2 * LONG_S)
     kept = json.loads(out)
-    assert kept["why"] == "" and kept["row"] == "searched" and kept["proof"]["cases"] > 20, errors
+    assert kept["why"] == "" and kept["kernel"] == "searched" and kept["verification"]["cases"] > 20, errors
     assert KERNEL in (copied.room / "searched.py").read_text(encoding="utf-8")
     asked = "import torch, kernelworks as kw; from kernelworks.dispatch import certificates; "
     asked += "from kernelworks.dispatch.op import OPS; "
-    asked += "x = torch.randn(9); assert torch.equal(kw.relu(x, row='searched'), torch.relu(x)); "
+    asked += "x = torch.randn(9); assert torch.equal(kw.relu(x, kernel='searched'), torch.relu(x)); "
     asked += "print(certificates.invalid('relu', OPS['relu'].row('searched')))"
     out, errors = copied.start(asked).communicate(timeout=LONG_S)
     assert out == "None\n", out + errors

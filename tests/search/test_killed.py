@@ -14,12 +14,12 @@ import psutil
 from pretended import PARENT, TEXT
 
 from kernelworks.judge.harness import Budget
-from kernelworks.records import Ceilings, to_json
+from kernelworks.records import Peaks, to_json
 from kernelworks.search import search
 from kernelworks.search.store import Store
 
 LITTLE = Budget(
-    truth_s=0.5, most_cases=8, many=10, many_s=0.3, looks=0, shapes=0, gradients=0, all_reasons=False
+    reference_s=0.5, most_cases=8, many=10, many_s=0.3, looks=0, shapes=0, gradients=0, all_reasons=False
 )  # fmt: skip
 UNTIL_S = 300.0  # a busy machine takes some of it, a quiet one 10
 
@@ -38,7 +38,7 @@ search(
 """
 
 
-def test_a_killed_search_goes_on(tmp_path: Path, ceilings: Ceilings) -> None:
+def test_a_killed_search_goes_on(tmp_path: Path, ceilings: Peaks) -> None:
     (tmp_path / "twice.py").write_text(TEXT, encoding="utf-8")
     (tmp_path / "mine.py").write_text(PARENT, encoding="utf-8")
     (tmp_path / "ceilings.json").write_text(to_json(ceilings), encoding="utf-8")
@@ -51,12 +51,12 @@ def test_a_killed_search_goes_on(tmp_path: Path, ceilings: Ceilings) -> None:
         os.kill(process.pid, signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
     with Store.read(store) as kept:
-        before = kept.tried()
+        before = kept.summaries()
         records = [kept.judgement(t.id) for t in before if t.verdict]
     assert len(records) >= 2 and records[0] is not None and records[0].verdict == "right"
     found = search(
         tmp_path / "twice.py", parents=[tmp_path / "mine.py"], proposers=["parameters"], store=store, threads=1,
-        most=len(records) + 1, judging=(LITTLE, LITTLE), ceilings=ceilings,
+        most=len(records) + 1, judging=(LITTLE, LITTLE), peaks=ceilings,
     )  # fmt: skip
     judged = [t for t in before if t.verdict]
     assert found.judged == len(records) + 1 and found.judged_now == 1
@@ -72,5 +72,5 @@ def test_a_killed_search_goes_on(tmp_path: Path, ceilings: Ceilings) -> None:
 def _judged(store: Path) -> int:
     if store.exists():
         with contextlib.suppress(ValueError, OSError), Store.read(store) as kept:
-            return kept.judged()
+            return kept.count_judged()
     return 0

@@ -12,7 +12,7 @@ import pytest
 
 from kernelworks.build.configs import with_configs
 from kernelworks.dispatch.op import OPS
-from kernelworks.judge.formats import placed, read_problem, rooms, text
+from kernelworks.judge.formats import op_packages, problem_on_device, read_problem, text
 from kernelworks.judge.problem import Misread
 from kernelworks.machine import environment
 from kernelworks.search import keep, loop, our_kernels_cpp, our_kernels_gpu
@@ -32,13 +32,14 @@ def test_a_row_says_how_else_it_may_be_launched(name: str) -> None:
     problem = read_problem(name, "cuda")
     (source,) = our_kernels_cpp.texts_of(problem)
     assert (
-        text.language(source) == "triton" and rooms.candidate_in(Path("a.py"), source, problem).entry == problem.entry
+        text.language(source) == "triton"
+        and op_packages.candidate_in(Path("a.py"), source, problem).entry == problem.entry
     )
     space = space_in(source)
     assert space is not None and space.size > 3
     assert all(value in space.choices[name] for name, value in space.at.items())
     assert all(1 <= warps <= 32 for n, its in space.choices.items() if n.endswith("NUM_WARPS") for warps in its)
-    (picks,) = our_kernels_gpu.picked(problem.entry, problem.shapes[0].name).values()
+    (picks,) = our_kernels_gpu.picked_configs(problem.entry, problem.shapes[0].name).values()
     assert our_kernels_gpu.sets_in(problem, source) == ("triton", picks)
 
 
@@ -51,7 +52,7 @@ def test_what_the_room_offers_is_what_is_tried() -> None:
 def test_of_a_text_at_another_point_what_is_launched_is_known_and_of_another_text_nothing() -> None:
     problem = read_problem("rms_norm:64x24576 float16", "cuda")
     (source,) = our_kernels_cpp.texts_of(problem)
-    space, holds = space_in(source), our_kernels_cpp.known(problem)
+    space, holds = space_in(source), our_kernels_cpp.own_text_predicate(problem)
     assert space is not None
     other = space.text_at({"FORWARD_NUM_WARPS": 8, "FORWARD_CHUNK": 2048})
     row, sets = our_kernels_gpu.sets_in(problem, other) or ("", {})
@@ -64,7 +65,7 @@ def test_of_a_text_at_another_point_what_is_launched_is_known_and_of_another_tex
         f"{source}\nimport threading\n", source.replace("24576", "1"), "SPACE = [", "",
     ):  # fmt: skip
         assert wrong == source or not holds(wrong)
-    assert not our_kernels_cpp.known(read_problem("softmax:8192x4096", "cuda"))(source)
+    assert not our_kernels_cpp.own_text_predicate(read_problem("softmax:8192x4096", "cuda"))(source)
 
 
 RUN = """
@@ -101,13 +102,13 @@ def test_a_row_launched_otherwise_computes_the_same() -> None:
 
 def test_sizes_that_no_case_has_are_made_by_the_form_or_refused() -> None:
     problem = read_problem("softmax:6x40 float32")
-    (x, dim) = rooms.load(problem, problem.shapes[0], Path()).inputs()
+    (x, dim) = op_packages.load(problem, problem.shapes[0], Path()).inputs()
     assert (tuple(x.shape), dim) == ((6, 40), -1) and problem.device == "cpu" and problem.shapes[0].required
-    there = placed(problem, "cuda")
+    there = problem_on_device(problem, "cuda")
     assert (
         there.device == "cuda" and there.shapes[0].name == "6x40 float32" and len(there.shapes) != len(problem.shapes)
     )
-    (x, dim) = rooms.load(there, there.shapes[0], Path()).inputs()
+    (x, dim) = op_packages.load(there, there.shapes[0], Path()).inputs()
     assert tuple(x.shape) == (6, 40)
     for name in (
         "softmax:6 float32",
@@ -145,7 +146,9 @@ def test_a_winner_becomes_an_entry_for_exactly_its_sizes() -> None:
     before = tomllib.loads(path.read_text(encoding="utf-8"))["config"]
     (added,) = (entry for entry in tomllib.loads(whole)["config"] if entry not in before)
     assert (
-        change.row == "triton" and path.name == "tuning.toml" and len(tomllib.loads(whole)["config"]) == len(before) + 1
+        change.kernel == "triton"
+        and path.name == "tuning.toml"
+        and len(tomllib.loads(whole)["config"]) == len(before) + 1
     )
     assert (
         added["when"]["N"] == [20000, 20000] and added["when"]["dtype"] == ["float32"] and added["kernel"] == "forward"
@@ -162,4 +165,4 @@ def test_what_a_proof_does_not_reach_is_not_kept() -> None:
     with pytest.raises(ValueError, match="a size that a proof of rms_norm reaches on a GPU, got 64x24576 float16"):
         keep.keepable(read_problem("rms_norm:64x24576 float16", "cuda"))
     keep.keepable(read_problem("rms_norm:40x20000", "cuda"))
-    assert {row.name for row in OPS["rms_norm"].rows if row.device == "cuda"} == {"triton"}
+    assert {row.name for row in OPS["rms_norm"].kernels if row.device == "cuda"} == {"triton"}

@@ -24,7 +24,7 @@ from kernelworks.records.judgement import Judgement
 from kernelworks.records.search import Search
 from kernelworks.report.search import sentence
 from kernelworks.search import proposers, stopping
-from kernelworks.search.proposer import Draft, Seen, Setting, Unfit
+from kernelworks.search.proposer import Draft, Setting, StoredCandidate, UnfitProposer
 from kernelworks.search.stopping import Stopping
 from kernelworks.search.store import Store
 
@@ -37,9 +37,9 @@ class Scripted:
     def __init__(self, name: str, texts: Sequence[str], raises: str = "") -> None:
         self.name, self.texts, self.raises = name, list(texts), raises
         self.asked: list[int] = []
-        self.heard: list[Seen] = []
+        self.heard: list[StoredCandidate] = []
 
-    def propose(self, problem: Problem, seen: Sequence[Seen], most: int) -> list[Draft]:
+    def propose(self, problem: Problem, seen: Sequence[StoredCandidate], most: int) -> list[Draft]:
         if self.raises:
             raise RuntimeError(self.raises)
         self.asked.append(most)
@@ -48,7 +48,7 @@ class Scripted:
         some, self.texts = self.texts[:most], self.texts[most:]
         return [Draft(text, "torch", self.name, parents, note=f"a text of {len(text)}") for text in some]
 
-    def told(self, seen: Seen) -> None:
+    def observe_verdict(self, seen: StoredCandidate) -> None:
         self.heard.append(seen)
 
 
@@ -234,7 +234,7 @@ def test_a_second_interrupt_ends_it_at_once() -> None:
     said: list[str] = []
     with pytest.raises(KeyboardInterrupt), Stopping(60.0, None, said.append) as stop:
         os.kill(os.getpid(), signal.SIGINT)
-        assert stop.why(0, 0.0) == "interrupted"
+        assert stop.stop_reason(0, 0.0) == "interrupted"
         os.kill(os.getpid(), signal.SIGINT)
     assert said == ["ends after this candidate; once more: at once"]
 
@@ -268,7 +268,7 @@ def test_a_parent_of_another_format_is_said(searched: Run, tmp_path: Path) -> No
 
 def test_one_that_can_do_nothing_is_left_out_or_said(searched: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def unfit(setting: Setting) -> Scripted:
-        raise Unfit("it needs an endpoint")
+        raise UnfitProposer("it needs an endpoint")
 
     seen: list[Setting] = []
 
@@ -280,7 +280,7 @@ def test_one_that_can_do_nothing_is_left_out_or_said(searched: Run, monkeypatch:
     found = searched(options={"two.word": "yes"})
     assert {b.proposer: b.remark for b in found.by_proposer}["one"] == "it needs an endpoint"
     assert seen[-1].options == {"word": "yes"} and seen[-1].least_s is not None and seen[-1].least_s(1) == 1e-4
-    with pytest.raises(Unfit, match="one: it needs an endpoint"):
+    with pytest.raises(UnfitProposer, match="one: it needs an endpoint"):
         searched(proposers=["one"])
 
 

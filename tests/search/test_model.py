@@ -20,7 +20,7 @@ from kernelworks.dispatch.op import OPS
 from kernelworks.judge import Budget
 from kernelworks.judge.formats import read_problem
 from kernelworks.judge.problem import Problem
-from kernelworks.records import Ceilings
+from kernelworks.records import Peaks
 from kernelworks.records.judgement import Charge, Judgement, Pace, Speed
 from kernelworks.search import search
 from kernelworks.search.export import export
@@ -28,12 +28,12 @@ from kernelworks.search.model import REPLIES, Model, way_to
 from kernelworks.search.model.ask import Patience
 from kernelworks.search.model.lineage import REPAIRS, Lineage
 from kernelworks.search.model.prompt import LANGUAGES, conversation, template
-from kernelworks.search.model.replies import fenced
+from kernelworks.search.model.replies import fence_code
 from kernelworks.search.model.transcripts import Transcripts, exchange
-from kernelworks.search.proposer import Draft, Seen
+from kernelworks.search.proposer import Draft, StoredCandidate
 from kernelworks.search.store import Store
 
-LITTLE = Budget(truth_s=0.5, most_cases=6, many=12, many_s=0.5, looks=0, shapes=0, gradients=0)
+LITTLE = Budget(reference_s=0.5, most_cases=6, many=12, many_s=0.5, looks=0, shapes=0, gradients=0)
 KEY = "sk-of-nobody"
 ZEROS = RIGHT.replace("b * torch.sigmoid(a)", "torch.zeros_like(b)")
 STALE = RIGHT.replace(
@@ -56,24 +56,26 @@ def problem(tmp_path_factory: pytest.TempPathFactory) -> Problem:
 
 
 def test_a_model_that_stumbles_and_cheats_comes_to_a_right_candidate(
-    ceilings: Ceilings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ceilings: Peaks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERNELWORKS_MODEL_KEY", KEY)
     steps: list[dict[str, Any]] = [
         {"status": 429, "headers": {"Retry-After": "0"}},
         {"status": 500},
-        {"half": fenced(RIGHT)},
+        {"half": fence_code(RIGHT)},
         {"reply": "Kernels are hard; what would you like?"},
-        {"reply": f"Hypothesis: nobody looks\n\n{fenced(ZEROS)}\n\nHypothesis: the first will do\n\n{fenced(STALE)}"},
-        {"reply": f"Hypothesis: tell me all\n\n{fenced(THIEF)}"},
-        {"reply": f"Hypothesis: in C++\n\n{fenced(BROKEN)}"},
-        {"reply": f"Hypothesis: one pass\n\n{fenced(KERNEL)}", "tokens": 321},
+        {
+            "reply": f"Hypothesis: nobody looks\n\n{fence_code(ZEROS)}\n\nHypothesis: the first will do\n\n{fence_code(STALE)}"
+        },
+        {"reply": f"Hypothesis: tell me all\n\n{fence_code(THIEF)}"},
+        {"reply": f"Hypothesis: in C++\n\n{fence_code(BROKEN)}"},
+        {"reply": f"Hypothesis: one pass\n\n{fence_code(KERNEL)}", "tokens": 321},
     ]
     (tmp_path / "gate.py").write_text(PROBLEM, encoding="utf-8")
     place = tmp_path / "search.sqlite"
     with serving(steps, tmp_path) as server:
         found = search(
-            tmp_path / "gate.py", proposers=["model"], most=5, budget_s=900, store=place, threads=1, ceilings=ceilings,
+            tmp_path / "gate.py", proposers=["model"], most=5, budget_s=900, store=place, threads=1, peaks=ceilings,
             judging=(LITTLE, LITTLE), options={"model.endpoint": server.url, "model.model": "m", "model.wait": "0.01"},
         )  # fmt: skip
         asked = server.requests
@@ -107,7 +109,7 @@ def test_a_model_that_stumbles_and_cheats_comes_to_a_right_candidate(
     learned: list[str] = []
     export(place, "sft-jsonl", learned.append)
     prompt, answer = (one["content"] for one in json.loads(learned[-1])["messages"][1:])
-    assert fenced(KERNEL) in answer and "does not load" in prompt and BROKEN in prompt
+    assert fence_code(KERNEL) in answer and "does not load" in prompt and BROKEN in prompt
     assert not any(KEY in line for line in learned)
 
     # what was kept: five replies, each with its prompt, what failed before it, and the draft's way to it
@@ -122,7 +124,7 @@ def test_a_model_that_stumbles_and_cheats_comes_to_a_right_candidate(
 def test_a_command_is_as_good_a_model(problem: Problem, tmp_path: Path) -> None:
     script = tmp_path / "model.py"
     script.write_text(
-        f"import sys\nprompt = sys.stdin.read()\nassert 'torch.sigmoid(a) * b' in prompt\nprint({fenced(OTHER)!r})\n",
+        f"import sys\nprompt = sys.stdin.read()\nassert 'torch.sigmoid(a) * b' in prompt\nprint({fence_code(OTHER)!r})\n",
         encoding="utf-8",
     )
     model = Model(way_to(command=f"{sys.executable} {script}"), transcripts=tmp_path / "t.jsonl")
@@ -164,18 +166,20 @@ def found(verdict: str, seconds: float = 0.0) -> Judgement:
     return Judgement(
         candidate="c", problem="p", format="kernelbench", language="torch", verdict=verdict, reasons=reasons,
         remarks=(), worst=0.4, calls=9, elements=99, draws=("given",), shapes=("own",), bound=("mul 100%",),
-        paces=paces, speeds=speeds, limit_s=seconds / 4 if seconds else None, waits_on="memory",
-        ceiling="DRAM read 80 GB/s", weights="none", kernels=(), kept_from=(), open_to=(), threads=1, build_s=0.1,
+        paces=paces, speeds=speeds, limit_s=seconds / 4 if seconds else None, bound_by="memory",
+        peak="DRAM read 80 GB/s", weights="none", kernels=(), kept_from=(), open_to=(), threads=1, build_s=0.1,
         seconds=1.0, date="2026-01-01T00:00:00Z",
     )  # fmt: skip
 
 
-def one(number: int, verdict: str, seconds: float = 0.0, *parents: str, by: str = "model") -> Seen:
+def one(number: int, verdict: str, seconds: float = 0.0, *parents: str, by: str = "model") -> StoredCandidate:
     judgement = found(verdict, seconds) if verdict else None
-    return Seen(f"c{number}", number, Draft(f"x = {number}", "torch", by, parents, f"idea {number}"), judgement)
+    return StoredCandidate(
+        f"c{number}", number, Draft(f"x = {number}", "torch", by, parents, f"idea {number}"), judgement
+    )
 
 
-def parents(seen: list[Seen], times: int = 200) -> list[str]:
+def parents(seen: list[StoredCandidate], times: int = 200) -> list[str]:
     draw, lineage = random.Random(1), Lineage("model")
     lineage.read(seen)
     places = [lineage.parent(draw) for _ in range(times)]
@@ -204,16 +208,16 @@ def test_what_was_refused_is_mended_a_few_times_and_then_left() -> None:
 def test_verdicts_that_come_later_are_read(problem: Problem) -> None:
     lineage, seen = Lineage("model"), [one(1, "")]
     lineage.read(seen)
-    assert lineage.parent(random.Random(0)) is None and lineage.tried(None) == []
+    assert lineage.parent(random.Random(0)) is None and lineage.summary_lines(None) == []
     seen[0] = one(1, "right", 0.5)
     seen.append(one(2, "refused", by="other"))
     lineage.read(seen)
     assert lineage.parent(random.Random(0)) == 0
-    assert lineage.tried(None) == ["idea 1: 2.00x over eager", "idea 2: refused: wrong answer"]
+    assert lineage.summary_lines(None) == ["idea 1: 2.00x over eager", "idea 2: refused: wrong answer"]
 
 
 def test_many_candidates_are_read_once() -> None:
-    class Counted(list[Seen]):
+    class Counted(list[StoredCandidate]):
         reads = 0
 
         def __getitem__(self, at: Any) -> Any:
@@ -259,7 +263,7 @@ def test_a_room_is_told_by_its_contract(op: str) -> None:
 def test_a_compilers_long_error_keeps_its_beginning_and_its_end(problem: Problem) -> None:
     charge = Charge("does not load", "first error" + "x" * 50_000 + "last error")
     judgement = dataclasses.replace(found("refused"), reasons=(charge,))
-    seen = Seen("a", 1, Draft("x = 1", "c++", "model"), judgement)
+    seen = StoredCandidate("a", 1, Draft("x = 1", "c++", "model"), judgement)
     text = conversation(problem, seen, 1)[1]["content"]
     assert "first error" in text and "last error" in text and len(text) < 20_000
 

@@ -12,7 +12,7 @@ from pretended import PARENT, PROBLEM, Pretended, judgement
 
 from kernelworks.records.judgement import Judgement
 from kernelworks.search.parameters import Parameters
-from kernelworks.search.proposer import Draft, Seen, Setting, Unfit
+from kernelworks.search.proposer import Draft, Setting, StoredCandidate, UnfitProposer
 from kernelworks.search.space import space_in
 
 WIDE = PARENT.replace("[8, 16, 32, 64, 128]", str([2**i for i in range(1, 17)])).replace(
@@ -28,19 +28,23 @@ def bowl(source: str) -> Judgement:
 
 
 def run(
-    proposer: Parameters, texts: Sequence[str], count: int, finds: Callable[[str], Judgement], seen: list[Seen]
-) -> list[Seen]:
+    proposer: Parameters,
+    texts: Sequence[str],
+    count: int,
+    finds: Callable[[str], Judgement],
+    seen: list[StoredCandidate],
+) -> list[StoredCandidate]:
     """Judges ``count`` of its drafts, after texts that somebody else has written."""
     for text in texts:
-        seen.append(Seen(f"given {len(seen)}", len(seen) + 1, Draft(text, "torch", "given"), finds(text)))
+        seen.append(StoredCandidate(f"given {len(seen)}", len(seen) + 1, Draft(text, "torch", "given"), finds(text)))
     while count > 0:
         drafts = proposer.propose(PROBLEM, seen, 4)
         if not drafts:
             break
         for draft in drafts:
-            one = Seen(f"{len(seen)}", len(seen) + 1, draft, finds(draft.code))
+            one = StoredCandidate(f"{len(seen)}", len(seen) + 1, draft, finds(draft.code))
             seen.append(one)
-            proposer.told(one)
+            proposer.observe_verdict(one)
             count -= 1
     return seen
 
@@ -66,7 +70,7 @@ def test_a_small_space_is_tried_whole_and_once() -> None:
 
 
 def test_a_draft_says_where_it_is_from() -> None:
-    (draft,) = made().propose(PROBLEM, [Seen("id", 1, Draft(PARENT, "c++", "given"), judgement())], 1)
+    (draft,) = made().propose(PROBLEM, [StoredCandidate("id", 1, Draft(PARENT, "c++", "given"), judgement())], 1)
     assert draft.parents == ("id",) and draft.language == "c++" and draft.proposer == "parameters"
     space = space_in(draft.code)
     assert space is not None and space.at == draft.detail["point"]
@@ -97,10 +101,15 @@ def test_what_is_wrong_is_avoided() -> None:
 
 def test_without_a_space_there_is_nothing() -> None:
     proposer = made()
-    assert proposer.propose(PROBLEM, [Seen("id", 1, Draft("x = 1", "torch", "given"), judgement())], 4) == []
+    assert proposer.propose(PROBLEM, [StoredCandidate("id", 1, Draft("x = 1", "torch", "given"), judgement())], 4) == []
     assert proposer.remark == "no candidate declares a SPACE"
     broken = Draft("SPACE = 3", "torch", "given")
-    assert proposer.propose(PROBLEM, [Seen("id", 1, Draft("", "torch", "a")), Seen("b", 2, broken)], 4) == []
+    assert (
+        proposer.propose(
+            PROBLEM, [StoredCandidate("id", 1, Draft("", "torch", "a")), StoredCandidate("b", 2, broken)], 4
+        )
+        == []
+    )
     assert "a dictionary of lists" in proposer.remark
 
 
@@ -136,5 +145,5 @@ def test_without_optuna_it_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) 
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", refused)
-    with pytest.raises(Unfit, match=r"kernelworks\[search\]"):
+    with pytest.raises(UnfitProposer, match=r"kernelworks\[search\]"):
         made()

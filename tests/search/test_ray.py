@@ -19,13 +19,13 @@ import pytest
 from pretended import PARENT, TEXT
 
 from kernelworks.judge.harness import Budget
-from kernelworks.records import Ceilings
+from kernelworks.records import Peaks
 from kernelworks.search import search
 from kernelworks.search.store import Store
 from kernelworks.search.workers import cores, crew
 
 LITTLE = Budget(
-    truth_s=0.5, most_cases=8, many=10, many_s=0.3, looks=0, shapes=0, gradients=0, all_reasons=False
+    reference_s=0.5, most_cases=8, many=10, many_s=0.3, looks=0, shapes=0, gradients=0, all_reasons=False
 )  # fmt: skip
 LONG_S = 300.0  # a busy machine takes some of it
 WORKERS = 2
@@ -56,7 +56,7 @@ def _judging(farm: str) -> list[psutil.Process]:
 
 
 def test_a_worker_that_is_killed_loses_no_verdict(
-    farm: str, tmp_path: Path, ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch
+    farm: str, tmp_path: Path, ceilings: Peaks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if farm == "processes":
         monkeypatch.setattr(crew, "_ray", lambda: None)
@@ -80,7 +80,7 @@ def test_a_worker_that_is_killed_loses_no_verdict(
     try:
         found = search(
             tmp_path / "twice.py", parents=[tmp_path / "mine.py"], proposers=["parameters"], store=store, threads=1,
-            most=8, workers=WORKERS, judging=(LITTLE, LITTLE), ceilings=ceilings, budget_s=LONG_S,
+            most=8, workers=WORKERS, judging=(LITTLE, LITTLE), peaks=ceilings, budget_s=LONG_S,
         )  # fmt: skip
     finally:
         over.set()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kernelworks.judge.formats import read_problem
 from kernelworks.judge.problem import Problem
 from kernelworks.search.model.ask import Text
-from kernelworks.search.model.replies import MOST_CODE, fenced, taken
+from kernelworks.search.model.replies import MOST_CODE, fence_code, parse_reply
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +23,12 @@ def problem(tmp_path_factory: pytest.TempPathFactory) -> Problem:
 
 
 def codes(text: str, problem: Problem, ended: str = "stop", most: int = 9) -> list[str]:
-    return [one.code for one in taken(Text(text, ended), problem, most).found]
+    return [one.code for one in parse_reply(Text(text, ended), problem, most).found]
 
 
 def test_blocks_are_taken_in_their_order_with_the_line_before_them(problem: Problem) -> None:
     text = f"Well.\n\n**Hypothesis:** fewer passes\n\n```python\n{RIGHT}```\n\nand\n~~~py title=x\n{OTHER}~~~\n"
-    read = taken(Text(text), problem, 9)
+    read = parse_reply(Text(text), problem, 9)
     assert [one.code for one in read.found] == [RIGHT, OTHER] and read.why == ()
     assert [one.note for one in read.found] == ["fewer passes", "and"]
     assert read.found[0].language == "torch"
@@ -38,7 +38,7 @@ def test_blocks_are_taken_in_their_order_with_the_line_before_them(problem: Prob
 
 def test_a_language_is_what_the_text_says(problem: Problem) -> None:
     in_cpp = "from torch.utils.cpp_extension import load_inline\n" + RIGHT
-    (found,) = taken(Text(fenced(in_cpp)), problem, 9).found
+    (found,) = parse_reply(Text(fence_code(in_cpp)), problem, 9).found
     assert found.language == "c++"
 
 
@@ -48,7 +48,7 @@ def test_a_reply_of_nothing_but_code_is_a_candidate(problem: Problem) -> None:
 
 def test_what_is_no_candidate_is_left_and_the_rest_is_taken(problem: Problem) -> None:
     text = f"```bash\npip install x\n```\n```python\nprint('usage')\n```\n```python\nclass (\n```\n```\n{RIGHT}\n```"
-    read = taken(Text(text), problem, 9)
+    read = parse_reply(Text(text), problem, 9)
     assert [one.code.strip() for one in read.found] == [RIGHT.strip()]
     assert read.why[0].startswith("block 2 is no candidate: no class ModelNew; it has")
     assert read.why[1].startswith("block 3 is no candidate: ") and "not valid Python" in read.why[1]
@@ -56,7 +56,7 @@ def test_what_is_no_candidate_is_left_and_the_rest_is_taken(problem: Problem) ->
 
 def test_thoughts_are_no_answer(problem: Problem) -> None:
     assert codes(f"<think>perhaps\n```python\n{OTHER}```\n</think>\n```python\n{RIGHT}```", problem) == [RIGHT]
-    assert taken(Text(f"<think>on and on\n```python\n{OTHER}```"), problem, 9).why == (
+    assert parse_reply(Text(f"<think>on and on\n```python\n{OTHER}```"), problem, 9).why == (
         "it holds thoughts and no answer",
     )
 
@@ -64,7 +64,7 @@ def test_thoughts_are_no_answer(problem: Problem) -> None:
 def test_fences_within_the_code_do_not_end_it(problem: Problem) -> None:
     code = RIGHT.replace("class ModelNew", '"""Called so:\n```\nModelNew()(a, b)\n```\n"""\n\n\nclass ModelNew')
     assert codes(f"```python\n{code}```\n", problem) == [code]
-    assert codes(fenced(code), problem) == [code]
+    assert codes(fence_code(code), problem) == [code]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_fences_within_the_code_do_not_end_it(problem: Problem) -> None:
     ],
 )
 def test_the_word_for_what_holds_no_candidate(text: str, ended: str, word: str, problem: Problem) -> None:
-    read = taken(Text(text, ended), problem, 9)
+    read = parse_reply(Text(text, ended), problem, 9)
     assert read.found == () and len(read.why) == 1 and word in read.why[0]
 
 
@@ -98,12 +98,12 @@ def test_a_last_fence_that_is_left_out_is_forgiven_where_the_reply_is_whole(prob
 @given(st.text(alphabet=st.sampled_from("`~ \n#'\"abc()"), max_size=200), st.booleans())
 def test_no_reply_breaks_the_parser_and_code_comes_back_as_it_was(noise: str, cut: bool) -> None:
     it = Problem("gate", "kernelbench", {"problem.py": PROBLEM}, "kernelworks.judge.formats.kernelbench", "Model", ())
-    taken(Text(noise, "length" if cut else ""), it, 3)
+    parse_reply(Text(noise, "length" if cut else ""), it, 3)
     code = RIGHT + f"\n\nNOISE = {noise!r}\n" + "\n".join(f"# {line}" for line in noise.splitlines()) + "\n"
-    assert codes(f"Hypothesis: it is\n\n{fenced(code)}\n", it) == [code]
+    assert codes(f"Hypothesis: it is\n\n{fence_code(code)}\n", it) == [code]
 
 
 def test_rooms_and_functions_have_their_own_names(tmp_path: Path) -> None:
     room = read_problem("relu")
-    assert codes(fenced("def relu(x):\n    return x.clamp(min=0)\n"), room)
-    assert "no function relu" in taken(Text(fenced(RIGHT)), room, 9).why[0]
+    assert codes(fence_code("def relu(x):\n    return x.clamp(min=0)\n"), room)
+    assert "no function relu" in parse_reply(Text(fence_code(RIGHT)), room, 9).why[0]

@@ -16,15 +16,15 @@ from scheduled import PROBLEMS, _functions, changed, nest, ran, share
 from kernelworks.judge import Budget, judge_all
 from kernelworks.judge.formats import read_problem
 from kernelworks.machine import machine
-from kernelworks.records import Ceilings
+from kernelworks.records import Peaks
 from kernelworks.search.schedule import emit
 from kernelworks.search.schedule.candidate import candidate_of
-from kernelworks.search.schedule.derive import Declined, derived
-from kernelworks.search.schedule.emit import STREAMS, printed
-from kernelworks.search.schedule.moves import MOVES, apply, replayed
+from kernelworks.search.schedule.derive import NotDerivable, derive_nest
+from kernelworks.search.schedule.emit import STREAMS, emit_cpp
+from kernelworks.search.schedule.moves import MOVES, apply, replay_steps
 from kernelworks.search.schedule.nest import kernel_as_json, kernel_from_json
 from kernelworks.search.schedule.openings import opening
-from kernelworks.search.schedule.plan import STREAMED, Illegal, Schedule, naive, planned
+from kernelworks.search.schedule.plan import STREAMING_FEATURES, Illegal, Schedule, make_plan, naive
 from kernelworks.search.schedule.trace import nest_of
 
 MANY = 12  # moves
@@ -36,25 +36,25 @@ def test_a_schedule_of_many_moves_computes_the_same(name: str, tmp_path: Path, r
     for seed in range(8 if request.config.getoption("--all") else 1):
         schedule, steps = changed(kernel, seed, MANY)
         assert len({n for n, _ in steps}) > 1
-        answer = ran(planned(kernel, schedule), call, inputs, tmp_path / str(seed))
+        answer = ran(make_plan(kernel, schedule), call, inputs, tmp_path / str(seed))
         assert share(answer, call, inputs) <= 1, steps
 
 
 def test_the_plain_nest_computes_the_same(tmp_path: Path) -> None:
     for name in ("layer", "windows", "loss"):
         kernel, call, inputs = nest(name)
-        assert share(ran(planned(kernel, naive(kernel)), call, inputs, tmp_path / name), call, inputs) <= 1
+        assert share(ran(make_plan(kernel, naive(kernel)), call, inputs, tmp_path / name), call, inputs) <= 1
 
 
 def test_functions_hold_on_vectors_and_on_what_is_left_of_them(tmp_path: Path) -> None:
     special = torch.tensor([0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e-40, 88.7, -87.5, -104.0, 3e38])
     x = torch.cat([special, 4 * torch.randn(500), torch.logspace(-37, 38, 203), special])
-    kernel = derived(_functions, [x])
+    kernel = derive_nest(_functions, [x])
     schedule = naive(kernel)
     for stage in kernel.stages:
         schedule = apply(kernel, schedule, "vectorise", {"at": stage.name, "dim": "i", "width": 16})
     finite = x.isfinite()
-    answers = ran(planned(kernel, schedule), _functions, [x], tmp_path)
+    answers = ran(make_plan(kernel, schedule), _functions, [x], tmp_path)
     assert share(tuple(a[finite] for a in answers), _functions, [x[finite]]) <= 1
     for got, want in zip(answers, _functions(x), strict=True):
         known = ~finite & ~want.isnan()  # torch's own gelu of an infinity is none
@@ -68,7 +68,7 @@ def test_a_schedule_is_json_and_prints_one_text() -> None:
     again = Schedule.from_json(json.loads(json.dumps(schedule.as_json())))
     other = kernel_from_json(json.loads(json.dumps(kernel_as_json(kernel))))
     assert again == schedule
-    assert candidate_of(planned(other, again)) == candidate_of(planned(kernel, schedule))
+    assert candidate_of(make_plan(other, again)) == candidate_of(make_plan(kernel, schedule))
     with pytest.raises(Illegal, match="no schedule: KeyError"):
         Schedule.from_json({"groups": [{}]})
 
@@ -91,26 +91,26 @@ def test_every_move_is_legal_somewhere() -> None:
         ("unroll", {"at": top, "dim": "j", "count": 4, "partials": 4}), ("partials", {"at": top, "count": 2}),
         ("parallel", {"at": top, "loops": 1, "grain": 2}), ("part_ways", {"at": quotient}),
     ]  # fmt: skip
-    schedule, done = replayed(kernel, naive(kernel), steps)
+    schedule, done = replay_steps(kernel, naive(kernel), steps)
     assert done == steps
-    text = printed(planned(kernel, schedule))
+    text = emit_cpp(make_plan(kernel, schedule))
     assert (
         "omp parallel for schedule(static, 2)" in text and "exp_" in text and f"alignas(64) float {powers}" not in text
     )
     product, *_ = nest("products")
     (sums, last) = (s.name for s in product.stages)
     beside = {"beside": "j", "rows": 4, "pack": True}
-    width, stores = next((w, s) for w, s in reversed(STREAMS.items()) if STREAMED[w] in machine().features)
+    width, stores = next((w, s) for w, s in reversed(STREAMS.items()) if STREAMING_FEATURES[w] in machine().features)
     more = [
         ("factor", {"at": sums, "kept": "l"}), ("finish", {"at": sums, "stage": last}),
         ("register_block", {"at": sums, "dim": "k", "width": width, "count": 2, **beside}),
         ("tile", {"at": sums, "sizes": {"l": 8}}), ("pack", {"at": sums, "number": 0, "order": ["i", "lo", "li", "j"]}),
         ("reorder", {"at": sums, "order": ["ko", "i", "j", "ki", "li", "lo"]}), ("stream", {"at": sums}),
     ]  # fmt: skip
-    schedule, done = replayed(product, naive(product), more)
+    schedule, done = replay_steps(product, naive(product), more)
     assert [n for n, _ in done] == [n for n, _ in more[1:]]  # one dimension alone is reduced: nothing to factor
-    assert stores in printed(planned(product, schedule))
-    whole = derived(lambda x: x.sum(), [torch.randn(8, 16)])
+    assert stores in emit_cpp(make_plan(product, schedule))
+    whole = derive_nest(lambda x: x.sum(), [torch.randn(8, 16)])
     assert apply(whole, naive(whole), "factor", {"at": whole.stages[0].name, "kept": "i"}).factor
     assert apply(kernel, naive(kernel), "inline", {"stage": powers}).inline == (powers,)
     used = {n for n, _ in (*steps, *more)} | {"inline"}
@@ -122,12 +122,12 @@ def test_every_opening_is_a_schedule(name: str) -> None:
     kernel, *_ = nest(name)
     for seed in range(30):
         schedule, steps = opening(kernel, random.Random(seed))
-        assert replayed(kernel, naive(kernel), steps) == (schedule, steps)
+        assert replay_steps(kernel, naive(kernel), steps) == (schedule, steps)
 
 
 def test_the_page_lists_every_move() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "search-schedule.md").read_text(encoding="utf-8")
-    lines = [f"| {m.name} | {m.legal} | {m.costs} | {', '.join(m.waits)} |" for m in MOVES.values()]
+    lines = [f"| {m.name} | {m.legal} | {m.costs} | {', '.join(m.bottlenecks)} |" for m in MOVES.values()]
     section = page.partition("## Moves")[2].partition("\n## ")[0]
     assert [line for line in section.splitlines() if line.startswith("| ") and "| legal" not in line] == lines
 
@@ -175,10 +175,12 @@ def test_passes_in_the_wrong_order_are_refused() -> None:
     kernel = _softmax()
     plain = naive(kernel)
     with pytest.raises(Illegal, match="written after it"):
-        planned(kernel, Schedule(plain.groups[::-1]))
+        make_plan(kernel, Schedule(plain.groups[::-1]))
     with pytest.raises(Illegal, match="the kernel has"):
-        planned(kernel, Schedule(plain.groups[1:]))
-    fused, done = replayed(kernel, plain, [("fuse", {"at": kernel.stages[n].name, "shared": ["i"]}) for n in (0, 0, 0)])
+        make_plan(kernel, Schedule(plain.groups[1:]))
+    fused, done = replay_steps(
+        kernel, plain, [("fuse", {"at": kernel.stages[n].name, "shared": ["i"]}) for n in (0, 0, 0)]
+    )
     assert len(done) == 3
     with pytest.raises(Illegal, match="before it is all there"):  # exponentials need the whole row's maximum
         apply(kernel, fused, "join", {"at": kernel.stages[0].name})
@@ -203,8 +205,8 @@ def test_passes_in_the_wrong_order_are_refused() -> None:
     ],
 )
 def test_what_has_no_rule_is_declined_by_name(call: Any, said: str) -> None:
-    with pytest.raises(Declined, match=said):
-        derived(call, [torch.randn(4, 6)])
+    with pytest.raises(NotDerivable, match=said):
+        derive_nest(call, [torch.randn(4, 6)])
 
 
 # ---------------------------------------------------------------- before the judge
@@ -230,25 +232,23 @@ def get_inputs():
 def get_init_inputs():
     return [101]
 """
-LITTLE = Budget(truth_s=0.5, most_cases=6, many=12, many_s=0.5, looks=0, shapes=0)
+LITTLE = Budget(reference_s=0.5, most_cases=6, many=12, many_s=0.5, looks=0, shapes=0)
 
 
-def test_a_broken_move_is_caught_by_the_judge(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ceilings: Ceilings
-) -> None:
+def test_a_broken_move_is_caught_by_the_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ceilings: Peaks) -> None:
     (tmp_path / "problem.py").write_text(PROBLEM, encoding="utf-8")
     problem = read_problem(tmp_path / "problem.py")
     kernel = nest_of(problem)  # in a process of its own
     schedule = naive(kernel)
     for stage in kernel.stages:
         schedule = apply(kernel, schedule, "vectorise", {"at": stage.name, "dim": "j", "width": 16})
-    (tmp_path / "honest.py").write_text(candidate_of(planned(kernel, schedule)), encoding="utf-8")
+    (tmp_path / "honest.py").write_text(candidate_of(make_plan(kernel, schedule)), encoding="utf-8")
     whole = emit._Nest.segments
     monkeypatch.setattr(emit._Nest, "segments", lambda nest, dim: whole(nest, dim)[:1])  # forgets what is left over
-    (tmp_path / "broken.py").write_text(candidate_of(planned(kernel, schedule)), encoding="utf-8")
+    (tmp_path / "broken.py").write_text(candidate_of(make_plan(kernel, schedule)), encoding="utf-8")
     monkeypatch.undo()
     honest, broken = judge_all(
-        [tmp_path / "honest.py", tmp_path / "broken.py"], problem, budget=LITTLE, ceilings=ceilings, threads=1
+        [tmp_path / "honest.py", tmp_path / "broken.py"], problem, budget=LITTLE, peaks=ceilings, threads=1
     )
     assert (honest.verdict, honest.language, honest.weights) == ("right", "c++", "the reference's"), honest.reasons
     assert "kernel" in honest.kernels and honest.worst is not None and 0 < honest.worst <= 1

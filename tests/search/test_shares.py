@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernelworks.search.workers import cores
-from kernelworks.search.workers.cores import Share, claimed, fair
+from kernelworks.search.workers.cores import Share, claim_resources, fair
 
 # Another process: it has a share, a core and the clock, says so, and does not end by itself.
 OTHER = """
@@ -60,15 +60,15 @@ def test_a_second_search_has_its_share() -> None:
 
 
 def test_cores_are_one_workers_alone() -> None:
-    first = claimed("cores", [4, 5, 6], 2, 0.0)
+    first = claim_resources("cores", [4, 5, 6], 2, 0.0)
     assert first.numbers == (4, 5)
     with pytest.raises(TimeoutError, match="2 of 3 cores were not free"):
-        claimed("cores", [4, 5, 6], 2, 0.0)
-    assert claimed("gpus", [4], 1, 0.0).numbers == (4,)
-    second = claimed("cores", [4, 5, 6], 1, 0.0)  # what a vain try has taken is free again
+        claim_resources("cores", [4, 5, 6], 2, 0.0)
+    assert claim_resources("gpus", [4], 1, 0.0).numbers == (4,)
+    second = claim_resources("cores", [4, 5, 6], 1, 0.0)  # what a vain try has taken is free again
     assert second.numbers == (6,)
     first.let_go()
-    assert claimed("cores", [4, 5, 6], 2, 0.0).numbers == (4, 5)
+    assert claim_resources("cores", [4, 5, 6], 2, 0.0).numbers == (4, 5)
     second.let_go()
 
 
@@ -99,12 +99,12 @@ def test_one_that_is_killed_holds_nothing() -> None:
                 assert process.stdout is not None and process.stdout.readline() == "2\n"
                 assert mine.workers() == 2
                 with pytest.raises(TimeoutError):
-                    claimed("cores", [4, 5, 6], 2, 0.0)
+                    claim_resources("cores", [4, 5, 6], 2, 0.0)
                 assert cores._locked(cores.environment.cache_dir("farm") / "clock.lock", wait=False) is None
             finally:
                 process.kill()
         assert mine.workers() == 4 and len(list(mine.folder.glob("*.json"))) == 1
-        assert claimed("cores", [4, 5, 6], 2, 0.0).numbers == (4, 5)
+        assert claim_resources("cores", [4, 5, 6], 2, 0.0).numbers == (4, 5)
         with cores.clock():
             pass
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from pretended import PROBLEM, judgement
 
-from kernelworks.search.proposer import Draft, Seen
-from kernelworks.search.store import Occupied, Store, identity, place_of
+from kernelworks.search.proposer import Draft, StoredCandidate
+from kernelworks.search.store import Store, StoreLocked, identity, place_of
 
 MANY = 100_000
 
@@ -36,7 +36,7 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
         assert one.draft == Draft("x = 1", "c++", "one", (), "begins", {"at": {"TILE": 8}})
         assert one.judgement == judgement(ratio=1.5) and one.seconds == pytest.approx(1e-3 / 1.5)
         assert two.draft.parents == (first,) and two.judgement is None and two.ratio() is None
-        assert [s.id for s in store.pending()] == [second] and store.judged() == 1
+        assert [s.id for s in store.pending()] == [second] and store.count_judged() == 1
         assert store.problem == PROBLEM
 
 
@@ -46,7 +46,7 @@ def test_a_verdict_stays_what_it_was(tmp_path: Path) -> None:
         store.keep(id, judgement(ratio=1.5), cost_s=1.0)
         assert store.keep(id, judgement("refused"), cost_s=1.0).right
         store.keep(id, judgement(ratio=1.4), cost_s=1.0, round=1)
-        assert store.low(id, 0) == 1.5 * 0.98 and store.low(id, 1) == 1.4 * 0.98 and store.judged() == 1
+        assert store.low(id, 0) == 1.5 * 0.98 and store.low(id, 1) == 1.4 * 0.98 and store.count_judged() == 1
 
 
 def test_a_child_wins_by_more_than_both_intervals(tmp_path: Path) -> None:
@@ -56,8 +56,8 @@ def test_a_child_wins_by_more_than_both_intervals(tmp_path: Path) -> None:
         store.keep(parent, judgement(ratio=1.5, half=0.02), cost_s=1.0)
         for id, ratio in zip(children, (1.5, 1.55, 1.6), strict=True):
             store.keep(id, judgement(ratio=ratio, half=0.02), cost_s=1.0)
-        assert [t.won for t in store.tried()] == [True, False, False, True]
-        assert store.brought()["one"].won == 1 and store.brought()["one"].best == 1.6
+        assert [t.won for t in store.summaries()] == [True, False, False, True]
+        assert store.proposer_results()["one"].won == 1 and store.proposer_results()["one"].best == 1.6
         assert [t.id for t in store.quickest(2)] == [children[2], children[1]]
 
 
@@ -91,7 +91,7 @@ def test_a_file_that_is_something_else_is_left_as_it_is(tmp_path: Path) -> None:
 def test_one_searches_and_others_read(tmp_path: Path) -> None:
     with opened(tmp_path / "a.sqlite") as store:
         store.add([Draft("x = 1", "torch", "one")])
-        with pytest.raises(Occupied):
+        with pytest.raises(StoreLocked):
             opened(tmp_path / "a.sqlite")
         with Store.read(tmp_path / "a.sqlite") as reader:
             assert [s.draft.code for s in reader.history] == ["x = 1"]
@@ -125,9 +125,9 @@ def test_a_kill_loses_nothing_that_was_kept(tmp_path: Path) -> None:
         said += process.stdout.readlines()
     kept = len([line for line in said if line.endswith("\n")])
     with opened(tmp_path / "a.sqlite") as store:
-        assert kept <= store.judged() <= kept + 1
-        assert store.count() - store.judged() in (0, 1)
-        assert len(store.pending()) == store.count() - store.judged()
+        assert kept <= store.count_judged() <= kept + 1
+        assert store.count() - store.count_judged() in (0, 1)
+        assert len(store.pending()) == store.count() - store.count_judged()
 
 
 def test_a_hundred_thousand_candidates_stay_quick(tmp_path: Path) -> None:
@@ -145,13 +145,13 @@ def test_a_hundred_thousand_candidates_stay_quick(tmp_path: Path) -> None:
         begin = time.process_time()
         assert [s.id for s in store.pending(1)] == [ids[-1]]
         assert store.keep(ids[-1], record, cost_s=1.0).number == MANY
-        assert store.quickest(1)[0].id == ids[-2] and store.judged() == MANY
+        assert store.quickest(1)[0].id == ids[-2] and store.count_judged() == MANY
         assert store.add([Draft("x = 5", "torch", "again")]) == []
-        assert store.brought()["p0"].candidates > MANY // 4
-        assert isinstance(store.history[-1], Seen) and len(store.history) == MANY
+        assert store.proposer_results()["p0"].candidates > MANY // 4
+        assert isinstance(store.history[-1], StoredCandidate) and len(store.history) == MANY
         assert time.process_time() - begin < 5
         begin = time.process_time()
-        assert len(store.tried()) == MANY
+        assert len(store.summaries()) == MANY
         assert time.process_time() - begin < 20
 
 

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelworks.judge.problem import Problem
-from kernelworks.records.search import Brought
+from kernelworks.records.search import ProposerResult
 from kernelworks.search.bandit import Desk, turn
-from kernelworks.search.proposer import Draft, Seen
+from kernelworks.search.proposer import Draft, StoredCandidate
 
 
 @dataclass
 class Named:
     name: str
 
-    def propose(self, problem: Problem, seen: Sequence[Seen], most: int) -> list[Draft]:
+    def propose(self, problem: Problem, seen: Sequence[StoredCandidate], most: int) -> list[Draft]:
         return []
 
-    def told(self, seen: Seen) -> None:
+    def observe_verdict(self, seen: StoredCandidate) -> None:
         pass
 
 
@@ -34,7 +34,7 @@ def played(wins: dict[str, float], costs: dict[str, float], turns: int) -> Count
         name = desk.name
         had[name] += 1
         desk.take_up(
-            Brought(name, desk.candidates + 1, desk.right + 1, desk.won + (draw.random() < wins[name]), 1.0,
+            ProposerResult(name, desk.candidates + 1, desk.right + 1, desk.won + (draw.random() < wins[name]), 1.0,
                     desk.cost_s + costs[name])
         )  # fmt: skip
     return had
@@ -54,10 +54,10 @@ def test_who_has_nothing_rests_until_somebody_brings_something() -> None:
     desks = [Desk(Named("a")), Desk(Named("b"))]
     first = turn(desks, 0)
     assert first is desks[0]
-    first.offered(0, 0, 0)
+    first.record_drafts(0, 0, 0)
     assert turn(desks, 0) is desks[1]
     for _ in range(3):  # nothing that was not there
-        desks[1].offered(4, 0, 0)
+        desks[1].record_drafts(4, 0, 0)
     assert turn(desks, 0) is None
     assert turn(desks, 1) is desks[0]
     desks[0].failed = "it raised"

@@ -21,7 +21,7 @@ FLAGS = (
 # Runs in the page after its own script: sorts by each column and looks for texts that lie on each other.
 PROBE = """<script>
 const found = {};
-const table = document.getElementById("regions");
+const table = document.getElementById("hotspots");
 if (table) {
   const times = () => [...table.tBodies[0].rows].map((row) => Number(row.cells[2].dataset.value));
   table.tHead.rows[0].cells[2].querySelector("button").click();

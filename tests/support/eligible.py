@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from kernelworks.build.cpp import TARGETS
-from kernelworks.contract import Row
+from kernelworks.contract import Kernel
 from kernelworks.dispatch import certificates
 from kernelworks.dispatch import op as ops
 from kernelworks.machine import machine
@@ -21,12 +21,12 @@ def only(row: str) -> Iterator[set[tuple[str, str]]]:
     """Within, the rows of this name are the only proved ones; yields the (op, pass) that such a row was taken for."""
     taken: set[tuple[str, str]] = set()
 
-    def invalid(op: str, candidate: Row, kind: str | None = None) -> str | None:
+    def invalid(op: str, candidate: Kernel, kind: str | None = None) -> str | None:
         return None if candidate.source is None or candidate.name == row else "not the row of this test"
 
     def choose(op: ops.Op, request: object, asked: str | None = None) -> ops.Choice:
         found = chosen(op, request, asked)  # type: ignore[arg-type]
-        if found.row.name == row:
+        if found.kernel.name == row:
             taken.add((op.name, request.pass_))  # type: ignore[attr-defined]
         return found
 

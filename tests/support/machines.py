@@ -7,17 +7,17 @@ import itertools
 
 from kernelworks.measure.clock.noise import CpuTimes
 from kernelworks.measure.peaks.survey import fingerprint
-from kernelworks.records import Bandwidth, Ceilings, FlopRate, FunctionRate, GpuBandwidth, GpuCeilings, GpuRate
+from kernelworks.records import Bandwidth, FlopRate, FunctionRate, GpuBandwidth, GpuPeaks, GpuRate, Peaks
 
 MIB = 2**20
 GPU_KIND = "sm_90-imaginary"
 
 
-def record(**changes: object) -> Ceilings:
+def record(**changes: object) -> Peaks:
     """Round figures of an imaginary machine."""
     rates = {"L1": 400.0, "L2": 200.0, "L3": 100.0, "DRAM": 40.0}
     kinds = {"read": 1.0, "copy": 1.0, "copy_nt": 1.5}
-    base = Ceilings(
+    base = Peaks(
         kind="x", name="x", fingerprint=fingerprint(), date="2026-01-01T00:00:00+00:00", cores=2,
         bandwidth=tuple(
             Bandwidth(
@@ -45,10 +45,10 @@ def record(**changes: object) -> Ceilings:
     return dataclasses.replace(base, **changes)
 
 
-def gpu_record(**changes: object) -> GpuCeilings:
+def gpu_record(**changes: object) -> GpuPeaks:
     """Round figures of an imaginary GPU: memory reads at 4000 GB/s once 64 MiB move, L2 at 8000."""
     cold = {"read": (1000.0, 4000.0, 4000.0), "write": (1000.0, 4000.0, 4400.0), "copy": (1000.0, 3000.0, 4000.0)}
-    base = GpuCeilings(
+    base = GpuPeaks(
         kind=GPU_KIND, name="Imaginary GPU", fingerprint="f", uuid="u", driver="1.2", power_limit_w=700.0,
         date="2026-01-01T00:00:00+00:00", multiprocessors=100, l2_bytes=50 * MIB, memory_bytes=100 << 30,
         bandwidth=(

@@ -14,7 +14,7 @@ from eligible import ROWS
 from kernelworks.dispatch import certificates, tuning_records
 from kernelworks.dispatch.op import OPS
 from kernelworks.dispatch.plans import forget_all
-from kernelworks.dispatch.tuning_records import Raced, Timing
+from kernelworks.dispatch.tuning_records import RaceResult, TuningRecord
 from kernelworks.machine import environment, place_of
 
 ROW = ROWS[-1]
@@ -26,7 +26,7 @@ def nothing_timed(folder: Path) -> Iterator[None]:
     own = environment.cache_dir
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNELWORKS_CHOOSE", "timed")
-        patch.setattr(environment, "cache_dir", lambda kind: folder / kind if kind == "timings" else own(kind))
+        patch.setattr(environment, "cache_dir", lambda kind: folder / kind if kind == "tuning_records" else own(kind))
         patch.setattr(tuning_records, "SHIPPED", folder / "timed")
         patch.setattr(certificates, "invalid", lambda *args: None)
         tuning_records.reread()
@@ -40,11 +40,11 @@ def raced(op: str, *args: Any, ratio: float = 1.5, wanted: tuple[str, ...] = ())
     """Keeps the timing of a call: torch's time over ours is ``ratio``. With ``wanted`` it is of a training step."""
     of, pass_ = OPS[op], "training" if wanted else "forward"
     request = of.request(pass_, args, wanted)
-    rows = (of.row(ROW),) * (2 if wanted else 1)
+    rows = (of.kernel(ROW),) * (2 if wanted else 1)
     sources, toolchain = tuning_records.sources_of(rows)
-    one = Raced(1.0, ratio, (ratio, ratio), 0.01)
+    one = RaceResult(1.0, ratio, (ratio, ratio), 0.01)
     tuning_records.write(
-        Timing(
+        TuningRecord(
             op=op, pass_=pass_, way="+".join(r.name for r in rows),
             bucket=tuning_records.bucket_of(of.contract, request), call=tuning_records.call_of(request),
             place=place_of("cpu"), threads=torch.get_num_threads(),

@@ -78,10 +78,10 @@ KINDS = {
     "folded": Kind(Normed, "folded norms", {"pairs": PAIRS}, "conv", 1e-4, (folded_norms.Pair, "__call__")),
     "merged": Kind(
         Projected, "merged projections", {"groups": [["q", "k", "v"]]}, "k", 1e-5,
-        (merged_projections.Merged, "__call__"),
+        (merged_projections.MergedParameters, "__call__"),
     ),
     "cast": Kind(Narrow, "weights cast once", {}, "head", 0.0, (cast_weights.CastOnce, "called"), True),
-    "int8": Kind(Whole, "fewer bits", {"bits": "int8"}, "head", 0.06, (fewer_bits.Quantised, "called"), True),
+    "int8": Kind(Whole, "fewer bits", {"bits": "int8"}, "head", 0.06, (fewer_bits.QuantizedLinear, "called"), True),
 }  # fmt: skip
 
 
@@ -90,10 +90,10 @@ def plan_of(kind: Kind, model: nn.Module, *more: dict[str, Any]) -> dict[str, An
     site = {"kind": "module", "root": of, "number": 0, "path": "", "type": of}
     if kind.everywhere:
         site = {"kind": "everywhere", "root": "", "number": 0, "path": "", "type": ""}
-    offer = {"remedy": kind.remedy, "site": site, "says": "", "code": "", "changes": "", "options": kind.options}
+    offer = {"optimization": kind.remedy, "site": site, "says": "", "code": "", "changes": "", "options": kind.options}
     return {
         "kernelworks_plan": 1, "program": "p", "kind": "", "torch": "", "saves": None, "roots": [of],
-        "offers": [offer, *more],
+        "candidates": [offer, *more],
     }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import kernelworks
 from kernelworks.build.cpp import TARGETS
-from kernelworks.contract import Row
+from kernelworks.contract import Kernel
 from kernelworks.dispatch import certificates
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.machine import has_gpu, machine
@@ -14,7 +14,7 @@ assert kernelworks.__version__  # importing the package lists the ops
 ALL_OPS = list(OPS.values())
 
 
-def runs_here(row: Row) -> bool:
+def runs_here(row: Kernel) -> bool:
     """By what the machine has. Nothing is built for the answer: every worker asks while it collects tests, and would
     wait for the other's builds; and a row that does not build must fail its tests, not drop out of them."""
     return has_gpu() if row.device == "cuda" else TARGETS[row.target].needs <= machine().features
@@ -25,7 +25,7 @@ def runnable_rows() -> list[tuple[Op, str]]:
     return [
         (op, row.name)
         for op in ALL_OPS
-        for row in op.rows
+        for row in op.kernels
         if row.source is None or runs_here(row)  # torch and the reference run everywhere
     ]
 
@@ -34,13 +34,13 @@ def certified(op: Op, row: str) -> bool:
     """Whether a proof of all cases is on record for a row's source and compiler: on this kind of machine, on another
     one where the results of its instructions are the same on both, or of a GPU's row on any. So the tests of a machine
     that nobody has seen before are no longer than those of the others."""
-    found = op.row(row)
+    found = op.kernel(row)
     kinds = (
         [k for k in certificates.shipped_kinds() if k.startswith("sm_")] if found.device == "cuda" else [machine().kind]
     )
     return found.source is not None and (
-        any(certificates.invalid(op.name, found, kind) is None for kind in kinds)
-        or certificates.elsewhere(op.name, found) is not None
+        any(certificates.invalid_reason(op.name, found, kind) is None for kind in kinds)
+        or certificates.transferable_certificate(op.name, found) is not None
     )
 
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from kernelworks.dispatch.op import OPS
-from kernelworks.dispatch.signature import Spelling
+from kernelworks.dispatch.signature import TorchSignature
 
-NAMES = [name for name, op in OPS.items() if op.spelling is not None and op.spelling.function is not None]
+NAMES = [name for name, op in OPS.items() if op.torch_signature is not None and op.torch_signature.function is not None]
 Parameters = list[tuple[str, Any, bool]]  # name, default, whether it may be given by position
 
 # Arguments of torch's that no argument of the op's says, made of those that are there.
@@ -55,7 +55,7 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
 UNSAID = {"_stacklevel"}  # where a warning of torch's points to
 
 
-def torchs(spelling: Spelling) -> Parameters:
+def torchs(spelling: TorchSignature) -> Parameters:
     """The signature of torch's function, as this version of torch has it."""
     function = spelling.function
     try:
@@ -74,7 +74,7 @@ def torchs(spelling: Spelling) -> Parameters:
     return [(p.name, p.default, p.kind is not p.KEYWORD_ONLY) for p in found.parameters.values()]
 
 
-def example(spelling: Spelling) -> dict[str, Any]:
+def example(spelling: TorchSignature) -> dict[str, Any]:
     """Arguments of torch's function, of the smallest case of the op that says no more than torch can."""
     op = OPS[spelling.op.name]
     own_only = {n for n in op.passes["forward"].names if n not in spelling.names and n not in spelling.theirs}

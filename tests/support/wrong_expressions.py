@@ -37,7 +37,7 @@ def caught(
 ) -> None:
     """Each of ``wrong``, name: (what stands in ``file``, what is put there, what the comparison says of it), is seen;
     one that puts nothing passes. ``launches`` is an expression of both passes' launches."""
-    source = (OPS[op].room / file).read_text(encoding="utf-8")
+    source = (OPS[op].op_package / file).read_text(encoding="utf-8")
     for name, (old, changed, _) in wrong.items():
         assert old in source, name
         (folder / name).mkdir()

@@ -9,7 +9,7 @@ import torch
 from wrong_expressions import caught
 
 from kernelworks.dispatch.op import OPS
-from kernelworks.templates.derived import told
+from kernelworks.templates.description import derived_parts
 from kernelworks.templates.launches import norm_text
 
 # What stands in log_softmax's rowwise.cpp, what stands there instead, and what a proof says.
@@ -55,13 +55,13 @@ def test_a_norms_launch_as_it_is_written() -> None:
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "layer_norm", "rms_norm", "add_layer_norm"])
 def test_what_was_derived_is_told(name: str) -> None:
-    said = told(OPS[name])
+    said = derived_parts(OPS[name])
     assert {"check", "refused calls", "cost", "dims", "cases", "kernels", "mutants", "forward", "backward"} <= set(said)
     assert "short tile" in said["mutants"] and "rowwise.cpp" in said["kernels"]
 
 
 def test_what_was_derived_of_a_product_is_told() -> None:
-    said = told(OPS["linear"])
+    said = derived_parts(OPS["linear"])
     assert said["dims"] == "M, N, K" and "[N, K] of x's dtype" in said["check"]
     assert "weight of another K" in said["refused calls"] and "overlapping blocks" in said["mutants"]
     assert "avx512_bf16: simd.cpp" in said["kernels"] and "linear(x, weight, bias)" in said["torch's operators"]
@@ -76,6 +76,6 @@ def test_a_product_makes_the_gradients_that_are_asked_for(row: str, needs: tuple
     """The others are empty: neither computed nor allocated."""
     x, weight, grad = torch.randn(5, 7), torch.randn(3, 7), torch.randn(5, 3)
     want = (grad @ weight, grad.T @ x, grad.sum(0))
-    found = OPS["linear"].row(row).load("backward")(grad, x, weight, list(needs))
+    found = OPS["linear"].kernel(row).load("backward")(grad, x, weight, list(needs))
     for needed, got, right in zip(needs, found, want, strict=True):
         torch.testing.assert_close(got, right if needed else torch.empty(0))

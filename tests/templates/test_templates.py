@@ -15,12 +15,12 @@ from wrong_expressions import caught
 
 from kernelworks.build import native
 from kernelworks.contract.arguments import Floats, Like, Word, check_of, errors_of, right_of
-from kernelworks.dispatch.aten import Given, program
+from kernelworks.dispatch.aten import InputOperand, program
 from kernelworks.dispatch.op import OPS
-from kernelworks.templates.derived import told
+from kernelworks.templates.aten_trace import aten_of, text
+from kernelworks.templates.description import derived_parts
 from kernelworks.templates.launches import written_backward, written_forward
 from kernelworks.templates.pointwise import Pointwise, Work
-from kernelworks.templates.traced import aten_of, text
 
 GATED = {"gate": Floats(), "up": Like("gate"), "approximate": Word("none", "tanh")}
 
@@ -89,7 +89,7 @@ def test_launches_are_written_out() -> None:
 def test_the_operators_of_a_function_are_found(function: Any, expected: str | None, autocast: bool) -> None:
     x, y = torch.ones(2, 3), torch.ones(2, 3)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        found = aten_of(function)(Given(0, x), Given(1, y))
+        found = aten_of(function)(InputOperand(0, x), InputOperand(1, y))
     assert (None if found is None else text(found, ("x", "y"))) == expected
 
 
@@ -111,7 +111,7 @@ def test_a_refused_call_raises_as_is_said(index: int) -> None:
 
 def _halved(folder: Path) -> Pointwise:
     return Pointwise(
-        room=str(folder / "halved" / "__init__.py"), formula="x / 2", source="a test", arguments={"x": Floats()},
+        op_package=str(folder / "halved" / "__init__.py"), formula="x / 2", source="a test", arguments={"x": Floats()},
         reference=lambda x: x / 2, work=Work(1, 1), sweeps={},
     )  # fmt: skip
 
@@ -126,8 +126,8 @@ def test_a_room_has_its_own_where_it_says_so(tmp_path: Path) -> None:
     relu = OPS["relu"]
     changed = SimpleNamespace(**vars(relu) | {"contract": replace(relu.contract, dims=lambda request: {"K": 1})})
     changed.request = relu.request
-    assert told(relu)["dims"] == "M, N" and told(changed)["dims"] == "K (the room's own)"
-    assert told(OPS["rope"]) == {}
+    assert derived_parts(relu)["dims"] == "M, N" and derived_parts(changed)["dims"] == "K (the room's own)"
+    assert derived_parts(OPS["rope"]) == {}
 
 
 def test_an_exact_op_has_no_slack(tmp_path: Path) -> None:

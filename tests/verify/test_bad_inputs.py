@@ -22,7 +22,7 @@ def op(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def test_every_row_refuses_bad_input_in_our_words(op: Op) -> None:
-    for row in op.rows:
+    for row in op.kernels:
         if row.device == "cpu" and row.source is not None and not runs_here(row):
             continue  # by name it says so, whatever it is given
         assert [wrong for _, wrong in bad_inputs(op, row.name, getattr(ops, op.name)) if wrong] == [], row.name
@@ -30,7 +30,7 @@ def test_every_row_refuses_bad_input_in_our_words(op: Op) -> None:
 
 def test_a_row_for_an_accelerator_is_asked_about_all_but_values(op: Op) -> None:
     public = getattr(ops, op.name)
-    asked = {row.device: {said for said, _ in bad_inputs(op, row.name, public)} for row in op.rows}
+    asked = {row.device: {said for said, _ in bad_inputs(op, row.name, public)} for row in op.kernels}
     values = {said for said, _, kind, _ in op.contract.errors if kind is IndexError}
     for device, said in asked.items():
         if device != "any":

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from kernelworks.build.cpp import DIFFERING, TARGETS, built
+from kernelworks.build.cpp import DIFFERING, TARGETS, build_library
 from kernelworks.dispatch import certificates
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.machine import machine
 from kernelworks.records import Parity
-from kernelworks.verify import confirmation, prove_missing
+from kernelworks.verify import confirmation, verify_missing
 
 OP = OPS["rms_norm"]
 ELSEWHERE = f"{machine().architecture}-maker-family1-model1-avx512f"
@@ -22,7 +22,7 @@ ELSEWHERE = f"{machine().architecture}-maker-family1-model1-avx512f"
 
 def _proved_elsewhere(op: Op, row: str, **changed: str) -> certificates.Certificate:
     held = certificates.Certificate(
-        op=op.name, row=row, source_hash=op.row(row).hash(), toolchain=op.row(row).toolchain(), kind=ELSEWHERE,
+        op=op.name, kernel=row, source_hash=op.kernel(row).hash(), toolchain=op.kernel(row).toolchain(), kind=ELSEWHERE,
         cases=696, worst=0.9, mutants_rejected=9, date="2026-01-01",
     )  # fmt: skip
     return dataclasses.replace(held, **changed)
@@ -44,34 +44,36 @@ def _ship(*held: certificates.Certificate) -> None:
 
 
 @pytest.mark.parametrize(
-    "changed", [{"source_hash": "0" * 64}, {"toolchain": "g++ 0.0.0"}, {"proved_on": "x86_64-another"}]
+    "changed", [{"source_hash": "0" * 64}, {"toolchain": "g++ 0.0.0"}, {"verified_on": "x86_64-another"}]
 )
 def test_another_source_or_toolchain_or_a_mere_confirmation_is_not_carried_over(
     nowhere: None, changed: dict[str, str]
 ) -> None:
     _ship(_proved_elsewhere(OP, "avx2", **changed))
-    assert certificates.elsewhere(OP.name, OP.row("avx2")) is None
-    assert "not proved on this kind" in (certificates.invalid(OP.name, OP.row("avx2")) or "")
+    assert certificates.transferable_certificate(OP.name, OP.kernel("avx2")) is None
+    assert "not proved on this kind" in (certificates.invalid_reason(OP.name, OP.kernel("avx2")) or "")
 
 
 def test_rows_whose_results_are_each_makers_own_are_proved_on_every_kind(nowhere: None) -> None:
     """The row whose library has vdpbf16ps, and only that one."""
-    _ship(*(_proved_elsewhere(op, r.name) for op in OPS.values() for r in op.rows if r.device == "cpu" and r.source))
+    _ship(*(_proved_elsewhere(op, r.name) for op in OPS.values() for r in op.kernels if r.device == "cpu" and r.source))
     apart = [
-        f"{op.name}.{r.name}" for op in OPS.values() for r in op.rows
-        if r.device == "cpu" and r.source and certificates.elsewhere(op.name, r) is None
+        f"{op.name}.{r.name}" for op in OPS.values() for r in op.kernels
+        if r.device == "cpu" and r.source and certificates.transferable_certificate(op.name, r) is None
     ]  # fmt: skip
     assert apart == ["linear.avx512_bf16"]
 
 
 def test_a_confirmed_row_may_be_chosen_and_says_where_it_was_proved(nowhere: None) -> None:
     _ship(_proved_elsewhere(OP, "avx2"))
-    assert f"proved on {ELSEWHERE}, not confirmed here yet" in (certificates.invalid(OP.name, OP.row("avx2")) or "")
-    (proof,) = prove_missing([(OP.name, "avx2")])
-    assert proof.certified and proof.proved_on == ELSEWHERE and 10 < proof.cases < 200, proof
-    assert certificates.invalid(OP.name, OP.row("avx2")) is None
-    (held,) = certificates.find(OP.name, "avx2")
-    assert held.proved_on == ELSEWHERE and held.kind == machine().kind
+    assert f"proved on {ELSEWHERE}, not confirmed here yet" in (
+        certificates.invalid_reason(OP.name, OP.kernel("avx2")) or ""
+    )
+    (proof,) = verify_missing([(OP.name, "avx2")])
+    assert proof.certified and proof.verified_on == ELSEWHERE and 10 < proof.cases < 200, proof
+    assert certificates.invalid_reason(OP.name, OP.kernel("avx2")) is None
+    (held,) = certificates.find_certificates(OP.name, "avx2")
+    assert held.verified_on == ELSEWHERE and held.kind == machine().kind
 
 
 def test_a_row_that_is_wrong_here_is_not_confirmed(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,14 +82,22 @@ def test_a_row_that_is_wrong_here_is_not_confirmed(nowhere: None, monkeypatch: p
 
     def wrong(rows: object, progress: object) -> dict[str, object]:
         failure = Parity(OP.name, "avx2", "forward", "c", "float32", 2.0, False, "element 0 is off")
-        said = {"op": OP.name, "row": "avx2", "cases": 3, "worst": 2.0, "worst_case": "c", "shares": {}, "seconds": 0.1}
+        said = {
+            "op": OP.name,
+            "kernel": "avx2",
+            "cases": 3,
+            "worst": 2.0,
+            "worst_case": "c",
+            "shares": {},
+            "seconds": 0.1,
+        }
         said["failures"] = [dataclasses.asdict(failure)]
-        return {f"{OP.name}.avx2": confirmation._proof(said)}
+        return {f"{OP.name}.avx2": confirmation._verification(said)}
 
     monkeypatch.setattr(confirmation, "_worked", wrong)
     (proof,) = confirmation.confirm([(OP.name, "avx2")])
     assert not proof.certified
-    assert certificates.invalid(OP.name, OP.row("avx2")) is not None
+    assert certificates.invalid_reason(OP.name, OP.kernel("avx2")) is not None
 
 
 def _differing(path: Path) -> set[str]:
@@ -99,9 +109,11 @@ def _differing(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("op", OPS.values(), ids=list(OPS))
 def test_libraries_hold_no_instruction_whose_result_is_each_makers_own_but_those_said(op: Op) -> None:
-    for row in op.rows:
+    for row in op.kernels:
         if row.device != "cpu" or row.source is None or TARGETS[row.target].needs - machine().features:
             continue
-        sources = [row.source] if row.source.stem == "scalar" else sorted(op.room.glob("*.cpp"))
-        found = set.union(*(_differing(built(s, row.target)) for s in sources if s.stem != "scalar" or s == row.source))
+        sources = [row.source] if row.source.stem == "scalar" else sorted(op.op_package.glob("*.cpp"))
+        found = set.union(
+            *(_differing(build_library(s, row.target)) for s in sources if s.stem != "scalar" or s == row.source)
+        )
         assert found == ({row.differs()} - {""}), (op.name, row.name)

@@ -13,9 +13,9 @@ import pytest
 
 from kernelworks.build import cpp
 from kernelworks.dispatch.op import OPS
-from kernelworks.verify import prove
+from kernelworks.verify import verify
 
-ROOM = OPS["rms_norm"].room
+ROOM = OPS["rms_norm"].op_package
 
 # Runs the worker on a copy of the room beside which lie its headers, changed.
 WORKER = """
@@ -92,7 +92,7 @@ def test_the_death_of_a_row_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     at = json.dumps({"at": ["scalar", "N=17", "float32"]})
     dying.write_text(f"import os\nprint({at!r}, flush=True)\nos.write(2, b'no room left')\nos.kill(os.getpid(), 11)\n")
     monkeypatch.setattr(sys.modules["kernelworks.verify"], "WORKER", (sys.executable, str(dying)))
-    (proof,) = prove("rms_norm", "scalar")
+    (proof,) = verify("rms_norm", "scalar")
     assert not proof.certified
     assert proof.failures[0].message == "killed by SIGSEGV: no room left"
     assert proof.failures[0].reproduce == "python -m kernelworks prove rms_norm.scalar --case 'N=17' --dtype float32"
@@ -103,19 +103,19 @@ def test_a_proof_certifies_this_source_and_only_it(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     monkeypatch.setattr(certificates, "_shipped", lambda kind: {})
-    row = OPS["rms_norm"].row("scalar")
-    (partial,) = prove("rms_norm", "scalar", case="N=17")
+    row = OPS["rms_norm"].kernel("scalar")
+    (partial,) = verify("rms_norm", "scalar", case="N=17")
     assert partial.worst <= 1.0 and not partial.failures
     assert not partial.certified  # one case is not a proof
-    (proof,) = prove("rms_norm", "scalar")
+    (proof,) = verify("rms_norm", "scalar")
     assert proof.certified and proof.mutants_rejected == proof.mutants
-    (kept,) = certificates.find("rms_norm", "scalar")
+    (kept,) = certificates.find_certificates("rms_norm", "scalar")
     assert kept.worst_by_dtype == proof.worst_by_dtype and set(kept.worst_by_dtype["float32"]) >= {"output", "sum"}
     assert max(share for outputs in kept.worst_by_dtype.values() for share in outputs.values()) == kept.worst
-    assert certificates.invalid("rms_norm", row) is None
+    assert certificates.invalid_reason("rms_norm", row) is None
     monkeypatch.setattr(cpp, "COMMON_FLAGS", (*cpp.COMMON_FLAGS, "-DANOTHER"))
     cpp.source_hash.cache_clear()
-    assert "stale" in (certificates.invalid("rms_norm", row) or "")
+    assert "stale" in (certificates.invalid_reason("rms_norm", row) or "")
     monkeypatch.undo()
     cpp.source_hash.cache_clear()
 
@@ -125,10 +125,10 @@ def test_no_shipped_certificate_is_stale() -> None:
     from kernelworks.dispatch import certificates
 
     stale = []
-    for path in sorted(certificates.SHIPPED.glob("*.json")):
+    for path in sorted(certificates.SHIPPED_DIR.glob("*.json")):
         for record in json.loads(path.read_text(encoding="utf-8")):
             op = OPS[record["op"]]
-            if op.row(record["row"]).hash() != record["source_hash"]:
-                stale.append(f"{path.stem}: {record['op']}.{record['row']}")
+            if op.kernel(record["kernel"]).hash() != record["source_hash"]:
+                stale.append(f"{path.stem}: {record['op']}.{record['kernel']}")
     assert not stale, f"stale certificates, run `kernelworks prove`: {', '.join(stale)}"
-    assert os.environ.get("CI") is None or list(certificates.SHIPPED.glob("*.json"))
+    assert os.environ.get("CI") is None or list(certificates.SHIPPED_DIR.glob("*.json"))

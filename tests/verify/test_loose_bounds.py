@@ -20,12 +20,20 @@ from kernelworks.contract import FLOATS, Case, rounding
 from kernelworks.dispatch import certificates
 from kernelworks.dispatch.certificates import Certificate
 from kernelworks.dispatch.op import OPS, Op
-from kernelworks.report.prove import held
-from kernelworks.verify import bounds, prove
-from kernelworks.verify.bounds import LEAST, Shares, accepted, loose, merged, off, shares_of
+from kernelworks.report.verify import is_verified
+from kernelworks.verify import bounds, verify
+from kernelworks.verify.bounds import (
+    LEAST,
+    Shares,
+    accepted_errors,
+    loose_bounds,
+    merge_shares,
+    shares_of,
+    shift_past_bound,
+)
 from kernelworks.verify.compare import compare
-from kernelworks.verify.parity import judged, parities
-from kernelworks.verify.reference import truth
+from kernelworks.verify.parity import judge_outputs, parities
+from kernelworks.verify.reference import compute_reference
 
 LARGEST = 40_000  # elements of a case, of which a right row must come near the bound somewhere
 
@@ -55,13 +63,13 @@ def scaled(op: Op, factor: float, only: str = "") -> Op:
 
 
 def right_rows(op: Op) -> list[str]:
-    own = [row.name for row in op.rows if row.source is not None and row.device == "cpu" and runs_here(row)]
+    own = [row.name for row in op.kernels if row.source is not None and row.device == "cpu" and runs_here(row)]
     return list(dict.fromkeys((own[-1], own[0]))) if own else ["torch"]  # the plain one, and the widest
 
 
 def inner_of(op: Op, row: str) -> str:
     """The bounds that a right row is held to; torch's, in the place of a GPU's, to those of that."""
-    return op.rows[0].inner if row == "torch" else op.row(row).inner
+    return op.kernels[0].inner if row == "torch" else op.kernel(row).inner
 
 
 def small(op: Op) -> Iterator[Case]:
@@ -75,11 +83,11 @@ def small(op: Op) -> Iterator[Case]:
 def reached(op: Op, row: str, cases: list[Case]) -> Shares:
     """What a right row reaches of the narrowest bound that one of the op's is held to."""
     if op.name == "attention_fp8":
-        return merged(
-            {str(d)[6:]: judged(as_on_hopper(*e.positional(op)), e)[0]}
+        return merge_shares(
+            {str(d)[6:]: judge_outputs(as_on_hopper(*e.positional(op)), e)[0]}
             for case in cases
             for d in case.dtypes
-            for e in [truth(op, case, d, 0, "cpu", "input")]
+            for e in [compute_reference(op, case, d, 0, "cpu", "input")]
         )
     return shares_of(op, row, cases, inner_of(op, row))
 
@@ -98,15 +106,19 @@ def tried(request: pytest.FixtureRequest) -> tuple[Op, Shares, dict[str, list[Ca
             more = reached(op, row, [case])
             if any(share >= LEAST > found.get(d, {}).get(n, 0) for d, of in more.items() for n, share in of.items()):
                 used.setdefault(row, []).append(case)
-            found = merged((found, more))
-        if not loose(op.contract, found) and all(wanted <= of.keys() for of in found.values()) and len(found) > 2:
+            found = merge_shares((found, more))
+        if (
+            not loose_bounds(op.contract, found)
+            and all(wanted <= of.keys() for of in found.values())
+            and len(found) > 2
+        ):
             break
     return op, found, used
 
 
 def test_no_bound_is_loose(tried: tuple[Op, Shares, dict[str, list[Case]]]) -> None:
     op, found, _ = tried
-    assert loose(op.contract, found) == []
+    assert loose_bounds(op.contract, found) == []
 
 
 @pytest.mark.parametrize("factor", [100.0, 10_000.0])
@@ -115,8 +127,8 @@ def test_a_bound_that_is_wide_by_a_factor_is_refused(
 ) -> None:
     """Of each output and gradient in each dtype; where none has a bound but 0, there is nothing that is loose."""
     op, found, used = tried
-    shares = merged(reached(scaled(op, factor), row, cases) for row, cases in used.items())
-    wrong = loose(op.contract, shares)
+    shares = merge_shares(reached(scaled(op, factor), row, cases) for row, cases in used.items())
+    wrong = loose_bounds(op.contract, shares)
     expected = {(dtype, name) for dtype, outputs in shares.items() for name in outputs}
     assert {(d, n) for d, n in expected if any(f"bound of {n} in {d} is" in w for w in wrong)} == expected
     assert any(found.values()) == bool(expected)
@@ -136,8 +148,8 @@ def right(op: Op, row: str, case: Case, name: str) -> bool:
     if dtype not in case.dtypes:
         return True
     if op.name == "attention_fp8":
-        expected = truth(op, case, dtype, 0, "cpu", "input")
-        return not judged(as_on_hopper(*expected.positional(op)), expected)[1]
+        expected = compute_reference(op, case, dtype, 0, "cpu", "input")
+        return not judge_outputs(as_on_hopper(*expected.positional(op)), expected)[1]
     plain = dataclasses.replace(case, layouts=False)
     return all(parity.ok for parity in parities(op, row, plain, dtype, inner=inner_of(op, row)))
 
@@ -156,7 +168,7 @@ def test_what_is_exact_has_no_share_and_must_stay_so(name: str) -> None:
 
     changed.contract = dataclasses.replace(op.contract, bound=one_rounding)
     shares = reached(changed, right_rows(op)[0], cases)
-    too_loose = any("of output in float32 is too loose" in line for line in loose(op.contract, shares))
+    too_loose = any("of output in float32 is too loose" in line for line in loose_bounds(op.contract, shares))
     assert ("output" in exact, too_loose) == (name == "sum", name in ("relu", "embedding"))
     assert ("gradient of x" in exact) is False
 
@@ -170,13 +182,13 @@ def test_a_reason_excuses_a_bound_and_is_refused_where_none_is_needed() -> None:
     contract = OPS["layer_norm"].contract
     key = "float32 gradient of x"
     given = dataclasses.replace(contract, loose={key: REASON})
-    assert "too loose" in loose(contract, {"float32": {"gradient of x": 0.01}})[0]
-    assert loose(given, {"float32": {"gradient of x": 0.01}, "float16": {"gradient of x": 0.9}}) == []
-    assert "needs no reason" in loose(given, {"float32": {"gradient of x": 0.02}})[0]
-    assert "with a reason" in loose(given, {"float32": {"gradient of x": 0.0009}})[0]
-    assert len(loose(given, {"float16": {"gradient of x": 0.01}})) == 1  # another dtype's
-    assert loose(given, {"float32": {"output": 0.5}}) == []  # nobody made gradients
-    assert loose(given, {"float32": {"gradient of x": float("nan")}})  # no share at all
+    assert "too loose" in loose_bounds(contract, {"float32": {"gradient of x": 0.01}})[0]
+    assert loose_bounds(given, {"float32": {"gradient of x": 0.01}, "float16": {"gradient of x": 0.9}}) == []
+    assert "needs no reason" in loose_bounds(given, {"float32": {"gradient of x": 0.02}})[0]
+    assert "with a reason" in loose_bounds(given, {"float32": {"gradient of x": 0.0009}})[0]
+    assert len(loose_bounds(given, {"float16": {"gradient of x": 0.01}})) == 1  # another dtype's
+    assert loose_bounds(given, {"float32": {"output": 0.5}}) == []  # nobody made gradients
+    assert loose_bounds(given, {"float32": {"gradient of x": float("nan")}})  # no share at all
 
 
 @pytest.mark.parametrize(
@@ -185,12 +197,12 @@ def test_a_reason_excuses_a_bound_and_is_refused_where_none_is_needed() -> None:
 )
 def test_a_reason_that_speaks_of_nothing_is_refused(key: str) -> None:
     contract = dataclasses.replace(OPS["layer_norm"].contract, loose={key: REASON})
-    assert "speaks of none" in loose(contract, {})[0]
+    assert "speaks of none" in loose_bounds(contract, {})[0]
 
 
 def test_no_empty_reason_is_taken() -> None:
     contract = dataclasses.replace(OPS["layer_norm"].contract, loose={"float32 output": ""})
-    assert "too loose" in loose(contract, {"float32": {"output": 0.01}})[0]
+    assert "too loose" in loose_bounds(contract, {"float32": {"output": 0.01}})[0]
 
 
 # ---------------------------------------------------------------- answers that leave the bound
@@ -208,7 +220,7 @@ def test_what_is_off_by_bounds_is_off_after_its_rounding(
     tiny = torch.finfo(dtype).smallest_normal * torch.linspace(-2, 2, 101).double()
     want = torch.cat((drawn, drawn.to(dtype).double(), torch.zeros(3).double(), tiny))
     bound = share * rounding(want, dtype)
-    moved, can = off(want, bound, dtype, times, sign)
+    moved, can = shift_past_bound(want, bound, dtype, times, sign)
     assert bool(can.all()) and moved.dtype == dtype
     error = moved.double() - want
     assert bool((error * sign > 0).all()) and bool((error.abs() > bound).all())
@@ -219,14 +231,14 @@ def test_what_may_be_off_is_all_that_is_finite() -> None:
     inf, nan = float("inf"), float("nan")
     want = torch.tensor([1.0, inf, -inf, nan, 3.4e38, 2.0, 0.0]).double()
     bound = torch.tensor([0.1, 0.1, 0.1, 0.1, 1e38, inf, nan]).double()
-    assert off(want, bound, torch.float32, 2.0, 1)[1].tolist() == [True, *[False] * 6]
-    assert off(torch.tensor([3, 4]), torch.zeros(2), torch.int64, 2.0, -1)[0].tolist() == [2, 3]
+    assert shift_past_bound(want, bound, torch.float32, 2.0, 1)[1].tolist() == [True, *[False] * 6]
+    assert shift_past_bound(torch.tensor([3, 4]), torch.zeros(2), torch.int64, 2.0, -1)[0].tolist() == [2, 3]
 
 
 def passes(name: str, case: str, dtype: torch.dtype = torch.float32) -> set[str]:
     op = OPS[name]
-    expected = truth(op, next(c for c in op.contract.cases if c.name == case), dtype)
-    return {said for turn in range(12) for said in accepted(op, expected, turn)}
+    expected = compute_reference(op, next(c for c in op.contract.cases if c.name == case), dtype)
+    return {said for turn in range(12) for said in accepted_errors(op, expected, turn)}
 
 
 def blind(change: Callable[..., tuple[float, str]]) -> Callable[[pytest.MonkeyPatch], None]:
@@ -291,8 +303,8 @@ def test_the_proof_of_a_row_judges_its_bounds(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     monkeypatch.setattr(sys.modules["kernelworks.verify"], "WORKER", (sys.executable, "-c", WORKER))
     monkeypatch.setattr(sys.modules["kernelworks.verify"], "provable", lambda op, names=None: ([op.row("scalar")], {}))
-    (proof,) = prove("silu_mul", "scalar")
-    assert not proof.certified and not proof.checks["bound"] and not held(proof)
+    (proof,) = verify("silu_mul", "scalar")
+    assert not proof.certified and not proof.checks["bound"] and not is_verified(proof)
     assert set(proof.worst_by_dtype) == {"float32", "bfloat16", "float16"}
     assert set(proof.worst_by_dtype["float32"]) == {"output", "gradient of gate", "gradient of up"}
     assert max(max(of.values()) for of in proof.worst_by_dtype.values()) == proof.worst
@@ -302,6 +314,6 @@ def test_the_proof_of_a_row_judges_its_bounds(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_certificate_without_shares_by_dtype_is_read() -> None:
-    record = json.loads(next(certificates.SHIPPED.glob("*.json")).read_text(encoding="utf-8"))[0]
+    record = json.loads(next(certificates.SHIPPED_DIR.glob("*.json")).read_text(encoding="utf-8"))[0]
     record.pop("worst_by_dtype", None)
     assert Certificate(**record).worst_by_dtype == {}

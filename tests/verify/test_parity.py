@@ -13,7 +13,7 @@ from kernelworks.contract import UNIT_ROUNDOFF, Case
 from kernelworks.dispatch import certificates
 from kernelworks.dispatch.op import Op
 from kernelworks.verify.parity import parities
-from kernelworks.verify.reference import Truth, copied, flat_outputs, truth
+from kernelworks.verify.reference import Reference, compute_reference, copy_tensors, flat_outputs
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ EVERY = 3  # of an op that is proved as it stands, each so many cases: the rows 
 def _cases(op: Op, row: str, whole: bool) -> tuple[Case, ...]:
     """torch's row and the reference have no source that could have changed: they are asked as the op's own rows are."""
     here = [name for other, name in runnable_rows() if other is op]
-    ours = [name for name in here if op.row(name).source is not None]
+    ours = [name for name in here if op.kernel(name).source is not None]
     proved = bool(ours) and all(certified(op, name) for name in ([row] if row in ours else ours))
     return op.contract.cases if whole or not proved else op.contract.cases[here.index(row) % EVERY :: EVERY]
 
@@ -62,12 +62,12 @@ def _distance(got: Tensor, want: Tensor) -> float:
     return (got.double() - want).norm().item() / scale if scale else float(got.double().norm())
 
 
-def _torch_row(op: Op, expected: Truth) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[Tensor, Tensor]]]:
+def _torch_row(op: Op, expected: Reference) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[Tensor, Tensor]]]:
     """(got, want) of the outputs and of the gradients of the torch row."""
     names = op.passes["forward"].names
-    args = [copied(a) for a in expected.positional(op)]
+    args = [copy_tensors(a) for a in expected.positional(op)]
     leaves = [args[names.index(n)].requires_grad_() for n in expected.gradients]
-    result = op(*args, row="torch")
+    result = op(*args, kernel="torch")
     if op.contract.mutates:
         result = [args[names.index(n)] for n in op.contract.mutates]
     outputs = flat_outputs(result)[: len(expected.outputs)]
@@ -87,10 +87,10 @@ def test_the_torch_row_computes_the_same_op(op: Op, request: pytest.FixtureReque
     compared = 0
     for case in _cases(op, "torch", request.config.getoption("--all")):
         for dtype in case.dtypes:
-            expected = truth(op, case, dtype)
+            expected = compute_reference(op, case, dtype)
             if HARD.search(case.name) or not all(o.numel() for o in expected.outputs):
                 continue
-            if op.row("torch").guard(op.request("forward", expected.positional(op))):
+            if op.kernel("torch").guard(op.request("forward", expected.positional(op))):
                 continue
             for got, want in (pair for pairs in _torch_row(op, expected) for pair in pairs):
                 if not want.is_floating_point():

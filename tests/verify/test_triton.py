@@ -11,13 +11,13 @@ import torch
 from rows import ALL_OPS, certified, label
 
 from kernelworks.build import configs, kernels
-from kernelworks.contract import Request, Row, TensorSpec
+from kernelworks.contract import Kernel, Request, TensorSpec
 from kernelworks.dispatch import certificates
 from kernelworks.dispatch.choose import choose
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.verify.resources import resources
 
-TRITON = [(op, row.name) for op in ALL_OPS for row in op.rows if row.target == "triton"]
+TRITON = [(op, row.name) for op in ALL_OPS for row in op.kernels if row.target == "triton"]
 GPU_KIND = "sm_90-nvidia_h200"
 THIRD = 3
 
@@ -52,7 +52,7 @@ SPILLS: dict[tuple[str, str], int] = {
 def test_interpreted_kernels_keep_the_contract(op: Op, row: str, request: pytest.FixtureRequest) -> None:
     most = 150 if certified(op, row) and not request.config.getoption("--all") else 700  # elements of a case
     options = f"{op.name} --row {row} --dtype float32,bfloat16 --most {most}"
-    done = forked.python(*options.split(), module="kernelworks.verify.interpreted", TRITON_INTERPRET="1")
+    done = forked.python(*options.split(), module="kernelworks.verify.triton_interpreter", TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert int(done.stdout.split(": ")[-1].split(" cases")[0]) >= 10
 
@@ -76,24 +76,24 @@ def test_kernels_compile_for_sm_90_without_spills(
 @pytest.mark.parametrize(("op", "row"), TRITON, ids=label)
 def test_cpu_tensors_are_declined_with_the_reason(op: Op, row: str) -> None:
     request = Request(op.name, "forward", {"x": TensorSpec((2, 2), torch.float32, (2, 1), "cpu")})
-    assert op.row(row).guard(request) == "runs on CUDA tensors, got cpu"
+    assert op.kernel(row).guard(request) == "runs on CUDA tensors, got cpu"
 
 
-def _on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Op, Row, Request]:
+def _on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Op, Kernel, Request]:
     """rms_norm, its Triton row as it would be loaded on a GPU, and a request for one."""
     op = OPS["rms_norm"]
     monkeypatch.setattr(certificates, "kind_of", lambda device: GPU_KIND)
     x = TensorSpec((64, 1024), torch.bfloat16, (1024, 1), "cuda")
     weight = TensorSpec((1024,), torch.bfloat16, (1,), "cuda")
     request = Request("rms_norm", "forward", {"x": x, "weight": weight, "eps": 1e-6, "residual": None})
-    row = dataclasses.replace(op.row("triton"), load=lambda pass_: lambda *args, out=None: None)
-    monkeypatch.setattr(op, "rows", tuple(row if r.name == "triton" else r for r in op.rows))
+    row = dataclasses.replace(op.kernel("triton"), load=lambda pass_: lambda *args, out=None: None)
+    monkeypatch.setattr(op, "rows", tuple(row if r.name == "triton" else r for r in op.kernels))
     return op, row, request
 
 
 def _certificate(source_hash: str) -> certificates.Certificate:
     return certificates.Certificate(
-        op="rms_norm", row="triton", source_hash=source_hash, toolchain=kernels.triton_toolchain(), kind=GPU_KIND,
+        op="rms_norm", kernel="triton", source_hash=source_hash, toolchain=kernels.triton_toolchain(), kind=GPU_KIND,
         cases=1, worst=0.5, mutants_rejected=1, date="2026-11-21",
     )  # fmt: skip
 
@@ -101,7 +101,7 @@ def _certificate(source_hash: str) -> certificates.Certificate:
 def test_a_certificate_for_this_source_makes_the_row_eligible(monkeypatch: pytest.MonkeyPatch) -> None:
     op, row, request = _on_gpu(monkeypatch)
     monkeypatch.setattr(certificates, "find", lambda *a: [_certificate(row.hash())])
-    assert choose(op, request).row.name == "triton"
+    assert choose(op, request).kernel.name == "triton"
 
 
 def test_a_stale_certificate_makes_the_row_ineligible(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,23 +109,23 @@ def test_a_stale_certificate_makes_the_row_ineligible(monkeypatch: pytest.Monkey
     proved = row.hash()
     stale = dataclasses.replace(row, load=lambda pass_: row.load(pass_))
     assert stale.hash() not in ("", proved)
-    monkeypatch.setattr(op, "rows", tuple(stale if r.name == "triton" else r for r in op.rows))
+    monkeypatch.setattr(op, "rows", tuple(stale if r.name == "triton" else r for r in op.kernels))
     monkeypatch.setattr(certificates, "find", lambda *a: [_certificate(proved)])
     choice = choose(op, request)
-    assert choice.row.name == "torch"
+    assert choice.kernel.name == "torch"
     assert "stale certificate" in dict(choice.declined)["triton"]
 
 
 def test_a_changed_configuration_changes_the_hash(tmp_path: Path) -> None:
     table = configs.Configs(tmp_path / "tuning.toml")
-    row = OPS["rms_norm"].row("triton")
+    row = OPS["rms_norm"].kernel("triton")
     assert row.source is not None
     entry = '[[config]]\nrow = "triton"\nkernel = "forward"\nset = {{ num_warps = {} }}\n{}\n'
     said = 'evidence = "words"'
     hashes = []
     for warps, evidence in ((4, said), (8, said), (4, ""), (4, 'measured = [{ case = "a", us = 1.0 }]')):
         table.path.write_text(entry.format(warps, evidence), encoding="utf-8")
-        with configs.standing_in(row.source, configs.Configs(table.path)):
+        with configs.substitute_configs(row.source, configs.Configs(table.path)):
             hashes.append(row.hash())
     assert hashes[0] != hashes[1]
     assert hashes[0] == hashes[2] == hashes[3], "what was measured of a configuration is no part of it"
@@ -141,9 +141,9 @@ def test_configurations_are_picked_in_order(tmp_path: Path) -> None:
     )
     found = configs.Configs(table)
     assert found.pick("forward", N=64, dtype=torch.bfloat16) == {"num_warps": 1}
-    assert found.missed("triton") == ["forward {}"]
+    assert found.unused_entries("triton") == ["forward {}"]
     assert found.pick("forward", N=65, dtype=torch.bfloat16) == {"num_warps": 8}
     assert found.pick("forward", N=64, dtype=torch.float32) == {"num_warps": 8}
-    assert found.missed("triton") == []
+    assert found.unused_entries("triton") == []
     with pytest.raises(LookupError, match=r"no configuration of triton\.backward"):
         found.pick("backward", N=64)

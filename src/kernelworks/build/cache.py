@@ -27,12 +27,12 @@ from kernelworks.machine import environment
 from kernelworks.records.json_text import read_json, read_regular
 
 __all__ = [
-    "BuildError", "Remembered", "building", "built_s", "entry", "failure", "forget_failures", "intact", "remember",
+    "BuildError", "RememberedFailure", "building", "built_s", "entry", "failure", "forget_failures", "intact", "remember",
 ]  # fmt: skip
 
 RETRY_S = 3600.0  # a repair that changes neither source nor compiler (a header installed, memory freed) is seen then
 SCRATCH = ".building-"
-FAILED = ".failed.json"
+FAILURE_SUFFIX = ".failed.json"
 MOST_LIBRARY = 1 << 30  # bytes of a compiled file: the largest that we make has 2 MB
 POLL_S = 0.05
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})  # some network file systems
@@ -50,7 +50,7 @@ class BuildError(RuntimeError):
         self.about, self.lasting = about or text, lasting
 
 
-class Remembered(BuildError):
+class RememberedFailure(BuildError):
     """A failure of an earlier process, on record in the cache."""
 
 
@@ -92,9 +92,9 @@ def built_s() -> float:
 # ---------------------------------------------------------------- what failed before
 
 
-def failure(stem: str) -> Remembered | None:
+def failure(stem: str) -> RememberedFailure | None:
     """The failure on record for an entry, or for a compiler; None where there is none or it is too old."""
-    path = environment.cache_dir("build") / f"{stem}{FAILED}"
+    path = environment.cache_dir("build") / f"{stem}{FAILURE_SUFFIX}"
     try:
         found = read_json(path)
         age = time.time() - float(found["when"])
@@ -104,14 +104,14 @@ def failure(stem: str) -> Remembered | None:
     if not 0 <= age < RETRY_S:
         return None
     again = f"remembered from {age / 60:.0f} minutes ago; `kernelworks prove` or deleting {path} tries again"
-    return Remembered(f"{text}\n({again})", about=about)
+    return RememberedFailure(f"{text}\n({again})", about=about)
 
 
 def remember(stem: str, error: BuildError) -> None:
     """Keeps a failure for other processes. Where the folder cannot be written, this process alone knows."""
     if not error.lasting:
         return
-    path = environment.cache_dir("build") / f"{stem}{FAILED}"
+    path = environment.cache_dir("build") / f"{stem}{FAILURE_SUFFIX}"
     with contextlib.suppress(OSError):
         said = {"when": time.time(), "about": error.about, "text": str(error)}
         environment.write_whole(path, json.dumps(said), prefix=f"{SCRATCH}note-")
@@ -119,7 +119,7 @@ def remember(stem: str, error: BuildError) -> None:
 
 def forget_failures() -> None:
     """Drops every failure on record, so that what failed is tried again."""
-    for path in environment.cache_dir("build").glob(f"*{FAILED}"):
+    for path in environment.cache_dir("build").glob(f"*{FAILURE_SUFFIX}"):
         with contextlib.suppress(OSError):
             path.unlink()
 

@@ -19,11 +19,11 @@ from kernelworks.build.cache import BuildError, failure, remember
 from kernelworks.build.loading import unfit
 from kernelworks.machine import environment
 
-__all__ = ["compiled", "identity", "toolchain"]
+__all__ = ["compile_source", "identity", "toolchain"]
 
 QUERY_S = 20.0  # for a compiler's version, and for a program of one line: both take a tenth of a second
 SMALL = 1 << 20  # bytes; a script's content is part of what the compiler is, a binary's date and size will do
-NO_ROOM = ("No space left on device", "Disk quota exceeded", "Input/output error", "Read-only file system")
+DISK_ERRORS = ("No space left on device", "Disk quota exceeded", "Input/output error", "Read-only file system")
 
 _toolchains: dict[tuple[str, ...], str | BuildError] = {}  # by command and cache folder, for the whole process
 _asking = threading.RLock()
@@ -144,7 +144,7 @@ def _broken(identity: str, text: str) -> BuildError:
     return BuildError(text, about=identity)
 
 
-def compiled(flags: Sequence[str], source: Path, target: str, output: Path, behind: Sequence[str] = ()) -> None:
+def compile_source(flags: Sequence[str], source: Path, target: str, output: Path, behind: Sequence[str] = ()) -> None:
     """Compiles one source; ``behind`` are words for the linker.
 
     Raises BuildError, which says whether the compiler is at fault or this source.
@@ -173,7 +173,7 @@ def compiled(flags: Sequence[str], source: Path, target: str, output: Path, behi
     said = f"{err.strip()[:4000]}\n{' '.join(whole)}"
     if code < 0 or "Killed signal" in err:  # by the system, out of memory: the next process may have more
         raise BuildError(f"{shown}: it was killed: {said}", about=f"{source} {name}")
-    if code and any(words in err for words in NO_ROOM):
+    if code and any(words in err for words in DISK_ERRORS):
         raise BuildError(f"{shown}: {said}", about=str(output.parent.parent))
     wrong = "" if code else unfit(output)
     if code or wrong:
@@ -201,7 +201,7 @@ def _probe(command: Sequence[str], identity: str, folder: Path) -> None:
             wrong = "" if code else unfit(made)
             if not code and not wrong:
                 return
-            if any(words in err for words in NO_ROOM):
+            if any(words in err for words in DISK_ERRORS):
                 raise BuildError(f"{shown}: {err.strip()[:300]}", about=str(folder.parent))
             text = f"{text} (exit code {code}): {wrong or err.strip()[:1000]}"
     broken = _broken(identity, text)

@@ -43,19 +43,19 @@ from kernelworks.machine import environment, gpu, has_gpu
 __all__ = [
     "Configs",
     "Point",
-    "Watched",
-    "afresh",
+    "RecordingConfigs",
+    "clear_configs",
     "configs",
-    "reread",
-    "standing_in",
+    "execute_with_configs",
+    "substitute_configs",
     "table_of",
     "with_configs",
     "write_tuned",
 ]
 
 
-FORMS = Path(__file__).resolve().parent.parent / "tile"
-MEASURED = ("evidence", "measured")
+TEMPLATES_FOLDER = Path(__file__).resolve().parent.parent / "tile"
+MEASUREMENT_KEYS = ("evidence", "measured")
 ENTRY = re.compile(r"^\[\[config\]\]\n(?:(?!\[|#).*\n?)*", re.M)  # of a table's text
 
 Point = tuple[str, tuple[tuple[str, int], ...], torch.dtype | None]  # kernel, dims, dtype of one pick
@@ -72,69 +72,81 @@ class Configs:
         self.picked: set[int] = set()  # entries that something ran with, for the proof
 
     @functools.cached_property
-    def tuned(self) -> list[dict[str, Any]]:
+    def user_entries(self) -> list[dict[str, Any]]:
         """This user's own, which come first."""
         return table_of(self.path)
 
     @functools.cached_property
     def entries(self) -> list[dict[str, Any]]:
-        return [*self.tuned, *_read(self.path)]
+        return [*self.user_entries, *_read(self.path)]
 
     @functools.cached_property
     def spaces(self) -> list[dict[str, Any]]:
         return _read(self.path, "space")
 
     def pick(
-        self, kernel: str, *, row: str = "triton", dtype: torch.dtype | None = None, **dims: int
+        self, kernel: str, *, op_kernel: str = "triton", dtype: torch.dtype | None = None, **dims: int
     ) -> dict[str, Any]:
         """The constants and options of the first entry that fits. Raises LookupError where none does."""
         for number, entry in enumerate(self.entries):
-            if entry["row"] == row and entry["kernel"] == kernel and _holds(entry.get("when", {}), dtype, dims):
+            if (
+                entry["op_kernel"] == op_kernel
+                and entry["kernel"] == kernel
+                and _holds(entry.get("when", {}), dtype, dims)
+            ):
                 self.picked.add(number)
                 return dict(entry["set"])
-        raise LookupError(f"{self.path} has no configuration of {row}.{kernel} for dtype {dtype}, {dims}")
+        raise LookupError(f"{self.path} has no configuration of {op_kernel}.{kernel} for dtype {dtype}, {dims}")
 
     def candidates(
-        self, kernel: str, *, row: str = "triton", dtype: torch.dtype | None = None, **dims: int
+        self, kernel: str, *, op_kernel: str = "triton", dtype: torch.dtype | None = None, **dims: int
     ) -> list[dict[str, Any]]:
         """What may be tried for a pick: every combination of the values that its ``[[space]]`` tables list."""
         found: list[dict[str, Any]] = []
         for space in self.spaces:
-            if space["row"] == row and space["kernel"] == kernel and _holds(space.get("when", {}), dtype, dims):
+            if (
+                space["op_kernel"] == op_kernel
+                and space["kernel"] == kernel
+                and _holds(space.get("when", {}), dtype, dims)
+            ):
                 values = (v if isinstance(v, list) else [v] for v in space["set"].values())
                 made = [dict(zip(space["set"], chosen, strict=True)) for chosen in itertools.product(*values)]
                 found += [m for m in made if m not in found]
         return found
 
-    def missed(self, row: str) -> list[str]:
+    def unused_entries(self, op_kernel: str) -> list[str]:
         """The entries of a row that nothing has picked in this process."""
         return [
             f"{entry['kernel']} {json.dumps(entry.get('when', {}))}"
             for number, entry in enumerate(self.entries)
-            if entry["row"] == row and number not in self.picked
+            if entry["op_kernel"] == op_kernel and number not in self.picked
         ]
 
-    def text(self, row: str) -> str:
+    def text(self, op_kernel: str) -> str:
         """What enters the hash of a row: its entries without what was measured of them."""
-        own = [{k: v for k, v in e.items() if k not in MEASURED} for e in self.entries if e["row"] == row]
+        own = [
+            {k: v for k, v in e.items() if k not in MEASUREMENT_KEYS}
+            for e in self.entries
+            if e["op_kernel"] == op_kernel
+        ]
         return json.dumps(own, sort_keys=True)
 
 
-class Watched(Configs):
+class RecordingConfigs(Configs):
     """A room's configurations that note what is picked for a row, and answer a point with a candidate where one is
     set."""
 
-    def __init__(self, base: Configs, row: str, forced: Mapping[Point, dict[str, Any]] | None = None) -> None:
-        self.base, self.row = base, row
+    def __init__(self, base: Configs, op_kernel: str, forced: Mapping[Point, dict[str, Any]] | None = None) -> None:
+        self.base, self.op_kernel = base, op_kernel
         self.points: dict[Point, dict[str, Any]] = {}
         self.forced: dict[Point, dict[str, Any]] = dict(forced or {})
 
     def pick(
-        self, kernel: str, *, row: str = "triton", dtype: torch.dtype | None = None, **dims: int
+        self, kernel: str, *, op_kernel: str = "triton", dtype: torch.dtype | None = None, **dims: int
     ) -> dict[str, Any]:
         point: Point = (kernel, tuple(dims.items()), dtype)
-        found = self.forced.get(point) or self.base.pick(kernel, row=row, dtype=dtype, **dims)
-        if row == self.row:
+        found = self.forced.get(point) or self.base.pick(kernel, op_kernel=op_kernel, dtype=dtype, **dims)
+        if op_kernel == self.op_kernel:
             self.points[point] = found
         return dict(found)
 
@@ -156,8 +168,8 @@ def _tuned_path(beside: Path) -> Path | None:
     """Where this user's table for a room and this machine's GPU lies; None without a GPU."""
     if not has_gpu():
         return None
-    room = beside.resolve().parent
-    return environment.cache_dir("tuning") / gpu().kind / f"{room.parent.name}.{room.name}.toml"
+    op_package = beside.resolve().parent
+    return environment.cache_dir("tuning") / gpu().kind / f"{op_package.parent.name}.{op_package.name}.toml"
 
 
 def _read(path: Path, table: str = "config") -> list[dict[str, Any]]:
@@ -167,7 +179,7 @@ def _read(path: Path, table: str = "config") -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     entries: list[dict[str, Any]] = said.get(table, [])
-    return entries + (_read(FORMS / f"{said['form']}.toml", table) if "form" in said else [])
+    return entries + (_read(TEMPLATES_FOLDER / f"{said['template']}.toml", table) if "template" in said else [])
 
 
 def table_of(beside: Path) -> list[dict[str, Any]]:
@@ -209,11 +221,11 @@ def with_configs(text: str, entries: Sequence[Mapping[str, Any]]) -> str:
 
 def _of_kernel(one: str, entry: Mapping[str, Any]) -> bool:
     its = tomllib.loads(one)["config"][0]
-    return (its["row"], its["kernel"]) == (entry["row"], entry["kernel"])
+    return (its["op_kernel"], its["kernel"]) == (entry["op_kernel"], entry["kernel"])
 
 
 def _what(entry: Mapping[str, Any]) -> str:
-    return json.dumps([entry["row"], entry["kernel"], entry.get("when", {})], sort_keys=True)
+    return json.dumps([entry["op_kernel"], entry["kernel"], entry.get("when", {})], sort_keys=True)
 
 
 def _toml(entry: Mapping[str, Any]) -> str:
@@ -231,40 +243,40 @@ def _toml(entry: Mapping[str, Any]) -> str:
 
 def configs(beside: str | Path) -> Configs:
     """The configurations of the room that the file ``beside`` lies in; one object a room."""
-    room = Path(beside).resolve().parent
-    return _standing_in.get(room) or _configs(room)
+    op_package = Path(beside).resolve().parent
+    return _substitutes.get(op_package) or _configs(op_package)
 
 
-_standing_in: dict[Path, Any] = {}
+_substitutes: dict[Path, Any] = {}
 
 
 @contextlib.contextmanager
-def standing_in(beside: Path, table: Any) -> Iterator[None]:
+def substitute_configs(beside: Path, table: Any) -> Iterator[None]:
     """Inside, ``configs`` of a room gives ``table``: to what is executed there, whichever form picks for it."""
-    room = beside.resolve().parent
-    _standing_in[room] = table
+    op_package = beside.resolve().parent
+    _substitutes[op_package] = table
     try:
         yield
     finally:
-        del _standing_in[room]
+        del _substitutes[op_package]
 
 
-def afresh(module: Path, table: Any) -> Any:
+def execute_with_configs(module: Path, table: Any) -> Any:
     """A room's module executed once more, with ``table`` in the place of its configurations: nothing that it keeps of
     others is used."""
     spec = importlib.util.spec_from_file_location(f"kernelworks_candidate_of_{module.parent.name}", module)
     assert spec is not None and spec.loader is not None
     found = importlib.util.module_from_spec(spec)
-    with standing_in(module, table):
+    with substitute_configs(module, table):
         spec.loader.exec_module(found)
     return found
 
 
 @functools.cache
-def _configs(room: Path) -> Configs:
-    return Configs(room / "tuning.toml")
+def _configs(op_package: Path) -> Configs:
+    return Configs(op_package / "tuning.toml")
 
 
-def reread() -> None:
+def clear_configs() -> None:
     """Forgets all tables, for when one has changed on disk."""
     _configs.cache_clear()

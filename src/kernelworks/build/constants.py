@@ -27,13 +27,15 @@ from typing import Any
 from kernelworks.build.sources import with_includes
 from kernelworks.machine import environment
 
-__all__ = ["TABLE", "Constants", "constants_of", "named_in", "with_entry", "written"]
+__all__ = ["TABLE", "Constants", "constants_of", "named_in", "with_entry", "write_variant"]
 
 TABLE = "tuning.toml"
 KEY = "[[constants]]"
 # A declaration of one whole number, written with digits, products, shifts and brackets alone.
-DECLARED = re.compile(r"constexpr (?:int|int64_t) ([A-Z][A-Z0-9_]*) = ([0-9 ()*<]+);")
-LEFT = re.compile(r"LANES|MAX_.*")  # what a register holds, and what arrays are long enough for: no matter of speed
+DECLARATION = re.compile(r"constexpr (?:int|int64_t) ([A-Z][A-Z0-9_]*) = ([0-9 ()*<]+);")
+EXCLUDED_NAMES = re.compile(
+    r"LANES|MAX_.*"
+)  # what a register holds, and what arrays are long enough for: no matter of speed
 ENTRY = re.compile(r"^\[\[constants\]\]\n.*?(?=^\[|\Z)", re.M | re.S)
 
 
@@ -52,7 +54,7 @@ class Constants:
 
 
 @functools.cache
-def constants_of(source: Path, row: str) -> Constants:
+def constants_of(source: Path, op_kernel: str) -> Constants:
     """What the room of a source has a row compiled with. Raises ValueError where its table does not read."""
     path = source.parent / TABLE
     try:
@@ -63,7 +65,7 @@ def constants_of(source: Path, row: str) -> Constants:
         return Constants()
     try:
         entries: list[dict[str, Any]] = tomllib.loads(text)["constants"]
-        found = next((one for one in entries if one["row"] == row), {})
+        found = next((one for one in entries if one["op_kernel"] == op_kernel), {})
         return Constants(
             {str(file): {str(n): int(v) for n, v in its.items()} for file, its in found.get("set", {}).items()},
             tuple(map(str, found.get("flags", ()))),
@@ -80,7 +82,9 @@ def named_in(source: Path, shared: Path) -> dict[str, dict[str, int]]:
     twice says nothing."""
     found: dict[str, dict[str, int]] = {}
     for path in with_includes(source, shared):
-        declared = [m for m in DECLARED.findall(path.read_text(encoding="utf-8")) if not LEFT.fullmatch(m[0])]
+        declared = [
+            m for m in DECLARATION.findall(path.read_text(encoding="utf-8")) if not EXCLUDED_NAMES.fullmatch(m[0])
+        ]
         names = [name for name, _ in declared]
         numbers = {name: _number(said) for name, said in declared if names.count(name) == 1}
         numbers = {name: number for name, number in numbers.items() if number > 1}
@@ -99,7 +103,7 @@ def _number(said: str) -> int:
     return int(eval(compile(ast.parse(said.strip(), mode="eval"), "constant", "eval"), {"__builtins__": {}}))
 
 
-def written(source: Path, numbers: Mapping[str, Mapping[str, int]], shared: Path, folder: Path) -> Path:
+def write_variant(source: Path, numbers: Mapping[str, Mapping[str, int]], shared: Path, folder: Path) -> Path:
     """A copy of a source and what it includes, with those numbers; its path. What all share lies in ``simd`` beside it.
 
     Raises ValueError where a file does not name such a number.
@@ -128,15 +132,17 @@ def _with(text: str, file: str, name: str, number: int) -> str:
 # ---------------------------------------------------------------- the table
 
 
-def with_entry(table: str, row: str, constants: Constants, measured: Sequence[Mapping[str, Any]]) -> str:
+def with_entry(table: str, op_kernel: str, constants: Constants, measured: Sequence[Mapping[str, Any]]) -> str:
     """A room's table with what a row is compiled with from now on, in place of what it had; nothing else changes."""
-    kept = ENTRY.sub(lambda found: "" if tomllib.loads(found[0])["constants"][0]["row"] == row else found[0], table)
+    kept = ENTRY.sub(
+        lambda found: "" if tomllib.loads(found[0])["constants"][0]["op_kernel"] == op_kernel else found[0], table
+    )
     kept = kept.rstrip("\n")
-    return f"{kept}\n\n{_entry(row, constants, measured)}" if kept else _entry(row, constants, measured)
+    return f"{kept}\n\n{_entry(op_kernel, constants, measured)}" if kept else _entry(op_kernel, constants, measured)
 
 
-def _entry(row: str, constants: Constants, measured: Sequence[Mapping[str, Any]]) -> str:
-    lines = [KEY, f"row = {json.dumps(row)}"]
+def _entry(op_kernel: str, constants: Constants, measured: Sequence[Mapping[str, Any]]) -> str:
+    lines = [KEY, f"row = {json.dumps(op_kernel)}"]
     if constants.flags:
         lines.append(f"flags = {_value(list(constants.flags))}")
     if constants.numbers:

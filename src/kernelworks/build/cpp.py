@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from kernelworks.build.cache import BuildError, entry, failure, remember
-from kernelworks.build.compiler import compiled, identity, toolchain
-from kernelworks.build.constants import constants_of, written
-from kernelworks.build.loading import loaded
+from kernelworks.build.compiler import compile_source, identity, toolchain
+from kernelworks.build.constants import constants_of, write_variant
+from kernelworks.build.loading import load_library
 from kernelworks.build.sources import hash_of, with_includes
 from kernelworks.machine import environment
 
@@ -110,14 +110,14 @@ def _compile(source: Path, target: Target, output: Path) -> None:
     constants = constants_of(source, target.name)
     if constants.text:
         with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-            changed, shared = written(source, constants.numbers, SIMD, Path(folder)), f"-I{folder}/simd"
+            changed, shared = write_variant(source, constants.numbers, SIMD, Path(folder)), f"-I{folder}/simd"
             _compiled(changed, dataclasses.replace(target, flags=(*target.flags, *constants.flags, shared)), output)
         return
     _compiled(source, target, output)
 
 
 def _compiled(source: Path, target: Target, output: Path) -> None:
-    compiled((*COMMON_FLAGS, *target.flags, *_include_flags()), source, target.name, output)
+    compile_source((*COMMON_FLAGS, *target.flags, *_include_flags()), source, target.name, output)
 
 
 def _stem(source: Path, target: str) -> str:
@@ -125,7 +125,7 @@ def _stem(source: Path, target: str) -> str:
     return f"{source.parent.name}-{source.stem}-{target}-{key}"
 
 
-def built(source: Path, target: str, *, unlike: str = "") -> Path:
+def build_library(source: Path, target: str, *, unlike: str = "") -> Path:
     """The path of the library for one source and target, compiled if the cache has no intact entry for it.
 
     Raises BuildError: no compiler, the compiler failed (now, or within the hour) or took too long, or the cache folder
@@ -185,7 +185,7 @@ def variant(source: Path, target: str, flags: tuple[str, ...], shared: Path) -> 
     wanted = dataclasses.replace(TARGETS[target], flags=(*TARGETS[target].flags, *flags, f"-I{shared}"))
     key = hash_of(" ".join((*COMMON_FLAGS, *wanted.flags[:-1], toolchain())), with_includes(source, shared))
     stem, make = f"{source.parent.name}-{target}-{key[:20]}", functools.partial(_compiled, source, wanted)
-    return loaded(entry(stem, ".so", make, {"source": source.name, "target": target}, attempt=stem), source)
+    return load_library(entry(stem, ".so", make, {"source": source.name, "target": target}, attempt=stem), source)
 
 
 def stand_in(source: Path, target: str, found: Any) -> None:
@@ -196,10 +196,10 @@ def stand_in(source: Path, target: str, found: Any) -> None:
 def _load(source: Path, target: str) -> Any:
     """A library that will not load is built anew, once: the file in the cache may have been damaged before it was
     hashed. What still will not load is remembered, but for a file system that lets nothing be loaded."""
-    path = built(source, target)
+    path = build_library(source, target)
     try:
         with _loading:
-            return loaded(path, source)
+            return load_library(path, source)
     except BuildError as error:
         if error.about == str(path.parent):
             raise
@@ -207,10 +207,10 @@ def _load(source: Path, target: str) -> Any:
     known = failure(attempt)
     if known is not None:
         raise known
-    again = built(source, target, unlike=hashlib.sha256(path.read_bytes()).hexdigest())
+    again = build_library(source, target, unlike=hashlib.sha256(path.read_bytes()).hexdigest())
     try:
         with _loading:
-            return loaded(again, source)
+            return load_library(again, source)
     except BuildError as error:
         lasting = BuildError(f"{error} (built anew, too)", about=f"{toolchain()} {error.about}", lasting=True)
         remember(attempt, lasting)

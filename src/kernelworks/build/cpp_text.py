@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kernelworks.build.sources import text_of, with_includes
 
-__all__ = ["bare", "stripped"]
+__all__ = ["bare", "strip_source"]
 
 TOKEN = re.compile(
     r"""
@@ -55,7 +55,7 @@ def bare(text: str, include: Callable[[str], str] = lambda name: name.split("/")
     return "\0".join(filter(None, [*found, " ".join(code)]))
 
 
-def stripped(source: Path, shared: Path, text_of: Callable[[Path], str] = text_of) -> str:
+def strip_source(source: Path, shared: Path, text_of: Callable[[Path], str] = text_of) -> str:
     """A source and all of ours that it includes, in the order of ``with_includes``, each bare. Names and paths of the
     files do not enter."""
     files = with_includes(source, shared, text_of)

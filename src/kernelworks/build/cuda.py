@@ -23,11 +23,20 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from kernelworks.build.cache import BuildError, entry
-from kernelworks.build.launcher import SERIALIZATION, launcher, load, seen, succeed
+from kernelworks.build.launcher import SERIALIZATION, check_status, launch_log, launcher, load
 from kernelworks.build.sources import hash_of, with_includes
 
 __all__ = [
-    "Kernel", "box_map", "boxed", "built", "cubin", "cuobjdump", "resources", "source_hash", "tensor_map", "toolchain",
+    "Kernel",
+    "box_map",
+    "build_cubin",
+    "cubin",
+    "cuobjdump",
+    "find_box_map",
+    "resources",
+    "source_hash",
+    "tensor_map",
+    "toolchain",
 ]  # fmt: skip
 
 TILE = Path(__file__).resolve().parent.parent / "tile"
@@ -96,7 +105,7 @@ def _compile(source: Path, output: Path) -> None:
     nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
 
-def built(source: Path) -> Path:
+def build_cubin(source: Path) -> Path:
     """The path of the cubin of a source, compiled if the cache has no intact entry for it. Raises BuildError."""
     key = hashlib.sha256(f"{source_hash(source)} {toolchain()}".encode()).hexdigest()[:20]
     record = {"source": source.name, "target": ARCHITECTURE, "toolchain": toolchain()}
@@ -107,7 +116,7 @@ def built(source: Path) -> Path:
 @functools.cache
 def cubin(source: Path) -> bytes:
     """The source compiled for sm_90a. Cost: 1 to 15 s the first time on a machine. Raises BuildError."""
-    return built(source).read_bytes()
+    return build_cubin(source).read_bytes()
 
 
 @functools.cache
@@ -129,7 +138,7 @@ def resources(source: Path) -> dict[str, dict[str, int]]:
     tool = cuobjdump()
     if tool is None:
         raise BuildError("no cuobjdump: it is neither in Triton nor on the PATH")
-    done = subprocess.run([tool, "-res-usage", str(built(source))], capture_output=True, text=True, check=True)
+    done = subprocess.run([tool, "-res-usage", str(build_cubin(source))], capture_output=True, text=True, check=True)
     found = re.findall(r"Function (\w+):\s+(REG:.*)", done.stdout)
     return {name: {k.lower(): int(v) for k, v in re.findall(r"(\w+):(\d+)", line)} for name, line in found}
 
@@ -161,9 +170,9 @@ class Kernel:
 
     def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
         """Cost: about 2 us. Raises LaunchError."""
-        if seen.launches is not None:
-            seen.launches.append((self, grid, arguments))
-            if seen.dry:
+        if launch_log.launches is not None:
+            launch_log.launches.append((self, grid, arguments))
+            if launch_log.dry:
                 return
         device = arguments[0].get_device()
         number = self._numbers.get(device)
@@ -173,7 +182,7 @@ class Kernel:
                 return
         status = self._launch(number, device, _stream(device), *grid, *arguments)
         if status:
-            succeed(status, f"launching {self.name} on grid {grid}")
+            check_status(status, f"launching {self.name} on grid {grid}")
 
     def on(self, device: int) -> Callable[..., None]:
         """``launch(x, *arguments)``: a grid of x blocks on one GPU, quicker where pointers are passed as integers."""
@@ -182,7 +191,7 @@ class Kernel:
         def launch(x: int, *arguments: Any) -> None:
             status = start(number, device, _stream(device), x, 1, 1, *arguments)
             if status:
-                succeed(status, f"launching {name} on {x} blocks")
+                check_status(status, f"launching {name} on {x} blocks")
 
         return launch
 
@@ -210,7 +219,7 @@ ELEMENTS = (torch.float16, torch.bfloat16, torch.float32)  # in the order of lau
 
 def _blank() -> Tensor:
     """Memory for a map, which is none of what a recorded call allocates."""
-    with nullcontext() if seen.launches is None else _disable_current_modes():
+    with nullcontext() if launch_log.launches is None else _disable_current_modes():
         return torch.zeros(128, dtype=torch.uint8)
 
 
@@ -232,7 +241,7 @@ def tensor_map(
             kind, pitch = ELEMENTS.index(matrix.dtype), stride * matrix.element_size()
             sizes = (rows, columns, pitch, box_rows, box_columns, fetched)
             status = launcher().tensor_map(found, key[0], kind, *sizes, matrix.get_device())
-            succeed(status, f"encoding a tensor map of {rows} x {columns}, row stride {stride}")
+            check_status(status, f"encoding a tensor map of {rows} x {columns}, row stride {stride}")
         if len(_maps) >= MOST_MAPS:
             _maps.clear()
         _maps[key] = found
@@ -252,7 +261,7 @@ def box_map(tensor: Tensor, box_rows: int, box_columns: int) -> Tensor:
         found = _blank()
         if not tensor.is_meta:
             status = launcher().box_map(found, key[0], *_numbers_of(key), tensor.get_device())
-            succeed(status, f"encoding a tensor map of {list(shape)}, strides {list(strides)}")
+            check_status(status, f"encoding a tensor map of {list(shape)}, strides {list(strides)}")
         if len(_maps) >= MOST_MAPS:
             _maps.clear()
         _maps[key] = found
@@ -268,7 +277,7 @@ def _numbers_of(key: tuple[Any, ...]) -> tuple[int, ...]:
     return ELEMENTS.index(dtype), *reversed(shape), *pitches, box_rows, box_columns
 
 
-def boxed(made: Tensor) -> tuple[int, tuple[int, ...]] | None:
+def find_box_map(made: Tensor) -> tuple[int, tuple[int, ...]] | None:
     """Of a map that ``box_map`` made: its address, and its numbers as ``launch.cpp`` takes them; None of another."""
     for key, found in list(_maps.items()) if made.device.type == "cpu" else ():
         if found is made:

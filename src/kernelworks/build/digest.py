@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from kernelworks.build import TARGETS, library
-from kernelworks.contract.tensors import PLAIN, is_plain, version_of
+from kernelworks.contract.tensors import PLAIN_TYPES, is_plain, version_of
 from kernelworks.machine import machine
 
-__all__ = ["Contents", "look", "readable", "seen", "there"]
+__all__ = ["Contents", "fingerprint", "has_digest", "look", "readable"]
 
 SOURCE = Path(__file__).with_name("digest.cpp")
 BLOCK = 1 << 16  # bytes, as digest.cpp has it
@@ -34,7 +34,7 @@ def _digest() -> Any:
 
 
 @functools.cache
-def there() -> bool:
+def has_digest() -> bool:
     """Whether there is a digest here: it is compiled once on each machine."""
     try:
         _digest()
@@ -52,7 +52,7 @@ def look(t: Tensor) -> tuple[Any, ...]:
     """What says which numbers the bytes of a tensor are. The keys have its device, and what is to be done with them
     first (negated, conjugated)."""
     kind = t.__class__
-    if kind not in PLAIN or t.layout is not torch.strided:
+    if kind not in PLAIN_TYPES or t.layout is not torch.strided:
         return kind, t.shape, t.dtype, t.layout
     return kind, t.data_ptr(), t.shape, t.stride(), t.dtype, _keys(t).raw_repr()
 
@@ -84,9 +84,9 @@ class Contents:
         return tuple(map(look, tensors)) == self.looks and self._digest() == self.digest
 
 
-def seen(tensor: Tensor) -> tuple[Any, ...]:
+def fingerprint(tensor: Tensor) -> tuple[Any, ...]:
     """What tells two moments of one tensor apart: where it lies and what it holds. Where the host cannot read the bytes
     without waiting for a device, its version stands for them."""
-    if readable([tensor]) and there():
+    if readable([tensor]) and has_digest():
         return look(tensor), Contents([tensor]).digest
     return look(tensor), version_of(tensor)

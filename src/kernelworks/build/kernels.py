@@ -16,24 +16,24 @@ import torch
 
 from kernelworks.build import cuda, series, sharing
 from kernelworks.build.configs import configs
-from kernelworks.build.cpp import TARGETS, BuildError, built, differs, flags_of, library, toolchain
-from kernelworks.build.launch_code import Launches, Whole, row_hash
+from kernelworks.build.cpp import TARGETS, BuildError, build_library, differs, flags_of, library, toolchain
+from kernelworks.build.launch_code import Launches, WholeModule, kernel_hash
 from kernelworks.build.sharing import watch_forks
 from kernelworks.build.sources import hash_of
-from kernelworks.contract import Request, Row
+from kernelworks.contract import Kernel, Request
 from kernelworks.contract.tensors import leaves
 from kernelworks.machine import environment, machine
 
 __all__ = [
     "also_of",
     "as_float64",
-    "cpp_rows",
-    "cuda_row",
+    "cpp_kernels",
+    "cuda_kernel",
     "in_float64",
     "into",
-    "python_row",
-    "searched_row",
-    "triton_row",
+    "python_kernel",
+    "searched_kernel",
+    "triton_kernel",
     "with_forward_of",
     "with_libraries",
 ]
@@ -45,8 +45,8 @@ Guard = Callable[[Request], str | None]
 SIMD_TARGETS: Mapping[str, str] = {"avx512": "simd.cpp", "avx2": "simd.cpp", "scalar": "scalar.cpp"}
 
 
-def cpp_rows(
-    room: Path,
+def cpp_kernels(
+    op_package: Path,
     *,
     forward: Launch,
     backward: Launch | None = None,
@@ -54,51 +54,51 @@ def cpp_rows(
     guards: Mapping[str, Guard] | None = None,
     guard: Guard | None = None,
     bound: bool = False,
-) -> list[Row]:
-    """One row per target, best first in the order of ``targets`` (target name -> source file in ``room``).
+) -> list[Kernel]:
+    """One row per target, best first in the order of ``targets`` (target name -> source file in ``op_package``).
 
     ``forward(library, *args, out=None)`` and ``backward(library, *args, out=None)`` allocate what is not given and
     call the library's functions; with ``bound`` they take the library alone and return what does that. ``guard`` holds
     for every row, ``guards[target]`` for one.
     """
     launches = {"forward": forward} | ({"backward": backward} if backward else {})
-    rows = []
+    kernels = []
     for name, source in targets.items():
-        rows.append(
-            Row(
+        kernels.append(
+            Kernel(
                 name=name,
                 target=name,
-                load=functools.partial(_load, room / source, name, launches, bound),
+                load=functools.partial(_load, op_package / source, name, launches, bound),
                 guard=functools.partial(_decline, name, tuple(g for g in (guard, (guards or {}).get(name)) if g)),
-                source=room / source,
-                hashed=functools.partial(row_hash, functools.partial(flags_of, room / source, name)),
+                source=op_package / source,
+                hashed=functools.partial(kernel_hash, functools.partial(flags_of, op_package / source, name)),
                 toolchain=toolchain,
                 passes=tuple(launches),
-                differs=functools.partial(differs, room / source, name),
+                differs=functools.partial(differs, op_package / source, name),
             )
         )
-    return rows
+    return kernels
 
 
-def with_libraries(row: Row, sources: Sequence[Path], *, forward: Launch, backward: Launch, first: int) -> Row:
-    """A row of ``cpp_rows`` whose launches take several libraries: ``forward`` of the first so many ``sources``,
+def with_libraries(kernel: Kernel, sources: Sequence[Path], *, forward: Launch, backward: Launch, first: int) -> Kernel:
+    """A row of ``cpp_kernels`` whose launches take several libraries: ``forward`` of the first so many ``sources``,
     ``backward`` of all. They are compiled side by side, and a first call compiles none that it does not need."""
 
     @functools.cache
     def load(pass_: str) -> Callable[..., Any]:
-        row.load(pass_)
+        kernel.load(pass_)
         launch, needed = (forward, sources[:first]) if pass_ == "forward" else (backward, sources)
         with ThreadPoolExecutor(len(needed)) as pool:
-            list(pool.map(lambda path: built(path, row.target), needed))
-        return functools.partial(launch, *(library(path, row.target) for path in needed))
+            list(pool.map(lambda path: build_library(path, kernel.target), needed))
+        return functools.partial(launch, *(library(path, kernel.target) for path in needed))
 
     def made_of() -> tuple[Any, ...]:
-        return tuple((path, *flags_of(path, row.target)) for path in sources)
+        return tuple((path, *flags_of(path, kernel.target)) for path in sources)
 
     def apart() -> str:
-        return next(filter(None, (differs(path, row.target) for path in sources)), "")
+        return next(filter(None, (differs(path, kernel.target) for path in sources)), "")
 
-    return dataclasses.replace(row, load=load, hashed=functools.partial(row_hash, made_of), differs=apart)
+    return dataclasses.replace(kernel, load=load, hashed=functools.partial(kernel_hash, made_of), differs=apart)
 
 
 def _load(
@@ -128,26 +128,26 @@ SMALL = 2**22  # elements: from about here on a kernel takes longer than its lau
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
-def triton_row(
-    room: Path, *, guard: Guard | None = None, passes: tuple[str, ...] = ("forward", "backward"), name: str = "triton",
+def triton_kernel(
+    op_package: Path, *, guard: Guard | None = None, passes: tuple[str, ...] = ("forward", "backward"), name: str = "triton",
     inner: str = "float32", in_place: bool = False, launches: int = 1,
-) -> Row:  # fmt: skip
+) -> Kernel:  # fmt: skip
     """The row of a room's ``triton.py``, whose ``forward(*args, out=None)`` and ``backward`` launch its kernels.
 
-    ``prepare_forward(*args)`` may return what serves calls like this one with less work in Python (see ``Row``);
+    ``prepare_forward(*args)`` may return what serves calls like this one with less work in Python (see ``Kernel``);
     without it a small call of one launch is recorded and replayed, but for an op that works ``in_place``. A room whose
     choices hang on no address says more ``launches``: calls of any size that make up to as many are replayed.
     The module is imported when the row is loaded. Its hash covers all of ours that these functions reach, kernels too,
     and the row's configurations in tuning.toml.
     """
-    functions = Launches(_module(room, "triton"), passes)
-    return Row(
+    functions = Launches(_module(op_package, "triton"), passes)
+    return Kernel(
         name=name,
         target="triton",
         load=functools.partial(_load_triton, functions),
         guard=functools.partial(_decline_gpu, guard),
-        source=room / "triton.py",
-        hashed=functools.partial(row_hash, functools.partial(_configured, room / "triton.py", name)),
+        source=op_package / "triton.py",
+        hashed=functools.partial(kernel_hash, functools.partial(_configured, op_package / "triton.py", name)),
         toolchain=triton_toolchain,
         passes=passes,
         device="cuda",
@@ -156,30 +156,30 @@ def triton_row(
     )
 
 
-def cuda_row(
-    room: Path,
+def cuda_kernel(
+    op_package: Path,
     *,
     source: str = "sm90.cu",
     guard: Guard | None = None,
     passes: tuple[str, ...] = ("forward",),
     name: str = "sm90",
     replays: tuple[str, ...] = (),
-) -> Row:
+) -> Kernel:
     """The row of a room's CUDA C++ for Hopper; ``forward(*args, out=None)`` and ``backward`` of ``NAME.py`` launch it.
 
-    ``prepare_forward(*args)`` may return what serves calls like this one with less work in Python (see ``Row``);
+    ``prepare_forward(*args)`` may return what serves calls like this one with less work in Python (see ``Kernel``);
     passes that are named in ``replays``, whose choices hang on no address but its alignment to 16 bytes, are recorded
     and replayed (``series.py``). The hash covers the source and what it includes, all of ours that these functions
     reach, and the row's configurations in tuning.toml.
     """
-    functions = Launches(_module(room, name), passes)
-    return Row(
+    functions = Launches(_module(op_package, name), passes)
+    return Kernel(
         name=name,
         target="sm_90a",
-        load=functools.partial(_load_cuda, room / source, functions),
+        load=functools.partial(_load_cuda, op_package / source, functions),
         guard=functools.partial(_decline_hopper, guard),
-        source=room / source,
-        hashed=functools.partial(row_hash, functools.partial(_configured, room / source, name, cuda.FLAGS)),
+        source=op_package / source,
+        hashed=functools.partial(kernel_hash, functools.partial(_configured, op_package / source, name, cuda.FLAGS)),
         toolchain=cuda.toolchain,
         passes=passes,
         device="cuda",
@@ -187,11 +187,11 @@ def cuda_row(
     )
 
 
-def with_forward_of(forward: Row, backward: Row) -> Row:
+def with_forward_of(forward: Kernel, backward: Kernel) -> Kernel:
     """A row that runs the forward of one and the backward of another, under the latter's name; its certificate speaks
     for both, and where either declines it does."""
 
-    def of(pass_: str) -> Row:
+    def of(pass_: str) -> Kernel:
         return forward if pass_ == "forward" else backward
 
     def prepare(pass_: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
@@ -203,24 +203,24 @@ def with_forward_of(forward: Row, backward: Row) -> Row:
         passes=("forward", "backward"),
         load=lambda pass_: of(pass_).load(pass_),
         guard=lambda request: backward.guard(request) or forward.guard(request),
-        hashed=functools.partial(row_hash, tuple),  # of both rows, which these functions hold
+        hashed=functools.partial(kernel_hash, tuple),  # of both rows, which these functions hold
         toolchain=lambda: f"{forward.toolchain()}, {backward.toolchain()}",
         prepare=prepare,
     )
 
 
-def also_of(row: Row, other: Row) -> Row:
+def also_of(kernel: Kernel, other: Kernel) -> Kernel:
     """A row that runs some of another's kernels too: its certificate speaks for both."""
-    return dataclasses.replace(row, hashed=functools.partial(row_hash, lambda: (row, other)))
+    return dataclasses.replace(kernel, hashed=functools.partial(kernel_hash, lambda: (kernel, other)))
 
 
-def _module(room: Path, name: str) -> str:
-    return ".".join(("kernelworks", *room.resolve().relative_to(PACKAGE).parts, name))
+def _module(op_package: Path, name: str) -> str:
+    return ".".join(("kernelworks", *op_package.resolve().relative_to(PACKAGE).parts, name))
 
 
-def _configured(source: Path, row: str, *flags: Any) -> tuple[Any, ...]:
+def _configured(source: Path, op_kernel: str, *flags: Any) -> tuple[Any, ...]:
     """What kernels of a GPU are compiled and launched with: flags, and the row's configurations."""
-    return (source.suffix, flags, configs(source).text(row))
+    return (source.suffix, flags, configs(source).text(op_kernel))
 
 
 def _load_cuda(source: Path, functions: Launches, pass_: str) -> Callable[..., Any]:
@@ -267,7 +267,7 @@ def _prepare_cuda(
 ) -> Callable[..., Any] | None:  # fmt: skip
     """A replay of the call where it may be one, else what the room prepares."""
     call = getattr(importlib.import_module(functions.module), pass_) if pass_ in replays else None
-    return (series.replayed(call, args) if call else None) or _prepare(functions, pass_, args)
+    return (series.make_replay(call, args) if call else None) or _prepare(functions, pass_, args)
 
 
 def _prepare_triton(
@@ -277,34 +277,34 @@ def _prepare_triton(
     an extra run costs nothing there, and there the host's time is what a caller waits for."""
     prepared = _prepare(functions, pass_, args)
     small = launches > 1 or all(a.numel() <= SMALL for a in args if isinstance(a, torch.Tensor))
-    if prepared is not None or in_place or not small or environment.interpreting():
+    if prepared is not None or in_place or not small or environment.is_interpreting():
         return prepared
-    from kernelworks.build.replay import replayed  # imports Triton
+    from kernelworks.build.replay import make_replay  # imports Triton
 
-    return replayed(_load_triton(functions, pass_), args, most=launches)
+    return make_replay(_load_triton(functions, pass_), args, most=launches)
 
 
 def _decline_gpu(guard: Guard | None, request: Request) -> str | None:
-    if request.device != "cuda" and not (request.device in ("cpu", "meta") and environment.interpreting()):
+    if request.device != "cuda" and not (request.device in ("cpu", "meta") and environment.is_interpreting()):
         return f"runs on CUDA tensors, got {request.device}"
     return guard(request) if guard else None
 
 
-def searched_row(room: str, target: str) -> Row:
+def searched_kernel(op_package: str, target: str) -> Kernel:
     """The row of a kernel that a search found: the room's ``searched.py``, a file with a function of the op's name,
     which takes the op's arguments and compiles what it needs beside itself. A forward alone, on CPUs like the one that
     it was found on.
 
-    ``room`` is the room's ``__file__``. What runs is a copy in the cache, so that nothing is compiled into the package.
+    ``op_package`` is the room's ``__file__``. What runs is a copy in the cache, so that nothing is compiled into the package.
     """
-    source = Path(room).resolve().parent / "searched.py"
-    return Row(
+    source = Path(op_package).resolve().parent / "searched.py"
+    return Kernel(
         name="searched",
         target=target,
         load=functools.partial(_load_searched, source),
         guard=functools.partial(_decline, target, ()),
         source=source,
-        hashed=functools.partial(row_hash, functools.partial(_read_whole, source)),
+        hashed=functools.partial(kernel_hash, functools.partial(_read_whole, source)),
         toolchain=toolchain,
         passes=("forward",),
         differs=lambda: "what its compiler makes of this CPU",
@@ -312,7 +312,7 @@ def searched_row(room: str, target: str) -> Row:
 
 
 def _read_whole(source: Path) -> tuple[Any, ...]:
-    return (Whole(str(source)),)
+    return (WholeModule(str(source)),)
 
 
 @functools.cache
@@ -331,15 +331,15 @@ def _load_searched(source: Path, pass_: str) -> Callable[..., Any]:
 
 
 def _searched(function: Callable[..., Any], *args: Any, out: Any = None) -> Any:
-    if sharing.forked and torch.get_num_threads() > 1:
+    if sharing.is_forked and torch.get_num_threads() > 1:
         torch.set_num_threads(1)  # it takes as many as torch has, and OpenMP's pool is gone here
     return into(function(*args), out)
 
 
-def python_row(name: str, forward: Launch, backward: Launch | None = None, guard: Guard | None = None) -> Row:
+def python_kernel(name: str, forward: Launch, backward: Launch | None = None, guard: Guard | None = None) -> Kernel:
     """The ``torch`` row (what the user has today) or the ``reference`` row: plain torch, no certificate needed."""
     launches = {"forward": forward} | ({"backward": backward} if backward else {})
-    return Row(
+    return Kernel(
         name=name,
         target=name,
         load=launches.__getitem__,

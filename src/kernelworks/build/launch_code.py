@@ -1,6 +1,6 @@
 """What launches a row, as one text: everything of ours that its callables reach.
 
-The walk begins at live callables (``Row.load``, ``Row.prepare``) and goes by function, not by file: from a function to
+The walk begins at live callables (``Kernel.load``, ``Kernel.prepare``) and goes by function, not by file: from a function to
 what its names are bound to, through imports, closures, ``functools.partial``, defaults and the objects that methods
 belong to. A method is reached where its class is and something reached asks an attribute of its name of anything.
 Values enter as they are (numbers, strings, tuples, dicts, frozen dataclasses by what is asked of them), foreign modules
@@ -28,10 +28,10 @@ from typing import Any
 import torch
 
 from kernelworks.build.source_index import FILES, NAME, PACKAGE, Files
-from kernelworks.build.source_units import FREE, HERE, SOURCES, Told
-from kernelworks.contract import Row
+from kernelworks.build.source_units import FREE, HERE, SOURCES, ParsedUnit
+from kernelworks.contract import Kernel
 
-__all__ = ["FORMAT", "Launches", "Walk", "Whole", "reread", "row_hash", "walked"]
+__all__ = ["FORMAT", "Launches", "Walk", "WholeModule", "clear_hashes", "kernel_hash", "walk_kernel"]
 
 # Where the walk stops: modules, whole, or what they name.
 OUTSIDE: Mapping[str, tuple[str, ...]] = {
@@ -55,7 +55,7 @@ class Launches:
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeModule:
     """A module, by the path of its file, of which every statement counts."""
 
     module: str
@@ -146,7 +146,7 @@ class Walk:
         def fill(number: int) -> None:
             index = self.files.index(module)
             assert index is not None
-            its = Told(index["units"][unit])
+            its = ParsedUnit(index["units"][unit])
             self.reached[module, unit] = None
             told = [self._ref(module, ref, cells or {}) for ref in its.refs]
             told += [f"file {found}" for name in its.files if (found := self._file(module, name))]
@@ -212,16 +212,16 @@ class Walk:
             return f"set[{', '.join(sorted(map(self._value, v)))}]"
         if isinstance(v, Mapping):
             return f"dict[{', '.join(f'{self._value(k)}: {self._value(x)}' for k, x in v.items())}]"
-        if isinstance(v, Row):
-            return self._row(v)
+        if isinstance(v, Kernel):
+            return self._kernel(v)
         if isinstance(v, Path):
             return f"file {self._source(v)}" if SOURCES.fullmatch(v.name) and v.is_file() else "path"
         if isinstance(v, Launches):
             return self._launches(v)
-        if isinstance(v, Whole):
+        if isinstance(v, WholeModule):
             if self.files.index(v.module) is None:
                 self.unread.append(f"no module {v.module}")
-            return f"whole {self.files.whole(v.module)}"
+            return f"whole {self.files.module_digest(v.module)}"
         if isinstance(v, functools.partial):
             parts = self._value(v.func), self._value(v.args), self._value(v.keywords)
             return f"partial[{', '.join(parts)}]"
@@ -229,10 +229,10 @@ class Walk:
             return self._callable(v)
         return self._object(v)
 
-    def _row(self, v: Row) -> str:
+    def _kernel(self, v: Kernel) -> str:
         if self.files is FILES:
             return f"row {v.hash()}"
-        inner = walked(v, self.files)
+        inner = walk_kernel(v, self.files)
         self.reached |= inner.reached
         self.sources |= inner.sources
         self.held += inner.held
@@ -308,7 +308,7 @@ class Walk:
             return self._name(module, name)
         if above and "<locals>" not in f.__qualname__:
             for unit in _numbers(index["names"].get(above, "")):
-                if name in (methods := Told(index["units"][unit]).methods):
+                if name in (methods := ParsedUnit(index["units"][unit]).methods):
                     return self._unit(module, methods[name])
         return self._nested(f, module, index)
 
@@ -328,8 +328,8 @@ class Walk:
 
     def _written(self, f: types.FunctionType, text: str) -> str:
         """A function whose text was made: that, and what its names stand for."""
-        index = self.files.written(text)
-        said = [Told(unit) for unit in index["units"]]
+        index = self.files.index_text(text)
+        said = [ParsedUnit(unit) for unit in index["units"]]
         units, attributes = [unit.text for unit in said], sorted({name for unit in said for name in unit.attributes})
         self._ask(attributes)
         scope = {n: v for n, v in f.__globals__.items() if n not in index["names"] and n != "__builtins__"}
@@ -407,29 +407,33 @@ MOST = 4096  # rows whose hash a process remembers
 _hashes: dict[tuple[Any, ...], tuple[Any, str]] = {}
 
 
-def row_hash(made_of: Callable[[], tuple[Any, ...]], row: Row) -> str:
+def kernel_hash(made_of: Callable[[], tuple[Any, ...]], kernel: Kernel) -> str:
     """SHA-256 over all that a row's callables reach, and over what else it is made of: flags, configurations, sources,
     other rows. Cost: one to three milliseconds the first time in a process; once the files were read on a machine."""
     beside = made_of()
-    key = id(row.load), id(row.prepare), repr([part.hash() if isinstance(part, Row) else part for part in beside])
+    key = (
+        id(kernel.load),
+        id(kernel.prepare),
+        repr([part.hash() if isinstance(part, Kernel) else part for part in beside]),
+    )
     if key not in _hashes:
         if len(_hashes) >= MOST:
             _hashes.clear()
-        _hashes[key] = (row.load, row.prepare), _digest(Walk((row.load, row.prepare, beside)))
+        _hashes[key] = (kernel.load, kernel.prepare), _digest(Walk((kernel.load, kernel.prepare, beside)))
     return _hashes[key][1]
 
 
-def walked(row: Row, files: Files = FILES) -> Walk:
+def walk_kernel(kernel: Kernel, files: Files = FILES) -> Walk:
     """The walk that a row's hash is made of."""
-    assert isinstance(row.hashed, functools.partial), f"{row.name} is not hashed by row_hash"
-    return Walk((row.load, row.prepare, row.hashed.args[0]()), files)
+    assert isinstance(kernel.hashed, functools.partial), f"{kernel.name} is not hashed by row_hash"
+    return Walk((kernel.load, kernel.prepare, kernel.hashed.args[0]()), files)
 
 
 def _digest(walk: Walk) -> str:
     return hashlib.sha256(f"{FORMAT}\n{walk.text}".encode()).hexdigest()
 
 
-def reread() -> None:
+def clear_hashes() -> None:
     """Forgets all files and hashes, for when one has changed on disk."""
     FILES.forget()
     _hashes.clear()

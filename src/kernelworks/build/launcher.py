@@ -15,7 +15,17 @@ import torch
 
 from kernelworks.build.cpp import library
 
-__all__ = ["SOURCE", "UNKNOWN", "LaunchError", "Loaded", "launcher", "load", "recording", "seen", "succeed"]
+__all__ = [
+    "SOURCE",
+    "UNKNOWN",
+    "LaunchError",
+    "LoadedFunction",
+    "check_status",
+    "launch_log",
+    "launcher",
+    "load",
+    "recording",
+]
 
 SOURCE = Path(__file__).resolve().parent / "launch.cpp"
 UNKNOWN = -2  # what `launch` answers for arguments that no function is bound to yet
@@ -27,7 +37,7 @@ class LaunchError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedFunction:
     """A function on a device: its number in the launcher, and what it takes of the machine."""
 
     number: int
@@ -42,7 +52,7 @@ def launcher() -> Any:
     return library(SOURCE, "scalar")
 
 
-def succeed(status: int, what: str) -> None:
+def check_status(status: int, what: str) -> None:
     """Raises LaunchError unless ``status`` is 0."""
     if status:
         text = torch.zeros(256, dtype=torch.uint8)
@@ -52,7 +62,7 @@ def succeed(status: int, what: str) -> None:
 
 def load(
     image: bytes, name: str, device: int, *, threads: int, shared: int = 0, cluster: int = 1, flags: int = 0
-) -> Loaded:
+) -> LoadedFunction:
     """Loads a cubin's function onto a device. ``threads`` a block, ``shared`` dynamic bytes, ``cluster`` blocks.
 
     Modules stay loaded for the life of the process. Raises LaunchError.
@@ -61,31 +71,31 @@ def load(
     kept = ctypes.create_string_buffer(image, len(image)), ctypes.create_string_buffer(name.encode())
     addresses = [ctypes.addressof(buffer) for buffer in kept]
     status = launcher().load(result, device, *addresses, threads, shared, cluster, flags)
-    succeed(status, f"loading {name}")
-    return Loaded(*result.tolist())
+    check_status(status, f"loading {name}")
+    return LoadedFunction(*result.tolist())
 
 
 # ---------------------------------------------------------------- who watches launches
 
 # What launches (one of Triton's or of CUDA C++), grid, arguments.
-Recorded = list[tuple[Any, tuple[int, int, int], tuple[Any, ...]]]
+RecordedLaunches = list[tuple[Any, tuple[int, int, int], tuple[Any, ...]]]
 
 
 class _Seen(threading.local):
     """The launches of this thread while somebody records them."""
 
-    launches: Recorded | None = None
+    launches: RecordedLaunches | None = None
     dry = False  # kernels of CUDA C++ are not launched
 
 
-seen = _Seen()
+launch_log = _Seen()
 
 
 @contextmanager
-def recording(dry: bool = False) -> Iterator[Recorded]:
+def recording(dry: bool = False) -> Iterator[RecordedLaunches]:
     """Collects what this thread launches inside; with ``dry`` kernels of CUDA C++ are noted and not launched."""
-    before, seen.launches, seen.dry = (seen.launches, seen.dry), [], dry
+    before, launch_log.launches, launch_log.dry = (launch_log.launches, launch_log.dry), [], dry
     try:
-        yield seen.launches
+        yield launch_log.launches
     finally:
-        seen.launches, seen.dry = before
+        launch_log.launches, launch_log.dry = before

@@ -18,7 +18,7 @@ from typing import Any
 
 from kernelworks.build.cache import BuildError
 
-__all__ = ["loaded", "opened", "unfit"]
+__all__ = ["load_library", "open_library", "unfit"]
 
 MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine, by what the system calls itself
 EXPORT = re.compile(r"^KW_(?:EXPORT|ANSWER|POINTWISE\w*)\((\w+)[,)]", re.MULTILINE)
@@ -59,7 +59,7 @@ def unfit(path: Path) -> str:
     return ""
 
 
-def opened(path: Path) -> ctypes.CDLL:
+def open_library(path: Path) -> ctypes.CDLL:
     """The library, all its symbols bound. Raises BuildError: not whole, for another CPU, a symbol missing, a file
     system that is mounted ``noexec``."""
     wrong = unfit(path)
@@ -81,12 +81,12 @@ def _noexec(path: Path) -> bool:
         return False
 
 
-def loaded(path: Path, source: Path) -> Any:
+def load_library(path: Path, source: Path) -> Any:
     """The library with its functions as attributes, every one that ``source`` exports. Raises BuildError."""
     import tvm_ffi
 
     with _opening:
-        handle = opened(path)
+        handle = open_library(path)
         missing = [
             n for n in EXPORT.findall(source.read_text(encoding="utf-8")) if not hasattr(handle, f"__tvm_ffi_{n}")
         ]

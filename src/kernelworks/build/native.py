@@ -26,13 +26,13 @@ import torch
 from torch.autograd import forward_ad, profiler
 
 from kernelworks.build.cache import BuildError, entry, intact
-from kernelworks.build.compiler import compiled, identity, toolchain
-from kernelworks.build.loading import opened
+from kernelworks.build.compiler import compile_source, identity, toolchain
+from kernelworks.build.loading import open_library
 from kernelworks.build.sources import hash_of, with_includes
 from kernelworks.contract.tensors import MEMORY_KEYS
 from kernelworks.machine import environment
 
-__all__ = ["build", "found", "provide", "why_not"]
+__all__ = ["build", "fallback_reason", "find_extension", "provide"]
 
 SOURCE = Path(__file__).resolve().parent.parent / "dispatch" / "native" / "native.cpp"
 FLAGS = (
@@ -71,7 +71,7 @@ def _compile(output: Path) -> None:
     flags = [*FLAGS, *(word for folder in folders for word in ("-isystem", str(folder)))]
     # Behind the source, since that is what asks for them; by the names that torch has loaded them under.
     make = functools.partial(
-        compiled, source=SOURCE, target="torch", output=output, behind=(f"-L{TORCH / 'lib'}", *LIBRARIES)
+        compile_source, source=SOURCE, target="torch", output=output, behind=(f"-L{TORCH / 'lib'}", *LIBRARIES)
     )
     try:
         make([*flags, COMPILED_AUTOGRAD])
@@ -84,9 +84,9 @@ def _compile(output: Path) -> None:
 def provide(progress: Callable[[str], None] | None = None) -> ModuleType | None:
     """The extension for verbs that a user waits for anyway: built where it is not, unless the environment forbids it.
 
-    None where it cannot be; ``why_not`` says why, and calls go through Python.
+    None where it cannot be; ``fallback_reason`` says why, and calls go through Python.
     """
-    made = found()
+    made = find_extension()
     if made is None and environment.native() == "build":
         if progress is not None:
             progress("the way into ops in C++, once for this torch: some 20 s")
@@ -99,16 +99,16 @@ def build() -> ModuleType | None:
     return _use(True)
 
 
-def found() -> ModuleType | None:
+def find_extension() -> ModuleType | None:
     """The extension, where it was compiled before. Cost: a hash of one file, the first time in a process."""
     return _use(False)
 
 
-def why_not() -> str:
+def fallback_reason() -> str:
     """Why calls go through Python; "" where they go through C++."""
     if environment.native() == "0":
         return "KERNELWORKS_NATIVE is 0"
-    found()
+    find_extension()
     known = _loaded.get(_folder(), "")
     return known if isinstance(known, str) else ""
 
@@ -157,7 +157,7 @@ def _load(may_build: bool) -> ModuleType | str:
 
 
 def _imported(path: Path) -> ModuleType:
-    opened(path)  # a file cut short ends no process
+    open_library(path)  # a file cut short ends no process
     name = "kernelworks.native"
     loader = importlib.machinery.ExtensionFileLoader(name, str(path))
     spec: Any = importlib.util.spec_from_file_location(name, path, loader=loader)

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from kernelworks.build.launcher import recording
-from kernelworks.build.series import Allocations, alone
+from kernelworks.build.series import Allocations, owns_storage
 from kernelworks.build.triton import Launch
 
-__all__ = ["replayed"]
+__all__ = ["make_replay"]
 
 
-def replayed(function: Callable[..., Any], args: tuple[Any, ...], *, most: int = 1) -> Callable[..., Any] | None:
+def make_replay(function: Callable[..., Any], args: tuple[Any, ...], *, most: int = 1) -> Callable[..., Any] | None:
     """``function`` for arguments that differ from ``args`` in data and alignment only; None where it does anything but
     up to ``most`` launches on its inputs, its outputs and what it allocates between them. Runs the function once.
     """
@@ -30,7 +30,7 @@ def replayed(function: Callable[..., Any], args: tuple[Any, ...], *, most: int =
     if seen.others or not all(isinstance(launch, Launch) for launch, *_ in launches):
         return None
     results = result if isinstance(result, tuple) else (result,)
-    if not 1 <= len(launches) <= most or not all(isinstance(r, Tensor) and alone(r) for r in results):
+    if not 1 <= len(launches) <= most or not all(isinstance(r, Tensor) and owns_storage(r) for r in results):
         return None
     places: dict[int, str] = {}
     for letter, tensors in (("a", args), ("o", results)):

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelworks.build import cuda
-from kernelworks.build.launcher import UNKNOWN, launcher, recording, succeed
+from kernelworks.build.launcher import UNKNOWN, check_status, launcher, recording
 
-__all__ = ["Allocations", "alone", "replayed"]
+__all__ = ["Allocations", "make_replay", "owns_storage"]
 
 # What a call may ask of torch without anything being computed.
 PLACING = frozenset((
@@ -30,7 +30,7 @@ PLACING = frozenset((
     "alias", "detach", "slice", "select", "unsqueeze", "squeeze", "transpose", "t", "permute", "expand", "narrow",
     "unflatten", "_reshape_alias",
 ))  # fmt: skip
-ALIGNED = 512  # bytes, as torch allocates
+ALIGNMENT = 512  # bytes, as torch allocates
 VALUE, PLACE, MAP = range(3)  # kinds of arguments, as launch.cpp has them
 
 
@@ -85,13 +85,13 @@ class _Places:
         self.names.append(name)
         self.addresses.append(t.data_ptr())
 
-    def between(self, made: list[Tensor]) -> None:
+    def place_scratch(self, made: list[Tensor]) -> None:
         """Lays what a call allocates for itself one behind the other."""
         place = len(self.names)
         for t in made:
             if t.numel() and t.data_ptr() not in self.at:
                 self.at[t.data_ptr()] = place, self.scratch
-                self.scratch += -(-t.untyped_storage().nbytes() // ALIGNED) * ALIGNED
+                self.scratch += -(-t.untyped_storage().nbytes() // ALIGNMENT) * ALIGNMENT
         if self.scratch:
             self.names.append("between")
             self.addresses.append(0)
@@ -106,7 +106,7 @@ class _Places:
         raise _Unlike
 
 
-def replayed(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any] | None:
+def make_replay(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any] | None:
     """``function`` for arguments that differ from ``args`` in data and addresses only; None where it does anything but
     launch kernels of CUDA C++ on its inputs, its outputs and what it allocates between them. Launches nothing."""
     seen = Allocations()
@@ -118,18 +118,18 @@ def replayed(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..
     results = result if isinstance(result, tuple) else (result,)
     if seen.others or not launches or not all(isinstance(kernel, cuda.Kernel) for kernel, *_ in launches):
         return None
-    if not all(isinstance(r, Tensor) and alone(r) for r in results):
+    if not all(isinstance(r, Tensor) and owns_storage(r) for r in results):
         return None
     try:
         places = _Places(args, results)
-        places.between(seen.made)
+        places.place_scratch(seen.made)
         device = launches[0][2][0].get_device()
         return _compiled(function, result, places, device, _numbers(launches, places, device)) if device >= 0 else None
     except _Unlike:
         return None
 
 
-def alone(result: Tensor) -> bool:
+def owns_storage(result: Tensor) -> bool:
     """Whether a result's memory is its own, and whole."""
     whole = result.untyped_storage().nbytes() == result.numel() * result.element_size()
     return whole and not result.storage_offset()
@@ -145,7 +145,7 @@ def _numbers(launches: list[Any], places: _Places, device: int) -> list[int]:
         for a in arguments:
             if not isinstance(a, Tensor):
                 steps += [VALUE, 0, _bits(a)]
-            elif (box := cuda.boxed(a)) is None:  # of other bytes that are a parameter `of` knows nothing
+            elif (box := cuda.find_box_map(a)) is None:  # of other bytes that are a parameter `of` knows nothing
                 steps += [PLACE, *places.of(a.data_ptr())]
             else:
                 maps += [*places.of(box[0]), *box[1]]
@@ -174,7 +174,7 @@ def _compiled(
 
     def missed(status: int, given: tuple[Any, ...]) -> Any:
         if status != UNKNOWN:
-            succeed(status, f"launching {function.__name__}")
+            check_status(status, f"launching {function.__name__}")
         return function(*given)
 
     scope: dict[str, Any] = {
@@ -208,7 +208,7 @@ def _allocation(number: int, made: Tensor, args: tuple[Any, ...], some: int, sco
         return f"a{some}.new_empty({made.shape[0]})"
     for i, a in enumerate(args):
         alike = isinstance(a, Tensor) and (a.shape, a.dtype, a.stride()) == (made.shape, made.dtype, made.stride())
-        if alike and alone(a):
+        if alike and owns_storage(a):
             return f"empty_like(a{i})"
     scope |= {f"shape{number}": made.shape, f"stride{number}": made.stride(), f"how{number}": made.dtype}
     scope["place"] = made.device

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["forked", "held_up", "shared", "watch_forks"]
+__all__ = ["choose_threads", "is_forked", "is_held_up", "watch_forks"]
 
 GRAIN_NS = 32 * 1024
 STALL_S = 2e-3
@@ -34,12 +34,12 @@ SHORTEST_S, LONGEST_S = 0.05, 1.0
 _get_num_threads = torch.get_num_threads
 _now = time.perf_counter
 _alone_until, _alone_s = 0.0, SHORTEST_S
-forked = False
+is_forked = False
 
 
 def _after_fork() -> None:
-    global forked
-    forked = True
+    global is_forked
+    is_forked = True
 
 
 @functools.cache
@@ -48,12 +48,12 @@ def watch_forks() -> None:
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def shared(kernel: Callable[..., Any], nanoseconds: float) -> tuple[Callable[..., Any], int]:
+def choose_threads(kernel: Callable[..., Any], nanoseconds: float) -> tuple[Callable[..., Any], int]:
     """The kernel as it is to be called, and the number of threads to give it: its last argument.
 
     ``nanoseconds`` is about what one thread needs: an elementwise kernel one for each element.
     """
-    if nanoseconds <= GRAIN_NS or forked:
+    if nanoseconds <= GRAIN_NS or is_forked:
         return kernel, 1
     threads = _get_num_threads()
     if threads == 1 or (_alone_until and _now() < _alone_until):
@@ -61,7 +61,7 @@ def shared(kernel: Callable[..., Any], nanoseconds: float) -> tuple[Callable[...
     return functools.partial(_watched, kernel, nanoseconds), threads
 
 
-def held_up() -> bool:
+def is_held_up() -> bool:
     """Whether work is not shared for now, since it was held up: a figure taken meanwhile is of one thread."""
     return _alone_until > 0.0 and _now() < _alone_until
 

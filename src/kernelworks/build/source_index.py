@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelworks.build import source_units
-from kernelworks.build.cpp_text import stripped
+from kernelworks.build.cpp_text import strip_source
 from kernelworks.build.sources import text_of, with_includes
 from kernelworks.machine import environment
 
@@ -96,7 +96,7 @@ class Files:
         return Path(inside) if place == ROOT or (name in self._folders[folder] and os.path.isfile(inside)) else None
 
     def index(self, module: str) -> dict[str, Any] | None:
-        """What ``reading.read`` tells of a module; None where there is none."""
+        """What ``reading.read_units`` tells of a module; None where there is none."""
         if module not in self._indexed:
             path = self.path_of(module)
             if self.base is not None and path not in self.changed:
@@ -109,23 +109,23 @@ class Files:
         data = self.bytes_of(path)
 
         def make() -> dict[str, Any]:
-            return source_units.read(data.decode(), module, NAME, is_package=path.name == "__init__.py")
+            return source_units.read_units(data.decode(), module, NAME, is_package=path.name == "__init__.py")
 
         named = "" if module.endswith(".py") else module  # decides what relative imports are
         found: dict[str, Any] = make() if path in self.changed else _kept(f"python {named}", data, make)
         return found
 
-    def written(self, text: str) -> dict[str, Any]:
-        """What ``reading.read`` tells of a text that lies in no file."""
+    def index_text(self, text: str) -> dict[str, Any]:
+        """What ``reading.read_units`` tells of a text that lies in no file."""
         if text not in self._indexed:
             if self.base is not None:
-                return self.base.written(text)
-            self._indexed[text] = _kept("written", text.encode(), lambda: source_units.read(text, "", NAME))
+                return self.base.index_text(text)
+            self._indexed[text] = _kept("written", text.encode(), lambda: source_units.read_units(text, "", NAME))
         found = self._indexed[text]
         assert found is not None
         return found
 
-    def whole(self, module: str) -> str:
+    def module_digest(self, module: str) -> str:
         """All that a module says, as a digest."""
         index = self.index(module)
         return str(index["whole"]) if index else ""
@@ -146,7 +146,7 @@ class Files:
             of = b"\0".join(str(len(data)).encode() + b" " + data for data in map(self.bytes_of, files))
 
             def make() -> str:
-                return hashlib.sha256(stripped(path, shared, self.text_of).encode()).hexdigest()
+                return hashlib.sha256(strip_source(path, shared, self.text_of).encode()).hexdigest()
 
             self._sources[path] = make() if self.changed.keys() & set(files) else _kept("source", of, make)
         return self._sources[path]

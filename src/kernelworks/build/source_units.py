@@ -1,6 +1,6 @@
 """A Python file of ours, read for what launches are made of: each definition as a text that only its meaning enters.
 
-``read`` takes a file apart into units: a function, a method, a class without its methods, a statement that binds a name
+``read_units`` takes a file apart into units: a function, a method, a class without its methods, a statement that binds a name
 of the module. A unit's text is its syntax tree, written out. Comments, docstrings, blank lines, layout, annotations
 that nothing reads, and the paths of imports are not in it. A name of the module, or one imported from another module of
 ours, stands there as a number: what it is bound to is told apart (``refs``), and may be called otherwise and lie
@@ -33,7 +33,7 @@ from kernelworks.build.source_scopes import (
     targets_of,
 )
 
-__all__ = ["FREE", "HERE", "SOURCES", "Told", "read"]
+__all__ = ["FREE", "HERE", "SOURCES", "ParsedUnit", "read_units"]
 
 LEFT_OUT = frozenset(("ctx", "type_comment", "kind", "type_ignores"))
 SOURCES = re.compile(r"[\w./-]+\.(cpp|hpp|cu|cuh|h)")  # a constant that may name a file beside
@@ -53,8 +53,8 @@ class Unit:
     methods: dict[str, int] = field(default_factory=dict)  # of a class: name -> its unit
     place: tuple[int, ...] = ()  # where it lies, line and column of its begin and its end; no part of what it is
 
-    def told(self) -> str:
-        """All of it in lines, the text as a digest; ``Told`` reads them."""
+    def to_lines(self) -> str:
+        """All of it in lines, the text as a digest; ``ParsedUnit`` reads them."""
         methods = " ".join(f"{name} {unit}" for name, unit in self.methods.items())
         refs = " ".join(map(",".join, self.refs))
         return "\n".join(
@@ -69,8 +69,8 @@ class Unit:
         )
 
 
-class Told:
-    """A unit as ``read`` told it."""
+class ParsedUnit:
+    """A unit as ``read_units`` told it."""
 
     __slots__ = ("attributes", "files", "methods", "place", "refs", "text")
 
@@ -82,14 +82,14 @@ class Told:
         self.methods = dict(zip(named[::2], map(int, named[1::2]), strict=True))
 
 
-def read(source: str, module: str, package: str, *, is_package: bool = False) -> dict[str, Any]:
-    """Of a module's source: ``units``, each as ``Told`` takes it; ``names``, name -> the units that bind it;
+def read_units(source: str, module: str, package: str, *, is_package: bool = False) -> dict[str, Any]:
+    """Of a module's source: ``units``, each as ``ParsedUnit`` takes it; ``names``, name -> the units that bind it;
     ``imports``, name -> module and what of it; ``nested``, "line:name" -> column and unit of each function within
     others; ``whole``, all of it.
 
     All in strings: few units of a file are ever asked for, and strings cost Python's collector nothing.
     """
-    return _Module(ast.parse(source), module, package, is_package).told()
+    return _Module(ast.parse(source), module, package, is_package).to_index()
 
 
 def _short(text: str) -> str:
@@ -158,9 +158,9 @@ class _Writer:
             elif isinstance(value, COMPREHENSIONS):
                 self._comprehension(value)
             else:
-                self.plain(value)
+                self.write_node(value)
 
-    def plain(self, node: ast.AST, without: tuple[str, ...] = ()) -> None:
+    def write_node(self, node: ast.AST, without: tuple[str, ...] = ()) -> None:
         self.parts.append(f"{type(node).__name__}(")
         for name in node._fields:
             value = getattr(node, name, None)
@@ -187,7 +187,7 @@ class _Writer:
         asks = isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr", "setattr")
         if asks and len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
             self.attributes.add(str(node.args[1].value))
-        self.plain(node)
+        self.write_node(node)
 
     def _Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str) and SOURCES.fullmatch(node.value):
@@ -219,7 +219,7 @@ class _Writer:
 
     def _MatchClass(self, node: ast.MatchClass) -> None:
         self.attributes.update(node.kwd_attrs)
-        self.plain(node)
+        self.write_node(node)
 
     def _arg(self, node: ast.arg) -> None:
         self.parts.append(f"{node.arg}")
@@ -229,7 +229,7 @@ class _Writer:
         self.parts.append(",")
 
     def _AnnAssign(self, node: ast.AnnAssign) -> None:
-        self.plain(node, () if self.annotated else ("annotation", "simple"))
+        self.write_node(node, () if self.annotated else ("annotation", "simple"))
 
     def _Lambda(self, node: ast.Lambda) -> None:
         self.function(node, "")
@@ -256,7 +256,7 @@ class _Writer:
         self.scopes.append(locals_of(node))
         held = self.imports
         if not isinstance(node, ast.Lambda):
-            self.imports = held | self.module.imported(node)
+            self.imports = held | self.module.imports_of(node)
             self.scopes[-1] -= self.imports.keys() - held.keys()
         self.write(node.body)
         self.imports = held
@@ -336,7 +336,7 @@ class _Module:
     def ours(self, module: str) -> bool:
         return module == self.package or module.startswith(f"{self.package}.")
 
-    def imported(self, node: ast.AST) -> dict[str, tuple[str, str]]:
+    def imports_of(self, node: ast.AST) -> dict[str, tuple[str, str]]:
         return {
             n: (m, a) for one in imports_in(node) for n, m, a in imported_by(one, self.module, self.is_package)
         }  # fmt: skip
@@ -414,7 +414,7 @@ class _Module:
                     first = min([child.lineno, *(d.lineno for d in getattr(child, "decorator_list", []))])
                     key = f"{first}:{getattr(child, 'name', '<lambda>')}"
                     self.nested.setdefault(key, []).append([child.col_offset, self._kept(writer.unit(child))])
-                own = self.imported(child)
+                own = self.imports_of(child)
                 self._nest(child, [*scopes, locals_of(child) - own.keys()], imports | own)
             elif isinstance(child, ast.ClassDef):
                 self._nest(child, scopes, imports, top=top)
@@ -430,9 +430,9 @@ class _Module:
         writer.write(self.tree.body)
         return _short("".join([*writer.parts, ascii(sorted(map(str, self.imports.items())))]))
 
-    def told(self) -> dict[str, Any]:
+    def to_index(self) -> dict[str, Any]:
         return {
-            "units": [unit.told() for unit in self.units],
+            "units": [unit.to_lines() for unit in self.units],
             "names": {name: " ".join(map(str, units)) for name, units in self.names.items()},
             "imports": {name: " ".join(found) for name, found in self.imports.items()},
             "nested": {key: " ".join(map(str, itertools.chain(*found))) for key, found in self.nested.items()},

@@ -11,7 +11,7 @@ from pathlib import Path
 __all__ = ["hash_of", "text_of", "with_includes"]
 
 
-INCLUDED = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
+INCLUDE_LINE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 
 
 def text_of(path: Path) -> str:
@@ -28,7 +28,7 @@ def with_includes(source: Path, shared: Path, text_of: Callable[[Path], str] = t
         if path in found:
             continue
         found[path] = Path(path)
-        for name in INCLUDED.findall(text_of(found[path])):
+        for name in INCLUDE_LINE.findall(text_of(found[path])):
             places = (os.path.normpath(os.path.join(place, name)) for place in (os.path.dirname(path), folder))
             queue += [place for place in places if os.path.isfile(place)][:1]
     return list(found.values())

@@ -35,15 +35,15 @@ from kernelworks.build.launcher import (
     SERIALIZATION,
     TRITON,
     UNKNOWN,
+    check_status,
+    launch_log,
     launcher,
     load,
     recording,
-    seen,
-    succeed,
 )
 
 __all__ = [
-    "Compiled",
+    "CompiledKernel",
     "Configs",
     "Kernel",
     "Launch",
@@ -90,7 +90,7 @@ def multiprocessors(device: torch.device) -> int:
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledKernel:
     """One compiled specialisation, as the driver loads it."""
 
     kernel: str
@@ -114,13 +114,13 @@ class Compiled:
         return {**found, "shared": self.shared_bytes, "threads": self.threads}
 
 
-_compiled_hooks: list[Callable[[Compiled], None]] = []
+_compiled_hooks: list[Callable[[CompiledKernel], None]] = []
 
 
 @contextmanager
-def compiling() -> Iterator[list[Compiled]]:
+def compiling() -> Iterator[list[CompiledKernel]]:
     """Collects what is compiled inside: kernels that are launched on meta tensors are compiled and not run."""
-    found: list[Compiled] = []
+    found: list[CompiledKernel] = []
     _compiled_hooks.append(found.append)
     try:
         yield found
@@ -157,7 +157,7 @@ class Launch:
         self.site = -1
         self._launch: Callable[..., int] | None = None
         self._scratch = 0
-        self._seen: dict[Any, Compiled] = {}
+        self._seen: dict[Any, CompiledKernel] = {}
         self._lock = threading.Lock()
 
     def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
@@ -171,8 +171,8 @@ class Launch:
         status = self._launch(self.site, device, _stream(device), *grid, scratch, *arguments)
         if status:
             return self._missed(status, grid, device, arguments)
-        if seen.launches is not None:
-            seen.launches.append((self, grid, arguments))
+        if launch_log.launches is not None:
+            launch_log.launches.append((self, grid, arguments))
         return None
 
     def _first(self, grid: tuple[int, int, int], device: int, arguments: tuple[Any, ...]) -> None:
@@ -184,27 +184,27 @@ class Launch:
                     self._launch = launcher().launch
             return self(grid, *arguments)
         if arguments[0].is_meta:
-            self.compiled(arguments, WITHOUT_GPU)
+            self.compile_for(arguments, WITHOUT_GPU)
         elif not interpreting():
             raise ValueError(f"{self.kernel.function.__name__} runs on CUDA tensors, got {arguments[0].device}")
         elif all(grid):
             with _disable_current_modes():  # what the interpreter asks of torch is not the caller's doing
                 self.kernel.function[grid](*arguments, **self.constants)
-        if seen.launches is not None:
-            seen.launches.append((self, grid, arguments))
+        if launch_log.launches is not None:
+            launch_log.launches.append((self, grid, arguments))
         return None
 
     def _missed(self, status: int, grid: tuple[int, int, int], device: int, arguments: tuple[Any, ...]) -> None:
         name = self.kernel.function.__name__
         if status != UNKNOWN:
-            succeed(status, f"launching {name} on grid {grid}")
+            check_status(status, f"launching {name} on grid {grid}")
         self._bind(device, arguments)
         self(grid, *arguments)
 
     def _bind(self, device: int, arguments: tuple[Any, ...]) -> None:
         """Compiles and loads the function for arguments like these."""
         with building(), _disable_current_modes():  # loading asks things of torch that are not the caller's doing
-            made = self.compiled(arguments, torch.cuda.get_device_capability(device))
+            made = self.compile_for(arguments, torch.cuda.get_device_capability(device))
             function = load(
                 made.cubin, made.name, device, threads=made.threads, shared=made.shared_bytes, cluster=made.clusters,
                 flags=made.flags,
@@ -217,15 +217,15 @@ class Launch:
         """Whether a launch takes scratch memory of its own."""
         return self._scratch > 0
 
-    def prepared(self, grid: tuple[int, int, int], *arguments: Any) -> Callable[..., None]:
+    def prepare_launch(self, grid: tuple[int, int, int], *arguments: Any) -> Callable[..., None]:
         """This launch with all but its tensors settled: what is returned takes the tensors alone, in order, of the
         dtypes given here and on the same device. A third less host time than calling the launch."""
         device = arguments[0].get_device()
-        settled = [(isinstance(a, Tensor), None if isinstance(a, Tensor) else a) for a in arguments]  # keeps no tensor
+        fixed = [(isinstance(a, Tensor), None if isinstance(a, Tensor) else a) for a in arguments]  # keeps no tensor
 
         def merged(*tensors: Tensor) -> None:
             given = iter(tensors)
-            self(grid, *(next(given) if comes else a for comes, a in settled))
+            self(grid, *(next(given) if comes else a for comes, a in fixed))
 
         if device < 0:
             return merged
@@ -246,7 +246,7 @@ class Launch:
 
         return again
 
-    def compiled(self, arguments: Sequence[Any], capability: tuple[int, int]) -> Compiled:
+    def compile_for(self, arguments: Sequence[Any], capability: tuple[int, int]) -> CompiledKernel:
         """This kernel compiled for arguments like these. Cost: 0.1 to 5 s the first time on a machine."""
         names = [p.name for p in self.kernel.function.params]
         plain = {p.name for p in self.kernel.function.params if p.do_not_specialize}  # one build for all their values
@@ -278,7 +278,7 @@ class Launch:
     def _compile(
         self, signature: dict[str, str], constants: dict[Any, Any], attributes: dict[Any, Any], options: dict[str, Any],
         capability: tuple[int, int],
-    ) -> Compiled:  # fmt: skip
+    ) -> CompiledKernel:  # fmt: skip
         kind: Any = ASTSource
         if self.kernel.function.is_gluon():  # written in Triton's lower level
             kind = importlib.import_module("triton.experimental.gluon._runtime").GluonASTSource
@@ -288,7 +288,7 @@ class Launch:
         flags = (
             TRITON | (COOPERATIVE if meta.launch_cooperative_grid else 0) | (SERIALIZATION if meta.launch_pdl else 0)
         )
-        return Compiled(
+        return CompiledKernel(
             kernel=self.kernel.function.__name__,
             constants=", ".join(f"{k}={v}" for k, v in self.constants.items()),
             cubin=made.asm["cubin"],

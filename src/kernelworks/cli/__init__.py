@@ -38,7 +38,7 @@ from kernelworks.cli import (
     tune,
     verify,
 )
-from kernelworks.cli.console import apart
+from kernelworks.cli.console import guard_command
 
 __all__ = ["app", "main"]
 
@@ -84,6 +84,6 @@ for name, verb in VERBS.items():
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point of the ``kernelworks`` command."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    with apart(given):
+    with guard_command(given):
         code = app(args=given, prog_name="kernelworks", standalone_mode=False)
     sys.exit(code if isinstance(code, int) else 0)

@@ -12,7 +12,7 @@ from torch import nn
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import has_gpu
 
-__all__ = ["model_of", "named"]
+__all__ = ["model_of", "parse_arguments"]
 
 DTYPES = {
     str(d).removeprefix("torch."): d
@@ -59,7 +59,7 @@ def _value(text: str, kind: str, name: str, dtype: str) -> Any:
     return text
 
 
-def named(op: Op, texts: Sequence[str], dtype: str = "float32", device: str = "cpu") -> dict[str, Any]:
+def parse_arguments(op: Op, texts: Sequence[str], dtype: str = "float32", device: str = "cpu") -> dict[str, Any]:
     """The arguments of one call by name, tensors on ``device``.
 
     ``texts`` are values in the order of the op's schema and ``NAME=VALUE`` pairs; a tensor is given by its shape
@@ -69,15 +69,15 @@ def named(op: Op, texts: Sequence[str], dtype: str = "float32", device: str = "c
     if device == "cuda" and not has_gpu():
         raise ValueError("this machine has no CUDA device")
     with torch.device(device):
-        return _named(op, texts, dtype, device)
+        return _parse_arguments(op, texts, dtype, device)
 
 
-def _named(op: Op, texts: Sequence[str], dtype: str, device: str) -> dict[str, Any]:
+def _parse_arguments(op: Op, texts: Sequence[str], dtype: str, device: str) -> dict[str, Any]:
     if not texts:
         cases = (op.contract.device_bench_cases if device == "cuda" else ()) or op.contract.bench_cases
         return cases[0].make(torch.Generator(device).manual_seed(0), _dtype(dtype))
     schema = torch._C.parse_schema(op.passes["forward"].schema)
-    kinds = {argument.name: str(argument.type) for argument in schema.arguments if argument.name != "row"}
+    kinds = {argument.name: str(argument.type) for argument in schema.arguments if argument.name != "kernel"}
     given: dict[str, Any] = {}
     for index, text in enumerate(texts):
         name, equals, value = text.partition("=")

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelworks.cli.console import device_named, guarded, show, told
+from kernelworks.cli.console import device_named, guard_program, print_json, show
 from kernelworks.cli.options import Device, Json
 
 if TYPE_CHECKING:
-    from kernelworks.records import Settled
+    from kernelworks.records import AutotuneResult
 
 __all__ = ["VERBS"]
 
 
-def settle(
+def autotune(
     what: Annotated[
         list[str] | None,
         typer.Argument(
@@ -37,27 +37,27 @@ def settle(
     row of ours is taken from then on where it won by 3% in both halves of the race, host time counted, and torch's
     function everywhere else.
     """
-    from kernelworks.report import settle as report
+    from kernelworks.report import autotune as report
     from kernelworks.report import terminal as console
 
     where = device_named(device)
     so = "only what it had called until then is settled"
-    with guarded(json=json, so=so), console.progress("settle") as progress:
-        found = _settled(what or [], module=module, device=where, again=again, progress=progress)
+    with guard_program(json=json, so=so), console.progress("settle") as progress:
+        found = _run_autotune(what or [], module=module, device=where, again=again, progress=progress)
     if json:
-        told(found)
+        print_json(found)
     else:
-        show(report.settled(found))
+        show(report.autotune_result(found))
 
 
-def _settled(
+def _run_autotune(
     what: Sequence[str], *, module: bool = False, device: str = "cpu", again: bool = False,
     progress: Callable[[str], None] | None = None,
-) -> Settled:  # fmt: skip
+) -> AutotuneResult:  # fmt: skip
     """Settles a program, as ``diagnose`` takes it, or ops by name. Raises TargetError if ``what`` is neither, and what
     the program raises."""
-    from kernelworks.measure.autotune import settle as race
-    from kernelworks.measure.autotune import settle_cases
+    from kernelworks.measure.autotune import autotune as race
+    from kernelworks.measure.autotune import autotune_cases
     from kernelworks.ops import op_named, ops_named
     from kernelworks.profile.program import TargetError, from_target
 
@@ -70,7 +70,7 @@ def _settled(
         ops = [op_named(name) for name in what] or ops_named(None)
     except ValueError as error:
         raise TargetError(f"{error}; a program is a Python file or file.py:function") from None
-    return settle_cases(ops, device=device, again=again, progress=progress)
+    return autotune_cases(ops, device=device, again=again, progress=progress)
 
 
-VERBS: dict[str, Callable[..., None]] = {"settle": settle}
+VERBS: dict[str, Callable[..., None]] = {"settle": autotune}

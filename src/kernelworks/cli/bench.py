@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import FAILED, device_named, faults, show, told
+from kernelworks.cli.console import FAILED, device_named, faults, print_json, show
 from kernelworks.cli.options import Device, Json, Rough
 
 __all__ = ["VERBS"]
@@ -20,8 +20,8 @@ def bench(
     threads: Annotated[int | None, typer.Option(min=1, help="For every arm; torch's own count without it.")] = None,
     cold: Annotated[bool, typer.Option("--cold", help="Also with the caches overwritten before each call.")] = False,
     device: Device = None,
-    rows: Annotated[
-        list[str] | None, typer.Option("--row", help="Time this row too, by name; may be repeated.")
+    kernels: Annotated[
+        list[str] | None, typer.Option("--kernel", help="Time this kernel too, by name; may be repeated.")
     ] = None,
     cases: Annotated[list[str] | None, typer.Option("--case", help="Only this case; may be repeated.")] = None,
     save: Annotated[Path | None, typer.Option("--save", help="Also write a document with machine and commit.")] = None,
@@ -35,7 +35,7 @@ def bench(
     (exit code 3); with --rough there are wide ones, marked, and the map does not keep them.
     """
     from kernelworks.measure.bench import bench as run
-    from kernelworks.measure.bench import save as write
+    from kernelworks.measure.bench import save_results as write
     from kernelworks.measure.bench.kernel_map import keep_benches
     from kernelworks.ops import ops_named
     from kernelworks.records import BenchResult
@@ -48,7 +48,7 @@ def bench(
         for found in ops_named(op):
             caches = ("warm", "cold") if cold else ("warm",)
             results += run(
-                found.name, cases=cases, threads=threads, rows=rows or (), caches=caches, progress=progress,
+                found.name, cases=cases, threads=threads, kernels=kernels or (), caches=caches, progress=progress,
                 device=where, rough=rough,
             )  # fmt: skip
     if not cases:
@@ -61,7 +61,7 @@ def bench(
             " ".join(("kernelworks bench", *([op] if op else []), *(["--device", where] if device else []))),
         )
     if json:
-        told(results)
+        print_json(results)
     else:
         show(report.benches(results))
     if any(result.gate for result in results):

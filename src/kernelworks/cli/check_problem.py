@@ -16,13 +16,13 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import AMBIGUOUS, FAILED, faults, show, told, write
+from kernelworks.cli.console import AMBIGUOUS, FAILED, faults, print_json, show, write
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
 
 
-def lint_problem(
+def check_problem(
     problems: Annotated[list[str], typer.Argument(help="Files with problems, or ops of ours.", metavar="PROBLEM...")],
     device: Annotated[
         str | None, typer.Option("--device", help="For whose rates sizes are judged: cpu or cuda.", metavar="DEVICE")
@@ -37,27 +37,27 @@ def lint_problem(
     from the problem. Exit code 0 where all are worth scoring, perhaps with care, 1 where one is not, 3 where one is too
     slow or too large to be looked at.
     """
-    from kernelworks.judge.lint import lint as look
-    from kernelworks.records.problem_check import NOT_LOOKED, NOT_WORTH, Lint
-    from kernelworks.report import lint as report
+    from kernelworks.judge.problem_check import check_problem as look
+    from kernelworks.records.problem_check import NOT_LOOKED, NOT_WORTH, ProblemCheck
+    from kernelworks.report import check_problem as report
     from kernelworks.report import terminal as console
-    from kernelworks.report.html import whole
+    from kernelworks.report.html import render_page
 
-    found: list[Lint] = []
+    found: list[ProblemCheck] = []
     with faults((ValueError,)), console.progress("lint-problem") as progress:
         for problem in problems:
             progress(problem)
             found.append(look(problem, device=device, threads=threads))
     if page is not None:
-        write(page, whole(found))
+        write(page, render_page(found))
     if json:
-        told(found[0] if len(found) == 1 else found)
+        print_json(found[0] if len(found) == 1 else found)
     else:
-        show(report.lint(found[0]) if len(found) == 1 else report.lints(found))
+        show(report.problem_check(found[0]) if len(found) == 1 else report.problem_checks(found))
     if any(one.verdict == NOT_WORTH for one in found):
         raise typer.Exit(FAILED)
     if any(one.verdict == NOT_LOOKED for one in found):
         raise typer.Exit(AMBIGUOUS)
 
 
-VERBS: dict[str, Callable[..., None]] = {"lint-problem": lint_problem}
+VERBS: dict[str, Callable[..., None]] = {"lint-problem": check_problem}

@@ -44,19 +44,19 @@ def climb(
 
     with faults((ValueError, RuntimeError)):
         if ladder == "new":
-            typer.echo(command.begun(name, device))
+            typer.echo(command.start_ladder(name, device))
             return
         if ladder == "tile":
             command.tile(out, json=json)
             return
         if listed or ladder is None:
-            command.listed(json=json)
+            command.list_ladders(json=json)
             return
         if check:
-            found = command.checked(ladder, json=json)
+            found = command.check_ladder(ladder, json=json)
         else:
             with progress(f"climb {ladder}") as advance:
-                found = command.climbed(ladder, rung, out, advance, json=json, rough=rough)
+                found = command.run_climb(ladder, rung, out, advance, json=json, rough=rough)
     if found.what:
         fail(found.said, AMBIGUOUS if found.what == "ambiguous" else FAILED)
 

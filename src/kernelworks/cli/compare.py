@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import AMBIGUOUS, FAILED, USAGE, fail, faults, show, told
+from kernelworks.cli.console import AMBIGUOUS, FAILED, USAGE, fail, faults, print_json, show
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
@@ -48,7 +48,7 @@ def compare(
     with faults((comparing.NoRecord, FileNotFoundError)):
         found = comparing.compare(first, second, limit=wanted)
     if json:
-        told(found)
+        print_json(found)
     else:
         show(report.comparison(found))
     codes = {comparing.SAME: 0, comparing.SLOWER: FAILED, comparing.AMBIGUOUS: AMBIGUOUS}

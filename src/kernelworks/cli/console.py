@@ -26,13 +26,13 @@ __all__ = [
     "FAILED",
     "INTERRUPTED",
     "USAGE",
-    "apart",
     "device_named",
     "fail",
     "faults",
-    "guarded",
+    "guard_command",
+    "guard_program",
+    "print_json",
     "show",
-    "told",
     "write",
 ]
 
@@ -69,7 +69,7 @@ def faults(usage: tuple[type[Exception], ...] = ()) -> Iterator[None]:
         fail(_first(error), FAILED)
 
 
-class Unclosed:
+class UnclosableStream:
     """A stream that a program may close without closing it for us."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -83,13 +83,13 @@ class Unclosed:
 
 
 @contextlib.contextmanager
-def guarded(*, json: bool, so: str = "there is no diagnosis of it") -> Iterator[None]:
+def guard_program(*, json: bool, so: str = "there is no diagnosis of it") -> Iterator[None]:
     """``faults`` round a run of the user's program: what the program raises is shown with its own lines, first; what
     it prints is not among the ``json``."""
     from kernelworks.measure.clock.noise import Ambiguous
     from kernelworks.profile.program import TargetError
 
-    shown = Unclosed(sys.stderr if json else sys.stdout)
+    shown = UnclosableStream(sys.stderr if json else sys.stdout)
     with faults((TargetError,)), contextlib.redirect_stdout(shown):
         try:
             yield
@@ -123,15 +123,15 @@ def raised_by_program(error: BaseException) -> str:
     """The traceback without our frames, of an error that the user's program raised; empty for any other."""
     if not _own_frames(error.__traceback__) and not isinstance(error, SyntaxError):
         return ""
-    return "".join(_told(error, set()))
+    return "".join(_format_error(error, set()))
 
 
-def _told(error: BaseException, seen: set[int]) -> Iterator[str]:
+def _format_error(error: BaseException, seen: set[int]) -> Iterator[str]:
     """The lines of an error after those of its cause, as Python prints them."""
     seen.add(id(error))
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is not None and id(cause) not in seen:
-        yield from _told(cause, seen)
+        yield from _format_error(cause, seen)
         direct = "The above exception was the direct cause of the following exception:"
         yield f"\n{direct if error.__cause__ else 'During handling of the above exception, another occurred:'}\n\n"
     frames = _own_frames(error.__traceback__)
@@ -177,7 +177,7 @@ def device_named(device: str | None) -> str:
 
 
 @contextlib.contextmanager
-def apart(arguments: Sequence[str]) -> Iterator[None]:
+def guard_command(arguments: Sequence[str]) -> Iterator[None]:
     """A whole command: its last errors are lines too.
 
     With ``--json`` on the command line stdout is the document's alone: what else is written to it, by Python, by C code
@@ -211,7 +211,7 @@ def apart(arguments: Sequence[str]) -> Iterator[None]:
         sys.exit(FAILED)
 
 
-def told(record: Any) -> None:
+def print_json(record: Any) -> None:
     """A record as the one JSON document."""
     from kernelworks.records import to_json
     from kernelworks.report.terminal import document

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelworks.cli.console import AMBIGUOUS, FAILED, USAGE, fail, guarded, show, told, write
+from kernelworks.cli.console import AMBIGUOUS, FAILED, USAGE, fail, guard_program, print_json, show, write
 from kernelworks.cli.options import Json, Rough
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def diagnose(
     Prints a table, worst first, and the whole wall clock cut by cause; writes the same as one self-contained HTML page
     and as JSON. With --fix: also the gain that was predicted beside the gain that was got.
     """
-    from kernelworks.diagnose import run
+    from kernelworks.diagnose import diagnose_script
     from kernelworks.records import to_json
     from kernelworks.report import diagnose as report
     from kernelworks.report import page
@@ -60,13 +60,13 @@ def diagnose(
 
     if patch is not None and not fix:
         fail("--patch writes what a fix finds: it needs --fix", USAGE)
-    with guarded(json=json), console.progress("diagnose") as progress:
-        record: Diagnosis = run(
+    with guard_program(json=json), console.progress("diagnose") as progress:
+        record: Diagnosis = diagnose_script(
             program, tuple(arguments or ()), fix=fix, progress=progress, counters=counters, rough=rough, module=module,
             fix_s=budget, allow=tuple(word for word in allow.split(",") if word), plan=plan,
         )  # fmt: skip
     if json:
-        told(record)
+        print_json(record)
     else:
         show(report.diagnosis(record, console.stdout().width))
     if patch is not None:

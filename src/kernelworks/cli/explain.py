@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import device_named, faults, show, told
+from kernelworks.cli.console import device_named, faults, print_json, show
 from kernelworks.cli.options import Device, Json
 
 __all__ = ["VERBS"]
@@ -27,15 +27,15 @@ def explain(
 
     Example: kernelworks explain rms_norm 16x4096 4096 eps=1e-6 --dtype bfloat16
     """
-    from kernelworks.cli.arguments import named
+    from kernelworks.cli.arguments import parse_arguments
     from kernelworks.diagnose.explain import explain as ask
     from kernelworks.ops import op_named
     from kernelworks.report.explain import explanation
 
     with faults((ValueError, TypeError)):
-        found = ask(op, **named(op_named(op), arguments or [], dtype, device_named(device)))
+        found = ask(op, **parse_arguments(op_named(op), arguments or [], dtype, device_named(device)))
     if json:
-        told(found)
+        print_json(found)
     else:
         show(explanation(found))
 

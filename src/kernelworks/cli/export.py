@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import USAGE, fail, faults, told
+from kernelworks.cli.console import USAGE, fail, faults, print_json
 
 __all__ = ["VERBS"]
 
@@ -44,7 +44,7 @@ def export(
     with faults((ValueError, FileNotFoundError)):
         done = run(store, format, sys.stdout.write if out is None else out)
     if json:
-        told(done)
+        print_json(done)
         return
     left = ", ".join(f"{count} {why}" for why, count in done.left_out.items())
     said = f"{done.rows} rows of {done.candidates} candidates for {done.problem}{f'; left out: {left}' if left else ''}"

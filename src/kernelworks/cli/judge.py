@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import AMBIGUOUS, FAILED, faults, show, told, write
+from kernelworks.cli.console import AMBIGUOUS, FAILED, faults, print_json, show, write
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
@@ -51,7 +51,7 @@ def judge(
     from kernelworks.judge import judge as run
     from kernelworks.report import judge as report
     from kernelworks.report import terminal as console
-    from kernelworks.report.html import whole
+    from kernelworks.report.html import render_page
 
     words = tuple(word for word in over.split(",") if word)
     with faults((ValueError, FileNotFoundError)), console.progress("judge") as progress:
@@ -65,9 +65,9 @@ def judge(
             progress=progress,
         )
     if page is not None:
-        write(page, whole([found]))
+        write(page, render_page([found]))
     if json:
-        told(found)
+        print_json(found)
     else:
         show(report.judgement(found))
     raise typer.Exit(CODES[found.verdict])

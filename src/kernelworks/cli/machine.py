@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kernelworks.cli.console import device_named, faults, show, told, write
+from kernelworks.cli.console import device_named, faults, print_json, show, write
 from kernelworks.cli.options import Device, Json, Rough
 
 __all__ = ["VERBS"]
@@ -29,34 +29,34 @@ def machine(
     """
     from kernelworks.build import native
     from kernelworks.machine import has_gpu
-    from kernelworks.measure.peaks import ceilings
-    from kernelworks.records import Ceilings, GpuCeilings
+    from kernelworks.measure.peaks import get_peaks
+    from kernelworks.records import GpuPeaks, Peaks
     from kernelworks.report import terminal as console
 
     first = device_named(device)
-    records: list[Ceilings | GpuCeilings] = []
+    records: list[Peaks | GpuPeaks] = []
     with faults(), console.progress("measuring this machine") as progress:
         if first == "cpu":
             asked: dict[str, Any] = {"again": again} | ({"rough": True} if rough else {})
-            records.append(ceilings(progress, **asked))
+            records.append(get_peaks(progress, **asked))
         if first == "cuda" or (device is None and has_gpu()):
-            records.append(ceilings(progress, again=again, device="cuda"))
+            records.append(get_peaks(progress, again=again, device="cuda"))
     if html is not None:
         from kernelworks.report import page
 
         write(html, page.machine(*records))
     if json:
-        told(records[0] if len(records) == 1 else records)
+        print_json(records[0] if len(records) == 1 else records)
         return
     from rich.text import Text
 
     from kernelworks.report.gpu import gpu
-    from kernelworks.report.machine import ceilings as picture
+    from kernelworks.report.machine import peaks as picture
 
     width = console.stdout().width
     for record in records:
-        show(gpu(record, width) if isinstance(record, GpuCeilings) else picture(record, width))
-    why = native.why_not()
+        show(gpu(record, width) if isinstance(record, GpuPeaks) else picture(record, width))
+    why = native.fallback_reason()
     show(Text(f"calls of ops go through {f'Python: {why}' if why else 'C++'} (docs/calls.md)"))
 
 

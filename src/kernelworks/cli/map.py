@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import faults, show, told, write
+from kernelworks.cli.console import faults, print_json, show, write
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
@@ -25,14 +25,14 @@ def map_(
     """The kernel map: families, ops and rows, with certificate, share of the bound and ratio to the best baseline."""
     from kernelworks.machine import machine as here
     from kernelworks.measure.bench.kernel_map import kernel_map
-    from kernelworks.measure.bench.kernel_map import stale as without_certificate
+    from kernelworks.measure.bench.kernel_map import stale_kernels as without_certificate
     from kernelworks.report import map as report
 
     with faults((ValueError,)):
         if stale:
             lines = without_certificate(op)
             if json:
-                told(lines)
+                print_json(lines)
             else:
                 typer.echo("\n".join(lines or ["every row has a certificate that holds"]))
             return
@@ -40,7 +40,7 @@ def map_(
     if markdown is not None:
         write(markdown, report.markdown(found))
     elif json:
-        told(found)
+        print_json(found)
     else:
         show(report.kernel_map(found, here().kind))
 

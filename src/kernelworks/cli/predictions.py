@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import FAILED, fail, faults, show, told, write
+from kernelworks.cli.console import FAILED, fail, faults, print_json, show, write
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
 
 
-def truth(
-    remedy: Annotated[str, typer.Option("--remedy", help="Only this remedy.")] = "",
+def predictions(
+    optimization: Annotated[str, typer.Option("--remedy", help="Only this remedy.")] = "",
     kind: Annotated[str, typer.Option("--kind", help="Only machines whose kind holds this text.")] = "",
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page to this file.")] = None,
     png: Annotated[Path | None, typer.Option("--png", help="Also write a picture to this file.")] = None,
@@ -25,23 +25,23 @@ def truth(
 
     Every remedy that --fix measures leaves a line in this machine's cache; the next prediction learns from it.
     """
-    from kernelworks.records.predictions import truth as read
-    from kernelworks.report import truth as report
+    from kernelworks.records.predictions import prediction_accuracy as read
+    from kernelworks.report import predictions as report
     from kernelworks.report.terminal import stdout
 
-    found = read(kind, remedy)
+    found = read(kind, optimization)
     if html is not None:
         write(html, report.document(found))
     if png is not None:
-        if not found.judged:
+        if not found.outcome_count:
             fail(report.sentence(found), FAILED)
         with faults():
             png.parent.mkdir(parents=True, exist_ok=True)
             png.write_bytes(report.png(found))
     if json:
-        told(found)
+        print_json(found)
     else:
-        show(report.truth(found, stdout().width))
+        show(report.prediction_accuracy(found, stdout().width))
 
 
-VERBS: dict[str, Callable[..., None]] = {"truth": truth}
+VERBS: dict[str, Callable[..., None]] = {"truth": predictions}

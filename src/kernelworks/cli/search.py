@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import AMBIGUOUS, FAILED, INTERRUPTED, USAGE, fail, faults, show, told, write
+from kernelworks.cli.console import AMBIGUOUS, FAILED, INTERRUPTED, USAGE, fail, faults, print_json, show, write
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
@@ -80,7 +80,7 @@ def search(
     """
     from kernelworks.report import search as report
     from kernelworks.report import terminal as console
-    from kernelworks.report.html import whole
+    from kernelworks.report.html import render_page
     from kernelworks.search import search as run
 
     with faults((ValueError, FileNotFoundError)), console.progress("search") as progress:
@@ -103,9 +103,9 @@ def search(
     if out is not None and found.best is not None:
         write(out, found.best.code)
     if page is not None:
-        write(page, whole([found]))
+        write(page, render_page([found]))
     if json:
-        told(found)
+        print_json(found)
     else:
         show(report.search(found))
     refused = keep and (found.kept is None or found.kept.why)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import guarded, told
+from kernelworks.cli.console import guard_program, print_json
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
@@ -21,16 +21,16 @@ def swap(
     from kernelworks.cli.arguments import model_of
     from kernelworks.nn.swap import swap as put
 
-    with guarded(json=json):
+    with guard_program(json=json):
         found = model_of(model)
         done = put(found, verbose=False)
         text, outlooks = str(done), done.outlooks()
         done.undo()
     if json:
-        rows = [[list(o.rows) for o in of] for of in outlooks]
-        told(
+        kernels = [[list(o.kernels) for o in of] for of in outlooks]
+        print_json(
             {
-                "replaced": [{**vars(r), "rows": of} for r, of in zip(done.replaced, rows, strict=True)],
+                "replaced": [{**vars(r), "rows": of} for r, of in zip(done.replaced, kernels, strict=True)],
                 "left": done.left,
             }
         )

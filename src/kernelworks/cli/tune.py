@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import FAILED, faults, show, told
+from kernelworks.cli.console import FAILED, faults, print_json, show
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
@@ -26,21 +26,21 @@ def tune(
     taken back (exit code 1).
     """
     from kernelworks.measure.tune import tune as run
-    from kernelworks.records import Tuned
-    from kernelworks.report import prove as proofs_report
+    from kernelworks.records import ConfigTuning
     from kernelworks.report import terminal as console
+    from kernelworks.report import verify as proofs_report
     from kernelworks.report.tune import tuning
 
-    found: list[Tuned] = []
+    found: list[ConfigTuning] = []
     with faults((ValueError, RuntimeError)), console.progress("tune") as progress:
-        found, proofs = run(op, row, cases=cases, keep=keep, progress=progress)
+        found, verifications = run(op, row, cases=cases, keep=keep, progress=progress)
     if json:
-        told({"tuned": found, "proofs": proofs})
+        print_json({"tuned": found, "verifications": verifications})
     else:
         show(tuning(found))
-        if proofs:
-            show(proofs_report.proofs(proofs))
-    if not all(proof.certified for proof in proofs):
+        if verifications:
+            show(proofs_report.verifications(verifications))
+    if not all(verification.certified for verification in verifications):
         raise typer.Exit(FAILED)
 
 

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import FAILED, faults, show, told
+from kernelworks.cli.console import FAILED, faults, print_json, show
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
 
 
-def prove(
+def verify(
     what: Annotated[str | None, typer.Argument(help="OP or OP.ROW; every op without it.", metavar="[OP[.ROW]]")] = None,
     case: Annotated[str | None, typer.Option(help="Only this case, to see a failure again.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Only this dtype.")] = None,
@@ -30,37 +30,37 @@ def prove(
     """
     from kernelworks.build import native
     from kernelworks.build.cache import forget_failures
-    from kernelworks.records import Proof
-    from kernelworks.report import prove as report
+    from kernelworks.records import Verification
     from kernelworks.report import terminal as console
-    from kernelworks.verify import prove as run
-    from kernelworks.verify import prove_missing
+    from kernelworks.report import verify as report
+    from kernelworks.verify import verify_missing
+    from kernelworks.verify import verify as run
 
-    proofs: list[Proof] = []
+    verifications: list[Verification] = []
     forget_failures()
     with faults((ValueError, RuntimeError)), console.progress("prove") as progress:
         native.provide(progress)
-        wanted = _to_prove(what, case, dtype, missing=missing)
+        wanted = _to_verify(what, case, dtype, missing=missing)
         if missing and case is None and dtype is None:
-            proofs = prove_missing([(op, row) for op, row in wanted if row], progress=progress)
+            verifications = verify_missing([(op, kernel) for op, kernel in wanted if kernel], progress=progress)
         else:
-            for op, row in wanted:
-                proofs += run(op, row, case=case, dtype=dtype, jobs=jobs, progress=progress)
+            for op, kernel in wanted:
+                verifications += run(op, kernel, case=case, dtype=dtype, jobs=jobs, progress=progress)
     if json:
-        told(proofs)
-    elif proofs:
-        show(report.proofs(proofs))
+        print_json(verifications)
+    elif verifications:
+        show(report.verifications(verifications))
     else:
         console.stderr().print("every row that runs here has a certificate that holds")
-    if not all(report.held(proof) for proof in proofs):
+    if not all(report.is_verified(verification) for verification in verifications):
         raise typer.Exit(FAILED)
 
 
-def _to_prove(what: str | None, case: str | None, dtype: str | None, *, missing: bool) -> list[tuple[str, str | None]]:
+def _to_verify(what: str | None, case: str | None, dtype: str | None, *, missing: bool) -> list[tuple[str, str | None]]:
     from kernelworks.ops import ops_named
     from kernelworks.verify import lacking
 
-    op, _, row = (what or "").partition(".")
+    op, _, kernel = (what or "").partition(".")
     chosen = ops_named(op or None)
     known = {each.name for found in chosen for each in (*found.contract.cases, *found.contract.device_cases)}
     if case is not None and case not in known:
@@ -68,7 +68,7 @@ def _to_prove(what: str | None, case: str | None, dtype: str | None, *, missing:
     dtypes = list(dict.fromkeys(str(d).removeprefix("torch.") for found in chosen for d in found.contract.dtypes))
     if dtype is not None and dtype not in dtypes:
         raise ValueError(f"dtype must be one of {', '.join(dtypes)}, got {dtype!r}")
-    return [*lacking(chosen, row)] if missing else [(found.name, row or None) for found in chosen]
+    return [*lacking(chosen, kernel)] if missing else [(found.name, kernel or None) for found in chosen]
 
 
-VERBS: dict[str, Callable[..., None]] = {"prove": prove}
+VERBS: dict[str, Callable[..., None]] = {"prove": verify}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernelworks.climb import Ladder, climb, folders, ladder_named
-from kernelworks.climb.compiled import compiled
+from kernelworks.climb.compilation import compile_rung
 from kernelworks.climb.journey import journey
 from kernelworks.climb.template import start
 from kernelworks.records import from_json, to_json
@@ -18,7 +18,16 @@ from kernelworks.report.climb import tile as tiles
 from kernelworks.report.terminal import Advance, document, stderr, stdout
 
 __all__ = [
-    "Verdict", "begun", "checked", "climbed", "documents", "listed", "rewritten", "tile", "verdict", "write",
+    "Verdict",
+    "check_ladder",
+    "documents",
+    "list_ladders",
+    "rewrite_documents",
+    "run_climb",
+    "start_ladder",
+    "tile",
+    "verdict",
+    "write",
 ]  # fmt: skip
 
 OUT = Path("kernelworks-out")
@@ -46,7 +55,7 @@ def verdict(rungs: Sequence[RungResult]) -> Verdict:
     return Verdict()
 
 
-def begun(name: str | None, device: str) -> str:
+def start_ladder(name: str | None, device: str) -> str:
     """Starts a user's own ladder. Raises ValueError without a name that can be used."""
     if not name:
         raise ValueError("give your ladder a name: kernelworks climb new NAME")
@@ -54,7 +63,7 @@ def begun(name: str | None, device: str) -> str:
     return f"a ladder to begin with: {folder}\nnext: edit it, then: kernelworks climb {name}"
 
 
-def listed(*, json: bool) -> None:
+def list_ladders(*, json: bool) -> None:
     """Every ladder with its rungs."""
     found = [ladder_named(str(folder)) for folder in folders().values()]
     if json:
@@ -79,10 +88,10 @@ def listed(*, json: bool) -> None:
             stdout().print(f"  {rung.number:>2}  {rung.title}", markup=False)
 
 
-def checked(name: str, *, json: bool) -> Verdict:
+def check_ladder(name: str, *, json: bool) -> Verdict:
     """Compiles every rung, runs none, and shows what the compiler made of it."""
     ladder = ladder_named(name)
-    found = [compiled(ladder, rung) for rung in ladder.rungs]
+    found = [compile_rung(ladder, rung) for rung in ladder.rungs]
     broken = [rung.number for rung, one in zip(ladder.rungs, found, strict=True) if one.error]
     outcome = Verdict("wrong", f"not compiled: rung {', '.join(map(str, broken))}") if broken else Verdict()
     if json:
@@ -120,7 +129,7 @@ def tile(out: Path | None, *, json: bool) -> None:
     print(f"\nthe picture: {path}")
 
 
-def climbed(
+def run_climb(
     name: str, rung: int | None, out: Path | None, advance: Advance, *, json: bool, rough: bool = False
 ) -> Verdict:
     """Climbs, shows and writes."""
@@ -164,7 +173,7 @@ def documents(record: Climb, ladder: Ladder, folder: Path) -> tuple[str, str]:
     return worklog.worklog(record, sources, where), page.page(record, sources)
 
 
-def rewritten(root: Path) -> list[Path]:
+def rewrite_documents(root: Path) -> list[Path]:
     """Writes the documents of every ladder below a folder anew from their records, without running anything."""
     paths = sorted(root.glob("*/**/results.json"))
     for path in paths:
@@ -174,5 +183,5 @@ def rewritten(root: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    for path in rewritten(Path("ladders")):
+    for path in rewrite_documents(Path("ladders")):
         print(f"{path.parent}: written anew from its results.json")

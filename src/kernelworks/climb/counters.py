@@ -9,13 +9,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from kernelworks.climb.climber import MATRIX_PIPE, regime
+from kernelworks.climb.climber import MATRIX_PIPE, bottleneck
 from kernelworks.climb.ladder import Ladder
 from kernelworks.climb.problem import Size
-from kernelworks.measure.clock.nsight import command, read, refusal
+from kernelworks.measure.clock.nsight import command, parse_counters, refusal
 from kernelworks.records.climb import RungResult
 
-__all__ = ["METRICS", "counted"]
+__all__ = ["METRICS", "read_counters"]
 
 PEAK, PEAK_ACTIVE = ".avg.pct_of_peak_sustained_elapsed", ".avg.pct_of_peak_sustained_active"
 # By the name that they have in a record: seconds, bytes and counts as they are.
@@ -55,13 +55,13 @@ WARPS = {
     "asleep": "sleeping",
     "elsewhere": "misc",
 }
-STALLED = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
-METRICS = COUNTS | UNITS | {name: STALLED.format(reason) for name, reason in WARPS.items()}
+STALL_METRIC = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+METRICS = COUNTS | UNITS | {name: STALL_METRIC.format(reason) for name, reason in WARPS.items()}
 LEAST = 0.02  # of the matrix units: what else uses them
 TIMEOUT_S = 120
 
 
-def counted(ladder: Ladder, size: Size, results: Sequence[RungResult]) -> tuple[list[RungResult], str]:
+def read_counters(ladder: Ladder, size: Size, results: Sequence[RungResult]) -> tuple[list[RungResult], str]:
     """The results with the counters of every rung that was proved, and why there are none. Cost: one more process,
     and some 0.1 s a rung."""
     right = [r.number for r in results if r.times]
@@ -69,12 +69,19 @@ def counted(ladder: Ladder, size: Size, results: Sequence[RungResult]) -> tuple[
         return list(results), ""
     if shutil.which("ncu") is None:
         return list(results), "no counters: ncu (Nsight Compute) is not installed"
-    program = [sys.executable, "-m", "kernelworks.climb.once", str(ladder.folder), json.dumps(size), json.dumps(right)]
+    program = [
+        sys.executable,
+        "-m",
+        "kernelworks.climb.single_launch",
+        str(ladder.folder),
+        json.dumps(size),
+        json.dumps(right),
+    ]
     try:
         done = subprocess.run(command(METRICS, program), capture_output=True, text=True, timeout=TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return list(results), f"no counters: ncu could not be run: {error}"
-    rows = read(done.stdout, METRICS)
+    rows = parse_counters(done.stdout, METRICS)
     if len(rows) != len(right):
         return list(results), f"no counters: {refusal(done)}"
     found = {number: numbers for number, (_, numbers) in zip(right, rows, strict=True)}
@@ -96,4 +103,4 @@ def _with(result: RungResult, numbers: dict[str, float]) -> RungResult:
         explained["L2"] = shares["L2"]
     if shares.get("matrix pipe", 0.0) > LEAST:
         explained[MATRIX_PIPE] = shares["matrix pipe"]
-    return dataclasses.replace(result, counters=kept, shares=explained, regime=regime(explained))
+    return dataclasses.replace(result, counters=kept, shares=explained, bottleneck=bottleneck(explained))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernelworks.climb.problem import Given, Problem, Size
+from kernelworks.climb.problem import Inputs, Problem, Size
 
-__all__ = ["Guarded", "Truth"]
+__all__ = ["GuardedTensor", "ReferenceCase"]
 
 GUARD = 256  # elements on either side; keeps the alignment of what lies between
 
@@ -18,7 +18,7 @@ def _poison(dtype: torch.dtype) -> float:
     return float("nan") if dtype.is_floating_point else torch.iinfo(dtype).max
 
 
-class Guarded:
+class GuardedTensor:
     """A tensor with a band on either side, all of it poisoned before each proof."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
@@ -29,7 +29,7 @@ class Guarded:
     def poison(self) -> None:
         self.whole.fill_(_poison(self.whole.dtype))
 
-    def overrun(self) -> bool:
+    def has_overrun(self) -> bool:
         """Whether a band was written to."""
         edges = torch.cat((self.whole[:GUARD], self.whole[GUARD + self.count :]))
         kept = edges.isnan() if edges.is_floating_point() else edges == _poison(edges.dtype)
@@ -40,14 +40,14 @@ def _banded(value: Tensor) -> Tensor:
     """The same between two bands of poison: what is read outside shows in the result."""
     if not value.is_contiguous():
         return value
-    held = Guarded(tuple(value.shape), value.dtype, str(value.device))
+    held = GuardedTensor(tuple(value.shape), value.dtype, str(value.device))
     held.out.copy_(value)
     return held.out
 
 
-def drawn(problem: Problem, size: Size, form: str, seed: int) -> Given:
+def draw_inputs(problem: Problem, size: Size, format_name: str, seed: int) -> Inputs:
     """What a rung of this format receives, of random numbers. Raises ValueError where it lies on another device."""
-    given = problem.encoded(form, problem.inputs(size, torch.Generator(problem.device).manual_seed(seed)))
+    given = problem.encode_inputs(format_name, problem.inputs(size, torch.Generator(problem.device).manual_seed(seed)))
     away = [name for name, value in given.items() if value.device.type != problem.device]
     if away:
         raise ValueError(f"the problem's inputs {', '.join(away)} are not on {problem.device}: use generator.device")
@@ -55,22 +55,22 @@ def drawn(problem: Problem, size: Size, form: str, seed: int) -> Given:
 
 
 @dataclass
-class Truth:
+class ReferenceCase:
     """Inputs of one size in one format, with their float64 output and bound."""
 
     size: Size
-    given: Given
-    copies: Given
+    given: Inputs
+    copies: Inputs
     reference: Tensor
     bound: Tensor
 
     @classmethod
-    def of(cls, problem: Problem, size: Size, form: str, seed: int) -> Truth:
-        given = drawn(problem, size, form, seed)
-        exact = problem.exactly(form, given)
+    def of(cls, problem: Problem, size: Size, format_name: str, seed: int) -> ReferenceCase:
+        given = draw_inputs(problem, size, format_name, seed)
+        exact = problem.exact_inputs(format_name, given)
         reference = problem.reference(exact)
         copies = {name: value.clone() for name, value in given.items()}
-        return cls(size, given, copies, reference, problem.bound_of(form)(exact, reference))
+        return cls(size, given, copies, reference, problem.bound_of(format_name)(exact, reference))
 
     def judge(self, out: Tensor) -> tuple[float, str]:
         """The worst error as a share of the bound, and what is wrong, "" where nothing is."""
@@ -88,5 +88,5 @@ class Truth:
             f"{count} of {within.numel()} elements; at {list(at)} {got:.9g}, expected {want:.9g} +- {most:.3g}",
         )
 
-    def untouched(self) -> bool:
+    def has_unchanged_inputs(self) -> bool:
         return all(torch.equal(self.given[name], copy) for name, copy in self.copies.items())

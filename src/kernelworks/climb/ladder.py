@@ -35,7 +35,10 @@ __all__ = ["Ladder", "Launch", "Rung", "folders", "ladder_named"]
 CHECKOUT = Path(__file__).resolve().parents[3] / "ladders"
 KEYS = {"title", "hypothesis", "predicts", "next", "loads", "format", "multiples"}
 OWN_KEYS = {"cpp": {"target", "threads", "rows"}, "cu": {"launch", "maps", "spills"}}
-NEEDED = {"cpp": {"title", "target", "threads", "hypothesis", "next"}, "cu": {"title", "launch", "hypothesis", "next"}}
+REQUIRED_KEYS = {
+    "cpp": {"title", "target", "threads", "hypothesis", "next"},
+    "cu": {"title", "launch", "hypothesis", "next"},
+}
 GRIDS = ("", "tiles", "multiprocessors")
 
 
@@ -179,7 +182,7 @@ def _header(path: Path) -> dict[str, str]:
 def rung_of(path: Path) -> Rung:
     """The rung in a file. Raises ValueError where its header lacks a key or has one that means nothing."""
     found, language = _header(path), path.suffix[1:]
-    needed, known = NEEDED[language], KEYS | OWN_KEYS[language]
+    needed, known = REQUIRED_KEYS[language], KEYS | OWN_KEYS[language]
     if found.keys() - known or needed - found.keys():
         wrong = ", ".join(sorted(found.keys() - known)) or f"no {', '.join(sorted(needed - found.keys()))}"
         raise ValueError(f"{path.name}: the header must give {', '.join(sorted(needed))}; it has {wrong}")

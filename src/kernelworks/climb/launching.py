@@ -10,26 +10,26 @@ import torch
 from torch import Tensor
 
 from kernelworks.build.cuda import cubin, tensor_map
-from kernelworks.build.launcher import SERIALIZATION, Loaded, launcher, load, succeed
+from kernelworks.build.launcher import SERIALIZATION, LoadedFunction, check_status, launcher, load
 from kernelworks.climb.ladder import Rung
-from kernelworks.climb.problem import Given, Problem, Size
+from kernelworks.climb.problem import Inputs, Problem, Size
 from kernelworks.machine import gpu
 
-__all__ = ["Loads"]
+__all__ = ["RungLoader"]
 
-MAPPED = (torch.float16, torch.bfloat16, torch.float32)
+TENSOR_MAP_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
 
 
-class Loads:
+class RungLoader:
     """The rungs of one problem on the current GPU."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.device = problem, torch.cuda.current_device()
-        self.loaded: dict[int, Loaded] = {}
+        self.loaded: dict[int, LoadedFunction] = {}
         self.scratch: dict[int, Tensor] = {}
 
-    def of(self, rung: Rung) -> Loaded:
+    def of(self, rung: Rung) -> LoadedFunction:
         """Raises BuildError, LaunchError."""
         if rung.number not in self.loaded:
             assert rung.launch is not None  # rung_of asks for it
@@ -46,7 +46,7 @@ class Loads:
         assert rung.launch is not None
         return rung.launch.blocks((self.problem.tiled or self.problem.shape)(size), gpu().multiprocessors)
 
-    def call(self, rung: Rung, size: Size, given: Given, out: Tensor) -> Callable[[], Tensor]:
+    def call(self, rung: Rung, size: Size, given: Inputs, out: Tensor) -> Callable[[], Tensor]:
         """Launches on whatever stream is current then. Raises BuildError, LaunchError, ValueError."""
         number, grid = self.of(rung).number, self.grid(rung, size)
         operands = {**given, self.problem.output: out}
@@ -60,7 +60,7 @@ class Loads:
         launch, device, what = launcher().launch_function, self.device, f"launching {rung.path.name} on grid {grid}"
 
         def run() -> Tensor:
-            succeed(launch(number, device, _stream(device), *grid, *arguments), what)
+            check_status(launch(number, device, _stream(device), *grid, *arguments), what)
             return out
 
         return run
@@ -68,7 +68,7 @@ class Loads:
 
 def _map(value: Tensor, rows: int, columns: int) -> Tensor:
     """Raises ValueError for what cannot be copied in bulk."""
-    if value.dtype not in MAPPED or not value.is_contiguous():
-        raise ValueError(f"maps are for contiguous tensors of {', '.join(map(str, MAPPED))}")
+    if value.dtype not in TENSOR_MAP_DTYPES or not value.is_contiguous():
+        raise ValueError(f"maps are for contiguous tensors of {', '.join(map(str, TENSOR_MAP_DTYPES))}")
     height, width = math.prod(value.shape[:-1]), value.shape[-1]
     return tensor_map(value, height, width, width, rows, columns)

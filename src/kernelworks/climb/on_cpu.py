@@ -10,25 +10,25 @@ import torch
 from torch import Tensor
 
 from kernelworks.build import TARGETS, BuildError, library
-from kernelworks.build.cpp import built
-from kernelworks.build.loading import opened
+from kernelworks.build.cpp import build_library
+from kernelworks.build.loading import open_library
 from kernelworks.climb.assembly import inner_loop
-from kernelworks.climb.climber import BEFORE, CEILING, HERE, MULTIPLY_ADDS, Climber, Evidence
+from kernelworks.climb.climber import MULTIPLY_ADDS, PEAK, PREVIOUS_RUNG, THIS_RUNG, Climber, Evidence
 from kernelworks.climb.cycles import counters
 from kernelworks.climb.ladder import Rung
-from kernelworks.climb.problem import Given, Size
+from kernelworks.climb.problem import Inputs, Size
 from kernelworks.machine import machine
 from kernelworks.measure.clock.noise import CpuTimes, Quiet
-from kernelworks.measure.clock.page_faults import kept_out
+from kernelworks.measure.clock.page_faults import without_page_faults
 from kernelworks.measure.clock.race import Race, race
 from kernelworks.measure.peaks.survey import BANDWIDTH_SOURCE, FLOPS_SOURCE, PAD_BYTES, targets, working_sets
-from kernelworks.records import Ceilings
+from kernelworks.records import Peaks
 from kernelworks.records.climb import RungTime
 
 __all__ = ["OnCpu"]
 
 Call = Callable[[int], object]
-SETTLE_S = 0.02  # between arms of several threads: what a library's idle threads spin for
+IDLE_PAUSE_S = 0.02  # between arms of several threads: what a library's idle threads spin for
 PEAK_S = 0.01  # one call of the ceiling's arm
 ENOUGH_S = 6.0  # of a race: calls of tenths of a second are timed five times, so that a ladder takes under 3 minutes
 BEYOND = 4  # times the largest cache: what inputs in rotation must exceed where reads of memory are measured
@@ -36,10 +36,10 @@ MOST_SETS = 12
 
 
 class OnCpu(Climber):
-    known: Ceilings
+    known: Peaks
     _loaded: dict[int, Any] | None = None
 
-    def missing(self, rung: Rung) -> str:
+    def missing_reason(self, rung: Rung) -> str:
         lacks = TARGETS[rung.target].needs - machine().features
         return f"this machine has no {', '.join(sorted(lacks))}" if lacks else ""
 
@@ -53,7 +53,7 @@ class OnCpu(Climber):
         if rung.number not in self._loaded:
             problem = self.ladder.problem
             try:
-                found = getattr(opened(built(rung.path, rung.target)), problem.symbol)
+                found = getattr(open_library(build_library(rung.path, rung.target)), problem.symbol)
             except AttributeError as error:
                 raise BuildError(f"{rung.path.name} exports no {problem.symbol}") from error
             own = problem.formats[rung.format].signature if rung.format else None
@@ -61,7 +61,7 @@ class OnCpu(Climber):
             self._loaded[rung.number] = found
         return self._loaded[rung.number]
 
-    def call(self, rung: Rung, size: Size, given: Given, out: Tensor, threads: int) -> Callable[[], Tensor]:
+    def call(self, rung: Rung, size: Size, given: Inputs, out: Tensor, threads: int) -> Callable[[], Tensor]:
         function, problem = self.function(rung), self.ladder.problem
         own = problem.formats[rung.format].arguments if rung.format else None
         maker = own or problem.arguments
@@ -75,10 +75,10 @@ class OnCpu(Climber):
         return run
 
     def evidence(self, rung: Rung) -> Evidence:
-        found = Evidence(assembly=inner_loop(built(rung.path, rung.target)))
-        truth = self.truth(self.timed_size(rung), rung.format)
-        out = torch.empty(self.ladder.problem.shape(truth.size), dtype=self.ladder.problem.dtype)
-        found.counters, why = counters(self.call(rung, truth.size, truth.given, out, 1))
+        found = Evidence(assembly=inner_loop(build_library(rung.path, rung.target)))
+        reference_case = self.reference_case(self.timed_size(rung), rung.format)
+        out = torch.empty(self.ladder.problem.shape(reference_case.size), dtype=self.ladder.problem.dtype)
+        found.counters, why = counters(self.call(rung, reference_case.size, reference_case.given, out, 1))
         if why:
             self.note(why)
         return found
@@ -92,41 +92,46 @@ class OnCpu(Climber):
 
     def race(self, rung: Rung, before: Rung | None, size: Size, threads: int) -> RungTime:
         torch.set_num_threads(threads)
-        problem, form = self.ladder.problem, rung.format
-        truth = self.truth(size, form)
+        problem, format_name = self.ladder.problem, rung.format
+        reference_case = self.reference_case(size, format_name)
         out = torch.empty(problem.shape(size), dtype=problem.dtype)
-        own = [self.call(rung, size, given, out, threads) for given in self._sets(truth.given)]
+        own = [self.call(rung, size, given, out, threads) for given in self._sets(reference_case.given)]
         peak, peak_work = _reading(threads) if problem.unit == "GB/s" else _multiplying(threads)
-        arms: dict[str, Call] = {HERE: _in_turn(own), CEILING: peak}
+        variants: dict[str, Call] = {THIS_RUNG: _in_turn(own), PEAK: peak}
         whole = self.size if size == self.timed_size(rung) else size
-        for name, maker in self.peers(whole, form, threads).items():
-            arms[name] = _in_turn([maker(given) for given in self._sets(self.truth(whole, form).given)])
-        work = dict.fromkeys(arms, problem.work(form, whole)) | {CEILING: peak_work, HERE: problem.work(form, size)}
+        for name, maker in self.baselines(whole, format_name, threads).items():
+            variants[name] = _in_turn(
+                [maker(given) for given in self._sets(self.reference_case(whole, format_name).given)]
+            )
+        work = dict.fromkeys(variants, problem.work(format_name, whole)) | {
+            PEAK: peak_work,
+            THIS_RUNG: problem.work(format_name, size),
+        }
         if before is not None:
-            there = self.truth(self.timed_size(before), before.format)
+            there = self.reference_case(self.timed_size(before), before.format)
             kept = torch.empty(problem.shape(there.size), dtype=problem.dtype)
             most = min(threads, self.counts(before)[-1])
-            arms[BEFORE] = _in_turn(
+            variants[PREVIOUS_RUNG] = _in_turn(
                 [self.call(before, there.size, given, kept, most) for given in self._sets(there.given)]
             )
-            work[BEFORE] = problem.work(form, there.size)
-        with kept_out():
-            pause, budget_s = (SETTLE_S, 2 * self.budget_s) if threads > 1 else (0.0, self.budget_s)
-            found = race(arms, MOST_SETS, budget_s=budget_s, settle_s=pause, enough_s=ENOUGH_S, quiet=self._quiet())
-        _, wrong = truth.judge(out)
+            work[PREVIOUS_RUNG] = problem.work(format_name, there.size)
+        with without_page_faults():
+            pause, budget_s = (IDLE_PAUSE_S, 2 * self.budget_s) if threads > 1 else (0.0, self.budget_s)
+            found = race(variants, MOST_SETS, budget_s=budget_s, pause_s=pause, enough_s=ENOUGH_S, quiet=self._quiet())
+        _, wrong = reference_case.judge(out)
         if wrong:
             raise ArithmeticError(f"after timing: {wrong}")
-        rates = {name: work[name] / found.timed(name).median for name in arms}
-        timed = found.timed(HERE)
+        rates = {name: work[name] / found.stats(name).median for name in variants}
+        timed = found.stats(THIS_RUNG)
         return RungTime(
             threads=threads, size=size, median_s=timed.median, low_s=timed.low, high_s=timed.high,
-            samples=timed.samples, rate=rates[HERE], ceiling=max(self._kept(threads), _high(found, peak_work)),
-            peers={name: rates[name] for name in problem.peers_of(form) if name in rates},
-            before=rates.get(BEFORE), thrown=found.thrown,
+            samples=timed.samples, rate=rates[THIS_RUNG], peak=max(self._recorded_peak(threads), _high(found, peak_work)),
+            baselines={name: rates[name] for name in problem.baselines_of(format_name) if name in rates},
+            before=rates.get(PREVIOUS_RUNG), thrown=found.thrown,
             rough=bool(found.taken),
         )  # fmt: skip
 
-    def _sets(self, given: Given) -> list[Given]:
+    def _sets(self, given: Inputs) -> list[Inputs]:
         """The inputs, and where memory is what is measured as many copies of them as no cache can hold on to."""
         size = sum(value.nbytes for value in given.values())
         cached = max((count for _, count in machine().cache_bytes), default=0)
@@ -135,7 +140,7 @@ class OnCpu(Climber):
         count = min(MOST_SETS, max(1, -(-BEYOND * cached // size)))
         return [given, *({name: value.clone() for name, value in given.items()} for _ in range(count - 1))]
 
-    def _kept(self, threads: int) -> float:
+    def _recorded_peak(self, threads: int) -> float:
         """The ceiling that is on record for this machine."""
         if self.ladder.problem.unit == "GB/s":
             return max(self._reads("DRAM", threads), default=0.0)
@@ -156,7 +161,7 @@ class OnCpu(Climber):
             for read in self._reads(level, timed.threads)[:1]:
                 shares[level] = gflops / 2 * count / read
         if problem.unit == "GB/s":
-            shares["DRAM"] = timed.rate / timed.ceiling
+            shares["DRAM"] = timed.rate / timed.peak
         return shares
 
 
@@ -194,4 +199,4 @@ def _reading(threads: int) -> tuple[Call, float]:
 
 def _high(found: Race, work: float) -> float:
     """What the ceiling's arm reached in this race: its 90th percentile, as a ceiling is read."""
-    return work / found.timed(CEILING).low
+    return work / found.stats(PEAK).low

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.climb.climber import BEFORE, HERE, MULTIPLY_ADDS, Climber, Evidence, Stopped
-from kernelworks.climb.judge import drawn
+from kernelworks.climb.climber import MULTIPLY_ADDS, PREVIOUS_RUNG, THIS_RUNG, Climber, DeviceStopped, Evidence
+from kernelworks.climb.judge import draw_inputs
 from kernelworks.climb.ladder import Rung
-from kernelworks.climb.launching import Loads
-from kernelworks.climb.problem import Given, Size
+from kernelworks.climb.launching import RungLoader
+from kernelworks.climb.problem import Inputs, Size
 from kernelworks.climb.registers import one_pass
 from kernelworks.climb.sass import hot_loop
 from kernelworks.machine import gpu
 from kernelworks.measure.clock.race import Race
-from kernelworks.records import GpuCeilings
+from kernelworks.records import GpuPeaks
 from kernelworks.records.climb import RungResult, RungTime
 from kernelworks.report import roofs
 
@@ -29,7 +29,7 @@ CAPABILITY = (9, 0)  # what build.cuda compiles for
 BATCH_S = 0.003  # of calls between two events
 MOST_CALLS = 64  # in a batch
 MOST_SETS = 8  # of inputs
-QUEUED = 4  # rounds before the host waits
+QUEUED_ROUNDS = 4  # rounds before the host waits
 WARM_UP_S = 0.5  # of the race itself, untimed: until then power has settled the clock
 LEAST_ROUNDS, MOST_ROUNDS = 12, 120
 SLOW_S = 0.1  # a call: from here on a few rounds must do
@@ -37,33 +37,33 @@ SLOW_ROUNDS = 5
 
 
 class OnGpu(Climber):
-    known: GpuCeilings
+    known: GpuPeaks
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         torch.backends.cuda.matmul.allow_tf32 = False  # a float32 peer is one in float32
-        self.loads = Loads(self.ladder.problem)
-        self._sets: tuple[Any, list[Given]] = (None, [])
+        self.loads = RungLoader(self.ladder.problem)
+        self._sets: tuple[Any, list[Inputs]] = (None, [])
 
-    def missing(self, rung: Rung) -> str:
+    def missing_reason(self, rung: Rung) -> str:
         have = gpu().capability
         return "" if have == CAPABILITY else f"rungs are compiled for sm_90a, this GPU is sm_{have[0]}{have[1]}"
 
     def counts(self, rung: Rung) -> list[int]:
         return [0]
 
-    def call(self, rung: Rung, size: Size, given: Given, out: Tensor, threads: int) -> Callable[[], Tensor]:
+    def call(self, rung: Rung, size: Size, given: Inputs, out: Tensor, threads: int) -> Callable[[], Tensor]:
         return self.loads.call(rung, size, given, out)
 
-    def one(self, rung: Rung, before: Rung | None) -> RungResult:
+    def climb_rung(self, rung: Rung, before: Rung | None) -> RungResult:
         """Raises Stopped where the GPU does not survive the rung."""
         try:
-            return super().one(rung, before)
+            return super().climb_rung(rung, before)
         except RuntimeError as error:
             try:
                 torch.cuda.synchronize()
             except RuntimeError as gone:
-                raise Stopped(f"stopped the GPU: {str(gone).strip().splitlines()[0]}") from error
+                raise DeviceStopped(f"stopped the GPU: {str(gone).strip().splitlines()[0]}") from error
             raise
 
     def evidence(self, rung: Rung) -> Evidence:
@@ -86,40 +86,40 @@ class OnGpu(Climber):
 
     # ------------------------------------------------ the race
 
-    def sets(self, size: Size, form: str) -> list[Given]:
+    def sets(self, size: Size, format_name: str) -> list[Inputs]:
         """The proved inputs, and so many more that one round of calls moves twice what L2 holds."""
-        key = (*size.values(), form)
+        key = (*size.values(), format_name)
         if self._sets[0] != key:
-            first = self.truth(size, form).given
+            first = self.reference_case(size, format_name).given
             moved = sum(value.nbytes for value in first.values())
             count = min(MOST_SETS, max(2, math.ceil(2 * self.known.l2_bytes / max(1, moved))))
             self._sets = (key, [])  # lets go of what is held before more is drawn
-            more = [drawn(self.ladder.problem, size, form, seed=1000 + i) for i in range(count - 1)]
+            more = [draw_inputs(self.ladder.problem, size, format_name, seed=1000 + i) for i in range(count - 1)]
             self._sets = (key, [first, *more])
         return self._sets[1]
 
     def race(self, rung: Rung, before: Rung | None, size: Size, threads: int) -> RungTime:
-        problem, form = self.ladder.problem, rung.format
-        truth, sets = self.truth(size, form), self.sets(size, form)
+        problem, format_name = self.ladder.problem, rung.format
+        reference_case, sets = self.reference_case(size, format_name), self.sets(size, format_name)
         outs = [self._out(size) for _ in sets]
         own = [self.loads.call(rung, size, given, out) for given, out in zip(sets, outs, strict=True)]
-        arms: dict[str, list[Callable[[], Tensor]]] = {HERE: own}
+        variants: dict[str, list[Callable[[], Tensor]]] = {THIS_RUNG: own}
         if before is not None:
-            theirs = sets if before.format == form else [self.truth(size, before.format).given]
-            arms[BEFORE] = [self.loads.call(before, size, given, self._out(size)) for given in theirs]
-        for name, maker in self.peers(size, form, threads).items():
-            arms[name] = [maker(given) for given in sets]
-        found = raced(arms, self.budget_s, self.note)
-        _, wrong = truth.judge(outs[0])
+            theirs = sets if before.format == format_name else [self.reference_case(size, before.format).given]
+            variants[PREVIOUS_RUNG] = [self.loads.call(before, size, given, self._out(size)) for given in theirs]
+        for name, maker in self.baselines(size, format_name, threads).items():
+            variants[name] = [maker(given) for given in sets]
+        found = race_batches(variants, self.budget_s, self.note)
+        _, wrong = reference_case.judge(outs[0])
         if wrong:
             raise ArithmeticError(f"after timing: {wrong}")
-        work, timed = problem.work(form, size), found.timed(HERE)
-        rates = {name: work / found.timed(name).median for name in arms}
+        work, timed = problem.work(format_name, size), found.stats(THIS_RUNG)
+        rates = {name: work / found.stats(name).median for name in variants}
         return RungTime(
             threads=0, size=size, median_s=timed.median, low_s=timed.low, high_s=timed.high, samples=timed.samples,
-            rate=rates[HERE], ceiling=self._ceiling(),
-            peers={name: rates[name] for name in problem.peers_of(form) if name in rates},
-            before=rates.get(BEFORE), thrown=0,
+            rate=rates[THIS_RUNG], peak=self._peak(),
+            baselines={name: rates[name] for name in problem.baselines_of(format_name) if name in rates},
+            before=rates.get(PREVIOUS_RUNG), thrown=0,
         )  # fmt: skip
 
     def _out(self, size: Size) -> Tensor:
@@ -127,7 +127,7 @@ class OnGpu(Climber):
 
     # ------------------------------------------------ what the ceilings explain
 
-    def _ceiling(self) -> float:
+    def _peak(self) -> float:
         if self.ladder.problem.unit == "GB/s":
             return roofs.slopes(self.known, 1)["HBM"]
         kind = self.ladder.problem.arithmetic
@@ -139,12 +139,12 @@ class OnGpu(Climber):
         problem, shares, reads = self.ladder.problem, dict[str, float](), roofs.slopes(self.known, 1)
         gflops = problem.flop(timed.size) / timed.median_s / 1e9
         if problem.unit == "GFLOP/s":
-            shares[MULTIPLY_ADDS] = timed.rate / timed.ceiling
+            shares[MULTIPLY_ADDS] = timed.rate / timed.peak
         for level, read in reads.items():
             if level in rung.loads:
                 shares[level] = gflops / 2 * rung.loads[level] / read
         if problem.unit == "GB/s":
-            shares["HBM"] = timed.rate / timed.ceiling
+            shares["HBM"] = timed.rate / timed.peak
         elif "HBM" not in shares:
             shares["HBM"] = problem.bytes(timed.size) / timed.median_s / 1e9 / reads["HBM"]
         return shares
@@ -199,35 +199,35 @@ def _calls(seconds: float, sets: int) -> int:
     return min(MOST_CALLS // sets, math.ceil(BATCH_S / seconds / sets)) * sets
 
 
-def raced(
-    arms: dict[str, list[Callable[[], Tensor]]], budget_s: float, note: Callable[[str], None] = lambda text: None
+def race_batches(
+    variants: dict[str, list[Callable[[], Tensor]]], budget_s: float, note: Callable[[str], None] = lambda text: None
 ) -> Race:
     """Every arm in turn, a batch of calls each, the order turned round every time. Device time a call.
 
     A batch takes some 3 ms, its calls walk over an arm's input sets, and it is one CUDA graph: of every arm, or of
     none where one of them cannot be captured.
     """
-    alone: dict[str, float] = {}
-    for name, calls in arms.items():
+    isolated_s: dict[str, float] = {}
+    for name, calls in variants.items():
         for call in calls:
             call()  # loads what is loaded late
-        alone[name] = _seconds(_batch(calls, len(calls))) / len(calls)
-    counts = {name: _calls(alone[name], len(calls)) for name, calls in arms.items()}
-    batches = {name: _batch(calls, counts[name]) for name, calls in arms.items()}
+        isolated_s[name] = _seconds(_batch(calls, len(calls))) / len(calls)
+    counts = {name: _calls(isolated_s[name], len(calls)) for name, calls in variants.items()}
+    batches = {name: _batch(calls, counts[name]) for name, calls in variants.items()}
     try:
         runs = {name: _graphed(batch) for name, batch in batches.items()}
     except RuntimeError as error:
         torch.cuda.synchronize()
         note(f"timed without CUDA graphs: {str(error).splitlines()[0]}")
         runs = batches
-    slow = max(alone.values()) > SLOW_S
+    slow = max(isolated_s.values()) > SLOW_S
     least = SLOW_ROUNDS if slow else LEAST_ROUNDS
-    samples: dict[str, list[float]] = {name: [] for name in arms}
-    order, warm, rounds = list(arms), time.monotonic() + (0.0 if slow else WARM_UP_S), 0
+    samples: dict[str, list[float]] = {name: [] for name in variants}
+    order, warm, rounds = list(variants), time.monotonic() + (0.0 if slow else WARM_UP_S), 0
     end = 0.0
     while rounds < least or (rounds < MOST_ROUNDS and time.monotonic() < end):
         queued: list[tuple[str, Any, Any]] = []
-        for _ in range(1 if slow else QUEUED):
+        for _ in range(1 if slow else QUEUED_ROUNDS):
             for name in order:
                 begin, finish = _event(), _event()
                 begin.record()
@@ -238,7 +238,7 @@ def raced(
         torch.cuda.synchronize()
         if time.monotonic() < warm:
             continue
-        end = end or time.monotonic() + budget_s * len(arms)
+        end = end or time.monotonic() + budget_s * len(variants)
         rounds += len(queued) // len(order)
         for name, begin, finish in queued:
             samples[name].append(begin.elapsed_time(finish) / 1e3 / counts[name])

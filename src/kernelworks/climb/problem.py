@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Format", "Given", "Peer", "Problem", "Size", "problem_of"]
+__all__ = ["Baseline", "Format", "Inputs", "Problem", "Size", "problem_of"]
 
 Size = dict[str, int]
-Given = dict[str, Tensor]
-Peer = Callable[[Given, int], Callable[[], Tensor] | None]  # prepares the call for inputs and threads; None declines
-Arguments = Callable[[Size, Given, Tensor, int], tuple[Any, ...]]
+Inputs = dict[str, Tensor]
+Baseline = Callable[
+    [Inputs, int], Callable[[], Tensor] | None
+]  # prepares the call for inputs and threads; None declines
+Arguments = Callable[[Size, Inputs, Tensor, int], tuple[Any, ...]]
 UNITS = ("GFLOP/s", "GB/s")
 
 
@@ -26,14 +28,14 @@ class Format:
 
     ``encode`` makes from the problem's inputs what the rung receives; ``exact`` makes from what it receives the float64
     inputs of the problem's reference, so that a rung answers for its arithmetic and not for the rounding of its inputs.
-    What is None is the problem's own. ``peers`` get what the rung gets.
+    What is None is the problem's own. ``baselines`` get what the rung gets.
     """
 
-    encode: Callable[[Given], Given]
-    exact: Callable[[Given], Given]
-    bound: Callable[[Given, Tensor], Tensor] | None = None
+    encode: Callable[[Inputs], Inputs]
+    exact: Callable[[Inputs], Inputs]
+    bound: Callable[[Inputs, Tensor], Tensor] | None = None
     bytes: Callable[[Size], float] | None = None
-    peers: dict[str, Peer] | None = None
+    baselines: dict[str, Baseline] | None = None
     signature: tuple[Any, ...] | None = None
     arguments: Arguments | None = None
 
@@ -42,7 +44,7 @@ class Format:
 class Problem:
     """One computation. A rung exports ``symbol`` with C linkage and fills one output.
 
-    ``size`` is what is timed, ``proof_sizes`` what is tried before (odd sizes, edges of tiles), ``also`` further sizes
+    ``size`` is what is timed, ``verification_sizes`` what is tried before (odd sizes, edges of tiles), ``also`` further sizes
     that only the last rung is proved and timed at. ``inputs(size, generator)`` makes the tensors, on the generator's
     device; ``reference`` takes them in float64; ``bound(exact, reference)`` is the largest error allowed, elementwise,
     derived and not chosen. ``flop`` and ``bytes`` are of one call, bytes compulsory ones. ``unit`` says which of the
@@ -55,23 +57,23 @@ class Problem:
     gives the shape that a launch's tiles divide, where that is not the output's: of the inputs, where much becomes
     little.
 
-    ``formats`` by name, for rungs that take their inputs in another one. ``peers`` are raced by name, torch's default
+    ``formats`` by name, for rungs that take their inputs in another one. ``baselines`` are raced by name, torch's default
     first; ``said`` says in words what each is. ``lessons`` is the file of the library that took the last rung's ideas.
     """
 
     title: str
     symbol: str
     size: Size
-    proof_sizes: tuple[Size, ...]
-    inputs: Callable[[Size, torch.Generator], Given]
+    verification_sizes: tuple[Size, ...]
+    inputs: Callable[[Size, torch.Generator], Inputs]
     shape: Callable[[Size], tuple[int, ...]]
-    reference: Callable[[Given], Tensor]
-    bound: Callable[[Given, Tensor], Tensor]
+    reference: Callable[[Inputs], Tensor]
+    bound: Callable[[Inputs, Tensor], Tensor]
     flop: Callable[[Size], float]
     bytes: Callable[[Size], float]
     signature: tuple[Any, ...] = ()
     arguments: Arguments | None = None
-    peers: dict[str, Peer] = field(default_factory=dict)
+    baselines: dict[str, Baseline] = field(default_factory=dict)
     said: dict[str, str] = field(default_factory=dict)
     rows: str = ""
     lessons: str = ""
@@ -84,20 +86,20 @@ class Problem:
     also: tuple[Size, ...] = ()
     formats: dict[str, Format] = field(default_factory=dict)
 
-    def encoded(self, name: str, given: Given) -> Given:
+    def encode_inputs(self, name: str, given: Inputs) -> Inputs:
         """What a rung of this format receives."""
         return self.formats[name].encode(given) if name else given
 
-    def exactly(self, name: str, received: Given) -> Given:
+    def exact_inputs(self, name: str, received: Inputs) -> Inputs:
         """What it received, in float64."""
         return self.formats[name].exact(received) if name else {n: value.double() for n, value in received.items()}
 
-    def bound_of(self, name: str) -> Callable[[Given, Tensor], Tensor]:
+    def bound_of(self, name: str) -> Callable[[Inputs, Tensor], Tensor]:
         return (self.formats[name].bound if name else None) or self.bound
 
-    def peers_of(self, name: str) -> dict[str, Peer]:
-        found = self.formats[name].peers if name else None
-        return self.peers if found is None else found
+    def baselines_of(self, name: str) -> dict[str, Baseline]:
+        found = self.formats[name].baselines if name else None
+        return self.baselines if found is None else found
 
     def work(self, name: str, size: Size) -> float:
         """10^9 of what ``unit`` counts, in one call."""

@@ -35,17 +35,17 @@ __all__ = ["one_pass"]
 BANKS = 2
 COLLECT = 2  # cycles that an instruction may take for its operands
 PASSES = 4  # the last is counted: by then it begins as it ends
-MOSTLY = 0.5  # of the instructions: from here on a loop is one of arithmetic
+ARITHMETIC_SHARE = 0.5  # of the instructions: from here on a loop is one of arithmetic
 
 # One warp's instruction a cycle, in 32-bit registers. Matrix units and float64 are fed in other ways.
 ARITHMETIC = {"FFMA", "FADD", "FMUL", "HFMA2", "HADD2", "HMUL2"}
 # What else has a fixed latency and collects its operands in the same way.
-BESIDE = {
+FIXED_LATENCY_OPS = {
     "FMNMX", "FSEL", "FSETP", "HMNMX2", "HSETP2", "IABS", "IADD3", "IDP", "IMAD", "IMNMX", "ISETP", "LEA", "LOP3",
     "MOV", "PRMT", "SEL", "SGXT", "SHF", "VIADD", "VIMNMX",
 }  # fmt: skip
 
-Read = tuple[int, int, bool]  # operand place, register, whether it is marked .reuse
+RegisterRead = tuple[int, int, bool]  # operand place, register, whether it is marked .reuse
 
 
 def one_pass(loop: Sequence[str]) -> dict[str, int]:
@@ -53,15 +53,17 @@ def one_pass(loop: Sequence[str]) -> dict[str, int]:
     them are ``loop_arithmetic``, and ``loop_stalls``, the cycles in which operands hold up issue; as it is after many
     passes. Empty for a loop that is not mostly arithmetic on registers."""
     names = [mnemonic(text)[0] for text in loop]
-    reads = [_reads(text) if name in ARITHMETIC | BESIDE else None for name, text in zip(names, loop, strict=True)]
+    reads = [
+        _reads(text) if name in ARITHMETIC | FIXED_LATENCY_OPS else None for name, text in zip(names, loop, strict=True)
+    ]
     # Without registers it only sets one to a constant.
     arithmetic = sum(name in ARITHMETIC and bool(read) for name, read in zip(names, reads, strict=True))
-    if not arithmetic or arithmetic < MOSTLY * len(loop):
+    if not arithmetic or arithmetic < ARITHMETIC_SHARE * len(loop):
         return {}
     return {"loop_slots": len(loop), "loop_arithmetic": arithmetic, "loop_stalls": _stalls(reads)}
 
 
-def _reads(text: str) -> list[Read]:
+def _reads(text: str) -> list[RegisterRead]:
     """The registers that an instruction reads. The first operand is its result, as are predicates that follow it."""
     operands = bare(text).partition(" ")[2].split(",")[1:]
     while operands and re.fullmatch(r"\s*U?P[0-9T]", operands[0]):
@@ -70,7 +72,7 @@ def _reads(text: str) -> list[Read]:
     return [(place, int(read[1]), ".reuse" in read[2]) for place, read in found if read]
 
 
-def _stalls(loop: Sequence[list[Read] | None]) -> int:
+def _stalls(loop: Sequence[list[RegisterRead] | None]) -> int:
     """Cycles of the last of several passes in which nothing is issued; None reads nothing and keeps what is kept."""
     now, stalls = 0, 0
     free = [0] * BANKS  # the cycle in which a bank has delivered all that was asked of it

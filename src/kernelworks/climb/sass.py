@@ -10,7 +10,7 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
-from kernelworks.build.cuda import built, cuobjdump, resources
+from kernelworks.build.cuda import build_cubin, cuobjdump, resources
 
 __all__ = ["bare", "hot_loop", "loops", "mnemonic", "usage"]
 
@@ -56,7 +56,7 @@ def hot_loop(source: Path, kernel: str, *, moving: bool = False) -> tuple[tuple[
     tool = cuobjdump()
     if tool is None:
         return (), {}, MISSING
-    done = subprocess.run([tool, "-sass", str(built(source))], capture_output=True, text=True, check=False)
+    done = subprocess.run([tool, "-sass", str(build_cubin(source))], capture_output=True, text=True, check=False)
     body = next((b for b in re.split(r"\n\s*Function : ", done.stdout) if b.split("\n", 1)[0].strip() == kernel), "")
     lines = [(int(at, 16), text) for at, text in re.findall(r"/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", body)]
     if not lines:

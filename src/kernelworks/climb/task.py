@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelworks.records import Ceilings, GpuCeilings
+from kernelworks.records import GpuPeaks, Peaks
 
 __all__ = ["Task"]
 
@@ -19,7 +19,7 @@ class Task:
     rungs: tuple[int, ...]
     before: tuple[int, ...]
     trusted: tuple[int, ...]
-    known: Ceilings | GpuCeilings
+    known: Peaks | GpuPeaks
     budget_s: float
     watch: bool
     rough: bool = False

@@ -45,7 +45,7 @@ PROBLEM = Problem(
     arguments=lambda size, given, out, threads: (
         size["M"], size["N"], given["x"].data_ptr(), out.data_ptr(), threads,
     ),
-    peers={"torch": torch_default},
+    baselines={"torch": torch_default},
     rows="M",
 )
 '''
@@ -125,7 +125,7 @@ PROBLEM = Problem(
     bound=bound,
     flop=lambda size: 1.0 * size["M"] * size["N"],
     bytes=lambda size: 4.0 * (size["M"] * size["N"] + size["M"]),
-    peers={"torch": torch_default},
+    baselines={"torch": torch_default},
     said={"torch": "torch.sum(x, 1, out=y)"},
 )
 '''

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kernelworks.climb.climber import Climber, Stopped
+from kernelworks.climb.climber import Climber, DeviceStopped
 from kernelworks.climb.ladder import Ladder, Rung, ladder_named
 from kernelworks.climb.on_cpu import OnCpu
 from kernelworks.climb.on_gpu import OnGpu
@@ -25,7 +25,7 @@ from kernelworks.records import from_json, to_json
 def _right_before(c: Climber, task: Task, rungs: dict[int, Rung]) -> Rung | None:
     for number in reversed(task.before):
         rung = rungs[number]
-        if number in task.trusted or (not c.missing(rung) and not c.proved(rung)[1]):
+        if number in task.trusted or (not c.missing_reason(rung) and not c.verify_rung(rung)[1]):
             return rung
     return None
 
@@ -50,11 +50,11 @@ def main() -> None:
             right = _right_before(c, task, rungs)
             for number in task.rungs:
                 say(begin=number)
-                result = c.one(rungs[number], right)
+                result = c.climb_rung(rungs[number], right)
                 say(notes=c.notes, result=json.loads(to_json(result)))
                 if result.status in ("proved", "ambiguous"):
                     right = rungs[number]
-    except Stopped as error:
+    except DeviceStopped as error:
         say(stopped=str(error))
         out.flush()
         os._exit(0)  # what would be tidied up is on a device that no longer answers

@@ -33,9 +33,9 @@ def backend(
     before still counts). Returns the compiled graph. Raises what inductor raises where even the parts of a graph,
     compiled alone or left to run as they are, cannot be had.
     """
-    from kernelworks.compile.inductor import compiled
+    from kernelworks.compile.inductor import compile_graph
 
-    made: Callable[..., Any] = compiled(graph, inputs, mode, dict(options or {}))
+    made: Callable[..., Any] = compile_graph(graph, inputs, mode, dict(options or {}))
     return made
 
 

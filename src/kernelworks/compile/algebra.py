@@ -24,7 +24,7 @@ from kernelworks.compile.calls import State, states, value_of, varies, writes
 from kernelworks.compile.layouts import laid_as, lie_alike
 from kernelworks.contract.tensors import leaves
 
-__all__ = ["simplified"]
+__all__ = ["simplify_products"]
 
 PRODUCTS = frozenset({torch.matmul, torch.mm, torch.bmm, operator.matmul, Tensor.matmul, Tensor.mm, Tensor.bmm})
 SUMS: dict[Any, Callable[..., Tensor]] = {
@@ -36,7 +36,7 @@ DIAGONALS = frozenset({torch.diag, torch.diag_embed, Tensor.diag, Tensor.diag_em
 EXACT = (torch.float32, torch.float64)
 
 
-def simplified(graph: fx.Graph) -> list[str]:
+def simplify_products(graph: fx.Graph) -> list[str]:
     """Changes the graph; a line for each product that is gone."""
     said: list[str] = []
     if any(map(writes, graph.nodes)):

@@ -18,12 +18,22 @@ import torch
 from torch import Tensor, fx
 
 from kernelworks.compile.attention_heads import Operand, Product, Sizes, ahead_of, operand, product, result_steps
-from kernelworks.compile.attention_mask import Hidden, Mask, hidden, is_low
-from kernelworks.compile.calls import Found, State, Steps, name_of, ran, read, stepped, value_of, varies
-from kernelworks.compile.constants import held, number, unwritten
-from kernelworks.compile.decomposed import AGREES, first_of
-from kernelworks.compile.small_eval import RESHAPES, run
-from kernelworks.dispatch.signature import Spelling, by_operator
+from kernelworks.compile.attention_mask import CombinedMask, Mask, combine_masks, is_low
+from kernelworks.compile.calls import (
+    OpCall,
+    State,
+    Steps,
+    apply_steps,
+    make_op_call,
+    name_of,
+    trace_operators,
+    value_of,
+    varies,
+)
+from kernelworks.compile.constants import number, possible_values, unwritten
+from kernelworks.compile.decomposed_ops import AGREES, first_of
+from kernelworks.compile.small_eval import RESHAPES, run_nodes
+from kernelworks.dispatch.signature import TorchSignature, by_operator
 
 __all__ = ["attentions"]
 
@@ -55,10 +65,10 @@ class _Read:
         return replace(self, nodes=(*self.nodes, node), shapes=(*self.shapes, value_of(node).shape), **changed)
 
 
-def attentions(graph: fx.Graph, at: Mapping[fx.Node, State]) -> Iterator[Found]:
+def attentions(graph: fx.Graph, at: Mapping[fx.Node, State]) -> Iterator[OpCall]:
     """The attentions of a graph that are spelled out."""
-    spelling = by_operator("scaled_dot_product_attention")
-    if spelling is None:
+    torch_signature = by_operator("scaled_dot_product_attention")
+    if torch_signature is None:
         return
     order = {node: place for place, node in enumerate(graph.nodes)}
     constants: Constants = {}
@@ -69,7 +79,7 @@ def attentions(graph: fx.Graph, at: Mapping[fx.Node, State]) -> Iterator[Found]:
         for steps, first in _walk(last.left, _Read((node,)), at):
             if any(at[n] != at[node] for n in steps.nodes):
                 continue
-            made = _call(first, last, steps, spelling, at[node], order, constants)
+            made = _call(first, last, steps, torch_signature, at[node], order, constants)
             if made is not None:
                 yield made
                 break
@@ -120,7 +130,7 @@ def _idle(node: fx.Node) -> bool:
 
 def _made_by(node: fx.Node, state: State) -> frozenset[str]:
     """The names of the operators that make what a node returns."""
-    seen = ran(node, state) if first_of(node) is not None else None
+    seen = trace_operators(node, state) if first_of(node) is not None else None
     return frozenset({"?"} if seen is None else (o._schema.name.removeprefix("aten::") for o in seen.operators))
 
 
@@ -152,7 +162,7 @@ def _readings(node: fx.Node, scale: float) -> Iterator[tuple[Any, tuple[Mask, ..
 
 def _fill(value: Any, scale: float, node: fx.Node) -> float | None:
     """The number in the place of a score that none can reach; None where it is no such number."""
-    found = held(value)
+    found = possible_values(value)
     fill = next(iter(found)) * scale if found is not None and len(found) == 1 else 0.0
     return fill if scale > 0 and is_low(fill, value_of(node).dtype) else None
 
@@ -167,16 +177,16 @@ class _Parts:
     operands: tuple[Operand, Operand, Operand]
     sizes: Sizes
     scale: float
-    masked: Hidden
+    masked: CombinedMask
     after: Steps
     dtype: torch.dtype
     softcap: float | None
 
 
 def _call(
-    first: Product, last: Product, steps: _Read, spelling: Spelling, state: State, order: Mapping[fx.Node, int],
+    first: Product, last: Product, steps: _Read, torch_signature: TorchSignature, state: State, order: Mapping[fx.Node, int],
     constants: Constants,
-) -> Found | None:  # fmt: skip
+) -> OpCall | None:  # fmt: skip
     inside = sorted(dict.fromkeys(steps.nodes), key=order.__getitem__)
     within = set(inside)
     if not all(user in within for n in inside[:-1] for user in n.users):
@@ -191,9 +201,9 @@ def _call(
         cone = sorted((*around, *nodes), key=order.__getitem__)
         if any(map(varies, cone)) and _sized(parts):
             return None
-        if not _undisturbed(cone, parts, order) or not _agrees(cone, parts, first, spelling):
+        if not _undisturbed(cone, parts, order) or not _agrees(cone, parts, first, torch_signature):
             continue
-        made = _found(nodes, around, parts, spelling, state)
+        made = _found(nodes, around, parts, torch_signature, state)
         if made is not None:
             return made
     return None
@@ -247,7 +257,7 @@ def _parts(
         return None
     scale = steps.scale * made[0].scale * made[1].scale
     trained = state.grad and any(value_of(each.viewed.node).requires_grad for each in made if each is not None)
-    masked = hidden(steps.masks, sizes, (few, more), value.dtype, trained=trained, constants=constants)
+    masked = combine_masks(steps.masks, sizes, (few, more), value.dtype, trained=trained, constants=constants)
     if masked is None or (masked.added is not None and steps.softcap is not None):
         return None
     after = result_steps(result, weights[:-2], weights[-2], next(iter(dv)), replace(sizes, batch=then))
@@ -287,12 +297,16 @@ def _undisturbed(cone: Sequence[fx.Node], parts: _Parts, order: Mapping[fx.Node,
 
 
 def _found(
-    nodes: tuple[fx.Node, ...], around: tuple[fx.Node, ...], parts: _Parts, spelling: Spelling, state: State
-) -> Found | None:
+    nodes: tuple[fx.Node, ...],
+    around: tuple[fx.Node, ...],
+    parts: _Parts,
+    torch_signature: TorchSignature,
+    state: State,
+) -> OpCall | None:
     views = [each.viewed for each in parts.operands]
     values = [view.value() for view in views]
     mask = parts.masked.seen.value() if parts.masked.seen is not None else None
-    asked = _asked(spelling, values, mask, parts)
+    asked = _asked(torch_signature, values, mask, parts)
     if isinstance(asked, str):
         return None
     known = {id(value): view for value, view in zip(values, views, strict=True)}  # what is none of them is the mask
@@ -304,24 +318,28 @@ def _found(
         mode: Any = value_of(views[0].node)
         with mode.fake_mode, torch.no_grad():
             args = tuple(a.to(parts.dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in asked)
-    made = read(nodes[-1], spelling.op, asked, sources, state, args=args, parts=MADE_OF, inside=nodes)
-    if not isinstance(made, Found):
+    made = make_op_call(nodes[-1], torch_signature.op, asked, sources, state, args=args, parts=MADE_OF, inside=nodes)
+    if not isinstance(made, OpCall):
         return None
     lengths = values[0].shape[1] // values[2].shape[1], values[1].shape[2]
     blank = parts.masked.blank((views[0], views[1], views[2]), parts.scale, lengths)
     return replace(made, around=around, after=parts.after, blank=blank, added=parts.masked.added)
 
 
-def _asked(spelling: Spelling, tensors: Sequence[Tensor], mask: Tensor | None, parts: _Parts) -> tuple[Any, ...] | str:
+def _asked(
+    torch_signature: TorchSignature, tensors: Sequence[Tensor], mask: Tensor | None, parts: _Parts
+) -> tuple[Any, ...] | str:
     q, k, v = tensors
     grouped = q.shape[1] != k.shape[1]
-    asked = spelling.ours(q, k, v, attn_mask=mask, is_causal=parts.masked.causal, scale=parts.scale, enable_gqa=grouped)
+    asked = torch_signature.ours(
+        q, k, v, attn_mask=mask, is_causal=parts.masked.causal, scale=parts.scale, enable_gqa=grouped
+    )
     if isinstance(asked, str) or parts.softcap is None:
         return asked
-    return tuple((dict(zip(spelling.op_names, asked, strict=True)) | {"softcap": parts.softcap}).values())
+    return tuple((dict(zip(torch_signature.op_names, asked, strict=True)) | {"softcap": parts.softcap}).values())
 
 
-def _agrees(cone: Sequence[fx.Node], parts: _Parts, first: Product, spelling: Spelling) -> bool:
+def _agrees(cone: Sequence[fx.Node], parts: _Parts, first: Product, torch_signature: TorchSignature) -> bool:
     """Whether a trial of the nodes gives what the op gives."""
     generator = torch.Generator().manual_seed(0)
     drawn: dict[fx.Node, Tensor] = {}
@@ -330,22 +348,22 @@ def _agrees(cone: Sequence[fx.Node], parts: _Parts, first: Product, spelling: Sp
             return False
         drawn[each.viewed.node] = torch.randn(each.small, dtype=torch.float64, device="cpu", generator=generator)
     try:
-        with torch.no_grad(), State((), False).entered():
-            drawn |= parts.masked.drawn(generator)
+        with torch.no_grad(), State((), False).activate():
+            drawn |= parts.masked.draw_trial_masks(generator)
             if first.plus is None and first.unread is not None:
                 drawn[first.unread] = torch.zeros(1, 1, 1, dtype=torch.float64, device="cpu")
-            made = run(cone, drawn)
+            made = run_nodes(cone, drawn)
             q, k, v = (each.viewed.of(drawn.__getitem__) for each in parts.operands)
             grouped = q.shape[1] != k.shape[1]
             mask = parts.masked.trial(drawn)
-            function: Any = spelling.function
+            function: Any = torch_signature.function
             if parts.softcap is None:
                 given = function(q, k, v, attn_mask=mask, scale=parts.scale, enable_gqa=grouped)
             else:  # of which torch's function knows nothing
-                given = spelling.op.contract.reference(
+                given = torch_signature.op.contract.reference(
                     q, k, v, scale=parts.scale, mask=mask, softcap=parts.softcap
                 )[0]  # fmt: skip
-            want = stepped(given, parts.after)
+            want = apply_steps(given, parts.after)
         return made.shape == want.shape and bool(((made - want).abs() <= AGREES * want.abs().max()).all())
     except Exception:  # it cannot be run so: it is none
         return False

@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from kernelworks.compile.calls import Steps, Viewed, name_of, stepped, value_of
+from kernelworks.compile.calls import Steps, TensorView, apply_steps, name_of, value_of
 from kernelworks.compile.constants import number
-from kernelworks.compile.small_eval import CASTS, RESHAPES, run
+from kernelworks.compile.small_eval import CASTS, RESHAPES, run_nodes
 
 __all__ = ["Operand", "Product", "Sizes", "ahead_of", "operand", "product", "result_steps"]
 
 PRODUCTS = frozenset({"matmul", "bmm", "mm", "__matmul__"})
-VIEWED = RESHAPES | {"unsqueeze", "squeeze", "transpose", "permute", "swapaxes", "contiguous", "clone",
+VIEW_OPS = RESHAPES | {"unsqueeze", "squeeze", "transpose", "permute", "swapaxes", "contiguous", "clone",
                      "repeat_interleave", "getitem"}  # fmt: skip
 SCALES = {"mul": 1, "__mul__": 1, "__rmul__": 1, "truediv": -1, "div": -1, "__truediv__": -1}
 MOST = 12  # nodes ahead of a product
@@ -135,7 +135,7 @@ class Operand:
     """An argument of the op's: a view of a node, what that is times, and the nodes between it and the product.
     ``small`` is the node's shape in a trial."""
 
-    viewed: Viewed
+    viewed: TensorView
     scale: float
     passed: tuple[fx.Node, ...]
     small: tuple[int, ...]
@@ -156,7 +156,7 @@ def operand(
     rows, columns = int(own[row]), int(own[column])
     found = None
     if cast or value.dtype == dtype:
-        found = Operand(Viewed(node, steps), 1.0, (), small)
+        found = Operand(TensorView(node, steps), 1.0, (), small)
     passed: list[fx.Node] = []
     scale, saved = 1.0, found is None
     for before, factor in _ahead(node):
@@ -174,7 +174,7 @@ def operand(
             tried = tuple(length if at == order[2] else int(n) for at, n in enumerate(whole.shape))
             if _same(source, tried, order, passed, steps, scale):
                 turned: Steps = () if order == ORDERS[0] else (("permute", (order,)),)
-                found = Operand(Viewed(source, turned), scale, tuple(reversed(passed)), tried)
+                found = Operand(TensorView(source, turned), scale, tuple(reversed(passed)), tried)
                 saved = False
                 break
     return found
@@ -248,7 +248,7 @@ def _ahead(node: fx.Node) -> Iterator[tuple[fx.Node, float]]:
             if not by:
                 return
             factor = by ** SCALES[name]
-        elif name not in VIEWED | CASTS and not (name == "getattr" and given[1] == "mT"):
+        elif name not in VIEW_OPS | CASTS and not (name == "getattr" and given[1] == "mT"):
             return
         value = value_of(source)
         if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
@@ -267,7 +267,7 @@ def _same(
     drawn = torch.arange(1.0, 1.0 + torch.Size(small).numel(), dtype=torch.float64, device="cpu").reshape(tuple(small))
     try:
         with torch.no_grad():
-            made = stepped(run(list(reversed(passed)), {source: drawn}), steps)
+            made = apply_steps(run_nodes(list(reversed(passed)), {source: drawn}), steps)
             want = scale * drawn.permute(order)
             if made.shape[1] % want.shape[1]:
                 return False

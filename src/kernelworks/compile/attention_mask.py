@@ -15,10 +15,10 @@ import torch
 from torch import Generator, Tensor, fx
 
 from kernelworks.compile.attention_heads import Sizes
-from kernelworks.compile.calls import Viewed, value_of
-from kernelworks.compile.constants import constant, held
+from kernelworks.compile.calls import TensorView, value_of
+from kernelworks.compile.constants import constant, possible_values
 
-__all__ = ["Hidden", "Mask", "hidden", "is_low"]
+__all__ = ["CombinedMask", "Mask", "combine_masks", "is_low"]
 
 LOW = -1e9  # no score of a program that works is near it
 ABSORBS = -1e30  # times float32's unit roundoff it is still beyond any score: what is added to it is lost
@@ -41,23 +41,23 @@ class Mask:
 
 
 @dataclass(frozen=True)
-class Hidden:
+class CombinedMask:
     """All that is masked: by ``seen``, or as torch's function says ``causal``, or by what is ``added``. ``low`` is what
     stands in the place of a score that is not seen, None where each query is known to see a key."""
 
-    seen: Viewed | None = None
+    seen: TensorView | None = None
     causal: bool = False
-    added: Viewed | None = None
+    added: TensorView | None = None
     low: float | None = None
-    whole: Viewed | None = None  # the mask of a trial, whatever is known of it: of truth values, or what is added
+    whole: TensorView | None = None  # the mask of a trial, whatever is known of it: of truth values, or what is added
     small: Mapping[fx.Node, tuple[int, ...]] = field(default_factory=dict)  # of a trial, by node
     masks: tuple[Mask, ...] = ()
     sized: bool = False  # a number of this call's sizes stands in it
     shifted: bool = False  # scores that are not seen have gradients all the same: ``low`` was added to them
 
     def blank(
-        self, operands: tuple[Viewed, Viewed, Viewed], scale: float, lengths: tuple[int, int]
-    ) -> tuple[Viewed, Viewed | float] | None:
+        self, operands: tuple[TensorView, TensorView, TensorView], scale: float, lengths: tuple[int, int]
+    ) -> tuple[TensorView, TensorView | float] | None:
         """A mask of what is seen, and what the program gives where that is nothing: the mean of all values where all
         scores are alike. ``lengths``: heads for each of the keys', and keys.
 
@@ -80,7 +80,7 @@ class Hidden:
         turn = q.by("matmul", slope)
         return seen, mean.by("add", turn.by("sub", turn.by("detach"))) if self.shifted else mean
 
-    def drawn(self, generator: Generator) -> dict[fx.Node, Tensor]:
+    def draw_trial_masks(self, generator: Generator) -> dict[fx.Node, Tensor]:
         """Masks for a trial, by which each query sees the first key."""
         found: dict[fx.Node, Tensor] = {}
         for mask in self.masks:
@@ -101,16 +101,16 @@ class Hidden:
 
 def _low_of(mask: Mask) -> float | None:
     """The number by which what is added hides; None where it may be others than zero and one such number."""
-    found = held(mask.node)
+    found = possible_values(mask.node)
     lows = (found or frozenset()) - {0.0}
     low = next(iter(lows)) * mask.number if len(lows) == 1 else 0.0
     return low if low <= ABSORBS and (mask.number == 1 or low == -math.inf) else None
 
 
-def hidden(
+def combine_masks(
     masks: tuple[Mask, ...], sizes: Sizes, lengths: tuple[int, int], dtype: torch.dtype, *, trained: bool,
     constants: dict[fx.Node, Tensor | None],
-) -> Hidden | None:  # fmt: skip
+) -> CombinedMask | None:  # fmt: skip
     """What some masks say together; None where neither the op nor torch's function can say it. ``lengths`` are those of
     queries and keys in a trial; ``trained`` says that gradients are asked for; ``constants`` keeps what was found of
     masks that all layers of a model share."""
@@ -124,8 +124,8 @@ def hidden(
         if node not in constants:
             constants[node] = constant(node)
     fixed = all(constants[mask.node] is not None for mask in masks)
-    seen: list[Viewed] = []
-    added: list[Viewed] = []
+    seen: list[TensorView] = []
+    added: list[TensorView] = []
     lows: set[float] = set()
     biased = any(mask.kind == "added" and _low_of(mask) is None for mask in masks)
     for mask in masks:
@@ -146,7 +146,9 @@ def hidden(
             return None  # rounded to a narrower dtype it were another
     if len(lows) > 1:
         return None
-    found = Hidden(small=small, masks=masks, sized=any(n == "unflatten" for v in (*seen, *added) for n, _ in v.steps))
+    found = CombinedMask(
+        small=small, masks=masks, sized=any(n == "unflatten" for v in (*seen, *added) for n, _ in v.steps)
+    )
     if added:
         return _with_bias(found, seen, added, lows, trained=trained)
     if not seen:
@@ -170,10 +172,10 @@ def _tried(mask: Mask, lengths: tuple[int, int]) -> tuple[int, ...] | None:
     return tuple(shape)
 
 
-def _of_heads(mask: Mask, sizes: Sizes) -> Viewed | None:
+def _of_heads(mask: Mask, sizes: Sizes) -> TensorView | None:
     """A mask as it meets scores of [B, H, Lq, Lk]."""
     shape, ahead = value_of(mask.node).shape, [int(n) for n in mask.shape[:-2]]
-    view, dims = Viewed(mask.node), len(shape)
+    view, dims = TensorView(mask.node), len(shape)
     if dims < 3:
         for _ in range(4 - dims):
             view = view.by("unsqueeze", 0)
@@ -194,8 +196,8 @@ def _of_heads(mask: Mask, sizes: Sizes) -> Viewed | None:
 
 
 def _with_bias(
-    found: Hidden, seen: Sequence[Viewed], added: Sequence[Viewed], lows: set[float], *, trained: bool
-) -> Hidden | None:
+    found: CombinedMask, seen: Sequence[TensorView], added: Sequence[TensorView], lows: set[float], *, trained: bool
+) -> CombinedMask | None:
     total = added[0]
     for more in added[1:]:
         total = total.by("add", more)
@@ -204,12 +206,12 @@ def _with_bias(
         if low != -math.inf and (trained or low > ABSORBS):
             return None  # a query that sees nothing would have another gradient, or other weights
         total = total.by("where", _both(seen), low)
-    sets = [held(mask.node) for mask in found.masks if mask.kind == "added"]
+    sets = [possible_values(mask.node) for mask in found.masks if mask.kind == "added"]
     finite = math.isfinite(low) and all(its is not None and all(map(math.isfinite, its)) for its in sets)
     return replace(found, added=total, low=None if finite else -math.inf, whole=total)
 
 
-def _as_it_is(found: Hidden, known: Mapping[fx.Node, Tensor | None]) -> Hidden:
+def _as_it_is(found: CombinedMask, known: Mapping[fx.Node, Tensor | None]) -> CombinedMask:
     """A mask that is the same in every call, as little of it as has to be said."""
     assert found.seen is not None
     with torch.no_grad():
@@ -221,7 +223,7 @@ def _as_it_is(found: Hidden, known: Mapping[fx.Node, Tensor | None]) -> Hidden:
     return replace(found, low=None) if bool(exact.any(-1).all()) else found
 
 
-def _both(seen: Sequence[Viewed]) -> Viewed:
+def _both(seen: Sequence[TensorView]) -> TensorView:
     mask = seen[0]
     for more in seen[1:]:
         mask = mask.by("logical_and", more)

@@ -19,11 +19,25 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelworks.contract.tensors import leaves
 from kernelworks.dispatch.op import OPS, Op
-from kernelworks.dispatch.signature import REFUSED, Spelling, spelled
+from kernelworks.dispatch.signature import REJECTION_ERRORS, TorchSignature, torch_signatures
 
 __all__ = [
-    "Found", "Ran", "State", "Steps", "Viewed", "found", "function_of", "name_of", "placed", "ran", "read", "states",
-    "stepped", "value_of", "varies", "writes",
+    "OpCall",
+    "OperatorTrace",
+    "State",
+    "Steps",
+    "TensorView",
+    "apply_steps",
+    "find_op_calls",
+    "function_of",
+    "insert_steps",
+    "make_op_call",
+    "name_of",
+    "states",
+    "trace_operators",
+    "value_of",
+    "varies",
+    "writes",
 ]  # fmt: skip
 
 VIEWS = frozenset({"t", "transpose", "permute", "view", "expand", "unsqueeze", "squeeze", "detach", "alias", "select",
@@ -33,7 +47,7 @@ CAST = "_to_copy"
 WRITERS = frozenset({"setitem", "delitem", "iadd", "imul", "isub", "itruediv", "ifloordiv", "imod", "ipow", "imatmul",
                      "iand", "ior", "ixor", "ilshift", "irshift", "iconcat"})  # fmt: skip
 SIGNS = frozenset({"and_", "or_", "not_", "is_"})
-SEEN = "kernelworks_seen"  # in a node's meta: its value with the sizes that were seen
+SEEN_VALUE_KEY = "kernelworks_seen"  # in a node's meta: its value with the sizes that were seen
 NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 # Methods of a tensor and functions of one, each with the arguments behind it.
@@ -48,7 +62,7 @@ class State:
     grad: bool
 
     @contextlib.contextmanager
-    def entered(self, *, grad: bool | None = None) -> Iterator[None]:
+    def activate(self, *, grad: bool | None = None) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.set_grad_enabled(self.grad if grad is None else grad))
             on = dict(self.autocast)
@@ -60,25 +74,25 @@ class State:
             yield
 
     @classmethod
-    def here(cls) -> State:
+    def current(cls) -> State:
         on = [(d, torch.get_autocast_dtype(d)) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
         return cls(tuple(on), torch.is_grad_enabled())
 
 
 @dataclass(frozen=True)
-class Viewed:
+class TensorView:
     """A tensor of a graph as an op is to see it: a node, and the steps that lead from it to the op's argument. They
     are run on what stands for the node here and there, and come into a graph only where a call is replaced."""
 
     node: fx.Node
     steps: Steps = ()
 
-    def by(self, step: str | Callable[..., Any], *args: Any) -> Viewed:
+    def by(self, step: str | Callable[..., Any], *args: Any) -> TensorView:
         return replace(self, steps=(*self.steps, (step, args)))
 
     def of(self, known: Callable[[fx.Node], Tensor]) -> Tensor:
         """The tensor, of what is known of nodes."""
-        return stepped(known(self.node), self.steps, known)
+        return apply_steps(known(self.node), self.steps, known)
 
     def value(self) -> Tensor:
         """The tensor without data."""
@@ -86,32 +100,32 @@ class Viewed:
         with first.fake_mode, torch.enable_grad():
             return self.of(value_of)
 
-    def placed(self, graph: fx.Graph, there: Callable[[fx.Node], fx.Node]) -> fx.Node:
+    def insert(self, graph: fx.Graph, there: Callable[[fx.Node], fx.Node]) -> fx.Node:
         """The node that is the tensor, made where the graph inserts now."""
-        return placed(graph, there(self.node), self.steps, there)
+        return insert_steps(graph, there(self.node), self.steps, there)
 
 
-def stepped(value: Tensor, steps: Steps, known: Callable[[fx.Node], Tensor] | None = None) -> Tensor:
+def apply_steps(value: Tensor, steps: Steps, known: Callable[[fx.Node], Tensor] | None = None) -> Tensor:
     """A tensor after some steps."""
     for step, args in steps:
-        given = (a.of(known) if isinstance(a, Viewed) and known is not None else a for a in args)
+        given = (a.of(known) if isinstance(a, TensorView) and known is not None else a for a in args)
         value = getattr(value, step)(*given) if isinstance(step, str) else step(value, *given)
     return value
 
 
-def placed(
+def insert_steps(
     graph: fx.Graph, node: fx.Node, steps: Steps, there: Callable[[fx.Node], fx.Node] = lambda node: node
 ) -> fx.Node:
     """The same in a graph."""
     for step, args in steps:
-        given = tuple(a.placed(graph, there) if isinstance(a, Viewed) else a for a in args)
+        given = tuple(a.insert(graph, there) if isinstance(a, TensorView) else a for a in args)
         make: Any = graph.call_method if isinstance(step, str) else graph.call_function
         node = make(step, (node, *given))
     return node
 
 
 @dataclass(frozen=True)
-class Found:
+class OpCall:
     """A call that an op reads as its own. ``args`` are the op's, tensors among them without data and in the dtype that
     autocast casts them to, if it does; ``sources`` says for each tensor which node it is, or which view of one, and
     ``parts`` which operators beside pointwise ones torch makes of the call, below autograd.
@@ -126,15 +140,15 @@ class Found:
     node: fx.Node
     op: Op
     args: tuple[Any, ...]
-    sources: tuple[fx.Node | Viewed | None, ...]
+    sources: tuple[fx.Node | TensorView | None, ...]
     state: State
     wanted: tuple[str, ...]
     parts: tuple[str, ...]
     inside: tuple[fx.Node, ...]  # the nodes that make it, of which ``node`` is the last
     around: tuple[fx.Node, ...] = ()
     after: Steps = ()
-    blank: tuple[Viewed, Viewed | float] | None = None
-    added: Viewed | None = None
+    blank: tuple[TensorView, TensorView | float] | None = None
+    added: TensorView | None = None
     beside: tuple[tuple[fx.Node, int, Steps], ...] = ()
 
     @property
@@ -142,7 +156,7 @@ class Found:
         return "training" if self.wanted else "forward"
 
 
-class Ran(TorchDispatchMode):
+class OperatorTrace(TorchDispatchMode):
     """The operators that run and make tensors, and the floating-point dtypes that those which compute take."""
 
     def __init__(self) -> None:
@@ -166,9 +180,9 @@ def value_of(node: Any) -> Any:
     value = node.meta.get("example_value", node.meta.get("val"))
     if not _symbolic(value):
         return value
-    if SEEN not in node.meta:
-        node.meta[SEEN] = _seen(value)
-    return node.meta[SEEN]
+    if SEEN_VALUE_KEY not in node.meta:
+        node.meta[SEEN_VALUE_KEY] = _seen(value)
+    return node.meta[SEEN_VALUE_KEY]
 
 
 def varies(node: fx.Node) -> bool:
@@ -200,7 +214,7 @@ def _seen(value: Any) -> Any:
     return made.requires_grad_(value.requires_grad)
 
 
-def valued(node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+def argument_values(node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """A node's arguments with values in the place of nodes; None where one is not known."""
     missing: list[fx.Node] = []
 
@@ -236,15 +250,15 @@ def function_of(node: fx.Node) -> Callable[..., Any] | None:
     return getattr(Tensor, str(node.target), None) if node.op == "call_method" else None
 
 
-def ran(node: fx.Node, state: State) -> Ran | None:
+def trace_operators(node: fx.Node, state: State) -> OperatorTrace | None:
     """What a node's function runs on tensors without data; None where it cannot be said."""
-    given, function = valued(node), function_of(node)
+    given, function = argument_values(node), function_of(node)
     if given is None or function is None:
         return None
     mode = next((t.fake_mode for t in leaves((*given[0], *given[1].values())) if hasattr(t, "fake_mode")), None)
-    seen = Ran()
+    seen = OperatorTrace()
     try:
-        with mode or contextlib.nullcontext(), torch.random.fork_rng(devices=[]), state.entered(grad=False), seen:
+        with mode or contextlib.nullcontext(), torch.random.fork_rng(devices=[]), state.activate(grad=False), seen:
             function(*given[0], **given[1])
     except Exception:  # whatever a function of somebody else's says of such tensors
         return None
@@ -256,7 +270,7 @@ def ran(node: fx.Node, state: State) -> Ran | None:
 
 def states(graph: fx.Graph) -> dict[fx.Node, State]:
     """The state that holds at each node, from the one that holds now."""
-    now = State.here()
+    now = State.current()
     left: dict[fx.Node, State] = {}
     found = {}
     for node in graph.nodes:
@@ -281,13 +295,13 @@ def states(graph: fx.Graph) -> dict[fx.Node, State]:
 
 
 @functools.lru_cache(1)
-def _table(count: int) -> tuple[dict[Any, Spelling], dict[str, Spelling]]:
+def _table(count: int) -> tuple[dict[Any, TorchSignature], dict[str, TorchSignature]]:
     """The spellings by torch's function, and by the name of its operator."""
-    known = spelled().values()
+    known = torch_signatures().values()
     return {s.function: s for s in known}, {s.operator: s for s in known}
 
 
-def _spelling(node: fx.Node) -> tuple[Spelling, bool] | None:
+def _signature_of(node: fx.Node) -> tuple[TorchSignature, bool] | None:
     """The spelling of a node's call, and whether it is torch's function itself."""
     functions, operators = _table(len(OPS))
     if node.op == "call_method":
@@ -304,19 +318,19 @@ def _spelling(node: fx.Node) -> tuple[Spelling, bool] | None:
 
 
 def _bound(
-    spelling: Spelling, whole: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    torch_signature: TorchSignature, whole: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...] | str | None:
     """The op's arguments, a reason, or None where the call is no such call after all."""
     if not whole:  # x.softmax(-1), torch.softmax(x, -1): the operator's own names, which may stand elsewhere
-        names = _operator_names(spelling.operator)
+        names = _operator_names(torch_signature.operator)
         if len(args) > len(names):
             return None
         theirs = dict(zip(names[1:], args[1:], strict=False)) | kwargs
-        if not args or not theirs.keys() <= spelling.known:
+        if not args or not theirs.keys() <= torch_signature.name_set:
             return None
         args, kwargs = args[:1], theirs
     try:
-        return None if spelling.odd(args, kwargs) else spelling.ours(*args, **kwargs)
+        return None if torch_signature.non_bool_argument(args, kwargs) else torch_signature.ours(*args, **kwargs)
     except (TypeError, IndexError, AttributeError):
         return None
 
@@ -328,40 +342,40 @@ def _operator_names(name: str) -> tuple[str, ...]:
     return tuple(a.name for a in overload._schema.arguments) if overload is not None else ()
 
 
-def found(graph: fx.Graph, refused: Callable[[str, fx.Node, str], None]) -> Iterator[Found]:
+def find_op_calls(graph: fx.Graph, refused: Callable[[str, fx.Node, str], None]) -> Iterator[OpCall]:
     """The calls of a graph that an op reads as its own. ``refused(op, node, why)`` is told of those that a spelling
     knows and the op does not serve."""
     at = states(graph)
     for node in graph.nodes:
-        known = _spelling(node)
+        known = _signature_of(node)
         if known is None or known[0].op.contract.mutates:
             continue
-        spelling, whole = known
-        given = valued(node)
+        torch_signature, whole = known
+        given = argument_values(node)
         if given is None:
-            refused(spelling.op.name, node, "the graph does not say what it is given")
+            refused(torch_signature.op.name, node, "the graph does not say what it is given")
             continue
         first = given[0][0] if given[0] else next(iter(given[1].values()), None)
         if not isinstance(first, Tensor) or not isinstance(value_of(node), Tensor):
             continue
         with torch.set_grad_enabled(at[node].grad):
-            asked = _bound(spelling, whole, *given)
+            asked = _bound(torch_signature, whole, *given)
         if asked is None:
             continue
-        made = asked if isinstance(asked, str) else _called(node, spelling.op, asked, at[node])
+        made = asked if isinstance(asked, str) else _called(node, torch_signature.op, asked, at[node])
         if isinstance(made, str):
-            refused(spelling.op.name, node, made)
+            refused(torch_signature.op.name, node, made)
         else:
             yield made
 
 
-def _called(node: fx.Node, op: Op, asked: tuple[Any, ...], state: State) -> Found | str:
+def _called(node: fx.Node, op: Op, asked: tuple[Any, ...], state: State) -> OpCall | str:
     if any(varies(n) and not isinstance(value_of(n), Tensor) for n in node.all_input_nodes):
         return "it is given a number that varies between calls"
     sources = tuple(_source(a, node.all_input_nodes) if isinstance(a, Tensor) else None for a in asked)
     if any(isinstance(a, Tensor) and s is None for a, s in zip(asked, sources, strict=True)):
         return "an argument has to be made first"
-    seen = ran(node, state)
+    seen = trace_operators(node, state)
     if seen is None or not seen.operators:
         return "torch does not say what it runs"
     lowered = _cast_to(asked, seen, state)
@@ -373,13 +387,13 @@ def _called(node: fx.Node, op: Op, asked: tuple[Any, ...], state: State) -> Foun
         with mode, torch.no_grad():
             args = tuple(_floating(a, lowered) for a in asked)
     parts = tuple(n for o in seen.operators if (n := _computes(o)) and torch.Tag.pointwise not in o.tags)
-    return read(node, op, asked, sources, state, args=args, parts=parts)
+    return make_op_call(node, op, asked, sources, state, args=args, parts=parts)
 
 
-def read(
-    node: fx.Node, op: Op, asked: tuple[Any, ...], sources: tuple[fx.Node | Viewed | None, ...], state: State, *,
+def make_op_call(
+    node: fx.Node, op: Op, asked: tuple[Any, ...], sources: tuple[fx.Node | TensorView | None, ...], state: State, *,
     args: tuple[Any, ...] = (), parts: tuple[str, ...] = (), inside: tuple[fx.Node, ...] = (),
-) -> Found | str:  # fmt: skip
+) -> OpCall | str:  # fmt: skip
     """What was ``asked`` of an op as a call of it, or the reason why the op does not serve it. ``args`` are the same as
     autocast casts them."""
     names, args = op.passes["forward"].names, args or asked
@@ -390,9 +404,9 @@ def read(
             return "a gradient is wanted that the op does not make"
     try:
         op.contract.check(**dict(zip(names, args, strict=True)))
-    except REFUSED as error:
+    except REJECTION_ERRORS as error:
         return str(error)
-    return Found(node, op, args, sources, state, wanted, parts, inside or (node,))
+    return OpCall(node, op, args, sources, state, wanted, parts, inside or (node,))
 
 
 def _computes(operator: torch._ops.OpOverload) -> str:
@@ -420,7 +434,7 @@ def _floating(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if isinstance(value, Tensor) and value.dtype.is_floating_point else value
 
 
-def _cast_to(asked: tuple[Any, ...], seen: Ran, state: State) -> torch.dtype | str | None:
+def _cast_to(asked: tuple[Any, ...], seen: OperatorTrace, state: State) -> torch.dtype | str | None:
     """The dtype that autocast casts the arguments to; None where it leaves them, a reason where it is not that."""
     tensors = list(leaves(asked))
     lower = dict(state.autocast).get(tensors[0].device.type)

@@ -12,22 +12,22 @@ import torch
 from torch import fx
 
 from kernelworks.build import native
-from kernelworks.compile import race as measured
+from kernelworks.compile import race as region_race
 from kernelworks.compile.attention import attentions
-from kernelworks.compile.calls import Found, Viewed, found, states, varies
-from kernelworks.compile.decomposed import by_hand
+from kernelworks.compile.calls import OpCall, TensorView, find_op_calls, states, varies
+from kernelworks.compile.decomposed_ops import by_hand
 from kernelworks.compile.partition import reason
 from kernelworks.compile.region import Region, region_of
-from kernelworks.compile.replace import misfit, replaced
+from kernelworks.compile.replace import misfit, replace_call
 from kernelworks.compile.report import Call, Graph
 from kernelworks.compile.rotary import rotations
 from kernelworks.compile.split_passes import INDUCTOR
 from kernelworks.contract import Cost
-from kernelworks.dispatch.choose import OR_TORCH, eligible
+from kernelworks.dispatch.choose import OR_TORCH, eligible_ways
 from kernelworks.dispatch.tuning_records import call_of
 from kernelworks.measure.clock.duel import OverTime
 
-__all__ = ["Races", "chosen"]
+__all__ = ["Races", "choose_kernels"]
 
 ENOUGH = 2  # regions of one kind of call that lost: the next ones of the graph go by them
 WORTH = 1.1  # times as quick, alone, in one pass: that may pay though inductor has the other
@@ -35,7 +35,7 @@ HOPELESS = 0.9  # times as quick as torch's function, alone; less has no hope of
 DECOMPOSED, TIMED, UNKNOWN = range(3)  # in this order; what nobody has timed gets half of the time at most
 SMALL = 1 << 16  # bytes: inductor's loops move them in less than the ten microseconds that calling a row takes
 BALANCE = 8.0  # operations that a core does about in the time in which it reads a byte
-WHOLE = "torch"  # the row that calls torch's own kernel, where inductor would take the call to pieces
+TORCH_KERNEL = "torch"  # the row that calls torch's own kernel, where inductor would take the call to pieces
 
 
 @dataclass
@@ -53,11 +53,11 @@ class Races:
         return self.budget_s - self.spent_s
 
 
-def chosen(module: fx.GraphModule, races: Races, told: Graph) -> None:
+def choose_kernels(module: fx.GraphModule, races: Races, graph_report: Graph) -> None:
     """Puts rows of ours into a graph, and tells what became of each kind of call."""
     if any(map(varies, module.graph.find_nodes(op="placeholder"))):
-        told.notes.append("sizes vary between calls: races are of the first that were seen")
-    kinds: dict[tuple[str, str, int], list[tuple[Found, Region]]] = {}
+        graph_report.notes.append("sizes vary between calls: races are of the first that were seen")
+    kinds: dict[tuple[str, str, int], list[tuple[OpCall, Region]]] = {}
     verdicts: dict[tuple[str, str, str], list[int]] = {}
 
     def refused(op: str, node: fx.Node, why: str) -> None:
@@ -66,7 +66,7 @@ def chosen(module: fx.GraphModule, races: Races, told: Graph) -> None:
     fusible: dict[fx.Node, bool] = {}
     at = states(module.graph)
     spelled_out = [*attentions(module.graph, at), *rotations(module.graph, at), *by_hand(module.graph, at)]
-    for call in (*spelled_out, *found(module.graph, refused)):
+    for call in (*spelled_out, *find_op_calls(module.graph, refused)):
         words = _words(call)
         why = misfit(call)
         region = why or region_of(call, at, fusible)
@@ -74,8 +74,8 @@ def chosen(module: fx.GraphModule, races: Races, told: Graph) -> None:
             verdicts.setdefault((call.op.name, words, region), []).append(1)
         else:
             kinds.setdefault((words, region.key, region.place_of(call.node)), []).append((call, region))
-    told.calls += [Call(op, words, len(n), "", why) for (op, words, why), n in verdicts.items()]
-    taken: list[tuple[Found, str]] = []
+    graph_report.calls += [Call(op, words, len(n), "", why) for (op, words, why), n in verdicts.items()]
+    taken: list[tuple[OpCall, str]] = []
     gone: set[fx.Node] = set()  # a call may be a part of what another is spelled out in, or of what leads to it
     made: set[fx.Node] = set()
     read: set[fx.Node] = set()
@@ -83,67 +83,67 @@ def chosen(module: fx.GraphModule, races: Races, told: Graph) -> None:
         calls = [its for its in alike if _stands(its[0], gone, made, read)]
         if not calls:
             continue
-        row, why, ratio = _decided(*calls[0], races)
-        told.add(Call(calls[0][0].op.name, words, len(calls), row.removesuffix(OR_TORCH), why, ratio))
-        if row:
-            taken += [(call, row) for call, _ in calls]
+        kernel, why, ratio = _decided(*calls[0], races)
+        graph_report.add(Call(calls[0][0].op.name, words, len(calls), kernel.removesuffix(OR_TORCH), why, ratio))
+        if kernel:
+            taken += [(call, kernel) for call, _ in calls]
             for call, _ in calls:
                 gone.update(call.inside, call.around)
                 made.update(_made(call))
                 read.update(_read(call))
     now: dict[fx.Node, fx.Node] = {}
-    for call, row in taken:
-        now.update(replaced(call, row, lambda node: now.get(node, node)))
-    told.seconds = races.spent_s
+    for call, kernel in taken:
+        now.update(replace_call(call, kernel, lambda node: now.get(node, node)))
+    graph_report.seconds = races.spent_s
     module.graph.lint()
     module.recompile()
 
 
-def _read(call: Found) -> set[fx.Node]:
+def _read(call: OpCall) -> set[fx.Node]:
     """The nodes that a call is handed."""
-    return {source.node if isinstance(source, Viewed) else source for source in call.sources if source is not None}
+    return {source.node if isinstance(source, TensorView) else source for source in call.sources if source is not None}
 
 
-def _made(call: Found) -> set[fx.Node]:
+def _made(call: OpCall) -> set[fx.Node]:
     """The nodes in whose place a call puts its results."""
     return {call.node, *(node for node, _, _ in call.beside)}
 
 
-def _stands(call: Found, gone: set[fx.Node], made: set[fx.Node], read: set[fx.Node]) -> bool:
+def _stands(call: OpCall, gone: set[fx.Node], made: set[fx.Node], read: set[fx.Node]) -> bool:
     """Whether a call is still there, and what it reads, and whether what it takes away is nothing that is ``read``:
     others that are taken leave nothing of what is ``gone`` but what they have ``made``."""
     there = gone.isdisjoint(call.inside) and _read(call).isdisjoint(gone - made)
     return there and read.isdisjoint({*call.inside} - _made(call))
 
 
-def _ways(call: Found) -> list[tuple[str, str]]:
+def _ways(call: OpCall) -> list[tuple[str, str]]:
     """The rows worth a race, each as it is called and as a graph names it; of ours at most one: the one that timings
     prefer to torch's function, or, where nobody has timed such a call, the first that may be chosen. A pointwise op
     that no timing speaks for is left, since what fusing it saves is certain, unless it takes elementary functions on a
     CPU: inductor's may be several times as slow as ours."""
     if call.added is not None:
-        return [(WHOLE, WHOLE)]
+        return [(TORCH_KERNEL, TORCH_KERNEL)]
     found = []
     choice = call.op.choice(call.args, None, call.wanted)
     if not choice.native:
         found.append(choice.way)
-    elif choice.timing is None and (not call.op.pointwise or (_on_cpu(call) and _cost(call).transcendental)):
-        ways, _ = eligible(call.op, call.op.request(call.pass_, call.args, call.wanted))
+    elif choice.tuning_record is None and (not call.op.pointwise or (_on_cpu(call) and _cost(call).transcendental)):
+        ways, _ = eligible_ways(call.op, call.op.request(call.pass_, call.args, call.wanted))
         found += list(ways)[:1]
     named = [(way, f"{way}{OR_TORCH}") for way in found]
     if call.op.contract.arithmetic == "products" and len(call.parts) > 1:
-        named.append((WHOLE, WHOLE))
+        named.append((TORCH_KERNEL, TORCH_KERNEL))
     return named
 
 
-def _turn(kind: tuple[Any, list[tuple[Found, Region]]]) -> tuple[int, float]:
+def _turn(kind: tuple[Any, list[tuple[OpCall, Region]]]) -> tuple[int, float]:
     """The place of a kind of call among the races: by its promise, then by the work of all such calls, most first."""
     calls = kind[1]
     cost = _cost(calls[0][0])
     return _promise(calls[0][0]), -len(calls) * (cost.bytes + cost.flop / BALANCE)
 
 
-def _words(call: Found) -> str:
+def _words(call: OpCall) -> str:
     """A call's arguments."""
     words = call_of(call.op.request(call.pass_, call.args, call.wanted))
     if call.added is None:
@@ -152,16 +152,16 @@ def _words(call: Found) -> str:
     return f"{words}; added to scores {str(bias.dtype).removeprefix('torch.')}{list(bias.shape)}"
 
 
-def _on_cpu(call: Found) -> bool:
+def _on_cpu(call: OpCall) -> bool:
     device: torch.device = call.args[0].device
     return device.type == "cpu"
 
 
-def _cost(call: Found) -> Cost:
+def _cost(call: OpCall) -> Cost:
     return call.op.contract.cost(call.op.request("forward", call.args))
 
 
-def _promise(call: Found) -> int:
+def _promise(call: OpCall) -> int:
     """The order of the races, should there be no time for all: first what inductor would take to pieces, then what a
     timing speaks for, then what nobody has timed."""
     if call.op.contract.arithmetic == "products" and len(call.parts) > 1:
@@ -169,7 +169,7 @@ def _promise(call: Found) -> int:
     return UNKNOWN if call.op.choice(call.args, None, call.wanted).native else TIMED
 
 
-def _decided(call: Found, region: Region, races: Races) -> tuple[str, str, float]:
+def _decided(call: OpCall, region: Region, races: Races) -> tuple[str, str, float]:
     """The row for a call ("" for inductor), the reason, and the ratio of the race."""
     ways = _ways(call)
     because = call.op.choice(call.args, None, call.wanted).because.split(";")[0]
@@ -177,32 +177,41 @@ def _decided(call: Found, region: Region, races: Races) -> tuple[str, str, float
         return "", because, 0.0
     if call.op.contract.arithmetic != "products" and _on_cpu(call) and _cost(call).bytes < SMALL:
         return "", "so small that inductor's loops are done before a row is called", 0.0
-    races_of = {name: (row, _raced(call, region, row, races)) for name, row in ways}
-    whole = any(isinstance(race, measured.Raced) for _, race in races_of.values())
-    races_of |= {name: (row, _raced(call, region, row, races)) for name, row in _halved(call, region, whole, races)}
+    races_of = {name: (kernel, _race_result(call, region, kernel, races)) for name, kernel in ways}
+    whole = any(isinstance(race, region_race.RegionRaceResult) for _, race in races_of.values())
+    races_of |= {
+        name: (kernel, _race_result(call, region, kernel, races))
+        for name, kernel in _halved(call, region, whole, races)
+    }
     if not races_of:
         return "", because, 0.0
-    raced = {name: race for name, (_, race) in races_of.items() if isinstance(race, measured.Raced)}
+    completed_races = {
+        name: race for name, (_, race) in races_of.items() if isinstance(race, region_race.RegionRaceResult)
+    }
     said = {name: str(race) for name, (_, race) in races_of.items()}
-    said |= {name: f"{race.ratio:.2f}x inductor, {race}" for name, race in raced.items()}
-    taken = max((name for name in raced if raced[name].won), key=lambda name: raced[name].ratio, default="")
+    said |= {name: f"{race.ratio:.2f}x inductor, {race}" for name, race in completed_races.items()}
+    taken = max(
+        (name for name in completed_races if completed_races[name].beats_inductor),
+        key=lambda name: completed_races[name].ratio,
+        default="",
+    )
     first = [said[taken]] if taken else []  # the report names the row ahead of it
     lines = [*first, *(f"{name}: {line}" for name, line in said.items() if name != taken)]
-    most = max((race.ratio for race in raced.values()), default=0.0)
+    most = max((race.ratio for race in completed_races.values()), default=0.0)
     return races_of[taken][0] if taken else "", "; ".join(lines), most
 
 
-def _parts_of(call: Found) -> tuple[str, str] | None:
+def _parts_of(call: OpCall) -> tuple[str, str] | None:
     """The rows of a call's forward and of its gradients, where each may run without the other: what inductor makes of
     the other pass is no operator of a library's, and the op has one result."""
     apart = bool(call.wanted) and not call.op.pointwise and not call.beside
     if not apart or call.op.contract.arithmetic == "products" or call.op._to_record:
         return None
-    ways, _ = eligible(call.op, call.op.request("training", call.args, call.wanted))
-    return next(((rows[0].name, rows[1].name) for rows in ways.values() if len(rows) == 2), None)
+    ways, _ = eligible_ways(call.op, call.op.request("training", call.args, call.wanted))
+    return next(((kernels[0].name, kernels[1].name) for kernels in ways.values() if len(kernels) == 2), None)
 
 
-def _halved(call: Found, region: Region, whole: bool, races: Races) -> list[tuple[str, str]]:
+def _halved(call: OpCall, region: Region, whole: bool, races: Races) -> list[tuple[str, str]]:
     """The ways worth a race in which inductor has one of the passes: where a row alone is quicker than torch in the one
     and slower in the other, or, should the ``whole`` not have been raced, quicker in either."""
     parts = _parts_of(call)
@@ -210,27 +219,27 @@ def _halved(call: Found, region: Region, whole: bool, races: Races) -> list[tupl
         return []
     names = [f"{parts[0]}+{INDUCTOR}", f"{INDUCTOR}+{parts[1]}"]
     named = [(name, f"{name}{OR_TORCH}") for name in names]
-    known = [each for each in named if measured.recalled(call, region, each[1], races.patches) is not None]
+    known = [each for each in named if region_race.recall_race(call, region, each[1], races.patches) is not None]
     if known or races.left_s <= races.budget_s / 2:
         return known
     begin = time.perf_counter()
     try:
-        alone = measured.passes_alone(call, parts, _words(call))
+        isolated_speedup = region_race.pass_speedups(call, parts, _words(call))
     except Exception:  # a row that cannot run these is none that is worth a race
         return []
     finally:
         races.spent_s += time.perf_counter() - begin
     return [
-        each for each, own, other in zip(named, alone, alone[::-1], strict=True)
+        each for each, own, other in zip(named, isolated_speedup, isolated_speedup[::-1], strict=True)
         if own >= WORTH and (not whole or other < 1)
     ]  # fmt: skip
 
 
-def _raced(call: Found, region: Region, row: str, races: Races) -> measured.Raced | str:
-    before = measured.recalled(call, region, row, races.patches)
+def _race_result(call: OpCall, region: Region, kernel: str, races: Races) -> region_race.RegionRaceResult | str:
+    before = region_race.recall_race(call, region, kernel, races.patches)
     if before is not None:
         return before
-    kind = _words(call), row
+    kind = _words(call), kernel
     lost = races.lost.get(kind, ())
     if len(lost) >= ENOUGH:
         return f"not raced: like {len(lost)} others in this graph, of which the best had {max(lost):.2f}x inductor"
@@ -238,13 +247,15 @@ def _raced(call: Found, region: Region, row: str, races: Races) -> measured.Race
         return "not raced: the time for it was over" if races.budget_s else "not raced: no time was given for it"
     native.provide(_progress)  # a row that is called through Python loses races that it wins in the end
     begin = time.perf_counter()
-    _progress(f"racing {call.op.name} by {row.removesuffix(OR_TORCH)} in its region ({races.left_s:.0f} s left)")
+    _progress(f"racing {call.op.name} by {kernel.removesuffix(OR_TORCH)} in its region ({races.left_s:.0f} s left)")
     try:
-        alone = HOPELESS if row == WHOLE or INDUCTOR in row else measured.alone(call, row)
-        if alone < HOPELESS:
-            return f"not raced in its region: alone it has {alone:.2f}x torch's function"
-        inputs = measured.inputs_of(call, region, races.given)
-        made = measured.raced(call, region, row, inputs, races.patches, begin + races.left_s)
+        isolated_speedup = (
+            HOPELESS if kernel == TORCH_KERNEL or INDUCTOR in kernel else region_race.forward_speedup(call, kernel)
+        )
+        if isolated_speedup < HOPELESS:
+            return f"not raced in its region: alone it has {isolated_speedup:.2f}x torch's function"
+        inputs = region_race.inputs_of(call, region, races.given)
+        made = region_race.race_region(call, region, kernel, inputs, races.patches, begin + races.left_s)
     except OverTime as error:
         return f"not raced: {error}"
     except Exception as error:  # what inductor makes of a region is not to stop a program that it can compile

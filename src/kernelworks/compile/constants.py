@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from kernelworks.compile.calls import Ran, function_of, name_of, value_of, varies, writes
+from kernelworks.compile.calls import OperatorTrace, function_of, name_of, value_of, varies, writes
 
-__all__ = ["constant", "held", "number", "unwritten"]
+__all__ = ["constant", "number", "possible_values", "unwritten"]
 
 MOST = 64  # nodes that are asked
 MOST_NUMBERS = 16
 MOST_ELEMENTS = 1 << 26
 
-FILLED = {"zeros": 0.0, "zeros_like": 0.0, "new_zeros": 0.0, "ones": 1.0, "ones_like": 1.0, "new_ones": 1.0}
+FILL_VALUES = {"zeros": 0.0, "zeros_like": 0.0, "new_zeros": 0.0, "ones": 1.0, "ones_like": 1.0, "new_ones": 1.0}
 FULL = {"full": 1, "full_like": 1, "new_full": 2}  # the place of the number
 SAME = frozenset({
     "view", "reshape", "expand", "expand_as", "unsqueeze", "squeeze", "transpose", "permute", "contiguous", "clone",
@@ -31,13 +31,13 @@ SAME = frozenset({
     "repeat_interleave", "swapaxes", "view_as",
 })  # fmt: skip
 CASTS = frozenset({"to", "float", "half", "bfloat16", "double", "type", "type_as"})
-PARTED = frozenset({"split", "unbind", "tensor_split", "getattr", "diagonal", "t", "unfold", "movedim"})
+PARTIAL_VIEWS = frozenset({"split", "unbind", "tensor_split", "getattr", "diagonal", "t", "unfold", "movedim"})
 WITH_ZERO = frozenset({"triu", "tril"})
-BETWEEN: dict[str, Callable[[float, float], float]] = {
+BINARY_OPS: dict[str, Callable[[float, float], float]] = {
     "add": operator.add, "radd": operator.add, "sub": operator.sub, "mul": operator.mul, "rmul": operator.mul,
     "rsub": lambda a, b: b - a,
 }  # fmt: skip
-DRAWN = frozenset({"rand", "randn", "randint", "randperm", "bernoulli", "multinomial", "normal", "rand_like",
+RANDOM_OPS = frozenset({"rand", "randn", "randint", "randperm", "bernoulli", "multinomial", "normal", "rand_like",
                    "randn_like", "dropout", "empty", "empty_like", "new_empty"})  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def constant(node: fx.Node) -> Tensor | None:
         return None
     known: dict[fx.Node, Any] = {}
     try:
-        with torch.no_grad(), torch._guards.tracing(None), torch.random.fork_rng(devices=[]), Ran() as ran:
+        with torch.no_grad(), torch._guards.tracing(None), torch.random.fork_rng(devices=[]), OperatorTrace() as ran:
             for each in order:
                 args, kwargs = fx.map_arg((each.args, each.kwargs), known.__getitem__)
                 args, kwargs = fx.node.map_aggregate((args, kwargs), _on_cpu)
@@ -88,7 +88,7 @@ def _of_constants(node: fx.Node, order: list[fx.Node], seen: set[fx.Node]) -> bo
     value = value_of(node)
     if (
         not _torchs(node)
-        or name_of(node) in DRAWN
+        or name_of(node) in RANDOM_OPS
         or value is None
         or varies(node)
         or writes(node)
@@ -145,7 +145,7 @@ def unwritten(between: Sequence[fx.Node], sources: Iterable[fx.Node]) -> bool:
 
 def _root(node: Any) -> Any:
     """What a node may be a view of."""
-    while isinstance(node, fx.Node) and (name_of(node) in SAME | CASTS | PARTED or writes(node)):
+    while isinstance(node, fx.Node) and (name_of(node) in SAME | CASTS | PARTIAL_VIEWS or writes(node)):
         node = _first(node)
     return node if isinstance(node, fx.Node) else None
 
@@ -157,7 +157,7 @@ def _first(node: fx.Node) -> Any:
 # ---------------------------------------------------------------- sets of numbers
 
 
-def held(node: Any) -> frozenset[float] | None:
+def possible_values(node: Any) -> frozenset[float] | None:
     """The numbers of which each element of a tensor is one; None where that is not known to be a few."""
     return _held(node, [MOST])
 
@@ -182,8 +182,8 @@ def _held(node: Any, left: list[int]) -> frozenset[float] | None:
 
 def _made(node: fx.Node, left: list[int]) -> frozenset[float] | None:
     name, args = _plain(node), node.args
-    if name in FILLED:
-        return frozenset({FILLED[name]})
+    if name in FILL_VALUES:
+        return frozenset({FILL_VALUES[name]})
     if name in FULL:
         place = FULL[name]
         fill = args[place] if len(args) > place else node.kwargs.get("fill_value")
@@ -201,9 +201,9 @@ def _made(node: fx.Node, left: list[int]) -> frozenset[float] | None:
         return _with(_held(args[0], left), _held(args[2], left))
     if name == "where" and len(args) == 3:
         return _with(*(_held(each, left) for each in _chosen(node)))
-    if name in BETWEEN and len(args) == 2 and not node.kwargs:
+    if name in BINARY_OPS and len(args) == 2 and not node.kwargs:
         both = [_held(each, left) for each in args]
-        return None if None in both else frozenset(_between(BETWEEN[name], both))
+        return None if None in both else frozenset(_between(BINARY_OPS[name], both))
     return None
 
 

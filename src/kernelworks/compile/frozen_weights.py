@@ -20,14 +20,14 @@ from torch import Tensor, fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelworks.build.digest import Contents, readable
-from kernelworks.compile import race as measured
-from kernelworks.compile.calls import State, ran, states, value_of, varies
+from kernelworks.compile import race as region_race
+from kernelworks.compile.calls import State, states, trace_operators, value_of, varies
 from kernelworks.compile.partition import reason, twin
-from kernelworks.compile.region import described
+from kernelworks.compile.region import describe_graph
 from kernelworks.compile.report import Graph
-from kernelworks.contract.tensors import PLAIN, leaves
+from kernelworks.contract.tensors import PLAIN_TYPES, leaves
 
-__all__ = ["Frozen", "Weights", "gains", "weights_of"]
+__all__ = ["FrozenGraph", "Weights", "freeze_if_faster", "weights_of"]
 
 NORMS = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "_convolution"})
@@ -48,15 +48,15 @@ class Weights:
         return kept and readable(tensors) and self.contents.same(tensors)
 
 
-class Frozen:
+class FrozenGraph:
     """A graph with constant weights, while they are what they were; else ``plain``, which is made when it is needed."""
 
     def __init__(
         self, run: Callable[..., Any], places: Sequence[int], weights: Weights, plain: Callable[[Sequence[Any]], Any],
-        told: Graph,
+        graph_report: Graph,
     ) -> None:  # fmt: skip
         self.held: tuple[Callable[..., Any], Weights] | None = (run, weights)
-        self.places, self.constant, self.make, self.told = tuple(places), frozenset(places), plain, told
+        self.places, self.constant, self.make, self.graph_report = tuple(places), frozenset(places), plain, graph_report
         self.plain: Callable[..., Any] | None = None
 
     def __call__(self, *inputs: Any) -> Any:
@@ -66,7 +66,9 @@ class Frozen:
                 return run(*(value for i, value in enumerate(inputs) if i not in self.constant))
         if self.plain is None:
             self.plain = self.make(inputs)
-            self.told.notes.append("weights have changed: from then on inductor's own, without constant weights")
+            self.graph_report.notes.append(
+                "weights have changed: from then on inductor's own, without constant weights"
+            )
         self.held = None  # with the copies that inductor made of them
         return self.plain(*inputs)
 
@@ -82,7 +84,7 @@ def weights_of(graph: fx.GraphModule, inputs: Sequence[Any]) -> list[int]:
     if any(state.grad for state in at.values()):
         return []
     holders = graph.graph.find_nodes(op="placeholder")
-    if any(map(varies, holders)) or not all(type(t) in PLAIN and t.device.type == "cpu" for t in inputs):
+    if any(map(varies, holders)) or not all(type(t) in PLAIN_TYPES and t.device.type == "cpu" for t in inputs):
         return []
     touched = _touched(graph)
     if touched is None:
@@ -99,7 +101,7 @@ def weights_of(graph: fx.GraphModule, inputs: Sequence[Any]) -> list[int]:
 
 
 def _multiplies(node: fx.Node, state: State) -> bool:
-    seen = ran(node, state)
+    seen = trace_operators(node, state)
     return seen is not None and any(o._schema.name.removeprefix("aten::") in PRODUCTS for o in seen.operators)
 
 
@@ -154,43 +156,50 @@ def _constant(graph: fx.GraphModule, inputs: Sequence[Any], places: Sequence[int
     return made
 
 
-def gains(
-    graph: fx.GraphModule, inputs: Sequence[Any], places: Sequence[int], settings: Any, left_s: float, told: Graph
+def freeze_if_faster(
+    graph: fx.GraphModule,
+    inputs: Sequence[Any],
+    places: Sequence[int],
+    settings: Any,
+    left_s: float,
+    graph_report: Graph,
 ) -> Callable[..., Any] | None:
     """The graph compiled with the inputs at ``places`` constant, if that was raced and won, here or before; None for
     inductor as it is. ``settings(graph, inputs, config_patches=)`` compiles, ``settings.config`` says how."""
     if not places:
         return None
-    settled = sorted(map(repr, settings.config.items()))
-    path = measured.path_of("constant_weights", "cpu", [described(graph.graph, State.here()), settled])
-    race = measured.read(path)
-    if (race is not None and not race.won) or (race is None and left_s <= 0):
+    config_key = sorted(map(repr, settings.config.items()))
+    path = region_race.path_of("constant_weights", "cpu", [describe_graph(graph.graph, State.current()), config_key])
+    race = region_race.read_race_result(path)
+    if (race is not None and not race.beats_inductor) or (race is None and left_s <= 0):
         return None
     begin = time.perf_counter()
     try:
         weights, plain = Weights([inputs[i] for i in places]), functools.partial(_apart, settings, twin(graph))
         rest = [value for i, value in enumerate(inputs) if i not in places]
         run = _apart(settings, _constant(graph, inputs, places), rest, config_patches={"freezing": True})
-        made = Frozen(run, places, weights, plain, told)
+        made = FrozenGraph(run, places, weights, plain, graph_report)
         if race is None and time.perf_counter() - begin < left_s:
             written, _ = _touched(graph) or (frozenset(), frozenset())
             own = [t.clone() if i in written else t for i, t in enumerate(inputs)]  # the program's are left alone
-            race = measured.raced_whole(made, plain(inputs), own)
-            measured.keep(path, race, [])
+            race = region_race.race_graph(made, plain(inputs), own)
+            region_race.keep(path, race, [])
     except Exception as error:  # inductor's own way is there
-        told.notes.append(f"weights stay inputs: {reason(error)}")
+        graph_report.notes.append(f"weights stay inputs: {reason(error)}")
         return None
     finally:
-        told.seconds += time.perf_counter() - begin
+        graph_report.seconds += time.perf_counter() - begin
     if race is None:
-        told.notes.append("weights stay inputs: the time to race them as constants was over")
+        graph_report.notes.append("weights stay inputs: the time to race them as constants was over")
         return None
     looked = f"{weights.nbytes / 1e6:.0f} MB of them looked at in each call"
     said = f"{race.ratio:.2f}x inductor, {looked}{', in a noisy hour' if race.noisy else ''}"
-    told.notes.append(f"weights {'are constants:' if race.won else 'stay inputs: as constants'} {said}")
-    return made if race.won else None
+    graph_report.notes.append(
+        f"weights {'are constants:' if race.beats_inductor else 'stay inputs: as constants'} {said}"
+    )
+    return made if race.beats_inductor else None
 
 
 def _apart(settings: Any, graph: fx.GraphModule, inputs: Sequence[Any], **more: Any) -> Any:
-    with measured.apart(torch.device("cpu")):
+    with region_race.isolate_compilation(torch.device("cpu")):
         return settings(twin(graph), list(inputs), **more)

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from kernelworks.compile.algebra import simplified
-from kernelworks.compile.choice import Races, chosen
-from kernelworks.compile.frozen_weights import gains, weights_of
+from kernelworks.compile.algebra import simplify_products
+from kernelworks.compile.choice import Races, choose_kernels
+from kernelworks.compile.frozen_weights import freeze_if_faster, weights_of
 from kernelworks.compile.layouts import check, outputs_of
 from kernelworks.compile.partition import Parts, reason, stops, twin
 from kernelworks.compile.report import CompileReport, Graph
 
-__all__ = ["compiled", "races_within"]
+__all__ = ["compile_graph", "races_within"]
 
 OURS = "kernelworks."
 BUDGET_S = 60.0  # for the races of a graph, compiling their regions among them
@@ -44,44 +44,44 @@ def races_within(seconds: float) -> Iterator[None]:
         _most.reset(token)
 
 
-def compiled(graph: fx.GraphModule, inputs: Sequence[Any], mode: str | None, options: dict[str, Any]) -> Any:
+def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], mode: str | None, options: dict[str, Any]) -> Any:
     """A graph compiled by inductor in a mode, with options of its own and of ours."""
     budget_s, settings = _read(mode, options)
-    told = Graph(f"graph {len(CompileReport.current())}", len(graph.graph.nodes))
-    CompileReport.add(told)
+    graph_report = Graph(f"graph {len(CompileReport.current())}", len(graph.graph.nodes))
+    CompileReport.add(graph_report)
     most = _most.get(_Seconds(math.inf))
-    budget_s = min(most.left, budget_s * min(1.0, told.nodes / MANY))
+    budget_s = min(most.left, budget_s * min(1.0, graph_report.nodes / MANY))
     before = twin(graph)
     try:
         returned = outputs_of(before, inputs)
-        gone = simplified(graph.graph)
+        gone = simplify_products(graph.graph)
         if gone:
             check(graph, inputs, returned)
-        told.simpler = len(gone)
-        told.notes += [f"{gone.count(line)} x {line}" for line in dict.fromkeys(gone)]
+        graph_report.simpler = len(gone)
+        graph_report.notes += [f"{gone.count(line)} x {line}" for line in dict.fromkeys(gone)]
         places = weights_of(graph, inputs)
         share = 0.5 if places else 1.0  # of the time, for regions: weights as constants are raced with what is left
         own = dict(zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True))
         races = Races(share * budget_s, settings.config, own)
-        chosen(graph, races, told)
-        if told.replaced:
+        choose_kernels(graph, races, graph_report)
+        if graph_report.replaced_count:
             check(graph, inputs, returned)
-        constant = gains(graph, inputs, places, settings, budget_s - races.spent_s, told)
+        constant = freeze_if_faster(graph, inputs, places, settings, budget_s - races.spent_s, graph_report)
         if constant is not None:
             return constant
     except Exception as error:  # whatever is odd about a graph, inductor may know what to do with it
         if stops(error):
             raise
-        told.notes.append(f"nothing was replaced: {reason(error)}")
-        told.without_rows()
+        graph_report.notes.append(f"nothing was replaced: {reason(error)}")
+        graph_report.drop_kernels()
         graph = twin(before)
     finally:
-        most.left -= told.seconds
-    return _by_inductor(graph, before, inputs, settings, told)
+        most.left -= graph_report.seconds
+    return _by_inductor(graph, before, inputs, settings, graph_report)
 
 
 def _by_inductor(
-    graph: fx.GraphModule, before: fx.GraphModule, inputs: Sequence[Any], settings: Any, told: Graph
+    graph: fx.GraphModule, before: fx.GraphModule, inputs: Sequence[Any], settings: Any, graph_report: Graph
 ) -> Any:
     """The graph compiled; as it was ``before`` where that fails with rows of ours, and in parts where it fails, too."""
     try:
@@ -90,16 +90,18 @@ def _by_inductor(
         if stops(error):
             raise
         because = reason(error)
-    if told.replaced or told.simpler:
-        told.notes.append(f"inductor failed with what we made of the graph, and compiles it without that ({because})")
-        told.without_rows()
+    if graph_report.replaced_count or graph_report.simpler:
+        graph_report.notes.append(
+            f"inductor failed with what we made of the graph, and compiles it without that ({because})"
+        )
+        graph_report.drop_kernels()
         try:
             return settings(twin(before), inputs)
         except Exception as error:
             if stops(error):
                 raise
             because = reason(error)
-    return Parts(before, settings, told, because)
+    return Parts(before, settings, graph_report, because)
 
 
 def _read(mode: str | None, options: dict[str, Any]) -> tuple[float, Any]:

@@ -56,9 +56,9 @@ def twin(module: fx.GraphModule) -> fx.GraphModule:
 class Parts(nn.Module):
     """A graph in the place of what inductor did not make of it. ``because`` is what inductor said of the whole."""
 
-    def __init__(self, module: fx.GraphModule, settings: Settings, told: Graph, because: str) -> None:
+    def __init__(self, module: fx.GraphModule, settings: Settings, graph_report: Graph, because: str) -> None:
         super().__init__()
-        self.settings, self.told, self.because = settings, told, because
+        self.settings, self.graph_report, self.because = settings, graph_report, because
         self.known: set[tuple[str, str]] = set()  # nodes that do not compile, by how they look
         self.compiled, self.failed = 0, 1
         self.left: list[str] = []  # the targets of nodes that run as they were written
@@ -76,7 +76,7 @@ class Parts(nn.Module):
         few = list(dict.fromkeys(self.left))
         left = f"{len(self.left)} nodes run as they were written ({', '.join(few[:6])}{', ...' if few[6:] else ''})"
         said = f"inductor failed on the whole graph ({self.because}): {self.compiled} parts of it are compiled, {left}"
-        self.told.notes.append(said)
+        self.graph_report.notes.append(said)
         warnings.warn(f"kernelworks: {said}", RuntimeWarning, stacklevel=2)
 
 
@@ -168,18 +168,18 @@ def _halved(module: fx.GraphModule, whole: Parts) -> Callable[..., Any] | None:
     else:
         return None
     try:
-        rows = split_module(
+        split_graph = split_module(
             twin_of := twin(module), module, _by_order(twin_of, nodes, places), keep_original_order=True
         )
     except Exception as error:  # regions of autocast that cannot be cut
         if stops(error):
             raise
         return None
-    for name, child in list(rows.named_children()):
+    for name, child in list(split_graph.named_children()):
         if name.startswith("submod_") and isinstance(child, fx.GraphModule):
-            delattr(rows, name)
-            rows.add_module(name, _Part(child, whole, written=int(name.removeprefix("submod_")) in written))
-    made: Callable[..., Any] = rows
+            delattr(split_graph, name)
+            split_graph.add_module(name, _Part(child, whole, written=int(name.removeprefix("submod_")) in written))
+    made: Callable[..., Any] = split_graph
     return made
 
 

@@ -18,40 +18,40 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from kernelworks.compile.calls import Found, Viewed, value_of
+from kernelworks.compile.calls import OpCall, TensorView, value_of
 from kernelworks.compile.region import Region, with_copy
-from kernelworks.compile.replace import replaced
-from kernelworks.compile.split_passes import backward_args, rows_of
+from kernelworks.compile.replace import replace_call
+from kernelworks.compile.split_passes import backward_args, kernels_of
 from kernelworks.dispatch.mutation import as_tuple
 from kernelworks.dispatch.tuning_records import MARGIN, torch_version
 from kernelworks.machine import environment, place_of
 from kernelworks.measure.clock.duel import OverTime, clock, duel
-from kernelworks.records.json_text import in_lines, read_json
+from kernelworks.records.json_text import format_lines, read_json
 
 __all__ = [
-    "Raced",
-    "alone",
-    "apart",
-    "backward_alone",
+    "RegionRaceResult",
+    "backward_speedup",
+    "forward_speedup",
     "inputs_of",
+    "isolate_compilation",
     "keep",
-    "passes_alone",
+    "pass_speedups",
     "path_of",
-    "raced",
-    "raced_whole",
-    "read",
-    "recalled",
+    "race_graph",
+    "race_region",
+    "read_race_result",
+    "recall_race",
 ]
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Raced:
+class RegionRaceResult:
     """One race of a region. ``halves`` is inductor's time over the time with the row, in both halves of the race."""
 
     inductor_us: float
-    row_us: float
+    kernel_us: float
     halves: tuple[float, float]
     spread: float
     noisy: bool
@@ -61,12 +61,12 @@ class Raced:
         return min(self.halves)
 
     @property
-    def won(self) -> bool:
+    def beats_inductor(self) -> bool:
         """Whether both halves say so by more than what the noise could say."""
         return self.ratio >= (1 + 2 * self.spread if self.noisy else MARGIN)
 
     def __str__(self) -> str:
-        said = f"{self.row_us:.4g} us against inductor's {self.inductor_us:.4g} in its region"
+        said = f"{self.kernel_us:.4g} us against inductor's {self.inductor_us:.4g} in its region"
         return said + (", in a noisy hour" if self.noisy else "")
 
 
@@ -80,82 +80,86 @@ def path_of(name: str, device: str, parts: Sequence[object]) -> Path:
     return environment.cache_dir("compile") / place_of(device) / f"{name}.{key}.json"
 
 
-def read(path: Path) -> Raced | None:
+def read_race_result(path: Path) -> RegionRaceResult | None:
     """A race as it was kept; None where there is none, or none that can be read."""
     try:
         record = read_json(path)
-        numbers = [float(record[n]) for n in ("inductor_us", "row_us", "spread")]
+        numbers = [float(record[n]) for n in ("inductor_us", "kernel_us", "spread")]
         halves = (float(record["halves"][0]), float(record["halves"][1]))
-        return Raced(numbers[0], numbers[1], halves, numbers[2], bool(record["noisy"]))
+        return RegionRaceResult(numbers[0], numbers[1], halves, numbers[2], bool(record["noisy"]))
     except (OSError, ValueError, KeyError, TypeError, IndexError, OverflowError):
         return None
 
 
-def keep(path: Path, made: Raced, lines: Sequence[str]) -> None:
+def keep(path: Path, made: RegionRaceResult, lines: Sequence[str]) -> None:
     """Keeps a race, with what it was of in ``lines``. One of a noisy hour is not kept: a quieter one will tell."""
     if made.noisy:
         return
     record = {"format": FORMAT, **vars(made), "halves": list(made.halves), "of": list(lines)}
     with contextlib.suppress(OSError):  # then it is raced again next time
-        environment.write_whole(path, in_lines(record) + "\n", prefix=f".{path.name}-")
+        environment.write_whole(path, format_lines(record) + "\n", prefix=f".{path.name}-")
 
 
-def _path(found: Found, region: Region, row: str, patches: Mapping[str, Any]) -> Path:
-    sources = _sources(found, row)
-    place = region.place_of(found.node)
-    parts = (region.described, place, found.op.name, row, sources, sorted(map(repr, patches.items())))
-    return path_of(found.op.name, found.args[0].device.type, parts)
+def _path(op_call: OpCall, region: Region, kernel: str, patches: Mapping[str, Any]) -> Path:
+    sources = _sources(op_call, kernel)
+    place = region.place_of(op_call.node)
+    parts = (region.description, place, op_call.op.name, kernel, sources, sorted(map(repr, patches.items())))
+    return path_of(op_call.op.name, op_call.args[0].device.type, parts)
 
 
-def _sources(found: Found, row: str) -> list[str]:
-    return [r.hash() for name in rows_of(row) for r in (found.op.row(name),) if r.source is not None]
+def _sources(op_call: OpCall, kernel: str) -> list[str]:
+    return [r.hash() for name in kernels_of(kernel) for r in (op_call.op.kernel(name),) if r.source is not None]
 
 
-def recalled(found: Found, region: Region, row: str, patches: Mapping[str, Any]) -> Raced | None:
+def recall_race(op_call: OpCall, region: Region, kernel: str, patches: Mapping[str, Any]) -> RegionRaceResult | None:
     """What a race of this region said before, in this process or another; None where it was not run."""
-    return read(_path(found, region, row, patches))
+    return read_race_result(_path(op_call, region, kernel, patches))
 
 
 # ---------------------------------------------------------------- the race
 
 
-def raced(
-    found: Found, region: Region, row: str, inputs: Sequence[Tensor], patches: Mapping[str, Any], until: float
-) -> Raced:
-    """Races the region with the call made by ``row`` against the region as inductor makes it. ``inputs`` are the
+def race_region(
+    op_call: OpCall, region: Region, kernel: str, inputs: Sequence[Tensor], patches: Mapping[str, Any], until: float
+) -> RegionRaceResult:
+    """Races the region with the call made by ``kernel`` against the region as inductor makes it. ``inputs`` are the
     region's. Raises OverTime where there was no time for it, and whatever compiling raises."""
     plain, _ = with_copy(region)
     changed, twins = with_copy(region)
-    replaced(found, row, twins.__getitem__)
+    replace_call(op_call, kernel, twins.__getitem__)
     changed.recompile()
-    device = found.args[0].device
-    with apart(device), region.state.entered():
-        theirs = _arm(plain, inputs, region, patches)
+    device = op_call.args[0].device
+    with isolate_compilation(device), region.state.activate():
+        theirs = _compile_variant(plain, inputs, region, patches)
         if time.perf_counter() > until:
             raise OverTime("the time for it was over")
-        ours = _arm(changed, inputs, region, patches)
+        ours = _compile_variant(changed, inputs, region, patches)
         made = _duel(ours, theirs, device, until)
-    keep(_path(found, region, row, patches), made, region.described.splitlines())
+    keep(_path(op_call, region, kernel, patches), made, region.description.splitlines())
     return made
 
 
-def raced_whole(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence[Any]) -> Raced:
+def race_graph(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence[Any]) -> RegionRaceResult:
     """Races two ways to run a graph that records no gradients; what it writes to is written to."""
     device = next(t.device for t in inputs if isinstance(t, Tensor))
-    with apart(device), torch.no_grad():
+    with isolate_compilation(device), torch.no_grad():
         return _duel(lambda: ours(*inputs), lambda: theirs(*inputs), device, math.inf)
 
 
-def _duel(ours: Callable[[], object], theirs: Callable[[], object], device: torch.device, until: float) -> Raced:
+def _duel(
+    ours: Callable[[], object], theirs: Callable[[], object], device: torch.device, until: float
+) -> RegionRaceResult:
     wait = (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else None
     alike = wait is not None or torch.get_num_threads() == 1
     left_s = max(until - time.perf_counter(), 2.0)
-    told = duel(ours, theirs, wait, alike=alike, until=clock() + left_s).raced
-    return Raced(told.torch_us, told.ours_us, told.halves, told.spread, told.noisy)
+    duel_result = duel(ours, theirs, wait, alike=alike, until=clock() + left_s).result
+    return RegionRaceResult(
+        duel_result.torch_us, duel_result.ours_us, duel_result.halves, duel_result.spread, duel_result.is_noisy
+    )
 
 
 @contextlib.contextmanager
-def apart(device: torch.device) -> Iterator[None]:
+def isolate_compilation(device: torch.device) -> Iterator[None]:
     """Apart from the compilation that goes on: its tracing, its metrics, its random numbers."""
     from torch._dynamo.utils import get_metrics_context
 
@@ -170,7 +174,7 @@ def apart(device: torch.device) -> Iterator[None]:
         vars(metrics).update(before)
 
 
-def _arm(
+def _compile_variant(
     module: fx.GraphModule, inputs: Sequence[Tensor], region: Region, patches: Mapping[str, Any]
 ) -> Callable[[], object]:
     """The region compiled by inductor, as a call; with its gradients where the program asks for them."""
@@ -190,59 +194,59 @@ def _arm(
     return trained if flows else lambda: run(*inputs)
 
 
-def alone(found: Found, row: str) -> float:
+def forward_speedup(op_call: OpCall, kernel: str) -> float:
     """How many times as quick as torch's function the row is in a forward by itself: a look of some milliseconds, that
     spares compiling a region where there is no hope."""
-    op, args = found.op, _drawn(found)
+    op, args = op_call.op, _drawn(op_call)
     with torch.no_grad(), torch._guards.tracing(None):
-        ours, theirs = (lambda: op.run("forward", args, None, row)), (lambda: op.native(*args))
-        return duel(ours, theirs, _waiting(found)).raced.ratio
+        ours, theirs = (lambda: op.run("forward", args, None, kernel)), (lambda: op.native(*args))
+        return duel(ours, theirs, _waiting(op_call)).result.ratio
 
 
-def backward_alone(found: Found, row: str) -> float:
+def backward_speedup(op_call: OpCall, kernel: str) -> float:
     """The same of the gradients."""
-    op, args = found.op, _drawn(found)
+    op, args = op_call.op, _drawn(op_call)
     names = op.passes["forward"].names
     with torch._guards.tracing(None):
         with torch.enable_grad():
-            held = [a.requires_grad_() if n in found.wanted else a for n, a in zip(names, args, strict=True)]
+            held = [a.requires_grad_() if n in op_call.wanted else a for n, a in zip(names, args, strict=True)]
             made = as_tuple(op.native(*held))[0]
-        leaves, flow = [a for n, a in zip(names, held, strict=True) if n in found.wanted], torch.ones_like(made)
+        leaves, flow = [a for n, a in zip(names, held, strict=True) if n in op_call.wanted], torch.ones_like(made)
         flat = tuple(a.detach() if isinstance(a, Tensor) else a for a in args)
-        given = backward_args(op, flat, (made.detach(),), flow, found.wanted)
-        ours = lambda: op.run("backward", given, None, row)  # noqa: E731
+        given = backward_args(op, flat, (made.detach(),), flow, op_call.wanted)
+        ours = lambda: op.run("backward", given, None, kernel)  # noqa: E731
         theirs = lambda: torch.autograd.grad(made, leaves, flow, retain_graph=True)  # noqa: E731
-        return duel(ours, theirs, _waiting(found)).raced.ratio
+        return duel(ours, theirs, _waiting(op_call)).result.ratio
 
 
-def passes_alone(found: Found, rows: tuple[str, str], words: str) -> tuple[float, float]:
+def pass_speedups(op_call: OpCall, kernels: tuple[str, str], words: str) -> tuple[float, float]:
     """How many times as quick as torch's function two rows are alone: in the forward, and in the gradients. ``words``
     say what the call is given; what was found is kept."""
-    device = found.args[0].device.type
-    path = path_of(found.op.name, device, (words, "alone", *rows, _sources(found, "+".join(rows))))
-    before = read(path)
+    device = op_call.args[0].device.type
+    path = path_of(op_call.op.name, device, (words, "alone", *kernels, _sources(op_call, "+".join(kernels))))
+    before = read_race_result(path)
     if before is not None:
         return before.halves
-    made = alone(found, rows[0]), backward_alone(found, rows[1])
-    keep(path, Raced(0.0, 0.0, made, 0.0, noisy=False), [words])
+    made = forward_speedup(op_call, kernels[0]), backward_speedup(op_call, kernels[1])
+    keep(path, RegionRaceResult(0.0, 0.0, made, 0.0, noisy=False), [words])
     return made
 
 
-def _drawn(found: Found) -> tuple[Any, ...]:
+def _drawn(op_call: OpCall) -> tuple[Any, ...]:
     generator = torch.Generator().manual_seed(0)
-    return tuple(_like(a, None, generator).detach() if isinstance(a, Tensor) else a for a in found.args)
+    return tuple(_like(a, None, generator).detach() if isinstance(a, Tensor) else a for a in op_call.args)
 
 
-def _waiting(found: Found) -> Callable[[], None] | None:
-    device = found.args[0].device
+def _waiting(op_call: OpCall) -> Callable[[], None] | None:
+    device = op_call.args[0].device
     return (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else None
 
 
-def inputs_of(found: Found, region: Region, given: Mapping[fx.Node, Any]) -> list[Tensor]:
+def inputs_of(op_call: OpCall, region: Region, given: Mapping[fx.Node, Any]) -> list[Tensor]:
     """Tensors that look as the region's inputs do: the program's own where it hands them in, drawn ones elsewhere, and
     masks that hide nothing."""
     generator = torch.Generator().manual_seed(0)
-    clear = _clear(found)
+    clear = _clear(op_call)
     drawn = [_like(value_of(node), given.get(node), generator) for node in region.inputs]
     return [
         torch.full_like(t, clear[node]) if node in clear and given.get(node) is None else t
@@ -250,13 +254,13 @@ def inputs_of(found: Found, region: Region, given: Mapping[fx.Node, Any]) -> lis
     ]
 
 
-def _clear(found: Found) -> dict[fx.Node, float]:
+def _clear(op_call: OpCall) -> dict[fx.Node, float]:
     """What the tensors hold of which the op's masks are made, where those hide nothing."""
     held: dict[fx.Node, float] = {}
-    waiting = [source for source in found.sources if isinstance(source, Viewed)]
+    waiting = [source for source in op_call.sources if isinstance(source, TensorView)]
     while waiting:
         view = waiting.pop()
-        waiting += [a for _, args in view.steps for a in args if isinstance(a, Viewed)]
+        waiting += [a for _, args in view.steps for a in args if isinstance(a, TensorView)]
         names = [step for step, _ in view.steps]
         if value_of(view.node).dtype is torch.bool:
             held[view.node] = float("logical_not" not in names)

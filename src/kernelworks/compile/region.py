@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from kernelworks.compile.calls import Found, State, ran, value_of, writes
+from kernelworks.compile.calls import OpCall, State, trace_operators, value_of, writes
 
-__all__ = ["Region", "described", "region_of", "with_copy"]
+__all__ = ["Region", "describe_graph", "region_of", "with_copy"]
 
 STEPS = 5  # of neighbours on either side, views and casts among them
 MOST = 48  # nodes
@@ -43,8 +43,8 @@ class Region:
     state: State
 
     @functools.cached_property
-    def described(self) -> str:
-        return described(self.module.graph, self.state)
+    def description(self) -> str:
+        return describe_graph(self.module.graph, self.state)
 
     def place_of(self, node: fx.Node) -> int:
         """Where a node of the program's stands in ``described``."""
@@ -52,10 +52,10 @@ class Region:
 
     @functools.cached_property
     def key(self) -> str:
-        return hashlib.sha256(self.described.encode()).hexdigest()[:24]
+        return hashlib.sha256(self.description.encode()).hexdigest()[:24]
 
 
-def described(graph: fx.Graph, state: State) -> str:
+def describe_graph(graph: fx.Graph, state: State) -> str:
     """What a graph computes on what, in words that are the same wherever it is met again."""
     numbers: dict[fx.Node, str] = {}
     lines = []
@@ -88,7 +88,7 @@ def _looks(value: Any) -> str:
     return repr(value)
 
 
-def region_of(call: Found, at: dict[fx.Node, State], fusible: dict[fx.Node, bool]) -> Region | str:
+def region_of(call: OpCall, at: dict[fx.Node, State], fusible: dict[fx.Node, bool]) -> Region | str:
     """The region of a call, or the reason why it cannot be cut out. ``fusible`` keeps what was found of nodes."""
     inside = {*call.inside, *call.around}
     for step in (_before, _after):
@@ -104,7 +104,9 @@ def _after(node: fx.Node) -> Iterable[fx.Node]:
     return node.users
 
 
-def _grow(call: Found, step: Any, at: dict[fx.Node, State], fusible: dict[fx.Node, bool], inside: set[fx.Node]) -> None:
+def _grow(
+    call: OpCall, step: Any, at: dict[fx.Node, State], fusible: dict[fx.Node, bool], inside: set[fx.Node]
+) -> None:
     """Takes in what lies within ``STEPS`` in one direction, nearest first."""
     ring = list(call.inside)
     for _ in range(STEPS):
@@ -124,7 +126,7 @@ def _loops(node: fx.Node, state: State) -> bool:
     value = value_of(node)
     if not isinstance(value, Tensor) and not (isinstance(value, (tuple, list)) and _all_tensors(value)):
         return False
-    seen = ran(node, state)
+    seen = trace_operators(node, state)
     return seen is not None and all(_is_loop(o) for o in seen.operators)
 
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-__all__ = ["Call", "CompileReport", "Graph", "merged"]
+__all__ = ["Call", "CompileReport", "Graph", "merge_calls"]
 
 
 @dataclass(frozen=True)
 class Call:
-    """One kind of call in a graph. ``row`` is what serves it, "" for inductor; ``ratio`` is the region's time as
+    """One kind of call in a graph. ``kernel`` is what serves it, "" for inductor; ``ratio`` is the region's time as
     inductor makes it over its time with the row, 0 where nothing was raced."""
 
     op: str
     call: str  # its arguments, in words
     count: int
-    row: str
+    kernel: str
     why: str
     ratio: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.times}{self.op}({self.call}): {self.row or 'inductor'}: {self.why}"
+        return f"{self.times}{self.op}({self.call}): {self.kernel or 'inductor'}: {self.why}"
 
     @property
     def times(self) -> str:
@@ -41,24 +41,26 @@ class Graph:
 
     def add(self, call: Call) -> None:
         """Calls of which the same is to be said are one line."""
-        self.calls = merged([*self.calls, call])
+        self.calls = merge_calls([*self.calls, call])
 
-    def without_rows(self) -> None:
+    def drop_kernels(self) -> None:
         """Nothing is replaced after all."""
-        self.calls = [replace(c, row="", why=f"{c.row} was not taken: {c.why}") if c.row else c for c in self.calls]
+        self.calls = [
+            replace(c, kernel="", why=f"{c.kernel} was not taken: {c.why}") if c.kernel else c for c in self.calls
+        ]
 
     @property
-    def replaced(self) -> int:
-        return sum(c.count for c in self.calls if c.row)
+    def replaced_count(self) -> int:
+        return sum(c.count for c in self.calls if c.kernel)
 
     def __str__(self) -> str:
-        head = f"{self.name}: {self.nodes} nodes, {self.replaced} calls replaced"
+        head = f"{self.name}: {self.nodes} nodes, {self.replaced_count} calls replaced"
         if self.seconds >= 0.5:
             head += f", {self.seconds:.0f} s of races"
         return "\n".join([head, *(f"  {line}" for line in (*self.calls, *self.notes))])
 
 
-def merged(calls: Iterable[Call]) -> list[Call]:
+def merge_calls(calls: Iterable[Call]) -> list[Call]:
     """Each of the calls of which the same is to be said once, with how many they are."""
     found: dict[Call, int] = {}
     for call in calls:
@@ -94,12 +96,12 @@ class CompileReport:
     @property
     def calls(self) -> list[Call]:
         """The kinds of call in all graphs, those that there are most of first."""
-        return sorted(merged(call for graph in self.graphs for call in graph.calls), key=lambda call: -call.count)
+        return sorted(merge_calls(call for graph in self.graphs for call in graph.calls), key=lambda call: -call.count)
 
     def of(self, op: str, call: str) -> tuple[str, ...]:
         """What was done with such a call of an op, in words."""
         return tuple(
-            f"{each.row or 'inductor'}: {each.why}" for each in self.calls if (each.op, each.call) == (op, call)
+            f"{each.kernel or 'inductor'}: {each.why}" for each in self.calls if (each.op, each.call) == (op, call)
         )
 
     def __iter__(self) -> Iterator[Graph]:

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from kernelworks.compile.calls import Found, State, Steps, Viewed, name_of, read, value_of, varies, writes
+from kernelworks.compile.calls import OpCall, State, Steps, TensorView, make_op_call, name_of, value_of, varies, writes
 from kernelworks.compile.constants import unwritten
-from kernelworks.compile.decomposed import AGREES
-from kernelworks.compile.small_eval import CASTS, RESHAPES, run
+from kernelworks.compile.decomposed_ops import AGREES
+from kernelworks.compile.small_eval import CASTS, RESHAPES, run_nodes
 from kernelworks.dispatch.op import OPS, Op
 
 __all__ = ["rotations"]
@@ -44,20 +44,20 @@ class _Turn:
     node: fx.Node
     source: fx.Node
     inside: tuple[fx.Node, ...]
-    tables: tuple[Viewed, Viewed]
+    tables: tuple[TensorView, TensorView]
     heads: int  # the dimension of the heads
     interleaved: bool
 
     @property
-    def viewed(self) -> Viewed:
-        return Viewed(self.source, _of_heads(self.heads))
+    def view(self) -> TensorView:
+        return TensorView(self.source, _of_heads(self.heads))
 
 
 def _of_heads(dim: int) -> Steps:
     return () if dim == 1 else (("transpose", (1, 2)),)
 
 
-def rotations(graph: fx.Graph, at: Mapping[fx.Node, State]) -> Iterator[Found]:
+def rotations(graph: fx.Graph, at: Mapping[fx.Node, State]) -> Iterator[OpCall]:
     """The pairs of queries and keys that a graph turns by the same tables."""
     op = next((op for op in OPS.values() if op.pattern == PATTERN), None)
     if op is None:
@@ -177,7 +177,7 @@ def _recognised(
     return None
 
 
-def _table(node: fx.Node, shape: torch.Size, heads: int, *, interleaved: bool, half: bool) -> tuple[Viewed, ...]:
+def _table(node: fx.Node, shape: torch.Size, heads: int, *, interleaved: bool, half: bool) -> tuple[TensorView, ...]:
     """A table as the op takes it, [L, R] or [B, L, R]: one, or the two that a complex one holds; none where it is no
     table of positions. ``half`` says that it holds an angle for each pair, not for each element."""
     value = value_of(node)
@@ -187,11 +187,11 @@ def _table(node: fx.Node, shape: torch.Size, heads: int, *, interleaved: bool, h
     sizes = [1] * (4 - value.dim()) + list(value.shape)
     if sizes[heads] != 1 or sizes[3 - heads] != length or sizes[0] not in (1, shape[0]):
         return ()
-    view = Viewed(node)
+    view = TensorView(node)
     if value.dim() > 4 - heads:  # the dimension of the heads is there
         view = view.by("select", heads - 4, 0)
     if value.is_complex():
-        parts: tuple[Viewed, ...] = (view.by(torch.real), view.by(torch.imag))
+        parts: tuple[TensorView, ...] = (view.by(torch.real), view.by(torch.imag))
     elif value.dtype.is_floating_point:
         parts = (view,)
     else:
@@ -224,9 +224,9 @@ def _agrees(turn: _Turn, others: Sequence[fx.Node], op: Op) -> bool:
         sizes = _small(each, shape, (0, 3 - turn.heads))
         drawn[each] = alike.setdefault(_said(each), torch.randn(sizes, dtype=kind, device="cpu", generator=generator))
     try:
-        with torch.no_grad(), State((), False).entered():
-            made = run(turn.inside, drawn)
-            x, cos, sin = (view.of(drawn.__getitem__) for view in (turn.viewed, *turn.tables))
+        with torch.no_grad(), State((), False).activate():
+            made = run_nodes(turn.inside, drawn)
+            x, cos, sin = (view.of(drawn.__getitem__) for view in (turn.view, *turn.tables))
             want = op.contract.reference(x, x, cos, sin, turn.interleaved)[0].permute(HEADS_OF[turn.heads])
             return made.shape == want.shape and bool(((made - want).abs() <= AGREES * want.abs().max()).all())
     except Exception:  # it cannot be run so
@@ -236,7 +236,7 @@ def _agrees(turn: _Turn, others: Sequence[fx.Node], op: Op) -> bool:
 # ---------------------------------------------------------------- queries and keys
 
 
-def _pair(one: _Turn, other: _Turn, op: Op, at: Mapping[fx.Node, State], order: Mapping[fx.Node, int]) -> Found | None:
+def _pair(one: _Turn, other: _Turn, op: Op, at: Mapping[fx.Node, State], order: Mapping[fx.Node, int]) -> OpCall | None:
     """Both in one call, in the place of the one of them where all is there that the other reads, too."""
     earlier, later = sorted((one, other), key=lambda turn: order[turn.node])
     sources = (earlier.source, later.source, *(view.node for view in earlier.tables))
@@ -253,7 +253,7 @@ def _pair(one: _Turn, other: _Turn, op: Op, at: Mapping[fx.Node, State], order: 
     places = [order[n] for n in inside]
     if not unwritten(list(itertools.islice(anchor.node.graph.nodes, min(places), max(places))), sources):
         return None
-    views = (anchor.viewed, beside.viewed, *anchor.tables)
+    views = (anchor.view, beside.view, *anchor.tables)
     asked: tuple[Any, ...] = (*(view.value() for view in views), anchor.interleaved)
     dtypes = {value_of(turn.node).dtype for turn in (anchor, beside)}
     if len(dtypes) != 1:
@@ -261,8 +261,8 @@ def _pair(one: _Turn, other: _Turn, op: Op, at: Mapping[fx.Node, State], order: 
     mode: Any = value_of(anchor.source)
     with mode.fake_mode, torch.no_grad():
         args = (*(t.to(*dtypes) for t in asked[:2]), *asked[2:])
-    made = read(anchor.node, op, asked, (*views, None), at[anchor.node], args=args, inside=inside)
-    if not isinstance(made, Found):
+    made = make_op_call(anchor.node, op, asked, (*views, None), at[anchor.node], args=args, inside=inside)
+    if not isinstance(made, OpCall):
         return None
     return replace(made, after=_of_heads(anchor.heads), beside=((beside.node, 1, _of_heads(beside.heads)),))
 

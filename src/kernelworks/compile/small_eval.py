@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, fx
 
 from kernelworks.compile.calls import function_of, name_of, value_of
-from kernelworks.compile.constants import held
+from kernelworks.compile.constants import possible_values
 
-__all__ = ["CASTS", "RESHAPES", "run"]
+__all__ = ["CASTS", "RESHAPES", "run_nodes"]
 
 RESHAPES = frozenset({
     "view", "reshape", "_unsafe_view", "expand", "expand_as", "broadcast_to", "flatten", "unflatten", "view_as",
@@ -25,7 +25,7 @@ RESHAPES = frozenset({
 CASTS = frozenset({"to", "float", "half", "bfloat16", "double", "type", "type_as", "contiguous"})
 
 
-def run(nodes: Sequence[fx.Node], known: Mapping[fx.Node, Any]) -> Any:
+def run_nodes(nodes: Sequence[fx.Node], known: Mapping[fx.Node, Any]) -> Any:
     """What the last of some nodes returns, given what others returned. Raises whatever running them so raises."""
     values = dict(known)
     for node in nodes:
@@ -50,7 +50,7 @@ def _number(node: fx.Node) -> Any:
     value = value_of(node)
     if isinstance(value, (int, float)):
         return value
-    alike = held(node)  # a tensor of one number, whatever its shape
+    alike = possible_values(node)  # a tensor of one number, whatever its shape
     if alike is not None and len(alike) == 1:
         return torch.tensor(next(iter(alike)), dtype=torch.float64, device="cpu")
     raise KeyError(f"{node} is not known")

@@ -16,12 +16,12 @@ from kernelworks.dispatch.choose import OR_TORCH
 from kernelworks.dispatch.mutation import as_tuple
 from kernelworks.dispatch.op import OPS, Op
 
-__all__ = ["INDUCTOR", "backward_args", "in_halves", "rows_of"]
+__all__ = ["INDUCTOR", "backward_args", "in_halves", "kernels_of"]
 
 INDUCTOR = "inductor"
 
 
-def rows_of(way: str) -> tuple[str, ...]:
+def kernels_of(way: str) -> tuple[str, ...]:
     """The names of the rows in a way."""
     return tuple(name for name in way.removesuffix(OR_TORCH).split("+") if name != INDUCTOR)
 

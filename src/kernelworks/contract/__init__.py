@@ -15,8 +15,25 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "ABSENT", "FLOATS", "UNIT_ROUNDOFF", "Case", "Contract", "Cost", "Mutant", "Request", "Row", "TensorSpec",
-    "Values", "describe", "heads_shared", "need_dtype", "need_same", "need_tensor", "rounding", "spec", "unread",
+    "ABSENT",
+    "FLOATS",
+    "UNIT_ROUNDOFF",
+    "Case",
+    "Contract",
+    "Cost",
+    "Kernel",
+    "Mutant",
+    "Request",
+    "TensorSpec",
+    "Values",
+    "describe",
+    "heads_shared",
+    "need_dtype",
+    "need_same",
+    "need_tensor",
+    "rounding",
+    "shape_only_spec",
+    "spec",
 ]  # fmt: skip
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -64,7 +81,7 @@ def spec(value: Any) -> Any:
     return value
 
 
-def unread(value: Any) -> Any:
+def shape_only_spec(value: Any) -> Any:
     """The TensorSpec of a tensor of which nothing but the shape and the dtype is kept; anything else as it is."""
     return replace(value, stride=(0,) * len(value.shape)) if isinstance(value, TensorSpec) else value
 
@@ -97,7 +114,7 @@ class Request:
                     yield item
 
     @property
-    def alone(self) -> Iterator[TensorSpec]:
+    def top_level_tensors(self) -> Iterator[TensorSpec]:
         """Those that are no items of lists."""
         return (value for value in self.args.values() if isinstance(value, TensorSpec))
 
@@ -148,7 +165,7 @@ class Case:
 @dataclass(frozen=True)
 class Values:
     """What an op's work hangs on beside shapes. ``count(args)`` counts it in a forward's arguments, by name (a
-    dimension's name: what stands in its place), and waits for a GPU. ``assumed`` says what ``cost`` takes to be so of a
+    dimension's name: what stands in its place), and waits for a GPU. ``cost_assumption`` says what ``cost`` takes to be so of a
     request without: "if every block is named". Where that is more than a call may have to do, ``least`` are the values
     of one that does the least: what a bound goes by whose call nobody looked into."""
 
@@ -225,7 +242,7 @@ class Contract:
     values: Values | None = None
     loose: Mapping[str, str] = field(default_factory=dict)
 
-    def assumed(self, request: Request) -> str:
+    def cost_assumption(self, request: Request) -> str:
         """What the cost of a request takes to be so of values that nobody has counted; "" where it counts all."""
         return self.values.assumed if self.values is not None and not request.values else ""
 
@@ -238,7 +255,7 @@ class Contract:
 
 
 @dataclass(frozen=True)
-class Row:
+class Kernel:
     """One implementation for one target.
 
     ``guard(request)`` returns None, or the reason why this row declines. ``load(pass_)`` returns the callable for one
@@ -256,7 +273,7 @@ class Row:
     load: Callable[[str], Callable[..., Any]]
     guard: Callable[[Request], str | None] = lambda request: None
     source: Path | None = None
-    hashed: Callable[[Row], str] = lambda row: ""
+    hashed: Callable[[Kernel], str] = lambda kernel: ""
     toolchain: Callable[[], str] = lambda: ""
     device: str = "cpu"  # the type of device that a certificate of this row speaks for
     differs: Callable[[], str] = lambda: ""

@@ -18,12 +18,31 @@ import torch
 from kernelworks.contract import ABSENT, FLOATS, need_dtype, need_same, need_tensor
 
 __all__ = [
-    "Argument", "Arguments", "Classes", "Dim", "Error", "Flag", "Floats", "Like", "Lines", "Matrix", "Multiplied",
-    "Number", "Vector",
-    "Whole", "Word", "check_of", "errors_of", "reduced", "right_of", "said", "tensors", "words",
+    "Argument",
+    "Arguments",
+    "Classes",
+    "Dim",
+    "Error",
+    "Flag",
+    "Floats",
+    "Int64",
+    "Like",
+    "Lines",
+    "MatmulOutput",
+    "Matrix",
+    "Number",
+    "Vector",
+    "Word",
+    "check_of",
+    "errors_of",
+    "reduced_sizes",
+    "right_of",
+    "schema_of",
+    "tensors",
+    "words",
 ]  # fmt: skip
 
-Given = Mapping[str, Any]
+GivenArguments = Mapping[str, Any]
 Wrong = tuple[str, Any, type[Exception], str]  # what is wrong with a value, the value, what it raises, with which words
 Error = tuple[str, Callable[[], dict[str, Any]], type[Exception], str]
 SHAPE = (2, 8)  # of the tensors in calls that must raise
@@ -37,13 +56,13 @@ class Argument(Protocol):
     def schema(self) -> str:
         """Its type in torch.library's schema."""
 
-    def check(self, name: str, value: Any, given: Given) -> None:
+    def check(self, name: str, value: Any, given: GivenArguments) -> None:
         """Raises TypeError or ValueError that names the argument, what came and what is accepted."""
 
-    def right(self, given: Given) -> Any:
+    def right(self, given: GivenArguments) -> Any:
         """A value that is accepted."""
 
-    def wrong(self, name: str, given: Given) -> Iterator[Wrong]:
+    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         """Values that are not."""
 
     def __str__(self) -> str: ...
@@ -63,16 +82,16 @@ class Floats:
     least: int = 0
     which: str = ""
 
-    def check(self, name: str, value: Any, given: Given) -> None:
+    def check(self, name: str, value: Any, given: GivenArguments) -> None:
         need_tensor(name, value)
         need_dtype(name, value, self.dtypes)
         if len(value.shape) < self.least:
             raise ValueError(f"{name} must have at least one dimension{self.which}; got a scalar tensor")
 
-    def right(self, given: Given) -> Any:
+    def right(self, given: GivenArguments) -> Any:
         return torch.ones(SHAPE)
 
-    def wrong(self, name: str, given: Given) -> Iterator[Wrong]:
+    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         yield f"{name} is not a tensor", [1.0], TypeError, f"{name} must be a torch.Tensor"
         yield f"{name} is None", None, TypeError, f"{name} must be a torch.Tensor"
         for which, dtype in (("an integer", torch.int64), ("a float64", torch.float64)):
@@ -96,7 +115,7 @@ class Like:
     def schema(self) -> str:
         return "Tensor?" if self.optional else "Tensor"
 
-    def check(self, name: str, value: Any, given: Given) -> None:
+    def check(self, name: str, value: Any, given: GivenArguments) -> None:
         need_tensor(name, value, optional=self.optional)
         if value is None:
             return
@@ -105,10 +124,10 @@ class Like:
         if tuple(value.shape) != tuple(other.shape):
             raise ValueError(f"{name} must have {self.other}'s shape {list(other.shape)}, got {list(value.shape)}")
 
-    def right(self, given: Given) -> Any:
+    def right(self, given: GivenArguments) -> Any:
         return None if self.optional else torch.ones(given[self.other].shape)
 
-    def wrong(self, name: str, given: Given) -> Iterator[Wrong]:
+    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         other, shape = f"{name} must have {self.other}'s", given[self.other].shape
         if not self.optional:
             yield f"{name} is None", None, TypeError, f"{name} must be a torch.Tensor"
@@ -127,7 +146,7 @@ class Vector:
     of: str
     dim: int = -1
 
-    def check(self, name: str, value: Any, given: Given) -> None:
+    def check(self, name: str, value: Any, given: GivenArguments) -> None:
         need_tensor(name, value, optional=True)
         if value is None:
             return
@@ -141,10 +160,10 @@ class Vector:
     def _which(self) -> str:
         return f"{self.of}'s {'last' if self.dim else 'first'} dimension"
 
-    def right(self, given: Given) -> Any:
+    def right(self, given: GivenArguments) -> Any:
         return torch.ones(given[self.of].shape[self.dim])
 
-    def wrong(self, name: str, given: Given) -> Iterator[Wrong]:
+    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         right = self.right(given)
         shape = f"{name} must have shape {list(right.shape)}"
         yield f"{name} is a number", 1.0, TypeError, f"{name} must be a torch.Tensor or None"
@@ -164,7 +183,7 @@ class Matrix:
     other: str
     least: int = 0
 
-    def check(self, name: str, value: Any, given: Given) -> None:
+    def check(self, name: str, value: Any, given: GivenArguments) -> None:
         other = given[self.other]
         need_tensor(name, value)
         need_same(name, value, self.other, other)
@@ -175,10 +194,10 @@ class Matrix:
             last = f"K {self.other}'s last dimension"
             raise ValueError(f"{name} must have shape [N, {k}]{some}, {last}; got {list(value.shape)}")
 
-    def right(self, given: Given) -> Any:
+    def right(self, given: GivenArguments) -> Any:
         return torch.ones(ROWS, given[self.other].shape[-1])
 
-    def wrong(self, name: str, given: Given) -> Iterator[Wrong]:
+    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         k = given[self.other].shape[-1]
         shape, dtype = f"{name} must have shape [N, {k}]", f"{name} must have {self.other}'s dtype"
         yield f"{name} is None", None, TypeError, f"{name} must be a torch.Tensor"
@@ -193,27 +212,27 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Multiplied:
+class MatmulOutput:
     """A tensor of the shape of ``x weight^T``, x's dtype and device, any strides."""
 
     schema = "Tensor"
     x: str
     weight: str
 
-    def _shape(self, given: Given) -> list[int]:
+    def _shape(self, given: GivenArguments) -> list[int]:
         return [*given[self.x].shape[:-1], given[self.weight].shape[0]]
 
-    def check(self, name: str, value: Any, given: Given) -> None:
+    def check(self, name: str, value: Any, given: GivenArguments) -> None:
         need_tensor(name, value)
         need_same(name, value, self.x, given[self.x])
         shape = self._shape(given)
         if list(value.shape) != shape:
             raise ValueError(f"{name} must have the result's shape {shape}, got {list(value.shape)}")
 
-    def right(self, given: Given) -> Any:
+    def right(self, given: GivenArguments) -> Any:
         return torch.ones(self._shape(given))
 
-    def wrong(self, name: str, given: Given) -> Iterator[Wrong]:
+    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         right = self.right(given)
         yield f"{name} is None", None, TypeError, f"{name} must be a torch.Tensor"
         yield f"{name} of another dtype", right.half(), TypeError, f"{name} must have {self.x}'s dtype"
@@ -229,15 +248,15 @@ class Lines:
 
     schema = "Tensor"
 
-    def check(self, name: str, value: Any, given: Given) -> None:
+    def check(self, name: str, value: Any, given: GivenArguments) -> None:
         Floats().check(name, value, given)
         if len(value.shape) != 2 or value.shape[1] < (1 if value.shape[0] else 0):
             raise ValueError(f"{name} must have shape [M, N] with N >= 1, got {list(value.shape)}")
 
-    def right(self, given: Given) -> Any:
+    def right(self, given: GivenArguments) -> Any:
         return torch.ones(SHAPE)
 
-    def wrong(self, name: str, given: Given) -> Iterator[Wrong]:
+    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         yield from Floats().wrong(name, given)
         yield f"{name} of three dimensions", torch.ones(*SHAPE, 1), ValueError, f"{name} must have shape [M, N]"
         yield f"{name} without columns", torch.ones(SHAPE[0], 0), ValueError, "with N >= 1"
@@ -253,7 +272,7 @@ class Classes:
     schema = "Tensor"
     of: str
 
-    def check(self, name: str, value: Any, given: Given) -> None:
+    def check(self, name: str, value: Any, given: GivenArguments) -> None:
         other = given[self.of]
         need_tensor(name, value)
         need_dtype(name, value, (torch.int64,))
@@ -263,10 +282,10 @@ class Classes:
         if torch.device(value.device).type != torch.device(other.device).type:
             raise ValueError(f"{name} must be on {self.of}'s device {other.device}, got {value.device}")
 
-    def right(self, given: Given) -> Any:
+    def right(self, given: GivenArguments) -> Any:
         return torch.ones(given[self.of].shape[:-1], dtype=torch.int64)
 
-    def wrong(self, name: str, given: Given) -> Iterator[Wrong]:
+    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         right = self.right(given)
         yield f"{name} of another length", right[1:], ValueError, f"{name} must have shape {list(right.shape)}"
         yield f"{name} of int32", right.int(), TypeError, f"{name} must have dtype int64"
@@ -283,7 +302,7 @@ def _need_int(name: str, value: Any, more: str = "") -> None:
         raise TypeError(f"{name} must be an int{more}, got {type(value).__name__}")
 
 
-def reduced(shape: tuple[int, ...], dim: int | None) -> tuple[int, ...]:
+def reduced_sizes(shape: tuple[int, ...], dim: int | None) -> tuple[int, ...]:
     """The sizes of the dimensions that ``dim`` names: one, or with None all."""
     return shape if dim is None else shape[dim : dim + 1 or None]
 
@@ -301,20 +320,20 @@ class Dim:
     def schema(self) -> str:
         return "int?" if self.every else "int"
 
-    def check(self, name: str, value: Any, given: Given) -> None:
+    def check(self, name: str, value: Any, given: GivenArguments) -> None:
         shape = tuple(given[self.of].shape)
         dims = max(len(shape), int(self.every))
         if value is not None or not self.every:
             _need_int(name, value, " or None" * self.every)
             if not -dims <= value < dims:
                 raise ValueError(f"{name} must be in [{-dims}, {dims - 1}] for {self.of} of {list(shape)}, got {value}")
-        if not self.empty and 0 in reduced(shape, value):
+        if not self.empty and 0 in reduced_sizes(shape, value):
             raise ValueError(f"{name} must have elements to reduce, got {value} for {self.of} of {list(shape)}")
 
-    def right(self, given: Given) -> Any:
+    def right(self, given: GivenArguments) -> Any:
         return -1
 
-    def wrong(self, name: str, given: Given) -> Iterator[Wrong]:
+    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         dims = len(given[self.of].shape)
         yield f"{name} too large", dims, ValueError, f"{name} must be in [{-dims}, {dims - 1}]"
         yield f"{name} is a float", 1.0, TypeError, f"{name} must be an int"
@@ -325,20 +344,20 @@ class Dim:
 
 
 @dataclass(frozen=True)
-class Whole:
+class Int64:
     """An int of 64 bits."""
 
     schema = "int"
 
-    def check(self, name: str, value: Any, given: Given) -> None:
+    def check(self, name: str, value: Any, given: GivenArguments) -> None:
         _need_int(name, value)
         if not -(2**63) <= value < 2**63:
             raise ValueError(f"{name} must fit into 64 bits, got {value}")
 
-    def right(self, given: Given) -> Any:
+    def right(self, given: GivenArguments) -> Any:
         return -100
 
-    def wrong(self, name: str, given: Given) -> Iterator[Wrong]:
+    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         yield f"{name} is a float", 1.0, TypeError, f"{name} must be an int"
         yield f"{name} of 65 bits", 2**63, ValueError, f"{name} must fit into 64 bits"
 
@@ -352,16 +371,16 @@ class Number:
 
     schema = "float"
 
-    def check(self, name: str, value: Any, given: Given) -> None:
+    def check(self, name: str, value: Any, given: GivenArguments) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{name} must be a float, got {type(value).__name__}")
         if not value >= 0.0:
             raise ValueError(f"{name} must be at least 0, got {value}")
 
-    def right(self, given: Given) -> Any:
+    def right(self, given: GivenArguments) -> Any:
         return 1e-5
 
-    def wrong(self, name: str, given: Given) -> Iterator[Wrong]:
+    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         yield f"negative {name}", -1.0, ValueError, f"{name} must be at least 0"
 
     def __str__(self) -> str:
@@ -374,14 +393,14 @@ class Flag:
 
     schema = "bool"
 
-    def check(self, name: str, value: Any, given: Given) -> None:
+    def check(self, name: str, value: Any, given: GivenArguments) -> None:
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
 
-    def right(self, given: Given) -> Any:
+    def right(self, given: GivenArguments) -> Any:
         return False
 
-    def wrong(self, name: str, given: Given) -> Iterator[Wrong]:
+    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         yield f"{name} is a number", 1, TypeError, f"{name} must be a bool"
 
     def __str__(self) -> str:
@@ -398,16 +417,16 @@ class Word:
     def __init__(self, *words: str) -> None:
         object.__setattr__(self, "words", words)
 
-    def check(self, name: str, value: Any, given: Given) -> None:
+    def check(self, name: str, value: Any, given: GivenArguments) -> None:
         if not isinstance(value, str):
             raise TypeError(f"{name} must be a str, got {type(value).__name__}")
         if value not in self.words:
             raise ValueError(f"{name} must be {self}, got {value!r}")
 
-    def right(self, given: Given) -> Any:
+    def right(self, given: GivenArguments) -> Any:
         return self.words[0]
 
-    def wrong(self, name: str, given: Given) -> Iterator[Wrong]:
+    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         yield f"{name} is not a string", True, TypeError, f"{name} must be a str"
         yield f"{name} is no word that is known", "unheard of", ValueError, f"{name} must be {self}"
 
@@ -450,7 +469,7 @@ def errors_of(arguments: Arguments) -> tuple[Error, ...]:
     )
 
 
-def said(arguments: Arguments) -> str:
+def schema_of(arguments: Arguments) -> str:
     """The arguments in torch.library's schema."""
     return ", ".join(f"{argument.schema} {name}" for name, argument in arguments.items())
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["SUMMED", "of_sum"]
+__all__ = ["SUM_STDDEVS", "sum_rounding_factor"]
 
-SUMMED = 8.0  # standard deviations
+SUM_STDDEVS = 8.0  # standard deviations
 
 
-def of_sum(terms: int) -> float:
+def sum_rounding_factor(terms: int) -> float:
     """By how many roundings of its partial sums a sum of so many terms may be off."""
-    return SUMMED * math.sqrt(terms)
+    return SUM_STDDEVS * math.sqrt(terms)

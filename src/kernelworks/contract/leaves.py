@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["leaves", "returned"]
+__all__ = ["leaves", "output_tensors"]
 
 
 def leaves(value: Any, path: str = "", depth: int = 0) -> dict[str, Tensor]:
@@ -41,6 +41,6 @@ def leaves(value: Any, path: str = "", depth: int = 0) -> dict[str, Tensor]:
     return {name: tensor for key, item in items for name, tensor in leaves(item, f"{path}[{key!r}]", depth + 1).items()}
 
 
-def returned(value: Any) -> dict[str, Tensor]:
+def output_tensors(value: Any) -> dict[str, Tensor]:
     """The leaves of what a module or a program returns; of an object of another kind alone, those of its attributes."""
     return leaves(value) or leaves(getattr(value, "__dict__", None))

@@ -26,15 +26,34 @@ from torch.autograd import forward_ad, profiler
 from torch.utils._device import DeviceContext
 
 __all__ = [
-    "LISTED", "MEMORY", "MEMORY_KEYS", "NAMES", "OTHER", "PLAIN", "RESOLVABLE", "TRACED", "TRANSFORM", "TRANSFORMED",
-    "WATCHED",
-    "is_plain", "key_of", "leaves", "observed", "overridden", "resolved", "standing", "transformed",
-    "uncompiled", "unseen", "untraced", "version_of",
+    "MEMORY",
+    "MEMORY_KEYS",
+    "NAMES",
+    "OBSERVER_CHECK",
+    "OTHER",
+    "PLAIN_TYPES",
+    "RESOLVABLE",
+    "TENSOR_KINDS",
+    "TRACED",
+    "TRANSFORM",
+    "TRANSFORM_CHECK",
+    "has_override_mode",
+    "hide_from_modes",
+    "is_observed",
+    "is_plain",
+    "is_transform_active",
+    "key_of",
+    "leaves",
+    "resolve_bits",
+    "skip_dynamo",
+    "suspend_tracing",
+    "tensor_kind",
+    "version_of",
 ]  # fmt: skip
 
-Called = TypeVar("Called", bound=Callable[..., Any])
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
-PLAIN: frozenset[type] = frozenset((torch.Tensor, torch.nn.Parameter))
+PLAIN_TYPES: frozenset[type] = frozenset((torch.Tensor, torch.nn.Parameter))
 
 _keys = torch._C._dispatch_keys
 _is_tracing = torch._C._is_tracing
@@ -44,11 +63,11 @@ _function_modes = torch._C._len_torch_function_stack
 
 # ---------------------------------------------------------------- what the code of a quick way asks, as text
 
-TRANSFORMED = "functorch() or forward_ad._current_level >= 0 or is_tracing()"
-WATCHED = f"dispatch_modes() or function_modes() or profiler._is_profiler_enabled or {TRANSFORMED}"
+TRANSFORM_CHECK = "functorch() or forward_ad._current_level >= 0 or is_tracing()"
+OBSERVER_CHECK = f"dispatch_modes() or function_modes() or profiler._is_profiler_enabled or {TRANSFORM_CHECK}"
 
 NAMES: dict[str, Any] = {
-    "PLAIN": PLAIN,
+    "PLAIN": PLAIN_TYPES,
     "dispatch_modes": _dispatch_modes,
     "forward_ad": forward_ad,
     "function_modes": _function_modes,
@@ -69,17 +88,17 @@ def version_of(tensor: Tensor) -> int:
         return -1
 
 
-def transformed() -> bool:
+def is_transform_active() -> bool:
     """Whether a transform is at work that must see torch's own operators: torch.func, forward-mode AD, jit.trace."""
     return bool(_functorch() or forward_ad._current_level >= 0 or _is_tracing())
 
 
-def observed() -> bool:
+def is_observed() -> bool:
     """Whether somebody watches operators: a mode, or a profiler."""
     return bool(_dispatch_modes() or _function_modes() or profiler._is_profiler_enabled)
 
 
-def overridden() -> bool:
+def has_override_mode() -> bool:
     """Whether a mode of the program's own is at work, which counts, changes or replaces torch's functions or operators:
     what stands in for them in a swapped model leaves it to them. Not so modes that a compiler traces with, the default
     device, and modes of ours (``sees_kernelworks``)."""
@@ -95,7 +114,7 @@ def _ours(mode: Any) -> bool:
 
 
 @contextlib.contextmanager
-def untraced() -> Iterator[None]:
+def suspend_tracing() -> Iterator[None]:
     """Checks of shapes are no part of a traced program, and their numbers no warnings."""
     of_torch: Any = torch._C  # whose stubs lack one of the two
     state = of_torch._get_tracing_state()
@@ -110,13 +129,13 @@ def untraced() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unseen() -> Iterator[None]:
+def hide_from_modes() -> Iterator[None]:
     """Nobody who watches operators is told of what is made of tensors without data."""
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
         yield
 
 
-def uncompiled(function: Called) -> Called:
+def skip_dynamo(function: FunctionT) -> FunctionT:
     """The function, which torch's compiler leaves to Python with all that it calls, where it is entered by itself: that
     compiler looks at each frame that is entered while a program that it compiled runs, those that torch's dispatcher
     enters too. Where it follows the program into the function, nothing changes. Loads no compiler."""
@@ -143,7 +162,7 @@ _BITS = _mask("Negative", "Conjugate")
 _STANDS_IN = _mask("Meta", "AutogradMeta", "Functionalize") & ~MEMORY_KEYS
 
 MEMORY, RESOLVABLE, TRACED, OTHER = "memory", "resolvable", "traced", "other"
-LISTED = {
+TENSOR_KINDS = {
     MEMORY: "memory as address, shape and strides say: a row reads it",
     RESOLVABLE: "memory with a negative or conjugate bit: resolved by one copy, then a row reads that",
     TRACED: "no data, stands for a tensor (meta, fake, functional): torch's operator of the op runs",
@@ -155,9 +174,9 @@ _TRACERS = (
 )  # fmt: skip
 
 
-def standing(tensor: Tensor) -> str:
-    """How a tensor is to be served: one of ``LISTED``."""
-    if tensor.__class__ not in PLAIN:
+def tensor_kind(tensor: Tensor) -> str:
+    """How a tensor is to be served: one of ``TENSOR_KINDS``."""
+    if tensor.__class__ not in PLAIN_TYPES:
         for module, name in _TRACERS:
             known = getattr(sys.modules.get(module), name, None)
             if known is not None and isinstance(tensor, known):
@@ -173,14 +192,14 @@ def standing(tensor: Tensor) -> str:
 
 def is_plain(*tensors: Tensor | None) -> bool:
     """Whether a kernel may read these tensors' memory as their address, shape and strides say."""
-    return all(t is None or standing(t) == MEMORY for t in tensors)
+    return all(t is None or tensor_kind(t) == MEMORY for t in tensors)
 
 
-def resolved(value: Any) -> Any:
+def resolve_bits(value: Any) -> Any:
     """``value`` with no negative and no conjugate bit on any tensor; differentiable."""
     if isinstance(value, Tensor):
         return value.resolve_conj().resolve_neg()
-    return [resolved(v) for v in value] if isinstance(value, (list, tuple)) else value
+    return [resolve_bits(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def leaves(values: Iterable[Any]) -> Iterator[Tensor]:
@@ -197,7 +216,7 @@ def leaves(values: Iterable[Any]) -> Iterator[Tensor]:
 
 def _look(t: Tensor) -> tuple[Any, ...]:
     kind, more = t.__class__, _keys(t).raw_repr() & ~MEMORY_KEYS
-    return kind not in PLAIN and kind, more, t.dtype, t.get_device(), t.shape, t.is_contiguous() or t.stride()
+    return kind not in PLAIN_TYPES and kind, more, t.dtype, t.get_device(), t.shape, t.is_contiguous() or t.stride()
 
 
 def _part(value: Any) -> Any:
@@ -209,7 +228,7 @@ def _part(value: Any) -> Any:
 
 
 def key_of(
-    what: str, wanted: int, args: tuple[Any, ...], out: Any, row: str | None, threads: int
+    what: str, wanted: int, args: tuple[Any, ...], out: Any, kernel: str | None, threads: int
 ) -> tuple[Any, ...] | None:
     """What calls that may share a plan agree in: everything but the tensors' data. None where it cannot be said.
 
@@ -219,7 +238,7 @@ def key_of(
     and dispatch keys too. Of another value: its class and itself. Of a list: its length and items.
     """
     try:
-        key = (what[0], threads, tuple([_part(a) for a in args]), row, _part(out), wanted)
+        key = (what[0], threads, tuple([_part(a) for a in args]), kernel, _part(out), wanted)
         hash(key)
     except Exception:  # a nested tensor has no shape, a list is no number
         return None

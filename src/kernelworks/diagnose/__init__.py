@@ -13,25 +13,25 @@ import torch
 from kernelworks.diagnose.account.on_cpu import Cpu
 from kernelworks.diagnose.account.on_gpu import Gpu
 from kernelworks.diagnose.counters import checks
-from kernelworks.diagnose.fix.plan import apply, read
+from kernelworks.diagnose.fix.plan import apply, load_plan
 from kernelworks.diagnose.fix.search import Search
 from kernelworks.diagnose.forecast.device import Device
 from kernelworks.diagnose.forecast.forecaster import Forecaster
-from kernelworks.diagnose.record import told
+from kernelworks.diagnose.record import make_diagnosis
 from kernelworks.measure.clock.page_faults import Memory
-from kernelworks.measure.peaks import ceilings as measured_ceilings
+from kernelworks.measure.peaks import get_peaks as measured_peaks
 from kernelworks.profile import overhead
 from kernelworks.profile.on_gpu import GpuTimeline, uses_gpu
 from kernelworks.profile.process_state import Surroundings
-from kernelworks.profile.program import Program, again_and_again, from_function, from_target
+from kernelworks.profile.program import Program, from_function, from_target, note_reruns
 from kernelworks.profile.timeline import Timeline, first_run
-from kernelworks.records import Ceilings, Diagnosis, GpuCeilings
+from kernelworks.records import Diagnosis, GpuPeaks, Peaks
 
-__all__ = ["apply", "diagnose", "run"]
+__all__ = ["apply", "diagnose", "diagnose_script"]
 
 Say = Callable[[str], None]
 BUDGET_S = 15.0  # for the timed runs
-KEPT = (
+MALLOC_FINDING = (
     "while this program was diagnosed malloc was told to keep what is freed (mallopt), as the program takes no fresh "
     "pages by itself, or to try what it brings; from here on it keeps blocks up to 32 MiB, as far as it adapts by "
     "itself, and adapts no more"
@@ -50,7 +50,7 @@ def diagnose(
     *args: Any,
     fix: bool | list[Search] = False,
     program: str = "",
-    ceilings: Ceilings | GpuCeilings | None = None,
+    peaks: Peaks | GpuPeaks | None = None,
     budget_s: float = BUDGET_S,
     progress: Say | None = None,
     rough: bool = False,
@@ -92,16 +92,16 @@ def diagnose(
         Whatever ``fn`` raises.
     """
     made, say = from_function(fn, args, program), progress or _silent
-    return _diagnose(made, _Fixing.of(fix, fix_s, budget_s, allow), ceilings, budget_s, say, given=args, rough=rough)
+    return _diagnose(made, _Fixing.of(fix, fix_s, budget_s, allow), peaks, budget_s, say, given=args, rough=rough)
 
 
-def run(
+def diagnose_script(
     target: str,
     args: Sequence[str] = (),
     fix: bool = False,
     progress: Say | None = None,
     *,
-    ceilings: Ceilings | GpuCeilings | None = None,
+    peaks: Peaks | GpuPeaks | None = None,
     budget_s: float = BUDGET_S,
     counters: bool = False,
     rough: bool = False,
@@ -124,7 +124,7 @@ def run(
     check_budget(budget_s)
     program, say = from_target(target, args, module=module), progress or _silent
     fixing = _Fixing.of(fix, fix_s, budget_s, allow, plan)
-    return _diagnose(program, fixing, ceilings, budget_s, say, (target, *args) if counters else (), rough=rough)
+    return _diagnose(program, fixing, peaks, budget_s, say, (target, *args) if counters else (), rough=rough)
 
 
 def _silent(line: str) -> None:
@@ -154,7 +154,7 @@ class _Fixing:
         if fix is False:
             return None
         seconds, searched = FIX * budget_s if fix_s is None else fix_s, fix if isinstance(fix, list) else None
-        return cls(seconds, tuple(allow), searched, None if plan is None else read(plan))
+        return cls(seconds, tuple(allow), searched, None if plan is None else load_plan(plan))
 
 
 def check_budget(budget_s: float) -> None:
@@ -168,7 +168,7 @@ def check_budget(budget_s: float) -> None:
 def _diagnose(
     program: Program,
     fix: _Fixing | None,
-    ceilings: Ceilings | GpuCeilings | None,
+    peaks: Peaks | GpuPeaks | None,
     budget_s: float,
     say: Say,
     counters: tuple[str, ...] = (),
@@ -179,11 +179,11 @@ def _diagnose(
     """The process is as it was when this returns, but for what the findings say of its memory; what the program changed
     in it is among them too."""
     check_budget(budget_s)
-    program = dataclasses.replace(program, run=again_and_again(program.run))
+    program = dataclasses.replace(program, run=note_reruns(program.run))
     with Surroundings(given) as around, Memory() as memory:
-        found = _observed(program, fix, ceilings, budget_s, say, counters, memory, around, rough=rough)
-        once = isinstance(found.ceilings, Ceilings) and found.ceilings.versions.get("rounds") == "1"
-        more = (*around.look(), *([KEPT] if memory.kept else ()), *([ONE_ROUND] if once else ()))
+        found = _observed(program, fix, peaks, budget_s, say, counters, memory, around, rough=rough)
+        once = isinstance(found.peaks, Peaks) and found.peaks.versions.get("rounds") == "1"
+        more = (*around.look(), *([MALLOC_FINDING] if memory.has_changed else ()), *([ONE_ROUND] if once else ()))
         marked = [f"rough: {line}" for line in more] if found.rough else more
         return dataclasses.replace(found, findings=(*found.findings, *marked))
 
@@ -191,7 +191,7 @@ def _diagnose(
 def _observed(
     program: Program,
     fix: _Fixing | None,
-    ceilings: Ceilings | GpuCeilings | None,
+    peaks: Peaks | GpuPeaks | None,
     budget_s: float,
     say: Say,
     counters: tuple[str, ...],
@@ -201,7 +201,7 @@ def _observed(
     rough: bool,
 ) -> Diagnosis:
     first = first_run(program.run, say)  # before anything long is measured: it may raise
-    device = _device(program, ceilings, say, rough=rough)
+    device = _device(program, peaks, say, rough=rough)
     timeline = device.observe(program.run, budget_s, say, first=first, memory=memory)
     around.mark()
     done = None
@@ -215,37 +215,37 @@ def _observed(
             fix.searched.append(search)
     say("sorting calls into regions, and racing the rows that a swap would take")
     races = device.races(0.0 if done else RACES * budget_s, say)  # a fix has raced them
-    found = told(program.name, timeline, device, races, fix=done, rough=rough)
+    found = make_diagnosis(program.name, timeline, device, races, fix=done, rough=rough)
     return _checked(found, timeline, counters, say) if counters else found
 
 
-def _device(program: Program, ceilings: Ceilings | GpuCeilings | None, say: Say, *, rough: bool) -> Device:
+def _device(program: Program, peaks: Peaks | GpuPeaks | None, say: Say, *, rough: bool) -> Device:
     """What the program runs on, with what that can do."""
     gpu = uses_gpu(program.run)
-    if ceilings is None or (gpu and not isinstance(ceilings, GpuCeilings)):
+    if peaks is None or (gpu and not isinstance(peaks, GpuPeaks)):
         say(f"what this {'GPU' if gpu else 'machine'} can do")
-        ceilings = _measured(gpu=gpu, rough=rough)
-    if not gpu and not isinstance(ceilings, Ceilings):
+        peaks = _measured(gpu=gpu, rough=rough)
+    if not gpu and not isinstance(peaks, Peaks):
         raise TypeError("the program ran on the CPU, and ceilings are those of a GPU")
     say("what a call costs at least")
     floors = overhead.measure()
-    if isinstance(ceilings, GpuCeilings):
-        return Gpu(ceilings, floors)
-    return Cpu(ceilings, floors, torch.get_num_threads())
+    if isinstance(peaks, GpuPeaks):
+        return Gpu(peaks, floors)
+    return Cpu(peaks, floors, torch.get_num_threads())
 
 
-def _measured(*, gpu: bool, rough: bool) -> Ceilings | GpuCeilings:
+def _measured(*, gpu: bool, rough: bool) -> Peaks | GpuPeaks:
     if gpu:
-        return measured_ceilings(device="cuda")
-    return measured_ceilings(rough=True) if rough else measured_ceilings(brief=True)
+        return measured_peaks(device="cuda")
+    return measured_peaks(rough=True) if rough else measured_peaks(brief=True)
 
 
-def _checked(found: Diagnosis, timeline: Timeline, counters: tuple[str, ...], say: Say) -> Diagnosis:
+def _checked(diagnosis: Diagnosis, timeline: Timeline, counters: tuple[str, ...], say: Say) -> Diagnosis:
     """With our model of kernels held against the hardware's counters, where there is a GPU."""
-    if found.gpu is None or not isinstance(timeline, GpuTimeline):
-        return found
+    if diagnosis.gpu is None or not isinstance(timeline, GpuTimeline):
+        return diagnosis
     say("reading counters")
     torch.cuda.empty_cache()  # the other process needs the memory
     counted, line = checks(timeline, counters[0], counters[1:])
-    times = dataclasses.replace(found.gpu, counters=counted)
-    return dataclasses.replace(found, gpu=times, findings=(*found.findings, line))
+    times = dataclasses.replace(diagnosis.gpu, counters=counted)
+    return dataclasses.replace(diagnosis, gpu=times, findings=(*diagnosis.findings, line))

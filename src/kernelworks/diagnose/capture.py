@@ -11,23 +11,23 @@ from typing import Any
 
 from torch import nn
 
-from kernelworks.diagnose.graphs.graphed import Graphed
+from kernelworks.diagnose.graphs.graphed_module import GraphedModule
 from kernelworks.diagnose.graphs.recorder import Recorder
-from kernelworks.diagnose.optimizations.torch_compile import placed, standing
+from kernelworks.diagnose.optimizations.torch_compile import install_impls, is_compiled
 
-__all__ = ["Captured", "capture"]
+__all__ = ["CapturedModel", "capture"]
 
 
-class Captured:
+class CapturedModel:
     """What serves a model's calls; ``undo()`` takes it out. Also a context manager that undoes on leaving.
 
-    ``why`` says what kept the last call that could not be captured from it.
+    ``reason`` says what kept the last call that could not be captured from it.
     """
 
     def __init__(self, model: nn.Module, recorder: type[Recorder] = Recorder) -> None:
         self.model = model
-        self._graphed = Graphed(model, recorder, objects=True)
-        self._undo: Any = placed([(model, self._graphed)])
+        self._graphed = GraphedModule(model, recorder, objects=True)
+        self._undo: Any = install_impls([(model, self._graphed)])
 
     @property
     def active(self) -> bool:
@@ -35,13 +35,13 @@ class Captured:
         return self._undo is not None
 
     @property
-    def forms(self) -> int:
+    def graph_count(self) -> int:
         """How many graphs serve by now: one for each form of call, and for each cache of fixed size."""
         return sum(graph is not None for graph in self._graphed.graphs.values())
 
     @property
-    def why(self) -> str:
-        return self._graphed.why
+    def reason(self) -> str:
+        return self._graphed.reason
 
     def undo(self) -> None:
         """The model is called as it was before, and the graphs' memory is given back. A second call does nothing."""
@@ -50,7 +50,7 @@ class Captured:
             undo()
             self._graphed.graphs.clear()
 
-    def __enter__(self) -> Captured:
+    def __enter__(self) -> CapturedModel:
         return self
 
     def __exit__(
@@ -59,11 +59,11 @@ class Captured:
         self.undo()
 
     def __str__(self) -> str:
-        why = f"; a call that runs as ever: {self.why}" if self.why else ""
-        return f"{type(self.model).__name__}: {self.forms} forms of call captured{why}"
+        why = f"; a call that runs as ever: {self.reason}" if self.reason else ""
+        return f"{type(self.model).__name__}: {self.graph_count} forms of call captured{why}"
 
 
-def capture(model: nn.Module) -> Captured:
+def capture(model: nn.Module) -> CapturedModel:
     """Has the calls of ``model`` captured as CUDA graphs, each at its first call, and launched as one from then on: a
     step that is mostly launches then takes as long as its kernels.
 
@@ -82,7 +82,7 @@ def capture(model: nn.Module) -> Captured:
         model: a module whose parameters lie on a CUDA device.
 
     Returns:
-        Captured: ``undo()``, ``forms``, ``why``; a context manager too.
+        Captured: ``undo()``, ``graph_count``, ``reason``; a context manager too.
 
     Raises:
         TypeError: ``model`` is no module.
@@ -94,6 +94,6 @@ def capture(model: nn.Module) -> Captured:
     places = {p.device.type for p in model.parameters()}
     if places != {"cuda"}:
         raise ValueError(f"model must have its parameters on a CUDA device, got {', '.join(sorted(places)) or 'none'}")
-    if standing(model):
+    if is_compiled(model):
         raise RuntimeError("model, or a part of it, is compiled or captured already: undo that first")
-    return Captured(model)
+    return CapturedModel(model)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from kernelworks.diagnose.account.on_gpu import innermost, is_product
 from kernelworks.measure.clock import nsight
-from kernelworks.measure.clock.nsight import read, refusal
+from kernelworks.measure.clock.nsight import parse_counters, refusal
 from kernelworks.profile.cost import Work
 from kernelworks.profile.on_gpu import GpuTimeline
 from kernelworks.profile.replay import Span, short
@@ -46,7 +46,7 @@ def checks(timeline: GpuTimeline, target: str, args: Sequence[str]) -> tuple[tup
         done = subprocess.run(command(target, args, first), capture_output=True, text=True, timeout=TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return (), f"counters: ncu could not be run: {error}"
-    rows = read(done.stdout, METRICS)
+    rows = parse_counters(done.stdout, METRICS)
     if not rows:
         return (), f"counters: {refusal(done)}"
     found = tuple(_compared(timeline, spans, rows))
@@ -55,7 +55,7 @@ def checks(timeline: GpuTimeline, target: str, args: Sequence[str]) -> tuple[tup
 
 def command(target: str, args: Sequence[str], first: int) -> list[str]:
     """What is run: the counters of KERNELS kernels of one run of the program, from its kernel number ``first`` on."""
-    program = [sys.executable, "-m", "kernelworks.profile.marked", target, *args]
+    program = [sys.executable, "-m", "kernelworks.profile.ncu_target", target, *args]
     return nsight.command(METRICS, program, ["--launch-skip", str(first), "--launch-count", str(KERNELS)])
 
 

@@ -15,13 +15,13 @@ from kernelworks.build import native
 from kernelworks.compile import compile_report
 from kernelworks.contract import describe
 from kernelworks.dispatch.choose import choose
-from kernelworks.dispatch.hooks import reached
+from kernelworks.dispatch.hooks import find_first_op
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.dispatch.tuning_records import call_of
 from kernelworks.measure import peaks
 from kernelworks.measure.bench import limit, predict
 from kernelworks.measure.bench.kernel_map import kept_benches
-from kernelworks.measure.roofline.kernel_time import counted
+from kernelworks.measure.roofline.kernel_time import count_values
 from kernelworks.records import Explanation
 
 __all__ = ["explain", "what_it_asks"]
@@ -33,7 +33,7 @@ def what_it_asks(call: Callable[[], Any]) -> tuple[Op, tuple[Any, ...], str | No
     Nothing of ours is run. Raises what the arguments' check raises, and ValueError where no op is reached.
     """
     with torch.no_grad():
-        found = reached(call)
+        found = find_first_op(call)
     if found is None:
         raise ValueError("the call reached no kernelworks op")
     return found
@@ -59,37 +59,37 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     if name not in OPS:
         raise ValueError(f"op must be one of {', '.join(OPS)}, got {name!r}")
     function = getattr(ops, name)
-    found, asked, row = what_it_asks(lambda: function(*args, **kwargs))
-    wanted = found.wanted(asked) if torch.is_grad_enabled() and "backward" in found.passes else ()
-    request = counted(found, found.request("forward", asked), asked)
+    found, asked, kernel = what_it_asks(lambda: function(*args, **kwargs))
+    wanted = found.inputs_requiring_grad(asked) if torch.is_grad_enabled() and "backward" in found.passes else ()
+    request = count_values(found, found.request("forward", asked), asked)
     of = found.request("training", asked, wanted) if wanted else request
-    choice = choose(found, of, row)
+    choice = choose(found, of, kernel)
     cost = found.contract.cost(request)
     names = found.passes["forward"].names
     shown = ", ".join(_argument(n, v) for n, v in zip(names, asked, strict=True) if v is not None)
     record = Explanation(
         op=found.name,
         call=shown,
-        row=choice.way,
+        kernel=choice.way,
         because=choice.because,
         declined=choice.declined,
         threads=request.threads,
         flop=cost.flop,
         bytes=cost.bytes,
-        assumed=found.contract.assumed(request),
+        assumed=found.contract.cost_assumption(request),
         device=request.device,
-        through_python=native.why_not(),
+        through_python=native.fallback_reason(),
         compiled=compile_report().of(found.name, call_of(of)),
     )
-    known = peaks.cached(request.device)
+    known = peaks.cached_peaks(request.device)
     if known is None:
         return record
     least = limit(found, request, known, math.inf if request.device == "cuda" else cost.bytes)
-    predicted = predict(found, request, choice.row.name, known, kept_benches(found.name, request.device))
+    predicted = predict(found, request, choice.kernel.name, known, kept_benches(found.name, request.device))
     return dataclasses.replace(
         record,
         bound_us=least.seconds * 1e6,
         predicted_us=None if predicted is None else predicted * 1e6,
-        regime=least.regime,
-        ceiling=least.ceiling,
+        bottleneck=least.bottleneck,
+        peak=least.peak,
     )

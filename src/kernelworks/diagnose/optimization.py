@@ -25,14 +25,26 @@ from torch.optim import Optimizer
 
 from kernelworks.contract.leaves import leaves
 from kernelworks.diagnose.forecast.forecaster import Forecaster
-from kernelworks.diagnose.sites.functions import Function, named
+from kernelworks.diagnose.sites.functions import Function, find_function
 from kernelworks.diagnose.sites.modules import Roots, Sample
 from kernelworks.profile.budget import Budget
 from kernelworks.profile.program import Program
 
 __all__ = [
-    "EVERYWHERE", "KINDS_OF_SITE", "PROCESS", "PROGRAM", "Change", "Impossible", "Offer", "Promise", "Remedy", "Scene",
-    "Site", "Together", "kind_name", "same_kind",
+    "EVERYWHERE",
+    "KINDS_OF_SITE",
+    "PROCESS",
+    "PROGRAM",
+    "Candidate",
+    "Change",
+    "CombinedChange",
+    "Impossible",
+    "Optimization",
+    "Promise",
+    "Scene",
+    "Site",
+    "kind_name",
+    "same_kind",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -102,10 +114,10 @@ def same_kind(kind: str, other: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Offer:
+class Candidate:
     """One thing that a remedy could do here."""
 
-    remedy: str
+    optimization: str
     site: Site
     says: str  # one line: what is done
     code: str = ""  # the lines that a user writes to have it without kernelworks
@@ -132,7 +144,7 @@ class Promise:
     cost_s: float = 0.0
     cost_bytes: int = 0
     how: str = ""  # where the figure comes from, in a few words
-    less: Callable[[], Iterable[Offer]] | None = None
+    less: Callable[[], Iterable[Candidate]] | None = None
 
 
 class Change:
@@ -141,19 +153,19 @@ class Change:
     Entering and leaving are not part of a measured run, but stand between any two: what takes long (compilers,
     repacked weights) is to be kept (``Scene.keep``). ``spent`` counts seconds that installing took inside a run,
     which are taken off its time. ``done`` and ``left`` are lines on what was changed and what was not, and why.
-    ``proved`` says against what the remedy itself held what modules' answers do not show; they are not compared then.
+    ``verified_against`` says against what the remedy itself held what modules' answers do not show; they are not compared then.
     """
 
-    def __init__(self, put: Callable[[], Callable[[], None]], proved: str = "") -> None:
+    def __init__(self, put: Callable[[], Callable[[], None]], verified_against: str = "") -> None:
         self._put = put
-        self.proved = proved
+        self.verified_against = verified_against
         self._back: Callable[[], None] | None = None
         self.spent = 0.0
         self.random: Change | None = None  # to be proved in its place, where it draws other random numbers
         self.done: tuple[str, ...] = ()
         self.left: tuple[str, ...] = ()
 
-    def untouched(self, module: nn.Module) -> bool:
+    def is_untouched(self, module: nn.Module) -> bool:
         """Whether nothing in a module is changed, so that there is nothing to prove in it."""
         return False
 
@@ -167,7 +179,7 @@ class Change:
             back()
 
 
-class Together:
+class CombinedChange:
     """Several changes as one: put in place in their order, taken out in the reverse. ``entered``: they are in place."""
 
     def __init__(self, changes: Iterable[Change], *, entered: bool = False) -> None:
@@ -175,20 +187,20 @@ class Together:
         self._inside: list[Change] = list(self.changes) if entered else []
 
     @property
-    def random(self) -> Together | None:
+    def random(self) -> CombinedChange | None:
         """The same with the random numbers of the original, where one of them draws others."""
         if all(change.random is None for change in self.changes):
             return None
-        return Together(change.random or change for change in self.changes)
+        return CombinedChange(change.random or change for change in self.changes)
 
     @property
     def spent(self) -> float:
         return sum(change.spent for change in self.changes)
 
-    def untouched(self, module: nn.Module) -> bool:
-        return all(change.untouched(module) for change in self.changes)
+    def is_untouched(self, module: nn.Module) -> bool:
+        return all(change.is_untouched(module) for change in self.changes)
 
-    def __enter__(self) -> Together:
+    def __enter__(self) -> CombinedChange:
         try:
             for change in self.changes:
                 change.__enter__()
@@ -250,7 +262,7 @@ class Scene:
         return self.training and (seen or bool(self.optimizers or self.roots.passing))
 
     @property
-    def answered(self) -> tuple[Sample, ...]:
+    def answer_samples(self) -> tuple[Sample, ...]:
         """The samples, of which gradients are answers only where the program asks for some: one that leaves them on and
         runs no backward would have a compiler make it for the proof alone."""
         if self.backward:
@@ -280,9 +292,9 @@ class Scene:
         found: T = self._kept[key]
         return found
 
-    def in_place(self) -> Together:
+    def in_place(self) -> CombinedChange:
         """A context in which the program is as it is by now."""
-        return Together(self.taken)
+        return CombinedChange(self.taken)
 
     # ------------------------------------------------------------ places
 
@@ -308,7 +320,7 @@ class Scene:
             mine = (each for m in self.roots.modules if isinstance(m, Function) for each in (m, *m.parts))
             of_name = (m for m in mine if (m.of, m.path) == (site.root, site.path))
             entry = self.program.entry if self.program is not None else None
-            function = next(of_name, None) or named(site.root, site.path, entry)
+            function = next(of_name, None) or find_function(site.root, site.path, entry)
             if function is not None:
                 return function
         elif site.kind == "optimizer":
@@ -332,7 +344,7 @@ class Scene:
                     seen.add(id(part))
                     yield path, part
 
-    def alone(self, root: nn.Module) -> Scene:
+    def scene_of(self, root: nn.Module) -> Scene:
         """The scene of one outermost module."""
         samples = tuple(s for s in self.roots.samples if s.module is root)
         return dataclasses.replace(self, roots=dataclasses.replace(self.roots, modules=(root,), samples=samples))
@@ -345,22 +357,22 @@ def _index(items: Sequence[Any], item: Any) -> int:
 # ---------------------------------------------------------------- the protocol
 
 
-class Remedy(Protocol):
+class Optimization(Protocol):
     """One file in this folder; ``takes`` is what a plan may say of it. Each method may raise Impossible, whose text
     a user reads beside the remedy's name, and budget.Over."""
 
     @property
     def name(self) -> str: ...
 
-    def offers(self, scene: Scene) -> Iterable[Offer]:
+    def candidates(self, scene: Scene) -> Iterable[Candidate]:
         """What could be done here; the program is as it was. Quick: nothing is compiled or measured."""
         ...
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
         """What it saves, from the timeline and its replay (``scene.forecaster``), or from a trial of a part; the
         program is as it is by now (``scene.taken`` in place), and is so again when this returns."""
         ...
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
         """The change, not in place yet."""
         ...

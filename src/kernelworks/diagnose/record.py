@@ -7,22 +7,22 @@ import datetime
 
 import torch
 
-from kernelworks.diagnose.account.account import account, footer
-from kernelworks.diagnose.account.compiled import said
-from kernelworks.diagnose.account.regions import regions, settled, unpromised, widened
+from kernelworks.diagnose.account.account import account, time_breakdown
+from kernelworks.diagnose.account.compile_findings import program_findings
+from kernelworks.diagnose.account.hotspots import drop_promises, find_hotspots, rescale_to_fix, widen_ranges
 from kernelworks.diagnose.forecast.device import Device
 from kernelworks.diagnose.forecast.races import Races
-from kernelworks.diagnose.sentence import Rough, ambiguous, findings, sentence, unmodelled
+from kernelworks.diagnose.sentence import RoughFigures, ambiguous, findings, sentence, unmodelled_ops
 from kernelworks.profile.program import versions
 from kernelworks.profile.timeline import Timeline
 from kernelworks.profile.trace import without_collection
 from kernelworks.records import Diagnosis, Fix
-from kernelworks.report.diagnose import worst_first
+from kernelworks.report.diagnose import sort_worst_first
 
-__all__ = ["told"]
+__all__ = ["make_diagnosis"]
 
 
-def told(
+def make_diagnosis(
     program: str,
     timeline: Timeline,
     device: Device,
@@ -37,29 +37,29 @@ def told(
     wall, silent = timeline.wall, timeline.loud and not rough
     with without_collection():
         groups = account(timeline, device)
-        parts = footer(groups, wall, device.parts)
-        found, problems = regions(groups, wall, races or device.races(0.0, None), fix)
-        gpu, more = device.told(timeline)
-        more = (*said(timeline, groups), *more)
-    marked = Rough(timeline.noise, min(timeline.walls), max(timeline.walls)) if timeline.loud and rough else None
+        parts = time_breakdown(groups, wall, device.parts)
+        found, problems = find_hotspots(groups, wall, races or device.races(0.0, None), fix)
+        gpu, more = device.device_findings(timeline)
+        more = (*program_findings(timeline, groups), *more)
+    marked = RoughFigures(timeline.noise, min(timeline.walls), max(timeline.walls)) if timeline.loud and rough else None
     if fix is not None:
         fix = dataclasses.replace(fix, rough=rough and bool(fix.ambiguous))
-        found = settled(found, fix)
+        found = rescale_to_fix(found, fix)
     unforeseen = silent or (marked is not None and marked.far_apart)
-    found = unpromised(found) if unforeseen else widened(found) if marked else found
-    found = tuple(worst_first(found))
+    found = drop_promises(found) if unforeseen else widen_ranges(found) if marked else found
+    found = tuple(sort_worst_first(found))
     lines = findings({} if unforeseen else problems, timeline) + (() if silent else more)
     lines = tuple(f"rough: {line}" for line in lines) if marked else lines
     return Diagnosis(
         program=program,
         sentence=ambiguous(timeline.noise) if silent else sentence(parts, found, wall, fix, marked),
         wall_s=wall,
-        regions=found,
-        footer=parts,
-        unmodelled=unmodelled(found),
+        hotspots=found,
+        time_breakdown=parts,
+        unmodelled=unmodelled_ops(found),
         findings=lines,
         threads=torch.get_num_threads(),
-        ceilings=device.ceilings,
+        peaks=device.peaks,
         versions=versions(),
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         fix=fix,

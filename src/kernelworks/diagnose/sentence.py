@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelworks.diagnose.account.account import UNEXPLAINED, USEFUL
-from kernelworks.diagnose.account.on_cpu import FREE, PYTHON, TAKEN
-from kernelworks.diagnose.account.regions import SMALL, WIDER, Problem
+from kernelworks.diagnose.account.hotspots import SMALL, WIDER, Problem
+from kernelworks.diagnose.account.on_cpu import FREE, PREEMPTION, PYTHON
 from kernelworks.measure.clock.noise import Noise, far_apart
 from kernelworks.profile.timeline import Timeline
-from kernelworks.profile.trace import COMPILED
-from kernelworks.records import Fix, Region
+from kernelworks.profile.trace import GRAPH_ANNOTATION
+from kernelworks.records import Fix, Hotspot
 
-__all__ = ["Rough", "ambiguous", "findings", "sentence", "unmodelled"]
+__all__ = ["RoughFigures", "ambiguous", "findings", "sentence", "unmodelled_ops"]
 
 HARDLY, MOSTLY = 0.25, 0.9  # of the wall clock, modelled
 DOUBT = 0.1  # of the wall clock, unexplained
@@ -39,11 +39,11 @@ def ambiguous(noise: Noise) -> str:
 
 
 def sentence(
-    footer: Mapping[str, float],
-    found: Sequence[Region],
+    time_breakdown: Mapping[str, float],
+    hotspots: Sequence[Hotspot],
     wall: float,
     fix: Fix | None = None,
-    rough: Rough | None = None,
+    rough: RoughFigures | None = None,
 ) -> str:
     """What a user reads first. A fix that must not be kept, or that could not be measured, comes before all else."""
     first = ""
@@ -54,16 +54,16 @@ def sentence(
     elif fix is not None and fix.ambiguous and rough is None:  # else all of it is marked as such
         first = f"rough, as to the fix, which was measured while {fix.ambiguous}; "
     marked = f"rough, since {rough.noise}: " if rough else ""
-    promises = _promises(footer, found, wall, fix)
+    promises = _promises(time_breakdown, hotspots, wall, fix)
     if rough and rough.far_apart:
         promises = [p for p in promises if p.startswith("the fix")]
         promises.append(f"its runs took {_ms(rough.shortest)} to {_ms(rough.longest)} ms, so nothing is predicted")
-    parts = (_head(footer, found, wall, rough), *promises)
+    parts = (_head(time_breakdown, hotspots, wall, rough), *promises)
     return first + marked + "; ".join(part for part in parts if part)
 
 
 @dataclass(frozen=True)
-class Rough:
+class RoughFigures:
     """Why figures are rough, and the shortest and the longest run."""
 
     noise: Noise
@@ -84,25 +84,27 @@ class Rough:
         return f"{low:.0f}% to {high:.0f}%" if round(low) else f"under {max(1.0, high):.0f}%"
 
 
-def _head(footer: Mapping[str, float], found: Sequence[Region], wall: float, rough: Rough | None) -> str:
+def _head(
+    time_breakdown: Mapping[str, float], hotspots: Sequence[Hotspot], wall: float, rough: RoughFigures | None
+) -> str:
     """How near to its ceilings the program runs: the whole of it, or the part that was modelled."""
-    taken = footer.get(TAKEN, 0.0)
+    taken = time_breakdown.get(PREEMPTION, 0.0)
     wall -= taken  # what others took is not this program's
     if wall <= 0:
         return "this program took no time"
     held = " while it had cores" if taken > DOUBT * wall else ""
     unseen: dict[str, float] = {}
-    for region in found:
-        if not region.modelled and region.op != TAKEN:
-            name = _shown(region.op)
-            unseen[name] = unseen.get(name, 0.0) + region.seconds
+    for hotspot in hotspots:
+        if not hotspot.modelled and hotspot.op != PREEMPTION:
+            name = _shown(hotspot.op)
+            unseen[name] = unseen.get(name, 0.0) + hotspot.seconds
     share = 1 - min(1.0, sum(unseen.values()) / wall)
     largest = sorted(unseen, key=lambda name: -unseen[name])
     rest = ", ".join(f"{name} {_ms(unseen[name])} ms" for name in largest[:3])
     if share < HARDLY:
         part = f"{100 * (1 - share):.0f}% of this program's {_ms(wall)} ms"
         return f"{part} was not modelled, so nothing is said of it: {rest}"
-    percent = 100 * footer[USEFUL] / (wall * share)
+    percent = 100 * time_breakdown[USEFUL] / (wall * share)
     shown = f"{percent:.0f}%" if round(percent) else "under 1%"
     shown = rough.percents(percent, wall) if rough else shown
     useful = f"runs at {shown} of what this machine can do{held}"
@@ -114,12 +116,14 @@ def _head(footer: Mapping[str, float], found: Sequence[Region], wall: float, rou
 
 
 def _shown(op: str) -> str:
-    return "graphs of torch.compile" if op.startswith(COMPILED) else op
+    return "graphs of torch.compile" if op.startswith(GRAPH_ANNOTATION) else op
 
 
-def _promises(footer: Mapping[str, float], found: Sequence[Region], wall: float, fix: Fix | None) -> list[str]:
-    low, high = sum(r.low_s for r in found), sum(r.high_s for r in found)
-    allows = sum(r.allows_s for r in found)
+def _promises(
+    time_breakdown: Mapping[str, float], hotspots: Sequence[Hotspot], wall: float, fix: Fix | None
+) -> list[str]:
+    low, high = sum(r.low_s for r in hotspots), sum(r.high_s for r in hotspots)
+    allows = sum(r.allows_s for r in hotspots)
     if fix is not None and fix.rounds and not fix.refused:
         brought = f"brought {_ms(fix.gain_s)} ms"
         predicted = fix.predicted_gain_s
@@ -129,13 +133,13 @@ def _promises(footer: Mapping[str, float], found: Sequence[Region], wall: float,
         said = [NO_FIX]
     else:
         said = []
-    unseen = sum(r.seconds for r in found if not r.modelled and r.op != TAKEN)
-    if unseen > (1 - HARDLY) * (wall - footer.get(TAKEN, 0.0)) and max(high, allows) < SMALL * wall:
+    unseen = sum(r.seconds for r in hotspots if not r.modelled and r.op != PREEMPTION)
+    if unseen > (1 - HARDLY) * (wall - time_breakdown.get(PREEMPTION, 0.0)) and max(high, allows) < SMALL * wall:
         return said  # of most of it nothing is said: nor that nothing can be had back
-    doubt = footer[UNEXPLAINED] / wall if wall else 0.0
+    doubt = time_breakdown[UNEXPLAINED] / wall if wall else 0.0
     rest = (
         f" ({100 * doubt:.0f}% of the time is unexplained)"
-        if doubt > DOUBT and not any(not r.modelled for r in found)
+        if doubt > DOUBT and not any(not r.modelled for r in hotspots)
         else ""
     )
     if max(high, allows) < SMALL * wall:
@@ -146,21 +150,21 @@ def _promises(footer: Mapping[str, float], found: Sequence[Region], wall: float,
             return [f"{NO_FIX}, nor from another remedy at hand", bound]
         return [*said, f"no remedy at hand is predicted to give time back, {bound}"]
     by_op: dict[str, float] = {}
-    for region in found:
-        by_op[region.op] = by_op.get(region.op, 0.0) + region.high_s
+    for hotspot in hotspots:
+        by_op[hotspot.op] = by_op.get(hotspot.op, 0.0) + hotspot.high_s
     most = max(by_op, key=lambda op: by_op[op])
     back = f"{_ms(low)} to {_ms(high)}" if low >= 0.01 * high else f"up to {_ms(high)}"
     promise = f"{back} ms of {_ms(wall)} can be had back with what is at hand, most of it in {NAMES.get(most, most)}"
     return [*said, promise + ("" if bound else rest), bound]
 
 
-def unmodelled(found: Sequence[Region]) -> tuple[str, ...]:
+def unmodelled_ops(hotspots: Sequence[Hotspot]) -> tuple[str, ...]:
     """Every op without a contract or a formula, with its calls and time."""
     total: dict[str, tuple[int, float]] = {}
-    for region in found:
-        if not region.modelled and region.op != TAKEN:
-            calls, seconds = total.get(region.op, (0, 0.0))
-            total[region.op] = (calls + region.calls, seconds + region.seconds)
+    for hotspot in hotspots:
+        if not hotspot.modelled and hotspot.op != PREEMPTION:
+            calls, seconds = total.get(hotspot.op, (0, 0.0))
+            total[hotspot.op] = (calls + hotspot.calls, seconds + hotspot.seconds)
     ordered = sorted(total.items(), key=lambda item: -item[1][1])
     return tuple(f"{op}: {calls} calls, {_time(seconds)}" for op, (calls, seconds) in ordered)
 
@@ -172,9 +176,9 @@ def findings(problems: Mapping[str, Problem], timeline: Timeline) -> tuple[str, 
     lines = [_problem(name, its, wall) for name, its in ordered if max(its.high, its.allows) >= SMALL * wall]
     if timeline.noisy:
         lines.append(f"{timeline.noisy} windows of runs were thrown away: others used the machine meanwhile")
-    if abs(1 / timeline.stretched - 1) > timeline.may_differ:
+    if abs(1 / timeline.profiler_slowdown - 1) > timeline.may_differ:
         lines.append(
-            f"under the profiler, its own time taken off, {timeline.slowed} took {_times(timeline.stretched)} as long "
+            f"under the profiler, its own time taken off, {timeline.slowed} took {_times(timeline.profiler_slowdown)} as long "
             "as without it; the times of single ops were scaled to fit"
         )
     if timeline.surveyed is not None:

@@ -26,13 +26,13 @@ __all__ = [
     "NARROW",
     "State",
     "as_made",
-    "changed",
     "duplicate",
+    "fixed_seed",
     "keeps",
+    "map_tensors",
     "moved_parameters",
-    "seeded",
+    "to_float64",
     "wide",
-    "widened",
 ]
 
 AS_THEY_ARE = (
@@ -43,18 +43,18 @@ CONTAINERS = (dict, list, set, collections.deque)
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
 SEED = 20
 MOST_BYTES = 1 << 30
-OTHERS = {"kernelworks", "torch", *sys.stdlib_module_names} - {"__main__"}
+LIBRARY_PACKAGES = {"kernelworks", "torch", *sys.stdlib_module_names} - {"__main__"}
 DEEPEST, MOST_OBJECTS = 4, 1024  # objects in each other, and in all, whose attributes are put back
 
 
 def duplicate(value: Any) -> Any:
     """A copy that shares no tensor with ``value``; what cannot be copied (a lock, a file, a module) is shared."""
-    return changed(value, _twin)
+    return map_tensors(value, _twin)
 
 
-def widened(value: Any) -> Any:
+def to_float64(value: Any) -> Any:
     """The same with every floating-point tensor in float64 and every complex one in complex128."""
-    return changed(value, lambda t: _wide(_twin(t)))
+    return map_tensors(value, lambda t: _wide(_twin(t)))
 
 
 def _twin(tensor: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.complex128 if dtype in (torch.complex64, torch.complex32) else dtype
 
 
-def changed(value: Any, change: Callable[[Tensor], Tensor], seen: dict[int, Any] | None = None) -> Any:
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor], seen: dict[int, Any] | None = None) -> Any:
     """A copy of ``value`` with its tensors changed; what stands in it twice stands in the copy twice."""
     if isinstance(value, AS_THEY_ARE):
         return value
@@ -98,7 +98,7 @@ def changed(value: Any, change: Callable[[Tensor], Tensor], seen: dict[int, Any]
     if isinstance(value, torch.Generator):
         return keep(value.clone_state())
     if isinstance(value, tuple):
-        items = [changed(item, change, seen) for item in value]
+        items = [map_tensors(item, change, seen) for item in value]
         made = getattr(type(value), "_make", type(value))
         return keep(made(items) if type(value) is not tuple else tuple(items))
     try:
@@ -107,18 +107,18 @@ def changed(value: Any, change: Callable[[Tensor], Tensor], seen: dict[int, Any]
         return keep(value)
     if isinstance(made, dict):
         for key in list(made):
-            made[key] = changed(value[key], change, seen)
+            made[key] = map_tensors(value[key], change, seen)
     elif isinstance(made, (list, collections.deque)):
         for index, item in enumerate(value):
-            made[index] = changed(item, change, seen)
+            made[index] = map_tensors(item, change, seen)
     space = getattr(value, "__dict__", None)
     if isinstance(space, dict) and getattr(made, "__dict__", None) is not space:
         for name, item in space.items():
             with contextlib.suppress(AttributeError, TypeError):  # a frozen dataclass is written past its guard
-                object.__setattr__(made, name, changed(item, change, seen))
+                object.__setattr__(made, name, map_tensors(item, change, seen))
     for name in _slots(type(value)):
         with contextlib.suppress(AttributeError, TypeError):
-            object.__setattr__(made, name, changed(getattr(value, name), change, seen))
+            object.__setattr__(made, name, map_tensors(getattr(value, name), change, seen))
     return made
 
 
@@ -228,7 +228,7 @@ def keeps(value: Any) -> bool:
     torch's have users of their own."""
     if isinstance(value, (*AS_THEY_ARE, Tensor)) or not isinstance(getattr(value, "__dict__", None), dict):
         return False
-    return str(type(value).__module__).partition(".")[0] not in OTHERS
+    return str(type(value).__module__).partition(".")[0] not in LIBRARY_PACKAGES
 
 
 def _unwritten(saved: _Saved) -> bool:
@@ -251,7 +251,7 @@ def _same(container: Any, content: Any) -> bool:
     return len(container) == len(content) and all(a is b for a, b in zip(container, content, strict=True))
 
 
-MOVED = 0.25  # of a parameter's mean size, by which its values are moved; where all are 0, of 1
+MOVE_SCALE = 0.25  # of a parameter's mean size, by which its values are moved; where all are 0, of 1
 
 
 @contextlib.contextmanager
@@ -268,7 +268,7 @@ def moved_parameters(module: nn.Module) -> Iterator[bool]:
             for p, value in before:
                 size = value.abs().mean().item() or 1.0
                 noise = torch.rand(p.shape, generator=generator) - 0.25  # a mean of its own, which sums show
-                p.add_((MOVED * size * noise).to(p))
+                p.add_((MOVE_SCALE * size * noise).to(p))
         yield bool(before)
     finally:
         with torch.no_grad():
@@ -280,7 +280,7 @@ def moved_parameters(module: nn.Module) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def seeded() -> Iterator[None]:
+def fixed_seed() -> Iterator[None]:
     """The same random numbers each time, of torch, Python and NumPy; and the program's own again afterwards."""
     python, numpy = random.getstate(), sys.modules.get("numpy")
     state = numpy.random.get_state() if numpy is not None else None

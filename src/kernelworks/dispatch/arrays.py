@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-__all__ = ["borrowed", "foreign", "given_back"]
+__all__ = ["as_tensors", "has_foreign_array", "restore_arrays"]
 
 NUMBERS = "fiub"  # NumPy's kinds of dtypes that a kernel may read: floats, integers, truth values
 
 
-def foreign(values: Sequence[Any]) -> bool:
+def has_foreign_array(values: Sequence[Any]) -> bool:
     """Whether an array that is no tensor is among values, or in a list among them."""
     return any(
         _is_foreign(value) or (isinstance(value, (list, tuple)) and any(map(_is_foreign, value))) for value in values
@@ -32,13 +32,13 @@ def _is_foreign(value: Any) -> bool:
     return not isinstance(value, Tensor) and hasattr(type(value), "__dlpack__")
 
 
-def borrowed(name: str, value: Any, *, written: bool = False) -> Any:
+def as_tensors(name: str, value: Any, *, written: bool = False) -> Any:
     """``value`` with a tensor in the place of each array; anything else as it is.
 
     Raises TypeError for what holds no numbers, ValueError where an array that is ``written`` cannot be.
     """
     if isinstance(value, (list, tuple)):
-        return type(value)(borrowed(f"{name}[{i}]", item, written=written) for i, item in enumerate(value))
+        return type(value)(as_tensors(f"{name}[{i}]", item, written=written) for i, item in enumerate(value))
     if not _is_foreign(value):
         return value
     if isinstance(value, np.ndarray):
@@ -83,7 +83,7 @@ class _Read:
         self.__array_interface__ = {**said, "data": (said["data"][0], False)}
 
 
-def given_back(call: Callable[[], Any], arguments: Sequence[Any], out: Any) -> Any:
+def restore_arrays(call: Callable[[], Any], arguments: Sequence[Any], out: Any) -> Any:
     """What ``call`` returns, as what came: NumPy's arrays where each array among the arguments is one, else tensors;
     ``out`` itself where there is one."""
     try:

@@ -1,6 +1,6 @@
 """An op as a few of torch's operators: what its function in torch calls in the end, for the way in through C++.
 
-Where no row of ours is taken, torch's own function runs; C++ then calls the operators that it would have called, which
+Where no kernel of ours is taken, torch's own function runs; C++ then calls the operators that it would have called, which
 saves what Python spends on finding them. A room says them as an expression: ``aten("mul.Tensor", aten("silu", gate),
 up)``. Constants are settled when a plan is made.
 """
@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Call", "Given", "aten", "program"]
+__all__ = ["Call", "InputOperand", "aten", "program"]
 
 INPUT, RESULT, CONSTANT, DEFAULT = 0, 1, 2, 3  # where an operand comes from; C++ knows these numbers
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class InputOperand:
     """A tensor among an op's arguments."""
 
     place: int
@@ -47,9 +47,9 @@ def aten(name: str, *args: Any, **named: Any) -> Call:
 def program(module: Any, expression: Any, args: tuple[Any, ...]) -> Any:
     """What ``expression(*args)`` says, as the extension calls it for arguments like these; None where it says nothing.
 
-    In place of tensors the expression gets ``Given``. It returns a ``Call``, a tuple of them, or None.
+    In place of tensors the expression gets ``InputOperand``. It returns a ``Call``, a tuple of them, or None.
     """
-    said = expression(*(Given(i, a) if isinstance(a, Tensor) else a for i, a in enumerate(args)))
+    said = expression(*(InputOperand(i, a) if isinstance(a, Tensor) else a for i, a in enumerate(args)))
     if said is None:
         return None
     steps: list[tuple[Any, ...]] = []
@@ -74,7 +74,7 @@ def _step(call: Call, steps: list[tuple[Any, ...]], done: dict[int, int]) -> int
                 continue
             if isinstance(value, Call):
                 operands.append((RESULT, _step(value, steps, done)))
-            elif isinstance(value, Given):
+            elif isinstance(value, InputOperand):
                 operands.append((INPUT, value.place))
             else:
                 operands.append((CONSTANT, value))

@@ -1,6 +1,6 @@
 """Ops under autograd in eager mode: one ``autograd.Function`` per op, written out for its arguments.
 
-torch.library's own autograd costs 25 to 30 us a call in Python, more than a small kernel; calling the row's plan from
+torch.library's own autograd costs 25 to 30 us a call in Python, more than a small kernel; calling the kernel's plan from
 a function of torch's costs a third of that. It serves eager calls on plain tensors (``plain.py``). What torch has to
 see goes elsewhere, in the backward too: where a derivative of the derivative is asked for, where gradients arrive that
 no kernel may read, or inside a transform, the backward is ``derivative``, made of torch's own operators.
@@ -20,50 +20,50 @@ from torch.autograd.function import Function
 
 from kernelworks.contract.tensors import (
     NAMES,
+    OBSERVER_CHECK,
     OTHER,
     TRACED,
-    WATCHED,
+    has_override_mode,
+    is_observed,
     is_plain,
+    is_transform_active,
     leaves,
-    observed,
-    overridden,
-    standing,
-    transformed,
+    tensor_kind,
 )
 from kernelworks.dispatch.mutation import as_tuple
 
-__all__ = ["derivative", "readers", "recipe", "recorded", "spared", "trained"]
+__all__ = ["derivative", "readers", "recipe", "recorded_forward", "shape_only", "training_forward"]
 
 _SOURCE = """
 class {name}_function(Function):
     @staticmethod
-    def forward(ctx, {arguments}, row):
+    def forward(ctx, {arguments}, kernel):
         {result} = {call}
         wanted = ctx.needs_input_grad
         ctx.save_for_backward({read})
-        ctx.others = ({others}{spared}row,)
+        ctx.others = ({others}{spared}kernel,)
         {mark}
         return {result}
 
     @staticmethod
     def backward(ctx, {grads}):
         {saved}, = ctx.saved_tensors
-        {others}{spare}row, = ctx.others
+        {others}{spare}kernel, = ctx.others
         {put_back}
         wanted = ctx.needs_input_grad
         needs = [{needs}]
         found = None
         if not ({watched}) and not grad_enabled():
-            found = find("backward", 0, ({backward_arguments},), None, row)
+            found = find("backward", 0, ({backward_arguments},), None, kernel)
         if found is not None:
             {gradients} = found.run({backward_arguments})
         else:
-            {gradients} = miss(({backward_arguments},), row)
+            {gradients} = miss(({backward_arguments},), kernel)
         return {returned}, None
 """
 
 
-def made_again(op: Any) -> bool:
+def recomputes_forward(op: Any) -> bool:
     """Whether a backward is given all tensors of the forward, which is made again to be differentiated."""
     names = op.passes["backward"].names
     return all(n in names or "Tensor" not in kind for n, kind in _kinds(op.passes["forward"].schema).items())
@@ -73,14 +73,14 @@ def derivative(op: Any, args: tuple[Any, ...]) -> Any:
     """An op's backward in torch's own operators, differentiable again; arguments and results as the schema has them.
 
     The derivative of the composite at the inputs that were saved. An op whose backward is not given all its inputs
-    (softmax reads its output, a linear map only the other factor) has a ``torch`` row whose backward is made of
+    (softmax reads its output, a linear map only the other factor) has a ``torch`` kernel whose backward is made of
     differentiable operators, and that runs.
     """
     forward, backward = op.passes["forward"], op.passes["backward"]
     have = dict(zip(backward.names, args, strict=True))
-    again, inside = torch.is_grad_enabled(), transformed()
-    if not made_again(op):
-        return op.row("torch").load("backward")(*args)
+    again, inside = torch.is_grad_enabled(), is_transform_active()
+    if not recomputes_forward(op):
+        return op.kernel("torch").load("backward")(*args)
     needs = have.get("needs", [True] * len(backward.returns))
     wanted = [n for n, want in zip(backward.returns, needs, strict=True) if want]
     if not wanted:
@@ -140,19 +140,19 @@ def _shaped(op: Any, have: dict[str, Any], found: dict[str, Tensor | None]) -> A
     return tuple(made) if len(made) > 1 else made[0]
 
 
-def _unusual(op: Any, args: tuple[Any, ...], row: str | None) -> Any:
+def _unusual(op: Any, args: tuple[Any, ...], kernel: str | None) -> Any:
     """A backward that no plan was found for: one not met before, or one that no kernel may serve."""
-    kinds = {standing(t) for t in leaves(args)}
-    if torch.is_grad_enabled() or transformed() or OTHER in kinds or overridden():
+    kinds = {tensor_kind(t) for t in leaves(args)}
+    if torch.is_grad_enabled() or is_transform_active() or OTHER in kinds or has_override_mode():
         return derivative(op, args)
-    if observed() or TRACED in kinds:
-        return op._backward_overload(*args, row)
-    return op.run("backward", args, None, row)
+    if is_observed() or TRACED in kinds:
+        return op._backward_overload(*args, kernel)
+    return op.run("backward", args, None, kernel)
 
 
-def recorded(op: Any, row: str | None, *args: Any) -> Any:
-    """A forward of the op that autograd records, in eager mode on plain tensors; returns what rows return."""
-    return _differentiated(op)(*args, row)
+def recorded_forward(op: Any, kernel: str | None, *args: Any) -> Any:
+    """A forward of the op that autograd records, in eager mode on plain tensors; returns what kernels return."""
+    return _differentiated(op)(*args, kernel)
 
 
 @functools.cache
@@ -163,29 +163,29 @@ def _differentiated(op: Any) -> Callable[..., Any]:
         return apply
 
     def call(*args: Any) -> Any:
-        given, row = args[:-1], args[-1]
-        return from_torch(apply(*(to_record(*given) if to_record else given), row), *given)
+        given, kernel = args[:-1], args[-1]
+        return from_torch(apply(*(to_record(*given) if to_record else given), kernel), *given)
 
     return call
 
 
-def trained(op: Any, training: Any, resumed: Any, row: str | None, *args: Any) -> Any:
-    """A forward of the op that makes its gradients too, by a row's passes ``training`` and ``resumed``."""
-    return cast(Any, _Trained).apply(op, training, resumed, row, *args)
+def training_forward(op: Any, training: Any, resumed: Any, kernel: str | None, *args: Any) -> Any:
+    """A forward of the op that makes its gradients too, by a kernel's passes ``training`` and ``resumed``."""
+    return cast(Any, _Trained).apply(op, training, resumed, kernel, *args)
 
 
 class _Trained(Function):
-    """A row's forward that makes the gradients too, for a 1 that flows in, while what it read is still at hand.
+    """A kernel's forward that makes the gradients too, for a 1 that flows in, while what it read is still at hand.
 
     A graph that is walked again, or differentiated again, takes the op's ordinary backward: what was kept is given
     away at the last walk, so that it becomes a leaf's gradient without a copy.
     """
 
     @staticmethod
-    def forward(ctx: Any, op: Any, training: Any, resumed: Any, row: str | None, *args: Any) -> Any:
+    def forward(ctx: Any, op: Any, training: Any, resumed: Any, kernel: str | None, *args: Any) -> Any:
         wanted = dict(zip(op.passes["forward"].names, ctx.needs_input_grad[4:], strict=True))
         result, ctx.kept = training(*args, needs=[wanted[n] for n in op.passes["backward"].returns])
-        ctx.op, ctx.resumed, ctx.row = op, resumed, row
+        ctx.op, ctx.resumed, ctx.kernel = op, resumed, kernel
         ctx.save_for_backward(*(a for a in args if isinstance(a, Tensor)))
         ctx.others = [None if isinstance(a, Tensor) else (a,) for a in args]
         return result
@@ -194,12 +194,12 @@ class _Trained(Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         saved, op = iter(ctx.saved_tensors), ctx.op  # raises where the graph was walked before and not retained
         keeps = torch._C._autograd._get_current_graph_task_keep_graph()
-        if keeps or torch.is_grad_enabled() or transformed() or not is_plain(grad):
+        if keeps or torch.is_grad_enabled() or is_transform_active() or not is_plain(grad):
             names, backward = op.passes["forward"].names, op.passes["backward"]
             have = dict(zip(names, (next(saved) if a is None else a[0] for a in ctx.others), strict=True))
             wanted = dict(zip(names, ctx.needs_input_grad[4:], strict=True))
             have |= {f"grad_{op.contract.outputs[0]}": grad, "needs": [wanted[n] for n in backward.returns]}
-            found = op._backward_overload(*(have[n] for n in backward.names), ctx.row)
+            found = op._backward_overload(*(have[n] for n in backward.names), ctx.kernel)
         else:
             kept, ctx.kept = ctx.kept, None
             found = ctx.resumed(kept, grad)
@@ -209,7 +209,7 @@ class _Trained(Function):
 
 
 def _kinds(schema: str) -> dict[str, str]:
-    return {a.name: str(a.type) for a in torch._C.parse_schema(schema).arguments if a.name != "row"}
+    return {a.name: str(a.type) for a in torch._C.parse_schema(schema).arguments if a.name != "kernel"}
 
 
 def _outputs_wanted(op: Any) -> list[str]:
@@ -224,7 +224,7 @@ def _function(op: Any) -> type[Function]:
     saved = [n for n in backward if n in wanted or "Tensor" in forward.get(n, "")]
     kept = [n for n in backward if n in forward and n not in saved]
     fixed = [n for n in outputs if f"grad_{n}" not in backward]
-    call = f"call({', '.join(names)}, None, row)"
+    call = f"call({', '.join(names)}, None, kernel)"
     if wanted and op._to_torch:  # every output, empty where the call did not ask for it, as the schema has them
         call = f"to_torch({call}, {', '.join(names)})"
     read = {n: " or ".join(f"wanted[{names.index(g)}]" for g in readers(op, n)) for n in saved if n in forward}
@@ -243,7 +243,7 @@ def _function(op: Any) -> type[Function]:
         mark=f"ctx.mark_non_differentiable({', '.join(fixed)})" if wanted and fixed else "",
         grads=", ".join(f"grad_{n}=None" for n in outputs),
         needs=", ".join(f"wanted[{names.index(n)}]" for n in returns),
-        watched=WATCHED,
+        watched=OBSERVER_CHECK,
         gradients=", ".join(f"d_{n}" for n in returns),
         backward_arguments=", ".join(backward),
         returned=", ".join(f"d_{n} if wanted[{i}] else None" if n in returns else "None" for i, n in enumerate(names)),
@@ -254,7 +254,7 @@ def _function(op: Any) -> type[Function]:
         "find": op.plans.find,
         "grad_enabled": torch.is_grad_enabled,
         "miss": functools.partial(_unusual, op),
-        "spared": spared,
+        "spared": shape_only,
         "to_torch": op._to_torch,
     }
     exec(source, scope)
@@ -297,7 +297,7 @@ def readers(op: Any, name: str) -> list[str]:
     return [g for g in backward.returns if name in backward.reads.get(g, (name,))]
 
 
-def spared(tensor: Tensor | None, read: bool = True) -> Tensor | None:
+def shape_only(tensor: Tensor | None, read: bool = True) -> Tensor | None:
     """A tensor that no gradient which is wanted depends on: it says a shape, and may be written before the backward.
     Where no gradient at all has ``read`` it, its memory is not kept."""
     if tensor is None:

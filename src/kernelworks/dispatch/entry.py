@@ -11,11 +11,19 @@ import torch
 from torch.autograd import forward_ad
 
 from kernelworks.build import BuildError, native
-from kernelworks.contract.tensors import PLAIN
+from kernelworks.contract.tensors import PLAIN_TYPES
 from kernelworks.dispatch import plans, tuning_records
 from kernelworks.dispatch.aten import program
 from kernelworks.dispatch.autograd import recipe
-from kernelworks.dispatch.passthrough import ASKED, Kind, Passthrough, kind_of, never, preface, reads
+from kernelworks.dispatch.passthrough import (
+    GUARD_NAMES,
+    Kind,
+    Passthrough,
+    kind_of,
+    never_matches,
+    preface,
+    prefix_names,
+)
 from kernelworks.dispatch.plans import Dictionary
 from kernelworks.machine import environment, place_of
 
@@ -24,16 +32,16 @@ __all__ = ["Entry"]
 # Written out for the op's arguments. Dynamo is told apart here; other compilers are modes, which are asked for behind.
 # Whoever keeps this function goes where calls go now.
 _CALL = """
-def call({arguments}, out=None, row=None):
+def call({arguments}, out=None, kernel=None):
     if is_compiling():
-        return through_torch(({arguments},), out, row)
+        return through_torch(({arguments},), out, kernel)
 {at_once}
-    return enter({arguments}, out, row)
+    return enter({arguments}, out, kernel)
 """
 
 MOST_KINDS = 8  # of an op's calls that are told apart while torch's function takes them at once
 
-# How long the way to a plan in Python takes, forward and where gradients are recorded. A row that is taken that way has
+# How long the way to a plan in Python takes, forward and where gradients are recorded. A kernel that is taken that way has
 # to run so long that this is a hundredth.
 PYTHON_US = {"forward": 10.0, "training": 20.0}
 WORTH = 100.0
@@ -47,11 +55,11 @@ def _direct(module: Any) -> Any:
     class Direct(module.Entry):
         """What takes calls in C++. The method is there for Dynamo to read, which is all that ever calls it."""
 
-        def __call__(self, *given: Any, out: Any = None, row: str | None = None) -> Any:
+        def __call__(self, *given: Any, out: Any = None, kernel: str | None = None) -> Any:
             count = len(self.names)
             if len(given) > count:
-                out, row = (*given[count:], row)[:2]
-            return self.through_torch(given[:count], out, row)
+                out, kernel = (*given[count:], kernel)[:2]
+            return self.through_torch(given[:count], out, kernel)
 
     module.direct(Direct)
     return Direct
@@ -64,7 +72,7 @@ def _unknown(*args: Any) -> Any:
 class Entry:
     """An op's ``call``, its plans and torch's operators of it: all in C++ or all in Python.
 
-    ``op._miss(args, out, row)`` serves what C++ finds no plan for, and every call in Python. ``operators(op, module,
+    ``op._miss(args, out, kernel)`` serves what C++ finds no plan for, and every call in Python. ``operators(op, module,
     table)`` makes torch's operators in C++.
     """
 
@@ -80,8 +88,11 @@ class Entry:
         at_once = ""
         if self._direct is not None:
             self._scope |= self._direct.names
-            self._set(dict.fromkeys(ASKED, never) | {"large": None, "is_compiling": torch.compiler.is_dynamo_compiling})
-            at_once = self._direct.written(names, "out is row is None")
+            self._set(
+                dict.fromkeys(GUARD_NAMES, never_matches)
+                | {"large": None, "is_compiling": torch.compiler.is_dynamo_compiling}
+            )
+            at_once = self._direct.call_statement(names, "out is kernel is None")
         exec(_CALL.format(arguments=", ".join(names), at_once=at_once), self._scope)
         self._op, self._miss, self._names = op, op._miss, names
         self._left: dict[Any, bool] = {}  # calls that are torch's function's while calls go through Python
@@ -95,17 +106,17 @@ class Entry:
         self._function: Any = None
         self._absent: object = None
         self._codes: tuple[types.CodeType, ...] = ()
-        self._faced: Any = None  # the extension that the function's calls go through
+        self._attached_module: Any = None  # the extension that the function's calls go through
         self._through(None)
         self._asked = False  # an import asks for nothing
 
-    def settle(self) -> None:
+    def ensure_native(self) -> None:
         """At an op's first call: C++, where it was built."""
         if not self._asked:
             self._asked = True
-            self.through(native.found())
+            self.use_module(native.find_extension())
 
-    def through(self, module: Any) -> None:
+    def use_module(self, module: Any) -> None:
         """Calls go through the extension, or with None through Python, from now on; all plans are forgotten. Not while
         something is compiled, which may have read how calls go: the next one after that asks for the extension."""
         if torch._guards.CompileContext.try_get() is not None:
@@ -115,7 +126,7 @@ class Entry:
 
     def _through(self, module: Any) -> None:
         self._made = []  # before there are others
-        self.slow()
+        self.disable_passthrough()
         if module is None:
             self._op.plans.lie_in(Dictionary())
             self._op.call, self._op.known = self._scope["call"], _unknown
@@ -135,73 +146,82 @@ class Entry:
 
     # ------------------------------------------------------------ until C++ is there
 
-    def hurry(self) -> None:
+    def enable_passthrough(self) -> None:
         """From now on torch's own function takes calls at once, until C++ is there: without it a call finds its plan
         some microseconds after torch would have ended a small one. Not where the list's order chooses, nor while
         somebody is told of calls."""
-        if self._hurried or self._module is not None or self._op.contract.mutates or environment.choosing() != "timed":
+        if (
+            self._hurried
+            or self._module is not None
+            or self._op.contract.mutates
+            or environment.selection_policy() != "timed"
+        ):
             return
         large = _large(self._op.name, self._names)
-        with plans.hurrying() as allowed:
+        with plans.passthrough_allowed() as allowed:
             if allowed:
                 self._set({"large": large})
                 self._hurried = True
 
-    def slow(self) -> None:
-        """Undoes ``hurry``."""
+    def disable_passthrough(self) -> None:
+        """Undoes ``enable_passthrough``."""
         self._hurried = False
         self._left, self._kinds = {}, {False: [], True: []}
         if self._direct is not None:
-            self._set(dict.fromkeys(("kind", "other", "bare", "other_bare"), never))
+            self._set(dict.fromkeys(("kind", "other", "bare", "other_bare"), never_matches))
 
     def _set(self, values: dict[str, Any]) -> None:
         for scope, named in self._scopes:
             scope.update(named(values))
 
-    def leaves(self, choice: Any, pass_: str) -> bool:
-        """Whether a call is torch's function's though a row was chosen: the way to it would take too long."""
+    def prefers_torch(self, choice: Any, pass_: str) -> bool:
+        """Whether a call is torch's function's though a kernel was chosen: the way to it would take too long."""
         if not self._hurried or choice.native or choice.timing is None:
             return False
         return not _worth(choice.timing, pass_)
 
-    def left(self, args: tuple[Any, ...]) -> None:
+    def add_passthrough(self, args: tuple[Any, ...]) -> None:
         """Notes that calls like this one are torch's function's."""
         key = _key(args) if self._hurried and not _autocasting() else None
         if key is None:
             return
-        with plans.hurrying() as allowed:
+        with plans.passthrough_allowed() as allowed:
             if allowed and self._hurried and len(self._left) < plans.MOST_PLANS:
                 self._left[key] = self._meet(args, True)
 
     def _meet(self, args: tuple[Any, ...], make: bool = False) -> bool:
         """The kind of these arguments is the first that is asked for from now on; whether it was not."""
-        given = self._direct.given(dict(zip(self._names, args, strict=True))) if self._direct is not None else None
+        given = (
+            self._direct.guarded_tensors(dict(zip(self._names, args, strict=True)))
+            if self._direct is not None
+            else None
+        )
         if given is None:
             return False
         tensors, bare = given
         kinds = self._kinds[bare]
-        kind = next((k for k in kinds if k(*tensors)), None) or (kind_of(tensors) if make else never)
-        if kind is never or (kinds and kind is kinds[0]):
+        kind = next((k for k in kinds if k(*tensors)), None) or (kind_of(tensors) if make else never_matches)
+        if kind is never_matches or (kinds and kind is kinds[0]):
             return False  # other arguments keep such calls from torch's function
         kinds[:] = [kind, *(k for k in kinds if k is not kind)][:MOST_KINDS]
-        first, second = (*kinds, never)[:2]
+        first, second = (*kinds, never_matches)[:2]
         self._set({"bare": first, "other_bare": second} if bare else {"kind": first, "other": second})
         return True
 
     def _in_python(self, *given: Any) -> Any:
-        args, out, row = given[:-2], given[-2], given[-1]
-        if out is row is None and self._left and not (_functorch() or _tracing() or forward_ad._current_level >= 0):
+        args, out, kernel = given[:-2], given[-2], given[-1]
+        if out is kernel is None and self._left and not (_functorch() or _tracing() or forward_ad._current_level >= 0):
             key = _key(args)
             met = self._left.get(key)
             if met is not None and not _autocasting():
                 if met:
                     self._left[key] = self._meet(args)
                 return self._op.as_written(*args)
-        return self._miss(args, out, row)
+        return self._miss(args, out, kernel)
 
     # ------------------------------------------------------------
 
-    def face(self, function: Any, absent: object) -> None:
+    def attach_function(self, function: Any, absent: object) -> None:
         """Has calls of the op's public function that are the op's own go straight to it; ``absent`` is a default that
         stands for none. The function's code must hand such a call to ``op.call`` as it is. C++ reads no lists of
         tensors: a function that takes some is called as ever."""
@@ -222,9 +242,9 @@ class Entry:
             function.__code__, function.__globals__, function.__name__, function.__defaults__
         )
         as_written.__kwdefaults__ = function.__kwdefaults__
-        function.__globals__.update(reads({**direct.names, **{n: self._scope[n] for n in ASKED}}))
-        function.__globals__.update(reads({"as_written": as_written}))
-        self._scopes.append((function.__globals__, reads))
+        function.__globals__.update(prefix_names({**direct.names, **{n: self._scope[n] for n in GUARD_NAMES}}))
+        function.__globals__.update(prefix_names({"as_written": as_written}))
+        self._scopes.append((function.__globals__, prefix_names))
 
     def _show(self) -> None:
         if self._function is None:
@@ -232,17 +252,17 @@ class Entry:
         self._function.__code__ = self._codes[self._module is None]
         if self._module is not None:
             self._module.faced(self._function, self._op.call, *_parameters(self._op, self._function, self._absent))
-        elif self._faced is not None:
-            self._faced.faced(self._function, None, 0, ())
-        self._faced = self._module
+        elif self._attached_module is not None:
+            self._attached_module.faced(self._function, None, 0, ())
+        self._attached_module = self._module
 
-    def recorder(self, row: str | None) -> Any:
+    def recorder(self, kernel: str | None) -> Any:
         """The op's forward as C++ records it, ``call(*args)``; None where that is Python's to do."""
         if self._module is None:
             return None
         if self._recipe is None:
             self._recipe = self._module.Recipe(self._op.call, *recipe(self._op))
-        return self._module.Recorder(self._recipe, row)
+        return self._module.Recorder(self._recipe, kernel)
 
     def program(self, expression: Any, args: tuple[Any, ...]) -> Any:
         """Torch's operators for calls like this one, ``call(*args)``; None where Python calls torch's function."""
@@ -257,7 +277,7 @@ KINDS = {"Tensor": "T", "int": "i", "float": "f", "bool": "b", "str": "s"}
 
 
 def _parameters(op: Any, function: Any, absent: object) -> tuple[int, tuple[tuple[Any, ...], ...]]:
-    """How many arguments a function takes by position, and of each argument of the op, ``out`` and ``row``: its name,
+    """How many arguments a function takes by position, and of each argument of the op, ``out`` and ``kernel``: its name,
     whether it has a default, and which, its place, whether it may be named, its kind, whether it may be None."""
     schema = torch._C.parse_schema(op.passes["forward"].schema)
     types = {a.name: str(a.type) for a in schema.arguments}
@@ -265,14 +285,14 @@ def _parameters(op: Any, function: Any, absent: object) -> tuple[int, tuple[tupl
     places = code.co_varnames[: code.co_argcount]
     presets = dict(zip(places[len(places) - len(defaults) :], defaults, strict=True)) | (function.__kwdefaults__ or {})
     found = []
-    for name in (*op.passes["forward"].names, "out", "row"):
+    for name in (*op.passes["forward"].names, "out", "kernel"):
         kind = types.get(name, "")
         bare = kind.removeprefix("Optional[").removesuffix("]")
         place = places.index(name) if name in places else -1
         preset = presets.get(name, absent)
         found.append((
             name, preset is not absent, preset, place, place < 0 or place >= code.co_posonlyargcount,
-            "?" if name in ("out", "row") else KINDS[bare], bare != kind,
+            "?" if name in ("out", "kernel") else KINDS[bare], bare != kind,
         ))  # fmt: skip
     return code.co_argcount, tuple(found)
 
@@ -287,7 +307,7 @@ def _key(args: tuple[Any, ...]) -> Any:
         kind: Any = a.__class__
         if a is None:
             key.append(a)
-        elif kind in PLAIN:
+        elif kind in PLAIN_TYPES:
             key += a.dtype, a.shape, a.device, a.requires_grad
         elif kind in _VALUES:
             key += kind, a
@@ -299,15 +319,15 @@ def _key(args: tuple[Any, ...]) -> Any:
 _VALUES = frozenset({int, float, bool, str})
 
 
-def _worth(timing: tuning_records.Timing, pass_: str) -> bool:
-    """Whether a timing says that a row is quicker by more than the way to it takes, which is next to nothing of it."""
-    raced, way = timing.whole, PYTHON_US["training" if pass_ == "training" else "forward"]
-    return raced.torch_us >= WORTH * way and raced.ours_us + way <= raced.torch_us / tuning_records.MARGIN
+def _worth(tuning_record: tuning_records.TuningRecord, pass_: str) -> bool:
+    """Whether a timing says that a kernel is quicker by more than the way to it takes, which is next to nothing of it."""
+    race, way = tuning_record.whole, PYTHON_US["training" if pass_ == "training" else "forward"]
+    return race.torch_us >= WORTH * way and race.ours_us + way <= race.torch_us / tuning_records.MARGIN
 
 
 def _large(name: str, names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], bool] | None:
-    """Whether a row of ours may be worth the way to it; None where no call of the op may be, on this machine."""
-    least = [found for place in _places() if (found := _least(tuning_records.at(name, place), names))]
+    """Whether a kernel of ours may be worth the way to it; None where no call of the op may be, on this machine."""
+    least = [found for place in _places() if (found := _least(tuning_records.records_of(name, place), names))]
     if not least:
         return None
 
@@ -327,13 +347,13 @@ def _places() -> list[str]:
     return found
 
 
-def _least(records: Iterable[tuning_records.Timing], names: tuple[str, ...]) -> tuple[int, int] | None:
+def _least(records: Iterable[tuning_records.TuningRecord], names: tuple[str, ...]) -> tuple[int, int] | None:
     """The argument that tells large calls best, by its place, and how many elements it has at least: half of what was
     raced, since what was is to speak for its neighbours."""
     least: dict[str, int] = {}
     for record in records:
-        if record.won and _worth(record, record.pass_):
-            for name, size in tuning_records.elements(record.call).items():
+        if record.beats_torch and _worth(record, record.pass_):
+            for name, size in tuning_records.element_counts(record.call).items():
                 least[name] = min(size, least.get(name, size))
     sizes = [(size // 2, names.index(name)) for name, size in least.items() if name in names]
     return max(sizes)[::-1] if sizes else None

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from kernelworks.dispatch.autograd import derivative, made_again
+from kernelworks.dispatch.autograd import derivative, recomputes_forward
 
 if TYPE_CHECKING:
     from kernelworks.dispatch.op import Op
 
-__all__ = ["known_to_counters"]
+__all__ = ["register_with_counters"]
 
 
-def known_to_counters(op: Op) -> None:
+def register_with_counters(op: Op) -> None:
     """Has the counters that are at work, and all later ones, count the op. Called where an operator of ours is about to
     be seen; loads nothing: who counts has loaded torch's module, which takes half a second."""
     module: Any = sys.modules.get("torch.utils.flop_counter")
@@ -39,17 +39,17 @@ def known_to_counters(op: Op) -> None:
             registry.setdefault(packet, functools.partial(formula, module, op))
 
 
-def _forward(module: Any, op: Op, *args: Any, row: str | None = None, out_val: Any = None) -> int:
+def _forward(module: Any, op: Op, *args: Any, kernel: str | None = None, out_val: Any = None) -> int:
     names = op.passes["forward"].names
     given = dict(zip(names, _unrecorded(op, args[: len(names)]), strict=True))
     return _counted(module, lambda: op.native(*map(_without_data, given.values())))
 
 
-def _backward(module: Any, op: Op, *args: Any, row: str | None = None, out_val: Any = None) -> int:
+def _backward(module: Any, op: Op, *args: Any, kernel: str | None = None, out_val: Any = None) -> int:
     names = op.passes["backward"].names
     given = tuple(map(_without_data, args[: len(names)]))
     whole = _counted(module, lambda: derivative(op, given))
-    if not made_again(op):
+    if not recomputes_forward(op):
         return whole
     have = dict(zip(names, given, strict=True))
     forward = {n: have[n] for n in op.passes["forward"].names if n in have}

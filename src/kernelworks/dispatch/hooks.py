@@ -9,9 +9,9 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelworks.dispatch.plans import forget_all, unhurried
+from kernelworks.dispatch.plans import forget_all, without_passthrough
 
-__all__ = ["reached", "stop_at", "stop_for", "tell", "watched", "watching"]
+__all__ = ["find_first_op", "is_watching", "notify_watchers", "stop_at", "stop_for", "watch_calls"]
 
 Watcher = Callable[[Any, str, tuple[Any, ...], "str | None"], None]
 
@@ -25,8 +25,8 @@ _local = _Local()
 
 
 @contextlib.contextmanager
-def watched(watcher: Watcher) -> Iterator[None]:
-    """Within, in this thread, ``watcher(op, pass, args, row)`` is told of each kind of call before what runs it is
+def watch_calls(watcher: Watcher) -> Iterator[None]:
+    """Within, in this thread, ``watcher(op, pass, args, kernel)`` is told of each kind of call before what runs it is
     chosen: the pass is ``"forward"`` or, where gradients are wanted, ``"training"``, the arguments are the call's own.
 
     Plans are dropped at the start, so that every kind is told of, and at the end, so that what was learned counts.
@@ -35,7 +35,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
     before = _local.watchers
     _local.watchers = (*before, watcher)
     try:
-        with unhurried():
+        with without_passthrough():
             forget_all()
             yield
     finally:
@@ -43,28 +43,28 @@ def watched(watcher: Watcher) -> Iterator[None]:
         forget_all()
 
 
-def watching() -> bool:
+def is_watching() -> bool:
     """Whether somebody in this thread is told of calls."""
     return bool(_local.watchers)
 
 
-def tell(op: Any, pass_: str, args: tuple[Any, ...], row: str | None) -> None:
+def notify_watchers(op: Any, pass_: str, args: tuple[Any, ...], kernel: str | None) -> None:
     """Says to whoever watches that such a call is about to be settled."""
     watchers, _local.watchers = _local.watchers, ()
     try:
         for watcher in watchers:
-            watcher(op, pass_, args, row)
+            watcher(op, pass_, args, kernel)
     finally:
         _local.watchers = watchers
 
 
 class _Reached(Exception):
-    def __init__(self, op: Any, args: tuple[Any, ...], row: str | None) -> None:
-        self.op, self.asked, self.row = op, args, row
+    def __init__(self, op: Any, args: tuple[Any, ...], kernel: str | None) -> None:
+        self.op, self.asked, self.kernel = op, args, kernel
 
 
 class _Declined(Exception):
-    """The call that ``reached`` makes is torch's own function's: none of ours says the same."""
+    """The call that ``find_first_op`` makes is torch's own function's: none of ours says the same."""
 
 
 class _Watching(TorchDispatchMode):
@@ -79,18 +79,18 @@ class _Watching(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def reached(call: Callable[[], Any]) -> tuple[Any, tuple[Any, ...], str | None] | None:
-    """The first op that ``call`` reaches, with its arguments in schema order and the row asked for, or None.
+def find_first_op(call: Callable[[], Any]) -> tuple[Any, tuple[Any, ...], str | None] | None:
+    """The first op that ``call`` reaches, with its arguments in schema order and the kernel asked for, or None.
 
     Nothing of ours is run. Raises what the check of the arguments raises, and ValueError where the call is one that an
     op leaves to torch's function.
     """
     before, _local.stops = _local.stops, True
     try:
-        with unhurried(), _Watching():
+        with without_passthrough(), _Watching():
             call()
     except _Reached as found:
-        return found.op, found.asked, found.row
+        return found.op, found.asked, found.kernel
     except _Declined as declined:
         raise ValueError(str(declined)) from None
     finally:
@@ -98,13 +98,13 @@ def reached(call: Callable[[], Any]) -> tuple[Any, tuple[Any, ...], str | None] 
     return None
 
 
-def stop_at(op: Any, args: tuple[Any, ...], row: str | None) -> None:
-    """Ends the call that ``reached`` makes."""
+def stop_at(op: Any, args: tuple[Any, ...], kernel: str | None) -> None:
+    """Ends the call that ``find_first_op`` makes."""
     if _local.stops:
-        raise _Reached(op, args, row)
+        raise _Reached(op, args, kernel)
 
 
 def stop_for(op: Any, reason: Any) -> None:
-    """Ends the call that ``reached`` makes, which is torch's function's for this reason."""
+    """Ends the call that ``find_first_op`` makes, which is torch's function's for this reason."""
     if _local.stops:
         raise _Declined(f"torch's own function runs in place of {op.name}: {reason}")

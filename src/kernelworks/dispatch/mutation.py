@@ -15,7 +15,7 @@ from torch.autograd.graph import increment_version
 
 from kernelworks.contract.tensors import is_plain, leaves
 
-__all__ = ["announce", "as_tuple", "check_out", "overlap", "put", "refuse_crossed", "same_place"]
+__all__ = ["announce", "as_tuple", "check_out", "copy_into", "overlap", "refuse_crossed", "same_place"]
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:
@@ -89,7 +89,7 @@ def overlap(out: Any, args: tuple[Any, ...]) -> bool:
     return any(_meet(o, a) for o in leaves((out,)) for a in leaves(args))
 
 
-def put(result: Any, out: Any) -> Any:
+def copy_into(result: Any, out: Any) -> Any:
     """``result`` copied into ``out``, by torch, which keeps the versions (and refuses too late)."""
     if not torch.compiler.is_compiling():
         _refuse_inference(list(leaves((out,))))

@@ -23,12 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["ASKED", "Passthrough", "kind_of", "never", "preface", "reads"]
+__all__ = ["GUARD_NAMES", "Passthrough", "kind_of", "never_matches", "preface", "prefix_names"]
 
 Kind = Callable[..., bool]
 
 # ``bare`` are the checks of calls without the tensors that may be left out; two kinds each, the last one met first.
-ASKED = ("kind", "other", "bare", "other_bare", "large", "is_compiling", "as_written")
+GUARD_NAMES = ("kind", "other", "bare", "other_bare", "large", "is_compiling", "as_written")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Passthrough:
     names: Mapping[str, Any] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
 
-    def written(self, arguments: Sequence[str], condition: str) -> str:
+    def call_statement(self, arguments: Sequence[str], condition: str) -> str:
         """The statement that calls torch's function, if ``condition`` holds."""
         given, needed = ", ".join((*self.tensors, *self.optional)), ", ".join(self.tensors)
         kinds = f"kind({given}) or other({given})"
@@ -59,14 +59,14 @@ class Passthrough:
             pass  # said in the op's words below
 """
 
-    def given(self, named: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], bool] | None:
+    def guarded_tensors(self, named: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], bool] | None:
         """The tensors whose kinds are asked for in a call, and whether it leaves the others out."""
         bare = bool(self.optional) and all(named[name] is None for name in self.optional)
         found = tuple(named[name] for name in (self.tensors if bare else (*self.tensors, *self.optional)))
         return (found, bare) if all(isinstance(t, Tensor) for t in found) else None
 
 
-def never(*tensors: Any) -> bool:
+def never_matches(*tensors: Any) -> bool:
     """The kind that no call is of."""
     return False
 
@@ -77,9 +77,9 @@ def kind_of(tensors: Sequence[Tensor]) -> Kind:
     try:
         guards: Any = torch._C._dynamo.guards
         check: Kind = guards.TensorGuards(*tensors, dynamic_dims_sizes=dims, dynamic_dims_strides=dims).check
-        return check if check(*tensors) is True else never
+        return check if check(*tensors) is True else never_matches
     except (AttributeError, TypeError, RuntimeError):  # another torch's are not known to say the same
-        return never
+        return never_matches
 
 
 # ---------------------------------------------------------------- an op's public function
@@ -87,7 +87,7 @@ def kind_of(tensors: Sequence[Tensor]) -> Kind:
 _PREFIX = "_at_once_"  # of what the code reads among the globals of the function's own module
 
 
-def reads(values: dict[str, Any]) -> dict[str, Any]:
+def prefix_names(values: dict[str, Any]) -> dict[str, Any]:
     """Values by the names that a function with a preface reads them by."""
     return {f"{_PREFIX}{name}": value for name, value in values.items()}
 
@@ -124,10 +124,10 @@ def preface(function: types.FunctionType, direct: Passthrough, arguments: Sequen
 def {function.__name__}({", ".join(signature)}):
     if is_compiling():
         return as_written({", ".join(handed)})
-{direct.written(arguments, f"out is row is None{none}")}
+{direct.call_statement(arguments, f"out is kernel is None{none}")}
     return as_written({", ".join(handed)})
 """
-    tree = ast.fix_missing_locations(_Renamed(frozenset((*ASKED, *direct.names))).visit(ast.parse(source)))
+    tree = ast.fix_missing_locations(_Renamed(frozenset((*GUARD_NAMES, *direct.names))).visit(ast.parse(source)))
     scope: dict[str, Any] = {}
     exec(compile(tree, code.co_filename, "exec"), scope)
     made: types.CodeType = scope[function.__name__].__code__

@@ -1,6 +1,6 @@
 """Plans: what serves calls that look alike, once that has been settled, and the one word that makes all of it void.
 
-A plan holds until a timing, a certificate or a row changes. Then ``forget_all`` empties every ``Plans`` there is, and
+A plan holds until a timing, a certificate or a kernel changes. Then ``forget_all`` empties every ``Plans`` there is, and
 whoever keeps a choice elsewhere (a swapped model, a diagnosis) compares ``generation`` with the one it was made in.
 
 Plans lie in a dictionary, or in the table of ``native/``, where the way in through C++ finds them by the same key.
@@ -20,8 +20,17 @@ import torch
 from kernelworks.contract.tensors import key_of
 
 __all__ = [
-    "KERNEL", "MOST_PLANS", "NATIVE", "RECORDED", "Dictionary", "Plan", "Plans", "forget_all", "generation",
-    "hurrying", "unhurried",
+    "AUTOGRAD",
+    "KERNEL",
+    "MOST_PLANS",
+    "NATIVE",
+    "Dictionary",
+    "Plan",
+    "Plans",
+    "forget_all",
+    "generation",
+    "passthrough_allowed",
+    "without_passthrough",
 ]  # fmt: skip
 
 MOST_PLANS = 4096  # a decode loop meets a new length at every token; beyond this many the plans are dropped
@@ -29,7 +38,7 @@ MOST_PLANS = 4096  # a decode loop meets a new length at every token; beyond thi
 # How a plan is called; C++ knows these numbers.
 KERNEL = 0  # call(*args), or call(*args, out=out): no autograd records it
 NATIVE = 1  # call(*args) without autocast, torch's own function: autograd records that as it does for any user
-RECORDED = 2  # call(*args), which sees to autograd itself
+AUTOGRAD = 2  # call(*args), which sees to autograd itself
 
 _get_threads = torch.get_num_threads
 _every: weakref.WeakSet[Plans] = weakref.WeakSet()
@@ -43,7 +52,7 @@ class Plan:
     kind: int
     call: Callable[..., Any]
     run: Callable[..., Any]
-    makes: tuple[Callable[..., Any], Callable[..., Any]] | None = None  # training and resumed, where a row has them
+    makes: tuple[Callable[..., Any], Callable[..., Any]] | None = None  # training and resumed, where a kernel has them
 
 
 def generation() -> int:
@@ -64,13 +73,13 @@ _looking = 0  # how many are told of calls, in all threads
 
 
 @contextlib.contextmanager
-def unhurried() -> Iterator[None]:
+def without_passthrough() -> Iterator[None]:
     """Within, no call of any thread is torch's function's before it is looked at."""
     global _looking
     with _haste:
         _looking += 1
         for plans in list(_every):
-            plans.slow()
+            plans.disable_passthrough()
     try:
         yield
     finally:
@@ -79,7 +88,7 @@ def unhurried() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def hurrying() -> Iterator[bool]:
+def passthrough_allowed() -> Iterator[bool]:
     """Whether calls may be torch's function's before they are looked at; that stands within."""
     with _haste:
         yield not _looking
@@ -95,34 +104,41 @@ class Plans:
     def __init__(self) -> None:
         self._table: Any = Dictionary()
         self._lock = threading.Lock()
-        self.slow: Callable[[], None] = _nothing  # set by what calls go through
+        self.disable_passthrough: Callable[[], None] = _nothing  # set by what calls go through
         _every.add(self)
 
     def __len__(self) -> int:
         return len(self._table)
 
-    def find(self, what: str, wanted: int, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
+    def find(self, what: str, wanted: int, args: tuple[Any, ...], out: Any, kernel: str | None) -> Any:
         """What was kept for calls like this one: a plan, a choice; None without it."""
-        return self._table.find(what, wanted, args, out, row)
+        return self._table.find(what, wanted, args, out, kernel)
 
     def keep(
-        self, what: str, wanted: int, args: tuple[Any, ...], out: Any, row: str | None, plan: Any, settled_in: int
+        self,
+        what: str,
+        wanted: int,
+        args: tuple[Any, ...],
+        out: Any,
+        kernel: str | None,
+        plan: Any,
+        made_in_generation: int,
     ) -> None:
         """Keeps a plan for calls like this one, where they can be described, and where the ``generation`` that it was
         settled in is this one still: another thread may have called ``forget_all`` meanwhile."""
         with self._lock:
-            if settled_in != _generation:
+            if made_in_generation != _generation:
                 return
             if len(self._table) >= MOST_PLANS:
                 self._table.clear()
-            self._table.keep(what, wanted, args, out, row, plan)
+            self._table.keep(what, wanted, args, out, kernel, plan)
 
     def forget(self) -> None:
-        self.slow()
+        self.disable_passthrough()
         with self._lock:
             self._table.clear()
 
-    def lie_in(self, table: Any) -> None:
+    def use_table(self, table: Any) -> None:
         """From now on plans lie there; those that there are, are forgotten."""
         with self._lock:
             self._table = table
@@ -141,11 +157,11 @@ class Dictionary:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def find(self, what: str, wanted: int, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
-        return self._kept.get(key_of(what, wanted, args, out, row, _get_threads()))
+    def find(self, what: str, wanted: int, args: tuple[Any, ...], out: Any, kernel: str | None) -> Any:
+        return self._kept.get(key_of(what, wanted, args, out, kernel, _get_threads()))
 
-    def keep(self, what: str, wanted: int, args: tuple[Any, ...], out: Any, row: str | None, plan: Any) -> None:
-        key = key_of(what, wanted, args, out, row, _get_threads())
+    def keep(self, what: str, wanted: int, args: tuple[Any, ...], out: Any, kernel: str | None, plan: Any) -> None:
+        key = key_of(what, wanted, args, out, kernel, _get_threads())
         if key is not None:
             self._kept[key] = plan
 

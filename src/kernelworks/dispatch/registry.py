@@ -11,36 +11,38 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-__all__ = ["ROOMS", "Face", "Roomed", "entered"]
+__all__ = ["OP_PACKAGES", "FunctionPackage", "OpPackageMap", "load_op_package"]
 
 T = TypeVar("T")
 
-ROOMS: dict[str, str] = {}  # the module of each op's room, in the order of the families; filled by `kernelworks.ops`
+OP_PACKAGES: dict[
+    str, str
+] = {}  # the module of each op's room, in the order of the families; filled by `kernelworks.ops`
 
 
-def entered(room: str) -> types.ModuleType:
+def load_op_package(op_package: str) -> types.ModuleType:
     """The module of a room, loaded where it was not.
 
     It is loaded in a thread of its own: whoever asks for it first may do so under modes, transforms and tracers, which
     are of a thread, and the tensors that a room makes are none of theirs. No room imports what is above it, so none
     waits for a module that the asking thread is about to import.
     """
-    if room not in sys.modules:
+    if op_package not in sys.modules:
         failed: list[BaseException] = []
 
         def load() -> None:
             try:
-                importlib.import_module(room)
+                importlib.import_module(op_package)
             except BaseException as error:
                 failed.append(error)
 
         with _uncollected():
-            thread = threading.Thread(target=load, name=room)
+            thread = threading.Thread(target=load, name=op_package)
             thread.start()
             thread.join()
         if failed:
             raise failed[0]
-    return importlib.import_module(room)
+    return importlib.import_module(op_package)
 
 
 @contextlib.contextmanager
@@ -56,7 +58,7 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-class Roomed(Mapping[str, T]):
+class OpPackageMap(Mapping[str, T]):
     """One thing a room. Its names are known without any room; whoever looks at the things loads their rooms.
 
     What is made outside the rooms is there once it is made, behind those.
@@ -72,22 +74,22 @@ class Roomed(Mapping[str, T]):
     def __getitem__(self, name: str) -> T:
         made = self._made.get(name)
         if made is None:
-            entered(ROOMS[name])
+            load_op_package(OP_PACKAGES[name])
             made = self._made[name]
         return made
 
     def __iter__(self) -> Iterator[str]:
-        yield from ROOMS
-        yield from [name for name in self._made if name not in ROOMS]
+        yield from OP_PACKAGES
+        yield from [name for name in self._made if name not in OP_PACKAGES]
 
     def __len__(self) -> int:
-        return len(ROOMS.keys() | self._made.keys())
+        return len(OP_PACKAGES.keys() | self._made.keys())
 
     def __contains__(self, name: object) -> bool:
-        return name in ROOMS or name in self._made
+        return name in OP_PACKAGES or name in self._made
 
 
-class Face(types.ModuleType):
+class FunctionPackage(types.ModuleType):
     """A package whose folders have the names of functions: it shows the functions.
 
     Importing ``kernelworks.bench`` makes ``bench`` an attribute of the package. ``kernelworks.bench`` is the function,

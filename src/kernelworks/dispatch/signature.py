@@ -7,7 +7,7 @@ with exactly that signature which returns the op's arguments, or the reason why 
 - What is said in torch's way is torch's to take or to refuse: where the op has no answer to it (``dropout_p``, a dtype
   that the contract leaves out, autocast), torch's function runs with the same arguments.
 - A call that reads the same in both is the op's, with the errors of its contract.
-- Arguments of the op's own (``residual=``, ``window=``, ``row=``) may join torch's; where torch's function would have
+- Arguments of the op's own (``residual=``, ``window=``, ``kernel=``) may join torch's; where torch's function would have
   to take them, the error names them.
 """
 
@@ -24,17 +24,17 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import ABSENT
-from kernelworks.dispatch.arrays import borrowed, foreign, given_back
+from kernelworks.dispatch.arrays import as_tensors, has_foreign_array, restore_arrays
 from kernelworks.dispatch.hooks import stop_for
-from kernelworks.dispatch.mutation import check_out, put
+from kernelworks.dispatch.mutation import check_out, copy_into
 from kernelworks.dispatch.op import OPS, Op
 
 if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
-    "ABSENT", "SIZES", "Array", "Gate", "Spelling", "by_operator", "composites", "gates", "last_alone", "operator_of",
-    "shown", "spelled", "two_names",
+    "ABSENT", "SIZES", "Array", "Gate", "TorchSignature", "by_operator", "composites", "gates", "is_last_dimension", "operator_of",
+    "publish_function", "torch_signatures", "two_names",
 ]  # fmt: skip
 
 Array = TypeVar("Array", Tensor, "np.ndarray[Any, Any]")
@@ -42,13 +42,13 @@ Array = TypeVar("Array", Tensor, "np.ndarray[Any, Any]")
 
 
 SIZES = frozenset({tuple, list, torch.Size, int})  # what torch's functions take for a shape, where ours take a tensor
-REFUSED = (TypeError, ValueError)  # how a contract refuses arguments
+REJECTION_ERRORS = (TypeError, ValueError)  # how a contract refuses arguments
 
 # Under autocast torch's function would take another dtype than its arguments have.
 _autocast = torch._C._is_any_autocast_enabled
 
 
-class Spelling:
+class TorchSignature:
     """How torch writes one op.
 
     ``function`` is torch's, None where the installed torch has it not yet; ``ours`` has its signature. ``same`` gives
@@ -58,7 +58,7 @@ class Spelling:
 
     ``name`` is the function's in ``torch.nn.functional``, or else in ``torch``: by default the op's. ``operator`` is
     that of the aten operator that it calls, or what that would be called where it calls several (``composite``);
-    ``forms`` is what the profiler does not record of such a call, as it may have been. ``left`` says why a swap leaves
+    ``unrecorded_arguments`` is what the profiler does not record of such a call, as it may have been. ``no_swap_reason`` says why a swap leaves
     torch's function where it stands; "" where it does not.
     """
 
@@ -74,11 +74,15 @@ class Spelling:
         call: Callable[..., Any] | None = None,
         name: str = "",
         operator: str = "",
-        forms: tuple[Mapping[str, Any], ...] = ({},),
-        left: str = "",
+        unrecorded_arguments: tuple[Mapping[str, Any], ...] = ({},),
+        no_swap_reason: str = "",
     ) -> None:
         self.name = name or op.name
-        self.operator, self.forms, self.left = operator or self.name, forms, left
+        self.operator, self.unrecorded_arguments, self.no_swap_reason = (
+            operator or self.name,
+            unrecorded_arguments,
+            no_swap_reason,
+        )
         self.composite = function is not None and not hasattr(torch.ops.aten, self.operator)
         self.op, self.function, self.ours, self.call = op, function, ours, call or op.call
         self.same, self.joined = dict(same), dict(joined or {})
@@ -89,7 +93,7 @@ class Spelling:
         defaults = ours.__defaults__ or ()
         self.defaults = dict(zip(self.positional[len(self.positional) - len(defaults) :], defaults, strict=True))
         self.defaults |= ours.__kwdefaults__ or {}
-        self.known = frozenset(self.names)
+        self.name_set = frozenset(self.names)
         self.bools = [(n, i) for i, n in enumerate(self.names) if self.defaults.get(n).__class__ is bool]
         self.own: Any = own
         must = (n for n in self.names if n not in self.defaults and n not in same and n not in self.op_names)
@@ -98,11 +102,11 @@ class Spelling:
         if own is not None:
             own.__qualname__ = op.name  # as Python's errors call it
             if self.telling:
-                op.misread = self
-        op.spelling = self
+                op.ambiguous_signature = self
+        op.torch_signature = self
 
     def __call__(
-        self, positional: tuple[Any, ...], torchs: dict[str, Any], own: Mapping[str, Any], out: Any, row: str | None
+        self, positional: tuple[Any, ...], torchs: dict[str, Any], own: Mapping[str, Any], out: Any, kernel: str | None
     ) -> Any:
         """A call in torch's spelling: what was given by position, in torch's order; by a name that the op's function
         has not; and by one that it has, or is that argument's default. ``torchs`` is changed."""
@@ -113,18 +117,18 @@ class Spelling:
         if placed[0] is ABSENT:
             placed = ()
             torchs.update((n, v) for n, v in zip(self.positional, positional, strict=False) if v is not ABSENT)
-        if out is None and row is None and (not torchs or torchs.keys() <= self.known):
+        if out is None and kernel is None and (not torchs or torchs.keys() <= self.name_set):
             first = placed[0] if placed else torchs.get(self.names[0])
-            if isinstance(first, Tensor) and not (self.bools and self.odd(placed, torchs)):
+            if isinstance(first, Tensor) and not (self.bools and self.non_bool_argument(placed, torchs)):
                 try:
                     asked = self.ours(*placed, **torchs)
                 except TypeError:
                     asked = None  # it is bound again below, for an error that names the argument
                 if asked is not None:
                     return self._served(asked, placed, torchs, None)
-        return self._in_full(placed, torchs, out, row)
+        return self._in_full(placed, torchs, out, kernel)
 
-    def odd(self, positional: tuple[Any, ...], named: Mapping[str, Any]) -> str:
+    def non_bool_argument(self, positional: tuple[Any, ...], named: Mapping[str, Any]) -> str:
         """An argument that torch takes as a truth value and nothing else, and that is none."""
         for name, place in self.bools:
             value = named.get(name, positional[place] if place < len(positional) else False)
@@ -132,20 +136,20 @@ class Spelling:
                 return name
         return ""
 
-    def _in_full(self, positional: tuple[Any, ...], named: Mapping[str, Any], out: Any, row: str | None) -> Any:
-        if foreign((*positional, *named.values(), out)):
-            return self._through_tensors(positional, named, out, row)
+    def _in_full(self, positional: tuple[Any, ...], named: Mapping[str, Any], out: Any, kernel: str | None) -> Any:
+        if has_foreign_array((*positional, *named.values(), out)):
+            return self._through_tensors(positional, named, out, kernel)
         given, more = self._bound(positional, named)
-        odd = self.odd((), given)
+        odd = self.non_bool_argument((), given)
         asked = f"{odd} is no bool" if odd else self.ours(**given)
         if more:
             asked = self._join(asked, given, more)
         if isinstance(asked, str):
-            if row not in (None, "torch"):
-                self.op.row(row)
-                raise RuntimeError(f"row {row!r} of {self.op.name} cannot run: {asked}")
-        elif more or row is not None:
-            return self.call(*asked, out, row)
+            if kernel not in (None, "torch"):
+                self.op.kernel(kernel)
+                raise RuntimeError(f"kernel {kernel!r} of {self.op.name} cannot run: {asked}")
+        elif more or kernel is not None:
+            return self.call(*asked, out, kernel)
         return self._served(asked, (), given, out)
 
     def as_torch(self, *args: Any) -> Any:
@@ -162,7 +166,7 @@ class Spelling:
             else:
                 try:
                     return self.call(*asked, out, None)
-                except REFUSED as error:  # torch's function takes it, or refuses it in its own words
+                except REJECTION_ERRORS as error:  # torch's function takes it, or refuses it in its own words
                     asked = str(error)
         if not torch.compiler.is_dynamo_compiling():
             stop_for(self.op, asked)
@@ -172,9 +176,9 @@ class Spelling:
         if out is None:
             return result
         check_out(self.op.name, result, out, (*positional, *named.values()))
-        return put(result, out)
+        return copy_into(result, out)
 
-    def either(self, positional: tuple[Any, ...], named: dict[str, Any], out: Any, row: str | None) -> Any:
+    def call_ambiguous(self, positional: tuple[Any, ...], named: dict[str, Any], out: Any, kernel: str | None) -> Any:
         """A call that holds one thing in either spelling and means another: torch's where the argument is there that
         only torch's must have, by name or as a shape in its place; where there is none such, where it does not fit
         ours."""
@@ -186,24 +190,24 @@ class Spelling:
         else:
             torchs = not self._fits_own(values, named)
         if torchs:
-            return self(values or (ABSENT,), named, {}, out, row)
+            return self(values or (ABSENT,), named, {}, out, kernel)
         try:
             asked = self.own(*values, **named)
         except TypeError as error:
-            raise TypeError(f"{error}; torch's spelling is {self.written()}") from None
-        return self.call(*asked, out, row)
+            raise TypeError(f"{error}; torch's spelling is {self.signature_text()}") from None
+        return self.call(*asked, out, kernel)
 
-    def taken(self, args: tuple[Any, ...]) -> bool:
+    def is_torch_call(self, args: tuple[Any, ...]) -> bool:
         """Whether the op's arguments are a call in torch's spelling, or an unfinished one, taken for one in ours. So a
         function whose first arguments stand in other places in torch's needs no look at them before it calls the op."""
         return args[self.place].__class__ in SIZES or any(a is ABSENT for a in args)
 
-    def reread(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
+    def reread(self, args: tuple[Any, ...], out: Any, kernel: str | None) -> Any:
         """The same call, read as what it is."""
         count: int = self.own.__code__.co_argcount
         named = zip(self.op_names[count:], args[count:], strict=True)
-        given = {n: v for n, v in named if v is not ABSENT and (v is not None or n in self.known)}
-        return self.either(args[:count], given, out, row)
+        given = {n: v for n, v in named if v is not ABSENT and (v is not None or n in self.name_set)}
+        return self.call_ambiguous(args[:count], given, out, kernel)
 
     def _fits_own(self, values: tuple[Any, ...], given: Mapping[str, Any]) -> bool:
         """Whether each argument has a place of its own in ours; asked without an exception, for compilers."""
@@ -212,20 +216,22 @@ class Spelling:
         placed = names[: len(values)]
         return len(values) <= code.co_argcount and all(n in names and n not in placed for n in given)
 
-    def _through_tensors(self, positional: tuple[Any, ...], named: Mapping[str, Any], out: Any, row: str | None) -> Any:
+    def _through_tensors(
+        self, positional: tuple[Any, ...], named: Mapping[str, Any], out: Any, kernel: str | None
+    ) -> Any:
         """The same call with a tensor in the place of each array of NumPy's or of DLPack's."""
-        placed = tuple(borrowed(n, v) for n, v in zip(self.positional, positional, strict=False))
+        placed = tuple(as_tensors(n, v) for n, v in zip(self.positional, positional, strict=False))
         placed += positional[len(placed) :]
-        said = {n: borrowed(n, v) for n, v in named.items()}
-        to = borrowed("out", out, written=True)
-        return given_back(lambda: self._in_full(placed, said, to, row), (*positional, *named.values()), out)
+        said = {n: as_tensors(n, v) for n, v in named.items()}
+        to = as_tensors("out", out, written=True)
+        return restore_arrays(lambda: self._in_full(placed, said, to, kernel), (*positional, *named.values()), out)
 
     @property
     def op_names(self) -> tuple[str, ...]:
         names: tuple[str, ...] = self.op.passes["forward"].names
         return names
 
-    def written(self) -> str:
+    def signature_text(self) -> str:
         """The signature that torch's spelling has, as text."""
         parts = []
         for i, name in enumerate(self.names):
@@ -240,7 +246,7 @@ class Spelling:
         if len(positional) > len(self.positional):
             raise TypeError(
                 f"{op}() takes at most {len(self.positional)} arguments by position, got {len(positional)}: "
-                f"torch's spelling is {self.written()}"
+                f"torch's spelling is {self.signature_text()}"
             )
         given = {n: v for n, v in zip(self.positional, positional, strict=False) if v is not ABSENT}
         more: dict[str, Any] = {}
@@ -250,7 +256,7 @@ class Spelling:
                 continue
             if theirs not in self.names:
                 if name not in self.op_names:
-                    raise TypeError(f"{op}() has no argument {name!r}; torch's spelling is {self.written()}")
+                    raise TypeError(f"{op}() has no argument {name!r}; torch's spelling is {self.signature_text()}")
                 if value is not None and value is not False:
                     more[name] = value
             elif _is_default(value, self.defaults.get(theirs, ABSENT)) and theirs in given:
@@ -261,7 +267,7 @@ class Spelling:
                 given[theirs] = value
         for name in self.names:
             if name not in given and name not in self.defaults:
-                raise TypeError(f"{op}() is missing {name}; torch's spelling is {self.written()}")
+                raise TypeError(f"{op}() is missing {name}; torch's spelling is {self.signature_text()}")
         return given, more
 
     def _join(self, asked: tuple[Any, ...] | str, given: dict[str, Any], more: dict[str, Any]) -> tuple[Any, ...]:
@@ -287,7 +293,7 @@ class Gate:
         self.op, self.name, self.words = op, function.__name__, words
         op.gate = self
 
-    def said(self, named: Mapping[str, Any]) -> tuple[str, ...] | None:
+    def op_words(self, named: Mapping[str, Any]) -> tuple[str, ...] | None:
         """The op's words of a call of the function with these; None where it has other ones."""
         if not all(name in self.words and value in self.words[name] for name, value in named.items()):
             return None
@@ -305,53 +311,57 @@ def two_names(function: Any) -> Any:
     return function
 
 
-def shown(function: Any, op: Any) -> None:
+def publish_function(function: Any, op: Any) -> None:
     """Shows an op's public function as it is called in its own way, and says how it is in torch's: its code takes both.
     Calls that are the op's own go straight to it. A second time changes nothing."""
     own = typing.get_overloads(function)
     if own:
         function.__signature__ = inspect.signature(own[0])
     doc = function.__doc__
-    if op.spelling is not None and doc and op.spelling.written() not in doc:
-        function.__doc__ = f"{doc.rstrip()}\n\n    As torch's: ``{op.spelling.written()}``.\n"
+    if op.torch_signature is not None and doc and op.torch_signature.signature_text() not in doc:
+        function.__doc__ = f"{doc.rstrip()}\n\n    As torch's: ``{op.torch_signature.signature_text()}``.\n"
     op.entry.face(function, ABSENT)
 
 
-def spelled() -> dict[str, Spelling]:
+def torch_signatures() -> dict[str, TorchSignature]:
     """The spellings of all ops that torch has a function for, by the function's name."""
-    return {s.name: s for op in OPS.values() if (s := op.spelling) is not None and s.function is not None}
+    return {s.name: s for op in OPS.values() if (s := op.torch_signature) is not None and s.function is not None}
 
 
 def ops_of(names: Iterable[str]) -> tuple[Op, ...]:
     """The ops of these names, ours or torch's functions', each once; of others there is none."""
-    known = spelled()
+    known = torch_signatures()
     found = (OPS[name] if name in OPS else known[name].op for name in names if name in OPS or name in known)
     return tuple(dict.fromkeys(found))
 
 
-def by_operator(name: str) -> Spelling | None:
+def by_operator(name: str) -> TorchSignature | None:
     """The spelling of the op that says what an aten operator of this name does; None where none does."""
     return _by_operator(len(OPS)).get(name.removeprefix("aten::"))
 
 
 def operator_of(op: str) -> str:
     """The aten operator that does what an op of this name does, where torch has one; else the name itself."""
-    spelling = OPS[op].spelling if op in OPS else None
-    return op if spelling is None else str(spelling.operator)
+    torch_signature = OPS[op].torch_signature if op in OPS else None
+    return op if torch_signature is None else str(torch_signature.operator)
 
 
 @functools.lru_cache(1)
-def _by_operator(count: int) -> dict[str, Spelling]:
-    return {spelling.operator: spelling for spelling in spelled().values()}
+def _by_operator(count: int) -> dict[str, TorchSignature]:
+    return {torch_signature.operator: torch_signature for torch_signature in torch_signatures().values()}
 
 
-def composites() -> dict[int, Spelling]:
+def composites() -> dict[int, TorchSignature]:
     """The spellings whose function torch makes of several operators, so that nothing records a call of it as one; by
     the function's ``id``, for what a mode is told of need not be hashable."""
-    return {id(spelling.function): spelling for spelling in spelled().values() if spelling.composite}
+    return {
+        id(torch_signature.function): torch_signature
+        for torch_signature in torch_signatures().values()
+        if torch_signature.composite
+    }
 
 
-def last_alone(normalized_shape: Any, input: Tensor) -> bool:
+def is_last_dimension(normalized_shape: Any, input: Tensor) -> bool:
     """Whether a shape, in a form that torch takes, is the last dimension and no other."""
     kind = type(normalized_shape)
     if kind is int or kind not in SIZES or len(normalized_shape) != 1:

@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 from torch._library.autograd import Info, make_autograd_impl
 
-from kernelworks.contract.tensors import is_plain, leaves, transformed, uncompiled
-from kernelworks.dispatch.autograd import derivative, readers, spared
-from kernelworks.dispatch.flop_counter import known_to_counters
+from kernelworks.contract.tensors import is_plain, is_transform_active, leaves, skip_dynamo
+from kernelworks.dispatch.autograd import derivative, readers, shape_only
+from kernelworks.dispatch.flop_counter import register_with_counters
 from kernelworks.dispatch.mutation import as_tuple, overlap
-from kernelworks.dispatch.registry import Roomed
+from kernelworks.dispatch.registry import OpPackageMap
 
 if TYPE_CHECKING:
     from kernelworks.dispatch.op import Op
 
 __all__ = ["OPS", "define", "in_cpp", "register"]
 
-OPS: Roomed[Op] = Roomed()
+OPS: OpPackageMap[Op] = OpPackageMap()
 
 _defined: dict[str, tuple[Any, dict[str, str]]] = {}  # by op: what keeps the definitions, and the schemas of its passes
 
@@ -75,12 +75,12 @@ def in_cpp(op: Any, module: Any, table: Any) -> list[Any]:
     return found
 
 
-@uncompiled
+@skip_dynamo
 def _run(run: Callable[..., Any], *args: Any) -> Any:
     return run(*args)
 
 
-@uncompiled
+@skip_dynamo
 def _recorded_again(kernel: Callable[..., Any], name: str, keys: int, *args: Any) -> Any:
     return kernel(name, torch._C.DispatchKeySet.from_raw_repr(keys), *args)
 
@@ -94,20 +94,20 @@ def register(op: Any) -> None:
         op._record = _recorder(op)
 
 
-@uncompiled
-def _fake(name: str, pass_: str, *args: Any, row: str | None = None) -> Any:
+@skip_dynamo
+def _fake(name: str, pass_: str, *args: Any, kernel: str | None = None) -> Any:
     definition = OPS[name].passes[pass_]
-    return definition.fake(*args[: len(definition.names)])  # torch passes `row` by position or by name
+    return definition.fake(*args[: len(definition.names)])  # torch passes `kernel` by position or by name
 
 
-@uncompiled
-def _implementation(name: str, pass_: str, *args: Any, row: str | None = None) -> Any:
+@skip_dynamo
+def _implementation(name: str, pass_: str, *args: Any, kernel: str | None = None) -> Any:
     op: Any = OPS[name]
     op.entry.settle()
     names = op.passes[pass_].names
-    if len(args) > len(names):  # torch passes `row` by position
-        args, row = args[: len(names)], args[len(names)]
-    result = op.run(pass_, args, None, row)
+    if len(args) > len(names):  # torch passes `kernel` by position
+        args, kernel = args[: len(names)], args[len(names)]
+    result = op.run(pass_, args, None, kernel)
     if pass_ == "forward" and op._to_torch:
         return op._to_torch(result, *args)
     if not all(t.is_contiguous() for t in leaves((result, args))):
@@ -117,9 +117,9 @@ def _implementation(name: str, pass_: str, *args: Any, row: str | None = None) -
     return tuple(_owned(t, args) for t in result) if isinstance(result, tuple) else _owned(result, args)
 
 
-@uncompiled
+@skip_dynamo
 def _laid(name: str, pass_: str, result: Any, *args: Any) -> Any:
-    """A result as a compiled program was told that it lies. Rows of ours write it so; torch's functions lay out theirs
+    """A result as a compiled program was told that it lies. Kernels of ours write it so; torch's functions lay out theirs
     as their inputs happen to."""
     made = as_tuple(OPS[name].passes[pass_].fake(*args))
     laid = tuple(t if t.stride() == m.stride() else m.copy_(t) for t, m in zip(as_tuple(result), made, strict=True))
@@ -131,8 +131,8 @@ def _owned(result: Tensor, args: tuple[Any, ...]) -> Tensor:
     return result.clone(memory_format=torch.contiguous_format) if overlap(result, args) else result
 
 
-@uncompiled
-def _composed(name: str, *args: Any, row: str | None = None) -> Any:
+@skip_dynamo
+def _composed(name: str, *args: Any, kernel: str | None = None) -> Any:
     """The forward in torch's own operators, returning what the schema says."""
     op: Any = OPS[name]
     args = args[: len(op.passes["forward"].names)]
@@ -140,8 +140,8 @@ def _composed(name: str, *args: Any, row: str | None = None) -> Any:
     return op._to_torch(result, *args) if op._to_torch else result
 
 
-@uncompiled
-def _derived(name: str, *args: Any, row: str | None = None) -> Any:
+@skip_dynamo
+def _derived(name: str, *args: Any, kernel: str | None = None) -> Any:
     op: Any = OPS[name]
     return derivative(op, args[: len(op.passes["backward"].names)])
 
@@ -149,35 +149,35 @@ def _derived(name: str, *args: Any, row: str | None = None) -> Any:
 # ---------------------------------------------------------------- autograd
 
 
-@uncompiled
+@skip_dynamo
 def _autograd(name: str, keyset: Any, *args: Any, **named: Any) -> Any:
     """The forward above autograd: recorded as one operator, unless a transform has to look inside."""
-    if transformed():
+    if is_transform_active():
         return _composed(name, *args)
     op: Any = OPS[name]
-    known_to_counters(op)
+    register_with_counters(op)
     count = len(op.passes["forward"].names)
     given = args[:count]
-    row = args[count] if len(args) > count else named.get("row")
+    kernel = args[count] if len(args) > count else named.get("kernel")
     wanted = op.wanted(given) if torch.is_grad_enabled() else ()
-    choice = op.timed(given, wanted) if row is None else None
+    choice = op.timed(given, wanted) if kernel is None else None
     if choice is not None:
         if choice.native:  # torch's own operators, which a compiler can fuse with their neighbours
             result = op.native(*given)
             return op._to_torch(result, *given) if op._to_torch else result
-        row = choice.asked
+        kernel = choice.asked
     if not (wanted and op._to_record):
-        return op._record(keyset, *given, row)
-    result = op._record(keyset, *op._to_record(*given), row)
+        return op._record(keyset, *given, kernel)
+    result = op._record(keyset, *op._to_record(*given), kernel)
     return op._to_torch(op._from_torch(result, *given), *given)
 
 
-@uncompiled
+@skip_dynamo
 def _backward_autograd(name: str, keyset: Any, *args: Any, **named: Any) -> Any:
     """The backward above autograd: one operator, unless its own derivative is asked for."""
-    if transformed() or (torch.is_grad_enabled() and any(t.requires_grad for t in leaves(args))):
+    if is_transform_active() or (torch.is_grad_enabled() and any(t.requires_grad for t in leaves(args))):
         return _derived(name, *args)
-    # Autograd stays on below: the torch row's backward may differentiate for itself.
+    # Autograd stays on below: the torch kernel's backward may differentiate for itself.
     return OPS[name]._backward_overload.redispatch(keyset & torch._C._after_autograd_keyset, *args, **named)
 
 
@@ -189,20 +189,20 @@ def _recorder(op: Any) -> Callable[..., Any]:
 
 def _setup_context(op: Any, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     forward, backward = op.passes["forward"], op.passes["backward"]
-    have = dict(zip((*forward.names, "row"), inputs, strict=False))
+    have = dict(zip((*forward.names, "kernel"), inputs, strict=False))
     have |= dict(zip(op.contract.outputs, as_tuple(output), strict=True))
     kept = [n for n in backward.names if n in have]
     tensors = {n: have[n] for n in kept if isinstance(have[n], Tensor)}
     wanted = dict(zip(forward.names, ctx.needs_input_grad, strict=False))
     unread = {
-        n: spared(t, bool(readers(op, n)))
+        n: shape_only(t, bool(readers(op, n)))
         for n, t in tensors.items()
         if n in wanted and is_plain(t) and not any(wanted[g] for g in readers(op, n))
     }
     ctx.tensor_names = [n for n in tensors if n not in unread]
     ctx.save_for_backward(*(have[n] for n in ctx.tensor_names))
     ctx.others = {n: unread.get(n, have[n]) for n in kept if n not in ctx.tensor_names}
-    ctx.row = have.get("row")
+    ctx.kernel = have.get("kernel")
     ctx.absent = {n for n in forward.names if have[n] is None}
     differentiable = {n.removeprefix("grad_") for n in backward.names if n.startswith("grad_")}
     rest = [o for n, o in zip(op.contract.outputs, as_tuple(output), strict=True) if n not in differentiable]
@@ -216,7 +216,7 @@ def _backward(op: Any, ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
     have |= ctx.others | dict(zip(ctx.tensor_names, ctx.saved_tensors, strict=True))
     wanted = dict(zip(forward.names, ctx.needs_input_grad, strict=False))
     have["needs"] = [bool(wanted[n]) and n not in ctx.absent for n in backward.returns]
-    result = as_tuple(op._backward_overload(*(have[n] for n in backward.names), ctx.row))
+    result = as_tuple(op._backward_overload(*(have[n] for n in backward.names), ctx.kernel))
     by_name = dict(zip(backward.returns, result, strict=True))
     gradients = [by_name.get(n) if wanted[n] and n not in ctx.absent else None for n in forward.names]
-    return (*gradients, None)  # None for `row`
+    return (*gradients, None)  # None for `kernel`

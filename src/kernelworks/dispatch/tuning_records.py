@@ -1,13 +1,13 @@
 """The record that a way to run an op was raced against torch's own function here: read, judge, write.
 
-A timing speaks for one op and pass, one way (a row, or for training a forward row and a backward row), one call and the
+A timing speaks for one op and pass, one way (a kernel, or for training a forward kernel and a backward kernel), one call and the
 bucket of calls that it lies in, one kind of machine with its number of cores, one number of threads, one hash of the
-rows' sources with the toolchain, and one version of torch. Those for the machines we have ship with the package
+kernels' sources with the toolchain, and one version of torch. Those for the machines we have ship with the package
 (``timed/PLACE.json``); ``kernelworks settle`` writes more into the cache, one file a timing through a rename, so that
 two processes that settle at once lose nothing of each other's.
 
 ``verdict`` reads them for a request: a timing of this very call decides by itself, else all that were measured in its
-bucket have to agree, and by more. Without a timing that says so, no row of ours is taken.
+bucket have to agree, and by more. Without a timing that says so, no kernel of ours is taken.
 """
 
 from __future__ import annotations
@@ -24,34 +24,58 @@ from typing import Any
 import torch
 
 from kernelworks.build import BuildError
-from kernelworks.contract import Contract, Request, Row, TensorSpec
+from kernelworks.contract import Contract, Kernel, Request, TensorSpec
 from kernelworks.machine import environment, place_of
-from kernelworks.records.json_text import in_lines, read_json
+from kernelworks.records.json_text import format_lines, read_json
 
 __all__ = [
-    "MARGIN", "NEARBY", "NOISY", "NONE", "Raced", "Timing", "Verdict", "alike", "among", "at", "bucket_of", "call_of",
-    "elements", "faults", "held", "remember", "reread", "settles", "shipped", "shipped_path", "sized", "sources_of",
-    "threads_of", "torch_version", "verdict", "write", "write_shipped",
+    "BUCKET_MARGIN",
+    "MARGIN",
+    "NOISE_LIMIT",
+    "NO_RECORD",
+    "RaceResult",
+    "TuningRecord",
+    "Verdict",
+    "bucket_of",
+    "call_of",
+    "element_counts",
+    "faults",
+    "has_known_sizes",
+    "is_decisive",
+    "is_shipped",
+    "records_matching",
+    "records_of",
+    "remember",
+    "reread",
+    "shipped_path",
+    "sources_of",
+    "threads_of",
+    "torch_version",
+    "valid_records",
+    "verdict",
+    "ways_digest",
+    "write",
+    "write_shipped",
 ]  # fmt: skip
 
-SHIPPED = Path(__file__).resolve().parent / "timed"
+SHIPPED_DIR = Path(__file__).resolve().parent / "timed"
 FORMAT = 2  # of the files; those of 1 were judged by medians alone, which a neighbour on one core can make of nothing
-NAMED = 3  # of the files that are left out
-LATER = {"note": "", "among": ""}  # what records have had since
+MAX_NAMED_FAULTS = 3  # of the files that are left out
+ADDED_FIELDS = {"note": "", "among": ""}  # what records have had since
 
 MARGIN = 1.03  # torch's time over ours, in both halves of a race: less is within what two runs differ by
 
 # The same for a call that was not raced itself, whose sizes may be twice those of the calls that were. On a Zen 4 (126
 # calls of six ops, sizes drawn three to a bucket), of 110 calls judged by one such neighbour at 1.10 four lost to torch
 # by more than 3%, of 102 at 1.20 one did.
-NEARBY = 1.20
-NOISY = 0.10  # spread of a race; with more, neither arm can be called quicker
+BUCKET_MARGIN = 1.20
+NOISE_LIMIT = 0.10  # spread of a race; with more, neither arm can be called quicker
 
-NONE = "no timing for this call on this machine: torch runs; `kernelworks settle` measures"
+NO_RECORD = "no timing for this call on this machine: torch runs; `kernelworks settle` measures"
 
 
 @dataclass(frozen=True)
-class Raced:
+class RaceResult:
     """One race. ``halves`` is torch's time over ours in the first and in the second half of it, ``spread`` how far the
     rounds lie from one another, as a share."""
 
@@ -66,24 +90,24 @@ class Raced:
         return min(self.halves)
 
     @property
-    def noisy(self) -> bool:
-        return not self.spread <= NOISY
+    def is_noisy(self) -> bool:
+        return not self.spread <= NOISE_LIMIT
 
 
 @dataclass(frozen=True)
-class Timing:
+class TuningRecord:
     op: str
     pass_: str  # "forward" (no gradients wanted) or "training" (forward and backward)
-    way: str  # a row's name; for training "FORWARD+BACKWARD", or a row that makes the gradients with its forward
+    way: str  # a kernel's name; for training "FORWARD+BACKWARD", or a kernel that makes the gradients with its forward
     bucket: str
     call: str
     place: str  # the kind of machine, and of a CPU how many cores
     threads: int  # 0 on a GPU, where they change nothing
-    source_hash: str  # of the rows of the way, joined by "+"
+    source_hash: str  # of the kernels of the way, joined by "+"
     toolchain: str
     torch: str
-    whole: Raced  # the forward, or forward and backward together
-    backward: Raced | None  # of training: the backward alone, or the whole where the forward makes the gradients
+    whole: RaceResult  # the forward, or forward and backward together
+    backward: RaceResult | None  # of training: the backward alone, or the whole where the forward makes the gradients
     date: str
     note: str = ""  # where it is no race in two halves: what it was made of
     among: str = ""  # the ways of ours that there were, as `among` has them; "" where nobody noted it
@@ -94,13 +118,13 @@ class Timing:
         return min(self.whole.ratio, self.backward.ratio) if self.backward else self.whole.ratio
 
     @property
-    def won(self) -> bool:
+    def beats_torch(self) -> bool:
         """Whether the call that was raced is ours for it."""
-        return not self.noisy and self.ratio >= MARGIN
+        return not self.is_noisy and self.ratio >= MARGIN
 
     @property
-    def noisy(self) -> bool:
-        return self.whole.noisy or (self.backward is not None and self.backward.noisy)
+    def is_noisy(self) -> bool:
+        return self.whole.is_noisy or (self.backward is not None and self.backward.is_noisy)
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -108,11 +132,11 @@ class Timing:
         return self.pass_, self.call, self.threads
 
     def __str__(self) -> str:
-        raced = self.whole if self.backward is None or self.whole.ratio <= self.backward.ratio else self.backward
-        part = " of the backward" if raced is not self.whole else ""
+        race = self.whole if self.backward is None or self.whole.ratio <= self.backward.ratio else self.backward
+        part = " of the backward" if race is not self.whole else ""
         on = f", {self.threads} thread{'s' if self.threads > 1 else ''}" if self.threads else ""
         when = f"{self.date}, {self.note}" if self.note else self.date
-        return f"{self.way} {raced.ours_us:.3g} us against torch's {raced.torch_us:.3g}{part}{on}, {when}"
+        return f"{self.way} {race.ours_us:.3g} us against torch's {race.torch_us:.3g}{part}{on}, {when}"
 
 
 def torch_version() -> str:
@@ -140,7 +164,7 @@ def _layout(t: TensorSpec) -> str:
     if dense or not sizes:
         return ""
     if sizes[-1][1] == 1:
-        return " rows"
+        return " kernels"
     return " columns" if len(sizes) > 1 and sizes[-2][1] == 1 else " strided"
 
 
@@ -200,7 +224,7 @@ def _gradients(request: Request) -> list[str]:
     return [f"gradients {' '.join(request.wanted)}"] if request.pass_ == "training" else []
 
 
-def sized(request: Request) -> bool:
+def has_known_sizes(request: Request) -> bool:
     """Whether all sizes are numbers: a compiler that traces for any size has none."""
     specs = [v for value in request.args.values() for v in (value if isinstance(value, tuple) else (value,))]
     return all(type(n) is int for t in specs if isinstance(t, TensorSpec) for n in (*t.shape, *t.stride))
@@ -215,38 +239,42 @@ class Verdict:
 
     way: str
     because: str
-    timing: Timing | None = None
+    tuning_record: TuningRecord | None = None
 
 
-def sources_of(rows: Iterable[Row]) -> tuple[str, str]:
-    """Hash and toolchain that a timing of these rows names. Raises BuildError where there is no toolchain."""
-    rows = tuple(rows)
-    return "+".join(row.hash() for row in rows), "+".join(dict.fromkeys(row.toolchain() for row in rows))
+def sources_of(kernels: Iterable[Kernel]) -> tuple[str, str]:
+    """Hash and toolchain that a timing of these kernels names. Raises BuildError where there is no toolchain."""
+    kernels = tuple(kernels)
+    return "+".join(kernel.hash() for kernel in kernels), "+".join(
+        dict.fromkeys(kernel.toolchain() for kernel in kernels)
+    )
 
 
-def among(ways: Mapping[str, Sequence[Row]]) -> str:
+def ways_digest(ways: Mapping[str, Sequence[Kernel]]) -> str:
     """The ways that there are for a call, and of which sources, in a word: what a race has looked at."""
 
-    def sources(rows: Sequence[Row]) -> str:
+    def sources(kernels: Sequence[Kernel]) -> str:
         try:
-            return " ".join(sources_of(rows))
+            return " ".join(sources_of(kernels))
         except BuildError:
             return "no toolchain"
 
-    named = "\n".join(f"{way} {sources(rows)}" for way, rows in sorted(ways.items()))
+    named = "\n".join(f"{way} {sources(kernels)}" for way, kernels in sorted(ways.items()))
     return hashlib.sha256(named.encode()).hexdigest()[:12]
 
 
-def settles(timing: Timing, ways: Mapping[str, Sequence[Row]]) -> bool:
-    """Whether a timing of this very call says what is quickest of all that there is today: a row that came since, or
+def is_decisive(record: TuningRecord, ways: Mapping[str, Sequence[Kernel]]) -> bool:
+    """Whether a timing of this very call says what is quickest of all that there is today: a kernel that came since, or
     whose source is another, may be quicker than what was raced then."""
-    return not timing.noisy and (timing.among == among(ways) or (not timing.among and list(ways) == [timing.way]))
+    return not record.is_noisy and (
+        record.among == ways_digest(ways) or (not record.among and list(ways) == [record.way])
+    )
 
 
-def held(
-    name: str, contract: Contract, request: Request, ways: Mapping[str, Sequence[Row]], place: str | None = None
-) -> tuple[list[Timing], list[Timing]]:
-    """The timings that hold for these rows as they are now: of this very call, and of others in its bucket."""
+def valid_records(
+    name: str, contract: Contract, request: Request, ways: Mapping[str, Sequence[Kernel]], place: str | None = None
+) -> tuple[list[TuningRecord], list[TuningRecord]]:
+    """The timings that hold for these kernels as they are now: of this very call, and of others in its bucket."""
     place = place or place_of(request.device)
     known = _indexed(_folder(place), shipped_path(place), name)
     records = known.get((request.pass_, threads_of(request), bucket_of(contract, request)), ())
@@ -256,14 +284,16 @@ def held(
     return [t for t in valid if t.call == call], [t for t in valid if t.call != call]
 
 
-def alike(name: str, rows: Mapping[str, Row], dtype: torch.dtype, place: str, sizes: Mapping[str, int]) -> list[Timing]:
-    """The timings of a ``place`` that hold for an op's ``rows`` in a dtype, whatever the call, but for the ``sizes`` of
+def records_matching(
+    name: str, kernels: Mapping[str, Kernel], dtype: torch.dtype, place: str, sizes: Mapping[str, int]
+) -> list[TuningRecord]:
+    """The timings of a ``place`` that hold for an op's ``kernels`` in a dtype, whatever the call, but for the ``sizes`` of
     those of the contract's dimensions that are known."""
     threads = 0 if place.startswith("sm_") else torch.get_num_threads()
     known = _indexed(_folder(place), shipped_path(place), name)
     found = []
     for t in (t for (_, _, bucket), several in known.items() if _in_bucket(bucket, dtype, sizes) for t in several):
-        way = [rows[part] for part in t.way.split("+") if part in rows]
+        way = [kernels[part] for part in t.way.split("+") if part in kernels]
         if t.threads != threads or t.torch != torch_version() or len(way) != t.way.count("+") + 1:
             continue
         if (t.source_hash, t.toolchain) == sources_of(way):
@@ -280,13 +310,13 @@ def _in_bucket(bucket: str, dtype: torch.dtype, sizes: Mapping[str, int]) -> boo
     return all(said.get(name, str(size.bit_length())) == str(size.bit_length()) for name, size in sizes.items())
 
 
-def at(name: str, place: str) -> tuple[Timing, ...]:
-    """All timings of an op on a kind of machine by this torch, whatever has become of its rows since."""
+def records_of(name: str, place: str) -> tuple[TuningRecord, ...]:
+    """All timings of an op on a kind of machine by this torch, whatever has become of its kernels since."""
     known = _indexed(_folder(place), shipped_path(place), name)
     return tuple(t for several in known.values() for t in several if t.torch == torch_version())
 
 
-def elements(call: str) -> dict[str, int]:
+def element_counts(call: str) -> dict[str, int]:
     """How many elements the tensors of a call have, where it names each."""
     found = {}
     for word in call.split("; "):
@@ -301,16 +331,16 @@ _SIZES = re.compile(r"\w+\[([\d,]*)\]( by |$)")
 
 
 def verdict(
-    name: str, contract: Contract, request: Request, ways: Mapping[str, Sequence[Row]], place: str | None = None
+    name: str, contract: Contract, request: Request, ways: Mapping[str, Sequence[Kernel]], place: str | None = None
 ) -> Verdict:
-    """Which of the ways (name -> rows that may be chosen) runs a request, by the timings of this machine or ``place``.
+    """Which of the ways (name -> kernels that may be chosen) runs a request, by the timings of this machine or ``place``.
 
     Of several that beat torch, the one that beats it most. Never raises for what lies in a file.
     """
     if not ways:
-        return Verdict("", "no row of ours may be chosen")
-    exact, near = held(name, contract, request, ways, place)
-    clear = [t for t in exact if not t.noisy]
+        return Verdict("", "no kernel of ours may be chosen")
+    exact, near = valid_records(name, contract, request, ways, place)
+    clear = [t for t in exact if not t.is_noisy]
     if clear:
         best = max(clear, key=lambda t: t.ratio)
         if best.ratio >= MARGIN:
@@ -318,18 +348,18 @@ def verdict(
         return Verdict("", f"timed: torch is as quick or quicker ({best.ratio:.2f}x, {best})", best)
     if exact:
         return Verdict("", f"timed in a noisy hour (spread {_spread(exact):.0%}): torch runs", exact[0])
-    return _by_bucket([t for t in near if not t.noisy], faults(place or place_of(request.device), name))
+    return _by_bucket([t for t in near if not t.is_noisy], faults(place or place_of(request.device), name))
 
 
-def _spread(timings: Sequence[Timing]) -> float:
-    return max(max(t.whole.spread, t.backward.spread if t.backward else 0.0) for t in timings)
+def _spread(records: Sequence[TuningRecord]) -> float:
+    return max(max(t.whole.spread, t.backward.spread if t.backward else 0.0) for t in records)
 
 
-def _by_bucket(near: Sequence[Timing], bad: Sequence[str]) -> Verdict:
-    won: dict[str, Timing] = {}
+def _by_bucket(near: Sequence[TuningRecord], bad: Sequence[str]) -> Verdict:
+    won: dict[str, TuningRecord] = {}
     for way in dict.fromkeys(t.way for t in near):
         least = min((t for t in near if t.way == way), key=lambda t: t.ratio)
-        if least.ratio >= NEARBY:
+        if least.ratio >= BUCKET_MARGIN:
             won[way] = least
     if won:
         best = max(won.values(), key=lambda t: t.ratio)
@@ -340,8 +370,8 @@ def _by_bucket(near: Sequence[Timing], bad: Sequence[str]) -> Verdict:
         return Verdict(
             "", f"timed at {_calls(len(near))} like it, at one only {least.ratio:.2f}x torch ({least})", least
         )
-    more = f", and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
-    return Verdict("", NONE + (f"; left out: {'; '.join(bad[:NAMED])}{more}" if bad else ""))
+    more = f", and {len(bad) - MAX_NAMED_FAULTS} more" if len(bad) > MAX_NAMED_FAULTS else ""
+    return Verdict("", NO_RECORD + (f"; left out: {'; '.join(bad[:MAX_NAMED_FAULTS])}{more}" if bad else ""))
 
 
 def _calls(count: int) -> str:
@@ -352,19 +382,19 @@ def _calls(count: int) -> str:
 
 
 def shipped_path(place: str) -> Path:
-    return SHIPPED / f"{place}.json"
+    return SHIPPED_DIR / f"{place}.json"
 
 
 def _folder(place: str) -> Path:
-    return environment.cache_dir("timings") / place
+    return environment.cache_dir("tuning_records") / place
 
 
 @functools.cache
-def _indexed(folder: Path, shipped: Path, op: str) -> dict[tuple[str, int, str], tuple[Timing, ...]]:
+def _indexed(folder: Path, shipped: Path, op: str) -> dict[tuple[str, int, str], tuple[TuningRecord, ...]]:
     """All timings of an op on a kind of machine, this user's in place of those shipped, by pass, threads and bucket."""
     mine = {t.key: t for t in _cached(folder, op)[0]}
     mine |= {t.key: t for t in _remembered.values() if (t.place, t.op) == (folder.name, op)}
-    found: dict[tuple[str, int, str], tuple[Timing, ...]] = {}
+    found: dict[tuple[str, int, str], tuple[TuningRecord, ...]] = {}
     for t in (*mine.values(), *(t for t in _shipped(shipped)[0] if t.op == op and t.key not in mine)):
         where = t.pass_, t.threads, t.bucket
         found[where] = (*found.get(where, ()), t)
@@ -377,38 +407,38 @@ def faults(place: str, op: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def _shipped(path: Path) -> tuple[tuple[Timing, ...], tuple[str, ...]]:
+def _shipped(path: Path) -> tuple[tuple[TuningRecord, ...], tuple[str, ...]]:
     found, word = _read(path)
     return found, (f"{path.name}: {word}",) if word else ()
 
 
 @functools.cache
-def _cached(folder: Path, op: str) -> tuple[tuple[Timing, ...], tuple[str, ...]]:
-    found: list[Timing] = []
+def _cached(folder: Path, op: str) -> tuple[tuple[TuningRecord, ...], tuple[str, ...]]:
+    found: list[TuningRecord] = []
     bad: list[str] = []
     try:
         paths = sorted(folder.glob(f"{op}.*.json"))
     except OSError as error:
         return (), (f"{folder.name}: {type(error).__name__}",)
     for path in paths:
-        timings, word = _read(path)
-        found += [t for t in timings if t.op == op]
+        records, word = _read(path)
+        found += [t for t in records if t.op == op]
         bad += [f"{path.name}: {word}"] if word else []
     return tuple(found), tuple(bad)
 
 
-_remembered: dict[tuple[str, str, tuple[str, str, int]], Timing] = {}  # by place, op and key
+_remembered: dict[tuple[str, str, tuple[str, str, int]], TuningRecord] = {}  # by place, op and key
 
 
-def remember(timing: Timing) -> None:
+def remember(record: TuningRecord) -> None:
     """Keeps a timing for this process alone, where no file can be written."""
-    _remembered[timing.place, timing.op, timing.key] = timing
+    _remembered[record.place, record.op, record.key] = record
     _indexed.cache_clear()
 
 
-def shipped(timing: Timing) -> bool:
+def is_shipped(record: TuningRecord) -> bool:
     """Whether a timing came with the package: nobody has raced that call on this very machine."""
-    return timing not in _cached(_folder(timing.place), timing.op)[0] and timing not in _remembered.values()
+    return record not in _cached(_folder(record.place), record.op)[0] and record not in _remembered.values()
 
 
 def reread() -> None:
@@ -418,7 +448,7 @@ def reread() -> None:
     _cached.cache_clear()
 
 
-def _read(path: Path) -> tuple[tuple[Timing, ...], str]:
+def _read(path: Path) -> tuple[tuple[TuningRecord, ...], str]:
     """The timings of a file, and a word where some or all of it cannot be used."""
     try:
         content = read_json(path)
@@ -428,23 +458,35 @@ def _read(path: Path) -> tuple[tuple[Timing, ...], str]:
         return (), f"cannot be read ({error.strerror or error})"
     except ValueError:  # a broken encoding is one too
         return (), "truncated or no JSON"
-    if not isinstance(content, dict) or not isinstance(content.get("timings"), list):
+    if not isinstance(content, dict) or not isinstance(content.get("tuning_records"), list):
         return (), "no timings"
     if content.get("format") != FORMAT:
         return (), f"of another version (format {str(content.get('format'))[:20]})"
-    made = [_timing(record) for record in content["timings"]]
+    made = [_parse_record(record) for record in content["tuning_records"]]
     found = tuple(t for t in made if t is not None)
     return found, "" if len(found) == len(made) else f"{len(made) - len(found)} of {len(made)} records are damaged"
 
 
-def _timing(record: Any) -> Timing | None:
+def _parse_record(record: Any) -> TuningRecord | None:
     """A record as it was written, or None where a field is missing, unknown, or not what it should be."""
-    if not isinstance(record, dict) or {*record, *LATER} != {f.name for f in fields(Timing)}:
+    if not isinstance(record, dict) or {*record, *ADDED_FIELDS} != {f.name for f in fields(TuningRecord)}:
         return None
-    record = LATER | record
-    texts = ("op", "pass_", "way", "bucket", "call", "place", "source_hash", "toolchain", "torch", "date", *LATER)
-    whole = _raced(record["whole"])
-    backward = None if record["backward"] is None else _raced(record["backward"])
+    record = ADDED_FIELDS | record
+    texts = (
+        "op",
+        "pass_",
+        "way",
+        "bucket",
+        "call",
+        "place",
+        "source_hash",
+        "toolchain",
+        "torch",
+        "date",
+        *ADDED_FIELDS,
+    )
+    whole = _parse_race_result(record["whole"])
+    backward = None if record["backward"] is None else _parse_race_result(record["backward"])
     sound = (
         all(isinstance(record[name], str) for name in texts)
         and type(record["threads"]) is int
@@ -452,11 +494,11 @@ def _timing(record: Any) -> Timing | None:
         and whole is not None
         and (backward is not None if record["pass_"] == "training" else record["backward"] is None)
     )
-    return Timing(**(record | {"whole": whole, "backward": backward})) if sound else None
+    return TuningRecord(**(record | {"whole": whole, "backward": backward})) if sound else None
 
 
-def _raced(record: Any) -> Raced | None:
-    if not isinstance(record, dict) or record.keys() != {f.name for f in fields(Raced)}:
+def _parse_race_result(record: Any) -> RaceResult | None:
+    if not isinstance(record, dict) or record.keys() != {f.name for f in fields(RaceResult)}:
         return None
     halves = record["halves"]
     if not isinstance(halves, list) or len(halves) != 2:
@@ -464,26 +506,26 @@ def _raced(record: Any) -> Raced | None:
     numbers = (record["ours_us"], record["torch_us"], *halves, record["spread"])
     if not all(type(n) in (int, float) and math.isfinite(n) and n >= 0 for n in numbers):
         return None
-    return Raced(record["ours_us"], record["torch_us"], (halves[0], halves[1]), record["spread"])
+    return RaceResult(record["ours_us"], record["torch_us"], (halves[0], halves[1]), record["spread"])
 
 
-def _text(timings: Sequence[Timing]) -> str:
-    return in_lines({"format": FORMAT, "timings": [asdict(t) for t in timings]}) + "\n"
+def _text(records: Sequence[TuningRecord]) -> str:
+    return format_lines({"format": FORMAT, "tuning_records": [asdict(t) for t in records]}) + "\n"
 
 
-def write(timing: Timing) -> Path:
+def write(record: TuningRecord) -> Path:
     """Keeps a timing in the user's cache, in place of one of the same call. Raises OSError."""
-    name = hashlib.sha256(repr(timing.key).encode()).hexdigest()[:16]
-    path = _folder(timing.place) / f"{timing.op}.{name}.json"
-    environment.write_whole(path, _text([timing]), prefix=f".{path.name}-")
+    name = hashlib.sha256(repr(record.key).encode()).hexdigest()[:16]
+    path = _folder(record.place) / f"{record.op}.{name}.json"
+    environment.write_whole(path, _text([record]), prefix=f".{path.name}-")
     _indexed.cache_clear()  # what ships with the package is as it was
     _cached.cache_clear()
     return path
 
 
-def write_shipped(timings: Iterable[Timing], place: str) -> Path:
+def write_shipped(records: Iterable[TuningRecord], place: str) -> Path:
     """Writes the file that ships with the package for one kind of machine, in a fixed order."""
-    ordered = sorted(timings, key=lambda t: (t.op, t.pass_, t.bucket, t.call, t.threads, t.way))
+    ordered = sorted(records, key=lambda t: (t.op, t.pass_, t.bucket, t.call, t.threads, t.way))
     environment.write_whole(shipped_path(place), _text(ordered), prefix=f".{place}-")
     reread()
     return shipped_path(place)

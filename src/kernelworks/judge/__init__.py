@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kernelworks.judge.formats import placed, read_candidate, read_problem
+from kernelworks.judge.formats import problem_on_device, read_candidate, read_problem
 from kernelworks.judge.harness import Budget
 from kernelworks.judge.problem import Candidate, Problem
 from kernelworks.judge.process.pool import Nursery
 from kernelworks.judge.session import OVER, Sitting
-from kernelworks.records import Ceilings, GpuCeilings
+from kernelworks.records import GpuPeaks, Peaks
 from kernelworks.records.judgement import Judgement
 
 __all__ = ["OVER", "Budget", "judge", "judge_all"]
@@ -26,7 +26,7 @@ def judge(
     budget: Budget | None = None,
     threads: int | None = None,
     device: str | None = None,
-    ceilings: Ceilings | GpuCeilings | None = None,
+    peaks: Peaks | GpuPeaks | None = None,
     progress: Say | None = None,
 ) -> Judgement:
     """Whether a candidate does what a problem asks, how quick it is, and if not, why it is refused.
@@ -35,7 +35,7 @@ def judge(
     OSError or ValueError where a file is no problem, or no candidate of it, ValueError for a device that is neither.
     """
     return judge_all(
-        [candidate], problem, over=over, budget=budget, threads=threads, device=device, ceilings=ceilings,
+        [candidate], problem, over=over, budget=budget, threads=threads, device=device, peaks=peaks,
         progress=progress,
     )[0]  # fmt: skip
 
@@ -48,17 +48,17 @@ def judge_all(
     budget: Budget | None = None,
     threads: int | None = None,
     device: str | None = None,
-    ceilings: Ceilings | GpuCeilings | None = None,
+    peaks: Peaks | GpuPeaks | None = None,
     progress: Say | None = None,
     nursery: Nursery | None = None,
 ) -> list[Judgement]:
     """``judge`` for several candidates of one problem, which share its truth and what they are timed against; those of
     several problems may share a ``nursery``, which takes seconds to start."""
-    asked = placed(problem, device) if isinstance(problem, Problem) else read_problem(problem, device)
+    asked = problem_on_device(problem, device) if isinstance(problem, Problem) else read_problem(problem, device)
     read = [c if isinstance(c, Candidate) else read_candidate(c, asked) for c in candidates]
     interpreted = asked.device == "cpu" and any(c.language == "triton" for c in read)
     with Sitting(
-        asked, over=over, budget=budget, threads=threads, ceilings=ceilings, nursery=nursery, interpreted=interpreted,
+        asked, over=over, budget=budget, threads=threads, peaks=peaks, nursery=nursery, interpreted=interpreted,
         progress=progress,
     ) as sitting:  # fmt: skip
         return [sitting.judge(one) for one in read]

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelworks.judge.problem import Candidate
-from kernelworks.judge.process.cleanup import cleared
-from kernelworks.judge.process.pool import Ended
-from kernelworks.judge.process.sanitise import loaded
-from kernelworks.judge.roles.handle import Arm
+from kernelworks.judge.process.cleanup import remove_folder
+from kernelworks.judge.process.pool import ProcessEnded
+from kernelworks.judge.process.sanitise import parse_load_answer
+from kernelworks.judge.roles.handle import VariantProcess
 
 if TYPE_CHECKING:
     from kernelworks.judge.harness import Bench
@@ -32,27 +32,27 @@ class Building:
     """A candidate's first process and the folder that it compiles in, which the processes after it share."""
 
     candidate: Candidate
-    arm: Arm
+    variant: VariantProcess
     folder: Path
     begun: float
     said: Any = None
     seconds: float = 0.0
 
-    def heard(self, patience_s: float) -> Any:
+    def wait_loaded(self, patience_s: float) -> Any:
         """What it said of how it was loaded. Raises Ended."""
         if self.said is None:
-            self.said = loaded(self.arm.born.hear(patience_s)[0])
+            self.said = parse_load_answer(self.variant.process.hear(patience_s)[0])
             self.seconds = time.monotonic() - self.begun
         return self.said
 
     @property
-    def raised(self) -> bool:
+    def has_load_error(self) -> bool:
         """Whether it does not load: its process has ended then."""
         return self.said is not None and "raised" in self.said
 
     def end(self) -> None:
-        self.arm.born.end()
-        cleared(self.folder)
+        self.variant.process.end()
+        remove_folder(self.folder)
 
 
 class Site:
@@ -62,19 +62,19 @@ class Site:
         self.bench = bench
         self.ahead: list[Building] = []
 
-    def begun(self, candidate: Candidate, folder: Path) -> Building:
+    def start_build(self, candidate: Candidate, folder: Path) -> Building:
         """Raises Ended."""
         begin = time.monotonic()
-        arm = self.bench.begun("candidate", candidate, self.bench.problem.shapes[0], folder)
-        return Building(candidate, arm, folder, begin)
+        variant = self.bench.start_variant("candidate", candidate, self.bench.problem.shapes[0], folder)
+        return Building(candidate, variant, folder, begin)
 
-    def taken(self, candidate: Candidate) -> Building | None:
+    def take_built(self, candidate: Candidate) -> Building | None:
         """The candidate as it was built beside another one; None where it was not."""
         found = next((one for one in self.ahead if one.candidate == candidate), None)
         if found is None:
             return None
         self.ahead.remove(found)
-        if found.said is None or found.raised or found.arm.born.alive():
+        if found.said is None or found.has_load_error or found.variant.process.is_alive():
             return found
         found.end()
         return None
@@ -97,17 +97,17 @@ class Site:
         if self.bench.device.apart:
             return  # nothing is compiled there before a call, which has to wait for its turn
         for one in [one for one in coming if one.known][:most]:
-            with contextlib.suppress(Ended):
-                self.ahead.append(self.begun(one, self.bench.nursery.folder("candidate")))
+            with contextlib.suppress(ProcessEnded):
+                self.ahead.append(self.start_build(one, self.bench.nursery.folder("candidate")))
 
     def rest(self) -> None:
         """All that were begun are built, or given up: their own trial begins anew, and says what is wrong."""
         for one in [*self.ahead]:
             try:
-                one.heard(self.bench.budget.build_s)
-                if not one.raised:
-                    one.arm.born.stop()
-            except Ended:
+                one.wait_loaded(self.bench.budget.build_s)
+                if not one.has_load_error:
+                    one.variant.process.stop()
+            except ProcessEnded:
                 self.ahead.remove(one)
                 one.end()
 

@@ -1,7 +1,7 @@
 """The bench: a problem with its truth, and the arms that candidates are held against, set up once for many candidates.
 
 The supervisor's side of it has the seeds and runs nothing of anybody's. Beside it are the process of the truth
-(``truth``) and those of what candidates are timed against (``caller``), each born in a process that has loaded torch
+(``reference``) and those of what candidates are timed against (``caller``), each born in a process that has loaded torch
 and nothing else (``birth``) and apart from all others (``sandbox``).
 """
 
@@ -19,26 +19,26 @@ from pathlib import Path
 from typing import Any
 
 from kernelworks.judge.builds import Site
-from kernelworks.judge.formats import told
+from kernelworks.judge.formats import strip_reference
 from kernelworks.judge.inputs.cases import Case, case_of
 from kernelworks.judge.inputs.draws import BEYOND, DRAWS
 from kernelworks.judge.problem import Candidate, Problem, Shape
-from kernelworks.judge.process.cleanup import cleared
-from kernelworks.judge.process.pool import Born, Ended, Nursery
-from kernelworks.judge.process.sanitise import loaded
+from kernelworks.judge.process.cleanup import remove_folder
+from kernelworks.judge.process.pool import ChildProcess, Nursery, ProcessEnded
+from kernelworks.judge.process.sanitise import parse_load_answer
 from kernelworks.judge.roles.device import Host
-from kernelworks.judge.roles.handle import Arm
+from kernelworks.judge.roles.handle import VariantProcess
 from kernelworks.records.judgement import Charge
 
 __all__ = ["BUILDING", "WARMING", "Bench", "Budget", "NoVerdict"]
 
 MOST_PLACES = 1 << 14  # of one answer at which the truth is kept, where it is larger
-WHOLE = 1 << 20  # elements up to which an answer is held against the truth as a whole
+FULL_COMPARE_ELEMENTS = 1 << 20  # elements up to which an answer is held against the truth as a whole
 SEED_BITS = 62
 ALL_DAY_S = 86_400.0  # of CPU, for what serves every candidate
 Turn = Callable[[], AbstractContextManager[None]]
 BUILDING, WARMING = "building", "warming"  # what cases that are in no race are for
-MOST_COURTS = 6  # processes of the truth at sizes of the problem, its own among them, that are kept for the next
+MOST_ORACLES = 6  # processes of the truth at sizes of the problem, its own among them, that are kept for the next
 
 
 class NoVerdict(Exception):
@@ -53,7 +53,7 @@ class NoVerdict(Exception):
 class Budget:
     """Seconds for the parts of a judgement, and how many calls at the most."""
 
-    truth_s: float = 20.0  # for drawing cases and their truth
+    reference_s: float = 20.0  # for drawing cases and their truth
     build_s: float = 300.0  # for loading a candidate and its first call
     answer_s: float = 60.0  # for one answer
     cpu_s: float = 900.0  # of all cores, for one process of a candidate
@@ -78,11 +78,11 @@ class Bench:
         self.device = device
         self.draw = random.Random(secrets.randbits(256))
         self.weights, self.places = secrets.randbits(SEED_BITS), secrets.randbits(SEED_BITS)
-        self.courts: dict[str, tuple[Born, bytes]] = {}
+        self.oracles: dict[str, tuple[ChildProcess, bytes]] = {}
         self.cases: list[Case] = []
-        self.arms: dict[str, Arm] = {}
+        self.baselines: dict[str, VariantProcess] = {}
         self.alone_calls = True  # calls on a device have it for themselves; those whose times do not count need not
-        self.visiting: list[Arm] = []  # of the candidate that is on trial
+        self.visiting: list[VariantProcess] = []  # of the candidate that is on trial
         self.site = Site(self)
         self.remarks: list[Charge] = []
         self.backward: list[Case] | None = None
@@ -101,8 +101,11 @@ class Bench:
         """Ends what is its own: the nursery may serve others."""
         self.dismiss()
         self.site.clear()
-        for born in (*(court for court, _ in self.courts.values()), *(arm.born for arm in self.arms.values())):
-            born.end()
+        for process in (
+            *(oracle for oracle, _ in self.oracles.values()),
+            *(variant.process for variant in self.baselines.values()),
+        ):
+            process.end()
         elsewhere = (case for cases in self.elsewhere.values() for case in cases)
         for case in (*self.cases, *self.set_aside.values(), *elsewhere, *(self.backward or ())):
             case.close()
@@ -130,27 +133,27 @@ class Bench:
 
     # ------------------------------------------------------------ the truth
 
-    def court(self, shape: Shape) -> tuple[Born, bytes]:
+    def oracle(self, shape: Shape) -> tuple[ChildProcess, bytes]:
         """The process of the truth at a shape, and what a candidate is made with. Raises NoVerdict."""
-        if shape.name not in self.courts:
+        if shape.name not in self.oracles:
             papers = {
                 "problem": self.problem, "shape": shape, "weights": self.weights, "threads": self.threads,
                 "device": self.device,
             }  # fmt: skip
-            born = self.nursery.born("truth", papers, cpu_s=ALL_DAY_S, device=self.device.name)
-            said, descriptors = self.asked(born, {"do": "given"})
+            process = self.nursery.spawn("oracle", papers, cpu_s=ALL_DAY_S, device=self.device.name)
+            said, descriptors = self.ask_oracle(process, {"do": "given"})
             with open(descriptors[0], "rb") as file:
                 file.seek(0)
-                self.courts[shape.name] = born, file.read()
+                self.oracles[shape.name] = process, file.read()
             if said["weighted"]:
                 self.weighted[shape.name] = int(said["weighted"])
-        return self.courts[shape.name]
+        return self.oracles[shape.name]
 
-    def asked(self, born: Born, what: dict[str, Any]) -> tuple[Any, list[int]]:
+    def ask_oracle(self, process: ChildProcess, what: dict[str, Any]) -> tuple[Any, list[int]]:
         """Raises NoVerdict."""
         try:
-            said, descriptors = born.ask(what, self.budget.build_s)
-        except Ended as error:
+            said, descriptors = process.ask(what, self.budget.build_s)
+        except ProcessEnded as error:
             raise NoVerdict("undecided", f"the problem's own process {error}") from error
         if "raised" in said:
             raise NoVerdict("undecided", f"the problem raised {said['raised']}")
@@ -161,36 +164,36 @@ class Bench:
     def case(self, shape: Shape, draw: str = "given", *, backward: bool = False) -> Case:
         """A case from a seed that only this call knows; of a ``backward`` its answers are gradients. Raises
         NoVerdict."""
-        born, _ = self.court(shape)
+        process, _ = self.oracle(shape)
         asked = {
             "do": "case", "backward": backward, "seed": secrets.randbits(SEED_BITS), "draw": draw,
             "places": self.places if len(self.cases) < 2 else secrets.randbits(SEED_BITS),
-            "most": WHOLE if len(self.cases) < 2 else MOST_PLACES, "twice": not self.cases and not backward,
+            "most": FULL_COMPARE_ELEMENTS if len(self.cases) < 2 else MOST_PLACES, "twice": not self.cases and not backward,
         }  # fmt: skip
         with self.on_device(self.beside):
-            said, descriptors = self.asked(born, asked)
+            said, descriptors = self.ask_oracle(process, asked)
             case = case_of(draw, said, descriptors)
-            case.there = self.device.held(case.given)
-        if said["left"] and all(one.kind != "truth" for one in self.remarks):
-            self.remarks.append(Charge("truth", f"made on the CPU, as it did not go on the device: {said['left']}"))
+            case.there = self.device.tensors_on_device(case.given)
+        if said["left"] and all(one.kind != "oracle" for one in self.remarks):
+            self.remarks.append(Charge("oracle", f"made on the CPU, as it did not go on the device: {said['left']}"))
         return case
 
-    def aside(self, what: str) -> Case:
+    def reserved_case(self, what: str) -> Case:
         """A case that is in no race, one for all candidates: what a process has seen that ends before the judged one
         begins, or what that one gets used to its work with. Raises NoVerdict."""
         if what not in self.set_aside:
             self.set_aside[what] = self.case(self.problem.shapes[0])
         return self.set_aside[what]
 
-    def ready(self, over: Sequence[str]) -> None:
+    def prepare(self, over: Sequence[str]) -> None:
         """What the first candidate would wait for and all others find there. Raises NoVerdict."""
         for what in (BUILDING, WARMING):
-            self.aside(what)
+            self.reserved_case(what)
         for name in over:
-            self.against(name)
+            self.baseline(name)
 
     @functools.cached_property
-    def others(self) -> Sequence[Shape]:
+    def other_shapes(self) -> Sequence[Shape]:
         """The problem's other sizes, or those of them that all candidates' are drawn from: the required ones first."""
         shapes, most = self.problem.shapes[1:], self.budget.sizes
         if most is None or most >= len(shapes):
@@ -198,7 +201,7 @@ class Bench:
         drawn = self.draw.sample(shapes, len(shapes))
         return sorted(drawn, key=lambda shape: not shape.required)[:most]
 
-    def at(self, shape: Shape, count: int) -> list[Case]:
+    def cases_at(self, shape: Shape, count: int) -> list[Case]:
         """Cases of another size. Raises NoVerdict."""
         if self.budget.sizes is None:
             return [self.case(shape) for _ in range(count)]
@@ -212,7 +215,7 @@ class Bench:
         others = self.draw.sample([*DRAWS][1:], len(DRAWS) - 1)
         usable = sorted(others, key=lambda draw: draw != BEYOND)  # in turns: none is left to chance
         while len(self.cases) < self.budget.most_cases:
-            if len(self.cases) >= self.budget.least_cases and time.monotonic() - begin > self.budget.truth_s:
+            if len(self.cases) >= self.budget.least_cases and time.monotonic() - begin > self.budget.reference_s:
                 break
             as_given = len(self.cases) < 2 or len(self.cases) % 2 == 0 or not usable
             draw = "given" if as_given else usable.pop(0)
@@ -241,15 +244,15 @@ class Bench:
     def _sound(self) -> None:
         """A problem whose answer does not depend on its input lets anything through. Raises NoVerdict."""
         first, second = self.cases[:2]  # whose answers are held against the truth at the same places
-        both = zip(first.truth, second.truth, second.bound, strict=True)
+        both = zip(first.reference, second.reference, second.bound, strict=True)
         if first.given and all(bool(((a.double() - b.double()).abs() <= most).all()) for a, b, most in both):
             raise NoVerdict("unsound", "the answer to other inputs passes for the right one: it hardly depends on them")
 
     def work(self) -> dict[str, Any]:
         """What the reference must do, as its process counts it. Raises NoVerdict."""
-        born, _ = self.court(self.problem.shapes[0])
+        process, _ = self.oracle(self.problem.shapes[0])
         with self.on_device(self.beside):
-            found: dict[str, Any] = self.asked(born, {"do": "work", "seed": secrets.randbits(SEED_BITS)})[0]
+            found: dict[str, Any] = self.ask_oracle(process, {"do": "work", "seed": secrets.randbits(SEED_BITS)})[0]
         return found
 
     def gradients(self) -> tuple[list[Case], list[str]]:
@@ -269,53 +272,53 @@ class Bench:
 
     # ------------------------------------------------------------ the arms
 
-    def born(
+    def load_variant(
         self, name: str, candidate: Candidate | None, shape: Shape, folder: Path | None = None, *, silent: bool = False
-    ) -> tuple[Arm, Any]:
+    ) -> tuple[VariantProcess, Any]:
         """A process that has made its callable, and what it said of that. Raises Ended."""
-        arm = self.begun(name, candidate, shape, folder, silent=silent)
+        variant = self.start_variant(name, candidate, shape, folder, silent=silent)
         if candidate is not None:
-            self.visiting.append(arm)
-        return arm, loaded(arm.born.hear(self.budget.build_s)[0])
+            self.visiting.append(variant)
+        return variant, parse_load_answer(variant.process.hear(self.budget.build_s)[0])
 
-    def begun(
+    def start_variant(
         self, name: str, candidate: Candidate | None, shape: Shape, folder: Path | None = None, *, silent: bool = False
-    ) -> Arm:
+    ) -> VariantProcess:
         """A process that makes its callable, and will say so. Raises Ended."""
-        _, given = self.court(shape)
+        _, given = self.oracle(shape)
         papers = {
-            "problem": self.problem if candidate is None else told(self.problem),
+            "problem": self.problem if candidate is None else strip_reference(self.problem),
             "shape": shape, "candidate": candidate, "given": given, "weights": self.weights,
-            "threads": self.threads, "silent": silent, "arm": name, "device": self.device,
+            "threads": self.threads, "silent": silent, "variant": name, "device": self.device,
         }  # fmt: skip
         cpu_s = ALL_DAY_S if candidate is None else self.budget.cpu_s
-        process = self.nursery.born("caller", papers, folder=folder, cpu_s=cpu_s, device=self.device.name)
-        return Arm(name, process, self.draw, self.budget.answer_s, self.device, self._call_turn)
+        process = self.nursery.spawn("caller", papers, folder=folder, cpu_s=cpu_s, device=self.device.name)
+        return VariantProcess(name, process, self.draw, self.budget.answer_s, self.device, self._call_turn)
 
     def dismiss(self) -> None:
         """Ends what a candidate may have left running, with what it has compiled."""
-        for arm in self.visiting:
-            arm.born.end()
-            cleared(arm.born.folder)
+        for variant in self.visiting:
+            variant.process.end()
+            remove_folder(variant.process.folder)
         self.visiting.clear()
         self.trim()
 
     def trim(self) -> None:
         """Ends the truth at sizes other than the problem's own, but for the latest."""
-        for name in [*self.courts][1 : 1 - MOST_COURTS]:
-            self.courts.pop(name)[0].end()
+        for name in [*self.oracles][1 : 1 - MOST_ORACLES]:
+            self.oracles.pop(name)[0].end()
 
-    def against(self, name: str) -> Arm:
+    def baseline(self, name: str) -> VariantProcess:
         """What candidates are timed against: "eager", "compiled" or "ours". Raises NoVerdict."""
-        if name not in self.arms:
+        if name not in self.baselines:
             try:
-                arm, said = self.born(name, None, self.problem.shapes[0])
+                variant, said = self.load_variant(name, None, self.problem.shapes[0])
                 if "raised" in said:
                     raise NoVerdict("undecided", f"the reference ({name}) raised {said['raised']}")
-                answer = arm.call(self.cases[:1])
-            except Ended as error:
+                answer = variant.call(self.cases[:1])
+            except ProcessEnded as error:
                 raise NoVerdict("undecided", f"the reference ({name}) {error}") from error
             if answer.raised or answer.late:
                 raise NoVerdict("undecided", f"the reference ({name}) {answer.raised or answer.late}")
-            self.arms[name] = arm
-        return self.arms[name]
+            self.baselines[name] = variant
+        return self.baselines[name]

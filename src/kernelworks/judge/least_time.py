@@ -19,19 +19,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.measure.roofline.bound import Bound, bound, regime
-from kernelworks.records import Ceilings, GpuCeilings
+from kernelworks.measure.roofline.bound import Bound, bottleneck_of, bound
+from kernelworks.records import GpuPeaks, Peaks
 
-__all__ = ["Limit", "Took", "limit"]
+__all__ = ["CallTime", "Limit", "limit"]
 
-UNSURE = 3.0  # median deviations of an empty answer's time, within which a difference of two times is none
-READINGS, HERE_AND_NOW = 8, 0.5  # of what adding inputs up takes: much of that is reading them
-BUSY = 0.1  # share of the cores that others took, from which on ceilings are rough
+UNCERTAINTY_FACTOR = 3.0  # median deviations of an empty answer's time, within which a difference of two times is none
+READINGS, READING_SHARE = 8, 0.5  # of what adding inputs up takes: much of that is reading them
+BUSY_SHARE = 0.1  # share of the cores that others took, from which on ceilings are rough
 CLOCKS_DIFFER = 0.8  # of a limit, above which two clocks and two measurements may differ
 
 
 @dataclass(frozen=True)
-class Took:
+class CallTime:
     """What a call took by the clock and of the cores, each less what an empty answer takes, and how far that may be
     off: what is around a machine shows in the times of empty answers too."""
 
@@ -43,7 +43,7 @@ class Took:
     @classmethod
     def of(
         cls, wall: Sequence[float], cpu: Sequence[float], nothing: Sequence[float], nothing_cpu: Sequence[float]
-    ) -> Took:
+    ) -> CallTime:
         """Seconds of calls, by the clock and of the cores, and of empty answers."""
         return cls(*_apart(wall, nothing), *_apart(cpu, nothing_cpu))
 
@@ -51,7 +51,7 @@ class Took:
 def _apart(of: Sequence[float], nothing: Sequence[float]) -> tuple[float, float]:
     middles = [statistics.median(times) for times in (of, nothing)]
     off = [statistics.median(abs(t - m) for t in times) for times, m in zip((of, nothing), middles, strict=True)]
-    return max(0.0, middles[0] - middles[1]), UNSURE * sum(off)
+    return max(0.0, middles[0] - middles[1]), UNCERTAINTY_FACTOR * sum(off)
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,17 @@ class Limit:
     def seconds(self) -> float:
         return self.whole.seconds
 
-    def broken_by(self, took: Took, inputs: Sequence[Tensor] = ()) -> str:
+    def broken_by(self, took: CallTime, inputs: Sequence[Tensor] = ()) -> str:
         """Which law of nature a time is against, "" for none. Where the ceilings were measured on a busy machine, only
         if reading these inputs, here and now, takes longer too."""
         said = self._against(took)
         if said and inputs and self.busy:
             whole = sum(value.nbytes for value in inputs)
-            least = HERE_AND_NOW * reading_s(inputs) * self.needed / whole if whole else 0.0
+            least = READING_SHARE * reading_s(inputs) * self.needed / whole if whole else 0.0
             return said if min(took.cpu_s + took.cpu_unsure_s, took.seconds + took.unsure_s) < least else ""
         return said
 
-    def _against(self, took: Took) -> str:
+    def _against(self, took: CallTime) -> str:
         if took.seconds + took.unsure_s < CLOCKS_DIFFER * self.moving_s:
             return f"{took.seconds:.3g} s a call, and reading its inputs takes {self.moving_s:.3g} s on this machine"
         if took.cpu_s + took.cpu_unsure_s < CLOCKS_DIFFER * self.alone_s:
@@ -99,8 +99,8 @@ class Limit:
             )
         return ""
 
-    def waits_on(self, seconds: float) -> str:
-        return regime(self.whole, seconds)
+    def bound_by(self, seconds: float) -> str:
+        return bottleneck_of(self.whole, seconds)
 
 
 def reading_s(inputs: Sequence[Tensor]) -> float:
@@ -116,7 +116,7 @@ def reading_s(inputs: Sequence[Tensor]) -> float:
     return min(found)
 
 
-def limit(work: Mapping[str, Any], threads: int, ceilings: Ceilings | GpuCeilings) -> Limit:
+def limit(work: Mapping[str, Any], threads: int, peaks: Peaks | GpuPeaks) -> Limit:
     """Of the work that the process of the truth counted."""
     calls = work["calls"]
     inputs, weights = work["read"]
@@ -125,15 +125,15 @@ def limit(work: Mapping[str, Any], threads: int, ceilings: Ceilings | GpuCeiling
     busiest = max(calls, key=lambda c: c[1], default=none)
     called = max(calls, key=lambda c: c[2], default=none)
     moved, written = inputs + weights + work["written"], work["written"]
-    on_gpu = isinstance(ceilings, GpuCeilings)
+    on_gpu = isinstance(peaks, GpuPeaks)
     near_by, reach = (math.inf, math.inf) if on_gpu else (moved, inputs)  # what lies between two uses of a byte
     whole = bound(
-        flop, sum(c[2] for c in calls), moved, near_by, busiest[3], threads, ceilings,
+        flop, sum(c[2] for c in calls), moved, near_by, busiest[3], threads, peaks,
         written_bytes=written, function=str(called[4]),
     )  # fmt: skip
-    near, alone = (bound(0.0, 0.0, work["needed"], reach, "float32", n, ceilings) for n in (threads, 1))
+    near, alone = (bound(0.0, 0.0, work["needed"], reach, "float32", n, peaks) for n in (threads, 1))
     alone_s = 0.0 if on_gpu else alone.terms["memory"]
     return Limit(
         whole, near.terms["memory"], alone_s, whole.terms["compute"], float(work["needed"]),
-        isinstance(ceilings, Ceilings) and ceilings.foreign_share > BUSY,
+        isinstance(peaks, Peaks) and peaks.foreign_share > BUSY_SHARE,
     )  # fmt: skip

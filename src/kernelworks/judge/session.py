@@ -18,26 +18,26 @@ from kernelworks.judge.formats import candidate_of
 from kernelworks.judge.harness import Bench, Budget, NoVerdict
 from kernelworks.judge.least_time import Limit, limit
 from kernelworks.judge.problem import Candidate, Misread, Problem
-from kernelworks.judge.process.pool import Ended, Nursery
+from kernelworks.judge.process.pool import Nursery, ProcessEnded
 from kernelworks.judge.roles.device import Host
-from kernelworks.judge.roles.handle import Shared
+from kernelworks.judge.roles.handle import DeviceInUse
 from kernelworks.judge.roles.on_cuda import Cuda
 from kernelworks.judge.speed import pace, speed
-from kernelworks.judge.trial import Trial, Tried
+from kernelworks.judge.trial import Trial, TrialResult
 from kernelworks.machine import gpu, has_gpu, machine
-from kernelworks.measure.peaks import ceilings as measured_ceilings
+from kernelworks.measure.peaks import get_peaks as measured_peaks
 from kernelworks.profile.program import versions
-from kernelworks.records import Ceilings, GpuCeilings
+from kernelworks.records import GpuPeaks, Peaks
 from kernelworks.records.judgement import Charge, Judgement
 
-__all__ = ["ARMS", "OVER", "Sitting", "Work"]
+__all__ = ["BASELINES", "OVER", "Sitting", "Work"]
 
-ARMS = ("eager", "compiled", "ours")  # what a candidate may be timed against
+BASELINES = ("eager", "compiled", "ours")  # what a candidate may be timed against
 CLOCKS_APART = 2.0  # what the events of a process say and what the supervisor sees, from which on both are shown
-OVER = ARMS[:1]  # where nothing is asked for
+OVER = BASELINES[:1]  # where nothing is asked for
 Say = Callable[[str], None]
 Text = tuple[str, str, str]  # name, text, language
-Alone = Callable[[], AbstractContextManager[None]]
+Turn = Callable[[], AbstractContextManager[None]]
 
 
 def _silent(line: str) -> None:
@@ -59,15 +59,15 @@ def _on_one_thread() -> Iterator[None]:
 class Work:
     """What a problem cannot do without, and how long that takes here at the least."""
 
-    def __init__(self, counted: Mapping[str, Any], threads: int, ceilings: Ceilings | GpuCeilings) -> None:
-        self._counted, self.ceilings = counted, ceilings
-        self.limit = self.on(threads)
+    def __init__(self, counted: Mapping[str, Any], threads: int, peaks: Peaks | GpuPeaks) -> None:
+        self._counted, self.peaks = counted, peaks
+        self.limit = self.limit_on(threads)
         self.flop = float(sum(call[1] for call in counted["calls"]))
         self.bytes = float(sum(counted["read"]) + counted["written"])
 
-    def on(self, threads: int) -> Limit:
+    def limit_on(self, threads: int) -> Limit:
         """The least time on a number of threads."""
-        return limit(self._counted, threads, self.ceilings)
+        return limit(self._counted, threads, self.peaks)
 
 
 class Sitting:
@@ -89,43 +89,43 @@ class Sitting:
         over: Sequence[str] = OVER,
         budget: Budget | None = None,
         threads: int | None = None,
-        ceilings: Ceilings | GpuCeilings | None = None,
+        peaks: Peaks | GpuPeaks | None = None,
         nursery: Nursery | None = None,
         interpreted: bool = False,
         device: Host | None = None,
         progress: Say | None = None,
-        alone: Alone | None = None,
-        beside: Alone | None = None,
+        alone: Turn | None = None,
+        beside: Turn | None = None,
         known: Callable[[str], bool] | None = None,
         provided: Sequence[Path] = (),
         modules: Sequence[str] = (),
         many: bool = False,
     ) -> None:
-        unknown = [word for word in over if word not in ARMS]
+        unknown = [word for word in over if word not in BASELINES]
         if unknown:
-            raise ValueError(f"over takes {', '.join(ARMS)}, got {unknown[0]!r}")
+            raise ValueError(f"over takes {', '.join(BASELINES)}, got {unknown[0]!r}")
         self.problem, self.over, self.budget = problem, over, budget or Budget()
         self.device = device or (Cuda() if problem.device == "cuda" else Host())
         self.threads = threads or torch.get_num_threads()
         self.say = progress or _silent
         self.work: Work | None = None
         self.nothing: NoVerdict | None = None
-        self._ceilings, self._nursery, self._interpreted = ceilings, nursery, interpreted
+        self._peaks, self._nursery, self._interpreted = peaks, nursery, interpreted
         self._alone, self._beside = alone or contextlib.nullcontext, beside or contextlib.nullcontext
         self._provided, self._modules, self._many = provided, modules, many
         self._known = known or (lambda source: False)
 
     def __enter__(self) -> Sitting:
-        missing, limits = self._missing(), self._ceilings
+        missing, limits = self._missing(), self._peaks
         with contextlib.ExitStack() as stack:
-            born = self._nursery or Nursery(interpreted=self._interpreted, modules=self._modules)
+            nursery = self._nursery or Nursery(interpreted=self._interpreted, modules=self._modules)
             if self._nursery is None and missing is None:
-                stack.enter_context(born)
-            self.bench = stack.enter_context(Bench(born, self.problem, self.budget, self.threads, self.device))
+                stack.enter_context(nursery)
+            self.bench = stack.enter_context(Bench(nursery, self.problem, self.budget, self.threads, self.device))
             self.bench.alone, self.bench.beside = self._alone, self._beside
             self.bench.provided = self._provided
             if missing is None:
-                limits = limits or measured_ceilings(rough=True, device=self.device.name)
+                limits = limits or measured_peaks(rough=True, device=self.device.name)
                 stack.enter_context(_on_one_thread())
                 self._set_up(limits)
             self.nothing = self.nothing or missing
@@ -145,14 +145,14 @@ class Sitting:
             return None
         return NoVerdict("undecided", said)
 
-    def _set_up(self, limits: Ceilings | GpuCeilings) -> None:
+    def _set_up(self, limits: Peaks | GpuPeaks) -> None:
         """The truth, and the least time; or why there is none."""
         try:
             self.say("the truth")
             self.bench.collect()
             work = Work(self.bench.work(), self.threads, limits)
             if self._many:
-                self.bench.ready(self.over)
+                self.bench.prepare(self.over)
             self.work = work
         except NoVerdict as error:
             self.nothing = error
@@ -164,7 +164,7 @@ class Sitting:
         try:
             one = self._read(name, source, language)
         except Misread as error:
-            tried = Tried(reasons=[Charge("does not load", str(error))])
+            tried = TrialResult(reasons=[Charge("does not load", str(error))])
             return self._judgement(Candidate(name, {}, "", language), tried, self.nothing, 0.0)
         later = list[Candidate]()
         for text in coming:
@@ -179,7 +179,7 @@ class Sitting:
 
     def judge(self, one: Candidate, coming: Sequence[Candidate] = ()) -> Judgement:
         """What is found of a candidate. Nothing of it runs in this process, and nothing of it stays behind."""
-        begin, tried, why = time.monotonic(), Tried(), self.nothing
+        begin, tried, why = time.monotonic(), TrialResult(), self.nothing
         if why is None and one.language == "cuda" and self.device.name == "cpu":
             why = NoVerdict("undecided", "a candidate in CUDA, and its problem is judged on the CPU: judge it for cuda")
         if why is None:
@@ -187,22 +187,22 @@ class Sitting:
                 tried = Trial(self.bench, one, self.over, self.say, coming).run()
             except NoVerdict as error:
                 why = error
-            except Ended as error:
+            except ProcessEnded as error:
                 why = NoVerdict("undecided", f"a process of the judge's own {error}")
-            except Shared as error:
+            except DeviceInUse as error:
                 why = NoVerdict("undecided", str(error))
             finally:
                 self.bench.dismiss()
         return self._judgement(one, tried, why, time.monotonic() - begin)
 
-    def _judgement(self, one: Candidate, tried: Tried, why: NoVerdict | None, seconds: float) -> Judgement:
+    def _judgement(self, one: Candidate, tried: TrialResult, why: NoVerdict | None, seconds: float) -> Judgement:
         bench, problem, least = self.bench, self.problem, self.work.limit if self.work else None
         reasons, remarks = list(tried.reasons), [*bench.remarks, *tried.remarks]
         ours = tried.seconds.get("candidate", [])
         nothing = tried.nothing_s
         paces = tuple(pace(name, of, nothing) for name, of in tried.seconds.items() if of and len(of) == len(ours))
         speeds = tuple(speed(name, tried.seconds[name], ours, nothing) for name in self.over if ours and nothing)
-        net = next((p.median_s for p in paces if p.arm == "candidate"), 0.0)
+        net = next((p.median_s for p in paces if p.variant == "candidate"), 0.0)
         interpreted = one.language == "triton" and self.device.name == "cpu"
         if least is not None and tried.took is not None and not interpreted:
             broken, less = least.broken_by(tried.took, bench.cases[0].given), net and least.less_arithmetic(net)
@@ -228,8 +228,8 @@ class Sitting:
             worst=tried.worst if tried.calls else None, calls=tried.calls, elements=tried.elements,
             draws=tuple(dict.fromkeys(c.draw for c in bench.cases)), shapes=(problem.shapes[0].name, *tried.shapes),
             bound=bench.cases[0].why if bench.cases else (), paces=paces, speeds=speeds,
-            limit_s=least.seconds if least else None, waits_on=least.waits_on(net) if least and paces else "",
-            ceiling=least.whole.ceiling if least else "", weights=tried.weights, kernels=tried.kernels,
+            limit_s=least.seconds if least else None, bound_by=least.bound_by(net) if least and paces else "",
+            peak=least.whole.peak if least else "", weights=tried.weights, kernels=tried.kernels,
             kept_from=tried.kept, open_to=tried.open, threads=bench.threads, build_s=tried.build_s, seconds=seconds,
             date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
             machine=gpu().name if self.device.name == "cuda" and has_gpu() else machine().name, versions=versions(),

@@ -13,14 +13,14 @@ __all__ = ["pace", "speed"]
 WIDE = 0.10  # of a ratio, from which on its interval is called ambiguous
 
 
-def pace(arm: str, seconds: Sequence[float], nothing: float) -> Pace:
+def pace(variant: str, seconds: Sequence[float], nothing: float) -> Pace:
     """Of an arm's hand-overs, less ``nothing``: what one takes that is answered without work."""
     net = sorted(max(0.0, s - nothing) for s in seconds)
 
     def at(share: float) -> float:
         return net[min(len(net) - 1, int(share * len(net)))]
 
-    return Pace(arm, statistics.median(net), at(0.1), at(0.9), len(net))
+    return Pace(variant, statistics.median(net), at(0.1), at(0.9), len(net))
 
 
 def speed(over: str, theirs: Sequence[float], ours: Sequence[float], nothing: float) -> Speed:

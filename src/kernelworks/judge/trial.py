@@ -14,14 +14,14 @@ from kernelworks.judge.builds import Building
 from kernelworks.judge.harness import BUILDING, WARMING, Bench, NoVerdict
 from kernelworks.judge.inputs.cases import Case
 from kernelworks.judge.inputs.draws import BEYOND
-from kernelworks.judge.least_time import Took
+from kernelworks.judge.least_time import CallTime
 from kernelworks.judge.problem import Candidate, Shape
-from kernelworks.judge.process.pool import Ended
+from kernelworks.judge.process.pool import ProcessEnded
 from kernelworks.judge.process.sandbox import CACHES
-from kernelworks.judge.roles.handle import LAYOUTS, Answer, Arm, alike
+from kernelworks.judge.roles.handle import LAYOUTS, Answer, VariantProcess, is_identical
 from kernelworks.records.judgement import Charge
 
-__all__ = ["Trial", "Tried"]
+__all__ = ["Trial", "TrialResult"]
 
 LEAST_GROUPS = 6  # of a race
 MOST_ALIKE = 4  # of a group in which cases may come again: each has a place of its own on a device
@@ -31,7 +31,7 @@ MANY_BYTES = 64 << 20  # that are handed over together where nothing is timed
 # Of what may have more turns than there are cases: how many it has at the least; and from there on every how many
 # turns an empty answer comes.
 KNOWN_TURNS, RARELY = 16, 4
-SEEN = 0.5  # of the least CPU time of inputs that were not seen before
+SEEN_SHARE = 0.5  # of the least CPU time of inputs that were not seen before
 SEEN_CALLS, SEEN_PAIRS = 6, 3
 # Of cores beyond those that it was given, from which on it uses more; and around each hand-over what is counted of the
 # cores' time and not by the clock.
@@ -41,7 +41,7 @@ LEAST_WORK_S, GLANCES, SEEN_OFTEN = 5e-4, 8, 3
 
 
 @dataclass
-class Tried:
+class TrialResult:
     """What a trial of one candidate found."""
 
     reasons: list[Charge] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Tried:
     seconds: dict[str, list[float]] = field(default_factory=dict)  # arm -> of each hand-over, paired by place
     nothing_s: float = 0.0
     events_s: float = 0.0  # a call, by the device's own clock
-    took: Took | None = None
+    took: CallTime | None = None
     weights: str = ""
     kernels: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
@@ -81,12 +81,12 @@ class Tried:
                 self.charge(kind, f"{said} ({when})")
 
 
-def _theirs(arm: Arm, cases: list[Case], how: str = "call") -> Answer:
+def _theirs(variant: VariantProcess, cases: list[Case], how: str = "call") -> Answer:
     """An answer of what a candidate is held against, whose end is no fault of the candidate's. Raises NoVerdict."""
     try:
-        return arm.call(cases, how)
-    except Ended as error:
-        raise NoVerdict("undecided", f"the reference ({arm.name}) {error}") from error
+        return variant.call(cases, how)
+    except ProcessEnded as error:
+        raise NoVerdict("undecided", f"the reference ({variant.name}) {error}") from error
 
 
 class Trial:
@@ -98,11 +98,11 @@ class Trial:
     ) -> None:  # fmt: skip
         self.bench, self.candidate, self.over, self.say, self.coming = bench, candidate, over, say, coming
         self.shape = bench.problem.shapes[0]
-        self.built = bench.site.taken(candidate)
+        self.built = bench.site.take_built(candidate)
         # What one of its processes compiles the next one finds.
         self.folder = bench.nursery.folder("candidate") if self.built is None else self.built.folder
         self.fresh: list[Answer] = []  # of the race: to inputs that it had not seen, where it could remember
-        self.tried = Tried()
+        self.tried = TrialResult()
         self.constants = 0  # elements of weights of the latest process that would be one number everywhere
         self.ours = candidate.known and bench.device.apart  # a row of ours as a GPU has it
         if self.ours:
@@ -115,7 +115,7 @@ class Trial:
         for path in self.bench.provided:
             shutil.copyfile(path, place / path.name)
 
-    def run(self) -> Tried:
+    def run(self) -> TrialResult:
         """All of it. Raises NoVerdict where the problem's own processes fail."""
         steps = (
             (self._build, "building"), (self._calls, "calling and timing"), (self._gradients, "gradients"),
@@ -131,7 +131,7 @@ class Trial:
             self.bench.alone_calls = step in (self._calls, self._gradients)
             try:
                 step()
-            except Ended as error:
+            except ProcessEnded as error:
                 self.tried.charge("no answer", f"its process {error} ({what})")
             enough = not self.bench.budget.all_reasons and self.tried.reasons
             if enough or any(c.kind in ("raised", "no answer", "does not load") for c in self.tried.reasons):
@@ -142,11 +142,11 @@ class Trial:
         """In a process that ends after the first answer: what is compiled there is found by the one that is judged."""
         site, building = self.bench.site, self.built
         if building is None:
-            building = site.begun(self.candidate, self.folder)
-            self.bench.visiting.append(building.arm)
+            building = site.start_build(self.candidate, self.folder)
+            self.bench.visiting.append(building.variant)
             site.begin_beside(self.coming)
         else:
-            self.bench.visiting.append(building.arm)
+            self.bench.visiting.append(building.variant)
         try:
             self._first(building)
         finally:
@@ -154,70 +154,74 @@ class Trial:
 
     def _first(self, building: Building) -> None:
         """Its first answer."""
-        arm, said = building.arm, building.heard(self.bench.budget.build_s)
+        variant, said = building.variant, building.wait_loaded(self.bench.budget.build_s)
         begin = time.monotonic() - building.seconds
         if "raised" in said:
             self.tried.charge("does not load", said["raised"])
             return
-        answer = arm.call([self._another(BUILDING)])
+        answer = variant.call([self._another(BUILDING)])
         if self.bench.device.apart:
             answer.working = ""  # that may have been others, who build too: in later calls nobody is beside it
         self.tried.take(answer, "its first call")
         self.tried.build_s = time.monotonic() - begin
-        arm.born.end()
+        variant.process.end()
 
     def _another(self, what: str) -> Case:
         """A case that no other call is timed with; of what remembers nothing any."""
-        return self.bench.cases[-1] if self.ours else self.bench.aside(what)
+        return self.bench.cases[-1] if self.ours else self.bench.reserved_case(what)
 
     def _calls(self) -> None:
         bench, tried = self.bench, self.tried
-        arms = [bench.against(name) for name in self.over]
-        arm, said = bench.born("candidate", self.candidate, self.shape, self.folder)
+        baselines = [bench.baseline(name) for name in self.over]
+        variant, said = bench.load_variant("candidate", self.candidate, self.shape, self.folder)
         if "raised" in said:
             tried.charge("does not load", said["raised"])
             return
-        tried.weights, tried.kept, tried.open = said["weights"], tuple(arm.born.kept), tuple(arm.born.open)
-        self.changed(said["changed"], "when it was loaded")
-        self.arm = arm
+        tried.weights, tried.kept, tried.open = (
+            said["weights"],
+            tuple(variant.process.kept),
+            tuple(variant.process.open),
+        )
+        self.charge_changes(said["changed"], "when it was loaded")
+        self.arm = variant
         with bench.on_device(bench.alone):
-            self._called(arms, arm)
+            self._called(baselines, variant)
 
-    def _called(self, arms: list[Arm], arm: Arm) -> None:
+    def _called(self, baselines: list[VariantProcess], variant: VariantProcess) -> None:
         """All calls of the process whose times count."""
         bench, tried, cases = self.bench, self.tried, self.bench.cases
-        tried.take(arm.call(cases[:1], look=True), "call 1")
+        tried.take(variant.call(cases[:1], look=True), "call 1")
         if any(c.kind == "raised" for c in tried.reasons):
             return
         warm = []
         for _ in range(WARM_CALLS):
-            warm.append(arm.call([self._another(WARMING)]))
-            tried.take(warm[-1], f"call {arm.number}")
+            warm.append(variant.call([self._another(WARMING)]))
+            tried.take(warm[-1], f"call {variant.number}")
         usual = min(answer.seconds for answer in warm)
         most = MOST_ALIKE if self.ours else min(MOST_GROUP, len(cases) // LEAST_GROUPS)
         group = max(1, min(most, round(GROUP_S / max(usual, 1e-6))))
         with bench.turn(bench.alone):
-            self._race([*arms, arm], cases[1:], group)
+            self._race([*baselines, variant], cases[1:], group)
         if any(c.kind == "raised" for c in tried.reasons):
             return
         self._cores(group)
         if not self.ours:
-            self._seen(arm, cases, group)
-            self._on_its_way(arm, cases[0])
-        self._many(arm, cases)
-        self._once_more(arm, cases)
+            self._seen(variant, cases, group)
+            self._on_its_way(variant, cases[0])
+        self._many(variant, cases)
+        self._once_more(variant, cases)
 
-    def _once_more(self, arm: Arm, cases: list[Case]) -> None:
+    def _once_more(self, variant: VariantProcess, cases: list[Case]) -> None:
         """An answer is still what it was after others were given; the same inputs have the same answer."""
         if any(c.kind == "raised" for c in self.tried.reasons):
             return
         for case in cases[:3]:
-            self.tried.take(arm.call([case], keep=True), f"call {arm.number}")
-        before = arm.number - 3
-        kept = arm.numbers[before]
-        self.tried.take(arm.call(cases[:1], "again", again=before), "asked for again")
-        self.tried.take(arm.call(cases[:1], keep=True), f"call {arm.number}")
-        if not all(alike(a, b) for a, b in zip(kept, arm.numbers[arm.number - 1], strict=True)):
+            self.tried.take(variant.call([case], keep=True), f"call {variant.number}")
+        before = variant.number - 3
+        kept = variant.numbers[before]
+        self.tried.take(variant.call(cases[:1], "again", again=before), "asked for again")
+        self.tried.take(variant.call(cases[:1], keep=True), f"call {variant.number}")
+        if not all(is_identical(a, b) for a, b in zip(kept, variant.numbers[variant.number - 1], strict=True)):
             self.tried.remarks.append(Charge("not deterministic", "the same inputs, elsewhere, have other answers"))
 
     def _gradients(self) -> None:
@@ -229,7 +233,7 @@ class Trial:
         named = weights if tried.weights == "the reference's" else []
         for case in cases:
             count = len(case.outputs) - (0 if named or not weights else len(weights))
-            some = case.first(count)
+            some = case.first_outputs(count)
             if not some.outputs:
                 return
             answer = self.arm.call([some], "backward", weights=named)
@@ -247,12 +251,12 @@ class Trial:
                 self.tried.remarks.append(Charge("other strides", said))
 
     def _left(self) -> None:
-        self.changed([*self.arm.born.rewritten(), *self.arm.ask("state", "changed")], "after its calls")
-        self.arm.born.end()
+        self.charge_changes([*self.arm.process.code_changes(), *self.arm.ask("state", "changed")], "after its calls")
+        self.arm.process.end()
 
     def _shapes(self) -> None:
         """Other sizes of the problem, drawn from those that it has: a process of its own for each."""
-        others = () if self.tried.reasons else self.bench.others
+        others = () if self.tried.reasons else self.bench.other_shapes
         budget, draw = self.bench.budget, self.bench.draw
         must = [s for s in others if s.required]
         if budget.required is not None and budget.required < len(must):
@@ -272,7 +276,7 @@ class Trial:
         if self.tried.reasons:
             return
         shape = dataclasses.replace(self.shape, name="other weights", weighted=True)
-        self.bench.court(shape)
+        self.bench.oracle(shape)
         wanted = self.bench.weighted.get(shape.name, 0)
         if wanted and (said := self._at(shape)):
             named = self.tried.weights != "drawn from the same seed"
@@ -282,40 +286,40 @@ class Trial:
     def _at(self, shape: Shape) -> str:
         """What is wrong at a shape. A candidate may refuse one that is not required."""
         try:
-            cases = self.bench.at(shape, 2)
+            cases = self.bench.cases_at(shape, 2)
         except NoVerdict as error:
             self.remark("other sizes", f"at {shape.name}: {error}")
             return ""
-        arm, said = self.bench.born("candidate", self.candidate, shape, self.folder)
+        variant, said = self.bench.load_variant("candidate", self.candidate, shape, self.folder)
         try:
             if "raised" in said:
                 return str(said["raised"]) if shape.required else ""
             self.constants = int(said["constants"])
             for case in cases:
-                answer = arm.call([case])
+                answer = variant.call([case])
                 if answer.raised:
                     return answer.raised if shape.required else ""
                 self.tried.count(answer)
                 if answer.wrong or answer.late or answer.touched:
                     return answer.wrong or answer.late or answer.touched
         finally:
-            arm.born.end()
+            variant.process.end()
             self.bench.trim()
         return ""
 
     def remark(self, kind: str, said: str) -> None:
         self.tried.remarks.append(Charge(kind, said))
 
-    def changed(self, lines: list[str], when: str) -> None:
+    def charge_changes(self, lines: list[str], when: str) -> None:
         if lines:
             more = f", and {len(lines) - 3} more" if len(lines) > 3 else ""
             self.tried.charge("changes the process", f"{'; '.join(lines[:3])}{more} ({when})")
 
-    def _race(self, arms: list[Arm], cases: list[Case], group: int) -> None:
+    def _race(self, variants: list[VariantProcess], cases: list[Case], group: int) -> None:
         """Each case once in each arm, in turns; an empty answer between. Nothing that is timed was seen before; what
         remembers nothing has more turns of the same cases, since drawing one and its truth takes longer than many."""
         tried, nothing = self.tried, list[Answer]()
-        tried.seconds = {arm.name: [] for arm in arms}
+        tried.seconds = {variant.name: [] for variant in variants}
         if self.ours:
             cases = cases * -(-LEAST_GROUPS * group // len(cases))
         looked = min(self.bench.budget.looks, len(cases) // group)
@@ -325,21 +329,21 @@ class Trial:
         for number, some in enumerate(self._groups(cases, group)):
             if number >= least and time.monotonic() - begin > self.bench.budget.turns_s:
                 break
-            for arm in arms if number % 2 else arms[::-1]:
-                if arm is not arms[-1]:
-                    tried.seconds[arm.name].append(_theirs(arm, some).seconds)
+            for variant in variants if number % 2 else variants[::-1]:
+                if variant is not variants[-1]:
+                    tried.seconds[variant.name].append(_theirs(variant, some).seconds)
                     continue
-                answer = arm.call(some, look=number in looks)
-                tried.take(answer, f"call {arm.number}")
+                answer = variant.call(some, look=number in looks)
+                tried.take(answer, f"call {variant.number}")
                 if answer.raised:
                     return
                 self.fresh.append(answer)
-                tried.seconds[arm.name].append(answer.seconds)
+                tried.seconds[variant.name].append(answer.seconds)
             if number < KNOWN_TURNS or number % RARELY == 0:
-                nothing.append(_theirs(arms[0], some, "nothing"))
+                nothing.append(_theirs(variants[0], some, "nothing"))
         empty, empty_cpu = [a.seconds for a in nothing], [a.cpu_s for a in nothing]
         tried.nothing_s = statistics.median(empty)
-        tried.took = Took.of(tried.seconds[arms[-1].name], [a.cpu_s for a in self.fresh], empty, empty_cpu)
+        tried.took = CallTime.of(tried.seconds[variants[-1].name], [a.cpu_s for a in self.fresh], empty, empty_cpu)
         tried.events_s = statistics.median(a.events_s for a in self.fresh)
 
     def _cores(self, group: int) -> None:
@@ -353,7 +357,7 @@ class Trial:
             said = f"{at_work / by_clock:.1f} are at work for it, and it and all others were given {self.bench.threads}"
             self.tried.remarks.append(Charge("more cores", said))
 
-    def _on_its_way(self, arm: Arm, case: Case) -> None:
+    def _on_its_way(self, variant: VariantProcess, case: Case) -> None:
         """Answers are copied to their places once they are there, in every arm, and that is taken off. One that has
         found the places and computes there makes no copy: while it is at work they are not empty any more. Nor is it
         counted what processes of its own take of the cores that are gone before it answers."""
@@ -362,8 +366,8 @@ class Trial:
             return
         begun = helped = 0
         for _ in range(GLANCES):
-            answer = arm.call([case], pause_s=self.bench.draw.uniform(0.3, 0.6) * work_s)
-            self.tried.take(answer, f"call {arm.number}")
+            answer = variant.call([case], pause_s=self.bench.draw.uniform(0.3, 0.6) * work_s)
+            self.tried.take(answer, f"call {variant.number}")
             begun += answer.begun
             helped += answer.helpers > 0
         if helped >= SEEN_OFTEN:
@@ -383,19 +387,23 @@ class Trial:
             if not self.candidate.known:
                 return
 
-    def _seen(self, arm: Arm, cases: list[Case], group: int) -> None:
+    def _seen(self, variant: VariantProcess, cases: list[Case], group: int) -> None:
         """The same contents once more, elsewhere: they take as much of the cores as when they were seen for the first
         time."""
         again = []
         for number in range(min(SEEN_CALLS, len(cases) // group)):
-            answer = arm.call(cases[number * group : (number + 1) * group])
-            self.tried.take(answer, f"call {arm.number}")
+            answer = variant.call(cases[number * group : (number + 1) * group])
+            self.tried.take(answer, f"call {variant.number}")
             again.append(self._costs(answer))
         of = "" if self.bench.device.apart else " of a core"
         fresh = [self._costs(answer) for answer in self.fresh]
         for which, (seen, others) in enumerate(zip(zip(*again, strict=True), zip(*fresh, strict=True), strict=True)):
             least, usual = min(others), statistics.median(seen)
-            if not (least > self.bench.device.seen_least_s and usual < SEEN * least and self._remembers(arm, which)):
+            if not (
+                least > self.bench.device.seen_least_s
+                and usual < SEEN_SHARE * least
+                and self._remembers(variant, which)
+            ):
                 continue
             said = f"inputs that it has seen take {usual:.3g} s{of}, others {least:.3g} s at least"
             self.tried.charge("answers from memory", said)
@@ -407,26 +415,26 @@ class Trial:
             return (answer.cpu_s,)
         return max(0.0, answer.seconds - self.tried.nothing_s), answer.events_s
 
-    def _remembers(self, arm: Arm, which: int) -> bool:
+    def _remembers(self, variant: VariantProcess, which: int) -> bool:
         """Whether it is so once more, in pairs of calls that follow each other: the machine's mood is the same for
         both."""
         for _ in range(SEEN_PAIRS):
             case = self.bench.case(self.shape)
-            fresh, again = arm.call([case]), arm.call([case])
+            fresh, again = variant.call([case]), variant.call([case])
             case.close()
-            self.tried.take(again, f"call {arm.number}")
-            if self._costs(again)[which] >= SEEN * self._costs(fresh)[which]:
+            self.tried.take(again, f"call {variant.number}")
+            if self._costs(again)[which] >= SEEN_SHARE * self._costs(fresh)[which]:
                 return False
         return True
 
-    def _many(self, arm: Arm, cases: list[Case]) -> None:
+    def _many(self, variant: VariantProcess, cases: list[Case]) -> None:
         """Many calls, in no order: still right."""
         budget, begin = self.bench.budget, time.monotonic()
         most = max(1, min(MOST_GROUP, len(cases), MANY_BYTES // max(1, cases[0].nbytes)))
-        while arm.number < budget.many and time.monotonic() - begin < budget.many_s:
+        while variant.number < budget.many and time.monotonic() - begin < budget.many_s:
             some = [self.bench.draw.choice(cases) for _ in range(most)]
-            answer = arm.call(some)
-            self.tried.take(answer, f"call {arm.number}")
+            answer = variant.call(some)
+            self.tried.take(answer, f"call {variant.number}")
             if answer.raised or answer.wrong:
                 return
 
@@ -435,18 +443,18 @@ class Trial:
         answer must change."""
         if self.candidate.language == "torch":
             return
-        arm, said = self.bench.born("candidate", self.candidate, self.shape, self.folder, silent=True)
+        variant, said = self.bench.load_variant("candidate", self.candidate, self.shape, self.folder, silent=True)
         if "raised" in said:
             self.tried.charge("falls back", f"it does not load where its kernels are watched: {said['raised']}")
             return
         # What is drawn beyond the range that is given shows a kernel that changes nothing within it at work.
         some = next((c for c in self.bench.cases if c.draw == BEYOND), self.bench.cases[0])
-        watched = arm.call([some])
-        working = arm.ask("muted", "working")
-        arm.ask("garble", "garbling")
-        answer = arm.call(self.bench.cases[1:2])
-        muted = arm.ask("muted", "muted")
-        arm.born.end()
+        watched = variant.call([some])
+        working = variant.ask("muted", "working")
+        variant.ask("garble", "garbling")
+        answer = variant.call(self.bench.cases[1:2])
+        muted = variant.ask("muted", "muted")
+        variant.process.end()
         self.tried.kernels = tuple(name[:80] for name in muted[:20])
         if not self.tried.reasons and (watched.raised or watched.wrong):
             said = f"its answer is another one where its kernels are watched: {watched.raised or watched.wrong}"

@@ -26,8 +26,22 @@ from pathlib import Path
 import platformdirs
 
 __all__ = [
-    "beside_others", "cache_dir", "choosing", "compile_seconds", "compiler", "gpus_shown", "interpreting", "native",
-    "no_color", "put_back", "ray_address", "secret", "show_gpu", "variables", "without_secrets", "write_lines",
+    "cache_dir",
+    "compile_seconds",
+    "compiler",
+    "is_interpreting",
+    "native",
+    "no_color",
+    "passive_wait_variables",
+    "ray_address",
+    "restore_variables",
+    "secret",
+    "selection_policy",
+    "show_gpu",
+    "variables",
+    "variables_without_secrets",
+    "visible_gpus",
+    "write_lines",
     "write_whole",
 ]  # fmt: skip
 
@@ -39,7 +53,7 @@ _read_as_secrets: set[str] = set()
 
 
 def cache_dir(kind: str) -> Path:
-    """The folder for one kind of cached thing (``"build"``, ``"certificates"``, ``"ceilings"``). Not created here."""
+    """The folder for one kind of cached thing (``"build"``, ``"certificates"``, ``"peaks"``). Not created here."""
     root = os.environ.get("KERNELWORKS_CACHE")
     return (Path(root) if root else Path(platformdirs.user_cache_dir("kernelworks"))) / kind
 
@@ -71,7 +85,7 @@ def compiler() -> str:
     return os.environ.get("KERNELWORKS_CXX") or "g++"
 
 
-def choosing() -> str:
+def selection_policy() -> str:
     """How rows are chosen, ``"timed"`` or ``"listed"``. Raises ValueError where the variable says neither."""
     given = os.environ.get("KERNELWORKS_CHOOSE") or "timed"
     if given not in ("timed", "listed"):
@@ -99,7 +113,7 @@ def secret(name: str) -> str:
     return os.environ.get(name, "")
 
 
-def without_secrets() -> dict[str, str]:
+def variables_without_secrets() -> dict[str, str]:
     """All variables but those whose names say that they hold a secret, and those that were read as one."""
     return {
         name: value
@@ -108,13 +122,13 @@ def without_secrets() -> dict[str, str]:
     }
 
 
-def beside_others() -> dict[str, str]:
+def passive_wait_variables() -> dict[str, str]:
     """All variables, for a process of several threads that shares the cores with others like it: its threads sleep
     where they wait for each other, and do not spin."""
     return {"OMP_WAIT_POLICY": "passive", **os.environ}
 
 
-def put_back(before: dict[str, str]) -> None:
+def restore_variables(before: dict[str, str]) -> None:
     """What was set since is unset, what was changed or unset is as it was."""
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
@@ -126,7 +140,7 @@ def ray_address() -> str:
     return os.environ.get("RAY_ADDRESS", "")
 
 
-def gpus_shown() -> list[str] | None:
+def visible_gpus() -> list[str] | None:
     """The GPUs that this process is shown, by number or name; None where that is all of them."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     return None if given is None else [name.strip() for name in given.split(",") if name.strip()]
@@ -150,6 +164,6 @@ def no_color() -> bool:
     return "NO_COLOR" in os.environ
 
 
-def interpreting() -> bool:
+def is_interpreting() -> bool:
     """Whether Triton kernels run in its interpreter, on CPU tensors."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"

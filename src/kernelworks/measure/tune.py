@@ -27,46 +27,54 @@ from typing import Any
 
 import torch
 
-from kernelworks.build.configs import Point, Watched, afresh, configs, reread, table_of, write_tuned
+from kernelworks.build.configs import (
+    Point,
+    RecordingConfigs,
+    clear_configs,
+    configs,
+    execute_with_configs,
+    table_of,
+    write_tuned,
+)
 from kernelworks.contract import Case
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.machine import gpu, has_gpu
 from kernelworks.measure.clock.race_on_gpu import race_on_gpu
-from kernelworks.records import Candidate, Proof, Tuned
-from kernelworks.verify import prove
+from kernelworks.records import ConfigCandidate, ConfigTuning, Verification
+from kernelworks.verify import verify
 from kernelworks.verify.compare import compare
 from kernelworks.verify.parity import judge
-from kernelworks.verify.reference import Truth, copied, flat_outputs, truth
+from kernelworks.verify.reference import Reference, compute_reference, copy_tensors, flat_outputs
 
-__all__ = ["best", "settled", "tune"]
+__all__ = ["best_config", "tune", "unify_choices"]
 
 GAIN = 1.02  # over what is used today: less is noise, and every entry is one more to prove
 
 Progress = Callable[..., None]
 
 
-def _module(op: Op, row: str, forced: Mapping[Point, dict[str, Any]]) -> tuple[Any, Watched]:
+def _module(op: Op, op_kernel: str, forced: Mapping[Point, dict[str, Any]]) -> tuple[Any, RecordingConfigs]:
     """The room's triton.py executed afresh, so that nothing it keeps of another candidate is used."""
-    source = op.row(row).source
+    source = op.kernel(op_kernel).source
     assert source is not None
-    watched = Watched(configs(source), row, forced)
-    return afresh(source, watched), watched
+    watched = RecordingConfigs(configs(source), op_kernel, forced)
+    return execute_with_configs(source, watched), watched
 
 
 # ---------------------------------------------------------------- one pass of one case
 
 
-def _arguments(op: Op, pass_: str, expected: Truth) -> tuple[Any, ...] | None:
+def _arguments(op: Op, pass_: str, expected: Reference) -> tuple[Any, ...] | None:
     """The arguments of a pass; None where the case has no gradients."""
     forward = expected.positional(op)
     mutates = op.contract.mutates
     if pass_ == "forward":
         names = op.passes["forward"].names
-        return tuple(copied(v) if n in mutates else v for n, v in zip(names, forward, strict=True))
+        return tuple(copy_tensors(v) if n in mutates else v for n, v in zip(names, forward, strict=True))
     if not expected.gradients:
         return None
     backward = op.passes["backward"]
-    outputs = flat_outputs(op.row("torch").load("forward")(*forward))
+    outputs = flat_outputs(op.kernel("torch").load("forward")(*forward))
     have: dict[str, Any] = dict(zip(op.passes["forward"].names, forward, strict=True))
     have |= dict(zip(op.contract.outputs, outputs, strict=False))
     have |= {f"grad_{n}": None for n in op.contract.outputs}
@@ -75,7 +83,7 @@ def _arguments(op: Op, pass_: str, expected: Truth) -> tuple[Any, ...] | None:
     return tuple(have[n] for n in backward.names)
 
 
-def _wrong(op: Op, pass_: str, expected: Truth, args: tuple[Any, ...], result: Any) -> tuple[float, str]:
+def _wrong(op: Op, pass_: str, expected: Reference, args: tuple[Any, ...], result: Any) -> tuple[float, str]:
     """The worst error as a share of the bound, and what is wrong."""
     if pass_ == "forward":
         names = op.passes["forward"].names
@@ -89,9 +97,11 @@ def _wrong(op: Op, pass_: str, expected: Truth, args: tuple[Any, ...], result: A
     return worst, message
 
 
-def _try(op: Op, row: str, pass_: str, expected: Truth, args: tuple[Any, ...], forced: Mapping[Point, Any]) -> Any:
+def _try(
+    op: Op, op_kernel: str, pass_: str, expected: Reference, args: tuple[Any, ...], forced: Mapping[Point, Any]
+) -> Any:
     """(call, worst, what is wrong) of one candidate; poisoned memory is not needed: the proof does that."""
-    module, _ = _module(op, row, forced)
+    module, _ = _module(op, op_kernel, forced)
     call = functools.partial(getattr(module, pass_), *args)
     try:
         fresh = _arguments(op, pass_, expected)
@@ -103,7 +113,7 @@ def _try(op: Op, row: str, pass_: str, expected: Truth, args: tuple[Any, ...], f
     return call, worst, wrong
 
 
-def best(tried: Sequence[Sequence[Candidate]], used: Mapping[str, Any]) -> dict[str, Any]:
+def best_config(tried: Sequence[Sequence[ConfigCandidate]], used: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration to use: ``used`` or one that is right, and faster by more than noise.
 
     ``tried`` holds the candidates of every case that picks by the same sizes (the number of rows need not be one of
@@ -127,40 +137,40 @@ def _at_any(call: Callable[[], object]) -> Callable[[int], object]:
 
 
 def _tuned(
-    op: Op, row: str, pass_: str, case: Case, dtype: torch.dtype, expected: Truth, point: Point,
+    op: Op, op_kernel: str, pass_: str, case: Case, dtype: torch.dtype, expected: Reference, point: Point,
     space: Sequence[dict[str, Any]], used: dict[str, Any], budget_s: float,
-) -> Tuned:  # fmt: skip
+) -> ConfigTuning:  # fmt: skip
     kernel, dims, _ = point
     args = _arguments(op, pass_, expected)
     assert args is not None
     tried = [used, *(c for c in space if c != used)]
-    found: list[Candidate] = []
+    found: list[ConfigCandidate] = []
     calls: dict[str, Callable[[int], object]] = {}
     for number, candidate in enumerate(tried):
-        call, worst, wrong = _try(op, row, pass_, expected, args, {point: candidate})
-        found.append(Candidate(candidate, worst, wrong))
+        call, worst, wrong = _try(op, op_kernel, pass_, expected, args, {point: candidate})
+        found.append(ConfigCandidate(candidate, worst, wrong))
         if not wrong:
             calls[str(number)] = _at_any(call)
     if calls:
         race = race_on_gpu(calls, budget_s=budget_s)
         for key in calls:
-            timed, old = race.timed(key), found[int(key)]
-            found[int(key)] = Candidate(
+            timed, old = race.stats(key), found[int(key)]
+            found[int(key)] = ConfigCandidate(
                 old.set, old.worst, old.wrong, timed.median * 1e6, timed.low * 1e6, timed.high * 1e6
             )
     name = str(dtype).removeprefix("torch.")
-    return Tuned(op.name, row, kernel, case.name, name, dict(dims), tuple(found), used, used)
+    return ConfigTuning(op.name, op_kernel, kernel, case.name, name, dict(dims), tuple(found), used, used)
 
 
-def settled(results: Sequence[Tuned]) -> list[Tuned]:
+def unify_choices(results: Sequence[ConfigTuning]) -> list[ConfigTuning]:
     """The results with one choice for all cases that pick by the same sizes."""
 
-    def key(result: Tuned) -> tuple[Any, ...]:
+    def key(result: ConfigTuning) -> tuple[Any, ...]:
         return result.kernel, result.dtype, tuple(result.dims.items())
 
     chosen = {}
     for one in results:
-        chosen[key(one)] = best([r.candidates for r in results if key(r) == key(one)], one.used)
+        chosen[key(one)] = best_config([r.candidates for r in results if key(r) == key(one)], one.used)
     return [dataclasses.replace(r, chosen=chosen[key(r)]) for r in results]
 
 
@@ -169,13 +179,13 @@ def settled(results: Sequence[Tuned]) -> list[Tuned]:
 
 def tune(
     op: str,
-    row: str = "triton",
+    kernel: str = "triton",
     *,
     cases: Sequence[str] | None = None,
     budget_s: float = 0.05,
     keep: bool = True,
     progress: Progress | None = None,
-) -> tuple[list[Tuned], list[Proof]]:
+) -> tuple[list[ConfigTuning], list[Verification]]:
     """Tries the configurations that a room offers on the sizes of its GPU benchmark, and keeps the winners.
 
     Args:
@@ -191,49 +201,53 @@ def tune(
     if not has_gpu():
         raise RuntimeError("tune needs a CUDA device")
     found = OPS[op]
-    found.row(row)
-    source = found.row(row).source
-    offered = [] if source is None else [s for s in configs(source).spaces if s["row"] == row]
-    if not offered or source is None:
-        raise ValueError(f"{op}.{row} offers no configurations to choose from ([[space]] in its tuning.toml)")
+    found.kernel(kernel)
+    source = found.kernel(kernel).source
+    candidates = [] if source is None else [s for s in configs(source).spaces if s["op_kernel"] == kernel]
+    if not candidates or source is None:
+        raise ValueError(f"{op}.{kernel} offers no configurations to choose from ([[space]] in its tuning.toml)")
     there = found.contract.device_bench_cases or found.contract.bench_cases
     unknown = set(cases or ()) - {c.name for c in there}
     if unknown:
         raise ValueError(f"cases must be among {', '.join(c.name for c in there)}; got {', '.join(sorted(unknown))}")
-    results: list[Tuned] = []
+    results: list[ConfigTuning] = []
     for case in (c for c in there if cases is None or c.name in cases):
         for dtype in case.dtypes:
             if progress is not None:
                 progress(f"{op} {case.name} {str(dtype).removeprefix('torch.')}")
-            results += _case(found, row, case, dtype, budget_s)
-    results = settled(results)
+            results += _case(found, kernel, case, dtype, budget_s)
+    results = unify_choices(results)
     winners = [r for r in results if r.chosen != r.used]
     if not keep or not winners:
         return results, []
-    return results, _kept(found, row, source, winners, progress)
+    return results, _kept(found, kernel, source, winners, progress)
 
 
-def _case(op: Op, row: str, case: Case, dtype: torch.dtype, budget_s: float) -> list[Tuned]:
-    expected = truth(op, case, dtype, 0, "cuda", op.row(row).inner)
+def _case(op: Op, op_kernel: str, case: Case, dtype: torch.dtype, budget_s: float) -> list[ConfigTuning]:
+    expected = compute_reference(op, case, dtype, 0, "cuda", op.kernel(op_kernel).inner)
     results, seen = [], set[Point]()
-    for pass_ in (p for p in op.row(row).passes if p in op.passes):
+    for pass_ in (p for p in op.kernel(op_kernel).passes if p in op.passes):
         args = _arguments(op, pass_, expected)
         if args is None:
             continue
-        module, watched = _module(op, row, {})
+        module, watched = _module(op, op_kernel, {})
         getattr(module, pass_)(*args)
         for point, used in list(watched.points.items()):
             kernel, dims, kind = point
-            offered = watched.base.candidates(kernel, row=row, dtype=kind, **dict(dims))
-            if offered and point not in seen:
+            candidates = watched.base.candidates(kernel, op_kernel=op_kernel, dtype=kind, **dict(dims))
+            if candidates and point not in seen:
                 seen.add(point)
-                results.append(_tuned(op, row, pass_, case, dtype, expected, point, offered, dict(used), budget_s))
-    truth.cache_clear()
+                results.append(
+                    _tuned(op, op_kernel, pass_, case, dtype, expected, point, candidates, dict(used), budget_s)
+                )
+    compute_reference.cache_clear()
     torch.cuda.empty_cache()
     return results
 
 
-def _kept(op: Op, row: str, source: Path, winners: Sequence[Tuned], progress: Progress | None) -> list[Proof]:
+def _kept(
+    op: Op, op_kernel: str, source: Path, winners: Sequence[ConfigTuning], progress: Progress | None
+) -> list[Verification]:
     before = table_of(source)
     entries: dict[str, dict[str, Any]] = {}
     for winner in winners:
@@ -242,15 +256,15 @@ def _kept(op: Op, row: str, source: Path, winners: Sequence[Tuned], progress: Pr
         if held is not made:  # another case of the same sizes
             held["measured"] += made["measured"]
     write_tuned(source, list(entries.values()))
-    reread()
-    proofs = prove(op.name, row, progress=progress)
-    if not all(p.certified for p in proofs):
+    clear_configs()
+    verifications = verify(op.name, op_kernel, progress=progress)
+    if not all(p.certified for p in verifications):
         write_tuned(source, before, replace=True)
-        reread()
-    return proofs
+        clear_configs()
+    return verifications
 
 
-def _entry(tuned: Tuned) -> dict[str, Any]:
+def _entry(tuned: ConfigTuning) -> dict[str, Any]:
     """The table's entry: exactly these dims, since nothing else was measured."""
     times = {str(c.set): c.median_us for c in tuned.candidates}
     when: dict[str, Any] = {name: [size, size] for name, size in tuned.dims.items()}
@@ -259,7 +273,7 @@ def _entry(tuned: Tuned) -> dict[str, Any]:
         "driver": gpu().driver, "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
     }  # fmt: skip
     return {
-        "row": tuned.row,
+        "op_kernel": tuned.op_kernel,
         "kernel": tuned.kernel,
         "when": when | {"dtype": [tuned.dtype]},
         "set": tuned.chosen,

@@ -17,7 +17,7 @@ from torch import Tensor
 from kernelworks.nn import functional as calls
 from kernelworks.nn.originals import shipped_forward
 from kernelworks.nn.rebind import Rebinder
-from kernelworks.ops.lookup.embedding import SPELLING as EMBEDDING
+from kernelworks.ops.lookup.embedding import TORCH_SIGNATURE as EMBEDDING
 
 __all__ = [
     "GELU", "CrossEntropyLoss", "Embedding", "GeluMul", "LayerNorm", "Linear", "LogSoftmax", "MultiheadAttention",
@@ -151,7 +151,7 @@ class GeluMul(torch.nn.Module):
         self.approximate = approximate
 
     def forward(self, gate: Tensor, up: Tensor) -> Tensor:
-        return calls.GATED["gelu"](gate, up, self.approximate)
+        return calls.GATED_FUNCTIONS["gelu"](gate, up, self.approximate)
 
     def extra_repr(self) -> str:
         return f"approximate={self.approximate!r}"
@@ -161,4 +161,4 @@ class SiluMul(torch.nn.Module):
     """The gate of a gated MLP, ``silu(gate) * up``, by ``kernelworks.silu_mul``. It has no parameters."""
 
     def forward(self, gate: Tensor, up: Tensor) -> Tensor:
-        return calls.GATED["silu"](gate, up)
+        return calls.GATED_FUNCTIONS["silu"](gate, up)

@@ -18,15 +18,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelworks.build.digest import seen
+from kernelworks.build.digest import fingerprint
 from kernelworks.nn import functional
-from kernelworks.nn.eager_attention import eagerly, same_on_eager, shows_weights
-from kernelworks.nn.originals import TORCHS, comes_with
+from kernelworks.nn.eager_attention import run_eager_attention, same_on_eager, shows_weights
+from kernelworks.nn.originals import TORCH_FUNCTIONS, is_from_package
 from kernelworks.ops.attention.attention import OP as ATTENTION
 
 __all__ = [
-    "IMPLEMENTATION", "INTERNAL", "KIND", "USES", "configurations", "decoding_row", "extended", "growing", "grows",
-    "looks_up", "name_in", "register", "to_every_key", "with_growing",
+    "IMPLEMENTATION",
+    "INTERNAL",
+    "KIND",
+    "USES",
+    "appends_to_cache",
+    "attend_all_keys",
+    "configurations",
+    "decoding_kernel",
+    "extend_cache",
+    "growing_view",
+    "install_name",
+    "register",
+    "uses_attention_registry",
+    "wrap_growing_cache",
 ]  # fmt: skip
 
 IMPLEMENTATION = "kernelworks"
@@ -63,15 +75,19 @@ def attention_forward(
     """
     special = kwargs and (kwargs.get("position_bias") is not None or kwargs.get("cache") is not None)
     softcap, sinks = (kwargs.get("softcap"), kwargs.get("s_aux")) if kwargs else (None, None)
-    before = _as_before if softcap is None and sinks is None else eagerly
+    before = _as_before if softcap is None and sinks is None else run_eager_attention
     pattern = None
-    if before is eagerly:  # which gives a query that sees no key the mean of all values, and ours 0: padding is its own
+    if (
+        before is run_eager_attention
+    ):  # which gives a query that sees no key the mean of all values, and ours 0: padding is its own
         pattern = _pattern(attention_mask) if attention_mask is not None else None
         padded = attention_mask is not None and pattern is None
         special = special or padded or shows_weights(module, kwargs)
-    theirs = F.scaled_dot_product_attention is not TORCHS["scaled_dot_product_attention"]
+    theirs = F.scaled_dot_product_attention is not TORCH_FUNCTIONS["scaled_dot_product_attention"]
     looks_back = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    odd = not (functional.none_of(dropout) and functional.truth(looks_back)) or type(scaling) not in _SCALES
+    odd = (
+        not (functional.is_zero_probability(dropout) and functional.is_bool(looks_back)) or type(scaling) not in _SCALES
+    )
     if odd or special or theirs or not functional.attends(query, key, value, attention_mask, grouped=True):
         return before(module, query, key, value, attention_mask, dropout, scaling, is_causal, kwargs)
     causal, window, given = None, None, attention_mask
@@ -83,9 +99,9 @@ def attention_forward(
         causal = "top_left"  # with longer keys (an empty static cache) the last ones are masked, as in sdpa
     args = (query, key, value, causal, window, scaling, attention_mask, False, softcap, sinks)
     try:
-        if not functional.torchs(ATTENTION, *args):
+        if not functional.prefers_torch(ATTENTION, *args):
             return ATTENTION.call(*args).transpose(1, 2).contiguous(), None
-    except functional.REFUSED:
+    except functional.CONTRACT_ERRORS:
         pass
     return before(module, query, key, value, given, dropout, scaling, is_causal, kwargs)
 
@@ -101,17 +117,17 @@ def _as_before(
     return result
 
 
-def decoding_row(query: Tensor, key: Tensor, value: Tensor) -> Callable[..., Any] | None:
+def decoding_kernel(query: Tensor, key: Tensor, value: Tensor) -> Callable[..., Any] | None:
     """What attends from single queries to every key on tensors like these, as ``f(q, k, v, causal, window, scale, mask,
     with_lse, softcap, sinks)``; None where the op does not take them. It serves any number of keys."""
     if not functional.attends(query, key, value, None, grouped=True):
         return None
     args = (query, key, value, None, None, None, None, False, None, None)
-    plan: Callable[..., Any] = ATTENTION.planned("forward", args).run
-    return to_every_key if ATTENTION.choice(args, None).native else plan
+    plan: Callable[..., Any] = ATTENTION.make_plan("forward", args).run
+    return attend_all_keys if ATTENTION.choice(args, None).native else plan
 
 
-def to_every_key(
+def attend_all_keys(
     query: Tensor, key: Tensor, value: Tensor, causal: None, window: None, scale: float | None, mask: None, lse: bool,
     softcap: None, sinks: None,
 ) -> Tensor:  # fmt: skip
@@ -160,7 +176,7 @@ def mask_function(
         return found
     window = local_size if _slides(of, local_size) else None
     if (of is causal_mask_function or window) and _all_seen(attention_mask):
-        mask._kernelworks_pattern = Pattern(window, seen(mask), mask.untyped_storage())
+        mask._kernelworks_pattern = Pattern(window, fingerprint(mask), mask.untyped_storage())
     return found
 
 
@@ -187,7 +203,7 @@ def _pattern(mask: Tensor) -> Pattern | None:
     if _is_compiling():
         return None
     found: Pattern | None = mask.__dict__.get("_kernelworks_pattern")
-    return found if found is not None and found.seen == seen(mask) else None
+    return found if found is not None and found.seen == fingerprint(mask) else None
 
 
 def register() -> None:
@@ -228,7 +244,7 @@ class _Name(str):
         return str, (self.before,)
 
 
-def name_in(config: Any) -> Callable[[], None]:
+def install_name(config: Any) -> Callable[[], None]:
     """Names our attention in a configuration; returns what takes the name back, if it stands there still."""
     register()
     space = object.__getattribute__(config, "__dict__")
@@ -271,19 +287,19 @@ def configurations(model: nn.Module) -> list[tuple[Any, str]]:
 
 
 def _same_on_eager(model: nn.Module) -> bool:
-    return same_on_eager(model, looks_up, ATTENTION.contract.reference)
+    return same_on_eager(model, uses_attention_registry, ATTENTION.contract.reference)
 
 
 def _sdpa_is_theirs() -> bool:
     """Whether ``sdpa`` in transformers' registry is transformers' own, and calls torch's own."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    return comes_with("transformers", ALL_ATTENTION_FUNCTIONS["sdpa"]) and (
-        F.scaled_dot_product_attention is TORCHS["scaled_dot_product_attention"]
+    return is_from_package("transformers", ALL_ATTENTION_FUNCTIONS["sdpa"]) and (
+        F.scaled_dot_product_attention is TORCH_FUNCTIONS["scaled_dot_product_attention"]
     )
 
 
-def looks_up(forward: Any) -> bool:
+def uses_attention_registry(forward: Any) -> bool:
     """Whether a forward takes its attention function from transformers' registry."""
     code = getattr(inspect.unwrap(forward), "__code__", None)
     return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
@@ -315,7 +331,7 @@ class Storage:
             and (torch.is_inference_mode_enabled() or not self.keys.is_inference())
         )
 
-    def shared(self, layer: Any) -> bool:
+    def is_shared(self, layer: Any) -> bool:
         """Whether anything but ours and a layer's own keys and values lies in the memory: what somebody keeps of the
         cache as it was at some token, say. Where there is nothing, the layer's are to be filled again."""
         layer.keys = layer.values = None
@@ -344,26 +360,26 @@ def _same(found: Tensor, whole: Tensor, filled: int) -> bool:
     )
 
 
-def grows(forward: Any) -> bool:
+def appends_to_cache(forward: Any) -> bool:
     """Whether a forward appends to a cache that it receives as ``past_key_values``."""
     code = getattr(inspect.unwrap(forward), "__code__", None)
     return code is not None and "past_key_values" in code.co_varnames and "update" in code.co_names
 
 
-def with_growing(forward: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_growing_cache(forward: Callable[..., Any]) -> Callable[..., Any]:
     """The same forward, with a plain cache made to grow in place."""
 
     @functools.wraps(forward)
     def with_growing_cache(self: Any, *args: Any, **kwargs: Any) -> Any:
         past = kwargs.get("past_key_values")
         if past is not None:
-            kwargs["past_key_values"] = growing(past)
+            kwargs["past_key_values"] = growing_view(past)
         return forward(self, *args, **kwargs)
 
     return with_growing_cache
 
 
-def growing(past: Any) -> Any:
+def growing_view(past: Any) -> Any:
     """A view of a plain ``DynamicCache`` that appends in place; anything else as it is.
 
     transformers' own cache copies all keys and values at every token. The view shares the cache's state, so what the
@@ -379,7 +395,7 @@ def growing(past: Any) -> Any:
     return view
 
 
-def extended(
+def extend_cache(
     past: Any, keys: Tensor, values: Tensor, layer_idx: int, pair: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """A layer's keys and values with new ones behind them, as ``past.update`` gives; in place in a plain cache.
@@ -441,8 +457,8 @@ def append(layer: Any, keys: Tensor, values: Tensor, pair: Tensor | None = None)
     before: int = layer.keys.shape[2]
     after = before + keys.shape[2]
     storage: Storage | None = layer.__dict__.get("_kernelworks_storage")
-    if storage is None or not storage.takes(layer, after) or storage.shared(layer):
-        storage = layer._kernelworks_storage = _with_room(layer.keys, layer.values, after + max(64, after // 4))
+    if storage is None or not storage.takes(layer, after) or storage.is_shared(layer):
+        storage = layer._kernelworks_storage = _with_capacity(layer.keys, layer.values, after + max(64, after // 4))
     added = keys.shape[2]
     if pair is not None and storage.both is not None:
         storage.both.narrow(3, before, added).copy_(pair)
@@ -464,15 +480,15 @@ def _follows(added: Tensor, held: Tensor) -> bool:
     )
 
 
-def _with_room(keys: Tensor, values: Tensor, room: int) -> Storage:
-    """The tokens of [B, H, L, D] twice at the start of tensors that hold ``room`` tokens, side by side if alike."""
+def _with_capacity(keys: Tensor, values: Tensor, capacity: int) -> Storage:
+    """The tokens of [B, H, L, D] twice at the start of tensors that hold ``capacity`` tokens, side by side if alike."""
     batch, heads, length, size = keys.shape
-    both = keys.new_empty((2, batch, heads, room, size)) if keys.shape == values.shape else None
+    both = keys.new_empty((2, batch, heads, capacity, size)) if keys.shape == values.shape else None
     if both is not None:
         storage = Storage(both[0], both[1], length, both)
     else:
-        wide = values.new_empty((*values.shape[:2], room, values.shape[3]))
-        storage = Storage(keys.new_empty((batch, heads, room, size)), wide, length)
+        wide = values.new_empty((*values.shape[:2], capacity, values.shape[3]))
+        storage = Storage(keys.new_empty((batch, heads, capacity, size)), wide, length)
     storage.keys.narrow(2, 0, length).copy_(keys)
     storage.values.narrow(2, 0, length).copy_(values)
     lie_in = (storage.keys,) if both is not None else (storage.keys, storage.values)

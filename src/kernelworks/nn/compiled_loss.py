@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch._library.autograd import Info, make_autograd_impl
 
-from kernelworks.contract.tensors import transformed
+from kernelworks.contract.tensors import is_transform_active
 from kernelworks.ops.reduction.linear_cross_entropy import OP
 
 __all__ = ["loss_with_gradients"]
@@ -23,33 +23,37 @@ __all__ = ["loss_with_gradients"]
 NAME = "linear_cross_entropy_with_gradients"
 LIBRARY: Any = torch.library.Library("kernelworks", "FRAGMENT")
 
-Made = tuple[Tensor, Tensor, Tensor, Tensor]
+LossAndGradients = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def loss_with_gradients(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int) -> Tensor:
     """``linear_cross_entropy`` as a compiler should see it in training."""
     needs = [x.requires_grad, weight.requires_grad, bias is not None and bias.requires_grad]
-    made: Made = getattr(torch.ops.kernelworks, NAME).default(x, weight, target, bias, ignore_index, needs)
+    made: LossAndGradients = getattr(torch.ops.kernelworks, NAME).default(x, weight, target, bias, ignore_index, needs)
     return made[0]
 
 
-def _run(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, needs: list[bool]) -> Made:
+def _run(
+    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, needs: list[bool]
+) -> LossAndGradients:
     args = (x, weight, target, bias, ignore_index)
     wanted = tuple(name for name, want in zip(OP.passes["backward"].returns, needs, strict=True) if want)
-    trains = OP.trains(args, None, wanted)
+    trains = OP.training_passes(args, None, wanted)
     if trains is not None:
         training, resumed = trains
         loss, kept = training(*args, needs=needs)
         found = resumed(kept, torch.ones_like(loss))
     else:
-        row = OP.choice(args, None, wanted).asked
-        loss = OP.run("forward", args, row=row)
-        found = OP.run("backward", (torch.ones_like(loss), *args, needs), row=row)
+        kernel = OP.choice(args, None, wanted).requested_kernel
+        loss = OP.run("forward", args, kernel=kernel)
+        found = OP.run("backward", (torch.ones_like(loss), *args, needs), kernel=kernel)
     dx, dw, db = (x.new_empty(0) if g is None else g for g in found)
     return loss, dx, dw, db
 
 
-def _fake(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, needs: list[bool]) -> Made:
+def _fake(
+    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, needs: list[bool]
+) -> LossAndGradients:
     return (
         x.new_empty((), dtype=torch.float32),
         x.new_empty(x.shape if needs[0] else (0,)),
@@ -58,7 +62,7 @@ def _fake(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore
     )
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Made) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: LossAndGradients) -> None:
     ctx.save_for_backward(*output[1:])
     ctx.mark_non_differentiable(*output[1:])
     ctx.needs = inputs[5]
@@ -74,14 +78,14 @@ def _backward(ctx: Any, grad: Tensor, *others: Tensor) -> tuple[Tensor | None, .
 
 def _composed(
     x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, needs: list[bool]
-) -> Made:
+) -> LossAndGradients:
     """The loss for who looks inside. Nobody asks for the gradients: they are the transform's to make."""
     none = x.new_empty(0)
     return OP.composite(x, weight, target, bias, ignore_index), none, none, none
 
 
-def _autograd(keyset: Any, *args: Any) -> Made:
-    made: Made = _composed(*args) if transformed() else _record(keyset, *args)
+def _autograd(keyset: Any, *args: Any) -> LossAndGradients:
+    made: LossAndGradients = _composed(*args) if is_transform_active() else _record(keyset, *args)
     return made
 
 

@@ -29,16 +29,16 @@ class Branches:
         self.streams = torch.cuda.Stream(), torch.cuda.Stream()
 
     def fork(self) -> None:
-        """What is called within ``beside`` from now on waits for what was called so far."""
+        """What is called within ``stream_context`` from now on waits for what was called so far."""
         main = torch.cuda.current_stream()
         for stream in self.streams:
             stream.wait_stream(main)
 
-    def beside(self, number: int) -> Any:
+    def stream_context(self, number: int) -> Any:
         return torch.cuda.stream(self.streams[number])
 
     def join(self) -> None:
-        """What is called from now on waits for what was called within ``beside``."""
+        """What is called from now on waits for what was called within ``stream_context``."""
         main = torch.cuda.current_stream()
         for stream in self.streams:
             main.wait_stream(stream)

@@ -5,7 +5,7 @@ here does what the layer's own does, in the same order, with the residual additi
 It runs only while nothing could tell the difference: no compiler, no hook on any part, every part and its forward
 still the one that was there when the model was swapped. Otherwise the layer's own forward runs.
 
-In inference each op is bound to the row that the dispatcher chooses for the shapes of the step (``Bound``), so that
+In inference each op is bound to the row that the dispatcher chooses for the shapes of the step (``BoundCalls``), so that
 a call costs its launch and nothing else; in decoding even the places of intermediate results stay the same. In training
 autograd records the ops, by the timings of training.
 """
@@ -28,22 +28,22 @@ import torch.nn.modules.module as torch_module
 from torch import Tensor, nn
 
 from kernelworks.contract import FLOATS
-from kernelworks.contract.tensors import PLAIN, is_plain, observed, transformed
+from kernelworks.contract.tensors import PLAIN_TYPES, is_observed, is_plain, is_transform_active
 from kernelworks.dispatch.op import Op
 from kernelworks.dispatch.plans import KERNEL, NATIVE, generation
 from kernelworks.nn import attention, functional
 from kernelworks.nn.decode_graph import Branches, branches, capturing, fixed_layer, write
-from kernelworks.nn.gates import learn
-from kernelworks.nn.identify import prove
-from kernelworks.nn.originals import FORWARDS, TORCHS, comes_with, forward_of, unwrapped
+from kernelworks.nn.gates import learn_gate
+from kernelworks.nn.identify import identify_forward
+from kernelworks.nn.originals import FORWARDS, TORCH_FUNCTIONS, forward_of, is_from_package, unwrap_decorators
 from kernelworks.nn.rebind import same_code
-from kernelworks.nn.rotary import known_rotary, still_rotary
+from kernelworks.nn.rotary import known_rotary, rotary_globals
 from kernelworks.ops.activation.silu_mul import OP as SILU_MUL
 from kernelworks.ops.linear.linear import OP as LINEAR
 from kernelworks.ops.norm.rms_norm import OP as RMS_NORM
 from kernelworks.ops.position.rope import OP as ROPE
 
-__all__ = ["SHOWN", "USES", "Bound", "Parts", "decoder_layer", "parts_of"]
+__all__ = ["SHOWN_OPS", "USES", "BoundCalls", "Parts", "decoder_layer", "parts_of"]
 
 _is_compiling = torch.compiler.is_compiling
 _grad_enabled = torch.is_grad_enabled
@@ -56,7 +56,11 @@ _GLOBAL_HOOKS = (
     torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks,
     torch_module._global_backward_hooks, torch_module._global_backward_pre_hooks,
 )  # fmt: skip
-_LINEAR_OF, _SILU_OF, _ATTENTION_OF = TORCHS["linear"], TORCHS["silu"], TORCHS["scaled_dot_product_attention"]
+_LINEAR_OF, _SILU_OF, _ATTENTION_OF = (
+    TORCH_FUNCTIONS["linear"],
+    TORCH_FUNCTIONS["silu"],
+    TORCH_FUNCTIONS["scaled_dot_product_attention"],
+)
 _HARMLESS = frozenset({"num_items_in_batch"})  # what layers are handed and do not read
 
 _LINEARS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
@@ -75,11 +79,11 @@ _CALLS = {
     "o": LINEAR, "after_attention": RMS_NORM, "gate": LINEAR, "up": LINEAR, "silu_mul": SILU_MUL, "down": LINEAR,
 }  # fmt: skip
 
-SHOWN = (RMS_NORM.name,)  # what a layer in one piece is told by: its parts are told by themselves
+SHOWN_OPS = (RMS_NORM.name,)  # what a layer in one piece is told by: its parts are told by themselves
 USES = tuple(sorted({op.name for op in _CALLS.values()} | {*attention.USES}))
 
 
-class Bound:
+class BoundCalls:
     """The calls of one layer, each bound at its first use to the row that serves calls like it, past all checks.
 
     Right for the shapes, dtypes, strides and device of that first use only; who keeps one answers for that. With
@@ -87,7 +91,7 @@ class Bound:
     stream, and for results that nobody keeps.
     """
 
-    __slots__ = (*_CALLS, "branches", "decoding", "pair", "steady", "value_row")
+    __slots__ = (*_CALLS, "branches", "decoding", "pair", "steady", "value_kernel")
     branches: Branches | None  # of a step of one token that is captured
     before: Call
     q: Call
@@ -105,16 +109,16 @@ class Bound:
     decoding: (
         dict[Any, Call | None] | None
     )  # bits of the number of keys, and what else they are -> the row of attention for a single query
-    value_row: tuple[Call | None, torch.Size]
+    value_kernel: tuple[Call | None, torch.Size]
     pair: Tensor | None  # [2, B, heads, 1, D]: the key and the value of a token side by side, to be kept by one copy
 
-    def __init__(self, bind: Callable[[Bound, str, Op], Call], *, steady: bool = False) -> None:
+    def __init__(self, bind: Callable[[BoundCalls, str, Op], Call], *, steady: bool = False) -> None:
         for name, op in _CALLS.items():
             setattr(self, name, bind(self, name, op))
         self.decoding = {} if bind is _at_first_use else None
-        self.pair, self.value_row, self.steady, self.branches = None, (None, torch.Size()), steady, None
+        self.pair, self.value_kernel, self.steady, self.branches = None, (None, torch.Size()), steady, None
 
-    def decoding_row(self, query: Tensor, key: Tensor, value: Tensor) -> Call | None:
+    def decoding_kernel(self, query: Tensor, key: Tensor, value: Tensor) -> Call | None:
         """The row of attention from single queries to every key. Each token brings a new number of keys, so rows are
         chosen anew only where its binary logarithm changes."""
         if self.decoding is None:
@@ -127,46 +131,46 @@ class Bound:
         try:
             return self.decoding[bits]
         except KeyError:
-            row = attention.decoding_row(query, key, value) if is_plain(key, value) else None
-            if row is not None and self.steady and row is not attention.to_every_key:
-                row = functools.partial(row, out=torch.empty(query.shape, dtype=query.dtype, device=query.device))
-            self.decoding[bits] = row
-            return row
+            kernel = attention.decoding_kernel(query, key, value) if is_plain(key, value) else None
+            if kernel is not None and self.steady and kernel is not attention.attend_all_keys:
+                kernel = functools.partial(kernel, out=torch.empty(query.shape, dtype=query.dtype, device=query.device))
+            self.decoding[bits] = kernel
+            return kernel
 
 
-def _at_first_use(bound: Bound, name: str, op: Op) -> Call:
+def _at_first_use(bound: BoundCalls, name: str, op: Op) -> Call:
     def call(*args: Any) -> Any:
-        plan = op.planned("forward", args)
-        row: Call = plan.call if plan.kind == NATIVE else plan.run
-        result = row(*args)
+        plan = op.make_plan("forward", args)
+        kernel: Call = plan.call if plan.kind == NATIVE else plan.run
+        result = kernel(*args)
         if bound.steady and plan.kind == KERNEL:
-            row = _writing(bound, name, row, result)
-        setattr(bound, name, row)
+            kernel = _writing(bound, name, kernel, result)
+        setattr(bound, name, kernel)
         return result
 
     return call
 
 
-def _writing(bound: Bound, name: str, row: Call, result: Any) -> Call:
+def _writing(bound: BoundCalls, name: str, kernel: Call, result: Any) -> Call:
     """The row, from its next call on writing where it wrote now. The key and the value of a token are what a cache may
     keep, so they have a place of their own, and only where they can share it."""
     if name == "v":
-        bound.value_row = row, result.shape
-        return row
+        bound.value_kernel = kernel, result.shape
+        return kernel
     if name != "rope":
-        return functools.partial(row, out=result)
+        return functools.partial(kernel, out=result)
     query, key = result
-    value_row, value_shape = bound.value_row
-    if value_row is None or key.numel() != value_shape.numel():
-        return row
+    value_kernel, value_shape = bound.value_kernel
+    if value_kernel is None or key.numel() != value_shape.numel():
+        return kernel
     pair = key.new_empty((2, *key.shape))
-    bound.v = functools.partial(value_row, out=pair[1].view(value_shape))
+    bound.v = functools.partial(value_kernel, out=pair[1].view(value_shape))
     bound.pair = pair
-    return functools.partial(row, out=(query.contiguous(), pair[0]))
+    return functools.partial(kernel, out=(query.contiguous(), pair[0]))
 
 
 # What autograd, modes and profilers see: the ops themselves.
-_OPEN = Bound(lambda bound, name, op: lambda *args: op.call(*args))  # looked up: the way in may change
+_OPEN = BoundCalls(lambda bound, name, op: lambda *args: op.call(*args))  # looked up: the way in may change
 
 
 @dataclass
@@ -188,7 +192,7 @@ class Parts:
     of_classes: tuple[Any, ...]
     config: Any
     settings: Mapping[str, Any]  # the attributes of config, which looks them up slowly
-    bound: dict[Any, tuple[Bound, list[Any], list[Any]]] = field(default_factory=dict)
+    bound: dict[Any, tuple[BoundCalls, list[Any], list[Any]]] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parts:
         return self  # of a copy of the layer these are not the parts, and ``layer`` says so
@@ -219,7 +223,7 @@ class Parts:
             elif (
                 weight.dtype is not dtype
                 or weight.shape != shape
-                or type(weight) not in PLAIN
+                or type(weight) not in PLAIN_TYPES
                 or weight.get_device() != device
             ):
                 return None
@@ -237,10 +241,10 @@ class Parts:
             and not (cos.requires_grad or sin.requires_grad)  # learned angles
         )
 
-    def calls_for(self, hidden_states: Tensor, weights: list[Any], cos: Tensor, sin: Tensor) -> Bound:
+    def calls_for(self, hidden_states: Tensor, weights: list[Any], cos: Tensor, sin: Tensor) -> BoundCalls:
         """The ops as this step calls them."""
         gradients = _grad_enabled()
-        if gradients or transformed() or observed() or not is_plain(hidden_states, cos, sin):
+        if gradients or is_transform_active() or is_observed() or not is_plain(hidden_states, cos, sin):
             return _OPEN
         device, one = hidden_states.get_device(), hidden_states.shape[1] == 1
         captured = one and capturing(device)
@@ -262,7 +266,7 @@ class Parts:
             return _OPEN
         if len(self.bound) >= MOST_SHAPES:
             self.bound.clear()
-        bound = Bound(_at_first_use, steady=steady)
+        bound = BoundCalls(_at_first_use, steady=steady)
         bound.branches = branches(device) if captured else None
         self.bound[key] = bound, weights, lies
         return bound
@@ -317,9 +321,9 @@ def _in_one_piece(
     else:
         query, key, value = _with_cache(call, parts, weights, x, heads, cos, sin, past)
     dropout = module.attention_dropout if module.training else 0.0
-    row = call.decoding_row(query, key, value) if length == 1 and attention_mask is None and not dropout else None
-    if row is not None:
-        attended = row(query, key, value, None, None, module.scaling, None, False, None, None)
+    kernel = call.decoding_kernel(query, key, value) if length == 1 and attention_mask is None and not dropout else None
+    if kernel is not None:
+        attended = kernel(query, key, value, None, None, module.scaling, None, False, None, None)
     else:
         attended, _ = attention.attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=module.scaling
@@ -333,7 +337,7 @@ def _in_one_piece(
 
 
 def _with_cache(
-    call: Bound, parts: Parts, weights: list[Any], x: Tensor, heads: tuple[int, ...], cos: Tensor, sin: Tensor,
+    call: BoundCalls, parts: Parts, weights: list[Any], x: Tensor, heads: tuple[int, ...], cos: Tensor, sin: Tensor,
     past: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Queries, and the keys and values that they see: with those of a cache ahead, where there is one."""
@@ -350,12 +354,12 @@ def _with_cache(
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     query, key = call.rope(query, key, cos, sin, False)
     if past is not None:
-        key, value = attention.extended(past, key, value, module.layer_idx, pair)
+        key, value = attention.extend_cache(past, key, value, module.layer_idx, pair)
     return query, key, value
 
 
 def _with_fixed_cache(
-    call: Bound, parts: Parts, weights: list[Any], x: Tensor, heads: tuple[int, ...], cos: Tensor, sin: Tensor,
+    call: BoundCalls, parts: Parts, weights: list[Any], x: Tensor, heads: tuple[int, ...], cos: Tensor, sin: Tensor,
     layer: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The same of one token, for a cache of fixed size: its new length is written by ``_gated``."""
@@ -372,9 +376,9 @@ def _with_fixed_cache(
         query = made("q", "q_norm", q_weight, q_bias, 0)
     else:
         fork.fork()
-        with fork.beside(0):
+        with fork.stream_context(0):
             key = made("k", "k_norm", k_weight, k_bias, 1)
-        with fork.beside(1):
+        with fork.stream_context(1):
             write(layer.values, layer, call.v(x, v_weight, v_bias).view(heads))
         query = made("q", "q_norm", q_weight, q_bias, 0)
         fork.join()
@@ -383,15 +387,15 @@ def _with_fixed_cache(
     return query, layer.keys, layer.values
 
 
-def _gated(call: Bound, weights: list[Any], x: Tensor, fixed: Any) -> Tensor:
+def _gated(call: BoundCalls, weights: list[Any], x: Tensor, fixed: Any) -> Tensor:
     """What the MLP's last product takes; and one token more in a layer of fixed size."""
     gate_weight, gate_bias, up_weight, up_bias = weights[8:12]
     fork = call.branches
     if fork is not None:
         fork.fork()
-        with fork.beside(0):
+        with fork.stream_context(0):
             up = call.up(x, up_weight, up_bias)
-        with fork.beside(1):
+        with fork.stream_context(1):
             if fixed is not None:
                 fixed.cumulative_length.add_(1)
         gate = call.gate(x, gate_weight, gate_bias)
@@ -417,12 +421,12 @@ def _known() -> tuple[Any, tuple[Any, ...], Any]:
     from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
     attentions = (llama.LlamaAttention, Qwen2Attention, Qwen3Attention, MistralAttention)
-    layer, mlp = unwrapped(llama.LlamaDecoderLayer.forward, "transformers"), llama.LlamaMLP.forward
-    return layer, tuple(shipped(a.forward) for a in attentions), shipped(mlp)
+    layer, mlp = unwrap_decorators(llama.LlamaDecoderLayer.forward, "transformers"), llama.LlamaMLP.forward
+    return layer, tuple(shipped_or_none(a.forward) for a in attentions), shipped_or_none(mlp)
 
 
-def shipped(function: Any) -> Any:
-    return function if comes_with("transformers", function) else None
+def shipped_or_none(function: Any) -> Any:
+    return function if is_from_package("transformers", function) else None
 
 
 def parts_of(layer: nn.Module) -> Parts | None:
@@ -431,7 +435,7 @@ def parts_of(layer: nn.Module) -> Parts | None:
         return None
     known_layer, known_attentions, known_mlp = _known()
     module, mlp = layer.get_submodule("self_attn"), layer.get_submodule("mlp")
-    if not same_code(unwrapped(forward_of(layer), "transformers"), known_layer) or "forward" in layer.__dict__:
+    if not same_code(unwrap_decorators(forward_of(layer), "transformers"), known_layer) or "forward" in layer.__dict__:
         return None
     if not any(same_code(forward_of(module), a) for a in known_attentions):
         return None
@@ -444,18 +448,22 @@ def parts_of(layer: nn.Module) -> Parts | None:
     parts: dict[str, Any] = {
         path: layer.get_submodule(path) for path in ("self_attn", "mlp", "mlp.act_fn", *_LINEARS, *norms)
     }
-    proofs = [proof for path in norms if (proof := prove(parts[path])) is not None]
-    if len(proofs) < len(norms) or any(p.kind != "rms norm" or len(p.dtypes) < len(FLOATS) for p in proofs):
+    identified_norms = [identified for path in norms if (identified := identify_forward(parts[path])) is not None]
+    if len(identified_norms) < len(norms) or any(
+        p.kind != "rms norm" or len(p.dtypes) < len(FLOATS) for p in identified_norms
+    ):
         return None
-    if learn(parts["mlp.act_fn"]) != SILU_MUL.name:
+    if learn_gate(parts["mlp.act_fn"]) != SILU_MUL.name:
         return None
     if any(forward_of(parts[path]) is not FORWARDS[nn.Linear] for path in _LINEARS):
         return None
     wanted = [(path, name) for path in _LINEARS for name in ("weight", "bias")] + [(path, "weight") for path in norms]
     if any(name not in parts[path]._parameters for path, name in wanted):
         return None
-    read = [(parts[path].__dict__, *item) for path, p in zip(norms, proofs, strict=True) for item in p.numbers]
-    names = [*read, (type(module).forward.__globals__, rotary.__name__, rotary), *still_rotary(rotary)]
+    read = [
+        (parts[path].__dict__, *item) for path, p in zip(norms, identified_norms, strict=True) for item in p.numbers
+    ]
+    names = [*read, (type(module).forward.__globals__, rotary.__name__, rotary), *rotary_globals(rotary)]
     links = [(layer.get_submodule(path.rpartition(".")[0])._modules, path.rpartition(".")[2]) for path in parts]
     classes: tuple[Any, ...] = tuple(map(type, (*parts.values(), layer)))
     held = [parts[path]._parameters[name] for path, name in wanted]
@@ -473,7 +481,7 @@ def parts_of(layer: nn.Module) -> Parts | None:
         hooks=tuple(getattr(part, hooks) for part in parts.values() for hooks in _HOOKS),
         slots=tuple((parts[path]._parameters, name) for path, name in wanted),
         shapes=shapes,
-        epsilons=tuple(p.number for p in proofs),
+        epsilons=tuple(p.number for p in identified_norms),
         layer=weakref.ref(layer),
         attention=module,
         modules=tuple(parts.values()),

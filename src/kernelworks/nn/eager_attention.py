@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelworks.build.digest import seen
-from kernelworks.nn.originals import comes_with
+from kernelworks.build.digest import fingerprint
+from kernelworks.nn.originals import is_from_package
 
-__all__ = ["eagerly", "same_on_eager", "shows_weights"]
+__all__ = ["run_eager_attention", "same_on_eager", "shows_weights"]
 
 _ADDED = "_kernelworks_added"  # a mask's note of what eager adds for it, so that layers share one
 
@@ -37,7 +37,7 @@ def same_on_eager(
     sunk = bool(found) and all(_hands_on_sinks(module) for module in found)
     eagers = {_eager(module) for module in found}
     return bool(found and (capped or sunk)) and all(
-        comes_with("transformers", eager) and _means(eager, capped, sunk, reference) for eager in eagers
+        is_from_package("transformers", eager) and _means(eager, capped, sunk, reference) for eager in eagers
     )
 
 
@@ -73,7 +73,7 @@ def shows_weights(module: nn.Module, kwargs: dict[str, Any]) -> bool:
     return bool(kwargs.get("output_attentions") or getattr(getattr(module, "config", None), "output_attentions", False))
 
 
-def eagerly(
+def run_eager_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float,
     scaling: float | None, is_causal: bool | None, kwargs: dict[str, Any],
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
@@ -97,7 +97,7 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
         return _adding(mask, dtype)
     if type(mask) is not Tensor:
         return _adding(mask, dtype)
-    now, kept = seen(mask), mask.__dict__.get(_ADDED)
+    now, kept = fingerprint(mask), mask.__dict__.get(_ADDED)
     if kept is None or kept[:2] != (dtype, now):
         with torch.inference_mode(False), torch.no_grad():
             kept = dtype, now, _adding(mask, dtype), mask.untyped_storage()

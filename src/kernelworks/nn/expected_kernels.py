@@ -17,9 +17,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from kernelworks.contract import FLOATS, Case, Request, TensorSpec, spec
-from kernelworks.dispatch.choose import choose, known
+from kernelworks.dispatch.choose import choose, known_tuning_records
 from kernelworks.dispatch.op import OPS, Op
-from kernelworks.dispatch.signature import spelled
+from kernelworks.dispatch.signature import torch_signatures
 from kernelworks.machine import environment
 
 __all__ = ["Outlook", "Outlooks", "outlook", "setting_of"]
@@ -30,18 +30,18 @@ class Outlook:
     """The rows that calls of an op will take, most sizes first; where torch's own is the only one, why."""
 
     op: str
-    rows: tuple[str, ...]
+    kernels: tuple[str, ...]
     why: str = ""
 
     @property
-    def ours(self) -> bool:
+    def has_our_kernel(self) -> bool:
         """Whether any of its calls will run a row of ours."""
-        return self.rows != ("torch",)
+        return self.kernels != ("torch",)
 
     def __str__(self) -> str:
-        if not self.ours:
+        if not self.has_our_kernel:
             return f"{self.op} (torch's own: {self.why})"
-        return f"{self.op} ({' or '.join(self.rows)}{', by size' if len(self.rows) > 1 else ''})"
+        return f"{self.op} ({' or '.join(self.kernels)}{', by size' if len(self.kernels) > 1 else ''})"
 
 
 @dataclass
@@ -80,26 +80,26 @@ def outlook(
 ) -> Outlook:
     """What calls of an op in this dtype on this type of device, of these sizes, will run. The name is the op's, or
     that of torch's function. ``kind`` is a kind of machine in place of this one."""
-    op = OPS[name] if name in OPS else spelled()[name].op
+    op = OPS[name] if name in OPS else torch_signatures()[name].op
     if dtype not in FLOATS:
         return Outlook(name, ("torch",), f"{str(dtype).removeprefix('torch.')} has no row of ours")
     device = "cpu" if device == "meta" else device
-    if environment.choosing() == "listed":
+    if environment.selection_policy() == "listed":
         return _listed(name, op, dtype, device, kind)
-    about = known(op, dtype, device, sizes or {}, kind)
+    about = known_tuning_records(op, dtype, device, sizes or {}, kind)
     counts: dict[str, int] = {}
-    for timing in about:
-        if timing.won:
-            counts[timing.way] = counts.get(timing.way, 0) + 1
+    for tuning_record in about:
+        if tuning_record.beats_torch:
+            counts[tuning_record.way] = counts.get(tuning_record.way, 0) + 1
     if counts:
         return Outlook(name, tuple(sorted(counts, key=lambda way: -counts[way])))
-    why = TORCH_WON if any(not t.noisy for t in about) else NOISY if about else NOT_TIMED
+    why = TORCH_WON_REASON if any(not t.is_noisy for t in about) else NOISY_REASON if about else NOT_TIMED_REASON
     return Outlook(name, ("torch",), why)
 
 
-NOT_TIMED = "no timing says that ours is quicker here; `kernelworks settle` measures"
-NOISY = "timed in a noisy hour, which says nothing: `kernelworks settle` measures again"
-TORCH_WON = "timed here: torch's own is as quick or quicker"
+NOT_TIMED_REASON = "no timing says that ours is quicker here; `kernelworks settle` measures"
+NOISY_REASON = "timed in a noisy hour, which says nothing: `kernelworks settle` measures again"
+TORCH_WON_REASON = "timed here: torch's own is as quick or quicker"
 
 
 def _listed(name: str, op: Op, dtype: torch.dtype, device: str, kind: str | None) -> Outlook:
@@ -111,17 +111,19 @@ def _listed(name: str, op: Op, dtype: torch.dtype, device: str, kind: str | None
             choice = choose(op, _request(op, case, dtype, device), kind=kind)
         except RuntimeError:
             continue
-        counts[choice.row.name] = counts.get(choice.row.name, 0) + 1
-        reasons += [why for row, why in choice.declined if op.row(row).target not in ("scalar", "torch", "reference")]
-    rows = tuple(sorted(counts, key=lambda row: -counts[row])) or ("torch",)
-    return Outlook(name, rows, _reason(reasons))
+        counts[choice.kernel.name] = counts.get(choice.kernel.name, 0) + 1
+        reasons += [
+            why for kernel, why in choice.declined if op.kernel(kernel).target not in ("scalar", "torch", "reference")
+        ]
+    kernels = tuple(sorted(counts, key=lambda kernel: -counts[kernel])) or ("torch",)
+    return Outlook(name, kernels, _reason(reasons))
 
 
 def _reason(reasons: list[str]) -> str:
     """The one that a user can do something about, or else the first."""
-    unproved = [r for r in reasons if "kernelworks prove" in r]
-    if unproved:
-        return f"{unproved[0].partition(';')[0]}; `kernelworks prove --missing` proves what may run here"
+    unverified = [r for r in reasons if "kernelworks prove" in r]
+    if unverified:
+        return f"{unverified[0].partition(';')[0]}; `kernelworks prove --missing` proves what may run here"
     return reasons[0] if reasons else "no row of ours serves it here"
 
 

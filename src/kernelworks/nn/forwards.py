@@ -15,16 +15,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from kernelworks.dispatch.signature import gates
-from kernelworks.nn.gates import learn
-from kernelworks.nn.identify import doubt, prove
-from kernelworks.nn.originals import TORCHS, forward_of
+from kernelworks.nn.gates import learn_gate
+from kernelworks.nn.identify import identify_forward, reason_not_identified
+from kernelworks.nn.originals import TORCH_FUNCTIONS, forward_of
 from kernelworks.nn.torch_modules import TORCH_MODULES
 
-__all__ = ["Known", "activations", "known", "reason_left", "writes_into_its_input"]
+__all__ = ["KnownForward", "activations", "known_forward", "reason_left", "writes_into_its_input"]
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownForward:
     """What a module is, the ops that serve it now, and the forward that calls them."""
 
     kind: str
@@ -32,14 +32,18 @@ class Known:
     forward: Callable[..., Any]
 
 
-def known(module: nn.Module) -> Known | None:
+def known_forward(module: nn.Module) -> KnownForward | None:
     """What ``module`` is, or None where its forward is none of those above."""
     forward = forward_of(module)
     for shipped, kind, op, ours in TORCH_MODULES:
         if forward is shipped:
-            return Known(kind, (op,), ours) if getattr(F, op) is TORCHS[op] else None
-    proof = prove(module)
-    return Known(proof.kind, proof.ops, proof.forward) if proof is not None and proof.ops else None
+            return KnownForward(kind, (op,), ours) if getattr(F, op) is TORCH_FUNCTIONS[op] else None
+    identified = identify_forward(module)
+    return (
+        KnownForward(identified.kind, identified.ops, identified.forward)
+        if identified is not None and identified.ops
+        else None
+    )
 
 
 def writes_into_its_input(module: nn.Module) -> bool:
@@ -49,7 +53,7 @@ def writes_into_its_input(module: nn.Module) -> bool:
 
 def activations(module: nn.Module) -> dict[str, str]:
     """The activations that a module holds directly, by name, with the op of the gate that may take them over."""
-    return {name: op for name, child in module.named_children() if (op := learn(child))}
+    return {name: op for name, child in module.named_children() if (op := learn_gate(child))}
 
 
 _NOT_OURS: tuple[tuple[type[nn.Module], str], ...] = (
@@ -72,8 +76,8 @@ def reason_left(module: nn.Module) -> str:
     for cls, reason in _NOT_OURS:
         if isinstance(module, cls):
             return reason
-    if doubt(module):
-        return doubt(module)
+    if reason_not_identified(module):
+        return reason_not_identified(module)
     activation = getattr(module, "act_fn", None)
     if activation is not None and hasattr(module, "gate_proj"):
         return f"its gate is {type(activation).__name__}, and fused ops are for {' and '.join(gates())}"

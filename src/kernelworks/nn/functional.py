@@ -8,7 +8,7 @@ place is looked up where the call stands, before any of these is reached.
 
 Whether a row of ours runs is the op's own choice, by the timings of this machine; where it leaves a call to torch it
 calls the same function of torch's, forward and backward. Where what was written is no single function of torch's (a
-formula, a rotary embedding, transformers' attention), that choice is asked for first (``torchs``), and what was written
+formula, a rotary embedding, transformers' attention), that choice is asked for first (``prefers_torch``), and what was written
 runs. A compiler makes one kernel of several small ones by itself, of which no timing speaks: on a GPU it is left those.
 """
 
@@ -23,10 +23,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from kernelworks.contract import FLOATS
-from kernelworks.contract.tensors import PLAIN, is_plain, overridden
+from kernelworks.contract.tensors import PLAIN_TYPES, has_override_mode, is_plain
 from kernelworks.dispatch.op import Op
-from kernelworks.dispatch.signature import Gate, Spelling, gates, spelled
-from kernelworks.nn.originals import TORCHS
+from kernelworks.dispatch.signature import Gate, TorchSignature, gates, torch_signatures
+from kernelworks.nn.originals import TORCH_FUNCTIONS
 from kernelworks.ops.activation.gelu import OP as GELU
 from kernelworks.ops.attention.attention import OP as ATTENTION
 from kernelworks.ops.linear.linear import OP as LINEAR
@@ -36,9 +36,25 @@ from kernelworks.ops.position.rope import OP as ROPE
 from kernelworks.ops.reduction.softmax import OP as SOFTMAX
 
 __all__ = [
-    "FUNCTIONS", "GATED", "REFUSED", "ROPE", "attends", "expressible", "fusible", "gelu", "layer_norm", "linear",
-    "none_of", "rms_norm", "rotary", "scaled_dot_product_attention", "softmax", "softmax_by_op", "takes_rows", "torchs",
-    "truth",
+    "CONTRACT_ERRORS",
+    "FUNCTIONS",
+    "GATED_FUNCTIONS",
+    "ROPE",
+    "attends",
+    "expressible",
+    "fusible",
+    "gelu",
+    "is_bool",
+    "is_zero_probability",
+    "layer_norm",
+    "linear",
+    "prefers_torch",
+    "rms_norm",
+    "rotary",
+    "scaled_dot_product_attention",
+    "softmax",
+    "softmax_by_op",
+    "takes_rows",
 ]  # fmt: skip
 
 WIDEST_HEAD = 256  # of the attention op
@@ -56,12 +72,12 @@ _function_modes = torch._C._len_torch_function_stack
 
 
 _gelu, _layer_norm, _linear, _rms_norm, _softmax = (
-    TORCHS[name] for name in ("gelu", "layer_norm", "linear", "rms_norm", "softmax")
+    TORCH_FUNCTIONS[name] for name in ("gelu", "layer_norm", "linear", "rms_norm", "softmax")
 )
-_attention = TORCHS["scaled_dot_product_attention"]
+_attention = TORCH_FUNCTIONS["scaled_dot_product_attention"]
 
 # How an op's contract refuses arguments: then they are torch's, to take or to refuse in its own words.
-REFUSED = (TypeError, ValueError)
+CONTRACT_ERRORS = (TypeError, ValueError)
 
 
 def _standing_in(x: Tensor) -> bool:
@@ -77,10 +93,12 @@ def expressible(x: Tensor, *others: Tensor | None) -> bool:
 
     It is asked at every call, so it asks what is cheap, in C where no compiler has to follow."""
     compiling = _is_compiling()
-    if not compiling and (((_function_modes() or _dispatch_modes()) and overridden()) or _any_autocast() or _traced()):
+    if not compiling and (
+        ((_function_modes() or _dispatch_modes()) and has_override_mode()) or _any_autocast() or _traced()
+    ):
         # first of all: a mode for functions is told of every attribute that is looked at
         return False
-    if (type(x) not in PLAIN and not _standing_in(x)) or x.is_nested:
+    if (type(x) not in PLAIN_TYPES and not _standing_in(x)) or x.is_nested:
         return False
     dtype, device = x.dtype, x.get_device()
     if dtype not in _SUPPORTED or not (x.is_cpu if device < 0 else x.is_cuda):
@@ -89,7 +107,7 @@ def expressible(x: Tensor, *others: Tensor | None) -> bool:
         return False
     for other in others:
         if other is not None and (
-            (type(other) not in PLAIN and not _standing_in(other))
+            (type(other) not in PLAIN_TYPES and not _standing_in(other))
             or other.dtype is not dtype
             or other.get_device() != device
         ):
@@ -114,7 +132,7 @@ def _one_row(normalized_shape: Any, weight: Tensor) -> bool:
 def _of(normalized_shape: Any, weight: Tensor) -> bool:
     """The same at one look, for most; the op knows how many dimensions a weight has. A mode for functions would be told
     of the look."""
-    plain = type(normalized_shape) in _SHAPES and type(weight) in PLAIN and not _function_modes()
+    plain = type(normalized_shape) in _SHAPES and type(weight) in PLAIN_TYPES and not _function_modes()
     return plain and normalized_shape == weight.shape
 
 
@@ -122,12 +140,12 @@ _SHAPES = frozenset({tuple, list, torch.Size})
 _NUMBERS = frozenset({int, float})
 
 
-def truth(value: Any) -> bool:
+def is_bool(value: Any) -> bool:
     """Whether a value is a truth value as torch takes one: no 1, no None, none of NumPy's."""
     return type(value) is bool
 
 
-def none_of(probability: Any) -> bool:
+def is_zero_probability(probability: Any) -> bool:
     """Whether a probability is one that torch takes, and 0."""
     return type(probability) in _NUMBERS and not probability
 
@@ -137,29 +155,29 @@ def fusible(x: Tensor) -> bool:
     return _is_compiling() and x.is_cuda and x.numel() < FUSIBLE
 
 
-def torchs(op: Op, *args: Any) -> bool:
+def prefers_torch(op: Op, *args: Any) -> bool:
     """Whether a call of the op would run torch's own function, so that what the user wrote may run in its place. Of
     tensors that are not plain, and for a compiler, the op itself sees to that."""
     if _is_compiling() or not is_plain(*(a for a in args if isinstance(a, Tensor))):
         return False
-    return op.choice(args, None, op.wanted(args) if _grad_enabled() else ()).native
+    return op.choice(args, None, op.inputs_requiring_grad(args) if _grad_enabled() else ()).native
 
 
-# A call like one before is the op's to carry out: all that is asked below was asked of that one (``Op.known``), and the
+# A call like one before is the op's to carry out: all that is asked below was asked of that one (``Op.call_planned``), and the
 # questions of Python's would be most of what a small call takes. A compiler follows them.
 
 
 def linear(input: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tensor:
     """``F.linear``. Without a weight it is refused by torch's function."""
     if not _traced_by_dynamo():
-        known: Tensor = LINEAR.known(input, weight, bias)
+        known: Tensor = LINEAR.call_planned(input, weight, bias)
         if known is not NotImplemented:
             return known
     if weight is not None and expressible(input, weight, bias) and weight.dim() == 2:
         try:
             output: Tensor = LINEAR.call(input, weight, bias)
             return output
-        except REFUSED:
+        except CONTRACT_ERRORS:
             pass
     result: Tensor = _linear(input, weight, bias)
     return result
@@ -170,7 +188,7 @@ def rms_norm(
 ) -> Tensor:
     """``F.rms_norm``. Without ``eps`` torch takes the dtype's own; that is defined here for float32 only."""
     if eps is not None and weight is not None and not _traced_by_dynamo() and _of(normalized_shape, weight):
-        known: Tensor = RMS_NORM.known(input, weight, eps, None)
+        known: Tensor = RMS_NORM.call_planned(input, weight, eps, None)
         if known is not NotImplemented:
             return known
     if weight is not None and expressible(input, weight) and _one_row(normalized_shape, weight):
@@ -179,7 +197,7 @@ def rms_norm(
             try:
                 output: Tensor = RMS_NORM.call(input, weight, number, None)
                 return output
-            except REFUSED:
+            except CONTRACT_ERRORS:
                 pass
     result: Tensor = _rms_norm(input, normalized_shape, weight, eps)
     return result
@@ -197,7 +215,7 @@ def layer_norm(
 ) -> Tensor:
     """``F.layer_norm``."""
     if weight is not None and not _traced_by_dynamo() and _of(normalized_shape, weight):
-        known: Tensor = LAYER_NORM.known(input, weight, bias, eps)
+        known: Tensor = LAYER_NORM.call_planned(input, weight, bias, eps)
         if known is not NotImplemented:
             return known
     if (
@@ -209,7 +227,7 @@ def layer_norm(
         try:
             output: Tensor = LAYER_NORM.call(input, weight, bias, eps)
             return output
-        except REFUSED:
+        except CONTRACT_ERRORS:
             pass
     result: Tensor = _layer_norm(input, normalized_shape, weight, bias, eps)
     return result
@@ -218,14 +236,14 @@ def layer_norm(
 def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
     """``F.gelu``."""
     if not _traced_by_dynamo():
-        known: Tensor = GELU.known(input, approximate)
+        known: Tensor = GELU.call_planned(input, approximate)
         if known is not NotImplemented:
             return known
     if approximate in ("none", "tanh") and expressible(input):
         try:
             output: Tensor = GELU.call(input, approximate)
             return output
-        except REFUSED:
+        except CONTRACT_ERRORS:
             pass
     result: Tensor = _gelu(input, approximate=approximate)
     return result
@@ -233,7 +251,7 @@ def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
 
 def _gated(gate_of: Gate) -> Callable[..., Tensor]:
     """``F.silu(gate) * up`` and its like, by the op that says it in one."""
-    op, torchs_own, names = gate_of.op, TORCHS[gate_of.name], tuple(gate_of.words)
+    op, torchs_own, names = gate_of.op, TORCH_FUNCTIONS[gate_of.name], tuple(gate_of.words)
 
     def gated(gate: Tensor, up: Any, *words: str) -> Tensor:
         if not isinstance(up, Tensor):  # a number, or whatever knows how to be multiplied
@@ -249,7 +267,7 @@ def _gated(gate_of: Gate) -> Callable[..., Tensor]:
             try:
                 output: Tensor = op.call(gate, up, *words)
                 return output
-            except REFUSED:
+            except CONTRACT_ERRORS:
                 pass
         result: Tensor = torchs_own(gate, **dict(zip(names, words, strict=True))) * up
         return result
@@ -258,7 +276,7 @@ def _gated(gate_of: Gate) -> Callable[..., Tensor]:
 
 
 # What stands in for a product with an activation, by the activation's name in torch.
-GATED = {name: _gated(gate) for name, gate in gates().items()}
+GATED_FUNCTIONS = {name: _gated(gate) for name, gate in gates().items()}
 
 
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Tensor:
@@ -270,14 +288,14 @@ def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
 def softmax_by_op(input: Tensor, dim: int | None, dtype: torch.dtype | None) -> Tensor | None:
     """The op's softmax, or None where it is torch's to take or to refuse."""
     if dtype is None and dim is not None and not _traced_by_dynamo():
-        known: Tensor = SOFTMAX.known(input, dim)
+        known: Tensor = SOFTMAX.call_planned(input, dim)
         if known is not NotImplemented:
             return known
     if dim is not None and expressible(input) and (dtype is None or dtype is input.dtype):
         try:
             output: Tensor = SOFTMAX.call(input, dim)
             return output
-        except REFUSED:
+        except CONTRACT_ERRORS:
             pass
     return None
 
@@ -293,7 +311,12 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """``F.scaled_dot_product_attention``. Its causal mask starts at the upper left, which the op calls top_left."""
-    if none_of(dropout_p) and truth(is_causal) and truth(enable_gqa) and (attn_mask is None or not is_causal):
+    if (
+        is_zero_probability(dropout_p)
+        and is_bool(is_causal)
+        and is_bool(enable_gqa)
+        and (attn_mask is None or not is_causal)
+    ):
         asked = query, key, value, "top_left" if is_causal else None, None, scale, attn_mask, False, None, None
         output = _attended(asked, enable_gqa)
         if output is not None:
@@ -308,21 +331,21 @@ def _attended(asked: tuple[Any, ...], grouped: bool) -> Tensor | None:
     """The op's attention, or None where it is torch's to take or to refuse."""
     query, key, value, mask = *asked[:3], asked[6]
     if not _traced_by_dynamo() and (grouped or _as_many_heads(query, key)):
-        known: Tensor = ATTENTION.known(*asked)
+        known: Tensor = ATTENTION.call_planned(*asked)
         if known is not NotImplemented:
             return known
     if attends(query, key, value, mask, grouped=grouped):
         try:
             output: Tensor = ATTENTION.call(*asked)
             return output
-        except REFUSED:
+        except CONTRACT_ERRORS:
             pass
     return None
 
 
 def _as_many_heads(query: Any, key: Any) -> bool:
     """Of what torch takes without being told that heads are grouped."""
-    if type(query) not in PLAIN or type(key) not in PLAIN or _function_modes():
+    if type(query) not in PLAIN_TYPES or type(key) not in PLAIN_TYPES or _function_modes():
         return False
     if not query.dim() == key.dim() == 4:
         return False
@@ -351,7 +374,7 @@ def attends(query: Tensor, key: Tensor | None, value: Tensor | None, mask: Tenso
         return False
     if mask is not None:
         if (
-            (type(mask) not in PLAIN and not _standing_in(mask))
+            (type(mask) not in PLAIN_TYPES and not _standing_in(mask))
             or mask.dtype is not torch.bool
             or mask.dim() != 4
             or mask.get_device() != query.get_device()
@@ -377,27 +400,31 @@ def rotary(
         and cos.dim() == 3
         and cos.shape[-1] == q.shape[-1] == k.shape[-1]  # of a part of each head, torch and the op mean other things
         and not fusible(q)
-        and not torchs(ROPE, q, k, cos, sin, False)
+        and not prefers_torch(ROPE, q, k, cos, sin, False)
     ):
         try:
             output: tuple[Tensor, Tensor] = ROPE.call(q, k, cos, sin, False)
             return output
-        except REFUSED:
+        except CONTRACT_ERRORS:
             pass
     result: tuple[Tensor, Tensor] = otherwise(q, k, cos, sin, unsqueeze_dim)
     return result
 
 
-def _stand_in(spelling: Spelling) -> Callable[..., Any]:
+def _stand_in(torch_signature: TorchSignature) -> Callable[..., Any]:
     """Torch's function by the op that its spelling says is the same, asked as the functions above ask."""
-    op, ours, torchs_own = spelling.op, spelling.ours, TORCHS[spelling.name]
+    op, ours, torchs_own = torch_signature.op, torch_signature.ours, TORCH_FUNCTIONS[torch_signature.name]
     schema = torch._C.parse_schema(op.passes["forward"].schema)
     places = [i for i, a in enumerate(schema.arguments) if str(a.type) in ("Tensor", "Optional[Tensor]")]
     first, alone = places[0], len(places) == 1
 
     def swapped(*given: Any, **named: Any) -> Any:
         try:
-            asked = None if spelling.bools and spelling.odd(given, named) else ours(*given, **named)
+            asked = (
+                None
+                if torch_signature.bools and torch_signature.non_bool_argument(given, named)
+                else ours(*given, **named)
+            )
             if asked.__class__ is tuple and not _traced_by_dynamo():
                 known = op.known(*asked)
                 if known is not NotImplemented:
@@ -406,7 +433,7 @@ def _stand_in(spelling: Spelling) -> Callable[..., Any]:
                 expressible(asked[first]) if alone else _expressible([asked[i] for i in places])
             ):
                 return op.call(*asked, None, None)
-        except REFUSED:  # torch's to take, or to refuse in its own words
+        except CONTRACT_ERRORS:  # torch's to take, or to refuse in its own words
             pass
         return torchs_own(*given, **named)
 
@@ -420,13 +447,13 @@ def _expressible(tensors: list[Any]) -> bool:
         return False
     device = floating[0].get_device()
     others = [t for t in tensors if t is not None and not any(t is f for f in floating)]
-    return all((type(t) in PLAIN or _standing_in(t)) and t.get_device() == device for t in others)
+    return all((type(t) in PLAIN_TYPES or _standing_in(t)) and t.get_device() == device for t in others)
 
 
 # What stands in for torch's functions in a rebound forward, by their name there: those above, which take their
 # arguments apart as quickly as they can or ask for more than the op's spelling does, and all others by their spelling.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    name: _stand_in(s) for name, s in spelled().items() if not s.left
+    name: _stand_in(s) for name, s in torch_signatures().items() if not s.no_swap_reason
 } | {
     f.__name__: f
     for f in (gelu, layer_norm, linear, rms_norm, scaled_dot_product_attention, softmax)

@@ -24,15 +24,15 @@ import torch.nn.functional as F
 import torch.nn.modules.module as torch_module
 from torch import nn
 
-from kernelworks.contract.tensors import PLAIN
+from kernelworks.contract.tensors import PLAIN_TYPES
 from kernelworks.dispatch.signature import gates
-from kernelworks.nn.functional import FUNCTIONS, GATED
-from kernelworks.nn.identify import Proof, prove
-from kernelworks.nn.originals import FORWARDS, TORCHS, forward_of
-from kernelworks.nn.source_code import compiled, definition, parsed
+from kernelworks.nn.functional import FUNCTIONS, GATED_FUNCTIONS
+from kernelworks.nn.identify import IdentifiedForward, identify_forward
+from kernelworks.nn.originals import FORWARDS, TORCH_FUNCTIONS, forward_of
+from kernelworks.nn.source_code import compile_code, definition, parse_file
 from kernelworks.nn.torch_modules import linear_forward, only_calls
 
-__all__ = ["GATES", "activates", "hooked", "learn", "strangers", "with_fused_gates"]
+__all__ = ["GATES", "gate_of", "has_foreign_hook", "is_hooked", "learn_gate", "with_fused_gates"]
 
 _LINEAR = FORWARDS[nn.Linear]
 _GLOBAL_HOOKS = (
@@ -44,33 +44,36 @@ _BY_NAME = gates()
 # modules whose forward is a call of it; and other classes' forwards that are proved to be it. Compilers look through
 # these.
 _FUNCTIONS = tuple(
-    (gate, TORCHS[name], FUNCTIONS.get(name, TORCHS[name]), GATED[name]) for name, gate in _BY_NAME.items()
+    (gate, TORCH_FUNCTIONS[name], FUNCTIONS.get(name, TORCH_FUNCTIONS[name]), GATED_FUNCTIONS[name])
+    for name, gate in _BY_NAME.items()
 )
 _SHIPPED = tuple((forward, name) for forward, name in only_calls() if name in _BY_NAME)
-_PROVED: tuple[tuple[Any, Proof], ...] = ()
+_IDENTIFIED: tuple[tuple[Any, IdentifiedForward], ...] = ()
 
-Fused = tuple[Any, tuple[str, ...]]  # how a gate is fused, and its words
-Begun = tuple[Fused | None, Any]  # an activation still to be computed, and of what; or else None and its value
+FusedGate = tuple[Any, tuple[str, ...]]  # how a gate is fused, and its words
+PendingGate = tuple[
+    FusedGate | None, Any
+]  # an activation still to be computed, and of what; or else None and its value
 
 
 def gate_begin(
     activation: Any, gate: Any, owner: Any, source: str, parts: tuple[str, ...] | None, given: tuple[Any, ...],
     **named: Any,
-) -> Begun:  # fmt: skip
+) -> PendingGate:  # fmt: skip
     """``activation(gate)``, put off where it may be computed together with the product.
 
     ``source`` is the module of ``owner`` that just returned ``gate``, or "". ``parts`` are those that the other factor
     calls, and ``given`` what it calls them with; None where its evaluation may be anything.
     """
-    fused = activates(activation, **named) if type(gate) in PLAIN and gate.is_floating_point() else None
+    fused = gate_of(activation, **named) if type(gate) in PLAIN_TYPES and gate.is_floating_point() else None
     if fused is not None:
-        other = parts is not None and all(type(value) in PLAIN for value in given)
+        other = parts is not None and all(type(value) in PLAIN_TYPES for value in given)
         if (source and _computes(owner, source)) or (other and all(_computes(owner, part) for part in parts or ())):
             return fused, gate
     return None, activation(gate, **named)
 
 
-def gate_finish(begun: Begun, up: Any) -> Any:
+def gate_finish(begun: PendingGate, up: Any) -> Any:
     """``activation(gate) * up``."""
     put_off, gate = begun
     if put_off is None:
@@ -81,8 +84,8 @@ def gate_finish(begun: Begun, up: Any) -> Any:
 
 def gate_after(up: Any, activation: Any, gate: Any, **named: Any) -> Any:
     """``up * activation(gate)``: as written, the activation comes after the other factor."""
-    if type(gate) in PLAIN and type(up) in PLAIN and up.shape == gate.shape and up.dtype is gate.dtype:
-        found = activates(activation, **named)
+    if type(gate) in PLAIN_TYPES and type(up) in PLAIN_TYPES and up.shape == gate.shape and up.dtype is gate.dtype:
+        found = gate_of(activation, **named)
         if found is not None:
             fused, words = found
             return fused(gate, up, *words)
@@ -98,22 +101,24 @@ def _computes(owner: Any, name: str) -> bool:
     if not isinstance(owner, nn.Module) or name in owner.__dict__ or hasattr(type(owner), name):
         return False
     part = owner._modules.get(name)
-    if part is None or forward_of(part) is not _LINEAR or hooked(part):
+    if part is None or forward_of(part) is not _LINEAR or is_hooked(part):
         return False
     own = part.__dict__.get("forward")
     if own is not None and getattr(own, "__func__", None) is not linear_forward:
         return False
-    return "weight" in part._parameters and "bias" in part._parameters and type(part._parameters["weight"]) in PLAIN
+    return (
+        "weight" in part._parameters and "bias" in part._parameters and type(part._parameters["weight"]) in PLAIN_TYPES
+    )
 
 
-def activates(activation: Any, **named: Any) -> Fused | None:
+def gate_of(activation: Any, **named: Any) -> FusedGate | None:
     """The gate that a call of ``activation`` begins, where it is that and nothing else: no hook watches it, it does not
     write into its argument, and nobody replaced it or its forward."""
     for gate, function, ours, fused in _FUNCTIONS:
         if activation is function or activation is ours:
-            words = gate.said(named)
+            words = gate.op_words(named)
             return None if words is None else (fused, words)
-    if named or not isinstance(activation, nn.Module) or hooked(activation) or "forward" in activation.__dict__:
+    if named or not isinstance(activation, nn.Module) or is_hooked(activation) or "forward" in activation.__dict__:
         return None
     forward = forward_of(activation)
     for gate, function, _, fused in _FUNCTIONS:
@@ -121,27 +126,27 @@ def activates(activation: Any, **named: Any) -> Fused | None:
             continue
         for known, name in _SHIPPED:
             if forward is known and name == gate.name:
-                words = gate.said({word: getattr(activation, word) for word in gate.words})
+                words = gate.op_words({word: getattr(activation, word) for word in gate.words})
                 return None if words is None or getattr(activation, "inplace", False) else (fused, words)
-        for known, proof in _PROVED:
-            if forward is known and proof.kind == gate.name and proof.holds(activation):
-                return fused, (proof.number,) if gate.words else ()
+        for known, identified in _IDENTIFIED:
+            if forward is known and identified.kind == gate.name and identified.holds(activation):
+                return fused, (identified.number,) if gate.words else ()
     return None
 
 
-def learn(activation: nn.Module) -> str:
+def learn_gate(activation: nn.Module) -> str:
     """The op whose gate a call of a module begins, or ""; remembered where its class is proved to."""
-    global _PROVED
-    proof = prove(activation)
-    if proof is not None and proof.kind in _BY_NAME:
+    global _IDENTIFIED
+    identified = identify_forward(activation)
+    if identified is not None and identified.kind in _BY_NAME:
         forward = forward_of(activation)
-        if not any(forward is known and proof is other for known, other in _PROVED):
-            _PROVED = (*_PROVED, (forward, proof))
-    found = activates(activation)
+        if not any(forward is known and identified is other for known, other in _IDENTIFIED):
+            _IDENTIFIED = (*_IDENTIFIED, (forward, identified))
+    found = gate_of(activation)
     return "" if found is None else next(gate.op.name for gate, *_, fused in _FUNCTIONS if fused is found[0])
 
 
-def hooked(module: nn.Module) -> bool:
+def is_hooked(module: nn.Module) -> bool:
     """Whether somebody watches a module's calls, so that it must be called. Hooks of ours (``sees_kernelworks``) look
     at what is called, and want nothing called for them."""
     if type(module).__call__ is not nn.Module.__call__:
@@ -149,10 +154,10 @@ def hooked(module: nn.Module) -> bool:
     own: tuple[Any, ...] = (
         module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks,
     )  # fmt: skip
-    return (any(own) or any(_GLOBAL_HOOKS)) and strangers(*own, *_GLOBAL_HOOKS)
+    return (any(own) or any(_GLOBAL_HOOKS)) and has_foreign_hook(*own, *_GLOBAL_HOOKS)
 
 
-def strangers(*hooks: Any) -> bool:
+def has_foreign_hook(*hooks: Any) -> bool:
     """Whether a hook in these mappings is none of ours."""
     return any(not getattr(hook, "sees_kernelworks", False) for each in hooks for hook in each.values())
 
@@ -245,10 +250,10 @@ def with_fused_gates(function: types.FunctionType, own: Mapping[str, str]) -> tu
         return None
     if definition(code) is None:
         return None
-    tree = copy.deepcopy(parsed(code.co_filename))
+    tree = copy.deepcopy(parse_file(code.co_filename))
     node = definition(code, tree)
     assert tree is not None and node is not None
     fuse = _Fuse(function, own)
     node.body = [fuse.visit(statement) for statement in node.body]
-    made = compiled(tree, code) if fuse.found else None
+    made = compile_code(tree, code) if fuse.found else None
     return None if made is None else (made, fuse.found)

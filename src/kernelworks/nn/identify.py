@@ -32,11 +32,20 @@ from torch import Tensor, fx, nn
 
 from kernelworks.dispatch.op import Op
 from kernelworks.nn import functional as calls
-from kernelworks.nn.originals import TORCHS, forward_of
+from kernelworks.nn.originals import TORCH_FUNCTIONS, forward_of
 from kernelworks.ops.activation.gelu import OP as GELU
 from kernelworks.ops.norm.rms_norm import OP as RMS_NORM
 
-__all__ = ["FAILURES", "Proof", "Seen", "Unproved", "check", "doubt", "prove", "quiet"]
+__all__ = [
+    "FAILURES",
+    "ForwardReads",
+    "IdentifiedForward",
+    "NotIdentified",
+    "check",
+    "default_torch_modes",
+    "identify_forward",
+    "reason_not_identified",
+]
 
 # Names that such a forward may use: of torch, of tensors and of `math`. Nothing here writes, branches, cuts gradients
 # or depends on anything but its arguments.
@@ -54,7 +63,7 @@ _MODULES = (torch, nn, F, math)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-class Unproved(Exception):
+class NotIdentified(Exception):
     """There is no proof. What the message says is for whoever debugs one."""
 
 
@@ -62,7 +71,7 @@ class Unproved(Exception):
 
 
 @dataclass
-class Seen:
+class ForwardReads:
     """What a forward has read: attributes of its module, functions of its class, globals (numbers and functions)."""
 
     attributes: dict[str, Any] = field(default_factory=dict)
@@ -79,11 +88,11 @@ class Seen:
 class _Self:
     """Stands for a module while its forward is looked at: gives what may be read, and refuses the rest."""
 
-    def __init__(self, module: nn.Module, weight: Any, seen: Seen) -> None:
+    def __init__(self, module: nn.Module, weight: Any, seen: ForwardReads) -> None:
         object.__setattr__(self, "_of", (module, weight, seen))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise Unproved(f"it sets {name}")
+        raise NotIdentified(f"it sets {name}")
 
     def __getattr__(self, name: str) -> Any:
         module, weight, seen = object.__getattribute__(self, "_of")
@@ -92,7 +101,7 @@ class _Self:
         if name in module.__dict__:
             value = module.__dict__[name]
             if type(value) not in (int, float) and not _is_gelu(value):
-                raise Unproved(f"it reads {name}, which is no number")
+                raise NotIdentified(f"it reads {name}, which is no number")
             seen.attributes[name] = value
             return value
         found = inspect.getattr_static(type(module), name, None)
@@ -108,15 +117,15 @@ class _Self:
 def _is_gelu(value: Any) -> bool:
     """torch's GELU as it is, or bound to one of its two formulas: how transformers keeps it on an instance."""
     if type(value) is functools.partial:
-        return value.func is TORCHS["gelu"] and not value.args and value.keywords.keys() <= {"approximate"}
-    return value is TORCHS["gelu"]
+        return value.func is TORCH_FUNCTIONS["gelu"] and not value.args and value.keywords.keys() <= {"approximate"}
+    return value is TORCH_FUNCTIONS["gelu"]
 
 
-def check(module: nn.Module | None, function: Any, seen: Seen, more: frozenset[str] = frozenset()) -> None:
+def check(module: nn.Module | None, function: Any, seen: ForwardReads, more: frozenset[str] = frozenset()) -> None:
     """Raises unless running a function does nothing but what its operations on symbols record. ``more`` are further
     names that it may use."""
     if not isinstance(function, types.FunctionType) or (function.__module__ or "").partition(".")[0] == "torch":
-        raise Unproved("it calls something that is no function of a user's class")
+        raise NotIdentified("it calls something that is no function of a user's class")
     code = function.__code__
     if (
         code.co_exceptiontable
@@ -124,17 +133,17 @@ def check(module: nn.Module | None, function: Any, seen: Seen, more: frozenset[s
         or code.co_cellvars
         or code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE)
     ):
-        raise Unproved("it is a closure, a generator or a coroutine, or handles exceptions")
+        raise NotIdentified("it is a closure, a generator or a coroutine, or handles exceptions")
     space = function.__globals__
     allowed = _HARMLESS | more | (set() if module is None else module.__dict__.keys() | {"weight"})
     for instruction in dis.get_instructions(code):
         name = instruction.argval
         if instruction.opcode in (*dis.hasjrel, *dis.hasjabs) or instruction.opname in ("MAKE_FUNCTION", "IMPORT_NAME"):
-            raise Unproved("it branches, loops, makes functions or imports")
+            raise NotIdentified("it branches, loops, makes functions or imports")
         if instruction.opname.startswith(("STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR", "DELETE_")):
-            raise Unproved("it writes")
+            raise NotIdentified("it writes")
         if instruction.opname == "BINARY_OP" and instruction.argrepr.endswith("="):
-            raise Unproved("it computes in place")
+            raise NotIdentified("it computes in place")
         if instruction.opname == "LOAD_GLOBAL":
             value = space.get(name)
             if type(value) in (int, float):
@@ -143,42 +152,42 @@ def check(module: nn.Module | None, function: Any, seen: Seen, more: frozenset[s
                 check(None, value, seen, more)
                 seen.globals.append((space, name, value))
             elif not any(value is m for m in _MODULES):
-                raise Unproved(f"it uses {name}")
+                raise NotIdentified(f"it uses {name}")
         elif (
             instruction.opcode in dis.hasname
             and name not in allowed
             and (module is None or not hasattr(type(module), name))
         ):
-            raise Unproved(f"it uses {name}")
-    seen.calls |= set(code.co_names) & TORCHS.keys() & vars(F).keys()
-    if any(getattr(F, name) is not TORCHS[name] for name in seen.calls):
-        raise Unproved("torch's function is not what stands there")
+            raise NotIdentified(f"it uses {name}")
+    seen.calls |= set(code.co_names) & TORCH_FUNCTIONS.keys() & vars(F).keys()
+    if any(getattr(F, name) is not TORCH_FUNCTIONS[name] for name in seen.calls):
+        raise NotIdentified("torch's function is not what stands there")
 
 
-def _structure(module: nn.Module, forward: Any) -> Seen:
+def _structure(module: nn.Module, forward: Any) -> ForwardReads:
     """Runs a forward on symbols. Raises where it is more than smooth operations on its argument and the weight."""
-    seen = Seen()
+    seen = ForwardReads()
     check(module, forward, seen)
     graph = fx.Graph()
     tracer = fx.proxy.GraphAppendingTracer(graph)
     x, weight = (fx.Proxy(graph.placeholder(name), tracer) for name in ("x", "weight"))
     result = forward(_Self(module, weight, seen), x)
     if not isinstance(result, fx.Proxy):
-        raise Unproved("it returns something else")
+        raise NotIdentified("it returns something else")
     for node in graph.nodes:
         if node.op == "placeholder":
             continue
         target = node.target
         name = target if isinstance(target, str) else getattr(target, "__name__", "")
-        known = isinstance(target, (str, types.BuiltinFunctionType)) or target in TORCHS.values()
+        known = isinstance(target, (str, types.BuiltinFunctionType)) or target in TORCH_FUNCTIONS.values()
         if name not in _RECORDED or not known:
-            raise Unproved(f"it calls {name}")
+            raise NotIdentified(f"it calls {name}")
         if name == "getattr" and node.args[1] != "dtype":
-            raise Unproved(f"it asks for {node.args[1]}")
+            raise NotIdentified(f"it asks for {node.args[1]}")
         if node.kwargs.keys() - _KEYWORDS or node.kwargs.get("inplace"):
-            raise Unproved(f"it calls {name} with {', '.join(node.kwargs)}")
+            raise NotIdentified(f"it calls {name} with {', '.join(node.kwargs)}")
         if name in ("to", "type") and not all(isinstance(a, (torch.dtype, fx.Node)) for a in node.args[1:]):
-            raise Unproved("it may move to another device")
+            raise NotIdentified("it may move to another device")
         seen.constants += tuple(a for a in (*node.args, *node.kwargs.values()) if isinstance(a, float))
     return seen
 
@@ -193,13 +202,13 @@ class _Formula:
     kind: str
     ops: tuple[str, ...]
     weighted: bool
-    numbers: Callable[[Seen], tuple[Any, ...]]
+    numbers: Callable[[ForwardReads], tuple[Any, ...]]
     want: Callable[[Tensor, Tensor, Any], Tensor]
     op: Op | None  # in the forward that takes its place, and its arguments of `x`, `weight` and NUMBER
     arguments: str
 
 
-def _small(seen: Seen) -> tuple[float, ...]:
+def _small(seen: ForwardReads) -> tuple[float, ...]:
     return tuple(dict.fromkeys(n for n in seen.constants if 0.0 < n < 0.1))
 
 
@@ -212,7 +221,7 @@ FORMULAS = (
     _Formula("rms norm", ("rms_norm",), True, _small, _normalised, RMS_NORM, "x, weight, NUMBER, None"),
     _Formula(
         "gelu", ("gelu",), False, lambda seen: ("none", "tanh"),
-        lambda x, weight, approximate: TORCHS["gelu"](x, approximate=approximate),
+        lambda x, weight, approximate: TORCH_FUNCTIONS["gelu"](x, approximate=approximate),
         GELU, "x, NUMBER",
     ),
     _Formula(
@@ -297,7 +306,7 @@ def _serves(run: Callable[[Tensor, Tensor], Any], formula: _Formula, number: Any
 
 
 @dataclass(frozen=True)
-class Proof:
+class IdentifiedForward:
     """What a forward was proved to be. ``forward`` takes its place; ``numbers`` are the attributes that it read, with
     their values, and ``number`` is the formula's (an eps, or which of two GELUs)."""
 
@@ -310,19 +319,19 @@ class Proof:
     holds: Callable[[Any], bool]  # whether all that was read of a module is what it was
 
 
-_PROOFS: dict[Any, Proof | None] = {}
+_IDENTIFIED: dict[Any, IdentifiedForward | None] = {}
 
 
-def prove(module: nn.Module) -> Proof | None:
+def identify_forward(module: nn.Module) -> IdentifiedForward | None:
     """A proof that ``module``'s forward is one of ``FORMULAS``, or None. It runs no code of the user's that could do
     anything but arithmetic."""
     try:
-        return _proved(module)
-    except (Unproved, *FAILURES):
+        return _identify(module)
+    except (NotIdentified, *FAILURES):
         return None
 
 
-def doubt(module: nn.Module) -> str:
+def reason_not_identified(module: nn.Module) -> str:
     """What kept a module that looks like a norm from being proved to be one; "" for any other."""
     code = getattr(forward_of(module), "__code__", None)
     classes = type(module).__mro__[: type(module).__mro__.index(nn.Module)]
@@ -332,50 +341,50 @@ def doubt(module: nn.Module) -> str:
         return ""
     why = "its values or gradients are not those of one"
     try:
-        _proved(module)
-    except Unproved as error:
+        _identify(module)
+    except NotIdentified as error:
         why = str(error)
     except FAILURES:
         why = "its arithmetic cannot be followed"
     return f"it looks like a root mean square norm, and is not proved to be one: {why}"
 
 
-def _proved(module: nn.Module) -> Proof | None:
+def _identify(module: nn.Module) -> IdentifiedForward | None:
     forward, parameters = forward_of(module), module._parameters
     code = getattr(forward, "__code__", None)
     if code is None or code.co_argcount != 2 or code.co_kwonlyargcount or code.co_posonlyargcount:
-        raise Unproved("it takes other arguments than one tensor")
+        raise NotIdentified("it takes other arguments than one tensor")
     if code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS) or forward.__defaults__:
-        raise Unproved("it takes other arguments than one tensor")
+        raise NotIdentified("it takes other arguments than one tensor")
     if module._buffers or module._modules or parameters.keys() - {"weight"}:
-        raise Unproved("it has parameters, buffers or modules beside a weight")
+        raise NotIdentified("it has parameters, buffers or modules beside a weight")
     if type(module).__call__ is not nn.Module.__call__:
-        raise Unproved("its class has a __call__ of its own")
+        raise NotIdentified("its class has a __call__ of its own")
     weight = parameters.get("weight")
     if "weight" in parameters and (weight is None or weight.dim() != 1):
-        raise Unproved("its weight is no vector")
+        raise NotIdentified("its weight is no vector")
     seen = _structure(module, forward)
     key = (forward, weight is None, seen.key())
-    if key not in _PROOFS:
-        _PROOFS[key] = _proof(module, forward, seen, weight is not None)
-    return _PROOFS[key]
+    if key not in _IDENTIFIED:
+        _IDENTIFIED[key] = _match_formula(module, forward, seen, weight is not None)
+    return _IDENTIFIED[key]
 
 
 FAILURES = (RuntimeError, TypeError, ValueError, AttributeError, IndexError, fx.proxy.TraceError)
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def default_torch_modes() -> Iterator[None]:
     """Nothing of what the caller has set up sees the values' half of a proof, nor bends it."""
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
         yield
 
 
-def _proof(module: nn.Module, forward: Any, seen: Seen, weighted: bool) -> Proof | None:
+def _match_formula(module: nn.Module, forward: Any, seen: ForwardReads, weighted: bool) -> IdentifiedForward | None:
     def run(x: Tensor, weight: Tensor) -> Any:
-        return forward(_Self(module, weight, Seen()), x)
+        return forward(_Self(module, weight, ForwardReads()), x)
 
-    with quiet():
+    with default_torch_modes():
         for formula in FORMULAS:
             for number in formula.numbers(seen) if formula.weighted == weighted else ():
                 with contextlib.suppress(*FAILURES):
@@ -385,7 +394,7 @@ def _proof(module: nn.Module, forward: Any, seen: Seen, weighted: bool) -> Proof
                     if torch.float32 in dtypes:
                         made, holds = _in_its_place(forward, formula, number, seen, dtypes)
                         attributes = tuple(seen.attributes.items())
-                        return Proof(formula.kind, formula.ops, number, attributes, dtypes, made, holds)
+                        return IdentifiedForward(formula.kind, formula.ops, number, attributes, dtypes, made, holds)
     return None
 
 
@@ -412,13 +421,13 @@ _WEIGHT = """weight = self._parameters.get("weight")
 
 
 def _in_its_place(
-    forward: Any, formula: _Formula, number: Any, seen: Seen, dtypes: frozenset[torch.dtype]
+    forward: Any, formula: _Formula, number: Any, seen: ForwardReads, dtypes: frozenset[torch.dtype]
 ) -> tuple[Any, Callable[[Any], bool]]:
     """The forward that calls the op, as long as all that the proof has read is what it was; and that question."""
     scope: dict[str, Any] = {
         "DTYPES": dtypes, "F": F, "FORWARD": forward, "NUMBER": number,
-        "OP": formula.op, "REFUSED": calls.REFUSED, "expressible": calls.expressible, "fusible": calls.fusible,
-        "takes_rows": calls.takes_rows, "torchs": calls.torchs,
+        "OP": formula.op, "REFUSED": calls.CONTRACT_ERRORS, "expressible": calls.expressible, "fusible": calls.fusible,
+        "takes_rows": calls.takes_rows, "torchs": calls.prefers_torch,
     }  # fmt: skip
     holds = ["type(self).forward is FORWARD"]
 
@@ -437,7 +446,7 @@ def _in_its_place(
         scope[f"GLOBALS{len(holds)}"] = space
         ask(f"GLOBALS{len(holds)}.get({name!r})", value)
     for name in sorted(seen.calls):
-        ask(f"F.{name}", TORCHS[name])
+        ask(f"F.{name}", TORCH_FUNCTIONS[name])
     source = _FORWARD.format(
         holds=" and ".join(holds),
         weight=_WEIGHT if formula.weighted else "weight = None",

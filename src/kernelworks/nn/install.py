@@ -1,6 +1,6 @@
 """What a swap puts on an instance, how it comes off, and why copies come out without it.
 
-A swapped module differs from the module that it was by a few entries of its ``__dict__``. ``Installed`` knows them. It
+A swapped module differs from the module that it was by a few entries of its ``__dict__``. ``InstalledAttributes`` knows them. It
 stands in the same ``__dict__`` as ``__getstate__``, which ``copy.copy``, ``copy.deepcopy``, ``pickle`` and
 ``torch.save`` ask for what an object consists of: the answer leaves the entries out, so that a copy is the model as it
 was, bound to nothing that ``undo()`` takes away, and a file of it can be read where kernelworks is not installed.
@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["Installed", "copies_itself", "installed_on", "take_off_strangers"]
+__all__ = ["InstalledAttributes", "copies_itself", "installed_on", "take_off_strangers"]
 
 
 class _Absent:
@@ -24,7 +24,7 @@ class _Absent:
 _STATE, _REPLICATE, _SCRIPT = "__getstate__", "_replicate_for_data_parallel", "__prepare_scriptable__"
 
 
-class Installed:
+class InstalledAttributes:
     """The entries that one swap, or one remedy, set in one module's ``__dict__``, each with what stood there before.
 
     A second one on the same module lies on the first, and is removed before it.
@@ -34,7 +34,7 @@ class Installed:
         self.module = weakref.ref(module)
         self.ours: dict[str, Any] = {}
         self.before: dict[str, Any] = {}
-        if isinstance(module.__dict__.get(_STATE, self), Installed):
+        if isinstance(module.__dict__.get(_STATE, self), InstalledAttributes):
             self.set(_STATE, self)
         self.set(_REPLICATE, MethodType(_replicated, module))
         self.set(_SCRIPT, MethodType(_scriptable, module))
@@ -47,8 +47,8 @@ class Installed:
         cls: Any = type(module)
         state = cls.__getstate__(module)
         if isinstance(state, tuple) and state and isinstance(state[0], dict):
-            return (self.bare(state[0]), *state[1:])
-        return self.bare(state) if isinstance(state, dict) else state
+            return (self.strip_all(state[0]), *state[1:])
+        return self.strip_all(state) if isinstance(state, dict) else state
 
     def set(self, name: str, value: Any) -> None:
         """Sets an instance attribute, past nn.Module's own bookkeeping."""
@@ -59,7 +59,7 @@ class Installed:
             self.before[name] = space.get(name, _Absent)
         space[name] = self.ours[name] = value
 
-    def without(self, space: dict[str, Any]) -> dict[str, Any]:
+    def strip_own(self, space: dict[str, Any]) -> dict[str, Any]:
         """A copy of ``space`` in which nothing of ours stands."""
         plain = dict(space)
         for name, value in self.ours.items():
@@ -70,17 +70,17 @@ class Installed:
                 plain[name] = self.before[name]
         return plain
 
-    def bare(self, space: dict[str, Any]) -> dict[str, Any]:
+    def strip_all(self, space: dict[str, Any]) -> dict[str, Any]:
         """The same without what lies below either."""
-        plain = self.without(space)
+        plain = self.strip_own(space)
         below = plain.get(_STATE)
-        return below.bare(plain) if isinstance(below, Installed) and below is not self else plain
+        return below.strip_all(plain) if isinstance(below, InstalledAttributes) and below is not self else plain
 
     def remove(self) -> None:
         """Takes back what still stands there."""
         module = self.module()
         if module is not None:
-            plain = self.without(module.__dict__)
+            plain = self.strip_own(module.__dict__)
             for name in self.ours:
                 if name in plain:
                     module.__dict__[name] = plain[name]
@@ -97,17 +97,17 @@ def copies_itself(cls: type) -> bool:
     return owner is not None and owner.__module__.partition(".")[0] != "torch"
 
 
-def installed_on(module: nn.Module) -> Installed | None:
+def installed_on(module: nn.Module) -> InstalledAttributes | None:
     """What a swap put on this very module."""
     found = module.__dict__.get(_STATE)
-    return found if isinstance(found, Installed) and found.module() is module else None
+    return found if isinstance(found, InstalledAttributes) and found.module() is module else None
 
 
 def take_off_strangers(module: nn.Module) -> None:
     """Removes what came with a ``__dict__`` that was copied entry by entry from a swapped module: it belongs there."""
     found = module.__dict__.get(_STATE)
-    if isinstance(found, Installed) and found.module() is not module:
-        plain = found.bare(module.__dict__)
+    if isinstance(found, InstalledAttributes) and found.module() is not module:
+        plain = found.strip_all(module.__dict__)
         for name in set(module.__dict__) - set(plain):
             del module.__dict__[name]
         module.__dict__.update(plain)
@@ -127,7 +127,7 @@ def _scriptable(module: Any) -> Any:
     if found is None or before is not None:
         return before(module) if before is not None else module
     plain = object.__new__(type(module))
-    plain.__dict__.update(found.bare(module.__dict__))
+    plain.__dict__.update(found.strip_all(module.__dict__))
     plain.__dict__["_modules"] = dict(module._modules)
     return plain
 
@@ -137,7 +137,7 @@ def _deeply_copied(module: Any, memo: dict[int, Any]) -> Any:
     found = installed_on(module)
     assert found is not None
     space = module.__dict__
-    plain = found.bare(space)
+    plain = found.strip_all(space)
     ours = {name: value for name, value in space.items() if plain.get(name, _Absent) is not value}
     try:  # one entry at a time: another thread may be running the module
         for name in ours:

@@ -24,16 +24,16 @@ import torch.nn.modules.module as torch_module
 from torch import Tensor, nn
 
 from kernelworks.contract import FLOATS, TensorSpec
-from kernelworks.contract.tensors import PLAIN
+from kernelworks.contract.tensors import PLAIN_TYPES
 from kernelworks.dispatch.choose import choose
-from kernelworks.dispatch.hooks import watching
+from kernelworks.dispatch.hooks import is_watching
 from kernelworks.dispatch.plans import generation
 from kernelworks.nn.compiled_loss import loss_with_gradients
-from kernelworks.nn.originals import FORWARDS, TORCHS, comes_with, forward_of, unwrapped
+from kernelworks.nn.originals import FORWARDS, TORCH_FUNCTIONS, forward_of, is_from_package, unwrap_decorators
 from kernelworks.nn.rebind import same_code
 from kernelworks.ops.reduction.linear_cross_entropy import OP, linear_cross_entropy
 
-__all__ = ["Found", "found_in", "loss_of", "recognised", "with_fused_loss", "USES"]
+__all__ = ["USES", "FusedLossSite", "fused_loss_site", "is_known_causal_lm", "loss_of", "with_fused_loss"]
 
 USES = (OP.name,)
 LOSS = "ForCausalLM"  # transformers' name of it
@@ -42,7 +42,7 @@ MANY = 4096  # rows: enough to stand for a training step that a compiler traces
 _GLOBAL_HOOKS = (torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks)
 
 
-def recognised(model: nn.Module) -> bool:
+def is_known_causal_lm(model: nn.Module) -> bool:
     """Whether a model's forward is, to the byte, that of transformers' Llama for causal language modelling, with a
     linear head and transformers' loss."""
     if "transformers" not in sys.modules or "forward" in model.__dict__:
@@ -50,16 +50,16 @@ def recognised(model: nn.Module) -> bool:
     head = dict(model.named_children()).get("lm_head")  # of a script, too, whose modules are in no dictionary
     if head is None or forward_of(head) is not FORWARDS[nn.Linear] or getattr(model, "loss_type", None) != LOSS:
         return False
-    same = same_code(unwrapped(forward_of(model), "transformers"), _forwards())
+    same = same_code(unwrap_decorators(forward_of(model), "transformers"), _forwards())
     loss = getattr(model, "loss_function", None)
-    return same and loss is _loss() and comes_with("transformers", loss)
+    return same and loss is _loss() and is_from_package("transformers", loss)
 
 
 @functools.cache
 def _forwards() -> Any:
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
-    return unwrapped(LlamaForCausalLM.forward, "transformers")
+    return unwrap_decorators(LlamaForCausalLM.forward, "transformers")
 
 
 @functools.cache
@@ -71,7 +71,7 @@ def _loss() -> Any:
 
 @functools.cache
 def with_fused_loss() -> Callable[..., Any]:
-    """The forward that a swap gives to models that are ``recognised``."""
+    """The forward that a swap gives to models that are ``is_known_causal_lm``."""
     from transformers.modeling_outputs import CausalLMOutputWithPast
     from transformers.utils import can_return_tuple
 
@@ -112,7 +112,7 @@ def with_fused_loss() -> Callable[..., Any]:
 
 
 @dataclass
-class Found:
+class FusedLossSite:
     """What a swap found in a model, and where the op has a row of its own."""
 
     loss: Any
@@ -128,13 +128,13 @@ class Found:
         if found is None:
             if compiling:  # what the compiler traces must be settled before
                 return False
-            found = self.taken[key] = watching() or _taken(weight.shape, *key[:3])
+            found = self.taken[key] = is_watching() or _taken(weight.shape, *key[:3])
         return found
 
 
-def found_in(model: Any) -> Found:
-    """What a swap keeps of a model that is ``recognised``."""
-    found = Found(model.loss_function, model.lm_head.__dict__.get("forward"), type(model).forward)
+def fused_loss_site(model: Any) -> FusedLossSite:
+    """What a swap keeps of a model that is ``is_known_causal_lm``."""
+    found = FusedLossSite(model.loss_function, model.lm_head.__dict__.get("forward"), type(model).forward)
     weight = model.lm_head.weight
     for dtype in FLOATS:
         key = (dtype, weight.device.type, MANY)
@@ -149,7 +149,7 @@ def _taken(shape: torch.Size, dtype: torch.dtype, device: str, rows: int) -> boo
     x = TensorSpec((rows, size), dtype, (size, 1), device)
     weight = TensorSpec((classes, size), dtype, (size, 1), device)
     args = (x, weight, TensorSpec((rows,), torch.int64, (1,), device), None, -100)
-    return choose(OP, OP.request("training", args, ("x", "weight"))).row.source is not None
+    return choose(OP, OP.request("training", args, ("x", "weight"))).kernel.source is not None
 
 
 def _product_dtype(weight: Tensor) -> torch.dtype:
@@ -164,14 +164,14 @@ def _plain_head(model: Any, rows: int) -> bool:
     head, found = model._modules.get("lm_head"), model._kernelworks_loss
     if type(head).forward is not FORWARDS[nn.Linear] or head.__dict__.get("forward") is not found.forward:
         return False
-    if type(model).forward is not found.of_class or F.linear is not TORCHS["linear"]:
+    if type(model).forward is not found.of_class or F.linear is not TORCH_FUNCTIONS["linear"]:
         return False
     if model.loss_function is not found.loss or any(_GLOBAL_HOOKS):
         return False
     if head._forward_hooks or head._forward_pre_hooks or head._backward_hooks or head._backward_pre_hooks:
         return False
     weight = head._parameters.get("weight")
-    if weight is None or not PLAIN.issuperset((type(weight),)) or weight.dtype not in FLOATS:
+    if weight is None or not PLAIN_TYPES.issuperset((type(weight),)) or weight.dtype not in FLOATS:
         return False
     return weight.shape[0] == model.config.vocab_size and bool(found.serves(weight, rows))
 

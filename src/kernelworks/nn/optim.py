@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import FLOATS
-from kernelworks.contract.tensors import PLAIN
+from kernelworks.contract.tensors import PLAIN_TYPES
 from kernelworks.dispatch.plans import generation
 from kernelworks.ops.optimizer.adamw import OP, adamw_
 
@@ -18,7 +18,7 @@ __all__ = ["AdamW"]
 Lists = tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]
 
 # What a group may ask for that the op has not, by the values that it has.
-SERVED: dict[str, tuple[Any, ...]] = {
+SERVED_OPTIONS: dict[str, tuple[Any, ...]] = {
     "amsgrad": (False,), "foreach": (None,), "capturable": (False,), "differentiable": (False,), "fused": (None,),
 }  # fmt: skip
 
@@ -56,7 +56,7 @@ class AdamW(torch.optim.AdamW):
     def _stepped(self, group: dict[str, Any]) -> bool:
         """Steps one group by the op, or says that it is torch's and leaves it as it was."""
         betas, numbers = group["betas"], (group["lr"], group["eps"], group["weight_decay"])
-        if any(group[name] not in served for name, served in SERVED.items()) or not group["params"]:
+        if any(group[name] not in served for name, served in SERVED_OPTIONS.items()) or not group["params"]:
             return False
         if not all(value.__class__ in (int, float) for value in (*betas, *numbers)):
             return False
@@ -114,7 +114,12 @@ def _lists(params: list[Tensor], states: list[dict[str, Tensor]]) -> Lists | Non
     grads = [p.grad for p in params]
     lists = (params, grads, [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states])
     for p, g, m, v in zip(*lists, strict=True):
-        if g is None or p.__class__ not in PLAIN or g.__class__ not in PLAIN or g.layout is not torch.strided:
+        if (
+            g is None
+            or p.__class__ not in PLAIN_TYPES
+            or g.__class__ not in PLAIN_TYPES
+            or g.layout is not torch.strided
+        ):
             return None
         if (
             p.dtype not in FLOATS
@@ -134,7 +139,7 @@ def _chosen(step: int, lists: Lists, named: dict[str, Any]) -> bool:
     except (TypeError, ValueError):
         return False
     choice = OP.choice(args, None)
-    return not choice.native and choice.row.source is not None
+    return not choice.native and choice.kernel.source is not None
 
 
 def _captured() -> bool:

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kernelworks.dispatch.signature import gates, spelled
+from kernelworks.dispatch.signature import gates, torch_signatures
 
-__all__ = ["FORWARDS", "TORCHS", "comes_with", "forward_of", "shipped_forward", "unwrapped"]
+__all__ = ["FORWARDS", "TORCH_FUNCTIONS", "forward_of", "is_from_package", "shipped_forward", "unwrap_decorators"]
 
 
 def _function(name: str) -> Any:
@@ -43,8 +43,9 @@ def shipped_forward(cls: type[nn.Module]) -> Any:
 
 
 # Of the functions that a swap looks for: those that an op of ours says the same as, and the gates' activations.
-TORCHS: dict[str, Any] = {
-    name: _function(name) for name in (*(name for name, s in spelled().items() if not s.left), *gates())
+TORCH_FUNCTIONS: dict[str, Any] = {
+    name: _function(name)
+    for name in (*(name for name, s in torch_signatures().items() if not s.no_swap_reason), *gates())
 }
 
 FORWARDS: dict[type[nn.Module], Any] = {cls: shipped_forward(cls) for cls in (nn.Linear, nn.LayerNorm, nn.RMSNorm)}
@@ -55,7 +56,7 @@ def forward_of(module: nn.Module) -> Any:
     return None if isinstance(module, torch.jit.ScriptModule) else type(module).forward
 
 
-def comes_with(package: str, function: Any) -> bool:
+def is_from_package(package: str, function: Any) -> bool:
     """Whether a plain function's code lies in a package's own files."""
     home = getattr(sys.modules.get(package), "__file__", None)
     if home is None or not isinstance(function, FunctionType):
@@ -63,9 +64,9 @@ def comes_with(package: str, function: Any) -> bool:
     return Path(function.__code__.co_filename).is_relative_to(Path(home).parent)
 
 
-def unwrapped(function: Any, package: str) -> Any:
+def unwrap_decorators(function: Any, package: str) -> Any:
     """What a function decorates, through the package's own decorators only; None where somebody else's is met."""
-    while comes_with(package, function):
+    while is_from_package(package, function):
         inner = getattr(function, "__wrapped__", None)
         if inner is None:
             return function

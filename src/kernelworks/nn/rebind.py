@@ -7,7 +7,7 @@ see it; every other global is still read where it always was, so later changes t
 traces the copy like any function. Helper functions that the forward calls by a global name are rebound with it.
 
 What was replaced may be replaced by the user too: a name that has come to mean another object, or another forward on
-the class, sends the call to the function as it was written (``guarded``). A name in a module's globals stays there as
+the class, sends the call to the function as it was written (``guarded_method``). A name in a module's globals stays there as
 long as a function lives that looks it up, so whoever holds a rebound forward can call it.
 """
 
@@ -29,10 +29,10 @@ import torch.nn.functional as F
 
 from kernelworks.nn import functional as calls
 from kernelworks.nn.gates import GATES, with_fused_gates
-from kernelworks.nn.originals import TORCHS
-from kernelworks.nn.source_code import equal_code, only_called
+from kernelworks.nn.originals import TORCH_FUNCTIONS
+from kernelworks.nn.source_code import equal_code, is_only_called
 
-__all__ = ["Rebinder", "guarded", "same_code"]
+__all__ = ["Rebinder", "guarded_method", "same_code"]
 
 _is_compiling = torch.compiler.is_compiling
 
@@ -88,7 +88,7 @@ def _modules() -> dict[int, types.ModuleType]:
 @functools.cache
 def _functions() -> dict[int, Callable[..., Any]]:
     """id of torch's function -> ours."""
-    return {id(TORCHS[name]): ours for name, ours in calls.FUNCTIONS.items()} | {id(_SOFTMAX): _torch_softmax}
+    return {id(TORCH_FUNCTIONS[name]): ours for name, ours in calls.FUNCTIONS.items()} | {id(_SOFTMAX): _torch_softmax}
 
 
 @functools.cache
@@ -208,7 +208,7 @@ class Rebinder:
             if ours is not None:
                 found[name] = (space[name], *ours[:2])
                 replaced += [(space, name, space[name]), *ours[2]]
-        if not found or not only_called(function, set(found), _ours()):
+        if not found or not is_only_called(function, set(found), _ours()):
             return None
         with _CHANGING:
             names = {name: _name_for(space, name, original) for name, (original, _, _) in found.items()}
@@ -217,7 +217,7 @@ class Rebinder:
             )
             for name, (original, value, _) in found.items():
                 _place(space, names[name], original, value, copy)
-        _settle()
+        _release_unused()
         copy.__kwdefaults__ = function.__kwdefaults__
         copy.__annotations__ = function.__annotations__
         copy.__doc__ = function.__doc__
@@ -273,10 +273,10 @@ def _place(space: dict[str, Any], chosen: str, original: Any, value: Any, user: 
 def _gone(space: dict[str, Any], chosen: str) -> None:
     """A user is gone: said by the garbage collector, in whatever thread and in the midst of whatever it does."""
     _RELEASED.append((space, chosen))
-    _settle()
+    _release_unused()
 
 
-def _settle() -> None:
+def _release_unused() -> None:
     """Takes away what has no user any more, unless somebody is changing names, who does it afterwards."""
     while _RELEASED and _CHANGING.acquire(blocking=False):
         try:
@@ -296,7 +296,7 @@ def _release(space: dict[str, Any], chosen: str) -> None:
         _PLACED.pop(id(space), None)
 
 
-def guarded(module: Any, name: str, function: types.FunctionType, rebound: Rebound) -> Callable[..., Any]:
+def guarded_method(module: Any, name: str, function: types.FunctionType, rebound: Rebound) -> Callable[..., Any]:
     """The rebound copy of a module's function, as long as its class and the names in it mean what they meant.
 
     Its class is asked at every call: a parametrization gives it another one, whose functions may be set.

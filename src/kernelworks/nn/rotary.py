@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, fx
 
 from kernelworks.nn import functional
-from kernelworks.nn.identify import FAILURES, Seen, Unproved, check, quiet
+from kernelworks.nn.identify import FAILURES, ForwardReads, NotIdentified, check, default_torch_modes
 
-__all__ = ["known_rotary", "still_rotary"]
+__all__ = ["known_rotary", "rotary_globals"]
 
 NAME = "apply_rotary_pos_emb"
 _ARGUMENTS = ("q", "k", "cos", "sin", "unsqueeze_dim")
@@ -31,7 +31,7 @@ def known_rotary(function: types.FunctionType) -> tuple[str, Callable[..., Any]]
         return None
     if function not in _KNOWN:
         _KNOWN[function] = None
-        with contextlib.suppress(Unproved, *FAILURES):
+        with contextlib.suppress(NotIdentified, *FAILURES):
             seen = _structure(function)
             if _agrees(function):
                 _KNOWN[function] = _stand_in(function, seen.globals), seen.globals
@@ -39,7 +39,7 @@ def known_rotary(function: types.FunctionType) -> tuple[str, Callable[..., Any]]
     return None if found is None else (functional.ROPE.name, found[0])
 
 
-def still_rotary(function: Any) -> tuple[tuple[dict[str, Any], str, Any], ...]:
+def rotary_globals(function: Any) -> tuple[tuple[dict[str, Any], str, Any], ...]:
     """The globals that must be what they were for the proof to hold."""
     found = _KNOWN.get(function)
     return () if found is None else tuple(found[1])
@@ -56,10 +56,10 @@ def _stand_in(function: types.FunctionType, read: list[tuple[dict[str, Any], str
     return apply_rotary_pos_emb
 
 
-def _structure(function: types.FunctionType) -> Seen:
-    code, seen = function.__code__, Seen()
+def _structure(function: types.FunctionType) -> ForwardReads:
+    code, seen = function.__code__, ForwardReads()
     if code.co_varnames[: code.co_argcount] != _ARGUMENTS or function.__defaults__ != (1,) or code.co_kwonlyargcount:
-        raise Unproved("it takes other arguments")
+        raise NotIdentified("it takes other arguments")
     check(None, function, seen, _NAMES)
     graph = fx.Graph()
     tracer = fx.proxy.GraphAppendingTracer(graph)
@@ -67,9 +67,9 @@ def _structure(function: types.FunctionType) -> Seen:
     for node in graph.nodes:
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
         if node.op != "placeholder" and name not in _RECORDED:
-            raise Unproved(f"it calls {name}")
+            raise NotIdentified(f"it calls {name}")
         if node.kwargs.keys() - {"dim"} or (name == "getattr" and node.args[1] != "shape"):
-            raise Unproved(f"it calls {name} with something else")
+            raise NotIdentified(f"it calls {name} with something else")
     return seen
 
 
@@ -84,7 +84,7 @@ def _agrees(function: Callable[..., Any]) -> bool:
     def some(dtype: torch.dtype, *shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
 
-    with quiet():
+    with default_torch_modes():
         for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
             given = some(dtype, 2, 4, 3, 8), some(dtype, 2, 2, 3, 8), some(dtype, 2, 3, 8), some(dtype, 2, 3, 8)
             want, got = [_turned(x, *given[2:]) for x in given[:2]], function(*given)

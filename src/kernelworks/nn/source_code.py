@@ -10,13 +10,13 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["compiled", "definition", "equal_code", "only_called", "parsed"]
+__all__ = ["compile_code", "definition", "equal_code", "is_only_called", "parse_file"]
 
 _COMPARING = {"IS_OP", "CONTAINS_OP", "COMPARE_OP"}
 
 
 @functools.cache
-def parsed(filename: str) -> ast.Module | None:
+def parse_file(filename: str) -> ast.Module | None:
     """The syntax tree of a whole file: what a name stands for in it decides how CPython compiles a call. It is shared:
     copy it to change it."""
     try:
@@ -27,7 +27,7 @@ def parsed(filename: str) -> ast.Module | None:
 
 @functools.cache
 def _codes(filename: str) -> tuple[types.CodeType, ...]:
-    tree = parsed(filename)
+    tree = parse_file(filename)
     return () if tree is None else tuple(_all(compile(tree, filename, "exec", dont_inherit=True)))
 
 
@@ -38,7 +38,7 @@ def _all(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _all(inner)
 
 
-def compiled(tree: ast.Module, wanted: types.CodeType) -> types.CodeType | None:
+def compile_code(tree: ast.Module, wanted: types.CodeType) -> types.CodeType | None:
     """The code that compiling ``tree`` gives for the function whose code is ``wanted``."""
     return _like(tuple(_all(compile(tree, wanted.co_filename, "exec", dont_inherit=True))), wanted)
 
@@ -53,7 +53,7 @@ def definition(code: types.CodeType, tree: ast.Module | None = None) -> ast.Func
     is not what runs."""
     if not equal_code(_like(_codes(code.co_filename), code), code):
         return None
-    for node in ast.walk(tree or parsed(code.co_filename) or ast.Module([], [])):
+    for node in ast.walk(tree or parse_file(code.co_filename) or ast.Module([], [])):
         if isinstance(node, ast.FunctionDef) and node.name == code.co_name and _first_line(node) == code.co_firstlineno:
             return node
     return None
@@ -63,7 +63,7 @@ def _first_line(node: ast.FunctionDef) -> int:
     return min([node.lineno, *(d.lineno for d in node.decorator_list)])
 
 
-def only_called(function: types.FunctionType, names: set[str], replaced: dict[int, Any]) -> bool:
+def is_only_called(function: types.FunctionType, names: set[str], replaced: dict[int, Any]) -> bool:
     """Whether whatever a function reads by these globals and would find ``replaced`` (by id) is called and nothing
     else. What is compared, looked up in a table or handed on would not be the object that the user means."""
     node = definition(function.__code__)

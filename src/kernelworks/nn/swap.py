@@ -20,26 +20,26 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelworks.contract.tensors import PLAIN
+from kernelworks.contract.tensors import PLAIN_TYPES
 from kernelworks.dispatch.op import OPS
-from kernelworks.dispatch.signature import gates, ops_of, spelled
+from kernelworks.dispatch.signature import gates, ops_of, torch_signatures
 from kernelworks.machine import environment
-from kernelworks.measure.autotune import settle as settled_by
+from kernelworks.measure.autotune import autotune as run_autotune
 from kernelworks.nn import attention, decoder, language
 from kernelworks.nn.decoder import decoder_layer, parts_of
 from kernelworks.nn.expected_kernels import Outlook, Outlooks
-from kernelworks.nn.forwards import activations, known, reason_left, writes_into_its_input
-from kernelworks.nn.install import Installed, copies_itself, installed_on, take_off_strangers
-from kernelworks.nn.rebind import Rebinder, guarded
+from kernelworks.nn.forwards import activations, known_forward, reason_left, writes_into_its_input
+from kernelworks.nn.install import InstalledAttributes, copies_itself, installed_on, take_off_strangers
+from kernelworks.nn.rebind import Rebinder, guarded_method
 from kernelworks.nn.rotary import known_rotary
-from kernelworks.records import Settled, Swapped
+from kernelworks.records import AutotuneResult, SwapRecord
 from kernelworks.records.base import Record
 
-__all__ = ["Left", "Replaced", "Swap", "swap", "swap_beside"]
+__all__ = ["LeftModule", "ReplacedModule", "Swap", "swap", "swap_beside"]
 
 
 @dataclass(frozen=True)
-class Replaced:
+class ReplacedModule:
     """One module (or configuration, or loss) whose work goes to kernelworks now."""
 
     path: str
@@ -49,7 +49,7 @@ class Replaced:
 
 
 @dataclass(frozen=True)
-class Left:
+class LeftModule:
     """One module that stays as it was, and why."""
 
     path: str
@@ -60,15 +60,15 @@ class Left:
 class Swap(Record):
     """What a swap did to one model; ``undo()`` takes all of it back. Also a context manager that undoes on leaving.
 
-    ``replaced`` and ``left`` list every module that computes something itself, in the model's order. ``settled`` is
+    ``replaced`` and ``left`` list every module that computes something itself, in the model's order. ``autotune_result`` is
     what was measured for it, if anything was; ``waiting`` says that the model's next call is to be measured.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.replaced: tuple[Replaced, ...] = ()
-        self.left: tuple[Left, ...] = ()
-        self.settled: Settled | None = None
+        self.replaced: tuple[ReplacedModule, ...] = ()
+        self.left: tuple[LeftModule, ...] = ()
+        self.autotune_result: AutotuneResult | None = None
         self.waiting = False
         self._undo: list[Callable[[], None]] = []
 
@@ -91,7 +91,7 @@ class Swap(Record):
     ) -> None:
         self.undo()
 
-    def called(self) -> set[str]:
+    def installed_ops(self) -> set[str]:
         """The ops that were put in place, of a model on the CPU."""
         on_cpu = all(p.device.type == "cpu" for p in self.model.parameters())
         return {op for r in self.replaced for op in r.ops} if on_cpu else set()
@@ -112,23 +112,23 @@ class Swap(Record):
             (r, of, f"{r.kind} -> {', '.join(map(str, of))}")
             for r, of in zip(self.replaced, self.outlooks(), strict=True)
         ]
-        done = _grouped((r.path, r.type, text) for r, of, text in pairs if any(o.ours for o in of))
-        same = _grouped((r.path, r.type, text) for r, of, text in pairs if not any(o.ours for o in of))
+        done = _grouped((r.path, r.type, text) for r, of, text in pairs if any(o.has_our_kernel for o in of))
+        same = _grouped((r.path, r.type, text) for r, of, text in pairs if not any(o.has_our_kernel for o in of))
         kept = _grouped((item.path, item.type, item.reason) for item in self.left)
-        ours = sum(any(o.ours for o in of) for _, of, _ in pairs)
+        ours = sum(any(o.has_our_kernel for o in of) for _, of, _ in pairs)
         nothing = "" if ours else " nothing will run otherwise than before"
         return [
             f"replaced {ours} of {len(self.replaced) + len(self.left)}:{nothing}",
             *(f"  {line}" for line in done),
             *(["an op is in place, and torch's own row runs:", *(f"  {line}" for line in same)] if same else []),
             *(["left as they are:", *(f"  {line}" for line in kept)] if kept else []),
-            *([str(self.settled).splitlines()[-1]] if self.settled is not None else []),
+            *([str(self.autotune_result).splitlines()[-1]] if self.autotune_result is not None else []),
         ]
 
-    def record(self) -> Swapped:
+    def record(self) -> SwapRecord:
         """What was done, as it stands now: what a notebook shows and ``save`` writes."""
         replaced, left = (tuple(dataclasses.asdict(item) for item in some) for some in (self.replaced, self.left))
-        return Swapped(tuple(self.lines()), replaced, left)
+        return SwapRecord(tuple(self.lines()), replaced, left)
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -152,7 +152,7 @@ def _grouped(items: Iterable[tuple[str, str, str]]) -> list[str]:
 def swap(
     model: nn.Module,
     *,
-    settle: Callable[[], Any] | bool = False,
+    autotune: Callable[[], Any] | bool = False,
     verbose: bool = True,
     ops: Collection[str] | None = None,
 ) -> Swap:
@@ -184,7 +184,7 @@ def swap(
             left.
 
     Returns:
-        Swap: ``replaced``, ``left``, ``settled`` and ``undo()``.
+        Swap: ``replaced``, ``left``, ``autotune_result`` and ``undo()``.
 
     Raises:
         TypeError: ``model`` is not a module; ``settle`` is neither a function nor a truth value.
@@ -194,21 +194,21 @@ def swap(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    if not (isinstance(settle, bool) or callable(settle)):
-        raise TypeError(f"settle must be True, False or a function to run, got {type(settle).__name__}")
+    if not (isinstance(autotune, bool) or callable(autotune)):
+        raise TypeError(f"settle must be True, False or a function to run, got {type(autotune).__name__}")
     unknown = sorted(set(ops or ()) - OPS.keys())
     if unknown:
         raise ValueError(f"ops must be names of ops, got {unknown[0]!r}")
     for path, module in model.named_modules():
         if installed_on(module) is not None:
             raise RuntimeError(f"model is swapped already ({path or 'its root'}): undo() that swap first")
-    if settle is True:
-        result = _settled_by_the_next_call(model, verbose=verbose, ops=ops)
-    elif settle:
+    if autotune is True:
+        result = _autotune_on_next_call(model, verbose=verbose, ops=ops)
+    elif autotune:
         with swap_beside(model, frozenset(), every=True, ops=ops) as every:
-            found = settled_by(settle, expected=every.called())
+            found = run_autotune(autotune, expected=every.installed_ops())
         result = swap_beside(model, frozenset(), ops=ops)
-        result.settled = found
+        result.autotune_result = found
     else:
         result = swap_beside(model, frozenset(), ops=ops)
     if verbose:
@@ -231,13 +231,13 @@ def _fill(result: Swap, others: Set[int], *, every: bool, ops: Collection[str] |
     try:
         _Walk(result, others, every=every, ops=ops).run()
         for op in ops_of(name for replaced in result.replaced for name in replaced.ops):
-            op.entry.settle()  # ahead of a compiler, which reads how calls go
+            op.entry.ensure_native()  # ahead of a compiler, which reads how calls go
     except BaseException:
         result.undo()
         raise
 
 
-def _settled_by_the_next_call(model: nn.Module, *, verbose: bool, ops: Collection[str] | None) -> Swap:
+def _autotune_on_next_call(model: nn.Module, *, verbose: bool, ops: Collection[str] | None) -> Swap:
     """Everything in place, and a forward that measures its first call and then takes out what won nothing."""
     result = swap_beside(model, frozenset(), every=True, ops=ops)
     found, waiting = model.forward, threading.Lock()
@@ -250,7 +250,7 @@ def _settled_by_the_next_call(model: nn.Module, *, verbose: bool, ops: Collectio
             return run()
         outputs: list[Any] = []
         try:
-            settled = settled_by(lambda: outputs.append(run()), expected=result.called())
+            autotune_result = run_autotune(lambda: outputs.append(run()), expected=result.installed_ops())
         except BaseException:
             waiting.release()
             raise
@@ -258,7 +258,7 @@ def _settled_by_the_next_call(model: nn.Module, *, verbose: bool, ops: Collectio
         if result.active:  # the program may have undone it meanwhile
             result.undo()
             _fill(result, frozenset(), every=False, ops=ops)
-            result.settled = settled
+            result.autotune_result = autotune_result
             if verbose:
                 print(result)
         return outputs[0]
@@ -279,9 +279,9 @@ def _sizes(op: str, module: nn.Module | None) -> dict[str, int]:
     """The dimensions of an op's calls, by their names in its contract, that a module's weight settles: one that has its
     sizes by now, and is no tensor of a kind that may not be asked for them."""
     weight = None if module is None else module._parameters.get("weight")
-    if weight is None or type(weight) not in PLAIN or weight.is_nested:
+    if weight is None or type(weight) not in PLAIN_TYPES or weight.is_nested:
         return {}
-    found = OPS[op] if op in OPS else spelled()[op].op
+    found = OPS[op] if op in OPS else torch_signatures()[op].op
     return dict(zip(("N", "K"), weight.shape, strict=False)) if "weight" in found.passes["forward"].names else {}
 
 
@@ -292,12 +292,12 @@ class _Walk:
         self.result = result
         self.others = others
         self.ops = None if ops is None else frozenset(ops)
-        self.every = every or environment.choosing() == "listed"
+        self.every = every or environment.selection_policy() == "listed"
         self.outlooks = Outlooks(result.model)
         self.rebinder = Rebinder(known=known_rotary)
-        self.installed: dict[int, Installed] = {}
-        self.replaced: list[Replaced] = []
-        self.left: list[Left] = []
+        self.installed: dict[int, InstalledAttributes] = {}
+        self.replaced: list[ReplacedModule] = []
+        self.left: list[LeftModule] = []
         self.absorbed: set[int] = set()  # activations that a gated MLP computes in its fused op
         self.attention: dict[int, str] = {}  # id of a configuration -> why its attention stays, or ""
         self.growing: dict[Any, Any] = {}
@@ -306,9 +306,9 @@ class _Walk:
         for path, module in self.result.model.named_modules():
             if copies_itself(type(module)):
                 why = "its class has a __copy__ of its own, whose copies would run this module's parameters"
-                self.left.append(Left(path, type(module).__name__, why))
+                self.left.append(LeftModule(path, type(module).__name__, why))
         for _, module in self._modules():
-            self.installed[id(module)] = Installed(module)
+            self.installed[id(module)] = InstalledAttributes(module)
             self.result._undo.append(self.installed[id(module)].remove)
         self._registry()
         for path, module in self._modules():
@@ -317,11 +317,11 @@ class _Walk:
             found = self._module(path, module)
             if isinstance(found, str):
                 if found:
-                    self.left.append(Left(path, type(module).__name__, found))
+                    self.left.append(LeftModule(path, type(module).__name__, found))
             else:
-                self.replaced.append(Replaced(path, type(module).__name__, *found))
+                self.replaced.append(ReplacedModule(path, type(module).__name__, *found))
         self._layers()
-        fused = [(p, m) for p, m in self._modules() if language.recognised(m)]
+        fused = [(p, m) for p, m in self._modules() if language.is_known_causal_lm(m)]
         self._losses()
         for path, module in fused:
             self._fused_loss(path, module)
@@ -339,7 +339,7 @@ class _Walk:
         for config, reason in configurations:
             reason = self.attention[id(config)] = reason or why
             if not reason:
-                self.result._undo.append(attention.name_in(config))
+                self.result._undo.append(attention.install_name(config))
 
     def _no_gain(self, ops: tuple[str, ...], path: str, module: nn.Module | None = None) -> str:
         """Why none of these ops may make a part of the model quicker, or "" where one may."""
@@ -348,7 +348,7 @@ class _Walk:
         if self.every:
             return ""
         found = [self.outlooks.of(op, path, _sizes(op, module)) for op in ops]
-        return "" if any(o.ours for o in found) else found[0].why
+        return "" if any(o.has_our_kernel for o in found) else found[0].why
 
     def _module(self, path: str, module: nn.Module) -> tuple[str, tuple[str, ...]] | str:
         """(kind, ops) of what was replaced in a module, or why it was left, or "" for one that only holds others."""
@@ -359,7 +359,7 @@ class _Walk:
             return "its forward was already replaced on the instance, by somebody else"
         if writes_into_its_input(module):
             return reason_left(module)
-        entry = known(module)
+        entry = known_forward(module)
         if entry is not None:
             why = self._no_gain(entry.ops, path, module)
             if not why:
@@ -367,12 +367,12 @@ class _Walk:
             return why or (entry.kind, entry.ops)
         forward = type(module).forward
         ops, why = self._rebound(path, module)
-        if attention.looks_up(forward):
+        if attention.uses_attention_registry(forward):
             why = self.attention.get(id(getattr(module, "config", None)), "it has no configuration of its own")
             ops = ops if why else (*attention.USES, *ops)
-            if ops and attention.grows(forward):
+            if ops and attention.appends_to_cache(forward):
                 current = module.__dict__.get("forward")
-                self._install(module, attention.with_growing(current.__func__ if current else forward))
+                self._install(module, attention.wrap_growing_cache(current.__func__ if current else forward))
         if ops:
             attends = set(attention.USES) <= set(ops)
             return (attention.KIND if attends else _KINDS.get(ops, "functional calls")), ops
@@ -405,7 +405,7 @@ class _Walk:
             why = why or lost
             if rebound is not None and not lost:
                 ops.update(rebound.calls)
-                method = guarded(module, name, function, rebound)
+                method = guarded_method(module, name, function, rebound)
                 self._set(module, name, method if static else MethodType(method, module))
             for other in set(function.__code__.co_names) - seen:
                 if _own_method(type(module), other):
@@ -421,7 +421,9 @@ class _Walk:
             if parts is not None and self.attention.get(id(parts.attention.config)) == "":
                 self._set(module, "_kernelworks_parts", parts)
                 self._install(module, decoder_layer)
-                self.replaced.append(Replaced(path, type(module).__name__, "decoder layer in one piece", decoder.SHOWN))
+                self.replaced.append(
+                    ReplacedModule(path, type(module).__name__, "decoder layer in one piece", decoder.SHOWN_OPS)
+                )
 
     def _losses(self) -> None:
         """The losses of transformers' models, which are plain functions that call ``F.cross_entropy``."""
@@ -433,18 +435,18 @@ class _Walk:
                     name = f"{path}.loss_function".lstrip(".")
                     why = self._no_gain(rebound.calls, path)
                     if why:
-                        self.left.append(Left(name, function.__name__, why))
+                        self.left.append(LeftModule(name, function.__name__, why))
                         continue
                     self._set(module, "_loss_function", rebound.function)
-                    self.replaced.append(Replaced(name, function.__name__, "loss", rebound.calls))
+                    self.replaced.append(ReplacedModule(name, function.__name__, "loss", rebound.calls))
 
     def _fused_loss(self, path: str, module: Any) -> None:
         """A causal language model whose loss comes from the hidden states: in training its logits are never stored."""
         if self._no_gain(language.USES, path):
             return
-        self._set(module, "_kernelworks_loss", language.found_in(module))
+        self._set(module, "_kernelworks_loss", language.fused_loss_site(module))
         self._install(module, language.with_fused_loss())
-        self.replaced.append(Replaced(path, type(module).__name__, "language model's loss", language.USES))
+        self.replaced.append(ReplacedModule(path, type(module).__name__, "language model's loss", language.USES))
 
 
 def _own_method(cls: type, name: str) -> bool:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernelworks.nn import functional as calls
-from kernelworks.nn.originals import FORWARDS, TORCHS, shipped_forward
+from kernelworks.nn.originals import FORWARDS, TORCH_FUNCTIONS, shipped_forward
 
 __all__ = ["TORCH_MODULES", "linear_forward", "only_calls"]
 
@@ -28,7 +28,7 @@ _LINEAR, _LAYER_NORM, _RMS_NORM = FORWARDS[nn.Linear], FORWARDS[nn.LayerNorm], F
 def linear_forward(self: Any, input: Tensor) -> Tensor:
     """It is called hundreds of times a token, so it looks into the module's dictionary of parameters before it takes
     nn.Module.__getattr__, which costs as much as a small kernel."""
-    if type(self).forward is not _LINEAR or F.linear is not TORCHS["linear"]:
+    if type(self).forward is not _LINEAR or F.linear is not TORCH_FUNCTIONS["linear"]:
         result: Tensor = type(self).forward(self, input)
         return result
     parameters = self._parameters
@@ -38,7 +38,7 @@ def linear_forward(self: Any, input: Tensor) -> Tensor:
 
 
 def _layer_norm(self: Any, input: Tensor) -> Tensor:
-    if type(self).forward is not _LAYER_NORM or F.layer_norm is not TORCHS["layer_norm"]:
+    if type(self).forward is not _LAYER_NORM or F.layer_norm is not TORCH_FUNCTIONS["layer_norm"]:
         result: Tensor = type(self).forward(self, input)
         return result
     parameters = self._parameters
@@ -48,7 +48,7 @@ def _layer_norm(self: Any, input: Tensor) -> Tensor:
 
 
 def _rms_norm(self: Any, x: Tensor) -> Tensor:
-    if type(self).forward is not _RMS_NORM or F.rms_norm is not TORCHS["rms_norm"]:
+    if type(self).forward is not _RMS_NORM or F.rms_norm is not TORCH_FUNCTIONS["rms_norm"]:
         result: Tensor = type(self).forward(self, x)
         return result
     parameters = self._parameters
@@ -66,7 +66,7 @@ _BY_HAND: tuple[tuple[Any, str, Any], ...] = (
 
 
 def only_calls() -> Iterator[tuple[Any, str]]:
-    """The forwards of torch's own modules that hand their arguments to one function of ``TORCHS``, and which."""
+    """The forwards of torch's own modules that hand their arguments to one function of ``TORCH_FUNCTIONS``, and which."""
     for cls in vars(nn).values():
         if isinstance(cls, type) and issubclass(cls, nn.Module) and "forward" in vars(cls):
             shipped = shipped_forward(cls)
@@ -74,7 +74,7 @@ def only_calls() -> Iterator[tuple[Any, str]]:
             if code is None or getattr(shipped, "__closure__", None):
                 continue
             read = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
-            used = set(code.co_names) & TORCHS.keys()
+            used = set(code.co_names) & TORCH_FUNCTIONS.keys()
             if read - vars(builtins).keys() == {"F"} and len(used) == 1:
                 yield shipped, *used
 
@@ -86,7 +86,7 @@ def _by_its_function(shipped: Any, name: str) -> tuple[Any, str, Any]:
     scope = {"F": functional, "__builtins__": vars(builtins)}
     ours = FunctionType(shipped.__code__, scope, shipped.__name__, shipped.__defaults__)
     ours.__kwdefaults__ = shipped.__kwdefaults__
-    torchs = TORCHS[name]
+    torchs = TORCH_FUNCTIONS[name]
 
     def forward(self: Any, *given: Any, **named: Any) -> Any:
         if type(self).forward is not shipped or getattr(F, name) is not torchs:

@@ -79,21 +79,21 @@ def validate(
     training = model.training
     model.eval()
     try:
-        truth_model = copy.deepcopy(model).double()
+        reference_model = copy.deepcopy(model).double()
         with torch.no_grad():
             before = output_tensor(_run(model, inputs)).clone()
-            truth = output_tensor(_run(truth_model, _in_float64(inputs)))
+            reference = output_tensor(_run(reference_model, _in_float64(inputs)))
             with swap(model, verbose=False) as swapped:
                 after = output_tensor(_run(model, inputs)).clone()
             undo_exact = torch.equal(output_tensor(_run(model, inputs)), before)
-            greedy = _greedy(model, truth_model, inputs, greedy_tokens) if greedy_tokens else None
+            greedy = _greedy(model, reference_model, inputs, greedy_tokens) if greedy_tokens else None
         if step_in_training_mode:
             model.train()
-            truth_model.train()
-        step = _training(model, truth_model, inputs, loss) if loss is not None else None
+            reference_model.train()
+        step = _training(model, reference_model, inputs, loss) if loss is not None else None
     finally:
         model.train(training)
-    errors = relative_error(before, truth), relative_error(after, truth)
+    errors = relative_error(before, reference), relative_error(after, reference)
     return Validation(
         error_before=errors[0],
         error_after=errors[1],
@@ -106,13 +106,13 @@ def validate(
     )
 
 
-def relative_error(value: Tensor, truth: Tensor) -> float:
+def relative_error(value: Tensor, reference: Tensor) -> float:
     """|value - truth| / |truth| in the 2-norm; inf where either holds a NaN that the other does not."""
-    value, truth = value.double(), truth.double()
-    if not torch.equal(value.isnan(), truth.isnan()):
+    value, reference = value.double(), reference.double()
+    if not torch.equal(value.isnan(), reference.isnan()):
         return float("inf")
-    value, truth = value.nan_to_num(0.0), truth.nan_to_num(0.0)
-    return float((value - truth).norm() / truth.norm().clamp_min(torch.finfo(torch.float64).tiny))
+    value, reference = value.nan_to_num(0.0), reference.nan_to_num(0.0)
+    return float((value - reference).norm() / reference.norm().clamp_min(torch.finfo(torch.float64).tiny))
 
 
 def _no_worse(before: float, after: float, dtype: torch.dtype) -> bool:
@@ -150,13 +150,13 @@ def _in_float64(inputs: Tensor | Mapping[str, Any]) -> Tensor | Mapping[str, Any
 # ---------------------------------------------------------------- greedy runs
 
 
-def _greedy(model: nn.Module, truth_model: nn.Module, inputs: Tensor | Mapping[str, Any], tokens: int) -> Greedy:
+def _greedy(model: nn.Module, reference_model: nn.Module, inputs: Tensor | Mapping[str, Any], tokens: int) -> Greedy:
     ids = inputs if isinstance(inputs, Tensor) else inputs["input_ids"]
     chosen = _decode(model, ids, tokens, None)
     with swap(model, verbose=False):
         after = _decode(model, ids, tokens, chosen)
     sequence = torch.cat([ids, chosen[:, :-1]], dim=1)
-    right = output_tensor(truth_model(sequence))[:, ids.shape[1] - 1 :].argmax(-1)
+    right = output_tensor(reference_model(sequence))[:, ids.shape[1] - 1 :].argmax(-1)
     return Greedy(
         tokens,
         same=int((after == chosen).sum()),
@@ -180,7 +180,7 @@ def _decode(model: nn.Module, ids: Tensor, tokens: int, feed: Tensor | None) -> 
 
 
 def _training(
-    model: nn.Module, truth_model: nn.Module, inputs: Tensor | Mapping[str, Any], loss: Callable[[Any], Tensor]
+    model: nn.Module, reference_model: nn.Module, inputs: Tensor | Mapping[str, Any], loss: Callable[[Any], Tensor]
 ) -> Training:
     def step(of: nn.Module, given: Tensor | Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         parameters = [p for p in of.parameters() if p.requires_grad]
@@ -193,14 +193,14 @@ def _training(
         ]
         return value.detach().double(), torch.cat(flat)
 
-    truth, true_gradient = step(truth_model, _in_float64(inputs))
+    reference, true_gradient = step(reference_model, _in_float64(inputs))
     before, gradient_before = step(model, inputs)
     with swap(model, verbose=False):
         after, gradient_after = step(model, inputs)
     return Training(
-        loss=truth.item(),
-        loss_error_before=relative_error(before, truth),
-        loss_error_after=relative_error(after, truth),
+        loss=reference.item(),
+        loss_error_before=relative_error(before, reference),
+        loss_error_after=relative_error(after, reference),
         gradient_error_before=relative_error(gradient_before, true_gradient),
         gradient_error_after=relative_error(gradient_after, true_gradient),
     )

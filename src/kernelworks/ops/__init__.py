@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from kernelworks.dispatch import torch_library
-from kernelworks.dispatch.registry import ROOMS, Face, entered
+from kernelworks.dispatch.registry import OP_PACKAGES, FunctionPackage, load_op_package
 from kernelworks.ops.generated import SCHEMAS
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 
 NAMES = tuple(name for names in FAMILIES.values() for name in names)
 
-ROOMS.update((name, f"{__name__}.{family}.{name.rstrip('_')}") for family, names in FAMILIES.items() for name in names)
+OP_PACKAGES.update(
+    (name, f"{__name__}.{family}.{name.rstrip('_')}") for family, names in FAMILIES.items() for name in names
+)
 
 for _name, _schemas in SCHEMAS.items():
     torch_library.define(_name, _schemas)
@@ -87,13 +89,13 @@ if not TYPE_CHECKING:  # to a type checker, a name that is not there is an error
     def __getattr__(name: str) -> Any:
         if name not in NAMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
-        function = getattr(entered(ROOMS[name]), name)
-        entered("kernelworks.dispatch.signature").shown(function, torch_library.OPS[name])
+        function = getattr(load_op_package(OP_PACKAGES[name]), name)
+        load_op_package("kernelworks.dispatch.signature").shown(function, torch_library.OPS[name])
         globals()[name] = function
         return function
 
 
-class _Families(Face):
+class _Families(FunctionPackage):
     """The map, with an op where Python would put the family of its name."""
 
     hidden = frozenset(FAMILIES.keys() & set(NAMES))

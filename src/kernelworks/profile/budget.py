@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Budget", "Over", "rounded_up"]
+__all__ = ["Budget", "BudgetExceeded", "rounded_up"]
 
 
-class Over(Exception):
+class BudgetExceeded(Exception):
     """The budget is over; the text says before what, and which budget would do."""
 
 
@@ -28,7 +28,7 @@ class Budget:
     kept: float = 0.0  # seconds that are there for something else
     begun: float = field(default_factory=time.perf_counter)
 
-    def counted(self, run: Callable[[], Any]) -> Callable[[], Any]:
+    def count_runs(self, run: Callable[[], Any]) -> Callable[[], Any]:
         """The program, each run of which is counted."""
 
         def whole() -> Any:
@@ -38,7 +38,7 @@ class Budget:
         return whole
 
     @contextlib.contextmanager
-    def apart(self) -> Iterator[None]:
+    def exclude(self) -> Iterator[None]:
         """What is done within has a bound of its own, and is not counted."""
         begun, runs = time.perf_counter(), self.runs
         try:
@@ -47,7 +47,7 @@ class Budget:
             self.free += time.perf_counter() - begun - (self.runs - runs) * self.wall
 
     @contextlib.contextmanager
-    def keeping(self, seconds: float) -> Iterator[None]:
+    def reserve(self, seconds: float) -> Iterator[None]:
         """What is done within has so many seconds less."""
         self.kept += seconds
         try:
@@ -56,16 +56,16 @@ class Budget:
             self.kept -= seconds
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds; below 0 where the budget is over."""
         return self.seconds - self.kept + self.free + self.runs * self.wall - (time.perf_counter() - self.begun)
 
     def ask(self, doing: str, needs: float = 0.0) -> None:
         """Raises Over where fewer than ``needs`` seconds are left to do it in."""
-        left = self.left
+        left = self.seconds_left
         if left < needs or left < 0:
             more = self.seconds + max(needs - left, -left)
-            raise Over(
+            raise BudgetExceeded(
                 f"{doing} takes about {needs:.2g} s beside the program's own runs, more than is left of the budget of "
                 f"{self.seconds:g} s: a budget of {rounded_up(2 * more)} s would do"
                 if left >= 0

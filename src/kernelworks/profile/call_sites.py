@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from kernelworks.dispatch.signature import composites
 from kernelworks.profile.calls import fold
-from kernelworks.profile.composite_functions import described
+from kernelworks.profile.composite_functions import describe_call
 from kernelworks.profile.trace import PLACE, Place
 
 __all__ = ["Survey", "fold"]
@@ -114,7 +114,9 @@ class Survey(TorchFunctionMode):
             owner = caller.f_locals.get("self") if caller.f_code.co_name in ("__enter__", "__exit__") else caller
             if self._looking and callable(callback):
                 self._within = owner
-                self._region = record_function(self.placed(caller))  # for what runs there and is not placed otherwise
+                self._region = record_function(
+                    self.annotate_frame(caller)
+                )  # for what runs there and is not placed otherwise
                 self._region.__enter__()
                 self._end()
             elif not self._looking and owner is self._within and not callable(callback):
@@ -155,7 +157,7 @@ class Survey(TorchFunctionMode):
         if torch._C._get_tracing_state() is not None:  # torch.jit.trace would write the annotation into its graph
             return func(*args, **kwargs)
         number = len(self.places)
-        annotation = self.placed(sys._getframe(1))
+        annotation = self.annotate_frame(sys._getframe(1))
         words = _words(func, args)
         self._busy = True
         try:
@@ -165,12 +167,12 @@ class Survey(TorchFunctionMode):
                 faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
         finally:
             self._busy = False
-        spelling = self.composites.get(id(func))
-        function = None if spelling is None else described(spelling, args, kwargs, result)
+        torch_signature = self.composites.get(id(func))
+        function = None if torch_signature is None else describe_call(torch_signature, args, kwargs, result)
         self.places[number] = replace(self.places[number], faults=faults, words=words, function=function)
         return result
 
-    def placed(self, frame: types.FrameType) -> str:
+    def annotate_frame(self, frame: types.FrameType) -> str:
         """The annotation of a call that is made from there, which has a place from now on."""
         path = self._stack[-1] if self._stack else ""
         self.places.append(Place(fold(path), line_of(frame), 0, path))

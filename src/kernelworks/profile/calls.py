@@ -40,7 +40,7 @@ class Call:
     ``shapes`` and ``strides`` hold a list of sizes per argument, a list of lists for a list of tensors, and [] for
     anything else; ``dtypes`` a torch dtype per tensor argument, else None; ``scalars`` the numbers and lists of
     numbers: calls that are alike share them. The profiler's tree tells the rest (``inputs``): ``pointers`` a storage
-    address per tensor argument, ``tensors`` which tensor it is, ``rooms`` the bytes of its storage, of an outermost op
+    address per tensor argument, ``tensors`` which tensor it is, ``storage_bytes`` the bytes of its storage, of an outermost op
     alone; ``listed`` the dtype of the tensors in lists; ``made`` address and bytes of each storage that the call
     allocated and left behind.
     """
@@ -58,7 +58,7 @@ class Call:
     pointers: list[Any] = field(default_factory=list)
     listed: torch.dtype | None = None
     tensors: list[Any] = field(default_factory=list)
-    rooms: list[Any] = field(default_factory=list)
+    storage_bytes: list[Any] = field(default_factory=list)
     made: tuple[tuple[int, int], ...] = ()
     items: list[Any] | None = None  # what ``work.Arguments`` has made of them
     children: list[Call] = field(default_factory=list)
@@ -73,9 +73,9 @@ class Call:
     kernel: Kernel | None = None  # that inductor wrote, where the call is one of it
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """The op's name in a table."""
-        return self.kernel.shown if self.kernel is not None else self.name.removeprefix("aten::")
+        return self.kernel.display_name if self.kernel is not None else self.name.removeprefix("aten::")
 
     @property
     def events(self) -> int:

@@ -13,22 +13,24 @@ from typing import Any
 from torch import Tensor
 
 from kernelworks.contract.tensors import is_plain, leaves
-from kernelworks.dispatch.signature import Spelling
+from kernelworks.dispatch.signature import TorchSignature
 from kernelworks.profile.calls import Call
 
-__all__ = ["described"]
+__all__ = ["describe_call"]
 
 
-def described(spelling: Spelling, args: Sequence[Any], named: Mapping[str, Any], result: Any) -> Call | None:
+def describe_call(
+    torch_signature: TorchSignature, args: Sequence[Any], named: Mapping[str, Any], result: Any
+) -> Call | None:
     """The call with its arguments in the order of the spelling's names; None where they are no plain tensors, or not
     what the spelling knows."""
-    given = dict(zip(spelling.positional, args, strict=False)) | dict(named)
-    values = [given.get(name, spelling.defaults.get(name)) for name in spelling.names]
+    given = dict(zip(torch_signature.positional, args, strict=False)) | dict(named)
+    values = [given.get(name, torch_signature.defaults.get(name)) for name in torch_signature.names]
     made = list(leaves((result,)))
     listed = [value for value in values if isinstance(value, (list, tuple))]
-    if list(leaves(listed)) or not given.keys() <= spelling.known or not is_plain(*leaves(values), *made):
+    if list(leaves(listed)) or not given.keys() <= torch_signature.name_set or not is_plain(*leaves(values), *made):
         return None
-    call = Call(f"aten::{spelling.operator}", 0, 0)
+    call = Call(f"aten::{torch_signature.operator}", 0, 0)
     for value in values:
         tensor = value if isinstance(value, Tensor) else None
         call.shapes.append([] if tensor is None else list(tensor.shape))
@@ -36,7 +38,7 @@ def described(spelling: Spelling, args: Sequence[Any], named: Mapping[str, Any],
         call.dtypes.append(None if tensor is None else tensor.dtype)
         call.scalars.append(value if tensor is None else None)
         call.pointers.append(None if tensor is None else tensor.untyped_storage().data_ptr())
-        call.rooms.append(None if tensor is None else tensor.untyped_storage().nbytes())
+        call.storage_bytes.append(None if tensor is None else tensor.untyped_storage().nbytes())
         call.tensors.append(None if tensor is None else id(tensor))
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in made}
     call.made = tuple((at, size) for at, size in storages.items() if at and at not in call.pointers)

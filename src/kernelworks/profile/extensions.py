@@ -20,17 +20,25 @@ from torch import Tensor
 from torch._C._profiler import _RecordFunctionFast
 from torch.autograd.profiler import record_function
 
-__all__ = ["called_by_name"]
+__all__ = ["annotate_extension_calls"]
 
-Placed = Callable[[types.FrameType], str]
+FrameAnnotator = Callable[[types.FrameType], str]
 
-OTHERS = ("torch", "functorch", "kernelworks", "triton", "torchvision", "numpy", "tvm_ffi")  # packages left alone
+SKIPPED_PACKAGES = (
+    "torch",
+    "functorch",
+    "kernelworks",
+    "triton",
+    "torchvision",
+    "numpy",
+    "tvm_ffi",
+)  # packages left alone
 BUILT_IN = (types.BuiltinFunctionType, types.FunctionType)
-PLAIN = (Tensor, int, float, bool)
+RECORDABLE_TYPES = (Tensor, int, float, bool)
 
 
 @contextlib.contextmanager
-def called_by_name(placed: Placed | None = None) -> Iterator[None]:
+def annotate_extension_calls(placed: FrameAnnotator | None = None) -> Iterator[None]:
     """Every call of one of them within an annotation, ``extension::function`` or ``triton::kernel``. ``placed`` makes
     another around it that says where the call was made."""
     with contextlib.ExitStack() as stack:
@@ -66,7 +74,7 @@ def _functions(modules: int, built: int) -> tuple[tuple[ModuleType, str, Any], .
     found: list[tuple[ModuleType, str, Any]] = []
     named = [held for held in list(sys.modules.values()) if type(held) is ModuleType]
     for module in {id(held): held for held in (*named, *_unnamed(built))}.values():
-        if not _compiled(module) or module.__name__.partition(".")[0] in OTHERS:
+        if not _compiled(module) or module.__name__.partition(".")[0] in SKIPPED_PACKAGES:
             continue
         for each, function in list(vars(module).items()):
             if isinstance(function, BUILT_IN) and "Tensor" in (getattr(function, "__doc__", None) or ""):
@@ -88,7 +96,7 @@ def _compiled(module: ModuleType) -> bool:
 
 def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """What the profiler can keep of them."""
-    return tuple(a if isinstance(a, PLAIN) or _tensors(a) else None for a in args)
+    return tuple(a if isinstance(a, RECORDABLE_TYPES) or _tensors(a) else None for a in args)
 
 
 def _tensors(value: Any) -> bool:
@@ -96,7 +104,7 @@ def _tensors(value: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _within(mark: str, args: tuple[Any, ...], placed: Placed | None) -> Iterator[None]:
+def _within(mark: str, args: tuple[Any, ...], placed: FrameAnnotator | None) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if placed is not None:
             stack.enter_context(record_function(placed(sys._getframe(3))))
@@ -104,7 +112,7 @@ def _within(mark: str, args: tuple[Any, ...], placed: Placed | None) -> Iterator
         yield
 
 
-def _annotated(mark: str, function: Any, placed: Placed | None) -> Any:
+def _annotated(mark: str, function: Any, placed: FrameAnnotator | None) -> Any:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         with _within(mark, (*args, *kwargs.values()), placed):
@@ -113,7 +121,7 @@ def _annotated(mark: str, function: Any, placed: Placed | None) -> Any:
     return run
 
 
-def _launched(launch: Any, placed: Placed | None) -> Any:
+def _launched(launch: Any, placed: FrameAnnotator | None) -> Any:
     """``JITFunction.run``, which launches or, where asked to, only compiles."""
 
     @functools.wraps(launch)

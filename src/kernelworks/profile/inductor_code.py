@@ -18,7 +18,18 @@ from typing import Any
 
 import torch
 
-__all__ = ["VIEWS", "Generated", "Graph", "Invocation", "Kernel", "Node", "Sized", "Written", "generated", "graph_of"]
+__all__ = [
+    "VIEWS",
+    "GeneratedModule",
+    "Graph",
+    "Invocation",
+    "Kernel",
+    "Node",
+    "SizeExpression",
+    "SizedTensor",
+    "graph_of",
+    "parse_module",
+]
 
 # Kernels are compiled by one of these.
 COMPILERS = frozenset({"cpp_pybinding", "cpp", "triton", "cutedsl", "pallas", "metal", "halide", "cutlass", "cuda"})
@@ -35,7 +46,7 @@ SOURCES = re.compile(r"Source Nodes: \[(.*?)\], Original ATen: \[(.*?)\]")
 FILE = re.compile(r"# File: (.*):(\d+) in ([^,]*), code: (.*)")
 NODE = re.compile(r'\s+(\w+)(?:: "?([^"=]*)"?)? = (torch\.ops\.[\w.]+|[\w.]+)\((.*)\)')
 SIZE = re.compile(r"[suk]s?\d+$|\w+numel$")  # a variable that holds a number
-BETWEEN = re.compile(r"\s*(?:#|\w+numel = |stream\d+ = |del )")  # what stands between a comment and its call
+SKIPPED_LINE = re.compile(r"\s*(?:#|\w+numel = |stream\d+ = |del )")  # what stands between a comment and its call
 NAME = re.compile(r"\b[a-zA-Z_]\w*\b")
 
 
@@ -65,15 +76,15 @@ class Kernel:
         return not self.name.startswith("cpp_")
 
     @property
-    def what(self) -> str:
+    def fused_name(self) -> str:
         """What inductor's name for it says that it was made of: ``add_native_layer_norm``."""
         found = WORDS.match(self.name)
         return (found.group(1) if found else "") or self.name
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """The same in words: ``inductor: add+native_layer_norm``."""
-        named = _operators_in(self.what)
+        named = _operators_in(self.fused_name)
         does = [name for name in named if name not in VIEWS] or named
         return (
             f"inductor: {'+'.join(does[:MOST_NAMED])}{'+...' if len(does) > MOST_NAMED else ''}" if does else self.name
@@ -98,25 +109,25 @@ class Invocation:
 
 
 @dataclass(frozen=True)
-class Written:
+class SizeExpression:
     """An expression of sizes that are known only as the graph runs."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Sized:
+class SizedTensor:
     """A tensor as the text has it, its sizes numbers or expressions of sizes: ``dtype`` as torch calls it, "" for an
     input of the graph, which is ``of`` it."""
 
-    shape: tuple[int | Written, ...]
-    stride: tuple[int | Written, ...]
+    shape: tuple[int | SizeExpression, ...]
+    stride: tuple[int | SizeExpression, ...]
     dtype: str = ""
     of: str = ""
 
 
 @dataclass(frozen=True)
-class Generated:
+class GeneratedModule:
     """What is in a module's text. ``inputs`` are the variables that the graph is called with, in order, and ``symbols``
     what each size is called that one of them holds."""
 
@@ -144,12 +155,12 @@ Graph = dict[str, Node]
 
 
 @functools.lru_cache(maxsize=256)
-def generated(text: str) -> Generated:
+def parse_module(text: str) -> GeneratedModule:
     """The kernels and calls of a module by its text. Nothing of a text that Python cannot read."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
-        return Generated({}, ())
+        return GeneratedModule({}, ())
     kernels: dict[str, Kernel] = {}
     for statement in tree.body:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
@@ -167,7 +178,7 @@ def generated(text: str) -> Generated:
         found += walk.calls(function.body)
         inputs = walk.inputs if function.name == "call" else inputs
         symbols |= walk.symbols
-    return Generated(kernels, tuple(found), inputs, tuple(symbols.items()), bool(BACKWARD.match(text)))
+    return GeneratedModule(kernels, tuple(found), inputs, tuple(symbols.items()), bool(BACKWARD.match(text)))
 
 
 def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
@@ -183,10 +194,10 @@ class _Walk:
     def __init__(self, kernels: dict[str, Kernel], lines: list[str]) -> None:
         self.kernels, self.lines = kernels, lines
         self.same: dict[str, str] = {}
-        self.sizes: dict[str, Sized] = {}
+        self.sizes: dict[str, SizedTensor] = {}
         self.inputs: tuple[str, ...] = ()  # of the graph
         self.symbols: dict[str, str] = {}
-        self.numbers: dict[str, Written] = {}
+        self.numbers: dict[str, SizeExpression] = {}
 
     def calls(self, body: Sequence[ast.stmt]) -> Iterator[Invocation]:
         for statement in body:
@@ -220,12 +231,12 @@ class _Walk:
         if isinstance(value, ast.Name) and value.id in self.inputs:
             self.symbols[target] = value.id
         if target.endswith("numel"):
-            self.numbers[target] = Written(ast.unparse(value))
+            self.numbers[target] = SizeExpression(ast.unparse(value))
         fresh = isinstance(value, ast.Call) and _dotted(value.func).startswith("empty_strided")
         if len(of) == 1 and not fresh:
             self.same[target] = self.same.get(of[0], of[0])
         sized = self._value(value)
-        if isinstance(sized, Sized):
+        if isinstance(sized, SizedTensor):
             self.sizes[target] = sized
 
     def _checked(self, value: ast.Call) -> None:
@@ -234,12 +245,12 @@ class _Walk:
         shape, stride = _sizes(value.args[1]), _sizes(value.args[2])
         if isinstance(shape, tuple) and isinstance(stride, tuple):
             known = self.sizes.get(name)
-            self.sizes[name] = Sized(shape, stride, known.dtype if known else "", self.same.get(name, name))
+            self.sizes[name] = SizedTensor(shape, stride, known.dtype if known else "", self.same.get(name, name))
 
     def _value(self, node: ast.expr) -> Any:
         """What an argument is, None where the text does not tell."""
         if isinstance(node, ast.Name):
-            number = self.numbers.get(node.id) or (Written(node.id) if SIZE.match(node.id) else None)
+            number = self.numbers.get(node.id) or (SizeExpression(node.id) if SIZE.match(node.id) else None)
             return self.sizes.get(node.id, number)
         if isinstance(node, ast.Call) and len(node.args) >= 3:
             function = _dotted(node.func)
@@ -248,19 +259,19 @@ class _Walk:
             if not isinstance(shape, tuple) or not isinstance(stride, tuple):
                 return None
             if function.startswith("empty_strided"):
-                return Sized(shape, stride, _dotted(node.args[2]).removeprefix("torch."))
+                return SizedTensor(shape, stride, _dotted(node.args[2]).removeprefix("torch."))
             known = self._value(node.args[0])
-            of = known.of if isinstance(known, Sized) else _dotted(node.args[0])
-            return Sized(shape, stride, known.dtype if isinstance(known, Sized) else "", of)
-        return Written(ast.unparse(node)) if isinstance(node, ast.BinOp) else _literal(node)
+            of = known.of if isinstance(known, SizedTensor) else _dotted(node.args[0])
+            return SizedTensor(shape, stride, known.dtype if isinstance(known, SizedTensor) else "", of)
+        return SizeExpression(ast.unparse(node)) if isinstance(node, ast.BinOp) else _literal(node)
 
 
-def _sizes(node: ast.expr) -> tuple[int | Written, ...] | None:
+def _sizes(node: ast.expr) -> tuple[int | SizeExpression, ...] | None:
     """Numbers, or expressions of the sizes that the graph was given."""
     if not isinstance(node, ast.Tuple):
         return None
     found = [(_literal(each), each) for each in node.elts]
-    return tuple(value if isinstance(value, int) else Written(ast.unparse(each)) for value, each in found)
+    return tuple(value if isinstance(value, int) else SizeExpression(ast.unparse(each)) for value, each in found)
 
 
 def _literal(node: ast.expr) -> Any:
@@ -287,7 +298,7 @@ def _operator(dotted: str, kernels: dict[str, Kernel]) -> str:
 
 def _comment(lines: list[str], at: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What the comment above a line says of its nodes."""
-    while at >= 0 and BETWEEN.match(lines[at]):
+    while at >= 0 and SKIPPED_LINE.match(lines[at]):
         found = SOURCES.search(lines[at])
         if found:
             nodes, operators = (tuple(w.strip() for w in text.split(",") if w.strip()) for text in found.groups())

@@ -22,7 +22,7 @@ class Inputs:
 
     ``pointers`` are storage addresses; ``shapes`` and ``strides`` as in Call, empty where the profiler's events say
     them; ``listed`` is the dtype of the tensors in lists. ``tensors`` says which arguments are one tensor (by the
-    address of torch's own record of it) and ``rooms`` the bytes of its storage, 0 where that is older than the run.
+    address of torch's own record of it) and ``storage_bytes`` the bytes of its storage, 0 where that is older than the run.
     ``made`` are the storages, with their bytes, that the call allocated and did not free before it ended.
     """
 
@@ -31,7 +31,7 @@ class Inputs:
     strides: list[Any] = field(default_factory=list)
     listed: torch.dtype | None = None
     tensors: list[Any] = field(default_factory=list)
-    rooms: list[Any] = field(default_factory=list)
+    storage_bytes: list[Any] = field(default_factory=list)
     made: tuple[tuple[int, int], ...] = ()
 
 
@@ -102,13 +102,13 @@ def _read(its: Inputs, given: Any, live: dict[int, int] | None, sizes_too: bool)
             its.pointers.append([t.storage_data_ptr for t in tensors])
             its.tensors.append([t.impl_ptr for t in tensors])
             if live is not None:
-                its.rooms.append([live.get(t.storage_data_ptr or 0, 0) for t in tensors])
+                its.storage_bytes.append([live.get(t.storage_data_ptr or 0, 0) for t in tensors])
         else:
             pointer = getattr(item, "storage_data_ptr", None)
             its.pointers.append(pointer)
             its.tensors.append(getattr(item, "impl_ptr", None))
             if live is not None:
-                its.rooms.append(live.get(pointer or 0, 0))
+                its.storage_bytes.append(live.get(pointer or 0, 0))
     if sizes_too:
         its.shapes, its.strides = _each(given, "sizes"), _each(given, "strides")
 

@@ -8,10 +8,19 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["COMMUNICATION", "COMPILES", "COMPILING", "INPUT", "OWN", "apart", "own", "renamed"]
+__all__ = [
+    "COMMUNICATION",
+    "COMPILES",
+    "COMPILING",
+    "CUSTOM_KERNELS",
+    "INPUT",
+    "call_name",
+    "is_custom_op",
+    "time_category",
+]
 
 COMPILING, INPUT, COMMUNICATION = "compiling (torch.compile)", "input (DataLoader)", "communication"
-OWN = "kernels of its own"  # in which its operators spend what no model accounts for
+CUSTOM_KERNELS = "kernels of its own"  # in which its operators spend what no model accounts for
 
 COMPILES = "torch.compile at work"
 LOADER = re.compile(r"enumerate\(DataLoader\)#_?(\w*?)Iter")
@@ -22,14 +31,14 @@ LOADERS = {
 # The outermost annotations of torch's compiler, whichever it has.
 COMPILER = ("entire_frame_compile", "entire_backward_compile", "_compile.compile_inner")
 COLLECTIVES = ("c10d::", "_c10d_functional::", "gloo:", "nccl:", "symm_mem::")
-TORCHS = frozenset({
+TORCH_NAMESPACES = frozenset({
     "aten", "prims", "prim", "mkldnn", "mkldnn_prepacked", "mkl", "onednn", "quantized", "_quantized", "inductor",
     "quantized_decomposed", "profiler", "sparse", "fsdp", "rngprims", "kernelworks", "symm_mem", "c10d", "xnnpack",
     "_c10d_functional", "cuda", "debugprims", "torch_attn",
 })  # fmt: skip
 
 
-def renamed(name: str) -> str:
+def call_name(name: str) -> str:
     """What an annotation is called here that is a call by itself; "" where it is none."""
     if name == "dynamo" or name.startswith(COMPILER):
         return COMPILES
@@ -37,7 +46,7 @@ def renamed(name: str) -> str:
     return LOADERS.get(loader.group(1), f"DataLoader ({loader.group(1)})") if loader else ""
 
 
-def apart(name: str) -> str:
+def time_category(name: str) -> str:
     """The part of the wall clock that a call of this name is; "" for work."""
     if name == COMPILES:
         return COMPILING
@@ -46,7 +55,7 @@ def apart(name: str) -> str:
     return COMMUNICATION if name.startswith(COLLECTIVES) else ""
 
 
-def own(name: str) -> bool:
+def is_custom_op(name: str) -> bool:
     """Whether an operator is of the program's own, or of another package's."""
     namespace, colons, _ = name.partition("::")
-    return bool(colons) and namespace not in TORCHS and "." not in namespace
+    return bool(colons) and namespace not in TORCH_NAMESPACES and "." not in namespace

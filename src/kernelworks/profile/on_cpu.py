@@ -13,36 +13,36 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelworks.measure.clock.noise import Sifted, sift
-from kernelworks.measure.clock.page_faults import Memory, learn, minor_faults
+from kernelworks.measure.clock.noise import SampledWindows, sample_windows
+from kernelworks.measure.clock.page_faults import Memory, learn_heap, minor_faults
 from kernelworks.profile import sampler
 from kernelworks.profile.budget import Budget
-from kernelworks.profile.non_compute import COMMUNICATION, apart
+from kernelworks.profile.non_compute import COMMUNICATION, time_category
 from kernelworks.profile.overhead import PAGE, Floors
 from kernelworks.profile.replay import ALLOCATION, PYTHON, Gap
-from kernelworks.profile.sampler import outside, watched
+from kernelworks.profile.sampler import break_down_gaps, watch_program
 from kernelworks.profile.timeline import (
     PATIENCE,
+    CallRun,
     Pages,
-    Plain,
-    Ran,
+    PlainRun,
     Timeline,
     first_run,
-    most_surveyed,
     plain_run,
     plain_walls,
-    surveyed,
-    timed,
+    profile_run,
+    survey_limit,
+    survey_run,
     window_s,
 )
 from kernelworks.profile.trace import Call, Trace, join, without_collection
 
-__all__ = ["TAKEN", "UNWATCHED", "CpuTimeline", "Moment", "observe", "settle"]
+__all__ = ["PREEMPTION", "UNWATCHED_TIME", "CpuTimeline", "Moment", "fit_timeline", "observe"]
 
 Say = Callable[[str], None]
 
-TAKEN = "taken"  # the cause of a gap: other processes had the cores
-UNWATCHED = "unwatched"  # nobody asked what it was, as the budget was over
+PREEMPTION = "taken"  # the cause of a gap: other processes had the cores
+UNWATCHED_TIME = "unwatched"  # nobody asked what it was, as the budget was over
 MOST_ROUNDS = 3
 COLD = 2.0  # times as long as a run after it, and the first one did what no other does: it read a model's weights
 RUNS_A_ROUND = 5  # what a round costs, in plain runs: one plain, one profiled, and sorting its calls
@@ -79,14 +79,14 @@ class CpuTimeline(Timeline):
         return self.rest
 
     @property
-    def stretched(self) -> float:
+    def profiler_slowdown(self) -> float:
         return 1 / self.scale
 
-    def entries(self) -> list[Ran]:
+    def entries(self) -> list[CallRun]:
         floors, each = self.floors, self.own_pages.each
         release = self._release()
         return [
-            Ran(
+            CallRun(
                 moment.call,
                 before=moment.gap,
                 host=moment.seconds,
@@ -108,7 +108,7 @@ class CpuTimeline(Timeline):
             found += self._cut(number, moment.call, seconds, moment.call.freed * release)
         found += self._cut(len(self.moments), None, self.rest, self.freed * release)
         if self.taken:
-            found.append(Gap(TAKEN, self.taken, None))
+            found.append(Gap(PREEMPTION, self.taken, None))
         return found
 
     def _cut(self, number: int, call: Call | None, seconds: float, release: float) -> Iterator[Gap]:
@@ -118,12 +118,12 @@ class CpuTimeline(Timeline):
         rest = seconds - freed
         if self.outside is not None:
             at = self.outside.of(number)
-            for kind in (sampler.NATIVE, sampler.WAITING, sampler.OTHERS):
+            for kind in (sampler.NATIVE, sampler.WAITING, sampler.OTHER_THREADS):
                 value = at.share(kind) * (seconds - freed)
                 rest -= value
-                waits = kind != sampler.NATIVE and number > 0 and apart(self.moments[number - 1].call.name)
+                waits = kind != sampler.NATIVE and number > 0 and time_category(self.moments[number - 1].call.name)
                 yield Gap(COMMUNICATION if waits == COMMUNICATION else kind, value, call)
-        yield Gap(UNWATCHED if self.unwatched else PYTHON, rest, call)
+        yield Gap(UNWATCHED_TIME if self.unwatched else PYTHON, rest, call)
 
     def _release(self) -> float:
         """Seconds a byte for giving blocks back, never for more pages than the run took fresh: malloc keeps others."""
@@ -156,7 +156,7 @@ def observe(
     *,
     budget_s: float,
     say: Say,
-    first: Plain | None = None,
+    first: PlainRun | None = None,
     memory: Memory | None = None,
 ) -> CpuTimeline:
     """Runs the program plain, then profiled, as often as ``budget_s`` allows (1 to 3 times each, after the ``first``
@@ -167,7 +167,7 @@ def observe(
     allocations between the program's would cause it tens of thousands."""
     first = first or first_run(run, say)
     budget = Budget(budget_s, first.wall)
-    run = budget.counted(run)
+    run = budget.count_runs(run)
     patience, (rounds, tries) = PATIENCE * budget_s, _rounds(budget_s, first.wall)
     plain = _plain(run, rounds, tries, budget_s, say)
     if COLD * (warm := min(p.wall for p in plain.samples)) < first.wall:
@@ -180,24 +180,24 @@ def observe(
         (memory or Memory()).keep()
         plain_run(run)
     else:
-        learn(taken, int(FEW_FAULTS * min(walls) / floors.fault))
+        learn_heap(taken, int(FEW_FAULTS * min(walls) / floors.fault))
 
     looking: list[float] = []
 
     def under_the_profiler() -> tuple[Trace, int]:
         before, begun = minor_faults(), time.perf_counter()
-        trace = timed(run)
+        trace = profile_run(run)
         looking.append(time.perf_counter() - begun)
         return trace, minor_faults() - before
 
-    profiled = sift(
+    profiled = sample_windows(
         under_the_profiler, rounds, tries=tries, deadline_s=patience, enough_s=budget_s / 2,
         say=lambda i: say(f"timing every op, {i} of {rounds}"),
     )  # fmt: skip
     say("surveying shapes and places")
-    survey, persistent = surveyed(run, most_surveyed(budget_s, budget.wall))
+    survey, persistent = survey_run(run, survey_limit(budget_s, budget.wall))
     with without_collection():
-        timeline = settle(
+        timeline = fit_timeline(
             wall,
             [trace for trace, _ in profiled.samples],
             survey,
@@ -218,12 +218,12 @@ def observe(
     own = timeline.tail + sum(max(0.0, moment.gap - floors.gap) for moment in timeline.moments)
     if own < NOTABLE_GAPS * wall:
         return timeline
-    if budget.left < timeline.looking_s:
+    if budget.seconds_left < timeline.looking_s:
         return dataclasses.replace(timeline, unwatched=True)
     say("watching what the program does between ops")
-    traces, looks = watched(run)
+    traces, looks = watch_program(run)
     names = [moment.call.name for moment in timeline.moments]
-    return dataclasses.replace(timeline, outside=outside(traces, looks, names))
+    return dataclasses.replace(timeline, outside=break_down_gaps(traces, looks, names))
 
 
 def _rounds(budget_s: float, wall: float) -> tuple[int, int]:
@@ -232,14 +232,14 @@ def _rounds(budget_s: float, wall: float) -> tuple[int, int]:
     return rounds, 1 if budget_s < RUNS_A_ROUND * wall else 3 * rounds
 
 
-def _plain(run: Callable[[], Any], rounds: int, tries: int, budget_s: float, say: Say) -> Sifted[Plain]:
-    return sift(
+def _plain(run: Callable[[], Any], rounds: int, tries: int, budget_s: float, say: Say) -> SampledWindows[PlainRun]:
+    return sample_windows(
         lambda: plain_run(run), rounds, window_s=window_s(budget_s), tries=tries, deadline_s=PATIENCE * budget_s,
         say=lambda i: say(f"timing without the profiler, {i} of {rounds}"),
     )  # fmt: skip
 
 
-def settle(
+def fit_timeline(
     wall: float,
     profiled: list[Trace],
     survey: Trace,

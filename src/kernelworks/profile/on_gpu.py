@@ -11,25 +11,25 @@ from typing import Any, ClassVar
 
 import torch
 
-from kernelworks.measure.clock.noise import sift
+from kernelworks.measure.clock.noise import sample_windows
 from kernelworks.profile import replay
 from kernelworks.profile.overhead import Floors
 from kernelworks.profile.replay import PYTHON, Gap
 from kernelworks.profile.timeline import (
     PATIENCE,
     UNKNOWN,
-    Ran,
+    CallRun,
     Timeline,
-    most_surveyed,
     plain_run,
     plain_walls,
-    surveyed,
-    timed,
+    profile_run,
+    survey_limit,
+    survey_run,
     window_s,
 )
 from kernelworks.profile.trace import Call, Place, Trace, join, record, without_collection
 
-__all__ = ["GpuTimeline", "observe", "settle", "uses_gpu", "waiting"]
+__all__ = ["GpuTimeline", "fit_timeline", "observe", "uses_gpu", "waiting"]
 
 Say = Callable[[str], None]
 MOST_RUNS, LEAST_RUNS = 15, 3
@@ -43,7 +43,7 @@ class GpuTimeline(Timeline):
     program: tuple[replay.Step, ...]
     host: float  # by which the host's steps of the profiled run were scaled
     device: float  # and the device's work
-    played: replay.Played
+    played: replay.ReplayResult
     lost: float = 0.0  # seconds of device work that belongs to no launch of the run
 
     slowed: ClassVar[str] = "kernels"
@@ -58,11 +58,11 @@ class GpuTimeline(Timeline):
         return self.host * next((step.seconds for step in reversed(self.program) if step.waits), 0.0)
 
     @property
-    def stretched(self) -> float:
+    def profiler_slowdown(self) -> float:
         return 1 / self.device
 
-    def entries(self) -> list[Ran]:
-        found = {id(call): Ran(call, critical=0.0) for call in self.seen}
+    def entries(self) -> list[CallRun]:
+        found = {id(call): CallRun(call, critical=0.0) for call in self.seen}
         for step in self.program:
             ran = found.get(id(step.call))
             if ran is None:
@@ -77,7 +77,7 @@ class GpuTimeline(Timeline):
         outside: dict[str, Call] = {}
         for number, span in enumerate(self.played.spans):
             call = span.job.call or outside.setdefault(span.job.name, Call(UNKNOWN, 0, 0, place=Place()))
-            ran = found.setdefault(id(call), Ran(call, critical=0.0))
+            ran = found.setdefault(id(call), CallRun(call, critical=0.0))
             ran.jobs.append(span.job)
             ran.kernels.append(span.job.seconds * self.device)
             ran.seconds += span.end - span.start
@@ -121,17 +121,19 @@ def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say
     plain_run(whole)
     first = plain_run(whole).wall
     runs = max(LEAST_RUNS, min(MOST_RUNS, int(0.3 * budget_s / max(first, 1e-9))))
-    plain = sift(lambda: plain_run(whole), runs, window_s=window_s(budget_s) / runs, deadline_s=PATIENCE * budget_s)
+    plain = sample_windows(
+        lambda: plain_run(whole), runs, window_s=window_s(budget_s) / runs, deadline_s=PATIENCE * budget_s
+    )
     say("timing every kernel")
-    profiled = [timed(whole, gpu=True) for _ in range(3)][1:]
+    profiled = [profile_run(whole, gpu=True) for _ in range(3)][1:]
     say("surveying shapes and places")
     begun = time.perf_counter()
     # Without the device: the profiler's tree leaves out the ops that start while a kernel of its thread is running.
-    survey, persistent = surveyed(whole, most_surveyed(budget_s, first))
+    survey, persistent = survey_run(whole, survey_limit(budget_s, first))
     wall, walls = plain_walls(plain.samples)
     with without_collection():
         quickest = min(profiled, key=lambda t: t.end - t.start)
-        timeline = settle(wall, quickest, survey, floors, persistent=persistent, walls=walls, noisy=plain.thrown)
+        timeline = fit_timeline(wall, quickest, survey, floors, persistent=persistent, walls=walls, noisy=plain.thrown)
     looking = time.perf_counter() - begun - wall
     collected = statistics.median(p.collected for p in plain.samples)
     return dataclasses.replace(
@@ -139,7 +141,7 @@ def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say
     )
 
 
-def settle(
+def fit_timeline(
     wall: float,
     profiled: Trace,
     survey: Trace,
@@ -153,7 +155,7 @@ def settle(
     calls = join(profiled, survey)
     program = tuple(replay.steps(profiled, calls, floors))
     at = replay.pace(profiled)
-    host, device = replay.fitted(program, at, wall)
+    host, device = replay.fit_scales(program, at, wall)
     return GpuTimeline(
         wall=wall,
         walls=walls or (wall,),

@@ -66,12 +66,12 @@ def _faults() -> tuple[float, float]:
     """Seconds a page: first touch by an op on all threads, less the same op again; and giving it back."""
     touch, free = [], []
     for _ in range(5):
-        room = mmap.mmap(-1, FRESH)
-        tensor = torch.frombuffer(room, dtype=torch.float32)
+        mapping = mmap.mmap(-1, FRESH)
+        tensor = torch.frombuffer(mapping, dtype=torch.float32)
         first = _seconds(functools.partial(tensor.fill_, 1.0))
         again = _seconds(functools.partial(tensor.fill_, 2.0))
         del tensor
         touch.append(max(0.0, first - again))
-        free.append(_seconds(room.close))
+        free.append(_seconds(mapping.close))
     pages = FRESH // PAGE
     return statistics.median(touch) / pages, statistics.median(free) / pages

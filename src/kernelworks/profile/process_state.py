@@ -88,7 +88,7 @@ class Surroundings:
             for number, handler in self._signals.items():
                 if signal.getsignal(number) is not handler and handler is not None:
                     signal.signal(number, handler)
-        environment.put_back(self._environment)
+        environment.restore_variables(self._environment)
         for tensor, version, value in self._values:
             if value is not None and tensor._version != version:
                 with torch.no_grad():

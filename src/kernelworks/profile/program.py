@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-from kernelworks.measure.clock.page_faults import as_alone, as_by_itself
+from kernelworks.measure.clock.page_faults import restore_heap, run_with_own_faults
 from kernelworks.profile.gc_pauses import Collections
 
 __all__ = [
@@ -37,9 +37,9 @@ __all__ = [
     "NotCallable",
     "Program",
     "TargetError",
-    "again_and_again",
     "from_function",
     "from_target",
+    "note_reruns",
     "versions",
 ]
 
@@ -97,17 +97,17 @@ class Program:
     def median(self, runs: int, *, alone: bool) -> float:
         """The median second of so many runs, with page faults of the program's own, after one that is not counted where
         others had used its memory. ``alone``: nothing of it is changed, so it takes as many as by itself."""
-        if as_alone():
+        if restore_heap():
             self.run()
         if alone:
-            return as_by_itself(self.seconds, runs)
+            return run_with_own_faults(self.seconds, runs)
         return statistics.median(self.seconds() for _ in range(runs))
 
 
 # ---------------------------------------------------------------- runs
 
 
-def again_and_again(run: Callable[[], Any]) -> Callable[[], Any]:
+def note_reruns(run: Callable[[], Any]) -> Callable[[], Any]:
     """``run``, whose errors say so where it is a later run that raises."""
     runs = 0
 
@@ -127,7 +127,7 @@ def again_and_again(run: Callable[[], Any]) -> Callable[[], Any]:
     return once
 
 
-def called(name: str, fn: Callable[..., Any], args: Sequence[Any] = ()) -> Any:
+def call_program(name: str, fn: Callable[..., Any], args: Sequence[Any] = ()) -> Any:
     """One run. Its frame is the last of ours before the program's own (``report`` cuts tracebacks there).
 
     A process that the program has forked, and that comes back from it, ends here.
@@ -135,7 +135,7 @@ def called(name: str, fn: Callable[..., Any], args: Sequence[Any] = ()) -> Any:
     here = os.getpid()
     try:
         result = fn(*args)
-        if type(result) in DEFERRED or isinstance(result, LAZY):
+        if type(result) in DEFERRED_TYPES or isinstance(result, LAZY):
             result = _done(name, result)
     except SystemExit as leave:
         result = None
@@ -151,7 +151,7 @@ def called(name: str, fn: Callable[..., Any], args: Sequence[Any] = ()) -> Any:
     return result
 
 
-DEFERRED = (types.CoroutineType, types.AsyncGeneratorType)
+DEFERRED_TYPES = (types.CoroutineType, types.AsyncGeneratorType)
 
 
 def _done(name: str, promised: Any) -> Any:
@@ -206,7 +206,7 @@ def from_function(fn: Callable[..., Any], args: Sequence[Any] = (), name: str = 
     entry = Entry(fn)
     code = getattr(inspect.unwrap(fn) if isinstance(fn, types.FunctionType) else fn, "__code__", None)
     file = Path(code.co_filename) if isinstance(code, types.CodeType) else None
-    return Program(shown, lambda: called(shown, entry.fn, args), entry, file)
+    return Program(shown, lambda: call_program(shown, entry.fn, args), entry, file)
 
 
 def from_target(target: str, args: Sequence[str] = (), *, module: bool = False) -> Program:
@@ -358,7 +358,7 @@ class _Repeated:
         self.runs += 1
         silent = contextlib.redirect_stdout(io.StringIO()) if self.runs > 1 else contextlib.nullcontext()
         with _as_main(self.path, self.args), silent:
-            return called(self.name, self.entry.fn)
+            return call_program(self.name, self.entry.fn)
 
 
 class _Script(_Repeated):

@@ -19,20 +19,20 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kernelworks.profile.non_compute import COMMUNICATION, COMPILING, INPUT, apart
+from kernelworks.profile.non_compute import COMMUNICATION, COMPILING, INPUT, time_category
 from kernelworks.profile.overhead import Floors
 from kernelworks.profile.trace import Call, DeviceWork, Runtime, Trace
 
 __all__ = [
-    "ALLOCATION", "DISPATCH", "LAUNCH", "PYTHON", "SYNC", "Gap", "Job", "Pace", "Played", "Span", "Step",
-    "busy_seconds", "critical", "fitted", "gaps", "pace", "play", "short", "steps",
+    "ALLOCATION", "DISPATCH", "LAUNCH", "PYTHON", "SYNC", "Gap", "Job", "Pace", "ReplayResult", "Span", "Step",
+    "busy_seconds", "critical", "fit_scales", "gaps", "pace", "play", "short", "steps",
 ]  # fmt: skip
 
 PYTHON, DISPATCH, LAUNCH, SYNC, ALLOCATION = "python", "dispatch", "launch", "sync", "allocation"
 DEPTH = 1024  # launches that the driver queues
-BLOCKED = 20  # a launch that takes so many times the usual one waited for room in the queue
+BLOCKED_FACTOR = 20  # a launch that takes so many times the usual one waited for room in the queue
 
-WAITS = (
+SYNC_CALLS = (
     "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cuStreamSynchronize", "cuCtxSynchronize",
     "cuEventSynchronize",
 )  # fmt: skip
@@ -84,11 +84,11 @@ class Span:
     job: Job
     late: bool
     before: int  # the span that it waited for, -1 for none
-    room: int = -1  # the span that the host waited for before it could launch it, -1 for none
+    queue_blocker: int = -1  # the span that the host waited for before it could launch it, -1 for none
 
 
 @dataclass
-class Played:
+class ReplayResult:
     """One replay, in seconds from its start."""
 
     wall: float = 0.0
@@ -115,7 +115,7 @@ def steps(trace: Trace, calls: Sequence[Call], floors: Floors) -> list[Step]:
             reader.runtime(runtime, None)
             at = max(at, runtime.end)
         reader.gap(PYTHON, call.start - at, first, call)
-        begun, kind = max(at, call.start), apart(call.name) or DISPATCH
+        begun, kind = max(at, call.start), time_category(call.name) or DISPATCH
         inside = sum(max(0, r.end - max(r.start, begun)) for r in call.runtime)
         own = max(0, call.end - begun - inside) / 1e9
         kept = max(0.0, own - floors.event * (call.events - 1)) / own if own else 0.0
@@ -150,7 +150,7 @@ class _Reader:
         for work in made.works:
             self.busy = max(self.busy, work.end)
         beyond = (made.end - min(max(made.start, self.busy), made.end)) / 1e9
-        if made.name.startswith(WAITS):
+        if made.name.startswith(SYNC_CALLS):
             self.made.append(Step(SYNC, beyond, call, jobs, waits=True))
         elif made.name.startswith(ALLOCATES):
             frees = "Free" in made.name and busy_before > made.start
@@ -158,7 +158,7 @@ class _Reader:
         elif jobs and "emcpy" in made.name and made.end >= made.works[-1].end:
             self.made.append(Step(SYNC, beyond, call, jobs, waits=True))  # a copy from or to memory that is not pinned
         elif jobs or "Launch" in made.name:
-            blocked = seconds > BLOCKED * self.usual and busy_before > made.end
+            blocked = seconds > BLOCKED_FACTOR * self.usual and busy_before > made.end
             self.made.append(Step(LAUNCH, self.usual if blocked else seconds, call, jobs))
         else:
             self.made.append(Step(DISPATCH if call else PYTHON, seconds, call))
@@ -195,25 +195,27 @@ def pace(trace: Trace) -> Pace:
 # ---------------------------------------------------------------- playing
 
 
-def play(program: Sequence[Step], at: Pace, *, host: float = 1.0, device: float = 1.0, waits: bool = True) -> Played:
+def play(
+    program: Sequence[Step], at: Pace, *, host: float = 1.0, device: float = 1.0, waits: bool = True
+) -> ReplayResult:
     """One run of the steps. ``host`` and ``device`` scale their seconds. Without ``waits`` only the last one waits."""
-    done = Played()
+    done = ReplayResult()
     free: dict[int, int] = {}  # stream -> its last span
     last = -1  # the span that ends last
     now = 0.0
     final = max((i for i, step in enumerate(program) if step.waits), default=-1)
     spans = done.spans
     for number, step in enumerate(program):
-        begun, blocker, room = now, -1, -1
+        begun, blocker, queue_blocker = now, -1, -1
         if len(spans) >= DEPTH and step.jobs and spans[len(spans) - DEPTH].end > now:
-            blocker = room = len(spans) - DEPTH
-            now = spans[room].end
+            blocker = queue_blocker = len(spans) - DEPTH
+            now = spans[queue_blocker].end
         for job in step.jobs:
             before = free.get(job.stream, -1)
             ready, idle = now + at.latency * host, spans[before].end + at.gap if before >= 0 else 0.0
             late = before >= 0 and idle > ready
             start = idle if late else ready
-            spans.append(Span(start, start + job.seconds * device, now, number, job, late, before, room))
+            spans.append(Span(start, start + job.seconds * device, now, number, job, late, before, queue_blocker))
             free[job.stream] = len(spans) - 1
             if last < 0 or spans[-1].end >= spans[last].end:
                 last = len(spans) - 1
@@ -231,7 +233,7 @@ def play(program: Sequence[Step], at: Pace, *, host: float = 1.0, device: float 
 LEAST_HOST, MOST_HOST = 0.25, 1.25
 
 
-def fitted(program: Sequence[Step], at: Pace, wall: float) -> tuple[float, float]:
+def fit_scales(program: Sequence[Step], at: Pace, wall: float) -> tuple[float, float]:
     """The scales of host and device with which the replay takes ``wall``.
 
     The host's is fitted alone while that is enough. Where the program waits for the device whatever the host does, or
@@ -266,7 +268,7 @@ class Gap:
     call: Call | None
 
 
-def gaps(program: Sequence[Step], played: Played) -> list[Gap]:
+def gaps(program: Sequence[Step], played: ReplayResult) -> list[Gap]:
     """The idle device's time, cut by what it waited for. With the busy time it adds to the wall clock.
 
     A kernel starts a latency after its launch, so the device was idle for what the host did in a time as long just
@@ -288,7 +290,7 @@ def gaps(program: Sequence[Step], played: Played) -> list[Gap]:
 
 def _overlay(
     program: Sequence[Step],
-    played: Played,
+    played: ReplayResult,
     ends: list[float],
     since: float,
     until: float,
@@ -313,7 +315,7 @@ def _overlay(
         found.append(Gap(PYTHON, until - since, None))
 
 
-def busy_seconds(played: Played) -> list[float]:
+def busy_seconds(played: ReplayResult) -> list[float]:
     """Seconds of each span that no span before it covers: they add to the time in which the device was busy."""
     seconds = [0.0] * len(played.spans)
     covered = 0.0
@@ -324,7 +326,7 @@ def busy_seconds(played: Played) -> list[float]:
     return seconds
 
 
-def critical(program: Sequence[Step], played: Played) -> tuple[list[float], dict[str, float]]:
+def critical(program: Sequence[Step], played: ReplayResult) -> tuple[list[float], dict[str, float]]:
     """The critical path, walked back from the end: seconds of each span on it, and of the host by kind of step.
 
     Both together, the waiting between kernels included (as launches), add to the wall clock.
@@ -344,7 +346,7 @@ def critical(program: Sequence[Step], played: Played) -> tuple[list[float], dict
                 now = played.spans[span].end
             else:
                 host[LAUNCH] += now - it.issued
-                now, number, span = it.issued, it.step - 1, it.room
+                now, number, span = it.issued, it.step - 1, it.queue_blocker
             continue
         if number < 0:
             host[PYTHON] += now

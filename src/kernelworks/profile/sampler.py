@@ -31,9 +31,9 @@ from typing import Any
 
 from kernelworks.profile.trace import Trace, record
 
-__all__ = ["NATIVE", "OTHERS", "WAITING", "Look", "Outside", "outside", "watched"]
+__all__ = ["NATIVE", "OTHER_THREADS", "WAITING", "GapBreakdown", "Look", "break_down_gaps", "watch_program"]
 
-PYTHON, NATIVE, WAITING, OTHERS = "python", "native", "waiting", "others"
+PYTHON, NATIVE, WAITING, OTHER_THREADS = "python", "native", "waiting", "others"
 NAP_S = 0.0005
 SWITCH_S = 0.001  # the interpreter's switch interval while it is watched; usually 5 ms
 SHORT_S = 2.5 * SWITCH_S
@@ -68,12 +68,12 @@ class Look:
             return NATIVE
         working = self.others > WORKING * (self.at - self.since)
         if working:
-            return NATIVE if self.alone else OTHERS  # native code has threads of its own
+            return NATIVE if self.alone else OTHER_THREADS  # native code has threads of its own
         return WAITING
 
 
 @dataclass
-class Between:
+class GapSamples:
     """Seconds of some gaps, and of them those that were told, by kind, with how many looks told it.
 
     A look between two ops that are near each other falls on Python hardly ever: the lock is given away at the next op.
@@ -100,18 +100,18 @@ class Between:
 
 
 @dataclass(frozen=True)
-class Outside:
+class GapBreakdown:
     """What gaps were made of: the long ones each by its number, all others together; and what other threads did."""
 
-    long: Mapping[int, Between]
-    short: Between
+    long: Mapping[int, GapSamples]
+    short: GapSamples
     elsewhere: Mapping[str, tuple[int, float]] = field(default_factory=dict)  # op -> calls, seconds, of other threads
 
-    def of(self, gap: int) -> Between:
+    def of(self, gap: int) -> GapSamples:
         return self.long.get(gap, self.short)
 
 
-def watched(run: Callable[[], Any]) -> tuple[list[Trace], list[list[Look]]]:
+def watch_program(run: Callable[[], Any]) -> tuple[list[Trace], list[list[Look]]]:
     """Runs the program under the profiler, every thread of it, and looks at it; short programs several times."""
     traces: list[Trace] = []
     looks: list[list[Look]] = []
@@ -130,11 +130,11 @@ def watched(run: Callable[[], Any]) -> tuple[list[Trace], list[list[Look]]]:
     return traces, looks
 
 
-def outside(traces: Sequence[Trace], looks: Sequence[Sequence[Look]], names: Sequence[str]) -> Outside:
+def break_down_gaps(traces: Sequence[Trace], looks: Sequence[Sequence[Look]], names: Sequence[str]) -> GapBreakdown:
     """The looks by gap. ``names`` are the calls of the timeline; gap ``i`` comes before call ``i``. Where a watched run
     made other calls, all its gaps count together."""
-    long: dict[int, Between] = {}
-    short = Between(short=True)
+    long: dict[int, GapSamples] = {}
+    short = GapSamples(short=True)
     looked = told = 0.0
     elsewhere: dict[str, tuple[int, float]] = {}
     for trace, seen in zip(traces, looks, strict=True):
@@ -146,7 +146,7 @@ def outside(traces: Sequence[Trace], looks: Sequence[Sequence[Look]], names: Seq
         ends = [*(call.start for call in trace.calls), trace.end]
         found = []
         for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            at = long.setdefault(number, Between()) if same and end - start >= LONG_S * 1e9 else short
+            at = long.setdefault(number, GapSamples()) if same and end - start >= LONG_S * 1e9 else short
             at.seconds += max(0, end - start) / 1e9
             found.append(at)
         for look in seen:
@@ -161,7 +161,7 @@ def outside(traces: Sequence[Trace], looks: Sequence[Sequence[Look]], names: Seq
                 found[gap].add(kind, (look.at - max(look.since, starts[gap])) / 1e9)
     short.told = told / looked if looked else 1.0
     runs = max(1, len(traces))
-    return Outside(long, short, {op: (round(calls / runs), s / runs) for op, (calls, s) in elsewhere.items()})
+    return GapBreakdown(long, short, {op: (round(calls / runs), s / runs) for op, (calls, s) in elsewhere.items()})
 
 
 class _Watcher:

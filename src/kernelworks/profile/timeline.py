@@ -20,14 +20,28 @@ from kernelworks.measure.clock.noise import QUIET, WINDOW_S, Noise
 from kernelworks.measure.clock.page_faults import minor_faults
 from kernelworks.profile.call_sites import Survey
 from kernelworks.profile.gc_pauses import Collections
-from kernelworks.profile.inductor.compiled import Compiled
+from kernelworks.profile.inductor.compiled_graphs import CompiledGraph
 from kernelworks.profile.replay import LAUNCH, PYTHON, SYNC, Gap, Job, Pace, Step, play, short
-from kernelworks.profile.sampler import Outside
+from kernelworks.profile.sampler import GapBreakdown
 from kernelworks.profile.trace import Call, Trace, join, record
 
 __all__ = [
-    "NO_PAGES", "PATIENCE", "UNKNOWN", "Cost", "Pages", "Plain", "Ran", "Timeline", "first_run", "most_surveyed",
-    "plain_run", "plain_walls", "surveyed", "surveyed_whole", "timed", "window_s",
+    "NO_PAGES",
+    "PATIENCE",
+    "UNKNOWN",
+    "CallRun",
+    "Cost",
+    "Pages",
+    "PlainRun",
+    "Timeline",
+    "first_run",
+    "plain_run",
+    "plain_walls",
+    "profile_run",
+    "survey_all_calls",
+    "survey_limit",
+    "survey_run",
+    "window_s",
 ]  # fmt: skip
 
 Say = Callable[[str], None]
@@ -57,7 +71,7 @@ class Cost:
 
 
 @dataclass(slots=True)
-class Ran:
+class CallRun:
     """One call as it ran. Seconds: ``before`` is what the host did between the call before and this one, ``seconds``
     for how long work was done for it, ``exclusive`` those of them in which nothing before it was still running,
     ``critical`` those on the critical path.
@@ -78,7 +92,7 @@ class Ran:
     least: float = 0.0  # what a call of torch of so many parts takes, whatever its work
 
     @property
-    def worked(self) -> bool:
+    def has_work(self) -> bool:
         """Whether anything ran for it: a call that gives a GPU nothing is the host's time alone, between kernels."""
         return self.critical > 0 or bool(self.jobs)
 
@@ -116,12 +130,12 @@ class Timeline(abc.ABC):
     noise: Noise = QUIET  # of the windows that were kept
     loud: bool = False  # no window was quiet
     surveyed: int | None = None  # how many calls were surveyed, for all others like them; None where all were
-    outside: Outside | None = None  # what the gaps were made of; None where nothing was asked
+    outside: GapBreakdown | None = None  # what the gaps were made of; None where nothing was asked
     unwatched: bool = False  # that was not asked, as the budget was over
     looking_s: float = 0.0  # that one run took longer because it was looked at, and for reading what was seen
     taken: float = 0.0  # seconds of a run for which its threads had no core, because others had them
     pace: Pace = AT_ONCE
-    compiled: tuple[Compiled, ...] = ()  # the graphs of torch.compile that ran
+    compiled: tuple[CompiledGraph, ...] = ()  # the graphs of torch.compile that ran
     broken: tuple[tuple[str, str], ...] = ()  # where graphs broke: line, reason
     recompiled: tuple[tuple[str, str, int, float], ...] = ()  # line, guard, how often, seconds
     collected: float = 0.0  # seconds of ``wall`` in full collections of garbage
@@ -142,11 +156,11 @@ class Timeline(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def stretched(self) -> float:
+    def profiler_slowdown(self) -> float:
         """How many times as long a profiled run took, what is known to be the profiler's own taken off."""
 
     @abc.abstractmethod
-    def entries(self) -> list[Ran]:
+    def entries(self) -> list[CallRun]:
         """Each call as it ran, in the order of the program. Device work outside any call comes last, as calls of that
         name (``UNKNOWN``)."""
 
@@ -180,7 +194,7 @@ class Timeline(abc.ABC):
 
 
 @dataclass(frozen=True)
-class Plain:
+class PlainRun:
     """One run without the profiler: seconds, minor page faults, and the seconds of full collections of garbage."""
 
     wall: float
@@ -188,16 +202,16 @@ class Plain:
     collected: float = 0.0
 
 
-def plain_run(run: Callable[[], Any]) -> Plain:
+def plain_run(run: Callable[[], Any]) -> PlainRun:
     with Collections() as collections:
         faults = minor_faults()
         start = time.perf_counter()
         run()
         wall = time.perf_counter() - start
-    return Plain(wall, minor_faults() - faults, collections.seconds)
+    return PlainRun(wall, minor_faults() - faults, collections.seconds)
 
 
-def first_run(run: Callable[[], Any], say: Say) -> Plain:
+def first_run(run: Callable[[], Any], say: Say) -> PlainRun:
     """The run that warms up, and in which a program that cannot be run says so. One that does not end is told of."""
     say("warming up")
     waiting = threading.Timer(
@@ -211,14 +225,14 @@ def first_run(run: Callable[[], Any], say: Say) -> Plain:
         waiting.cancel()
 
 
-def timed(run: Callable[[], Any], *, gpu: bool = False) -> Trace:
+def profile_run(run: Callable[[], Any], *, gpu: bool = False) -> Trace:
     """One run under the profiler, names and times alone; what the program returns is let go."""
     trace = record(run, gpu=gpu)
     trace.output = None
     return trace
 
 
-def surveyed(run: Callable[[], Any], most: float) -> tuple[Trace, dict[int, int]]:
+def survey_run(run: Callable[[], Any], most: float) -> tuple[Trace, dict[int, int]]:
     """One run in which the first ``most`` calls are looked at, and the storages that outlive it."""
     survey = Survey(most)
     trace = record(run, survey=survey)
@@ -226,15 +240,15 @@ def surveyed(run: Callable[[], Any], most: float) -> tuple[Trace, dict[int, int]
     return trace, survey.persistent
 
 
-def surveyed_whole(run: Callable[[], Any], most: float) -> tuple[Trace, dict[int, int]]:
-    """As ``surveyed``, with every call: those that were not looked at are taken for others of the same names."""
-    trace, persistent = surveyed(run, most)
+def survey_all_calls(run: Callable[[], Any], most: float) -> tuple[Trace, dict[int, int]]:
+    """As ``survey_run``, with every call: those that were not looked at are taken for others of the same names."""
+    trace, persistent = survey_run(run, most)
     if trace.cut:
-        trace.calls = join(timed(run), trace)
+        trace.calls = join(profile_run(run), trace)
     return trace, persistent
 
 
-def most_surveyed(budget_s: float, wall: float) -> float:
+def survey_limit(budget_s: float, wall: float) -> float:
     """How many calls are looked at, of a program that takes ``wall`` seconds."""
     return max(LEAST_SURVEYED, max(budget_s, wall) / SURVEY_S)
 
@@ -244,7 +258,7 @@ def window_s(budget_s: float) -> float:
     return min(WINDOW_S, WINDOWS * budget_s)
 
 
-def plain_walls(samples: Sequence[Plain]) -> tuple[float, tuple[float, ...]]:
+def plain_walls(samples: Sequence[PlainRun]) -> tuple[float, tuple[float, ...]]:
     """Their median, and all of them."""
     walls = tuple(sample.wall for sample in samples)
     return statistics.median(walls), walls

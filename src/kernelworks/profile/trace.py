@@ -24,30 +24,30 @@ from torch.autograd import profiler as autograd_profiler
 from torch.autograd.profiler import profile, record_function
 
 from kernelworks.profile.calls import FUNCTION, Call, DeviceWork, Place, Runtime
-from kernelworks.profile.extensions import called_by_name
-from kernelworks.profile.inductor.compiled import Compiled, compiled_of, marked, named
+from kernelworks.profile.extensions import annotate_extension_calls
+from kernelworks.profile.inductor.compiled_graphs import CompiledGraph, annotate_kernels, compiled_of, name_calls
 from kernelworks.profile.inductor.dynamo import breaks, recompilations
-from kernelworks.profile.inductor.graph_kernels import owned
+from kernelworks.profile.inductor.graph_kernels import assign_calls
 from kernelworks.profile.inputs import Inputs, inputs_of
-from kernelworks.profile.non_compute import COMPILES, renamed
+from kernelworks.profile.non_compute import COMPILES, call_name
 
 __all__ = [
-    "COMPILED",
+    "GRAPH_ANNOTATION",
     "Call",
     "DeviceWork",
     "Place",
     "Runtime",
     "Trace",
     "join",
-    "read",
+    "read_trace",
     "record",
     "without_collection",
 ]
 
 OWN_PROFILER = "the program starts torch's profiler itself, which ends ours: take it out to diagnose the program"
-RUN = "kernelworks run"  # the annotation around one run of the program
+RUN_ANNOTATION = "kernelworks run"  # the annotation around one run of the program
 GRAPH_LAUNCH = "GraphLaunch"  # of the driver's call that runs one of CUDA's graphs
-COMPILED = "## Call CompiledFxGraph"  # the annotation around a graph that torch.compile made
+GRAPH_ANNOTATION = "## Call CompiledFxGraph"  # the annotation around a graph that torch.compile made
 MEMORY = "[memory]"
 LARGE = 128 * 1024  # bytes; malloc gives smaller blocks back to itself, not to the system
 BACKWARD = 1  # at::RecordScope
@@ -85,7 +85,7 @@ class Trace:
     lost: float = 0.0  # seconds of device work that no call of the driver was found for
     others: dict[str, tuple[int, float]] = field(default_factory=dict)  # ops of other threads -> calls, seconds
     cut: bool = False  # a survey that ended before the program did
-    compiled: tuple[Compiled, ...] = ()  # the graphs that inductor made of it
+    compiled: tuple[CompiledGraph, ...] = ()  # the graphs that inductor made of it
     broken: tuple[tuple[str, str], ...] = ()  # where they broke
     recompiled: tuple[tuple[str, str, int, float], ...] = ()
 
@@ -136,8 +136,8 @@ def record(
     )
     places: list[Place] = []
     with contextlib.ExitStack() as whole:
-        compiled = whole.enter_context(marked())
-        whole.enter_context(called_by_name(survey.placed if survey is not None else None))
+        compiled = whole.enter_context(annotate_kernels())
+        whole.enter_context(annotate_extension_calls(survey.placed if survey is not None else None))
         if survey is not None:
             whole.enter_context(_quiet())  # the memory profiler warns of every block that is older than it
         with _quiet():
@@ -154,7 +154,7 @@ def record(
         if survey is not None:
             survey.full = end
         try:
-            with survey or contextlib.nullcontext(places) as places, record_function(RUN):
+            with survey or contextlib.nullcontext(places) as places, record_function(RUN_ANNOTATION):
                 output = run()
                 if not (ended or autograd_profiler._is_profiler_enabled):
                     raise RuntimeError(OWN_PROFILER)
@@ -171,7 +171,7 @@ def record(
         cut = survey is not None and survey.cut
         inputs = inputs_of(results) if survey_too else None
         graphs = compiled.graphs(survey.modules if survey_too else ()) if survey_too or gpu else ()
-        trace = read(results.events(), places, output, inputs, cut=cut, compiled=graphs)
+        trace = read_trace(results.events(), places, output, inputs, cut=cut, compiled=graphs)
         trace.broken, trace.recompiled = (tuple(breaks()), tuple(recompilations())) if survey_too else ((), ())
         return trace
 
@@ -188,19 +188,19 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def read(
+def read_trace(
     events: Iterable[Any],
     places: list[Place],
     output: Any,
     inputs: dict[int, Inputs] | None,
     *,
     cut: bool = False,
-    compiled: Sequence[Compiled] = (),
+    compiled: Sequence[CompiledGraph] = (),
 ) -> Trace:
     """The trace of one run from the profiler's events, or from recorded ones. ``inputs`` only of a survey, which may
     have been ``cut``: the run goes to its last event then. ``compiled`` are the graphs that inductor made of it."""
     events = list(events)
-    run = next((e for e in events if e.name() == RUN and not _on_device(e)), None)
+    run = next((e for e in events if e.name() == RUN_ANNOTATION and not _on_device(e)), None)
     if run is None:
         raise RuntimeError("torch's profiler recorded nothing: is another profiler running in this process?")
     start, end, thread = run.start_ns(), run.end_ns(), run.start_thread_id()
@@ -214,7 +214,7 @@ def read(
     runtime: list[Any] = []
     for event in events:
         name, begun = event.name(), event.start_ns()
-        if begun < start or (name == RUN):
+        if begun < start or (name == RUN_ANNOTATION):
             continue
         if name == MEMORY:
             if event.nbytes() <= -LARGE and not _on_device(event) and begun < end:
@@ -240,16 +240,16 @@ def read(
     graphs: dict[int, Call] = {}
     calls = _outermost([root for t in threads for root in _nest(flat[t])], places, graphs)
     if inputs is not None:
-        shared: dict[bytes, Told] = {}
+        shared: dict[bytes, OpDetails] = {}
         for call in calls:
             for each in call.everything:
                 each.overload, each.shapes, each.strides, each.dtypes, each.scalars = _told(told[id(each)], shared)
                 _know(each, inputs)
                 each.listed = each.listed or call.listed  # the tree may have been asked about the outermost op alone
-        named(calls, compiled)
+        name_calls(calls, compiled)
     aside = [found for t, found in flat.items() if t not in threads]
     trace = Trace(start, end, calls, len(seen), sum(map(len, aside)), output, cut=cut)
-    trace.compiled = tuple(graph for graph in compiled if graph.ran(calls))
+    trace.compiled = tuple(graph for graph in compiled if graph.has_run(calls))
     for found in aside:
         for call in _outermost(_nest(found), places):
             count, seconds = trace.others.get(call.name, (0, 0.0))
@@ -264,14 +264,19 @@ def read(
 def _know(call: Call, inputs: dict[int, Inputs]) -> None:
     its = inputs.get(call.correlation)
     if its is not None:
-        call.pointers, call.listed, call.tensors, call.rooms = its.pointers, its.listed, its.tensors, its.rooms
+        call.pointers, call.listed, call.tensors, call.storage_bytes = (
+            its.pointers,
+            its.listed,
+            its.tensors,
+            its.storage_bytes,
+        )
         call.shapes, call.strides, call.made = its.shapes or call.shapes, its.strides or call.strides, its.made
 
 
-Told = tuple[str, list[Any], list[Any], list[torch.dtype | None], list[Any]]
+OpDetails = tuple[str, list[Any], list[Any], list[torch.dtype | None], list[Any]]
 
 
-def _told(event: Any, shared: dict[bytes, Told]) -> Told:
+def _told(event: Any, shared: dict[bytes, OpDetails]) -> OpDetails:
     """What the profiler's record of an op says of its overload, shapes, strides, dtypes and scalars: the same lists for
     ops that are alike. It is read at once, since records that are held, some ten thousands, scatter malloc's free
     memory, and pybind11 has each in its table of objects: a compiled call then took 28 us instead of 25."""
@@ -325,17 +330,17 @@ def _link(trace: Trace, device: list[Any], runtime: list[Any], graphs: dict[int,
     trace.lost = sum(work.seconds for left in works.values() for work in left)
 
 
-def _tell_apart(trace: Trace, compiled: Sequence[Compiled]) -> None:
+def _tell_apart(trace: Trace, compiled: Sequence[CompiledGraph]) -> None:
     """Says of the kernels of each graph of CUDA's for what they ran."""
     runs: dict[str, list[Call]] = defaultdict(list)
     for call in trace.calls:
-        if call.graph and call.name.startswith(COMPILED):
+        if call.graph and call.name.startswith(GRAPH_ANNOTATION):
             runs[call.graph].append(call)
     for graph, calls in runs.items():
         found = compiled_of(graph, calls, compiled)
         works = [work for call in calls for made in call.runtime if GRAPH_LAUNCH in made.name for work in made.works]
         if found is not None and works:
-            owned(works, found, graph, backward=calls[0].backward)
+            assign_calls(works, found, graph, backward=calls[0].backward)
 
 
 def _free(trace: Trace, frees: list[tuple[int, int]]) -> None:
@@ -377,15 +382,15 @@ def _outermost(roots: list[Call], places: list[Place], graphs: dict[int, Call] |
     def visit(call: Call, place: Place, backward: Place | None, graph: str = "") -> None:
         if call.name.startswith(PLACE):
             place = places[int(call.name[len(PLACE) :])]
-        elif renamed(call.name):
-            call.name = renamed(call.name)
+        elif call_name(call.name):
+            call.name = call_name(call.name)
             call.place, call.backward = (backward, True) if backward else (place, False)
             if call.name == COMPILES:  # of which no two are alike
                 call.children = []
             calls.append(call)
             _prune(call)
             return
-        elif call.name.startswith(COMPILED):
+        elif call.name.startswith(GRAPH_ANNOTATION):
             graph, before = f"{call.name} {call.start}", len(calls)
             call.place, call.backward, call.graph = (backward, True, graph) if backward else (place, False, graph)
             if graphs is not None:

@@ -8,20 +8,44 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernelworks.records.base import Record, drawn
+from kernelworks.records.base import Record, renderer
 from kernelworks.records.fix import Fix
 from kernelworks.records.json_text import from_json, to_json
 
 __all__ = [
-    "Arm", "Bandwidth", "BenchResult", "Candidate", "Ceilings", "CounterCheck", "Diagnosis", "Fix", "FlopRate",
-    "FunctionRate", "GpuBandwidth", "GpuCeilings", "GpuRate", "GpuTime", "KernelTime", "MapOp", "MapRow", "Parity",
-    "Proof", "Region", "Settled", "SettledCall", "Swapped", "Tuned", "from_json", "named", "to_json",
+    "AutotuneResult",
+    "AutotunedCall",
+    "Bandwidth",
+    "BenchResult",
+    "ConfigCandidate",
+    "ConfigTuning",
+    "CounterCheck",
+    "Diagnosis",
+    "Fix",
+    "FlopRate",
+    "FunctionRate",
+    "GpuBandwidth",
+    "GpuPeaks",
+    "GpuRate",
+    "GpuTime",
+    "Hotspot",
+    "KernelTime",
+    "MapKernel",
+    "MapOp",
+    "Parity",
+    "Peaks",
+    "SwapRecord",
+    "Variant",
+    "Verification",
+    "from_json",
+    "name_with_threads",
+    "to_json",
 ]  # fmt: skip
 
 # ---------------------------------------------------------------- ceilings
 
 
-def named(what: str, threads: int) -> str:
+def name_with_threads(what: str, threads: int) -> str:
     """A figure of so many threads, in words."""
     return f"{what}, {threads} thread{'s' if threads > 1 else ''}"
 
@@ -38,7 +62,7 @@ class Bandwidth:
 
     @property
     def name(self) -> str:
-        return named(f"{self.level} {self.kind}", self.threads)
+        return name_with_threads(f"{self.level} {self.kind}", self.threads)
 
 
 @dataclass(frozen=True)
@@ -50,7 +74,7 @@ class FlopRate:
 
     @property
     def name(self) -> str:
-        return named(f"{self.dtype} {self.isa}", self.threads)
+        return name_with_threads(f"{self.dtype} {self.isa}", self.threads)
 
 
 @dataclass(frozen=True)
@@ -62,11 +86,11 @@ class FunctionRate:
 
     @property
     def name(self) -> str:
-        return named(f"{self.function} {self.isa}", self.threads)
+        return name_with_threads(f"{self.function} {self.isa}", self.threads)
 
 
 @dataclass(frozen=True)
-class Ceilings(Record):
+class Peaks(Record):
     """What one machine was measured to do."""
 
     kind: str  # Machine.kind
@@ -113,7 +137,7 @@ class GpuRate:
     unit: str  # "multiply-add" (a kernel of ours), "torch.mm", "torch._scaled_mm"
     burst_tflops: float
     sustained_tflops: float
-    raced_tflops: float = 0.0
+    benchmarked_tflops: float = 0.0
 
     @property
     def name(self) -> str:
@@ -121,7 +145,7 @@ class GpuRate:
 
 
 @dataclass(frozen=True)
-class GpuCeilings(Record):
+class GpuPeaks(Record):
     """What one GPU was measured to do. All on one stream; host times with the GPU idle."""
 
     kind: str  # Gpu.kind
@@ -158,7 +182,7 @@ class Parity:
     """One case of one row against float64. ``worst`` is the largest error as a share of the bound; over 1 fails."""
 
     op: str
-    row: str
+    kernel: str
     pass_: str  # "forward" or "backward"
     case: str
     dtype: str
@@ -170,11 +194,11 @@ class Parity:
 
 
 @dataclass(frozen=True)
-class Proof(Record):
+class Verification(Record):
     """All that was tried on one row. ``certified`` says whether a certificate was written."""
 
     op: str
-    row: str
+    kernel: str
     kind: str
     cases: int
     worst: float
@@ -185,7 +209,7 @@ class Proof(Record):
     checks: dict[str, bool]  # "guard_pages", "inputs_untouched", "deterministic", "two_threads", "gradients", ...
     seconds: float
     certified: bool
-    proved_on: str = ""  # of a confirmation: the kind of CPU whose proof it carries over
+    verified_on: str = ""  # of a confirmation: the kind of CPU whose proof it carries over
     worst_by_dtype: dict[str, dict[str, float]] = field(default_factory=dict)  # and by output; none of exact ones
 
 
@@ -198,7 +222,7 @@ class Explanation(Record):
 
     op: str
     call: str  # "x bfloat16[1, 1024], weight bfloat16[1024], eps 1e-06"
-    row: str
+    kernel: str
     because: str
     declined: tuple[tuple[str, str], ...]  # (row, reason) for every row that was looked at before
     threads: int
@@ -206,8 +230,8 @@ class Explanation(Record):
     bytes: float
     bound_us: float | None = None
     predicted_us: float | None = None
-    regime: str = ""
-    ceiling: str = ""
+    bottleneck: str = ""
+    peak: str = ""
     device: str = "cpu"
     through_python: str = ""  # why calls go through Python; "" where they go through C++
     compiled: tuple[str, ...] = ()  # what backend="kernelworks" did with such calls in this process
@@ -218,7 +242,7 @@ class Explanation(Record):
 
 
 @dataclass(frozen=True)
-class Arm:
+class Variant:
     name: str  # "eager", "inductor", "kernelworks", "avx512", a peer's name
     median_us: float
     low_us: float  # 10th percentile
@@ -232,7 +256,7 @@ class Arm:
 @dataclass(frozen=True)
 class BenchResult(Record):
     """One case, all arms interleaved in one run. ``gate`` is empty when every arm was right on these very inputs:
-    ours within the contract's bound, a baseline close enough to be the same op (its error stands in ``Arm.worst``)."""
+    ours within the contract's bound, a baseline close enough to be the same op (its error stands in ``Variant.worst``)."""
 
     op: str
     case: str
@@ -242,8 +266,8 @@ class BenchResult(Record):
     flop: float
     bytes: float
     bound_us: float
-    regime: str
-    arms: tuple[Arm, ...]
+    bottleneck: str
+    variants: tuple[Variant, ...]
     chosen: str  # the row that dispatch takes
     gate: str
     thrown: int  # noisy windows thrown away
@@ -256,7 +280,7 @@ class BenchResult(Record):
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ConfigCandidate:
     """One configuration of one kernel. Times are None where it was wrong: then it was not raced."""
 
     set: dict[str, Any]
@@ -268,16 +292,16 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Tuned(Record):
+class ConfigTuning(Record):
     """One kernel at one size: what was tried, what is used today and what is to be used."""
 
     op: str
-    row: str
+    op_kernel: str
     kernel: str
     case: str
     dtype: str
     dims: dict[str, int]  # what the row picks its configuration by
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ConfigCandidate, ...]
     used: dict[str, Any]
     chosen: dict[str, Any]
 
@@ -286,7 +310,7 @@ class Tuned(Record):
 
 
 @dataclass(frozen=True)
-class SettledCall:
+class AutotunedCall:
     """One kind of call of one op: what was raced for it, and what it takes from now on.
 
     ``what`` is ``forward``, ``forward + backward`` or ``backward``; of the last two, which are one choice, both must be
@@ -296,7 +320,7 @@ class SettledCall:
     op: str
     what: str
     call: str
-    row: str  # that was raced; "" where none could be
+    kernel: str  # that was raced; "" where none could be
     taken: str  # that row, or "torch"
     why: str
     torch_us: float = 0.0
@@ -308,25 +332,25 @@ class SettledCall:
 
 
 @dataclass(frozen=True)
-class Settled(Record):
+class AutotuneResult(Record):
     """What ``settle`` found: the calls in the order in which the program made them first."""
 
     kinds: tuple[str, ...]  # of machine: the CPU's, and the GPU's where it took part
     threads: int
-    calls: tuple[SettledCall, ...]
+    calls: tuple[AutotunedCall, ...]
     seconds: float
     kept: str = ""  # where the timings are; "" where they could not be written, and hold for this process alone
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return str(drawn().text(self))
+        return str(renderer().text(self))
 
 
 # ---------------------------------------------------------------- the kernel map
 
 
 @dataclass(frozen=True)
-class MapRow:
+class MapKernel:
     """One row of an op, on this machine."""
 
     name: str
@@ -348,8 +372,8 @@ class MapOp(Record):
     family: str
     formula: str
     source: str
-    rows: tuple[MapRow, ...]
-    room: str = ""  # its folder, from the package's own
+    kernels: tuple[MapKernel, ...]
+    op_package: str = ""  # its folder, from the package's own
     calls: tuple[str, ...] = ()  # how it is called: in its own way, and as torch's function is, where there is one
     derived: tuple[tuple[str, str], ...] = ()  # what its form made, where it has one: the part, and what came of it
 
@@ -358,7 +382,7 @@ class MapOp(Record):
 
 
 @dataclass(frozen=True)
-class Region:
+class Hotspot:
     """Calls of one op from one place in the program."""
 
     op: str
@@ -368,8 +392,8 @@ class Region:
     calls: int
     seconds: float  # all calls of one run of the program
     share: float  # of the wall clock
-    regime: str
-    ceiling: str  # "DRAM read 83 GB/s"; "" when unmodelled
+    bottleneck: str
+    peak: str  # "DRAM read 83 GB/s"; "" when unmodelled
     achieved: float | None  # T_min / T, at most 1
     low_s: float  # time that the remedy at hand is predicted to give back, cautious and hopeful
     high_s: float
@@ -380,7 +404,7 @@ class Region:
     parts: dict[str, float] = field(default_factory=dict)  # seconds by footer part; they add to `seconds`
     kernels: tuple[str, ...] = ()  # on a GPU: what its calls launched
     allows_s: float = 0.0  # what its bound allows, by whatever means; never less than `high_s`
-    row: str = ""  # "kw.linear: avx512": the row that its calls would take once swapped
+    op_kernel: str = ""  # "kw.linear: avx512": the row that its calls would take once swapped
 
 
 @dataclass(frozen=True)
@@ -392,7 +416,7 @@ class KernelTime:
     runs: int
     seconds: float
     bound_s: float  # what its work takes at least; never more than `seconds`
-    regime: str  # "memory L2" where the cache served its bytes
+    bottleneck: str  # "memory L2" where the cache served its bytes
     flop: float
     bytes: float
 
@@ -431,12 +455,12 @@ class Diagnosis(Record):
     program: str
     sentence: str
     wall_s: float
-    regions: tuple[Region, ...]
-    footer: dict[str, float]  # seconds by part, in order; they add to wall_s
+    hotspots: tuple[Hotspot, ...]
+    time_breakdown: dict[str, float]  # seconds by part, in order; they add to wall_s
     unmodelled: tuple[str, ...]
     findings: tuple[str, ...]
     threads: int
-    ceilings: Ceilings | GpuCeilings
+    peaks: Peaks | GpuPeaks
     versions: dict[str, str]
     date: str
     fix: Fix | None = None
@@ -446,7 +470,7 @@ class Diagnosis(Record):
 
 
 @dataclass(frozen=True)
-class Swapped(Record):
+class SwapRecord(Record):
     """What a swap did to a model, in the words of ``Swap.lines``."""
 
     lines: tuple[str, ...]

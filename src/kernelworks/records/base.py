@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 from kernelworks.machine.environment import write_whole
 from kernelworks.records.json_text import to_json
 
-__all__ = ["Record", "Records", "drawn"]
+__all__ = ["Record", "Records", "renderer"]
 
 T = TypeVar("T")
 
 
-def drawn() -> Any:
+def renderer() -> Any:
     """What draws records: ``fragment``, ``whole`` and ``text``. It is above them, and they ask the package's face."""
     return sys.modules["kernelworks"].pages()
 
@@ -30,7 +30,7 @@ class Record:
 
     def _repr_html_(self) -> str:
         """As notebooks show it; ``repr`` and ``str`` stay as they are."""
-        return str(drawn().fragment([self.record()]))
+        return str(renderer().fragment([self.record()]))
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Writes the record, all of it or nothing: as JSON (``from_json`` reads it) or as one self-contained page, by
@@ -42,7 +42,7 @@ class Records(list[T]):
     """A list of records of one kind, shown and kept together."""
 
     def _repr_html_(self) -> str:
-        return str(drawn().fragment(self))
+        return str(renderer().fragment(self))
 
     def save(self, path: str | PathLike[str]) -> Path:
         """As ``Record.save``, all of them in one file."""
@@ -54,7 +54,7 @@ def _save(path: str | PathLike[str], record: Any, several: Sequence[Any]) -> Pat
     if to.suffix == ".json":
         text = to_json(record) + "\n"
     elif to.suffix in (".html", ".htm"):
-        text = str(drawn().whole(several))
+        text = str(renderer().whole(several))
     else:
         raise ValueError(f"path must end in .json or .html, got {str(path)!r}")
     write_whole(to, text, f".{to.name}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kernelworks.records import Ceilings, GpuCeilings
+from kernelworks.records import GpuPeaks, Peaks
 from kernelworks.records.base import Record
 
 __all__ = ["Climb", "Journey", "Move", "RungResult", "RungTime"]
@@ -25,8 +25,8 @@ class RungTime:
     high_s: float  # 90th percentile
     samples: int
     rate: float
-    ceiling: float  # what the machine was measured to do: multiply-adds, matrix units, or reads of memory
-    peers: dict[str, float]  # by name, in the same race
+    peak: float  # what the machine was measured to do: multiply-adds, matrix units, or reads of memory
+    baselines: dict[str, float]  # by name, in the same race
     before: float | None  # the rung before, in the same race
     thrown: int  # noisy windows thrown away
     rough: bool = False  # none was quiet, and figures were asked for all the same: from the least to the most
@@ -52,7 +52,7 @@ class RungResult:
     gain: float | None  # what it was: at the problem's own size, with the most threads
     loads: dict[str, float]  # bytes each multiply-add moves, by level
     shares: dict[str, float]  # of the time, what each ceiling explains: "multiply-adds", "L1", ...
-    regime: str
+    bottleneck: str
     assembly: tuple[str, ...]  # of the loop with the arithmetic
     language: str = "cpp"  # or "cu"
     format: str = ""  # of the inputs, where a rung has its own
@@ -75,15 +75,15 @@ class Climb(Record):
     date: str
     commit: str
     versions: dict[str, str]
-    ceilings: Ceilings | GpuCeilings
+    peaks: Peaks | GpuPeaks
     rungs: tuple[RungResult, ...]
     notes: tuple[str, ...]
     seconds: float  # the whole climb
     device: str = "cpu"  # or "cuda"
     unit: str = "GFLOP/s"  # or "GB/s"
     arithmetic: str = "float32"  # what the multiply-adds of the ceiling take: "float32", "bfloat16"
-    ceiling: str = ""  # what the rates are held against, in words
-    peers: dict[str, str] = field(default_factory=dict)  # what each peer is, in words
+    peak: str = ""  # what the rates are held against, in words
+    baselines: dict[str, str] = field(default_factory=dict)  # what each peer is, in words
     problem: str = ""  # SHA-256 of problem.py
 
 

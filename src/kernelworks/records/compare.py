@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from kernelworks.records.base import Record
-from kernelworks.records.json_text import parsed
+from kernelworks.records.json_text import parse_json
 
-__all__ = ["AMBIGUOUS", "SAME", "SLOWER", "Compared", "Comparison", "NoRecord", "compare"]
+__all__ = ["AMBIGUOUS", "SAME", "SLOWER", "ComparedFigure", "Comparison", "NoRecord", "compare"]
 
-OURS = "kernelworks"  # the arm of a bench that is judged
+OUR_VARIANT = "kernelworks"  # the arm of a bench that is judged
 LEAST_NOISE = 0.02  # of a time: two runs of one program are seldom nearer
 SAME, SLOWER, AMBIGUOUS = "", "slower", "ambiguous"
 
@@ -37,7 +37,7 @@ class NoRecord(ValueError):
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedFigure:
     """One figure in both records: seconds, or shares of the eager time of the same minute (``unit`` "x eager")."""
 
     name: str
@@ -54,7 +54,7 @@ class Compared:
         return self.after / self.before - 1 if self.before else math.inf
 
     @property
-    def beyond(self) -> bool:
+    def exceeds_noise(self) -> bool:
         """Whether the difference is more than noise."""
         return abs(self.after - self.before) > self.noise
 
@@ -63,21 +63,21 @@ class Compared:
 class Comparison(Record):
     what: str  # "diagnoses", "benches", "runs of the suite"
     heads: tuple[dict[str, Any], dict[str, Any]]  # file, machine, date, commit, versions of each
-    compared: tuple[Compared, ...]
+    compared: tuple[ComparedFigure, ...]
     only: tuple[tuple[str, ...], tuple[str, ...]]  # names that one of the two alone has
     remarks: tuple[str, ...]  # what a reader must know first
     limit: float | None = None  # what was asked with --fail-if-slower
     verdict: str = SAME
 
-    def slower(self, limit: float = 0.0) -> list[Compared]:
+    def slower(self, limit: float = 0.0) -> list[ComparedFigure]:
         """What is slower by more than ``limit`` and more than the noise."""
-        return [c for c in self._over(limit) if c.beyond and not c.rough]
+        return [c for c in self._over(limit) if c.exceeds_noise and not c.rough]
 
-    def unclear(self, limit: float) -> list[Compared]:
+    def unclear(self, limit: float) -> list[ComparedFigure]:
         """What looks slower by more than ``limit``, within the noise or roughly."""
-        return [c for c in self._over(limit) if not c.beyond or c.rough]
+        return [c for c in self._over(limit) if not c.exceeds_noise or c.rough]
 
-    def _over(self, limit: float) -> list[Compared]:
+    def _over(self, limit: float) -> list[ComparedFigure]:
         return [c for c in self.compared if c.judged and c.change > limit]
 
 
@@ -111,17 +111,17 @@ def _diagnosis(found: Mapping[str, Any]) -> _Read:
             float(fix["after_s"]), noise, rough=rough or bool(fix.get("ambiguous"))
         )
     parts: dict[str, float] = {}
-    for region in found["regions"]:
-        name = " ".join(word for word in (region["op"], region["module"], region["source"]) if word)
-        parts[name] = parts.get(name, 0.0) + float(region["seconds"])
-    parts |= {f"footer: {name}": float(seconds) for name, seconds in found["footer"].items()}
+    for hotspot in found["hotspots"]:
+        name = " ".join(word for word in (hotspot["op"], hotspot["module"], hotspot["source"]) if word)
+        parts[name] = parts.get(name, 0.0) + float(hotspot["seconds"])
+    parts |= {f"footer: {name}": float(seconds) for name, seconds in found["time_breakdown"].items()}
     share = max(noise / wall, LEAST_NOISE) if wall else 0.0
     figures |= {name: _Figure(seconds, share * wall, judged=False, rough=rough) for name, seconds in parts.items()}
     head = {
-        "program": found["program"], "machine": found["ceilings"]["name"], "kind": found["ceilings"].get("kind", ""),
+        "program": found["program"], "machine": found["peaks"]["name"], "kind": found["peaks"].get("kind", ""),
         "threads": found["threads"], "date": found["date"], "versions": found["versions"],
     }  # fmt: skip
-    busy = found.get("ambiguous", "") or ("" if found["footer"] else "it has no figures")
+    busy = found.get("ambiguous", "") or ("" if found["time_breakdown"] else "it has no figures")
     return _Read("diagnoses", head, figures, busy=busy)
 
 
@@ -134,14 +134,14 @@ def _head(found: Mapping[str, Any]) -> dict[str, Any]:
 def _benches(found: Mapping[str, Any]) -> _Read:
     figures = {}
     for result in found["results"]:
-        arm = next((arm for arm in result["arms"] if arm["name"] == OURS), None)
-        if arm is None or result["gate"]:
+        variant = next((variant for variant in result["variants"] if variant["name"] == OUR_VARIANT), None)
+        if variant is None or result["gate"]:
             continue
         threads = f" {result['threads']} threads" if result.get("device", "cpu") == "cpu" else ""
         name = f"{result['op']} {result['dtype']} {result['case']} {result['cache']}{threads}"
-        middle = (arm["high_us"] - arm["low_us"]) / 2
-        spread = middle / math.sqrt(max(arm["samples"], 1))  # of the median, not of one sample
-        figures[name] = _Figure(arm["median_us"] / 1e6, spread / 1e6, rough=bool(result.get("rough")))
+        middle = (variant["high_us"] - variant["low_us"]) / 2
+        spread = middle / math.sqrt(max(variant["samples"], 1))  # of the median, not of one sample
+        figures[name] = _Figure(variant["median_us"] / 1e6, spread / 1e6, rough=bool(result.get("rough")))
     return _Read("benches", _head(found), figures)
 
 
@@ -161,7 +161,7 @@ def _suite(found: Mapping[str, Any]) -> _Read:
 
 
 KINDS: tuple[tuple[Callable[[Any], bool], Callable[[Any], _Read]], ...] = (
-    (lambda found: "footer" in found and "regions" in found, _diagnosis),
+    (lambda found: "time_breakdown" in found and "hotspots" in found, _diagnosis),
     (lambda found: "results" in found, _benches),
     (lambda found: any("mode" in row for row in found.get("rows", ())), _suite),
 )
@@ -171,7 +171,7 @@ def _read(path: Path) -> _Read:
     """Raises OSError or NoRecord."""
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
-        found = parsed(text)
+        found = parse_json(text)
         if isinstance(found, list):  # `bench --json` prints its results without a head
             found = {"results": found}
         read = next(read for known, read in KINDS if known(found))(found)
@@ -243,7 +243,7 @@ def compare(first: str | Path, second: str | Path, *, limit: float | None = None
     for name in both:
         was, now = one.figures[name], other.figures[name]
         noise = max(math.hypot(was.noise, now.noise), LEAST_NOISE * statistics.mean((was.value, now.value)))
-        compared.append(Compared(name, was.value, now.value, noise, was.unit, was.judged, was.rough or now.rough))
+        compared.append(ComparedFigure(name, was.value, now.value, noise, was.unit, was.judged, was.rough or now.rough))
     apart = tuple(tuple(n for n in a.figures if n not in b.figures) for a, b in ((one, other), (other, one)))
     found = Comparison(
         one.what, (one.head, other.head), tuple(compared), (apart[0], apart[1]), tuple(_remarks(one, other)), limit

@@ -7,14 +7,14 @@ from typing import Any
 
 from kernelworks.records.base import Record
 
-__all__ = ["Fix", "Tried"]
+__all__ = ["Fix", "TriedOptimization"]
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedOptimization:
     """One remedy at one place: what it was predicted to bring and what it brought to the program as it was by then."""
 
-    remedy: str
+    optimization: str
     place: str
     says: str
     code: str  # the lines that a user writes to have it without kernelworks
@@ -52,7 +52,7 @@ class Fix(Record):
     ambiguous: str = ""  # what others took of the machine while it was measured, where that was too much
     rough: bool = False  # its figures were asked for all the same
     against: str = "float64"  # or the original's own rounding; "" where nothing was compared: `agrees` is idle then
-    remedies: tuple[Tried, ...] = ()  # in the order in which they were tried
+    optimizations: tuple[TriedOptimization, ...] = ()  # in the order in which they were tried
     plan: dict[str, Any] = field(default_factory=dict)  # what ``kernelworks.apply`` puts in place
     code: str = ""  # what a user writes to have the best program without kernelworks
     patch: str = ""  # the same as a unified diff on the program's own source; "" where that is in no file

@@ -17,14 +17,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelworks.machine import environment
-from kernelworks.records.json_text import built, parsed, read_regular
+from kernelworks.records.json_text import build_record, parse_json, read_regular
 
-__all__ = ["CLOSE", "WORTH", "Outcome", "calibration", "held", "path", "read", "record"]
+__all__ = [
+    "GAIN_TOLERANCE",
+    "NOISE_SHARE",
+    "Outcome",
+    "append_outcome",
+    "calibration",
+    "is_prediction_accurate",
+    "path",
+    "read_outcomes",
+]
 
-LEAST, MOST = 4, 32  # outcomes of a remedy that say something, and how many of the last ones are asked
-WITHIN = 2.0  # a factor beyond it is no matter of calibration: the prediction has missed what happens
-WORTH = 0.02  # of the wall clock: smaller predictions or gains are noise
-CLOSE = 0.2  # of the gain: a prediction that is further off has not held
+MIN_OUTCOMES, MAX_OUTCOMES = 4, 32  # outcomes of a remedy that say something, and how many of the last ones are asked
+MAX_FACTOR = 2.0  # a factor beyond it is no matter of calibration: the prediction has missed what happens
+NOISE_SHARE = 0.02  # of the wall clock: smaller predictions or gains are noise
+GAIN_TOLERANCE = 0.2  # of the gain: a prediction that is further off has not held
 
 
 @dataclass(frozen=True)
@@ -33,7 +42,7 @@ class Outcome:
 
     kind: str  # of machine, with the number of cores or the GPU
     program: str
-    remedy: str
+    optimization: str
     place: str
     says: str
     wall_s: float  # of the program without it
@@ -46,14 +55,14 @@ class Outcome:
     torch: str = ""
 
     @property
-    def held(self) -> bool:
-        return held(self.told_s, self.gain_s, self.wall_s)
+    def is_accurate(self) -> bool:
+        return is_prediction_accurate(self.told_s, self.gain_s, self.wall_s)
 
 
-def held(predicted_s: float, gain_s: float, wall_s: float) -> bool:
-    """Whether a prediction was true: within ``CLOSE`` of the gain, or both within ``WORTH`` of the wall clock."""
-    near = abs(predicted_s - gain_s) <= CLOSE * abs(gain_s)
-    return near or max(abs(predicted_s), abs(gain_s)) <= WORTH * wall_s
+def is_prediction_accurate(predicted_s: float, gain_s: float, wall_s: float) -> bool:
+    """Whether a prediction was true: within ``GAIN_TOLERANCE`` of the gain, or both within ``NOISE_SHARE`` of the wall clock."""
+    near = abs(predicted_s - gain_s) <= GAIN_TOLERANCE * abs(gain_s)
+    return near or max(abs(predicted_s), abs(gain_s)) <= NOISE_SHARE * wall_s
 
 
 def path() -> Path:
@@ -61,7 +70,7 @@ def path() -> Path:
     return environment.cache_dir("history") / "outcomes.jsonl"
 
 
-def record(outcome: Outcome) -> None:
+def append_outcome(outcome: Outcome) -> None:
     """Appends one outcome. Raises OSError where the cache cannot be written."""
     dated = dataclasses.replace(
         outcome, date=outcome.date or datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -78,7 +87,7 @@ def record(outcome: Outcome) -> None:
         os.close(handle)
 
 
-def read(kind: str | None = None) -> list[Outcome]:
+def read_outcomes(kind: str | None = None) -> list[Outcome]:
     """Every outcome that was kept, of one ``kind`` of machine or of all, oldest first; none where there is no file.
     Lines that are no outcomes, of another version or cut short, are passed over."""
     try:
@@ -89,8 +98,8 @@ def read(kind: str | None = None) -> list[Outcome]:
     names = {f.name for f in dataclasses.fields(Outcome)}
     for line in lines:
         try:
-            values = parsed(line)
-            outcome = built(Outcome, {name: value for name, value in values.items() if name in names})
+            values = parse_json(line)
+            outcome = build_record(Outcome, {name: value for name, value in values.items() if name in names})
         except (ValueError, AttributeError):
             continue
         if kind is None or outcome.kind == kind:
@@ -98,15 +107,15 @@ def read(kind: str | None = None) -> list[Outcome]:
     return found
 
 
-def calibration(remedy: str, outcomes: Sequence[Outcome]) -> float:
+def calibration(optimization: str, outcomes: Sequence[Outcome]) -> float:
     """By what a remedy's prediction is to be multiplied, from its last outcomes on this kind of machine: the middle of
     what was got for what was predicted; 1 where there are too few of them, or where they say nothing of the next."""
     ratios = [
         one.gain_s / one.predicted_s
         for one in outcomes
-        if one.remedy == remedy and min(one.predicted_s, one.gain_s) > WORTH * one.wall_s
-    ][-MOST:]
-    if len(ratios) < LEAST:
+        if one.optimization == optimization and min(one.predicted_s, one.gain_s) > NOISE_SHARE * one.wall_s
+    ][-MAX_OUTCOMES:]
+    if len(ratios) < MIN_OUTCOMES:
         return 1.0
     middle = statistics.median(ratios)
-    return middle if 1 / WITHIN <= middle <= WITHIN else 1.0
+    return middle if 1 / MAX_FACTOR <= middle <= MAX_FACTOR else 1.0

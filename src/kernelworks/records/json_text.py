@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 __all__ = [
-    "MOST_BYTES", "built", "from_json", "in_lines", "parsed", "read_json", "read_regular", "to_json",
+    "MOST_BYTES",
+    "build_record",
+    "format_lines",
+    "from_json",
+    "parse_json",
+    "read_json",
+    "read_regular",
+    "to_json",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -22,7 +29,7 @@ T = TypeVar("T")
 MOST_BYTES = 64 << 20  # of a file that is kept: the largest that we write has 1 MB
 
 
-def in_lines(value: Any) -> str:
+def format_lines(value: Any) -> str:
     """The text of plain values: dictionaries, lists, numbers, strings."""
     if not isinstance(value, dict):
         return _items(value, "\n")
@@ -36,7 +43,7 @@ def _items(value: Any, at: str) -> str:
     return json.dumps(value)
 
 
-def parsed(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """What a text of JSON holds. Raises ValueError for any text that is none, one that is nested too deep too."""
     try:
         return json.loads(text)
@@ -62,7 +69,7 @@ def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:
 
 def read_json(path: Path) -> Any:
     """What a file that was kept holds. Raises OSError as ``read_regular``, and ValueError where that is no JSON."""
-    return parsed(read_regular(path).decode())
+    return parse_json(read_regular(path).decode())
 
 
 # ---------------------------------------------------------------- records
@@ -71,7 +78,7 @@ def read_json(path: Path) -> Any:
 def to_json(record: Any, *, line: bool = False) -> str:
     """A record (or a list of them) as JSON text: all on one ``line``, or as a file holds it (``layout``)."""
     whole = json.dumps(record, default=_fields)
-    return whole if line else in_lines(json.loads(whole))
+    return whole if line else format_lines(json.loads(whole))
 
 
 def _fields(value: Any) -> Any:
@@ -82,10 +89,10 @@ def _fields(value: Any) -> Any:
 
 def from_json(cls: type[T], text: str) -> T:
     """The record of class ``cls`` in ``text``. Raises ValueError where a field is missing or of the wrong shape."""
-    return built(cls, parsed(text))
+    return build_record(cls, parse_json(text))
 
 
-def built(cls: type[T], value: Any) -> T:
+def build_record(cls: type[T], value: Any) -> T:
     """The record of class ``cls`` of plain values. Raises ValueError as ``from_json``."""
     try:
         return typing.cast(T, _build(cls, value))

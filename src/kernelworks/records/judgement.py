@@ -21,7 +21,7 @@ class Charge:
 class Pace:
     """One arm's time from the hand-over of its inputs to its answer, less what an answer without work takes."""
 
-    arm: str  # "candidate", "eager", "compiled", "ours"
+    variant: str  # "candidate", "eager", "compiled", "ours"
     median_s: float
     low_s: float  # 10th percentile
     high_s: float  # 90th percentile
@@ -61,8 +61,8 @@ class Judgement(Record):
     paces: tuple[Pace, ...]
     speeds: tuple[Speed, ...]
     limit_s: float | None  # that the bytes and the arithmetic take at least on this machine
-    waits_on: str
-    ceiling: str
+    bound_by: str
+    peak: str
     weights: str
     kernels: tuple[str, ...]  # of its own, that ran
     kept_from: tuple[str, ...]  # what the sandbox kept it from

@@ -14,18 +14,18 @@ from kernelworks.records import history
 from kernelworks.records.base import Record
 from kernelworks.records.history import Outcome, calibration
 
-__all__ = ["Kept", "Truth", "truth"]
+__all__ = ["OptimizationAccuracy", "PredictionAccuracy", "prediction_accuracy"]
 
-LAST = 500  # outcomes that are drawn
+MAX_DRAWN_OUTCOMES = 500  # outcomes that are drawn
 
 
 @dataclass(frozen=True)
-class Kept:
+class OptimizationAccuracy:
     """What became of one remedy's predictions on one kind of machine. Errors are the middle distance between predicted
     and got, as a share of the wall clock of the program."""
 
     kind: str
-    remedy: str
+    optimization: str
     outcomes: int
     held: int  # within a fifth of the gain, or both within a fiftieth of the wall clock
     taken: int  # of them, how often the remedy stayed
@@ -36,36 +36,38 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Truth(Record):
+class PredictionAccuracy(Record):
     file: str
-    kept: tuple[Kept, ...]
+    kept: tuple[OptimizationAccuracy, ...]
     outcomes: tuple[Outcome, ...]  # the last ones, oldest first
 
     @property
-    def held(self) -> int:
+    def accurate_count(self) -> int:
         return sum(one.held for one in self.kept)
 
     @property
-    def judged(self) -> int:
+    def outcome_count(self) -> int:
         return sum(one.outcomes for one in self.kept)
 
 
-def _kept(kind: str, remedy: str, outcomes: Sequence[Outcome]) -> Kept:
-    ratios = [one.gain_s / one.predicted_s for one in outcomes if abs(one.predicted_s) > history.WORTH * one.wall_s]
-    return Kept(
+def _accuracy_of(kind: str, optimization: str, outcomes: Sequence[Outcome]) -> OptimizationAccuracy:
+    ratios = [
+        one.gain_s / one.predicted_s for one in outcomes if abs(one.predicted_s) > history.NOISE_SHARE * one.wall_s
+    ]
+    return OptimizationAccuracy(
         kind,
-        remedy,
+        optimization,
         len(outcomes),
-        sum(one.held for one in outcomes),
+        sum(one.is_accurate for one in outcomes),
         sum(one.taken for one in outcomes),
         statistics.median(ratios) if ratios else None,
         statistics.median(abs(one.predicted_s - one.gain_s) / one.wall_s for one in outcomes),
         statistics.median(abs(one.told_s - one.gain_s) / one.wall_s for one in outcomes),
-        calibration(remedy, outcomes),
+        calibration(optimization, outcomes),
     )
 
 
-def truth(kind: str = "", remedy: str = "") -> Truth:
+def prediction_accuracy(kind: str = "", optimization: str = "") -> PredictionAccuracy:
     """The history of this machine's cache, by kind of machine and remedy.
 
     Args:
@@ -74,11 +76,13 @@ def truth(kind: str = "", remedy: str = "") -> Truth:
     """
     found = [
         one
-        for one in history.read()
-        if kind in one.kind and remedy in ("", one.remedy) and one.wall_s > 0
+        for one in history.read_outcomes()
+        if kind in one.kind and optimization in ("", one.optimization) and one.wall_s > 0
     ]  # fmt: skip
     groups: dict[tuple[str, str], list[Outcome]] = {}
     for one in found:
-        groups.setdefault((one.kind, one.remedy), []).append(one)
-    kept = sorted((_kept(*key, outcomes) for key, outcomes in groups.items()), key=lambda k: (k.kind, -k.outcomes))
-    return Truth(str(history.path()), tuple(kept), tuple(found[-LAST:]))
+        groups.setdefault((one.kind, one.optimization), []).append(one)
+    kept = sorted(
+        (_accuracy_of(*key, outcomes) for key, outcomes in groups.items()), key=lambda k: (k.kind, -k.outcomes)
+    )
+    return PredictionAccuracy(str(history.path()), tuple(kept), tuple(found[-MAX_DRAWN_OUTCOMES:]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kernelworks.records.base import Record
 
-__all__ = ["NOT_LOOKED", "NOT_WORTH", "WEAK", "WORTH", "Finding", "Guess", "Lint"]
+__all__ = ["NOT_LOOKED", "NOT_WORTH", "WEAK", "WORTH", "Finding", "Guess", "ProblemCheck"]
 
 WORTH, WEAK, NOT_WORTH = "worth scoring", "worth scoring with care", "not worth scoring"
 NOT_LOOKED = "not looked at"
@@ -35,7 +35,7 @@ class Guess:
 
 
 @dataclass(frozen=True)
-class Lint(Record):
+class ProblemCheck(Record):
     """``sizes`` are the constants that were made smaller to fit, none where the problem was looked at as it is."""
 
     name: str

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelworks.records import Ceilings, GpuCeilings, Proof
+from kernelworks.records import GpuPeaks, Peaks, Verification
 from kernelworks.records.base import Record
 from kernelworks.records.judgement import Judgement
 
-__all__ = ["BETTER", "Beside", "Brought", "Found", "Kept", "Search", "Tried"]
+__all__ = ["BETTER", "BestCandidate", "KeepResult", "ProposerResult", "Search", "SizeSpeedup", "TriedCandidate"]
 
 BETTER = "better"  # than what the search began with, by more than both intervals
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedCandidate:
     """One candidate of a search. ``ratio`` is how many times as quick as the baseline it is, with its interval."""
 
     number: int  # in the order of judging
@@ -34,7 +34,7 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Brought:
+class ProposerResult:
     """What came of one proposer."""
 
     proposer: str
@@ -47,17 +47,17 @@ class Brought:
 
 
 @dataclass(frozen=True)
-class Found:
+class BestCandidate:
     """A candidate with its text, as it was judged while searching, and once more at the end on other inputs."""
 
-    tried: Tried
+    tried: TriedCandidate
     code: str
     first: Judgement
     again: Judgement | None
 
 
 @dataclass(frozen=True)
-class Beside:
+class SizeSpeedup:
     """A size of an op: how many times as quick what is to be kept is as the row as it was, with the interval."""
 
     case: str
@@ -69,14 +69,14 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeepResult:
     """What came of putting a search's best into its room. ``why`` it was not, "" where it was."""
 
     op: str
-    row: str
+    kernel: str
     files: tuple[str, ...]  # that were written
-    sizes: tuple[Beside, ...]
-    proof: Proof | None
+    sizes: tuple[SizeSpeedup, ...]
+    verification: Verification | None
     why: str
 
 
@@ -95,21 +95,21 @@ class Search(Record):
     stopped: str
     why: str
     outcome: str
-    candidates: tuple[Tried, ...]
-    best: Found | None
+    candidates: tuple[TriedCandidate, ...]
+    best: BestCandidate | None
     begun_with: float | None  # the best of the candidates that the search was given, over the baseline
-    by_proposer: tuple[Brought, ...]
+    by_proposer: tuple[ProposerResult, ...]
     judged: int  # candidates with a verdict
     judged_now: int  # of them, in this run
     seconds: float  # of this run
     cost_s: float | None  # of judging a candidate, its build included: the mean
     limit_s: float | None  # that the bytes and the arithmetic take at least on this machine
-    ceiling: str
+    peak: str
     flop: float
     bytes: float
-    ceilings: Ceilings | GpuCeilings | None
+    peaks: Peaks | GpuPeaks | None
     date: str
     workers: int = 1  # that judged beside each other, in this run
     each_s: float | None = None  # of this run for each that it judged, proposing included
     lost: int = 0  # workers that were gone before they had answered; what they were at was judged anew
-    kept: Kept | None = None  # where that was asked for
+    kept: KeepResult | None = None  # where that was asked for

@@ -9,28 +9,32 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kernelworks.records import Arm, BenchResult
+from kernelworks.records import BenchResult, Variant
 from kernelworks.report import quantity
 from kernelworks.report.terminal import style_of
 
-__all__ = ["best_baseline", "benches", "ours"]
+__all__ = ["benches", "best_baseline", "our_variant"]
 
-OURS = "kernelworks"  # the arm that calls the public function
+OUR_VARIANT = "kernelworks"  # the arm that calls the public function
 COPY = "copy"  # on a GPU: a device copy of the same bytes
 # Arms that are rows asked for by name, and the copy: no baselines.
-ROWS = ("scalar", "avx2", "avx512", "avx512_bf16", "triton", "cuda", "sm90", "torch", "reference", COPY)
+NON_BASELINES = ("scalar", "avx2", "avx512", "avx512_bf16", "triton", "cuda", "sm90", "torch", "reference", COPY)
 
 
-def ours(result: BenchResult) -> Arm | None:
+def our_variant(result: BenchResult) -> Variant | None:
     """The arm that is what a caller of this package gets: dispatch's own choice."""
-    by_name = {arm.name: arm for arm in result.arms}
-    return by_name.get(OURS) or by_name.get(result.chosen)
+    by_name = {variant.name: variant for variant in result.variants}
+    return by_name.get(OUR_VARIANT) or by_name.get(result.chosen)
 
 
-def best_baseline(result: BenchResult) -> Arm | None:
+def best_baseline(result: BenchResult) -> Variant | None:
     """The fastest arm that is neither ours nor one of our rows."""
-    arms = [arm for arm in result.arms if arm.name not in (OURS, result.chosen) and arm.name not in ROWS]
-    return min(arms, key=lambda arm: arm.median_us) if arms else None
+    variants = [
+        variant
+        for variant in result.variants
+        if variant.name not in (OUR_VARIANT, result.chosen) and variant.name not in NON_BASELINES
+    ]
+    return min(variants, key=lambda variant: variant.median_us) if variants else None
 
 
 def benches(results: Sequence[BenchResult]) -> RenderableType:
@@ -45,7 +49,7 @@ def benches(results: Sequence[BenchResult]) -> RenderableType:
 
 
 def _table(results: Sequence[BenchResult]) -> Table:
-    names = list(dict.fromkeys(arm.name for r in results for arm in r.arms))
+    names = list(dict.fromkeys(variant.name for r in results for variant in r.variants))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, caption_justify="left")
     table.add_column("case", overflow="fold", min_width=14)
     for name in names:
@@ -61,11 +65,11 @@ def _table(results: Sequence[BenchResult]) -> Table:
     for result in results:
         table.add_row(
             _case(result),
-            *(_arm(result, name) for name in names),
+            *(_variant_cell(result, name) for name in names),
             quantity.figures(result.bound_us),
             quantity.percent(_share(result)),
             *((quantity.percent(_of_copy(result)), _host(result)) if gpu else ()),
-            Text(result.regime, style=style_of(result.regime)),
+            Text(result.bottleneck, style=style_of(result.bottleneck)),
             _speedup(result),
         )  # fmt: skip
     thrown = sum(r.thrown for r in results)
@@ -80,13 +84,13 @@ def _table(results: Sequence[BenchResult]) -> Table:
 
 def _of_copy(result: BenchResult) -> float | None:
     """The time of a device copy of the same bytes over ours."""
-    copy, mine = next((a for a in result.arms if a.name == COPY), None), ours(result)
+    copy, mine = next((a for a in result.variants if a.name == COPY), None), our_variant(result)
     return copy.median_us / mine.median_us if copy is not None and mine is not None and mine.median_us > 0 else None
 
 
 def _host(result: BenchResult) -> str:
-    arms = (ours(result), next((a for a in result.arms if a.name == "eager"), None))
-    return ", ".join("-" if a is None or a.host_us is None else quantity.figures(a.host_us, 2) for a in arms)
+    variants = (our_variant(result), next((a for a in result.variants if a.name == "eager"), None))
+    return ", ".join("-" if a is None or a.host_us is None else quantity.figures(a.host_us, 2) for a in variants)
 
 
 def _case(result: BenchResult) -> Text:
@@ -97,30 +101,30 @@ def _case(result: BenchResult) -> Text:
     )
 
 
-def _arm(result: BenchResult, name: str) -> Text:
-    arm = next((a for a in result.arms if a.name == name), None)
-    if arm is None:
+def _variant_cell(result: BenchResult, name: str) -> Text:
+    variant = next((a for a in result.variants if a.name == name), None)
+    if variant is None:
         return Text("-", style="dim")
     if result.rough:
-        return Text(f"{quantity.figures(arm.low_us)} to {quantity.figures(arm.high_us)}")
-    spread = (arm.high_us - arm.low_us) / arm.median_us / 2 if arm.median_us > 0 else 0.0
+        return Text(f"{quantity.figures(variant.low_us)} to {quantity.figures(variant.high_us)}")
+    spread = (variant.high_us - variant.low_us) / variant.median_us / 2 if variant.median_us > 0 else 0.0
     between = "\n" if result.device == "cuda" else " "  # a GPU has more arms than a line has room for
-    return Text.assemble(quantity.figures(arm.median_us), (f"{between}±{quantity.percent(spread)}", "dim"))
+    return Text.assemble(quantity.figures(variant.median_us), (f"{between}±{quantity.percent(spread)}", "dim"))
 
 
 def _share(result: BenchResult) -> float | None:
-    arm = ours(result)
-    if arm is None:
+    variant = our_variant(result)
+    if variant is None:
         return None
-    if arm.share_of_bound is not None:
-        return arm.share_of_bound
-    return result.bound_us / arm.median_us if arm.median_us > 0 else None
+    if variant.share_of_bound is not None:
+        return variant.share_of_bound
+    return result.bound_us / variant.median_us if variant.median_us > 0 else None
 
 
 def _speedup(result: BenchResult) -> Text:
     if result.gate:
         return Text("no figure: wrong, see below", style="bold red")
-    mine, other = ours(result), best_baseline(result)
+    mine, other = our_variant(result), best_baseline(result)
     if mine is None or other is None or mine.median_us <= 0:
         return Text("-", style="dim")
     if result.rough:

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kernelworks.records.compare import AMBIGUOUS, SLOWER, Compared, Comparison
+from kernelworks.records.compare import AMBIGUOUS, SLOWER, ComparedFigure, Comparison
 from kernelworks.report import quantity
 
 __all__ = ["comparison", "sentence"]
@@ -22,7 +22,7 @@ def comparison(found: Comparison) -> RenderableType:
     lines += [Text(line, style="yellow") for line in found.remarks]
     judged = [c for c in found.compared if c.judged]
     parts = sorted((c for c in found.compared if not c.judged), key=lambda c: -abs(c.after - c.before))
-    moved = [c for c in parts if c.beyond][:MOST_PARTS]
+    moved = [c for c in parts if c.exceeds_noise][:MOST_PARTS]
     lines += [Text(), _table(judged)]
     if moved:
         lines += [Text(), Text("where it lies", style="bold"), _table(moved)]
@@ -45,7 +45,7 @@ def _value(value: float, unit: str) -> str:
     return quantity.seconds(value) if unit == "s" else f"{quantity.figures(value)} {unit}"
 
 
-def _table(items: list[Compared]) -> Table:
+def _table(items: list[ComparedFigure]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("", overflow="fold", min_width=20)
     for name in ("A", "B", "change", "noise"):
@@ -63,8 +63,8 @@ def _table(items: list[Compared]) -> Table:
     return table
 
 
-def _word(item: Compared) -> tuple[str, str]:
-    if not item.beyond:
+def _word(item: ComparedFigure) -> tuple[str, str]:
+    if not item.exceeds_noise:
         return "same within the noise", "dim"
     word, style = ("slower", "red") if item.after > item.before else ("faster", "green")
     return (f"{word}, rough", "yellow") if item.rough else (word, style)
@@ -73,7 +73,7 @@ def _word(item: Compared) -> tuple[str, str]:
 def sentence(found: Comparison) -> str:
     """What came of it, in one line."""
     judged = [c for c in found.compared if c.judged]
-    slower, faster = found.slower(), [c for c in judged if c.beyond and not c.rough and c.change < 0]
+    slower, faster = found.slower(), [c for c in judged if c.exceeds_noise and not c.rough and c.change < 0]
     said = f"{len(judged)} {'figure' if len(judged) == 1 else 'figures'}: {len(slower)} slower, {len(faster)} faster"
     if found.limit is None:
         return said

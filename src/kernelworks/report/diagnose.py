@@ -11,28 +11,28 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kernelworks.records import CounterCheck, Diagnosis, KernelTime, Region
+from kernelworks.records import CounterCheck, Diagnosis, Hotspot, KernelTime
 from kernelworks.report import quantity
-from kernelworks.report.fix import ROUGH, fix
+from kernelworks.report.fix import ROUGH_MARK, fix
 from kernelworks.report.terminal import bar, style_of
 
 __all__ = [
+    "HIDDEN_IF_ZERO",
     "MOST_ROWS",
-    "SILENT",
     "counters",
     "diagnosis",
-    "footer",
     "headline",
+    "hotspots",
     "kernels",
     "outcome",
-    "regions",
+    "sort_worst_first",
     "summary",
-    "worst_first",
+    "time_breakdown",
 ]
 
 MOST_ROWS = 12  # on the terminal; the JSON and the page hold every region
 # Parts that are not shown where a program has nothing of them.
-SILENT = (
+HIDDEN_IF_ZERO = (
     "native code outside torch",
     "kernels of its own",
     "input (DataLoader)",
@@ -43,20 +43,20 @@ SILENT = (
     "between ops, not watched",
     "taken by other processes",
 )
-WORTH_HAVING = 0.005  # of the wall clock
-NOTABLE = 0.001  # of the wall clock: what takes less has no line of its own
-WIDE = 118  # columns from which the next action stands in the table's own column
-WIDEST = 150
+MIN_GAIN_SHARE = 0.005  # of the wall clock
+MIN_SHOWN_SHARE = 0.001  # of the wall clock: what takes less has no line of its own
+WIDE_COLUMNS = 118  # columns from which the next action stands in the table's own column
+MAX_COLUMNS = 150
 BAR_WIDTH = 60
 
 
-def worst_first(found: tuple[Region, ...]) -> list[Region]:
+def sort_worst_first(found: tuple[Hotspot, ...]) -> list[Hotspot]:
     """By the time that is predicted to come back where that is worth having, then by what the bound allows, then by the
     time taken."""
 
-    def worth(region: Region) -> tuple[float, float, float]:
-        promised = region.high_s if region.high_s * region.share >= WORTH_HAVING * region.seconds else 0.0
-        return -promised, -region.allows_s, -region.seconds
+    def worth(hotspot: Hotspot) -> tuple[float, float, float]:
+        promised = hotspot.high_s if hotspot.high_s * hotspot.share >= MIN_GAIN_SHARE * hotspot.seconds else 0.0
+        return -promised, -hotspot.allows_s, -hotspot.seconds
 
     return sorted(found, key=worth)
 
@@ -66,8 +66,8 @@ def diagnosis(record: Diagnosis, width: int) -> RenderableType:
     parts: list[RenderableType] = [Text(), Text(headline(record), style="bold"), _context(record), Text()]
     if record.ambiguous:
         return Group(*parts[1:])
-    mark = ROUGH if record.rough else ""
-    parts += [regions(record, width), Text(), footer(record.footer, record.wall_s, width, mark)]
+    mark = ROUGH_MARK if record.rough else ""
+    parts += [hotspots(record, width), Text(), time_breakdown(record.time_breakdown, record.wall_s, width, mark)]
     if record.gpu is not None:
         parts += [Text(), kernels(record.gpu.kernels, width, mark=mark)]
         if record.gpu.counters:
@@ -97,14 +97,17 @@ def headline(record: Diagnosis) -> str:
 def summary(record: Diagnosis, width: int, most_rows: int) -> RenderableType:
     """The same on one screen: the sentence, the worst regions, the bar, and the fix without its lists."""
     parts: list[RenderableType] = [Text(headline(record), style="bold"), _context(record), Text()]
-    parts += [regions(record, width, most_rows), Text(), footer(record.footer, record.wall_s, width)]
+    parts += [hotspots(record, width, most_rows), Text(), time_breakdown(record.time_breakdown, record.wall_s, width)]
     if record.fix is not None:
-        parts += [Text(), fix(dataclasses.replace(record.fix, replaced=(), left=(), notes=(), remedies=(), code=""))]
+        parts += [
+            Text(),
+            fix(dataclasses.replace(record.fix, replaced=(), left=(), notes=(), optimizations=(), code="")),
+        ]
     return Group(*parts)
 
 
 def _context(record: Diagnosis) -> Text:
-    machine = record.ceilings
+    machine = record.peaks
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     pieces = (record.program, machine.name, f"{record.threads} threads", versions, record.date)
     return Text(" · ".join(p for p in pieces if p), style="dim")
@@ -114,75 +117,77 @@ def _bullet(line: str) -> Padding:
     return Padding(Text(f"- {line}"), (0, 0, 0, 2))
 
 
-def _room(width: int, *, wide: bool) -> int:
+def _first_column_width(width: int, *, wide: bool) -> int:
     """About how many cells the first column gets: what the others leave, half of it where the action has a column."""
     return (width - 65) // 2 if wide else width - 57
 
 
-def _where(region: Region, room: int) -> Text:
-    name = whole_words(region.op, room)
-    text = Text.assemble((name, "bold" if region.modelled else "bold dim"), f" x {region.calls}")
-    for line in (_end(region.module, room), region.source):
+def _where(hotspot: Hotspot, column_width: int) -> Text:
+    name = break_long_words(hotspot.op, column_width)
+    text = Text.assemble((name, "bold" if hotspot.modelled else "bold dim"), f" x {hotspot.calls}")
+    for line in (_end(hotspot.module, column_width), hotspot.source):
         if line:
-            text.append(f"\n{whole_words(line, room)}", style="dim")
+            text.append(f"\n{break_long_words(line, column_width)}", style="dim")
     return text
 
 
-def whole_words(text: str, room: int) -> str:
-    """Breaks what is too long for a line of ``room`` cells after a full stop, a stroke or an underline in it, so that
+def break_long_words(text: str, column_width: int) -> str:
+    """Breaks what is too long for a line of ``column_width`` cells after a full stop, a stroke or an underline in it, so that
     no word is cut in two."""
-    return re.sub(rf"\S{{{room + 1},}}", lambda match: _cut(match[0], max(room, 8)), text)
+    return re.sub(rf"\S{{{column_width + 1},}}", lambda match: _cut(match[0], max(column_width, 8)), text)
 
 
-def _cut(word: str, room: int) -> str:
+def _cut(word: str, column_width: int) -> str:
     lines = []
-    while len(word) > room:
-        at = max(word.rfind(mark, 1, room) for mark in "._/-:") + 1
-        at = at if at > 1 else room
+    while len(word) > column_width:
+        at = max(word.rfind(mark, 1, column_width) for mark in "._/-:") + 1
+        at = at if at > 1 else column_width
         lines.append(word[:at])
         word = word[at:]
     return "\n".join([*lines, word])
 
 
-def _end(path: str, room: int) -> str:
+def _end(path: str, column_width: int) -> str:
     """A dotted path cut at a dot from the left until it fits: ``..layer.*.attention``. The page has it whole."""
-    if len(path) <= room:
+    if len(path) <= column_width:
         return path
     parts = path.split(".")
-    while len(parts) > 1 and len(".".join(parts)) + 2 > room:
+    while len(parts) > 1 and len(".".join(parts)) + 2 > column_width:
         parts.pop(0)
     return ".." + ".".join(parts)
 
 
-def _waits_on(region: Region) -> Text:
-    text = Text(region.regime, style=style_of(region.regime))
-    if region.ceiling:
-        text.append(f"\n{region.ceiling}", style="dim")
+def _bound_by(hotspot: Hotspot) -> Text:
+    text = Text(hotspot.bottleneck, style=style_of(hotspot.bottleneck))
+    if hotspot.peak:
+        text.append(f"\n{hotspot.peak}", style="dim")
     return text
 
 
-def _of_ceiling(region: Region) -> Text:
-    if region.achieved is None:
+def _share_of_peak(hotspot: Hotspot) -> Text:
+    if hotspot.achieved is None:
         return Text("-", style="dim")
-    return Text.assemble(quantity.percent(region.achieved), "\n", (bar(region.achieved, 8), style_of(region.regime)))
+    return Text.assemble(
+        quantity.percent(hotspot.achieved), "\n", (bar(hotspot.achieved, 8), style_of(hotspot.bottleneck))
+    )
 
 
-def _back(region: Region) -> Text:
+def _back(hotspot: Hotspot) -> Text:
     """What is predicted to come back, and below it what the bound allows where that is more."""
-    text = Text(quantity.seconds_range(region.low_s, region.high_s))
-    if region.allows_s > region.high_s:
-        text.append(f"\n< {quantity.seconds(region.allows_s)}", style="dim")
+    text = Text(quantity.seconds_range(hotspot.low_s, hotspot.high_s))
+    if hotspot.allows_s > hotspot.high_s:
+        text.append(f"\n< {quantity.seconds(hotspot.allows_s)}", style="dim")
     return text
 
 
-def regions(record: Diagnosis, width: int, most_rows: int = MOST_ROWS) -> Table:
+def hotspots(record: Diagnosis, width: int, most_rows: int = MOST_ROWS) -> Table:
     """The table of regions, worst first; the ones left out are counted in its caption."""
-    ordered = worst_first(record.regions)
-    notable = [r for r in ordered if max(r.seconds, r.high_s) >= NOTABLE * record.wall_s] or ordered
-    shown, mark = notable[:most_rows], ROUGH if record.rough else ""
+    ordered = sort_worst_first(record.hotspots)
+    notable = [r for r in ordered if max(r.seconds, r.high_s) >= MIN_SHOWN_SHARE * record.wall_s] or ordered
+    shown, mark = notable[:most_rows], ROUGH_MARK if record.rough else ""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, caption_justify="left")
-    table.expand, table.width = True, min(width, WIDEST)
-    wide = width >= WIDE
+    table.expand, table.width = True, min(width, MAX_COLUMNS)
+    wide = width >= WIDE_COLUMNS
     table.add_column("op x calls, module, source" if wide else "op x calls,\nmodule, source", overflow="fold", ratio=1)
     table.add_column("time,\nof wall", justify="right", no_wrap=True)
     table.add_column("waits on,\nceiling", overflow="fold", max_width=24 if wide else 18)
@@ -190,19 +195,19 @@ def regions(record: Diagnosis, width: int, most_rows: int = MOST_ROWS) -> Table:
     table.add_column("had back,\nby bound", justify="right", no_wrap=True)
     if wide:
         table.add_column("next action", overflow="fold", ratio=1)
-    room = _room(table.width or width, wide=wide)
-    for region in shown:
-        where = _where(region, room)
-        if not wide and region.action:
-            where.append(f"\n> {whole_words(region.action, room)}", style="italic")
+    column_width = _first_column_width(table.width or width, wide=wide)
+    for hotspot in shown:
+        where = _where(hotspot, column_width)
+        if not wide and hotspot.action:
+            where.append(f"\n> {break_long_words(hotspot.action, column_width)}", style="italic")
         cells: list[RenderableType] = [
             where,
-            f"{quantity.seconds(region.seconds)}{mark}\n{quantity.percent(region.share, 1)}",
-            _waits_on(region),
-            _of_ceiling(region),
-            _back(region),
+            f"{quantity.seconds(hotspot.seconds)}{mark}\n{quantity.percent(hotspot.share, 1)}",
+            _bound_by(hotspot),
+            _share_of_peak(hotspot),
+            _back(hotspot),
         ]
-        table.add_row(*cells, *([whole_words(region.action, room)] if wide else []))
+        table.add_row(*cells, *([break_long_words(hotspot.action, column_width)] if wide else []))
     rest = [r for r in ordered if all(r is not one for one in shown)]
     if rest:
         together = quantity.seconds(sum(r.seconds for r in rest))
@@ -211,7 +216,7 @@ def regions(record: Diagnosis, width: int, most_rows: int = MOST_ROWS) -> Table:
     return table
 
 
-def whole_percents(parts: dict[str, float]) -> dict[str, float]:
+def round_to_percents(parts: dict[str, float]) -> dict[str, float]:
     """Each part's share in tenths of a percent, rounded so that the printed figures add to exactly 100.0."""
     total = sum(parts.values())
     if total <= 0:
@@ -224,10 +229,10 @@ def whole_percents(parts: dict[str, float]) -> dict[str, float]:
     return {name: value / 10 for name, value in tenths.items()}
 
 
-def footer(parts: dict[str, float], wall_s: float, width: int, mark: str = "") -> RenderableType:
+def time_breakdown(parts: dict[str, float], wall_s: float, width: int, mark: str = "") -> RenderableType:
     """One bar of the whole wall clock, cut by cause, and its legend. The percentages add to 100. ``mark`` stands after
     every figure."""
-    shares = whole_percents(parts)
+    shares = round_to_percents(parts)
     cells = max(20, min(BAR_WIDTH, width - 4))
     line, drawn, so_far = Text(), 0, 0.0
     for name, share in shares.items():
@@ -240,7 +245,7 @@ def footer(parts: dict[str, float], wall_s: float, width: int, mark: str = "") -
     legend.add_column(justify="right")
     legend.add_column(justify="right")
     for name, value in parts.items():
-        if name in SILENT and not shares[name]:
+        if name in HIDDEN_IF_ZERO and not shares[name]:
             continue
         legend.add_row(
             Text.assemble(("■ ", style_of(name)), name), quantity.seconds(value) + mark, f"{shares[name]:.1f}%"
@@ -252,7 +257,7 @@ def footer(parts: dict[str, float], wall_s: float, width: int, mark: str = "") -
 def kernels(found: tuple[KernelTime, ...], width: int, most_rows: int = MOST_ROWS, mark: str = "") -> Table:
     """The kernels that took the most time, each against its bound."""
     table = Table(title="kernels", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.show_edge, table.expand, table.width, table.caption_justify = False, True, min(width, WIDEST), "left"
+    table.show_edge, table.expand, table.width, table.caption_justify = False, True, min(width, MAX_COLUMNS), "left"
     table.add_column("kernel", overflow="ellipsis", no_wrap=True, ratio=2)
     table.add_column("op", overflow="ellipsis", no_wrap=True, ratio=1)
     for heading in ("runs", "time", "least", "achieved"):
@@ -260,7 +265,7 @@ def kernels(found: tuple[KernelTime, ...], width: int, most_rows: int = MOST_ROW
     table.add_column("waits on", no_wrap=True)
     for kernel in found[:most_rows]:
         share = kernel.bound_s / kernel.seconds if kernel.seconds else 1.0
-        modelled = kernel.regime != "unmodelled"
+        modelled = kernel.bottleneck != "unmodelled"
         table.add_row(
             kernel.name,
             kernel.op,
@@ -268,7 +273,7 @@ def kernels(found: tuple[KernelTime, ...], width: int, most_rows: int = MOST_ROW
             quantity.seconds(kernel.seconds) + mark,
             quantity.seconds(kernel.bound_s) if modelled else "-",
             quantity.percent(share) if modelled else "-",
-            Text(kernel.regime, style=style_of(kernel.regime)),
+            Text(kernel.bottleneck, style=style_of(kernel.bottleneck)),
         )
     if len(found) > most_rows:
         rest = found[most_rows:]

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from kernelworks.report import quantity
 
-__all__ = ["NEAR", "summary", "table", "unseen"]
+__all__ = ["NEAR_SHARE", "summary", "table", "unseen_calls"]
 
-NEAR = 0.10  # of the measured time: within that the model holds
+NEAR_SHARE = 0.10  # of the measured time: within that the model holds
 
 
 class Line(Protocol):
@@ -19,7 +19,7 @@ class Line(Protocol):
     @property
     def case(self) -> str: ...
     @property
-    def row(self) -> str: ...
+    def kernel(self) -> str: ...
     @property
     def bound_us(self) -> float: ...
     @property
@@ -27,7 +27,7 @@ class Line(Protocol):
     @property
     def measured_us(self) -> float: ...
     @property
-    def waits_on(self) -> str: ...
+    def bound_by(self) -> str: ...
     @property
     def off(self) -> float: ...
 
@@ -36,13 +36,13 @@ def summary(lines: Sequence[Line]) -> str:
     """How near the model came, in a sentence; what the bound alone says beside it."""
     if not lines:
         return "No row of ours is on record."
-    near = sum(abs(line.off) <= NEAR for line in lines)
+    near = sum(abs(line.off) <= NEAR_SHARE for line in lines)
     middle, bounds = (
         statistics.median(abs(line.off) for line in lines),
         statistics.median(1 - line.bound_us / line.measured_us for line in lines),
     )
     return (
-        f"Of {len(lines)} cases of our rows {near} were predicted within {quantity.percent(NEAR)}; the model is off by "
+        f"Of {len(lines)} cases of our rows {near} were predicted within {quantity.percent(NEAR_SHARE)}; the model is off by "
         f"{quantity.percent(middle)} in the median, the bound by {quantity.percent(bounds)}."
     )
 
@@ -57,22 +57,22 @@ def table(lines: Sequence[Line]) -> list[str]:
         figures = (quantity.figures(us) for us in (line.bound_us, line.expected_us, line.measured_us))
         off = f"{100 * line.off:+.0f}%"
         rows.append(
-            f"| {line.case} | {line.row} | {' | '.join(figures)} | {off if abs(line.off) <= NEAR else f'**{off}**'} "
-            f"| {line.waits_on} |"
+            f"| {line.case} | {line.kernel} | {' | '.join(figures)} | {off if abs(line.off) <= NEAR_SHARE else f'**{off}**'} "
+            f"| {line.bound_by} |"
         )
     return [summary(lines), "", *head, *rows] if lines else [summary(lines)]
 
 
-def unseen(found: Mapping[str, Any] | None, name: str) -> list[str]:
+def unseen_calls(found: Mapping[str, Any] | None, name: str) -> list[str]:
     """How near the predictions came that were written down before anybody had timed the calls; nothing without a
     record."""
     if found is None:
         return []
     off = [abs(row["predicted_us"] / row["us"] - 1) for row in found["rows"]]
-    near, middle = sum(o <= NEAR for o in off), quantity.percent(statistics.median(off))
+    near, middle = sum(o <= NEAR_SHARE for o in off), quantity.percent(statistics.median(off))
     return [
         f"Of {len(off)} other calls, each predicted before anybody had timed it, {near} were within "
-        f"{quantity.percent(NEAR)}; the model as it was then was off by {middle} in the median "
+        f"{quantity.percent(NEAR_SHARE)}; the model as it was then was off by {middle} in the median "
         f"([{name}](../benchmarks/results/{name})).",
         "",
     ]

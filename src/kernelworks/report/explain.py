@@ -20,7 +20,7 @@ def explanation(record: Explanation) -> RenderableType:
     table.add_column(overflow="fold")
     where = "the GPU" if record.device == "cuda" else f"{record.threads} thread{'s' if record.threads > 1 else ''}"
     table.add_row("call", f"{record.op}({record.call}) on {where}")
-    table.add_row("row", Text.assemble((record.row, "bold green"), f": {record.because}"))
+    table.add_row("kernel", Text.assemble((record.kernel, "bold green"), f": {record.because}"))
     for name, reason in record.declined:
         table.add_row("", Text.assemble((name, "bold"), f" declined: {reason}"))
     if record.through_python:
@@ -33,7 +33,7 @@ def explanation(record: Explanation) -> RenderableType:
         device = " --device cuda" if record.device == "cuda" else ""
         table.add_row("bound", f"unknown: `kernelworks machine{device}` measures what this machine can do")
         return table
-    limit = Text.assemble("waits on ", (record.regime, style_of(record.regime)), f", {record.ceiling}")
+    limit = Text.assemble("waits on ", (record.bottleneck, style_of(record.bottleneck)), f", {record.peak}")
     when = f" {record.assumed}" if record.assumed else ""
     table.add_row("bound", Text.assemble(quantity.seconds(record.bound_us / 1e6), when, ", ", limit))
     if record.predicted_us is not None:

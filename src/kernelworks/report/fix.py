@@ -8,19 +8,19 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kernelworks.records.fix import Fix, Tried
+from kernelworks.records.fix import Fix, TriedOptimization
 from kernelworks.report import quantity
 
-__all__ = ["ROUGH", "fix", "held", "hit", "plain", "remedies"]
+__all__ = ["ROUGH_MARK", "error_verdict", "fix", "gain_verdict", "optimization_table", "plain_text"]
 
-ROUGH = " rough"  # behind the figures of every line, where others used the machine
-NO_WORSE = 3.0  # times the error of before: between two orders of one sum, that is luck
+ROUGH_MARK = " rough"  # behind the figures of every line, where others used the machine
+NO_WORSE_FACTOR = 3.0  # times the error of before: between two orders of one sum, that is luck
 
 
 def fix(record: Fix, mark: str = "") -> RenderableType:
     """Before and after, the gain that was predicted beside the gain that was got, and the table of remedies. ``mark``
     stands after every figure."""
-    mark = mark or (ROUGH if record.rough else "")
+    mark = mark or (ROUGH_MARK if record.rough else "")
     speedup = record.before_s / record.after_s if record.after_s > 0 else None
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column()
@@ -32,19 +32,19 @@ def fix(record: Fix, mark: str = "") -> RenderableType:
     )
     predicted = record.predicted_gain_s
     table.add_row("gain predicted", "-" if predicted is None else quantity.seconds(predicted) + mark, "")
-    table.add_row("gain got", quantity.seconds(record.gain_s) + mark, hit(record))
+    table.add_row("gain got", quantity.seconds(record.gain_s) + mark, gain_verdict(record))
     if record.against:
-        proved = Text(held(record), style="green" if record.agrees else "bold red")
+        verdict = Text(error_verdict(record), style="green" if record.agrees else "bold red")
         table.add_row("error before", f"{record.error_before:.2e}", f"relative, against {record.against}")
-        table.add_row("error after", f"{record.error_after:.2e}", proved)
+        table.add_row("error after", f"{record.error_after:.2e}", verdict)
     else:
         table.add_row("error", "-", Text("NOT COMPARED: not proved", style="bold red"))
     head = Text(f"with the fix, {record.rounds} rounds in alternation", style="bold")
     lines: list[RenderableType] = [head, table] if record.rounds else [Text("no fix was applied", style="bold")]
     if record.refused:
         lines.append(Text(f"refused: {record.refused}", style="bold red"))
-    if record.remedies:
-        lines += [Text(), remedies(record, mark)]
+    if record.optimizations:
+        lines += [Text(), optimization_table(record, mark)]
     if record.code:
         lines += [Text("to have it without kernelworks", style="bold"), Padding(Text(record.code), (0, 0, 0, 2))]
     for title, items in (("replaced", record.replaced), ("left as it was", record.left), ("notes", record.notes)):
@@ -53,27 +53,27 @@ def fix(record: Fix, mark: str = "") -> RenderableType:
     return Group(*lines)
 
 
-def held(record: Fix) -> str:
+def error_verdict(record: Fix) -> str:
     """What the errors before and after say, in words."""
     if not record.agrees:
         return "WORSE: not to be kept"
-    if record.error_after <= NO_WORSE * record.error_before or not record.error_after:
+    if record.error_after <= NO_WORSE_FACTOR * record.error_before or not record.error_after:
         return "no worse"
-    allowed = [one.changes for one in record.remedies if one.taken and one.changes]
+    allowed = [one.changes for one in record.optimizations if one.taken and one.changes]
     return f"more, as {', '.join(allowed)} allows" if allowed else "more, and no more than rounding explains"
 
 
-def remedies(record: Fix, mark: str = "") -> Table:
+def optimization_table(record: Fix, mark: str = "") -> Table:
     """Every remedy that was tried: in or out and why, what was predicted and got, its cost and error."""
-    table = Table(title="remedies", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title="optimizations", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.show_edge = False
     table.add_column("", no_wrap=True)
     table.add_column("remedy, where", overflow="fold", ratio=2)
     for heading in ("predicted", "got", "cost", "error"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("why", overflow="fold", ratio=3)
-    for one in sorted(record.remedies, key=lambda one: not one.taken):
-        what = Text.assemble((one.remedy, "bold"), f": {one.says}" if one.says else "")
+    for one in sorted(record.optimizations, key=lambda one: not one.taken):
+        what = Text.assemble((one.optimization, "bold"), f": {one.says}" if one.says else "")
         if one.place:
             what.append(f"\n{one.place}", style="dim")
         gains = ("-" if gain is None else quantity.seconds(gain) + mark for gain in (one.predicted_gain_s, one.gain_s))
@@ -82,11 +82,11 @@ def remedies(record: Fix, mark: str = "") -> Table:
     return table
 
 
-def _verdict(one: Tried) -> str:
+def _verdict(one: TriedOptimization) -> str:
     return "in" if one.taken else "advice" if one.advice else "out"
 
 
-def _cost(one: Tried) -> str:
+def _cost(one: TriedOptimization) -> str:
     """Seconds until it is in place, and the memory that it keeps."""
     words = [quantity.seconds(one.cost_s)] if one.cost_s >= 0.1 else []
     if one.cost_bytes:
@@ -94,7 +94,7 @@ def _cost(one: Tried) -> str:
     return ", ".join(words) or "-"
 
 
-def _error(one: Tried) -> str:
+def _error(one: TriedOptimization) -> str:
     """After, as a share of what it was before; where that was nothing, as it is."""
     if not one.against:
         return "-"
@@ -103,7 +103,7 @@ def _error(one: Tried) -> str:
     return f"{one.error_after:.1e}" if one.error_after else "0"
 
 
-def hit(record: Fix) -> str:
+def gain_verdict(record: Fix) -> str:
     """How the prediction compares with what was got, in words."""
     if record.predicted_gain_s is None:
         return "nothing was predicted"
@@ -114,15 +114,15 @@ def hit(record: Fix) -> str:
     return f"the prediction was {quantity.percent(record.predicted_gain_s / record.gain_s)} of it"
 
 
-def plain(record: Fix) -> str:
+def plain_text(record: Fix) -> str:
     """The same in lines of text."""
     if record.rounds:
         speedup = quantity.ratio(record.before_s / record.after_s if record.after_s > 0 else None)
-        head = f"{quantity.seconds(record.before_s)} -> {quantity.seconds(record.after_s)}, {speedup}; {hit(record)}"
+        head = f"{quantity.seconds(record.before_s)} -> {quantity.seconds(record.after_s)}, {speedup}; {gain_verdict(record)}"
     else:
         head = f"nothing was changed{f': {record.refused}' if record.refused else ''}"
     lines = [
-        f"  {_verdict(one)}: {one.remedy}{f', {one.says}' if one.says else ''}: {one.advice or one.why}"
-        for one in sorted(record.remedies, key=lambda one: not one.taken)
+        f"  {_verdict(one)}: {one.optimization}{f', {one.says}' if one.says else ''}: {one.advice or one.why}"
+        for one in sorted(record.optimizations, key=lambda one: not one.taken)
     ]
     return "\n".join([head, *lines])

@@ -7,9 +7,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kernelworks.records import GpuCeilings
+from kernelworks.records import GpuPeaks
 from kernelworks.report import quantity
-from kernelworks.report.inferred import marked, notes
+from kernelworks.report.inferred_figures import inference_notes, mark_inferred
 from kernelworks.report.machine import roofline
 
 __all__ = ["MEMORY", "cards", "floor_rows", "function_rows", "gpu", "memory_rows", "rate_rows"]
@@ -34,7 +34,7 @@ HOST = (
 )
 
 
-def cards(record: GpuCeilings) -> tuple[str, ...]:
+def cards(record: GpuPeaks) -> tuple[str, ...]:
     """What the card says of itself, and when it was measured."""
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     return (
@@ -49,46 +49,46 @@ def cards(record: GpuCeilings) -> tuple[str, ...]:
     )
 
 
-def memory_rows(record: GpuCeilings) -> list[tuple[str, ...]]:
+def memory_rows(record: GpuPeaks) -> list[tuple[str, ...]]:
     """A line a size: the size, then GB/s in the columns of ``MEMORY``."""
-    found = {(b.kind, b.cache, b.bytes): marked(record, b.name, f"{b.gbs:.0f}") for b in record.bandwidth}
+    found = {(b.kind, b.cache, b.bytes): mark_inferred(record, b.name, f"{b.gbs:.0f}") for b in record.bandwidth}
     rows = []
     for size in sorted({b.bytes for b in record.bandwidth}):
         rows.append((quantity.size(size), *(found.get((kind, cache, size), "-") for kind, cache, _ in MEMORY)))
     return rows
 
 
-def rate_rows(record: GpuCeilings) -> list[tuple[str, str, str, str]]:
+def rate_rows(record: GpuPeaks) -> list[tuple[str, str, str, str]]:
     """dtype, unit, burst, sustained."""
     return [
         (
-            r.dtype, r.unit, marked(record, f"{r.name} burst", quantity.gflops(r.burst_tflops * 1e3)),
-            marked(record, f"{r.name} sustained", quantity.gflops(r.sustained_tflops * 1e3)),
+            r.dtype, r.unit, mark_inferred(record, f"{r.name} burst", quantity.gflops(r.burst_tflops * 1e3)),
+            mark_inferred(record, f"{r.name} sustained", quantity.gflops(r.sustained_tflops * 1e3)),
         )
         for r in record.rates
     ]  # fmt: skip
 
 
-def floor_rows(record: GpuCeilings) -> list[tuple[str, str, str]]:
+def floor_rows(record: GpuPeaks) -> list[tuple[str, str, str]]:
     """What, how long, and what is meant; then what is copied from and to the host."""
     rows = [
-        (title, marked(record, name, quantity.seconds(getattr(record, name) / 1e6)), words)
+        (title, mark_inferred(record, name, quantity.seconds(getattr(record, name) / 1e6)), words)
         for name, title, words in FLOORS
     ]
     return rows + [
-        (title, marked(record, name, quantity.gbs(getattr(record, name))), words) for name, title, words in HOST
+        (title, mark_inferred(record, name, quantity.gbs(getattr(record, name))), words) for name, title, words in HOST
     ]
 
 
-def function_rows(record: GpuCeilings) -> list[tuple[str, str]]:
+def function_rows(record: GpuPeaks) -> list[tuple[str, str]]:
     """Elementary functions, and their results a second."""
     return [
-        (f"{name}, float32", marked(record, name, f"{quantity.figures(rate)} G/s"))
+        (f"{name}, float32", mark_inferred(record, name, f"{quantity.figures(rate)} G/s"))
         for name, rate in record.functions.items()
     ]
 
 
-def gpu(record: GpuCeilings, width: int) -> RenderableType:
+def gpu(record: GpuPeaks, width: int) -> RenderableType:
     """Everything that ``kernelworks machine`` prints of a GPU."""
     return Group(
         Text(record.name, style="bold"),
@@ -102,13 +102,13 @@ def gpu(record: GpuCeilings, width: int) -> RenderableType:
         Text(),
         Text("floors", style="bold"),
         _floors(record),
-        *(Text(line, style="yellow") for line in notes(record)),
+        *(Text(line, style="yellow") for line in inference_notes(record)),
         Text(),
         roofline(record, width),
     )
 
 
-def _memory(record: GpuCeilings) -> Table:
+def _memory(record: GpuPeaks) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("bytes\nmoved", justify="right", no_wrap=True)
     for _, cache, title in MEMORY:
@@ -123,7 +123,7 @@ def _memory(record: GpuCeilings) -> Table:
     return table
 
 
-def _rates(record: GpuCeilings) -> Table:
+def _rates(record: GpuPeaks) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for title in ("what", "by"):
         table.add_column(title)
@@ -136,7 +136,7 @@ def _rates(record: GpuCeilings) -> Table:
     return table
 
 
-def _floors(record: GpuCeilings) -> Table:
+def _floors(record: GpuPeaks) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column()
     table.add_column(justify="right")

@@ -8,52 +8,68 @@ from html import escape
 from typing import Any
 
 from kernelworks.records import (
+    AutotuneResult,
     BenchResult,
-    Ceilings,
+    ConfigTuning,
     Diagnosis,
     Explanation,
     Fix,
-    GpuCeilings,
+    GpuPeaks,
     MapOp,
-    Proof,
-    Settled,
-    Swapped,
-    Tuned,
+    Peaks,
+    SwapRecord,
+    Verification,
 )
 from kernelworks.records.climb import Climb
 from kernelworks.records.compare import Comparison
 from kernelworks.records.judgement import Judgement
-from kernelworks.records.predictions import Truth
-from kernelworks.records.problem_check import Lint
+from kernelworks.records.predictions import PredictionAccuracy
+from kernelworks.records.problem_check import ProblemCheck
 from kernelworks.records.search import Search
-from kernelworks.report import bench, compare, explain, fix, judge, lint, page, prove, search, settle, truth, tune
+from kernelworks.report import (
+    autotune,
+    bench,
+    check_problem,
+    compare,
+    explain,
+    fix,
+    judge,
+    page,
+    predictions,
+    search,
+    tune,
+    verify,
+)
 from kernelworks.report.climb import terminal as climb
 from kernelworks.report.map import kernel_map
 from kernelworks.report.markup import html
 
-__all__ = ["fragment", "text", "whole"]
+__all__ = ["fragment", "render_page", "text"]
 
 Several = Sequence[Any]
 
 # A record, or several of one kind -> title and body.
-SHOWN: dict[type, Callable[[Several], tuple[str, Sequence[str]]]] = {
+RENDERERS: dict[type, Callable[[Several], tuple[str, Sequence[str]]]] = {
     BenchResult: lambda some: (f"{_ops(some)} - kernelworks bench", [html(bench.benches(some))]),
-    Ceilings: lambda some: (some[0].name, page.machine_parts(*some)),
+    Peaks: lambda some: (some[0].name, page.machine_parts(*some)),
     Climb: lambda some: (f"{some[0].ladder} - kernelworks climb", [html(climb.table(one)) for one in some]),
     Comparison: lambda some: ("kernelworks compare", [html(compare.comparison(one)) for one in some]),
     Diagnosis: lambda some: (some[0].program, page.diagnosis_parts(some[0])),
     Explanation: lambda some: (f"{_ops(some)} - kernelworks explain", [html(explain.explanation(one)) for one in some]),
     Fix: lambda some: ("kernelworks diagnose --fix", [html(fix.fix(one)) for one in some]),
-    GpuCeilings: lambda some: (some[0].name, page.machine_parts(*some)),
+    GpuPeaks: lambda some: (some[0].name, page.machine_parts(*some)),
     Judgement: lambda some: (f"{some[0].candidate} - kernelworks judge", [html(judge.judgement(one)) for one in some]),
-    Lint: lambda some: (f"{some[0].name} - kernelworks lint-problem", [html(lint.lint(one)) for one in some]),
+    ProblemCheck: lambda some: (
+        f"{some[0].name} - kernelworks lint-problem",
+        [html(check_problem.problem_check(one)) for one in some],
+    ),
     MapOp: lambda some: ("kernelworks map", [html(kernel_map(some, ""))]),
-    Proof: lambda some: (f"{_ops(some)} - kernelworks prove", [html(prove.proofs(some))]),
+    Verification: lambda some: (f"{_ops(some)} - kernelworks prove", [html(verify.verifications(some))]),
     Search: lambda some: (f"{some[0].problem} - kernelworks search", search.parts(some[0])),
-    Settled: lambda some: ("kernelworks settle", [html(settle.settled(one)) for one in some]),
-    Swapped: lambda some: ("kernelworks swap", [_text("\n".join(one.lines)) for one in some]),
-    Truth: lambda some: ("kernelworks truth", truth.parts(some[0])),
-    Tuned: lambda some: (f"{_ops(some)} - kernelworks tune", [html(tune.tuning(some))]),
+    AutotuneResult: lambda some: ("kernelworks settle", [html(autotune.autotune_result(one)) for one in some]),
+    SwapRecord: lambda some: ("kernelworks swap", [_text("\n".join(one.lines)) for one in some]),
+    PredictionAccuracy: lambda some: ("kernelworks truth", predictions.parts(some[0])),
+    ConfigTuning: lambda some: (f"{_ops(some)} - kernelworks tune", [html(tune.tuning(some))]),
 }
 
 
@@ -68,10 +84,10 @@ def _text(text: str) -> str:
 def _parts(some: Several) -> tuple[str, Sequence[str]]:
     kinds = {type(one) for one in some}
     kind = kinds.pop() if len(kinds) == 1 else None
-    return SHOWN[kind](some) if kind in SHOWN else ("kernelworks", [_text("\n".join(map(repr, some)))])
+    return RENDERERS[kind](some) if kind in RENDERERS else ("kernelworks", [_text("\n".join(map(repr, some)))])
 
 
-def whole(some: Several) -> str:
+def render_page(some: Several) -> str:
     """One self-contained HTML page."""
     title, parts = _parts(some)
     return page.document(title, parts, STYLES)
@@ -79,23 +95,23 @@ def whole(some: Several) -> str:
 
 STYLES = (*page.STYLES, "shown.css")
 # Only where a script is: a page's tables are sorted and cut, a notebook's are not.
-STILL = """
+NOTEBOOK_CSS = """
 & { padding: 12px 16px 16px; }
 .more { display: none; }
 th button { pointer-events: none; }
 th button::after { content: none; }"""
 
 
-def text(record: Settled) -> str:
+def text(record: AutotuneResult) -> str:
     """A record in plain text."""
-    return settle.text(record)
+    return autotune.text(record)
 
 
 def fragment(some: Several) -> str:
     """A piece of a page, with the pages' styles for itself alone and without a script."""
     _, parts = _parts(some)
-    css = "".join((page.HERE / name).read_text(encoding="utf-8") for name in STYLES)
+    css = "".join((page.REPORT_DIR / name).read_text(encoding="utf-8") for name in STYLES)
     scoped = re.sub(r"(?<![\w-])(:root|body)(?= \{)", "&", css)
     body = "\n".join(part for part in parts if part).replace('class="sortable"', 'class="sortable all"')
     body = re.sub(r"(<style[^>]*>)\s*\*\s*\{", r"\1.kernelworks svg * {", body)  # a picture's own rule
-    return f'<style>\n.kernelworks {{\n{scoped}\n{STILL}\n}}</style>\n<div class="kernelworks">\n{body}\n</div>'
+    return f'<style>\n.kernelworks {{\n{scoped}\n{NOTEBOOK_CSS}\n}}</style>\n<div class="kernelworks">\n{body}\n</div>'

@@ -74,8 +74,8 @@ def _facts(found: Judgement) -> Table:
         ("inputs", f"{', '.join(found.draws)} at {', '.join(found.shapes)}"),
         ("weights", found.weights),
         ("own kernels that ran", ", ".join(found.kernels)),
-        ("least time", "" if found.limit_s is None else f"{quantity.seconds(found.limit_s)}: {found.ceiling}"),
-        ("waits on", found.waits_on),
+        ("least time", "" if found.limit_s is None else f"{quantity.seconds(found.limit_s)}: {found.peak}"),
+        ("waits on", found.bound_by),
         ("by its own events", "" if found.events_s is None else f"{quantity.seconds(found.events_s)} a call"),
         ("kept from", ", ".join(found.kept_from)),
         ("build", quantity.seconds(found.build_s)),
@@ -96,9 +96,9 @@ def _paces(found: Judgement) -> Table:
     speeds = {s.over: s for s in found.speeds}
     for pace in found.paces:
         share = "-" if not found.limit_s or not pace.median_s else quantity.percent(found.limit_s / pace.median_s)
-        its = speeds.get(pace.arm)
+        its = speeds.get(pace.variant)
         ratio = "" if its is None else f"{quantity.ratio(its.ratio)}{' ambiguous' if its.ambiguous else ''}"
         between = "" if its is None else f"{its.low:.2f} to {its.high:.2f}"
         wide = f"{quantity.seconds(pace.low_s)} to {quantity.seconds(pace.high_s)}"
-        table.add_row(pace.arm, quantity.seconds(pace.median_s), wide, share, ratio, between)
+        table.add_row(pace.variant, quantity.seconds(pace.median_s), wide, share, ratio, between)
     return table

@@ -10,11 +10,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kernelworks.records import Ceilings, GpuCeilings
+from kernelworks.records import GpuPeaks, Peaks
 from kernelworks.report import quantity, roofs
-from kernelworks.report.inferred import marked, notes
+from kernelworks.report.inferred_figures import inference_notes, mark_inferred
 
-__all__ = ["ceilings", "roofline"]
+__all__ = ["peaks", "roofline"]
 
 LEVEL_STYLES = {"L1": "green", "L2": "cyan", "L3": "yellow", "DRAM": "red", "HBM": "red"}
 KINDS = (("read", "read"), ("copy", "copy"), ("copy_nt", "copy, non-temporal"))
@@ -22,33 +22,33 @@ TIER_WIDTH = 34
 PLOT_COLUMNS, PLOT_ROWS = 68, 15
 
 
-BUSY = 0.1  # of the cores, from which figures are rough
+BUSY_SHARE = 0.1  # of the cores, from which figures are rough
 
 
-def ceilings(record: Ceilings, width: int) -> RenderableType:
+def peaks(record: Peaks, width: int) -> RenderableType:
     """Everything that ``kernelworks machine`` prints."""
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     context = (f"{record.cores} cores", record.kind, versions, f"measured {record.date}")
     share = f"other processes took {quantity.percent(record.foreign_share)} of the cores meanwhile"
-    if record.foreign_share > BUSY:
+    if record.foreign_share > BUSY_SHARE:
         share = f"rough: {share}, so every figure here may be too low"
     return Group(
         Text(record.name, style="bold"),
         Text(" · ".join(p for p in (*context, share) if p), style="dim"),
         Text(),
-        _pyramid(record),
+        _memory_hierarchy(record),
         Text(),
         Text("arithmetic", style="bold"),
         _rates(record),
         Text(),
         _floors(record),
-        *(Text(line, style="yellow") for line in notes(record)),
+        *(Text(line, style="yellow") for line in inference_notes(record)),
         Text(),
         roofline(record, width),
     )
 
 
-def _pyramid(record: Ceilings) -> RenderableType:
+def _memory_hierarchy(record: Peaks) -> RenderableType:
     """Each level a tier, wider as it holds more, with its measured bandwidths beside it."""
     counts = roofs.thread_counts(record)
     present = [lv for lv in roofs.LEVELS if any(b.level == lv for b in record.bandwidth)]
@@ -67,7 +67,7 @@ def _pyramid(record: Ceilings) -> RenderableType:
             for threads in counts:
                 if any(b.kind == kind and b.threads == threads for b in record.bandwidth):
                     found = roofs.bandwidth(record, level, kind, threads)
-                    cells.append(marked(record, found.name, quantity.figures(found.gbs)) if found else "-")
+                    cells.append(mark_inferred(record, found.name, quantity.figures(found.gbs)) if found else "-")
         block = Text(f" {level} ".center(tier, "█"), style=LEVEL_STYLES.get(level, "white"))
         table.add_row(block, quantity.size(first.working_set_bytes), *cells)
     return Group(Text("memory pyramid, GB/s", style="bold"), table)
@@ -77,7 +77,7 @@ def _threads(count: int) -> str:
     return f"{count} thread{'s' if count > 1 else ''}"
 
 
-def _rates(record: Ceilings) -> Table:
+def _rates(record: Peaks) -> Table:
     counts = sorted({r.threads for r in record.flops} | {r.threads for r in record.functions})
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("what")
@@ -86,12 +86,14 @@ def _rates(record: Ceilings) -> Table:
         table.add_column(_threads(threads), justify="right")
     for dtype, isa in dict.fromkeys((r.dtype, r.isa) for r in record.flops):
         flop = {r.threads: r for r in record.flops if (r.dtype, r.isa) == (dtype, isa)}
-        rates = (marked(record, flop[t].name, _rate(dtype, flop[t].gflops)) if t in flop else "-" for t in counts)
+        rates = (
+            mark_inferred(record, flop[t].name, _rate(dtype, flop[t].gflops)) if t in flop else "-" for t in counts
+        )
         table.add_row(f"{dtype} multiply-add", isa, *rates)
     for name, isa in dict.fromkeys((r.function, r.isa) for r in record.functions):
         calls = {r.threads: r for r in record.functions if (r.function, r.isa) == (name, isa)}
         cells = (
-            marked(record, calls[t].name, f"{quantity.figures(calls[t].gops)} G/s") if t in calls else "-"
+            mark_inferred(record, calls[t].name, f"{quantity.figures(calls[t].gops)} G/s") if t in calls else "-"
             for t in counts
         )
         table.add_row(f"{name}, float32", isa, *cells)
@@ -102,7 +104,7 @@ def _rate(dtype: str, value: float) -> str:
     return quantity.gflops(value).replace("FLOP", "op" if dtype.startswith("int") else "FLOP")
 
 
-def _floors(record: Ceilings) -> RenderableType:
+def _floors(record: Peaks) -> RenderableType:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column()
     table.add_column(justify="right")
@@ -156,7 +158,7 @@ class _Canvas:
         return drawn
 
 
-def roofline(record: Ceilings | GpuCeilings, width: int) -> RenderableType:
+def roofline(record: Peaks | GpuPeaks, width: int) -> RenderableType:
     """Attainable rate over flop per byte, both axes logarithmic; one slope a level, one roof a dtype."""
     counts = roofs.thread_counts(record)
     slopes = roofs.slopes(record, counts[-1]) if counts else {}
@@ -164,7 +166,7 @@ def roofline(record: Ceilings | GpuCeilings, width: int) -> RenderableType:
     if not slopes or not tops:
         return Text("no roofline: a bandwidth or a rate is missing", style="dim")
     canvas = _Canvas(min(PLOT_COLUMNS, max(30, width - 12)), PLOT_ROWS)
-    low_x, high_x = math.log2(1 / 16), math.log2(512 if isinstance(record, Ceilings) else 2048)
+    low_x, high_x = math.log2(1 / 16), math.log2(512 if isinstance(record, Peaks) else 2048)
     low_y = math.log2(min(slopes.values()) / 16)
     high_y = math.log2(tops[-1].gflops * 1.4)
 
@@ -182,7 +184,7 @@ def roofline(record: Ceilings | GpuCeilings, width: int) -> RenderableType:
     for level, gbs in slopes.items():
         middle = tops[0].gflops / gbs / 3
         canvas.write(across(middle) + 0.01, up(middle * gbs) - 0.5 / PLOT_ROWS, level, LEVEL_STYLES.get(level, "white"))
-    unit = "roofline" if isinstance(record, GpuCeilings) else f"roofline, {_threads(counts[-1])}"
+    unit = "roofline" if isinstance(record, GpuPeaks) else f"roofline, {_threads(counts[-1])}"
     title = f"{unit}: FLOP/s that can be reached over flop per byte (both logarithmic)"
     ticks = [0.125, 1, 8, 64, 512]
     axis = [" "] * (canvas.columns + 4)
@@ -212,7 +214,7 @@ def _draw_lines(
                 canvas.dot(x, up(roof.gflops), "white")
 
 
-def _ridges(record: Ceilings | GpuCeilings) -> list[RenderableType]:
+def _ridges(record: Peaks | GpuPeaks) -> list[RenderableType]:
     """The ridge points: more flop per byte than this, and compute is what limits."""
     counts = roofs.thread_counts(record)
     found = roofs.ridges(record, counts[-1])

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from kernelworks.records import MapOp, MapRow
+from kernelworks.records import MapKernel, MapOp
 from kernelworks.report import quantity
 
 __all__ = ["kernel_map", "markdown"]
@@ -24,24 +24,24 @@ def kernel_map(ops: Sequence[MapOp], kind: str) -> RenderableType:
         branch = tree.add(Text(family, style="bold"))
         for op in (o for o in ops if o.family == family):
             leaf = branch.add(Text.assemble((op.op, "bold cyan"), (f"  {op.formula}", "dim")))
-            leaf.add(_rows(op.rows))
+            leaf.add(_kernel_table(op.kernels))
             if len(ops) == 1 and op.derived:
                 leaf.add(_derived(op.derived))
-    if any("run `kernelworks prove" in row.reason for op in ops for row in op.rows):
+    if any("run `kernelworks prove" in kernel.reason for op in ops for kernel in op.kernels):
         return Group(tree, Text("\n`kernelworks prove --missing` proves what has no certificate here", style="dim"))
     return tree
 
 
-def _rows(rows: Sequence[MapRow]) -> Table:
+def _kernel_table(kernels: Sequence[MapKernel]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(min_width=12, no_wrap=True)
     table.add_column(min_width=9, justify="right", no_wrap=True)
     table.add_column(min_width=9, no_wrap=True)
     table.add_column(overflow="fold")
-    for row in rows:
-        speed = f"{quantity.percent(row.share_of_bound)} of bound" if row.share_of_bound is not None else ""
-        against = f"{quantity.ratio(row.ratio)} over {row.baseline}" if row.ratio is not None else ""
-        table.add_row(Text(row.name, style="" if not row.reason else "dim"), speed, against, _standing(row))
+    for kernel in kernels:
+        speed = f"{quantity.percent(kernel.share_of_bound)} of bound" if kernel.share_of_bound is not None else ""
+        against = f"{quantity.ratio(kernel.ratio)} over {kernel.baseline}" if kernel.ratio is not None else ""
+        table.add_row(Text(kernel.name, style="" if not kernel.reason else "dim"), speed, against, _standing(kernel))
     return table
 
 
@@ -56,17 +56,17 @@ def _derived(parts: Sequence[tuple[str, str]]) -> Table:
     return table
 
 
-def _standing(row: MapRow) -> Text:
-    on = f" on {row.kind}" if row.kind.startswith(GPUS) else ""
-    losses = (f"; loses on {', '.join(row.losses)}" if row.losses else "", "yellow")
-    if row.reason:
-        words = row.reason.split("; run")[0].split(" (")[0]
+def _standing(kernel: MapKernel) -> Text:
+    on = f" on {kernel.kind}" if kernel.kind.startswith(GPUS) else ""
+    losses = (f"; loses on {', '.join(kernel.losses)}" if kernel.losses else "", "yellow")
+    if kernel.reason:
+        words = kernel.reason.split("; run")[0].split(" (")[0]
         words = words.replace("on this kind of machine", on.strip()) if on and "this kind" in words else words + on
         return Text.assemble((words, "yellow"), losses)
-    if row.certificate:
-        each = ", ".join(f"{share:.2f} in {dtype}" for dtype, share in row.worst_by_dtype.items())
-        worst = "" if row.worst is None else f", worst error {each or format(row.worst, '.2f')} of its bound"
-        return Text.assemble((f"proved {row.certificate}{on}{worst}", "green"), losses)
+    if kernel.certificate:
+        each = ", ".join(f"{share:.2f} in {dtype}" for dtype, share in kernel.worst_by_dtype.items())
+        worst = "" if kernel.worst is None else f", worst error {each or format(kernel.worst, '.2f')} of its bound"
+        return Text.assemble((f"proved {kernel.certificate}{on}{worst}", "green"), losses)
     return Text.assemble(("plain torch, needs no certificate", "dim"), losses)
 
 
@@ -82,8 +82,8 @@ def markdown(ops: Sequence[MapOp]) -> str:
     for family in dict.fromkeys(op.family for op in ops):
         lines += ["", f"## {family}"]
         for op in (o for o in ops if o.family == family):
-            rows = ", ".join(f"`{name}`" for name in dict.fromkeys(row.name for row in op.rows))
-            room = f"../src/kernelworks/{op.room}/README.md"
+            kernels = ", ".join(f"`{name}`" for name in dict.fromkeys(kernel.name for kernel in op.kernels))
+            readme = f"../src/kernelworks/{op.op_package}/README.md"
             lines += [
                 "",
                 f"### {op.op}",
@@ -92,7 +92,7 @@ def markdown(ops: Sequence[MapOp]) -> str:
                 "",
                 *(f"- {'as torch is' if i else 'called'}: `{call}`" for i, call in enumerate(op.calls)),
                 f"- source: {op.source}",
-                f"- rows, best first: {rows}",
+                f"- rows, best first: {kernels}",
             ]
-            lines += [f"- mathematics, bound, choices: [{op.op}]({room})"]
+            lines += [f"- mathematics, bound, choices: [{op.op}]({readme})"]
     return "\n".join(lines) + "\n"

@@ -10,25 +10,25 @@ from collections.abc import Callable, Iterable
 from html import escape
 from pathlib import Path
 
-from kernelworks.records import Ceilings, Diagnosis, Fix, GpuCeilings, GpuTime, Region
+from kernelworks.records import Diagnosis, Fix, GpuPeaks, GpuTime, Hotspot, Peaks
 from kernelworks.report import gpu, plot, quantity, roofs
-from kernelworks.report.diagnose import SILENT, headline, whole_percents, worst_first
-from kernelworks.report.fix import ROUGH, held, hit, remedies
-from kernelworks.report.inferred import marked, notes
+from kernelworks.report.diagnose import HIDDEN_IF_ZERO, headline, round_to_percents, sort_worst_first
+from kernelworks.report.fix import ROUGH_MARK, error_verdict, gain_verdict, optimization_table
+from kernelworks.report.inferred_figures import inference_notes, mark_inferred
 from kernelworks.report.markup import html
 
 __all__ = [
-    "HERE", "STYLES", "colours", "context_line", "diagnosis", "diagnosis_parts", "document", "machine", "machine_parts",
+    "REPORT_DIR", "STYLES", "colours", "context_line", "diagnosis", "diagnosis_parts", "document", "machine", "machine_parts",
 ]  # fmt: skip
 
-HERE = Path(__file__).resolve().parent
+REPORT_DIR = Path(__file__).resolve().parent
 STYLES = ("page.css", "narrow.css")  # of a page whose pictures are there twice
 NO_REQUESTS = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 def document(title: str, body: Iterable[str], styles: Iterable[str] = ("page.css",)) -> str:
-    style = "".join((HERE / name).read_text(encoding="utf-8") for name in styles)
-    script = (HERE / "page.js").read_text(encoding="utf-8")
+    style = "".join((REPORT_DIR / name).read_text(encoding="utf-8") for name in styles)
+    script = (REPORT_DIR / "page.js").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -42,7 +42,7 @@ def document(title: str, body: Iterable[str], styles: Iterable[str] = ("page.css
 
 def colours(*, dark: bool) -> dict[str, str]:
     """The colours of page.css by their names, for pictures that stand on no page."""
-    style = (HERE / "page.css").read_text(encoding="utf-8")
+    style = (REPORT_DIR / "page.css").read_text(encoding="utf-8")
     light, night = (dict(re.findall(r"--(\w+): (#\w+)", root)) for root in re.findall(r":root \{(.*?)\}", style, re.S))
     return light | night if dark else light
 
@@ -70,22 +70,22 @@ def diagnosis(record: Diagnosis) -> str:
 
 def diagnosis_parts(record: Diagnosis) -> tuple[str, ...]:
     """What stands on that page."""
-    mark = ROUGH if record.rough else ""
-    context = (record.ceilings.name, f"{record.threads} threads", _versions(record.versions), record.date)
+    mark = ROUGH_MARK if record.rough else ""
+    context = (record.peaks.name, f"{record.threads} threads", _versions(record.versions), record.date)
     return (
         f"<h1>{escape(record.program)}</h1>",
         f'<p class="sentence">{escape(headline(record))}</p>',
         context_line(context),
-        *(() if record.ambiguous else _measured(record, worst_first(record.regions), mark)),
+        *(() if record.ambiguous else _measured(record, sort_worst_first(record.hotspots), mark)),
     )
 
 
-def _measured(record: Diagnosis, ordered: list[Region], mark: str) -> tuple[str, ...]:
-    picture = _both(lambda width: plot.roofline(record.ceilings, record.threads, ordered, width))
+def _measured(record: Diagnosis, ordered: list[Hotspot], mark: str) -> tuple[str, ...]:
+    picture = _both(lambda width: plot.roofline(record.peaks, record.threads, ordered, width))
     return (
-        _went(record.footer, record.wall_s, mark),
+        _time_breakdown(record.time_breakdown, record.wall_s, mark),
         _fix(record.fix, mark) if record.fix else "",
-        _regions(ordered, mark),
+        _hotspots(ordered, mark),
         _kernels(record.gpu) if record.gpu else "",
         _roofline(picture),
         _list("Findings", record.findings),
@@ -106,7 +106,7 @@ def _kernels(times: GpuTime) -> str:
             quantity.seconds(k.seconds),
             quantity.seconds(k.bound_s),
             quantity.percent(k.bound_s / k.seconds) if k.seconds else "",
-            k.regime,
+            k.bottleneck,
         )
         for k in shown
     ]
@@ -125,9 +125,9 @@ def _kernels(times: GpuTime) -> str:
     return _table("Kernels", headings, rows) + (_table("Counters", columns, counted) if counted else "")
 
 
-def _went(parts: dict[str, float], wall_s: float, mark: str) -> str:
+def _time_breakdown(parts: dict[str, float], wall_s: float, mark: str) -> str:
     """The whole wall clock as one bar, cut by cause."""
-    shares = whole_percents(parts)
+    shares = round_to_percents(parts)
     cuts = "".join(
         f'<span style="flex-grow:{shares[name]:.1f};background:var(--{plot.cause(name)})" '
         f'title="{escape(name)}: {quantity.seconds(value)}, {shares[name]:.1f}%"></span>'
@@ -139,7 +139,7 @@ def _went(parts: dict[str, float], wall_s: float, mark: str) -> str:
         f'<span class="figure">{quantity.seconds(value)}{mark}</span>'
         f'<span class="figure">{shares[name]:.1f}%</span></li>'
         for name, value in parts.items()
-        if shares[name] or name not in SILENT
+        if shares[name] or name not in HIDDEN_IF_ZERO
     )
     total = sum(shares.values())
     return (
@@ -150,24 +150,24 @@ def _went(parts: dict[str, float], wall_s: float, mark: str) -> str:
 
 
 FIRST_ROWS = 12  # as in page.css
-REGION_COLUMNS = (
+HOTSPOT_COLUMNS = (
     ("Op, module, source", ""), ("Calls", "number"), ("Time", "number"), ("Of wall", "number"), ("Waits on", ""),
     ("Achieved", "number"), ("Can be had back", "number"), ("Next action", ""),
 )  # fmt: skip
 
 
-def _regions(ordered: list[Region], mark: str) -> str:
+def _hotspots(ordered: list[Hotspot], mark: str) -> str:
     headings = "".join(
         f'<th scope="col" class="{kind}"{_sorted_by(name)}><button type="button">{name}</button></th>'
-        for name, kind in REGION_COLUMNS
+        for name, kind in HOTSPOT_COLUMNS
     )
-    rows = "\n".join(_region(index, region, mark) for index, region in enumerate(ordered))
+    rows = "\n".join(_hotspot(index, hotspot, mark) for index, hotspot in enumerate(ordered))
     return (
         "<h2>Regions, worst first</h2>\n"
         '<p class="note">Achieved is the share of the ceiling: the time that this machine needs at best for the '
         "region's arithmetic and compulsory traffic, over the time it took. What can be had back is what the next "
         "action is predicted to bring; what only the bound allows stands below it.</p>\n"
-        f'<div class="scroll"><table class="sortable" id="regions"><thead><tr>{headings}</tr></thead>\n'
+        f'<div class="scroll"><table class="sortable" id="hotspots"><thead><tr>{headings}</tr></thead>\n'
         f"<tbody>\n{rows}\n</tbody></table></div>{_more(len(ordered))}"
     )
 
@@ -183,44 +183,46 @@ def _sorted_by(name: str) -> str:
     return ' aria-sort="descending"' if name == "Can be had back" else ""
 
 
-def _region(index: int, region: Region, mark: str) -> str:
-    colour = f"var(--{plot.cause(region.regime)})"
-    chip = f'<span class="chip" style="color:{colour}">{escape(region.regime)}</span>'
-    time, share = quantity.seconds(region.seconds), quantity.percent(region.share, 1)
-    achieved = -1.0 if region.achieved is None else region.achieved
-    module = escape(region.module).replace(".", ".<wbr>")
-    lines = "".join(f'<div class="small">{text}</div>' for text in (module, escape(region.source)) if text)
-    ceiling = f'<div class="small">{escape(region.ceiling)}</div>' if region.ceiling else ""
+def _hotspot(index: int, hotspot: Hotspot, mark: str) -> str:
+    colour = f"var(--{plot.cause(hotspot.bottleneck)})"
+    chip = f'<span class="chip" style="color:{colour}">{escape(hotspot.bottleneck)}</span>'
+    time, share = quantity.seconds(hotspot.seconds), quantity.percent(hotspot.share, 1)
+    achieved = -1.0 if hotspot.achieved is None else hotspot.achieved
+    module = escape(hotspot.module).replace(".", ".<wbr>")
+    lines = "".join(f'<div class="small">{text}</div>' for text in (module, escape(hotspot.source)) if text)
+    peak = f'<div class="small">{escape(hotspot.peak)}</div>' if hotspot.peak else ""
     meter = ""
-    if region.achieved is not None:
-        width = 100 * max(0.0, min(1.0, region.achieved))
+    if hotspot.achieved is not None:
+        width = 100 * max(0.0, min(1.0, hotspot.achieved))
         meter = f'<div class="meter"><span style="width:{width:.0f}%;background:{colour}"></span></div>'
     return (
         f'<tr id="region-{index}">'
-        f'<td class="where" data-label="" title="{escape(region.shapes)}">'
-        f'<div class="op">{escape(region.op)}</div>{lines}</td>'
-        f'<td class="number" data-label="calls">{region.calls}</td>'
-        f'<td class="number" data-label="time" data-value="{region.seconds:.9g}">{time}{mark}</td>'
-        f'<td class="number" data-label="of wall" data-value="{region.share:.9g}">{share}</td>'
-        f'<td class="waits" data-label="waits on">{chip}{ceiling}</td>'
+        f'<td class="where" data-label="" title="{escape(hotspot.shapes)}">'
+        f'<div class="op">{escape(hotspot.op)}</div>{lines}</td>'
+        f'<td class="number" data-label="calls">{hotspot.calls}</td>'
+        f'<td class="number" data-label="time" data-value="{hotspot.seconds:.9g}">{time}{mark}</td>'
+        f'<td class="number" data-label="of wall" data-value="{hotspot.share:.9g}">{share}</td>'
+        f'<td class="waits" data-label="waits on">{chip}{peak}</td>'
         f'<td class="number" data-label="achieved" data-value="{achieved:.9g}">'
-        f"{quantity.percent(region.achieved)}{meter}</td>"
-        f'<td class="number" data-label="can be had back" data-value="{region.high_s:.9g}">'
-        f"{quantity.seconds_range(region.low_s, region.high_s)}{_bound_allows(region)}</td>"
-        f'<td class="action" data-label="next action">{escape(region.action)}</td></tr>'
+        f"{quantity.percent(hotspot.achieved)}{meter}</td>"
+        f'<td class="number" data-label="can be had back" data-value="{hotspot.high_s:.9g}">'
+        f"{quantity.seconds_range(hotspot.low_s, hotspot.high_s)}{_bound_allows(hotspot)}</td>"
+        f'<td class="action" data-label="next action">{escape(hotspot.action)}</td></tr>'
     )
 
 
-def _bound_allows(region: Region) -> str:
-    if region.allows_s <= region.high_s:
+def _bound_allows(hotspot: Hotspot) -> str:
+    if hotspot.allows_s <= hotspot.high_s:
         return ""
-    return f'<div class="small">the bound allows {quantity.seconds(region.allows_s)}</div>'
+    return f'<div class="small">the bound allows {quantity.seconds(hotspot.allows_s)}</div>'
 
 
 def _both(draw: Callable[[float], str]) -> str:
     """A picture twice, for wide windows and for narrow ones; page.css shows the one that fits."""
-    wide = draw(plot.WIDE)
-    return f'<div class="wide-only">{wide}</div><div class="narrow-only">{draw(plot.NARROW)}</div>' if wide else ""
+    wide = draw(plot.WIDE_INCHES)
+    return (
+        f'<div class="wide-only">{wide}</div><div class="narrow-only">{draw(plot.NARROW_INCHES)}</div>' if wide else ""
+    )
 
 
 def _roofline(picture: str) -> str:
@@ -236,15 +238,15 @@ def _roofline(picture: str) -> str:
 
 
 def _fix(fix: Fix, mark: str) -> str:
-    mark = mark or (ROUGH if fix.rough else "")
+    mark = mark or (ROUGH_MARK if fix.rough else "")
     if not fix.rounds:
         said = _list("No fix was applied", tuple(n for n in (fix.refused, *fix.notes) if n))
-        return f'<div id="fix">{said}{_remedies(fix, mark)}</div>'
+        return f'<div id="fix">{said}{_optimizations(fix, mark)}</div>'
     speedup = quantity.ratio(fix.before_s / fix.after_s) if fix.after_s > 0 else "-"
-    proved = f'<span class="{"good" if fix.agrees else "bad"}">{escape(held(fix))}</span>'
+    verdict = f'<span class="{"good" if fix.agrees else "bad"}">{escape(error_verdict(fix))}</span>'
     against, was, after = f"against {fix.against}", f"was {fix.error_before:.1e}: ", f"{fix.error_after:.1e}"
     if not fix.against:
-        against, was, after, proved = "not compared", "", "-", '<span class="bad">not proved</span>'
+        against, was, after, verdict = "not compared", "", "-", '<span class="bad">not proved</span>'
     refused = f'<p class="note"><span class="bad">refused: {escape(fix.refused)}</span></p>\n' if fix.refused else ""
     times = _pairs((("before", fix.before_s, "unexplained"), ("after", fix.after_s, "useful")))
     code = f"<h3>To have it without kernelworks</h3><pre>{escape(fix.code)}</pre>\n" if fix.code else ""
@@ -258,19 +260,19 @@ def _fix(fix: Fix, mark: str) -> str:
         f'<div class="big">{speedup}{mark}</div>{times}'
         f'<div class="small">medians of {fix.rounds} rounds in alternation</div></div>'
         f'<div class="card"><h3>gain</h3><div class="big">{quantity.seconds(fix.gain_s)}{mark}</div>{gains}'
-        f'<div class="small">{hit(fix)}</div></div>'
+        f'<div class="small">{gain_verdict(fix)}</div></div>'
         f'<div class="card"><h3>error, relative, {against}</h3><div class="big">{after}</div>'
-        f"<div>{was}{proved}</div></div></div>\n{_remedies(fix, mark)}{code}"
+        f"<div>{was}{verdict}</div></div></div>\n{_optimizations(fix, mark)}{code}"
         f'<div class="columns"><div>{_list("Replaced", fix.replaced, "h3")}</div>'
         f"<div>{_list('Left as it was', fix.left, 'h3')}{_list('Notes', fix.notes, 'h3')}</div></div>"
     )
 
 
-def _remedies(fix: Fix, mark: str) -> str:
+def _optimizations(fix: Fix, mark: str) -> str:
     """Every remedy that was tried, those that are in place first."""
-    if not fix.remedies:
+    if not fix.optimizations:
         return ""
-    table = remedies(fix, mark)
+    table = optimization_table(fix, mark)
     table.title = "Remedies"
     return html(table) + "\n"
 
@@ -292,20 +294,20 @@ def _pairs(pairs: Iterable[tuple[str, float, str]]) -> str:
 # ---------------------------------------------------------------- a machine
 
 
-def machine(*records: Ceilings | GpuCeilings) -> str:
+def machine(*records: Peaks | GpuPeaks) -> str:
     """The page of one machine's ceilings, or of several: the CPU's and its GPU's."""
     return document(f"{records[0].name} - kernelworks machine", machine_parts(*records), STYLES)
 
 
-def machine_parts(*records: Ceilings | GpuCeilings) -> list[str]:
+def machine_parts(*records: Peaks | GpuPeaks) -> list[str]:
     """What stands on that page."""
     parts: list[str] = ["<h1>What this machine was measured to do</h1>"]
     for record in records:
-        parts += _gpu(record) if isinstance(record, GpuCeilings) else _cpu(record)
+        parts += _gpu(record) if isinstance(record, GpuPeaks) else _cpu(record)
     return parts
 
 
-def _cpu(record: Ceilings) -> list[str]:
+def _cpu(record: Peaks) -> list[str]:
     counts = roofs.thread_counts(record)
     picture = _both(lambda width: plot.roofline(record, counts[-1], (), width)) if counts else ""
     share = f"other processes took {quantity.percent(record.foreign_share)} of the cores meanwhile"
@@ -315,18 +317,18 @@ def _cpu(record: Ceilings) -> list[str]:
         context_line(context),
         _not_as_measured(record),
         '<h2>Memory pyramid</h2>\n<div class="picture" id="pyramid">'
-        f"{_both(lambda width: plot.pyramid(record, width))}</div>",
+        f"{_both(lambda width: plot.memory_hierarchy(record, width))}</div>",
         f'<h2>Roofline</h2>\n<div class="picture" id="roofline">{picture}</div>' if picture else "",
         _machine_tables(record, counts),
     ]
 
 
-def _not_as_measured(record: Ceilings | GpuCeilings) -> str:
+def _not_as_measured(record: Peaks | GpuPeaks) -> str:
     """Why some figures are marked; nothing where none is."""
-    return "".join(f'<p class="note">{escape(line)}</p>\n' for line in notes(record))
+    return "".join(f'<p class="note">{escape(line)}</p>\n' for line in inference_notes(record))
 
 
-def _gpu(record: GpuCeilings) -> list[str]:
+def _gpu(record: GpuPeaks) -> list[str]:
     picture = _both(lambda width: plot.roofline(record, 1, (), width))
     points = roofs.ridges(record, 1)
     levels = list(dict.fromkeys(r.level for r in points))
@@ -371,14 +373,14 @@ def _number(index: int) -> str:
     return ' class="number"' if index else ""
 
 
-def _machine_tables(record: Ceilings, counts: list[int]) -> str:
+def _machine_tables(record: Peaks, counts: list[int]) -> str:
     threads = [f"{t} thread{'s' if t > 1 else ''}" for t in counts]
-    flops = {(r.dtype, r.isa, r.threads): marked(record, r.name, _rate(r.dtype, r.gflops)) for r in record.flops}
+    flops = {(r.dtype, r.isa, r.threads): mark_inferred(record, r.name, _rate(r.dtype, r.gflops)) for r in record.flops}
     rates = [
         (f"{dtype}, {isa}", *(flops.get((dtype, isa, t), "-") for t in counts))
         for dtype, isa in dict.fromkeys((r.dtype, r.isa) for r in record.flops)
     ]
-    calls = {(r.function, r.isa, r.threads): marked(record, r.name, _billions(r.gops)) for r in record.functions}
+    calls = {(r.function, r.isa, r.threads): mark_inferred(record, r.name, _billions(r.gops)) for r in record.functions}
     functions = [
         (f"{name}, {isa}", *(calls.get((name, isa, t), "-") for t in counts))
         for name, isa in dict.fromkeys((r.function, r.isa) for r in record.functions)

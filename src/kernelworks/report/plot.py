@@ -14,15 +14,25 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernelworks.records import Ceilings, GpuCeilings, Region
+from kernelworks.records import GpuPeaks, Hotspot, Peaks
 from kernelworks.report import quantity, roofs
-from kernelworks.report.inferred import marked
+from kernelworks.report.inferred_figures import mark_inferred
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["CAUSES", "bandwidths", "canvas", "cause", "draw_roofs", "pyramid", "roofline", "stand_in", "svg_text"]
+__all__ = [
+    "CAUSES",
+    "bandwidths",
+    "canvas",
+    "cause",
+    "draw_roofs",
+    "memory_hierarchy",
+    "roofline",
+    "stand_in",
+    "svg_text",
+]
 
 # One CSS variable for one cause: in the bar, in the table, in the roofline. The first word that a name holds decides.
 CAUSES = {
@@ -91,16 +101,16 @@ def canvas(width: float, height: float, salt: str) -> tuple[Figure, Axes]:
 # ---------------------------------------------------------------- roofline
 
 
-WIDE, NARROW = 10.5, 4.6  # inches: a picture beside a table, and one on a telephone
+WIDE_INCHES, NARROW_INCHES = 10.5, 4.6  # inches: a picture beside a table, and one on a telephone
 
 
-def roofline(ceilings: roofs.Machine, threads: int, found: Sequence[Region] = (), width: float = WIDE) -> str:
+def roofline(peaks: roofs.MachinePeaks, threads: int, found: Sequence[Hotspot] = (), width: float = WIDE_INCHES) -> str:
     """The roofline with its ridge points, and a dot for each region that has flop and bytes.
 
     A dot lies at the region's flop per byte of compulsory traffic and at the rate it ran at; its area goes with the
     time it took. Returns an empty string where a bandwidth or a rate is missing.
     """
-    slopes, tops = roofs.slopes(ceilings, threads), roofs.best_flops(ceilings, threads)
+    slopes, tops = roofs.slopes(peaks, threads), roofs.best_flops(peaks, threads)
     if not slopes or not tops:
         return ""
     dots = [
@@ -108,11 +118,11 @@ def roofline(ceilings: roofs.Machine, threads: int, found: Sequence[Region] = ()
         for index, r in enumerate(found)
         if r.flop > 0 and r.bytes > 0 and r.seconds > 0
     ]
-    narrow = "-narrow" if width < WIDE else ""
+    narrow = "-narrow" if width < WIDE_INCHES else ""
     figure, axes = canvas(width, 5.6, f"roofline{narrow}")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=10)
-    widest = 8192.0 if isinstance(ceilings, GpuCeilings) else 512.0
+    widest = 8192.0 if isinstance(peaks, GpuPeaks) else 512.0
     left, right = LEAST_INTENSITY, max([widest, *(x * 2 for _, x, _ in dots)])
     top = tops[-1].gflops * 2.2
     bottom = max(min([min(slopes.values()) / 12, *(y / 2 for _, _, y in dots)]), top / 10**MOST_DECADES)
@@ -129,7 +139,7 @@ def roofline(ceilings: roofs.Machine, threads: int, found: Sequence[Region] = ()
     _dots(axes, found, drawn)
     axes.grid(which="major", color=stand_in("line"), linewidth=0.5, alpha=0.5)
     axes.set_axisbelow(True)
-    at = "" if isinstance(ceilings, GpuCeilings) else f" at {threads} threads"
+    at = "" if isinstance(peaks, GpuPeaks) else f" at {threads} threads"
     text = svg_text(figure, f"Roofline of this machine{at}")
     for index, intensity, rate in dots:
         title = html.escape(_tooltip(found[index], intensity, rate))
@@ -209,13 +219,13 @@ def _slope_labels(axes: Axes, slopes: dict[str, float]) -> None:
             place *= 2 ** ((max(ends) + 2 * LETTER - along) / (step - along))
         placed.append((*_turned(axes, place, place * gbs, angle), length))
         axes.annotate(
-            text, (place, place * gbs), xytext=(0, 4) if angle < STEEP else (-5, 1), textcoords="offset points",
+            text, (place, place * gbs), xytext=(0, 4) if angle < STEEP_DEGREES else (-5, 1), textcoords="offset points",
             rotation=angle, rotation_mode="anchor", ha="left", va="bottom", fontsize=9.5,
             color=stand_in(LEVEL_VARIABLES.get(level.split()[0], "muted")),
         )  # fmt: skip
 
 
-STEEP = 50.0  # degrees, from which a name is moved off its line sideways
+STEEP_DEGREES = 50.0  # degrees, from which a name is moved off its line sideways
 LETTER, LINE = 5.6, 14.0  # points: a letter's width and a line's height, with room
 
 
@@ -235,17 +245,17 @@ def _angle(axes: Axes, gbs: float) -> float:
     return math.degrees(math.atan2(y1 - y0, x1 - x0))
 
 
-def _sizes(found: Sequence[Region], dots: Sequence[tuple[int, float, float]]) -> dict[int, float]:
+def _sizes(found: Sequence[Hotspot], dots: Sequence[tuple[int, float, float]]) -> dict[int, float]:
     """A dot's area in square points goes with its region's time."""
     longest = max((found[index].seconds for index, _, _ in dots), default=1.0) or 1.0
     return {index: 30 + 420 * found[index].seconds / longest for index, _, _ in dots}
 
 
-def _dots(axes: Axes, found: Sequence[Region], dots: list[tuple[int, float, float]]) -> None:
+def _dots(axes: Axes, found: Sequence[Hotspot], dots: list[tuple[int, float, float]]) -> None:
     sizes = _sizes(found, dots)
     for index, intensity, rate in dots:
         marks = axes.scatter(
-            [intensity], [rate], s=sizes[index], color=stand_in(cause(found[index].regime)), alpha=0.75,
+            [intensity], [rate], s=sizes[index], color=stand_in(cause(found[index].bottleneck)), alpha=0.75,
             edgecolors=stand_in("paper"), linewidths=1.2, zorder=4,
         )  # fmt: skip
         marks.set_gid(f"dot-{index}")
@@ -298,12 +308,12 @@ def _offsets(gap: float, width: float, height: float) -> list[tuple[float, float
     ]  # fmt: skip
 
 
-def _tooltip(region: Region, intensity: float, rate: float) -> str:
-    place = region.module or region.source
+def _tooltip(hotspot: Hotspot, intensity: float, rate: float) -> str:
+    place = hotspot.module or hotspot.source
     return (
-        f"{region.op}{f' in {place}' if place else ''}: {quantity.seconds(region.seconds)} in {region.calls} calls, "
+        f"{hotspot.op}{f' in {place}' if place else ''}: {quantity.seconds(hotspot.seconds)} in {hotspot.calls} calls, "
         f"{quantity.figures(intensity)} flop/byte, {quantity.gflops(rate)}, "
-        f"{quantity.percent(region.achieved)} of {region.ceiling or 'its ceiling'}"
+        f"{quantity.percent(hotspot.achieved)} of {hotspot.peak or 'its ceiling'}"
     )
 
 
@@ -313,22 +323,22 @@ CURVES = {"read": "useful", "write": "compute", "copy": "memory", "memcpy": "dis
 CURVE_NAMES = {"memcpy": "torch copy_"}
 
 
-def bandwidths(ceilings: GpuCeilings, width: float = WIDE) -> str:
+def bandwidths(peaks: GpuPeaks, width: float = WIDE_INCHES) -> str:
     """Bandwidth over bytes moved: solid where one launch begins with an empty L2, dashed where it walks in place."""
-    narrow = width < WIDE
+    narrow = width < WIDE_INCHES
     figure, axes = canvas(width, 6.4 if narrow else 4.6, f"bandwidths{'-narrow' if narrow else ''}")
     axes.set_xscale("log", base=2)
-    highest = max((b.gbs for b in ceilings.bandwidth), default=1.0)
+    highest = max((b.gbs for b in peaks.bandwidth), default=1.0)
     for kind, variable in CURVES.items():
         for cache, dash in (("cold", "-"), ("warm", "--")):
-            points = sorted((b.bytes, b.gbs) for b in ceilings.bandwidth if (b.kind, b.cache) == (kind, cache))
+            points = sorted((b.bytes, b.gbs) for b in peaks.bandwidth if (b.kind, b.cache) == (kind, cache))
             if points:
                 label = f"{CURVE_NAMES.get(kind, kind)}, {'one launch' if cache == 'cold' else 'in place'}"
                 sizes, rates = zip(*points, strict=True)
                 axes.plot(sizes, rates, dash, color=stand_in(variable), linewidth=1.8, marker="o", ms=3, label=label)
-    axes.axvline(ceilings.l2_bytes, color=stand_in("muted"), linewidth=1.0, linestyle=":")
+    axes.axvline(peaks.l2_bytes, color=stand_in("muted"), linewidth=1.0, linestyle=":")
     axes.annotate(
-        f"L2 {quantity.size(ceilings.l2_bytes)}", (ceilings.l2_bytes, highest), xytext=(4, 0),
+        f"L2 {quantity.size(peaks.l2_bytes)}", (peaks.l2_bytes, highest), xytext=(4, 0),
         textcoords="offset points", va="top", fontsize=9.5, color=stand_in("muted"),
     )  # fmt: skip
     axes.set_ylim(0, highest * 1.08)
@@ -349,12 +359,12 @@ def bandwidths(ceilings: GpuCeilings, width: float = WIDE) -> str:
 # ---------------------------------------------------------------- pyramid
 
 
-def pyramid(ceilings: Ceilings, width: float = WIDE) -> str:
+def memory_hierarchy(peaks: Peaks, width: float = WIDE_INCHES) -> str:
     """The memory pyramid: smaller and faster upwards, each level with its read and copy bandwidths; on a narrow picture
     those with the most threads alone."""
-    narrow = width < WIDE
-    counts = roofs.thread_counts(ceilings)[-1 if narrow else 0 :]
-    levels = [lv for lv in roofs.LEVELS if any(b.level == lv for b in ceilings.bandwidth)]
+    narrow = width < WIDE_INCHES
+    counts = roofs.thread_counts(peaks)[-1 if narrow else 0 :]
+    levels = [lv for lv in roofs.LEVELS if any(b.level == lv for b in peaks.bandwidth)]
     if not levels:
         return ""
     kinds = (("read", "read"), ("copy", "copy"), ("copy_nt", "nt copy"))
@@ -362,7 +372,7 @@ def pyramid(ceilings: Ceilings, width: float = WIDE) -> str:
         (kind, title, threads)
         for threads in counts
         for kind, title in kinds
-        if any(b.kind == kind and b.threads == threads for b in ceilings.bandwidth)
+        if any(b.kind == kind and b.threads == threads for b in peaks.bandwidth)
     ]
     threads_said = f"{counts[-1]} threads,\n" if narrow else ""
     figure, axes = canvas(width, 0.8 * len(levels) + 1.0, f"pyramid{'-narrow' if narrow else ''}")
@@ -376,12 +386,12 @@ def pyramid(ceilings: Ceilings, width: float = WIDE) -> str:
         axes.fill(*zip(*corners, strict=True), color=stand_in(LEVEL_VARIABLES.get(level, "muted")), alpha=0.85)
         middle = (top + bottom) / 2
         axes.text(0, middle, level, ha="center", va="center", fontsize=14, weight="bold", color=stand_in("paper"))
-        tried = next(b for b in ceilings.bandwidth if b.level == level)
+        tried = next(b for b in peaks.bandwidth if b.level == level)
         size = quantity.size(tried.working_set_bytes)
         axes.text(size_at, middle, size, ha="right", va="center", color=stand_in("muted"))
         for column, (kind, _, threads) in enumerate(columns):
-            found = roofs.bandwidth(ceilings, level, kind, threads)
-            text = marked(ceilings, found.name, quantity.figures(found.gbs)) if found else "-"
+            found = roofs.bandwidth(peaks, level, kind, threads)
+            text = mark_inferred(peaks, found.name, quantity.figures(found.gbs)) if found else "-"
             axes.text(first_at + step * column, middle, text, ha="right", va="center", color=stand_in("ink"))
     axes.text(
         size_at,

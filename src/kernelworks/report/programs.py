@@ -19,12 +19,12 @@ from typing import Any
 from kernelworks.records import history
 from kernelworks.report import quantity
 
-__all__ = ["line", "rough", "summary", "table"]
+__all__ = ["is_rough", "line", "summary", "table"]
 
 SWITCHES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
 FIX, BACKEND, INDUCTOR, PLAN = "fix", "kernelworks", "default", "plan"
-SAME = 0.05  # of the time with a plan, within which another process gains the same by it
-ROUGH = 0.10  # of the time: runs that lie further apart say that other processes used the machine
+SAME_GAIN_SHARE = 0.05  # of the time with a plan, within which another process gains the same by it
+ROUGH_SPREAD = 0.10  # of the time: runs that lie further apart say that other processes used the machine
 
 Row = Mapping[str, Any]
 
@@ -38,20 +38,22 @@ def _share(row: Row | None) -> float | None:
     return float(row["share"])
 
 
-def rough(row: Row) -> bool:
+def is_rough(row: Row) -> bool:
     """Whether other processes had the machine meanwhile, or the runs lay so far apart that the figure is a wide one."""
     if "failed" in row:
         return False
     if row["mode"] == FIX:
-        return bool(row.get("ambiguous") or row.get("rough") or row.get("noise_s", 0.0) > ROUGH * row["before_s"])
-    return bool(row.get("loud") or row["spread"] > ROUGH)
+        return bool(
+            row.get("ambiguous") or row.get("rough") or row.get("noise_s", 0.0) > ROUGH_SPREAD * row["before_s"]
+        )
+    return bool(row.get("loud") or row["spread"] > ROUGH_SPREAD)
 
 
-def _held(row: Row) -> bool | None:
+def _prediction_held(row: Row) -> bool | None:
     """Whether the gain was as predicted; None where nothing was predicted."""
     if "failed" in row or row.get("predicted_gain_s") is None:
         return None
-    return history.held(row["predicted_gain_s"], row["gain_s"], row["before_s"])
+    return history.is_prediction_accurate(row["predicted_gain_s"], row["gain_s"], row["before_s"])
 
 
 def line(row: Row) -> str:
@@ -151,10 +153,10 @@ def summary(rows: Sequence[Row]) -> str:
         if (share := _share(p.modes.get(BACKEND))) and (inductor := _share(p.modes.get(INDUCTOR)))
     ]
     said += [_over('`backend="kernelworks"` over inductor', beside)] if beside else []
-    held = [h for p in found if FIX in p.modes and (h := _held(p.modes[FIX])) is not None]
+    held = [h for p in found if FIX in p.modes and (h := _prediction_held(p.modes[FIX])) is not None]
     said += [f"{sum(held)} of {len(held)} predictions held"] if held else []
     said += _again([p.modes[PLAN] for p in found if PLAN in p.modes])
-    wide = sum(map(rough, rows))
+    wide = sum(map(is_rough, rows))
     said += [f"{wide} of {len(rows)} figures are rough"] if wide else []
     text = "; ".join(said) or "nothing is measured yet"
     return text[0].upper() + text[1:]
@@ -170,11 +172,11 @@ def _again(plans: Sequence[Row]) -> list[str]:
     ran = [row for row in plans if "failed" not in row]
     if not plans:
         return []
-    same = sum(abs(row["share"] / row["then"] - 1) <= SAME for row in ran)
+    same = sum(abs(row["share"] / row["then"] - 1) <= SAME_GAIN_SHARE for row in ran)
     slowest = f", in place in {quantity.seconds(max(row['apply_s'] for row in ran))} at the most" if ran else ""
     beside = " beside compilers" if ran else ""
     return [
-        f"{same} of {len(plans)} plans gained the same within {100 * SAME:.0f}% in another process{slowest}{beside}"
+        f"{same} of {len(plans)} plans gained the same within {100 * SAME_GAIN_SHARE:.0f}% in another process{slowest}{beside}"
     ]
 
 
@@ -182,14 +184,14 @@ def _again(plans: Sequence[Row]) -> list[str]:
 
 
 def _mark(row: Row) -> str:
-    return "~" if rough(row) else ""
+    return "~" if is_rough(row) else ""
 
 
 def _switch(program: _Program) -> str:
     if not program.switched:
         return ""
     if program.best == "eager":
-        return f"{'~' if any(rough(program.modes[mode]) for mode in SWITCHES if mode in program.modes) else ''}none"
+        return f"{'~' if any(is_rough(program.modes[mode]) for mode in SWITCHES if mode in program.modes) else ''}none"
     return f"{_mark(program.modes[program.best])}{quantity.ratio(1 / program.least)} {program.best}"
 
 
@@ -198,7 +200,7 @@ def _together(program: _Program) -> str:
     return f"{_mark(plan) if plan else ''}{quantity.ratio(program.together)}" if program.together else ""
 
 
-def _foretold(row: Row | None) -> str:
+def _prediction_cell(row: Row | None) -> str:
     if row is None or "failed" in row:
         return ""
     predicted = row["predicted_gain_s"]
@@ -229,11 +231,11 @@ def table(rows: Sequence[Row], programs: Sequence[str] = (), modes: Sequence[str
         over = f"**{quantity.ratio(p.over)}**" if p.over else ""
         own = f" {_together(p)} |" if beside else ""
         lines.append(
-            f"| {p.name} | {p.eager()} | {_switch(p)} | {_ours(p)} | {over} |{own} {_foretold(p.modes.get(FIX))} |"
+            f"| {p.name} | {p.eager()} | {_switch(p)} | {_ours(p)} | {over} |{own} {_prediction_cell(p.modes.get(FIX))} |"
         )
     said = [f"{summary(rows)}."]
-    if any(map(rough, rows)):
-        said.append(f"~: other processes used the machine, or runs lay more than {100 * ROUGH:.0f}% apart.")
+    if any(map(is_rough, rows)):
+        said.append(f"~: other processes used the machine, or runs lay more than {100 * ROUGH_SPREAD:.0f}% apart.")
     failed = [f"{mode} of {p.name}" for p in found for mode, row in p.modes.items() if "failed" in row]
     if failed:
         said.append(f"Failed: {', '.join(failed)}.")

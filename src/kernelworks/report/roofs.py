@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelworks.records import Bandwidth, Ceilings, GpuBandwidth, GpuCeilings
+from kernelworks.records import Bandwidth, GpuBandwidth, GpuPeaks, Peaks
 from kernelworks.report import quantity
 
 __all__ = [
     "LEVELS",
-    "Machine",
+    "MachinePeaks",
     "Ridge",
     "Roof",
     "bandwidth",
     "best_flops",
     "labels",
-    "large",
+    "large_transfers",
     "ridges",
     "slopes",
     "thread_counts",
 ]
 
 LEVELS = ("L1", "L2", "L3", "DRAM")
-Machine = Ceilings | GpuCeilings
+MachinePeaks = Peaks | GpuPeaks
 
 
 @dataclass(frozen=True)
@@ -44,56 +44,56 @@ class Ridge:
     flop_per_byte: float
 
 
-def thread_counts(ceilings: Machine) -> list[int]:
+def thread_counts(peaks: MachinePeaks) -> list[int]:
     """What was measured with, least first; a GPU counts as one."""
-    if isinstance(ceilings, GpuCeilings):
+    if isinstance(peaks, GpuPeaks):
         return [1]
-    return sorted({b.threads for b in ceilings.bandwidth})
+    return sorted({b.threads for b in peaks.bandwidth})
 
 
-def bandwidth(ceilings: Ceilings, level: str, kind: str, threads: int) -> Bandwidth | None:
-    found = (b for b in ceilings.bandwidth if (b.level, b.kind, b.threads) == (level, kind, threads))
+def bandwidth(peaks: Peaks, level: str, kind: str, threads: int) -> Bandwidth | None:
+    found = (b for b in peaks.bandwidth if (b.level, b.kind, b.threads) == (level, kind, threads))
     return next(found, None)
 
 
-def large(ceilings: GpuCeilings) -> list[GpuBandwidth]:
+def large_transfers(peaks: GpuPeaks) -> list[GpuBandwidth]:
     """What was measured cold over at least four times L2: of less, the time of an empty launch, which is taken off, is
     a part that says more than it should."""
-    return [b for b in ceilings.bandwidth if b.cache == "cold" and b.bytes >= 4 * ceilings.l2_bytes]
+    return [b for b in peaks.bandwidth if b.cache == "cold" and b.bytes >= 4 * peaks.l2_bytes]
 
 
-def slopes(ceilings: Machine, threads: int) -> dict[str, float]:
+def slopes(peaks: MachinePeaks, threads: int) -> dict[str, float]:
     """Read bandwidth in GB/s by level, from the innermost outwards."""
-    if isinstance(ceilings, GpuCeilings):
-        reads = [b for b in ceilings.bandwidth if b.kind == "read"]
-        inside = [b.gbs for b in reads if b.cache == "warm" and b.bytes <= ceilings.l2_bytes]
-        outside = [b.gbs for b in large(ceilings) if b.kind == "read"]
+    if isinstance(peaks, GpuPeaks):
+        reads = [b for b in peaks.bandwidth if b.kind == "read"]
+        inside = [b.gbs for b in reads if b.cache == "warm" and b.bytes <= peaks.l2_bytes]
+        outside = [b.gbs for b in large_transfers(peaks) if b.kind == "read"]
         return ({"L2": max(inside)} if inside else {}) | ({"HBM": max(outside)} if outside else {})
-    found = {level: bandwidth(ceilings, level, "read", threads) for level in LEVELS}
+    found = {level: bandwidth(peaks, level, "read", threads) for level in LEVELS}
     return {level: item.gbs for level, item in found.items() if item is not None}
 
 
-def best_flops(ceilings: Machine, threads: int) -> list[Roof]:
+def best_flops(peaks: MachinePeaks, threads: int) -> list[Roof]:
     """The best rate of each dtype over the instruction sets, lowest first; of a GPU in a burst."""
     best: dict[str, Roof] = {}
-    if isinstance(ceilings, GpuCeilings):
-        for r in sorted(ceilings.rates, key=lambda r: r.burst_tflops):
+    if isinstance(peaks, GpuPeaks):
+        for r in sorted(peaks.rates, key=lambda r: r.burst_tflops):
             best[r.dtype] = Roof(r.dtype, r.unit, r.burst_tflops * 1e3)
         return sorted(best.values(), key=lambda roof: roof.gflops)
-    for rate in ceilings.flops:
+    for rate in peaks.flops:
         if rate.threads == threads and (rate.dtype not in best or rate.gflops > best[rate.dtype].gflops):
             best[rate.dtype] = Roof(rate.dtype, rate.isa, rate.gflops)
     return sorted(best.values(), key=lambda roof: roof.gflops)
 
 
-CLOSE = 1.35  # roofs nearer to each other than this share one label: two would lie on each other
+MERGE_RATIO = 1.35  # roofs nearer to each other than this share one label: two would lie on each other
 
 
 def labels(tops: Sequence[Roof]) -> list[tuple[float, str]]:
     """What to write at which height (GFLOP/s), the dtypes of roofs that nearly coincide side by side."""
     groups: list[list[Roof]] = []
     for roof in tops:
-        if groups and roof.gflops < CLOSE * groups[-1][0].gflops:
+        if groups and roof.gflops < MERGE_RATIO * groups[-1][0].gflops:
             groups[-1].append(roof)
         else:
             groups.append([roof])
@@ -105,11 +105,11 @@ def _label(roof: Roof) -> str:
     return f"{roof.dtype} {rate.replace('FLOP', 'op') if roof.dtype.startswith('int') else rate}"
 
 
-def ridges(ceilings: Machine, threads: int) -> list[Ridge]:
+def ridges(peaks: MachinePeaks, threads: int) -> list[Ridge]:
     """Every slope with every roof."""
     return [
         Ridge(level, roof.dtype, roof.gflops / gbs)
-        for roof in best_flops(ceilings, threads)
-        for level, gbs in slopes(ceilings, threads).items()
+        for roof in best_flops(peaks, threads)
+        for level, gbs in slopes(peaks, threads).items()
         if gbs > 0
     ]

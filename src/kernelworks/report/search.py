@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from kernelworks.records import Region
-from kernelworks.records.search import BETTER, Search, Tried
+from kernelworks.records import Hotspot
+from kernelworks.records.search import BETTER, Search, TriedCandidate
 from kernelworks.report import page, plot, quantity
 from kernelworks.report.judge import judgement
 from kernelworks.report.markup import html
@@ -83,9 +83,9 @@ def _facts(found: Search) -> Table:
         ("not judged yet", str(waiting) if waiting else ""),
         ("ended since", STOPS[found.stopped]),
         ("a candidate costs", _cost(found)),
-        ("least time", "" if not found.limit_s else f"{quantity.seconds(found.limit_s)}: {found.ceiling}"),
+        ("least time", "" if not found.limit_s else f"{quantity.seconds(found.limit_s)}: {found.peak}"),
         ("share of it", _share(found)),
-        ("kept", _kept(found)),
+        ("kept", _keep_result(found)),
         ("took", quantity.seconds(found.seconds)),
         ("kept in", found.store),
     )
@@ -106,7 +106,7 @@ def _cost(found: Search) -> str:
     return f"{said}; {quantity.seconds(found.each_s)} of the search, with {found.workers} workers{lost}"
 
 
-def _kept(found: Search) -> str:
+def _keep_result(found: Search) -> str:
     """What came of putting the best into its room."""
     kept = found.kept
     if kept is None:
@@ -114,8 +114,12 @@ def _kept(found: Search) -> str:
     beside = ", ".join(f"{quantity.ratio(one.ratio)} ({one.case})" for one in kept.sizes)
     if kept.why:
         return f"nothing was: {kept.why}"
-    proved = f"{kept.proof.cases} cases and {kept.proof.mutants_rejected} mutants" if kept.proof else "nothing"
-    return f"{kept.op}.{kept.row}: {beside} over the row as it was; proved by {proved}; in {', '.join(kept.files)}"
+    verified = (
+        f"{kept.verification.cases} cases and {kept.verification.mutants_rejected} mutants"
+        if kept.verification
+        else "nothing"
+    )
+    return f"{kept.op}.{kept.kernel}: {beside} over the row as it was; proved by {verified}; in {', '.join(kept.files)}"
 
 
 def _share(found: Search) -> str:
@@ -196,9 +200,9 @@ def _colour(found: Search) -> Mapping[str, str]:
     return {name: COLOURS[at % len(COLOURS)] for at, name in enumerate(names)}
 
 
-def _leaders(found: Search) -> list[Tried]:
+def _leaders(found: Search) -> list[TriedCandidate]:
     """Each candidate that was surely the quickest so far when it was judged: by the lower ends of intervals."""
-    held: list[Tried] = []
+    held: list[TriedCandidate] = []
     for one in found.candidates:
         if one.low is not None and (not held or one.low > (held[-1].low or 0.0)):
             held.append(one)
@@ -206,8 +210,10 @@ def _leaders(found: Search) -> list[Tried]:
 
 
 def _both(draw: Callable[[float], str]) -> str:
-    wide = draw(plot.WIDE)
-    return f'<div class="wide-only">{wide}</div><div class="narrow-only">{draw(plot.NARROW)}</div>' if wide else ""
+    wide = draw(plot.WIDE_INCHES)
+    return (
+        f'<div class="wide-only">{wide}</div><div class="narrow-only">{draw(plot.NARROW_INCHES)}</div>' if wide else ""
+    )
 
 
 def _climb(found: Search) -> str:
@@ -225,7 +231,7 @@ def _climb(found: Search) -> str:
 
 
 def _climbed(found: Search, width: float) -> str:
-    narrow = "-narrow" if width < plot.WIDE else ""
+    narrow = "-narrow" if width < plot.WIDE_INCHES else ""
     figure, axes = plot.canvas(width, 4.6, f"search-climb{narrow}")
     axes.set_yscale("log", base=2)
     ink, colours = plot.stand_in, _colour(found)
@@ -250,7 +256,7 @@ def _climbed(found: Search, width: float) -> str:
     if roof is not None:
         axes.axhline(roof, color=ink("ink"), linewidth=2.0)
         axes.annotate(
-            f"the roof: {found.ceiling}", (1, roof), xycoords=("axes fraction", "data"), xytext=(-4, 4),
+            f"the roof: {found.peak}", (1, roof), xycoords=("axes fraction", "data"), xytext=(-4, 4),
             textcoords="offset points", ha="right", va="bottom", fontsize=9.5, color=ink("ink"),
         )  # fmt: skip
     axes.axhline(1.0, color=ink("muted"), linewidth=1.0, linestyle="--")
@@ -283,11 +289,11 @@ def _roof(found: Search) -> float | None:
 
 def _roofline(found: Search) -> str:
     """Those that led, on the machine's roofline: one below the other, since all have the same work."""
-    ceilings = found.ceilings
-    if ceilings is None or not found.flop or not found.bytes:
+    peaks = found.peaks
+    if peaks is None or not found.flop or not found.bytes:
         return ""
-    dots = [_region(found, one) for one in _leaders(found) if one.seconds]
-    picture = _both(lambda width: plot.roofline(ceilings, found.threads, dots, width))
+    dots = [_hotspot(found, one) for one in _leaders(found) if one.seconds]
+    picture = _both(lambda width: plot.roofline(peaks, found.threads, dots, width))
     if not picture or not dots:
         return ""
     return (
@@ -298,12 +304,12 @@ def _roofline(found: Search) -> str:
     )
 
 
-def _region(found: Search, one: Tried) -> Region:
+def _hotspot(found: Search, one: TriedCandidate) -> Hotspot:
     seconds = one.seconds or 0.0
     achieved = found.limit_s / seconds if found.limit_s and seconds else None
-    return Region(
+    return Hotspot(
         op=f"#{one.number}", module=one.proposer, source=one.note, shapes="", calls=1, seconds=seconds, share=1.0,
-        regime=found.best.first.waits_on if found.best else "", ceiling=found.ceiling, achieved=achieved,
+        bottleneck=found.best.first.bound_by if found.best else "", peak=found.peak, achieved=achieved,
         low_s=0.0, high_s=0.0, action="", flop=found.flop, bytes=found.bytes, modelled=True,
     )  # fmt: skip
 
@@ -319,7 +325,7 @@ def _tree(found: Search) -> str:
             way = _way(one, by_id)
             if len(shown | way) <= MOST_TREE:
                 shown |= way
-    children: dict[str, list[Tried]] = {}
+    children: dict[str, list[TriedCandidate]] = {}
     for one in found.candidates:
         parent = next((p for p in one.parents if p in by_id), "")
         children.setdefault(parent, []).append(one)
@@ -329,7 +335,7 @@ def _tree(found: Search) -> str:
     return f'<div class="tree">{html(root)}</div>'
 
 
-def _way(one: Tried, by_id: Mapping[str, Tried]) -> set[str]:
+def _way(one: TriedCandidate, by_id: Mapping[str, TriedCandidate]) -> set[str]:
     """A candidate and its first parents, up to where they began."""
     found = {one.id}
     while True:
@@ -340,7 +346,7 @@ def _way(one: Tried, by_id: Mapping[str, Tried]) -> set[str]:
         one = by_id[parent]
 
 
-def _grow(root: Tree, top: str, children: Mapping[str, Sequence[Tried]], shown: set[str], best: str) -> None:
+def _grow(root: Tree, top: str, children: Mapping[str, Sequence[TriedCandidate]], shown: set[str], best: str) -> None:
     pending = [(root, top)]
     while pending:
         tree, parent = pending.pop()
@@ -353,7 +359,7 @@ def _grow(root: Tree, top: str, children: Mapping[str, Sequence[Tried]], shown: 
             tree.add(Text(f"and {len(hidden)} more, {right} right", style="dim"))
 
 
-def _leaf(one: Tried, best: str) -> Text:
+def _leaf(one: TriedCandidate, best: str) -> Text:
     text = Text(f"#{one.number} {one.proposer} ")
     if one.ratio is not None:
         text.append(f"{quantity.ratio(one.ratio)} ", style="bold green" if one.won else "green")

@@ -9,23 +9,23 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kernelworks.records import Candidate, Tuned
+from kernelworks.records import ConfigCandidate, ConfigTuning
 from kernelworks.report import quantity
 
 __all__ = ["tuning"]
 
 
-def tuning(results: Sequence[Tuned]) -> RenderableType:
+def tuning(results: Sequence[ConfigTuning]) -> RenderableType:
     """What ``kernelworks tune`` prints."""
     lines: list[RenderableType] = []
     for result in results:
         sizes = ", ".join(f"{name} {size}" for name, size in result.dims.items())
-        title = f"{result.op}.{result.row} {result.kernel}"
+        title = f"{result.op}.{result.op_kernel} {result.kernel}"
         lines += [Text.assemble((title, "bold"), (f"  {result.case} {result.dtype} ({sizes})", "dim")), _table(result)]
     return Group(*lines)
 
 
-def _table(result: Tuned) -> Table:
+def _table(result: ConfigTuning) -> Table:
     table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False, show_header=False)
     table.add_column(min_width=40)
     table.add_column(justify="right")
@@ -37,7 +37,7 @@ def _table(result: Tuned) -> Table:
     return table
 
 
-def _row(candidate: Candidate, result: Tuned, today: float | None) -> tuple[Text, str, str, Text]:
+def _row(candidate: ConfigCandidate, result: ConfigTuning, today: float | None) -> tuple[Text, str, str, Text]:
     words = ", ".join(f"{name} {value}" for name, value in candidate.set.items())
     if candidate.wrong or candidate.median_us is None:
         return Text(words, style="dim"), "", "", Text(candidate.wrong or "not timed", style="red")

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelworks.records.search import Brought
+from kernelworks.records.search import ProposerResult
 from kernelworks.search.proposer import Proposer
 
 __all__ = ["Desk", "turn"]
@@ -45,25 +45,25 @@ class Desk:
         own = str(getattr(self.proposer, "remark", ""))
         return self.failed or own or ("nothing more to offer" if self.rests_at >= 0 else "")
 
-    def take_up(self, brought: Brought) -> None:
+    def take_up(self, brought: ProposerResult) -> None:
         """What it brought before this run."""
         self.candidates, self.right, self.won, self.cost_s = (
             brought.candidates, brought.right, brought.won, brought.cost_s,
         )  # fmt: skip
 
-    def offered(self, drafts: int, fresh: int, wins: int) -> None:
+    def record_drafts(self, drafts: int, fresh: int, wins: int) -> None:
         """What it said when it was asked."""
         self.known = 0 if fresh else self.known + 1
         if not drafts or self.known >= MOST_KNOWN:
             self.rests_at, self.known = wins, 0
 
-    def awake(self, wins: int) -> bool:
+    def is_awake(self, wins: int) -> bool:
         return not self.failed and self.rests_at != wins
 
 
 def turn(desks: Sequence[Desk], wins: int) -> Desk | None:
     """Whose turn it is; None where nobody has more to offer. One that was never asked comes first."""
-    awake = [desk for desk in desks if desk.awake(wins)]
+    awake = [desk for desk in desks if desk.is_awake(wins)]
     if not awake:
         return None
     unknown = next((desk for desk in awake if not desk.candidates), None)

@@ -22,22 +22,22 @@ from typing import Any, Protocol
 from kernelworks.judge.formats import kernelbench, kernelbook
 from kernelworks.judge.problem import Problem
 from kernelworks.machine import environment
-from kernelworks.records.search import Tried
+from kernelworks.records.search import TriedCandidate
 from kernelworks.search.feedback import feedback
 from kernelworks.search.model.ask import Message
-from kernelworks.search.model.prompt import LANGUAGES, conversation, going_on
-from kernelworks.search.model.replies import fenced
-from kernelworks.search.proposer import Seen
+from kernelworks.search.model.prompt import LANGUAGES, conversation, feedback_message
+from kernelworks.search.model.replies import fence_code
+from kernelworks.search.proposer import StoredCandidate
 from kernelworks.search.store import Store
 
-__all__ = ["FORMATS", "Exported", "Source", "export", "lines"]
+__all__ = ["FORMATS", "ExportSummary", "Source", "export", "lines"]
 
 # Of Kevin (arXiv 2507.11948): the score of a right kernel is 0.3 and how many times as quick as the baseline it is, of
 # any other 0; a turn's reward is the sum of its score and those of the turns after it, each turn discounted by 0.4.
 CORRECT, GAMMA = 0.3, 0.4
 TURNS = 4  # before a turn that are in its conversation
-HELD = 2048  # candidates whose texts are held
-JUDGED = ("right", "refused")
+MOST_HELD = 2048  # candidates whose texts are held
+JUDGED_VERDICTS = ("right", "refused")
 
 
 class Source(Protocol):
@@ -48,19 +48,19 @@ class Source(Protocol):
     machine: str
 
     @property
-    def history(self) -> Iterable[Seen]:
+    def history(self) -> Iterable[StoredCandidate]:
         """All candidates with their texts, in order."""
         ...
 
-    def tried(self) -> Sequence[Tried]:
+    def summaries(self) -> Sequence[TriedCandidate]:
         """The same without their texts."""
         ...
 
-    def seen(self, id: str) -> Seen | None: ...
+    def candidate(self, id: str) -> StoredCandidate | None: ...
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportSummary:
     """What was written, and of which candidates there is no row, by reason."""
 
     format: str
@@ -71,7 +71,7 @@ class Exported:
     out: str  # the file, "" for stdout
 
 
-def export(store: str | Path | Source, format: str, out: str | Path | Callable[[str], object]) -> Exported:
+def export(store: str | Path | Source, format: str, out: str | Path | Callable[[str], object]) -> ExportSummary:
     """Writes a store's rows to a file, all of them or nothing, or hands each line to a function.
 
     Raises ValueError for a format that there is not, a problem that it does not take, or a file that is no store;
@@ -80,7 +80,7 @@ def export(store: str | Path | Source, format: str, out: str | Path | Callable[[
     if format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
     if isinstance(store, (str, Path)):
-        with Store.read(store) as found, found.still():
+        with Store.read(store) as found, found.snapshot():
             return export(found, format, out)
     count: Counter[str] = Counter()
     made = lines(store, format, count)
@@ -93,7 +93,7 @@ def export(store: str | Path | Source, format: str, out: str | Path | Callable[[
     rows = count.pop("", 0)
     left = dict(sorted(count.items()))
     where = "" if callable(out) else str(out)
-    return Exported(format, store.problem.name, rows + sum(left.values()), rows, left, where)
+    return ExportSummary(format, store.problem.name, rows + sum(left.values()), rows, left, where)
 
 
 def lines(source: Source, format: str, count: Counter[str]) -> Iterator[str]:
@@ -118,7 +118,7 @@ class Tree:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.tried = {one.id: one for one in source.tried()}
+        self.tried = {one.id: one for one in source.summaries()}
         self.next: dict[str, list[str]] = {}
         self.place: dict[str, tuple[str, int]] = {}  # the first turn of its line, and which turn it is
         for one in sorted(self.tried.values(), key=lambda one: one.number):
@@ -128,7 +128,7 @@ class Tree:
             if before:
                 self.next.setdefault(before, []).append(one.id)
         self.rewards = self._rewards()
-        self._held: dict[str, Seen] = {}
+        self._held: dict[str, StoredCandidate] = {}
 
     def before(self, id: str) -> str:
         """The turn before, "" for a first one."""
@@ -143,7 +143,7 @@ class Tree:
         """A turn with several that follow it has the mean of what they bring: what is to be expected from there."""
         found: dict[str, float] = {}
         for id in sorted(self.tried, key=lambda id: -self.tried[id].number):  # a child's number is the larger one
-            after = [found[n] for n in self.next.get(id, ()) if self.tried[n].verdict in JUDGED]
+            after = [found[n] for n in self.next.get(id, ()) if self.tried[n].verdict in JUDGED_VERDICTS]
             found[id] = self.score(id) + (GAMMA * sum(after) / len(after) if after else 0.0)
         return found
 
@@ -154,21 +154,21 @@ class Tree:
             found.append(id)
         return found[::-1]
 
-    def hold(self, one: Seen) -> None:
+    def hold(self, one: StoredCandidate) -> None:
         """The last that were read are those that the next ones were made from."""
-        while len(self._held) >= HELD:
+        while len(self._held) >= MOST_HELD:
             del self._held[next(iter(self._held))]
         self._held[one.id] = one
 
-    def seen(self, id: str) -> Seen:
+    def candidate(self, id: str) -> StoredCandidate:
         if id not in self._held:
-            one = self.source.seen(id)
+            one = self.source.candidate(id)
             if one is None:
                 raise ValueError(f"the store names the candidate {id!r}, which is not there")
             self.hold(one)
         return self._held[id]
 
-    def about(self, one: Seen) -> dict[str, Any]:
+    def about(self, one: StoredCandidate) -> dict[str, Any]:
         """What every row says of its candidate: where it is from, and the verdict."""
         its = self.tried[one.id]
         found = one.judgement
@@ -179,18 +179,18 @@ class Tree:
             "verdict": its.verdict, "reasons": [[c.kind, c.said] for c in found.reasons] if found else [],
             "worst": found.worst if found else None, "ratio": its.ratio, "low": its.low, "high": its.high,
             "over": self.source.over, "seconds": its.seconds, "limit_s": found.limit_s if found else None,
-            "waits_on": found.waits_on if found else "", "machine": self.source.machine,
+            "bound_by": found.bound_by if found else "", "machine": self.source.machine,
             "score": round(self.score(one.id), 6), "reward": round(self.rewards[one.id], 6),
         }  # fmt: skip
 
 
-def answered(one: Seen) -> str:
+def reply_text(one: StoredCandidate) -> str:
     """A candidate as a reply to its prompt."""
     note = f"Hypothesis: {one.draft.note}\n\n" if one.draft.note else ""
-    return f"{note}{fenced(one.draft.code)}"
+    return f"{note}{fence_code(one.draft.code)}"
 
 
-def _told(one: Seen) -> str:
+def _told(one: StoredCandidate) -> str:
     return feedback(one.judgement) if one.judgement is not None else "It was not judged."
 
 
@@ -203,7 +203,7 @@ def _first(tree: Tree, language: str) -> list[Message]:
 
 # ---------------------------------------------------------------- the formats: a row, or why there is none
 
-Make = Callable[[Seen], Mapping[str, Any] | str]
+Make = Callable[[StoredCandidate], Mapping[str, Any] | str]
 
 
 def _kernelbook(tree: Tree) -> Make:
@@ -216,7 +216,7 @@ def _kernelbook(tree: Tree) -> Make:
         )
     code = problem.files[kernelbench.FILE]
 
-    def make(one: Seen) -> Mapping[str, Any] | str:
+    def make(one: StoredCandidate) -> Mapping[str, Any] | str:
         if not one.right:
             return "not right"
         return {
@@ -229,15 +229,15 @@ def _kernelbook(tree: Tree) -> Make:
 
 
 def _kevin(tree: Tree) -> Make:
-    def make(one: Seen) -> Mapping[str, Any] | str:
-        if tree.tried[one.id].verdict not in JUDGED:
+    def make(one: StoredCandidate) -> Mapping[str, Any] | str:
+        if tree.tried[one.id].verdict not in JUDGED_VERDICTS:
             return "no verdict"
         first, turn = tree.place[one.id]
         messages = _first(tree, one.draft.language)
         for before in tree.turns_before(one.id, TURNS):
-            turns = tree.seen(before)
-            messages += [{"role": "assistant", "content": answered(turns)}, going_on(_told(turns))]
-        messages.append({"role": "assistant", "content": answered(one)})
+            turns = tree.candidate(before)
+            messages += [{"role": "assistant", "content": reply_text(turns)}, feedback_message(_told(turns))]
+        messages.append({"role": "assistant", "content": reply_text(one)})
         return {
             "trajectory": first, "turn": turn, "messages": messages, "candidate": one.draft.code,
             "feedback": _told(one), "gamma": GAMMA, **tree.about(one),
@@ -249,16 +249,16 @@ def _kevin(tree: Tree) -> Make:
 def _sft(tree: Tree) -> Make:
     source = tree.source
 
-    def make(one: Seen) -> Mapping[str, Any] | str:
+    def make(one: StoredCandidate) -> Mapping[str, Any] | str:
         if not one.right:
             return "not right"
         before = tree.before(one.id)
         if not tree.tried[one.id].won and not (before and tree.tried[before].verdict == "refused"):
             return "no quicker than what it was made from"
-        parent = tree.seen(before) if before else None
+        parent = tree.candidate(before) if before else None
         asked = one.draft.language if one.draft.language in LANGUAGES else ""
         messages = conversation(source.problem, parent, 1, language=asked, machine=source.machine)
-        return {"messages": [*messages, {"role": "assistant", "content": answered(one)}], **tree.about(one)}
+        return {"messages": [*messages, {"role": "assistant", "content": reply_text(one)}], **tree.about(one)}
 
     return make
 

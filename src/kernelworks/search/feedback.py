@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernelworks.records.judgement import Judgement
 from kernelworks.report import quantity
 
-__all__ = ["cut", "feedback", "outcome"]
+__all__ = ["feedback", "outcome", "shorten_text"]
 
 MOST_SAID = 6000  # characters of one reason: a compiler's errors are long, and the first and the last say most
 MOST_REASONS = 8
@@ -18,7 +18,7 @@ VERDICTS = {
 }
 
 
-def cut(said: str, most: int) -> str:
+def shorten_text(said: str, most: int) -> str:
     """A text whose middle is left out where it is too long."""
     if len(said) <= most:
         return said
@@ -37,20 +37,20 @@ def outcome(found: Judgement) -> str:
 def feedback(found: Judgement) -> str:
     """All that its author can learn from."""
     lines = [VERDICTS.get(found.verdict, found.verdict)]
-    lines += [f"- {charge.kind}: {cut(charge.said, MOST_SAID)}" for charge in found.reasons[:MOST_REASONS]]
+    lines += [f"- {charge.kind}: {shorten_text(charge.said, MOST_SAID)}" for charge in found.reasons[:MOST_REASONS]]
     if found.worst is not None:
         made = f" The bound is made of: {'; '.join(found.bound[:4])}." if found.bound else ""
         lines.append(f"Its worst error is {found.worst:.3g} of the bound (over 1 is wrong).{made}")
     lines += _times(found)
     if found.kernels:
         lines.append(f"Its own kernels that ran: {', '.join(found.kernels)}.")
-    lines += [f"To know: {c.kind}: {cut(c.said, MOST_SAID // 4)}" for c in found.remarks[:MOST_REASONS]]
+    lines += [f"To know: {c.kind}: {shorten_text(c.said, MOST_SAID // 4)}" for c in found.remarks[:MOST_REASONS]]
     return "\n".join(lines)
 
 
 def _times(found: Judgement) -> list[str]:
     lines = [
-        f"{pace.arm}: {quantity.seconds(pace.median_s)} a call ({quantity.seconds(pace.low_s)} to "
+        f"{pace.variant}: {quantity.seconds(pace.median_s)} a call ({quantity.seconds(pace.low_s)} to "
         f"{quantity.seconds(pace.high_s)})"
         for pace in found.paces
     ]
@@ -59,11 +59,11 @@ def _times(found: Judgement) -> list[str]:
         f"{'; ambiguous' if speed.ambiguous else ''})."
         for speed in found.speeds
     ]
-    own = next((pace.median_s for pace in found.paces if pace.arm == "candidate"), 0.0)
+    own = next((pace.median_s for pace in found.paces if pace.variant == "candidate"), 0.0)
     if found.limit_s and own > 0:
         lines.append(
             f"This machine needs at least {quantity.seconds(found.limit_s)} for the bytes and the arithmetic of a call "
-            f"({found.ceiling}), so it runs at {quantity.percent(found.limit_s / own)} of the limit on {found.threads} "
-            f"threads. It waits on: {found.waits_on}."
+            f"({found.peak}), so it runs at {quantity.percent(found.limit_s / own)} of the limit on {found.threads} "
+            f"threads. It waits on: {found.bound_by}."
         )
     return lines

@@ -3,7 +3,7 @@ proved in full, and only then written.
 
 What can be kept is a row of ours with other constants, as an entry in the room's tuning.toml by which the row is
 compiled from then on (``build.constants``); and any other kernel in C++ of an op, as the room's ``searched.py`` and a
-line that makes a row of it, a forward (``build.rows.searched_row``). Rows take every size and dtype of the contract:
+line that makes a row of it, a forward (``build.kernels.searched_kernel``). Rows take every size and dtype of the contract:
 what takes fewer fails its proof. The proof runs in a copy of this package, where the entry stands already; nothing of
 the package is touched before it holds, and then by renames, the certificate first. So whatever is killed, and whenever,
 the room is as it was, or as it was proved.
@@ -31,24 +31,24 @@ from kernelworks.build.constants import TABLE, with_entry
 from kernelworks.build.cpp import TARGETS
 from kernelworks.dispatch import certificates
 from kernelworks.dispatch.op import OPS
-from kernelworks.judge.formats import rooms, text
+from kernelworks.judge.formats import op_packages, text
 from kernelworks.judge.harness import Budget
 from kernelworks.judge.problem import Problem
 from kernelworks.judge.process.pool import Nursery
 from kernelworks.judge.session import Sitting
 from kernelworks.machine import environment, gpu, machine
-from kernelworks.records import Ceilings, GpuCeilings, Proof, from_json
+from kernelworks.records import GpuPeaks, Peaks, Verification, from_json
 from kernelworks.records.judgement import Judgement, Speed
-from kernelworks.records.search import BETTER, Beside, Kept, Search
+from kernelworks.records.search import BETTER, KeepResult, Search, SizeSpeedup
 from kernelworks.search import our_kernels_gpu
-from kernelworks.search.our_kernels_cpp import constants_in, known, modules, provided, text_of
+from kernelworks.search.our_kernels_cpp import constants_in, modules, own_text_predicate, precompiled_files, text_of
 from kernelworks.search.workers import cores
 
 __all__ = ["keep", "keepable"]
 
 PACKAGE = Path(__file__).resolve().parent.parent
-WORKER = "kernelworks.search.proving"
-ROWS = "kernelworks.build.kernels"
+WORKER = "kernelworks.search.verification_worker"
+KERNELS_MODULE = "kernelworks.build.kernels"
 HEAD = """# A kernel that a search found, put here by `kernelworks search --keep`. What was measured of it, beside the
 # row that was the best until then:
 # mypy: ignore-errors
@@ -58,7 +58,7 @@ HEAD = """# A kernel that a search found, put here by `kernelworks search --keep
 Say = Callable[[str], None]
 
 
-class Refused(Exception):
+class NotKept(Exception):
     """It is not kept; the text says why."""
 
 
@@ -66,58 +66,60 @@ class Refused(Exception):
 class Change:
     """What keeping would do: the row that is another one from then on, and the new texts of files."""
 
-    row: str
+    kernel: str
     files: Mapping[Path, str]
 
 
 def keepable(problem: Problem) -> None:
     """Raises ValueError where what is found for a problem has no room, or the room cannot be written."""
-    if problem.format != rooms.NAME:
+    if problem.format != op_packages.NAME:
         raise ValueError(
             f"keep takes an op of ours, whose room the kernel goes into; got {problem.name}, a problem in the format "
             f"{problem.format} (--out FILE writes its best candidate)"
         )
     contract = OPS[problem.entry].contract
-    proved = {one.name for one in (*contract.device_bench_cases, *contract.device_cases)}
-    if problem.device == "cuda" and problem.shapes[0].name not in proved:
+    verified_cases = {one.name for one in (*contract.device_bench_cases, *contract.device_cases)}
+    if problem.device == "cuda" and problem.shapes[0].name not in verified_cases:
         raise ValueError(
             f"keep takes a size that a proof of {problem.entry} reaches on a GPU, got {problem.shapes[0].name} (it has "
-            f"{', '.join([*proved][:8])}; --out FILE writes the best candidate)"
+            f"{', '.join([*verified_cases][:8])}; --out FILE writes the best candidate)"
         )
-    room = OPS[problem.entry].room
-    if not os.access(room, os.W_OK):
-        raise ValueError(f"keep writes to {room}, which this user may not")
+    op_package = OPS[problem.entry].op_package
+    if not os.access(op_package, os.W_OK):
+        raise ValueError(f"keep writes to {op_package}, which this user may not")
 
 
 def keep(
-    found: Search, problem: Problem, *, budget: Budget, ceilings: Ceilings | GpuCeilings | None, say: Say
-) -> Kept:  # fmt: skip
+    found: Search, problem: Problem, *, budget: Budget, peaks: Peaks | GpuPeaks | None, say: Say
+) -> KeepResult:  # fmt: skip
     """Puts the best of a search into its room, or says why not. Raises OSError where a file cannot be written; those
     that were written before it are as they were then."""
-    row, sizes = "", list[Beside]()
+    op_kernel, sizes = "", list[SizeSpeedup]()
     try:
         code = _best(found)
         change = _change(problem, code)
-        row = change.row
-        for one in _measured(found, problem, code, budget, ceilings, say):
+        op_kernel = change.kernel
+        for one in _measured(found, problem, code, budget, peaks, say):
             sizes.append(one)
         change = _change(problem, code, [_record(found, one) for one in sizes])
-        proof, certificate = _proved(problem.entry, change, say)
-    except Refused as error:
-        return Kept(problem.entry, row, (), tuple(sizes), None, str(error))
+        verification, certificate = _verified(problem.entry, change, say)
+    except NotKept as error:
+        return KeepResult(problem.entry, op_kernel, (), tuple(sizes), None, str(error))
     certificates.write(certificate)  # it speaks for a row that nobody has yet; the other way round nobody would run
     _write(change.files)
-    return Kept(problem.entry, row, tuple(str(path) for path in change.files), tuple(sizes), proof, "")
+    return KeepResult(
+        problem.entry, op_kernel, tuple(str(path) for path in change.files), tuple(sizes), verification, ""
+    )
 
 
 def _best(found: Search) -> str:
     """The text of what is better than what the search began with. Raises Refused."""
     if found.outcome != BETTER or found.best is None or found.best.again is None:
-        raise Refused(f"nothing was found that is better than what the search began with ({found.outcome})")
+        raise NotKept(f"nothing was found that is better than what the search began with ({found.outcome})")
     speed = _speed(found.best.again, found.over)
     if speed is None or speed.ambiguous:
         said = "" if speed is None else f": {speed.low:.3f} to {speed.high:.3f} times as quick as {found.over}"
-        raise Refused(f"the judge's word on its speed is ambiguous{said}; search again on a quiet machine")
+        raise NotKept(f"the judge's word on its speed is ambiguous{said}; search again on a quiet machine")
     return found.best.code
 
 
@@ -127,16 +129,16 @@ def _speed(found: Judgement, over: str) -> Speed | None:
 
 def _change(problem: Problem, code: str, measured: Sequence[Mapping[str, object]] = ()) -> Change:
     """Raises Refused where the text is of no form that a room has a place for."""
-    op, room = problem.entry, OPS[problem.entry].room
+    op, op_package = problem.entry, OPS[problem.entry].op_package
     if problem.device == "cuda":
         return _configured(problem, code, measured)
     kept = constants_in(op, code)
     if kept is None:
-        return _own_row(op, code, room, measured)
-    row, constants = kept
-    path = room / TABLE
+        return _own_kernel(op, code, op_package, measured)
+    op_kernel, constants = kept
+    path = op_package / TABLE
     before = path.read_text(encoding="utf-8") if path.exists() else ""
-    return Change(row, {path: with_entry(before, row, constants, measured)})
+    return Change(op_kernel, {path: with_entry(before, op_kernel, constants, measured)})
 
 
 def _configured(problem: Problem, code: str, measured: Sequence[Mapping[str, object]]) -> Change:
@@ -144,49 +146,51 @@ def _configured(problem: Problem, code: str, measured: Sequence[Mapping[str, obj
     measured. Raises Refused."""
     kept = our_kernels_gpu.sets_in(problem, code)
     if kept is None:
-        raise Refused("of a GPU a room has a place for its rows launched otherwise; --out FILE writes its text")
-    row, sets = kept
-    path = OPS[problem.entry].room / TABLE
-    its = our_kernels_gpu.picked(problem.entry, problem.shapes[0].name)[row]
+        raise NotKept("of a GPU a room has a place for its rows launched otherwise; --out FILE writes its text")
+    op_kernel, sets = kept
+    path = OPS[problem.entry].op_package / TABLE
+    its = our_kernels_gpu.picked_configs(problem.entry, problem.shapes[0].name)[op_kernel]
     entries = [
         {
-            "row": row, "kernel": kernel,
+            "op_kernel": op_kernel, "kernel": kernel,
             "when": {name: [size, size] for name, size in dims}
             | ({} if dtype is None else {"dtype": [str(dtype).removeprefix("torch.")]}),
             "set": sets[kernel, dims, dtype], "measured": list(measured),
         }
         for (kernel, dims, dtype), was in its.items() if sets[kernel, dims, dtype] != was
     ]  # fmt: skip
-    return Change(row, {path: with_configs(path.read_text(encoding="utf-8"), entries)})
+    return Change(op_kernel, {path: with_configs(path.read_text(encoding="utf-8"), entries)})
 
 
-def _own_row(op: str, code: str, room: Path, measured: Sequence[Mapping[str, object]]) -> Change:
+def _own_kernel(op: str, code: str, op_package: Path, measured: Sequence[Mapping[str, object]]) -> Change:
     """A kernel as a file of the room, and a line for its row. Raises Refused."""
     if text.language(code) != "c++":
-        raise Refused(
+        raise NotKept(
             f"it is in {text.language(code)}: a room has a place for its rows with other constants, and for kernels in "
             "C++; --out FILE writes its text"
         )
     noted = "".join(f"# {json.dumps(one)}\n" for one in measured)
-    init = room / "__init__.py"
-    files = {room / "searched.py": f"{HEAD}{noted}\n{code}"}
+    init = op_package / "__init__.py"
+    files = {op_package / "searched.py": f"{HEAD}{noted}\n{code}"}
     before = init.read_text(encoding="utf-8")
-    if "searched_row(" not in before:
-        files[init] = _with_row(before)
+    if "searched_kernel(" not in before:
+        files[init] = _with_kernel(before)
     return Change("searched", files)
 
 
-def _with_row(source: str) -> str:
+def _with_kernel(source: str) -> str:
     """A room's text with the row put before its others. Raises Refused where it has no ``OP = ...``."""
     body = ast.parse(source).body
     made = [one for one in body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "OP"]
     ours = [one for one in body if isinstance(one, ast.ImportFrom) and (one.module or "").startswith("kernelworks.")]
-    behind = [one for one in ours if (one.module or "") > ROWS]  # of which the import of the row's maker comes
+    behind = [
+        one for one in ours if (one.module or "") > KERNELS_MODULE
+    ]  # of which the import of the row's maker comes
     if len(made) != 1 or not behind:
-        raise Refused("its room has no plain line that makes the op, behind which a row could be named")
+        raise NotKept("its room has no plain line that makes the op, behind which a row could be named")
     lines = source.splitlines(keepends=True)
-    lines.insert(made[0].end_lineno or 0, f"OP.rows = (searched_row(__file__, {_target()!r}), *OP.rows)\n")
-    lines.insert(behind[0].lineno - 1, f"from {ROWS} import searched_row\n")
+    lines.insert(made[0].end_lineno or 0, f"OP.kernels = (searched_kernel(__file__, {_target()!r}), *OP.kernels)\n")
+    lines.insert(behind[0].lineno - 1, f"from {KERNELS_MODULE} import searched_kernel\n")
     return "".join(lines)
 
 
@@ -199,8 +203,8 @@ def _target() -> str:
 
 
 def _measured(
-    found: Search, problem: Problem, code: str, budget: Budget, ceilings: Ceilings | GpuCeilings | None, say: Say
-) -> Iterator[Beside]:
+    found: Search, problem: Problem, code: str, budget: Budget, peaks: Peaks | GpuPeaks | None, say: Say
+) -> Iterator[SizeSpeedup]:
     """The row as it is and what is to be kept, judged at one sitting for each size that it is for: on a CPU those that
     ``bench`` times, too. Raises Refused where it is no quicker at the size that was searched, slower at another, or not
     right."""
@@ -212,19 +216,19 @@ def _measured(
         for case in dict.fromkeys((asked, *others)):
             at = f"{op} {case}"
             with Sitting(
-                rooms.problem_of(f"{op}:{case}", problem.device), over=(found.over,), budget=budget,
-                threads=found.threads, ceilings=ceilings, nursery=nursery,
+                op_packages.problem_of(f"{op}:{case}", problem.device), over=(found.over,), budget=budget,
+                threads=found.threads, peaks=peaks, nursery=nursery,
                 progress=lambda what, at=at: say(f"{at}: {what}"),  # type: ignore[misc]
-                known=known(problem), provided=provided(problem), alone=alone, beside=beside,
+                known=own_text_predicate(problem), provided=precompiled_files(problem), alone=alone, beside=beside,
             ) as sitting:  # fmt: skip
-                before, after = (sitting.judge_text("row", one, "c++") for one in (as_it_is, code))
+                before, after = (sitting.judge_text("kernel", one, "c++") for one in (as_it_is, code))
             one = _beside(case, found.over, before, after)
             yield one
             if case == asked and one.low <= 1:
                 said = f"{one.low:.3f} to {one.high:.3f} times as quick as the row as it is"
-                raise Refused(f"beside each other at {case} it is {said}: that is ambiguous")
+                raise NotKept(f"beside each other at {case} it is {said}: that is ambiguous")
             if one.high < 1:
-                raise Refused(f"it is slower than the row as it is at {case}: {one.low:.3f} to {one.high:.3f} times")
+                raise NotKept(f"it is slower than the row as it is at {case}: {one.low:.3f} to {one.high:.3f} times")
 
 
 def _as_it_is(problem: Problem, code: str) -> str:
@@ -232,19 +236,19 @@ def _as_it_is(problem: Problem, code: str) -> str:
     kept = our_kernels_gpu.sets_in(problem, code) if problem.device == "cuda" else None
     found = text_of(problem.entry) if kept is None else our_kernels_gpu.text_at(problem, kept[0])
     if found is None:
-        raise Refused(f"{problem.entry} has no row in C++ on this CPU that it could be held against")
+        raise NotKept(f"{problem.entry} has no row in C++ on this CPU that it could be held against")
     return found
 
 
-def _beside(case: str, over: str, before: Judgement, after: Judgement) -> Beside:
+def _beside(case: str, over: str, before: Judgement, after: Judgement) -> SizeSpeedup:
     if after.verdict != "right":
         why = after.reasons[0].said if after.reasons else after.verdict
-        raise Refused(f"the judge says of it at {case}: {after.verdict}: {why}")
+        raise NotKept(f"the judge says of it at {case}: {after.verdict}: {why}")
     was, now = _speed(before, over), _speed(after, over)
     if was is None or now is None:
-        raise Refused(f"the judge took no times at {case} (the row as it is: {before.verdict})")
-    ours = next((pace.median_s for pace in after.paces if pace.arm == "candidate"), 0.0)
-    return Beside(case, now.ratio / was.ratio, now.low / was.high, now.high / was.low, now.ratio, ours)
+        raise NotKept(f"the judge took no times at {case} (the row as it is: {before.verdict})")
+    ours = next((pace.median_s for pace in after.paces if pace.variant == "candidate"), 0.0)
+    return SizeSpeedup(case, now.ratio / was.ratio, now.low / was.high, now.high / was.low, now.ratio, ours)
 
 
 def _on(found: Search) -> dict[str, object]:
@@ -252,7 +256,7 @@ def _on(found: Search) -> dict[str, object]:
     return {"gpu": gpu().name, "driver": gpu().driver} if on_gpu else {"cpu": machine().name}
 
 
-def _record(found: Search, one: Beside) -> dict[str, object]:
+def _record(found: Search, one: SizeSpeedup) -> dict[str, object]:
     """Of what was measured, as the room's table has it."""
     return {
         "case": one.case, "us": round(one.seconds * 1e6, 3), "over_before": round(one.ratio, 3),
@@ -265,36 +269,36 @@ def _record(found: Search, one: Beside) -> dict[str, object]:
 # ---------------------------------------------------------------- proved
 
 
-def _proved(op: str, change: Change, say: Say) -> tuple[Proof, certificates.Certificate]:
+def _verified(op: str, change: Change, say: Say) -> tuple[Verification, certificates.Certificate]:
     """The whole proof of the row, in a copy of this package that has the change. Raises Refused."""
-    from kernelworks.report.prove import held
+    from kernelworks.report.verify import is_verified
 
     with tempfile.TemporaryDirectory(prefix="kernelworks-keep-") as scratch:
         copy = Path(scratch) / PACKAGE.name
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
         for path, whole in change.files.items():
             (copy / path.relative_to(PACKAGE)).write_text(whole, encoding="utf-8")
-        said = _ran(op, change.row, Path(scratch), say)
-    if "proof" not in said:
-        raise Refused(f"its proof came to no end: {said['error']}")
-    proof = from_json(Proof, json.dumps(said["proof"]))
-    if not held(proof):
-        first = proof.failures[0] if proof.failures else None
-        why = f"{first.case} {first.dtype}: {first.message}" if first else f"{proof.checks}"
-        raise Refused(f"its proof fails: {why}")
-    return proof, certificates.Certificate(
-        op=op, row=change.row, source_hash=str(said["hash"]), toolchain=str(said["toolchain"]), kind=proof.kind,
-        cases=proof.cases, worst=proof.worst, mutants_rejected=proof.mutants_rejected,
-        date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), worst_by_dtype=proof.worst_by_dtype,
+        said = _ran(op, change.kernel, Path(scratch), say)
+    if "verification" not in said:
+        raise NotKept(f"its proof came to no end: {said['error']}")
+    verification = from_json(Verification, json.dumps(said["verification"]))
+    if not is_verified(verification):
+        first = verification.failures[0] if verification.failures else None
+        why = f"{first.case} {first.dtype}: {first.message}" if first else f"{verification.checks}"
+        raise NotKept(f"its proof fails: {why}")
+    return verification, certificates.Certificate(
+        op=op, kernel=change.kernel, source_hash=str(said["hash"]), toolchain=str(said["toolchain"]), kind=verification.kind,
+        cases=verification.cases, worst=verification.worst, mutants_rejected=verification.mutants_rejected,
+        date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), worst_by_dtype=verification.worst_by_dtype,
     )  # fmt: skip
 
 
-def _ran(op: str, row: str, folder: Path, say: Say) -> dict[str, object]:
+def _ran(op: str, kernel: str, folder: Path, say: Say) -> dict[str, object]:
     """What the process of the proof says, as it goes and at its end."""
     paths = os.pathsep.join((str(folder), *(path for path in sys.path if path)))
     said: dict[str, object] = {"error": "it said nothing"}
     with subprocess.Popen(
-        [sys.executable, "-m", WORKER, op, row], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
+        [sys.executable, "-m", WORKER, op, kernel], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
         env=environment.variables() | {"PYTHONPATH": paths},
     ) as process:  # fmt: skip
         assert process.stdout is not None and process.stderr is not None

@@ -19,40 +19,40 @@ from typing import Any
 
 import torch
 
-from kernelworks.judge.formats import placed, read_problem, text
+from kernelworks.judge.formats import problem_on_device, read_problem, text
 from kernelworks.judge.harness import Budget
 from kernelworks.judge.problem import Problem
 from kernelworks.judge.process.pool import Nursery
-from kernelworks.judge.session import ARMS, Sitting, Work
+from kernelworks.judge.session import BASELINES, Sitting, Work
 from kernelworks.machine import has_gpu, kind_of
-from kernelworks.measure.peaks import ceilings as measured_ceilings
-from kernelworks.records import Ceilings, GpuCeilings, from_json, to_json
+from kernelworks.measure.peaks import get_peaks as measured_peaks
+from kernelworks.records import GpuPeaks, Peaks, from_json, to_json
 from kernelworks.records.judgement import Judgement
-from kernelworks.records.search import Brought, Found, Search, Tried
+from kernelworks.records.search import BestCandidate, ProposerResult, Search, TriedCandidate
 from kernelworks.search.bandit import Desk, turn
-from kernelworks.search.keep import keep as kept_in_room
+from kernelworks.search.keep import keep as keep_in_package
 from kernelworks.search.keep import keepable
-from kernelworks.search.our_kernels_cpp import known, modules, provided, texts_of
-from kernelworks.search.proposer import Draft, Seen, Setting
-from kernelworks.search.proposers import chosen
+from kernelworks.search.our_kernels_cpp import modules, own_text_predicate, precompiled_files, texts_of
+from kernelworks.search.proposer import Draft, Setting, StoredCandidate
+from kernelworks.search.proposers import make_proposers
 from kernelworks.search.stopping import Stopping
 from kernelworks.search.store import Store, place_of
 from kernelworks.search.workers import cores
-from kernelworks.search.workers.farm import Done, Farm, Here, Task, Worker, undecided
+from kernelworks.search.workers.farm import Farm, InProcessWorker, Task, TaskResult, Worker, undecided_judgement
 
-__all__ = ["FULL", "GIVEN", "SHORT", "result", "search"]
+__all__ = ["FULL", "INITIAL_PROPOSER", "SHORT", "result", "search"]
 
-GIVEN = "given"  # the proposer of what a search begins with
+INITIAL_PROPOSER = "given"  # the proposer of what a search begins with
 BATCH = 4  # drafts that are asked for at once
-AGAIN = 3  # candidates that are judged again, where their intervals overlap
+MOST_REJUDGED = 3  # candidates that are judged again, where their intervals overlap
 MOST_REFUSED = 50  # candidates among which one is looked for that is right both times
 SHARE = 0.25  # of the budget, at most, that is kept back for judging again
 
 SHORT = Budget(
-    truth_s=10.0, most_cases=40, many=100, many_s=0.5, looks=1, shapes=1, required=2, sizes=2, gradients=0,
+    reference_s=10.0, most_cases=40, many=100, many_s=0.5, looks=1, shapes=1, required=2, sizes=2, gradients=0,
     all_reasons=False, turns_s=1.5,
 )  # fmt: skip
-FULL = Budget(truth_s=10.0, required=16, turns_s=10.0)
+FULL = Budget(reference_s=10.0, required=16, turns_s=10.0)
 
 Say = Callable[..., None]
 
@@ -75,7 +75,7 @@ def search(
     seed: int = 0,
     options: Mapping[str, str] | None = None,
     judging: tuple[Budget, Budget] = (SHORT, FULL),
-    ceilings: Ceilings | GpuCeilings | None = None,
+    peaks: Peaks | GpuPeaks | None = None,
     workers: int = 1,
     keep: bool = False,
     progress: Say | None = None,
@@ -107,11 +107,11 @@ def search(
     Raises: ValueError naming the argument, OSError for a file; both before anything is judged.
     """
     say = progress or _silent
-    asked = placed(problem, device) if isinstance(problem, Problem) else read_problem(problem, device)
+    asked = problem_on_device(problem, device) if isinstance(problem, Problem) else read_problem(problem, device)
     if asked.device == "cuda" and not has_gpu():
         raise ValueError(f"{asked.name} is to be searched on a GPU, and torch sees none here")
-    if over not in ARMS:
-        raise ValueError(f"over takes {', '.join(ARMS)}, got {over!r}")
+    if over not in BASELINES:
+        raise ValueError(f"over takes {', '.join(BASELINES)}, got {over!r}")
     if not budget_s > 0:
         raise ValueError(f"budget_s takes seconds above 0, got {budget_s!r}")
     if most is not None and most < 1:
@@ -122,22 +122,22 @@ def search(
     given = [_given(Path(path), asked) for path in parents] or _own(asked)
     place = Path(store) if store is not None else place_of(asked, over, count)
     setting = Setting(asked, over, count, seed, store=place)
-    chosen(proposers, setting, options or {})  # a wrong name is said before anything is made
+    make_proposers(proposers, setting, options or {})  # a wrong name is said before anything is made
     if keep:
         keepable(asked)
     if workers > 1:
         from kernelworks.search.workers import crew
 
-        crew.possible(workers, count)
+        crew.check_workers(workers, count)
     with Store.open(place, asked, over=over, threads=count, machine=kind_of(asked.device)) as kept:
-        run = _Run(kept, judging, ceilings, workers, say)
+        run = _Run(kept, judging, peaks, workers, say)
         with Stopping(budget_s, most, run.say) as stop, contextlib.ExitStack() as stack:
             run.stop, run.stack = stop, stack
             run.go(given, proposers, setting, options or {})
             found = result(kept, run=run)
         if keep and not stop.interrupted:
-            in_room = kept_in_room(found, asked, budget=judging[0], ceilings=run.ceilings, say=run.say)
-            found = dataclasses.replace(found, kept=in_room)
+            in_package = keep_in_package(found, asked, budget=judging[0], peaks=run.peaks, say=run.say)
+            found = dataclasses.replace(found, kept=in_package)
     return found
 
 
@@ -146,27 +146,29 @@ def _given(path: Path, problem: Problem) -> Draft:
     from kernelworks.judge.formats import read_candidate
 
     read = read_candidate(path, problem)
-    return Draft(text.read(path), read.language, GIVEN, note=path.name, detail={"file": path.name})
+    return Draft(text.read_text(path), read.language, INITIAL_PROPOSER, note=path.name, detail={"file": path.name})
 
 
-def _text(seen: Seen) -> tuple[str, str, str]:
+def _text(seen: StoredCandidate) -> tuple[str, str, str]:
     """Its name, text and language, as a judge takes them."""
     return f"candidate_{seen.number}", seen.draft.code, seen.draft.language
 
 
 def _own(problem: Problem) -> list[Draft]:
     """Of an op of ours its rows as they are."""
-    return [Draft(found, text.language(found), GIVEN, note="our row as it is") for found in texts_of(problem)]
+    return [
+        Draft(found, text.language(found), INITIAL_PROPOSER, note="our row as it is") for found in texts_of(problem)
+    ]
 
 
 class _Run:
     """One run of a search."""
 
     def __init__(
-        self, store: Store, judging: tuple[Budget, Budget], ceilings: Ceilings | GpuCeilings | None, workers: int,
+        self, store: Store, judging: tuple[Budget, Budget], peaks: Peaks | GpuPeaks | None, workers: int,
         say: Say,
     ) -> None:  # fmt: skip
-        self.store, self.judging, self.ceilings, self._say = store, judging, ceilings, say
+        self.store, self.judging, self.peaks, self._say = store, judging, peaks, say
         self.workers = workers
         self.interpreted = store.problem.device == "cpu"  # there Triton's kernels run in its interpreter
         self.stop: Stopping
@@ -180,7 +182,7 @@ class _Run:
         self.judged_now, self.set_up_s, self.judging_s = 0, 0.0, 0.0
         self.stopped, self.why = "", ""
         self.wins = 0
-        self.leader: Tried | None = None
+        self.leader: TriedCandidate | None = None
         self.lost = 0
         self.silent: set[str] = set()  # proposers that wait for verdicts of what is being judged
 
@@ -188,7 +190,7 @@ class _Run:
 
     def say(self, what: str) -> None:
         """Where the search stands, and what is being done."""
-        judged = self.store.judged()
+        judged = self.store.count_judged()
         total = self.stop.most or 0
         lead, one = "", self.leader
         if one is not None and one.ratio is not None:
@@ -217,7 +219,7 @@ class _Run:
         begin = time.monotonic()
         while True:
             more = not self._ended() and self._fill(given)
-            if not self.farm.flying:
+            if not self.farm.pending_ids:
                 if self._ended():
                     break
                 if not more:
@@ -229,9 +231,9 @@ class _Run:
 
     def _fill(self, given: int) -> bool:
         """Gives workers what they can take; False where nobody has more to offer now."""
-        while (room := self.farm.room()) > 0:
-            flying = self.farm.flying
-            judged = self.store.judged()
+        while (capacity := self.farm.free_slots()) > 0:
+            flying = self.farm.pending_ids
+            judged = self.store.count_judged()
             if self.stop.most is not None and judged + len(flying) >= self.stop.most:
                 return True
             waiting = [seen for seen in self.store.pending(len(flying) + BATCH) if seen.id not in flying]
@@ -241,20 +243,20 @@ class _Run:
                     return True
             elif flying and judged < given:
                 return True  # what was given is known before anything is made of it
-            elif not self._ask(room, len(flying)):
+            elif not self._ask(capacity, len(flying)):
                 return False
         return True
 
-    def _task(self, one: Seen, *later: Seen) -> Task:
+    def _task(self, one: StoredCandidate, *later: StoredCandidate) -> Task:
         """To judge one. A worker that is the only one is told what it is given next."""
-        left = BATCH if self.stop.most is None else self.stop.most - self.store.judged() - 1
+        left = BATCH if self.stop.most is None else self.stop.most - self.store.count_judged() - 1
         (name, code, language), *coming = (_text(seen) for seen in (one, *later[: max(0, left)]))
         said = f"{one.draft.proposer} #{one.number}"
         return Task(one.id, name, said, code, language, tuple(coming) if self.workers == 1 else ())
 
     def _ended(self) -> bool:
         if not self.stopped:
-            self.stopped = self.stop.why(self.store.judged(), self._kept_back())
+            self.stopped = self.stop.stop_reason(self.store.count_judged(), self._kept_back())
         return bool(self.stopped)
 
     def _kept_back(self) -> float:
@@ -273,17 +275,17 @@ class _Run:
 
             def here() -> Worker:
                 self.nursery = self._nursery()
-                return Here(self._opened(self.judging[0], self.stack), self.worker, self.say)
+                return InProcessWorker(self._opened(self.judging[0], self.stack), self.worker, self.say)
 
             return here
         from kernelworks.search.workers.crew import Crew, Papers
 
         self.say("the machine's ceilings")
-        self.ceilings = self.ceilings or measured_ceilings(rough=True, device=self.store.problem.device)
+        self.peaks = self.peaks or measured_peaks(rough=True, device=self.store.problem.device)
         self.say(f"{self.workers} workers")
         problem = self.store.problem
         papers = Papers(
-            problem, self.store.over, self.judging[0], self.store.threads, self.ceilings, kind_of(problem.device)
+            problem, self.store.over, self.judging[0], self.store.threads, self.peaks, kind_of(problem.device)
         )
         crew = stack.enter_context(Crew(self.workers, papers))
         self._allowed = crew.allowed
@@ -304,7 +306,7 @@ class _Run:
         self.store.keep_work(
             {
                 "flop": self.work.flop, "bytes": self.work.bytes, "limit_s": least.seconds,
-                "ceiling": least.whole.ceiling, "ceilings": to_json(self.work.ceilings, line=True),
+                "peak": least.whole.peak, "peaks": to_json(self.work.peaks, line=True),
             }
         )  # fmt: skip
         return True
@@ -314,8 +316,8 @@ class _Run:
         return stack.enter_context(
             Sitting(
                 self.store.problem, over=(self.store.over,), budget=budget, threads=self.store.threads,
-                ceilings=self.ceilings, nursery=self.nursery, interpreted=self.interpreted, progress=self.say,
-                known=known(self.store.problem), provided=provided(self.store.problem), alone=alone, beside=beside,
+                peaks=self.peaks, nursery=self.nursery, interpreted=self.interpreted, progress=self.say,
+                known=own_text_predicate(self.store.problem), provided=precompiled_files(self.store.problem), alone=alone, beside=beside,
                 many=True,
             )
         )  # fmt: skip
@@ -325,13 +327,13 @@ class _Run:
         return self.stack.enter_context(made)
 
     def _undecided(self, task: Task, said: str) -> Judgement:
-        return undecided(self.store.problem, task, self.store.threads, said)
+        return undecided_judgement(self.store.problem, task, self.store.threads, said)
 
-    def _keep(self, done: Done) -> None:
+    def _keep(self, done: TaskResult) -> None:
         seen = self.store.keep(done.task.id, done.judgement, cost_s=done.cost_s, worker=done.worker)
         self.judged_now += 1
         self.silent.clear()
-        brought = self.store.brought()
+        brought = self.store.proposer_results()
         self.wins = sum(b.won for b in brought.values())
         self.leader = next(iter(self.store.quickest()), None)
         if self.workers > 1:
@@ -341,9 +343,9 @@ class _Run:
                 desk.take_up(brought[desk.name])
                 self._told(desk, seen)
 
-    def _told(self, desk: Desk, seen: Seen) -> None:
+    def _told(self, desk: Desk, seen: StoredCandidate) -> None:
         try:
-            desk.proposer.told(seen)
+            desk.proposer.observe_verdict(seen)
         except Exception as error:  # one proposer's fault is no reason to end the others'
             desk.failed = f"it raised {type(error).__name__}: {error}"
 
@@ -352,10 +354,10 @@ class _Run:
     def _proposers(self, names: Sequence[str] | None, setting: Setting, options: Mapping[str, str]) -> None:
         assert self.work is not None
         work = self.work
-        known = dataclasses.replace(setting, least_s=lambda threads: work.on(threads).seconds)
-        made, left = chosen(names, known, options)
+        known = dataclasses.replace(setting, least_s=lambda threads: work.limit_on(threads).seconds)
+        made, left = make_proposers(names, known, options)
         self.left = {line.partition(": ")[0]: line.partition(": ")[2] for line in left}
-        brought = self.store.brought()
+        brought = self.store.proposer_results()
         self.wins = sum(b.won for b in brought.values())
         self.desks = [Desk(proposer) for proposer in made]
         for desk in self.desks:
@@ -367,12 +369,12 @@ class _Run:
         desk = turn([desk for desk in self.desks if desk.name not in self.silent], self.wins)
         if desk is None:
             return False
-        room = max(BATCH, wanted)
+        capacity = max(BATCH, wanted)
         if self.stop.most is not None:
-            room = min(room, self.stop.most - self.store.judged() - flying)
+            capacity = min(capacity, self.stop.most - self.store.count_judged() - flying)
         self.say(f"{desk.name} proposes")
         try:
-            drafts = list(desk.proposer.propose(self.store.problem, self.store.history, room))[:room]
+            drafts = list(desk.proposer.propose(self.store.problem, self.store.history, capacity))[:capacity]
             named = [dataclasses.replace(draft, proposer=desk.name) for draft in drafts]
             fresh = self.store.add(named)
         except Exception as error:  # as above
@@ -381,7 +383,7 @@ class _Run:
         if flying and not fresh:
             self.silent.add(desk.name)
         else:
-            desk.offered(len(drafts), len(fresh), self.wins)
+            desk.record_drafts(len(drafts), len(fresh), self.wins)
         return True
 
     # ------------------------------------------------------------ the end
@@ -398,23 +400,25 @@ class _Run:
                 sitting = self._opened(self.judging[1], self.stack)
             self._once_more(sitting, one)
 
-    def _next_again(self) -> Tried | None:
+    def _next_again(self) -> TriedCandidate | None:
         """Of the quickest that were not refused the second time, and of those whose intervals reach the first one's."""
-        held = [one for one in self.store.quickest(MOST_REFUSED) if not self.store.failed_again(one.id)]
+        held = [one for one in self.store.quickest(MOST_REFUSED) if not self.store.has_failed_again(one.id)]
         if not held or held[0].low is None:
             return None
-        begun = max((t for t in self.store.tried() if t.proposer == GIVEN and t.low), key=_low, default=None)
-        others = any(one.proposer != GIVEN and self.store.low(one.id, 1) is not None for one in held)
+        begun = max(
+            (t for t in self.store.summaries() if t.proposer == INITIAL_PROPOSER and t.low), key=_low, default=None
+        )
+        others = any(one.proposer != INITIAL_PROPOSER and self.store.low(one.id, 1) is not None for one in held)
         if begun is not None and others and self.store.judgement(begun.id, 1) is None:
             return begun  # what others are to be better than is known as well as they are
-        rivals = [one for one in held[:AGAIN] if one.high is not None and one.high >= held[0].low]
+        rivals = [one for one in held[:MOST_REJUDGED] if one.high is not None and one.high >= held[0].low]
         twice = [one for one in rivals if self.store.low(one.id, 1) is not None]
         if twice and self.stop.seconds > self.stop.budget_s:
             return None
         return next((one for one in rivals if one not in twice), None)
 
-    def _once_more(self, sitting: Sitting, one: Tried) -> None:
-        seen = self.store.seen(one.id)
+    def _once_more(self, sitting: Sitting, one: TriedCandidate) -> None:
+        seen = self.store.candidate(one.id)
         assert seen is not None
         sitting.say = lambda what: self.say(f"{one.proposer} #{one.number} once more: {what}")
         begin = time.monotonic()
@@ -428,66 +432,66 @@ class _Run:
 def result(store: Store, run: _Run | None = None) -> Search:
     """What a store holds, and what a run of the search did."""
     work: dict[str, Any] = store.work
-    tried, brought = store.tried(), store.brought()
+    tried, brought = store.summaries(), store.proposer_results()
     best = _best(store)
     remarks = {desk.name: desk.remark for desk in run.desks} | run.left if run else {}
     names = dict.fromkeys([*brought, *remarks])
-    begun = max((t for t in tried if t.proposer == GIVEN and t.low is not None), key=_low, default=None)
+    begun = max((t for t in tried if t.proposer == INITIAL_PROPOSER and t.low is not None), key=_low, default=None)
     return Search(
         problem=store.problem.name, format=store.problem.format, store=str(store.path), over=store.over,
         threads=store.threads, machine=store.machine, stopped=run.stopped if run else "", why=run.why if run else "",
         outcome=_outcome(store, tried, best, run.stopped if run else ""), candidates=tried, best=best,
         begun_with=begun.ratio if begun is not None else None,
         by_proposer=tuple(
-            dataclasses.replace(brought.get(name, Brought(name)), remark=remarks.get(name, "")) for name in names
+            dataclasses.replace(brought.get(name, ProposerResult(name)), remark=remarks.get(name, "")) for name in names
         ),
-        judged=store.judged(), judged_now=run.judged_now if run else 0, seconds=run.stop.seconds if run else 0.0,
-        cost_s=store.cost_s(), limit_s=work.get("limit_s"), ceiling=work.get("ceiling", ""),
+        judged=store.count_judged(), judged_now=run.judged_now if run else 0, seconds=run.stop.seconds if run else 0.0,
+        cost_s=store.cost_s(), limit_s=work.get("limit_s"), peak=work.get("peak", ""),
         flop=work.get("flop", 0.0), bytes=work.get("bytes", 0.0),
-        ceilings=_ceilings(store.problem.device, work.get("ceilings")), date=store.date(),
+        peaks=_peaks(store.problem.device, work.get("peaks")), date=store.date(),
         workers=run.workers if run else 1, lost=run.lost if run else 0,
         each_s=run.judging_s / run.judged_now if run and run.judged_now else None,
     )  # fmt: skip
 
 
-def _ceilings(device: str, said: str | None) -> Ceilings | GpuCeilings | None:
+def _peaks(device: str, said: str | None) -> Peaks | GpuPeaks | None:
     if said is None:
         return None
-    return from_json(GpuCeilings, said) if device == "cuda" else from_json(Ceilings, said)
+    return from_json(GpuPeaks, said) if device == "cuda" else from_json(Peaks, said)
 
 
-def _low(one: Tried) -> float:
+def _low(one: TriedCandidate) -> float:
     return one.low or 0.0
 
 
-def _high(store: Store, one: Tried) -> float:
+def _high(store: Store, one: TriedCandidate) -> float:
     """The upper end of an interval, by the second judgement where there was one."""
     again = store.judgement(one.id, 1)
     speed = next((s for s in again.speeds if s.over == store.over), None) if again is not None else None
     return speed.high if speed is not None else one.high or 0.0
 
 
-def _best(store: Store) -> Found | None:
+def _best(store: Store) -> BestCandidate | None:
     """Of those that are right twice what is surely the quickest by the second time; without any by the first."""
-    held = [one for one in store.quickest(MOST_REFUSED) if not store.failed_again(one.id)]
+    held = [one for one in store.quickest(MOST_REFUSED) if not store.has_failed_again(one.id)]
     if not held:
         return None
     twice = {one.id: low for one in held if (low := store.low(one.id, 1)) is not None}
     one = max(held, key=lambda t: twice.get(t.id, 0.0)) if twice else held[0]
-    seen, first = store.seen(one.id), store.judgement(one.id)
+    seen, first = store.candidate(one.id), store.judgement(one.id)
     assert seen is not None and first is not None
-    return Found(one, seen.draft.code, first, store.judgement(one.id, 1))
+    return BestCandidate(one, seen.draft.code, first, store.judgement(one.id, 1))
 
 
-def _outcome(store: Store, tried: Sequence[Tried], best: Found | None, stopped: str) -> str:
+def _outcome(store: Store, tried: Sequence[TriedCandidate], best: BestCandidate | None, stopped: str) -> str:
     """It is better only where the last judgement says so of a candidate that the search came upon, over the best that
     it was given (over the baseline where that was nothing), by more than both intervals."""
     if stopped == "no verdict":
         return "no verdict"
     if not any(t.verdict == "right" for t in tried):
         return "none right"
-    if best is None or best.again is None or best.tried.proposer == GIVEN:
+    if best is None or best.again is None or best.tried.proposer == INITIAL_PROPOSER:
         return "no better"
     speed = next((s for s in best.again.speeds if s.over == store.over), None)
-    begun = max((_high(store, t) for t in tried if t.proposer == GIVEN and t.high is not None), default=1.0)
+    begun = max((_high(store, t) for t in tried if t.proposer == INITIAL_PROPOSER and t.high is not None), default=1.0)
     return "better" if speed is not None and speed.low > begun else "no better"

@@ -17,16 +17,24 @@ from pathlib import Path
 from typing import Any
 
 from kernelworks.build import cpp
-from kernelworks.build.constants import Constants, constants_of, named_in, written
+from kernelworks.build.constants import Constants, constants_of, named_in, write_variant
 from kernelworks.build.sources import with_includes
 from kernelworks.dispatch.op import OPS
-from kernelworks.dispatch.registry import ROOMS
-from kernelworks.judge.formats import rooms
+from kernelworks.dispatch.registry import OP_PACKAGES
+from kernelworks.judge.formats import op_packages
 from kernelworks.judge.problem import Misread, Problem
 from kernelworks.machine import environment
 from kernelworks.search.space import space_in
 
-__all__ = ["constants_in", "known", "modules", "provided", "row", "text_of", "texts_of"]
+__all__ = [
+    "compile_kernel",
+    "constants_in",
+    "modules",
+    "own_text_predicate",
+    "precompiled_files",
+    "text_of",
+    "texts_of",
+]
 
 LARGE = 1 << 20  # bytes from which on something is done another way: tried far off too
 FLAGS = ("", "-O2", "-funroll-loops", "-fno-tree-slp-vectorize")
@@ -60,23 +68,23 @@ def _choices(number: int) -> list[int]:
 
 def text_of(name: str) -> str | None:
     """The candidate of an op's best row in C++ as it is, with its space; None where it has no such row here."""
-    rows = rooms.rows_here(OPS[name])
-    if not rows or rows[0].source is None:
+    kernels = op_packages.runnable_cpp_kernels(OPS[name])
+    if not kernels or kernels[0].source is None:
         return None
-    kept = constants_of(rows[0].source, rows[0].name)  # it is compiled with already
+    kept = constants_of(kernels[0].source, kernels[0].name)  # it is compiled with already
     numbers = {
-        file: {**its, **kept.numbers.get(file, {})} for file, its in named_in(rows[0].source, cpp.SIMD).items()
+        file: {**its, **kept.numbers.get(file, {})} for file, its in named_in(kernels[0].source, cpp.SIMD).items()
     }  # fmt: skip
     flags = " ".join(kept.flags)
     constants = {_constant(file, of): value for file, its in numbers.items() for of, value in its.items()}
-    space: dict[str, list[Any]] = {"TARGET": [r.name for r in rows], "FLAGS": [*dict.fromkeys((flags, *FLAGS))]}
+    space: dict[str, list[Any]] = {"TARGET": [r.name for r in kernels], "FLAGS": [*dict.fromkeys((flags, *FLAGS))]}
     space |= {constant: _choices(value) for constant, value in constants.items()}
     given = "\n".join(
         f"    {file!r}: {{{', '.join(f'{of!r}: {_constant(file, of)}' for of in its)}}},"
         for file, its in numbers.items()
     )
     return TEXT.format(
-        op=name, target=rows[0].name, flags=flags, given=given,
+        op=name, target=kernels[0].name, flags=flags, given=given,
         constants="\n".join(f"{c} = {v}" for c, v in constants.items()),
         space="\n".join(f"    {c!r}: {v!r}," for c, v in space.items() if len(v) > 1),
     )  # fmt: skip
@@ -88,8 +96,8 @@ def constants_in(name: str, code: str) -> tuple[str, Constants] | None:
     own, space = space_in(text_of(name) or ""), space_in(code)
     if own is None or space is None or own.family != space.family:
         return None
-    target = str(space.at.get("TARGET", rooms.rows_here(OPS[name])[0].name))
-    source = OPS[name].row(target).source
+    target = str(space.at.get("TARGET", op_packages.runnable_cpp_kernels(OPS[name])[0].name))
+    source = OPS[name].kernel(target).source
     assert source is not None
     numbers: dict[str, dict[str, int]] = {}
     for file, its in named_in(source, cpp.SIMD).items():
@@ -102,7 +110,7 @@ def constants_in(name: str, code: str) -> tuple[str, Constants] | None:
 def texts_of(problem: Problem) -> list[str]:
     """The candidates of an op's rows as they are: its best one in C++ for this CPU, or those on a GPU that the room's
     table has something to choose for (``launches``). None of a problem that is no op of ours."""
-    if problem.format != rooms.NAME:
+    if problem.format != op_packages.NAME:
         return []
     if problem.device == "cuda":
         from kernelworks.search import our_kernels_gpu
@@ -112,29 +120,29 @@ def texts_of(problem: Problem) -> list[str]:
     return [] if found is None else [found]
 
 
-def provided(problem: Problem) -> list[Path]:
+def precompiled_files(problem: Problem) -> list[Path]:
     """Files that rows of ours on a GPU find compiled, whatever their constants are."""
-    if problem.format != rooms.NAME or problem.device != "cuda":
+    if problem.format != op_packages.NAME or problem.device != "cuda":
         return []
     from kernelworks.search import our_kernels_gpu
 
-    return our_kernels_gpu.provided(problem)
+    return our_kernels_gpu.precompiled_files(problem)
 
 
 def modules(problem: Problem) -> list[str]:
     """What every candidate of a search on a CPU loads, or is silenced by, once for all of them."""
     if problem.device != "cpu":
         return []
-    ours = [__name__, ROOMS[problem.entry], "tvm_ffi.libinfo"] if problem.format == rooms.NAME else []
+    ours = [__name__, OP_PACKAGES[problem.entry], "tvm_ffi.libinfo"] if problem.format == op_packages.NAME else []
     return [*ours, "torch.utils.cpp_extension", "triton.runtime.interpreter", "triton.compiler"]
 
 
-def known(problem: Problem) -> Callable[[str], bool]:
+def own_text_predicate(problem: Problem) -> Callable[[str], bool]:
     """Whether a text is our row of the problem's op with constants out of our row's own space: such a one, whoever sent
     it, has not a word of its own."""
-    if problem.format == rooms.NAME and problem.device == "cuda":
+    if problem.format == op_packages.NAME and problem.device == "cuda":
         return functools.partial(_known_on_gpu, problem)
-    source = text_of(problem.entry) if problem.format == rooms.NAME else None
+    source = text_of(problem.entry) if problem.format == op_packages.NAME else None
     own = None if source is None else space_in(source)
 
     def holds(code: str) -> bool:
@@ -167,12 +175,12 @@ def _constant(file: str, name: str) -> str:
 # ---------------------------------------------------------------- in the candidate's process
 
 
-def row(op: str, target: str, flags: str, constants: Mapping[str, Mapping[str, int]]) -> Callable[..., Any]:
+def compile_kernel(op: str, target: str, flags: str, constants: Mapping[str, Mapping[str, int]]) -> Callable[..., Any]:
     """The forward of an op's row, compiled with other numbers and further flags, in this process's cache.
 
     Raises ValueError where a file does not name such a number, BuildError.
     """
-    found = OPS[op].row(target)
+    found = OPS[op].kernel(target)
     assert found.source is not None
     changed = _copied(found.source, constants)
     cpp.stand_in(found.source, target, cpp.variant(changed, target, tuple(flags.split()), changed.parent / "simd"))
@@ -184,4 +192,4 @@ def _copied(source: Path, constants: Mapping[str, Mapping[str, int]]) -> Path:
     texts = [path.read_text(encoding="utf-8") for path in with_includes(source, cpp.SIMD)]
     said = json.dumps({file: dict(its) for file, its in constants.items()}, sort_keys=True)
     whole = hashlib.sha256("\0".join((*texts, said)).encode()).hexdigest()[:16]
-    return written(source, constants, cpp.SIMD, environment.cache_dir("build") / f"variant-{whole}")
+    return write_variant(source, constants, cpp.SIMD, environment.cache_dir("build") / f"variant-{whole}")

@@ -21,16 +21,16 @@ from typing import Any
 import torch
 
 from kernelworks.build.cache import BuildError
-from kernelworks.build.configs import Configs, Point, Watched, afresh, configs
-from kernelworks.contract import Row
+from kernelworks.build.configs import Configs, Point, RecordingConfigs, configs, execute_with_configs
+from kernelworks.contract import Kernel
 from kernelworks.dispatch.meta_arguments import on_meta
 from kernelworks.dispatch.op import OPS
-from kernelworks.judge.formats import rooms
+from kernelworks.judge.formats import op_packages
 from kernelworks.judge.problem import Problem
 from kernelworks.search.space import Space, space_in
-from kernelworks.verify.resources import declined
+from kernelworks.verify.resources import is_declined
 
-__all__ = ["cuda", "picked", "provided", "sets_in", "text_at", "texts_of", "triton"]
+__all__ = ["cuda", "picked_configs", "precompiled_files", "sets_in", "text_at", "texts_of", "triton"]
 
 REGISTERS = (64, 80, 96, 128, 168)  # a thread
 FEW = {"num_stages": 5, "STAGES": 3}  # stages: every number up to this is one
@@ -55,12 +55,12 @@ def {op}(*arguments):
 '''
 
 
-def _choices(name: str, value: Any, offered: Sequence[Any]) -> list[Any]:
+def _choices(name: str, value: Any, values_to_try: Sequence[Any]) -> list[Any]:
     """What a setting may be, with what it is."""
     if isinstance(value, bool):
         return [False, True]
-    if offered or isinstance(value, str):
-        found = [value, *offered]
+    if values_to_try or isinstance(value, str):
+        found = [value, *values_to_try]
     elif name == "maxnreg":
         found = [value, *REGISTERS]
     elif name in FEW:
@@ -92,28 +92,32 @@ def _unlaunched() -> Iterator[None]:
             kind.__call__ = its
 
 
-def _module(row: Row) -> Path:
+def _module(op_kernel: Kernel) -> Path:
     """What launches a row's kernels."""
-    assert row.source is not None
-    return row.source if row.source.suffix == ".py" else row.source.with_name(f"{row.name}.py")
+    assert op_kernel.source is not None
+    return op_kernel.source if op_kernel.source.suffix == ".py" else op_kernel.source.with_name(f"{op_kernel.name}.py")
 
 
 @functools.cache
-def picked(op: str, shape: str) -> dict[str, dict[Point, dict[str, Any]]]:
+def picked_configs(op: str, shape: str) -> dict[str, dict[Point, dict[str, Any]]]:
     """Rows of an op on a GPU that take a case, best first -> what its forward picks of the room's table, of those that
     pick anything."""
-    case, found = rooms.case_named(op, "cuda", shape), OPS[op]
+    case, found = op_packages.case_named(op, "cuda", shape), OPS[op]
     given = case.make(torch.Generator().manual_seed(0), case.dtypes[0])
     args = [on_meta(given.get(name)) for name in found.passes["forward"].names]
     picks: dict[str, dict[Point, dict[str, Any]]] = {}
-    for row in found.rows:
-        if row.device != "cuda" or row.source is None or declined(found, row.name, "forward", args):
+    for op_kernel in found.kernels:
+        if (
+            op_kernel.device != "cuda"
+            or op_kernel.source is None
+            or is_declined(found, op_kernel.name, "forward", args)
+        ):
             continue
-        watched = Watched(configs(row.source), row.name)
+        watched = RecordingConfigs(configs(op_kernel.source), op_kernel.name)
         with _unlaunched():
-            afresh(_module(row), watched).forward(*args)
+            execute_with_configs(_module(op_kernel), watched).forward(*args)
         if watched.points:
-            picks[row.name] = watched.points
+            picks[op_kernel.name] = watched.points
     return picks
 
 
@@ -122,17 +126,17 @@ def picked(op: str, shape: str) -> dict[str, dict[Point, dict[str, Any]]]:
 
 def texts_of(problem: Problem) -> list[str]:
     """The candidates of an op's rows on a GPU as they are, each with its space, at the problem's own case."""
-    picks = picked(problem.entry, problem.shapes[0].name)
-    return [_text(problem.entry, row, points) for row, points in picks.items()]
+    picks = picked_configs(problem.entry, problem.shapes[0].name)
+    return [_text(problem.entry, op_kernel, points) for op_kernel, points in picks.items()]
 
 
-def text_at(problem: Problem, row: str) -> str:
+def text_at(problem: Problem, op_kernel: str) -> str:
     """The candidate of one of those rows as it is."""
-    return _text(problem.entry, row, picked(problem.entry, problem.shapes[0].name)[row])
+    return _text(problem.entry, op_kernel, picked_configs(problem.entry, problem.shapes[0].name)[op_kernel])
 
 
-def _text(op: str, row: str, points: Mapping[Point, dict[str, Any]]) -> str:
-    found = OPS[op].row(row)
+def _text(op: str, op_kernel: str, points: Mapping[Point, dict[str, Any]]) -> str:
+    found = OPS[op].kernel(op_kernel)
     assert found.source is not None
     table = configs(found.source)
     whole = found.target != "triton"
@@ -142,25 +146,28 @@ def _text(op: str, row: str, points: Mapping[Point, dict[str, Any]]) -> str:
     for (kernel, dims, dtype), its in points.items():
         if whole:
             constants[kernel.upper()] = json.dumps(its)
-            space[kernel.upper()] = _entries(table, row, kernel, its)
+            space[kernel.upper()] = _entries(table, op_kernel, kernel, its)
             given.append(f"    {kernel!r}: {kernel.upper()},")
             continue
-        offered = table.candidates(kernel, row=row, dtype=dtype, **dict(dims))
+        values_to_try = table.candidates(kernel, op_kernel=op_kernel, dtype=dtype, **dict(dims))
         names = {setting: f"{kernel}_{setting}".upper() for setting in its}
         for setting, name in names.items():
             constants[name] = its[setting]
-            space[name] = _choices(setting, its[setting], [one[setting] for one in offered if setting in one])
+            space[name] = _choices(setting, its[setting], [one[setting] for one in values_to_try if setting in one])
         given.append(f"    {kernel!r}: {{{', '.join(f'{s!r}: {n}' for s, n in names.items())}}},")
     return TEXT.format(
-        op=op, row=row, kind="cuda" if whole else "triton", given="\n".join(given),
+        op=op, kernel=op_kernel, kind="cuda" if whole else "triton", given="\n".join(given),
         constants="\n".join(f"{name} = {value!r}" for name, value in constants.items()),
         space="\n".join(f"    {name!r}: {values!r}," for name, values in space.items() if len(values) > 1),
     )  # fmt: skip
 
 
-def _entries(table: Configs, row: str, kernel: str, own: Mapping[str, Any]) -> list[str]:
+def _entries(table: Configs, op_kernel: str, kernel: str, own: Mapping[str, Any]) -> list[str]:
     """The kernels that there are: what the table's entries set, whatever sizes they are for."""
-    sets = [own, *(entry["set"] for entry in table.entries if (entry["row"], entry["kernel"]) == (row, kernel))]
+    sets = [
+        own,
+        *(entry["set"] for entry in table.entries if (entry["op_kernel"], entry["kernel"]) == (op_kernel, kernel)),
+    ]
     return list(dict.fromkeys(map(json.dumps, sets)))
 
 
@@ -169,11 +176,11 @@ def _of_ours(problem: Problem, code: str) -> tuple[str, Space] | None:
     space = space_in(code)
     if space is None:
         return None
-    for row, points in picked(problem.entry, problem.shapes[0].name).items():
-        own = space_in(_text(problem.entry, row, points))
+    for op_kernel, points in picked_configs(problem.entry, problem.shapes[0].name).items():
+        own = space_in(_text(problem.entry, op_kernel, points))
         if own is not None and (own.family, own.choices) == (space.family, space.choices):
             inside = all(space.at[name] in values for name, values in own.choices.items())
-            return (row, space) if inside else None
+            return (op_kernel, space) if inside else None
     return None
 
 
@@ -183,28 +190,32 @@ def sets_in(problem: Problem, code: str) -> tuple[str, dict[Point, dict[str, Any
     found = _of_ours(problem, code)
     if found is None:
         return None
-    row, space = found
+    op_kernel, space = found
     made: dict[Point, dict[str, Any]] = {}
-    for point, its in picked(problem.entry, problem.shapes[0].name)[row].items():
+    for point, its in picked_configs(problem.entry, problem.shapes[0].name)[op_kernel].items():
         kernel = point[0]
-        if OPS[problem.entry].row(row).target != "triton":
+        if OPS[problem.entry].kernel(op_kernel).target != "triton":
             made[point] = json.loads(str(space.at.get(kernel.upper(), json.dumps(its))))
         else:
             made[point] = {name: space.at.get(f"{kernel}_{name}".upper(), value) for name, value in its.items()}
-    return row, made
+    return op_kernel, made
 
 
-def provided(problem: Problem) -> list[Path]:
+def precompiled_files(problem: Problem) -> list[Path]:
     """What a candidate's process would compile whatever its constants are: the launcher, and a CUDA row's kernels."""
     from kernelworks.build import cuda as cuda_build
-    from kernelworks.build.cpp import built
+    from kernelworks.build.cpp import build_library
     from kernelworks.build.launcher import SOURCE
 
-    rows = [OPS[problem.entry].row(name) for name in picked(problem.entry, problem.shapes[0].name)]
+    op_kernels = [OPS[problem.entry].kernel(name) for name in picked_configs(problem.entry, problem.shapes[0].name)]
     found = []
     with contextlib.suppress(BuildError):  # a candidate says what is wrong
-        found.append(built(SOURCE, "scalar"))
-        found += [cuda_build.built(row.source) for row in rows if row.target != "triton" and row.source is not None]
+        found.append(build_library(SOURCE, "scalar"))
+        found += [
+            cuda_build.build_cubin(op_kernel.source)
+            for op_kernel in op_kernels
+            if op_kernel.target != "triton" and op_kernel.source is not None
+        ]
     return [path for made in found for path in (made, made.with_suffix(".json"))]
 
 
@@ -214,25 +225,27 @@ def provided(problem: Problem) -> list[Path]:
 class _Given(Configs):
     """A room's configurations, but for the kernels of a row that have others here."""
 
-    def __init__(self, base: Configs, row: str, sets: Mapping[str, Mapping[str, Any]]) -> None:
-        self.base, self.row, self.sets = base, row, sets
+    def __init__(self, base: Configs, op_kernel: str, sets: Mapping[str, Mapping[str, Any]]) -> None:
+        self.base, self.op_kernel, self.sets = base, op_kernel, sets
 
     def pick(
-        self, kernel: str, *, row: str = "triton", dtype: torch.dtype | None = None, **dims: int
+        self, kernel: str, *, op_kernel: str = "triton", dtype: torch.dtype | None = None, **dims: int
     ) -> dict[str, Any]:
-        if row == self.row and kernel in self.sets:
+        if op_kernel == self.op_kernel and kernel in self.sets:
             return dict(self.sets[kernel])
-        return self.base.pick(kernel, row=row, dtype=dtype, **dims)
+        return self.base.pick(kernel, op_kernel=op_kernel, dtype=dtype, **dims)
 
 
-def triton(op: str, row: str, sets: Mapping[str, Mapping[str, Any]]) -> Callable[..., Any]:
+def triton(op: str, op_kernel: str, sets: Mapping[str, Mapping[str, Any]]) -> Callable[..., Any]:
     """The forward of an op's row, its kernels launched with these settings whatever the sizes are."""
-    found = OPS[op].row(row)
+    found = OPS[op].kernel(op_kernel)
     assert found.source is not None
-    run: Callable[..., Any] = afresh(_module(found), _Given(configs(found.source), row, sets)).forward
+    run: Callable[..., Any] = execute_with_configs(
+        _module(found), _Given(configs(found.source), op_kernel, sets)
+    ).forward
     return run
 
 
-def cuda(op: str, row: str, sets: Mapping[str, str]) -> Callable[..., Any]:
+def cuda(op: str, op_kernel: str, sets: Mapping[str, str]) -> Callable[..., Any]:
     """The same of a row in CUDA C++, each of whose kernels is named by a whole entry of the table, as JSON."""
-    return triton(op, row, {kernel: json.loads(its) for kernel, its in sets.items()})
+    return triton(op, op_kernel, {kernel: json.loads(its) for kernel, its in sets.items()})

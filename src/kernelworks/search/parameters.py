@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernelworks.judge.problem import Misread, Problem
-from kernelworks.search.proposer import Draft, Seen, Setting, Unfit
+from kernelworks.search.proposer import Draft, Setting, StoredCandidate, UnfitProposer
 from kernelworks.search.space import Point, Space, Value, space_in
 
 __all__ = ["Parameters"]
 
-NEAR = 0.95  # of what the machine can do at best, from which on nothing is left to be found
+NEAR_LEAST_SHARE = 0.95  # of what the machine can do at best, from which on nothing is left to be found
 STARTS = 8  # points of a family that are drawn before the estimators are asked
 TRIES = 24  # that a sampler may spend on points that are known
 MOST_LISTED = 1 << 14  # points of a space that are listed, to take those that are left
@@ -38,7 +38,7 @@ def _optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise Unfit(
+        raise UnfitProposer(
             "it needs Optuna, which is not installed: pip install 'kernelworks[search]' (or pip install optuna)"
         ) from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -53,7 +53,7 @@ class _Family:
     study: Any
     known: set[tuple[Value, ...]] = field(default_factory=set)
     told: set[str] = field(default_factory=set)  # ids of candidates
-    best: Seen | None = None
+    best: StoredCandidate | None = None
     language: str = ""
     asked: int = 0
     over: bool = False  # no point is left that can be come upon
@@ -73,11 +73,11 @@ class Parameters:
         self.remark = ""  # why it offers nothing
         self._looked = 0  # candidates of the store that were looked at
         self._draw = random.Random(setting.seed)
-        self._waiting: dict[str, tuple[Seen, Space]] = {}  # looked at before they were judged
+        self._waiting: dict[str, tuple[StoredCandidate, Space]] = {}  # looked at before they were judged
 
     # ------------------------------------------------------------ what is known
 
-    def propose(self, problem: Problem, seen: Sequence[Seen], most: int) -> list[Draft]:
+    def propose(self, problem: Problem, seen: Sequence[StoredCandidate], most: int) -> list[Draft]:
         self._look(seen)
         found: list[Draft] = []
         while len(found) < most:
@@ -91,12 +91,12 @@ class Parameters:
             found.append(self._draft(family, point))
         return found
 
-    def told(self, seen: Seen) -> None:
+    def observe_verdict(self, seen: StoredCandidate) -> None:
         space = self._space(seen)
         if space is not None:
             self._take(seen, space)
 
-    def _look(self, seen: Sequence[Seen]) -> None:
+    def _look(self, seen: Sequence[StoredCandidate]) -> None:
         """At what came since the last time, whoever it is from."""
         for one in seen[self._looked :]:
             space = self._space(one)
@@ -109,14 +109,14 @@ class Parameters:
             if now.judgement is not None:
                 del self._waiting[id]
 
-    def _space(self, seen: Seen) -> Space | None:
+    def _space(self, seen: StoredCandidate) -> Space | None:
         try:
             return space_in(seen.draft.code)
         except Misread as error:
             self.remark = f"candidate {seen.number}: {error}"
             return None
 
-    def _take(self, seen: Seen, space: Space) -> None:
+    def _take(self, seen: StoredCandidate, space: Space) -> None:
         """What a candidate says of its family."""
         family = self.families.get(space.family)
         if family is None:
@@ -137,14 +137,14 @@ class Parameters:
         if self._cost(seen) < self._cost(family.best):
             family.best = seen
 
-    def _cost(self, seen: Seen | None) -> float:
+    def _cost(self, seen: StoredCandidate | None) -> float:
         """What is to become less: the time as a share of the baseline's on the same inputs, which a busy machine hits
         as much; of its interval the end that is surely reached, so that luck is no merit."""
         found = seen.judgement if seen is not None and seen.right else None
         low = next((s.low for s in found.speeds if s.over == self.setting.over), 0.0) if found is not None else 0.0
         return 1 / low if low > 0 else math.inf
 
-    def _trial(self, family: _Family, point: Point, seen: Seen) -> Any:
+    def _trial(self, family: _Family, point: Point, seen: StoredCandidate) -> Any:
         """A finished trial of the study's: the logarithm of its cost, or none where it has none."""
         cost = self._cost(seen)
         right = math.isfinite(cost)
@@ -194,8 +194,8 @@ class Parameters:
             return "every point was tried"
         least = self.setting.least_s(self.setting.threads) if self.setting.least_s else 0.0
         seconds = family.best.seconds if family.best is not None else None
-        if seconds and NEAR * seconds <= least and self._believed(seconds):
-            return f"its best is within {1 - NEAR:.0%} of the least time of a call"
+        if seconds and NEAR_LEAST_SHARE * seconds <= least and self._believed(seconds):
+            return f"its best is within {1 - NEAR_LEAST_SHARE:.0%} of the least time of a call"
         return ""
 
     def _next(self, family: _Family) -> Point | None:
@@ -253,7 +253,7 @@ class Parameters:
     def _believed(self, seconds: float) -> bool:
         """Whether the least time is one: what is surely quicker than it says that the machine was measured wrongly."""
         least_s = self.setting.least_s
-        return least_s is not None and least_s(self.setting.threads) <= seconds / NEAR
+        return least_s is not None and least_s(self.setting.threads) <= seconds / NEAR_LEAST_SHARE
 
     def _draft(self, family: _Family, point: Point) -> Draft:
         parents = (family.best.id,) if family.best is not None else ()

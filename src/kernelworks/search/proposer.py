@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from kernelworks.judge.problem import Problem
 from kernelworks.records.judgement import Judgement
 
-__all__ = ["Draft", "Proposer", "Seen", "Setting", "Unfit"]
+__all__ = ["Draft", "Proposer", "Setting", "StoredCandidate", "UnfitProposer"]
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Draft:
     """A candidate that nobody has judged. ``code`` is the whole text of a file of the problem's candidate format.
 
     ``detail`` is the proposer's own, in JSON's types: the point of a space, the moves of a schedule, the place of a
-    transcript. It is kept, and comes back in ``Seen``.
+    transcript. It is kept, and comes back in ``StoredCandidate``.
     """
 
     code: str
@@ -30,7 +30,7 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Seen:
+class StoredCandidate:
     """A candidate of the store. ``id`` is the hash of its problem and its code, ``number`` its place in the order of
     judging, ``judgement`` is None while nobody has judged it."""
 
@@ -48,7 +48,7 @@ class Seen:
         """Of a call, net of what an answer without work takes; None where it is not right or was not timed."""
         if self.judgement is None or not self.right:
             return None
-        return next((pace.median_s for pace in self.judgement.paces if pace.arm == "candidate"), None)
+        return next((pace.median_s for pace in self.judgement.paces if pace.variant == "candidate"), None)
 
     def ratio(self, over: str = "eager") -> float | None:
         """How many times as quick as an arm; None where it is not right or was not timed against it."""
@@ -62,16 +62,16 @@ class Proposer(Protocol):
 
     name: str
 
-    def propose(self, problem: Problem, seen: Sequence[Seen], most: int) -> list[Draft]:
+    def propose(self, problem: Problem, seen: Sequence[StoredCandidate], most: int) -> list[Draft]:
         """At most ``most`` drafts, none of which is in ``seen`` already where the proposer can help it."""
         ...
 
-    def told(self, seen: Seen) -> None:
+    def observe_verdict(self, seen: StoredCandidate) -> None:
         """The verdict of one of its drafts."""
         ...
 
 
-class Unfit(ValueError):
+class UnfitProposer(ValueError):
     """A proposer can do nothing for this search; the text says why, and what it would need."""
 
 

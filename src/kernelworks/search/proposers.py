@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from kernelworks.search.proposer import Proposer, Setting, Unfit
+from kernelworks.search.proposer import Proposer, Setting, UnfitProposer
 
-__all__ = ["PROPOSERS", "chosen"]
+__all__ = ["PROPOSERS", "make_proposers"]
 
 
 def _parameters(setting: Setting) -> Proposer:
@@ -21,14 +21,14 @@ def _schedule(setting: Setting) -> Proposer:
 
     proposer = ScheduleRewriting(seed=setting.seed, over=setting.over)
     if proposer.unfit(setting.problem):
-        raise Unfit(proposer.unfit(setting.problem))
+        raise UnfitProposer(proposer.unfit(setting.problem))
     return proposer
 
 
 def _model(setting: Setting) -> Proposer:
-    from kernelworks.search.model import made
+    from kernelworks.search.model import make_model
 
-    return made(setting)
+    return make_model(setting)
 
 
 # A factory raises Unfit where its proposer has nothing to work with.
@@ -39,7 +39,7 @@ PROPOSERS: dict[str, Callable[[Setting], Proposer]] = {
 }
 
 
-def chosen(
+def make_proposers(
     names: Sequence[str] | None, setting: Setting, options: Mapping[str, str]
 ) -> tuple[list[Proposer], list[str]]:
     """The proposers of these names, or all that can do something here, and a line for each that cannot.
@@ -58,8 +58,8 @@ def chosen(
         its = {word.partition(".")[2]: value for word, value in options.items() if word.partition(".")[0] == name}
         try:
             made.append(PROPOSERS[name](replace(setting, options=its)))
-        except Unfit as error:
+        except UnfitProposer as error:
             if names is not None:
-                raise Unfit(f"{name}: {error}") from error
+                raise UnfitProposer(f"{name}: {error}") from error
             left.append(f"{name}: {error}")
     return made, left

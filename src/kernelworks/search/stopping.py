@@ -40,7 +40,7 @@ class Stopping:
     def seconds(self) -> float:
         return time.monotonic() - self.begun
 
-    def why(self, judged: int, kept_back_s: float) -> str:
+    def stop_reason(self, judged: int, kept_back_s: float) -> str:
         """Why no further candidate is judged, "" where one may be."""
         if self.interrupted:
             return "interrupted"

@@ -30,13 +30,13 @@ from kernelworks.judge.problem import Problem
 from kernelworks.machine import environment
 from kernelworks.records import from_json, to_json
 from kernelworks.records.judgement import Judgement
-from kernelworks.records.search import Brought, Tried
-from kernelworks.search.proposer import Draft, Seen
+from kernelworks.records.search import ProposerResult, TriedCandidate
+from kernelworks.search.proposer import Draft, StoredCandidate
 
-__all__ = ["History", "Occupied", "Store", "identity", "place_of"]
+__all__ = ["History", "Store", "StoreLocked", "identity", "place_of"]
 
 FORMAT = 1  # of the file
-KEPT = 4096  # candidates whose record is held in memory
+MOST_HELD = 4096  # candidates whose record is held in memory
 WAIT_S = 60.0  # for a writer in another process
 
 TABLES = """
@@ -56,14 +56,14 @@ CREATE TABLE IF NOT EXISTS verdict (
 CREATE INDEX IF NOT EXISTS quickest ON verdict (round, verdict, low);
 """
 PARENTS = "(SELECT json_group_array(parent) FROM (SELECT parent FROM parent WHERE child = c.id ORDER BY place))"
-SEEN = f"""SELECT c.number, c.id, c.code, c.language, c.proposer, {PARENTS}, c.note, c.detail, v.record
+CANDIDATE_QUERY = f"""SELECT c.number, c.id, c.code, c.language, c.proposer, {PARENTS}, c.note, c.detail, v.record
     FROM candidate c LEFT JOIN verdict v ON v.candidate = c.id AND v.round = 0"""
-TRIED = f"""SELECT c.number, c.id, c.proposer, {PARENTS}, c.language, c.note, coalesce(v.verdict, ''),
+SUMMARY_QUERY = f"""SELECT c.number, c.id, c.proposer, {PARENTS}, c.language, c.note, coalesce(v.verdict, ''),
     coalesce(v.why, ''), v.ratio, v.low, v.high, v.seconds, v.cost_s, coalesce(v.won, 0)
     FROM candidate c LEFT JOIN verdict v ON v.candidate = c.id AND v.round = 0"""
 
 
-class Occupied(ValueError):
+class StoreLocked(ValueError):
     """Another process searches with this store."""
 
 
@@ -169,7 +169,7 @@ class Store:
         self.close()
 
     @contextlib.contextmanager
-    def still(self) -> Iterator[None]:
+    def snapshot(self) -> Iterator[None]:
         """All that is read within is of one moment, whoever writes meanwhile."""
         self._db.execute("BEGIN")
         try:
@@ -205,10 +205,12 @@ class Store:
                     self._db.execute("INSERT INTO parent VALUES (?, ?, ?)", (id, place, parent))
         return fresh
 
-    def keep(self, id: str, judgement: Judgement, *, cost_s: float, worker: str = "", round: int = 0) -> Seen:
+    def keep(
+        self, id: str, judgement: Judgement, *, cost_s: float, worker: str = "", round: int = 0
+    ) -> StoredCandidate:
         """A verdict; where there is one already, that stays. Returns the candidate with what it was judged."""
         speed = next((s for s in judgement.speeds if s.over == self.over), None)
-        pace = next((p for p in judgement.paces if p.arm == "candidate"), None)
+        pace = next((p for p in judgement.paces if p.variant == "candidate"), None)
         right = judgement.verdict == "right"
         ratio, low, high = (speed.ratio, speed.low, speed.high) if speed and right else (None, None, None)
         with _whole(self._db):
@@ -219,7 +221,7 @@ class Store:
             )  # fmt: skip
             self._db.execute(f"INSERT OR IGNORE INTO verdict VALUES ({', '.join('?' * len(row))})", row)
         self.history.forget(id)
-        found = self.seen(id)
+        found = self.candidate(id)
         assert found is not None
         return found
 
@@ -242,37 +244,37 @@ class Store:
 
     # ------------------------------------------------------------ read
 
-    def seen(self, id: str) -> Seen | None:
-        row = self._db.execute(f"{SEEN} WHERE c.id = ?", (id,)).fetchone()
+    def candidate(self, id: str) -> StoredCandidate | None:
+        row = self._db.execute(f"{CANDIDATE_QUERY} WHERE c.id = ?", (id,)).fetchone()
         return None if row is None else _seen(row)
 
-    def seen_from(self, number: int, most: int) -> list[Seen]:
+    def candidates_from(self, number: int, most: int) -> list[StoredCandidate]:
         """Candidates in the order of judging, from a number on."""
-        rows = self._db.execute(f"{SEEN} WHERE c.number >= ? ORDER BY c.number LIMIT ?", (number, most))
+        rows = self._db.execute(f"{CANDIDATE_QUERY} WHERE c.number >= ? ORDER BY c.number LIMIT ?", (number, most))
         return [_seen(row) for row in rows]
 
-    def pending(self, most: int = -1) -> list[Seen]:
+    def pending(self, most: int = -1) -> list[StoredCandidate]:
         """Those that nobody has judged, the first that came first."""
-        rows = self._db.execute(f"{SEEN} WHERE v.candidate IS NULL ORDER BY c.number LIMIT ?", (most,))
+        rows = self._db.execute(f"{CANDIDATE_QUERY} WHERE v.candidate IS NULL ORDER BY c.number LIMIT ?", (most,))
         return [_seen(row) for row in rows]
 
     def count(self) -> int:
         return int(self._db.execute("SELECT max(number) FROM candidate").fetchone()[0] or 0)
 
-    def judged(self) -> int:
+    def count_judged(self) -> int:
         return int(self._db.execute("SELECT count(*) FROM verdict WHERE round = 0").fetchone()[0])
 
-    def quickest(self, most: int = 1) -> list[Tried]:
+    def quickest(self, most: int = 1) -> list[TriedCandidate]:
         """Those that are right and timed, first the one that is surely the quickest: by the lower ends of their
         intervals."""
         rows = self._db.execute(
-            f"{TRIED} WHERE v.verdict = 'right' AND v.ratio IS NOT NULL ORDER BY v.low DESC LIMIT ?", (most,)
+            f"{SUMMARY_QUERY} WHERE v.verdict = 'right' AND v.ratio IS NOT NULL ORDER BY v.low DESC LIMIT ?", (most,)
         )
         return [_tried(row) for row in rows]
 
-    def tried(self) -> tuple[Tried, ...]:
+    def summaries(self) -> tuple[TriedCandidate, ...]:
         """All of them, without their texts."""
-        return tuple(_tried(row) for row in self._db.execute(f"{TRIED} ORDER BY c.number"))
+        return tuple(_tried(row) for row in self._db.execute(f"{SUMMARY_QUERY} ORDER BY c.number"))
 
     def judgement(self, id: str, round: int = 0) -> Judgement | None:
         row = self._db.execute(
@@ -287,7 +289,7 @@ class Store:
         ).fetchone()  # fmt: skip
         return None if row is None else row[0]
 
-    def failed_again(self, id: str) -> bool:
+    def has_failed_again(self, id: str) -> bool:
         """Whether it was right while searching, and was not once more."""
         return self._db.execute(
             "SELECT 1 FROM verdict WHERE candidate = ? AND round = 1 AND ratio IS NULL", (id,)
@@ -302,31 +304,31 @@ class Store:
         found = self._db.execute("SELECT avg(cost_s) FROM verdict WHERE round = 0").fetchone()[0]
         return None if found is None else float(found)
 
-    def brought(self) -> dict[str, Brought]:
+    def proposer_results(self) -> dict[str, ProposerResult]:
         """What came of each proposer, by its name."""
         rows = self._db.execute(
             "SELECT c.proposer, count(*), sum(v.verdict = 'right'), sum(v.won), v.ratio, sum(v.cost_s), max(v.low) "
             "FROM candidate c JOIN verdict v ON v.candidate = c.id AND v.round = 0 GROUP BY c.proposer"
         )  # the ratio is of the row that has the largest lower end: so SQLite has it beside its max()
-        return {row[0]: Brought(*row[:6]) for row in rows}
+        return {row[0]: ProposerResult(*row[:6]) for row in rows}
 
 
-class History(Sequence[Seen]):
+class History(Sequence[StoredCandidate]):
     """All candidates of a store, in the order of judging, read when they are asked for."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._held: dict[int, Seen] = {}
+        self._held: dict[int, StoredCandidate] = {}
         self._numbers: dict[str, int] = {}
 
     def __len__(self) -> int:
         return self._store.count()
 
     @overload
-    def __getitem__(self, at: int) -> Seen: ...
+    def __getitem__(self, at: int) -> StoredCandidate: ...
     @overload
-    def __getitem__(self, at: slice) -> list[Seen]: ...
-    def __getitem__(self, at: int | slice) -> Seen | list[Seen]:
+    def __getitem__(self, at: slice) -> list[StoredCandidate]: ...
+    def __getitem__(self, at: int | slice) -> StoredCandidate | list[StoredCandidate]:
         if isinstance(at, slice):
             return [self[i] for i in range(*at.indices(len(self)))]
         count = len(self)
@@ -334,21 +336,21 @@ class History(Sequence[Seen]):
         if not 0 < number <= count:
             raise IndexError(f"a search of {count} candidates has no {at}")
         if number not in self._held:
-            self._hold(self._store.seen_from(number, 64))
+            self._hold(self._store.candidates_from(number, 64))
         return self._held[number]
 
-    def __iter__(self) -> Iterator[Seen]:
+    def __iter__(self) -> Iterator[StoredCandidate]:
         number, count = 1, len(self)
         while number <= count:
             found = self._held.get(number)
             if found is None:
-                self._hold(self._store.seen_from(number, 512))
+                self._hold(self._store.candidates_from(number, 512))
                 found = self._held[number]
             yield found
             number += 1
 
-    def _hold(self, some: Sequence[Seen]) -> None:
-        if len(self._held) + len(some) > KEPT:
+    def _hold(self, some: Sequence[StoredCandidate]) -> None:
+        if len(self._held) + len(some) > MOST_HELD:
             self._held.clear()
             self._numbers.clear()
         for one in some:
@@ -363,16 +365,16 @@ class History(Sequence[Seen]):
 # ---------------------------------------------------------------- rows and files
 
 
-def _seen(row: Sequence[Any]) -> Seen:
+def _seen(row: Sequence[Any]) -> StoredCandidate:
     number, id, code, language, proposer, parents, note, detail, record = row
     draft = Draft(code, language, proposer, tuple(json.loads(parents)), note, json.loads(detail))
-    return Seen(id, number, draft, None if record is None else from_json(Judgement, record))
+    return StoredCandidate(id, number, draft, None if record is None else from_json(Judgement, record))
 
 
-def _tried(row: Sequence[Any]) -> Tried:
-    names = [field.name for field in dataclasses.fields(Tried)]
+def _tried(row: Sequence[Any]) -> TriedCandidate:
+    names = [field.name for field in dataclasses.fields(TriedCandidate)]
     said = dict(zip(names, row, strict=True))
-    return Tried(**{**said, "parents": tuple(json.loads(said["parents"])), "won": bool(said["won"])})
+    return TriedCandidate(**{**said, "parents": tuple(json.loads(said["parents"])), "won": bool(said["won"])})
 
 
 @contextlib.contextmanager
@@ -412,5 +414,5 @@ def _locked(path: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
-        raise Occupied(f"{path}: another process searches with this store") from None
+        raise StoreLocked(f"{path}: another process searches with this store") from None
     return lock

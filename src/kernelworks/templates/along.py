@@ -16,19 +16,19 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.build.kernels import cpp_rows, in_float64, into, python_row, triton_row
-from kernelworks.build.sharing import shared
+from kernelworks.build.kernels import cpp_kernels, in_float64, into, python_kernel, triton_kernel
+from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import Case, Contract, Cost, Mutant, Request
-from kernelworks.contract.arguments import Arguments, Dim, Floats, check_of, errors_of, said
+from kernelworks.contract.arguments import Arguments, Dim, Floats, check_of, errors_of, schema_of
 from kernelworks.contract.cases import draw, normal, row_cases
 from kernelworks.contract.memory_layout import as_rows
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
-from kernelworks.dispatch.signature import Spelling
+from kernelworks.dispatch.signature import TorchSignature
 from kernelworks.templates.mutants import generic
-from kernelworks.templates.op_package import Room
-from kernelworks.templates.rowwise import BENCH, DEVICE_BENCH, TARGETS, altered, case, sized
+from kernelworks.templates.op_package import OpPackage
+from kernelworks.templates.rowwise import BENCH, DEVICE_BENCH, TARGETS, case, sized_cases, sum_mutants
 
 __all__ = ["Along", "chain", "distances"]
 
@@ -106,7 +106,7 @@ CASES = (
 
 # Rows of every way to hold them, shorter and longer than what stays in registers; columns.
 DEVICE_CASES = (
-    *sized(
+    *sized_cases(
         _make,
         (
             (4099, 128), (3001, 1024), (700, 2048), (701, 4096), (300, 8192), (301, 9999), (200, 16384), (100, 32768),
@@ -132,10 +132,10 @@ def _counted(dim: int, dims: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Along(Room):
+class Along(OpPackage):
     """What a room says of its op.
 
-    - ``room`` is the room's ``__file__``: folder and family name the op.
+    - ``op_package`` is the room's ``__file__``: folder and family name the op.
     - ``function(x, dim)`` is torch's function, which is also the definition; ``aten`` the operator behind it.
     - ``gradient(g, y, dim)`` is the backward in torch's functions, differentiable again.
     - ``plain(x, dim, total=)`` is the op with its sums taken by ``total``: for mutants.
@@ -162,7 +162,7 @@ class Along(Room):
         others."""
         if word or len(sizes) not in (2, 3):
             return None
-        return _down(sizes, 1, dtypes=(dtype,)) if len(sizes) == 3 else next(sized(_make, (sizes,), (dtype,)))
+        return _down(sizes, 1, dtypes=(dtype,)) if len(sizes) == 3 else next(sized_cases(_make, (sizes,), (dtype,)))
 
     # ------------------------------------------------------------ the contract
 
@@ -172,8 +172,8 @@ class Along(Room):
             name=self.name, family=self.folder.parent.name, formula=self.formula, source=self.source,
             outputs=("output",), differentiable=("x",), check=check_of(ARGUMENTS), reference=self.reference,
             bound=self.bound, gradient_bound=self.gradient_bound, cost=self.cost, dims=_dims, cases=CASES,
-            bench_cases=tuple(sized(_make, (*BENCH, (384, 128, (torch.float32,))))), device_cases=DEVICE_CASES,
-            device_bench_cases=tuple(sized(_make, DEVICE_BENCH, (torch.bfloat16,))), errors=errors_of(ARGUMENTS),
+            bench_cases=tuple(sized_cases(_make, (*BENCH, (384, 128, (torch.float32,))))), device_cases=DEVICE_CASES,
+            device_bench_cases=tuple(sized_cases(_make, DEVICE_BENCH, (torch.bfloat16,))), errors=errors_of(ARGUMENTS),
         )  # fmt: skip
 
     def reference(self, x: Tensor, dim: int) -> tuple[Tensor, ...]:
@@ -193,7 +193,7 @@ class Along(Room):
 
         return (
             *generic(self.reference, ("x",), ("x", "dim")),
-            *altered(plain),
+            *sum_mutants(plain),
             Mutant("first dimension", lambda x, dim: plain(x, 0), "always along the first dimension"),
             Mutant("last dimension", lambda x, dim: plain(x, -1), "always along the last dimension"),
         )
@@ -207,15 +207,17 @@ class Along(Room):
         op = Op(
             contract,
             [
-                triton_row(folder),
-                *cpp_rows(folder, forward=self._forward, backward=self._backward, targets=TARGETS, bound=True),
-                python_row("torch", self._torch, self._torch_backward),
-                python_row("reference", in_float64(self.reference), exact),
+                triton_kernel(folder),
+                *cpp_kernels(folder, forward=self._forward, backward=self._backward, targets=TARGETS, bound=True),
+                python_kernel("torch", self._torch, self._torch_backward),
+                python_kernel("reference", in_float64(self.reference), exact),
             ],
-            room=self.room,
-            forward=Pass(f"{name}({said(ARGUMENTS)}, str? row=None) -> Tensor", lambda x, dim: x.new_empty(x.shape)),
+            op_package=self.op_package,
+            forward=Pass(
+                f"{name}({schema_of(ARGUMENTS)}, str? kernel=None) -> Tensor", lambda x, dim: x.new_empty(x.shape)
+            ),
             backward=Pass(
-                f"{name}_backward(Tensor grad_output, Tensor output, int dim, str? row=None) -> Tensor",
+                f"{name}_backward(Tensor grad_output, Tensor output, int dim, str? kernel=None) -> Tensor",
                 lambda grad, output, dim: output.new_empty(output.shape),
                 returns=("x",),
             ),
@@ -224,17 +226,17 @@ class Along(Room):
             passthrough=Passthrough("function(x, dim)", ("x",), ("dim.__class__ is int",), {"function": self.function}),
             mutants=(*self._mutants(), *mutants),
         )
-        op.form = self
+        op.template = self
         return op
 
-    def told(self, op: Op) -> dict[str, str]:
+    def template_parts(self, op: Op) -> dict[str, str]:
         """What this form alone makes (``derived.py`` tells the rest)."""
         kernels = ", ".join(f"{target}: {source}" for target, source in TARGETS.items())
         return {"torch's operators": f"{self.aten}(x, dim)", "kernels": f"{kernels}, triton: tile/lines.py"}
 
-    def spelling(self, op: Op, function: Callable[..., Any]) -> Spelling:
+    def torch_signature(self, op: Op, function: Callable[..., Any]) -> TorchSignature:
         """torch's spelling, of a function with the arguments that ``F.softmax`` has."""
-        return Spelling(op, function, _ours, {"input": "x"})
+        return TorchSignature(op, function, _ours, {"input": "x"})
 
     def _forward(self, library: Any) -> Callable[..., Tensor]:
         kernel = getattr(library, self.name)
@@ -242,7 +244,7 @@ class Along(Room):
         def forward(x: Tensor, dim: int, out: Tensor | None = None) -> Tensor:
             output = torch.empty(x.shape, dtype=x.dtype) if out is None else out
             dim = _counted(dim, x.dim())
-            run, threads = shared(kernel, x.numel())
+            run, threads = choose_threads(kernel, x.numel())
             run(output, _laid_out(x, dim), dim, threads)
             return output
 
@@ -254,7 +256,7 @@ class Along(Room):
         def backward(grad: Tensor, output: Tensor, dim: int, out: Any = None) -> Tensor:
             grad_x = torch.empty(output.shape, dtype=output.dtype) if out is None else out
             dim = _counted(dim, output.dim())
-            run, threads = shared(kernel, output.numel())
+            run, threads = choose_threads(kernel, output.numel())
             run(grad_x, _laid_out(grad, dim), _laid_out(output, dim), dim, threads)
             return grad_x
 

@@ -16,24 +16,24 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Mutant, Request, Row, rounding
-from kernelworks.contract.arguments import Arguments, Multiplied, check_of, errors_of, said, tensors, words
+from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Kernel, Mutant, Request, rounding
+from kernelworks.contract.arguments import Arguments, MatmulOutput, check_of, errors_of, schema_of, tensors, words
 from kernelworks.contract.cases import VALUES, normal
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
+from kernelworks.templates.aten_trace import aten_of
 from kernelworks.templates.mutants import VECTOR
-from kernelworks.templates.op_package import Room
-from kernelworks.templates.product import bucket, drawn, gamma
-from kernelworks.templates.torch_kernels import python_rows
-from kernelworks.templates.traced import aten_of
+from kernelworks.templates.op_package import OpPackage
+from kernelworks.templates.product import bucket, draw_arguments, gamma
+from kernelworks.templates.torch_kernels import python_kernels
 
-__all__ = ["FLUSHED", "SMALLEST", "Epilogue", "moved", "product"]
+__all__ = ["FLUSH_THRESHOLD", "SMALLEST", "Epilogue", "product", "propagated_error"]
 
 Product = Callable[[Tensor, Tensor], Tensor]
-Given = Mapping[str, Any]
+ArgumentValues = Mapping[str, Any]
 
 SMALLEST = 2.0**-149  # of float32's subnormals
-FLUSHED = 2.0**-126  # what a product of 16-bit subnormals, or a power on the way, may be taken for 0 below
+FLUSH_THRESHOLD = 2.0**-126  # what a product of 16-bit subnormals, or a power on the way, may be taken for 0 below
 FEW = 64  # rows up to which each number of them is timed by itself
 
 # M, N, K: one of each, around vectors and blocks, primes, no rows, no columns.
@@ -66,7 +66,7 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     return x @ weight.T
 
 
-def moved(function: Callable[[Tensor], Tensor], sums: Tensor, off: Tensor) -> Tensor:
+def propagated_error(function: Callable[[Tensor], Tensor], sums: Tensor, off: Tensor) -> Tensor:
     """How far a function moves where its argument is off by so much, for one that falls to a minimum and rises from it:
     then an end of the interval is as far as any place in it."""
     here = function(sums)
@@ -74,12 +74,12 @@ def moved(function: Callable[[Tensor], Tensor], sums: Tensor, off: Tensor) -> Te
 
 
 @dataclass(frozen=True, kw_only=True)
-class Epilogue(Room):
+class Epilogue(OpPackage):
     """What only the room knows.
 
     ``arguments`` begin with x and the ``weights``, matrices that it is multiplied with. ``reference(product, *args)``
     is the definition, differentiable, where ``product(x, weight)`` multiplies. ``inside(form, args, dtype)`` says
-    how far a right kernel may be off before it rounds its result (``summed`` gives a sum and how far it is off).
+    how far a right kernel may be off before it rounds its result (``sum_and_error`` gives a sum and how far it is off).
     ``others(generator, dtype, shape of the result)`` gives the arguments that are neither x nor weights nor words.
     ``flop`` and ``functions`` count an element of the result beyond the products, ``elementary`` names the function.
     ``chain(terms)``: the most roundings that one term of a sum of so many meets.
@@ -123,14 +123,14 @@ class Epilogue(Room):
         rest = (named.get(name) for name in tuple(self.arguments)[len(args) :])
         return (self.reference(product, *args, *rest),)
 
-    def summed(self, args: Given, weight: str, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def sum_and_error(self, args: ArgumentValues, weight: str, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The sums with a weight, in float64, and how far off they may be in float32."""
         x, matrix = args["x"], args[weight]
         k = x.shape[-1]
         sums, size = product(x, matrix), product(x.abs(), matrix.abs())
         if bias is not None:
             sums, size = sums + bias, size + bias.abs()
-        return sums, gamma(self.chain(k)) * size + (k + 1) * SMALLEST + 2 * k * FLUSHED
+        return sums, gamma(self.chain(k)) * size + (k + 1) * SMALLEST + 2 * k * FLUSH_THRESHOLD
 
     def _bound(self, args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
         inside = self.inside(self, args, dtype)
@@ -154,12 +154,12 @@ class Epilogue(Room):
 
     # ------------------------------------------------------------ cases
 
-    def made(
+    def make_arguments(
         self, generator: Generator, dtype: torch.dtype, shape: tuple[int, ...], n: int, choice: Mapping[str, str],
         kind: str = "normal", size: float = 1.0,
     ) -> dict[str, Any]:  # fmt: skip
         """Arguments: x of one kind of values, weights with which products have a ``size``."""
-        first = drawn(generator, dtype, shape, n, kind, size)
+        first = draw_arguments(generator, dtype, shape, n, kind, size)
         found = {"x": first["x"], self.weights[0]: first["weight"]}
         for name in self.weights[1:]:
             found[name] = normal(generator, dtype, n, shape[-1], scale=max(shape[-1], 1) ** -0.5)
@@ -173,7 +173,7 @@ class Epilogue(Room):
         left_out = dict.fromkeys(gone)
 
         def make(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
-            return self.made(generator, dtype, shape, n, choice, kind, size) | left_out
+            return self.make_arguments(generator, dtype, shape, n, choice, kind, size) | left_out
 
         return Case(f"{label}{name}", make, **more)
 
@@ -216,7 +216,7 @@ class Epilogue(Room):
     # ------------------------------------------------------------ the op
 
     def op(
-        self, contract: Contract, composite: Callable[..., Any], *, ahead: Sequence[Row] = (),
+        self, contract: Contract, composite: Callable[..., Any], *, ahead: Sequence[Kernel] = (),
         mutants: Sequence[Mutant] = (), aten: Callable[..., Any] | None = None, passthrough: Passthrough | None = None,
     ) -> Op:  # fmt: skip
         """The op: ``composite(*args)`` is how a user writes it in torch, ``ahead`` are its rows on other devices, best
@@ -227,16 +227,16 @@ class Epilogue(Room):
             return composite(*args, *(named.get(name) for name in forward.names[len(args) :]))
 
         op = Op(
-            contract, [*ahead, *python_rows(contract, forward, backward, composed, lambda: op)], room=self.room,
+            contract, [*ahead, *python_kernels(contract, forward, backward, composed, lambda: op)], op_package=self.op_package,
             forward=forward, backward=backward, composite=composed, native=composite,
             aten=aten or aten_of(composite), mutants=(*self._mutants(), *mutants), passthrough=passthrough,
         )  # fmt: skip
-        op.form = self
+        op.template = self
         return op
 
     def passes(self) -> tuple[Pass, Pass]:
         """Both directions as torch knows them."""
-        names, arguments = tensors(self.arguments), said(self.arguments)
+        names, arguments = tensors(self.arguments), schema_of(self.arguments)
         place = tuple(self.arguments).index(self.weights[0])
 
         def fake(*args: Any) -> Tensor:
@@ -246,25 +246,25 @@ class Epilogue(Room):
         def fake_backward(grad: Tensor, *args: Any) -> tuple[Tensor, ...]:
             have = dict(zip(self.arguments, args, strict=False))
             # What is added to the result has the result's gradient, which no operator may hand on as it is.
-            added = [n for n, kind in self.arguments.items() if isinstance(kind, Multiplied)]
+            added = [n for n, kind in self.arguments.items() if isinstance(kind, MatmulOutput)]
             have |= {n: grad.new_empty(grad.shape) for n in added}
             return tuple(grad.new_empty(0) if have[n] is None else torch.empty_like(have[n]) for n in names)
 
         return (
-            Pass(f"{self.name}({arguments}, str? row=None) -> Tensor", fake),
+            Pass(f"{self.name}({arguments}, str? kernel=None) -> Tensor", fake),
             Pass(
-                f"{self.name}_backward(Tensor grad_output, {arguments}, bool[] needs, str? row=None) "
+                f"{self.name}_backward(Tensor grad_output, {arguments}, bool[] needs, str? kernel=None) "
                 f"-> ({', '.join('Tensor' for _ in names)})",
                 fake_backward,
                 returns=names,
             ),
         )
 
-    def told(self, op: Op) -> dict[str, str]:
+    def template_parts(self, op: Op) -> dict[str, str]:
         """What this form alone makes (``derived.py`` tells the rest)."""
-        return {"rows": ", ".join(row.name for row in op.rows)}
+        return {"rows": ", ".join(kernel.name for kernel in op.kernels)}
 
-    def altered(
+    def altered_definition(
         self, multiply: Product = product, after: Callable[[Tensor], Tensor] = lambda y: y
     ) -> Callable[..., Any]:
         """The definition with another product, or something done to the result."""
@@ -278,21 +278,25 @@ class Epilogue(Room):
     def _mutants(self) -> Iterator[Mutant]:
         """What any of them gets wrong."""
         yield Mutant("rounded first", self._rounded_first, "sums are rounded to the dtype before the epilogue")
-        yield Mutant("short K", self.altered(_short), "the tail of K that fills no vector is left out")
-        yield Mutant("bfloat16 products", self.altered(_in_bfloat16), "products are rounded to bfloat16 first")
-        yield Mutant("stale column", self.altered(after=_stale_column), "the last column of a tile is not written")
-        yield Mutant("shifted rows", self.altered(after=_shifted), "rows are written one too low")
-        yield Mutant("zeros", self.altered(after=torch.zeros_like), "nothing is written")
+        yield Mutant("short K", self.altered_definition(_short), "the tail of K that fills no vector is left out")
+        yield Mutant(
+            "bfloat16 products", self.altered_definition(_in_bfloat16), "products are rounded to bfloat16 first"
+        )
+        yield Mutant(
+            "stale column", self.altered_definition(after=_stale_column), "the last column of a tile is not written"
+        )
+        yield Mutant("shifted rows", self.altered_definition(after=_shifted), "rows are written one too low")
+        yield Mutant("zeros", self.altered_definition(after=torch.zeros_like), "nothing is written")
         for name in self._optional():
-            yield Mutant(f"missing {name}", self.replaced(**{name: None}), f"the {name} is not added")
+            yield Mutant(f"missing {name}", self.replace_arguments(**{name: None}), f"the {name} is not added")
 
     def _rounded_first(self, *args: Any) -> Any:
         kind = args[0].dtype
-        return self.altered(lambda x, weight: product(x, weight).to(kind).double())(*args)
+        return self.altered_definition(lambda x, weight: product(x, weight).to(kind).double())(*args)
 
-    def replaced(self, **changed: Any) -> Callable[..., Any]:
+    def replace_arguments(self, **changed: Any) -> Callable[..., Any]:
         """The definition with arguments replaced; a function of what came makes what is taken instead."""
-        right = self.altered()
+        right = self.altered_definition()
 
         def run(*args: Any) -> Any:
             have = dict(zip(self.arguments, args, strict=False))

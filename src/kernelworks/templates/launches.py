@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kernelworks.build.sharing import shared
+from kernelworks.build.sharing import choose_threads
 from kernelworks.contract.arguments import Arguments, tensors, words
 from kernelworks.contract.memory_layout import as_rows
 
@@ -70,7 +70,7 @@ def written_backward(name: str, arguments: Arguments) -> str:
 
 def _made(text: str) -> Bind:
     scope: dict[str, Any] = {
-        "as_rows": as_rows, "empty": torch.empty, "empty_like": torch.empty_like, "shared": shared,
+        "as_rows": as_rows, "empty": torch.empty, "empty_like": torch.empty_like, "shared": choose_threads,
     }  # fmt: skip
     exec(text, scope)
     bind: Bind = scope["bind"]

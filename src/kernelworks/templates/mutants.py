@@ -16,7 +16,7 @@ from kernelworks.build.kernels import in_float64
 from kernelworks.contract import Mutant
 from kernelworks.dispatch.mutation import as_tuple
 
-__all__ = ["VECTOR", "generic", "shifted", "stale_end"]
+__all__ = ["VECTOR", "generic", "shift_elements", "stale_end"]
 
 VECTOR = 16  # elements, of the widest vectors that rooms are compiled for
 
@@ -33,7 +33,7 @@ def generic(reference: Definition, tensors: Sequence[str], names: Sequence[str])
     made = [
         Mutant("stale tail", _then(right, _stale_tail), "the vector tail is never written"),
         Mutant("stale end", _then(right, stale_end), "the last element is never written"),
-        Mutant("one aside", _then(right, shifted), "what belongs to one element is written to its neighbour"),
+        Mutant("one aside", _then(right, shift_elements), "what belongs to one element is written to its neighbour"),
         Mutant("bfloat16 inside", _narrowed(right), "the inputs are rounded to bfloat16 first"),
         Mutant("rounded twice", _then(right, _twice), "the result is rounded to bfloat16, then to its dtype"),
         Mutant("NaN swallowed", _then(right, lambda y: torch.nan_to_num(y, 0.0)), "NaN becomes 0"),
@@ -68,7 +68,7 @@ def stale_end(y: Tensor) -> Tensor:
     return flat.reshape(y.shape)
 
 
-def shifted(y: Tensor) -> Tensor:
+def shift_elements(y: Tensor) -> Tensor:
     return y.reshape(-1).roll(1).reshape(y.shape)
 
 
@@ -90,4 +90,4 @@ def _swapped(right: Callable[..., Any], one: int, other: int) -> Callable[..., A
 
 
 def _aside(right: Callable[..., Any], place: int) -> Callable[..., Any]:
-    return lambda *args: right(*(shifted(a) if i == place else a for i, a in enumerate(args)))
+    return lambda *args: right(*(shift_elements(a) if i == place else a for i, a in enumerate(args)))

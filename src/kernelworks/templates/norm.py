@@ -17,19 +17,19 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from kernelworks.build.kernels import cpp_rows
-from kernelworks.build.sharing import shared
-from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Mutant, Request, Row, rounding
-from kernelworks.contract.arguments import Argument, Arguments, Floats, check_of, errors_of, right_of, said
+from kernelworks.build.kernels import cpp_kernels
+from kernelworks.build.sharing import choose_threads
+from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Kernel, Mutant, Request, rounding
+from kernelworks.contract.arguments import Argument, Arguments, Floats, check_of, errors_of, right_of, schema_of
 from kernelworks.contract.cases import draw, normal, row_cases
 from kernelworks.contract.memory_layout import as_rows
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.templates.launches import norm_forward, norm_text
 from kernelworks.templates.mutants import generic
-from kernelworks.templates.op_package import Room
-from kernelworks.templates.rowwise import BENCH, DEVICE_BENCH, TARGETS, Total, altered, case, sized, total
-from kernelworks.templates.torch_kernels import python_rows
+from kernelworks.templates.op_package import OpPackage
+from kernelworks.templates.rowwise import BENCH, DEVICE_BENCH, TARGETS, Total, case, sized_cases, sum_mutants, total
+from kernelworks.templates.torch_kernels import python_kernels
 
 __all__ = ["ROW", "Norm", "fits_registers", "fits_tile", "over_rows", "root_mean_square"]
 
@@ -78,13 +78,16 @@ def centred_error(z: Tensor, scale: Tensor, n: int) -> Tensor:
     return chain(n) * (z.abs() + 1.0) * scale + 2.0**-149 / U32 * scale
 
 
-def centred_gradient_bound(form: Norm, args: dict[str, Any], grads: tuple[Tensor, ...]) -> dict[str, Tensor]:
+def centred_gradient_bound(template: Norm, args: dict[str, Any], grads: tuple[Tensor, ...]) -> dict[str, Tensor]:
     """Of grad_x = rstd (gw - mean(gw) - z mean(gw z)), each term with its magnitude, for they may cancel."""
     x, weight = args["x"], args["weight"]
-    s, z, rstd = form.normalised(args)
+    s, z, rstd = template.normalize(args)
     c, rows, g = chain(x.shape[-1]), x.numel() // max(x.shape[-1], 1), grads[0].abs()
     gw = g if weight is None else g * weight.abs()
-    wide, moved = z.abs() + 1.0, form.moved(args, s, z, rstd)  # what the error of z is relative to, and beside it
+    wide, moved = (
+        z.abs() + 1.0,
+        template.rounding_shift(args, s, z, rstd),
+    )  # what the error of z is relative to, and beside it
 
     def mean(terms: Tensor) -> Tensor:
         return terms.mean(-1, keepdim=True)
@@ -116,7 +119,9 @@ fits_tile = up_to(16384)  # in float32, with the sums of the backward (tile/norm
 
 
 SHAPE = "x.shape[-1:] if weight is None else weight.shape"  # the weight's is at hand
-PLAINLY = "eps.__class__ is float and eps >= 0.0"  # what torch's norms of the last dimension do not ask themselves
+EPS_CONDITION = (
+    "eps.__class__ is float and eps >= 0.0"  # what torch's norms of the last dimension do not ask themselves
+)
 
 
 def over_rows(terms: Tensor) -> Tensor:
@@ -125,10 +130,10 @@ def over_rows(terms: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Norm(Room):
+class Norm(OpPackage):
     """What a room says of its op.
 
-    - ``room`` is the room's ``__file__``: folder and family name the op. ``arguments`` in the order of the call: x,
+    - ``op_package`` is the room's ``__file__``: folder and family name the op. ``arguments`` in the order of the call: x,
       weight and perhaps bias, eps, and perhaps a residual, which may be optional; ``centred``: whether the mean is
       taken off.
     - ``function(*args)`` is the op in torch's functions, ``aten(*args)`` the operators behind it.
@@ -172,7 +177,7 @@ class Norm(Room):
 
     def case_of(self, sizes: tuple[int, ...], dtype: torch.dtype, word: str = "") -> Case | None:
         """A case of any sizes: rows and their elements; None of others."""
-        return None if word or len(sizes) != 2 else next(sized(self.make, (sizes,), (dtype,)))
+        return None if word or len(sizes) != 2 else next(sized_cases(self.make, (sizes,), (dtype,)))
 
     # ------------------------------------------------------------ the contract
 
@@ -182,11 +187,11 @@ class Norm(Room):
         return Contract(
             name=self.name, family=self.folder.parent.name, formula=self.formula, source=self.source,
             outputs=("output", "sum") if self.residual else ("output",), differentiable=self.returns,
-            check=check_of(self.arguments), reference=self.plain, bound=self._bound,
+            check=check_of(self.arguments), reference=self.definition, bound=self._bound,
             gradient_bound=self._gradient_bound, cost=self._cost, dims=_dims, cases=(*self._cases(), *self.cases),
-            bench_cases=tuple(sized(self.make, (*BENCH[:2], self.small, *BENCH[2:]))),
+            bench_cases=tuple(sized_cases(self.make, (*BENCH[:2], self.small, *BENCH[2:]))),
             device_cases=(*self._device_cases(), *self.device_cases),
-            device_bench_cases=tuple(sized(self.make, DEVICE_BENCH, (torch.bfloat16,))),
+            device_bench_cases=tuple(sized_cases(self.make, DEVICE_BENCH, (torch.bfloat16,))),
             errors=self._errors(),
         )  # fmt: skip
 
@@ -194,7 +199,7 @@ class Norm(Room):
         missing = {name: value for name, value in right_of(self.arguments).items() if name != "eps"}
         return (*errors_of(self.arguments), ("eps missing", lambda: dict(missing), TypeError, "eps"))
 
-    def plain(self, *args: Any, total: Total = total, **named: Any) -> tuple[Tensor, ...]:
+    def definition(self, *args: Any, total: Total = total, **named: Any) -> tuple[Tensor, ...]:
         """The definition, its sums taken by ``total``."""
         given = dict(zip(self.arguments, args, strict=False)) | named
         residual, weight, bias = (given.get(name) for name in ("residual", "weight", "bias"))
@@ -206,14 +211,14 @@ class Norm(Room):
         output = output if bias is None else output + bias
         return (output,) if residual is None else (output, s)
 
-    def normalised(self, args: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    def normalize(self, args: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """What is normalised, the normalised rows, and 1 / spread; float64."""
         x = args["x"] if args.get("residual") is None else args["x"] + args["residual"]
         deviations = x - x.mean(-1, keepdim=True) if self.centred else x
         rstd = torch.rsqrt(deviations.square().mean(-1, keepdim=True) + args["eps"])
         return x, deviations * rstd, rstd
 
-    def moved(self, args: Mapping[str, Any], s: Tensor, z: Tensor, rstd: Tensor) -> Tensor:
+    def rounding_shift(self, args: Mapping[str, Any], s: Tensor, z: Tensor, rstd: Tensor) -> Tensor:
         """How far the rounding of x + residual, relative to that sum, moves z where a mean is taken off, in 2^-24."""
         if args.get("residual") is None or not self.centred:
             return torch.zeros_like(z)
@@ -222,9 +227,9 @@ class Norm(Room):
 
     def _bound(self, args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
         output, n, weight = outputs[0], args["x"].shape[-1], args["weight"]
-        s, z, rstd = self.normalised(args)
+        s, z, rstd = self.normalize(args)
         scale = torch.ones(n, dtype=torch.float64) if weight is None else weight.abs()
-        off = self.error(z, scale, n) + self.moved(args, s, z, rstd) * scale + output.abs()
+        off = self.error(z, scale, n) + self.rounding_shift(args, s, z, rstd) * scale + output.abs()
         bounds = [rounding(output, dtype) + U32 * off]
         # x + residual rounds once in float32, relative to the sum.
         return (*bounds, *(rounding(s, dtype) + U32 * s.abs() for s in outputs[1:]))
@@ -257,12 +262,12 @@ class Norm(Room):
             given["residual"] = normal(generator, dtype, *shape) if self.always else None
         return given
 
-    def changed(self, name: str, shape: tuple[int, ...], kind: str = "normal", /, **more: Any) -> Case:
+    def case_with(self, name: str, shape: tuple[int, ...], kind: str = "normal", /, **more: Any) -> Case:
         """A case with arguments replaced; a Case's own fields as it has them."""
         own = {key: more.pop(key) for key in ("gradients", "layouts", "dtypes") if key in more}
         return case(name, self.make, shape, kind, change=lambda g, d: more, **own)
 
-    def beside(self, name: str, shape: tuple[int, ...], **own: Any) -> Case:
+    def residual_case(self, name: str, shape: tuple[int, ...], **own: Any) -> Case:
         """A case with a residual."""
         return case(name, self.make, shape, change=lambda g, d: {"residual": normal(g, d, *shape)}, **own)
 
@@ -273,14 +278,14 @@ class Norm(Room):
         return (
             *row_cases(self.make),
             *(
-                self.changed(", ".join(f"no {n}" for n in gone), (5, 77), layouts=len(gone) == 2, **gone)
+                self.case_with(", ".join(f"no {n}" for n in gone), (5, 77), layouts=len(gone) == 2, **gone)
                 for gone in without
             ),
-            self.changed("large eps", (5, 77), eps=1.0),
-            self.changed("eps 0, tiny", (4, 100), "tiny", eps=0.0, gradients=False),
-            self.changed("eps 0, huge", (4, 100), "huge", eps=0.0, gradients=False),
+            self.case_with("large eps", (5, 77), eps=1.0),
+            self.case_with("eps 0, tiny", (4, 100), "tiny", eps=0.0, gradients=False),
+            self.case_with("eps 0, huge", (4, 100), "huge", eps=0.0, gradients=False),
             *(
-                self.beside(f"residual N={n}", (5, n), layouts=n == 33)
+                self.residual_case(f"residual N={n}", (5, n), layouts=n == 33)
                 for n in ((1, 16, 33, 1031) if self.residual else ())
             ),
         )
@@ -288,8 +293,8 @@ class Norm(Room):
     def _device_cases(self) -> tuple[Case, ...]:
         beside = RESIDUAL_SIZES if self.residual and not self.always else ()
         return (
-            *sized(self.make, DEVICE_SIZES),
-            *(self.beside(f"residual {m}x{n}", (m, n)) for m, n in beside),
+            *sized_cases(self.make, DEVICE_SIZES),
+            *(self.residual_case(f"residual {m}x{n}", (m, n)) for m, n in beside),
         )
 
     # ------------------------------------------------------------ the op
@@ -301,7 +306,7 @@ class Norm(Room):
         def plain(*args: Any, **changed: Any) -> Any:
             given = dict(zip(names, args, strict=False))
             given |= {n: v.float() for n, v in given.items() if isinstance(v, Tensor)}
-            return self._handed(tuple(t.to(args[0].dtype) for t in self.plain(**given, **changed)))
+            return self._handed(tuple(t.to(args[0].dtype) for t in self.definition(**given, **changed)))
 
         def with_(**changed: Any) -> Callable[..., Any]:
             return lambda *args: plain(*(changed.get(n, a) for n, a in zip(names, args, strict=False)))
@@ -312,7 +317,7 @@ class Norm(Room):
 
         return (
             *generic(self.contract.reference, ("x",), names),
-            *altered(plain),
+            *sum_mutants(plain),
             Mutant("missing eps", with_(eps=0.0), "eps left out of the root"),
             *(
                 Mutant(f"missing {n}", with_(**{n: None}), f"the {n} is not applied")
@@ -331,25 +336,25 @@ class Norm(Room):
         flows = "Tensor grad_output, Tensor? grad_sum" if self.residual else "Tensor grad_output"
         made = "(Tensor, Tensor)" if self.residual else "Tensor"
         return (
-            Pass(f"{self.name}({said(self.arguments)}, str? row=None) -> {made}", self._fake),
+            Pass(f"{self.name}({schema_of(self.arguments)}, str? kernel=None) -> {made}", self._fake),
             Pass(
-                f"{self.name}_backward({flows}, {said(self.arguments)}, bool[] needs, str? row=None) -> ({gradients})",
+                f"{self.name}_backward({flows}, {schema_of(self.arguments)}, bool[] needs, str? kernel=None) -> ({gradients})",
                 self._fake_backward,
                 returns=self.returns,
                 reads=self.reads,
             ),
         )
 
-    def rows(self, folder: Path, targets: Mapping[str, str] = TARGETS) -> list[Row]:
+    def cpp_op_kernels(self, folder: Path, targets: Mapping[str, str] = TARGETS) -> list[Kernel]:
         """The rows in C++ of a folder's sources."""
         forward = norm_forward(self.name, tuple(self.arguments), optional=self.optional)
-        return cpp_rows(
+        return cpp_kernels(
             folder, forward=forward,
             backward=self._backward, targets=targets, bound=True,
         )  # fmt: skip
 
     def op(
-        self, contract: Contract, *, ahead: Sequence[Row] = (), mutants: Sequence[Mutant] = (), at_once: Passthrough,
+        self, contract: Contract, *, ahead: Sequence[Kernel] = (), mutants: Sequence[Mutant] = (), at_once: Passthrough,
     ) -> Op:  # fmt: skip
         """The op: ``ahead`` are its rows on other devices, best first; ``mutants`` are the room's own; ``at_once`` is
         torch's own call of it."""
@@ -359,10 +364,10 @@ class Norm(Room):
             contract,
             [
                 *ahead,
-                *self.rows(self.folder),
-                *python_rows(contract, forward, backward, self.function, lambda: op),
+                *self.cpp_op_kernels(self.folder),
+                *python_kernels(contract, forward, backward, self.function, lambda: op),
             ],
-            room=self.room,
+            op_package=self.op_package,
             forward=forward,
             backward=backward,
             composite=self.function,
@@ -377,10 +382,10 @@ class Norm(Room):
             if self.optional
             else None,
         )  # fmt: skip
-        op.form = self
+        op.template = self
         return op
 
-    def told(self, op: Op) -> dict[str, str]:
+    def template_parts(self, op: Op) -> dict[str, str]:
         """What this form alone makes (``derived.py`` tells the rest)."""
         return {
             "kernels": ", ".join(f"{target}: {source}" for target, source in TARGETS.items()),
@@ -425,7 +430,7 @@ class Norm(Room):
             grad_weight, grad_bias = empty(n if of_weight else 0, dtype=dtype), empty(n if of_bias else 0, dtype=dtype)
             if weight is not None and not weight.is_contiguous():
                 weight = weight.contiguous()
-            run, threads = shared(kernel, x.numel())
+            run, threads = choose_threads(kernel, x.numel())
             run(
                 grad_x, grad_weight if of_weight else None, grad_bias if of_bias else None,
                 empty(threads, sums, n, dtype=torch.float64), as_rows(args[0]),

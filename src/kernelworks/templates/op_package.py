@@ -6,18 +6,18 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Room"]
+__all__ = ["OpPackage"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Room:
-    """``room`` is a file of the op's folder (``__file__``); both are looked up once, for calls ask for them."""
+class OpPackage:
+    """``op_package`` is a file of the op's folder (``__file__``); both are looked up once, for calls ask for them."""
 
-    room: str
+    op_package: str
 
     @functools.cached_property
     def folder(self) -> Path:
-        return Path(self.room).resolve().parent
+        return Path(self.op_package).resolve().parent
 
     @functools.cached_property
     def name(self) -> str:

@@ -14,18 +14,18 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.build.kernels import cpp_rows, triton_row
-from kernelworks.contract import Case, Contract, Cost, Mutant, Request, Row, rounding
-from kernelworks.contract.arguments import Arguments, check_of, errors_of, said, tensors, words
+from kernelworks.build.kernels import cpp_kernels, triton_kernel
+from kernelworks.contract import Case, Contract, Cost, Kernel, Mutant, Request, rounding
+from kernelworks.contract.arguments import Arguments, check_of, errors_of, schema_of, tensors, words
 from kernelworks.contract.cases import LENGTHS, SMOOTH, VALUES, draw, normal, row_cases
-from kernelworks.dispatch.aten import Given
+from kernelworks.dispatch.aten import InputOperand
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
+from kernelworks.templates.aten_trace import aten_of, text
 from kernelworks.templates.launches import backward_of, forward_of, written_backward, written_forward
 from kernelworks.templates.mutants import generic
-from kernelworks.templates.op_package import Room
-from kernelworks.templates.torch_kernels import python_rows
-from kernelworks.templates.traced import aten_of, text
+from kernelworks.templates.op_package import OpPackage
+from kernelworks.templates.torch_kernels import python_kernels
 
 __all__ = ["BF16", "F32", "Bench", "Pointwise", "Work"]
 
@@ -60,10 +60,10 @@ DEVICE_BENCH = (Bench(4096, 16384, BF16), Bench(8192, 4096, BF16), Bench(16, 102
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pointwise(Room):
+class Pointwise(OpPackage):
     """What only the room knows of a pointwise op.
 
-    ``room`` is the room's ``__file__``: folder and family name the op. ``arguments`` are up to three tensors, the first
+    ``op_package`` is the room's ``__file__``: folder and family name the op. ``arguments`` are up to three tensors, the first
     ``Floats`` and the others ``Like`` it, then at most one ``Word``, which says which function is meant: the kernels'
     names end with it. ``reference(*args)`` is the definition, differentiable. ``error(output, *args)`` is how far a
     right kernel computing in float32 may be off before it rounds its result, ``slopes_error(grad, *args)`` the same of
@@ -241,14 +241,14 @@ class Pointwise(Room):
         def composed(*args: Any, **named: Any) -> Any:  # by name too, whatever torch calls its arguments
             return composite(*args, *(named[name] for name in forward.names[len(args) :]))
 
-        rows = [*self._rows(), *python_rows(contract, forward, backward, composite, lambda: op)]
+        kernels = [*self._kernels(), *python_kernels(contract, forward, backward, composite, lambda: op)]
         every = (*generic(contract.reference, self.tensors, forward.names), *mutants)
         op = Op(
-            contract, rows, room=self.room, forward=forward, backward=backward, composite=composed, native=composite,
+            contract, kernels, op_package=self.op_package, forward=forward, backward=backward, composite=composed, native=composite,
             aten=aten or aten_of(composite), pointwise=True, mutants=every,
             passthrough=passthrough and replace(passthrough, tensors=self.tensors, when=self._plainly()),
         )  # fmt: skip
-        op.form = self
+        op.template = self
         return op
 
     def _plainly(self) -> tuple[str, ...]:
@@ -256,11 +256,11 @@ class Pointwise(Room):
         first, *others = self.tensors
         return tuple(f"{first}.shape == {name}.shape" for name in others)
 
-    def told(self, op: Op) -> dict[str, str]:
+    def template_parts(self, op: Op) -> dict[str, str]:
         """What this form alone makes (``derived.py`` tells the rest)."""
         names, called = tuple(self.arguments), aten_of(op.as_written)
         operators = [
-            called(*(choice[n] if n in choice else Given(i, torch.empty(0)) for i, n in enumerate(names)))
+            called(*(choice[n] if n in choice else InputOperand(i, torch.empty(0)) for i, n in enumerate(names)))
             for choice in self.spoken
         ]
         return {
@@ -274,9 +274,9 @@ class Pointwise(Room):
         """Both directions as torch knows them."""
         gradients = f"({', '.join('Tensor' for _ in self.tensors)})" if len(self.tensors) > 1 else "Tensor"
         return (
-            Pass(f"{self.name}({said(self.arguments)}, str? row=None) -> Tensor", self._fake),
+            Pass(f"{self.name}({schema_of(self.arguments)}, str? kernel=None) -> Tensor", self._fake),
             Pass(
-                f"{self.name}_backward(Tensor grad_output, {said(self.arguments)}, bool[] needs, str? row=None) "
+                f"{self.name}_backward(Tensor grad_output, {schema_of(self.arguments)}, bool[] needs, str? kernel=None) "
                 f"-> {gradients}",
                 self._fake_backward,
                 returns=self.tensors,
@@ -291,9 +291,9 @@ class Pointwise(Room):
         made = tuple(torch.empty_like(t) for t in args[: len(self.tensors)])
         return made if len(made) > 1 else made[0]
 
-    def _rows(self) -> list[Row]:
-        found = [triton_row(self.folder)] if (self.folder / "triton.py").exists() else []
-        return found + cpp_rows(
+    def _kernels(self) -> list[Kernel]:
+        found = [triton_kernel(self.folder)] if (self.folder / "triton.py").exists() else []
+        return found + cpp_kernels(
             self.folder,
             forward=forward_of(self.name, self.arguments),
             backward=backward_of(self.name, self.arguments),

@@ -3,7 +3,7 @@
 A room says in ``contract.py`` what only it knows (``Product``): how long its chains of additions are, which sizes its
 kernels turn at. Its C++ exports NAME and, for each gradient that is asked for, NAME_grad_x, NAME_grad_weight and
 NAME_grad_bias; on a GPU it has rows of its own. What follows from that is made here. What another op that multiplies
-matrices needs of it (``gamma``, ``gradients_like``, ``drawn``) it takes from here, too.
+matrices needs of it (``gamma``, ``gradients_like``, ``draw_arguments``) it takes from here, too.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.build.kernels import cpp_rows, in_float64, into, python_row
-from kernelworks.build.sharing import shared
-from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Mutant, Request, Row, rounding
-from kernelworks.contract.arguments import Arguments, Floats, Matrix, Vector, check_of, errors_of, said
+from kernelworks.build.kernels import cpp_kernels, in_float64, into, python_kernel
+from kernelworks.build.sharing import choose_threads
+from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Kernel, Mutant, Request, rounding
+from kernelworks.contract.arguments import Arguments, Floats, Matrix, Vector, check_of, errors_of, schema_of
 from kernelworks.contract.cases import VALUES, draw, normal
 from kernelworks.contract.memory_layout import as_rows
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
-from kernelworks.dispatch.signature import Spelling
+from kernelworks.dispatch.signature import TorchSignature
 from kernelworks.templates.mutants import VECTOR
-from kernelworks.templates.op_package import Room
+from kernelworks.templates.op_package import OpPackage
 
-__all__ = ["X", "Product", "bucket", "drawn", "gamma", "gradients_like"]
+__all__ = ["Product", "X", "bucket", "draw_arguments", "gamma", "gradients_like"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 SMALLEST_NORMAL = 2.0**-126  # of float32 and of bfloat16
@@ -53,7 +53,7 @@ def gamma(n: float) -> float:
     return n * U32 / (1 - n * U32)
 
 
-def drawn(
+def draw_arguments(
     generator: Generator, dtype: torch.dtype, shape: tuple[int, ...], n: int, kind: str = "normal", scale: float = 1.0
 ) -> dict[str, Tensor]:
     """x of one kind of values, and a weight with which products keep its size."""
@@ -84,10 +84,10 @@ def bucket(few: int, weight: str = "weight") -> Callable[[Request], dict[str, An
 
 
 @dataclass(frozen=True, kw_only=True)
-class Product(Room):
+class Product(OpPackage):
     """What only the room knows of its product.
 
-    ``room`` is the room's ``__file__``: folder and family name the op. ``function(x, weight, bias)`` is torch's and
+    ``op_package`` is the room's ``__file__``: folder and family name the op. ``function(x, weight, bias)`` is torch's and
     ``aten`` its operator. ``chain(terms)`` is the most roundings that one term of a sum of so many products meets,
     whichever row and shape make of it. ``block`` is how many products are summed up before the sum meets those before
     it. ``few``: rows up to which each number of them is timed by itself. ``shapes``, ``device_shapes`` and the
@@ -183,7 +183,7 @@ class Product(Room):
 
     # ------------------------------------------------------------ the op
 
-    def op(self, contract: Contract, *, ahead: Sequence[Row] = (), mutants: Sequence[Mutant] = ()) -> Op:
+    def op(self, contract: Contract, *, ahead: Sequence[Kernel] = (), mutants: Sequence[Mutant] = ()) -> Op:
         """The op: ``ahead`` are its rows on other devices, best first; ``mutants`` are the room's own."""
         composite = self.function
         exact = functools.partial(_torch_backward, compute=torch.float64)
@@ -191,19 +191,19 @@ class Product(Room):
             contract,
             [
                 *ahead,
-                *cpp_rows(
+                *cpp_kernels(
                     self.folder, forward=self._forward, backward=self._backward, targets=self.targets, bound=True
                 ),
-                python_row("torch", lambda *args, out=None: into(composite(*args), out), _torch_backward),
-                python_row("reference", in_float64(reference), exact),
+                python_kernel("torch", lambda *args, out=None: into(composite(*args), out), _torch_backward),
+                python_kernel("reference", in_float64(reference), exact),
             ],
-            room=self.room,
+            op_package=self.op_package,
             forward=Pass(
-                f"{self.name}({said(ARGUMENTS)}, str? row=None) -> Tensor",
+                f"{self.name}({schema_of(ARGUMENTS)}, str? kernel=None) -> Tensor",
                 lambda x, weight, bias: x.new_empty((*x.shape[:-1], weight.shape[0])),
             ),
             backward=Pass(
-                f"{self.name}_backward(Tensor grad_output, Tensor x, Tensor weight, bool[] needs, str? row=None) "
+                f"{self.name}_backward(Tensor grad_output, Tensor x, Tensor weight, bool[] needs, str? kernel=None) "
                 "-> (Tensor, Tensor, Tensor)",
                 lambda grad, x, weight, needs: gradients_like(x, weight, needs),
                 returns=RETURNS,
@@ -220,17 +220,17 @@ class Product(Room):
             ),
             mutants=(*self._mutants(), *mutants),
         )
-        op.form = self
+        op.template = self
         return op
 
-    def told(self, op: Op) -> dict[str, str]:
+    def template_parts(self, op: Op) -> dict[str, str]:
         """What this form alone makes (``derived.py`` tells the rest)."""
         kernels = ", ".join(f"{target}: {source}" for target, source in self.targets.items())
         return {"torch's operators": f"{self.aten}(x, weight, bias)", "kernels": kernels}
 
-    def spelling(self, op: Op) -> Spelling:
+    def torch_signature(self, op: Op) -> TorchSignature:
         """torch's spelling, of a function with the arguments that ``F.linear`` has."""
-        return Spelling(op, self.function, lambda input, weight, bias=None: (input, weight, bias), {"input": "x"})
+        return TorchSignature(op, self.function, lambda input, weight, bias=None: (input, weight, bias), {"input": "x"})
 
     def _forward(self, library: Any) -> Callable[..., Tensor]:
         kernel, empty = getattr(library, self.name), torch.empty
@@ -239,7 +239,7 @@ class Product(Room):
             output: Tensor = empty((*x.shape[:-1], weight.shape[0]), dtype=x.dtype) if out is None else out
             if bias is not None and not bias.is_contiguous():
                 bias = bias.contiguous()
-            run, threads = shared(kernel, _nanoseconds(x, weight))
+            run, threads = choose_threads(kernel, _nanoseconds(x, weight))
             run(output, as_rows(x), _turned(weight), bias, threads)
             return output
 
@@ -252,13 +252,13 @@ class Product(Room):
             took, rows = _nanoseconds(x, weight), as_rows(grad)
             grad_x, grad_weight, grad_bias = gradients_like(x, weight, needs) if out is None else out
             if needs[0]:
-                run, threads = shared(of_x, took)
+                run, threads = choose_threads(of_x, took)
                 run(grad_x, rows, _turned(weight), threads)
             if needs[1]:
-                run, threads = shared(of_weight, took)
+                run, threads = choose_threads(of_weight, took)
                 run(grad_weight, rows, as_rows(x), threads)
             if needs[2]:
-                run, threads = shared(of_bias, grad.numel())
+                run, threads = choose_threads(of_bias, grad.numel())
                 run(grad_bias, rows, threads)
             return grad_x, grad_weight, grad_bias
 
@@ -348,7 +348,7 @@ def _torch_backward(
 def _made(
     generator: Generator, dtype: torch.dtype, shape: tuple[int, ...], n: int, kind: str = "normal", bias: bool = True
 ) -> dict[str, Any]:
-    made = drawn(generator, dtype, shape, n, kind)
+    made = draw_arguments(generator, dtype, shape, n, kind)
     return {**made, "bias": normal(generator, dtype, n) if bias else None}
 
 

@@ -19,18 +19,18 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.build.cpp import library
-from kernelworks.build.kernels import cpp_rows, in_float64, into, python_row, triton_row
-from kernelworks.build.sharing import shared
-from kernelworks.contract import Case, Contract, Cost, Mutant, Request, Row, rounding
-from kernelworks.contract.arguments import Arguments, Dim, Flag, Floats, check_of, errors_of, reduced, said
+from kernelworks.build.kernels import cpp_kernels, in_float64, into, python_kernel, triton_kernel
+from kernelworks.build.sharing import choose_threads
+from kernelworks.contract import Case, Contract, Cost, Kernel, Mutant, Request, rounding
+from kernelworks.contract.arguments import Arguments, Dim, Flag, Floats, check_of, errors_of, reduced_sizes, schema_of
 from kernelworks.contract.cases import LENGTHS, VALUES, draw, row_cases
 from kernelworks.contract.row_layout import lines
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
-from kernelworks.dispatch.signature import Spelling
-from kernelworks.templates.mutants import VECTOR, shifted, stale_end
-from kernelworks.templates.op_package import Room
+from kernelworks.dispatch.signature import TorchSignature
+from kernelworks.templates.mutants import VECTOR, shift_elements, stale_end
+from kernelworks.templates.op_package import OpPackage
 
 __all__ = ["Reduction", "triton_forward"]
 
@@ -82,10 +82,10 @@ backward = _spread  # of every room whose gradients are those of a sum
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reduction(Room):
+class Reduction(OpPackage):
     """What only the room knows of a reduction.
 
-    ``room`` is the room's ``__file__``: folder and family name the op. ``function`` is torch's and ``aten`` its
+    ``op_package`` is the room's ``__file__``: folder and family name the op. ``function`` is torch's and ``aten`` its
     operator; in float64 it is the definition, too. ``dtype`` is the output's, where that is not x's: then numbers of
     elements are returned, nothing is differentiable, and an empty line has no result. Otherwise an empty line is 0, and
     gradients are those of a sum. ``error(x, dim)`` is how far a right kernel may be off, in float64, before it rounds
@@ -167,35 +167,35 @@ class Reduction(Room):
             if empty or case.name != "no rows":
                 yield case
         for shape, dim, layouts in DOWN:
-            if empty or 0 not in reduced(shape, dim):
+            if empty or 0 not in reduced_sizes(shape, dim):
                 yield _case(shape, dim, layouts=layouts)
-        for shape, dim in KEPT:
+        for shape, dim in KEEPDIM_CASES:
             yield _case(shape, dim, keepdim=True)
         for kind in (*VALUES, FEW):
             if kind != "normal":
                 yield _case((40, 19), 0, kind)
                 yield _case((5, 7, 30), None, kind)
         yield _case((9, 1031), -1, FEW)
-        for shape, dim in CUT:
+        for shape, dim in SPLIT_CASES:
             yield _case(shape, dim, FEW if self.dtype else "normal", gradients=False)
 
     # ------------------------------------------------------------ the op
 
     def op(self, contract: Contract, mutants: Sequence[Mutant] = ()) -> Op:
         """The op; ``mutants`` are the room's own."""
-        made = said(self.arguments)
+        made = schema_of(self.arguments)
         back = Pass(
-            f"{self.name}_backward(Tensor grad_output, {made}, str? row=None) -> Tensor",
+            f"{self.name}_backward(Tensor grad_output, {made}, str? kernel=None) -> Tensor",
             lambda grad, x, dim, keepdim: x.new_empty(x.shape),
             returns=("x",),
             reads={"x": ("grad_output",)},
         )
         op = Op(
             contract,
-            self._rows(),
-            room=self.room,
+            self._kernels(),
+            op_package=self.op_package,
             forward=Pass(
-                f"{self.name}({made}, str? row=None) -> Tensor",
+                f"{self.name}({made}, str? kernel=None) -> Tensor",
                 lambda x, dim, keepdim: x.new_empty(_shape(x, dim, keepdim), dtype=self.dtype or x.dtype),
             ),
             backward=back if self.dtype is None else None,
@@ -209,31 +209,31 @@ class Reduction(Room):
                 {"function": self.function},
             ),
         )
-        op.form = self
+        op.template = self
         return op
 
-    def told(self, op: Op) -> dict[str, str]:
+    def template_parts(self, op: Op) -> dict[str, str]:
         """What this form alone makes (``derived.py`` tells the rest)."""
         gradient = "what flows into a line, as a view" if self.dtype is None else "none: numbers of elements"
         kernels = "scalar: scalar.cpp, other targets: simd.cpp in simd/reduction.hpp, triton: tile/reduction.py"
         return {"gradient": gradient, "torch's operators": f"{self.aten}(x, dim, keepdim)", "kernels": kernels}
 
-    def spelling(self, op: Op) -> Spelling:
+    def torch_signature(self, op: Op) -> TorchSignature:
         """torch's spelling, of a function with the arguments that ``torch.sum`` or ``torch.argmax`` has."""
-        return Spelling(op, self.function, _sums if self.dtype is None else _numbers, {"input": "x"})
+        return TorchSignature(op, self.function, _sums if self.dtype is None else _numbers, {"input": "x"})
 
-    def _rows(self) -> list[Row]:
+    def _kernels(self) -> list[Kernel]:
         gradient = _spread if self.dtype is None else None
         cpp_backward = None if gradient is None else (lambda library: _spread)
-        composed = python_row("torch", lambda *args, out=None: into(self.function(*args), out), gradient)
+        composed = python_kernel("torch", lambda *args, out=None: into(self.function(*args), out), gradient)
         return [
-            triton_row(self.folder, launches=2, passes=("forward", "backward") if gradient else ("forward",)),
+            triton_kernel(self.folder, launches=2, passes=("forward", "backward") if gradient else ("forward",)),
             *(
-                replace(row, prepare=functools.partial(self._prepared, row))
-                for row in cpp_rows(self.folder, forward=self._forward, backward=cpp_backward, bound=True)
+                replace(op_kernel, prepare=functools.partial(self._prepared, op_kernel))
+                for op_kernel in cpp_kernels(self.folder, forward=self._forward, backward=cpp_backward, bound=True)
             ),
             composed,
-            python_row("reference", in_float64(self.reference), gradient),
+            python_kernel("reference", in_float64(self.reference), gradient),
         ]
 
     def _forward(self, library: Any) -> Callable[..., Tensor]:
@@ -243,13 +243,13 @@ class Reduction(Room):
             output = torch.empty(_shape(x, dim, keepdim), dtype=self.dtype or x.dtype) if out is None else out
             if not x.numel():
                 return output.zero_()
-            run, threads = shared(kernel, self.nanoseconds * x.numel())
+            run, threads = choose_threads(kernel, self.nanoseconds * x.numel())
             run(output, *lines(x, dim, ordered=ordered), threads)
             return output
 
         return forward
 
-    def _prepared(self, row: Row, pass_: str, args: tuple[Any, ...]) -> Callable[..., Tensor] | None:
+    def _prepared(self, op_kernel: Kernel, pass_: str, args: tuple[Any, ...]) -> Callable[..., Tensor] | None:
         """The forward of calls whose lines lie where these do, worked out once; None where a copy is needed."""
         if pass_ != "forward" or not args[0].numel():
             return None
@@ -257,13 +257,13 @@ class Reduction(Room):
         given, *where = lines(x, dim, ordered=self.dtype is not None)
         if given.data_ptr() != x.data_ptr():
             return None
-        kernel = getattr(library(cast(Path, row.source), row.target), self.name)
+        kernel = getattr(library(cast(Path, op_kernel.source), op_kernel.target), self.name)
         shape, dtype, nanoseconds = _shape(x, dim, keepdim), self.dtype or x.dtype, self.nanoseconds * x.numel()
         empty = torch.empty
 
         def forward(x: Tensor, dim: int | None, keepdim: bool, out: Tensor | None = None) -> Tensor:
             output = empty(shape, dtype=dtype) if out is None else out
-            run, threads = shared(kernel, nanoseconds)
+            run, threads = choose_threads(kernel, nanoseconds)
             run(output, x, *where, threads)
             return output
 
@@ -293,7 +293,7 @@ class Reduction(Room):
 
         yield Mutant("zeros", after(torch.zeros_like), "nothing is written")
         yield Mutant("stale tail", after(stale_end), "the last output is never written")
-        yield Mutant("one aside", after(shifted), "a line's is another's")
+        yield Mutant("one aside", after(shift_elements), "a line's is another's")
         yield Mutant("first dimension", change(lambda x, dim: (x, first(x, dim))), "always along the first dimension")
         yield Mutant("last dimension", change(lambda x, dim: (x, -1)), "always along the last dimension")
         yield Mutant("off by one tile", without(0, VECTOR), "what is left of a line behind its tiles is left out")
@@ -407,9 +407,14 @@ DOWN: tuple[tuple[tuple[int, ...], int | None, bool], ...] = (
     ((2, 9001), 1, False), ((2, 4500, 3), 1, False), ((66, 2050), 0, False), ((1031,), None, False),
     ((6, 50, 40), None, True), ((), None, False), ((), -1, False), ((65, 1, 1), 0, False), ((1, 70, 1, 3), None, False),
 )  # fmt: skip
-KEPT: tuple[tuple[tuple[int, ...], int | None], ...] = (((4, 33), -1), ((4, 33), 0), ((3, 4, 5), None), ((), None))
+KEEPDIM_CASES: tuple[tuple[tuple[int, ...], int | None], ...] = (
+    ((4, 33), -1),
+    ((4, 33), 0),
+    ((3, 4, 5), None),
+    ((), None),
+)
 # Lines that are too few and too long for one thread each.
-CUT: tuple[tuple[tuple[int, ...], int | None], ...] = (
+SPLIT_CASES: tuple[tuple[tuple[int, ...], int | None], ...] = (
     ((3, 200_001), -1), ((40_003, 5), 0), ((2, 10_007, 7), 1), ((200_003,), None)
 )  # fmt: skip
 # A line in a tile, in several, cut into parts; the same down columns.
@@ -431,4 +436,8 @@ def _dims(request: Request) -> dict[str, int]:
     """Lines, their elements, and how many lines lie side by side."""
     shape, dim = request.args["x"].shape, request.args["dim"]
     inner = 1 if dim is None or not shape else math.prod(shape[dim % len(shape) + 1 :])
-    return {"M": math.prod(_shape(request.args["x"], dim, True)), "N": math.prod(reduced(shape, dim)), "inner": inner}
+    return {
+        "M": math.prod(_shape(request.args["x"], dim, True)),
+        "N": math.prod(reduced_sizes(shape, dim)),
+        "inner": inner,
+    }

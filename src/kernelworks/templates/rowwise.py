@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from kernelworks.contract import Case, Mutant
 from kernelworks.templates.mutants import VECTOR
 
-__all__ = ["BENCH", "DEVICE_BENCH", "TARGETS", "Make", "Total", "altered", "case", "sized", "total"]
+__all__ = ["BENCH", "DEVICE_BENCH", "TARGETS", "Make", "Total", "case", "sized_cases", "sum_mutants", "total"]
 
 Total = Callable[[Tensor, int], Tensor]
 Make = Callable[..., dict[str, Any]]  # make(generator, dtype, shape, kind of values)
@@ -40,7 +40,7 @@ def case(name: str, make: Make, shape: tuple[int, ...], kind: str = "normal", /,
     return Case(name, made, **more)
 
 
-def sized(
+def sized_cases(
     make: Make, sizes: Iterable[tuple[Any, ...]], dtypes: tuple[torch.dtype, ...] | None = None
 ) -> Iterator[Case]:
     """A case for each (M, N) or (M, N, dtypes)."""
@@ -80,7 +80,7 @@ SUMS: tuple[tuple[str, Total, str], ...] = (
 )
 
 
-def altered(plain: Callable[..., Any]) -> tuple[Mutant, ...]:
+def sum_mutants(plain: Callable[..., Any]) -> tuple[Mutant, ...]:
     """Mutants of an op whose ``plain(*args, total=)`` takes its sums by ``total``: wrong sums."""
 
     def with_sum(sum_: Total) -> Callable[..., Any]:

@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.kernels import as_float64, in_float64, into, python_row
-from kernelworks.contract import Contract, Row
+from kernelworks.build.kernels import as_float64, in_float64, into, python_kernel
+from kernelworks.contract import Contract, Kernel
 from kernelworks.dispatch.autograd import derivative
 from kernelworks.dispatch.mutation import as_tuple
 from kernelworks.dispatch.op import Pass
 
-__all__ = ["python_rows"]
+__all__ = ["python_kernels"]
 
 
-def python_rows(
+def python_kernels(
     contract: Contract,
     forward: Pass,
     backward: Pass,
@@ -25,7 +25,7 @@ def python_rows(
     op: Callable[[], Any],
     *,
     torch_backward: Callable[..., Any] | None = None,
-) -> list[Row]:
+) -> list[Kernel]:
     """The rows ``torch`` and ``reference``, for an op whose backward is given all inputs of its forward.
 
     ``composite(*args)`` is the op in torch's functions; its gradients, where ``torch_backward`` is not given, are those
@@ -39,8 +39,8 @@ def python_rows(
         return into(derivative(op(), args), out)
 
     return [
-        python_row("torch", torch_forward, torch_backward or derived),
-        python_row("reference", in_float64(contract.reference), _exact(contract, forward, backward)),
+        python_kernel("torch", torch_forward, torch_backward or derived),
+        python_kernel("reference", in_float64(contract.reference), _exact(contract, forward, backward)),
     ]
 
 

@@ -82,8 +82,8 @@ ELEMENTS = Kernel(_elements)
 class _Applied:
     """Launches of one function: ``Pointwise`` finds the sizes, and all that the kernel has no tensor for is None."""
 
-    def __init__(self, room: str, pass_: str, function: Any, word: int, outputs: int, inputs: int) -> None:
-        self.configs, self.pass_, self.word = configs(room), pass_, word
+    def __init__(self, op_package: str, pass_: str, function: Any, word: int, outputs: int, inputs: int) -> None:
+        self.configs, self.pass_, self.word = configs(op_package), pass_, word
         self.outputs, self.inputs = outputs, inputs
         self.constants = {"FUNCTION": function, "TYPED": "dtype" in function.arg_names}
         self.run = Pointwise(functools.cache(self.flat), functools.cache(self.strided))
@@ -109,14 +109,16 @@ class _Applied:
         return run
 
 
-def functions(room: str, value: Any, slopes: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def functions(op_package: str, value: Any, slopes: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """A room's ``forward`` and ``backward``. With words, ``value`` and ``slopes`` are dicts of functions, by word; in
     tuning.toml ``word`` is a function's place there, from 0."""
     if not isinstance(value, Mapping):
         value, slopes = {None: value}, {None: slopes}
     tensors = len([n for n in next(iter(value.values())).arg_names if n != "dtype"])
-    ahead = {w: _Applied(room, "forward", f, i, 1, tensors).run for i, (w, f) in enumerate(value.items())}
-    back = {w: _Applied(room, "backward", f, i, tensors, tensors + 1).run for i, (w, f) in enumerate(slopes.items())}
+    ahead = {w: _Applied(op_package, "forward", f, i, 1, tensors).run for i, (w, f) in enumerate(value.items())}
+    back = {
+        w: _Applied(op_package, "backward", f, i, tensors, tensors + 1).run for i, (w, f) in enumerate(slopes.items())
+    }
     empty_like = torch.empty_like
 
     def forward(*args: Any, out: Any = None) -> Any:

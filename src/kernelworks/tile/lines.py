@@ -170,10 +170,10 @@ class Lines:
     """
 
     def __init__(
-        self, room: str | Path, forward: dict[str, Any], backward: dict[str, Any],
+        self, op_package: str | Path, forward: dict[str, Any], backward: dict[str, Any],
         packed: Callable[[int, torch.dtype], Launch | None] = lambda n, dtype: None,
     ) -> None:  # fmt: skip
-        self.configs, self.packed = configs(room), packed
+        self.configs, self.packed = configs(op_package), packed
         self.functions = {"forward": forward, "backward": backward}
         self.along, self.down = functools.cache(self._along), functools.cache(self._down)
 
@@ -207,10 +207,10 @@ class Lines:
             return None
         m, packed, output = x.numel() // n, self.packed(n, x.dtype), torch.empty_like(x)
         if packed is not None:
-            ready = packed.prepared((m, 1, 1), x, output, n, n)
+            ready = packed.prepare_launch((m, 1, 1), x, output, n, n)
         else:
             launch, taken = self.along("forward", n, x.dtype)
-            ready = launch.prepared((-(-m // taken), 1, 1), x, output, n, m, n)
+            ready = launch.prepare_launch((-(-m // taken), 1, 1), x, output, n, m, n)
 
         def run(x: Tensor, dim: int, out: Tensor | None = None) -> Tensor:
             output = torch.empty_like(x) if out is None else out

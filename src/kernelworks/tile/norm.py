@@ -158,11 +158,11 @@ def _plain(parameter: Tensor | None) -> Tensor | None:
     return None if parameter is None else parameter.contiguous()
 
 
-class NormRows:
+class NormPasses:
     """The passes of one op in its room's configurations; ``names`` are its arguments in order, x and eps among them."""
 
-    def __init__(self, room: str, names: tuple[str, ...], *, centred: bool) -> None:
-        self.configs, self.names, self.centred = configs(room), names, centred
+    def __init__(self, op_package: str, names: tuple[str, ...], *, centred: bool) -> None:
+        self.configs, self.names, self.centred = configs(op_package), names, centred
         self.returns = tuple(n for n in names if n != "eps")
         self.at, self.sums_at = functools.cache(self._at), functools.cache(self._sums_at)
 

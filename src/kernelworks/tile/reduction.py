@@ -194,7 +194,7 @@ def _join(
 ALONG, DOWN, JOIN = Kernel(_along), Kernel(_down), Kernel(_join)
 
 
-class Cut(NamedTuple):
+class LineSplit(NamedTuple):
     """What a program takes of lines: how many of them, elements of each at a time, and how often before it looks at the
     first; and into how many parts of what length lines are cut."""
 
@@ -205,7 +205,7 @@ class Cut(NamedTuple):
     length: int
 
     @property
-    def once(self) -> bool:
+    def is_single_step(self) -> bool:
         """Whether nothing is left after the first time."""
         return self.length <= self.block * self.ahead
 
@@ -238,7 +238,7 @@ class Reduction:
         loads, programs, warps = settings.pop("LOADS"), settings.pop("PROGRAMS"), settings["num_warps"]
         cut = along(x, 32 * warps * min(WIDEST // x.tensor.itemsize, _power(x.n)), loads, programs)
         launch = ALONG.at(
-            ROWS=cut.lines, BLOCK=cut.block, AHEAD=cut.ahead, ONCE=cut.once, EARLY=not interpreting(), **self.kind,
+            ROWS=cut.lines, BLOCK=cut.block, AHEAD=cut.ahead, ONCE=cut.is_single_step, EARLY=not interpreting(), **self.kind,
             **settings,
         )  # fmt: skip
         grid = (triton.cdiv(x.outer, cut.lines) * cut.parts, 1, 1)
@@ -254,7 +254,7 @@ class Reduction:
         tile = 32 * warps * min(WIDEST // x.tensor.itemsize, _power(x.inner))
         cut = down(x, tile, settings.pop("COLUMNS"), loads, programs)
         launch = DOWN.at(
-            BLOCK=cut.block, COLUMNS=cut.lines, AHEAD=cut.ahead, ONCE=cut.once,
+            BLOCK=cut.block, COLUMNS=cut.lines, AHEAD=cut.ahead, ONCE=cut.is_single_step,
             WHOLE=x.inner % cut.lines == 0, EARLY=not interpreting(), **self.kind, **settings,
         )  # fmt: skip
         blocks = triton.cdiv(x.inner, cut.lines)
@@ -286,7 +286,7 @@ def _power(n: int) -> int:
     return int(triton.next_power_of_2(n))
 
 
-def along(x: Lines, tile: int, loads: int, programs: int) -> Cut:
+def along(x: Lines, tile: int, loads: int, programs: int) -> LineSplit:
     """Of lines of unit stride. ``tile`` is what a program's threads load at once, each one time; ``loads`` how often
     each may ask, along a line, or for more lines where they are short and many; ``programs`` keep a GPU busy."""
     block = min(tile, _power(x.n))
@@ -296,10 +296,10 @@ def along(x: Lines, tile: int, loads: int, programs: int) -> Cut:
     while rows > least and triton.cdiv(x.outer, rows) < programs:
         rows //= 2
     rows = min(rows, _power(x.outer))
-    return Cut(rows, block, ahead, *_parts(x.n, block, triton.cdiv(x.outer, rows), 1, programs))
+    return LineSplit(rows, block, ahead, *_parts(x.n, block, triton.cdiv(x.outer, rows), 1, programs))
 
 
-def down(x: Lines, tile: int, least: int, loads: int, programs: int) -> Cut:
+def down(x: Lines, tile: int, least: int, loads: int, programs: int) -> LineSplit:
     """Of lines side by side, of which a program takes at least ``least``, more of short ones."""
     most = min(_power(x.inner), tile)
     least = min(least, most)
@@ -308,7 +308,9 @@ def down(x: Lines, tile: int, least: int, loads: int, programs: int) -> Cut:
         columns //= 2
     block = min(tile // columns, _power(x.n))
     ahead = min(loads, _power(triton.cdiv(x.n, block)))
-    return Cut(columns, block, ahead, *_parts(x.n, block, x.outer * triton.cdiv(x.inner, columns), columns, programs))
+    return LineSplit(
+        columns, block, ahead, *_parts(x.n, block, x.outer * triton.cdiv(x.inner, columns), columns, programs)
+    )
 
 
 def _parts(n: int, block: int, programs: int, width: int, wanted: int) -> tuple[int, int]:

@@ -19,9 +19,9 @@ from torch import Tensor
 from kernelworks.contract import FLOATS, Case, Contract
 from kernelworks.dispatch.op import Op
 from kernelworks.verify.parity import judge, judge_gradients, parities
-from kernelworks.verify.reference import Truth, flat_outputs
+from kernelworks.verify.reference import Reference, flat_outputs
 
-__all__ = ["LEAST", "Shares", "accepted", "loose", "merged", "off", "shares_of"]
+__all__ = ["LEAST", "Shares", "accepted_errors", "loose_bounds", "merge_shares", "shares_of", "shift_past_bound"]
 
 LEAST = 1 / 50  # of the bound: what a right kernel must reach somewhere
 LEAST_EXCUSED = 1 / 1000  # the same with a reason; so a bound a hundred times as loose is refused, whatever is said
@@ -48,7 +48,7 @@ def _next(value: Tensor, sign: int) -> Tensor:
     return torch.where(ordered < 0, least - ordered, ordered).view(value.dtype)
 
 
-def off(want: Tensor, bound: Tensor, dtype: torch.dtype, times: float, sign: int) -> tuple[Tensor, Tensor]:
+def shift_past_bound(want: Tensor, bound: Tensor, dtype: torch.dtype, times: float, sign: int) -> tuple[Tensor, Tensor]:
     """``want`` moved by so many bounds and rounded to ``dtype``, and where that is off. Where the rounding brings it
     back, or the bound is 0, it is the next number that is off."""
     if not want.is_floating_point():
@@ -68,7 +68,7 @@ def off(want: Tensor, bound: Tensor, dtype: torch.dtype, times: float, sign: int
 def _wrong(want: Tensor, bound: Tensor, right: Tensor, turn: int) -> tuple[str, Tensor] | None:
     """An answer that must be refused and what is wrong with it; None where no element can be off."""
     times, sign, place = WAYS[turn * 5 % len(WAYS)]
-    moved, can = off(want, bound, right.dtype, times, sign)
+    moved, can = shift_past_bound(want, bound, right.dtype, times, sign)
     places = can.reshape(-1).nonzero().reshape(-1)
     if not len(places):
         return None
@@ -81,7 +81,7 @@ def _wrong(want: Tensor, bound: Tensor, right: Tensor, turn: int) -> tuple[str, 
     return f"off by {times * sign:+.0f} bounds {where}", torch.where(can, moved, right)
 
 
-def accepted(op: Op, expected: Truth, turn: int = 0) -> list[str]:
+def accepted_errors(op: Op, expected: Reference, turn: int = 0) -> list[str]:
     """The wrong answers that the comparison lets pass on one case; and that the right one is refused, where it is."""
     found: list[str] = []
     if any(t.numel() > MANY for t in (*expected.outputs, *expected.gradients.values())):
@@ -117,7 +117,7 @@ def _rounded(want: Tensor, dtype: torch.dtype) -> Tensor:
 # ---------------------------------------------------------------- bounds that are too loose
 
 
-def merged(parts: Iterable[Mapping[str, Mapping[str, float]]]) -> Shares:
+def merge_shares(parts: Iterable[Mapping[str, Mapping[str, float]]]) -> Shares:
     """The largest share of each dtype and output."""
     found: Shares = {}
     for part in parts:
@@ -128,7 +128,7 @@ def merged(parts: Iterable[Mapping[str, Mapping[str, float]]]) -> Shares:
     return found
 
 
-def loose(contract: Contract, shares: Mapping[str, Mapping[str, float]]) -> list[str]:
+def loose_bounds(contract: Contract, shares: Mapping[str, Mapping[str, float]]) -> list[str]:
     """What is wrong with a contract's bounds, given the largest share that a right kernel reaches over all cases.
 
     A bound of 0 is exact and has no share. What was not tried (another dtype, gradients that nobody made) is not
@@ -157,14 +157,14 @@ def loose(contract: Contract, shares: Mapping[str, Mapping[str, float]]) -> list
     return wrong
 
 
-def shares_of(op: Op, row: str, cases: Iterable[Case], inner: str) -> Shares:
-    """What a row reaches over cases of the bounds for rows that work so inside. A case that it fails counts for
+def shares_of(op: Op, kernel: str, cases: Iterable[Case], inner: str) -> Shares:
+    """What a kernel reaches over cases of the bounds for kernels that work so inside. A case that it fails counts for
     nothing: it is no right kernel there."""
     found: Shares = {}
     for case in cases:
         for dtype in case.dtypes:
             name = str(dtype).removeprefix("torch.")
-            for parity in parities(op, row, dataclasses.replace(case, layouts=False), dtype, inner=inner):
+            for parity in parities(op, kernel, dataclasses.replace(case, layouts=False), dtype, inner=inner):
                 if parity.ok:
-                    found = merged((found, {name: parity.shares}))
+                    found = merge_shares((found, {name: parity.shares}))
     return found

@@ -16,7 +16,7 @@ from torch import Tensor
 from kernelworks.contract import FLOATS, Case, Mutant
 from kernelworks.dispatch.op import Op
 from kernelworks.verify.parity import judge
-from kernelworks.verify.reference import Truth, copied, device_of, flat_outputs, truth
+from kernelworks.verify.reference import Reference, compute_reference, copy_tensors, device_of, flat_outputs
 
 __all__ = ["CHECKS", "bad_inputs", "checks_for", "surviving_mutants"]
 
@@ -25,7 +25,7 @@ FORK_SECONDS = 20
 
 
 @functools.lru_cache(1)
-def _large_cases(op: Op, row: str) -> list[Truth]:
+def _large_cases(op: Op, kernel: str) -> list[Reference]:
     """The op's largest cases that the row takes; a row for an accelerator that takes none of them is tried on the first
     larger ones that it takes."""
 
@@ -34,20 +34,20 @@ def _large_cases(op: Op, row: str) -> list[Truth]:
         return sum(t.numel() for t in flat_outputs(list(made.values())) if isinstance(t, Tensor))
 
     usable = sorted((c for c in op.contract.cases if torch.float32 in c.dtypes), key=size, reverse=True)
-    found = _taken(op, row, usable)[::-1] or _taken(op, row, op.contract.device_cases)
+    found = _taken(op, kernel, usable)[::-1] or _taken(op, kernel, op.contract.device_cases)
     if not found:
-        raise ValueError(f"{op.name}.{row} takes none of the contract's cases: there is nothing to prove it on")
+        raise ValueError(f"{op.name}.{kernel} takes none of the contract's cases: there is nothing to prove it on")
     return found
 
 
-def _taken(op: Op, row: str, cases: Iterable[Case]) -> list[Truth]:
+def _taken(op: Op, kernel: str, cases: Iterable[Case]) -> list[Reference]:
     """The first cases that the row takes, each in the first of float32, bfloat16, float16 that it takes."""
-    device = device_of(op, row)
-    found: list[Truth] = []
+    device = device_of(op, kernel)
+    found: list[Reference] = []
     for case in cases:
         for dtype in (d for d in FLOATS if d in case.dtypes):
-            expected = truth(op, case, dtype, 0, device, op.row(row).inner)
-            if not op.row(row).guard(op.request("forward", expected.positional(op))):
+            expected = compute_reference(op, case, dtype, 0, device, op.kernel(kernel).inner)
+            if not op.kernel(kernel).guard(op.request("forward", expected.positional(op))):
                 found.append(expected)
                 break
         if len(found) == BIGGEST:
@@ -55,15 +55,15 @@ def _taken(op: Op, row: str, cases: Iterable[Case]) -> list[Truth]:
     return found
 
 
-def _run(op: Op, row: str, expected: Truth) -> list[Tensor]:
+def _run(op: Op, kernel: str, expected: Reference) -> list[Tensor]:
     """Outputs on fresh copies of the inputs (an op in place changes what it is given)."""
-    return _call(op, row, [copied(a) for a in expected.positional(op)])
+    return _call(op, kernel, [copy_tensors(a) for a in expected.positional(op)])
 
 
-def _call(op: Op, row: str, args: list[Any]) -> list[Tensor]:
+def _call(op: Op, kernel: str, args: list[Any]) -> list[Tensor]:
     names = op.passes["forward"].names
     with torch.no_grad():
-        result = op(*args, row=row)
+        result = op(*args, kernel=kernel)
     if op.contract.mutates:
         result = [args[names.index(n)] for n in op.contract.mutates]
     return [t for t in flat_outputs(result) if isinstance(t, Tensor)]
@@ -73,22 +73,22 @@ def _equal(a: list[Tensor], b: list[Tensor]) -> bool:
     return all(bool(((x == y) | (x.isnan() & y.isnan())).all()) for x, y in zip(a, b, strict=True))
 
 
-def _deterministic(op: Op, row: str) -> str:
-    for expected in _large_cases(op, row):
-        first = _run(op, row, expected)
-        if not all(_equal(first, _run(op, row, expected)) for _ in range(3)):
+def _deterministic(op: Op, kernel: str) -> str:
+    for expected in _large_cases(op, kernel):
+        first = _run(op, kernel, expected)
+        if not all(_equal(first, _run(op, kernel, expected)) for _ in range(3)):
             return "two runs on the same input differ"
     return ""
 
 
-def _two_threads(op: Op, row: str) -> str:
-    expected = _large_cases(op, row)
-    alone = [_run(op, row, e) for e in expected]
+def _two_threads(op: Op, kernel: str) -> str:
+    expected = _large_cases(op, kernel)
+    alone = [_run(op, kernel, e) for e in expected]
     failures: list[str] = []
 
     def work(i: int) -> None:
         for _ in range(8):
-            if not _equal(alone[i], _run(op, row, expected[i])):
+            if not _equal(alone[i], _run(op, kernel, expected[i])):
                 failures.append("another answer while a second thread was calling")
                 return
 
@@ -100,13 +100,13 @@ def _two_threads(op: Op, row: str) -> str:
     return failures[0] if failures else ""
 
 
-def _thread_counts(op: Op, row: str) -> str:
+def _thread_counts(op: Op, kernel: str) -> str:
     before = torch.get_num_threads()
     try:
         for count in (1, 3, 2):
             torch.set_num_threads(count)
-            for expected in _large_cases(op, row):
-                _, message = judge(_run(op, row, expected), expected)
+            for expected in _large_cases(op, kernel):
+                _, message = judge(_run(op, kernel, expected), expected)
                 if message:
                     return f"on {count} threads: {message}"
     finally:
@@ -114,17 +114,17 @@ def _thread_counts(op: Op, row: str) -> str:
     return ""
 
 
-def _after_fork(op: Op, row: str) -> str:
-    expected = _large_cases(op, row)[-1]
-    _run(op, row, expected)  # the parent's thread pool exists now
-    args = [copied(a) for a in expected.positional(op)]
+def _after_fork(op: Op, kernel: str) -> str:
+    expected = _large_cases(op, kernel)[-1]
+    _run(op, kernel, expected)  # the parent's thread pool exists now
+    args = [copy_tensors(a) for a in expected.positional(op)]
     child = os.fork()
     if child == 0:
         code = 1
         try:
             # torch's own parallel loops hang in a forked child, so nothing but our call may start one.
             torch.use_deterministic_algorithms(False)
-            result = _call(op, row, args)
+            result = _call(op, kernel, args)
             torch.set_num_threads(1)
             code = 0 if not judge(result, expected)[1] else 2
         finally:
@@ -139,38 +139,38 @@ def _after_fork(op: Op, row: str) -> str:
     return "" if waited[0] == 0 else "wrong in a forked child"
 
 
-def _two_streams(op: Op, row: str) -> str:
-    expected = _large_cases(op, row)
-    alone = [_run(op, row, e) for e in expected]
+def _two_streams(op: Op, kernel: str) -> str:
+    expected = _large_cases(op, kernel)
+    alone = [_run(op, kernel, e) for e in expected]
     streams = [torch.cuda.Stream() for _ in expected]
     torch.cuda.synchronize()
     found: list[list[list[Tensor]]] = [[] for _ in expected]
     for _ in range(8):
         for i, stream in enumerate(streams):
             with torch.cuda.stream(stream):
-                found[i].append(_run(op, row, expected[i]))
+                found[i].append(_run(op, kernel, expected[i]))
     torch.cuda.synchronize()
     right = all(_equal(alone[i], run) for i, runs in enumerate(found) for run in runs)
     return "" if right else "another answer while a second stream was running"
 
 
-def _graph_replay(op: Op, row: str) -> str:
+def _graph_replay(op: Op, kernel: str) -> str:
     """Captured in a CUDA graph on other values, then replayed on the case's."""
-    expected = _large_cases(op, row)[-1]
-    want = _run(op, row, expected)
-    args = [copied(a) for a in expected.positional(op)]
-    kept = [copied(a) for a in args]
+    expected = _large_cases(op, kernel)[-1]
+    want = _run(op, kernel, expected)
+    args = [copy_tensors(a) for a in expected.positional(op)]
+    kept = [copy_tensors(a) for a in args]
 
     def restore() -> None:
         for target, value in zip(flat_outputs(args), flat_outputs(kept), strict=True):
             if isinstance(target, Tensor):
                 target.copy_(value)
 
-    _call(op, row, args)
+    _call(op, kernel, args)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        got = _call(op, row, args)
+        got = _call(op, kernel, args)
     restore()
     graph.replay()
     torch.cuda.synchronize()
@@ -191,24 +191,24 @@ GPU_CHECKS: dict[str, Callable[[Op, str], str]] = {
 }
 
 
-def checks_for(op: Op, row: str) -> dict[str, Callable[[Op, str], str]]:
+def checks_for(op: Op, kernel: str) -> dict[str, Callable[[Op, str], str]]:
     """What a row is tried on beyond parity, by name."""
-    return GPU_CHECKS if op.row(row).device == "cuda" else CHECKS
+    return GPU_CHECKS if op.kernel(kernel).device == "cuda" else CHECKS
 
 
-def bad_inputs(op: Op, row: str, public: Callable[..., Any]) -> Iterator[tuple[str, str]]:
+def bad_inputs(op: Op, kernel: str, public: Callable[..., Any]) -> Iterator[tuple[str, str]]:
     """(description, what went wrong or "") for every call of the contract's ``errors``.
 
     The row is asked by name: what is chosen by itself may be torch's function, with torch's words. A row for an
     accelerator is not asked about an index out of range, since it does not look at values, which would mean waiting;
     all else is refused before a row is chosen.
     """
-    on_cpu = op.row(row).device == "cpu"
+    on_cpu = op.kernel(kernel).device == "cpu"
     for description, make, kind, text in op.contract.errors:
         if kind is IndexError and not on_cpu:
             continue
         try:
-            public(**make(), row=row if on_cpu else None)
+            public(**make(), kernel=kernel if on_cpu else None)
         except kind as error:
             wrong = "" if text in str(error) else f"{description}: the message {str(error)!r} does not say {text!r}"
         except Exception as error:
@@ -218,8 +218,8 @@ def bad_inputs(op: Op, row: str, public: Callable[..., Any]) -> Iterator[tuple[s
         yield description, wrong
 
 
-def _rejects(op: Op, mutant: Mutant, expected: Truth) -> bool:
-    args = [copied(a) for a in expected.positional(op)]
+def _rejects(op: Op, mutant: Mutant, expected: Reference) -> bool:
+    args = [copy_tensors(a) for a in expected.positional(op)]
     try:
         result = mutant.run(*args)
     except Exception:
@@ -246,6 +246,6 @@ def _surviving(op: Op, surviving: list[Mutant]) -> list[str]:
             for dtype in case.dtypes:
                 if not surviving:
                     return []
-                expected = truth(op, case, dtype)  # once for all of them: it is what takes the time
+                expected = compute_reference(op, case, dtype)  # once for all of them: it is what takes the time
                 surviving = [m for m in surviving if not _rejects(op, m, expected)]
     return [m.name for m in surviving]

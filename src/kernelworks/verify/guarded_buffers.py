@@ -134,7 +134,7 @@ class Arena:
         buffer = (ctypes.c_char * region.nbytes).from_address(region.address)
         return torch.frombuffer(buffer, dtype=dtype).as_strided(shape, strides, offset)
 
-    def poisoned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    def new_poisoned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """An output that nobody has written: NaN, or an absurd integer."""
         tensor = self.empty(shape, dtype)
         return tensor.fill_(float("nan") if dtype.is_floating_point else -(2**31) + 7)

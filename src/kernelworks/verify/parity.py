@@ -1,4 +1,4 @@
-"""One case on one row: forward in guarded and poisoned memory, in every layout, and the gradients."""
+"""One case on one kernel: forward in guarded and poisoned memory, in every layout, and the gradients."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from kernelworks.machine import environment
 from kernelworks.records import Parity
 from kernelworks.verify.compare import compare
 from kernelworks.verify.guarded_buffers import LAYOUTS, Arena, arena
-from kernelworks.verify.reference import Truth, device_of, flat_outputs, truth
+from kernelworks.verify.reference import Reference, compute_reference, device_of, flat_outputs
 
-__all__ = ["judge", "judge_gradients", "judged", "makes_gradients", "parities", "reproduce"]
+__all__ = ["judge", "judge_gradients", "judge_outputs", "makes_gradients", "parities", "reproduce"]
 
 # The worst share of the bound by output, those left out that are exact and must be; and what is wrong.
-Judged = tuple[dict[str, float], str]
+Judgement = tuple[dict[str, float], str]
 
 
-def reproduce(op: Op, row: str, case: Case, dtype: torch.dtype) -> str:
-    """The shell line that runs one case of one row again."""
+def reproduce(op: Op, kernel: str, case: Case, dtype: torch.dtype) -> str:
+    """The shell line that runs one case of one kernel again."""
     name = str(dtype).removeprefix("torch.")
-    return f"python -m kernelworks prove {op.name}.{row} --case {shlex.quote(case.name)} --dtype {name}"
+    return f"python -m kernelworks prove {op.name}.{kernel} --case {shlex.quote(case.name)} --dtype {name}"
 
 
-def judge(result: Any, expected: Truth) -> tuple[float, str]:
+def judge(result: Any, expected: Reference) -> tuple[float, str]:
     """The worst share of the bound over all outputs, and what is wrong."""
-    shares, message = judged(result, expected)
+    shares, message = judge_outputs(result, expected)
     return max(shares.values(), default=0.0), message
 
 
-def judged(result: Any, expected: Truth) -> Judged:
+def judge_outputs(result: Any, expected: Reference) -> Judgement:
     """The same by output. One that comes in another dtype than the case's is told apart: its roundings are others."""
     outputs = flat_outputs(result)
     if len(outputs) < len(expected.outputs):
@@ -56,7 +56,7 @@ def judged(result: Any, expected: Truth) -> Judged:
     return shares, message
 
 
-def judge_gradients(found: Iterable[tuple[str, Tensor]], expected: Truth) -> Judged:
+def judge_gradients(found: Iterable[tuple[str, Tensor]], expected: Reference) -> Judgement:
     """The worst share of the bound by gradient, and what is wrong."""
     shares: dict[str, float] = {}
     message = ""
@@ -77,41 +77,41 @@ def _same_bits(a: Any, b: Any) -> bool:
 
 
 class _Declined(Exception):
-    """The row's guard has a reason not to serve these arguments."""
+    """The kernel's guard has a reason not to serve these arguments."""
 
 
-def _declines(op: Op, row: str, args: tuple[Any, ...]) -> bool:
-    """Whether a row refuses arguments that its op takes."""
-    return op.row(row).guard(op.request("forward", args)) is not None
+def _declines(op: Op, kernel: str, args: tuple[Any, ...]) -> bool:
+    """Whether a kernel refuses arguments that its op takes."""
+    return op.kernel(kernel).guard(op.request("forward", args)) is not None
 
 
-def makes_gradients(op: Op, row: str, args: tuple[Any, ...], names: tuple[str, ...]) -> bool:
-    """Whether a row that takes a forward makes these gradients too: its guard may know of calls where it should not."""
-    passes = op.row(row).passes
+def makes_gradients(op: Op, kernel: str, args: tuple[Any, ...], names: tuple[str, ...]) -> bool:
+    """Whether a kernel that takes a forward makes these gradients too: its guard may know of calls where it should not."""
+    passes = op.kernel(kernel).passes
     if "backward" not in passes or "training" in passes:
         return "backward" in passes
-    return op.row(row).guard(op.backward_of(op.request("training", args, names))) is None
+    return op.kernel(kernel).guard(op.backward_of(op.request("training", args, names))) is None
 
 
 def _poisoned_out(op: Op, case_args: tuple[Any, ...], memory: Arena) -> Any:
     shapes = op.forward_shapes(case_args)
     if shapes is None:
         return None
-    made = tuple(memory.poisoned(tuple(s.shape), s.dtype) for s in flat_outputs(shapes))
+    made = tuple(memory.new_poisoned(tuple(s.shape), s.dtype) for s in flat_outputs(shapes))
     return made if isinstance(shapes, tuple) else made[0]
 
 
-def _forward(op: Op, row: str, expected: Truth, layout: str, *, at_end: bool) -> Judged:
+def _forward(op: Op, kernel: str, expected: Reference, layout: str, *, at_end: bool) -> Judgement:
     names = op.passes["forward"].names
-    with arena(at_end=at_end, device=device_of(op, row)) as memory, torch.no_grad():
+    with arena(at_end=at_end, device=device_of(op, kernel)) as memory, torch.no_grad():
         args = tuple(memory.place(a, layout) for a in expected.positional(op))
-        if _declines(op, row, args):
+        if _declines(op, kernel, args):
             raise _Declined
         out = _poisoned_out(op, args, memory)
-        result = op(*args, out=out, row=row) if out is not None else op(*args, row=row)
+        result = op(*args, out=out, kernel=kernel) if out is not None else op(*args, kernel=kernel)
         if op.contract.mutates:
             result = [args[names.index(n)] for n in op.contract.mutates]
-        shares, message = judged(result, expected)
+        shares, message = judge_outputs(result, expected)
         inputs = [i for i, n in enumerate(names) if n not in op.contract.mutates]
         before = expected.positional(op)
         if not message and not all(_same_bits(args[i], before[i]) for i in inputs):
@@ -122,19 +122,19 @@ def _forward(op: Op, row: str, expected: Truth, layout: str, *, at_end: bool) ->
     return shares, message
 
 
-def _gradients(op: Op, row: str, expected: Truth, *, at_end: bool) -> Judged:
+def _gradients(op: Op, kernel: str, expected: Reference, *, at_end: bool) -> Judgement:
     names = op.passes["forward"].names
-    with arena(at_end=at_end, device=device_of(op, row)) as memory:
+    with arena(at_end=at_end, device=device_of(op, kernel)) as memory:
         args = [memory.place(a) for a in expected.positional(op)]
         leaves = {}
         for i, name in enumerate(names):
             if name in expected.gradients:
                 args[i] = leaves[name] = args[i].requires_grad_()
         with torch.enable_grad():
-            outputs = [o for o in flat_outputs(op(*args, row=row)) if o.requires_grad]
+            outputs = [o for o in flat_outputs(op(*args, kernel=kernel)) if o.requires_grad]
             grads = [memory.place(g) for g in expected.grad_outputs]
-            # A row that makes gradients with its forward gives them away at the last walk; others take its backward.
-            walks = (True, False) if "training" in op.row(row).passes else (False,)
+            # A kernel that makes gradients with its forward gives them away at the last walk; others take its backward.
+            walks = (True, False) if "training" in op.kernel(kernel).passes else (False,)
             found: list[tuple[str, Tensor]] = []
             for keep in walks:
                 walked: tuple[Tensor | None, ...] = torch.autograd.grad(
@@ -164,33 +164,33 @@ def _alone(device: str, layout: str) -> Iterator[None]:
 
 
 def parities(
-    op: Op, row: str, case: Case, dtype: torch.dtype, seed: int = 0, inner: str | None = None
+    op: Op, kernel: str, case: Case, dtype: torch.dtype, seed: int = 0, inner: str | None = None
 ) -> Iterator[Parity]:  # fmt: skip
-    """Every comparison of one case. A row that raises fails with what it raised; a case that a row declines, as it
-    may decline a user's call, gives none. ``inner`` asks for other bounds than the row's own."""
-    device = device_of(op, row)
-    expected = truth(op, case, dtype, seed, device, inner or op.row(row).inner)
+    """Every comparison of one case. A kernel that raises fails with what it raised; a case that a kernel declines, as it
+    may decline a user's call, gives none. ``inner`` asks for other bounds than the kernel's own."""
+    device = device_of(op, kernel)
+    expected = compute_reference(op, case, dtype, seed, device, inner or op.kernel(kernel).inner)
     positional = expected.positional(op)
-    if _declines(op, row, positional):
+    if _declines(op, kernel, positional):
         return
     layouts = LAYOUTS if case.layouts else LAYOUTS[:1]
     ends = (True, False) if device == "cpu" else (True,)
     runs = [("forward", layout, at_end) for layout in layouts for at_end in ends]
-    if expected.gradients and makes_gradients(op, row, positional, tuple(expected.gradients)):
+    if expected.gradients and makes_gradients(op, kernel, positional, tuple(expected.gradients)):
         runs += [("backward", "contiguous", at_end) for at_end in ends]
     name = str(dtype).removeprefix("torch.")
     for pass_, layout, at_end in runs:
         try:
             if pass_ == "forward":
                 with _alone(device, layout):
-                    shares, message = _forward(op, row, expected, layout, at_end=at_end)
+                    shares, message = _forward(op, kernel, expected, layout, at_end=at_end)
             else:
-                shares, message = _gradients(op, row, expected, at_end=at_end)
+                shares, message = _gradients(op, kernel, expected, at_end=at_end)
             worst = max(shares.values(), default=0.0)
         except _Declined:
             continue
         except Exception as error:
             shares, worst, message = {}, float("inf"), f"raised {type(error).__name__}: {error}"
         label = case.name if layout == "contiguous" else f"{case.name} ({layout})"
-        line = reproduce(op, row, case, dtype) if message else ""
-        yield Parity(op.name, row, pass_, label, name, worst, not message, message, line, shares)
+        line = reproduce(op, kernel, case, dtype) if message else ""
+        yield Parity(op.name, kernel, pass_, label, name, worst, not message, message, line, shares)

@@ -15,11 +15,11 @@ from kernelworks.contract import Case
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import has_gpu
 
-__all__ = ["Truth", "copied", "device_of", "flat_outputs", "placed", "truth"]
+__all__ = ["Reference", "compute_reference", "copy_tensors", "device_of", "flat_outputs", "to_device"]
 
 
 @dataclass(frozen=True)
-class Truth:
+class Reference:
     args: dict[str, Any]  # in the case's dtype
     outputs: tuple[Tensor, ...]  # float64, or integers
     bounds: tuple[Tensor, ...]
@@ -39,11 +39,11 @@ class Truth:
         return tuple(self.args.get(name) for name in op.passes["forward"].names)
 
 
-def copied(value: Any) -> Any:
+def copy_tensors(value: Any) -> Any:
     """A copy of a tensor (or of a list of them); anything else as it is."""
     if isinstance(value, Tensor):
         return value.clone()
-    return [copied(v) for v in value] if isinstance(value, (list, tuple)) else value
+    return [copy_tensors(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def flat_outputs(result: Any) -> tuple[Any, ...]:
@@ -53,44 +53,44 @@ def flat_outputs(result: Any) -> tuple[Any, ...]:
     return (result,)
 
 
-def device_of(op: Op, row: str) -> str:
+def device_of(op: Op, kernel: str) -> str:
     """Where a row's cases lie: on the GPU for its rows, and on the CPU where those are interpreted."""
-    return "cuda" if op.row(row).device == "cuda" and has_gpu() else "cpu"
+    return "cuda" if op.kernel(kernel).device == "cuda" and has_gpu() else "cpu"
 
 
-def placed(value: Any, device: str) -> Any:
+def to_device(value: Any, device: str) -> Any:
     """A tensor (or a list of them) on a device; anything else as it is."""
     if isinstance(value, Tensor):
         return value.to(device)
-    return [placed(v, device) for v in value] if isinstance(value, (list, tuple)) else value
+    return [to_device(v, device) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 @functools.lru_cache(maxsize=3)  # of one case on several rows; the largest take a hundred megabytes
-def truth(
+def compute_reference(
     op: Op, case: Case, dtype: torch.dtype, seed: int = 0, device: str = "cpu", inner: str = "float32"
-) -> Truth:  # fmt: skip
+) -> Reference:  # fmt: skip
     """The truth of a case, computed on ``device``. The inputs follow from the op, case, dtype and ``seed``: every run
     and every device sees the same. ``inner``: for which rows the bounds hold."""
     generator = torch.Generator().manual_seed(zlib.crc32(f"{op.name} {case.name} {dtype} {seed}".encode()))
-    args = {name: placed(value, device) for name, value in case.make(generator, dtype).items()}
+    args = {name: to_device(value, device) for name, value in case.make(generator, dtype).items()}
     with torch.device(device):
-        return _truth(op, case, dtype, args, generator, {} if inner == "float32" else {"inner": inner})
+        return _compute_reference(op, case, dtype, args, generator, {} if inner == "float32" else {"inner": inner})
 
 
-def _truth(
-    op: Op, case: Case, dtype: torch.dtype, args: dict[str, Any], generator: torch.Generator, rows: dict[str, Any]
-) -> Truth:  # fmt: skip
+def _compute_reference(
+    op: Op, case: Case, dtype: torch.dtype, args: dict[str, Any], generator: torch.Generator, bound_options: dict[str, Any]
+) -> Reference:  # fmt: skip
     contract = op.contract
     exact = {name: as_float64(value) for name, value in args.items()}
     with torch.no_grad():
         made = contract.reference(**exact)
         outputs = flat_outputs(made)
         names = tuple(n for n, part in zip(contract.outputs, made, strict=False) for _ in flat_outputs(part))
-        bounds = flat_outputs(contract.bound(exact, outputs, dtype, **rows))
+        bounds = flat_outputs(contract.bound(exact, outputs, dtype, **bound_options))
         promised = op.forward_shapes(tuple(args.get(name) for name in op.passes["forward"].names))
     dtypes = () if promised is None else tuple(t.dtype for t in flat_outputs(promised))
     if contract.gradient_bound is None or not case.gradients or not contract.differentiable:
-        return Truth(args, outputs, bounds, (), {}, {}, dtypes, names, dtype)
+        return Reference(args, outputs, bounds, (), {}, {}, dtypes, names, dtype)
     differentiable = [n for n in contract.differentiable if isinstance(exact.get(n), Tensor)]
     with torch.enable_grad():
         for name in differentiable:
@@ -110,5 +110,5 @@ def _truth(
     }
     plain = {n: v.detach() if isinstance(v, Tensor) else v for n, v in exact.items()}
     with torch.no_grad():
-        limits = contract.gradient_bound(plain, tuple(g.double() for g in grads), gradients, dtype, **rows)
-    return Truth(args, outputs, bounds, grads, gradients, limits, dtypes, names, dtype)
+        limits = contract.gradient_bound(plain, tuple(g.double() for g in grads), gradients, dtype, **bound_options)
+    return Reference(args, outputs, bounds, grads, gradients, limits, dtypes, names, dtype)

@@ -22,11 +22,11 @@ from kernelworks.dispatch.meta_arguments import on_meta
 from kernelworks.dispatch.op import OPS
 from kernelworks.verify.reference import flat_outputs
 
-__all__ = ["declined", "main", "resources"]
+__all__ = ["is_declined", "main", "resources"]
 
 
-def declined(op: Any, row: str, pass_: str, args: Sequence[Any]) -> bool:
-    """Whether the row would not take this call on a GPU, so that its kernels are never launched for it."""
+def is_declined(op: Any, op_kernel: str, pass_: str, args: Sequence[Any]) -> bool:
+    """Whether the kernel would not take this call on a GPU, so that its kernels are never launched for it."""
 
     def placed(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -35,14 +35,14 @@ def declined(op: Any, row: str, pass_: str, args: Sequence[Any]) -> bool:
 
     request = op.request(pass_, args)
     on_gpu = dataclasses.replace(request, args={name: placed(value) for name, value in request.args.items()})
-    return op.row(row).guard(on_gpu) is not None
+    return op.kernel(op_kernel).guard(on_gpu) is not None
 
 
 def resources(
-    op: Any, row: str, *, everything: bool = False, dtypes: tuple[torch.dtype, ...] = ()
+    op: Any, op_kernel: str, *, everything: bool = False, dtypes: tuple[torch.dtype, ...] = ()
 ) -> list[tuple[str, str, str, dict[str, int]]]:
     """(case and dtype, kernel, constants, resources) of all kernels that forward and backward launch, in
-    ``dtypes`` or all that a case has, of the calls that the row takes. Runs nothing."""
+    ``dtypes`` or all that a case has, of the calls that the kernel takes. Runs nothing."""
     triton = importlib.import_module("kernelworks.build.triton")
     contract, found, seen = op.contract, [], set()
     cases = [*contract.device_cases, *contract.bench_cases, *(contract.cases if everything else ())]
@@ -51,11 +51,11 @@ def resources(
         for dtype in [d for d in case.dtypes if not dtypes or d in dtypes]:
             given = case.make(torch.Generator().manual_seed(0), dtype)
             args = [on_meta(given.get(name)) for name in names]
-            if declined(op, row, "forward", args):
+            if is_declined(op, op_kernel, "forward", args):
                 continue
             with triton.compiling() as compiled:
-                outputs = op.row(row).load("forward")(*args)
-                if "backward" in op.row(row).passes and case.gradients and contract.differentiable:
+                outputs = op.kernel(op_kernel).load("forward")(*args)
+                if "backward" in op.kernel(op_kernel).passes and case.gradients and contract.differentiable:
                     backward = op.passes["backward"]
                     kept = dict(zip(names, args, strict=True)) | dict(
                         zip(contract.outputs, flat_outputs(outputs), strict=False)
@@ -63,8 +63,8 @@ def resources(
                     grads = {f"grad_{n}": v for n, v in kept.items() if isinstance(v, Tensor)}
                     have = {**kept, **grads, "needs": [True] * len(backward.returns)}
                     given_back = [have.get(n) for n in backward.names]
-                    if not declined(op, row, "backward", given_back):
-                        op.row(row).load("backward")(*given_back)
+                    if not is_declined(op, op_kernel, "backward", given_back):
+                        op.kernel(op_kernel).load("backward")(*given_back)
             for made in compiled:
                 if made not in seen:
                     seen.add(made)
@@ -78,10 +78,10 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("op")
-    parser.add_argument("--row", default="triton")
+    parser.add_argument("--kernel", default="triton")
     parser.add_argument("--all", action="store_true")
     args = parser.parse_args()
-    for label, kernel, constants, taken in resources(OPS[args.op], args.row, everything=args.all):
+    for label, kernel, constants, taken in resources(OPS[args.op], args.kernel, everything=args.all):
         print(f"{label:32s} {kernel:24s} {constants:60s} " + " ".join(f"{k} {v}" for k, v in taken.items()))
 
 

@@ -1,6 +1,6 @@
-"""Proves rows in a process of its own, because a row that reads past its buffers dies instead of answering.
+"""Proves kernels in a process of its own, because a kernel that reads past its buffers dies instead of answering.
 
-Writes one JSON object a line: ``{"at": [row, case, dtype]}`` before each step, ``{"row": ..., ...}`` when a row is
+Writes one JSON object a line: ``{"at": [kernel, case, dtype]}`` before each step, ``{"kernel": ..., ...}`` when a kernel is
 done. The parent (``kernelworks.prove``) reads them and knows what was running if the process dies.
 """
 
@@ -17,22 +17,22 @@ from kernelworks.build.configs import configs
 from kernelworks.contract import Case
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.records import Parity, to_json
-from kernelworks.verify.bounds import Shares, accepted, merged, shares_of
+from kernelworks.verify.bounds import Shares, accepted_errors, merge_shares, shares_of
 from kernelworks.verify.checks import bad_inputs, checks_for, surviving_mutants
 from kernelworks.verify.guarded_buffers import poisoned_memory
 from kernelworks.verify.parity import parities
-from kernelworks.verify.reference import device_of, truth
+from kernelworks.verify.reference import compute_reference, device_of
 
 __all__ = ["main"]
 
-MOST_FAILURES = 20  # kept per row; the count goes on
+MOST_FAILURES = 20  # kept per kernel; the count goes on
 
 
 class _Tally:
-    """What is known of one row so far."""
+    """What is known of one kernel so far."""
 
-    def __init__(self, row: str) -> None:
-        self.row, self.cases, self.worst, self.worst_case = row, 0, 0.0, ""
+    def __init__(self, kernel: str) -> None:
+        self.kernel, self.cases, self.worst, self.worst_case = kernel, 0, 0.0, ""
         self.failures: list[Parity] = []
         self.checks: dict[str, bool] = {}
         self.seconds = 0.0
@@ -42,28 +42,32 @@ class _Tally:
         self.cases += 1
         if parity.worst > self.worst:
             self.worst, self.worst_case = parity.worst, f"{parity.pass_} {parity.case} {parity.dtype}"
-        self.shares = merged((self.shares, {parity.dtype: parity.shares}))
+        self.shares = merge_shares((self.shares, {parity.dtype: parity.shares}))
         if not parity.ok and len(self.failures) < MOST_FAILURES:
             self.failures.append(parity)
 
     def check(self, op: Op, name: str, wrong: str) -> None:
         self.checks[name] = not wrong
         if wrong:
-            line = f"python -m kernelworks prove {op.name}.{self.row}"
-            self.failures.append(Parity(op.name, self.row, "check", name, "", float("inf"), False, wrong, line))
+            line = f"python -m kernelworks prove {op.name}.{self.kernel}"
+            self.failures.append(Parity(op.name, self.kernel, "check", name, "", float("inf"), False, wrong, line))
 
 
 def _say(**what: Any) -> None:
     print(to_json(what, line=True), flush=True)
 
 
-def _prove(op: Op, rows: list[str], only_case: str | None, only_dtype: str | None, shard: str) -> list[_Tally]:
+def _verify_cases(
+    op: Op, kernels: list[str], only_case: str | None, only_dtype: str | None, shard: str
+) -> list[_Tally]:
     mine, of = (int(number) for number in shard.split("/"))
     turn = -1
-    tallies = [_Tally(row) for row in rows]
-    on_gpu = {t.row for t in tallies if op.row(t.row).device == "cuda"}
+    tallies = [_Tally(kernel) for kernel in kernels]
+    on_gpu = {t.kernel for t in tallies if op.kernel(t.kernel).device == "cuda"}
     device_cases = op.contract.device_cases if on_gpu else ()
-    if on_gpu and configs(op.room / "tuning.toml").tuned:  # this user's entries are for sizes that bench times
+    if (
+        on_gpu and configs(op.op_package / "tuning.toml").user_entries
+    ):  # this user's entries are for sizes that bench times
         device_cases += op.contract.device_bench_cases
     for case in (*op.contract.cases, *device_cases):
         if only_case is not None and case.name != only_case:
@@ -76,11 +80,11 @@ def _prove(op: Op, rows: list[str], only_case: str | None, only_dtype: str | Non
             if turn % of != mine:
                 continue
             for tally in tallies:
-                if case in device_cases and tally.row not in on_gpu:
+                if case in device_cases and tally.kernel not in on_gpu:
                     continue
-                _say(at=[tally.row, case.name, name])
+                _say(at=[tally.kernel, case.name, name])
                 started = time.perf_counter()
-                for parity in parities(op, tally.row, case, dtype):
+                for parity in parities(op, tally.kernel, case, dtype):
                     tally.add(parity)
                 tally.seconds += time.perf_counter() - started
             _judge_the_bound(op, tallies, case, dtype, turn)
@@ -88,17 +92,17 @@ def _prove(op: Op, rows: list[str], only_case: str | None, only_dtype: str | Non
 
 
 def _judge_the_bound(op: Op, tallies: list[_Tally], case: Case, dtype: torch.dtype, turn: int) -> None:
-    """Answers that leave the bound, put to the comparison that has just passed the rows' own."""
+    """Answers that leave the bound, put to the comparison that has just passed the kernels' own."""
     asked: dict[tuple[str, str], list[_Tally]] = {}
     for tally in tallies:
-        asked.setdefault((device_of(op, tally.row), op.row(tally.row).inner), []).append(tally)
+        asked.setdefault((device_of(op, tally.kernel), op.kernel(tally.kernel).inner), []).append(tally)
     for (device, inner), those in asked.items():
         if case in op.contract.device_bench_cases or (device == "cpu" and case not in op.contract.cases):
             continue
-        expected, threads = truth(op, case, dtype, 0, device, inner), torch.get_num_threads()
+        expected, threads = compute_reference(op, case, dtype, 0, device, inner), torch.get_num_threads()
         torch.set_num_threads(1)  # small operators: waking another thread takes longer than each
         try:
-            passed = accepted(op, expected, turn)
+            passed = accepted_errors(op, expected, turn)
         finally:
             torch.set_num_threads(threads)
         for tally in those if passed else ():
@@ -109,37 +113,37 @@ def _judge_the_bound(op: Op, tallies: list[_Tally], case: Case, dtype: torch.dty
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("op")
-    parser.add_argument("rows")
+    parser.add_argument("kernels")
     parser.add_argument("--case")
     parser.add_argument("--dtype")
     parser.add_argument("--shard", default="0/1", help="which part of the cases, of how many")
-    parser.add_argument("--bounds", help="no more than how near the rows come to the bounds for such rows")
+    parser.add_argument("--bounds", help="no more than how near the kernels come to the bounds for such kernels")
     args = parser.parse_args()
     from kernelworks import ops  # fills OPS
 
     poisoned_memory()
     op = OPS[args.op]
     if args.bounds:
-        for row in args.rows.split(","):
-            _say(row=row, shares=shares_of(op, row, op.contract.cases, args.bounds))
+        for kernel in args.kernels.split(","):
+            _say(kernel=kernel, shares=shares_of(op, kernel, op.contract.cases, args.bounds))
         return
     if not args.shard.endswith("/1"):
         torch.set_num_threads(2)  # processes beside this one need the cores too
-    tallies = _prove(op, args.rows.split(","), args.case, args.dtype, args.shard)
+    tallies = _verify_cases(op, args.kernels.split(","), args.case, args.dtype, args.shard)
     survivors: list[str] = []
     if args.case is None and args.dtype is None and args.shard.startswith("0/"):
         survivors = surviving_mutants(op)
         for tally in tallies:
-            for name, check in checks_for(op, tally.row).items():
-                _say(at=[tally.row, name, ""])
-                tally.check(op, name, check(op, tally.row))
-            wrong = [wrong for _, wrong in bad_inputs(op, tally.row, getattr(ops, op.name)) if wrong]
+            for name, check in checks_for(op, tally.kernel).items():
+                _say(at=[tally.kernel, name, ""])
+                tally.check(op, name, check(op, tally.kernel))
+            wrong = [wrong for _, wrong in bad_inputs(op, tally.kernel, getattr(ops, op.name)) if wrong]
             tally.check(op, "bad_inputs", wrong[0] if wrong else "")
             tally.check(op, "mutants", f"no case rejects {', '.join(survivors)}" if survivors else "")
     for tally in tallies:
         tally.checks.setdefault("bound", True)
         _say(
-            row=tally.row,
+            kernel=tally.kernel,
             cases=tally.cases,
             worst=tally.worst,
             worst_case=tally.worst_case,
@@ -149,7 +153,7 @@ def main() -> None:
             rejected=len(op.mutants) - len(survivors),
             seconds=tally.seconds,
             shares=tally.shares,
-            missed=configs(op.room / "tuning.toml").missed(tally.row),
+            missed=configs(op.op_package / "tuning.toml").unused_entries(tally.kernel),
         )
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.contract.bounds.call import Unbounded
+from kernelworks.contract.bounds.call import NoBoundError
 from kernelworks.contract.bounds.error import Error
-from kernelworks.contract.bounds.run import Bounding, simple
+from kernelworks.contract.bounds.propagation import ErrorPropagationMode, without_fused_kernels
 from kernelworks.contract.leaves import leaves
 
-__all__ = ["Bound", "Unbounded", "bound_of"]
+__all__ = ["Bound", "NoBoundError", "bound_of"]
 
 MOST_SAID = 6  # ops that a bound's reasons name
 
@@ -33,7 +33,7 @@ class Bound:
     which ops had no rule and were measured, ``ops`` how often each op ran."""
 
     names: tuple[str, ...]
-    truth: tuple[Tensor, ...]
+    reference: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     native: tuple[Tensor, ...]
     why: tuple[str, ...]
@@ -48,27 +48,27 @@ def bound_of(run: Callable[..., Any], args: Sequence[Any]) -> Bound:
     Raises:
         Unbounded: an op that cannot be followed: complex, sparse or quantised tensors, ops that are not torch's.
     """
-    mode = Bounding()
+    mode = ErrorPropagationMode()
     given = [arg.detach().clone() if isinstance(arg, Tensor) else arg for arg in args]
-    with simple(), mode:
+    with without_fused_kernels(), mode:
         result = run(*given)
     named = {f"output{path}": tensor for path, tensor in leaves(result).items()}
-    truths, bounds, why = [], [], []
+    references, bounds, why = [], [], []
     for name, tensor in named.items():
         tensor = tensor.detach()
         if not tensor.dtype.is_floating_point:
             unsure = mode.shadows.unsure(tensor)
-            truths.append(tensor.clone())
+            references.append(tensor.clone())
             none = torch.zeros(tensor.shape, dtype=torch.float64, device=tensor.device)
             bounds.append(none if unsure is None else none.masked_fill(unsure, torch.inf))
             continue
         value = mode.shadows.value(tensor).clone()
         error = mode.shadows.error(tensor)
-        truths.append(value)
+        references.append(value)
         bounds.append(torch.zeros_like(value) if error is None else error.bound)
         why.append(_said(name, value, error))
     return Bound(
-        tuple(named), tuple(truths), tuple(bounds), tuple(t.detach().clone() for t in named.values()), tuple(why),
+        tuple(named), tuple(references), tuple(bounds), tuple(t.detach().clone() for t in named.values()), tuple(why),
         tuple(mode.unknown), dict(mode.ops),
     )  # fmt: skip
 

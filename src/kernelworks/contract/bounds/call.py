@@ -15,14 +15,14 @@ from kernelworks.contract import UNIT_ROUNDOFF
 from kernelworks.contract.bounds.error import Error
 from kernelworks.contract.bounds.shadows import Shadows
 
-__all__ = ["Call", "Result", "Unbounded", "inner", "unit", "words"]
+__all__ = ["Call", "NoBoundError", "Result", "inner", "unit", "words"]
 
 
 def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-class Unbounded(Exception):
+class NoBoundError(Exception):
     """No bound can be derived; the text says of which op, and why."""
 
 

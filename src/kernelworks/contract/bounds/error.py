@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from kernelworks.contract.error_model import SUMMED
+from kernelworks.contract.error_model import SUM_STDDEVS
 
-__all__ = ["Error", "summed"]
+__all__ = ["Error", "sum_errors"]
 
 MOST_SHARES = 24  # ops that are told apart in what a bound is made of
 
@@ -33,7 +33,7 @@ class Error:
 
     @property
     def bound(self) -> Tensor:
-        return torch.minimum(self.worst, self.common + SUMMED * self.spread)
+        return torch.minimum(self.worst, self.common + SUM_STDDEVS * self.spread)
 
     @property
     def size(self) -> float:
@@ -42,16 +42,16 @@ class Error:
         finite = bound[bound.isfinite()] if bound.numel() else bound
         return float(finite.mean()) if finite.numel() else 0.0
 
-    def each(self, change: Callable[[Tensor], Tensor], spread: Callable[[Tensor], Tensor] | None = None) -> Error:
+    def map_parts(self, change: Callable[[Tensor], Tensor], spread: Callable[[Tensor], Tensor] | None = None) -> Error:
         """The same change of all three; ``spread`` where a standard deviation changes otherwise."""
         return Error(change(self.worst), change(self.common), (spread or change)(self.spread), self.shares)
 
     def alike(self) -> Error:
         """The same error where elements are handed on to many: what was independent no longer is."""
-        return Error(self.worst, self.common + SUMMED * self.spread, torch.zeros_like(self.spread), self.shares)
+        return Error(self.worst, self.common + SUM_STDDEVS * self.spread, torch.zeros_like(self.spread), self.shares)
 
 
-def summed(parts: Sequence[Error]) -> Error:
+def sum_errors(parts: Sequence[Error]) -> Error:
     """The error of a result to which several contribute. Standard deviations add, since nothing says that what two
     operands carry is independent."""
     if len(parts) == 1:

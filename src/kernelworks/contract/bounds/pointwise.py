@@ -15,9 +15,9 @@ from torch import Tensor
 
 from kernelworks.contract import rounding
 from kernelworks.contract.bounds.call import Call, Result, inner, unit, words
-from kernelworks.contract.bounds.error import Error, summed
+from kernelworks.contract.bounds.error import Error, sum_errors
 
-__all__ = ["DECISIONS", "EXACT", "OWN", "TINY", "pointwise", "rounded"]
+__all__ = ["DECISIONS", "EXACT", "OWN", "TINY", "pointwise", "rounding_error"]
 
 Own = Callable[[Tensor, list[Any]], Tensor]
 
@@ -93,7 +93,7 @@ def pointwise(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
     parts = [part for i, error in call.errors.items() if (part := _carried(call, i, error, value)) is not None]
     parts += [_flipped(call, i, mask, value) for i, mask in call.unsure.items()]
     parts += own(call, value, native.dtype)
-    return [Result(value, summed(parts) if parts else None)]
+    return [Result(value, sum_errors(parts) if parts else None)]
 
 
 def _decided(call: Call, value: Tensor) -> Tensor | None:
@@ -126,7 +126,7 @@ def _carried(call: Call, place: int, error: Error, value: Tensor) -> Error | Non
             most = torch.where((x.abs() <= off).expand(most.shape) & value.isfinite(), torch.inf, most)
         return torch.where(value.isfinite(), most, torch.zeros_like(most))
 
-    return error.each(moved)
+    return error.map_parts(moved)
 
 
 def _flipped(call: Call, place: int, mask: Tensor, value: Tensor) -> Error:
@@ -145,7 +145,7 @@ def own(call: Call, value: Tensor, dtype: torch.dtype) -> list[Error]:
         table = OWN.get(call.name)
         operands = [leaf for leaf in call.leaves if isinstance(leaf, (Tensor, int, float))]
         count = UNKNOWN * value.abs() if table is None else table(value, operands)
-        parts.append(rounded(value, dtype, call.label(), count))
+        parts.append(rounding_error(value, dtype, call.label(), count))
     for i, leaf in enumerate(call.given):
         if isinstance(leaf, float) and leaf in call.scalars():
             off = (call.run({i: leaf * (1 + inner(dtype))}) - value).abs()
@@ -166,7 +166,7 @@ def _shifts(call: Call) -> bool:
     return isinstance(factor, (int, float)) and factor != 0 and abs(math.frexp(factor)[0]) == 0.5
 
 
-def rounded(value: Tensor, dtype: torch.dtype, label: str, count: Tensor | None = None) -> Error:
+def rounding_error(value: Tensor, dtype: torch.dtype, label: str, count: Tensor | None = None) -> Error:
     """One rounding of ``value``, or ``count`` unit roundoffs of a computation in float32 and then a rounding to a
     narrower dtype. Where an approximated function errs the same way everywhere, what sums its results up adds more than
     that by itself."""

@@ -62,7 +62,7 @@ class Shadows:
             raise TypeError(f"bits of {found.dtype} read as {tensor.dtype}")
         return found
 
-    def known(self, tensor: Tensor) -> bool:
+    def has_shadow(self, tensor: Tensor) -> bool:
         found = self._all.get(tensor.untyped_storage()._cdata)
         return found is not None and not found.alive.expired()
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract.bounds.call import Call, Result, inner, unit
-from kernelworks.contract.bounds.chosen import move
-from kernelworks.contract.bounds.error import Error, summed
-from kernelworks.contract.bounds.pointwise import TINY, rounded
-from kernelworks.contract.error_model import SUMMED, of_sum
+from kernelworks.contract.bounds.error import Error, sum_errors
+from kernelworks.contract.bounds.pointwise import TINY, rounding_error
+from kernelworks.contract.bounds.selection import move
+from kernelworks.contract.error_model import SUM_STDDEVS, sum_rounding_factor
 
-__all__ = ["LANDINGS", "PRODUCTS", "SUMS", "convolved_back", "landed", "product", "summation", "variance"]
+__all__ = ["LANDINGS", "PRODUCTS", "SUMS", "convolution_backward", "product", "scatter", "summation", "variance"]
 
 Terms = Callable[[Call, Tensor], int]
 
@@ -78,7 +78,7 @@ MEANS = {"mean", "avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d
 
 def root_of(terms: int) -> float:
     """The standard deviation of a sum's rounding, in unit roundoffs of its partial sums."""
-    return of_sum(terms) / SUMMED
+    return sum_rounding_factor(terms) / SUM_STDDEVS
 
 
 def summation(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
@@ -111,12 +111,12 @@ def summation(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
         bias = _shaped(call.leaves[i], value)
         value = value + bias
         if i in call.errors:
-            parts.append(call.errors[i].each(lambda t: _shaped(t, native).expand_as(native)).alike())
-        parts.append(rounded(value, native.dtype, call.label(terms)))
-    return [Result(value, summed(parts))]
+            parts.append(call.errors[i].map_parts(lambda t: _shaped(t, native).expand_as(native)).alike())
+        parts.append(rounding_error(value, native.dtype, call.label(terms)))
+    return [Result(value, sum_errors(parts))]
 
 
-def convolved_back(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
+def convolution_backward(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
     """The gradients of a convolution: of its input, its weight and its bias, each a sum of products with what flows
     back, or of that alone."""
     flow, x, weight = call.floats
@@ -149,7 +149,7 @@ def convolved_back(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
             if i in carried:
                 worst, common, spread, shares = carried[i]
                 parts.append(Error(worst[k], common[k], spread[k].clamp(min=0).sqrt(), shares))
-        results.append(Result(values[k], summed(parts)))
+        results.append(Result(values[k], sum_errors(parts)))
     return results
 
 
@@ -172,10 +172,10 @@ def _own(
     size = _partial(call, value)
     more = 2.0 if call.name in MEANS else 0.0  # a product with the rounded 1/K
     worst = u * (terms * absolute + more * size) + tiny * terms
-    count = torch.where(absolute > ALIKE * math.sqrt(terms) * root, terms / SUMMED, root_of(terms))
+    count = torch.where(absolute > ALIKE * math.sqrt(terms) * root, terms / SUM_STDDEVS, root_of(terms))
     spread = u * (count * (size + root) + more * size)
     own = Error(worst, torch.full_like(worst, tiny * terms), spread, {call.label(terms): 1.0})
-    return summed([own, rounded(value, dtype, call.label(terms))]) if unit(dtype) > u else own
+    return sum_errors([own, rounding_error(value, dtype, call.label(terms))]) if unit(dtype) > u else own
 
 
 # Terms of one size: the sum of their absolute values is nearly what the root of their squares allows. Adding one number
@@ -211,7 +211,7 @@ def _partial(call: Call, value: Tensor) -> Tensor:
 LANDINGS = ("index_put", "_index_put_impl", "_unsafe_index_put", "col2im")
 
 
-def landed(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
+def scatter(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
     """Elements that are put, or added up, where an index or a window says: how many land in each place the op itself
     says, of ones."""
     if call.name != "col2im" and not call.argument("accumulate"):
@@ -234,8 +234,8 @@ def landed(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
         spread = through(torch.abs, rest | {i: error.spread.square()}).sqrt()
         parts.append(Error(worst, common, spread, error.shares))
     if unit(native.dtype) > u:
-        parts.append(rounded(value, native.dtype, call.label()))
-    return [Result(value, summed(parts))]
+        parts.append(rounding_error(value, native.dtype, call.label()))
+    return [Result(value, sum_errors(parts))]
 
 
 PRODUCTS = ("prod", "cumprod")
@@ -246,7 +246,7 @@ def product(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
     (native,) = outputs
     value, x = call.run(), call.leaves[call.floats[0]]
     terms = _scanned(call, value) if call.name == "cumprod" else _reduced(call, value)
-    parts = [rounded(value, native.dtype, call.label(terms), terms * value.abs())]
+    parts = [rounding_error(value, native.dtype, call.label(terms), terms * value.abs())]
     for error in call.errors.values():
         total = torch.ops.aten.cumsum if call.name == "cumprod" else torch.ops.aten.sum
 
@@ -255,8 +255,8 @@ def product(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
             args, kwargs = call.with_({call.floats[0]: share})
             return torch.where(value.isfinite(), total(*_dims_of(args), **kwargs).expm1() * value.abs(), 0.0)
 
-        parts.append(error.each(relative))
-    return [Result(value, summed(parts))]
+        parts.append(error.map_parts(relative))
+    return [Result(value, sum_errors(parts))]
 
 
 def _dims_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -290,13 +290,13 @@ def variance(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
         parts.append(Error(u * (terms + 6) * 2 * size, torch.zeros_like(own), own, {label: 1.0}))
         for error in call.errors.values():
             parts.append(
-                error.each(
+                error.map_parts(
                     lambda e: (2 * away * e + e * e).sum(dims).reshape(value.shape) / rest,
                     lambda s: (2 * away * s).square().sum(dims).sqrt().reshape(value.shape) / rest,
                 )
             )
-    parts.append(rounded(value, native.dtype, label))
-    results = [Result(value, summed(parts))]
+    parts.append(rounding_error(value, native.dtype, label))
+    results = [Result(value, sum_errors(parts))]
     if len(outputs) > 1:
         results.append(_mean(call, mean.reshape(value.shape), dims, terms, outputs[1].dtype))
     return results
@@ -315,8 +315,8 @@ def _mean(call: Call, value: Tensor, dims: list[int], terms: int, dtype: torch.d
     ]  # fmt: skip
     for error in call.errors.values():
         parts.append(
-            error.each(
+            error.map_parts(
                 lambda e: e.mean(dims).reshape(shape), lambda s: s.square().sum(dims).sqrt().reshape(shape) / terms
             )
         )
-    return Result(value, summed([*parts, rounded(value, dtype, call.label(terms))]))
+    return Result(value, sum_errors([*parts, rounding_error(value, dtype, call.label(terms))]))

@@ -17,18 +17,18 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kernelworks.diagnose.forecast.device import Device
-from kernelworks.measure.roofline.bound import DISPATCH_CALLS, Bound, regime
+from kernelworks.measure.roofline.bound import DISPATCH_CALLS, Bound, bottleneck_of
 from kernelworks.profile.cost import NOTHING, Work
 from kernelworks.profile.cost.calls import work
 from kernelworks.profile.cost.reuse import Reuse
 from kernelworks.profile.cost.shapes import Signature, clusters, signature
-from kernelworks.profile.non_compute import OWN, apart, own
+from kernelworks.profile.non_compute import CUSTOM_KERNELS, is_custom_op, time_category
 from kernelworks.profile.replay import Gap
-from kernelworks.profile.timeline import UNKNOWN, Ran, Timeline
+from kernelworks.profile.timeline import UNKNOWN, CallRun, Timeline
 from kernelworks.profile.trace import Call, Place
 
 __all__ = [
-    "ALLOCATION", "COMPUTE", "FUSION", "MEMORY", "UNEXPLAINED", "USEFUL", "Entry", "Group", "account", "footer",
+    "ALLOCATION", "COMPUTE", "FUSION", "MEMORY", "UNEXPLAINED", "USEFUL", "Entry", "Group", "account", "time_breakdown",
 ]  # fmt: skip
 
 USEFUL, MEMORY, COMPUTE, UNEXPLAINED = "useful at ceiling", "memory excess", "compute excess", "unexplained"
@@ -75,7 +75,7 @@ class Group:
         return tuple(dict.fromkeys(name for e in self.entries for name in e.kernels))
 
     @property
-    def modelled(self) -> bool:
+    def is_modelled(self) -> bool:
         return all(e.work is not None for e in self.entries)
 
     @property
@@ -104,7 +104,7 @@ class Group:
         return sorted(self.entries, key=lambda e: e.seconds)[len(self.entries) // 2]
 
     @property
-    def regime(self) -> str:
+    def bottleneck(self) -> str:
         if self.gap:
             return self.gap
         parts, entry = self.parts, self.typical
@@ -114,16 +114,16 @@ class Group:
             return "ambiguous"
         if entry.work.read + entry.work.written == 0:
             return "dispatch"
-        return regime(entry.limit, entry.seconds)
+        return bottleneck_of(entry.limit, entry.seconds)
 
 
 def account(timeline: Timeline, on: Device) -> list[Group]:
     """All groups, the gaps included, longest first. Their parts add to the wall clock."""
-    ran = [one for one in _functions(timeline.entries()) if one.worked]
+    ran = [one for one in _functions(timeline.entries()) if one.has_work]
     known: dict[int, Work | None] = {}
     works = [None if one.call.name == UNKNOWN else _once(known, one.call, work) for one in ran]
     reuse = Reuse(on.cache_bytes, timeline.persistent, sum(w.read + w.written for w in works if w))
-    shares = on.fused([one.call for one in ran], works)
+    shares = on.fusible_shares([one.call for one in ran], works)
     entries = []
     for one, its, share in zip(ran, works, shares, strict=True):
         limit = None
@@ -138,10 +138,10 @@ def account(timeline: Timeline, on: Device) -> list[Group]:
     return sorted(found, key=lambda g: -g.seconds)
 
 
-def _functions(entries: Iterable[Ran]) -> list[Ran]:
+def _functions(entries: Iterable[CallRun]) -> list[CallRun]:
     """What ran, with the calls that a function of torch's made (``profile/composite_functions.py``) as one call of it.
     A loop comes back to the same call of a survey; each turn is a call of its own."""
-    runs: list[list[Ran]] = []
+    runs: list[list[CallRun]] = []
     for one in entries:
         function = None if one.call.backward else one.call.place.function
         last = runs[-1] if runs else []
@@ -153,7 +153,7 @@ def _functions(entries: Iterable[Ran]) -> list[Ran]:
     return [run[0] if run[0].call.backward or run[0].call.place.function is None else _as_one(run) for run in runs]
 
 
-def _as_one(run: Sequence[Ran]) -> Ran:
+def _as_one(run: Sequence[CallRun]) -> CallRun:
     """The calls of one function as its own: what the host did between them is its Python, and stays a gap."""
     calls = [one.call for one in run]
     function = calls[0].place.function
@@ -162,7 +162,7 @@ def _as_one(run: Sequence[Ran]) -> Ran:
         function, start=calls[0].start, end=calls[-1].end, children=calls, place=calls[0].place, like=id(function),
         graph=calls[0].graph, recorded=any(call.recorded for call in calls), freed=sum(call.freed for call in calls),
     )  # fmt: skip
-    return Ran(
+    return CallRun(
         call,
         before=sum(one.before for one in run),
         host=sum(one.host for one in run),
@@ -179,7 +179,7 @@ def _as_one(run: Sequence[Ran]) -> Ran:
     )
 
 
-def _kernels(one: Ran) -> tuple[str, ...]:
+def _kernels(one: CallRun) -> tuple[str, ...]:
     """What ran for a call: on a GPU the kernels that it launched, on a CPU the one of inductor's that it is."""
     return one.names or ((one.call.kernel.name,) if one.call.kernel is not None else ())
 
@@ -196,7 +196,7 @@ def _once(known: dict[int, T], call: Call, ask: Callable[[Call], T]) -> T:
     return known[call.like]
 
 
-def footer(groups: Iterable[Group], wall: float, parts: Iterable[str]) -> dict[str, float]:
+def time_breakdown(groups: Iterable[Group], wall: float, parts: Iterable[str]) -> dict[str, float]:
     """Seconds by part in the order of ``parts``. They add to the wall clock: what no group holds is unexplained."""
     total = dict.fromkeys(parts, 0.0)
     for group in groups:
@@ -206,13 +206,15 @@ def footer(groups: Iterable[Group], wall: float, parts: Iterable[str]) -> dict[s
     return total
 
 
-def _inside(ran: Ran, its: Work | None, limit: Bound | None, fused: float, on: Device) -> dict[str, float]:
+def _inside(ran: CallRun, its: Work | None, limit: Bound | None, fused: float, on: Device) -> dict[str, float]:
     """The seconds that one call has alone, by part."""
-    by_itself = apart(ran.call.name)
+    by_itself = time_category(ran.call.name)
     if by_itself:
         return {by_itself: ran.exclusive}
     if its is None or limit is None:
-        return {OWN if own(ran.call.name) or ran.call.name == UNKNOWN else UNEXPLAINED: ran.exclusive}
+        return {
+            CUSTOM_KERNELS if is_custom_op(ran.call.name) or ran.call.name == UNKNOWN else UNEXPLAINED: ran.exclusive
+        }
     parts: dict[str, float] = {}
     rest = ran.exclusive
 
@@ -249,7 +251,7 @@ def _grouped(entries: list[Entry]) -> list[Group]:
     alike: dict[tuple[str, str, str, bool], list[Entry]] = {}
     for entry in entries:
         call = entry.call
-        name = call.shown + (" (backward)" if call.backward else "")
+        name = call.display_name + (" (backward)" if call.backward else "")
         alike.setdefault((name, call.place.module, call.place.source, entry.work is None), []).append(entry)
     groups = []
     known: dict[int, Signature] = {}
@@ -266,10 +268,10 @@ def _between(gaps: Iterable[Gap], on: Device) -> list[Group]:
     for gap in gaps:
         if gap.seconds <= 0:
             continue
-        name, part, waits_on = on.gaps[gap.kind]
+        name, part, bound_by = on.gaps[gap.kind]
         call = gap.call or Call("", 0, 0, place=Place())
         key = (name, call.place.module)
-        group = found.setdefault(key, Group(name, call.place, "", gap=waits_on))
+        group = found.setdefault(key, Group(name, call.place, "", gap=bound_by))
         if gap.seconds > slowest.get(key, 0.0):
             slowest[key], group.place = gap.seconds, Place(call.place.module, call.place.source)
         its = None if part in on.unseen else NOTHING

@@ -26,39 +26,39 @@ from typing import Any, ClassVar
 
 from kernelworks.diagnose.account.account import ALLOCATION, COMPUTE, MEMORY, UNEXPLAINED, USEFUL
 from kernelworks.diagnose.account.limits import limit
-from kernelworks.diagnose.forecast.device import REACHED, Device
-from kernelworks.diagnose.forecast.isolated import Alone
-from kernelworks.diagnose.forecast.isolated_on_cpu import Capture, timed_alone
+from kernelworks.diagnose.forecast.device import REACHED_SHARE, Device
+from kernelworks.diagnose.forecast.isolated_costs import IsolatedCosts
+from kernelworks.diagnose.forecast.isolated_on_cpu import Capture, time_isolated
 from kernelworks.diagnose.forecast.races import Races
 from kernelworks.measure.clock.page_faults import Memory
 from kernelworks.measure.roofline.bound import Bound
 from kernelworks.profile import on_cpu, replay, sampler
 from kernelworks.profile.cost import Work
 from kernelworks.profile.cost.calls import work
-from kernelworks.profile.non_compute import COMMUNICATION, COMPILING, INPUT, OWN
-from kernelworks.profile.timeline import Cost, Plain, Ran, Timeline
+from kernelworks.profile.non_compute import COMMUNICATION, COMPILING, CUSTOM_KERNELS, INPUT
+from kernelworks.profile.timeline import CallRun, Cost, PlainRun, Timeline
 from kernelworks.profile.trace import Call
-from kernelworks.records import Ceilings
+from kernelworks.records import Peaks
 
-__all__ = ["FREE", "NATIVE", "OTHERS", "PARTS", "PYTHON", "TAKEN", "UNSEEN", "UNWATCHED", "WAITING", "Cpu"]
+__all__ = ["FREE", "NATIVE", "OTHERS", "PARTS", "PREEMPTION", "PYTHON", "UNSEEN", "UNWATCHED_TIME", "WAITING", "Cpu"]
 
 DISPATCH, HOST = "dispatch", "host and sync"
 NATIVE, WAITING, OTHERS = "native code outside torch", "waiting", "other threads"
-UNWATCHED = "between ops, not watched"
-TAKEN = "taken by other processes"
-UNSEEN = frozenset({NATIVE, WAITING, OTHERS, UNWATCHED, TAKEN, COMMUNICATION})  # what no model speaks of
+UNWATCHED_TIME = "between ops, not watched"
+PREEMPTION = "taken by other processes"
+UNSEEN = frozenset({NATIVE, WAITING, OTHERS, UNWATCHED_TIME, PREEMPTION, COMMUNICATION})  # what no model speaks of
 PARTS = (
-    USEFUL, MEMORY, COMPUTE, DISPATCH, HOST, NATIVE, OWN, WAITING, INPUT, COMMUNICATION, COMPILING, OTHERS, UNWATCHED,
-    TAKEN, ALLOCATION, UNEXPLAINED,
+    USEFUL, MEMORY, COMPUTE, DISPATCH, HOST, NATIVE, CUSTOM_KERNELS, WAITING, INPUT, COMMUNICATION, COMPILING, OTHERS, UNWATCHED_TIME,
+    PREEMPTION, ALLOCATION, UNEXPLAINED,
 )  # fmt: skip
 
 PYTHON, FREE = "python", "free memory"  # the regions of gaps
 GAPS = {
     replay.PYTHON: (PYTHON, HOST, "host"), replay.ALLOCATION: (FREE, ALLOCATION, "allocation"),
     sampler.NATIVE: (NATIVE, NATIVE, "native"), sampler.WAITING: (WAITING, WAITING, "waiting"),
-    sampler.OTHERS: (OTHERS, OTHERS, "threads"), on_cpu.TAKEN: (TAKEN, TAKEN, "taken"),
+    sampler.OTHER_THREADS: (OTHERS, OTHERS, "threads"), on_cpu.PREEMPTION: (PREEMPTION, PREEMPTION, "taken"),
     COMMUNICATION: (COMMUNICATION, COMMUNICATION, "communication"),
-    on_cpu.UNWATCHED: (UNWATCHED, UNWATCHED, "unwatched"),
+    on_cpu.UNWATCHED_TIME: (UNWATCHED_TIME, UNWATCHED_TIME, "unwatched"),
 }  # fmt: skip
 GRAIN = 32768  # elements from which torch's elementwise kernels use several threads
 
@@ -67,7 +67,7 @@ GRAIN = 32768  # elements from which torch's elementwise kernels use several thr
 class Cpu(Device):
     """This machine's cores, with so many threads."""
 
-    ceilings: Ceilings
+    peaks: Peaks
     threads: int
 
     parts: ClassVar[tuple[str, ...]] = PARTS
@@ -80,22 +80,22 @@ class Cpu(Device):
 
     @property
     def cache_bytes(self) -> int:
-        return self.ceilings.cache_bytes.get("L3", 32 << 20)
+        return self.peaks.cache_bytes.get("L3", 32 << 20)
 
     @property
     def floor(self) -> float:
-        return self.ceilings.dispatch_us * 1e-6
+        return self.peaks.dispatch_us * 1e-6
 
-    def limit(self, ran: Ran, its: Work, far: float) -> Bound:
-        return limit(its, far, self.threads, self.ceilings)
+    def limit(self, ran: CallRun, its: Work, far: float) -> Bound:
+        return limit(its, far, self.threads, self.peaks)
 
-    def overheads(self, ran: Ran, its: Work) -> Iterable[tuple[str, float]]:
+    def overheads(self, ran: CallRun, its: Work) -> Iterable[tuple[str, float]]:
         wide = its.written >= GRAIN * 4 and self.threads > 1
         yield ALLOCATION, ran.fresh
-        yield DISPATCH, ran.least + (self.ceilings.fork_join_us * 1e-6 if wide else 0.0)
+        yield DISPATCH, ran.least + (self.peaks.fork_join_us * 1e-6 if wide else 0.0)
 
     def observe(self, run: Callable[[], Any], budget_s: float, say: Callable[[str], None], **more: Any) -> Timeline:
-        first: Plain | None = more.get("first")
+        first: PlainRun | None = more.get("first")
         memory: Memory | None = more.get("memory")
         return on_cpu.observe(run, self.floors, budget_s=budget_s, say=say, first=first, memory=memory)
 
@@ -105,15 +105,15 @@ class Cpu(Device):
     def capture(self, persistent: Mapping[int, int], budget_s: float) -> Capture:
         return Capture(persistent, budget_s)
 
-    def alone(self, calls: Sequence[Call], capture: Any, budget_s: float) -> Alone:
-        found = timed_alone(capture.captured, budget_s)
+    def isolated_costs(self, calls: Sequence[Call], capture: Any, budget_s: float) -> IsolatedCosts:
+        found = time_isolated(capture.captured, budget_s)
         capture.captured.clear()
         return found
 
     def at_its_bound(self, call: Call, host: float) -> Cost:
         its = work(call)
-        bound = limit(its, 0.0, self.threads, self.ceilings).seconds if its is not None else 0.0
-        return Cost(max(bound / REACHED, self.floors.span * call.events))
+        bound = limit(its, 0.0, self.threads, self.peaks).seconds if its is not None else 0.0
+        return Cost(max(bound / REACHED_SHARE, self.floors.span * call.events))
 
     def give_back(self) -> None:
         gc.collect()

@@ -25,30 +25,30 @@ from typing import Any, ClassVar
 import torch
 
 from kernelworks.diagnose.account.account import COMPUTE, FUSION, MEMORY, UNEXPLAINED, USEFUL
-from kernelworks.diagnose.forecast.device import REACHED, Device
-from kernelworks.diagnose.forecast.isolated import Alone
-from kernelworks.diagnose.forecast.isolated_on_gpu import Words, timed_alone
+from kernelworks.diagnose.forecast.device import REACHED_SHARE, Device
+from kernelworks.diagnose.forecast.isolated_costs import IsolatedCosts
+from kernelworks.diagnose.forecast.isolated_on_gpu import Words, time_isolated
 from kernelworks.diagnose.forecast.races import Races
 from kernelworks.dispatch.choose import choose
-from kernelworks.measure.roofline.bound import Bound, bound, settled
-from kernelworks.measure.roofline.kernel_time import expect
+from kernelworks.measure.roofline.bound import Bound, applicable_bound, bound
+from kernelworks.measure.roofline.kernel_time import estimate_kernel_time
 from kernelworks.profile import on_gpu, replay
 from kernelworks.profile.cost import Work
-from kernelworks.profile.cost.calls import REFUSED, asked, contracted, work
+from kernelworks.profile.cost.calls import ARGUMENT_ERRORS, op_and_pass, op_request, work
 from kernelworks.profile.cost.operands import Arguments, Operand
-from kernelworks.profile.non_compute import COMMUNICATION, COMPILING, INPUT, OWN
+from kernelworks.profile.non_compute import COMMUNICATION, COMPILING, CUSTOM_KERNELS, INPUT
 from kernelworks.profile.on_gpu import GpuTimeline
 from kernelworks.profile.replay import ALLOCATION, DISPATCH, LAUNCH, PYTHON, SYNC, short
-from kernelworks.profile.timeline import Cost, Ran, Timeline
+from kernelworks.profile.timeline import CallRun, Cost, Timeline
 from kernelworks.profile.trace import Call
-from kernelworks.records import GpuCeilings, GpuTime, KernelTime
+from kernelworks.records import GpuPeaks, GpuTime, KernelTime
 
 __all__ = ["HOST", "PARTS", "SYNCHRONISATION", "Gpu", "innermost", "is_product", "kernels"]
 
 LAUNCHES, HOST = "launch", "host work"
 SYNCHRONISATION, CUDA_MALLOC = "synchronisation", "allocation (cudaMalloc)"
 PARTS = (
-    USEFUL, FUSION, MEMORY, COMPUTE, LAUNCHES, HOST, SYNCHRONISATION, CUDA_MALLOC, OWN, INPUT, COMMUNICATION, COMPILING,
+    USEFUL, FUSION, MEMORY, COMPUTE, LAUNCHES, HOST, SYNCHRONISATION, CUDA_MALLOC, CUSTOM_KERNELS, INPUT, COMMUNICATION, COMPILING,
     UNEXPLAINED,
 )  # fmt: skip
 
@@ -74,7 +74,7 @@ TEMPLATES = ("triton_tem_", "triton_mm_")  # products that inductor wrote
 class Gpu(Device):
     """One GPU, and the host that gives it work."""
 
-    ceilings: GpuCeilings
+    peaks: GpuPeaks
 
     parts: ClassVar[tuple[str, ...]] = PARTS
     overhead: ClassVar[str] = LAUNCHES
@@ -85,26 +85,26 @@ class Gpu(Device):
 
     @property
     def cache_bytes(self) -> int:
-        return self.ceilings.l2_bytes
+        return self.peaks.l2_bytes
 
     @property
     def floor(self) -> float:
-        return self.ceilings.launch_us * 1e-6
+        return self.peaks.launch_us * 1e-6
 
     def unit(self, its: Work) -> Work:
         return _unit(its)
 
-    def limit(self, ran: Ran, its: Work, far: float) -> Bound:
-        return _limit(ran, its, far, self.ceilings)
+    def limit(self, ran: CallRun, its: Work, far: float) -> Bound:
+        return _limit(ran, its, far, self.peaks)
 
-    def bare(self, ran: Ran) -> str:
+    def bare(self, ran: CallRun) -> str:
         """Reading a number takes a copy to the host, which waits for it: that is synchronisation, else a launch."""
         return SYNCHRONISATION if any("DtoH" in job.name for job in ran.jobs) else LAUNCHES
 
-    def overheads(self, ran: Ran, its: Work) -> Iterable[tuple[str, float]]:
+    def overheads(self, ran: CallRun, its: Work) -> Iterable[tuple[str, float]]:
         yield LAUNCHES, len(ran.jobs) * self.floor
 
-    def fused(self, calls: Sequence[Call], works: Sequence[Work | None]) -> Sequence[float]:
+    def fusible_shares(self, calls: Sequence[Call], works: Sequence[Work | None]) -> Sequence[float]:
         return _fusible(calls, works)
 
     def observe(self, run: Callable[[], Any], budget_s: float, say: Callable[[str], None], **more: Any) -> Timeline:
@@ -112,14 +112,14 @@ class Gpu(Device):
 
     def races(self, budget_s: float, say: Callable[[str], None] | None) -> Races:
         """None: what was timed before is known."""
-        return Races(0.0, torch.get_num_threads(), "cuda", self.ceilings.kind)
+        return Races(0.0, torch.get_num_threads(), "cuda", self.peaks.kind)
 
-    def told(self, timeline: Timeline) -> tuple[GpuTime | None, tuple[str, ...]]:
+    def device_findings(self, timeline: Timeline) -> tuple[GpuTime | None, tuple[str, ...]]:
         assert isinstance(timeline, GpuTimeline)
-        times = _times(timeline, self.ceilings)
+        times = _times(timeline, self.peaks)
         return times, _findings(timeline, times)
 
-    def whole(self, run: Callable[[], Any]) -> Callable[[], Any]:
+    def with_sync(self, run: Callable[[], Any]) -> Callable[[], Any]:
         return on_gpu.waiting(run)
 
     def peak_bytes(self, run: Callable[[], Any]) -> int | None:
@@ -130,12 +130,12 @@ class Gpu(Device):
     def capture(self, persistent: Mapping[int, int], budget_s: float) -> Words:
         return Words()
 
-    def alone(self, calls: Sequence[Call], capture: Any, budget_s: float) -> Alone:
-        return timed_alone(calls, capture, self.ceilings.l2_bytes, budget_s)
+    def isolated_costs(self, calls: Sequence[Call], capture: Any, budget_s: float) -> IsolatedCosts:
+        return time_isolated(calls, capture, self.peaks.l2_bytes, budget_s)
 
     def at_its_bound(self, call: Call, host: float) -> Cost:
         """One kernel; none for a call that moves no data. Of a call of ours the model of its row says what it takes."""
-        ours = _expected(call, self.ceilings)
+        ours = _expected(call, self.peaks)
         if ours is not None:
             return Cost(host, (ours,))
         its = work(call)
@@ -144,10 +144,10 @@ class Gpu(Device):
         if its.read + its.written == 0:
             return Cost(host)
         least = bound(
-            its.flop, its.transcendental, its.read + its.written, math.inf, its.dtype, 1, self.ceilings,
+            its.flop, its.transcendental, its.read + its.written, math.inf, its.dtype, 1, self.peaks,
             written_bytes=its.written, function=its.function,
         )  # fmt: skip
-        return Cost(host, (least.seconds / REACHED,))
+        return Cost(host, (least.seconds / REACHED_SHARE,))
 
     def give_back(self) -> None:
         gc.collect()
@@ -164,34 +164,38 @@ def _unit(its: Work) -> Work:
     return its
 
 
-def _expected(call: Call, ceilings: GpuCeilings) -> float | None:
+def _expected(call: Call, peaks: GpuPeaks) -> float | None:
     """Seconds that a call of ours takes in the middle of a program; None where torch's own function would run."""
-    found = asked(call, "cuda")
+    found = op_request(call, "cuda")
     if found is None:
         return None
     op, request = found
     try:
-        row = choose(op, request, dict(call.place.words).get("row")).row
-        return None if row.source is None else expect(op, request, row.name, ceilings, alone=False).seconds
-    except REFUSED:  # arguments that were not recorded, by which a row or its cost is told
+        op_kernel = choose(op, request, dict(call.place.words).get("kernel")).kernel
+        return (
+            None
+            if op_kernel.source is None
+            else estimate_kernel_time(op, request, op_kernel.name, peaks, alone=False).seconds
+        )
+    except ARGUMENT_ERRORS:  # arguments that were not recorded, by which a row or its cost is told
         return None
 
 
-def _limit(ran: Ran, its: Work, far: float, ceilings: GpuCeilings) -> Bound:
+def _limit(ran: CallRun, its: Work, far: float, peaks: GpuPeaks) -> Bound:
     """T_min with ``far`` of the bytes from device memory, or from L2 alone where it was quicker than that."""
     if its.read + its.written == 0 and its.flop == 0:
-        return bound(0.0, 0.0, 0.0, 0.0, "float32", 1, ceilings, launches=len(ran.jobs))
+        return bound(0.0, 0.0, 0.0, 0.0, "float32", 1, peaks, launches=len(ran.jobs))
     total = its.read + its.written
-    wide = 1.0 if total > 2 * ceilings.l2_bytes else far
-    footprints = (ceilings.l2_bytes * (1 + wide), 0.0)
+    wide = 1.0 if total > 2 * peaks.l2_bytes else far
+    footprints = (peaks.l2_bytes * (1 + wide), 0.0)
     distant, near = (
         bound(
-            its.flop, its.transcendental, total, footprint, its.dtype, 1, ceilings,
+            its.flop, its.transcendental, total, footprint, its.dtype, 1, peaks,
             written_bytes=its.written, function=its.function,
         )
         for footprint in footprints
     )  # fmt: skip
-    return settled(distant, near, ran.seconds)
+    return applicable_bound(distant, near, ran.seconds)
 
 
 # ---------------------------------------------------------------- fusion
@@ -221,7 +225,7 @@ def _passed(call: Call, before: Work) -> float:
 
 def is_product(name: str) -> bool:
     """Whether an operator does its arithmetic by products of matrices."""
-    ours = contracted(name)
+    ours = op_and_pass(name)
     if ours is not None:
         return ours[0].contract.arithmetic == "products"
     plain = name.rpartition("::")[2].removesuffix("_")
@@ -231,7 +235,7 @@ def is_product(name: str) -> bool:
 # ---------------------------------------------------------------- kernels
 
 
-def kernels(timeline: GpuTimeline, ceilings: GpuCeilings) -> list[KernelTime]:
+def kernels(timeline: GpuTimeline, peaks: GpuPeaks) -> list[KernelTime]:
     """Every kind of kernel with the innermost op that launched it, longest first.
 
     An op that launched several kernels shares its bound out by their time, since its formula knows only their sum.
@@ -247,8 +251,8 @@ def kernels(timeline: GpuTimeline, ceilings: GpuCeilings) -> list[KernelTime]:
         limit = None
         if its is not None:
             its = _unit(its)
-            one = Ran(spans[0].job.call or Call("", 0, 0), seconds=seconds, jobs=[s.job for s in spans])
-            limit = _limit(one, its, 1.0, ceilings)
+            one = CallRun(spans[0].job.call or Call("", 0, 0), seconds=seconds, jobs=[s.job for s in spans])
+            limit = _limit(one, its, 1.0, peaks)
         for span in spans:
             took = span.end - span.start
             share = took / seconds if seconds else 0.0
@@ -260,7 +264,7 @@ def kernels(timeline: GpuTimeline, ceilings: GpuCeilings) -> list[KernelTime]:
                 runs=known.runs + 1,
                 seconds=known.seconds + took,
                 bound_s=known.bound_s + least,
-                regime=limit.regime if limit else "unmodelled",
+                bottleneck=limit.bottleneck if limit else "unmodelled",
                 flop=known.flop + (its.flop * share if its else 0.0),
                 bytes=known.bytes + ((its.read + its.written) * share if its else 0.0),
             )
@@ -275,8 +279,8 @@ def innermost(job: replay.Job) -> tuple[str, Work | None]:
     for call in reversed(above):
         its = work(call)
         if its is not None and its.read + its.written:
-            return call.shown, its
-    return above[-1].shown, None
+            return call.display_name, its
+    return above[-1].display_name, None
 
 
 def _path(call: Call, inner: int) -> list[Call]:
@@ -298,7 +302,7 @@ def _path(call: Call, inner: int) -> list[Call]:
 # ---------------------------------------------------------------- what the replay says
 
 
-def _times(timeline: GpuTimeline, ceilings: GpuCeilings) -> GpuTime:
+def _times(timeline: GpuTimeline, peaks: GpuPeaks) -> GpuTime:
     busy = sum(replay.busy_seconds(timeline.played))
     on_device, host = replay.critical(timeline.program, timeline.played)
     return GpuTime(
@@ -308,7 +312,7 @@ def _times(timeline: GpuTimeline, ceilings: GpuCeilings) -> GpuTime:
         critical_host_s=sum(host.values()),
         without_waits_s=timeline.played_with(waits=False),
         without_host_s=timeline.played_with(host=0.0),
-        kernels=tuple(kernels(timeline, ceilings)[:MOST_KERNELS]),
+        kernels=tuple(kernels(timeline, peaks)[:MOST_KERNELS]),
     )
 
 

@@ -7,8 +7,8 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 
-from kernelworks.diagnose.optimization import Together
-from kernelworks.measure.clock.noise import Sifted, sift
+from kernelworks.diagnose.optimization import CombinedChange
+from kernelworks.measure.clock.noise import SampledWindows, sample_windows
 from kernelworks.profile.program import Program
 
 __all__ = ["LEAST_NOISE", "alternate", "gain_of", "ms", "noise_between", "noise_of", "range_of"]
@@ -44,14 +44,14 @@ def noise_between(turns: Sequence[tuple[float, float]]) -> float:
 
 def alternate(
     program: Program,
-    before: Together,
-    after: Together,
+    before: CombinedChange,
+    after: CombinedChange,
     wall: float,
     budget_s: float,
     say: Callable[[str], None],
     *,
     most: int,
-) -> Sifted[tuple[float, float]]:
+) -> SampledWindows[tuple[float, float]]:
     """Wall clocks in two states of the program, in turns, of short runs the middle one of several; the order within a
     turn changes too. One run ``after`` before the first turn is not counted. Noise that lasts hits both alike; turns in
     which it was too much are thrown away."""
@@ -63,14 +63,14 @@ def alternate(
 
     def turn() -> tuple[float, float]:
         times = {}
-        for arm in ("before", "after") if next(turns) % 2 == 0 else ("after", "before"):
-            with before if arm == "before" else after as changes:
+        for variant in ("before", "after") if next(turns) % 2 == 0 else ("after", "before"):
+            with before if variant == "before" else after as changes:
                 spent = changes.spent
-                times[arm] = program.median(runs, alone=not changes.changes)
-            times[arm] -= (changes.spent - spent) / runs
+                times[variant] = program.median(runs, alone=not changes.changes)
+            times[variant] -= (changes.spent - spent) / runs
         return times["before"], times["after"]
 
-    return sift(
+    return sample_windows(
         turn, rounds, tries=2 * rounds, deadline_s=budget_s,
         say=lambda number: say(f"measuring in alternation, {number} of {rounds}"),
     )  # fmt: skip

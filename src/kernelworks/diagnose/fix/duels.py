@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelworks.diagnose.fix.attempt import Try
-from kernelworks.diagnose.optimization import Scene, Together
+from kernelworks.diagnose.optimization import CombinedChange, Scene
 from kernelworks.diagnose.optimizations.trial import race, run_s
 
-__all__ = ["CLOSE", "close", "duel"]
+__all__ = ["CLOSE", "duel", "is_close_rival"]
 
 CLOSE = 0.15  # of what two leave of the wall clock: predictions nearer than that do not tell them apart
 
 
-def close(one: Try, rival: Try) -> bool:
+def is_close_rival(one: Try, rival: Try) -> bool:
     """Whether only one of the two can be in place, and ``one`` is predicted to leave hardly more than ``rival``."""
-    group = one.offer.group
-    if not group or group != rival.offer.group or one.saves is None or rival.saves is None:
+    group = one.candidate.group
+    if not group or group != rival.candidate.group or one.saves is None or rival.saves is None:
         return False
     return 1 - one.saves <= (1 + CLOSE) * (1 - rival.saves)
 
@@ -31,11 +31,11 @@ def duel(scene: Scene, one: Try, rivals: Sequence[Try], beside: Sequence[Try]) -
     Raises what the modules raise with ``one`` in place."""
     assert scene.forecaster is not None
     if one.change is None:
-        one.change = one.remedy.apply(scene, one.offer)
+        one.change = one.optimization.apply(scene, one.candidate)
     rest, theirs = ([other.change for other in some if other.change is not None] for some in (beside, rivals))
-    site, roots = one.offer.site, scene.roots
+    site, roots = one.candidate.site, scene.roots
     if site.kind in ("module", "function"):
-        roots = scene.alone(scene.at(site)).roots
-    arms = Together((*rest, *theirs)), Together((*rest, one.change))
-    found = race(roots, *arms, scene.forecaster.device.whole, backward=scene.backward)
+        roots = scene.scene_of(scene.at(site)).roots
+    variants = CombinedChange((*rest, *theirs)), CombinedChange((*rest, one.change))
+    found = race(roots, *variants, scene.forecaster.device.with_sync, backward=scene.backward)
     return found.saved_s / max(run_s(scene), found.before_s)

@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelworks.diagnose import diagnose
 from kernelworks.diagnose.fix.search import Search
-from kernelworks.records import Ceilings, GpuCeilings
+from kernelworks.records import GpuPeaks, Peaks
 from kernelworks.records import fix as fixes
 from kernelworks.records.base import Record
 
@@ -21,17 +21,17 @@ class Fix(Record):
     """What a search found, in place until ``undo()``; a context manager too.
 
     ``plan`` is what ``kernelworks.apply`` puts in place in another process, ``code`` the lines to write to have the
-    same without kernelworks, ``patch`` those as a unified diff on the program's own source; ``remedies`` tells each
+    same without kernelworks, ``patch`` those as a unified diff on the program's own source; ``optimizations`` tells each
     that was tried, with its prediction, its outcome and why it is in or out. ``fn`` is what to call in the place of the
     function that was given: another one where that itself is compiled, which stands in every module that holds it by
     name. ``record()`` is all of it.
     """
 
-    def __init__(self, diagnosis: fixes.Fix | None, found: Search | None, ambiguous: str = "") -> None:
+    def __init__(self, diagnosis: fixes.Fix | None, search: Search | None, ambiguous: str = "") -> None:
         self._record = diagnosis
         self.ambiguous = ambiguous
-        self._entry = found.program.entry if found is not None else None
-        self._together = found.scene.in_place() if found is not None and found.kept else None
+        self._entry = search.program.entry if search is not None else None
+        self._together = search.scene.in_place() if search is not None and search.kept else None
         if self._together is not None:
             self._together.__enter__()
 
@@ -57,8 +57,8 @@ class Fix(Record):
         return self._record.patch if self._record is not None else ""
 
     @property
-    def remedies(self) -> tuple[fixes.Tried, ...]:
-        return self._record.remedies if self._record is not None else ()
+    def optimizations(self) -> tuple[fixes.TriedOptimization, ...]:
+        return self._record.optimizations if self._record is not None else ()
 
     def record(self) -> fixes.Fix:
         """The plain record: before, after, predicted and got. Raises RuntimeError where the machine was too busy for
@@ -82,9 +82,9 @@ class Fix(Record):
     def __str__(self) -> str:
         if self._record is None:
             return f"ambiguous: {self.ambiguous}"
-        from kernelworks.report.fix import plain
+        from kernelworks.report.fix import plain_text
 
-        return plain(self._record)
+        return plain_text(self._record)
 
 
 def fix(
@@ -92,7 +92,7 @@ def fix(
     *args: Any,
     budget_s: float = 240.0,
     allow: Sequence[str] = (),
-    ceilings: Ceilings | GpuCeilings | None = None,
+    peaks: Peaks | GpuPeaks | None = None,
     progress: Callable[[str], None] | None = None,
     rough: bool = False,
 ) -> Fix:
@@ -112,14 +112,14 @@ def fix(
         rough: search although other processes use the machine.
 
     Returns:
-        Fix: ``record()``, ``remedies``, ``plan``, ``code`` and ``undo()``.
+        Fix: ``record()``, ``optimizations``, ``plan``, ``code`` and ``undo()``.
 
     Raises:
         What ``diagnose`` raises.
     """
     searched: list[Search] = []
     found = diagnose(
-        fn, *args, fix=searched, budget_s=LOOKING * budget_s, fix_s=budget_s, allow=allow, ceilings=ceilings,
+        fn, *args, fix=searched, budget_s=LOOKING * budget_s, fix_s=budget_s, allow=allow, peaks=peaks,
         progress=progress, rough=rough,
     )  # fmt: skip
     return Fix(found.fix, searched[0] if searched else None, found.ambiguous)

@@ -45,7 +45,7 @@ def place_of(sources: Sequence[Source], thing: Any) -> Place:
 def _made_by(sources: Sequence[Source], name: str) -> list[Place]:
     """The statements that give a name to what a class or a function makes. Raises NoPlace where others make one too."""
     calls = [(source, call) for source in sources for call in source.calls(name)]
-    found = [(source, statement, held) for source in sources for statement, held in source.built(name)]
+    found = [(source, statement, held) for source in sources for statement, held in source.constructions_of(name)]
     if len(calls) > max(1, len(found)):
         lines = ", ".join(f"{source.path.name}:{call.lineno}" for source, call in calls)
         raise NoPlace(f"several lines make a {name}: {lines}")
@@ -61,7 +61,7 @@ def _of_modules(sources: Sequence[Source], thing: Any) -> Iterator[Place]:
     """By a global name, or by its place in a list or dictionary that has one."""
     for source in sources:
         for name, place in source.names_of(thing):
-            for statement in source.assigned(name)[-1:]:
+            for statement in source.assignments_to(name)[-1:]:
                 yield source, statement, name + place
 
 
@@ -71,7 +71,7 @@ def _of_objects(sources: Sequence[Source], thing: Any) -> Iterator[Place]:
         for kind in type(owner).__mro__:
             for source in sources:
                 if source.is_of(kind.__module__):
-                    for statement in source.assigned(f"self.{name}", within=kind.__name__):
+                    for statement in source.assignments_to(f"self.{name}", within=kind.__name__):
                         yield source, statement, f"self.{name}"
 
 
@@ -95,7 +95,7 @@ def _of_closures(sources: Sequence[Source], thing: Any) -> Iterator[Place]:
                 name = dict(zip(map(id, closure), fn.__code__.co_freevars, strict=False)).get(id(cell), "")
                 for source in sources:
                     node = source.function(fn.__code__) if _is_file(source, fn) else None
-                    for statement in source.assigned(name, around=node) if node is not None else ():
+                    for statement in source.assignments_to(name, around=node) if node is not None else ():
                         yield source, statement, name
 
 

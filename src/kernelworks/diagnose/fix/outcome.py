@@ -7,16 +7,16 @@ from typing import Any
 from kernelworks.machine import place_of
 from kernelworks.records.fix import Fix
 
-__all__ = ["fixed", "in_a_line", "place"]
+__all__ = ["fix_record", "in_a_line", "place"]
 
 
-def fixed(was: float, now: float, **found: Any) -> Fix:
+def fix_record(was: float, now: float, **fields: Any) -> Fix:
     """The record of a fix; by default of one that was not applied."""
     applied: dict[str, Any] = {
         "replaced": (), "left": (), "predicted_gain_s": 0.0, "error_before": 0.0, "error_after": 0.0, "agrees": True,
         "rounds": 0, "against": "",
     }  # fmt: skip
-    return Fix(before_s=was, after_s=now, gain_s=was - now, **applied | found)
+    return Fix(before_s=was, after_s=now, gain_s=was - now, **applied | fields)
 
 
 def place(device: str) -> str:

@@ -21,7 +21,7 @@ from torch import nn
 
 from kernelworks.diagnose.fix.locate import place_of
 from kernelworks.diagnose.fix.source_edit import NoPlace, Source
-from kernelworks.diagnose.optimization import PROCESS, Impossible, Offer, Scene
+from kernelworks.diagnose.optimization import PROCESS, Candidate, Impossible, Scene
 from kernelworks.diagnose.optimizations.folded_norms import in_full
 from kernelworks.diagnose.optimizations.swapped_functions import called_by
 from kernelworks.diagnose.sites.functions import LIBRARIES, Function
@@ -38,27 +38,32 @@ AUTHORS = {  # where a remedy has no one place, however the program is written
     "merged projections": "it goes into the forward of {of}",
     "CUDA graph": "it wants an example of the inputs, which no line has that builds the model",
 }
-AHEAD = "kernelworks: {n} of {all} changes have a place of their own in the source"
-BESIDE = "; the others are in a comment at the entry point, with the lines to write: {names}"
+HEADER = "kernelworks: {n} of {all} changes have a place of their own in the source"
+HEADER_OTHERS = "; the others are in a comment at the entry point, with the lines to write: {names}"
 
 
-def as_patch(offers: Sequence[Offer], scene: Scene, file: Path | None, entry: Any = None) -> str:
-    """A patch that puts ``offers`` into the program's own source; "" where that is in no file. ``file`` is where the
+def as_patch(candidates: Sequence[Candidate], scene: Scene, file: Path | None, entry: Any = None) -> str:
+    """A patch that puts ``candidates`` into the program's own source; "" where that is in no file. ``file`` is where the
     program begins, ``entry`` the function that it calls."""
-    if file is None or not file.is_file() or not offers:
+    if file is None or not file.is_file() or not candidates:
         return ""
     made = _Patch(scene, file, entry)
-    ordered = sorted(offers, key=lambda offer: MODEL.index(offer.remedy) if offer.remedy in MODEL else len(MODEL))
-    tried = [(offer, made.put(offer)) for offer in ordered]
-    without = [(offer, why) for offer, why in tried if why]
+    ordered = sorted(
+        candidates,
+        key=lambda candidate: MODEL.index(candidate.optimization) if candidate.optimization in MODEL else len(MODEL),
+    )
+    tried = [(candidate, made.put(candidate)) for candidate in ordered]
+    without = [(candidate, why) for candidate, why in tried if why]
     if without:
         made.tell(without)
     text = "".join(source.diff(made.base) for source in made.sources)
     if not text:
         return ""
-    first = AHEAD.format(n=len(offers) - len(without), all=len(offers))
+    first = HEADER.format(n=len(candidates) - len(without), all=len(candidates))
     if without:
-        first += BESIDE.format(names=", ".join(dict.fromkeys(offer.remedy for offer, _ in without)))
+        first += HEADER_OTHERS.format(
+            names=", ".join(dict.fromkeys(candidate.optimization for candidate, _ in without))
+        )
     return f"{first}\n{text}"
 
 
@@ -85,27 +90,27 @@ class _Patch:
                 except (OSError, SyntaxError, ValueError):
                     continue
 
-    def put(self, offer: Offer) -> str:
+    def put(self, candidate: Candidate) -> str:
         """Writes one change where it belongs; the reason where that is no one place, and "" where it is."""
         if not self.sources:
             return "the program is in no file that can be read"
         before = [source.mark() for source in self.sources]
         try:
-            PUT.get(offer.remedy, _Patch.left)(self, offer)
+            WRITERS.get(candidate.optimization, _Patch.leave_to_author)(self, candidate)
             for source in self.sources:
-                source.changed()
+                source.edited_text()
         except (NoPlace, Impossible) as why:
             for source, mark in zip(self.sources, before, strict=True):
                 source.back_to(mark)
             return str(why)
         return ""
 
-    def tell(self, offers: Sequence[tuple[Offer, str]]) -> None:
+    def tell(self, candidates: Sequence[tuple[Candidate, str]]) -> None:
         """What has no place, in a comment at the entry point, and why it has none."""
         lines = ["# kernelworks found these besides, which have no one place in this program:"]
-        for offer, why in offers:
-            lines += [f"# {offer.remedy}, {offer.says} ({offer.site}):", f"#   ({why})"]
-            lines += [f"#     {line}" for line in offer.code.splitlines()]
+        for candidate, why in candidates:
+            lines += [f"# {candidate.optimization}, {candidate.says} ({candidate.site}):", f"#   ({why})"]
+            lines += [f"#     {line}" for line in candidate.code.splitlines()]
         source = self.sources[0]
         function = inspect.unwrap(getattr(self.entry, "__func__", self.entry)) if self.entry is not None else None
         code = getattr(function, "__code__", None)
@@ -114,40 +119,42 @@ class _Patch:
 
     # ------------------------------------------------------------ each
 
-    def left(self, offer: Offer) -> None:
+    def leave_to_author(self, candidate: Candidate) -> None:
         """What only the author can write."""
-        why = AUTHORS.get(offer.remedy, "it is no line of the program's own")
+        why = AUTHORS.get(candidate.optimization, "it is no line of the program's own")
         if "{of}" in why:
-            root = self.scene.at(offer.site)
-            path = str(offer.option("groups")[0][0]).rpartition(".")[0]
+            root = self.scene.at(candidate.site)
+            path = str(candidate.option("groups")[0][0]).rpartition(".")[0]
             why = why.format(of=_forward_of(root.get_submodule(path)))
         raise NoPlace(why)
 
-    def model(self, offer: Offer) -> None:
+    def model(self, candidate: Candidate) -> None:
         """After the lines that build a model."""
-        if offer.site.kind == "function":
-            self.decorated(offer)
+        if candidate.site.kind == "function":
+            self.decorate_function(candidate)
             return
-        if offer.site == PROCESS:
-            self.start(offer)
+        if candidate.site == PROCESS:
+            self.start(candidate)
             return
-        roots = self.scene.roots.models if offer.site.kind == "everywhere" else [self._root(offer)]
+        roots = self.scene.roots.models if candidate.site.kind == "everywhere" else [self._root(candidate)]
         if not roots:
             raise NoPlace("the program calls no torch.nn.Module")
-        if offer.code.startswith("#"):
+        if candidate.code.startswith("#"):
             raise NoPlace("a weight of it is another module's too")
         for root in roots:
             source, statement, name = place_of(self.sources, root)
-            code = in_full(root, offer.option("pairs")) if offer.remedy == "folded norms" else offer.code
+            code = (
+                in_full(root, candidate.option("pairs")) if candidate.optimization == "folded norms" else candidate.code
+            )
             code = re.sub(r"(?<![\w.\"'])model\b", lambda _, n=name: n, code)  # type: ignore[misc]
-            source.after(statement, name, code.splitlines(), settled=offer.remedy in WEIGHTS)
+            source.after(statement, name, code.splitlines(), after_uses=candidate.optimization in WEIGHTS)
             source.importing([word for word in ("torch", "kernelworks") if re.search(rf"\b{word}\.", code)])
 
-    def _root(self, offer: Offer) -> nn.Module:
+    def _root(self, candidate: Candidate) -> nn.Module:
         """The outermost module that an offer is of."""
-        if offer.site.path:
-            raise NoPlace(f"{offer.site.path} is a part, that the model's own class makes")
-        found: nn.Module = self.scene.at(offer.site)
+        if candidate.site.path:
+            raise NoPlace(f"{candidate.site.path} is a part, that the model's own class makes")
+        found: nn.Module = self.scene.at(candidate.site)
         return found
 
     def _function(self, fn: Callable[..., Any]) -> tuple[Source, Any]:
@@ -159,9 +166,9 @@ class _Patch:
             raise NoPlace(f"{code.co_filename}:{code.co_firstlineno} is no function of the program's own files")
         return source, node
 
-    def called(self, offer: Offer) -> None:
+    def replace_calls(self, candidate: Candidate) -> None:
         """Our functions in the place of torch's, of which they have the arguments, there and in what it calls."""
-        function: Function = self.scene.at(offer.site)
+        function: Function = self.scene.at(candidate.site)
         found = Rebinder().rebind(function.fn)
         helpers = (each for _, _, each in found.replaced if isinstance(each, FunctionType)) if found else ()
         changed = 0
@@ -170,47 +177,47 @@ class _Patch:
             for call in (each for each in ast.walk(node) if isinstance(each, ast.Call)):
                 ours = called_by(ast.unparse(call.func), fn.__globals__)
                 if ours:
-                    source.renamed(call, f"kernelworks.{ours}")
+                    source.rename_call(call, f"kernelworks.{ours}")
                     source.importing(["kernelworks"])
                     changed += 1
         if not changed:
             raise NoPlace(f"what {function.path}() calls is not called by torch.nn.functional's names")
 
-    def decorated(self, offer: Offer) -> None:
-        function: Function = self.scene.at(offer.site)
+    def decorate_function(self, candidate: Candidate) -> None:
+        function: Function = self.scene.at(candidate.site)
         source, node = self._function(function.fn)
-        given = ", ".join(f'{key}="{value}"' for key, value in offer.options if key in ("mode", "backend"))
+        given = ", ".join(f'{key}="{value}"' for key, value in candidate.options if key in ("mode", "backend"))
         source.decorate(node, f"@torch.compile({given})" if given else "@torch.compile")
         source.importing(["torch"])
 
-    def start(self, offer: Offer) -> None:
-        self.sources[0].at_start(offer.code.splitlines())
-        self.sources[0].importing(["torch"] if "torch." in offer.code else [])
+    def start(self, candidate: Candidate) -> None:
+        self.sources[0].at_start(candidate.code.splitlines())
+        self.sources[0].importing(["torch"] if "torch." in candidate.code else [])
 
-    def optimizer(self, offer: Offer) -> None:
-        kind = str(offer.option("kind") or offer.site.type).rpartition(".")[2]
+    def optimizer(self, candidate: Candidate) -> None:
+        kind = str(candidate.option("kind") or candidate.site.type).rpartition(".")[2]
         calls = [(source, call) for source in self.sources for call in source.calls(kind)]
         if not calls:
             raise NoPlace(f"no line of the program calls {kind}")
-        if len(calls) > 1 and not offer.option("kind"):  # which of them made this one
-            source, statement, _ = place_of(self.sources, self.scene.at(offer.site))
+        if len(calls) > 1 and not candidate.option("kind"):  # which of them made this one
+            source, statement, _ = place_of(self.sources, self.scene.at(candidate.site))
             calls = [(source, call) for call in source.calls(kind) if source.holds(statement, call)]
             if len(calls) != 1:
                 raise NoPlace(f"{source.path.name}:{statement.lineno} calls {kind} {len(calls)} times")
-        how = offer.option("how", "fused")
+        how = candidate.option("how", "fused")
         for source, call in calls:
             if how == "kernelworks":
-                source.renamed(call, "kernelworks.nn.optim.AdamW")
+                source.rename_call(call, "kernelworks.nn.optim.AdamW")
                 source.importing(["kernelworks"])
             else:
                 source.keyword(call, how, "True")
 
-    def clipped(self, offer: Offer) -> None:
+    def rewrite_clipping(self, candidate: Candidate) -> None:
         found = [(source, call) for source in self.sources for call in source.calls("clip_grad_norm_")]
         if not found:
             raise NoPlace("no line of the program calls clip_grad_norm_")
         for source, call in found:
-            if offer.option("how") == "foreach":
+            if candidate.option("how") == "foreach":
                 source.keyword(call, "foreach", "None")
             else:
                 source.statement(call, *_clipping(call, source))
@@ -235,9 +242,9 @@ def _clipping(call: ast.Call, source: Source) -> tuple[Callable[[str], list[str]
     return lines, "norm_of_gradients"
 
 
-PUT: dict[str, Callable[[_Patch, Offer], None]] = {
+WRITERS: dict[str, Callable[[_Patch, Candidate], None]] = {
     **dict.fromkeys(MODEL, _Patch.model), **dict.fromkeys(START, _Patch.start), "fused optimizer": _Patch.optimizer,
-    "gradient clipping": _Patch.clipped, "swap in functions": _Patch.called,
+    "gradient clipping": _Patch.rewrite_clipping, "swap in functions": _Patch.replace_calls,
 }  # fmt: skip
 
 

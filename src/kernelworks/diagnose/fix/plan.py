@@ -21,30 +21,32 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from kernelworks.diagnose.fix.plan_fields import VERSION, check, check_offers
+from kernelworks.diagnose.fix.plan_fields import VERSION, check, check_candidates
 from kernelworks.diagnose.optimization import (
+    Candidate,
     Change,
+    CombinedChange,
     Impossible,
-    Offer,
-    Remedy,
+    Optimization,
     Scene,
     Site,
-    Together,
     kind_name,
     same_kind,
 )
-from kernelworks.diagnose.optimizations import REMEDIES
-from kernelworks.diagnose.optimizations.accepted_options import shown
+from kernelworks.diagnose.optimizations import OPTIMIZATIONS
+from kernelworks.diagnose.optimizations.accepted_options import short_repr
 from kernelworks.diagnose.sites.modules import Roots, outermost
-from kernelworks.records.json_text import parsed
+from kernelworks.records.json_text import parse_json
 
-__all__ = ["Applied", "apply", "as_plan", "offers_of"]
+__all__ = ["AppliedPlan", "apply", "as_plan", "candidates_of"]
 
 MOST_FRESH = 64  # modules of a program that makes them anew, in which its plan stays in place
 Plan = Mapping[str, Any] | str | PathLike[str]
 
 
-def as_plan(offers: Sequence[Offer], roots: Roots, *, program: str, kind: str, saves: float | None) -> dict[str, Any]:
+def as_plan(
+    candidates: Sequence[Candidate], roots: Roots, *, program: str, kind: str, saves: float | None
+) -> dict[str, Any]:
     """What ``apply`` reads, of JSON's types. ``saves`` is the share of the wall clock that all of it saved."""
     return {
         "kernelworks_plan": VERSION,
@@ -53,58 +55,62 @@ def as_plan(offers: Sequence[Offer], roots: Roots, *, program: str, kind: str, s
         "torch": str(torch.__version__),
         "saves": saves,
         "roots": [] if roots.fresh else [kind_name(m) for m in roots.models],  # nobody else is waited for
-        "offers": [
+        "candidates": [
             {
-                "remedy": offer.remedy, "site": dataclasses.asdict(offer.site), "says": offer.says, "code": offer.code,
-                "changes": offer.changes, "options": dict(offer.options),
+                "optimization": candidate.optimization, "site": dataclasses.asdict(candidate.site), "says": candidate.says, "code": candidate.code,
+                "changes": candidate.changes, "options": dict(candidate.options),
             }
-            for offer in offers
+            for candidate in candidates
         ],
     }  # fmt: skip
 
 
-def read(plan: Plan) -> Mapping[str, Any]:
+def load_plan(plan: Plan) -> Mapping[str, Any]:
     """A plan, from a file's path too, and out of the record of a fix or of a diagnosis. Raises OSError, and ValueError
     where it is none."""
     found: Any = plan
     if not isinstance(plan, Mapping):
         try:
-            found = parsed(Path(plan).read_text(encoding="utf-8"))
+            found = parse_json(Path(plan).read_text(encoding="utf-8"))
         except ValueError as error:  # a broken encoding is one too
             raise ValueError(f"{plan} is no plan: {error}") from error
     for holder in ("fix", "plan"):
         if isinstance(found, Mapping) and "kernelworks_plan" not in found and isinstance(found.get(holder), Mapping):
             found = found[holder]
-    if type(found) is not dict or found.get("kernelworks_plan") != VERSION or "offers" not in found:
-        raise ValueError(f"plan must be one of version {VERSION}, as a fix writes it, got {shown(found)}")
+    if type(found) is not dict or found.get("kernelworks_plan") != VERSION or "candidates" not in found:
+        raise ValueError(f"plan must be one of version {VERSION}, as a fix writes it, got {short_repr(found)}")
     check(found)
     return found
 
 
-def offers_of(plan: Plan, remedies: Sequence[Remedy] = REMEDIES) -> list[tuple[Remedy, Offer]]:
+def candidates_of(
+    plan: Plan, optimizations: Sequence[Optimization] = OPTIMIZATIONS
+) -> list[tuple[Optimization, Candidate]]:
     """What a plan puts in place. Raises ValueError where it names what is not known here."""
-    read_plan, known = read(plan), {remedy.name: remedy for remedy in remedies}
-    check_offers(read_plan, remedies)
+    loaded, known = load_plan(plan), {optimization.name: optimization for optimization in optimizations}
+    check_candidates(loaded, optimizations)
     found = []
-    for item in read_plan["offers"]:
+    for item in loaded["candidates"]:
         site, options = Site(**item["site"]), tuple(item["options"].items())
-        offer = Offer(item["remedy"], site, item["says"], item["code"], item["changes"], options=options)
-        found.append((known[offer.remedy], offer))
+        candidate = Candidate(item["optimization"], site, item["says"], item["code"], item["changes"], options=options)
+        found.append((known[candidate.optimization], candidate))
     return found
 
 
-class Applied:
+class AppliedPlan:
     """A plan that is being put in place; ``undo()`` takes all of it out again. Also a context that does so on leaving.
 
     ``done`` are lines on what is in place by now, ``waiting`` on what waits for its module or optimizer, ``failed`` on
     what cannot be put in place here, and why: a warning says so too.
     """
 
-    def __init__(self, plan: Plan, modules: Sequence[nn.Module] = (), *, remedies: Sequence[Remedy] = REMEDIES) -> None:
-        self.plan = read(plan)
+    def __init__(
+        self, plan: Plan, modules: Sequence[nn.Module] = (), *, optimizations: Sequence[Optimization] = OPTIMIZATIONS
+    ) -> None:
+        self.plan = load_plan(plan)
         self._awaited = [str(kind) for kind in self.plan.get("roots", ())]  # of modules that were not called yet
         self._anew = not self._awaited and not modules  # the program makes them at each run: any may be one
-        self._offers = offers_of(self.plan, remedies)
+        self._candidates = candidates_of(self.plan, optimizations)
         self._placed: set[int] = set()  # of them, by number
         self._scene = Scene(Roots((), (), fresh=False))
         self._inside: list[Change] = []
@@ -135,9 +141,9 @@ class Applied:
     @property
     def waiting(self) -> list[str]:
         return [
-            f"{offer.remedy}: {offer.says} ({offer.site})"
-            for number, (_, offer) in enumerate(self._offers)
-            if number not in self._placed and (offer.site.kind != "everywhere" or not self._scene.roots.modules)
+            f"{candidate.optimization}: {candidate.says} ({candidate.site})"
+            for number, (_, candidate) in enumerate(self._candidates)
+            if number not in self._placed and (candidate.site.kind != "everywhere" or not self._scene.roots.modules)
         ]
 
     def undo(self) -> None:
@@ -146,32 +152,32 @@ class Applied:
             self._active = False
             self._watch.close()
             inside, self._inside = self._inside, []
-            Together(inside, entered=True).__exit__(None, None, None)
+            CombinedChange(inside, entered=True).__exit__(None, None, None)
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
+    def suspended(self) -> Iterator[None]:
         """A context in which the program is as it was, to measure both: what is in place comes back on leaving it, with
         nothing compiled anew. Modules and optimizers that are first met meanwhile stay as they are."""
         with self._lock:
             inside = [] if self._aside else list(self._inside)
             outer, self._aside = self._aside, True
-            Together(inside, entered=True).__exit__(None, None, None)
+            CombinedChange(inside, entered=True).__exit__(None, None, None)
         try:
             yield
         finally:
             with self._lock:
                 self._aside = outer
                 if self._active:
-                    Together(inside).__enter__()
+                    CombinedChange(inside).__enter__()
 
     def _look_out(self) -> None:
         self._watch.enter_context(outermost(lambda module, args, kwargs: self._met(module)))
-        if any(offer.site.kind == "optimizer" for _, offer in self._offers):
+        if any(candidate.site.kind == "optimizer" for _, candidate in self._candidates):
             hook = register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self._met(optimizer))
             self._watch.callback(hook.remove)
 
     def _complete(self) -> bool:
-        kinds = {offer.site.kind for n, (_, offer) in enumerate(self._offers) if n not in self._placed}
+        kinds = {candidate.site.kind for n, (_, candidate) in enumerate(self._candidates) if n not in self._placed}
         return not kinds or (kinds == {"everywhere"} and not self._awaited and not self._anew)
 
     def _met(self, thing: Any) -> None:
@@ -222,21 +228,21 @@ class Applied:
     def _place(self, module: nn.Module | None) -> None:
         """Whatever has its place by now; what is for every module, in this one."""
         theirs: list[Change] = []
-        for number, (remedy, offer) in enumerate(self._offers):
-            everywhere = offer.site.kind == "everywhere"
+        for number, (optimization, candidate) in enumerate(self._candidates):
+            everywhere = candidate.site.kind == "everywhere"
             if number in self._placed or (everywhere and module is None):
                 continue
-            scene = self._scene.alone(module) if everywhere and module is not None else self._scene
-            if offer.site.kind in ("module", "function", "optimizer"):
+            scene = self._scene.scene_of(module) if everywhere and module is not None else self._scene
+            if candidate.site.kind in ("module", "function", "optimizer"):
                 try:
-                    scene.at(offer.site)
+                    scene.at(candidate.site)
                 except Impossible:
                     continue
             if not everywhere:
                 self._placed.add(number)
-            done = f"{offer.remedy}: {offer.says} ({offer.site})"
+            done = f"{candidate.optimization}: {candidate.says} ({candidate.site})"
             try:
-                change = remedy.apply(scene, offer)
+                change = optimization.apply(scene, candidate)
                 change.__enter__()
             except Impossible as why:  # within a call of the program's, which goes on without it
                 self._fail(f"{done}: {why}")
@@ -254,7 +260,7 @@ class Applied:
             self.failed.append(line)
             warnings.warn(f"kernelworks: not in place: {line}", RuntimeWarning, stacklevel=2)
 
-    def __enter__(self) -> Applied:
+    def __enter__(self) -> AppliedPlan:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -266,7 +272,7 @@ class Applied:
         return "\n".join(lines) or "the plan holds no remedy"
 
 
-def apply(plan: Plan, *modules: nn.Module) -> Applied:
+def apply(plan: Plan, *modules: nn.Module) -> AppliedPlan:
     """Puts the plan of a fix in place, without searching or measuring anything.
 
     Args:
@@ -287,4 +293,4 @@ def apply(plan: Plan, *modules: nn.Module) -> Applied:
     for module in modules:
         if not isinstance(module, nn.Module):
             raise TypeError(f"modules must be torch.nn.Module, got {type(module).__name__}")
-    return Applied(plan, modules)
+    return AppliedPlan(plan, modules)

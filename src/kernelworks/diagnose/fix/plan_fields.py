@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kernelworks.diagnose.optimization import KINDS_OF_SITE, Remedy
-from kernelworks.diagnose.optimizations.accepted_options import Accepts, Takes, a_string, a_whole_number, one_of, shown
+from kernelworks.diagnose.optimization import KINDS_OF_SITE, Optimization
+from kernelworks.diagnose.optimizations.accepted_options import (
+    Accepts,
+    Takes,
+    a_string,
+    a_whole_number,
+    one_of,
+    short_repr,
+)
 
-__all__ = ["VERSION", "check", "check_offers"]
+__all__ = ["VERSION", "check", "check_candidates"]
 
 VERSION = 1
 Fault = tuple[str, str, Any]  # a field, what is accepted, what came
@@ -16,20 +23,24 @@ Fault = tuple[str, str, Any]  # a field, what is accepted, what came
 a_mapping = Accepts("a mapping", lambda value: type(value) is dict)
 a_share = Accepts("a number or null", lambda value: value is None or type(value) in (int, float))
 names = Accepts("a list of strings", lambda value: _listed(value) and all(isinstance(each, str) for each in value))
-offers = Accepts("a list of offers", lambda value: _listed(value))
+candidates = Accepts("a list of offers", lambda value: _listed(value))
 
 PLAN = {
     "kernelworks_plan": Accepts(str(VERSION), lambda value: type(value) is int and value == VERSION),
-    "program": a_string, "kind": a_string, "torch": a_string, "saves": a_share, "roots": names, "offers": offers,
+    "program": a_string, "kind": a_string, "torch": a_string, "saves": a_share, "roots": names, "candidates": candidates,
 }  # fmt: skip
-OFFER = {
-    "remedy": a_string, "site": a_mapping, "says": a_string, "code": a_string, "changes": a_string,
+CANDIDATE = {
+    "optimization": a_string, "site": a_mapping, "says": a_string, "code": a_string, "changes": a_string,
     "options": a_mapping,
 }  # fmt: skip
 SITE = {
     "kind": one_of(*KINDS_OF_SITE), "root": a_string, "number": a_whole_number(0), "path": a_string, "type": a_string,
 }  # fmt: skip
-NEEDED = {"module": ("root", "type"), "function": ("root", "path"), "optimizer": ("type",)}  # of a place, by its kind
+REQUIRED_FIELDS = {
+    "module": ("root", "type"),
+    "function": ("root", "path"),
+    "optimizer": ("type",),
+}  # of a place, by its kind
 
 
 def _listed(value: Any) -> bool:
@@ -39,37 +50,39 @@ def _listed(value: Any) -> bool:
 def check(plan: Mapping[str, Any]) -> None:
     """Raises ValueError, which names the first field that is not as a fix writes it."""
     for field, accepted, came in _faults(plan):
-        raise ValueError(f"plan.{field} must be {accepted}, got {shown(came)}")
+        raise ValueError(f"plan.{field} must be {accepted}, got {short_repr(came)}")
 
 
-def check_offers(plan: Mapping[str, Any], known: Sequence[Remedy]) -> None:
+def check_candidates(plan: Mapping[str, Any], known: Sequence[Optimization]) -> None:
     """The same of what hangs on the optimizations that are ``known``."""
-    by_name = {remedy.name: remedy for remedy in known}
-    for number, offer in enumerate(plan["offers"]):
-        name = offer["remedy"]
+    by_name = {optimization.name: optimization for optimization in known}
+    for number, candidate in enumerate(plan["candidates"]):
+        name = candidate["optimization"]
         if name not in by_name:
-            text = f"plan.offers[{number}].remedy names {shown(name)}, which this version of kernelworks has not"
+            text = f"plan.offers[{number}].remedy names {short_repr(name)}, which this version of kernelworks has not"
             raise ValueError(f"{text}: it has {', '.join(map(repr, by_name))}")
         takes = getattr(by_name[name], "takes", None)
         if isinstance(takes, Takes):
-            for field, accepted, came in takes.faults(offer["site"]["kind"], offer["options"]):
-                raise ValueError(f"plan.offers[{number}].{field} must be {accepted} for {name!r}, got {shown(came)}")
+            for field, accepted, came in takes.faults(candidate["site"]["kind"], candidate["options"]):
+                raise ValueError(
+                    f"plan.offers[{number}].{field} must be {accepted} for {name!r}, got {short_repr(came)}"
+                )
 
 
 def _faults(plan: Mapping[str, Any]) -> Iterator[Fault]:
-    yield from _of(plan, PLAN, needed=("kernelworks_plan", "offers"))
-    for number, offer in enumerate(plan["offers"]):
+    yield from _of(plan, PLAN, needed=("kernelworks_plan", "candidates"))
+    for number, candidate in enumerate(plan["candidates"]):
         where = f"offers[{number}]"
-        if type(offer) is not dict:
-            yield where, "a mapping", offer
+        if type(candidate) is not dict:
+            yield where, "a mapping", candidate
             return
-        yield from _of(offer, OFFER, f"{where}.", needed=tuple(OFFER))
-        site = offer["site"]
+        yield from _of(candidate, CANDIDATE, f"{where}.", needed=tuple(CANDIDATE))
+        site = candidate["site"]
         yield from _of(site, SITE, f"{where}.site.", needed=("kind",))
-        for name in NEEDED.get(site["kind"], ()):
+        for name in REQUIRED_FIELDS.get(site["kind"], ()):
             if not site.get(name):
                 yield f"{where}.site.{name}", f"a name, where kind is {site['kind']!r}", site.get(name)
-        for name in offer["options"]:
+        for name in candidate["options"]:
             if not isinstance(name, str):
                 yield f"{where}.options", "a mapping from names", name
 

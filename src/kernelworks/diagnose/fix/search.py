@@ -22,46 +22,46 @@ from typing import Any
 import torch
 
 from kernelworks.diagnose.fix.alternate import LEAST_NOISE, alternate, gain_of, noise_between, noise_of, range_of
-from kernelworks.diagnose.fix.attempt import MOST_SHARE, Try, expected
-from kernelworks.diagnose.fix.duels import close, duel
-from kernelworks.diagnose.fix.outcome import fixed, in_a_line, place
+from kernelworks.diagnose.fix.attempt import MOST_SHARE, Try, reason_not_tried
+from kernelworks.diagnose.fix.duels import duel, is_close_rival
+from kernelworks.diagnose.fix.outcome import fix_record, in_a_line, place
 from kernelworks.diagnose.fix.patch import as_patch
-from kernelworks.diagnose.fix.plan import as_plan, offers_of
+from kernelworks.diagnose.fix.plan import as_plan, candidates_of
 from kernelworks.diagnose.fix.watchdog import Stopping
 from kernelworks.diagnose.forecast.forecaster import Forecaster
-from kernelworks.diagnose.optimization import Impossible, Offer, Promise, Remedy, Scene, Together
-from kernelworks.diagnose.optimizations import REMEDIES
+from kernelworks.diagnose.optimization import Candidate, CombinedChange, Impossible, Optimization, Promise, Scene
+from kernelworks.diagnose.optimizations import OPTIMIZATIONS
 from kernelworks.diagnose.optimizations.trial import draws
-from kernelworks.diagnose.sites.functions import outside, sought
-from kernelworks.diagnose.sites.modules import Roots, find
+from kernelworks.diagnose.sites.functions import count_outside_calls, find_functions
+from kernelworks.diagnose.sites.modules import Roots, find_roots
 from kernelworks.diagnose.verify.agreement import Agreement, compare
 from kernelworks.diagnose.verify.training_steps import STEPS, same_steps
-from kernelworks.measure.clock.noise import Sifted, far_apart
-from kernelworks.profile.budget import Budget, Over
+from kernelworks.measure.clock.noise import SampledWindows, far_apart
+from kernelworks.profile.budget import Budget, BudgetExceeded
 from kernelworks.profile.program import Program
 from kernelworks.records import history
-from kernelworks.records.fix import Fix, Tried
+from kernelworks.records.fix import Fix, TriedOptimization
 
 __all__ = ["Search"]
 
 Say = Callable[[str], None]
 NOTHING = "nothing to be had here"
 JUDGING = 40  # runs of the program, for comparing its modules: in float64, and with roundings added, a run is slower
-ALLOWED = 0.1  # relative error of what was allowed to change numbers: beyond it the answers are other ones
+MAX_ALLOWED_ERROR = 0.1  # relative error of what was allowed to change numbers: beyond it the answers are other ones
 STEPPING = 3.0  # runs of the program, that must fit a proof's part of the budget for its steps to be compared
 PART = 0.0625  # of the budget, for one proof or one measurement
 OUTSIDE = 0.1  # of the program's time, outside of modules, from which its functions are looked at
 LONGER = 4  # times as many turns, where the first leave open whether something is gained
-KEPT = 0.5  # of what is left of the budget, for the try of what is predicted to gain
+RESERVED_SHARE = 0.5  # of what is left of the budget, for the try of what is predicted to gain
 FIRST, SOON_S = 0.1, 10.0  # what is predicted to save so much is tried before more is predicted, from so long on
-MORE_ROOM = 1.25  # times as many seconds as the first time, for a prediction that did not end
+RETRY_FACTOR = 1.25  # times as many seconds as the first time, for a prediction that did not end
 GAINS = "it gains more than the noise"
 UNFORESEEN = ", so nothing is predicted"
 
 
 @dataclass
 class Search:
-    """One program's search. ``scene.taken`` are the changes that were kept, ``kept`` what they came from.
+    """One program's search. ``scene.taken`` are the changes that were kept, ``reserved`` what they came from.
 
     What the changed program will take is predicted before it is ever timed, as a share of what the program takes in
     the same minute. What would take longer than the budget, beside the program's own runs, is not begun or not ended.
@@ -74,12 +74,12 @@ class Search:
     budget_s: float
     say: Say
     allow: Iterable[str] = ()
-    remedies: Sequence[Remedy] = REMEDIES
+    optimizations: Sequence[Optimization] = OPTIMIZATIONS
     plan: Mapping[str, Any] | None = None
     doing: str = "starting"
     tried: list[Try] = field(default_factory=list)
     kept: list[Try] = field(default_factory=list)
-    impossible: list[Tried] = field(default_factory=list)
+    impossible: list[TriedOptimization] = field(default_factory=list)
     over: list[Try] = field(default_factory=list)  # what did not fit the budget
     last: Try | None = None  # that was kept: proved and measured with all that is
 
@@ -88,14 +88,14 @@ class Search:
         what goes wrong is why a remedy is out, or the whole fix refused."""
         try:
             self._searched()
-            return self._told()
-        except Over as over:
+            return self._make_record()
+        except BudgetExceeded as over:
             refused = f"it was not carried out: {over}"
         except Exception as error:  # the program's, changed or run once too often, or ours: the diagnosis stands
             refused = f"it could not be carried out: {self.doing}: {in_a_line(error)}"
         self.kept = []
         wall, note = statistics.median(self.walls), "every module is as it was, and the rest of the diagnosis holds"
-        return fixed(wall, wall, notes=(note,), agrees=False, refused=refused)
+        return fix_record(wall, wall, notes=(note,), agrees=False, refused=refused)
 
     def _step(self, what: str) -> None:
         self.doing = what
@@ -103,23 +103,23 @@ class Search:
 
     def _searched(self) -> None:
         budget = Budget(self.budget_s, statistics.median(self.walls))
-        program = dataclasses.replace(self.program, run=budget.counted(self.program.run))
+        program = dataclasses.replace(self.program, run=budget.count_runs(self.program.run))
         self._step("finding the modules that the program calls")
         roots = self._roots(program, budget)
         scene = self.scene = Scene(
-            roots, self.forecaster.whole(program), forecaster=self.forecaster, walls=self.walls, budget=budget,
+            roots, self.forecaster.with_sync(program), forecaster=self.forecaster, walls=self.walls, budget=budget,
             allow=frozenset(self.allow), say=self._step, optimizers=roots.optimizers,
         )  # fmt: skip
         self.place = place(scene.device)
-        self.outcomes = history.read(self.place)
+        self.outcomes = history.read_outcomes(self.place)
         if self.plan is not None:
             self._planned(self.plan)
             return
-        for remedy in self.remedies:
+        for optimization in self.optimizations:
             try:
-                self.tried += [Try(remedy, offer) for offer in remedy.offers(scene)]
+                self.tried += [Try(optimization, candidate) for candidate in optimization.candidates(scene)]
             except Impossible as why:
-                self.impossible.append(Tried(remedy.name, "", "", "", False, str(why)))
+                self.impossible.append(TriedOptimization(optimization.name, "", "", "", False, str(why)))
         waiting, later = self._asked(tuple(self.tried), [])
         while waiting or later or (waiting := self._again()):
             if not waiting:
@@ -148,42 +148,48 @@ class Search:
             if soon and any((other.saves or 0.0) >= FIRST for other in found):
                 later.append(one)
                 continue
-            kept = KEPT * max(budget.left, 0.0) if any((other.saves or 0) > LEAST_NOISE for other in found) else 0.0
-            room = budget.left - kept
-            if one.room and room < MORE_ROOM * one.room:  # it would end as it did
-                (later if kept else self.over).append(one)
+            reserved = (
+                RESERVED_SHARE * max(budget.seconds_left, 0.0)
+                if any((other.saves or 0) > LEAST_NOISE for other in found)
+                else 0.0
+            )
+            seconds_left = budget.seconds_left - reserved
+            if one.allotted_s and seconds_left < RETRY_FACTOR * one.allotted_s:  # it would end as it did
+                (later if reserved else self.over).append(one)
                 continue
-            with budget.keeping(kept):
+            with budget.reserve(reserved):
                 worth = self._predicted(one, self._beside(one))
             if worth:
                 found.append(one)
-            elif kept and one in self.over:
+            elif reserved and one in self.over:
                 self.over.remove(one)
-                one.room = max(room, 1e-9)
+                one.allotted_s = max(seconds_left, 1e-9)
                 later.append(one)
         return found + [less for one in tries if one not in (*found, *later) for less in self._less(one)], later
 
     def _roots(self, program: Program, budget: Budget) -> Roots:
-        roots = find(program.run, budget)
+        roots = find_roots(program.run, budget)
         if roots.fresh or sum(roots.seconds.values()) > (1 - OUTSIDE) * budget.wall:
             return roots
         self._step("finding the functions that the program calls")
-        functions = sought(program, outside(getattr(self.forecaster, "timeline", None)))
-        return find(program.run, budget, functions) if functions else roots
+        functions = find_functions(program, count_outside_calls(getattr(self.forecaster, "timeline", None)))
+        return find_roots(program.run, budget, functions) if functions else roots
 
     def _planned(self, plan: Mapping[str, Any]) -> None:
         """All of a plan, measured as one."""
-        found = offers_of(plan, self.remedies)
-        self.tried = [Try(remedy, offer) for remedy, offer in found]
+        found = candidates_of(plan, self.optimizations)
+        self.tried = [Try(optimization, candidate) for optimization, candidate in found]
         if not found:
             return
-        changes = [remedy.apply(self.scene, offer) for remedy, offer in found]
+        changes = [optimization.apply(self.scene, candidate) for optimization, candidate in found]
         for one, change in zip(self.tried, changes, strict=True):
             one.change, one.why = change, "the plan has it"
-        whole = next((one for one in self.tried if one.offer.changes), self.tried[-1])  # it is proved as that one is
+        whole = next(
+            (one for one in self.tried if one.candidate.changes), self.tried[-1]
+        )  # it is proved as that one is
         saves = plan.get("saves")
         whole.promise = Promise(saves, how="as the plan was measured") if isinstance(saves, float) else None
-        together = Together(changes)
+        together = CombinedChange(changes)
         assert self.scene.program is not None and self.scene.budget is not None
         self._step("the first run with the plan in place")
         with Stopping(self.scene.budget, self.doing), together:
@@ -200,22 +206,22 @@ class Search:
     def _predicted(self, one: Try, upon: Sequence[Try]) -> bool:
         """Whether it is worth a try in a program in which just those are in place."""
         one.why = ""
-        if one.offer.advice:
+        if one.candidate.advice:
             one.why = "advice: only the program's author can do it"
-        elif one.offer.changes and one.offer.changes not in self.scene.allow:
-            one.why = f"it changes numbers: allow {one.offer.changes} to have it tried"
-        elif one.offer.cores and getattr(getattr(self.forecaster, "timeline", None), "loud", False):
+        elif one.candidate.changes and one.candidate.changes not in self.scene.allow:
+            one.why = f"it changes numbers: allow {one.candidate.changes} to have it tried"
+        elif one.candidate.cores and getattr(getattr(self.forecaster, "timeline", None), "loud", False):
             one.why = "ambiguous: others use the machine, and how many cores are best hangs on what they leave"
         else:
             self._guarded(one, lambda: self._promised(one, upon))
         return not one.why
 
     def _promised(self, one: Try, upon: Sequence[Try]) -> None:
-        self._step(f"predicting what it brings: {one.offer.remedy}, {one.offer.says}")
+        self._step(f"predicting what it brings: {one.candidate.optimization}, {one.candidate.says}")
         taken = list(self.scene.taken)
         self.scene.taken[:] = [other.change for other in upon if other.change is not None]
         try:
-            found = one.remedy.predict(self.scene, one.offer)
+            found = one.optimization.predict(self.scene, one.candidate)
         finally:
             self.scene.taken[:] = taken
         if found.saves is not None:
@@ -228,11 +234,11 @@ class Search:
             self._note(f"{range_of(self.walls)}{UNFORESEEN}")
             return
         if found.saves > 0:
-            factor = history.calibration(one.offer.remedy, self.outcomes)
+            factor = history.calibration(one.candidate.optimization, self.outcomes)
             one.promise = dataclasses.replace(found, saves=min(found.saves * factor, 0.5 + found.saves / 2))
         if found.saves <= LEAST_NOISE:  # runs may be noisier: then turns decide, in which both have it alike
             wall = self.scene.wall
-            one.why = expected(found.saves * wall, LEAST_NOISE * wall, wall)
+            one.why = reason_not_tried(found.saves * wall, LEAST_NOISE * wall, wall)
 
     def _again(self) -> list[Try]:
         """What was predicted to bring nothing by itself, and may on top of what is kept by now: a layout that costs
@@ -240,7 +246,7 @@ class Search:
         late = [
             one
             for one in self.tried
-            if one.offer.again and one.saves is not None and one.found is None and set(one.upon) != set(self.kept)
+            if one.candidate.again and one.saves is not None and one.found is None and set(one.upon) != set(self.kept)
         ]
         return [one for one in late if self._predicted(one, self.kept)]
 
@@ -250,7 +256,10 @@ class Search:
             other
             for other in self.kept
             if other not in one.upon
-            and ((one.offer.group and one.offer.group == other.offer.group) or one.offer.touches & other.offer.touches)
+            and (
+                (one.candidate.group and one.candidate.group == other.candidate.group)
+                or one.candidate.touches & other.candidate.touches
+            )
         ]
 
     def _beside(self, one: Try) -> list[Try]:
@@ -265,10 +274,10 @@ class Search:
         if one.taken or less is None or self._rivals(one):
             return []
         assert one.promise is not None
-        one.promise, why, found = dataclasses.replace(one.promise, less=None), one.why, list[Offer]()
+        one.promise, why, found = dataclasses.replace(one.promise, less=None), one.why, list[Candidate]()
         self._guarded(one, lambda: found.extend(less()))
         one.why = why
-        tries = [Try(one.remedy, offer) for offer in found]
+        tries = [Try(one.optimization, candidate) for candidate in found]
         self.tried += tries
         return [each for each in tries if self._predicted(each, self._beside(each))]
 
@@ -279,41 +288,48 @@ class Search:
             return 0.0
         left = 1 - one.saves
         for other in self._rivals(one):
-            left /= max(1e-3, 1 - other.saved)
+            left /= max(1e-3, 1 - other.saved_share)
         return 1 - left
 
     def _considered(self, one: Try) -> list[Try]:
         """Tries it; what is to be considered anew because of it."""
         rivals, one.why = self._rivals(one), ""
-        near = next((rival for rival in rivals if close(one, rival)), None)
+        near = next((rival for rival in rivals if is_close_rival(one, rival)), None)
         if near is not None:
-            self._guarded(one, lambda: self._raced_with(one, near))
+            self._guarded(one, lambda: self._race_against(one, near))
         if not one.why and rivals and one.saves is not None and self._left(one) <= LEAST_NOISE:
             rival = near or rivals[0]
             said = "saves as much: both were raced in turns" if near is not None else "is predicted to save as much"
-            one.why = f"{rival.offer.remedy}, {rival.offer.says}, is in its place and {said}"
+            one.why = f"{rival.candidate.optimization}, {rival.candidate.says}, is in its place and {said}"
         elif not one.why:
             self._guarded(one, lambda: self._measured(one))
         again: list[Try] = []
         if one.taken:
             for other in rivals:
-                other.taken, other.why = False, f"{one.offer.remedy}, {one.offer.says}, saves more in its place"
-                again += [other] if other.offer.group != one.offer.group or not one.offer.group else []
-        elif rivals and all(not one.offer.group or other.offer.group != one.offer.group for other in rivals):
+                other.taken, other.why = (
+                    False,
+                    f"{one.candidate.optimization}, {one.candidate.says}, saves more in its place",
+                )
+                again += [other] if other.candidate.group != one.candidate.group or not one.candidate.group else []
+        elif rivals and all(
+            not one.candidate.group or other.candidate.group != one.candidate.group for other in rivals
+        ):
             again = [one]
         return [other for other in again if len(other.upon) < len(self.kept) and self._on_top(other)]
 
-    def _raced_with(self, one: Try, rival: Try) -> None:
+    def _race_against(self, one: Try, rival: Try) -> None:
         """Predicts it anew where it is about as good as what is in its place: in turns with that."""
         assert self.scene.budget is not None and one.promise is not None
         rivals = self._rivals(one)
         self.scene.budget.ask("racing two of one place")
-        self._step(f"racing in turns: {one.offer.says}, and {rival.offer.says} in its place")
+        self._step(f"racing in turns: {one.candidate.says}, and {rival.candidate.says} in its place")
         left = 1 - duel(self.scene, one, rivals, self._beside(one))
         for other in rivals:
-            left *= 1 - other.saved
+            left *= 1 - other.saved_share
         one.predicted = 1 - left
-        one.promise = dataclasses.replace(one.promise, saves=1 - left, how=f"raced in turns with {rival.offer.says}")
+        one.promise = dataclasses.replace(
+            one.promise, saves=1 - left, how=f"raced in turns with {rival.candidate.says}"
+        )
 
     def _on_top(self, one: Try) -> bool:
         """Whether it is worth a try on top of what is kept by now."""
@@ -327,9 +343,9 @@ class Search:
         """What goes wrong is why the offer is out."""
         assert self.scene.budget is not None
         try:
-            with Stopping(self.scene.budget, f"{one.offer.remedy}, {one.offer.says}"):
+            with Stopping(self.scene.budget, f"{one.candidate.optimization}, {one.candidate.says}"):
                 act()
-        except Over as over:
+        except BudgetExceeded as over:
             one.why = f"it was not carried out: {over}"
             self.over.append(one)
         except Impossible as why:
@@ -341,18 +357,20 @@ class Search:
         assert self.scene.budget is not None
         self.scene.budget.ask("proving and measuring it")
         rest = self._beside(one)
-        one.change = one.remedy.apply(self.scene, one.offer)
-        self._judged(one, Together((*(other.change for other in rest if other.change is not None), one.change)), rest)
+        one.change = one.optimization.apply(self.scene, one.candidate)
+        self._judged(
+            one, CombinedChange((*(other.change for other in rest if other.change is not None), one.change)), rest
+        )
 
-    def _judged(self, one: Try, together: Together, rest: list[Try]) -> None:
+    def _judged(self, one: Try, together: CombinedChange, rest: list[Try]) -> None:
         """Proves and measures the program with ``together`` in place, and keeps that where it gains."""
-        scene, offer = self.scene, one.offer
+        scene, candidate = self.scene, one.candidate
         rivals = [other for other in self.kept if other not in rest]
-        self._step(f"comparing the answers: {offer.remedy}, {offer.says}")
-        self._proved(one, together)
+        self._step(f"comparing the answers: {candidate.optimization}, {candidate.says}")
+        self._verify(one, together)
         if one.why:
             return
-        self._step(f"measuring: {offer.remedy}, {offer.says}")
+        self._step(f"measuring: {candidate.optimization}, {candidate.says}")
         one.told = self._left(one) if one.saves is not None else None
         one.found = found = self._in_turns(scene.in_place(), together)
         before, _ = one.pairs
@@ -363,7 +381,7 @@ class Search:
             one.told = None
             self._note(f"{range_of(before)}{UNFORESEEN}")
         gain, noise = gain_of(one.turns), noise_between(one.turns)
-        theirs = found.loud and offer.cores  # what others leave of them decides it, not the program
+        theirs = found.loud and candidate.cores  # what others leave of them decides it, not the program
         one.taken = gain > noise and not theirs
         if one.taken:
             self.kept, self.last = [*rest, one], one
@@ -372,7 +390,9 @@ class Search:
         one.why = f"ambiguous: {found.noise}" if found.loud else verdict
         self._remember(one, rivals, noise)
 
-    def _in_turns(self, before: Together, after: Together, *, times: int = 1) -> Sifted[tuple[float, float]]:
+    def _in_turns(
+        self, before: CombinedChange, after: CombinedChange, *, times: int = 1
+    ) -> SampledWindows[tuple[float, float]]:
         scene = self.scene
         assert scene.program is not None
         return alternate(
@@ -380,28 +400,28 @@ class Search:
             most=times * self.forecaster.most_rounds,
         )  # fmt: skip
 
-    def _proved(self, one: Try, together: Together) -> None:
+    def _verify(self, one: Try, together: CombinedChange) -> None:
         """Holds its answers against the original's; ``one.why`` says why it is not proved."""
         scene, change = self.scene, one.change
-        if change is not None and change.proved:
+        if change is not None and change.verified_against:
             shown = [other.agreement for other in self.kept if other.change in together.changes and other.agreement]
-            one.agreement = shown[-1] if shown else Agreement(0.0, 0.0, True, "", change.proved)
+            one.agreement = shown[-1] if shown else Agreement(0.0, 0.0, True, "", change.verified_against)
         else:
             together = self._compared(one, together)
-        if one.why or one.offer.changes or STEPPING * scene.wall > PART * self.budget_s:
+        if one.why or one.candidate.changes or STEPPING * scene.wall > PART * self.budget_s:
             return
-        self._step(f"comparing {STEPS} steps: {one.offer.remedy}, {one.offer.says}")
+        self._step(f"comparing {STEPS} steps: {one.candidate.optimization}, {one.candidate.says}")
         learned = same_steps(scene, together, self._allowed(one, together))
         if learned is not None and not learned.agrees:
             one.agreement, one.why = learned, f"the program learns otherwise with it ({learned.note})"
 
-    def _allowed(self, one: Try, together: Together) -> Together | None:
+    def _allowed(self, one: Try, together: CombinedChange) -> CombinedChange | None:
         """What is in place already and may change numbers: what comes on top is held against the answers with it."""
-        allowed = {id(other.change) for other in self.kept if other.offer.changes and other is not one}
+        allowed = {id(other.change) for other in self.kept if other.candidate.changes and other is not one}
         found = [change for change in together.changes if id(change) in allowed]
-        return Together(found) if found else None
+        return CombinedChange(found) if found else None
 
-    def _compared(self, one: Try, together: Together) -> Together:
+    def _compared(self, one: Try, together: CombinedChange) -> CombinedChange:
         """Compares the answers of the modules that the program calls; with what they were compared."""
         scene = self.scene
         if together.random is not None and draws(scene):
@@ -411,10 +431,10 @@ class Search:
             )
             together = together.random
         one.agreement = found = compare(
-            scene.answered, PART * self.budget_s, PART * self.budget_s + JUDGING * scene.wall,
-            changed=lambda module: together, untouched=together.untouched, before=self._allowed(one, together),
+            scene.answer_samples, PART * self.budget_s, PART * self.budget_s + JUDGING * scene.wall,
+            changed=lambda module: together, untouched=together.is_untouched, before=self._allowed(one, together),
         )  # fmt: skip
-        if not found.agrees and not (one.offer.changes and found.against and found.after <= ALLOWED):
+        if not found.agrees and not (one.candidate.changes and found.against and found.after <= MAX_ALLOWED_ERROR):
             why = "its outputs are worse than the original's" if found.against else "its outputs were not compared"
             one.why = f"{why} ({found.note})" if found.note else why
         return together
@@ -426,9 +446,9 @@ class Search:
         before, after = (statistics.median(walls) for walls in one.pairs)
         predicted = 1 - (1 - one.predicted) * (1 - one.told) / (1 - (one.saves or 0.0)) if rivals else one.predicted
         with contextlib.suppress(OSError, ValueError):
-            history.record(
+            history.append_outcome(
                 history.Outcome(
-                    self.place, self.program.name, one.offer.remedy, str(one.offer.site), one.offer.says, before,
+                    self.place, self.program.name, one.candidate.optimization, str(one.candidate.site), one.candidate.says, before,
                     predicted * before, one.told * before, before - after, noise, one.taken,
                     torch=str(torch.__version__),
                 )
@@ -441,7 +461,7 @@ class Search:
 
     # ------------------------------------------------------------ what is told
 
-    def _told(self) -> Fix:
+    def _make_record(self) -> Fix:
         wall = self.scene.wall
         measured = [one for one in self.tried if one.found is not None]
         notes = [*self.scene.notes]
@@ -454,25 +474,27 @@ class Search:
                 one.taken, one.why = False, "in the end, with all that was kept, the program is no quicker"
             self.kept, self.scene.taken[:], gained = [], [], None
         changes = [one.change for one in self.kept if one.change is not None]
-        offers = [one.offer for one in self.kept]
+        candidates = [one.candidate for one in self.kept]
         said = tuple(one.record(wall) for one in self.tried) + tuple(self.impossible)
         shared: dict[str, Any] = {
-            "remedies": said,
+            "optimizations": said,
             "replaced": tuple(line for change in changes for line in change.done),
             "left": tuple(line for change in changes for line in change.left),
-            "code": "\n".join(offer.code for offer in offers if offer.code),
+            "code": "\n".join(candidate.code for candidate in candidates if candidate.code),
         }
         if gained is not None:
             saves = gained.gain_s / gained.before_s
-            plan = as_plan(offers, self.scene.roots, program=self.program.name, kind=self.place, saves=saves)
+            plan = as_plan(candidates, self.scene.roots, program=self.program.name, kind=self.place, saves=saves)
             entry = self.program.entry.fn if self.program.entry is not None else None
-            patch = as_patch(offers, self.scene, self.program.file, entry)
+            patch = as_patch(candidates, self.scene, self.program.file, entry)
             return dataclasses.replace(gained, plan=plan, patch=patch, **shared)
         why = "" if said else ": no remedy applies"  # else each says why it is out
         ambiguous = ended or next((str(one.found.noise) for one in measured if one.found and one.found.loud), "")
-        allowed = {one for one in self.tried if not one.offer.advice and one.offer.changes in {"", *self.scene.allow}}
+        allowed = {
+            one for one in self.tried if not one.candidate.advice and one.candidate.changes in {"", *self.scene.allow}
+        }
         refused = self.over[0].why if self.over and set(self.over) == allowed else ""
-        return fixed(
+        return fix_record(
             wall, wall, notes=(f"{NOTHING}{why}", *notes), refused=refused, agrees=not refused,
             ambiguous=ambiguous, noise_s=noise_of(self.walls), **shared,
         )  # fmt: skip
@@ -482,15 +504,15 @@ class Search:
         last = self.last
         assert last is not None and last.agreement is not None and last.found is not None
         found = last.found
-        if len([one for one in self.tried if one.found and one.saved > 0]) > 1:  # each on what was kept before it
+        if len([one for one in self.tried if one.found and one.saved_share > 0]) > 1:  # each on what was kept before it
             self._step("measuring the best program found beside the program as it was")
-            found = self._in_turns(Together(()), self.scene.in_place())
-        before, after = ([pair[arm] for pair in found.samples] for arm in (0, 1))
+            found = self._in_turns(CombinedChange(()), self.scene.in_place())
+        before, after = ([pair[variant] for pair in found.samples] for variant in (0, 1))
         was, now = statistics.median(before), statistics.median(after)
         left: float | None = 1.0
         for one in self.kept if self.plan is None else [last]:
             left = None if left is None or one.saves is None else left * (1 - one.saves)
-        return fixed(
+        return fix_record(
             was, now, predicted_gain_s=None if left is None or far_apart(before) else was * (1 - left),
             error_before=last.agreement.before, error_after=last.agreement.after, agrees=True, rounds=len(before),
             notes=tuple(note for note in (last.agreement.note, *notes) if note),

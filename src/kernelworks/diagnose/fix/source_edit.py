@@ -71,7 +71,7 @@ class Source:
         file = getattr(sys.modules.get(str(module)), "__file__", None)
         return isinstance(file, str) and Path(file).resolve() == self.path
 
-    def assigned(self, name: str, *, within: str = "", around: ast.AST | None = None) -> list[ast.stmt]:
+    def assignments_to(self, name: str, *, within: str = "", around: ast.AST | None = None) -> list[ast.stmt]:
         """The statements that give a name its value: outside of functions and classes, ``within`` a class of that name,
         or in the functions ``around`` one."""
         found = [statement for statement, target, _ in self._assignments() if ast.unparse(target) == name]
@@ -88,7 +88,7 @@ class Source:
         value = getattr(statement, "value", None)
         return value is not None and _makes(value, kind)
 
-    def built(self, kind: str) -> list[tuple[ast.stmt, str]]:
+    def constructions_of(self, kind: str) -> list[tuple[ast.stmt, str]]:
         """The statements that build an object of a class by its name, with the name that it gets."""
         found = []
         for statement, target, value in self._assignments():
@@ -148,15 +148,15 @@ class Source:
 
     # ------------------------------------------------------------ what is written
 
-    def after(self, statement: ast.stmt, name: str, lines: Sequence[str], *, settled: bool = False) -> None:
+    def after(self, statement: ast.stmt, name: str, lines: Sequence[str], *, after_uses: bool = False) -> None:
         """Lines behind a statement that gives a name its value, and behind those that go on with it (``model.eval()``,
-        ``model = model.to(device)``); ``settled``: behind all that do something with it before it is called, as whoever
+        ``model = model.to(device)``); ``after_uses``: behind all that do something with it before it is called, as whoever
         loads its weights."""
         body, place = self._body_of(statement)
         last = place
         while last + 1 < len(body) and _goes_on(body[last + 1], name):
             last += 1
-        for at in range(last + 1, len(body) if settled else 0):
+        for at in range(last + 1, len(body) if after_uses else 0):
             if isinstance(body[at], ast.Return) or _calls(body[at], name):
                 break
             last = at if not isinstance(body[at], DEFS) and _mentions(body[at], name) else last
@@ -193,7 +193,7 @@ class Source:
         """A call with ``name=value``."""
         for keyword in call.keywords:
             if keyword.arg == name:
-                self.replaced(keyword.value, value)
+                self.replace_node(keyword.value, value)
                 return
         if len(call.args) == 1 and isinstance(call.args[0], ast.GeneratorExp) and not call.keywords:
             raise NoPlace("its one argument is a generator, which would need parentheses of its own")
@@ -211,11 +211,11 @@ class Source:
         else:
             self._edits.append((at, at, f" {said}" if last.string == "," else f", {said}"))
 
-    def replaced(self, node: ast.AST, text: str) -> None:
+    def replace_node(self, node: ast.AST, text: str) -> None:
         self._edits.append((*self._span(node), text))
 
-    def renamed(self, call: ast.Call, name: str) -> None:
-        self.replaced(call.func, name)
+    def rename_call(self, call: ast.Call, name: str) -> None:
+        self.replace_node(call.func, name)
 
     def statement(self, call: ast.Call, lines: Callable[[str], list[str]], name: str) -> None:
         """Lines in the place of a statement that is a call, or that gives a name what it returns; ``name`` where it
@@ -285,7 +285,7 @@ class Source:
 
     # ------------------------------------------------------------ the whole
 
-    def changed(self) -> str:
+    def edited_text(self) -> str:
         """The file with all that was written. Raises NoPlace where that is no Python any more."""
         edits = list(self._edits)
         if self._imports:
@@ -307,7 +307,7 @@ class Source:
     def diff(self, base: Path) -> str:
         """The change as a unified diff, paths from ``base``; "" where there is none."""
         try:
-            made = self.changed()
+            made = self.edited_text()
         except NoPlace:
             return ""
         if made == self.text:

@@ -14,7 +14,7 @@ import threading
 import time
 from types import FrameType, TracebackType
 
-from kernelworks.profile.budget import Budget, Over, rounded_up
+from kernelworks.profile.budget import Budget, BudgetExceeded, rounded_up
 
 __all__ = ["Stopping"]
 
@@ -55,7 +55,7 @@ class Stopping:
             _drop_waiting()
             took = time.perf_counter() - self._begun
             given = self.budget.seconds
-            raise Over(
+            raise BudgetExceeded(
                 f"{self.doing}: the compiler was stopped after {took:.2g} s, as the budget of {given:g} s was over: "
                 f"a budget of {rounded_up(2 * (given + took))} s may do"
             ) from None
@@ -67,7 +67,7 @@ class Stopping:
 
     def _look(self) -> None:
         while not self._left.wait(EVERY_S):  # again and again: a callback that C++ makes may swallow one
-            if self.budget.left < 0 and _compiling(sys._current_frames().get(self._thread)):
+            if self.budget.seconds_left < 0 and _compiling(sys._current_frames().get(self._thread)):
                 self.fired = True
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(_Stop))
 

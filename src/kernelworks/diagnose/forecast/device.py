@@ -7,23 +7,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from kernelworks.diagnose.forecast.isolated import Alone
+from kernelworks.diagnose.forecast.isolated_costs import IsolatedCosts
 from kernelworks.diagnose.forecast.races import Races
 from kernelworks.measure.roofline.bound import Bound
 from kernelworks.profile.cost import Work
 from kernelworks.profile.overhead import Floors
-from kernelworks.profile.timeline import Cost, Ran, Timeline
+from kernelworks.profile.timeline import CallRun, Cost, Timeline
 from kernelworks.profile.trace import Call
-from kernelworks.records import Ceilings, GpuCeilings, GpuTime
+from kernelworks.records import GpuPeaks, GpuTime, Peaks
 
-__all__ = ["REACHED", "Device"]
+__all__ = ["REACHED_SHARE", "Device"]
 
-REACHED = 0.6  # of its bound, by a call that nothing was timed like
+REACHED_SHARE = 0.6  # of its bound, by a call that nothing was timed like
 
 
 @dataclass(frozen=True)
 class Device(abc.ABC):
-    ceilings: Ceilings | GpuCeilings
+    peaks: Peaks | GpuPeaks
     floors: Floors
 
     parts: ClassVar[tuple[str, ...]]  # of the footer, in order
@@ -51,18 +51,18 @@ class Device(abc.ABC):
         return its
 
     @abc.abstractmethod
-    def limit(self, ran: Ran, its: Work, far: float) -> Bound:
+    def limit(self, ran: CallRun, its: Work, far: float) -> Bound:
         """The least time of the work, with ``far`` of its input bytes from beyond the last cache."""
 
-    def bare(self, ran: Ran) -> str:
+    def bare(self, ran: CallRun) -> str:
         """The part of a call that moves no data."""
         return self.overhead
 
     @abc.abstractmethod
-    def overheads(self, ran: Ran, its: Work) -> Iterable[tuple[str, float]]:
+    def overheads(self, ran: CallRun, its: Work) -> Iterable[tuple[str, float]]:
         """What a call takes beside its work, by part, in the order in which it is taken off."""
 
-    def fused(self, calls: Sequence[Call], works: Sequence[Work | None]) -> Sequence[float]:
+    def fusible_shares(self, calls: Sequence[Call], works: Sequence[Work | None]) -> Sequence[float]:
         """For each call the share of its bytes that one kernel for two of them would not move, where that is told."""
         return [0.0] * len(calls)
 
@@ -76,13 +76,13 @@ class Device(abc.ABC):
     def races(self, budget_s: float, say: Callable[[str], None] | None) -> Races:
         """What is asked which rows a swap would take, and how much they bring."""
 
-    def told(self, timeline: Timeline) -> tuple[GpuTime | None, tuple[str, ...]]:
+    def device_findings(self, timeline: Timeline) -> tuple[GpuTime | None, tuple[str, ...]]:
         """What this device alone has to tell: times and findings."""
         return None, ()
 
     # ---------------------------------------------------------------- a forecast
 
-    def whole(self, run: Callable[[], Any]) -> Callable[[], Any]:
+    def with_sync(self, run: Callable[[], Any]) -> Callable[[], Any]:
         """The program, over when the device is done."""
         return run
 
@@ -92,16 +92,16 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def capture(self, persistent: Mapping[int, int], budget_s: float) -> Any:
-        """A context in which the swapped program runs once more: what ``alone`` wants to know of our calls."""
+        """A context in which the swapped program runs once more: what ``isolated_costs`` wants to know of our calls."""
 
     @abc.abstractmethod
-    def alone(self, calls: Sequence[Call], capture: Any, budget_s: float) -> Alone:
+    def isolated_costs(self, calls: Sequence[Call], capture: Any, budget_s: float) -> IsolatedCosts:
         """What the calls of ours among these take by themselves."""
 
     @abc.abstractmethod
     def at_its_bound(self, call: Call, host: float) -> Cost:
         """What a call costs that nothing was timed like: as long as its row is expected to take, where a model speaks
-        of it, else its bound over ``REACHED``. Calls like it take the host ``host``."""
+        of it, else its bound over ``REACHED_SHARE``. Calls like it take the host ``host``."""
 
     @abc.abstractmethod
     def give_back(self) -> None:

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 
 from kernelworks.diagnose.forecast.device import Device
 from kernelworks.diagnose.forecast.predict import Forecast, predict
-from kernelworks.diagnose.sites.modules import Roots, Swapped
+from kernelworks.diagnose.sites.modules import Roots, SwappedModules
 from kernelworks.profile.program import Program
-from kernelworks.profile.timeline import Timeline, most_surveyed, plain_run, surveyed_whole
+from kernelworks.profile.timeline import Timeline, plain_run, survey_all_calls, survey_limit
 from kernelworks.profile.trace import Trace, without_collection
 
-__all__ = ["Forecaster", "Surveyed"]
+__all__ = ["Forecaster", "SurveyResult"]
 
-TURNS, SETTLE_S = 5, 4.0
+TURNS, FAULTS_S = 5, 4.0
 
 
-class Surveyed(NamedTuple):
+class SurveyResult(NamedTuple):
     trace: Trace
     capture: Any
 
@@ -33,51 +33,53 @@ class Forecaster:
     timeline: Timeline
     device: Device
     budget_s: float
-    peaks: list[int | None] = field(default_factory=list)
+    peak_memory: list[int | None] = field(default_factory=list)
 
     @property
     def most_rounds(self) -> int:
         return self.device.most_rounds
 
-    def whole(self, program: Program) -> Program:
+    def with_sync(self, program: Program) -> Program:
         """The program, over when the device is done, and what its collections of garbage take by themselves."""
-        return replace(program, run=self.device.whole(program.run), collected=self.timeline.collected)
+        return replace(program, run=self.device.with_sync(program.run), collected=self.timeline.collected)
 
     def before(self, program: Program) -> None:
         """Called ahead of the swap."""
-        self.peaks = [self.device.peak_bytes(program.run)]
+        self.peak_memory = [self.device.peak_bytes(program.run)]
 
     def needs(self) -> float:
         """Seconds for a survey of the first calls, a record of all of them, and sorting them into what they cost."""
         return 2 * self.timeline.looking_s
 
-    def survey(self, program: Program) -> Surveyed:
+    def survey(self, program: Program) -> SurveyResult:
         """What ``forecast`` wants to know of the swapped program; called while it is swapped."""
-        self.peaks.append(self.device.peak_bytes(program.run))
-        trace, persistent = surveyed_whole(program.run, most_surveyed(self.budget_s, self.timeline.wall))
+        self.peak_memory.append(self.device.peak_bytes(program.run))
+        trace, persistent = survey_all_calls(program.run, survey_limit(self.budget_s, self.timeline.wall))
         with self.device.capture(persistent, self.budget_s) as capture:
             program.run()
-        return Surveyed(trace, capture)
+        return SurveyResult(trace, capture)
 
-    def forecast(self, program: Program, roots: Roots, surveyed: Surveyed) -> Forecast:
+    def forecast(self, program: Program, roots: Roots, surveyed: SurveyResult) -> Forecast:
         """What the swapped program will take; called when everything is as it was."""
         self.device.give_back()
         trace = surveyed.trace
-        alone = self.device.alone(trace.calls, surveyed.capture, self.budget_s)
+        isolated_costs = self.device.isolated_costs(trace.calls, surveyed.capture, self.budget_s)
         self.device.give_back()
-        now, faults = self._settled(program, roots, min(SETTLE_S, self.budget_s))
+        now, faults = self._measure_faults(program, roots, min(FAULTS_S, self.budget_s))
         with without_collection():
-            found = predict(self.timeline, trace.calls, alone, self.device, freed=trace.freed, faults=faults, now=now)
+            found = predict(
+                self.timeline, trace.calls, isolated_costs, self.device, freed=trace.freed, faults=faults, now=now
+            )
         return found
 
     def notes(self) -> tuple[str, ...]:
         """What a reader must know beside the figures."""
-        if len(self.peaks) < 2 or None in self.peaks:
+        if len(self.peak_memory) < 2 or None in self.peak_memory:
             return ()
-        before, after = ((peak or 0) / 1e9 for peak in self.peaks)
+        before, after = ((peak or 0) / 1e9 for peak in self.peak_memory)
         return (f"peak device memory {before:.2f} GB before, {after:.2f} GB after",)
 
-    def _settled(self, program: Program, roots: Roots, budget_s: float) -> tuple[float, int]:
+    def _measure_faults(self, program: Program, roots: Roots, budget_s: float) -> tuple[float, int]:
         """What the original takes now, and the page faults of the swapped program as it will be measured: in turns with
         the original. How many there are depends on what ran before, so malloc gets some runs to settle, as it adapts to
         what is freed; the last run counts. The swapped program's times are not looked at."""
@@ -85,7 +87,7 @@ class Forecaster:
         for turn in range(TURNS):
             walls.append(program.median(1, alone=True))
             if self.device.takes_pages:
-                with Swapped(roots):
+                with SwappedModules(roots):
                     faults = plain_run(program.run).faults
             if turn and time.perf_counter() - start > budget_s:
                 break

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from kernelworks.diagnose.forecast.isolated import Alone, Kind, kind_of_args, takes_torchs
+from kernelworks.diagnose.forecast.isolated_costs import IsolatedCosts, Kind, kind_of_args, takes_torchs
 from kernelworks.dispatch.op import Op
-from kernelworks.profile.cost.calls import contracted
-from kernelworks.profile.cost.shapes import rounded
+from kernelworks.profile.cost.calls import op_and_pass
+from kernelworks.profile.cost.shapes import bucket_sizes
 from kernelworks.profile.timeline import Cost
 
-__all__ = ["Capture", "Captured", "timed_alone"]
+__all__ = ["Capture", "CapturedCall", "time_isolated"]
 
 MOST_BYTES = 1 << 30  # of arguments that are kept alive to be used again, weights not counted
 MOST_OF_A_KIND = 32
@@ -32,7 +32,7 @@ _MODULE: Any = nn.Module  # whose way of calling is replaced
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedCall:
     """One call of an op of ours, or of its backward, with its own arguments, by its full name."""
 
     name: str
@@ -41,7 +41,7 @@ class Captured:
     args: tuple[Any, ...]
     kind: Kind
     torchs: bool = False  # the row that is taken is torch's own
-    row: str | None = None  # that was settled for it, where it was
+    kernel: str | None = None  # that was settled for it, where it was
 
 
 class Capture(TorchDispatchMode):
@@ -54,7 +54,7 @@ class Capture(TorchDispatchMode):
     def __init__(self, persistent: Mapping[int, int], budget_s: float = math.inf) -> None:
         TorchDispatchMode.__init__(self)
         self.persistent, self.budget_s = persistent, budget_s
-        self.captured: list[Captured] = []
+        self.captured: list[CapturedCall] = []
         self._kinds: dict[Any, int] = {}
         self._torchs: dict[Any, bool] = {}
         self._held = 0
@@ -94,25 +94,25 @@ class Capture(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     def _keep(self, name: str, args: Any) -> None:
-        found = contracted(name)
+        found = op_and_pass(name)
         if found is None or found[0].contract.mutates:
             return
         op, pass_ = found
         count = len(op.passes[pass_].names)
-        given, row = tuple(args[:count]), args[count] if len(args) > count else None
+        given, kernel = tuple(args[:count]), args[count] if len(args) > count else None
         kind = kind_of_args(name, given)
-        alike = (name, rounded(kind[1]), kind[2])
+        alike = (name, bucket_sizes(kind[1]), kind[2])
         self._kinds[alike] = self._kinds.get(alike, 0) + 1
         if self._kinds[alike] <= MOST_OF_A_KIND:
-            same = (kind, row)
+            same = (kind, kernel)
             if same not in self._torchs:
-                self._torchs[same] = takes_torchs(op, pass_, given, row)
-            self.captured.append(Captured(name, op, pass_, given, kind, self._torchs[same], row))
+                self._torchs[same] = takes_torchs(op, pass_, given, kernel)
+            self.captured.append(CapturedCall(name, op, pass_, given, kind, self._torchs[same], kernel))
             held = (a for a in args if isinstance(a, Tensor))
             self._held += sum(t.nbytes for t in held if t.untyped_storage().data_ptr() not in self.persistent)
 
 
-def timed_alone(captured: list[Captured], budget_s: float = math.inf) -> Alone:
+def time_isolated(captured: list[CapturedCall], budget_s: float = math.inf) -> IsolatedCosts:
     """Seconds of each kind of call: medians over passes, of which there is one at the least, and no more once
     ``budget_s`` is over."""
     begin = time.perf_counter()
@@ -129,19 +129,19 @@ def timed_alone(captured: list[Captured], budget_s: float = math.inf) -> Alone:
                     continue
                 start = time.perf_counter()
                 if call.pass_ == "backward":
-                    call.op.run("backward", call.args, row=call.row)
+                    call.op.run("backward", call.args, kernel=call.kernel)
                 else:
-                    call.op(*call.args, out=outputs[i], row=call.row)
+                    call.op(*call.args, out=outputs[i], kernel=call.kernel)
                 seconds.setdefault(call.kind, []).append(time.perf_counter() - start)
     costs = {kind: Cost(statistics.median(values)) for kind, values in seconds.items()}
-    return Alone(costs, {call.kind for call in captured if call.torchs})
+    return IsolatedCosts(costs, {call.kind for call in captured if call.torchs})
 
 
-def _output(op: Op, call: Captured) -> Any:
+def _output(op: Op, call: CapturedCall) -> Any:
     """What the call returns, to be written again; None where it cannot be given back as ``out``."""
-    result = op(*call.args, row=call.row)
+    result = op(*call.args, kernel=call.kernel)
     try:
-        op(*call.args, out=result, row=call.row)
+        op(*call.args, out=result, kernel=call.kernel)
     except (TypeError, ValueError, RuntimeError):
         return None
     return result

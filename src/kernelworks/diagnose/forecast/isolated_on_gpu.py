@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelworks.diagnose.forecast.isolated import OURS, Alone, Kind, kind_of, shapes_of, takes_torchs
+from kernelworks.diagnose.forecast.isolated_costs import OURS, IsolatedCosts, Kind, kind_of, shapes_of, takes_torchs
 from kernelworks.dispatch.op import Op
-from kernelworks.profile.cost.calls import contracted
+from kernelworks.profile.cost.calls import op_and_pass
 from kernelworks.profile.cost.operands import Arguments, Operand
 from kernelworks.profile.cost.shapes import Signature, signature
 from kernelworks.profile.on_gpu import waiting
 from kernelworks.profile.timeline import Cost
 from kernelworks.profile.trace import Call, record
 
-__all__ = ["Words", "timed_alone"]
+__all__ = ["Words", "time_isolated"]
 
 CALLS = 8  # of each kind of call that is timed
 MOST_COPIES, MOST_BYTES = 16, 8 << 30  # of a call's arguments
@@ -60,7 +60,7 @@ def _sizes(shapes: Signature) -> tuple[tuple[int, ...], ...]:
     return tuple(shape for shape, _ in shapes)
 
 
-def timed_alone(calls: Iterable[Call], words: Words, l2_bytes: int, budget_s: float = math.inf) -> Alone:
+def time_isolated(calls: Iterable[Call], words: Words, l2_bytes: int, budget_s: float = math.inf) -> IsolatedCosts:
     """What each kind of call of ours takes. Kinds that cannot be made up are left out, and those that ``budget_s`` does
     not allow, of which the least frequent ones come last."""
     begin = time.perf_counter()
@@ -91,21 +91,21 @@ def timed_alone(calls: Iterable[Call], words: Words, l2_bytes: int, budget_s: fl
             continue  # arguments that only the program can make
         finally:
             torch.cuda.empty_cache()
-    return Alone(found, torchs)
+    return IsolatedCosts(found, torchs)
 
 
 def _takes_torchs(call: Call, words: Words) -> bool:
     op, pass_ = _asked(call)
-    row = words.of(call).get(len(op.passes[pass_].names))
+    kernel = words.of(call).get(len(op.passes[pass_].names))
     try:
-        return takes_torchs(op, pass_, _arguments(op, pass_, call, words), row)
+        return takes_torchs(op, pass_, _arguments(op, pass_, call, words), kernel)
     except (TypeError, ValueError, RuntimeError):
         return False  # it is timed as it is
 
 
 def _asked(call: Call) -> tuple[Op, str]:
     """The op of ours and the pass that a call is of."""
-    found = contracted(call.name)
+    found = op_and_pass(call.name)
     if found is None:
         raise KeyError(call.name)
     return found
@@ -150,7 +150,7 @@ def _learned(call: Call, words: Words) -> tuple[Cost, Cost] | None:
     for tensor in _tensors(args):
         if tensor.is_floating_point():
             tensor.requires_grad_()
-    if op.contract.mutates or op.trains(tuple(args), None) is None:
+    if op.contract.mutates or op.training_passes(tuple(args), None) is None:
         return None
     found: list[tuple[float, float, float, float]] = []
     with torch.enable_grad():
@@ -198,7 +198,7 @@ def _tensors(args: Iterable[Any]) -> list[Tensor]:
 def _arguments(op: Op, pass_: str, call: Call, words: Words) -> list[Any]:
     """Random arguments of a call's shapes, strides and dtypes, its numbers, and defaults for what was not recorded."""
     items = Arguments(call).items
-    schema = [a for a in torch._C.parse_schema(op.passes[pass_].schema).arguments if a.name != "row"]
+    schema = [a for a in torch._C.parse_schema(op.passes[pass_].schema).arguments if a.name != "kernel"]
     named = {a.name: item for a, item in zip(schema, items, strict=False)}
     args: list[Any] = []
     strings, said = words.of(call), dict(call.place.words)

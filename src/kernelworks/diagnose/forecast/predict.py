@@ -1,7 +1,7 @@
 """How long the swapped program will take, before it is measured.
 
 The swapped program is surveyed once (its calls, not its times). Calls that the original makes too cost what they cost
-there; each call of ours, backwards too, costs what it takes by itself (``alone``); gaps cost what gaps cost in the same
+there; each call of ours, backwards too, costs what it takes by itself (``isolated_costs``); gaps cost what gaps cost in the same
 module before, and fresh pages are added. What all of it takes together the timeline plays.
 
 The original's calls are put together in the same way. What comes out is a share, so that what the model leaves out
@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from kernelworks.diagnose.forecast.device import Device
-from kernelworks.diagnose.forecast.isolated import OURS, Alone
+from kernelworks.diagnose.forecast.isolated_costs import OURS, IsolatedCosts
 from kernelworks.dispatch.signature import operator_of
-from kernelworks.profile.cost.shapes import rounded, signature
-from kernelworks.profile.timeline import UNKNOWN, Cost, Pages, Ran, Timeline
+from kernelworks.profile.cost.shapes import bucket_sizes, signature
+from kernelworks.profile.timeline import UNKNOWN, CallRun, Cost, Pages, Timeline
 from kernelworks.profile.trace import Call
 
 __all__ = ["Forecast", "predict"]
@@ -37,7 +37,7 @@ class Forecast(NamedTuple):
 def predict(
     timeline: Timeline,
     calls: Sequence[Call],
-    alone: Alone,
+    isolated_costs: IsolatedCosts,
     device: Device,
     *,
     freed: int = 0,
@@ -49,7 +49,7 @@ def predict(
     ``now`` is what the original takes in this minute, by default what the timeline says."""
     own = timeline.wall - timeline.taken  # calls and gaps add to this
     pace = now / own if now is not None and own else 1.0
-    costs = _Costs(_Known(timeline.entries()), alone, device, pace)
+    costs = _Costs(_Known(timeline.entries()), isolated_costs, device, pace)
     after, unknown = costs.of(calls, timeline.pages(calls, freed, faults))
     before, _ = costs.of(timeline.calls, timeline.own_pages)
     was = timeline.replay(before, pace)
@@ -61,7 +61,7 @@ class _Costs:
     """What calls cost now: those of the original by its timeline at today's ``pace``, ours by what they take alone."""
 
     known: _Known
-    alone: Alone
+    isolated_costs: IsolatedCosts
     device: Device
     pace: float
 
@@ -75,7 +75,7 @@ class _Costs:
             ours = call.name.startswith(OURS)
             cost = kept = self._kept(call)
             if cost is None and ours:
-                cost = self.alone.of(call)
+                cost = self.isolated_costs.of(call)
                 unknown += cost is None
             if cost is None:
                 cost = self.device.at_its_bound(call, self.pace * self.known.host(call))
@@ -88,7 +88,7 @@ class _Costs:
     def _kept(self, call: Call) -> Cost | None:
         """What the call costs in the original; None for one that is not made there."""
         found = self.known.cost(call)
-        if found is None and self.alone.takes_torchs(call):
+        if found is None and self.isolated_costs.takes_torchs(call):
             found = self.known.cost(replace(call, name=f"aten::{operator_of(call.name.removeprefix(OURS))}"))
         return None if found is None else found.at(self.pace)
 
@@ -96,7 +96,7 @@ class _Costs:
 class _Known:
     """What calls and gaps cost in the original: by op, shapes and module, and with ever less of that."""
 
-    def __init__(self, entries: Iterable[Ran]) -> None:
+    def __init__(self, entries: Iterable[CallRun]) -> None:
         costs: dict[Any, list[Cost]] = {}
         gaps: dict[Any, list[float]] = {}
         inside = ""
@@ -139,4 +139,4 @@ def _likeness(call: Call) -> tuple[Any, ...]:
     """By what a call of the original is known again; sizes at last by their power of two."""
     shapes = signature(call)
     name = (call.name, call.backward)
-    return (*name, shapes, call.place.module), (*name, shapes), (*name, rounded(shapes))
+    return (*name, shapes, call.place.module), (*name, shapes), (*name, bucket_sizes(shapes))

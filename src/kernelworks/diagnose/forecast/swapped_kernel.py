@@ -19,14 +19,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from kernelworks.contract import Request
 from kernelworks.dispatch import tuning_records
 from kernelworks.dispatch.choose import Choice, choose
-from kernelworks.dispatch.hooks import reached
+from kernelworks.dispatch.hooks import find_first_op
 from kernelworks.dispatch.op import Op
 from kernelworks.dispatch.signature import by_operator
 from kernelworks.nn.functional import FUNCTIONS
 from kernelworks.profile.cost.operands import Arguments, Operand
 from kernelworks.profile.trace import Call
 
-__all__ = ["Asked", "asked", "called"]
+__all__ = ["SwappedCall", "rebuild_call", "swap_call"]
 
 
 REDUCTION_CODES = dict(enumerate(("none", "mean", "sum")))  # ATen/core/Reduction.h
@@ -34,7 +34,7 @@ Make = Callable[[Operand], Tensor]
 
 
 @dataclass(frozen=True)
-class Asked:
+class SwappedCall:
     """What a call asks of the dispatcher once swapped, and what it gets."""
 
     op: Op
@@ -42,35 +42,37 @@ class Asked:
     choice: Choice
 
     @property
-    def row(self) -> str:
+    def kernel(self) -> str:
         """``kw.linear: avx512``, or "" for torch's own."""
-        return "" if self.choice.row.source is None else f"kw.{self.op.name}: {self.choice.way}"
+        return "" if self.choice.kernel.source is None else f"kw.{self.op.name}: {self.choice.way}"
 
 
-def asked(call: Call, threads: int, device: str = "cpu", kind: str | None = None) -> Asked | None:
+def swap_call(call: Call, threads: int, device: str = "cpu", kind: str | None = None) -> SwappedCall | None:
     """What becomes of a call once swapped; None where it stays torch's. ``kind`` is the kind of machine, else this
     one. Nothing is built for the question, so a row whose build fails later is named all the same.
 
     The profiler does not tell all: which form a GELU has, which gradients are wanted of a call that autograd records.
     Of what the call may be, that counts of which there is a timing.
     """
-    found: list[Asked] = []
-    spelling = by_operator(call.name)
-    for form in spelling.forms if spelling is not None else ():
+    found: list[SwappedCall] = []
+    torch_signature = by_operator(call.name)
+    for unrecorded in torch_signature.unrecorded_arguments if torch_signature is not None else ():
         try:
             with FakeTensorMode(), torch.no_grad():
-                made = called(call, lambda operand: _without_data(operand, device), form=form)
-                arrived = None if made is None else reached(made)
+                made = rebuild_call(call, lambda operand: _without_data(operand, device), unrecorded=unrecorded)
+                arrived = None if made is None else find_first_op(made)
             if arrived is None:
                 continue
             op, args, _ = arrived
             for request in _requests(call, op, args):
                 its = dataclasses.replace(request, threads=threads)
-                found.append(Asked(op, its, choose(op, its, kind=kind)))
+                found.append(SwappedCall(op, its, choose(op, its, kind=kind)))
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError):
             continue  # arguments of another form than the profiler tells
     timed = [
-        a for a in found if a.choice.timing is not None and a.choice.timing.call == tuning_records.call_of(a.request)
+        a
+        for a in found
+        if a.choice.tuning_record is not None and a.choice.tuning_record.call == tuning_records.call_of(a.request)
     ]
     return next(iter((*timed, *found)), None)
 
@@ -86,29 +88,29 @@ def _requests(call: Call, op: Op, args: tuple[Any, ...]) -> Iterator[Request]:
             yield op.request("training", args, wanted)
 
 
-def called(
-    call: Call, make: Make, functions: Any = FUNCTIONS, form: Mapping[str, Any] | None = None
+def rebuild_call(
+    call: Call, make: Make, functions: Any = FUNCTIONS, unrecorded: Mapping[str, Any] | None = None
 ) -> Callable[[], Any] | None:
     """The call as its user wrote it, through ``functions``, on tensors that ``make`` makes, with what else it may have
-    been given (``form``); None where it has no spelling or ``functions`` (a mapping, or ``torch.nn.functional``) has no
+    been given (``unrecorded``); None where it has no spelling or ``functions`` (a mapping, or ``torch.nn.functional``) has no
     such function."""
-    spelling = by_operator(call.name)
-    function = None if spelling is None else _called(functions, spelling.name)
-    if spelling is None or function is None:
+    torch_signature = by_operator(call.name)
+    function = None if torch_signature is None else _called(functions, torch_signature.name)
+    if torch_signature is None or function is None:
         return None
     given = Arguments(call)
     named: dict[str, Any] = {}
-    names: Sequence[str] = spelling.names
-    if not spelling.composite:
+    names: Sequence[str] = torch_signature.names
+    if not torch_signature.composite:
         schema = given.schema.arguments if given.schema else ()
         names = [names[0] if argument.name == "self" else argument.name for argument in schema]
     for name, item in zip(names, given.items, strict=False):
         value = make(item) if isinstance(item, Operand) else item
         if name == "reduction" and isinstance(value, int):
             value = REDUCTION_CODES.get(value, "mean")
-        if value is not None and name in spelling.known:
+        if value is not None and name in torch_signature.name_set:
             named[name] = value
-    return functools.partial(function, **named, **(form or {}))
+    return functools.partial(function, **named, **(unrecorded or {}))
 
 
 def _called(functions: Any, name: str) -> Callable[..., Any] | None:

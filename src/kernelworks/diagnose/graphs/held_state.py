@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelworks.build.digest import seen
-from kernelworks.nn.gates import strangers
+from kernelworks.build.digest import fingerprint
+from kernelworks.nn.gates import has_foreign_hook
 
-__all__ = ["PLAIN", "Held", "Itself"]
+__all__ = ["PLAIN_TYPES", "HeldState", "Itself"]
 
-PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
+PLAIN_TYPES = (bool, int, float, str, type(None), torch.dtype, torch.device)
 OWN = frozenset(vars(nn.Module())) - {"training"}  # attributes of every module, hooks among them
 LISTS = (list, dict, set)
 GONE, READ = object(), object()
@@ -39,7 +39,7 @@ class Itself:
         return id(self.of)
 
 
-class Held:
+class HeldState:
     """Of one moment. ``takes`` says which tensors a graph reads where they lie; of others it has the numbers."""
 
     def __init__(self, module: nn.Module, takes: Callable[[Tensor], bool]) -> None:
@@ -59,18 +59,18 @@ class Held:
                     yield space, name, value, self._at(value)
             space = vars(part)
             for name, value in space.items():
-                if name not in OWN and isinstance(value, (Tensor, *PLAIN)):
+                if name not in OWN and isinstance(value, (Tensor, *PLAIN_TYPES)):
                     yield space, name, value, self._at(value)
 
     def _at(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return None
-        return READ if self._is_read(value) else (seen(value), value.requires_grad)
+        return READ if self._is_read(value) else (fingerprint(value), value.requires_grad)
 
     def _is_read(self, value: Tensor) -> bool:
         return self.takes(value) and value.layout is torch.strided
 
-    def other(self) -> str:
+    def changed_name(self) -> str:
         """What is another one by now, by its name; "" where nothing is."""
         for space, name, value, at in self.places:
             now = space.get(name, GONE)
@@ -87,7 +87,7 @@ class Held:
             return "a hook"
         return ""
 
-    def grown(self) -> str:
+    def resized_name(self) -> str:
         """A list, mapping or set in an attribute that has another size by now."""
         return next((name for held, name, size in self._sizes if len(held) != size), "")
 
@@ -99,7 +99,7 @@ def _lie(tensors: list[Tensor]) -> tuple[list[Any], ...]:
 
 def _hooks_in(spaces: list[dict[int, Any]]) -> list[Any]:
     """The hooks that are none of ours."""
-    return [hook for space in spaces for hook in space.values() if strangers({0: hook})]
+    return [hook for space in spaces for hook in space.values() if has_foreign_hook({0: hook})]
 
 
 def _sizes(module: nn.Module) -> Iterator[tuple[Any, str, int]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF
 
-__all__ = ["apart", "host_numbers", "other_data", "pattern", "same_numbers", "within_rounding"]
+__all__ = ["host_numbers", "other_data", "pattern", "relative_errors", "same_numbers", "within_rounding"]
 
 SMALLER = 0.75  # times as large: floating-point numbers of other data
 TIES = 0.1  # of whole numbers, that rounding may turn
@@ -51,7 +51,7 @@ def pattern(tensor: Tensor) -> Tensor:
     return made.reshape(tensor.shape).to(tensor.dtype)
 
 
-def apart(now: Sequence[Tensor | None], want: Sequence[Tensor | None]) -> list[float]:
+def relative_errors(now: Sequence[Tensor | None], want: Sequence[Tensor | None]) -> list[float]:
     """How far each is off, relative to its size; of whole numbers the share that differs; infinite where they are not
     of one shape, or NaN stands elsewhere."""
     if len(now) != len(want):

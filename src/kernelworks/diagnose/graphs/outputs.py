@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from kernelworks.diagnose.optimization import Impossible
-from kernelworks.diagnose.snapshot import CONTAINERS, OTHERS, changed
+from kernelworks.diagnose.snapshot import CONTAINERS, LIBRARY_PACKAGES, map_tensors
 
-__all__ = ["Returned"]
+__all__ = ["ReturnedValue"]
 
 
 class _Given(NamedTuple):
@@ -24,18 +24,18 @@ class _Given(NamedTuple):
     number: int
 
 
-class Returned:
+class ReturnedValue:
     """``tensors`` are those that the call made, each once; what it returned ``before`` too is the same object each time
     and stays so, but for what it was ``given``. Of the ``objects`` that it was given it keeps none."""
 
     def __init__(
-        self, value: Any, before: Returned | None = None, given: Sequence[Tensor] = (), objects: Sequence[Any] = ()
+        self, value: Any, before: ReturnedValue | None = None, given: Sequence[Tensor] = (), objects: Sequence[Any] = ()
     ) -> None:
         flat, self._spec = pytree.tree_flatten(value)
         self._flat = [next((_Given(i) for i, one in enumerate(objects) if one is item), item) for item in flat]
         self._seen: dict[int, Any] = {}
         for item in self._flat:
-            changed(item, lambda tensor: tensor, self._seen)
+            map_tensors(item, lambda tensor: tensor, self._seen)
         own = {id(tensor) for tensor in given}
         lasting = before._seen.keys() - own if before is not None else ()
         self._shared = {key: (value, value) for key in lasting if key in self._seen for _, value in [self._seen[key]]}
@@ -55,18 +55,19 @@ class Returned:
         if not self.tensors:
             raise Impossible("it returns no tensor")
 
-    def again(self, tensors: Sequence[Tensor], objects: Sequence[Any] = ()) -> Any:
+    def rebuild(self, tensors: Sequence[Tensor], objects: Sequence[Any] = ()) -> Any:
         """The same with these in the places of ``tensors``, and of the objects that the call was given."""
         seen = dict(self._shared)
         for old, tensor in zip(self.tensors, tensors, strict=True):
             seen[id(old)] = (tensor, old)
         flat = [
-            objects[item.number] if isinstance(item, _Given) else changed(item, _as_it_is, seen) for item in self._flat
+            objects[item.number] if isinstance(item, _Given) else map_tensors(item, _as_it_is, seen)
+            for item in self._flat
         ]
         return pytree.tree_unflatten(flat, self._spec)
 
     @property
-    def all(self) -> list[Tensor]:
+    def all_tensors(self) -> list[Tensor]:
         """Every tensor in it, in their order, those that stay the same too."""
         return [value for _, value in self._seen.values() if isinstance(value, Tensor)]
 
@@ -79,7 +80,7 @@ def _opaque(made: Any, value: Any) -> bool:
     """Whether an object may hold on to tensors where a copy of it does not show them."""
     if isinstance(value, (Tensor, enum.Enum)):
         return False
-    alien = made is value or str(type(value).__module__).partition(".")[0] in OTHERS
+    alien = made is value or str(type(value).__module__).partition(".")[0] in LIBRARY_PACKAGES
     if alien and not isinstance(value, (tuple, *CONTAINERS)):
         return True
     return any(_closed(item) for item in _held(value))

@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
-from kernelworks.build.digest import look, seen
-from kernelworks.diagnose.graphs.held_state import PLAIN
+from kernelworks.build.digest import fingerprint, look
+from kernelworks.diagnose.graphs.held_state import PLAIN_TYPES
 from kernelworks.diagnose.snapshot import CONTAINERS, DEEPEST, keeps
 
 __all__ = ["can_be_written", "marks", "tensors_in"]
@@ -36,8 +36,8 @@ def marks(value: Any, takes: Callable[[Tensor], bool], depth: int = 0) -> Any:
     """Where its tensors lie, and its numbers: equal at two moments where a graph of one of them holds at the other.
     Of tensors that a graph does not read (``takes``) what counts is what they hold."""
     if isinstance(value, Tensor):
-        return id(value), look(value) if takes(value) else seen(value), value.requires_grad
-    if isinstance(value, PLAIN):
+        return id(value), look(value) if takes(value) else fingerprint(value), value.requires_grad
+    if isinstance(value, PLAIN_TYPES):
         return type(value), value
     if isinstance(value, dict):
         return tuple((id(key), marks(item, takes, depth)) for key, item in value.items())

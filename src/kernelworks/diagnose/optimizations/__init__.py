@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelworks.diagnose.optimization import Remedy
+from kernelworks.diagnose.optimization import Optimization
 from kernelworks.diagnose.optimizations import (
     allocator,
     cast_weights,
@@ -12,6 +12,7 @@ from kernelworks.diagnose.optimizations import (
     folded_norms,
     fused_optimizer,
     gradient_clipping,
+    host_waits,
     loaded_input,
     merged_projections,
     padded_sizes,
@@ -21,16 +22,15 @@ from kernelworks.diagnose.optimizations import (
     threads,
     torch_compile,
     unused_gradients,
-    waits,
     zeroed_gradients,
 )
 
-__all__ = ["REMEDIES"]
+__all__ = ["OPTIMIZATIONS"]
 
 # In the order in which they are asked: what is predicted in seconds before what compiles.
-REMEDIES: tuple[Remedy, ...] = (
-    swap.REMEDY, swapped_functions.REMEDY, allocator.REMEDY, channels_last.REMEDY, folded_norms.REMEDY,
-    cast_weights.REMEDY, merged_projections.REMEDY, fused_optimizer.REMEDY, gradient_clipping.REMEDY,
-    zeroed_gradients.REMEDY, threads.REMEDY, fewer_bits.REMEDY, static_cache.REMEDY, cuda_graph.REMEDY,
-    torch_compile.REMEDY, unused_gradients.REMEDY, waits.REMEDY, padded_sizes.REMEDY, loaded_input.REMEDY,
+OPTIMIZATIONS: tuple[Optimization, ...] = (
+    swap.OPTIMIZATION, swapped_functions.OPTIMIZATION, allocator.OPTIMIZATION, channels_last.OPTIMIZATION, folded_norms.OPTIMIZATION,
+    cast_weights.OPTIMIZATION, merged_projections.OPTIMIZATION, fused_optimizer.OPTIMIZATION, gradient_clipping.OPTIMIZATION,
+    zeroed_gradients.OPTIMIZATION, threads.OPTIMIZATION, fewer_bits.OPTIMIZATION, static_cache.OPTIMIZATION, cuda_graph.OPTIMIZATION,
+    torch_compile.OPTIMIZATION, unused_gradients.OPTIMIZATION, host_waits.OPTIMIZATION, padded_sizes.OPTIMIZATION, loaded_input.OPTIMIZATION,
 )  # fmt: skip

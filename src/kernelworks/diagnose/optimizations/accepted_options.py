@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["Accepts", "Takes", "a_list", "a_string", "a_whole_number", "groups_of", "one_of", "shown"]
+__all__ = ["Accepts", "Takes", "a_list", "a_string", "a_whole_number", "groups_of", "one_of", "short_repr"]
 
 
 class Accepts(NamedTuple):
@@ -75,6 +75,6 @@ class Takes:
                 yield f"options.{names[0]}", self.options[names[0]].what, None
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A value in a message: short, however deep or long it is."""
     return "nothing" if value is None else reprlib.repr(value)

@@ -10,38 +10,38 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable, Iterator, Mapping
 
-from kernelworks.diagnose.optimization import PROCESS, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.optimization import PROCESS, Candidate, Change, Impossible, Promise, Scene
 from kernelworks.diagnose.optimizations.accepted_options import Takes
-from kernelworks.diagnose.optimizations.whole import in_turns
+from kernelworks.diagnose.optimizations.program_trial import in_turns
 from kernelworks.measure.clock.page_faults import (
     M_MMAP_THRESHOLD,
     M_TRIM_THRESHOLD,
-    RAISED,
+    RAISED_THRESHOLDS,
     free_bytes,
-    give_back,
-    grow,
-    tell,
+    grow_heap,
+    release_memory,
+    set_thresholds,
     thresholds,
 )
 from kernelworks.profile.on_cpu import CpuTimeline
 from kernelworks.profile.overhead import PAGE
 
-__all__ = ["REMEDY"]
+__all__ = ["OPTIMIZATION"]
 
 LEAST = 0.02  # of the wall clock: with fewer page faults there is nothing to be seen
 CODE = f"""\
 import ctypes
 libc = ctypes.CDLL(None)
-libc.mallopt({M_MMAP_THRESHOLD}, {RAISED[M_MMAP_THRESHOLD]})  # M_MMAP_THRESHOLD; glibc alone takes it
-libc.mallopt({M_TRIM_THRESHOLD}, {RAISED[M_TRIM_THRESHOLD]})  # M_TRIM_THRESHOLD: never"""
+libc.mallopt({M_MMAP_THRESHOLD}, {RAISED_THRESHOLDS[M_MMAP_THRESHOLD]})  # M_MMAP_THRESHOLD; glibc alone takes it
+libc.mallopt({M_TRIM_THRESHOLD}, {RAISED_THRESHOLDS[M_TRIM_THRESHOLD]})  # M_TRIM_THRESHOLD: never"""
 NO_GLIBC = "this C library's malloc cannot be told to keep what is freed; glibc's can"
 
 
-class _Remedy:
+class _Optimization:
     name = "allocator"
     takes = Takes(("process",))
 
-    def offers(self, scene: Scene) -> Iterator[Offer]:
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
         timeline = scene.forecaster.timeline if scene.forecaster is not None else None
         if not isinstance(timeline, CpuTimeline) or not timeline.faults:
             return
@@ -51,19 +51,21 @@ class _Remedy:
         now = thresholds()
         if now is None:
             raise Impossible(NO_GLIBC)
-        if now == RAISED:
+        if now == RAISED_THRESHOLDS:
             return
-        yield Offer(self.name, PROCESS, "malloc keeps what is freed: no fresh pages for each large output", code=CODE)
+        yield Candidate(
+            self.name, PROCESS, "malloc keeps what is freed: no fresh pages for each large output", code=CODE
+        )
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
         """The program run so: of its page faults it pays some again (what is freed in pieces does not serve a larger
         block), and what one takes depends on how many are taken at once."""
         forecaster = scene.forecaster
         assert forecaster is not None and isinstance(forecaster.timeline, CpuTimeline)
-        turns = in_turns(scene, self.apply(scene, offer))
+        turns = in_turns(scene, self.apply(scene, candidate))
         return Promise(turns.saves, cost_bytes=(forecaster.timeline.faults or 0) * PAGE, how="the program run so")
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
         before = scene.keep("malloc's thresholds", thresholds)
         if before is None:
             raise Impossible(NO_GLIBC)
@@ -73,11 +75,11 @@ class _Remedy:
         def put() -> Callable[[], None]:
             _told.append(_told[0] if _told else before)
             held = free_bytes()
-            tell(RAISED)
-            grow(min(pages * PAGE, peak_bytes()))  # the first run with it is measured too
+            set_thresholds(RAISED_THRESHOLDS)
+            grow_heap(min(pages * PAGE, peak_bytes()))  # the first run with it is measured too
             return lambda: _back(held)
 
-        return Change(put, proved="itself, as no number is changed")
+        return Change(put, verified_against="itself, as no number is changed")
 
 
 _told: list[Mapping[int, int]] = []  # malloc's own thresholds, once for each that is in place: the last one tells them
@@ -86,8 +88,8 @@ _told: list[Mapping[int, int]] = []  # malloc's own thresholds, once for each th
 def _back(held: int) -> None:
     before = _told.pop()
     if not _told:
-        tell(before)
-        give_back(held)
+        set_thresholds(before)
+        release_memory(held)
 
 
 def peak_bytes() -> int:
@@ -95,4 +97,4 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-REMEDY = _Remedy()
+OPTIMIZATION = _Optimization()

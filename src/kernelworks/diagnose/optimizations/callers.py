@@ -19,16 +19,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelworks.contract.tensors import uncompiled
-from kernelworks.nn.install import Installed
-from kernelworks.nn.source_code import compiled, definition, parsed
+from kernelworks.contract.tensors import skip_dynamo
+from kernelworks.nn.install import InstalledAttributes
+from kernelworks.nn.source_code import compile_code, definition, parse_file
 
 __all__ = ["SITE", "Rewrite", "called_on", "fits", "methods_of", "of_site", "on_site", "placed_in", "rewritten"]
 
 SITE = "_kernelworks_site"  # the local variable by which rewritten code finds what it is to call
 MARK = "kernelworks: the site of rewritten calls"
 LOOK_ROUND = frozenset({"locals", "vars", "dir", "eval", "exec", "globals", "_getframe", "currentframe"})
-ODD = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+GENERATOR_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 Rewrite = Callable[[ast.FunctionDef, str, CodeType], bool]  # of a definition, whose first argument has this name
 
 
@@ -48,7 +48,7 @@ def fits(function: FunctionType) -> bool:
     """Whether its local variables are its own affair, and its source is what runs."""
     code = function.__code__
     names = {*code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars}
-    if code.co_flags & ODD or not code.co_argcount or SITE in names or LOOK_ROUND & names:
+    if code.co_flags & GENERATOR_FLAGS or not code.co_argcount or SITE in names or LOOK_ROUND & names:
         return False
     return definition(code) is not None
 
@@ -59,7 +59,7 @@ def rewritten(function: FunctionType, rewrite: Rewrite, begin: str = "") -> Code
     if not fits(function):
         return None
     code = function.__code__
-    tree = copy.deepcopy(parsed(code.co_filename))
+    tree = copy.deepcopy(parse_file(code.co_filename))
     node = definition(code, tree)
     assert tree is not None and node is not None
     owner = code.co_varnames[0]
@@ -76,7 +76,7 @@ def rewritten(function: FunctionType, rewrite: Rewrite, begin: str = "") -> Code
     where = node.body[min(at, len(node.body) - 1)]
     node.body[at:at] = [ast.copy_location(line, where) for line in lines]
     ast.fix_missing_locations(tree)
-    return compiled(tree, code)
+    return compile_code(tree, code)
 
 
 def _stores(node: ast.AST, name: str) -> bool:
@@ -107,13 +107,13 @@ def of_site(function: FunctionType, code: CodeType, site: Any) -> FunctionType:
         function.__closure__,
     )  # fmt: skip
     made.__kwdefaults__ = function.__kwdefaults__
-    return uncompiled(made)
+    return skip_dynamo(made)
 
 
 def placed_in(module: nn.Module, methods: Mapping[str, tuple[Any, Callable[..., Any]]]) -> Callable[[], None]:
     """Puts functions in the place of a module's methods, each with the one that it stands for; returns what takes them
     out. Where the class has another one by now, that one runs."""
-    entries = Installed(module)
+    entries = InstalledAttributes(module)
     for name, (plain, ours) in methods.items():
         entries.set(name, MethodType(_guarded(name, plain, ours), module))
     return entries.remove

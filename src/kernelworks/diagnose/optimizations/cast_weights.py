@@ -16,51 +16,51 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelworks.build.digest import readable, there
+from kernelworks.build.digest import has_digest, readable
 from kernelworks.contract.tensors import is_plain
-from kernelworks.diagnose.optimization import EVERYWHERE, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Change, Impossible, Promise, Scene
 from kernelworks.diagnose.optimizations.accepted_options import Takes
 from kernelworks.diagnose.optimizations.derived_values import (
     FORWARDS,
     NARROW,
     NO_DIGEST,
     SAME_VALUES,
-    Derived,
+    DerivedValue,
+    any_requires_grad,
     as_shipped,
-    plainly,
-    wanted,
+    needs_torch_operators,
 )
-from kernelworks.diagnose.optimizations.folded_norms import CALLS, installed
-from kernelworks.diagnose.optimizations.trial import raced
-from kernelworks.nn.install import Installed
+from kernelworks.diagnose.optimizations.folded_norms import CALLS, install_all
+from kernelworks.diagnose.optimizations.trial import race_promise
+from kernelworks.nn.install import InstalledAttributes
 
-__all__ = ["REMEDY", "CastOnce"]
+__all__ = ["OPTIMIZATION", "CastOnce"]
 
 
-class _Remedy:
+class _Optimization:
     name = "weights cast once"
     takes = Takes(("everywhere",))
 
-    def offers(self, scene: Scene) -> Iterator[Offer]:
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
         if scene.training or scene.roots.fresh or scene.on_gpu or not any(s.autocast for s in scene.roots.samples):
             return
         if not _castable(scene):
             return
         dtype = next(d for s in scene.roots.samples for d in s.autocast.values())
-        yield Offer(
+        yield Candidate(
             self.name, EVERYWHERE, "weights cast once, not by autocast at each run", code=_code(scene, dtype),
             touches=frozenset({"ops"}),
         )  # fmt: skip
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
         size = sum(p.nbytes // 2 for m in _castable(scene) for p in m.parameters(recurse=False))
-        return raced(scene, self.apply(scene, offer), cost_bytes=size)
+        return race_promise(scene, self.apply(scene, candidate), cost_bytes=size)
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
-        if not there():
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
+        if not has_digest():
             raise Impossible(NO_DIGEST)
         once = [scene.keep((self.name, id(m)), functools.partial(CastOnce, m)) for m in _castable(scene)]
-        return Change(lambda: installed(once))
+        return Change(lambda: install_all(once))
 
 
 def _code(scene: Scene, dtype: torch.dtype) -> str:
@@ -89,7 +89,7 @@ class CastOnce:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.cast: Derived[list[Tensor]] = Derived(_cast)
+        self.cast: DerivedValue[list[Tensor]] = DerivedValue(_cast)
 
     def install(self) -> Callable[[], None]:
         once, cls = self, type(self.module)
@@ -98,28 +98,33 @@ class CastOnce:
         def forward(self: Any, *args: Any, **named: Any) -> Any:
             if torch.compiler.is_compiling() or named or len(args) != 1 or type(self) is not cls:
                 return type(self).forward(self, *args, **named)
-            made = once.called(self, args[0])
+            made = once.run_cast(self, args[0])
             return cls.forward(self, *args) if made is None else made
 
         setattr(forward, SAME_VALUES, True)
-        entries = Installed(self.module)
+        entries = InstalledAttributes(self.module)
         entries.set("forward", MethodType(forward, self.module))
         return entries.remove
 
-    def called(self, module: Any, x: Any) -> Tensor | None:
+    def run_cast(self, module: Any, x: Any) -> Tensor | None:
         """What the module gives of weights that were cast before; None where autocast would not cast them, or a
         gradient of one is wanted."""
         if not torch.is_autocast_enabled("cpu") or type(module).forward is not FORWARDS[type(module)]:
             return None
         held = [t for t in (module.weight, module.bias) if t is not None]
-        if not all(isinstance(t, Tensor) for t in (x, *held)) or not is_plain(x) or wanted(held) or plainly():
+        if (
+            not all(isinstance(t, Tensor) for t in (x, *held))
+            or not is_plain(x)
+            or any_requires_grad(held)
+            or needs_torch_operators()
+        ):
             return None
         if x.device.type != "cpu" or x.dtype not in NARROW:
             return None  # autocast leaves float64 as it is
         if isinstance(module, nn.modules.conv._ConvTransposeNd) and module.padding_mode != "zeros":
             return None  # which it refuses
         dtype = torch.get_autocast_dtype("cpu")
-        found = self.cast.kept(held, dtype)
+        found = self.cast.cached(held, dtype)
         if found is None:
             if not readable(held) or any(t.dtype is not torch.float32 for t in held):
                 return None
@@ -132,4 +137,4 @@ def _cast(tensors: Sequence[Tensor], dtype: Any) -> list[Tensor]:
     return [t.detach().to(dtype) for t in tensors]
 
 
-REMEDY = _Remedy()
+OPTIMIZATION = _Optimization()

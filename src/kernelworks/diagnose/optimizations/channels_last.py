@@ -13,35 +13,35 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from kernelworks.diagnose.optimization import EVERYWHERE, Change, Offer, Promise, Scene
+from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Change, Promise, Scene
 from kernelworks.diagnose.optimizations.accepted_options import Takes
 from kernelworks.diagnose.optimizations.derived_values import own_memory
 from kernelworks.diagnose.optimizations.settings import held_elsewhere
-from kernelworks.diagnose.optimizations.trial import raced
+from kernelworks.diagnose.optimizations.trial import race_promise
 from kernelworks.diagnose.snapshot import as_made
 
-__all__ = ["REMEDY", "relaid"]
+__all__ = ["OPTIMIZATION", "relaid"]
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
-class _Remedy:
+class _Optimization:
     name = "channels_last"
     takes = Takes(("everywhere",))
 
-    def offers(self, scene: Scene) -> Iterator[Offer]:
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
         if scene.roots.fresh or not _weights(scene.roots.modules):
             return
-        yield Offer(
+        yield Candidate(
             self.name, EVERYWHERE, "convolutions with their channels last",
             code="model.to(memory_format=torch.channels_last)", touches=frozenset({"ops", "layout"}), again=True,
         )  # fmt: skip
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
-        return raced(scene, self.apply(scene, offer))
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
+        return race_promise(scene, self.apply(scene, candidate))
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
         weights = _weights(scene.roots.modules)
         laid: dict[int, Tensor] = {}
         return Change(lambda: relaid(weights, scene.optimizers, laid))
@@ -125,4 +125,4 @@ def relaid(
     return back
 
 
-REMEDY = _Remedy()
+OPTIMIZATION = _Optimization()

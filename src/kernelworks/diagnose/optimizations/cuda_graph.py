@@ -18,19 +18,25 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from kernelworks.diagnose.graphs.graphed import FORMS, Graphed, Pools
+from kernelworks.diagnose.graphs.graphed_module import MAX_GRAPHS, GraphedModule, Pools
 from kernelworks.diagnose.graphs.recorder import Recorder
-from kernelworks.diagnose.optimization import Change, Impossible, Offer, Promise, Scene, Site
+from kernelworks.diagnose.optimization import Candidate, Change, Impossible, Promise, Scene, Site
 from kernelworks.diagnose.optimizations.accepted_options import Takes, a_string
 from kernelworks.diagnose.optimizations.parts import called_within, largest
-from kernelworks.diagnose.optimizations.torch_compile import Impl, compile_group, placed, standing, timely
+from kernelworks.diagnose.optimizations.torch_compile import (
+    Impl,
+    compile_group,
+    install_impls,
+    is_compiled,
+    roots_worth_compiling,
+)
 from kernelworks.diagnose.optimizations.trial import share_saved
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.diagnose.sites.modules import Sample
 from kernelworks.diagnose.snapshot import State, duplicate
 from kernelworks.diagnose.verify.answers import in_place_of
 
-__all__ = ["REMEDY"]
+__all__ = ["OPTIMIZATION"]
 
 LEAST_S = 1.0  # to begin with, and for each form of call; a race takes about that
 RUNS = 24  # of the program, beside: those ahead of a capture, those that a graph is held against, and the race's
@@ -43,56 +49,56 @@ parts = ({parts},)
 torch.cuda.make_graphed_callables(parts, tuple(inputs_of[part] for part in parts))  # each with example inputs"""
 
 
-class _Remedy:
+class _Optimization:
     name = "CUDA graph"
     takes = Takes(("module", "function"), {PARTS: a_string})
     recorder: type[Recorder] = Recorder
 
-    def offers(self, scene: Scene) -> Iterator[Offer]:
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
         if not scene.on_gpu:
             return
         if scene.roots.fresh:
             raise Impossible("the program makes its modules anew each time it runs: each would be captured anew")
-        for root in timely(scene):
-            if not standing(root) and not (isinstance(root, Function) and root.held):  # a graph knows where that lay
-                yield self._offer(scene.site(root), "captured, and launched as one", CODE)
+        for root in roots_worth_compiling(scene):
+            if not is_compiled(root) and not (isinstance(root, Function) and root.held):  # a graph knows where that lay
+                yield self._candidate(scene.site(root), "captured, and launched as one", CODE)
 
-    def _offer(self, site: Site, says: str, code: str, *parts: str) -> Offer:
-        return Offer(
+    def _candidate(self, site: Site, says: str, code: str, *parts: str) -> Candidate:
+        return Candidate(
             self.name, site, says, code=code, group=compile_group(site), touches=frozenset({"ops"}),
             options=((PARTS, " ".join(parts)),) if parts else (),
         )  # fmt: skip
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
-        root, budget = scene.at(offer.site), scene.budget
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
+        root, budget = scene.at(candidate.site), scene.budget
         assert budget is not None
         samples = [s for s in scene.roots.samples if s.module is root]
         budget.ask("capturing a CUDA graph", _expected_s(scene, len(samples)))
         begin = time.perf_counter()
-        if not offer.option(PARTS):
-            if len({_sizes(s) for s in samples}) > FORMS:
+        if not candidate.option(PARTS):
+            if len({_sizes(s) for s in samples}) > MAX_GRAPHS:
                 raise Impossible("the sizes of its inputs change from call to call")
             scene.say("capturing a CUDA graph")
             graphed = self._graphed(scene, root, root)
             _run(scene, samples[0], [(root, graphed)])
             if not any(graphed.graphs.values()):
-                why = graphed.why or "it is called with other than plain tensors"
-                instead = Promise(None, less=lambda: self._parts(scene, offer.site, samples[0]))
+                why = graphed.reason or "it is called with other than plain tensors"
+                instead = Promise(None, less=lambda: self._parts(scene, candidate.site, samples[0]))
                 raise Impossible(f"it cannot be captured: {why}", instead)
         captured_s = time.perf_counter() - begin
         scene.say("a race of what is captured")
-        saves, first_s = share_saved(scene, self.apply(scene, offer), scene.alone(root).roots)
+        saves, first_s = share_saved(scene, self.apply(scene, candidate), scene.scene_of(root).roots)
         nbytes = self._kept(scene, root).pools.nbytes
         return Promise(saves, captured_s + first_s, nbytes, how="raced on the inputs that it is called with")
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
-        root = scene.at(offer.site)
-        impls: list[Impl] = [(part, self._graphed(scene, root, part)) for part in _parts_of(root, offer)]
-        return Change(lambda: placed(impls))
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
+        root = scene.at(candidate.site)
+        impls: list[Impl] = [(part, self._graphed(scene, root, part)) for part in _parts_of(root, candidate)]
+        return Change(lambda: install_impls(impls))
 
     # ------------------------------------------------------------ parts
 
-    def _parts(self, scene: Scene, site: Site, sample: Sample) -> Iterable[Offer]:
+    def _parts(self, scene: Scene, site: Site, sample: Sample) -> Iterable[Candidate]:
         """What can be captured of a module that cannot be as a whole, as one offer."""
         root, budget = sample.module, scene.budget
         assert budget is not None
@@ -112,12 +118,12 @@ class _Remedy:
             paths = [names[id(part)] for part in found]
             kinds = Counter(type(part).__name__ for part in found)
             what = ", ".join(f"{number} x {kind}" for kind, number in kinds.most_common())
-            code = CODE_OF_PARTS.format(parts=", ".join(_spelled(root, paths)))
-            yield self._offer(site, f"{len(found)} parts captured ({what}), each launched as one", code, *paths)
+            code = CODE_OF_PARTS.format(parts=", ".join(_part_expressions(root, paths)))
+            yield self._candidate(site, f"{len(found)} parts captured ({what}), each launched as one", code, *paths)
 
-    def _graphed(self, scene: Scene, root: nn.Module, part: nn.Module) -> Graphed:
+    def _graphed(self, scene: Scene, root: nn.Module, part: nn.Module) -> GraphedModule:
         kept = self._kept(scene, root)
-        return kept.graphs.setdefault(id(part), Graphed(part, self.recorder, kept.pools))
+        return kept.graphs.setdefault(id(part), GraphedModule(part, self.recorder, kept.pools))
 
     def _kept(self, scene: Scene, root: nn.Module) -> _Kept:
         """What was captured of the program with what is in place by now: with something else it is another program."""
@@ -133,19 +139,19 @@ class _Kept(NamedTuple):
     """Graphs of one module or of its parts, by ``id``."""
 
     pools: Pools
-    graphs: dict[int, Graphed]
+    graphs: dict[int, GraphedModule]
     beside: tuple[Change, ...]
 
 
-def _parts_of(root: nn.Module, offer: Offer) -> list[nn.Module]:
-    paths, held = str(offer.option(PARTS, "")).split(), dict(root.named_modules())
+def _parts_of(root: nn.Module, candidate: Candidate) -> list[nn.Module]:
+    paths, held = str(candidate.option(PARTS, "")).split(), dict(root.named_modules())
     lost = next((path for path in paths if path not in held), None)
     if lost is not None:
         raise Impossible(f"there is no part {lost} in it")
     return [held[path] for path in paths] or [root]
 
 
-def _spelled(root: nn.Module, paths: Sequence[str]) -> list[str]:
+def _part_expressions(root: nn.Module, paths: Sequence[str]) -> list[str]:
     """As a user writes them: those whose paths differ in indices only as one."""
     shapes: dict[str, list[str]] = {}
     for name, _ in root.named_modules():
@@ -165,8 +171,8 @@ def _spelled(root: nn.Module, paths: Sequence[str]) -> list[str]:
     return list(found)
 
 
-def _expected_s(scene: Scene, forms: int) -> float:
-    return LEAST_S * (1 + min(forms, FORMS)) + RUNS * scene.wall
+def _expected_s(scene: Scene, call_signatures: int) -> float:
+    return LEAST_S * (1 + min(call_signatures, MAX_GRAPHS)) + RUNS * scene.wall
 
 
 def _run(scene: Scene, sample: Sample, impls: list[Impl]) -> None:
@@ -176,7 +182,7 @@ def _run(scene: Scene, sample: Sample, impls: list[Impl]) -> None:
         stack.callback(state.restore)
         stack.enter_context(in_place_of(sample))
         stack.enter_context(scene.in_place())
-        stack.enter_context(Change(lambda: placed(impls)))
+        stack.enter_context(Change(lambda: install_impls(impls)))
         sample.module(*args, **kwargs)
 
 
@@ -185,4 +191,4 @@ def _sizes(sample: Sample) -> object:
     return tuple(tuple(value.shape) for value in flat if isinstance(value, torch.Tensor))
 
 
-REMEDY = _Remedy()
+OPTIMIZATION = _Optimization()

@@ -1,12 +1,12 @@
 """What is derived from a module's tensors, attributes and structure, and when it no longer holds.
 
 A folded weight, a weight in another dtype, an int8 weight: each is made of tensors that a program may change at any
-time, by ways that no counter sees. So each call asks for it (``Derived.kept``), and gets what was made before only
+time, by ways that no counter sees. So each call asks for it (``DerivedValue.cached``), and gets what was made before only
 where the very same tensors hold the same bytes and every plain attribute that was read is what it was. Bytes are read
 on a CPU alone. On a GPU the host would wait for them, so there nothing is kept: it is made in each call, of what the
 tensors hold when the device comes to it, also when a captured graph is replayed. What that costs is in the race.
 
-A call is the module's own (``plainly``, ``as_shipped``) where somebody wants to see what torch computes: hooks, modes,
+A call is the module's own (``needs_torch_operators``, ``as_shipped``) where somebody wants to see what torch computes: hooks, modes,
 transforms, tracers and compilers.
 """
 
@@ -21,22 +21,22 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._device import DeviceContext
 
 from kernelworks.build.digest import Contents, readable
-from kernelworks.contract.tensors import transformed
-from kernelworks.nn.gates import hooked
+from kernelworks.contract.tensors import is_transform_active
+from kernelworks.nn.gates import is_hooked
 from kernelworks.nn.originals import shipped_forward
 
 __all__ = [
     "FORWARDS",
     "NARROW",
-    "NO_DIGEST",
     "NORMS",
+    "NO_DIGEST",
     "PRODUCTS",
     "SAME_VALUES",
-    "Derived",
+    "DerivedValue",
+    "any_requires_grad",
     "as_shipped",
+    "needs_torch_operators",
     "own_memory",
-    "plainly",
-    "wanted",
 ]
 
 T = TypeVar("T")
@@ -48,7 +48,9 @@ FORWARDS: dict[type, Any] = {cls: shipped_forward(cls) for cls in PRODUCTS} | di
     NORMS, shipped_forward(_BatchNorm)
 )
 # What an instance may have in place of its class's, by which its call is another one.
-CALLED = frozenset({"forward", "_conv_forward", "_output_padding", "_check_input_dim", "_call_impl", "_slow_forward"})
+FORWARD_METHODS = frozenset(
+    {"forward", "_conv_forward", "_output_padding", "_check_input_dim", "_call_impl", "_slow_forward"}
+)
 NARROW = (torch.float32, torch.bfloat16, torch.float16)  # what autocast casts
 NO_DIGEST = "nothing here can tell whether a weight was written (no C++ compiler)"
 SAME_VALUES = "_kernelworks_same_values"  # on a forward of ours that gives what the class's gives, bit for bit
@@ -63,14 +65,14 @@ class _Record(NamedTuple, Generic[T]):
     value: T
 
 
-class Derived(Generic[T]):
+class DerivedValue(Generic[T]):
     """What ``make(tensors, attributes)`` makes, as long as it holds. ``attributes`` are all else that it is made of."""
 
     def __init__(self, make: Callable[[Sequence[Tensor], Any], T]) -> None:
         self._make = make
         self._record: _Record[T] | None = None
 
-    def kept(self, tensors: Sequence[Any], attributes: Hashable) -> T | None:
+    def cached(self, tensors: Sequence[Any], attributes: Hashable) -> T | None:
         """What was made before, where it holds. That these are plain tensors that fit each other was asked then."""
         record = self._record
         if record is None or len(record.tensors) != len(tensors) or record.attributes != attributes:
@@ -90,10 +92,10 @@ class Derived(Generic[T]):
         return value
 
 
-def plainly() -> bool:
+def needs_torch_operators() -> bool:
     """Whether somebody must see torch's own operators on the module's own tensors: a compiler, a tracer, a transform,
     or any mode but the default device and those of ours that only look on."""
-    if torch.compiler.is_compiling() or transformed():
+    if torch.compiler.is_compiling() or is_transform_active():
         return True
     of_torch: Any = torch._C
     functions, operators = of_torch._len_torch_function_stack(), of_torch._len_torch_dispatch_stack()
@@ -112,20 +114,20 @@ def _looks_on(mode: Any) -> bool:
 def as_shipped(module: Any) -> bool:
     """Whether a call of a module is its class's forward as torch ships it, and nobody watches."""
     shipped = FORWARDS.get(type(module))
-    if shipped is None or type(module).forward is not shipped or hooked(module):
+    if shipped is None or type(module).forward is not shipped or is_hooked(module):
         return False
     space = module.__dict__
     if space.get("_compiled_call_impl") is not None:
         return False
-    return space.keys().isdisjoint(CALLED) or _same_values(space)
+    return space.keys().isdisjoint(FORWARD_METHODS) or _same_values(space)
 
 
 def _same_values(space: dict[str, Any]) -> bool:
     """Whether nothing stands there but a forward of ours that keeps the class's values."""
-    return space.keys() & CALLED == {"forward"} and getattr(space["forward"], SAME_VALUES, False)
+    return space.keys() & FORWARD_METHODS == {"forward"} and getattr(space["forward"], SAME_VALUES, False)
 
 
-def wanted(tensors: Sequence[Tensor]) -> bool:
+def any_requires_grad(tensors: Sequence[Tensor]) -> bool:
     """Whether a gradient of one of them is."""
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 

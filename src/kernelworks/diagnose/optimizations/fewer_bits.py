@@ -16,16 +16,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelworks.build.digest import readable, there
-from kernelworks.diagnose.optimization import EVERYWHERE, PROCESS, Change, Impossible, Offer, Promise, Scene
+from kernelworks.build.digest import has_digest, readable
+from kernelworks.diagnose.optimization import EVERYWHERE, PROCESS, Candidate, Change, Impossible, Promise, Scene
 from kernelworks.diagnose.optimizations.accepted_options import Takes, one_of
-from kernelworks.diagnose.optimizations.derived_values import FORWARDS, NO_DIGEST, Derived, as_shipped, plainly
-from kernelworks.diagnose.optimizations.folded_norms import installed
-from kernelworks.diagnose.optimizations.trial import raced
-from kernelworks.diagnose.snapshot import changed
-from kernelworks.nn.install import Installed
+from kernelworks.diagnose.optimizations.derived_values import (
+    FORWARDS,
+    NO_DIGEST,
+    DerivedValue,
+    as_shipped,
+    needs_torch_operators,
+)
+from kernelworks.diagnose.optimizations.folded_norms import install_all
+from kernelworks.diagnose.optimizations.trial import race_promise
+from kernelworks.diagnose.snapshot import map_tensors
+from kernelworks.nn.install import InstalledAttributes
 
-__all__ = ["BF16", "INT8", "REMEDY", "TF32"]
+__all__ = ["BF16", "INT8", "OPTIMIZATION", "TF32"]
 
 TF32, BF16, INT8 = "tf32", "bf16", "int8"
 SAYS = {
@@ -42,11 +48,11 @@ SAYS = {
 }
 
 
-class _Remedy:
+class _Optimization:
     name = "fewer bits"
     takes = Takes(("process", "everywhere"), {"bits": one_of(TF32, BF16, INT8)}, needs=(("bits",),))
 
-    def offers(self, scene: Scene) -> Iterator[Offer]:
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
         if scene.roots.fresh:
             return
         wide = any(p.dtype is torch.float32 for root in scene.roots.models for p in root.parameters())
@@ -60,25 +66,25 @@ class _Remedy:
             words.append(INT8)
         for word in words:
             says, code = SAYS[word]
-            yield Offer(
+            yield Candidate(
                 self.name, PROCESS if word == TF32 else EVERYWHERE, says, code=code.format(device=scene.device),
                 changes=word, options=(("bits", word),), group="bits", touches=frozenset({"ops"}),
             )  # fmt: skip
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
-        return raced(scene, self.apply(scene, offer))
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
+        return race_promise(scene, self.apply(scene, candidate))
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
-        word = offer.option("bits")
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
+        word = candidate.option("bits")
         if word == TF32:
             return Change(_tf32)
         if word == BF16:
             roots = [scene.keep((self.name, BF16, id(m)), functools.partial(Cast, m)) for m in scene.roots.models]
-            return Change(lambda: installed(roots))
-        if not there():
+            return Change(lambda: install_all(roots))
+        if not has_digest():
             raise Impossible(NO_DIGEST)
-        linears = [scene.keep((self.name, INT8, id(m)), functools.partial(Quantised, m)) for m in _linears(scene)]
-        return Change(lambda: installed(linears))
+        linears = [scene.keep((self.name, INT8, id(m)), functools.partial(QuantizedLinear, m)) for m in _linears(scene)]
+        return Change(lambda: install_all(linears))
 
 
 def _tf32() -> Callable[[], None]:
@@ -102,9 +108,9 @@ class Cast:
         def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
             with torch.autocast(kind, dtype=torch.bfloat16):
                 made = current(*args, **kwargs)
-            return _widened(made) if isinstance(made, Tensor) else changed(made, _widened)
+            return _widened(made) if isinstance(made, Tensor) else map_tensors(made, _widened)
 
-        entries = Installed(self.module)
+        entries = InstalledAttributes(self.module)
         entries.set("forward", MethodType(forward, self.module))
         return entries.remove
 
@@ -128,12 +134,12 @@ def _linears(scene: Scene) -> list[nn.Module]:
     ]  # fmt: skip
 
 
-class Quantised:
+class QuantizedLinear:
     """An nn.Linear whose products are of int8: the weight by rows once, what comes in by its range at each call."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.packed: Derived[Any] = Derived(_packed)
+        self.packed: DerivedValue[Any] = DerivedValue(_packed)
 
     def install(self) -> Callable[[], None]:
         own = self
@@ -142,16 +148,16 @@ class Quantised:
         def forward(self: Any, input: Tensor) -> Tensor:
             if torch.compiler.is_compiling() or type(self) is not nn.Linear:
                 return type(self).forward(self, input)  # type: ignore[no-any-return]
-            made = own.called(self, input)
+            made = own.run_int8(self, input)
             return nn.Linear.forward(self, input) if made is None else made
 
-        entries = Installed(self.module)
+        entries = InstalledAttributes(self.module)
         entries.set("forward", MethodType(forward, self.module))
         return entries.remove
 
-    def called(self, module: Any, x: Any) -> Tensor | None:
+    def run_int8(self, module: Any, x: Any) -> Tensor | None:
         """What the module gives in int8; None where its own product is to be computed."""
-        if torch.is_grad_enabled() or plainly() or nn.Linear.forward is not FORWARDS[nn.Linear]:
+        if torch.is_grad_enabled() or needs_torch_operators() or nn.Linear.forward is not FORWARDS[nn.Linear]:
             return None
         held = [t for t in (module.weight, module.bias) if t is not None]
         if not all(isinstance(t, Tensor) and t.dtype is torch.float32 for t in (x, *held)) or not readable((x,)):
@@ -160,7 +166,7 @@ class Quantised:
             return None
         if torch.is_autocast_enabled("cpu") or x.shape[-1:] != held[0].shape[1:]:
             return None
-        packed = self.packed.kept(held, len(held))
+        packed = self.packed.cached(held, len(held))
         if packed is None:
             if not readable(held):
                 return None
@@ -181,4 +187,4 @@ def _packed(tensors: Sequence[Tensor], number: Any) -> Any:
         return torch.ops.quantized.linear_prepack(narrow, bias[0].detach().clone() if bias else None)
 
 
-REMEDY = _Remedy()
+OPTIMIZATION = _Optimization()

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernelworks.build.digest import there
+from kernelworks.build.digest import has_digest
 from kernelworks.contract.tensors import is_plain
-from kernelworks.diagnose.optimization import Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.optimization import Candidate, Change, Impossible, Promise, Scene
 from kernelworks.diagnose.optimizations import callers
 from kernelworks.diagnose.optimizations.accepted_options import Takes, groups_of
 from kernelworks.diagnose.optimizations.derived_values import (
@@ -31,16 +31,16 @@ from kernelworks.diagnose.optimizations.derived_values import (
     NO_DIGEST,
     NORMS,
     PRODUCTS,
-    Derived,
+    DerivedValue,
+    any_requires_grad,
     as_shipped,
-    plainly,
-    wanted,
+    needs_torch_operators,
 )
-from kernelworks.diagnose.optimizations.trial import raced
+from kernelworks.diagnose.optimizations.trial import race_promise
 from kernelworks.nn.originals import shipped_forward
 from kernelworks.profile.cost.dataflow import Flow, Step
 
-__all__ = ["CALLS", "REMEDY", "below", "in_full", "installed", "norms_after_products"]
+__all__ = ["CALLS", "OPTIMIZATION", "below", "in_full", "install_all", "norms_after_products"]
 
 OPS = frozenset({
     "conv1d", "conv2d", "conv3d", "convolution", "_convolution", "conv_transpose1d", "conv_transpose2d",
@@ -52,7 +52,7 @@ DIMS: dict[type, tuple[type, int]] = {  # the norm of a product's results, and t
     nn.Conv3d: (nn.BatchNorm3d, 5), nn.ConvTranspose3d: (nn.BatchNorm3d, 5),
 }  # fmt: skip
 SEQUENTIAL = shipped_forward(nn.Sequential)
-ELSEWHERE = "no method of {of} calls them one on the other's result, in the source as it runs"
+NOT_CHAINED = "no method of {of} calls them one on the other's result, in the source as it runs"
 CODE = """\
 from torch.nn.utils.fusion import fuse_conv_bn_eval  # for each pair; the norm becomes nn.Identity()
 model.{product} = fuse_conv_bn_eval(model.{product}, model.{norm}); model.{norm} = torch.nn.Identity()"""
@@ -78,15 +78,15 @@ def in_full(model: nn.Module, pairs: Iterable[tuple[str, str]]) -> str:
     return "\n".join(FULL.format(pairs="\n".join(lines), fuse=fuse, more=more) for (fuse, more), lines in kinds.items())
 
 
-class _Remedy:
+class _Optimization:
     name = "folded norms"
     takes = Takes(("module",), {"pairs": groups_of(2, 2)}, needs=(("pairs",),))
 
-    def offers(self, scene: Scene) -> Iterator[Offer]:
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
         timeline = scene.forecaster.timeline if scene.forecaster is not None else None
         if timeline is None or scene.training or scene.roots.fresh:
             return
-        found, without, offered = norms_after_products(timeline.calls), list[str](), False
+        found, without, has_candidate = norms_after_products(timeline.calls), list[str](), False
         for root in scene.roots.modules:
             name = type(root).__name__
             pairs = [(below(name, a), below(name, b)) for a, b in found]
@@ -98,32 +98,32 @@ class _Remedy:
                 says = f"{len(pairs)} batch norms folded into what comes before them"
                 if left:
                     says += f", {len(left)} left as they are"
-                yield Offer(
+                yield Candidate(
                     self.name, scene.site(root), says, code=code, options=(("pairs", pairs),),
                     touches=frozenset({"ops"}),
                 )  # fmt: skip
-                offered = True
+                has_candidate = True
             else:
                 without += left
-        if without and not offered:
+        if without and not has_candidate:
             raise Impossible(without[0])
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
-        module = scene.at(offer.site)
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
+        module = scene.at(candidate.site)
         parts = dict(module.named_modules())
-        size = sum(t.nbytes for a, _ in offer.option("pairs") for t in parts[a].parameters())
-        return raced(scene, self.apply(scene, offer), scene.alone(module).roots, cost_bytes=size)
+        size = sum(t.nbytes for a, _ in candidate.option("pairs") for t in parts[a].parameters())
+        return race_promise(scene, self.apply(scene, candidate), scene.scene_of(module).roots, cost_bytes=size)
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
-        module = scene.at(offer.site)
-        if not there():
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
+        module = scene.at(candidate.site)
+        if not has_digest():
             raise Impossible(NO_DIGEST)
-        pairs = [(str(a), str(b)) for a, b in offer.option("pairs", ())]
+        pairs = [(str(a), str(b)) for a, b in candidate.option("pairs", ())]
         places, left = places_of(module, pairs)
         if not places:
             raise Impossible(left[0] if left else "there is no batch norm to be folded")
         kept: list[Folding] = scene.keep((self.name, id(module)), lambda: [Folding(place) for place in places])
-        change = Change(lambda: installed(kept))
+        change = Change(lambda: install_all(kept))
         change.left = tuple(left)
         return change
 
@@ -132,7 +132,7 @@ class Installs(Protocol):
     def install(self) -> Callable[[], None]: ...
 
 
-def installed(each: Iterable[Installs]) -> Callable[[], None]:
+def install_all(each: Iterable[Installs]) -> Callable[[], None]:
     """Installs them in their order; what is returned takes them out in the reverse."""
     placed = [one.install() for one in each]
 
@@ -212,7 +212,7 @@ def places_of(root: nn.Module, pairs: Iterable[tuple[str, str]]) -> tuple[list[P
         if taken:
             held = tuple((parts[a], parts[b]) for a, b in taken)
             places.append(Place(caller, tuple(taken), held, methods))
-        left += [f"{b}: {ELSEWHERE.format(of=type(caller).__name__)}" for a, b in mine if (a, b) not in taken]
+        left += [f"{b}: {NOT_CHAINED.format(of=type(caller).__name__)}" for a, b in mine if (a, b) not in taken]
     return places, left
 
 
@@ -353,7 +353,13 @@ class Folding:
     def begin(self, product: Any, x: Any) -> Any:
         """``product(x)``, put off where computing it is all that a call of it does."""
         pair = self.products.get(id(product))
-        if pair is None or not as_shipped(product) or not isinstance(x, Tensor) or not is_plain(x) or plainly():
+        if (
+            pair is None
+            or not as_shipped(product)
+            or not isinstance(x, Tensor)
+            or not is_plain(x)
+            or needs_torch_operators()
+        ):
             return product(x)
         return _Begun(pair, x)
 
@@ -386,7 +392,7 @@ class Pair:
     def __init__(self, product: nn.Module, norm: nn.Module) -> None:
         self.product: Any = product
         self.norm: Any = norm
-        self.folded: Derived[tuple[Tensor, Tensor]] = Derived(_folded)
+        self.folded: DerivedValue[tuple[Tensor, Tensor]] = DerivedValue(_folded)
 
     def __call__(self, x: Tensor) -> Tensor | None:
         """What both give, the product being as torch ships it; None where that is to be computed as it is written."""
@@ -400,12 +406,12 @@ class Pair:
             return None
         maybe = product.weight, norm.running_mean, norm.running_var, product.bias, norm.weight, norm.bias
         held = [t for t in maybe if t is not None]
-        if not all(isinstance(t, Tensor) for t in (*maybe[:3], *held)) or wanted(held):
+        if not all(isinstance(t, Tensor) for t in (*maybe[:3], *held)) or any_requires_grad(held):
             return None
         dtype = _computed_in(x, held[0])
         there = tuple([t is not None for t in maybe[3:]])
         attributes = dtype, x.device, norm.eps, transposed, there
-        found = self.folded.kept(held, attributes)
+        found = self.folded.cached(held, attributes)
         if found is None:
             channels = held[0].shape[1 if transposed else 0]
             alike = all(t.dtype is held[0].dtype and t.device == x.device for t in held)
@@ -466,4 +472,4 @@ CALLS: dict[type, Callable[..., Tensor]] = {
 assert set(CALLS) == set(PRODUCTS) == set(DIMS)
 
 
-REMEDY = _Remedy()
+OPTIMIZATION = _Optimization()

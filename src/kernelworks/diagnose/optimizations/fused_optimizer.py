@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
-from kernelworks.diagnose.optimization import PROCESS, Change, Impossible, Offer, Promise, Scene, kind_name
+from kernelworks.diagnose.optimization import PROCESS, Candidate, Change, Impossible, Promise, Scene, kind_name
 from kernelworks.diagnose.optimizations.accepted_options import Takes, a_string, one_of
 from kernelworks.diagnose.optimizations.optimizer_steps import while_each_steps, while_it_steps
 from kernelworks.diagnose.optimizations.trial import run_s
 from kernelworks.nn import optim
 
-__all__ = ["FOREACH", "FUSED", "OURS", "REMEDY", "fuse", "take_ours"]
+__all__ = ["FOREACH", "FUSED", "OPTIMIZATION", "OURS", "fuse", "take_ours"]
 
 FUSED, OURS, FOREACH = "fused", "kernelworks", "foreach"
 KINDS: dict[str, tuple[type[Optimizer], ...]] = {
@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[type[Optimizer], ...]] = {
 }  # fmt: skip
 MOST_BYTES = 256 << 20  # of parameters that are copied for a trial
 TURNS, ENOUGH_S = (3, 15), 0.5
-PROVED = "torch's own steps, of copies"
+VERIFIED_AGAINST = "torch's own steps, of copies"
 STEPS = 3  # after which parameters are compared
 CODE = {
     FUSED: "{kind}(..., fused=True)", OURS: "kernelworks.nn.optim.AdamW(...)", FOREACH: "{kind}(..., foreach=True)",
@@ -48,46 +48,46 @@ SAYS = {
 }  # fmt: skip
 
 
-class _Remedy:
+class _Optimization:
     name = "fused optimizer"
     takes = Takes(
         ("optimizer", "process"), {"how": one_of(FUSED, OURS, FOREACH), "kind": a_string}, needs=(("how", "kind"),)
     )  # fmt: skip
 
-    def offers(self, scene: Scene) -> Iterator[Offer]:
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
         for optimizer in scene.optimizers:
             kind = type(optimizer).__name__
             for how in KINDS:
                 if suits(optimizer, how):
                     site = scene.site_of(optimizer)
-                    yield Offer(
+                    yield Candidate(
                         self.name, site, SAYS[how].format(kind=kind), code=CODE[how].format(kind=kind),
                         options=(("how", how),), group=f"step of {site}", touches=frozenset({"optimizer"}),
                     )  # fmt: skip
         for name, optimizer in {kind_name(o): o for o in scene.roots.passing if suits(o, FUSED)}.items():
             kind = type(optimizer).__name__
             says = f"{SAYS[FUSED].format(kind=kind)}, wherever the program makes one"
-            yield Offer(
+            yield Candidate(
                 self.name, PROCESS, says, code=CODE[FUSED].format(kind=kind), options=(("kind", name),),
                 group=f"step of {name}", touches=frozenset({"optimizer"}),
             )  # fmt: skip
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
         """A race of steps of copies: of all parameters, or of every so-manieth where they are large."""
         assert scene.forecaster is not None
-        kind, whole = offer.option("kind"), scene.forecaster.device.whole
-        stepping = [o for o in scene.roots.passing if kind_name(o) == kind] if kind else [scene.at(offer.site)]
-        pairs = [_raced(optimizer, offer.option("how", FUSED), whole) for optimizer in stepping]
+        kind, with_sync = candidate.option("kind"), scene.forecaster.device.with_sync
+        stepping = [o for o in scene.roots.passing if kind_name(o) == kind] if kind else [scene.at(candidate.site)]
+        pairs = [_race_steps(optimizer, candidate.option("how", FUSED), with_sync) for optimizer in stepping]
         before, after = (sum(seconds) for seconds in zip(*pairs, strict=True))
         return Promise((before - after) / run_s(scene), how="steps of copies raced")
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
-        if offer.option("kind"):
-            return Change(lambda: fuse_each(offer.option("kind")), PROVED)
-        optimizer, how = scene.at(offer.site), offer.option("how")
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
+        if candidate.option("kind"):
+            return Change(lambda: fuse_each(candidate.option("kind")), VERIFIED_AGAINST)
+        optimizer, how = scene.at(candidate.site), candidate.option("how")
         if not suits(optimizer, how):
             raise Impossible(f"this {type(optimizer).__name__} cannot be stepped so")
-        return Change(lambda: PUT[how](optimizer), PROVED)
+        return Change(lambda: INSTALLERS[how](optimizer), VERIFIED_AGAINST)
 
 
 def suits(optimizer: Optimizer, how: str) -> bool:
@@ -154,11 +154,15 @@ def fuse_each(kind: str) -> Callable[[], None]:
     return while_each_steps(lambda one: kind_name(one) == kind, FUSED, lambda one: suits(one, FUSED))
 
 
-PUT: dict[str, Callable[[Optimizer], Callable[[], None]]] = {FUSED: fuse, OURS: take_ours, FOREACH: take_together}
+INSTALLERS: dict[str, Callable[[Optimizer], Callable[[], None]]] = {
+    FUSED: fuse,
+    OURS: take_ours,
+    FOREACH: take_together,
+}
 
 
-def _raced(
-    optimizer: Optimizer, how: str, whole: Callable[[Callable[[], Any]], Callable[[], Any]]
+def _race_steps(
+    optimizer: Optimizer, how: str, with_sync: Callable[[Callable[[], Any]], Callable[[], Any]]
 ) -> tuple[float, float]:
     """Seconds of a step as it is and so, in turns."""
     size = sum(p.nbytes for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
@@ -166,18 +170,18 @@ def _raced(
     first, second = (_copied(optimizer, every) for _ in range(2))
     if first is None or second is None:
         raise Impossible("it has no parameters with gradients")
-    back = PUT[how](second)
+    back = INSTALLERS[how](second)
     _check(first, second)
-    steps = [whole(first.step), whole(second.step)]
+    steps = [with_sync(first.step), with_sync(second.step)]
     times: tuple[list[float], list[float]] = ([], [])
     for step in (*steps, *steps):
         step()
     begin = time.perf_counter()
     for turn in range(TURNS[1]):
-        for arm in (0, 1) if turn % 2 else (1, 0):
+        for variant in (0, 1) if turn % 2 else (1, 0):
             start = time.perf_counter()
-            steps[arm]()
-            times[arm].append(time.perf_counter() - start)
+            steps[variant]()
+            times[variant].append(time.perf_counter() - start)
         if turn + 1 >= TURNS[0] and time.perf_counter() - begin > ENOUGH_S:
             break
     back()
@@ -219,4 +223,4 @@ def _copied(optimizer: Optimizer, every: int) -> Any:
     return kind(groups) if groups else None
 
 
-REMEDY = _Remedy()
+OPTIMIZATION = _Optimization()

@@ -23,12 +23,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad
 
-from kernelworks.diagnose.optimization import PROCESS, PROGRAM, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.optimization import PROCESS, PROGRAM, Candidate, Change, Impossible, Promise, Scene
 from kernelworks.diagnose.optimizations.accepted_options import Takes, one_of
 from kernelworks.diagnose.optimizations.settings import Setting
 from kernelworks.diagnose.optimizations.trial import run_s
 
-__all__ = ["FOREACH", "REMEDY", "SCALED", "Clipping", "clippings"]
+__all__ = ["FOREACH", "OPTIMIZATION", "SCALED", "Clipping", "clippings"]
 
 NORM, SCALE = "_get_total_norm", "_clip_grads_with_norm_"  # what clip_grad_norm_ is made of, by their names in torch
 HALVES: dict[str, Setting[Any]] = {
@@ -36,8 +36,8 @@ HALVES: dict[str, Setting[Any]] = {
     for name in (NORM, SCALE)
 }
 SCALED, FOREACH = "scaled where clipped", "foreach"
-Whole = Callable[[Callable[[], Any]], Callable[[], Any]]  # of a function one that is over when the device is done
-PROVED = "torch's own clipping, of copies"
+SyncWrapper = Callable[[Callable[[], Any]], Callable[[], Any]]  # of a function one that is over when the device is done
+VERIFIED_AGAINST = "torch's own clipping, of copies"
 MOST_BYTES = 256 << 20  # of gradients that are copied for a trial
 TURNS, ENOUGH_S = (5, 25), 0.5
 SAYS = {
@@ -52,7 +52,7 @@ if norm > max_norm:
     torch.nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, norm)""",
     FOREACH: "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)  # without foreach=False",
 }
-WAITS = (
+SYNC_ADVICE = (
     "clip_grad_norm_(error_if_nonfinite=True) waits for the GPU at every step: leave it out, and look at the norm that "
     "it returns every so many steps"
 )
@@ -173,30 +173,30 @@ def in_one_call() -> Callable[[], None]:
     return _put({NORM: total, SCALE: scaled})
 
 
-PUT: dict[str, Callable[[], Callable[[], None]]] = {SCALED: only_where_clipped, FOREACH: in_one_call}
+INSTALLERS: dict[str, Callable[[], Callable[[], None]]] = {SCALED: only_where_clipped, FOREACH: in_one_call}
 
 
-class _Remedy:
+class _Optimization:
     name = "gradient clipping"
     takes = Takes(("process", "program"), {"how": one_of(SCALED, FOREACH)}, needs=(("how",),))
 
-    def offers(self, scene: Scene) -> Iterator[Offer]:
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
         if not scene.backward or scene.program is None or not (hasattr(clip_grad, NORM) and hasattr(clip_grad, SCALE)):
             return
         found = self._found(scene)
         kinds = {kind for each in found for kind in each.kinds}
         if kinds == {"cpu"} and not all(each.clipped for each in found):
-            yield self._offer(SCALED)
+            yield self._candidate(SCALED)
         if "cuda" in kinds and any(each.foreach is False for each in found):
-            yield self._offer(FOREACH)
+            yield self._candidate(FOREACH)
         if "cuda" in kinds and any(each.checked for each in found):
-            yield Offer(
-                self.name, PROGRAM, "no wait for the norm", advice=WAITS,
+            yield Candidate(
+                self.name, PROGRAM, "no wait for the norm", advice=SYNC_ADVICE,
                 code="torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)",
             )  # fmt: skip
 
-    def _offer(self, how: str) -> Offer:
-        return Offer(
+    def _candidate(self, how: str) -> Candidate:
+        return Candidate(
             self.name, PROCESS, SAYS[how], code=CODE[how], options=(("how", how),), group=self.name,
             touches=frozenset({"gradients"}),
         )  # fmt: skip
@@ -207,59 +207,59 @@ class _Remedy:
         assert program is not None
         return scene.keep("clippings", lambda: clippings(program.run))
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
         """A race of torch's function on gradients like those that were seen, as it is and so."""
         assert scene.forecaster is not None
         saved = 0.0
         for each in self._found(scene):
             if not each.gradients:
                 raise Impossible("gradients of a kind that is not plain memory are clipped")
-            was, now = _raced(each, offer.option("how"), scene.forecaster.device.whole)
+            was, now = _race_clipping(each, candidate.option("how"), scene.forecaster.device.with_sync)
             saved += was - now
         return Promise(saved / run_s(scene), how="clippings of copies raced")
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
         if not (hasattr(clip_grad, NORM) and hasattr(clip_grad, SCALE)):
             raise Impossible("this torch clips gradients in another way")
-        return Change(PUT[offer.option("how")], PROVED)
+        return Change(INSTALLERS[candidate.option("how")], VERIFIED_AGAINST)
 
 
-def _raced(
-    clipping: Clipping, how: str, whole: Callable[[Callable[[], Any]], Callable[[], Any]]
+def _race_clipping(
+    clipping: Clipping, how: str, with_sync: Callable[[Callable[[], Any]], Callable[[], Any]]
 ) -> tuple[float, float]:
     """Seconds of a clipping as it is and so, in turns. Raises Impossible where the two leave other gradients."""
     every = max(1, -(-clipping.nbytes // MOST_BYTES))
-    arms = [_copied(clipping, every) for _ in range(2)]
-    if not arms[0]:
+    variants = [_copied(clipping, every) for _ in range(2)]
+    if not variants[0]:
         raise Impossible("no gradients are clipped")
     with torch.no_grad():
-        total = float(clip_grad.clip_grad_norm_(arms[0], float("inf"), clipping.norm_type))
+        total = float(clip_grad.clip_grad_norm_(variants[0], float("inf"), clipping.norm_type))
     most = total / 2 if clipping.clipped else 2 * total
 
-    def seconds(arm: int, max_norm: float) -> float:
-        asked = (arms[arm], max_norm, clipping.norm_type, clipping.checked, clipping.foreach)
-        run = whole(lambda: clip_grad.clip_grad_norm_(*asked))
-        with _within(PUT[how]) if arm else contextlib.nullcontext():
+    def seconds(variant: int, max_norm: float) -> float:
+        asked = (variants[variant], max_norm, clipping.norm_type, clipping.checked, clipping.foreach)
+        run = with_sync(lambda: clip_grad.clip_grad_norm_(*asked))
+        with _within(INSTALLERS[how]) if variant else contextlib.nullcontext():
             begin = time.perf_counter()
             run()
             return time.perf_counter() - begin
 
     for max_norm in (total / 2, total, 2 * total):
-        for arm in (0, 1):
-            _fill(arms[arm])
-            seconds(arm, max_norm)
-        _check(*arms)
+        for variant in (0, 1):
+            _fill(variants[variant])
+            seconds(variant, max_norm)
+        _check(*variants)
     times: tuple[list[float], list[float]] = ([], [])
     begin = time.perf_counter()
     for turn in range(TURNS[1]):
-        for arm in (0, 1) if turn % 2 else (1, 0):
+        for variant in (0, 1) if turn % 2 else (1, 0):
             if clipping.clipped:
-                _fill(arms[arm])
-            times[arm].append(seconds(arm, most))
+                _fill(variants[variant])
+            times[variant].append(seconds(variant, most))
         if turn + 1 >= TURNS[0] and time.perf_counter() - begin > ENOUGH_S:
             break
-    raced = sum(p.nbytes for p in arms[0])  # by bytes: one of them may be most of all
-    was, now = (statistics.median(t) * clipping.nbytes / raced for t in times)
+    raced_bytes = sum(p.nbytes for p in variants[0])  # by bytes: one of them may be most of all
+    was, now = (statistics.median(t) * clipping.nbytes / raced_bytes for t in times)
     return was, now
 
 
@@ -292,4 +292,4 @@ def _check(first: Sequence[nn.Parameter], second: Sequence[nn.Parameter]) -> Non
             raise Impossible("clipped so, gradients are others than rounding explains")
 
 
-REMEDY = _Remedy()
+OPTIMIZATION = _Optimization()

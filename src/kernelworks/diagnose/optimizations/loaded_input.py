@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kernelworks.diagnose.optimization import PROGRAM, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.optimization import PROGRAM, Candidate, Change, Impossible, Promise, Scene
 from kernelworks.diagnose.optimizations.accepted_options import Takes
 from kernelworks.diagnose.sites.functions import LIBRARIES
 
-__all__ = ["REMEDY", "Loading", "line_that_asks", "loadings"]
+__all__ = ["OPTIMIZATION", "Loading", "line_that_asks", "loadings"]
 
 NOTABLE = 0.05  # of the wall clock, which the program must wait for its batches
 WORKERS = "num_workers=2, persistent_workers=True"
 MORE = "num_workers={more}, prefetch_factor=4, persistent_workers=True"
-PINNED = "pin_memory=True"
-COPIED = '\nbatch = batch.to("cuda", non_blocking=True)'
+PIN_MEMORY = "pin_memory=True"
+ASYNC_COPY = '\nbatch = batch.to("cuda", non_blocking=True)'
 
 
 @dataclass
@@ -75,11 +75,11 @@ def line_that_asks() -> str:
     return "the program"
 
 
-class _Remedy:
+class _Optimization:
     name = "input"
     takes = Takes(("program",))
 
-    def offers(self, scene: Scene) -> Iterator[Offer]:
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
         timeline = scene.forecaster.timeline if scene.forecaster is not None else None
         program = scene.program
         if timeline is None or program is None:
@@ -88,25 +88,25 @@ class _Remedy:
             return
         for each in scene.keep("what is loaded", lambda: loadings(program.run)):
             if each.seconds >= NOTABLE * scene.wall:
-                yield _offer(scene, each)
+                yield _candidate(scene, each)
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
         return Promise(None)
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
-        raise Impossible(offer.advice)
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
+        raise Impossible(candidate.advice)
 
 
-def _offer(scene: Scene, loading: Loading) -> Offer:
+def _candidate(scene: Scene, loading: Loading) -> Candidate:
     waits = f"{loading.source}: the program waits {loading.seconds * 1e3:.3g} of {scene.wall * 1e3:.3g} ms a run for "
     waits += f"{loading.batches} batches"
     wanted = [WORKERS if not loading.workers else MORE.format(more=2 * loading.workers)]
     todo = "it makes them itself: have workers do it" if not loading.workers else "its workers are behind: have more"
     if scene.on_gpu and not loading.pinned:
-        wanted.append(PINNED)
+        wanted.append(PIN_MEMORY)
         todo += ", into pinned memory"
-    code = f"DataLoader(..., {', '.join(wanted)})" + (COPIED if PINNED in wanted else "")
-    return Offer("input", PROGRAM, f"batches ahead of {loading.source}", code=code, advice=f"{waits}; {todo}")
+    code = f"DataLoader(..., {', '.join(wanted)})" + (ASYNC_COPY if PIN_MEMORY in wanted else "")
+    return Candidate("input", PROGRAM, f"batches ahead of {loading.source}", code=code, advice=f"{waits}; {todo}")
 
 
-REMEDY = _Remedy()
+OPTIMIZATION = _Optimization()

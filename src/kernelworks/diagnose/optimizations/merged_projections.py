@@ -25,24 +25,29 @@ from torch.nn import functional as F
 from kernelworks.build.digest import look
 from kernelworks.contract.tensors import is_plain, version_of
 from kernelworks.diagnose.graphs.held_state import Itself
-from kernelworks.diagnose.optimization import Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.optimization import Candidate, Change, Impossible, Promise, Scene
 from kernelworks.diagnose.optimizations import callers
 from kernelworks.diagnose.optimizations.accepted_options import Takes, groups_of
-from kernelworks.diagnose.optimizations.derived_values import as_shipped, own_memory, plainly, wanted
-from kernelworks.diagnose.optimizations.folded_norms import below, installed
-from kernelworks.diagnose.optimizations.trial import raced
-from kernelworks.nn.gates import hooked
+from kernelworks.diagnose.optimizations.derived_values import (
+    any_requires_grad,
+    as_shipped,
+    needs_torch_operators,
+    own_memory,
+)
+from kernelworks.diagnose.optimizations.folded_norms import below, install_all
+from kernelworks.diagnose.optimizations.trial import race_promise
+from kernelworks.nn.gates import is_hooked
 from kernelworks.profile.cost.dataflow import Flow
 from kernelworks.profile.trace import Call
 
-__all__ = ["REMEDY", "Merged", "products_of_one_input"]
+__all__ = ["OPTIMIZATION", "MergedParameters", "products_of_one_input"]
 
 CODE = """\
 # in the module that holds them, once:
 weight = torch.cat([{weights}])
 # and in its forward:
 {names} = F.linear(x, weight).split([{sizes}], dim=-1)"""
-ELSEWHERE = "no method of {of} hands one variable to all of {names}, with nothing between that may write"
+NO_SHARED_INPUT = "no method of {of} hands one variable to all of {names}, with nothing between that may write"
 # What may stand between two products, as it writes nothing that was there before.
 METHODS = frozenset({
     "view", "reshape", "transpose", "permute", "contiguous", "unflatten", "flatten", "squeeze", "unsqueeze", "expand",
@@ -59,15 +64,15 @@ NODES = (
 )  # fmt: skip
 
 
-class _Remedy:
+class _Optimization:
     name = "merged projections"
     takes = Takes(("module",), {"groups": groups_of(2)}, needs=(("groups",),))
 
-    def offers(self, scene: Scene) -> Iterator[Offer]:
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
         timeline = scene.forecaster.timeline if scene.forecaster is not None else None
         if timeline is None or scene.training or scene.roots.fresh or scene.autocast:
             return
-        found, without, offered = products_of_one_input(timeline.calls), list[str](), False
+        found, without, has_candidate = products_of_one_input(timeline.calls), list[str](), False
         for root in scene.roots.modules:
             name, parts = type(root).__name__, dict(root.named_modules())
             groups = [[below(name, path) for path in group] for group in found]
@@ -78,24 +83,24 @@ class _Remedy:
                 short = [path.rpartition(".")[2] for path in groups[0]]
                 weights = ", ".join(f"self.{each}.weight" for each in short)
                 sizes = ", ".join(str(parts[path].out_features) for path in groups[0])
-                yield Offer(
+                yield Candidate(
                     self.name, scene.site(root), f"{', '.join(short)} as one product, in {len(groups)} places",
                     code=CODE.format(weights=weights, names=", ".join(short), sizes=sizes),
                     options=(("groups", groups),), touches=frozenset({"ops"}),
                 )  # fmt: skip
-                offered = True
+                has_candidate = True
             else:
                 without += left
-        if without and not offered:
+        if without and not has_candidate:
             raise Impossible(without[0])
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
-        return raced(scene, self.apply(scene, offer), scene.alone(scene.at(offer.site)).roots)
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
+        return race_promise(scene, self.apply(scene, candidate), scene.scene_of(scene.at(candidate.site)).roots)
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
-        root = scene.at(offer.site)
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
+        root = scene.at(candidate.site)
         parts = dict(root.named_modules())
-        groups = [[str(path) for path in group] for group in offer.option("groups", ())]
+        groups = [[str(path) for path in group] for group in candidate.option("groups", ())]
         if not all(mergeable([parts.get(path) for path in group], root) for group in groups):
             raise Impossible("a product that is to be merged is another one here")
         places, left = places_of(root, groups)
@@ -103,7 +108,7 @@ class _Remedy:
             raise Impossible(left[0] if left else "there is nothing to be merged")
         again = scene.forecaster is not None  # a search puts it in and takes it out many times
         merging = [Merging(place, again=again) for place in places]
-        change = Change(lambda: installed(merging))
+        change = Change(lambda: install_all(merging))
         change.left = tuple(left)
         return change
 
@@ -203,16 +208,18 @@ def places_of(root: nn.Module, groups: Sequence[Sequence[str]]) -> tuple[list[Pl
         if place.groups:
             places.append(place)
         gone = (group for at, group in enumerate(names) if at not in place.groups)
-        left += [ELSEWHERE.format(of=type(caller).__name__, names=", ".join(group)) for group in gone]
+        left += [NO_SHARED_INPUT.format(of=type(caller).__name__, names=", ".join(group)) for group in gone]
     return places, left
 
 
 Straight = tuple[list[tuple[str, ast.Call]], tuple[str, ...]]
-Found = dict[int, tuple[tuple[str, ...], tuple[str, ...]]]  # by number of a group: its order, and what is between
+GroupOrders = dict[int, tuple[tuple[str, ...], tuple[str, ...]]]  # by number of a group: its order, and what is between
 
 
-def _rewritten(function: FunctionType, names: Sequence[tuple[str, ...]], cls: type) -> tuple[CodeType | None, Found]:
-    found: Found = {}
+def _rewritten(
+    function: FunctionType, names: Sequence[tuple[str, ...]], cls: type
+) -> tuple[CodeType | None, GroupOrders]:
+    found: GroupOrders = {}
     if getattr(cls, "__getattr__", None) is not nn.Module.__getattr__:  # a look at an attribute may do anything
         return None, found
 
@@ -334,7 +341,7 @@ def _stored(statement: ast.stmt) -> set[str]:
 # ---------------------------------------------------------------- a call
 
 
-class Merged:
+class MergedParameters:
     """The parameters of some nn.Linear, laid in one memory while installed."""
 
     def __init__(self, group: Group, *, again: bool) -> None:
@@ -371,7 +378,12 @@ class Merged:
     def __call__(self, caller: Any, x: Any) -> list[Tensor] | None:
         """What all of them give; None where each is to be called."""
         parts, weight, bias = self.group.parts, self.weight, self.bias
-        if plainly() or not isinstance(x, Tensor) or x.device != weight.device or x.dtype is not weight.dtype:
+        if (
+            needs_torch_operators()
+            or not isinstance(x, Tensor)
+            or x.device != weight.device
+            or x.dtype is not weight.dtype
+        ):
             return None
         if torch.is_autocast_enabled(x.device.type) or not all(map(as_shipped, parts)):
             return None
@@ -379,7 +391,11 @@ class Merged:
             return None
         held = self._parameters()
         tensors = [t for t in held if t is not None]
-        if not all(isinstance(t, Tensor) for t in tensors) or not is_plain(x, *tensors) or wanted((x, *tensors)):
+        if (
+            not all(isinstance(t, Tensor) for t in tensors)
+            or not is_plain(x, *tensors)
+            or any_requires_grad((x, *tensors))
+        ):
             return None
         if tuple(map(_lies, held)) != self.laid:
             return None
@@ -397,7 +413,7 @@ def _lies(parameter: Any) -> tuple[Any, ...]:
 
 def _silent(module: Any) -> bool:
     """Whether a call of a module computes and does nothing else."""
-    if not isinstance(module, nn.Module) or hooked(module) or "forward" in module.__dict__:
+    if not isinstance(module, nn.Module) or is_hooked(module) or "forward" in module.__dict__:
         return False
     return type(module).__module__.startswith(QUIET) and not module._modules
 
@@ -407,12 +423,12 @@ class Merging:
 
     def __init__(self, place: Place, *, again: bool) -> None:
         self.place = place
-        self.merged = {at: Merged(group, again=again) for at, group in place.groups.items()}
+        self.merged = {at: MergedParameters(group, again=again) for at, group in place.groups.items()}
 
     def install(self) -> Callable[[], None]:
         """Puts it in place; returns what takes it out."""
         methods = {name: (f, callers.of_site(f, code, self)) for name, (f, code) in self.place.methods.items()}
-        back = installed(self.merged.values())
+        back = install_all(self.merged.values())
         remove = callers.placed_in(self.place.caller, methods)
 
         def out() -> None:
@@ -452,10 +468,10 @@ class _Call:
         return mine
 
 
-def _laid_together(parameters: Sequence[Tensor], room: Tensor | None) -> Tensor:
-    """One memory of all their rows, of which each becomes a view: ``room``, where there is some."""
+def _laid_together(parameters: Sequence[Tensor], buffer: Tensor | None) -> Tensor:
+    """One memory of all their rows, of which each becomes a view: ``buffer``, where there is some."""
     values = [p.data for p in parameters]
-    whole = torch.cat(values, out=room) if room is not None and room.numel() else torch.cat(values)
+    whole = torch.cat(values, out=buffer) if buffer is not None and buffer.numel() else torch.cat(values)
     at = 0
     for parameter in parameters:
         parameter.data = whole[at : at + len(parameter)]
@@ -463,4 +479,4 @@ def _laid_together(parameters: Sequence[Tensor], room: Tensor | None) -> Tensor:
     return whole
 
 
-REMEDY = _Remedy()
+OPTIMIZATION = _Optimization()

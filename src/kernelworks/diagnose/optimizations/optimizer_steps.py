@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 __all__ = ["while_each_steps", "while_it_steps"]
 
 ABSENT = object()
-CHECKED = "_need_device_dtype_check_for_fused"  # an attribute that torch's fused steps leave
+CHECK_ATTRIBUTE = "_need_device_dtype_check_for_fused"  # an attribute that torch's fused steps leave
 Suits = Callable[[Optimizer], bool]
 
 
@@ -32,7 +32,7 @@ class _Asked:
         self._was: list[tuple[dict[str, Any], Any]] = []
         self._looks: list[tuple[Any, ...]] = []
         self._serves = True
-        self._checked = CHECKED in optimizer.__dict__
+        self._checked = CHECK_ATTRIBUTE in optimizer.__dict__
         self._moves = name == "fused"
         self._state: Any = None
         self._saved = optimizer.register_state_dict_post_hook(self._told) if self._moves else None
@@ -63,7 +63,7 @@ class _Asked:
         if self._moves:
             _counted_by_the_host(optimizer)
             if not self._checked:
-                optimizer.__dict__.pop(CHECKED, None)
+                optimizer.__dict__.pop(CHECK_ATTRIBUTE, None)
 
     def _suited(self, optimizer: Optimizer) -> bool:
         """Asked anew once groups, their parameters, or how they are to be stepped are others."""

@@ -12,21 +12,21 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from kernelworks.diagnose.optimization import Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.optimization import Candidate, Change, Impossible, Promise, Scene
 from kernelworks.diagnose.optimizations.accepted_options import Takes
 
-__all__ = ["REMEDY"]
+__all__ = ["OPTIMIZATION"]
 
 ALIGNED, TILE = 8, 64  # what loads need, and what is usually padded to
 LARGE = 512  # from which padding adds little
 HALVES = (torch.bfloat16, torch.float16)
 
 
-class _Remedy:
+class _Optimization:
     name = "padded sizes"
     takes = Takes(("module",))
 
-    def offers(self, scene: Scene) -> Iterator[Offer]:
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
         if not scene.on_gpu or scene.roots.fresh:
             return
         narrow = scene.autocast.get("cuda") in HALVES
@@ -39,17 +39,17 @@ class _Remedy:
                 continue
             wanted = -(-size // TILE) * TILE
             advice = f"{path}: {size} is no multiple of {ALIGNED}, which products in 16 bits want: {wanted}"
-            yield Offer(
+            yield Candidate(
                 self.name, scene.site(part), f"{size} padded to {wanted}",
                 code=f"torch.nn.Linear({part.in_features}, {wanted})  # logits[..., :{size}] are the old ones",
                 advice=advice,
             )  # fmt: skip
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
         return Promise(None)
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
-        raise Impossible(offer.advice)
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
+        raise Impossible(candidate.advice)
 
 
-REMEDY = _Remedy()
+OPTIMIZATION = _Optimization()

@@ -13,24 +13,28 @@ from typing import Any
 
 from torch import nn
 
-from kernelworks.diagnose.optimization import Change, Impossible, Offer, Promise, Scene, Together
+from kernelworks.diagnose.optimization import Candidate, Change, CombinedChange, Impossible, Promise, Scene
 from kernelworks.diagnose.optimizations.accepted_options import Takes
-from kernelworks.diagnose.optimizations.whole import check_numbers, in_turns
+from kernelworks.diagnose.optimizations.program_trial import check_numbers, in_turns
 
-__all__ = ["REMEDY"]
+__all__ = ["OPTIMIZATION"]
 
-MADE = ("_compiled_call", "_last_compile_config", "_previous_max_cache_length")  # by generate, on the model
+GENERATE_ATTRIBUTES = (
+    "_compiled_call",
+    "_last_compile_config",
+    "_previous_max_cache_length",
+)  # by generate, on the model
 STATIC = "static"
 STEPS = 4  # calls, from which a run is taken for one that generates
 CODE = 'model.generation_config.cache_implementation = "static"'
 COMPILING_S, PER_MODULE_S = 10.0, 0.1
 
 
-class _Remedy:
+class _Optimization:
     name = "static cache"
     takes = Takes(("module",))
 
-    def offers(self, scene: Scene) -> Iterator[Offer]:
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
         if scene.training or scene.roots.fresh:
             return
         for root in scene.roots.modules:
@@ -38,17 +42,17 @@ class _Remedy:
                 continue
             compiled = " and its decoding compiled" if scene.on_gpu else ""
             site = scene.site(root)
-            yield Offer(
+            yield Candidate(
                 self.name, site, f"a cache of fixed size{compiled}", code=CODE,
                 group=f"cache {site.root} {site.number}", touches=frozenset({"ops"}),
             )  # fmt: skip
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
-        module, change = scene.at(offer.site), self.apply(scene, offer)
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
+        module, change = scene.at(candidate.site), self.apply(scene, candidate)
         if scene.budget is not None and scene.on_gpu:
             held = sum(bool(m._parameters) for m in module.modules())
             scene.budget.ask("compiling decoding steps", COMPILING_S + PER_MODULE_S * held)
-        scene.say(f"{type(module).__name__} with {offer.says}")
+        scene.say(f"{type(module).__name__} with {candidate.says}")
         first = _generating_s(scene, change, module)
         found = in_turns(scene, change)
         if found.saves > 0:
@@ -56,8 +60,8 @@ class _Remedy:
         first_s = max(0.0, first - found.after_s) + found.first_s
         return Promise(found.saves, first_s, how="the program run so, and its tokens compared")
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
-        module: Any = scene.at(offer.site)
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
+        module: Any = scene.at(candidate.site)
         config = getattr(module, "generation_config", None)
         if config is None:
             raise Impossible("the model has no generation_config here")
@@ -65,21 +69,21 @@ class _Remedy:
 
         def put() -> Callable[[], None]:
             before = config.cache_implementation
-            had = {name: module.__dict__.pop(name) for name in MADE if name in module.__dict__}
+            had = {name: module.__dict__.pop(name) for name in GENERATE_ATTRIBUTES if name in module.__dict__}
             config.cache_implementation = STATIC
             module.__dict__.update(kept)
 
             def back() -> None:
                 if config.cache_implementation == STATIC:  # else somebody has set another since
                     config.cache_implementation = before
-                for name in MADE:
+                for name in GENERATE_ATTRIBUTES:
                     if name in module.__dict__:
                         kept[name] = module.__dict__.pop(name)
                 module.__dict__.update(had)
 
             return back
 
-        return Change(put, proved="the program's own tokens")
+        return Change(put, verified_against="the program's own tokens")
 
 
 def _generating_s(scene: Scene, change: Change, module: Any) -> float:
@@ -95,7 +99,7 @@ def _generating_s(scene: Scene, change: Change, module: Any) -> float:
 
     module.__dict__["generate"] = generate
     try:
-        with Together((*scene.taken, change)):
+        with CombinedChange((*scene.taken, change)):
             begin = time.perf_counter()
             scene.program.run()
             seconds = time.perf_counter() - begin
@@ -119,4 +123,4 @@ def _generates(scene: Scene, root: nn.Module) -> bool:
     return any(type(cache).__name__ in ("DynamicCache", "EncoderDecoderCache") for cache in caches)
 
 
-REMEDY = _Remedy()
+OPTIMIZATION = _Optimization()

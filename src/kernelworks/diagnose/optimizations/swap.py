@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from kernelworks.diagnose.optimization import EVERYWHERE, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Change, Impossible, Promise, Scene
 from kernelworks.diagnose.optimizations.accepted_options import Takes, a_list
 from kernelworks.diagnose.optimizations.trial import share_saved
-from kernelworks.diagnose.sites.modules import Roots, Swapped
+from kernelworks.diagnose.sites.modules import Roots, SwappedModules
 from kernelworks.dispatch.op import OPS
-from kernelworks.measure.autotune import settle
+from kernelworks.measure.autotune import autotune
 from kernelworks.nn.attention import configurations
 from kernelworks.profile.budget import Budget
 from kernelworks.profile.call_sites import fold
 from kernelworks.profile.program import Program
 
-__all__ = ["NOTHING", "REMEDY", "grouped", "part_of"]
+__all__ = ["NOTHING", "OPTIMIZATION", "group_lines", "part_of"]
 
 PART, ENOUGH_S, MOST = 0.0625, 10.0, 0.25  # of the budget for each of both: what settles calls, and swapping itself
 MOST_OPS, ALONE = 4, 26  # that are raced alone, and runs of the program that one such race takes at the most
@@ -27,7 +27,7 @@ TURNS = 6  # how often the modules are swapped after the first time, at the leas
 NOTHING = "of the program's calls there is none that a row of ours does quicker"
 
 
-def grouped(items: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
+def group_lines(items: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
     """One line for all modules of one type whose paths differ in indices only: how many, where, and the text."""
     found: dict[tuple[str, str, str], int] = {}
     for path, kind, text in items:
@@ -58,7 +58,7 @@ class _Swap(Change):
             return self._unset
         spaces = [] if self.roots.fresh else _spaces(self.roots)
         before = [dict(space) for space in spaces]
-        swapped = Swapped(self.roots, most_s=self.most_s, ops=self.ops).__enter__()
+        swapped = SwappedModules(self.roots, most_s=self.most_s, ops=self.ops).__enter__()
         self.taking = swapped.taking
         self._note(swapped)
         self._entries = [
@@ -79,15 +79,15 @@ class _Swap(Change):
         for entry in self._entries:
             entry.unset()
 
-    def _note(self, swapped: Swapped) -> None:
+    def _note(self, swapped: SwappedModules) -> None:
         if swapped.swaps:
-            self.done = grouped((r.path, r.type, ", ".join(r.ops)) for s in swapped.swaps for r in s.replaced)
+            self.done = group_lines((r.path, r.type, ", ".join(r.ops)) for s in swapped.swaps for r in s.replaced)
             ops = Counter(op for s in swapped.swaps for r in s.replaced for op in r.ops if op in OPS)
             self.placed = tuple(op for op, _ in ops.most_common())
-            self.left = grouped((item.path, item.type, item.reason) for s in swapped.swaps for item in s.left)
+            self.left = group_lines((item.path, item.type, item.reason) for s in swapped.swaps for item in s.left)
             self._bare |= {id(s.model) for s in swapped.swaps if not s.replaced}
 
-    def untouched(self, module: nn.Module) -> bool:
+    def is_untouched(self, module: nn.Module) -> bool:
         return id(module) in self._bare
 
 
@@ -130,19 +130,19 @@ def part_of(budget: Budget) -> float:
     return max(PART * budget.seconds, min(ENOUGH_S, MOST * budget.seconds))
 
 
-class _Remedy:
+class _Optimization:
     name = "swap"
     takes = Takes(("everywhere",), {"ops": a_list("names of ops", lambda name: isinstance(name, str) and name in OPS)})
 
-    def offers(self, scene: Scene) -> Iterable[Offer]:
+    def candidates(self, scene: Scene) -> Iterable[Candidate]:
         if not scene.roots.models:
             raise Impossible("the program calls no torch.nn.Module: nothing to swap")
-        yield Offer(
+        yield Candidate(
             self.name, EVERYWHERE, "kernelworks' ops in place of torch's, where they are quicker here",
             code="kernelworks.swap(model)", group=self.name, touches=frozenset({"ops"}),
         )  # fmt: skip
 
-    def _less(self, scene: Scene, placed: Sequence[str]) -> Iterable[Offer]:
+    def _less(self, scene: Scene, placed: Sequence[str]) -> Iterable[Candidate]:
         """The ops that gain by themselves, where some do and others do not: an attention that wins is not thrown away
         because a softmax loses."""
         assert scene.budget is not None
@@ -153,24 +153,24 @@ class _Remedy:
             saves, _ = share_saved(scene, self._change(scene, [op]))
             won += [op] if saves > 0 else []
         if won and len(won) < len(placed):
-            yield Offer(
+            yield Candidate(
                 self.name, EVERYWHERE, f"kernelworks' {', '.join(won)} in place of torch's, and none of the others",
                 code=f"kernelworks.swap(model, ops={won})", options=(("ops", won),), group=self.name,
                 touches=frozenset({"ops"}),
             )  # fmt: skip
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
         forecaster, program, budget = scene.forecaster, scene.program, scene.budget
         assert forecaster is not None and program is not None and budget is not None
-        if scene.taken or offer.option("ops"):
-            return self._raced(scene, offer)
-        with budget.apart():  # it has a budget of its own
-            scene.notes += self._settled(scene, program, part_of(budget))
+        if scene.taken or candidate.option("ops"):
+            return self._race_modules(scene, candidate)
+        with budget.exclude():  # it has a budget of its own
+            scene.notes += self._autotune(scene, program, part_of(budget))
             forecaster.before(program)
         scene.say("building the rows that the swapped program needs")
-        change = self.apply(scene, offer)
+        change = self.apply(scene, candidate)
         with change:
-            with budget.apart():  # so have compilers
+            with budget.exclude():  # so have compilers
                 program.run()
             if not change.done:
                 raise Impossible(NOTHING)
@@ -186,13 +186,13 @@ class _Remedy:
             )
         return Promise(1 - forecast.share, how="our ops timed one by one", less=self._some(scene, change))
 
-    def _some(self, scene: Scene, change: _Swap) -> Callable[[], Iterable[Offer]] | None:
+    def _some(self, scene: Scene, change: _Swap) -> Callable[[], Iterable[Candidate]] | None:
         """What finds less to offer than all that was put in place."""
         return (lambda: self._less(scene, change.placed)) if len(change.placed) > 1 else None
 
-    def _raced(self, scene: Scene, offer: Offer) -> Promise:
+    def _race_modules(self, scene: Scene, candidate: Candidate) -> Promise:
         """On top of what is in place, a compiler maybe, of which no timeline tells."""
-        change = self.apply(scene, offer)
+        change = self.apply(scene, candidate)
         with change:
             if not change.done:
                 raise Impossible(NOTHING)
@@ -200,22 +200,22 @@ class _Remedy:
         saves, first_s = share_saved(scene, change)
         return Promise(
             saves, first_s, how="raced on the inputs that the modules are called with",
-            less=None if offer.option("ops") else self._some(scene, change),
+            less=None if candidate.option("ops") else self._some(scene, change),
         )  # fmt: skip
 
-    def apply(self, scene: Scene, offer: Offer) -> _Swap:
-        return self._change(scene, offer.option("ops"))
+    def apply(self, scene: Scene, candidate: Candidate) -> _Swap:
+        return self._change(scene, candidate.option("ops"))
 
     def _change(self, scene: Scene, ops: Collection[str] | None) -> _Swap:
         return _Swap(scene.roots, part_of(scene.budget) if scene.budget is not None else float("inf"), ops)
 
-    def _settled(self, scene: Scene, program: Program, budget_s: float) -> tuple[str, ...]:
+    def _autotune(self, scene: Scene, program: Program, budget_s: float) -> tuple[str, ...]:
         """Races what the program's modules call, with every op in place; one line on what was found."""
         scene.say("settling what the program's calls take")
-        with Swapped(scene.roots, every=True, most_s=budget_s) as swapped:
+        with SwappedModules(scene.roots, every=True, most_s=budget_s) as swapped:
             placed = {op for s in swapped.swaps for r in s.replaced for op in r.ops} if scene.device == "cpu" else ()
-            found = settle(program.run, progress=scene.say, budget_s=budget_s, expected=placed)
+            found = autotune(program.run, progress=scene.say, budget_s=budget_s, expected=placed)
         return (*found.notes, str(found).splitlines()[-1])
 
 
-REMEDY = _Remedy()
+OPTIMIZATION = _Optimization()

@@ -10,45 +10,45 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from kernelworks.diagnose.optimization import Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.optimization import Candidate, Change, Impossible, Promise, Scene
 from kernelworks.diagnose.optimizations.accepted_options import Takes
 from kernelworks.diagnose.optimizations.swap import NOTHING, part_of
-from kernelworks.diagnose.optimizations.trial import raced
+from kernelworks.diagnose.optimizations.trial import race_promise
 from kernelworks.diagnose.sites.functions import Function
-from kernelworks.dispatch.signature import spelled
-from kernelworks.measure.autotune import settle
+from kernelworks.dispatch.signature import torch_signatures
+from kernelworks.measure.autotune import autotune
 from kernelworks.nn.rebind import Rebinder, Rebound
 
-__all__ = ["REMEDY", "called_by"]
+__all__ = ["OPTIMIZATION", "called_by"]
 
 
-class _Remedy:
+class _Optimization:
     name = "swap in functions"
     takes = Takes(("function",))
 
-    def offers(self, scene: Scene) -> Iterator[Offer]:
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
         for root in scene.roots.modules:
             found = self._rebound(scene, root) if isinstance(root, Function) else None
             if found is None or not isinstance(root, Function):
                 continue
             ours = [f"kernelworks.{_op_of(name)} in place of {name}" for name in found.calls]
-            yield Offer(
+            yield Candidate(
                 self.name, scene.site(root), f"{', '.join(_op_of(name) for name in found.calls)} of ours in it",
-                code="\n".join(f"# in {root.written}(): {line}" for line in ours),
+                code="\n".join(f"# in {root.source_name}(): {line}" for line in ours),
                 group=f"swap {root.of} {root.path}", touches=frozenset({"ops"}),
             )  # fmt: skip
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
         program, budget = scene.program, scene.budget
         assert program is not None and budget is not None
-        change = self.apply(scene, offer)
+        change = self.apply(scene, candidate)
         scene.say("settling what the program's functions call")
-        with budget.apart(), scene.in_place(), change:
-            settle(program.run, progress=scene.say, budget_s=part_of(budget))
-        return raced(scene, change, scene.alone(scene.at(offer.site)).roots)
+        with budget.exclude(), scene.in_place(), change:
+            autotune(program.run, progress=scene.say, budget_s=part_of(budget))
+        return race_promise(scene, change, scene.scene_of(scene.at(candidate.site)).roots)
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
-        root = scene.at(offer.site)
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
+        root = scene.at(candidate.site)
         found = self._rebound(scene, root)
         if found is None:
             raise Impossible(NOTHING)
@@ -66,14 +66,18 @@ def called_by(written: str, space: Mapping[str, Any]) -> str:
     found = space.get(first)
     for name in rest:
         found = getattr(found, name, None) if isinstance(found, ModuleType) else None
-    ours = (each for each in spelled().values() if each.function is found and found is not None and not each.left)
+    ours = (
+        each
+        for each in torch_signatures().values()
+        if each.function is found and found is not None and not each.no_swap_reason
+    )
     return next((each.op.name for each in ours), "")
 
 
 def _op_of(name: str) -> str:
     """The op of ours that serves a function of torch's, by its name."""
-    known = spelled().get(name)
+    known = torch_signatures().get(name)
     return known.op.name if known is not None else name
 
 
-REMEDY = _Remedy()
+OPTIMIZATION = _Optimization()

@@ -11,22 +11,22 @@ from collections.abc import Iterator
 
 import torch
 
-from kernelworks.diagnose.optimization import PROCESS, Change, Offer, Promise, Scene
+from kernelworks.diagnose.optimization import PROCESS, Candidate, Change, Promise, Scene
 from kernelworks.diagnose.optimizations.accepted_options import Takes, a_whole_number
+from kernelworks.diagnose.optimizations.program_trial import in_turns
 from kernelworks.diagnose.optimizations.settings import Setting
-from kernelworks.diagnose.optimizations.whole import in_turns
 
-__all__ = ["REMEDY"]
+__all__ = ["OPTIMIZATION"]
 
 THREADS = Setting(torch.get_num_threads, torch.set_num_threads)
 SMALL_S = 300e-6  # of an op, the middle one: those of larger ones gain by every thread
 
 
-class _Remedy:
+class _Optimization:
     name = "threads"
     takes = Takes(("process",), {"number": a_whole_number(1)}, needs=(("number",),))
 
-    def offers(self, scene: Scene) -> Iterator[Offer]:
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
         now = torch.get_num_threads()
         timeline = scene.forecaster.timeline if scene.forecaster is not None else None
         if scene.on_gpu or now < 2 or timeline is None or not timeline.calls:
@@ -34,19 +34,19 @@ class _Remedy:
         if statistics.median(ran.seconds for ran in timeline.entries()) > SMALL_S:
             return
         for number in sorted({1, now // 4, now // 2} - {0, now}):
-            yield Offer(
+            yield Candidate(
                 self.name, PROCESS, f"{number} of {now} threads: its ops are small",
                 code=f"torch.set_num_threads({number})", options=(("number", number),), group="threads",
                 cores=True, touches=frozenset({"ops"}),
             )  # fmt: skip
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
-        return Promise(in_turns(scene, self.apply(scene, offer)).saves, how="the program run so")
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
+        return Promise(in_turns(scene, self.apply(scene, candidate)).saves, how="the program run so")
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
-        number = int(offer.option("number"))
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
+        number = int(candidate.option("number"))
 
         return Change(lambda: THREADS.want(number))
 
 
-REMEDY = _Remedy()
+OPTIMIZATION = _Optimization()

@@ -19,14 +19,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from kernelworks.diagnose.optimization import Change, Impossible, Offer, Promise, Scene, Site, kind_name
+from kernelworks.diagnose.optimization import Candidate, Change, Impossible, Promise, Scene, Site, kind_name
 from kernelworks.diagnose.optimizations.accepted_options import Takes, a_string, one_of
 from kernelworks.diagnose.optimizations.settings import Setting
 from kernelworks.diagnose.optimizations.trial import share_saved
 from kernelworks.diagnose.sites.functions import Function
-from kernelworks.profile.budget import Budget, Over
+from kernelworks.profile.budget import Budget, BudgetExceeded
 
-__all__ = ["IMPL", "REMEDY", "blocks_of", "compile_group", "placed", "standing", "timely"]
+__all__ = [
+    "IMPL",
+    "OPTIMIZATION",
+    "blocks_of",
+    "compile_group",
+    "install_impls",
+    "is_compiled",
+    "roots_worth_compiling",
+]
 
 IMPL = "_compiled_call_impl"  # where nn.Module.compile keeps what it made
 Impl = tuple[nn.Module, Callable[..., Any]]  # a module and what is called in its place
@@ -39,11 +47,11 @@ IN_A_GRAPH = 0.5  # of the time of a graph of its own, which a block takes in th
 WORTH = 0.05  # of the wall clock, which a module must take
 RACES = 0.3  # of the seconds that are left, for the races of our backend: what is not raced stays inductor's
 PART = "part"
-WHERE = ("blocks", PART)  # options that say what is compiled, not how
+TARGET_OPTIONS = ("blocks", PART)  # options that say what is compiled, not how
 
 
 @dataclass
-class Taken:
+class CompileTimes:
     """What it took to compile something and to race it."""
 
     compiling_s: float = 0.0
@@ -76,7 +84,7 @@ def _backends() -> list[str]:
     return list(list_backends(exclude_tags=()))
 
 
-def standing(module: nn.Module) -> bool:
+def is_compiled(module: nn.Module) -> bool:
     """Whether the program compiled it, or a part of it, itself."""
     return any(
         m.__dict__.get(IMPL) is not None or type(m).__module__.startswith("torch._dynamo") for m in module.modules()
@@ -101,7 +109,7 @@ def blocks_of(root: nn.Module) -> tuple[str, tuple[nn.Module, ...]]:
     return best[1], best[2]
 
 
-def timely(scene: Scene) -> list[nn.Module]:
+def roots_worth_compiling(scene: Scene) -> list[nn.Module]:
     """The outermost modules that are worth a compiler's time, by the time that they take: their calls, and twice as
     long again where what they compute is run backwards."""
     seconds = scene.roots.seconds
@@ -115,7 +123,7 @@ def compile_group(site: Site) -> str:
     return f"compile {site.root} {site.number} {site.path}".rstrip()
 
 
-class _Remedy:
+class _Optimization:
     name = "torch.compile"
     takes = Takes(
         ("module", "function"),
@@ -125,24 +133,24 @@ class _Remedy:
         },
     )  # fmt: skip
 
-    def offers(self, scene: Scene) -> Iterator[Offer]:
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
         if scene.roots.fresh:
             raise Impossible("the program makes its modules anew each time it runs: each would be compiled anew")
-        for root in timely(scene):
-            if standing(root) or (isinstance(root, Function) and root.twice):
+        for root in roots_worth_compiling(scene):
+            if is_compiled(root) or (isinstance(root, Function) and root.twice):
                 continue  # torch.compile would take the two for one in later calls too
             kind, found = blocks_of(root)
             site = scene.site(root)
             if len(found) > 1:
-                yield self._offer(site, MODES[0], kind)
+                yield self._candidate(site, MODES[0], kind)
             for part in root.parts if isinstance(root, Function) else ():
                 if not part.twice:
                     yield self._part(scene, part, site)
             for mode in MODES:
                 if scene.on_gpu or not mode.gpu:
-                    yield self._offer(site, mode, written=root.written if isinstance(root, Function) else "")
+                    yield self._candidate(site, mode, written=root.source_name if isinstance(root, Function) else "")
 
-    def _offer(self, site: Any, mode: Mode, blocks: str = "", written: str = "") -> Offer:
+    def _candidate(self, site: Any, mode: Mode, blocks: str = "", written: str = "") -> Candidate:
         given = ", ".join(f'{name}="{value}"' for name, value in mode.how.items())
         if blocks:
             short = blocks.rpartition(".")[2]
@@ -158,65 +166,67 @@ class _Remedy:
             elif site.type.startswith("torch."):  # of these model.compile() passes over the frames
                 code = f"model = torch.compile({', '.join(filter(None, ('model', given)))})"
         options = tuple(mode.how.items()) + ((("blocks", blocks),) if blocks else ())
-        return Offer(
+        return Candidate(
             self.name, site, says, code=code, options=options, group=compile_group(site),
             touches=frozenset({"ops"}),
         )  # fmt: skip
 
-    def _part(self, scene: Scene, part: Function, root: Site) -> Offer:
+    def _part(self, scene: Scene, part: Function, root: Site) -> Candidate:
         """What a function calls again and again, compiled in place of the whole."""
-        made = self._offer(scene.site(part), MODES[0], written=part.written)
+        made = self._candidate(scene.site(part), MODES[0], written=part.source_name)
         return dataclasses.replace(
             made, says=f"{part.path}(), which {root} calls again and again, compiled", group=compile_group(root),
             options=((PART, str(root)),),
         )  # fmt: skip
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
-        module, budget = scene.at(offer.site), scene.budget
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
+        module, budget = scene.at(candidate.site), scene.budget
         assert budget is not None
-        budget.ask(f"torch.compile, {offer.says}", self._expected_s(scene, offer, module))
-        scene.say(f"{type(module).__name__} {offer.says}, and a race of it on its inputs")
+        budget.ask(f"torch.compile, {candidate.says}", self._expected_s(scene, candidate, module))
+        scene.say(f"{type(module).__name__} {candidate.says}, and a race of it on its inputs")
         from kernelworks.compile.inductor import races_within  # takes seconds: only where something is compiled
 
-        taken = self._taken(scene, offer)[offer.options] = Taken()
+        taken = self._taken(scene, candidate)[candidate.options] = CompileTimes()
         begin, graphs = time.perf_counter(), _graphs()
         try:
-            impls = self._impls(scene, offer)
-            impls = asking(impls, budget) if offer.option("blocks") else impls
-            root = whole_of(scene, module) if isinstance(module, Function) else module
-            with races_within(RACES * budget.left):
-                saves, first_s = share_saved(scene, Change(lambda: placed(impls)), scene.alone(root).roots)
+            impls = self._impls(scene, candidate)
+            impls = compile_within_budget(impls, budget) if candidate.option("blocks") else impls
+            root = root_of(scene, module) if isinstance(module, Function) else module
+            with races_within(RACES * budget.seconds_left):
+                saves, first_s = share_saved(scene, Change(lambda: install_impls(impls)), scene.scene_of(root).roots)
             taken.compiling_s = min(time.perf_counter() - begin, first_s)
         except Exception as error:
             taken.compiling_s = time.perf_counter() - begin
-            if isinstance(error, Over):
+            if isinstance(error, BudgetExceeded):
                 raise
-            raise Impossible(crashed(error)) from error
+            raise Impossible(compile_error_text(error)) from error
         finally:
             taken.racing_s = time.perf_counter() - begin - taken.compiling_s
             taken.graphs = _graphs() - graphs
         return Promise(saves, taken.compiling_s, how="raced on the inputs that it is called with")
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
-        impls = self._impls(scene, offer)
-        made = Change(lambda: placed(impls))
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
+        impls = self._impls(scene, candidate)
+        made = Change(lambda: install_impls(impls))
         if scene.program is not None:  # a plan that is applied proves nothing
-            alike = self._impls(scene, offer, drawing_alike=True)
-            made.random = Change(lambda: placed(alike))
+            alike = self._impls(scene, candidate, drawing_alike=True)
+            made.random = Change(lambda: install_impls(alike))
         return made
 
-    def _impls(self, scene: Scene, offer: Offer, *, drawing_alike: bool = False) -> list[Impl]:
+    def _impls(self, scene: Scene, candidate: Candidate, *, drawing_alike: bool = False) -> list[Impl]:
         """What is called in each module's place, made once; what it compiles draws the original's random numbers where
         that is asked."""
-        root = scene.at(offer.site)
-        modules = blocks_of(root)[1] if offer.option("blocks") else (root,)
-        how = {name: _found(value) for name, value in offer.options if name not in WHERE}
+        root = scene.at(candidate.site)
+        modules = blocks_of(root)[1] if candidate.option("blocks") else (root,)
+        how = {name: _backend_of(value) for name, value in candidate.options if name not in TARGET_OPTIONS}
         how = _drawing_alike(how) if drawing_alike else how
 
-        frame = scene.keep(("frame", offer.site, offer.options), lambda: frame_of(offer.site, offer.options))
+        frame = scene.keep(
+            ("frame", candidate.site, candidate.options), lambda: frame_of(candidate.site, candidate.options)
+        )
 
         def impl(m: nn.Module) -> Any:
-            key = ("torch.compile", drawing_alike, id(m), offer.options)
+            key = ("torch.compile", drawing_alike, id(m), candidate.options)
             call = m.fn if isinstance(m, Function) else MethodType(frame, m)
             return scene.keep(key, lambda: torch.compile(call, **how))
 
@@ -224,23 +234,25 @@ class _Remedy:
 
     # ------------------------------------------------------------ how long it takes
 
-    def _taken(self, scene: Scene, offer: Offer) -> dict[Any, Taken]:
+    def _taken(self, scene: Scene, candidate: Candidate) -> dict[Any, CompileTimes]:
         """What was compiled of a root so far, by the options."""
-        found: dict[Any, Taken] = scene.keep(("taken", offer.group), dict)
+        found: dict[Any, CompileTimes] = scene.keep(("taken", candidate.group), dict)
         return found
 
-    def _expected_s(self, scene: Scene, offer: Offer, root: nn.Module) -> float:
+    def _expected_s(self, scene: Scene, candidate: Candidate, root: nn.Module) -> float:
         """Seconds that a compiler and the race may take: as another mode of the same took, as its blocks did, else by
         the number of modules with parameters."""
         factor = next(
-            mode.costs for mode in MODES if dict(mode.how) == {n: v for n, v in offer.options if n not in WHERE}
+            mode.costs
+            for mode in MODES
+            if dict(mode.how) == {n: v for n, v in candidate.options if n not in TARGET_OPTIONS}
         )
-        known = self._taken(scene, offer)
+        known = self._taken(scene, candidate)
         kind, blocks = blocks_of(root)
         whole, part = known.get(()), known.get((("blocks", kind),))
-        if offer.option("blocks"):
+        if candidate.option("blocks"):
             return _guess(scene, blocks[0])
-        if offer.option(PART):
+        if candidate.option(PART):
             return _guess(scene, root)
         if whole is not None:
             return factor * whole.compiling_s + whole.racing_s
@@ -250,7 +262,7 @@ class _Remedy:
         return factor * _guess(scene, root)
 
 
-def whole_of(scene: Scene, part: Function) -> nn.Module:
+def root_of(scene: Scene, part: Function) -> nn.Module:
     """The root that a function is a part of; itself where it is one."""
     roots = (root for root in scene.roots.modules if isinstance(root, Function))
     return next((r for r in roots if any(each.fn is part.fn for each in r.parts)), part)
@@ -279,7 +291,7 @@ def frame_of(site: Site, how: Sequence[tuple[str, Any]]) -> Callable[..., Any]:
     return FunctionType(code, frame.__globals__, "frame")
 
 
-def _found(value: Any) -> Any:
+def _backend_of(value: Any) -> Any:
     """Our backend itself: its name is known only where the package was installed with its entry points."""
     if value != "kernelworks":
         return value
@@ -296,7 +308,7 @@ def _drawing_alike(how: dict[str, Any]) -> dict[str, Any]:
     return made | {"options": options | {"fallback_random": True}}
 
 
-def asking(impls: list[Impl], budget: Budget) -> list[Impl]:
+def compile_within_budget(impls: list[Impl], budget: Budget) -> list[Impl]:
     """These, whose first calls compile them, only as far as all of them fit the budget: the others are taken to need as
     long as the last one. The first of all says little: it starts the compiler, and the others may call what it made."""
     took: list[float] = []
@@ -336,7 +348,7 @@ def _limited(most: int) -> None:
 LIMIT = Setting(_limit, _limited)  # of graphs, dynamo's own
 
 
-def placed(impls: list[Impl]) -> Callable[[], None]:
+def install_impls(impls: list[Impl]) -> Callable[[], None]:
     """Has each called in its module's place; returns what takes that back."""
     before = [module.__dict__.get(IMPL) for module, _ in impls]
     as_it_was = LIMIT.want(max(_limit(), GRAPHS))
@@ -380,11 +392,11 @@ def _calls_of(scene: Scene, function: Function) -> float:
     return share * outside / max(1, scene.roots.calls.get(id(function), 1))
 
 
-def crashed(error: Exception) -> str:
+def compile_error_text(error: Exception) -> str:
     """A compiler's error, or the program's, in one line; of one that tells of another ("... raised:") with that."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
     return f"compiled, it raises {type(error).__name__}{f': {text[:200]}' if text else ''}"
 
 
-REMEDY = _Remedy()
+OPTIMIZATION = _Optimization()

@@ -14,15 +14,15 @@ from typing import Any
 
 import torch
 
-from kernelworks.contract.leaves import leaves, returned
-from kernelworks.diagnose.optimization import Change, Promise, Scene, Together
+from kernelworks.contract.leaves import leaves, output_tensors
+from kernelworks.diagnose.optimization import Change, CombinedChange, Promise, Scene
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.diagnose.sites.modules import Roots, Sample
 from kernelworks.diagnose.snapshot import State, duplicate
 from kernelworks.diagnose.verify.answers import in_place_of
-from kernelworks.measure.clock.noise import sift
+from kernelworks.measure.clock.noise import sample_windows
 
-__all__ = ["Raced", "race", "raced", "run_s", "share_saved"]
+__all__ = ["ModuleRace", "race", "race_promise", "run_s", "share_saved"]
 
 ROUNDS = 25  # at the most, of one sample; each in both states, of those that nobody disturbs
 ENOUGH_S, PATIENCE_S, WINDOW_S = 0.5, 2.0, 0.05  # for one sample; where it is loud; what is thrown away at once
@@ -36,9 +36,9 @@ def share_saved(scene: Scene, change: Change, roots: Roots | None = None) -> tup
     """What a change saves of a run of the program as it is by now, from a race of its modules (``roots``: of some) on
     the inputs that were kept; and the seconds that the first calls took beyond the others."""
     assert scene.forecaster is not None
-    whole = scene.forecaster.device.whole
-    arms = scene.in_place(), Together((*scene.taken, change))
-    found = race(roots or scene.roots, *arms, whole, backward=scene.backward)
+    with_sync = scene.forecaster.device.with_sync
+    variants = scene.in_place(), CombinedChange((*scene.taken, change))
+    found = race(roots or scene.roots, *variants, with_sync, backward=scene.backward)
     return found.saved_s / max(run_s(scene), found.before_s), found.first_s  # modules take no more than their program
 
 
@@ -52,7 +52,7 @@ def run_s(scene: Scene) -> float:
     return statistics.median(walls)
 
 
-def raced(scene: Scene, change: Change, roots: Roots | None = None, *, cost_bytes: int = 0) -> Promise:
+def race_promise(scene: Scene, change: Change, roots: Roots | None = None, *, cost_bytes: int = 0) -> Promise:
     """What such a race promises of a change that keeps so much memory."""
     if scene.budget is not None:
         scene.budget.ask("a race of modules on their inputs")
@@ -61,7 +61,7 @@ def raced(scene: Scene, change: Change, roots: Roots | None = None, *, cost_byte
 
 
 @dataclass(frozen=True)
-class Raced:
+class ModuleRace:
     """Seconds of a run of the program that its outermost modules take, forwards and backwards, as they are and changed;
     and what the first calls of the changed ones took beyond that: compilers."""
 
@@ -99,12 +99,12 @@ def race(
     roots: Roots,
     was: AbstractContextManager[Any],
     changed: AbstractContextManager[Any],
-    whole: Callable[[Callable[[], Any]], Callable[[], Any]],
+    with_sync: Callable[[Callable[[], Any]], Callable[[], Any]],
     *,
     backward: bool,
-) -> Raced:
+) -> ModuleRace:
     """Every kept call of the modules in turns, as it ``was`` and ``changed``, and for the calls of which there is no
-    copy what those took that are like them. ``whole`` makes of a function one that is over when the device is done;
+    copy what those took that are like them. ``with_sync`` makes of a function one that is over when the device is done;
     with ``backward`` calls of which gradients are wanted are run backwards too. Modules are as they were afterwards.
     Raises what they raise when they are changed."""
     before = after = first = 0.0
@@ -114,36 +114,38 @@ def race(
             continue
         state = State(module)
         for sample in samples:
-            seconds, now, took = _raced(sample, state, (was, changed), whole, backward=backward)
+            seconds, now, took = _race_sample(sample, state, (was, changed), with_sync, backward=backward)
             before, after = before + seconds * sample.stands, after + now * sample.stands
             first += max(0.0, took - now)
-    return Raced(before, after, first)
+    return ModuleRace(before, after, first)
 
 
-def _raced(
-    sample: Sample, state: State, arms: tuple[Any, Any], whole: Any, *, backward: bool
+def _race_sample(
+    sample: Sample, state: State, variants: tuple[Any, Any], with_sync: Any, *, backward: bool
 ) -> tuple[float, float, float]:
     """Seconds as it is, changed, and of the first call when it is changed."""
     step, first = _step if backward else _call, 0.0
     for _ in range(FIRST):
-        first += _seconds(step, sample, state, arms[1], whole)
-    took = _seconds(step, sample, state, arms[0], whole)
+        first += _seconds(step, sample, state, variants[1], with_sync)
+    took = _seconds(step, sample, state, variants[0], with_sync)
     in_a_row, enough_s = min(MOST_IN_A_ROW, math.ceil(LONG_S / took)), max(ENOUGH_S, FEW * 2 * took)
     turns = itertools.count()
 
     def turn() -> tuple[float, float]:
         order = (0, 1) if next(turns) % 2 else (1, 0)
-        took = {arm: _seconds(step, sample, state, arms[arm], whole, in_a_row) for arm in order}
+        took = {variant: _seconds(step, sample, state, variants[variant], with_sync, in_a_row) for variant in order}
         return took[0], took[1]
 
-    found = sift(
+    found = sample_windows(
         turn, ROUNDS, tries=ROUNDS, window_s=WINDOW_S, deadline_s=PATIENCE_S, enough_s=min(PATIENCE_S, enough_s)
     )
-    was, now = (statistics.median(pair[arm] for pair in found.samples) for arm in (0, 1))
+    was, now = (statistics.median(pair[variant] for pair in found.samples) for variant in (0, 1))
     return was, now, first - (FIRST - 1) * now
 
 
-def _seconds(step: Callable[..., None], sample: Sample, state: State, arm: Any, whole: Any, in_a_row: int = 1) -> float:
+def _seconds(
+    step: Callable[..., None], sample: Sample, state: State, variant: Any, with_sync: Any, in_a_row: int = 1
+) -> float:
     """Seconds of one step. Calls that are short are timed several ``in_a_row``, each on inputs of its own: a program
     that makes many of them finds the processor warm."""
     given = [duplicate((sample.args, sample.kwargs)) for _ in range(in_a_row)]
@@ -155,8 +157,8 @@ def _seconds(step: Callable[..., None], sample: Sample, state: State, arm: Any, 
     with contextlib.ExitStack() as stack:
         stack.callback(state.restore)
         stack.enter_context(in_place_of(sample))
-        stack.enter_context(arm)
-        run = whole(calls)
+        stack.enter_context(variant)
+        run = with_sync(calls)
         start = time.perf_counter()
         run()
         return (time.perf_counter() - start) / in_a_row
@@ -171,7 +173,7 @@ def _step(sample: Sample, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
     output = sample.module(*args, **kwargs)
     if not sample.training:
         return
-    outputs = returned(output)
+    outputs = output_tensors(output)
     loss = outputs.get("['loss']")
     if loss is not None and loss.requires_grad and loss.numel() == 1:
         outputs = {"loss": loss}

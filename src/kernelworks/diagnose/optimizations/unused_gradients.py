@@ -9,31 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kernelworks.diagnose.optimization import PROGRAM, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.optimization import PROGRAM, Candidate, Change, Impossible, Promise, Scene
 from kernelworks.diagnose.optimizations.accepted_options import Takes
 
-__all__ = ["REMEDY"]
+__all__ = ["OPTIMIZATION"]
 
 ADVICE = "gradients are on and no backward runs: turn them off, if nothing outside asks for one of what it returns"
 
 
-class _Remedy:
+class _Optimization:
     name = "unused gradients"
     takes = Takes(("program",))
 
-    def offers(self, scene: Scene) -> Iterator[Offer]:
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
         timeline = scene.forecaster.timeline if scene.forecaster is not None else None
         if timeline is None or scene.optimizers or scene.roots.passing:
             return
         if not any(sample.training for sample in scene.roots.samples) or any(c.backward for c in timeline.calls):
             return
-        yield Offer(self.name, PROGRAM, "no gradients", code="with torch.inference_mode():\n    ...", advice=ADVICE)
+        yield Candidate(self.name, PROGRAM, "no gradients", code="with torch.inference_mode():\n    ...", advice=ADVICE)
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
         return Promise(None)
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
         raise Impossible(ADVICE)
 
 
-REMEDY = _Remedy()
+OPTIMIZATION = _Optimization()

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from kernelworks.diagnose.optimization import PROGRAM, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.optimization import PROGRAM, Candidate, Change, Impossible, Promise, Scene
 from kernelworks.diagnose.optimizations.accepted_options import Takes
 from kernelworks.diagnose.optimizations.loaded_input import line_that_asks
 
-__all__ = ["REMEDY", "Zeroing", "zeroings"]
+__all__ = ["OPTIMIZATION", "Zeroing", "zeroings"]
 
 KINDS: tuple[type, ...] = (Optimizer, nn.Module)  # whose zero_grad is called
 LEAST = 0.01  # of the wall clock, which zeros must take
@@ -37,7 +37,7 @@ WITHOUT = (
     "decay that no backward reaches"
 )
 Looks = tuple[torch.Size, torch.dtype, torch.device]
-Whole = Callable[[Callable[[], Any]], Callable[[], Any]]  # of a function one that is over when the device is done
+SyncWrapper = Callable[[Callable[[], Any]], Callable[[], Any]]  # of a function one that is over when the device is done
 
 
 @dataclass
@@ -87,7 +87,7 @@ def _noted(kind: Any, note: Callable[[Iterator[Tensor]], None]) -> Iterator[None
         kind.zero_grad = kept
 
 
-def seconds_of(gradients: Sequence[Looks], whole: Whole) -> float:
+def seconds_of(gradients: Sequence[Looks], with_sync: SyncWrapper) -> float:
     """What it takes to fill such gradients with zeros, and a backward to add to them: of copies."""
     nbytes = sum(shape.numel() * dtype.itemsize for shape, dtype, _ in gradients)
     some = gradients[:: max(1, -(-2 * nbytes // MOST_BYTES))]
@@ -98,7 +98,7 @@ def seconds_of(gradients: Sequence[Looks], whole: Whole) -> float:
         for gradient, new in zip(held, made, strict=True):
             gradient.add_(new)
 
-    timed, took = whole(zeros), list[float]()
+    timed, took = with_sync(zeros), list[float]()
     with torch.no_grad():
         timed()
         for _ in range(TURNS):
@@ -108,27 +108,27 @@ def seconds_of(gradients: Sequence[Looks], whole: Whole) -> float:
     return statistics.median(took) * nbytes / max(1, sum(g.nbytes for g in held))
 
 
-class _Remedy:
+class _Optimization:
     name = "zeroed gradients"
     takes = Takes(("program", "process"))
 
-    def offers(self, scene: Scene) -> Iterator[Offer]:
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
         """Where one run fills gradients with zeros."""
         program, forecaster = scene.program, scene.forecaster
         if not scene.backward or program is None or forecaster is None:
             return
         for each in scene.keep("gradients filled with zeros", lambda: zeroings(program.run)):
-            seconds = seconds_of(each.gradients, forecaster.device.whole)
+            seconds = seconds_of(each.gradients, forecaster.device.with_sync)
             if seconds >= LEAST * scene.wall:
                 takes = f"{seconds * 1e3:.3g} of {scene.wall * 1e3:.3g} ms a run, by copies of them"
                 advice = f"{each.source}: to fill gradients with zeros, and to add to those, takes {takes}: {WITHOUT}"
-                yield Offer(self.name, PROGRAM, f"no zeros at {each.source}", code=CODE, advice=advice)
+                yield Candidate(self.name, PROGRAM, f"no zeros at {each.source}", code=CODE, advice=advice)
 
-    def predict(self, scene: Scene, offer: Offer) -> Promise:
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
         return Promise(None)
 
-    def apply(self, scene: Scene, offer: Offer) -> Change:
-        raise Impossible(offer.advice or WITHOUT)
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
+        raise Impossible(candidate.advice or WITHOUT)
 
 
-REMEDY = _Remedy()
+OPTIMIZATION = _Optimization()

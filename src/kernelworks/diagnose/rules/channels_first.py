@@ -16,7 +16,7 @@ ACTION = "model.to(memory_format=torch.channels_last), and the inputs alike"
 def applies(view: View) -> Advice | None:
     if view.op not in CONVOLUTIONS or view.layout != "channels first" or len(view.shapes) < 2:
         return None
-    if view.achieved >= REACH or view.regime == "dispatch" or view.row:
+    if view.achieved_share >= REACH or view.bottleneck == "dispatch" or view.kernel:
         return None
     image, weight, excess = view.shapes[0], view.shapes[1], view.excess(REACH)
     if len(weight) == 4 and weight[1] == 1 and image[1] > 1:  # depthwise
@@ -25,4 +25,4 @@ def applies(view: View) -> Advice | None:
     return Advice(PROBLEM, action, 0.0, min(0.25 * view.seconds, excess))
 
 
-RULE = Rule("channels_first", applies, ("cpu",), remedy="channels_last")
+RULE = Rule("channels_first", applies, ("cpu",), optimization="channels_last")

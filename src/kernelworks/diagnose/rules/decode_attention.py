@@ -11,15 +11,17 @@ FEW, LONG = 8, 64
 
 
 def applies(view: View) -> Advice | None:
-    if view.op not in ATTENTION or len(view.shapes) < 2 or view.achieved >= REACH:
+    if view.op not in ATTENTION or len(view.shapes) < 2 or view.achieved_share >= REACH:
         return None
     queries, keys = view.shapes[0][-2], view.shapes[1][-2]
     if queries > FEW or keys < LONG:
         return None
     sharing = math.prod(view.shapes[0][:-2])  # what torch's kernel can share out: heads of sequences
-    if not view.row and sharing >= view.threads:
+    if not view.kernel and sharing >= view.threads:
         return None
-    action = f"swap in {view.row}" if view.row else "use an attention kernel that splits the cache, not the queries"
+    action = (
+        f"swap in {view.kernel}" if view.kernel else "use an attention kernel that splits the cache, not the queries"
+    )
     return Advice("decode attention far from memory speed", action, view.excess(REACH), view.excess())
 
 

@@ -17,7 +17,7 @@ def applies(view: View) -> Advice | None:
         return None
     one = PASSES * min(view.bound, view.seconds)
     low, high = (part * max(0.0, view.seconds - one / reach) for reach in (REACH, 1.0))
-    near = {view.plain, *view.siblings}
+    near = {view.base_op, *view.siblings}
     ops = tuple(gate.op.name for name, gate in gates().items() if name in near or not near & gates().keys())
     said = " or ".join(f"kw.{op}" for op in ops)
     return Advice("a gate made of two ops", f"swap in {said}: one op", low, high, ops)

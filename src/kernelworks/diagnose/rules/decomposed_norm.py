@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelworks.diagnose.rules.patterns import NORM
-from kernelworks.diagnose.rules.rule import Advice, Rule, View, instead
+from kernelworks.diagnose.rules.rule import Advice, Rule, View, replacement_ops
 
 STEPS = 5  # square, mean, add, rsqrt, multiply; one call takes their place
 
@@ -12,7 +12,7 @@ def applies(view: View) -> Advice | None:
     high = view.seconds * view.within(NORM) * (1 - 1 / (2 * STEPS))
     if not high:
         return None
-    ops = instead(NORM)
+    ops = replacement_ops(NORM)
     action = f"swap in {' or '.join(f'kw.{op}' for op in ops)}: one op"
     return Advice("a norm made of many ops", action, 0.6 * high, high, ops)
 

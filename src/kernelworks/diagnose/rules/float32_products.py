@@ -9,7 +9,7 @@ PRODUCTS = frozenset({"linear", "mm", "bmm", "addmm", "baddbmm", "matmul", "conv
 
 def applies(view: View) -> Advice | None:
     # The unit is that of the product below: under autocast float32 weights are multiplied in 16 bits.
-    if view.plain not in PRODUCTS or view.unit != "float32" or view.regime != "compute":
+    if view.base_op not in PRODUCTS or view.unit != "float32" or view.bottleneck != "compute":
         return None
     action = "bfloat16, or torch.set_float32_matmul_precision('high') where three digits are enough"
     return Advice("float32 products without tf32", action, 0.0, 0.75 * view.seconds)

@@ -16,9 +16,9 @@ def applies(view: View) -> Advice | None:
         action = f"{SETTINGS}, or weights packed once (torch.compile with freezing)"
         return Advice("page faults in memory that an op works in", action, 0.0, 0.7 * faults)
     action = f"allocate less: out=, or {SETTINGS}"
-    if view.row:
-        action += f"; then {view.row}"
+    if view.kernel:
+        action += f"; then {view.kernel}"
     return Advice("page faults in fresh outputs", action, 0.7 * faults, max(faults, view.excess()))
 
 
-RULE = Rule("fresh_pages", applies, ("cpu",), remedy="allocator")
+RULE = Rule("fresh_pages", applies, ("cpu",), optimization="allocator")

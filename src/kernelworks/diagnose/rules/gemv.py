@@ -7,14 +7,14 @@ import math
 from kernelworks.diagnose.rules.rule import Advice, Rule, View
 
 PRODUCTS = frozenset({"linear", "mm", "addmm", "matmul", "mv", "addmv"})
-ADDED = frozenset({"addmm", "addmv"})  # their first tensor is what is added
+ADD_OPS = frozenset({"addmm", "addmv"})  # their first tensor is what is added
 FEW = 8  # rows
 LARGE = 256 * 1024  # bytes of the matrix
 
 
 def applies(view: View) -> Advice | None:
-    tensors = view.shapes[1:] if view.op in ADDED else view.shapes
-    if view.op not in PRODUCTS or len(tensors) < 2 or view.achieved >= 0.8:
+    tensors = view.shapes[1:] if view.op in ADD_OPS else view.shapes
+    if view.op not in PRODUCTS or len(tensors) < 2 or view.achieved_share >= 0.8:
         return None
     x, y = tensors[0], tensors[1]
     rows = math.prod(x[:-1])
@@ -24,7 +24,9 @@ def applies(view: View) -> Advice | None:
     if few > FEW or len(matrix) < 2 or math.prod(matrix) * view.itemsize < LARGE:
         return None
     action = (
-        f"swap in {view.row}" if view.row else "read the weights with all threads: a GEMV kernel, or a larger batch"
+        f"swap in {view.kernel}"
+        if view.kernel
+        else "read the weights with all threads: a GEMV kernel, or a larger batch"
     )
     return Advice("weights read slower than memory gives them", action, view.excess(0.8), view.excess())
 

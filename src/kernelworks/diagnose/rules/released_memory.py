@@ -12,4 +12,4 @@ def applies(view: View) -> Advice | None:
     return Advice("memory given back to the system", action, 0.7 * view.seconds, view.seconds)
 
 
-RULE = Rule("released_memory", applies, ("cpu",), remedy="allocator")
+RULE = Rule("released_memory", applies, ("cpu",), optimization="allocator")

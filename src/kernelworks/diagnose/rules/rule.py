@@ -10,7 +10,7 @@ import torch
 
 from kernelworks.dispatch.op import OPS
 
-__all__ = ["FREE", "PYTHON", "REACH", "Advice", "Rule", "View", "instead"]
+__all__ = ["FREE", "PYTHON", "REACH", "Advice", "Rule", "View", "replacement_ops"]
 
 PYTHON, FREE = "python", "free memory"  # what the regions between ops are called
 REACH = 0.6  # of its ceiling: what a good row reaches at the least, for the cautious end of a range
@@ -28,7 +28,7 @@ class View:
     calls: int
     seconds: float
     wall: float
-    regime: str
+    bottleneck: str
     bound: float  # what its calls take at least, dispatch included
     parts: dict[str, float] = field(default_factory=dict)
     siblings: frozenset[str] = frozenset()  # the ops called in the same module
@@ -37,13 +37,13 @@ class View:
     result: str = ""  # the dtype that a typical call returns
     unit: str = "float32"  # the dtype that its arithmetic is done in
     written: float = math.inf  # bytes that its calls write
-    row: str = ""  # "kw.linear: avx512", where a proved row of ours would be taken
+    kernel: str = ""  # "kw.linear: avx512", where a proved row of ours would be taken
     threads: int = 1
     device: str = "cpu"
     critical: float = math.inf  # of the seconds, those on the critical path
 
     @property
-    def plain(self) -> str:
+    def base_op(self) -> str:
         """The op's name without what says that it is part of a backward."""
         return self.op.removesuffix(" (backward)")
 
@@ -52,7 +52,7 @@ class View:
         return self.seconds / self.wall if self.wall else 0.0
 
     @property
-    def achieved(self) -> float:
+    def achieved_share(self) -> float:
         return min(1.0, self.bound / self.seconds) if self.seconds else 1.0
 
     @property
@@ -98,7 +98,7 @@ class Advice:
     ops: tuple[str, ...] = ()
 
 
-def instead(pattern: str) -> tuple[str, ...]:
+def replacement_ops(pattern: str) -> tuple[str, ...]:
     """The ops of ours that are a pattern in one, by their names: rooms say so."""
     return tuple(op.name for op in OPS.values() if op.pattern == pattern)
 
@@ -106,10 +106,10 @@ def instead(pattern: str) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class Rule:
     """One problem. ``applies`` gives the advice, or None where the region does not have this problem; it is asked about
-    programs on these ``devices`` only. ``remedy`` is the one that does what it says: where a fix has tried that on the
+    programs on these ``devices`` only. ``optimization`` is the one that does what it says: where a fix has tried that on the
     whole program and it is out, nothing is promised of it."""
 
     name: str
     applies: Callable[[View], Advice | None]
     devices: tuple[str, ...] = ("cpu", "cuda")
-    remedy: str = ""
+    optimization: str = ""

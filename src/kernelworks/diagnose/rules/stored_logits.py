@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from kernelworks.diagnose.rules.patterns import LOGITS
-from kernelworks.diagnose.rules.rule import Advice, Rule, View, instead
+from kernelworks.diagnose.rules.rule import Advice, Rule, View, replacement_ops
 
 LOSSES = frozenset(
     {
@@ -25,11 +25,11 @@ ROWS, VOCABULARY = 64, 8192
 
 def applies(view: View) -> Advice | None:
     rows = view.shapes[0][:-1] if view.shapes and view.shapes[0] else ()
-    if view.plain not in STEPS or math.prod(rows) < ROWS or not rows or view.shapes[0][-1] < VOCABULARY:
+    if view.base_op not in STEPS or math.prod(rows) < ROWS or not rows or view.shapes[0][-1] < VOCABULARY:
         return None
-    if view.plain not in LOSSES and not view.within(LOGITS):
+    if view.base_op not in LOSSES and not view.within(LOGITS):
         return None
-    ops = instead(LOGITS)
+    ops = replacement_ops(LOGITS)
     said = " or ".join(f"kw.{op}" for op in ops)
     action = f"{said}: the last product and the loss in one op, the logits never stored"
     return Advice("logits stored for the loss", action, 0.5 * view.seconds, 0.9 * view.seconds, ops)

@@ -8,7 +8,7 @@ MANY = 32
 
 
 def applies(view: View) -> Advice | None:
-    if view.regime != "dispatch" or view.calls < MANY or view.share < 0.002:
+    if view.bottleneck != "dispatch" or view.calls < MANY or view.share < 0.002:
         return None
     action = "fuse with its neighbours: the call costs more than the work"
     return Advice("many tiny ops", action, 0.0, 0.8 * view.seconds)

@@ -14,4 +14,4 @@ def applies(view: View) -> Advice | None:
     return Advice("batch norms that convolutions could hold", action, 0.5 * part * view.seconds, part * view.seconds)
 
 
-RULE = Rule("unfolded_batch_norm", applies, remedy="folded norms")
+RULE = Rule("unfolded_batch_norm", applies, optimization="folded norms")

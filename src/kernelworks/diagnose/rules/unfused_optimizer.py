@@ -15,11 +15,11 @@ def applies(view: View) -> Advice | None:
     if part:
         high = part * view.seconds * (1 - LEAST / MOVED)
         return Advice(PROBLEM, ACTION, 0.3 * high, high)
-    if not view.plain.startswith("_foreach_") or view.device != "cuda":
+    if not view.base_op.startswith("_foreach_") or view.device != "cuda":
         return None
     steps = max(2, len([s for s in view.siblings if s.startswith("_foreach_")]))
     high = view.seconds * (1 - 1 / steps)
     return Advice(PROBLEM, ACTION, 0.6 * high, high)
 
 
-RULE = Rule("unfused_optimizer", applies, remedy="fused optimizer")
+RULE = Rule("unfused_optimizer", applies, optimization="fused optimizer")

@@ -1,7 +1,7 @@
 """Functions of a program as roots of their own, beside the modules that it calls.
 
 A program need not be made of modules: a loop over a function of tensors, a method of a solver, a loss that closes over
-its weights. Such a function is found by looking at one run (``sought``), and is called through a module of ours
+its weights. Such a function is found by looking at one run (``find_functions``), and is called through a module of ours
 meanwhile (``Function``), so that it is raced, proved and compiled as modules are, by the arguments that it was called
 with, the object of a method among them. It is replaced wherever the program holds it (``holders``), or where the
 program was given it to call.
@@ -34,7 +34,7 @@ from kernelworks.diagnose.sites.holders import LOCAL, Place, at_path, places, wi
 from kernelworks.profile.program import Entry, Program
 from kernelworks.profile.timeline import Timeline
 
-__all__ = ["Function", "named", "outside", "sought"]
+__all__ = ["Function", "count_outside_calls", "find_function", "find_functions"]
 
 WORTH = 0.05  # of a run, which a function must take
 MOST = 4  # functions, those that take the most time
@@ -44,10 +44,12 @@ LIBRARIES = tuple(str(Path(folder).resolve()) + os.sep for folder in (*FOLDERS, 
 TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
 LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # they have done nothing on returning
 CONTAINERS = (list, dict, set)
-UNROLLED = 300  # calls of torch's: a loop of so few is compiled whole, and what it calls again and again with it
+MAX_UNROLLED_CALLS = (
+    300  # calls of torch's: a loop of so few is compiled whole, and what it calls again and again with it
+)
 LIGHT = 2000  # objects and numbers that a method's own object may hold, which is copied for each run of the method
 HEAVY = 1 << 30  # bytes of its tensors
-Read = tuple[CodeType, dict[str, Any]]  # code, with its globals
+CodeAndGlobals = tuple[CodeType, dict[str, Any]]  # code, with its globals
 
 
 class Function(nn.Module):
@@ -58,7 +60,7 @@ class Function(nn.Module):
     parts: tuple[Function, ...]
 
     def __init__(
-        self, fn: FunctionType, *, inner: Iterable[Read] = (), entry: Entry | None = None,
+        self, fn: FunctionType, *, inner: Iterable[CodeAndGlobals] = (), entry: Entry | None = None,
         parts: Iterable[Function] = (),
     ) -> None:  # fmt: skip
         super().__init__()
@@ -101,7 +103,7 @@ class Function(nn.Module):
         return tuple(place for place in places(self.fn) if place.get() is self.fn)
 
     @property
-    def written(self) -> str:
+    def source_name(self) -> str:
         """What the program's author writes for it."""
         return next((place.name for place in self.places if place.name), self.path.rpartition(".")[2])
 
@@ -124,7 +126,7 @@ class Function(nn.Module):
         return back
 
     @contextmanager
-    def called(self) -> Iterator[None]:
+    def installed(self) -> Iterator[None]:
         """The program calls this module in the function's place."""
         mine = {id(t) for t in (*self.parameters(), *self.buffers())}
 
@@ -140,7 +142,7 @@ class Function(nn.Module):
             back()
 
 
-def named(module: str, path: str, entry: Entry | None = None) -> Function | None:
+def find_function(module: str, path: str, entry: Entry | None = None) -> Function | None:
     """The function of that name in a module that is loaded, or in the program's own file."""
     for name in (module, "__main__"):
         found = at_path(vars(sys.modules[name]), path) if name in sys.modules else None
@@ -154,7 +156,7 @@ def _is_method(fn: FunctionType) -> bool:
     return bool(owner) and LOCAL not in owner and isinstance(at_path(fn.__globals__, owner), type)
 
 
-def _read(fn: FunctionType, inner: Iterable[Read]) -> list[Any]:
+def _read(fn: FunctionType, inner: Iterable[CodeAndGlobals]) -> list[Any]:
     """The tensors, modules and containers that code reads by global names, and what the function has closed over."""
     found: dict[int, Any] = {}
     values = list(_closed_over(fn))
@@ -205,7 +207,7 @@ class _Seen:
     given: Any = None  # its first argument, when it was first called
     within: dict[CodeType, _Seen] = field(default_factory=dict)
 
-    def inner(self) -> Iterator[Read]:
+    def inner(self) -> Iterator[CodeAndGlobals]:
         """What it calls, and what that calls."""
         for each in self.within.values():
             if each.code is not None:
@@ -232,7 +234,7 @@ class _Watch:
                 seen.seconds += time.perf_counter() - begin
         elif event == "call" and self._inside is None:
             code = frame.f_code
-            if code in APART:
+            if code in EXCLUDED_CODE:
                 for _, seen, _ in self._stack:
                     seen.apart = True
                 self._inside = frame
@@ -265,17 +267,17 @@ def _apart() -> set[CodeType]:
     return found
 
 
-APART = _apart()
+EXCLUDED_CODE = _apart()
 
 
-def outside(timeline: Timeline | None) -> int | None:
+def count_outside_calls(timeline: Timeline | None) -> int | None:
     """How many of torch's functions a run calls outside of modules; None where not all of a run was looked at."""
     if timeline is None or timeline.surveyed is not None:
         return None
     return sum(not call.place.path and not call.backward for call in timeline.calls)
 
 
-def sought(program: Program, calls: int | None = None) -> list[Function]:
+def find_functions(program: Program, calls: int | None = None) -> list[Function]:
     """Runs the program once, and finds the functions of its own that take notable time outside of modules, call none,
     and could be called alone; none of them within another, but as its part. ``calls`` is how many of torch's functions
     a run calls outside of modules, where that is known."""
@@ -311,7 +313,7 @@ class _Choice:
         if seen.seconds < self.least:
             return
         plain = not seen.apart and _function_of(seen, self.entry) is not None and _alone(seen)
-        if plain and (not _loops(seen) or self.rate * seen.seconds <= UNROLLED * seen.calls):
+        if plain and (not _loops(seen) or self.rate * seen.seconds <= MAX_UNROLLED_CALLS * seen.calls):
             yield seen
             return
         below = [found for each in seen.within.values() for found in self.of(each)]
@@ -333,7 +335,7 @@ class _Choice:
         if fn is None:
             return None
         parts: list[Function] = []
-        if whole and (_loops(seen) or self.rate * seen.seconds > UNROLLED * seen.calls):
+        if whole and (_loops(seen) or self.rate * seen.seconds > MAX_UNROLLED_CALLS * seen.calls):
             below = self._below(seen) if _loops(seen) else self._often(seen)
             made = (self.function(each, whole=False) for each in itertools.islice(below, MOST))
             parts = [part for part in made if part is not None and part.fn is not fn]

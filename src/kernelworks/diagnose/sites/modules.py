@@ -22,9 +22,9 @@ from kernelworks.diagnose.sites.functions import Function
 from kernelworks.diagnose.sites.sampling import Look, look_of, standing_for
 from kernelworks.diagnose.snapshot import duplicate
 from kernelworks.nn.swap import Swap, swap_beside
-from kernelworks.profile.budget import Budget, Over
+from kernelworks.profile.budget import Budget, BudgetExceeded
 
-__all__ = ["Roots", "Sample", "Swapped", "find", "kind_of", "outermost"]
+__all__ = ["Roots", "Sample", "SwappedModules", "find_roots", "kind_of", "outermost"]
 
 MOST_OF_A_KIND = 32  # modules that are alike but for their values, of which there are samples
 _MODULE: Any = nn.Module  # whose way of calling is replaced
@@ -66,18 +66,18 @@ class Roots:
         return tuple(module for module in self.modules if not isinstance(module, Function))
 
 
-def find(run: Callable[[], Any], budget: Budget | None = None, functions: Sequence[Function] = ()) -> Roots:
+def find_roots(run: Callable[[], Any], budget: Budget | None = None, functions: Sequence[Function] = ()) -> Roots:
     """Runs the program twice, ``functions`` called as modules meanwhile: to count the calls of outermost modules, and
     to copy the arguments of those that stand for all of each; of modules that are alike but for their values, of some.
     Raises Over where the ``budget`` ends meanwhile; the program's run goes on to its end then, with nothing looking at
     it."""
     with contextlib.ExitStack() as stack:
         for function in functions:
-            stack.enter_context(function.called())
-        return _found(run, budget)
+            stack.enter_context(function.installed())
+        return _find_roots(run, budget)
 
 
-def _found(run: Callable[[], Any], budget: Budget | None) -> Roots:
+def _find_roots(run: Callable[[], Any], budget: Budget | None) -> Roots:
     first: dict[int, nn.Module] = {}
     looks: dict[int, list[Look]] = defaultdict(list)
     seconds: dict[int, float] = defaultdict(float)
@@ -107,25 +107,25 @@ def _found(run: Callable[[], Any], budget: Budget | None) -> Roots:
 
     with _stepping(stepped[1]):
         _look(run, keep, budget)
-    settled = _settled(list(modules.values()))
-    known = {id(m) for m in settled}
+    outer_modules = _without_parts(list(modules.values()))
+    known = {id(m) for m in outer_modules}
     samples = [s for s in samples if id(s.module) in known]
     sampled = {id(s.module) for s in samples}
     lasting = _lasting(*stepped)
     return Roots(
-        tuple(settled), tuple(samples), not modules.keys() <= first.keys(), len(known - sampled),
+        tuple(outer_modules), tuple(samples), not modules.keys() <= first.keys(), len(known - sampled),
         {its: len(calls) for its, calls in looks.items()}, seconds,
         lasting, () if lasting else tuple(stepped[1]),
     )  # fmt: skip
 
 
 @contextlib.contextmanager
-def _stepping(found: list[Optimizer]) -> Iterator[None]:
-    """Each optimizer that steps, once, in ``found``."""
+def _stepping(optimizers: list[Optimizer]) -> Iterator[None]:
+    """Each optimizer that steps, once, in ``optimizers``."""
 
     def see(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not any(optimizer is one for one in found):
-            found.append(optimizer)
+        if not any(optimizer is one for one in optimizers):
+            optimizers.append(optimizer)
 
     hook = register_optimizer_step_pre_hook(see)
     try:
@@ -155,7 +155,7 @@ def kind_of(module: nn.Module) -> Any:
     return type(module), module.path if isinstance(module, Function) else "", parameters
 
 
-def _settled(modules: list[nn.Module]) -> list[nn.Module]:
+def _without_parts(modules: list[nn.Module]) -> list[nn.Module]:
     """The modules without those that are parts of others: ``generate`` calls an encoder by itself, and then the model
     that holds it."""
     parts = {id(part) for m in modules for part in m.modules() if part is not m}
@@ -190,7 +190,7 @@ def outermost(
     original = nn.Module.__call__
 
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if budget is None or budget.left >= 0:
+        if budget is None or budget.seconds_left >= 0:
             before(module, args, kwargs)
         begin = time.perf_counter()
         _MODULE.__call__ = original
@@ -212,7 +212,7 @@ def outermost(
 
 
 @dataclass
-class Swapped:
+class SwappedModules:
     """As a context: our rows (of ``ops``, by default of all) are in the outermost modules; on leaving every module is
     as it was.
 
@@ -231,7 +231,7 @@ class Swapped:
     _held: set[int] = field(default_factory=set)  # ids of the modules that are in swaps, parts too
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
-    def __enter__(self) -> Swapped:
+    def __enter__(self) -> SwappedModules:
         with contextlib.ExitStack() as stack:
             stack.callback(self._undo)
             if self.roots.fresh:
@@ -251,7 +251,7 @@ class Swapped:
 
     def _check(self) -> None:
         if self.taking > self.most_s:
-            raise Over(
+            raise BudgetExceeded(
                 f"swapping took longer than the budget of {self.most_s:g} s after {len(self.swaps)} modules of the "
                 "program"
             )

@@ -22,7 +22,7 @@ __all__ = ["Look", "look_of", "standing_for"]
 
 MOST = 4  # calls of one module: each is raced and compared
 NEAR = 1.0  # in powers of two, within which sizes are alike
-APART = 1e3  # of calls in other modes, or of other arguments
+OTHER_KIND_DISTANCE = 1e3  # of calls in other modes, or of other arguments
 
 
 class Look(NamedTuple):
@@ -58,6 +58,6 @@ def standing_for(calls: Sequence[Look]) -> dict[int, int]:
 
 def _distance(a: Look, b: Look) -> float:
     if len(a.sizes) != len(b.sizes):
-        return 2 * APART
+        return 2 * OTHER_KIND_DISTANCE
     apart = max((abs(x - y) for x, y in zip(a.sizes, b.sizes, strict=True)), default=0.0)
-    return apart + (0.0 if a.modes == b.modes else APART)
+    return apart + (0.0 if a.modes == b.modes else OTHER_KIND_DISTANCE)

@@ -3,7 +3,7 @@
 Each answer (an output, a gradient, a buffer that was written) is judged by itself. The truth is the module as it was,
 run in float64. Where it cannot be run so, or where its answer is so small beside what was summed up to it that an error
 relative to it says nothing, the scale is the original's own rounding: how far its answers move when each op's result is
-moved by a rounding or two (``arms.Perturbed``). Where that cannot be had either, nothing was compared: it is said, and
+moved by a rounding or two (``arms.PerturbedRounding``). Where that cannot be had either, nothing was compared: it is said, and
 never counts as agreement.
 """
 
@@ -22,11 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from kernelworks.contract import UNIT_ROUNDOFF
-from kernelworks.contract.error_model import SUMMED
+from kernelworks.contract.error_model import SUM_STDDEVS
 from kernelworks.diagnose.sites.modules import Sample, kind_of
 from kernelworks.diagnose.snapshot import State, moved_parameters
 from kernelworks.diagnose.verify.answers import Answers, answers
-from kernelworks.diagnose.verify.precision import ROUNDINGS, THREEFOLD, InFloat64, Perturbed
+from kernelworks.diagnose.verify.precision import ROUNDINGS, THREEFOLD, InFloat64, PerturbedRounding
 from kernelworks.nn.swap import swap
 
 __all__ = ["FLOAT64", "ROUNDING", "SAYS_NOTHING", "SHARE_OF_MEMORY", "Agreement", "available_bytes", "compare"]
@@ -56,7 +56,7 @@ class _Nothing(Exception):
     """Nothing can be compared; the text says why."""
 
 
-class Changed(Protocol):
+class ModuleChange(Protocol):
     """What is done to a module: a context in which it is changed."""
 
     def __call__(self, module: nn.Module) -> contextlib.AbstractContextManager[Any]: ...
@@ -71,7 +71,7 @@ def compare(
     budget_s: float = math.inf,
     most_s: float = math.inf,
     *,
-    changed: Changed = _swapped,
+    changed: ModuleChange = _swapped,
     untouched: Callable[[nn.Module], bool] | None = None,
     before: contextlib.AbstractContextManager[Any] | None = None,
 ) -> Agreement:
@@ -152,13 +152,13 @@ class _Trial:
     """One sample before the court."""
 
     def __init__(
-        self, sample: Sample, state: State, changed: Changed, before: contextlib.AbstractContextManager[Any] | None
+        self, sample: Sample, state: State, changed: ModuleChange, before: contextlib.AbstractContextManager[Any] | None
     ) -> None:
         self.sample, self.state, self.changed, self.before = sample, state, changed, before
         self.notes: list[str] = []
         self._moved: dict[tuple[int, bool], Answers] = {}
 
-    def _as_it_is(self, mode: Perturbed | None = None, *, inside: bool = False) -> Answers:
+    def _as_it_is(self, mode: PerturbedRounding | None = None, *, inside: bool = False) -> Answers:
         """Under ``mode`` its results are moved, and its arguments."""
         with self.before or contextlib.nullcontext():
             state = State(self.sample.module) if self.before else self.state
@@ -182,8 +182,8 @@ class _Trial:
         wrong = _unlike(before, after)
         worst: Agreement | None = Agreement(0.0, 1.0, False, wrong, ROUNDING)
         if not wrong:
-            truth = self._truth(before)
-            worst = self._judged(before.named, after.named, truth.named if truth else {})
+            reference = self._reference(before)
+            worst = self._judged(before.named, after.named, reference.named if reference else {})
         if worst is None:  # no answer says anything: all of them are rounding, NaN or empty
             worst = self._inside() or self._very_same(before, after) or self._of_other_parameters()
         if worst is None:
@@ -197,30 +197,30 @@ class _Trial:
         """Whether there is an answer: a buffer that nobody wrote is none."""
         return any(t.numel() for name, t in before.named.items() if name not in before.unwritten)
 
-    def _truth(self, before: Answers, *, inside: bool = False) -> Answers | None:
+    def _reference(self, before: Answers, *, inside: bool = False) -> Answers | None:
         """The answers in float64; None where it cannot be run so, with a note."""
         module = self.sample.module
         held = (*module.parameters(), *module.buffers())
         need = sum(8 * t.numel() for t in held)
-        room = min((available_bytes(t.device) for t in held), default=available_bytes(torch.device("cpu")))
-        if need > SHARE_OF_MEMORY * room:
-            self._note(f"float64 needs {need / 1e9:.1f} GB of {room / 1e9:.1f} GB free")
+        free_bytes = min((available_bytes(t.device) for t in held), default=available_bytes(torch.device("cpu")))
+        if need > SHARE_OF_MEMORY * free_bytes:
+            self._note(f"float64 needs {need / 1e9:.1f} GB of {free_bytes / 1e9:.1f} GB free")
             return None
         try:
             self.state.widen()
             with InFloat64():
-                truth = answers(self.sample, self.state, wide=True, inside=inside)
+                reference = answers(self.sample, self.state, wide=True, inside=inside)
         except Exception as error:
             text = str(error).strip().splitlines()
             self._note(f"it does not run in float64 ({type(error).__name__}: {text[0][:120] if text else ''})")
             return None
         finally:
             self.state.restore()
-        have = truth.inside if inside else truth.named
+        have = reference.inside if inside else reference.named
         if not inside and {n: t.shape for n, t in have.items()} != {n: t.shape for n, t in before.named.items()}:
             self._note("in float64 it returns other shapes")
             return None
-        return truth
+        return reference
 
     def _note(self, reason: str) -> None:
         text = f"compared with {ROUNDING}: {reason}"
@@ -229,7 +229,7 @@ class _Trial:
 
     def _draw(self, seed: int, *, inside: bool) -> Answers:
         if (seed, inside) not in self._moved:
-            self._moved[seed, inside] = self._as_it_is(Perturbed(seed), inside=inside)
+            self._moved[seed, inside] = self._as_it_is(PerturbedRounding(seed), inside=inside)
         return self._moved[seed, inside]
 
     def _own(self, name: str, value: Tensor, *, inside: bool) -> float:
@@ -245,7 +245,7 @@ class _Trial:
         return most
 
     def _judged(
-        self, before: dict[str, Tensor], after: dict[str, Tensor], truth: dict[str, Tensor], *, inside: bool = False
+        self, before: dict[str, Tensor], after: dict[str, Tensor], reference: dict[str, Tensor], *, inside: bool = False
     ) -> Agreement | None:
         """The worst of all answers that say something, None where none does."""
         found = []
@@ -253,7 +253,7 @@ class _Trial:
             if not value.is_floating_point():
                 each = self._exact(name, value, after[name], inside=inside)
             else:
-                each = self._close(name, value, after[name], truth.get(name), inside=inside)
+                each = self._close(name, value, after[name], reference.get(name), inside=inside)
             if each is not None:
                 found.append(each)
         return max(found, key=lambda a: (not a.agrees, a.after), default=None)
@@ -279,7 +279,7 @@ class _Trial:
         return Agreement(share, share, True, note, ROUNDING)
 
     def _close(
-        self, name: str, before: Tensor, after: Tensor, truth: Tensor | None, *, inside: bool
+        self, name: str, before: Tensor, after: Tensor, reference: Tensor | None, *, inside: bool
     ) -> Agreement | None:
         where = before.isfinite() & after.isfinite()
         if not bool(where.any()):
@@ -287,15 +287,15 @@ class _Trial:
         unit = UNIT_ROUNDOFF.get(before.dtype, 0.0)
         narrow = before.dtype in (torch.bfloat16, torch.float16)
         factor = 1.1 if narrow else THREEFOLD
-        if truth is not None and before.dtype is not torch.float64:
-            where &= truth.isfinite()
-            size = _norm(truth.double(), where)
-            was, now = (_norm(t.double() - truth.double(), where) for t in (before, after))
+        if reference is not None and before.dtype is not torch.float64:
+            where &= reference.isfinite()
+            size = _norm(reference.double(), where)
+            was, now = (_norm(t.double() - reference.double(), where) for t in (before, after))
             if was <= math.sqrt(unit) * size and now <= factor * was + unit * size and size:
                 return Agreement(was / size, now / size, True, "", FLOAT64)
             own = self._own(name, before, inside=inside)
             if (
-                was <= SEEN * own + unit * size
+                was <= MAX_OWN_ROUNDINGS * own + unit * size
             ):  # else float64 went another way than the original, and is no truth of it
                 bound = factor * max(was, own / ROUNDINGS) + unit * size  # as one rounding carries it
                 return self._scaled(name, was, now, bound, own, size, unit, FLOAT64)
@@ -317,7 +317,7 @@ class _Trial:
             return Agreement(0.0, 0.0, True, "", against)  # the very same values, and no rounding moves them
         if agrees and bound > SAYS_NOTHING * size:
             return None
-        eaten = own / (ROUNDINGS * SUMMED * unit) if unit and own > SAYS_NOTHING * size else 0.0
+        eaten = own / (ROUNDINGS * SUM_STDDEVS * unit) if unit and own > SAYS_NOTHING * size else 0.0
         scale = max(size, eaten, 1e-300)
         return Agreement(was / scale, now / scale, agrees, "" if agrees else f"worst in {name}", against)
 
@@ -332,9 +332,9 @@ class _Trial:
     def _inside(self) -> Agreement | None:
         """Where the module's own answers say nothing, those of the modules in it may."""
         before, after = self._as_it_is(inside=True), self._when_changed(inside=True)
-        truth = self._truth(before, inside=True)
+        reference = self._reference(before, inside=True)
         both = {n: t for n, t in before.inside.items() if n in after.inside and after.inside[n].shape == t.shape}
-        found = self._judged(both, after.inside, truth.inside if truth else {}, inside=True)
+        found = self._judged(both, after.inside, reference.inside if reference else {}, inside=True)
         if found is None:
             return None
         note = "its outputs are rounding errors, NaN or empty: compared by the outputs of the modules in it"
@@ -351,8 +351,8 @@ class _Trial:
             wrong = _unlike(before, after)
             if wrong:
                 return Agreement(0.0, 1.0, False, wrong, ROUNDING)
-            truth = trial._truth(before)
-            found = trial._judged(before.named, after.named, truth.named if truth else {})
+            reference = trial._reference(before)
+            found = trial._judged(before.named, after.named, reference.named if reference else {})
         if found is None:
             return None
         note = "its outputs are rounding errors, NaN or empty: compared with other values in its parameters"
@@ -377,7 +377,7 @@ class _Trial:
         return True
 
 
-SEEN = 16.0  # times the original's own rounding: an error against float64 beyond it is not of rounding
+MAX_OWN_ROUNDINGS = 16.0  # times the original's own rounding: an error against float64 beyond it is not of rounding
 SAYS_NOTHING = 0.1  # a bound wider than this share of the answer lets wrong answers through
 
 

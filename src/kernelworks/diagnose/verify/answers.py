@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelworks.contract.leaves import leaves, returned
+from kernelworks.contract.leaves import leaves, output_tensors
 from kernelworks.contract.tensors import version_of
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.diagnose.sites.modules import Sample
-from kernelworks.diagnose.snapshot import State, duplicate, seeded, widened
+from kernelworks.diagnose.snapshot import State, duplicate, fixed_seed, to_float64
 
 __all__ = ["Answers", "answers", "in_place_of", "plain_copy", "tensors"]
 
@@ -39,7 +39,7 @@ def answers(sample: Sample, state: State, *, wide: bool = False, inside: bool = 
     arguments are widened. Raises what the module raises.
     """
     module, found = sample.module, Answers()
-    args, kwargs = (widened if wide else duplicate)((sample.args, sample.kwargs))
+    args, kwargs = (to_float64 if wide else duplicate)((sample.args, sample.kwargs))
     given = leaves((args, kwargs)) | _attributes(module, args)
     before = {name: version_of(t) for name, t in given.items()}
     buffers = {name: (t, version_of(t)) for name, t in module.named_buffers()}
@@ -51,7 +51,7 @@ def answers(sample: Sample, state: State, *, wide: bool = False, inside: bool = 
         if inside:
             stack.enter_context(_watched(module, found.inside))
         output = module(*args, **kwargs)
-        outputs = returned(output)
+        outputs = output_tensors(output)
         if sample.training:
             loss = output.get("loss") if isinstance(output, Mapping) else None
             if isinstance(loss, Tensor) and loss.requires_grad and loss.numel() == 1:
@@ -133,7 +133,7 @@ def in_place_of(sample: Sample, *, wide: bool = False) -> Iterator[None]:
     """Modes, gradients and autocast as the program had them at this call, and the same random numbers each time. What
     it prints was shown when the program ran."""
     silent = contextlib.redirect_stdout(io.StringIO())
-    with silent, seeded(), _modes(sample), _arithmetic(sample, wide=wide):
+    with silent, fixed_seed(), _modes(sample), _arithmetic(sample, wide=wide):
         yield
 
 
@@ -172,14 +172,14 @@ def _arithmetic(sample: Sample, *, wide: bool) -> Iterator[None]:
 def _watched(module: nn.Module, found: dict[str, Tensor]) -> Iterator[None]:
     """Keeps the first floating tensor of the first call of each inner module."""
     handles = []
-    room = MOST_INSIDE
+    bytes_left = MOST_INSIDE
 
     def watch(name: str) -> Any:
         def hook(inner: nn.Module, args: Any, output: Any) -> None:
-            nonlocal room
+            nonlocal bytes_left
             first = next(iter(tensors(output)), None)
-            if first is not None and name not in found and first.nbytes <= room:
-                room -= first.nbytes
+            if first is not None and name not in found and first.nbytes <= bytes_left:
+                bytes_left -= first.nbytes
                 found[name] = plain_copy(first)
 
         hook.sees_kernelworks = True  # type: ignore[attr-defined]

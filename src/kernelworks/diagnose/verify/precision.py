@@ -17,10 +17,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 
 from kernelworks.contract import UNIT_ROUNDOFF
-from kernelworks.contract.error_model import SUMMED, of_sum
-from kernelworks.diagnose.snapshot import NARROW, changed, wide
+from kernelworks.contract.error_model import SUM_STDDEVS, sum_rounding_factor
+from kernelworks.diagnose.snapshot import NARROW, map_tensors, wide
 
-__all__ = ["ROUNDINGS", "THREEFOLD", "InFloat64", "Perturbed"]
+__all__ = ["ROUNDINGS", "THREEFOLD", "InFloat64", "PerturbedRounding"]
 
 TO_DOUBLE = {Tensor.float, Tensor.half, Tensor.bfloat16}
 RECOMPUTES = "_checkpoint_without_reentrant_generator"  # torch's, which every such checkpoint asks for its contexts
@@ -182,10 +182,10 @@ SUMS = {"sum", "mean", "nansum", "nanmean"}  # of terms that are there to be loo
 LOSSES = ("_loss", "entropy")  # how names of others end
 
 
-class Perturbed(_Recomputing):
+class PerturbedRounding(_Recomputing):
     """Every result of an op is moved by up to two roundings of its dtype, at random, as another kernel might move it.
 
-    A product of K terms in float32 is moved by ``roundings.of_sum`` of them, as another algorithm might (16-bit dtypes
+    A product of K terms in float32 is moved by ``roundings.sum_rounding_factor`` of them, as another algorithm might (16-bit dtypes
     are summed in float32), and alike for all rows or pixels of a feature, since the errors of one algorithm do not
     average out; so is the gradient that flows back to it. A plain sum has no other algorithm than another order: it is
     moved by what its own partial sums lose, so that what a proof lets pass is no more than SUMMED standard deviations
@@ -213,18 +213,18 @@ class Perturbed(_Recomputing):
         """The sum of so many terms, and its gradient."""
         wide = tensor.dtype in (torch.float32, torch.float64) and (tensor.dim() or summed.feature is None)
         if summed.terms == 1 or not wide:
-            return self.moved(tensor)
+            return self.perturb(tensor)
         if summed.partial is not None:
             return self._moved_by(tensor, summed.partial)
-        made = self.moved(tensor, summed)
+        made = self.perturb(tensor, summed)
         if made is not tensor and made.requires_grad and summed.feature is not None:
-            made.register_hook(lambda gradient: self.moved(gradient, summed))
+            made.register_hook(lambda gradient: self.perturb(gradient, summed))
         return made
 
     def _moved_by(self, tensor: Tensor, partial: Tensor) -> Tensor:
         """Each element by what its partial sums, of that size in all, may have lost."""
         with torch._C.DisableTorchFunction(), torch.no_grad():
-            share = ROUNDINGS * (SUMMED / THREEFOLD) * UNIT_ROUNDOFF[tensor.dtype]
+            share = ROUNDINGS * (SUM_STDDEVS / THREEFOLD) * UNIT_ROUNDOFF[tensor.dtype]
             lost = share * partial * (2 * self._noise(partial.shape, tensor) - 1)
         with torch._C.DisableTorchFunction():
             return tensor + lost
@@ -248,14 +248,14 @@ class Perturbed(_Recomputing):
             channels = x.detach().transpose(0, 1).flatten(1)
             for held, size in ((mean, channels.abs().mean(1)), (var, channels.var(1))):
                 # as the norm itself writes them: its backward asks how often they were written
-                held.data += momentum * (self.moved(size, _Sum(summed.terms)) - size)
+                held.data += momentum * (self.perturb(size, _Sum(summed.terms)) - size)
 
     def arguments(self, value: Any) -> Any:
         """A copy of arguments, their tensors moved too."""
-        return changed(value, lambda t: self.moved(t) if t.is_floating_point() else t)
+        return map_tensors(value, lambda t: self.perturb(t) if t.is_floating_point() else t)
 
-    def moved(self, tensor: Tensor, summed: _Sum | None = None) -> Tensor:
-        times = 1.0 if summed is None else of_sum(summed.terms)
+    def perturb(self, tensor: Tensor, summed: _Sum | None = None) -> Tensor:
+        times = 1.0 if summed is None else sum_rounding_factor(summed.terms)
         step = times * UNIT_ROUNDOFF.get(tensor.dtype, 0.0)
         if not step or not tensor.numel() or tensor.layout is not torch.strided or tensor.is_quantized:
             return tensor

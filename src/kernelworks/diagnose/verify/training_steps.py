@@ -22,12 +22,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from kernelworks.contract import UNIT_ROUNDOFF
-from kernelworks.contract.leaves import returned
-from kernelworks.diagnose.optimization import Scene, Together
-from kernelworks.diagnose.snapshot import State, seeded
+from kernelworks.contract.leaves import output_tensors
+from kernelworks.diagnose.optimization import CombinedChange, Scene
+from kernelworks.diagnose.snapshot import State, fixed_seed
 from kernelworks.diagnose.verify.agreement import ROUNDING, SAYS_NOTHING, SHARE_OF_MEMORY, Agreement, available_bytes
 from kernelworks.diagnose.verify.answers import plain_copy
-from kernelworks.diagnose.verify.precision import Perturbed
+from kernelworks.diagnose.verify.precision import PerturbedRounding
 
 __all__ = ["STEPS", "same_steps"]
 
@@ -45,15 +45,17 @@ class _Learned:
     moved: dict[str, float]  # how far each parameter went, in the 2-norm
 
 
-def same_steps(scene: Scene, changed: AbstractContextManager[Any], before: Together | None = None) -> Agreement | None:
+def same_steps(
+    scene: Scene, changed: AbstractContextManager[Any], before: CombinedChange | None = None
+) -> Agreement | None:
     """Runs the program for some steps as it was (with ``before`` in place, which was allowed to change numbers) and
     ``changed``, each from the same start; None where there is nothing to compare: no optimizer that lasts, too large a
     program, one that does not repeat itself. Everything is as it was afterwards. Raises what the program raises when it
     is changed."""
     parameters = {id(p): p for module in scene.roots.modules for p in module.parameters()}.values()
-    if not scene.optimizers or scene.roots.fresh or not _room(parameters):
+    if not scene.optimizers or scene.roots.fresh or not _fits_in_memory(parameters):
         return None
-    was = before or Together(())
+    was = before or CombinedChange(())
     key = was.changes
     now = _Start(scene)
     first = scene.keep("where steps begin", lambda: now)  # every measured run has moved the program on since
@@ -67,23 +69,23 @@ def same_steps(scene: Scene, changed: AbstractContextManager[Any], before: Toget
 
 
 def _same_steps(
-    scene: Scene, changed: AbstractContextManager[Any], was: Together, key: tuple[Any, ...]
+    scene: Scene, changed: AbstractContextManager[Any], was: CombinedChange, key: tuple[Any, ...]
 ) -> Agreement | None:
     """The same from where the program stands."""
-    truth = scene.keep(("steps as it was", key), lambda: _steps(scene, was))
-    if not scene.keep(("steps repeat", key), lambda: _repeats(truth, _steps(scene, was))):
+    reference = scene.keep(("steps as it was", key), lambda: _steps(scene, was))
+    if not scene.keep(("steps repeat", key), lambda: _repeats(reference, _steps(scene, was))):
         return None
     own = scene.keep(("steps with roundings", key), lambda: [_steps(scene, was, seed) for seed in range(DRAWS)])
-    worst = _judged(truth, _steps(scene, changed), own)
+    worst = _judged(reference, _steps(scene, changed), own)
     if worst is None:
         return Agreement(0.0, 0.0, True, "", ROUNDING)
-    if not _repeats(truth, _steps(scene, was)):
+    if not _repeats(reference, _steps(scene, was)):
         return None  # something that is not ours to put back has changed meanwhile
     name, after, off = worst
     return Agreement(off, after, False, f"after {STEPS} steps, worst in {name}", ROUNDING)
 
 
-def _room(parameters: Iterable[Tensor]) -> bool:
+def _fits_in_memory(parameters: Iterable[Tensor]) -> bool:
     """Whether there is memory for it: the parameters, their gradients and what an optimizer keeps of them (twice as
     much) are put aside, as they are now and as they were first, and of four runs the parameters and gradients are
     kept."""
@@ -93,20 +95,20 @@ def _room(parameters: Iterable[Tensor]) -> bool:
     return all(size <= SHARE_OF_MEMORY * available_bytes(device) for device, size in need.items())
 
 
-def _steps(scene: Scene, arm: AbstractContextManager[Any], seed: int | None = None) -> _Learned:
+def _steps(scene: Scene, variant: AbstractContextManager[Any], seed: int | None = None) -> _Learned:
     """Some steps from where the program stands, and back there."""
-    with arm:
+    with variant:
         return _stepped(scene, _Start(scene), seed)
 
 
 def _stepped(scene: Scene, start: _Start, seed: int | None) -> _Learned:
     assert scene.program is not None
-    mode = Perturbed(seed) if seed is not None else contextlib.nullcontext()
+    mode = PerturbedRounding(seed) if seed is not None else contextlib.nullcontext()
     named: dict[str, Tensor] = {}
     try:
-        with seeded(), mode:
+        with fixed_seed(), mode:
             for step in range(STEPS):
-                for name, value in returned(scene.program.run()).items():
+                for name, value in output_tensors(scene.program.run()).items():
                     named[f"what step {step + 1} returns{name}"] = plain_copy(value)
         for name, parameter in start.parameters.items():
             named[name] = plain_copy(parameter)
@@ -118,11 +120,11 @@ def _stepped(scene: Scene, start: _Start, seed: int | None) -> _Learned:
     return _Learned(named, moved)
 
 
-def _judged(truth: _Learned, now: _Learned, own: Sequence[_Learned]) -> tuple[str, float, float] | None:
+def _judged(reference: _Learned, now: _Learned, own: Sequence[_Learned]) -> tuple[str, float, float] | None:
     """Of what differs by more than its rounding the worst: its name, how far it is off and how far rounding carries it,
     relative to its size. None where nothing does."""
     found: list[tuple[str, float, float]] = []
-    for name, value in truth.named.items():
+    for name, value in reference.named.items():
         other = now.named.get(name)
         if other is None or other.shape != value.shape or other.dtype != value.dtype:
             found.append((name, 1.0, 0.0))
@@ -133,14 +135,14 @@ def _judged(truth: _Learned, now: _Learned, own: Sequence[_Learned]) -> tuple[st
         rounding = max((_norm(draw - value) for draw in draws), default=0.0)
         size, off = _norm(value), _norm(other - value)
         bound = (1 + GROWS) * rounding + UNIT_ROUNDOFF.get(value.dtype, 0.0) * size
-        if off > bound and bound <= SAYS_NOTHING * truth.moved.get(name, size):
+        if off > bound and bound <= SAYS_NOTHING * reference.moved.get(name, size):
             found.append((name, off / (size or 1.0), rounding / (size or 1.0)))
     return max(found, key=lambda one: one[1], default=None)
 
 
-def _repeats(truth: _Learned, again: _Learned) -> bool:
+def _repeats(reference: _Learned, again: _Learned) -> bool:
     """Whether two runs from one start are the same but for an order of summation."""
-    for name, value in truth.named.items():
+    for name, value in reference.named.items():
         other = again.named.get(name)
         if other is None or other.shape != value.shape:
             return False

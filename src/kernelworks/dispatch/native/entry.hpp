@@ -176,7 +176,7 @@ inline PyObject* entry_call(PyObject* self, PyObject* const* args, size_t flagge
         for (Py_ssize_t i = 0; i < named; ++i) {
             PyObject* name = PyTuple_GET_ITEM(names, i);
             bool out = PyUnicode_CompareWithASCIIString(name, "out") == 0;
-            if (!out && PyUnicode_CompareWithASCIIString(name, "row") != 0)
+            if (!out && PyUnicode_CompareWithASCIIString(name, "kernel") != 0)
                 return PyErr_Format(PyExc_TypeError, "has no argument %R by name", name);
             if (given > entry.count + (out ? 0 : 1)) return PyErr_Format(PyExc_TypeError, "got %R twice", name);
             all[static_cast<size_t>(entry.count) + (out ? 0 : 1)] = args[given + i];

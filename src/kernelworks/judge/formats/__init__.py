@@ -21,13 +21,21 @@ import importlib
 from pathlib import Path
 from types import ModuleType
 
-from kernelworks.judge.formats import defined, kernelbench, kernelbook, ladders, robust_kbench, rooms, text
+from kernelworks.judge.formats import (
+    definition_loader,
+    kernelbench,
+    kernelbook,
+    ladders,
+    op_packages,
+    robust_kbench,
+    text,
+)
 from kernelworks.judge.problem import Candidate, Misread, Problem
 
-__all__ = ["FORMATS", "candidate_of", "placed", "read_candidate", "read_problem", "told"]
+__all__ = ["FORMATS", "candidate_of", "problem_on_device", "read_candidate", "read_problem", "strip_reference"]
 
 # The first that takes a file reads it.
-FORMATS: tuple[ModuleType, ...] = (robust_kbench, kernelbench, kernelbook, defined)
+FORMATS: tuple[ModuleType, ...] = (robust_kbench, kernelbench, kernelbook, definition_loader)
 
 
 def _split(path: str | Path) -> tuple[Path, str]:
@@ -37,10 +45,10 @@ def _split(path: str | Path) -> tuple[Path, str]:
     return (whole, "") if not mark or whole.exists() else (Path(name), which)
 
 
-def told(problem: Problem) -> Problem:
+def strip_reference(problem: Problem) -> Problem:
     """What a candidate's process is told of a problem: nothing of its reference, where the format can do without."""
     format = importlib.import_module(problem.loader)
-    return format.told(problem) if hasattr(format, "told") else problem
+    return format.strip_reference(problem) if hasattr(format, "strip_reference") else problem
 
 
 def read_problem(path: str | Path, device: str | None = None) -> Problem:
@@ -52,15 +60,15 @@ def read_problem(path: str | Path, device: str | None = None) -> Problem:
     """
     _known(device)
     file, which = _split(path)
-    if not file.exists() and rooms.named(str(path)):
-        return rooms.problem_of(str(path), device or "cpu")
-    return placed(_read(path, file, which), device)
+    if not file.exists() and op_packages.is_op_name(str(path)):
+        return op_packages.problem_of(str(path), device or "cpu")
+    return problem_on_device(_read(path, file, which), device)
 
 
 def _read(path: str | Path, file: Path, which: str) -> Problem:
-    if ladders.named(str(path)):
+    if ladders.is_ladder_name(str(path)):
         return ladders.problem_of(str(path))
-    source = text.read(file)
+    source = text.read_text(file)
     for format in FORMATS:
         if format.reads(file, source):
             if format is kernelbook:
@@ -75,16 +83,16 @@ def _known(device: str | None) -> None:
         raise ValueError(f"device must be cpu or cuda, got {device!r}")
 
 
-def placed(problem: Problem, device: str | None) -> Problem:
+def problem_on_device(problem: Problem, device: str | None) -> Problem:
     """The problem where its candidates are to work; its own place without a device. An op of ours has other cases on a
     GPU. Raises ValueError for a device that is neither, Misread for a case that there is not on it."""
     _known(device)
     if device is None or device == problem.device:
         return problem
-    if problem.format != rooms.NAME:
+    if problem.format != op_packages.NAME:
         return dataclasses.replace(problem, device=device)
     whole = all(shape.required for shape in problem.shapes)
-    return rooms.problem_of(problem.entry if whole else f"{problem.entry}:{problem.shapes[0].name}", device)
+    return op_packages.problem_of(problem.entry if whole else f"{problem.entry}:{problem.shapes[0].name}", device)
 
 
 def read_candidate(path: str | Path, problem: Problem) -> Candidate:
@@ -94,7 +102,7 @@ def read_candidate(path: str | Path, problem: Problem) -> Candidate:
         Misread: it is none, or a field of it is not what the format has there.
     """
     file, which = _split(path)
-    source = text.read(file)
+    source = text.read_text(file)
     if problem.format == kernelbook.NAME:
         return kernelbook.candidate_in(file, source, problem, which)
     format = importlib.import_module(problem.loader)

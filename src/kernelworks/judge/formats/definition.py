@@ -22,7 +22,7 @@ __all__ = ["candidate_in", "problem_in", "reads", "sizes_of"]
 
 NAME, SOL = "flashinfer-bench", "sol-execbench"
 DEFINITION, WORKLOADS, SOLUTION = "definition.json", "workload.jsonl", "solution.json"
-LOADER = "kernelworks.judge.formats.defined"
+LOADER = "kernelworks.judge.formats.definition_loader"
 DTYPES = (
     "float64", "float32", "float16", "bfloat16", "float8_e4m3", "float8_e4m3fn", "float8_e5m2", "float4_e2m1",
     "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint8", "bool",
@@ -37,9 +37,9 @@ def reads(path: Path, source: str) -> bool:
     return path.suffix == ".json" and '"reference"' in source and '"axes"' in source
 
 
-def parsed(source: str, where: str) -> Any:
+def parse_json(source: str, where: str) -> Any:
     try:
-        return json_text.parsed(source)
+        return json_text.parse_json(source)
     except json.JSONDecodeError as error:
         raise Misread(f"{where}:{error.lineno}: not valid JSON: {error.msg}") from None
     except ValueError as error:
@@ -67,7 +67,7 @@ def _short(value: Any) -> str:
 
 
 def problem_in(path: Path, source: str) -> Problem:
-    said = parsed(source, str(path))
+    said = parse_json(source, str(path))
     fields = _Fields(said, str(path))
     name = fields.of("name", str, "a text")
     axes = fields.of("axes", dict, "an object of axes")
@@ -77,7 +77,7 @@ def problem_in(path: Path, source: str) -> Problem:
         for tensor, its in fields.of(side, dict, "an object of tensors").items():
             _checked_tensor(fields, f"{side}.{tensor}", its, axes)
     reference = fields.of("reference", str, "Python with a function run")
-    functions = text.functions(text.parsed(reference, f"{path}: reference"))
+    functions = text.functions(text.parse_module(reference, f"{path}: reference"))
     if "run" not in functions:
         raise Misread(f"{path}: reference has no function run; it has {', '.join(functions) or 'none'}")
     custom = said.get("custom_inputs_entrypoint")
@@ -85,7 +85,7 @@ def problem_in(path: Path, source: str) -> Problem:
         raise fields.wrong("custom_inputs_entrypoint", custom, f"a function of the reference ({', '.join(functions)})")
     beside, theirs = path.with_name(WORKLOADS), _kept_apart(path, name)
     found = beside if beside.exists() else theirs
-    files = {DEFINITION: source} | ({WORKLOADS: text.read(found)} if found is not None else {})
+    files = {DEFINITION: source} | ({WORKLOADS: text.read_text(found)} if found is not None else {})
     shapes, remarks = _shapes(files, axes, found)
     return Problem(
         name, SOL if custom is not None or beside.exists() else NAME, files, LOADER, "run", shapes, remarks=remarks
@@ -144,7 +144,7 @@ def workloads(source: str, where: str) -> list[dict[str, Any]]:
     for number, line in enumerate(source.splitlines(), 1):
         if not line.strip():
             continue
-        said = parsed(line, f"{where}, line {number}")
+        said = parse_json(line, f"{where}, line {number}")
         work = said.get("workload", said) if isinstance(said, dict) else said
         if not (isinstance(work, dict) and isinstance(work.get("axes"), dict) and isinstance(work.get("inputs"), dict)):
             raise Misread(f"{where}:{number}: not a workload: objects axes and inputs are accepted")
@@ -197,11 +197,11 @@ def sizes_of(definition: Mapping[str, Any], bound: Mapping[str, int]) -> dict[st
 def candidate_in(path: Path, source: str, problem: Problem) -> Candidate:
     """A solution in JSON, or a Python file with ``run``."""
     if path.suffix == ".py":
-        known = text.functions(text.parsed(source, str(path)))
+        known = text.functions(text.parse_module(source, str(path)))
         if "run" not in known:
             raise Misread(f"{path}: no function run; it has {', '.join(known) or 'none'}")
         return Candidate(path.stem, {"candidate.py": source}, "candidate.py::run", text.language(source))
-    said = parsed(source, str(path))
+    said = parse_json(source, str(path))
     fields = _Fields(said, str(path))
     solves = fields.of("definition", str, "the name of a definition")
     if solves != problem.name:

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from kernelworks.judge.formats import text
-from kernelworks.judge.formats.loading import Made, Modules, module_of
+from kernelworks.judge.formats.loading import LoadedCandidate, Modules, module_of
 from kernelworks.judge.problem import Candidate, Misread, Problem, Shape
 
-__all__ = ["candidate_in", "load", "load_candidate", "problem_in", "reads", "told"]
+__all__ = ["candidate_in", "load", "load_candidate", "problem_in", "reads", "strip_reference"]
 
 NAME, FILE, CANDIDATE = "kernelbench", "problem.py", "candidate.py"
 ENTRY, ANSWER = "Model", "ModelNew"
 TOLERANCE = (1e-4, 1e-4)  # its own, of float32
-OTHERS = (1, 3)  # what a size that only the inputs have is tried at, besides its own
+TRIAL_SIZES = (1, 3)  # what a size that only the inputs have is tried at, besides its own
 
 
 def reads(path: Path, source: str) -> bool:
@@ -28,7 +28,7 @@ def reads(path: Path, source: str) -> bool:
 
 
 def problem_in(path: Path, source: str, *, entry: str = ENTRY, format: str = NAME) -> Problem:
-    tree = text.parsed(source, str(path))
+    tree = text.parse_module(source, str(path))
     known, functions = text.classes(tree), text.functions(tree)
     if entry not in known and entry not in functions:
         raise Misread(
@@ -57,13 +57,13 @@ def _others(tree: ast.Module, functions: dict[str, ast.FunctionDef]) -> list[Sha
     for name, value in text.constants(tree).items():
         its = name.partition("[")[0]
         if its in read and its not in made_with and value > 1:
-            others = dict.fromkeys(v for v in (*OTHERS, value - 1) if 0 < v < value)
+            others = dict.fromkeys(v for v in (*TRIAL_SIZES, value - 1) if 0 < v < value)
             found += [Shape(f"{name}={v}", {name: v}, required=False) for v in others]
     return found
 
 
 def candidate_in(path: Path, source: str, problem: Problem | None = None, *, entry: str = ANSWER) -> Candidate:
-    tree = text.parsed(source, str(path))
+    tree = text.parse_module(source, str(path))
     known = [*text.classes(tree), *text.functions(tree)]
     if entry not in known:
         raise Misread(f"{path}: no class {entry}; it has {_listed(known) or 'neither classes nor functions'}")
@@ -77,7 +77,7 @@ def _listed(names: list[str]) -> str:
 # ---------------------------------------------------------------- where foreign code runs
 
 
-class Loaded(Modules):
+class LoadedProblem(Modules):
     def init(self) -> list[Any]:
         return list(getattr(self.module, "get_init_inputs", list)())
 
@@ -88,26 +88,26 @@ class Loaded(Modules):
         return list(found)
 
     def reference(self, *init: Any) -> Any:
-        return made(getattr(self.module, self.entry), init)
+        return construct_model(getattr(self.module, self.entry), init)
 
 
-def made(kind: Any, init: tuple[Any, ...]) -> Any:
+def construct_model(kind: Any, init: tuple[Any, ...]) -> Any:
     """An object of the class, from positional arguments or from ``[positional, {keywords}]``."""
     if len(init) == 2 and isinstance(init[0], (list, tuple)) and isinstance(init[1], dict):
         return kind(*init[0], **init[1])
     return kind(*init)
 
 
-def load(problem: Problem, shape: Shape, folder: Path) -> Loaded:
+def load(problem: Problem, shape: Shape, folder: Path) -> LoadedProblem:
     source = text.with_constants(problem.files[FILE], dict(shape.sizes))
-    return Loaded(module_of("judged_problem", source, folder), problem.entry)
+    return LoadedProblem(module_of("judged_problem", source, folder), problem.entry)
 
 
-def told(problem: Problem) -> Problem:
+def strip_reference(problem: Problem) -> Problem:
     """What a candidate's process is told of it: it needs nothing of the reference."""
     return dataclasses.replace(problem, files={})
 
 
-def load_candidate(problem: Problem, shape: Shape, candidate: Candidate, folder: Path) -> Made:
+def load_candidate(problem: Problem, shape: Shape, candidate: Candidate, folder: Path) -> LoadedCandidate:
     module = module_of("judged_candidate", candidate.files[CANDIDATE], folder)
-    return Made(lambda *init: made(getattr(module, candidate.entry), init))
+    return LoadedCandidate(lambda *init: construct_model(getattr(module, candidate.entry), init))

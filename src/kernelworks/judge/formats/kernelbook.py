@@ -10,12 +10,12 @@ from typing import Any
 
 from kernelworks.judge.formats import kernelbench, text
 from kernelworks.judge.problem import Candidate, Misread, Problem
-from kernelworks.records.json_text import parsed
+from kernelworks.records.json_text import parse_json
 
 __all__ = ["candidate_in", "load", "load_candidate", "problem_in", "reads"]
 
 NAME = "kernelbook"
-NEEDED = ("python_code", "entry_point")
+REQUIRED_FIELDS = ("python_code", "entry_point")
 
 
 def reads(path: Path, source: str) -> bool:
@@ -26,12 +26,12 @@ def row_in(path: Path, source: str, which: str = "") -> dict[str, Any]:
     """The row of a file. Raises Misread where it has none of that number or name."""
     rows: list[Any] = []
     try:
-        said = parsed(source)
+        said = parse_json(source)
         rows = said if isinstance(said, list) else [said]
     except ValueError:
         for number, line in enumerate(source.splitlines(), 1):
             try:
-                rows += [parsed(line)] if line.strip() else []
+                rows += [parse_json(line)] if line.strip() else []
             except ValueError as error:
                 raise Misread(f"{path}:{number}: not valid JSON: {getattr(error, 'msg', error)}") from None
     if which.isdigit() and int(which) < len(rows):
@@ -43,7 +43,7 @@ def row_in(path: Path, source: str, which: str = "") -> dict[str, Any]:
         found = named[0]
     if not isinstance(found, dict):
         raise Misread(f"{path}: a row is {type(found).__name__}; an object is accepted")
-    for field in NEEDED:
+    for field in REQUIRED_FIELDS:
         value = found.get(field)
         if not isinstance(value, str) or not value:
             raise Misread(f"{path}: {field} is {value!r}; a text is accepted")
@@ -66,7 +66,7 @@ def candidate_in(path: Path, source: str, problem: Problem, which: str = "") -> 
             raise Misread(f"{path}: triton_code is {code!r}; a text is accepted")
         path, source = path.with_name(f"{problem.entry}New.py"), code
     entry = f"{problem.entry}New"
-    has = text.classes(text.parsed(source, str(path)))
+    has = text.classes(text.parse_module(source, str(path)))
     return kernelbench.candidate_in(path, source, entry=entry if entry in has else kernelbench.ANSWER)
 
 

@@ -18,65 +18,67 @@ import torch
 from torch import Tensor
 
 from kernelworks.build import TARGETS
-from kernelworks.build.cpp import built
-from kernelworks.build.loading import opened
+from kernelworks.build.cpp import build_library
+from kernelworks.build.loading import open_library
 from kernelworks.climb.ladder import Rung, folders, rung_of
-from kernelworks.climb.problem import Given, Size
+from kernelworks.climb.problem import Inputs, Size
 from kernelworks.climb.problem import Problem as Ladder
 from kernelworks.climb.problem import problem_of as ladder_in
 from kernelworks.contract.bounds import Bound
 from kernelworks.judge.formats import text
-from kernelworks.judge.formats.loading import Made
+from kernelworks.judge.formats.loading import LoadedCandidate
 from kernelworks.judge.problem import Candidate, Misread, Problem, Shape
 from kernelworks.machine import machine
 
-__all__ = ["candidate_in", "load", "load_candidate", "named", "problem_of"]
+__all__ = ["candidate_in", "is_ladder_name", "load", "load_candidate", "problem_of"]
 
 NAME, FILE = "ladder", "problem.py"
-NAMED = re.compile(r"(?P<ladder>[^#:]+)(?:#(?P<form>\w+))?(?::(?P<sizes>\w+=\d+(?:,\w+=\d+)*))?")
+LADDER_NAME = re.compile(r"(?P<ladder>[^#:]+)(?:#(?P<form>\w+))?(?::(?P<sizes>\w+=\d+(?:,\w+=\d+)*))?")
 MOST_WORK, MOST_ELEMENTS = 1 << 27, 1 << 21  # the product of all sizes, and of the two largest
 
 
 def _folder(name: str) -> Path | None:
-    found = NAMED.fullmatch(name)
+    found = LADDER_NAME.fullmatch(name)
     if found is None:
         return None
     folder = folders().get(found["ladder"], Path(found["ladder"]))
     return folder if (folder / FILE).is_file() else None
 
 
-def named(name: str) -> bool:
+def is_ladder_name(name: str) -> bool:
     """Whether it names a ladder, or is the folder of one."""
     return _folder(name) is not None
 
 
 def problem_of(name: str) -> Problem:
-    folder, found = _folder(name), NAMED.fullmatch(name)
+    folder, found = _folder(name), LADDER_NAME.fullmatch(name)
     assert folder is not None and found is not None
-    source, where, form = text.read(folder / FILE), str(folder / FILE), found["form"] or ""
+    source, where, format_name = text.read_text(folder / FILE), str(folder / FILE), found["form"] or ""
     said = _said(source, where)
-    forms = [key.value for key in getattr(said.get("formats"), "keys", ()) if isinstance(key, ast.Constant)]
-    if form not in (forms or [""]):
-        wanted = f"#FORMAT with one of {', '.join(map(str, forms))}" if forms else "no format"
-        raise Misread(f"{name}: {wanted} is accepted, got {form!r}" if form else f"{name}: {wanted} is accepted")
+    format_names = [key.value for key in getattr(said.get("formats"), "keys", ()) if isinstance(key, ast.Constant)]
+    if format_name not in (format_names or [""]):
+        wanted = f"#FORMAT with one of {', '.join(map(str, format_names))}" if format_names else "no format"
+        raise Misread(
+            f"{name}: {wanted} is accepted, got {format_name!r}" if format_name else f"{name}: {wanted} is accepted"
+        )
     own = _literal(said, "size", where)
-    every = _multiples(folder, form)
+    every = _multiples(folder, format_name)
     size = {key: int(value) for key, value in (part.split("=") for part in (found["sizes"] or "").split(",") if part)}
     if size and size.keys() != own.keys():
         raise Misread(f"{name}: the sizes {', '.join(own)} are accepted, got {', '.join(size)}")
     first = size or _halved(own, every)
     remarks = () if size or first == own else (f"its own size, {_words(own)}, is halved to {_words(first)}",)
-    proofs = [s for s in _literal(said, "proof_sizes", where) if _whole(s, every)]
+    verification_sizes = [s for s in _literal(said, "proof_sizes", where) if _whole(s, every)]
     device = _literal(said, "device", where) if "device" in said else "cpu"
     return Problem(
-        name=folder.resolve().name + (f"#{form}" if form else ""), format=NAME, files={FILE: source}, loader=__name__,
-        entry=form, shapes=tuple(Shape(_words(s), s) for s in (first, *proofs)), device=device, remarks=remarks,
+        name=folder.resolve().name + (f"#{format_name}" if format_name else ""), format=NAME, files={FILE: source}, loader=__name__,
+        entry=format_name, shapes=tuple(Shape(_words(s), s) for s in (first, *verification_sizes)), device=device, remarks=remarks,
     )  # fmt: skip
 
 
 def _said(source: str, where: str) -> dict[str, Any]:
     """The arguments of the ``PROBLEM`` that a text defines, as they are written there."""
-    for statement in text.parsed(source, where).body:
+    for statement in text.parse_module(source, where).body:
         if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
             continue
         if any(isinstance(t, ast.Name) and t.id == "PROBLEM" for t in statement.targets):
@@ -91,12 +93,12 @@ def _literal(said: dict[str, Any], name: str, where: str) -> Any:
         raise Misread(f"{where}: PROBLEM has no {name} that is written out in numbers") from None
 
 
-def _multiples(folder: Path, form: str) -> dict[str, int]:
+def _multiples(folder: Path, format_name: str) -> dict[str, int]:
     """What all rungs of this format ask of their sizes."""
     found: dict[str, int] = {}
     for path in sorted(folder.glob("[0-9][0-9]_*.cpp")):
         rung = rung_of(path)
-        if rung.format == form:
+        if rung.format == format_name:
             found |= {name: math.lcm(count, found.get(name, 1)) for name, count in rung.multiples.items()}
     return found
 
@@ -148,18 +150,18 @@ def _ladder(problem: Problem, folder: Path) -> Ladder:
     return ladder_in(folder)
 
 
-class Loaded:
+class LoadedProblem:
     """A ladder's problem at one size, its inputs in one format."""
 
     fixed = frozenset(range(16))  # what a format has packed is not drawn otherwise
 
     def __init__(self, problem: Problem, shape: Shape, folder: Path) -> None:
-        self.ladder, self.form, self.size = _ladder(problem, folder), problem.entry, dict(shape.sizes)
+        self.ladder, self.format_name, self.size = _ladder(problem, folder), problem.entry, dict(shape.sizes)
         self.names = list(self._given(0))
 
-    def _given(self, seed: int) -> Given:
+    def _given(self, seed: int) -> Inputs:
         drawn = self.ladder.inputs(self.size, torch.Generator().manual_seed(seed))
-        return self.ladder.encoded(self.form, drawn)
+        return self.ladder.encode_inputs(self.format_name, drawn)
 
     def init(self) -> list[Any]:
         return []
@@ -172,34 +174,34 @@ class Loaded:
 
     def _computed(self, *inputs: Tensor) -> Tensor:
         given = dict(zip(self.names, inputs, strict=True))
-        if self.form:
-            given = {name: value.float() for name, value in self.ladder.exactly(self.form, given).items()}
+        if self.format_name:
+            given = {name: value.float() for name, value in self.ladder.exact_inputs(self.format_name, given).items()}
         return self.ladder.reference(given).to(self.ladder.dtype)
 
     def bound(self, args: list[Tensor]) -> Bound:
-        exact = self.ladder.exactly(self.form, dict(zip(self.names, args, strict=True)))
-        truth = self.ladder.reference(exact)
-        most = self.ladder.bound_of(self.form)(exact, truth)
+        exact = self.ladder.exact_inputs(self.format_name, dict(zip(self.names, args, strict=True)))
+        reference = self.ladder.reference(exact)
+        most = self.ladder.bound_of(self.format_name)(exact, reference)
         why = f"output: {float(most.mean()):.2g}: the ladder's own, of {FILE}"
-        return Bound(("output",), (truth,), (most,), (self._computed(*args),), (why,), (), {})
+        return Bound(("output",), (reference,), (most,), (self._computed(*args),), (why,), (), {})
 
 
-def load(problem: Problem, shape: Shape, folder: Path) -> Loaded:
-    return Loaded(problem, shape, folder / "ladder")
+def load(problem: Problem, shape: Shape, folder: Path) -> LoadedProblem:
+    return LoadedProblem(problem, shape, folder / "ladder")
 
 
-def load_candidate(problem: Problem, shape: Shape, candidate: Candidate, folder: Path) -> Made:
-    place, size, form = folder / "ladder", dict(shape.sizes), problem.entry
+def load_candidate(problem: Problem, shape: Shape, candidate: Candidate, folder: Path) -> LoadedCandidate:
+    place, size, format_name = folder / "ladder", dict(shape.sizes), problem.entry
     ladder = _ladder(problem, place)
     path = place / candidate.entry
     path.write_text(candidate.files[candidate.entry], encoding="utf-8")
     rung = rung_of(path)
-    own = ladder.formats[form] if form else None
-    function = getattr(opened(built(path, rung.target)), ladder.symbol)
+    own = ladder.formats[format_name] if format_name else None
+    function = getattr(open_library(build_library(path, rung.target)), ladder.symbol)
     function.argtypes, function.restype = list((own and own.signature) or ladder.signature), None
     arguments = (own and own.arguments) or ladder.arguments
     assert arguments is not None  # ladder_in asks for it
-    names = Loaded(problem, shape, place).names
+    names = LoadedProblem(problem, shape, place).names
 
     def run(*inputs: Tensor) -> Tensor:
         if not all(value.is_contiguous() for value in inputs):
@@ -208,7 +210,7 @@ def load_candidate(problem: Problem, shape: Shape, candidate: Candidate, folder:
         function(*arguments(size, dict(zip(names, inputs, strict=True)), out, _threads(rung)))
         return out
 
-    return Made(lambda *init: run)
+    return LoadedCandidate(lambda *init: run)
 
 
 def _threads(rung: Rung) -> int:

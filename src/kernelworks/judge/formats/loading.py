@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Made", "Modules", "extension", "module_of"]
+__all__ = ["LoadedCandidate", "Modules", "extension", "module_of"]
 
 
 def module_of(name: str, source: str, folder: Path) -> ModuleType:
@@ -32,7 +32,7 @@ class Modules:
         self.module, self.entry = module, entry
 
 
-class Made:
+class LoadedCandidate:
     """A loaded candidate: ``make(*init)`` is what is called with the inputs."""
 
     def __init__(self, make: Callable[..., Any]) -> None:

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from kernelworks.judge.formats import definition, text
-from kernelworks.judge.formats.loading import Made, Modules, extension, module_of
+from kernelworks.judge.formats.loading import LoadedCandidate, Modules, extension, module_of
 from kernelworks.judge.problem import Candidate, Misread, Problem, Shape
 
 __all__ = ["candidate_in", "load", "load_candidate", "problem_in", "reads"]
 
 NAME, FILE, SETTINGS, ENTRY = "robust-kbench", "func_forward.py", "config_forward.json", "forward_fn"
 TOLERANCE = (1e-5, 1e-5)  # its own default
-OTHERS = (1, 3)
+TRIAL_SIZES = (1, 3)
 KINDS = ("input", "init", "shared")
 
 
@@ -31,7 +31,7 @@ def reads(path: Path, source: str) -> bool:
 
 
 def problem_in(path: Path, source: str) -> Problem:
-    tree = text.parsed(source, str(path))
+    tree = text.parse_module(source, str(path))
     functions = text.functions(tree)
     for name, known, what in ((ENTRY, functions, "function"), ("get_inputs", functions, "function")):
         if name not in known:
@@ -41,7 +41,7 @@ def problem_in(path: Path, source: str) -> Problem:
     files = {FILE: source}
     settings = path.with_name(SETTINGS)
     if settings.exists():
-        files[SETTINGS] = text.read(settings)
+        files[SETTINGS] = text.read_text(settings)
         count = len(_settings(files[SETTINGS], str(settings)))
         shapes = tuple(Shape(f"settings {i}" if i else "own", {"settings": i}) for i in range(count))
     else:
@@ -51,7 +51,7 @@ def problem_in(path: Path, source: str) -> Problem:
 
 def _settings(source: str, where: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Keywords of the class and of get_inputs, of each setting; the single one first."""
-    said = definition.parsed(source, where)
+    said = definition.parse_json(source, where)
     found: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for many in ("single", "multi"):
         lists = [said.get(f"{many}_{kind}_configs") or [{}] for kind in KINDS]
@@ -78,7 +78,7 @@ def _others(tree: ast.Module, inputs: ast.FunctionDef) -> list[Shape]:
         value = default.value if isinstance(default, ast.Constant) else None
         if type(value) is int and value > 1 and argument.arg not in made_with:
             name = argument.arg
-            others = dict.fromkeys(v for v in (*OTHERS, value - 1) if v < value)
+            others = dict.fromkeys(v for v in (*TRIAL_SIZES, value - 1) if v < value)
             found += [Shape(f"{name}={v}", {name: v}, required=False) for v in others]
     return found
 
@@ -88,7 +88,7 @@ def candidate_in(path: Path, source: str, problem: Problem) -> Candidate:
         if "forward" not in source:
             raise Misread(f"{path}: no function forward, which takes the place of {ENTRY}")
         return Candidate(path.stem, {path.name: source}, "forward", "cuda" if path.suffix == ".cu" else "c++")
-    known = text.functions(text.parsed(source, str(path)))
+    known = text.functions(text.parse_module(source, str(path)))
     entry = next((name for name in (ENTRY, "forward") if name in known), None)
     if entry is None:
         raise Misread(f"{path}: no function {ENTRY} or forward; it has {', '.join(known) or 'no functions'}")
@@ -98,7 +98,7 @@ def candidate_in(path: Path, source: str, problem: Problem) -> Candidate:
 # ---------------------------------------------------------------- where foreign code runs
 
 
-class Loaded(Modules):
+class LoadedProblem(Modules):
     def __init__(self, module: Any, entry: str, made_with: dict[str, Any], given: dict[str, Any]) -> None:
         super().__init__(module, entry)
         self.made_with, self.given = made_with, given
@@ -113,19 +113,19 @@ class Loaded(Modules):
         return self.module.Model(**self.made_with)
 
 
-def load(problem: Problem, shape: Shape, folder: Path) -> Loaded:
+def load(problem: Problem, shape: Shape, folder: Path) -> LoadedProblem:
     module = module_of("judged_problem", problem.files[FILE], folder)
     if SETTINGS in problem.files:
         made_with, given = _settings(problem.files[SETTINGS], SETTINGS)[shape.sizes["settings"]]
-        return Loaded(module, problem.entry, made_with, given)
+        return LoadedProblem(module, problem.entry, made_with, given)
     made_with, given = (
         {name: size for name, size in shape.sizes.items() if name in inspect.signature(function).parameters}
         for function in (module.Model, module.get_inputs)
     )
-    return Loaded(module, problem.entry, made_with, given)
+    return LoadedProblem(module, problem.entry, made_with, given)
 
 
-def load_candidate(problem: Problem, shape: Shape, candidate: Candidate, folder: Path) -> Made:
+def load_candidate(problem: Problem, shape: Shape, candidate: Candidate, folder: Path) -> LoadedCandidate:
     (file, source), *_ = candidate.files.items()
     if file.endswith(".py"):
         answer = getattr(module_of("judged_candidate", source, folder), candidate.entry)
@@ -138,4 +138,4 @@ def load_candidate(problem: Problem, shape: Shape, candidate: Candidate, folder:
         model.forward = functools.partial(model.forward, fn=answer)
         return model
 
-    return Made(make)
+    return LoadedCandidate(make)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from kernelworks.judge.problem import Misread
 
-__all__ = ["classes", "constants", "functions", "language", "names_in", "parsed", "read", "with_constants"]
+__all__ = ["classes", "constants", "functions", "language", "names_in", "parse_module", "read_text", "with_constants"]
 
 
-def read(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Raises Misread where there is no such text."""
     try:
         return path.read_text(encoding="utf-8")
@@ -21,7 +21,7 @@ def read(path: Path) -> str:
         raise Misread(f"{path}: {error.strerror if isinstance(error, OSError) else 'not a text file'}") from None
 
 
-def parsed(text: str, where: str) -> ast.Module:
+def parse_module(text: str, where: str) -> ast.Module:
     try:
         return ast.parse(text)
     except SyntaxError as error:

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from kernelworks.judge.process.ipc import Memory, Spot
 
-__all__ = ["Case", "Found", "case_of", "held_against"]
+__all__ = ["Case", "Comparison", "case_of", "compare_answers"]
 
 TINY = torch.finfo(torch.float64).tiny
 
 
 @dataclass(frozen=True)
-class Found:
+class Comparison:
     """What one answer comes to: its worst error as a share of the bound, and what is wrong, "" where nothing is."""
 
     worst: float = 0.0
@@ -35,7 +35,7 @@ class Case:
     given: list[Tensor]
     outputs: list[tuple[tuple[int, ...], str]]  # shape and dtype of each answer
     names: list[str]
-    truth: list[Tensor]  # at the places
+    reference: list[Tensor]  # at the places
     bound: list[Tensor]
     places: list[Tensor]
     own: float  # the reference's own worst error as a share of the bound
@@ -52,10 +52,10 @@ class Case:
             sizes.append(math.prod(shape) * getattr(torch, dtype).itemsize)
         return sum(sizes)
 
-    def first(self, count: int) -> Case:
+    def first_outputs(self, count: int) -> Case:
         """The case of the first of its answers alone."""
         return dataclasses.replace(
-            self, outputs=self.outputs[:count], names=self.names[:count], truth=self.truth[:count],
+            self, outputs=self.outputs[:count], names=self.names[:count], reference=self.reference[:count],
             bound=self.bound[:count], places=self.places[:count],
         )  # fmt: skip
 
@@ -71,11 +71,11 @@ def case_of(draw: str, said: dict[str, Any], descriptors: list[int]) -> Case:
     tensors = [memory.tensor(_spot(spot)) for spot in said["spots"]]
     answers = len(said["outputs"])
     given, rest = tensors[: len(tensors) - 3 * answers], tensors[len(tensors) - 3 * answers :]
-    truth, bound, places = (rest[i * answers : (i + 1) * answers] for i in range(3))
+    reference, bound, places = (rest[i * answers : (i + 1) * answers] for i in range(3))
     outputs = [(tuple(shape), dtype) for shape, dtype in said["outputs"]]
     own = max(said["own"], default=0.0)
     return Case(
-        draw, memory, said["inputs"], given, outputs, said["names"], truth, bound, places, float(own),
+        draw, memory, said["inputs"], given, outputs, said["names"], reference, bound, places, float(own),
         tuple(said["why"]), tuple(said["unknown"]), all(said["finite"]), bool(said["drawn"]),
     )  # fmt: skip
 
@@ -91,13 +91,13 @@ def _picked(answer: Tensor, at: Tensor) -> Tensor:
     return answer[at.to(answer.device)].cpu() if few else answer.cpu()[at]
 
 
-def held_against(case: Case, answers: list[Tensor]) -> Found:
+def compare_answers(case: Case, answers: list[Tensor]) -> Comparison:
     """Answers, each flat and whole, against the truth. NaN and infinities must stand where they do there."""
     worst, elements = 0.0, 0
-    for name, answer, truth, bound, at in zip(
-        case.names, answers, case.truth, case.bound, case.places, strict=True
+    for name, answer, reference, bound, at in zip(
+        case.names, answers, case.reference, case.bound, case.places, strict=True
     ):  # fmt: skip
-        few, want = _picked(answer, at), truth.double()
+        few, want = _picked(answer, at), reference.double()
         few = few if few.is_floating_point() else few.double()
         error = (few - want).abs_()  # in float64, which both are widened to
         elements += few.numel()
@@ -118,5 +118,5 @@ def held_against(case: Case, answers: list[Tensor]) -> Found:
                 f"{count} of {got.numel()} elements of {name} that were looked at: element {int(at[first])} is "
                 f"{float(got[first]):.9g}, must be {float(want[first]):.9g} +- {float(bound[first]):.3g}"
             )
-            return Found(worst, said, elements)
-    return Found(worst, "", elements)
+            return Comparison(worst, said, elements)
+    return Comparison(worst, "", elements)

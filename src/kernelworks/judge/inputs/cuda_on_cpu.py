@@ -8,7 +8,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-__all__ = ["Here"]
+__all__ = ["CudaOnCpuMode"]
 
 
 def _here(value: Any) -> Any:
@@ -17,7 +17,7 @@ def _here(value: Any) -> Any:
     return torch.device("cpu") if named or there else value
 
 
-class Here(TorchFunctionMode):
+class CudaOnCpuMode(TorchFunctionMode):
     """While it is on, ``device="cuda"``, ``.to("cuda")`` and ``.cuda()`` leave everything on the CPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -91,7 +91,7 @@ class Flow(TorchDispatchMode):
         )  # fmt: skip
         return result
 
-    def dead(self, outputs: Sequence[Tensor], state: Iterable[Tensor] = ()) -> list[str]:
+    def dead_ops(self, outputs: Sequence[Tensor], state: Iterable[Tensor] = ()) -> list[str]:
         """Ops whose results reach neither the outputs nor the module's state."""
         needed = {_at(t) for t in (*outputs, *state)}
         found = []
@@ -102,7 +102,7 @@ class Flow(TorchDispatchMode):
                 found.append(step.label)
         return _counted(reversed(found))
 
-    def needed(self, outputs: Sequence[Tensor], inputs: Iterable[Tensor]) -> int:
+    def needed_bytes(self, outputs: Sequence[Tensor], inputs: Iterable[Tensor]) -> int:
         """Bytes of the inputs that any implementation must read: what an op reads whole whose result reaches an
         output. Of several ops on one input the largest counts, since they may read the same part of it."""
         live, most = {_at(t) for t in outputs}, dict[int, int]()
@@ -113,11 +113,11 @@ class Flow(TorchDispatchMode):
                     most[at] = max(size, most.get(at, 0))
         return sum(most.get(at, 0) for at in {_at(t) for t in inputs})
 
-    def unchanged(self) -> list[str]:
+    def unchanged_ops(self) -> list[str]:
         """Ops that gave back what they were given."""
         return _counted(step.label for step in self.steps if step.unchanged and self._weighs(step))
 
-    def repeated(self) -> list[str]:
+    def repeated_ops(self) -> list[str]:
         """Ops on the same tensors as once before."""
         seen: set[Any] = set()
         found = []

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Muted"]
+__all__ = ["KernelGarbler"]
 
 # Functions of a compiler's or a driver's libraries that come before a kernel, and are none.
 AROUND = (
@@ -60,7 +60,7 @@ def _garble(value: Tensor) -> None:
             flat.add_(1)
 
 
-class Muted:
+class KernelGarbler:
     """From when this is made on, in a process of its own: kernels are watched, and garbled once ``garbling`` is set.
     ``called`` names those that ran, ``working`` those that did anything."""
 
@@ -182,7 +182,7 @@ class Muted:
 class _Foreign:
     """A function of a library, with what is set on it."""
 
-    def __init__(self, muted: Muted, name: str, function: Any) -> None:
+    def __init__(self, muted: KernelGarbler, name: str, function: Any) -> None:
         self.__dict__["_held"] = (muted, name, function)
 
     def __call__(self, *args: Any) -> Any:
@@ -205,7 +205,7 @@ def _namespaces() -> list[str]:
 class _Operators(TorchDispatchMode):
     """Operators of namespaces that nobody had registered."""
 
-    def __init__(self, muted: Muted) -> None:
+    def __init__(self, muted: KernelGarbler) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.muted = muted
 

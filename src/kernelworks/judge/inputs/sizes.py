@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from kernelworks.judge.formats import text
 from kernelworks.judge.problem import Problem, Shape
 
-__all__ = ["Size", "fitting", "size_of"]
+__all__ = ["Size", "fit_shape", "size_of"]
 
 SMALLEST = 8  # what a constant is not halved below
 TRIES = 64
@@ -45,7 +45,7 @@ def size_of(loaded: Any) -> Size | None:
     return Size(float(sum(t.numel() * t.element_size() for t in tensors)), float(counter.get_total_flops()))
 
 
-def fitting(
+def fit_shape(
     problem: Problem, load: Callable[[Problem, Shape, Path], Any], folder: Path, most_bytes: float, most_flop: float
 ) -> tuple[Shape, Size | None]:
     """The problem's own shape where it is within the limits, else one whose largest constants were halved until it is;
@@ -85,5 +85,5 @@ def _constants(problem: Problem) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, source in problem.files.items():
         if name.endswith(".py"):
-            found |= text.constants(text.parsed(source, name))
+            found |= text.constants(text.parse_module(source, name))
     return found

@@ -8,10 +8,10 @@ import os
 import secrets
 from pathlib import Path
 
-__all__ = ["cleared"]
+__all__ = ["remove_folder"]
 
 
-def cleared(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     """Removes a folder; what cannot be removed stays."""
     with contextlib.suppress(OSError):
         number, free = 0, secrets.token_hex(8)  # a name that nobody has there

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["rewritten"]
+__all__ = ["find_code_changes"]
 
-MAPPED = re.compile(r"^([0-9a-f]+-[0-9a-f]+) (r-xp|r--p) \S+ \S+ [1-9]\d* +(/.*)$")
+MAPPING_LINE = re.compile(r"^([0-9a-f]+-[0-9a-f]+) (r-xp|r--p) \S+ \S+ [1-9]\d* +(/.*)$")
 OWN = ("Private_Dirty:", "Anonymous:")  # kB of a range that nobody else has, and that are no longer the file's
 LOADER = "/ld-"
 FILTERS = ("Seccomp:", "Seccomp_filters:")  # of system calls
@@ -34,7 +34,7 @@ def _ranges(listing: str) -> Iterator[tuple[Range, bool]]:
             continue
         if at is not None:
             yield at, all(own.values())
-        match = MAPPED.match(line)
+        match = MAPPING_LINE.match(line)
         at = (match[1], match[2], match[3]) if match else None
         own = dict.fromkeys(OWN, False)
     if at is not None:
@@ -46,7 +46,7 @@ def _filters(pid: int) -> list[str]:
     return [line for line in lines if line.startswith(FILTERS)]
 
 
-def rewritten(pid: int, maker: int) -> list[str]:
+def find_code_changes(pid: int, maker: int) -> list[str]:
     """What of the code that it was forked with a process has changed, a line each. Raises OSError where the kernel does
     not say."""
     there = {at for at, _ in _ranges(Path(f"/proc/{maker}/maps").read_text(encoding="utf-8", errors="replace"))}

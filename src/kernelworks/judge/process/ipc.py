@@ -20,15 +20,23 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "MOST_BYTES", "Memory", "Spot", "hear", "pair", "say", "tensors_into", "unwrapped", "within",
-    "wrapped",
+    "MOST_BYTES",
+    "Memory",
+    "Spot",
+    "hear",
+    "pair",
+    "read_papers",
+    "say",
+    "tensors_into",
+    "within",
+    "write_papers",
 ]  # fmt: skip
 
 MOST_BYTES = 1 << 17  # of one message: below every kernel's limit for a socket of packets
 MOST_DESCRIPTORS = 8
 # Of memory that is shared: whoever made it shorter would end all who read it.
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-ALIGNED = 64  # bytes: a cache line, as torch's own allocator has it
+ALIGNMENT = 64  # bytes: a cache line, as torch's own allocator has it
 
 Spot = tuple[int, tuple[int, ...], tuple[int, ...], str]  # bytes from the start, shape, strides, dtype
 
@@ -134,14 +142,14 @@ def tensors_into(tensors: Sequence[Tensor]) -> tuple[Memory, list[Spot]]:
     for value in tensors:
         plain = torch.empty(value.shape)
         spots.append((at, tuple(value.shape), plain.stride(), str(value.dtype).removeprefix("torch.")))
-        at += -(-value.numel() * value.element_size() // ALIGNED) * ALIGNED
+        at += -(-value.numel() * value.element_size() // ALIGNMENT) * ALIGNMENT
     memory = Memory(at)
     for value, spot in zip(tensors, spots, strict=True):
         memory.tensor(spot).copy_(value)
     return memory, spots
 
 
-def wrapped(papers: Any) -> int:
+def write_papers(papers: Any) -> int:
     """A descriptor of what a child is given at its start."""
     descriptor = os.memfd_create("papers", os.MFD_CLOEXEC)
     with os.fdopen(os.dup(descriptor), "wb") as file:
@@ -149,7 +157,7 @@ def wrapped(papers: Any) -> int:
     return descriptor
 
 
-def unwrapped(descriptor: int) -> Any:
+def read_papers(descriptor: int) -> Any:
     """What the supervisor has put there; for children alone."""
     with os.fdopen(os.dup(descriptor), "rb") as file:
         file.seek(0)

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelworks.judge.process.cleanup import cleared
-from kernelworks.judge.process.integrity import rewritten
-from kernelworks.judge.process.ipc import hear, pair, say, wrapped
+from kernelworks.judge.process.cleanup import remove_folder
+from kernelworks.judge.process.integrity import find_code_changes
+from kernelworks.judge.process.ipc import hear, pair, say, write_papers
 from kernelworks.machine import environment
 
-__all__ = ["Born", "Ended", "Nursery", "Slow"]
+__all__ = ["ChildProcess", "Nursery", "ProcessEnded", "ProcessTimeout"]
 
 # Long enough for the busiest machine: who waits for these is told at once where the other end is gone.
 START_S = 300.0  # torch is loaded in seconds, from a cold disk beside others in a minute
@@ -34,16 +34,16 @@ NAP_S = 2e-5  # a thread that runs is stopped within some microseconds, one with
 _libc = ctypes.CDLL(None)
 
 
-class Ended(Exception):
+class ProcessEnded(Exception):
     """A process is gone, or was ended because it did not answer; the text says which."""
 
 
-class Slow(Ended):
+class ProcessTimeout(ProcessEnded):
     """It did not answer in time."""
 
 
 @dataclass
-class Born:
+class ChildProcess:
     """A process of the nursery's, as the supervisor holds it."""
 
     role: str
@@ -63,7 +63,7 @@ class Born:
         try:
             say(self.control, message, descriptors)
         except OSError as error:
-            raise Ended(self.why()) from error
+            raise ProcessEnded(self.end_reason()) from error
 
     def hear(self, seconds: float) -> tuple[Any, list[int]]:
         """What it answers. Raises Ended where it does not; it is gone then."""
@@ -77,19 +77,19 @@ class Born:
         except TimeoutError as error:
             self.end()
             self.gone = f"did not answer within {seconds:.0f} s"
-            raise Slow(self.gone) from error
+            raise ProcessTimeout(self.gone) from error
         except (EOFError, OSError):
-            self.gone = self.why()
+            self.gone = self.end_reason()
         except ValueError as error:
             self.end()
             self.gone = f"answered what is no answer: {error}"
-        raise Ended(self.gone)
+        raise ProcessEnded(self.gone)
 
     def ask(self, message: Any, seconds: float, descriptors: tuple[int, ...] = ()) -> tuple[Any, list[int]]:
         self.say(message, descriptors)
         return self.hear(seconds)
 
-    def why(self) -> str:
+    def end_reason(self) -> str:
         """How it ended."""
         if not self.gone:
             self.gone = "ended"  # by us, where nobody says how
@@ -103,33 +103,33 @@ class Born:
         """No thread of it runs any more when this returns. Raises Ended."""
         self._signal(signal.SIGSTOP)
         until = time.monotonic() + STOP_S
-        while not self.stopped():
+        while not self.is_stopped():
             if time.monotonic() > until:
                 self.end()
-                raise Ended("could not be stopped")
+                raise ProcessEnded("could not be stopped")
             time.sleep(NAP_S)
             self._signal(signal.SIGSTOP)  # something may have let it go on
 
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         """A thread that has just ended does not run any more either. Raises Ended."""
         try:
             for task in os.scandir(f"/proc/{self.pid}/task"):
                 if _state(f"{task.path}/stat") not in (b"T", b"t", b"Z", b"X"):
                     return False
         except (FileNotFoundError, ProcessLookupError) as error:
-            if not self.alive():
-                raise Ended(self.why()) from error
+            if not self.is_alive():
+                raise ProcessEnded(self.end_reason()) from error
             return False
-        if not self.alive():
-            raise Ended(self.why())
+        if not self.is_alive():
+            raise ProcessEnded(self.end_reason())
         return True
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether a thread of it has a core, or waits for one. Raises Ended."""
         try:
             tasks = list(os.scandir(f"/proc/{self.pid}/task"))
         except OSError as error:
-            raise Ended(self.why()) from error
+            raise ProcessEnded(self.end_reason()) from error
         for task in tasks:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one that has just ended
                 if _state(f"{task.path}/stat") == b"R":
@@ -173,24 +173,24 @@ class Born:
         try:
             signal.pidfd_send_signal(self.handle, number)
         except OSError as error:
-            raise Ended(self.why()) from error
+            raise ProcessEnded(self.end_reason()) from error
 
-    def rewritten(self) -> list[str]:
+    def code_changes(self) -> list[str]:
         """What of the code that it was forked with it has written over; none where the kernel does not say."""
         try:
-            return rewritten(self.pid, self.maker) if self.maker else []
+            return find_code_changes(self.pid, self.maker) if self.maker else []
         except OSError:
             return []
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self.handle >= 0 and not select.select([self.handle], [], [], 0)[0]
 
-    def others(self) -> list[int]:
+    def other_pids(self) -> list[int]:
         """Processes in its namespace, or its descendants where it has none, beside itself; none once it is gone."""
-        if not self.alive() or not self._parent():
+        if not self.is_alive() or not self._parent():
             return []
         found = [pid for pid in _related(self.pid, apart=self._apart) if pid != self.pid]
-        return found if self.alive() else []
+        return found if self.is_alive() else []
 
     @property
     def _apart(self) -> bool:
@@ -209,10 +209,10 @@ class Born:
     def end(self) -> None:
         """Ends it and all that it started (what is in a namespace of its own ends with it); what it has written is
         removed."""
-        for pid in () if self._apart else self.others():
+        for pid in () if self._apart else self.other_pids():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(Ended):
+        with contextlib.suppress(ProcessEnded):
             self._signal(signal.SIGKILL)
         if self.handle >= 0:
             os.close(self.handle)
@@ -220,7 +220,7 @@ class Born:
         self.control.close()
         self.status.close()
         if not self.shared:
-            cleared(self.folder)
+            remove_folder(self.folder)
 
 
 def _state(stat: str) -> bytes:
@@ -252,7 +252,7 @@ def _related(pid: int, *, apart: bool) -> Iterator[int]:
 
 
 class Nursery:
-    """The supervisor's side. ``with Nursery() as nursery: nursery.born("truth", papers)``. In an ``interpreted`` one
+    """The supervisor's side. ``with Nursery() as nursery: nursery.born("oracle", papers)``. In an ``interpreted`` one
     Triton's kernels run in its interpreter, which is decided when Triton is loaded. ``modules``, none of anybody's, are
     loaded before a process is born: once for all that would load them."""
 
@@ -261,12 +261,16 @@ class Nursery:
 
     def __enter__(self) -> Nursery:
         self.root = Path(tempfile.mkdtemp(prefix="kernelworks-judge-"))
-        self.children: list[Born] = []
+        self.children: list[ChildProcess] = []
         self._end, theirs = pair()
         # A process shows in /proc what it was started with, whatever is unset later: so secrets are left out here.
         command = [sys.executable, "-m", "kernelworks.judge.roles.spawn", str(theirs.fileno()), str(self.root)]
         command += self.modules
-        known = environment.without_secrets() | ({"TRITON_INTERPRET": "1"} if self.interpreted else {}) | WITHOUT_CUDA
+        known = (
+            environment.variables_without_secrets()
+            | ({"TRITON_INTERPRET": "1"} if self.interpreted else {})
+            | WITHOUT_CUDA
+        )
         paths = os.pathsep.join(p for p in sys.path if p)
         self._process = subprocess.Popen(  # in a session of its own: a key that interrupts the supervisor is not for it
             command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env={**known, "PYTHONPATH": paths},
@@ -290,23 +294,23 @@ class Nursery:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        cleared(self.root)
+        remove_folder(self.root)
 
     def folder(self, name: str) -> Path:
         """One for processes to share: what is compiled in one is found by the next."""
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.root))
 
-    def born(
+    def spawn(
         self, role: str, papers: dict[str, Any], *, folder: Path | None = None, cpu_s: float = 600.0,
         device: str = "cpu",
-    ) -> Born:  # fmt: skip
+    ) -> ChildProcess:  # fmt: skip
         """A process of a role with what it is given at its start; with the folder of another, or one of its own.
         Raises Ended."""
         shared = folder is not None
         folder = folder or self.folder(role)
         control, its_control = pair()
         status, its_status = pair()
-        given = wrapped(papers)
+        given = write_papers(papers)
         say(
             self._end,
             {"role": role, "folder": str(folder), "cpu_s": cpu_s, "device": device},
@@ -315,12 +319,12 @@ class Nursery:
         its_control.close()
         its_status.close()
         os.close(given)
-        child = Born(role, control, status, folder, shared)
+        child = ChildProcess(role, control, status, folder, shared)
         self.children.append(child)
         try:
             said, rights = hear(status, START_S)
         except (TimeoutError, EOFError) as error:
-            raise Ended("was not started") from error
+            raise ProcessEnded("was not started") from error
         child.pid, child.kept, child.open = int(said["pid"]), list(said["kept"]), list(said["open"])
         child.handle, child.maker = rights[0], self._process.pid
         self.children = [c for c in self.children if c.handle >= 0]

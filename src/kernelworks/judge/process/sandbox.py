@@ -20,7 +20,7 @@ from pathlib import Path
 from kernelworks.machine import environment
 
 __all__ = [
-    "CACHES", "INSIDE", "Apart", "caches", "die_with_parent", "enclose", "keep_only", "keep_orphans", "leave_others",
+    "CACHES", "INSIDE", "Isolation", "caches", "die_with_parent", "enclose", "keep_only", "keep_orphans", "leave_others",
 ]  # fmt: skip
 
 NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
@@ -38,14 +38,14 @@ INSIDE = Path("/tmp/judged")  # where its folder is, as it sees it
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Apart:
+class Isolation:
     """What a process is kept from, and what not and why."""
 
     def __init__(self) -> None:
         self.kept: list[str] = []
         self.open: list[str] = []
 
-    def tried(self, what: str, step: Callable[[], None]) -> bool:
+    def attempt(self, what: str, step: Callable[[], None]) -> bool:
         try:
             step()
         except OSError as error:
@@ -83,12 +83,12 @@ def _as_root_of_its_own() -> None:
     Path("/proc/self/gid_map").write_text(f"0 {group} 1", encoding="ascii")
 
 
-def leave_others(apart: Apart) -> None:
+def leave_others(apart: Isolation) -> None:
     """Before the fork of which the child is to be apart: namespaces of its own, each that can be had."""
     if os.getuid() != 0:
-        apart.tried("users", _as_root_of_its_own)
+        apart.attempt("users", _as_root_of_its_own)
     for what, flag in (("network", NEWNET), ("processes", NEWPID), ("files", NEWNS), ("shared memory", NEWIPC)):
-        apart.tried(what, lambda flag=flag: _unshare(flag))  # type: ignore[misc]
+        apart.attempt(what, lambda flag=flag: _unshare(flag))  # type: ignore[misc]
 
 
 def keep_only(descriptors: Sequence[int]) -> None:
@@ -101,7 +101,7 @@ def keep_only(descriptors: Sequence[int]) -> None:
         os.closerange(low + 1, high)
 
 
-def enclose(folder: Path, apart: Apart, cpu_s: float, device: str = "cpu") -> Path:
+def enclose(folder: Path, apart: Isolation, cpu_s: float, device: str = "cpu") -> Path:
     """In the child: its own view of files and processes, limits, and no rights. Returns its folder as it sees it."""
     seen = folder
     if "files" in apart.kept:
@@ -117,7 +117,7 @@ def enclose(folder: Path, apart: Apart, cpu_s: float, device: str = "cpu") -> Pa
         apart.not_tried("a GPU's driver maps its memory too", "taking the host's memory")
     _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     header, none = (ctypes.c_uint32 * 2)(CAPABILITIES, 0), (ctypes.c_uint32 * 6)()
-    apart.tried("rights", lambda: _done(_libc.capset(header, none)))
+    apart.attempt("rights", lambda: _done(_libc.capset(header, none)))
     die_with_parent()
     return seen
 
@@ -132,23 +132,23 @@ def die_with_parent() -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def _own_files(folder: Path, apart: Apart) -> Path:
+def _own_files(folder: Path, apart: Isolation) -> Path:
     inside = os.open(folder, os.O_PATH)
-    if not apart.tried("mounts", lambda: _mount("none", "/", None, MS_REC | MS_PRIVATE)):
+    if not apart.attempt("mounts", lambda: _mount("none", "/", None, MS_REC | MS_PRIVATE)):
         os.close(inside)
         apart.not_tried("no mounts of its own", "writing elsewhere", "seeing processes")
         return folder  # what is mounted now would be everybody's
-    readable = apart.tried("writing elsewhere", lambda: _attributes("/", AT_RECURSIVE, ATTR_RDONLY, 0))
+    readable = apart.attempt("writing elsewhere", lambda: _attributes("/", AT_RECURSIVE, ATTR_RDONLY, 0))
     if "processes" in apart.kept:
-        apart.tried("seeing processes", lambda: _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC))
+        apart.attempt("seeing processes", lambda: _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC))
     else:
         apart.not_tried("no processes of its own", "seeing processes")
     for place in filter(_spare, ("/dev/shm", str(Path.home()), "/tmp")):
-        apart.tried(f"others' {place}", lambda p=place: _mount("none", p, "tmpfs", MS_NOSUID | MS_NODEV))  # type: ignore[misc]
+        apart.attempt(f"others' {place}", lambda p=place: _mount("none", p, "tmpfs", MS_NOSUID | MS_NODEV))  # type: ignore[misc]
     seen = INSIDE if "others' /tmp" in apart.kept else folder
     if readable:
         seen.mkdir(exist_ok=True)
-        apart.tried("its folder", lambda: _writable(f"/proc/self/fd/{inside}", str(seen)))
+        apart.attempt("its folder", lambda: _writable(f"/proc/self/fd/{inside}", str(seen)))
     os.close(inside)
     return seen
 
@@ -197,14 +197,14 @@ def _kilobytes(file: str, name: str) -> int:
 
 def caches(folder: Path) -> None:
     """What compilers keep lies in the folder, and nothing else is told to the process by its variables."""
-    told = {name: value for name, value in environment.variables().items() if name in KEPT}
+    told = {name: value for name, value in environment.variables().items() if name in PASSED_VARIABLES}
     own = {name: str(folder / below) for name, below in CACHES.items()}
-    environment.put_back(told | own | {"TORCHINDUCTOR_COMPILE_THREADS": "1"})
+    environment.restore_variables(told | own | {"TORCHINDUCTOR_COMPILE_THREADS": "1"})
     tempfile.tempdir = None  # asked before the fork: it is another one now
 
 
 # Variables that a process needs to run as this one does; others may hold what is nobody's business.
-KEPT = {
+PASSED_VARIABLES = {
     "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CXX", "CC", "PYTHONPATH",
     "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "KERNELWORKS_CXX", "KERNELWORKS_CHOOSE", "KERNELWORKS_NATIVE",
     "TRITON_INTERPRET", "TORCH_CUDA_ARCH_LIST", "MKL_NUM_THREADS",

@@ -6,21 +6,21 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["lines", "loaded", "seconds", "shown", "words"]
+__all__ = ["lines", "parse_load_answer", "sanitize_text", "seconds", "words"]
 
 MOST_TEXT, MOST_LINES = 4000, 200
-KEPT = "\n\t"  # of compilers' errors
+ALLOWED_CONTROLS = "\n\t"  # of compilers' errors
 
 
-def shown(value: object, most: int = MOST_TEXT) -> str:
+def sanitize_text(value: object, most: int = MOST_TEXT) -> str:
     """A text with nothing in it that a terminal or a file would take for more than letters."""
     text = value[:most] if isinstance(value, str) else ""
-    return "".join(c if c.isprintable() or c in KEPT else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() or c in ALLOWED_CONTROLS else c.encode("unicode_escape").decode() for c in text)
 
 
 def lines(value: object) -> list[str]:
     """A list of texts; what else is in it is left out."""
-    return [shown(one) for one in value[:MOST_LINES] if isinstance(one, str)] if isinstance(value, list) else []
+    return [sanitize_text(one) for one in value[:MOST_LINES] if isinstance(one, str)] if isinstance(value, list) else []
 
 
 def words(value: object) -> dict[str, Any]:
@@ -33,13 +33,13 @@ def seconds(value: object) -> float:
     return value if isinstance(value, float) and 0 <= value < float("inf") else 0.0
 
 
-def loaded(value: object) -> dict[str, Any]:
+def parse_load_answer(value: object) -> dict[str, Any]:
     """What a process says once it has made its callable, or could not."""
     said = words(value)
     if "raised" in said:
-        return {"raised": shown(said["raised"])}
+        return {"raised": sanitize_text(said["raised"])}
     constants = said.get("constants")
     return {
-        "loaded": True, "changed": lines(said.get("changed")), "weights": shown(said.get("weights")),
+        "loaded": True, "changed": lines(said.get("changed")), "weights": sanitize_text(said.get("weights")),
         "constants": constants if isinstance(constants, int) else 0,
     }  # fmt: skip

@@ -7,7 +7,7 @@ they were held against the truth. So it does not matter what a candidate does to
 |---|---|
 | ``prepare`` | tensors are made over the shared memory, whose contents are not there yet |
 | ``go`` | the calls, in order; each answer is copied to its place as soon as it is there |
-| ``settle`` | a device that works by itself has nothing left to do, and says how long each call took it |
+| ``synchronize`` | a device that works by itself has nothing left to do, and says how long each call took it |
 | ``state`` | what is set in the process otherwise than it was before the candidate was loaded |
 | ``muted`` | which of the candidate's own kernels ran, where they are garbled |
 | ``garble`` | from now on what the candidate's own kernels write is garbled, where they are watched |
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelworks.judge.inputs.draws import about_constants, no_ones_and_zeros
-from kernelworks.judge.inputs.values import Foreign, gradients, leaves, unpacked
+from kernelworks.judge.inputs.values import ForeignValue, gradients, leaves, unpack_value
 from kernelworks.judge.process.ipc import hear, say
 from kernelworks.judge.process.malloc import keep_freed
 from kernelworks.judge.roles.device import Host
@@ -41,7 +41,7 @@ __all__ = ["serve"]
 
 MOST_TEXT = 4000
 MOST_SAID = 20  # operators
-KEPT = 4  # answers that are held, to be asked for again
+MOST_HELD_ANSWERS = 4  # answers that are held, to be asked for again
 
 
 def _text(error: BaseException) -> str:
@@ -56,7 +56,7 @@ class _Call:
 
     def __init__(self, memory: Any, said: dict[str, Any]) -> None:
         inputs = [memory.tensor(spot) for spot in said["spots"]]
-        self.args = [unpacked(value, inputs.__getitem__) for value in said["inputs"]]
+        self.args = [unpack_value(value, inputs.__getitem__) for value in said["inputs"]]
         self.outs = [memory.tensor(spot) for spot in said["outs"]]
 
 
@@ -66,7 +66,7 @@ class Caller:
     def __init__(self, papers: dict[str, Any], folder: Path) -> None:
         torch.set_num_threads(papers["threads"])
         # What is compiled with OpenMP's library and not torch's own copy of it asks the variable.
-        environment.put_back(environment.variables() | {"OMP_NUM_THREADS": str(papers["threads"])})
+        environment.restore_variables(environment.variables() | {"OMP_NUM_THREADS": str(papers["threads"])})
         self.device: Host = papers["device"]
         keep_freed()
         self.device.start()
@@ -79,9 +79,9 @@ class Caller:
         self.behind = (-1, 0)
         self.muted = None
         if papers["silent"]:
-            from kernelworks.judge.inputs.garbled_kernels import Muted
+            from kernelworks.judge.inputs.garbled_kernels import KernelGarbler
 
-            self.muted = Muted()
+            self.muted = KernelGarbler()
         self.fn = self._made(papers, folder)
         self.changed = self.state.changes()
 
@@ -96,18 +96,18 @@ class Caller:
             make = loader.load_candidate(problem, shape, candidate, folder).make
         torch.manual_seed(papers["weights"])
         with no_ones_and_zeros(papers["weights"]) if shape.weighted else contextlib.nullcontext():
-            made = make(*(self.device.moved(value) for value in given["init"]))
+            made = make(*(self.device.to_device(value) for value in given["init"]))
         if shape.weighted and isinstance(made, nn.Module):
             self.constants = about_constants(made, papers["weights"])
         self.weights = _take(made, given["state"])
-        made = self.device.moved(made)
-        if papers["arm"] == "compiled":
+        made = self.device.to_device(made)
+        if papers["variant"] == "compiled":
             made = torch.compile(made)
-        elif papers["arm"] == "ours":
+        elif papers["variant"] == "ours":
             made = _with_ours(made, loaded)
         return made  # type: ignore[no-any-return]
 
-    def handed(self, descriptor: int, size: int) -> None:
+    def set_memory(self, descriptor: int, size: int) -> None:
         """Other memory, from the next call on."""
         self.memory, self.behind = None, (descriptor, size)
 
@@ -122,16 +122,16 @@ class Caller:
         torch.manual_seed(self.seed)
         return {"ready": True}
 
-    def reseeded(self) -> list[str]:
+    def seed_changes(self) -> list[str]:
         """Drawing random numbers is anybody's right; where they begin is the user's."""
         same = self.seed is None or torch.initial_seed() == self.seed
         return [] if same else ["where torch's random numbers begin: set anew"]
 
-    def settled(self) -> dict[str, Any]:
+    def synchronize_device(self) -> dict[str, Any]:
         """How long a device that works by itself takes until it has nothing left to do, and took for each call."""
         begin = perf_counter()
-        self.device.settle()
-        return {"took": perf_counter() - begin, "device": self.device.between(self.marks)}
+        self.device.synchronize()
+        return {"took": perf_counter() - begin, "device": self.device.elapsed_times(self.marks)}
 
     def go(self) -> str:
         """What was wrong, where something was."""
@@ -153,10 +153,10 @@ class Caller:
                     return wrong
                 if self.how == "call":
                     self.kept[number] = found
-                    while len(self.kept) > KEPT:
+                    while len(self.kept) > MOST_HELD_ANSWERS:
                         self.kept.pop(next(iter(self.kept)))
             device.wait()
-        except Foreign as error:
+        except ForeignValue as error:
             return f"returned {error}"
         except LookupError as error:
             if self.how == "backward":
@@ -188,7 +188,7 @@ def _take(made: Any, state: dict[str, Tensor]) -> str:
 def _with_ours(made: Any, loaded: Any) -> Any:
     """What a problem is computed by with our rows, those that are proved here and listed first: no timing of this
     machine's is seen in a process of the judge's, and without one torch's functions would run."""
-    environment.put_back(environment.variables() | {"KERNELWORKS_CHOOSE": "listed"})
+    environment.restore_variables(environment.variables() | {"KERNELWORKS_CHOOSE": "listed"})
     if hasattr(loaded, "ours"):  # of a format whose problems are ops
         return loaded.ours()
     if isinstance(made, nn.Module):
@@ -245,9 +245,9 @@ def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
                 wrong = caller.go()
             say(control, {"nonce": said["nonce"], "wrong": wrong})
         elif do == "memory":
-            caller.handed(descriptors[0], int(said["size"]))
+            caller.set_memory(descriptors[0], int(said["size"]))
         elif do == "settle":
-            say(control, _or_trouble(caller.settled))
+            say(control, _or_trouble(caller.synchronize_device))
         elif do == "prepare":
             say(control, _or_trouble(functools.partial(caller.prepare, said)))
         elif do == "garble":
@@ -255,7 +255,7 @@ def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
                 caller.muted.garbling = True
             say(control, {})
         elif do == "state":
-            changed = [*caller.state.changes(), *caller.reseeded(), *caller.state.replaced()[:MOST_SAID]]
+            changed = [*caller.state.changes(), *caller.seed_changes(), *caller.state.replaced_operators()[:MOST_SAID]]
             say(control, {"changed": changed})
         elif do == "muted":
             muted = caller.muted

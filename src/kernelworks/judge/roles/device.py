@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from kernelworks.judge.process.ipc import ALIGNED, Memory
+from kernelworks.judge.process.ipc import ALIGNMENT, Memory
 
 __all__ = ["Host"]
 
@@ -20,7 +20,7 @@ class Host:
 
     name = "cpu"
     apart = False
-    aligned = ALIGNED  # bytes, as torch's own allocator has it there
+    alignment = ALIGNMENT  # bytes, as torch's own allocator has it there
     seen_least_s = 0.001  # of a call, below which delivering an answer is much of it
 
     # ------------------------------------------------------------ as the supervisor has it
@@ -29,11 +29,11 @@ class Host:
         """New memory that a process can be handed."""
         return Memory(size)
 
-    def held(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def tensors_on_device(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Tensors of the supervisor's, where candidates' memory is."""
         return list(tensors)
 
-    def done(self) -> None:
+    def finish_supervisor_work(self) -> None:
         """What the supervisor has asked of it is done."""
 
     def flush(self) -> None:
@@ -52,21 +52,21 @@ class Host:
         """The memory of the supervisor's behind a descriptor."""
         return Memory.of(descriptor)
 
-    def moved(self, value: Any) -> Any:
+    def to_device(self, value: Any) -> Any:
         """A module or a tensor, where its inputs are."""
         return value
 
     def mark(self) -> Any:
         """A point in its work."""
 
-    def between(self, marks: Sequence[tuple[Any, Any]]) -> list[float]:
+    def elapsed_times(self, marks: Sequence[tuple[Any, Any]]) -> list[float]:
         """Seconds from the first to the second of each pair, by its own clock."""
         return []
 
     def wait(self) -> None:
         """Until what was asked of it in order, one thing after the other, is done."""
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Until it has nothing left to do at all."""
 
     def release(self) -> None:

@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelworks.contract.bounds import Bound, Unbounded, bound_of
-from kernelworks.contract.bounds.run import simple
+from kernelworks.contract.bounds import Bound, NoBoundError, bound_of
+from kernelworks.contract.bounds.propagation import without_fused_kernels
 from kernelworks.contract.leaves import leaves
 from kernelworks.judge.inputs.dataflow import Flow
 from kernelworks.judge.inputs.low_precision import FEWER_BITS, Narrow
-from kernelworks.judge.inputs.sizes import fitting
+from kernelworks.judge.inputs.sizes import fit_shape
 from kernelworks.judge.problem import Problem
 from kernelworks.verify.compare import compare
 
-__all__ = ["examined", "serve"]
+__all__ = ["examine_problem", "serve"]
 
 WEIGHTS, FIRST, SECOND = 20, 21, 22  # seeds
 MOST_TEXT = 400
@@ -40,11 +40,11 @@ class _Examined:
         self.model = loaded.reference(*loaded.init())
         self.module = self.model if isinstance(self.model, nn.Module) else None
         self.state = {} if self.module is None else {k: v.clone() for k, v in self.module.state_dict().items()}
-        self.inputs, self.others = self.drawn(FIRST), self.drawn(SECOND)
+        self.inputs, self.others = self.draw_inputs(FIRST), self.draw_inputs(SECOND)
         self.findings: list[dict[str, Any]] = []
         self.guesses: list[dict[str, Any]] = []
 
-    def drawn(self, seed: int) -> list[Any]:
+    def draw_inputs(self, seed: int) -> list[Any]:
         torch.manual_seed(seed)
         return list(self.loaded.inputs())
 
@@ -58,7 +58,7 @@ class _Examined:
         with torch.no_grad():
             if under is None:
                 return [t.detach() for t in leaves(self.model(*given)).values()]
-            with simple(), under:
+            with without_fused_kernels(), under:
                 return [t.detach() for t in leaves(self.model(*given)).values()]
 
     def restore(self) -> None:
@@ -67,7 +67,7 @@ class _Examined:
                 for name, value in self.module.state_dict().items():
                     value.copy_(self.state[name])
 
-    def found(self, kind: str, said: str, *, fatal: bool = False) -> None:
+    def add_finding(self, kind: str, said: str, *, fatal: bool = False) -> None:
         self.findings.append({"kind": kind, "fatal": fatal, "said": said})
 
     # ------------------------------------------------------------ the answers themselves
@@ -76,7 +76,7 @@ class _Examined:
         """What can be seen of the answers without a bound; False where there is nothing to go on with."""
         self.native = self.run(self.inputs)
         if not any(t.numel() for t in self.native):
-            self.found("no answer", "it returns no tensor with an element", fatal=True)
+            self.add_finding("no answer", "it returns no tensor with an element", fatal=True)
             return False
         floats = [t for t in self.native if t.is_floating_point()]
         lost = sum(int((~t.isfinite()).sum()) for t in floats)
@@ -84,10 +84,12 @@ class _Examined:
         if lost:
             share = lost / whole
             said = f"{_percent(share)} of the answer is not finite: nothing tells a right one from a wrong one there"
-            self.found("not finite", said, fatal=share > EATEN)
+            self.add_finding("not finite", said, fatal=share > EATEN)
         again = self.run(self.inputs, seed=2)
         if any(not _same(a, b) for a, b in zip(self.native, again, strict=True)):
-            self.found("random", "two runs on the same inputs differ: its answer is drawn anew in each", fatal=True)
+            self.add_finding(
+                "random", "two runs on the same inputs differ: its answer is drawn anew in each", fatal=True
+            )
             return False
         return True
 
@@ -96,7 +98,7 @@ class _Examined:
         names = [f"input {n} ({_described(v)})" for n, v in enumerate(self.inputs)]
         alike = [_same(a, b) for a, b in zip(self.inputs, self.others, strict=True) if isinstance(a, Tensor)]
         if alike and all(alike):
-            self.found(
+            self.add_finding(
                 "same inputs", "get_inputs gives the same values on every draw: a stored answer passes", fatal=True
             )
             return
@@ -109,7 +111,7 @@ class _Examined:
             except Exception:
                 continue
             if all(_same(a, b) for a, b in zip(self.native, answers, strict=True)):
-                self.found("independent", f"the answer does not depend on {names[n]}")
+                self.add_finding("independent", f"the answer does not depend on {names[n]}")
         self._unread_weights()
 
     def _unread_weights(self) -> None:
@@ -130,7 +132,7 @@ class _Examined:
             return
         unread = [n for n, g in zip(weights, gradients, strict=True) if g is None]
         if unread:
-            self.found("independent", f"the answer does not depend on the weights {_listed(unread)}")
+            self.add_finding("independent", f"the answer does not depend on the weights {_listed(unread)}")
 
     def work(self) -> None:
         """Work that the answer does not need."""
@@ -138,40 +140,42 @@ class _Examined:
         self.restore()
         torch.manual_seed(1)
         given = [v.clone() if isinstance(v, Tensor) else v for v in self.inputs]
-        with torch.no_grad(), simple(), flow:
+        with torch.no_grad(), without_fused_kernels(), flow:
             answers = list(leaves(self.model(*given)).values())
         buffers = [] if self.module is None else list(self.module.buffers())
         self.ops = len(flow.steps)
         for kind, ops, said in (
-            ("dead code", flow.dead(answers, buffers), "reaches no answer"),
-            ("redundant", flow.unchanged(), "changes nothing"),
-            ("redundant", flow.repeated(), "was computed before"),
+            ("dead code", flow.dead_ops(answers, buffers), "reaches no answer"),
+            ("redundant", flow.unchanged_ops(), "changes nothing"),
+            ("redundant", flow.repeated_ops(), "was computed before"),
         ):
             if ops:
-                self.found(kind, f"{_listed(ops)} {said}: a kernel that leaves it out is quicker without being better")
+                self.add_finding(
+                    kind, f"{_listed(ops)} {said}: a kernel that leaves it out is quicker without being better"
+                )
 
     # ------------------------------------------------------------ with a bound
 
-    def bounded(self) -> Bound | None:
+    def derive_bound(self) -> Bound | None:
         self.restore()
         torch.manual_seed(1)
         try:
             with torch.no_grad():
                 own = getattr(self.loaded, "bound", None)  # of a format that derives its bounds itself
                 self.bound = bound_of(self.model, self.inputs) if own is None else own(self.inputs)
-        except Unbounded as error:
-            self.found("no bound", f"no bound can be derived: {error}", fatal=True)
+        except NoBoundError as error:
+            self.add_finding("no bound", f"no bound can be derived: {error}", fatal=True)
             return None
         share, message = self.worst(self.native)
         if not share <= 1:
-            self.found(
+            self.add_finding(
                 "no bound", f"the reference itself is {share:.3g} times the derived bound off: {message}", fatal=True
             )
         return self.bound
 
     def worst(self, answers: Sequence[Any]) -> tuple[float, str]:
         found = [
-            compare(a, t, b) for a, t, b in zip(answers, self.bound.truth, self.bound.outputs, strict=True)
+            compare(a, t, b) for a, t, b in zip(answers, self.bound.reference, self.bound.outputs, strict=True)
         ]  # fmt: skip
         return max(found, key=lambda f: (f[0] != f[0], f[0]))
 
@@ -194,24 +198,24 @@ class _Examined:
         try:
             stale = self.run(self.others)
         except Exception as error:
-            self.found("raises", f"on a second draw of its inputs it raises {_text(error)}", fatal=True)
+            self.add_finding("raises", f"on a second draw of its inputs it raises {_text(error)}", fatal=True)
             return
         zeros = [torch.zeros_like(t) for t in self.native]
         if self.guess("zeros", zeros):
-            self.found("zeros", "zeros are a right answer", fatal=True)
+            self.add_finding("zeros", "zeros are a right answer", fatal=True)
         constants = [_filled(t, _middle(other)) for t, other in zip(self.native, stale, strict=True)]
         if self.guess("a constant", constants) and not self.guesses[0]["passes"]:
             said = ", ".join(f"{float(c.reshape(-1)[0]):.6g}" for c in constants if c.numel())
-            self.found("constant", f"a constant ({said}) is a right answer", fatal=True)
+            self.add_finding("constant", f"a constant ({said}) is a right answer", fatal=True)
         for n, value in enumerate(self.inputs):
             alike = isinstance(value, Tensor) and len(self.native) == 1 and value.shape == self.native[0].shape
             if alike and self.guess(f"input {n}", [value.to(self.native[0].dtype)]):
-                self.found("input", f"input {n} itself is a right answer", fatal=True)
+                self.add_finding("input", f"input {n} itself is a right answer", fatal=True)
         if [t.shape for t in stale] != [t.shape for t in self.native]:
             return
         passed = any(g["passes"] for g in self.guesses)
         if self.guess("the answer to other inputs", stale) and not passed:
-            self.found("stale", "the answer to other inputs is right: one that is stored passes", fatal=True)
+            self.add_finding("stale", "the answer to other inputs is right: one that is stored passes", fatal=True)
 
     def fewer_bits(self) -> None:
         if not any(t.is_floating_point() and t.dtype is torch.float32 for t in self.native):
@@ -224,11 +228,11 @@ class _Examined:
             if all(_same(a, b) for a, b in zip(answers, self.native, strict=True)):
                 continue  # nothing to round: no products, or values that have few bits
             if self.guess(name, answers) and not any(f["fatal"] for f in self.findings):
-                self.found("precision", f"{name} is within the bound: its answers do not tell fewer bits")
+                self.add_finding("precision", f"{name} is within the bound: its answers do not tell fewer bits")
 
     def shape_of_answers(self) -> None:
         """Answers that are nearly one value, or nothing but rounding."""
-        for name, truth, bound in zip(self.bound.names, self.bound.truth, self.bound.outputs, strict=True):
+        for name, truth, bound in zip(self.bound.names, self.bound.reference, self.bound.outputs, strict=True):
             if truth.numel() < 16:
                 continue
             if truth.is_floating_point():
@@ -236,12 +240,12 @@ class _Examined:
                 exact = float((truth == 0).double().mean())
                 if eaten - exact >= EATEN:
                     said = f"{_percent(eaten)} of {name} is no larger than rounding may make it: zeros would do there"
-                    self.found("rounding", said, fatal=True)
+                    self.add_finding("rounding", said, fatal=True)
                     continue
             middle = truth.double().reshape(-1).median()
             alike = float(((truth.double() - middle).abs() <= bound).double().mean())
             if ALIKE <= alike < 1:
-                self.found("constant", f"{_percent(alike)} of {name} is the one value {float(middle):.6g}")
+                self.add_finding("constant", f"{_percent(alike)} of {name} is the one value {float(middle):.6g}")
 
 
 def _middle(answer: Tensor) -> float:
@@ -280,18 +284,18 @@ def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {said[0] if said else ''}"[:MOST_TEXT]
 
 
-def examined(problem: Problem, folder: Path, most_bytes: float, most_flop: float) -> dict[str, Any]:
+def examine_problem(problem: Problem, folder: Path, most_bytes: float, most_flop: float) -> dict[str, Any]:
     """What was seen of a problem, as JSON has it."""
     loader = importlib.import_module(problem.loader)
-    shape, size = fitting(problem, loader.load, folder / "sizes", most_bytes, most_flop)
+    shape, size = fit_shape(problem, loader.load, folder / "sizes", most_bytes, most_flop)
     seen: dict[str, Any] = {
         "sizes": {k: v for k, v in shape.sizes.items() if problem.shapes[0].sizes.get(k) != v},
         "bytes": size.bytes if size else 0.0, "flop": size.flop if size else 0.0, "ops": 0,
         "inputs": [], "outputs": [], "findings": [], "guesses": [], "bound": [], "unknown": [],
     }  # fmt: skip
     try:
-        court = _Examined(loader.load(problem, shape, folder), problem.tolerance)
-        go_on = court.answers()
+        examination = _Examined(loader.load(problem, shape, folder), problem.tolerance)
+        go_on = examination.answers()
     except Exception as error:
         large = isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
         seen["findings"] = [
@@ -300,21 +304,21 @@ def examined(problem: Problem, folder: Path, most_bytes: float, most_flop: float
             else {"kind": "raises", "fatal": True, "said": f"the reference raises {_text(error)}"}
         ]
         return seen
-    seen["inputs"] = [_described(v) for v in court.inputs]
-    seen["outputs"] = [_described(t) for t in court.native]
+    seen["inputs"] = [_described(v) for v in examination.inputs]
+    seen["outputs"] = [_described(t) for t in examination.native]
     if size is None:
-        tensors = [*court.inputs, *court.native, *court.state.values()]
+        tensors = [*examination.inputs, *examination.native, *examination.state.values()]
         seen["bytes"] = float(sum(t.nbytes for t in tensors if isinstance(t, Tensor)))
-    steps: list[Callable[[], Any]] = [court.work]
+    steps: list[Callable[[], Any]] = [examination.work]
     if go_on:
-        steps.append(court.dependence)
-        if court.bounded() is not None:
-            steps += [court.knowing_nothing, court.shape_of_answers, court.fewer_bits]
-            seen["bound"], seen["unknown"] = list(court.bound.why), list(court.bound.unknown)
+        steps.append(examination.dependence)
+        if examination.derive_bound() is not None:
+            steps += [examination.knowing_nothing, examination.shape_of_answers, examination.fewer_bits]
+            seen["bound"], seen["unknown"] = list(examination.bound.why), list(examination.bound.unknown)
     for step in steps:
         step()
-    seen["ops"] = court.ops
-    seen["findings"], seen["guesses"] = court.findings, court.guesses
+    seen["ops"] = examination.ops
+    seen["findings"], seen["guesses"] = examination.findings, examination.guesses
     return seen
 
 
@@ -324,6 +328,6 @@ def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
 
     torch.set_num_threads(papers["threads"])
     try:
-        say(control, examined(papers["problem"], folder, papers["most_bytes"], papers["most_flop"]))
+        say(control, examine_problem(papers["problem"], folder, papers["most_bytes"], papers["most_flop"]))
     except Exception as error:
         say(control, {"raised": _text(error)})

@@ -22,13 +22,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.judge.inputs.cases import Case, Found, held_against
+from kernelworks.judge.inputs.cases import Case, Comparison, compare_answers
 from kernelworks.judge.process.ipc import Spot
-from kernelworks.judge.process.pool import Born, Ended
-from kernelworks.judge.process.sanitise import lines, seconds, shown, words
+from kernelworks.judge.process.pool import ChildProcess, ProcessEnded
+from kernelworks.judge.process.sanitise import lines, sanitize_text, seconds, words
 from kernelworks.judge.roles.device import Host
 
-__all__ = ["LAYOUTS", "Answer", "Arm", "alike"]
+__all__ = ["LAYOUTS", "Answer", "VariantProcess", "is_identical"]
 
 BAND = 256  # bytes on either side of each tensor
 POISON = 0xFF  # of every byte: NaN in every floating dtype, -1 in every integer
@@ -38,7 +38,7 @@ READ_AT_ONCE = 192  # elements of each answer
 LOOKS_S = ((0.03, 0.02), (0.5, 0.3))  # from the answer or the look before, and for how long
 GLANCES = 6  # of a look
 CPU_CLOCK = 2  # of a process, as clock_getcpuclockid makes its number
-WORKING = 0.3  # of a core, from which it is work
+WORKING_CORES = 0.3  # of a core, from which it is work
 # CPU time that a stopped process has not used. A thread is seen to be stopped a little before it is, now and then; what
 # lets itself go on for a moment does so in every call.
 STOPPED_NS, BRIEFLY_NS = 2_000_000, 50_000
@@ -47,7 +47,7 @@ STOPPED_NS, BRIEFLY_NS = 2_000_000, 50_000
 LEFT_S, OFTEN, DELAYED_S, MOMENT_S = 2e-3, 4, 5e-4, 0.05
 
 
-class Shared(Exception):
+class DeviceInUse(Exception):
     """Others use the device, so that what a candidate does there cannot be told from what they do."""
 
 
@@ -58,7 +58,7 @@ class Answer:
     seconds: float
     cpu_s: float = 0.0  # a call, of all its threads: what others use of the cores is not in it
     events_s: float = 0.0  # a call, by the device's own clock as the process reads it; 0 on a CPU
-    found: list[Found] = field(default_factory=list)
+    found: list[Comparison] = field(default_factory=list)
     raised: str = ""  # instead of an answer
     late: str = ""  # it was not there when it was said to be, or changed afterwards
     touched: str = ""  # inputs or what lies round them
@@ -81,14 +81,14 @@ class _Laid:
     outs: list[Spot]
 
 
-class Arm:
+class VariantProcess:
     """A caller, with the memory that it shares with the supervisor."""
 
     def __init__(
-        self, name: str, born: Born, draw: random.Random, answer_s: float, device: Host,
+        self, name: str, process: ChildProcess, draw: random.Random, answer_s: float, device: Host,
         turn: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:  # fmt: skip
-        self.name, self.born, self.draw, self.answer_s, self.device = name, born, draw, answer_s, device
+        self.name, self.process, self.draw, self.answer_s, self.device = name, process, draw, answer_s, device
         self.turn = turn  # for as long as the device is used: others' kernels there would count as this one's
         self.memory: Any = None
         self.left = 0  # grows with calls after which the device had something left to do, and falls with others
@@ -97,13 +97,13 @@ class Arm:
         self.laid: list[_Laid] = []
         self.numbers: dict[int, list[Tensor]] = {}  # call -> its answers, of the last few those that were to be kept
 
-    def _room(self, bytes: int) -> Any:
+    def _reserve_memory(self, bytes: int) -> Any:
         if self.memory is None or self.memory.size < bytes:
             if self.memory is not None:
                 self.memory.close()
             self.memory = self.device.memory(bytes)
             self.laid = []
-            self.born.say({"do": "memory", "size": self.memory.size}, (self.memory.descriptor,))
+            self.process.say({"do": "memory", "size": self.memory.size}, (self.memory.descriptor,))
         return self.memory
 
     def _lay(self, cases: Sequence[Case], layout: str) -> list[_Laid]:
@@ -117,11 +117,11 @@ class Arm:
             for k, (shape, dtype) in enumerate(one):
                 strides, off = LAYOUTS[layout](shape) if layout and k < len(case.given) else (_strides(shape), 0)
                 wanted.append((i, k, (off * getattr(torch, dtype).itemsize, shape, strides, dtype)))
-        step = self.device.aligned
+        step = self.device.alignment
         band = -(-2 * BAND // step) * step
         rounded = {w: -(-(w[2][0] + _span(w[2])) // step) * step + band for w in wanted}
         total = sum(rounded.values())
-        memory = self._room(2 * total + (1 << 16))
+        memory = self._reserve_memory(2 * total + (1 << 16))
         spare = (memory.size - total - step) // step
         cuts = sorted(self.draw.randrange(spare) for _ in wanted)
         self.draw.shuffle(wanted)
@@ -152,19 +152,19 @@ class Arm:
         pause_s: float,
     ) -> Answer:  # fmt: skip
         laid = self._lay(cases, layout)
-        memory = self._room(0)
+        memory = self._reserve_memory(0)
         said = {
             "do": "prepare", "how": how, "number": self.number if again < 0 else again, "seed": secrets.randbits(32),
             "weights": list(weights), "calls": [
                 {"inputs": c.inputs, "spots": one.inputs, "outs": one.outs} for c, one in zip(cases, laid, strict=True)
             ],
         }  # fmt: skip
-        self.born.go_on()
+        self.process.go_on()
         ready = self._heard(said)
         if "trouble" in ready:
-            raise Ended(f"was not ready: {shown(ready['trouble'])}")
-        self.born.stop()
-        helpers = self.born.others()  # they are not stopped, and may see the inputs before the clock runs
+            raise ProcessEnded(f"was not ready: {sanitize_text(ready['trouble'])}")
+        self.process.stop()
+        helpers = self.process.other_pids()  # they are not stopped, and may see the inputs before the clock runs
         self.laid = [] if layout else laid
         outs = [[memory.tensor(spot).view(-1) for spot in one.outs] for one in laid]
         reads = [
@@ -175,10 +175,10 @@ class Arm:
         self._write(memory, cases, laid)
         self.device.flush()
         answer, at_once = self._timed(outs, reads, len(cases), idle, look=look, pause_s=pause_s)
-        self.born.stop()
+        self.process.stop()
         if helpers:
             answer.working = f"has {len(helpers)} processes of its own, which are there before its inputs are"
-        elif not answer.working and (left := self.born.others()):
+        elif not answer.working and (left := self.process.other_pids()):
             answer.working = f"left {len(left)} processes of its own"
         elif not answer.working:
             answer.working = self._device_works()
@@ -191,14 +191,14 @@ class Arm:
         answer.late = _changed(at_once, outs, reads)
         answer.touched = self._touched(memory, cases, laid)
         if how in ("call", "backward"):
-            answer.found = [held_against(c, one) for c, one in zip(cases, outs, strict=True)]
+            answer.found = [compare_answers(c, one) for c, one in zip(cases, outs, strict=True)]
         if how == "call":
             if keep:
                 self.numbers |= dict(enumerate(outs, self.number))
             self.number += len(cases)
             self.numbers = {n: kept for n, kept in self.numbers.items() if n >= self.number - 8}
         elif how == "again":
-            same = all(alike(a, b) for a, b in zip(outs[0], self.numbers[again], strict=True))
+            same = all(is_identical(a, b) for a, b in zip(outs[0], self.numbers[again], strict=True))
             answer.late = answer.late or ("" if same else "an answer is another one after the calls that came after it")
         return answer
 
@@ -206,28 +206,30 @@ class Arm:
         self, outs: list[list[Tensor]], reads: list[list[Tensor]], count: int, idle: int, *, look: bool, pause_s: float
     ) -> tuple[Answer, list[list[Tensor]]]:
         nonce = secrets.token_hex(16)
-        self.born.say({"do": "go", "nonce": nonce})  # found once it goes on
-        placed = set[int]() if self.device.apart else self.born.spread()
-        stopped = self.born.stopped()
+        self.process.say({"do": "go", "nonce": nonce})  # found once it goes on
+        placed = set[int]() if self.device.apart else self.process.spread()
+        stopped = self.process.is_stopped()
         used = self.cpu_ns()
         awake = self._awake(stopped, used - idle)
         begin = time.perf_counter_ns()
-        self.born.go_on()
-        self.born.roam(placed)
+        self.process.go_on()
+        self.process.roam(placed)
         begun, others = self._begun(outs, pause_s) if pause_s else (False, 0)
-        said, _ = self.born.hear(self.answer_s * count)
+        said, _ = self.process.hear(self.answer_s * count)
         end = time.perf_counter_ns()
         at_once = [[o[at] for o, at in zip(one, its, strict=True)] for one, its in zip(outs, reads, strict=True)]
-        self.device.done()
+        self.device.finish_supervisor_work()
         if placed:
-            self.born.roam()  # those too that one of them may have made when it was bound
+            self.process.roam()  # those too that one of them may have made when it was bound
         if not isinstance(said, dict) or said.get("nonce") != nonce:
-            raise Ended("answered what it was not asked: a message that is not the judge's own came over its socket")
+            raise ProcessEnded(
+                "answered what it was not asked: a message that is not the judge's own came over its socket"
+            )
         used = self.cpu_ns() - used
-        answer = Answer((end - begin) / 1e9 / count, used / 1e9 / count, raised=shown(said.get("wrong"), 2000))
+        answer = Answer((end - begin) / 1e9 / count, used / 1e9 / count, raised=sanitize_text(said.get("wrong"), 2000))
         answer.begun, answer.helpers = begun, others
         if self.device.apart:
-            self._settled(answer, count, (end - begin) / 1e9)
+            self._synchronize_device(answer, count, (end - begin) / 1e9)
         if look or awake:
             answer.working = awake or self._working()
         return answer, at_once
@@ -236,11 +238,11 @@ class Arm:
         """Stops it on its way, and says whether anything is written to the places of its answers, which it has not said
         to be there, and how many processes of its own there are."""
         time.sleep(pause_s)
-        self.born.stop()
-        others = len(self.born.others())
+        self.process.stop()
+        others = len(self.process.other_pids())
         written = any(bool((o.view(torch.uint8) != POISON).any()) for one in outs for o in one if o.numel())
-        begun = written and not select.select([self.born.control], [], [], 0)[0]
-        self.born.go_on()
+        begun = written and not select.select([self.process.control], [], [], 0)[0]
+        self.process.go_on()
         return begun, others
 
     def _awake(self, stopped: bool, used_ns: int) -> str:
@@ -272,7 +274,7 @@ class Arm:
                         return "memory beside its inputs and answers was written to"
         return ""
 
-    def _settled(self, answer: Answer, count: int, whole_s: float) -> None:
+    def _synchronize_device(self, answer: Answer, count: int, whole_s: float) -> None:
         """Waits until the process's device has nothing left to do, on any stream: after an answer that takes as long as
         a message, by the process's clock too, which a busy machine does not stretch (one that lies about it still has
         its kernels running when it is stopped). Its own events are read then; they show no more time than the clock."""
@@ -283,7 +285,7 @@ class Arm:
         if self.left > OFTEN:
             answer.working = f"its device is at work for {took:.3g} s after its answer"
         if "trouble" in said:
-            answer.raised = answer.raised or f"raised {shown(said['trouble'])}"
+            answer.raised = answer.raised or f"raised {sanitize_text(said['trouble'])}"
         device = said.get("device")
         events = sum(map(seconds, device)) if isinstance(device, list) else 0.0
         answer.events_s = events / count
@@ -303,10 +305,12 @@ class Arm:
 
     def _theirs(self) -> None:
         """What keeps the device busy ends with this process. Raises Shared."""
-        self.born.end()
+        self.process.end()
         time.sleep(MOMENT_S)
         if (left := self.device.delay_s()) > DELAYED_S:
-            raise Shared(f"other processes use the GPU: a kernel waits {left:.2g} s for its turn; judge without them")
+            raise DeviceInUse(
+                f"other processes use the GPU: a kernel waits {left:.2g} s for its turn; judge without them"
+            )
 
     def _working(self) -> str:
         """Whether it uses the cores once it has answered. A thread that wants one and never gets it, since others use
@@ -317,26 +321,26 @@ class Arm:
             begin, before, waits = time.monotonic_ns(), self.cpu_ns(), True
             for _ in range(GLANCES):
                 time.sleep(look / GLANCES)
-                waits = waits and self.born.running()
+                waits = waits and self.process.is_running()
             share = (self.cpu_ns() - before) / (time.monotonic_ns() - begin)
-            if share < WORKING and not waits:
+            if share < WORKING_CORES and not waits:
                 return ""
         return f"goes on working after its answer: {share:.1f} cores"
 
     def cpu_ns(self) -> int:
         """CPU time of its threads, of those that have ended too: the kernel's clock for another process."""
         try:
-            return time.clock_gettime_ns((~self.born.pid << 3) | CPU_CLOCK)
+            return time.clock_gettime_ns((~self.process.pid << 3) | CPU_CLOCK)
         except OSError as error:
-            raise Ended(self.born.why()) from error
+            raise ProcessEnded(self.process.end_reason()) from error
 
     def _heard(self, asked: Any, times: int = 1) -> dict[str, Any]:
         """What it answers to a question. Raises Ended."""
-        return words(self.born.ask(asked, self.answer_s * times)[0])
+        return words(self.process.ask(asked, self.answer_s * times)[0])
 
     def ask(self, what: str, of: str) -> list[str]:
         """A question that is no call, and the lines of its answer by that name. Raises Ended."""
-        self.born.go_on()
+        self.process.go_on()
         return lines(self._heard({"do": what}).get(of))
 
 
@@ -389,7 +393,7 @@ def _drawn(places: Tensor, draw: random.Random) -> Tensor:
     return places[torch.tensor([draw.randrange(count) for _ in range(READ_AT_ONCE)])]
 
 
-def alike(a: Tensor, b: Tensor) -> bool:
+def is_identical(a: Tensor, b: Tensor) -> bool:
     """The same bits, or NaN in both."""
     return bool(((a == b) | ((a != a) & (b != b))).all())
 
@@ -397,13 +401,13 @@ def alike(a: Tensor, b: Tensor) -> bool:
 def _same_bits(a: Tensor, b: Tensor) -> bool:
     """Of flat tensors of one dtype: in one pass over their words, where they are made of some."""
     if any(t.nbytes % 8 or t.storage_offset() * t.element_size() % 8 for t in (a, b)):
-        return alike(a, b)
+        return is_identical(a, b)
     return torch.equal(a.view(torch.int64), b.view(torch.int64))
 
 
 def _changed(at_once: list[list[Tensor]], whole: list[list[Tensor]], reads: list[list[Tensor]]) -> str:
     for early, late, at in zip(at_once, whole, reads, strict=True):
         for a, b, where in zip(early, late, at, strict=True):
-            if not alike(a, b[where]):
+            if not is_identical(a, b[where]):
                 return "the answer was not there yet, or changed, after it was said to be there"
     return ""

@@ -151,7 +151,7 @@ class Cuda(Host):
 
     name = "cuda"
     apart = True
-    aligned = 512
+    alignment = 512
     seen_least_s = 2e-4
 
     def __init__(self) -> None:
@@ -166,10 +166,10 @@ class Cuda(Host):
         torch.zeros(1, device="cuda")  # the driver's calls are for the context that torch has made
         return DeviceMemory(size)
 
-    def held(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def tensors_on_device(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [t.to("cuda") for t in tensors]
 
-    def done(self) -> None:
+    def finish_supervisor_work(self) -> None:
         torch.cuda.synchronize()
 
     def flush(self) -> None:
@@ -211,7 +211,7 @@ class Cuda(Host):
     def memory_of(self, descriptor: int, size: int) -> DeviceMemory:
         return DeviceMemory(size, descriptor)
 
-    def moved(self, value: Any) -> Any:
+    def to_device(self, value: Any) -> Any:
         return value.to("cuda") if isinstance(value, (nn.Module, Tensor)) else value
 
     def _current(self) -> Any:
@@ -223,13 +223,13 @@ class Cuda(Host):
         event.record(self._current())
         return event
 
-    def between(self, marks: Sequence[tuple[Any, Any]]) -> list[float]:
+    def elapsed_times(self, marks: Sequence[tuple[Any, Any]]) -> list[float]:
         return [begin.elapsed_time(end) / 1e3 for begin, end in marks]
 
     def wait(self) -> None:
         self._current().synchronize()
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         self._synchronize()
 
     def release(self) -> None:

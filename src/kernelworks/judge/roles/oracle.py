@@ -23,19 +23,19 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from kernelworks.contract.bounds import Bound, Unbounded, bound_of
-from kernelworks.contract.bounds.run import simple
-from kernelworks.judge.inputs.cuda_on_cpu import Here
+from kernelworks.contract.bounds import Bound, NoBoundError, bound_of
+from kernelworks.contract.bounds.propagation import without_fused_kernels
+from kernelworks.judge.inputs.cuda_on_cpu import CudaOnCpuMode
 from kernelworks.judge.inputs.dataflow import Flow
 from kernelworks.judge.inputs.draws import BEYOND, DRAWS, LOST, about_constants, like_given, no_ones_and_zeros
-from kernelworks.judge.inputs.values import differentiable, given_leaves, gradients, leaves, packed
+from kernelworks.judge.inputs.values import given_leaves, gradients, is_differentiable, leaves, pack_value
 from kernelworks.judge.process.ipc import hear, say, tensors_into
 from kernelworks.judge.process.malloc import give_back, keep_freed
 from kernelworks.judge.roles.device import Host
 from kernelworks.profile.cost.calls import work
-from kernelworks.profile.timeline import surveyed
+from kernelworks.profile.timeline import survey_run
 
-__all__ = ["Court", "serve"]
+__all__ = ["Oracle", "serve"]
 
 MOST_TEXT = 4000
 MOST_SURVEYED = 20_000  # calls of a reference whose work is counted
@@ -48,7 +48,7 @@ T = TypeVar("T")
 # ---------------------------------------------------------------- the court
 
 
-class Court:
+class Oracle:
     """A problem at one shape, and its reference with weights."""
 
     def __init__(self, papers: dict[str, Any], folder: Path) -> None:
@@ -58,7 +58,9 @@ class Court:
         self.left = ""  # why the truth is made on the CPU where candidates do not work there
         if self.device.apart:
             self.device.start()
-            torch.backends.cudnn.enabled = False  # its convolutions may be by transforms, as in ``simple``
+            torch.backends.cudnn.enabled = (
+                False  # its convolutions may be by transforms, as in ``without_fused_kernels``
+            )
         with self._at_home():
             self.loaded = importlib.import_module(problem.loader).load(problem, shape, folder)
             self.fixed = frozenset(getattr(self.loaded, "fixed", ()))
@@ -76,7 +78,7 @@ class Court:
     # ------------------------------------------------------------ where it is made
 
     def _at_home(self) -> contextlib.AbstractContextManager[Any]:
-        return Here() if self.for_cuda else contextlib.nullcontext()
+        return CudaOnCpuMode() if self.for_cuda else contextlib.nullcontext()
 
     def run(self, args: list[Any], found: Callable[[list[Any]], T]) -> T:
         """What ``found`` makes of the arguments, where candidates work; on the CPU, from then on, where it does not go
@@ -85,8 +87,8 @@ class Court:
         while self.device.apart:
             try:
                 if self.module is not None:
-                    self.device.moved(self.module)
-                return found([_all(value, self.device.moved) for value in args])
+                    self.device.to_device(self.module)
+                return found([_all(value, self.device.to_device) for value in args])
             except Exception as error:  # of any kind: what is the problem's own comes again on the CPU
                 full = isinstance(error, torch.OutOfMemoryError)
                 said = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
@@ -106,7 +108,7 @@ class Court:
 
     # ------------------------------------------------------------ what is asked
 
-    def given(self) -> bytes:
+    def candidate_state(self) -> bytes:
         """What a candidate is made with: the arguments of its constructor and the reference's weights."""
         file = io.BytesIO()
         torch.save({"init": self.init, "state": self.state}, file)
@@ -122,7 +124,7 @@ class Court:
             torch.manual_seed(seed ^ 0x1B873593)
             others = self.loaded.inputs()
             return [
-                like_given(value, other, how, generator) if at not in self.fixed and differentiable(value) else value
+                like_given(value, other, how, generator) if at not in self.fixed and is_differentiable(value) else value
                 for at, (value, other) in enumerate(zip(given, others, strict=True))
             ]
 
@@ -150,7 +152,7 @@ class Court:
         with torch.no_grad(), self.as_it_was(seed):
             return self.at_home(lambda: own(args))
 
-    def drawn(self, args: list[Any], seed: int, bound: Bound) -> bool:
+    def is_random(self, args: list[Any], seed: int, bound: Bound) -> bool:
         """Whether its answer is drawn: with other random numbers it is further from the truth than its bound."""
 
         def found(given: list[Any]) -> tuple[Tensor, ...]:
@@ -179,7 +181,7 @@ class Court:
     def gradients(self, args: list[Any], flows: list[Tensor], seed: int) -> tuple[Bound, list[str]]:
         """Of every floating input, then of every parameter: their truth and bound, and what each is of."""
         named = {} if self.module is None else {n: p for n, p in self.module.named_parameters() if p.requires_grad}
-        inputs = [number for number, value in enumerate(args) if differentiable(value)]
+        inputs = [number for number, value in enumerate(args) if is_differentiable(value)]
 
         def run(*given: Any) -> list[Tensor]:
             *values, sent = given
@@ -200,7 +202,7 @@ def _all(value: Any, change: Callable[[Any], Any]) -> Any:
 def _own_share(bound: Bound) -> list[float]:
     """Of each answer of the reference as its users run it: its worst error as a share of the bound."""
     found = []
-    for given, exact, most in zip(bound.native, bound.truth, bound.outputs, strict=True):
+    for given, exact, most in zip(bound.native, bound.reference, bound.outputs, strict=True):
         if not given.numel():
             found.append(0.0)
             continue
@@ -211,25 +213,25 @@ def _own_share(bound: Bound) -> list[float]:
     return found
 
 
-def _case(court: Court, asked: dict[str, Any]) -> tuple[dict[str, Any], int]:
+def _case(oracle: Oracle, asked: dict[str, Any]) -> tuple[dict[str, Any], int]:
     """One case in memory: inputs, the truth and the bound, of large answers at places that are drawn."""
     seed = int(asked["seed"])
-    args = court.inputs(seed, asked["draw"])
+    args = oracle.inputs(seed, asked["draw"])
     held: list[Tensor] = []
-    structure = [packed(value, held) for value in args]
+    structure = [pack_value(value, held) for value in args]
     given = [value.detach().contiguous() for value in held]
     names = None
     if asked["backward"]:
-        flows = court.flows(args, seed)
+        flows = oracle.flows(args, seed)
         if not flows:
             raise LookupError("no answer of the reference has a graph")
-        found, names = court.gradients(args, flows, seed)
-        structure.append(packed(flows, given))
+        found, names = oracle.gradients(args, flows, seed)
+        structure.append(pack_value(flows, given))
     else:
-        found = court.bound(args, seed)
+        found = oracle.bound(args, seed)
     generator = torch.Generator().manual_seed(int(asked["places"]))
-    truths, bounds, places = [], [], []
-    for exact, most in zip(found.truth, found.outputs, strict=True):
+    references, bounds, places = [], [], []
+    for exact, most in zip(found.reference, found.outputs, strict=True):
         flat, its = exact.detach().reshape(-1), most.reshape(-1)
         if flat.numel() > asked["most"]:
             at = torch.randint(flat.numel(), (int(asked["most"]),), generator=generator).sort().values
@@ -240,39 +242,39 @@ def _case(court: Court, asked: dict[str, Any]) -> tuple[dict[str, Any], int]:
         its = its.to(torch.float64)
         if asked["draw"] == BEYOND and flat.is_floating_point() and flat.numel():
             its = its.clamp(min=LOST * float(flat.abs().max()))
-        truths.append(flat.to(torch.float64) if flat.is_floating_point() else flat)
+        references.append(flat.to(torch.float64) if flat.is_floating_point() else flat)
         bounds.append(its)
         places.append(at)
-    memory, spots = tensors_into([*given, *truths, *bounds, *places])
+    memory, spots = tensors_into([*given, *references, *bounds, *places])
     shapes = [(list(t.shape), str(t.dtype).removeprefix("torch.")) for t in found.native]
     said = {
         "inputs": structure, "spots": spots, "outputs": shapes, "names": list(names or found.names),
         "own": _own_share(found), "why": list(found.why)[:20], "unknown": list(found.unknown)[:20],
-        "finite": [bool(t.isfinite().all()) for t in truths], "left": court.left,
-        "drawn": bool(asked["twice"]) and court.drawn(args, seed, found),
+        "finite": [bool(t.isfinite().all()) for t in references], "left": oracle.left,
+        "drawn": bool(asked["twice"]) and oracle.is_random(args, seed, found),
     }  # fmt: skip
     return said, memory.handed_on()
 
 
-def _work(court: Court, asked: dict[str, Any]) -> dict[str, Any]:
+def _work(oracle: Oracle, asked: dict[str, Any]) -> dict[str, Any]:
     """What the reference's calls must do, each by itself, and the bytes of what goes in and comes out of the whole."""
-    args = court.inputs(int(asked["seed"]), "given")
+    args = oracle.inputs(int(asked["seed"]), "given")
     held: list[Tensor] = []
     for value in args:
-        packed(value, held)
+        pack_value(value, held)
 
     def moved(given: list[Any]) -> tuple[int, int]:
         """Bytes of the inputs that must be read, and of the answers."""
         flow, there = Flow(), list[Tensor]()
         for value in given:
-            packed(value, there)
-        with torch.no_grad(), simple(), flow:
-            outputs = [o for o in leaves(court.reference(*given)) if isinstance(o, Tensor)]
-        return flow.needed(outputs, there), sum(t.nbytes for t in outputs)
+            pack_value(value, there)
+        with torch.no_grad(), without_fused_kernels(), flow:
+            outputs = [o for o in leaves(oracle.reference(*given)) if isinstance(o, Tensor)]
+        return flow.needed_bytes(outputs, there), sum(t.nbytes for t in outputs)
 
     with torch.no_grad():
-        trace, _ = court.at_home(lambda: surveyed(lambda: court.reference(*args), MOST_SURVEYED))
-    needed, written = court.run(args, moved)
+        trace, _ = oracle.at_home(lambda: survey_run(lambda: oracle.reference(*args), MOST_SURVEYED))
+    needed, written = oracle.run(args, moved)
     calls, lost = [], []
     for call in trace.calls:
         its = work(call)
@@ -280,7 +282,7 @@ def _work(court: Court, asked: dict[str, Any]) -> dict[str, Any]:
             lost.append(call.name)
         else:
             calls.append([call.name, its.flop, its.transcendental, its.dtype, its.function])
-    weights = [] if court.module is None else [*court.module.parameters()]
+    weights = [] if oracle.module is None else [*oracle.module.parameters()]
     sizes = [sum({t.untyped_storage().data_ptr(): t.nbytes for t in of}.values()) for of in (held, weights)]
     return {
         "calls": calls[:500], "uncounted": sorted(set(lost))[:20], "read": sizes, "needed": needed, "written": written,
@@ -289,7 +291,7 @@ def _work(court: Court, asked: dict[str, Any]) -> dict[str, Any]:
 
 def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
     """Answers until the other end is gone."""
-    court = None
+    oracle = None
     keep_freed()  # a truth is a hundred tensors of the answer's size one after the other: most of its time, faulted in
     while True:
         try:
@@ -300,24 +302,24 @@ def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
         descriptors: tuple[int, ...] = ()
         said: dict[str, Any]
         try:
-            if court is None:
-                court = Court(papers, folder)
+            if oracle is None:
+                oracle = Oracle(papers, folder)
             if asked["do"] == "given":
-                said, descriptors = {"weighted": court.weighted}, (_bytes(court.given()),)
+                said, descriptors = {"weighted": oracle.weighted}, (_bytes(oracle.candidate_state()),)
             elif asked["do"] == "case":
-                said, descriptor = _case(court, asked)
+                said, descriptor = _case(oracle, asked)
                 descriptors = (descriptor,)
             else:
-                said = _work(court, asked)
-        except Unbounded as error:
+                said = _work(oracle, asked)
+        except NoBoundError as error:
             said = {"unbounded": str(error)[:MOST_TEXT]}
         except Exception as error:  # the problem's own
             said = {"raised": f"{type(error).__name__}: {error}"[:MOST_TEXT]}
         say(control, said, descriptors)
         for number in descriptors:
             os.close(number)
-        if court is not None:
-            court.device.release()
+        if oracle is not None:
+            oracle.device.release()
 
 
 def _bytes(data: bytes) -> int:

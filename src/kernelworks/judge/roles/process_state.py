@@ -138,7 +138,7 @@ JUDGES = tuple(
 COMPILERS = tuple(str(Path(torch.__file__).parent / name) for name in ("_dynamo", "_compile", "_inductor"))
 KINDS = (object, type, int, float, complex, str, bytes, list, tuple, dict, set)  # Python's own
 # Where other benchmarks have their clocks and comparisons; looked at where they are loaded.
-WATCHED = (
+WATCHED_MODULES = (
     "numpy", "numpy.testing", "statistics", "math", "timeit", "operator", "subprocess", "inspect", "pickle",
     "torch.autograd", "torch.nn.init", "torch.nn.modules.module", "torch.testing._comparison", "torch.utils.benchmark",
     "torch.utils.data", "triton", "triton.testing",
@@ -154,7 +154,9 @@ def _mark(value: Any) -> tuple[int, int, str]:
 
 def _functions() -> dict[str, tuple[int, int, str]]:
     found = {}
-    modules: Mapping[str, Any] = {name: sys.modules[name] for name in (*JUDGES, *WATCHED) if name in sys.modules}
+    modules: Mapping[str, Any] = {
+        name: sys.modules[name] for name in (*JUDGES, *WATCHED_MODULES) if name in sys.modules
+    }
     kinds = {kind.__name__: kind for kind in KINDS}
     for place, holder in {**HOLDERS, **kinds, **modules}.items():
         for name, value in _of(holder):
@@ -180,7 +182,7 @@ def _of(holder: Any) -> list[tuple[str, Any]]:
 def _late() -> list[str]:
     """Functions of a candidate's in modules of others that were loaded since."""
     found = []
-    for place in WATCHED:
+    for place in WATCHED_MODULES:
         for name, value in list(vars(sys.modules[place]).items()) if place in sys.modules else ():
             if isinstance(value, FunctionType) and Path(value.__code__.co_filename).name.startswith("judged_"):
                 found.append(f"{place}.{name} is another function")
@@ -199,7 +201,7 @@ def _settings() -> dict[str, Any]:
 
 # What of torch's own operators runs on a CPU, a GPU or for a graph; a kernel in whose place another one was put is kept
 # below it, and said to be inactive.
-REPLACED = tuple(f"\n{key} (inactive)" for key in (
+REPLACEMENT_MARKS = tuple(f"\n{key} (inactive)" for key in (
     "CPU", "AutogradCPU", "CUDA", "AutogradCUDA", "Autograd[alias]",
     "CompositeImplicitAutograd[alias]", "CompositeExplicitAutograd[alias]",
 ))  # fmt: skip
@@ -210,7 +212,9 @@ def _replaced() -> list[str]:
     names = (n for n in _C._dispatch_get_all_op_names() if n.startswith("aten::"))
     usual = (n for n in names if "backward" not in n and not n.endswith("out") and "_foreach_" not in n)
     return [
-        f"{name} is another operator" for name in usual if any(mark in _C._dispatch_dump(name) for mark in REPLACED)
+        f"{name} is another operator"
+        for name in usual
+        if any(mark in _C._dispatch_dump(name) for mark in REPLACEMENT_MARKS)
     ]
 
 
@@ -222,7 +226,7 @@ class State:
         self.variables = environment.variables()
         self.had = frozenset(_replaced() if torch.cuda.is_initialized() else ())  # torch replaces some for a GPU itself
 
-    def replaced(self) -> list[str]:
+    def replaced_operators(self) -> list[str]:
         """Operators of torch's in whose place somebody has put others since."""
         return [line for line in _replaced() if line not in self.had]
 

@@ -21,11 +21,11 @@ import torch
 
 from kernelworks.contract.bounds import bound_of
 from kernelworks.judge.process import sandbox
-from kernelworks.judge.process.cleanup import cleared
-from kernelworks.judge.process.ipc import hear, say, unwrapped
+from kernelworks.judge.process.cleanup import remove_folder
+from kernelworks.judge.process.ipc import hear, read_papers, say
 from kernelworks.judge.roles import candidate, examiner, oracle
 
-ROLES = {"caller": candidate.serve, "examiner": examiner.serve, "truth": oracle.serve}
+ROLES = {"caller": candidate.serve, "examiner": examiner.serve, "oracle": oracle.serve}
 
 
 def _keeper(request: dict[str, Any], control: int, status: int, papers: int) -> None:
@@ -33,7 +33,7 @@ def _keeper(request: dict[str, Any], control: int, status: int, papers: int) -> 
     sandbox.die_with_parent()
     os.setsid()
     sandbox.keep_only((control, status, papers))
-    apart = sandbox.Apart()
+    apart = sandbox.Isolation()
     folder = Path(request["folder"])
     sandbox.leave_others(apart)
     if "processes" not in apart.kept:
@@ -50,7 +50,7 @@ def _keeper(request: dict[str, Any], control: int, status: int, papers: int) -> 
             file.write("\n".join([*(f"+{w}" for w in apart.kept), *(f"-{w}" for w in apart.open)]))
         code = 1
         try:
-            given = unwrapped(papers)
+            given = read_papers(papers)
             os.close(papers)
             ROLES[request["role"]](socket.socket(fileno=control), given, seen)
             code = 0
@@ -89,7 +89,7 @@ def main() -> None:
         try:
             request, (control, status, papers) = hear(end)
         except EOFError:
-            cleared(Path(sys.argv[2]))  # where the supervisor was killed, nobody else does
+            remove_folder(Path(sys.argv[2]))  # where the supervisor was killed, nobody else does
             return
         if os.fork() == 0:
             code = 1

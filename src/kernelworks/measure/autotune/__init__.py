@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from kernelworks.build import native
-from kernelworks.dispatch.hooks import watched
+from kernelworks.dispatch.hooks import watch_calls
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.dispatch.signature import ops_of
 from kernelworks.measure.autotune.session import Session
-from kernelworks.records import Settled
+from kernelworks.records import AutotuneResult
 
-__all__ = ["settle", "settle_cases"]
+__all__ = ["autotune", "autotune_cases"]
 
 Progress = Callable[[str], None]
 
@@ -40,14 +40,14 @@ class _Lines:
             print(f"kernelworks: settle: {what}", file=sys.stderr, flush=True)
 
 
-def settle(
+def autotune(
     fn: Callable[..., Any],
     *args: Any,
     again: bool = False,
     budget_s: float = math.inf,
     progress: Progress | None = None,
     expected: Iterable[str] = (),
-) -> Settled:
+) -> AutotuneResult:
     """Runs ``fn(*args)`` once and races each kind of call of ours that it makes: the rows that are proved here against
     torch's own function, on the call's own tensors. From then on a row of ours is taken where it won.
 
@@ -74,10 +74,10 @@ def settle(
     return session.record()
 
 
-def settle_cases(
+def autotune_cases(
     ops: Sequence[Op], *, device: str = "cpu", again: bool = False, progress: Progress | None = None
-) -> Settled:
-    """``settle`` for the calls that ``bench`` times of each op, in each dtype, with gradients where the op has them."""
+) -> AutotuneResult:
+    """``autotune`` for the calls that ``bench`` times of each op, in each dtype, with gradients where the op has them."""
     with _session(again, progress, expected=ops if device == "cpu" else ()) as session:
         for op in ops:
             for args in _bench_calls(op, device):
@@ -101,10 +101,10 @@ def _session(
             module = building.result()
         for op in OPS.values():
             if module is not None and not op.entry.in_cpp:
-                op.entry.through(module)
-        with watched(session.meet):
+                op.entry.use_module(module)
+        with watch_calls(session.meet):
             yield session
-            session.prove()
+            session.verify_winners()
 
 
 def _bench_calls(op: Op, device: str) -> Iterator[tuple[Any, ...]]:

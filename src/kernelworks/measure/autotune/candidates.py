@@ -10,16 +10,16 @@ from typing import Any
 import torch
 
 from kernelworks.dispatch.op import Op
-from kernelworks.measure.autotune.live import Training, forward_only, ours, theirs, waiter
-from kernelworks.measure.clock.duel import FAR, Duel, duel, in_time, quickest
+from kernelworks.measure.autotune.live import Training, detach_args, kernelworks_call, torch_call, waiter
+from kernelworks.measure.clock.duel import FAR_RATIO, Duel, check_time, duel, fastest_variant
 
-__all__ = ["Found", "race_forward", "race_training", "why_not"]
+__all__ = ["CallRace", "failure_reason", "race_forward", "race_training"]
 
 Call = Callable[[], Any]
 
 
 @dataclass(frozen=True)
-class Found:
+class CallRace:
     """The quickest way of ours against torch: the forward, or forward and backward ``whole`` and the ``backward``
     alone, which of a row that makes the gradients with its forward is the whole again. ``lost`` says why a way could
     not be raced."""
@@ -30,21 +30,21 @@ class Found:
     lost: dict[str, str]
 
 
-def race_forward(op: Op, args: tuple[Any, ...], ways: Iterable[str], until: float = math.inf) -> Found:
+def race_forward(op: Op, args: tuple[Any, ...], ways: Iterable[str], until: float = math.inf) -> CallRace:
     """Raises what torch's own function raises: then the call itself would; and OverTime, where nothing is known
     ``until`` then (``duel.clock``)."""
-    mine = forward_only(op, args)
+    mine = detach_args(op, args)
     wait = waiter(mine)
-    torchs = theirs(op, mine)
+    torchs = torch_call(op, mine)
     _run(torchs, wait)
-    able, lost = _able(((way, ours(op, mine, way)) for way in ways), wait, until)
+    able, lost = _able(((way, kernelworks_call(op, mine, way)) for way in ways), wait, until)
     if not able:
-        return Found("", None, None, lost)
-    way = quickest(list(able.items()), wait, until)
-    return Found(way, duel(able[way], torchs, wait, alike=_alike(wait), until=until), None, lost)
+        return CallRace("", None, None, lost)
+    way = fastest_variant(list(able.items()), wait, until)
+    return CallRace(way, duel(able[way], torchs, wait, alike=_alike(wait), until=until), None, lost)
 
 
-def race_training(op: Op, args: tuple[Any, ...], ways: Sequence[str], until: float = math.inf) -> Found:
+def race_training(op: Op, args: tuple[Any, ...], ways: Sequence[str], until: float = math.inf) -> CallRace:
     """A way is a row that makes the gradients with its forward, or a row for each with a ``+`` between.
 
     Raises what torch's own function raises, and OverTime; not between the two races, where the first found ours far
@@ -53,43 +53,43 @@ def race_training(op: Op, args: tuple[Any, ...], ways: Sequence[str], until: flo
     with torch.enable_grad():
         training = Training(op, args)
         wait = waiter(args)
-        torchs = training.both(None)
+        torchs = training.forward_backward(None)
         _run(torchs, wait)
         made: dict[str, Call] = {}
         lost: dict[str, str] = {}
         for way in ways:
             try:
-                made[way] = training.both(way)
+                made[way] = training.forward_backward(way)
             except Exception as error:
-                lost[way] = why_not(error)
+                lost[way] = failure_reason(error)
         able, unable = _able(made.items(), wait, until)
         lost |= unable
         if not able:
-            return Found("", None, None, lost)
-        way = quickest(list(able.items()), wait, until)
+            return CallRace("", None, None, lost)
+        way = fastest_variant(list(able.items()), wait, until)
         whole = duel(able[way], torchs, wait, alike=_alike(wait), until=until)
         del made, able, torchs  # and what flows in with them
         backward = whole
         if "+" in way:  # else it has none of its own: of a graph that is kept it would make everything once more
-            until = math.inf if whole.ours and whole.raced.ratio > FAR else until
+            until = math.inf if whole.ours and whole.result.ratio > FAR_RATIO else until
             backward = duel(training.backward(way), training.backward(None), wait, alike=_alike(wait), until=until)
-    return Found(way, whole, backward, lost)
+    return CallRace(way, whole, backward, lost)
 
 
 def _able(
-    arms: Iterable[tuple[str, Call]], wait: Call | None, until: float
+    variants: Iterable[tuple[str, Call]], wait: Call | None, until: float
 ) -> tuple[dict[str, Call], dict[str, str]]:  # fmt: skip
     """The arms that run through once, and for the others why not: a kernel that cannot be built, no memory left."""
     able: dict[str, Call] = {}
     lost: dict[str, str] = {}
-    for name, arm in arms:
-        in_time(until)
+    for name, variant in variants:
+        check_time(until)
         try:
-            _run(arm, wait)
+            _run(variant, wait)
         except Exception as error:
-            lost[name] = why_not(error)
+            lost[name] = failure_reason(error)
         else:
-            able[name] = arm
+            able[name] = variant
     return able, lost
 
 
@@ -98,13 +98,13 @@ def _alike(wait: Call | None) -> bool:
     return wait is not None or torch.get_num_threads() == 1
 
 
-def _run(arm: Call, wait: Call | None) -> None:
-    arm()
+def _run(variant: Call, wait: Call | None) -> None:
+    variant()
     if wait is not None:
         wait()
 
 
-def why_not(error: BaseException) -> str:
+def failure_reason(error: BaseException) -> str:
     """Why a race could not be run, as a line."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in str(error):
         return "there is not enough memory for a race beside the program"

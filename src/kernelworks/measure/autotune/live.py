@@ -21,9 +21,9 @@ from kernelworks import ops
 from kernelworks.contract.tensors import leaves
 from kernelworks.dispatch.mutation import as_tuple
 from kernelworks.dispatch.op import Op
-from kernelworks.ops.peers import eager_of
+from kernelworks.ops.baselines import eager_of
 
-__all__ = ["Training", "forward_only", "ours", "theirs", "unhooked", "waiter"]
+__all__ = ["Training", "detach_args", "kernelworks_call", "torch_call", "waiter", "without_saved_tensor_hooks"]
 
 Call = Callable[[], Any]
 
@@ -34,7 +34,7 @@ def waiter(args: Sequence[Any]) -> Call | None:
     return (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else None
 
 
-def forward_only(op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
+def detach_args(op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
     """The arguments without gradients; what the op writes into is cloned, all else is the program's own memory."""
     names = op.passes["forward"].names
     return tuple(_alone(a, own=n in op.contract.mutates) for n, a in zip(names, args, strict=True))
@@ -69,7 +69,7 @@ class _Outermost(TorchFunctionMode):
         return result
 
 
-def theirs(op: Op, args: tuple[Any, ...]) -> Call:
+def torch_call(op: Op, args: tuple[Any, ...]) -> Call:
     """The call that a user would have written. Where that is one function of torch's, it is called with no function of
     ours round it: on a small tensor a frame of Python is a tenth of the time."""
     written = _as_users_do(op, args)
@@ -100,20 +100,20 @@ def _as_users_do(op: Op, args: tuple[Any, ...]) -> Callable[..., Any] | None:
     return call
 
 
-def ours(op: Op, args: tuple[Any, ...], way: str) -> Call:
+def kernelworks_call(op: Op, args: tuple[Any, ...], way: str) -> Call:
     """The same of ours: the public function, where the op has one that takes these arguments."""
     function = getattr(ops, op.name, None)
     if function is None:
-        return _written(op.call, args, {"row": way})
+        return _written(op.call, args, {"kernel": way})
     takes = inspect.signature(function).parameters
     given = dict(zip(op.passes["forward"].names, args, strict=True))
     if any(n not in takes and v is not None and v is not False for n, v in given.items()):
-        return _written(op.call, args, {"row": way})
+        return _written(op.call, args, {"kernel": way})
     by_place = [n for n, p in takes.items() if n in given and p.kind is not inspect.Parameter.KEYWORD_ONLY]
     if by_place != list(takes)[: len(by_place)]:
         by_place = []
     named = {n: v for n, v in given.items() if n in takes and n not in by_place and v is not takes[n].default}
-    return _written(function, tuple(given[n] for n in by_place), named | {"row": way})
+    return _written(function, tuple(given[n] for n in by_place), named | {"kernel": way})
 
 
 def _written(function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Call:
@@ -136,9 +136,9 @@ class Training:
 
     def forward(self, way: str | None) -> Call:
         """A forward that autograd records: ours, or torch's own where ``way`` is None."""
-        return theirs(self.op, self.args) if way is None else ours(self.op, self.args, way)
+        return torch_call(self.op, self.args) if way is None else kernelworks_call(self.op, self.args, way)
 
-    def both(self, way: str | None) -> Call:
+    def forward_backward(self, way: str | None) -> Call:
         """Forward and backward, the graph freed as it is walked."""
         forward = self.forward(way)
         grads = self._flows(forward())
@@ -173,7 +173,7 @@ def _recorded(outputs: Any) -> list[Tensor]:
 
 
 @contextlib.contextmanager
-def unhooked() -> Iterator[None]:
+def without_saved_tensor_hooks() -> Iterator[None]:
     """Without the program's hooks on what autograd saves (checkpointing, offloading), which are no part of an op."""
     own: Any = torch._C._autograd
     aside = []

@@ -13,26 +13,26 @@ from typing import Any
 import torch
 
 from kernelworks.build import BuildError
-from kernelworks.contract import Request, Row
-from kernelworks.contract.tensors import is_plain, leaves, observed, transformed
+from kernelworks.contract import Kernel, Request
+from kernelworks.contract.tensors import is_observed, is_plain, is_transform_active, leaves
 from kernelworks.dispatch import certificates, tuning_records
-from kernelworks.dispatch.choose import Ways, eligible
+from kernelworks.dispatch.choose import Ways, eligible_ways
 from kernelworks.dispatch.op import OPS, Op
-from kernelworks.dispatch.tuning_records import Raced, Timing
+from kernelworks.dispatch.tuning_records import RaceResult, TuningRecord
 from kernelworks.machine import place_of
-from kernelworks.measure.autotune.candidates import Found, race_forward, race_training, why_not
-from kernelworks.measure.autotune.live import unhooked
+from kernelworks.measure.autotune.candidates import CallRace, failure_reason, race_forward, race_training
+from kernelworks.measure.autotune.live import without_saved_tensor_hooks
 from kernelworks.measure.clock.duel import Duel, OverTime, clock
-from kernelworks.records import Settled, SettledCall
-from kernelworks.verify import barred, prove_missing
+from kernelworks.records import AutotunedCall, AutotuneResult
+from kernelworks.verify import unsupported_reason, verify_missing
 from kernelworks.verify.confirmation import confirm
 
 __all__ = ["Session"]
 
-ENOUGH = 4  # calls of one bucket that were raced and agree: the next ones go by them (a decode loop's lengths)
-MOST = 12  # calls of one bucket that are raced at all
+AGREEING_RACES = 4  # calls of one bucket that were raced and agree: the next ones go by them (a decode loop's lengths)
+MAX_RACES = 12  # calls of one bucket that are raced at all
 
-WHOLE = {"forward": "forward", "training": "forward + backward"}
+PASS_LABELS = {"forward": "forward", "training": "forward + backward"}
 BACKWARD = "backward"
 
 
@@ -42,63 +42,73 @@ class Session:
     def __init__(self, *, again: bool, progress: Callable[[str], None], budget_s: float = math.inf) -> None:
         self.again, self.progress = again, progress
         self.left_s = budget_s  # for races; the calls themselves take what they take
-        self.unraced = 0
-        self.lines: list[SettledCall] = []
+        self.skipped_calls = 0
+        self.lines: list[AutotunedCall] = []
         self.kept: dict[str, str] = {}  # place -> the folder of its timings
         self.notes: dict[str, None] = {}
         self._begin = time.perf_counter()
         self._met: set[tuple[str, str, str]] = set()
-        self._raced: dict[tuple[str, str, str], int] = {}  # calls by op, pass and bucket
+        self._race_counts: dict[tuple[str, str, str], int] = {}  # calls by op, pass and bucket
         self._asked: set[tuple[str, str]] = set()  # rows, as (op, row), that were tried for a certificate or a race
         self._tried: set[tuple[str, str]] = set()  # those that may be raced: right on some cases, not proved here yet
         self._owed: dict[tuple[str, str], None] = {}  # those that won, and want their proof
 
-    def record(self) -> Settled:
+    def record(self) -> AutotuneResult:
         seconds = time.perf_counter() - self._begin
-        if self.unraced:
-            self.notes[f"{self.unraced} kinds of call were not raced: the time for it was over; torch runs them"] = None
-        return Settled(
+        if self.skipped_calls:
+            self.notes[
+                f"{self.skipped_calls} kinds of call were not raced: the time for it was over; torch runs them"
+            ] = None
+        return AutotuneResult(
             kinds=tuple(self.kept), threads=torch.get_num_threads(), calls=tuple(self.lines), seconds=seconds,
             kept=", ".join(filter(None, self.kept.values())), notes=tuple(self.notes),
         )  # fmt: skip
 
     # ------------------------------------------------------------ meeting a call
 
-    def meet(self, op: Op, pass_: str, args: tuple[Any, ...], row: str | None) -> None:
+    def meet(self, op: Op, pass_: str, args: tuple[Any, ...], kernel: str | None) -> None:
         """A call that is about to be made. Never raises: what cannot be raced is torch's."""
-        if row is not None or not _raceable(args):
+        if kernel is not None or not _can_race(args):
             return
-        with unhooked():
+        with without_saved_tensor_hooks():
             with torch.no_grad():
-                self._settle(op, "forward", args, ())
+                self._autotune_call(op, "forward", args, ())
             if pass_ == "training":
-                self._settle(op, "training", args, op.wanted(args))
+                self._autotune_call(op, "training", args, op.inputs_requiring_grad(args))
 
     def prepare(self, ops: Sequence[Op]) -> None:
         """Sees to it that there are rows to race of all these ops before the first is met: compilers and trials of
         several work beside each other."""
         named: list[tuple[str, str]] = []
         for op in ops:
-            rows = {r.name: r for r in op.rows if r.device == "cpu" and r.source and r.target != "scalar"}
-            named += self._to_try(op, {name: row for name, row in rows.items() if barred(op, row) is None})
+            kernels = {r.name: r for r in op.kernels if r.device == "cpu" and r.source and r.target != "scalar"}
+            named += self._to_try(
+                op, {name: kernel for name, kernel in kernels.items() if unsupported_reason(op, kernel) is None}
+            )
         self._try(named)
 
     def _admit(self, op: Op, ways: Ways) -> None:
         """Sees to it that there are rows to race for a call that these ways would serve."""
-        self._try(self._to_try(op, {row.name: row for way in ways.values() for row in way if row.device == "cpu"}))
+        self._try(
+            self._to_try(op, {kernel.name: kernel for way in ways.values() for kernel in way if kernel.device == "cpu"})
+        )
 
-    def _to_try(self, op: Op, rows: Mapping[str, Row]) -> list[tuple[str, str]]:
+    def _to_try(self, op: Op, kernels: Mapping[str, Kernel]) -> list[tuple[str, str]]:
         """Which of an op's rows are to be tried before one of them may be raced.
 
         Those that were proved on another kind of CPU: to confirm them takes a second each. Where no row was proved
         anywhere, the first listed is tried on as few cases: then it may be raced, and is proved where it wins
-        (``prove``). The others would each be compiled for it, and are seldom quicker.
+        (``verify_winners``). The others would each be compiled for it, and are seldom quicker.
         """
-        unproved = [name for name, row in rows.items() if certificates.invalid(op.name, row) is not None]
-        wanted = [name for name in unproved if certificates.elsewhere(op.name, rows[name]) is not None]
-        raceable = rows.keys() - unproved or any((op.name, name) in self._tried for name in rows)
+        unverified = [
+            name for name, kernel in kernels.items() if certificates.invalid_reason(op.name, kernel) is not None
+        ]
+        wanted = [
+            name for name in unverified if certificates.transferable_certificate(op.name, kernels[name]) is not None
+        ]
+        raceable = kernels.keys() - unverified or any((op.name, name) in self._tried for name in kernels)
         if not wanted and not raceable:
-            wanted = unproved[:1]
+            wanted = unverified[:1]
         return [(op.name, name) for name in wanted if (op.name, name) not in self._asked]
 
     def _try(self, named: Sequence[tuple[str, str]]) -> None:
@@ -107,32 +117,38 @@ class Session:
             return
         self._asked.update(named)
         try:
-            self.progress(f"trying {', '.join(f'{op}.{row}' for op, row in named)} on this kind of CPU")
-            for proof in confirm(named, progress=self.progress):
-                if not proof.failures and proof.cases and not proof.certified:
-                    self._tried.add((proof.op, proof.row))
+            self.progress(f"trying {', '.join(f'{op}.{kernel}' for op, kernel in named)} on this kind of CPU")
+            for verification in confirm(named, progress=self.progress):
+                if not verification.failures and verification.cases and not verification.certified:
+                    self._tried.add((verification.op, verification.kernel))
         except (BuildError, OSError) as error:
-            self.notes[f"not tried: {', '.join(f'{op}.{row}' for op, row in named)}: {why_not(error)}"] = None
+            self.notes[f"not tried: {', '.join(f'{op}.{kernel}' for op, kernel in named)}: {failure_reason(error)}"] = (
+                None
+            )
 
-    def prove(self) -> None:
+    def verify_winners(self) -> None:
         """Proves the rows that won and that no certificate speaks for, once, several at a time. A row that is refused
         is not taken."""
-        owed = [(op, row) for op, row in self._owed if certificates.invalid(op, OPS[op].row(row)) is not None]
+        owed = [
+            (op, kernel)
+            for op, kernel in self._owed
+            if certificates.invalid_reason(op, OPS[op].kernel(kernel)) is not None
+        ]
         if not owed:
             return
-        self.progress(f"proving what won: {', '.join(f'{op}.{row}' for op, row in owed)}")
+        self.progress(f"proving what won: {', '.join(f'{op}.{kernel}' for op, kernel in owed)}")
         refused = dict.fromkeys(owed, "its proof did not come to its end")
         try:
-            for proof in prove_missing(owed, progress=self.progress):
-                refused[proof.op, proof.row] = "" if proof.certified else "its proof refuses it"
+            for verification in verify_missing(owed, progress=self.progress):
+                refused[verification.op, verification.kernel] = "" if verification.certified else "its proof refuses it"
         except (BuildError, OSError) as error:
-            self.notes[f"not proved: {why_not(error)}"] = None
+            self.notes[f"not proved: {failure_reason(error)}"] = None
         for number, line in enumerate(self.lines):
             why = [refused.get((line.op, part)) for part in line.taken.split("+")]
             if any(why):
                 self.lines[number] = replace(line, taken="torch", why=f"{line.taken}: {next(filter(None, why))}")
 
-    def _settle(self, op: Op, pass_: str, args: tuple[Any, ...], wanted: tuple[str, ...]) -> None:
+    def _autotune_call(self, op: Op, pass_: str, args: tuple[Any, ...], wanted: tuple[str, ...]) -> None:
         request = op.request(pass_, args, wanted)
         call = tuning_records.call_of(request)
         if (op.name, pass_, call) in self._met:
@@ -141,59 +157,61 @@ class Session:
         try:
             place = place_of(request.device)
             self.kept.setdefault(place, "")
-            ways, declined = eligible(
-                op, request, trying={(op.name, row.name) for row in op.rows if row.device == "cpu"}
+            ways, declined = eligible_ways(
+                op, request, trying={(op.name, kernel.name) for kernel in op.kernels if kernel.device == "cpu"}
             )
-            known = tuning_records.among(ways)
+            known = tuning_records.ways_digest(ways)
             if ways and self._decided(op, request, ways, call):
                 self._owe(op, request, ways)
                 return
             self._admit(op, ways)
-            ways, declined = eligible(op, request, trying=self._tried)
+            ways, declined = eligible_ways(op, request, trying=self._tried)
             if not ways:
                 self._line(op, pass_, call, _none(declined))
                 return
             if self.left_s <= 0:
-                self.unraced += 1
+                self.skipped_calls += 1
                 self._line(op, pass_, call, "not raced: the time for it was over")
                 return
-            self.progress(f"{op.name} {WHOLE[pass_]} {call}")
-            for row in {row.name: row for rows in ways.values() for row in rows}.values():
+            self.progress(f"{op.name} {PASS_LABELS[pass_]} {call}")
+            for kernel in {kernel.name: kernel for kernels in ways.values() for kernel in kernels}.values():
                 with contextlib.suppress(BuildError):  # which the race will say
-                    row.load(row.passes[0])
+                    kernel.load(kernel.passes[0])
             begin = clock()  # a build is waited for once, and is no race's time
             self._race(op, request, args, ways, place, known)
             self.left_s -= clock() - begin
             self._owe(op, request, ways)
         except OverTime as error:
             self.left_s = 0.0
-            self.unraced += 1
+            self.skipped_calls += 1
             self._line(op, pass_, call, f"not raced: {error}")
         except Exception as error:  # the program goes on, whatever a race met
-            self._line(op, pass_, call, f"could not be raced: {why_not(error)}")
+            self._line(op, pass_, call, f"could not be raced: {failure_reason(error)}")
 
     def _owe(self, op: Op, request: Request, ways: Ways) -> None:
         """Notes what a call takes by the timings and may not before it is proved."""
         way = tuning_records.verdict(op.name, op.contract, request, ways).way
-        for row in ways.get(way, ()):
-            if row.device == "cpu" and certificates.invalid(op.name, row) is not None:
-                self._owed[op.name, row.name] = None
+        for kernel in ways.get(way, ()):
+            if kernel.device == "cpu" and certificates.invalid_reason(op.name, kernel) is not None:
+                self._owed[op.name, kernel.name] = None
 
     def _decided(self, op: Op, request: Request, ways: Ways, call: str) -> bool:
         """Whether timings say already what this call takes; then there is a line."""
-        exact, near = tuning_records.held(op.name, op.contract, request, ways)
+        exact, near = tuning_records.valid_records(op.name, op.contract, request, ways)
         key = (op.name, request.pass_, tuning_records.bucket_of(op.contract, request))
-        raced = self._raced.get(key, 0)
+        race_count = self._race_counts.get(key, 0)
         found = tuning_records.verdict(op.name, op.contract, request, ways)
-        if not self.again and any(tuning_records.settles(t, ways) and not tuning_records.shipped(t) for t in exact):
+        if not self.again and any(
+            tuning_records.is_decisive(t, ways) and not tuning_records.is_shipped(t) for t in exact
+        ):
             self._told(op, request, call, found, "settled before: ")
             return True
-        clear = [t for t in near if not t.noisy]
+        clear = [t for t in near if not t.is_noisy]
         agree = bool(clear) and (bool(found.way) or all(t.ratio < tuning_records.MARGIN for t in clear))
-        if raced >= MOST or (raced >= ENOUGH and agree):
+        if race_count >= MAX_RACES or (race_count >= AGREEING_RACES and agree):
             self._told(op, request, call, found, "not raced, like others that were: ")
             return True
-        self._raced[key] = raced + 1
+        self._race_counts[key] = race_count + 1
         return False
 
     # ------------------------------------------------------------ racing it
@@ -211,14 +229,14 @@ class Session:
             self._line(op, request.pass_, call, "; ".join(f"{way}: {why}" for way, why in found.lost.items()))
             return
         source_hash, toolchain = tuning_records.sources_of(ways[found.way])
-        timing = Timing(
+        tuning_record = TuningRecord(
             op=op.name, pass_=request.pass_, way=found.way, bucket=tuning_records.bucket_of(op.contract, request),
             call=call, place=place, threads=tuning_records.threads_of(request), source_hash=source_hash,
-            toolchain=toolchain, torch=tuning_records.torch_version(), whole=found.whole.raced,
-            backward=found.backward.raced if found.backward else None,
+            toolchain=toolchain, torch=tuning_records.torch_version(), whole=found.whole.result,
+            backward=found.backward.result if found.backward else None,
             date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), among=known,
         )  # fmt: skip
-        self._keep(timing)
+        self._keep(tuning_record)
         decided = tuning_records.verdict(op.name, op.contract, request, ways)
         lost = "".join(f"; {way} was not raced: {why}" for way, why in found.lost.items())
         for what, duel in _parts(request.pass_, found):
@@ -228,68 +246,68 @@ class Session:
         """The ways of a training call that are worth a look: those with the forward that this call takes quickest,
         where that was found, and all that make the gradients with the forward."""
         forward = op.request("forward", args)
-        exact, _ = tuning_records.held(
-            op.name, op.contract, forward, {r.name: (r,) for r in op.rows if r.source is not None}
+        exact, _ = tuning_records.valid_records(
+            op.name, op.contract, forward, {r.name: (r,) for r in op.kernels if r.source is not None}
         )
-        ahead = max(exact, key=lambda t: t.ratio).way if exact else next(rows[0].name for rows in ways.values())
-        kept = [way for way, rows in ways.items() if len(rows) == 1 or rows[0].name == ahead]
+        ahead = max(exact, key=lambda t: t.ratio).way if exact else next(kernels[0].name for kernels in ways.values())
+        kept = [way for way, kernels in ways.items() if len(kernels) == 1 or kernels[0].name == ahead]
         return kept or list(ways)
 
-    def _keep(self, timing: Timing) -> None:
+    def _keep(self, tuning_record: TuningRecord) -> None:
         try:
-            self.kept[timing.place] = str(tuning_records.write(timing).parent)
+            self.kept[tuning_record.place] = str(tuning_records.write(tuning_record).parent)
         except OSError as error:
-            tuning_records.remember(timing)
+            tuning_records.remember(tuning_record)
             self.notes[f"timings hold for this process alone: {error.strerror or error} ({error.filename})"] = None
 
     # ------------------------------------------------------------ lines
 
     def _told(self, op: Op, request: Request, call: str, found: tuning_records.Verdict, prefix: str) -> None:
-        t = found.timing
-        parts = [(WHOLE[request.pass_], t.whole)] if t else []
+        t = found.tuning_record
+        parts = [(PASS_LABELS[request.pass_], t.whole)] if t else []
         if t and t.backward is not None and "+" in t.way:
             parts.append((BACKWARD, t.backward))
         if not t or t.call != call:
             self._line(op, request.pass_, call, prefix + found.because, taken=found.way)
             return
-        for what, raced in parts:
+        for what, result in parts:
             why = prefix + _because(found)
-            self._line(op, request.pass_, call, why, t.way, found.way, what, Duel(raced, rounds=0, runs=0))
+            self._line(op, request.pass_, call, why, t.way, found.way, what, Duel(result, rounds=0, runs=0))
 
     def _line(
         self, op: Op, pass_: str, call: str, why: str, way: str = "", taken: str = "", what: str = "",
         duel: Duel | None = None,
     ) -> None:  # fmt: skip
-        raced = duel.raced if duel else Raced(0.0, 0.0, (0.0, 0.0), 0.0)
+        result = duel.result if duel else RaceResult(0.0, 0.0, (0.0, 0.0), 0.0)
         self.lines.append(
-            SettledCall(
-                op=op.name, what=what or WHOLE[pass_], call=call, row=way, taken=taken or "torch", why=why,
-                torch_us=raced.torch_us, ours_us=raced.ours_us, ratio=raced.ratio, spread=raced.spread,
+            AutotunedCall(
+                op=op.name, what=what or PASS_LABELS[pass_], call=call, kernel=way, taken=taken or "torch", why=why,
+                torch_us=result.torch_us, ours_us=result.ours_us, ratio=result.ratio, spread=result.spread,
                 rounds=duel.rounds if duel else 0,
             )
         )  # fmt: skip
 
 
-def _raceable(args: Sequence[Any]) -> bool:
+def _can_race(args: Sequence[Any]) -> bool:
     """Whether these are tensors with data, in a world that may be timed: nobody watches operators, nothing is being
     recorded or transformed."""
-    if transformed() or observed() or torch.compiler.is_compiling() or not is_plain(*leaves(args)):
+    if is_transform_active() or is_observed() or torch.compiler.is_compiling() or not is_plain(*leaves(args)):
         return False
     return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 
 def _because(found: tuning_records.Verdict) -> str:
     """Beside the figures of a race, what they come to."""
-    t = found.timing
-    if t is None or t.noisy:
+    t = found.tuning_record
+    if t is None or t.is_noisy:
         return found.because
     if found.way:
         return f"{t.ratio:.2f}x torch"
     return f"torch is as quick or quicker ({t.ratio:.2f}x)"
 
 
-def _parts(pass_: str, found: Found) -> list[tuple[str, Duel]]:
-    parts = [(WHOLE[pass_], found.whole), (BACKWARD, found.backward if "+" in found.way else None)]
+def _parts(pass_: str, found: CallRace) -> list[tuple[str, Duel]]:
+    parts = [(PASS_LABELS[pass_], found.whole), (BACKWARD, found.backward if "+" in found.way else None)]
     return [(what, duel) for what, duel in parts if duel is not None]
 
 

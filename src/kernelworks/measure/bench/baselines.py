@@ -1,6 +1,6 @@
 """What we race: torch as users write it, torch.compile of the same, and the strongest peers of the op.
 
-What users write is what the op itself calls where no row of ours runs; the room's ``peers.py``, where it has one, says
+What users write is what the op itself calls where no row of ours runs; the room's ``library_baselines.py``, where it has one, says
 what they do otherwise, and which packages have a kernel of their own for it. A baseline takes the contract's arguments
 by name.
 """
@@ -13,22 +13,22 @@ from typing import Any
 import torch
 
 from kernelworks.dispatch.op import Op
-from kernelworks.ops.peers import Maker, eager_of, room_of
+from kernelworks.ops.baselines import Maker, baselines_module, eager_of
 
-__all__ = ["compiled", "eager", "generated", "peers"]
+__all__ = ["eager_baseline", "has_inductor_kernel", "inductor_baseline", "library_baselines"]
 
 Baseline = Callable[..., Any]
 
 
-def peers(op: Op, device: str) -> Mapping[str, Maker]:
+def library_baselines(op: Op, device: str) -> Mapping[str, Maker]:
     """What an op is raced against beside torch on this type of device, by the arm's name: each prepares the call for
     one set of arguments, or declines (None)."""
-    room = room_of(op.name)
-    found: Mapping[str, Maker] = {} if room is None else room.PEERS.get(device, {})
+    module = baselines_module(op.name)
+    found: Mapping[str, Maker] = {} if module is None else module.BASELINES.get(device, {})
     return found
 
 
-def eager(op: Op) -> Baseline:
+def eager_baseline(op: Op) -> Baseline:
     """What a user of torch writes for this op, taking the contract's arguments by name."""
     told = eager_of(op.name)
     if told is not None:
@@ -37,18 +37,18 @@ def eager(op: Op) -> Baseline:
     return lambda **args: written(*(args[name] for name in names))
 
 
-def generated(op: Op) -> bool:
+def has_inductor_kernel(op: Op) -> bool:
     """Whether torch.compile makes a kernel of its own for the op. Where it multiplies matrices, or writes into what it
     is given, inductor calls the very kernel that eager calls."""
     return op.contract.arithmetic != "products" and not op.contract.mutates
 
 
-def compiled(op: Op) -> Baseline | None:
+def inductor_baseline(op: Op) -> Baseline | None:
     """torch.compile of the eager baseline, for static shapes; None where it calls eager's kernels.
 
     The first call compiles (seconds). It raises whatever inductor raises.
     """
-    if not generated(op):
+    if not has_inductor_kernel(op):
         return None
     torch._dynamo.reset()
-    return torch.compile(eager(op), dynamic=False)
+    return torch.compile(eager_baseline(op), dynamic=False)

@@ -16,17 +16,17 @@ from pathlib import Path
 
 from kernelworks import ops
 from kernelworks.build import BuildError
-from kernelworks.contract import Row
+from kernelworks.contract import Kernel
 from kernelworks.dispatch import certificates
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import environment, has_gpu, kind_of
-from kernelworks.measure.bench import OURS, read, save
+from kernelworks.measure.bench import OURS, read_results, save_results
 from kernelworks.ops import ops_named
-from kernelworks.records import BenchResult, MapOp, MapRow
+from kernelworks.records import BenchResult, MapKernel, MapOp
 from kernelworks.records.base import Records
-from kernelworks.templates.derived import told
+from kernelworks.templates.description import derived_parts
 
-__all__ = ["keep_benches", "kept_benches", "kernel_map", "source_hashes", "stale"]
+__all__ = ["keep_benches", "kept_benches", "kernel_map", "source_hashes", "stale_kernels"]
 
 PACKAGE = Path(__file__).resolve().parents[2]
 LOSS = 0.97  # of the best baseline's speed: below it a case is lost, above it is noise
@@ -40,7 +40,7 @@ def _bench_path(op: str, device: str) -> Path:
 def keep_benches(results: Sequence[BenchResult]) -> None:
     """Keeps results for later maps, one file an op and kind of machine, the newest run only. Raises OSError."""
     for op, device in dict.fromkeys((r.op, r.device) for r in results):
-        save([r for r in results if (r.op, r.device) == (op, device)], _bench_path(op, device))
+        save_results([r for r in results if (r.op, r.device) == (op, device)], _bench_path(op, device))
 
 
 def kept_benches(op: str, device: str = "cpu") -> list[BenchResult]:
@@ -48,7 +48,7 @@ def kept_benches(op: str, device: str = "cpu") -> list[BenchResult]:
     if device == "cuda" and not has_gpu():
         return []
     try:
-        return read(_bench_path(op, device))
+        return read_results(_bench_path(op, device))
     except (OSError, ValueError):
         return []
 
@@ -61,41 +61,46 @@ def kernel_map(op: str | None = None) -> Records[MapOp]:
     return Records(_op(found, alone=op is not None) for found in ops_named(op))
 
 
-def stale(op: str | None = None) -> list[str]:
+def stale_kernels(op: str | None = None) -> list[str]:
     """A line for every row without a certificate that holds, on this machine and on every kind whose certificates
     ship: what must be proved again before it is chosen there."""
     lines = []
     for found in ops_named(op):
-        for row in (r for r in found.rows if r.source is not None):
-            for kind in _kinds(row):
-                reason = _missing(found.name, row, kind)
+        for kernel in (r for r in found.kernels if r.source is not None):
+            for kind in _kinds(kernel):
+                reason = _missing(found.name, kernel, kind)
                 if reason:
-                    lines.append(f"{found.name}.{row.name}: {reason.split('; run')[0]}" + _on(reason, kind))
-            if not _kinds(row):
-                lines.append(f"{found.name}.{row.name}: not proved on any GPU")
+                    lines.append(f"{found.name}.{kernel.name}: {reason.split('; run')[0]}" + _on(reason, kind))
+            if not _kinds(kernel):
+                lines.append(f"{found.name}.{kernel.name}: not proved on any GPU")
     return lines
 
 
 def source_hashes() -> dict[str, str]:
     """The hash of every GPU row's source as it lies here, by "op.row"."""
-    return {f"{op.name}.{row.name}": row.hash() for op in ops_named(None) for row in op.rows if row.device == "cuda"}
+    return {
+        f"{op.name}.{kernel.name}": kernel.hash()
+        for op in ops_named(None)
+        for kernel in op.kernels
+        if kernel.device == "cuda"
+    }
 
 
 def _on(reason: str, kind: str) -> str:
     return "" if kind in reason else f" (on {kind})"
 
 
-def _missing(op: str, row: Row, kind: str) -> str:
+def _missing(op: str, kernel: Kernel, kind: str) -> str:
     """Why a row has no certificate that holds, or nothing. Where its compiler is not here, that is why."""
     try:
-        return certificates.invalid(op, row, kind) or ""
+        return certificates.invalid_reason(op, kernel, kind) or ""
     except BuildError as error:
         return str(error).splitlines()[0]
 
 
-def _kinds(row: Row) -> list[str]:
+def _kinds(kernel: Kernel) -> list[str]:
     """The kinds of machine that a row is to be certified for: this one, and for a GPU's row those that ship."""
-    if row.device != "cuda":
+    if kernel.device != "cuda":
         return [kind_of("cpu")]
     here = [kind_of("cuda")] if has_gpu() else []
     return list(dict.fromkeys([*here, *(k for k in certificates.shipped_kinds() if k.startswith("sm_"))]))
@@ -109,14 +114,16 @@ def _op(op: Op, *, alone: bool) -> MapOp:
         family=contract.family,
         formula=contract.formula,
         source=contract.source,
-        rows=tuple(
-            _row(op, row, kind, benches["cuda" if row.device == "cuda" else "cpu"])
-            for row in op.rows
-            for kind in _kinds(row) or [""]
+        kernels=tuple(
+            _map_kernel(op, kernel, kind, benches["cuda" if kernel.device == "cuda" else "cpu"])
+            for kernel in op.kernels
+            for kind in _kinds(kernel) or [""]
         ),
-        room=op.room.relative_to(PACKAGE).as_posix() if op.room.is_relative_to(PACKAGE) else str(op.room),
+        op_package=op.op_package.relative_to(PACKAGE).as_posix()
+        if op.op_package.is_relative_to(PACKAGE)
+        else str(op.op_package),
         calls=_calls(op),
-        derived=tuple(told(op).items()) if alone else (),
+        derived=tuple(derived_parts(op).items()) if alone else (),
     )
 
 
@@ -127,24 +134,29 @@ def _calls(op: Op) -> tuple[str, ...]:
     own = inspect.signature((typing.get_overloads(function) or [function])[0])
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in own.parameters.values()]
     said = f"{op.name}{inspect.Signature(bare)}"
-    return (said, op.spelling.written()) if op.spelling is not None else (said,)
+    return (said, op.torch_signature.written()) if op.torch_signature is not None else (said,)
 
 
-def _row(op: Op, row: Row, kind: str, benches: Iterable[BenchResult]) -> MapRow:
-    reason = _missing(op.name, row, kind) if kind else "not proved on any GPU"
+def _map_kernel(op: Op, kernel: Kernel, kind: str, benches: Iterable[BenchResult]) -> MapKernel:
+    reason = _missing(op.name, kernel, kind) if kind else "not proved on any GPU"
     certificate, worst = "", None
     by_dtype: dict[str, float] = {}
-    if row.source is not None and not reason:
-        held = next(c for c in certificates.find(op.name, row.name, kind) if certificates.current(c, row))
+    if kernel.source is not None and not reason:
+        held = next(
+            c for c in certificates.find_certificates(op.name, kernel.name, kind) if certificates.is_current(c, kernel)
+        )
         certificate, worst = held.date, held.worst
         by_dtype = {dtype: max(outputs.values()) for dtype, outputs in held.worst_by_dtype.items() if outputs}
-    elsewhere = row.device == "cuda" and not (has_gpu() and kind == kind_of("cuda"))
+    elsewhere = kernel.device == "cuda" and not (has_gpu() and kind == kind_of("cuda"))
     shares, ratios, losses, best = [], [], [], Counter[str]()
     for result in () if elsewhere else benches:
         mine = next(
-            (a for a in result.arms if a.name == row.name or (a.name == OURS and result.chosen == row.name)), None
+            (a for a in result.variants if a.name == kernel.name or (a.name == OURS and result.chosen == kernel.name)),
+            None,
         )
-        others = [a for a in result.arms if a.name not in (OURS, COPY) and a.name not in {r.name for r in op.rows}]
+        others = [
+            a for a in result.variants if a.name not in (OURS, COPY) and a.name not in {r.name for r in op.kernels}
+        ]
         if mine is None or mine.median_us <= 0:
             continue
         shares.append(result.bound_us / mine.median_us)
@@ -154,8 +166,8 @@ def _row(op: Op, row: Row, kind: str, benches: Iterable[BenchResult]) -> MapRow:
             best[fastest.name] += 1
             if ratios[-1] < LOSS:
                 losses.append(f"{result.case} {result.dtype} ({ratios[-1]:.2f}x {fastest.name})")
-    return MapRow(
-        name=row.name, target=row.target, certificate=certificate, reason=reason, worst=worst,
+    return MapKernel(
+        name=kernel.name, target=kernel.target, certificate=certificate, reason=reason, worst=worst,
         share_of_bound=statistics.median(shares) if shares else None,
         ratio=statistics.median(ratios) if ratios else None,
         baseline=best.most_common(1)[0][0] if best else "",

@@ -19,9 +19,9 @@ from kernelworks.build import BuildError
 from kernelworks.build.cpp import toolchain
 from kernelworks.machine import gpu, machine
 from kernelworks.records import BenchResult, from_json, to_json
-from kernelworks.records.json_text import in_lines, parsed
+from kernelworks.records.json_text import format_lines, parse_json
 
-__all__ = ["document", "head", "read", "save"]
+__all__ = ["document", "head", "read_results", "save_results"]
 
 
 def _git(*command: str) -> str | None:
@@ -75,18 +75,18 @@ def document(results: Sequence[BenchResult], command: str = "") -> dict[str, Any
     }
 
 
-def save(results: Sequence[BenchResult], path: Path, command: str = "") -> Path:
+def save_results(results: Sequence[BenchResult], path: Path, command: str = "") -> Path:
     """Write ``document`` to ``path`` through a rename. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".writing")
-    fresh.write_text(in_lines(document(results, command)) + "\n", encoding="utf-8")
+    fresh.write_text(format_lines(document(results, command)) + "\n", encoding="utf-8")
     os.replace(fresh, path)
     return path
 
 
-def read(path: Path) -> list[BenchResult]:
+def read_results(path: Path) -> list[BenchResult]:
     """The results in a saved document. Raises OSError, ValueError."""
-    held = parsed(path.read_text(encoding="utf-8"))
+    held = parse_json(path.read_text(encoding="utf-8"))
     try:
         return [from_json(BenchResult, json.dumps(item)) for item in held["results"]]
     except (KeyError, TypeError) as error:

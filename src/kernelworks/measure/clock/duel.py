@@ -20,10 +20,10 @@ whether ours beats torch by ``MARGIN``, and what it costs is paid before a progr
   the arms.
 - ``spread`` is by how much the quicker arm's time varied from round to round, as a share of the slower arm's: half the
   distance between the quartiles, between the halves, or between the medians and the quickest calls, where that is more.
-  Over ``NOISY`` nothing is believed: the race is run again, ``AGAIN`` times at most. (Of the slower arm's, so that 16
+  Over ``NOISY`` nothing is believed: the race is run again, ``MAX_RERUNS`` times at most. (Of the slower arm's, so that 16
   times as quick, give or take 4, is certain.)
 - Where the time for a race is over before there are rounds enough, what there is may say it all the same: where the
-  calls that warmed up and every round agree that the one arm is ``FAR`` times as quick, nothing is missing.
+  calls that warmed up and every round agree that the one arm is ``FAR_RATIO`` times as quick, nothing is missing.
 - No clock runs while something is built, which is waited for once.
 """
 
@@ -42,19 +42,21 @@ import torch
 from torch import Tensor
 
 from kernelworks.build import cache, sharing
-from kernelworks.dispatch.tuning_records import MARGIN, Raced
+from kernelworks.dispatch.tuning_records import MARGIN, RaceResult
 from kernelworks.measure.clock import noise as quiet
 
-__all__ = ["FAR", "Duel", "OverTime", "clock", "duel", "in_time", "quickest"]
+__all__ = ["FAR_RATIO", "Duel", "OverTime", "check_time", "clock", "duel", "fastest_variant"]
 
 Call = Callable[[], object]
 
-AGAIN = 2
+MAX_RERUNS = 2
 SAMPLE_S = 0.002  # a queue of calls takes this long: well above a clock's cost, and less than a neighbour's turn
 QUEUED_S = 0.004  # the same on a device: well above the wait's own time
 PARTS = 16  # of a sample that are timed by themselves: one quick one among them is what the arm can do
-DOUBTED = 4.0  # times as quick, and torch's arm is looked at for longer: it may have been held up in every call so far
-AWAKE = 0.9  # of a round's time that threads of ours must have run, or waited for a core
+DOUBTFUL_RATIO = (
+    4.0  # times as quick, and torch's arm is looked at for longer: it may have been held up in every call so far
+)
+AWAKE_SHARE = 0.9  # of a round's time that threads of ours must have run, or waited for a core
 MOST_CALLS = 2000
 LEAST_ROUNDS, MOST_ROUNDS = 6, 24
 WIDE_S = 100e-6  # a call that takes longer may have a result whose place matters
@@ -63,11 +65,11 @@ OF_LONG_CALLS, LONG_S = 4, 0.05  # rounds, where one call takes longer than that
 OF_ENDLESS_CALLS, ENDLESS_S = 2, 0.5
 BUDGET_S = 0.25
 PATIENCE = 4  # times the budget, while rounds are left out
-LOUD = 1.0  # the spread of a race whose rounds others took part in
-STALLED = 16  # times its length, and a sample is cut: a neighbour holds one of the cores
+LOUD_SPREAD = 1.0  # the spread of a race whose rounds others took part in
+STALL_FACTOR = 16  # times its length, and a sample is cut: a neighbour holds one of the cores
 PAUSE_S = 0.1  # before a race is run again: most bursts are short
-FAR = 5.0  # a ratio that a round tells from noise: by its spread a race of such ones never comes to NOISY
-CLEAR = 1.15  # a ratio beyond which more rounds change nothing; its inverse where ours loses
+FAR_RATIO = 5.0  # a ratio that a round tells from noise: by its spread a race of such ones never comes to NOISY
+CLEAR_RATIO = 1.15  # a ratio beyond which more rounds change nothing; its inverse where ours loses
 WARM_UP, WARM_S = 3, 0.05  # calls before anything is timed, or this long: glibc stops faulting after the third
 TRY_S = 0.0015  # a sample that says which of several rows is worth a race
 
@@ -80,14 +82,14 @@ class OverTime(RuntimeError):
 class Duel:
     """What was found, in how many rounds, and how often it was run."""
 
-    raced: Raced
+    result: RaceResult
     rounds: int
     runs: int = 1
 
     @property
     def ours(self) -> bool:
         """Whether ours is to be taken. Near parity, and where the machine was too busy to tell, torch is."""
-        return not self.raced.noisy and self.raced.ratio >= MARGIN
+        return not self.result.is_noisy and self.result.ratio >= MARGIN
 
 
 @dataclass(frozen=True)
@@ -119,33 +121,33 @@ def duel(ours: Call, torchs: Call, wait: Call | None = None, *, alike: bool = Tr
     look = _looked(ours, torchs, wait)
     found = _race(ours, torchs, wait, look, alike, until)
     with contextlib.suppress(OverTime):  # then a noisy race is what is known
-        for runs in range(2, 2 + AGAIN):
-            if not found.raced.noisy:
+        for runs in range(2, 2 + MAX_RERUNS):
+            if not found.result.is_noisy:
                 break
             time.sleep(PAUSE_S)
             found = replace(_race(ours, torchs, wait, look, alike, until), runs=runs)
     return found
 
 
-def quickest(arms: Sequence[tuple[str, Call]], wait: Call | None = None, until: float = math.inf) -> str:
+def fastest_variant(variants: Sequence[tuple[str, Call]], wait: Call | None = None, until: float = math.inf) -> str:
     """The name of the arm that a quick look finds quickest, each at its best of three samples; of those that are about
     as quick, the first. Raises OverTime."""
-    if len(arms) == 1:
-        return arms[0][0]
+    if len(variants) == 1:
+        return variants[0][0]
     looks = {}
-    for name, arm in arms:
-        in_time(until)
-        looks[name] = _looked(arm, arm, wait, TRY_S)
+    for name, variant in variants:
+        check_time(until)
+        looks[name] = _looked(variant, variant, wait, TRY_S)
     best = {name: look.slower for name, look in looks.items()}
     for _ in range(3 if min(best.values()) < LONG_S else 1):
-        for name, arm in arms:
-            in_time(until)
-            best[name] = min(best[name], _sample(arm, looks[name].count, wait).mean)
+        for name, variant in variants:
+            check_time(until)
+            best[name] = min(best[name], _sample(variant, looks[name].count, wait).mean)
     least = min(best.values())
     return next(name for name, took in best.items() if took < MARGIN * least)
 
 
-def in_time(until: float) -> None:
+def check_time(until: float) -> None:
     """Raises OverTime after ``until``."""
     if clock() > until:
         raise OverTime("the time for it was over")
@@ -222,7 +224,7 @@ def _race(
         if clock() > until:
             if alike and kept and _far([look.round, *kept]):
                 return Duel(_judged([look.round, *kept]), len(kept))
-            in_time(until)
+            check_time(until)
         next(places)
         before, first = quiet.cpu_times(), time.perf_counter()
         if (len(kept) + len(loud) + idle) % 2:
@@ -233,27 +235,27 @@ def _race(
             o = _sample(ours, count, wait)
         now, after = time.perf_counter(), quiet.cpu_times()
         noise = quiet.noise_between(before, after)
-        if wait is None and after.own_s - before.own_s + noise.taken_s < AWAKE * noise.wall_s:
+        if wait is None and after.own_s - before.own_s + noise.taken_s < AWAKE_SHARE * noise.wall_s:
             idle += 1
         else:
-            (loud if noise.loud or sharing.held_up() else kept).append(Round(o, t))
-        if count > 1 and now - first > STALLED * SAMPLE_S:
-            count = max(1, count // STALLED)
+            (loud if noise.loud or sharing.is_held_up() else kept).append(Round(o, t))
+        if count > 1 and now - first > STALL_FACTOR * SAMPLE_S:
+            count = max(1, count // STALL_FACTOR)
         if now - begin > PATIENCE * BUDGET_S and len(kept) + len(loud) + idle >= least:
             break
         over = now - begin > BUDGET_S or clock() > until
         if len(kept) >= least and not len(kept) % 2 and (over or _clear([r.ratio for r in kept])):
             break
-    if wait is None and min((r.ratio for r in kept), default=0.0) > DOUBTED:
+    if wait is None and min((r.ratio for r in kept), default=0.0) > DOUBTFUL_RATIO:
         kept = _doubted(kept, torchs)
     if len(kept) >= least:
         return Duel(_judged(kept), len(kept))
     rounds = [*kept, *loud]  # there is no quiet to be had
     if len(rounds) < 2:
-        return Duel(Raced(1e6 * o.mean, 1e6 * t.mean, (t.mean / o.mean,) * 2, LOUD), len(rounds))
+        return Duel(RaceResult(1e6 * o.mean, 1e6 * t.mean, (t.mean / o.mean,) * 2, LOUD_SPREAD), len(rounds))
     found = _judged(rounds)
     believed = alike and len(rounds) >= idle
-    return Duel(found if believed else replace(found, spread=max(found.spread, LOUD)), len(rounds))
+    return Duel(found if believed else replace(found, spread=max(found.spread, LOUD_SPREAD)), len(rounds))
 
 
 def _places() -> Iterator[None]:
@@ -274,14 +276,14 @@ def _doubted(rounds: Sequence[Round], torchs: Call) -> list[Round]:
     return [Round(r.ours, replace(r.torchs, least=min(quick, r.torchs.least))) for r in rounds]
 
 
-def _judged(rounds: Sequence[Round]) -> Raced:
+def _judged(rounds: Sequence[Round]) -> RaceResult:
     """``halves`` are the lesser of what the medians and what the quickest calls of each half say."""
     half, ratios = len(rounds) // 2, [r.ratio for r in rounds]
     halves = tuple(
         min(statistics.median(r.ratio for r in part), _least(part)) for part in (rounds[:half], rounds[half:])
     )
     ours, torchs = statistics.median(r.ours.mean for r in rounds), statistics.median(r.torchs.mean for r in rounds)
-    return Raced(1e6 * ours, 1e6 * torchs, (halves[0], halves[1]), _spread(ratios, _least(rounds)))
+    return RaceResult(1e6 * ours, 1e6 * torchs, (halves[0], halves[1]), _spread(ratios, _least(rounds)))
 
 
 def _least(rounds: Sequence[Round]) -> float:
@@ -292,12 +294,12 @@ def _least(rounds: Sequence[Round]) -> float:
 def _clear(ratios: Sequence[float]) -> bool:
     """Whether every round, but one of many, says the same, by much."""
     ordered, odd = sorted(ratios), len(ratios) > 4
-    return ordered[odd] > CLEAR or ordered[-1 - odd] < 1 / CLEAR
+    return ordered[odd] > CLEAR_RATIO or ordered[-1 - odd] < 1 / CLEAR_RATIO
 
 
 def _far(rounds: Sequence[Round]) -> bool:
     """Whether each says the same, by very much."""
-    return all(r.ratio > FAR for r in rounds) or all(r.ratio < 1 / FAR for r in rounds)
+    return all(r.ratio > FAR_RATIO for r in rounds) or all(r.ratio < 1 / FAR_RATIO for r in rounds)
 
 
 def _spread(ratios: Sequence[float], least: float) -> float:

@@ -26,12 +26,12 @@ __all__ = [
     "CpuTimes",
     "Noise",
     "Quiet",
-    "Sifted",
+    "SampledWindows",
     "cpu_times",
     "far_apart",
     "foreign_share",
     "noise_between",
-    "sift",
+    "sample_windows",
 ]
 
 T = TypeVar("T")
@@ -142,7 +142,7 @@ def noise_between(before: CpuTimes, after: CpuTimes) -> Noise:
 
 
 @dataclass(frozen=True)
-class Sifted(Generic[T]):
+class SampledWindows(Generic[T]):
     """Windows that were kept: their samples and noise, how many were thrown away, and whether the kept ones are loud
     because no quiet one came."""
 
@@ -163,7 +163,7 @@ class Sifted(Generic[T]):
         ]
 
 
-def sift(
+def sample_windows(
     sample: Callable[[], T],
     wanted: int,
     *,
@@ -172,7 +172,7 @@ def sift(
     deadline_s: float = float("inf"),
     enough_s: float = float("inf"),
     say: Callable[[int], None] | None = None,
-) -> Sifted[T]:
+) -> SampledWindows[T]:
     """Takes windows of samples (one each, or as many as fill ``window_s``) until ``wanted`` were quiet, ``tries`` were
     taken (by default three times as many), or ``deadline_s`` is over; after ``enough_s`` one quiet one will do. Where
     not one is quiet all are kept, and the result is loud; it never raises on account of noise."""
@@ -194,16 +194,16 @@ def sift(
         noise = noise_between(before, cpu_times())
         (loud if noise.loud else kept).append((tuple(samples), noise))
     taken = kept or loud
-    return Sifted(tuple(s for s, _ in taken), tuple(n for _, n in taken), len(loud) if kept else 0, not kept)
+    return SampledWindows(tuple(s for s, _ in taken), tuple(n for _, n in taken), len(loud) if kept else 0, not kept)
 
 
 class Quiet:
     """Collects samples in windows and throws the noisy ones away.
 
     ``patience``: so many noisy windows in a row and ``collect`` raises Ambiguous; so it does at ``deadline_s`` seconds
-    after the object was made. With ``rough`` it gives the least noisy of two windows instead; ``roughly`` counts those,
+    after the object was made. With ``rough`` it gives the least noisy of two windows instead; ``rough_windows`` counts those,
     and ``taken`` is the most that others used of the cores in one.
-    ``times`` is the reader (tests pass their own). Afterwards ``kept`` and ``thrown`` count windows and ``share`` is
+    ``times`` is the reader (tests pass their own). Afterwards ``kept_windows`` and ``thrown_windows`` count windows and ``share`` is
     the mean foreign share of the kept ones.
     """
 
@@ -220,16 +220,16 @@ class Quiet:
         self.limit, self.window_s, self.times = limit, window_s, times
         self.patience = min(patience, ROUGH_PATIENCE) if rough else patience
         self.deadline = time.monotonic() + deadline_s
-        self.rough, self.roughly, self.taken = rough, 0, 0.0
+        self.rough, self.rough_windows, self.taken = rough, 0, 0.0
         self.shares: list[float] = []
         self.thrown_shares: list[float] = []
 
     @property
-    def kept(self) -> int:
+    def kept_windows(self) -> int:
         return len(self.shares)
 
     @property
-    def thrown(self) -> int:
+    def thrown_windows(self) -> int:
         return len(self.thrown_shares)
 
     @property
@@ -255,7 +255,7 @@ class Quiet:
             if time.monotonic() > self.deadline:
                 break
         if self.rough and best is not None:
-            self.roughly += 1
+            self.rough_windows += 1
             self.taken = max(self.taken, best[0])
             self.shares.append(best[0])
             return best[1]

@@ -7,7 +7,7 @@ import io
 import subprocess
 from collections.abc import Mapping, Sequence
 
-__all__ = ["command", "read", "refusal"]
+__all__ = ["command", "parse_counters", "refusal"]
 
 SCALES = {
     "nsecond": 1e-9, "ns": 1e-9, "usecond": 1e-6, "us": 1e-6, "msecond": 1e-3, "ms": 1e-3, "second": 1.0, "s": 1.0,
@@ -24,7 +24,7 @@ def command(metrics: Mapping[str, str], program: Sequence[str], more: Sequence[s
     ]  # fmt: skip
 
 
-def read(text: str, metrics: Mapping[str, str]) -> list[tuple[str, dict[str, float]]]:
+def parse_counters(text: str, metrics: Mapping[str, str]) -> list[tuple[str, dict[str, float]]]:
     """Name and counters of each kernel in ncu's raw CSV, in base units (seconds, bytes)."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
     rows = list(csv.reader(io.StringIO("\n".join(lines))))

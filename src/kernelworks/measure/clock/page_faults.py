@@ -25,15 +25,25 @@ from types import TracebackType
 from typing import ClassVar
 
 __all__ = [
-    "RAISED", "Memory", "as_alone", "as_by_itself", "free_bytes", "give_back", "grow", "kept_out", "learn",
-    "minor_faults", "tell", "thresholds",
+    "RAISED_THRESHOLDS",
+    "Memory",
+    "free_bytes",
+    "grow_heap",
+    "learn_heap",
+    "minor_faults",
+    "release_memory",
+    "restore_heap",
+    "run_with_own_faults",
+    "set_thresholds",
+    "thresholds",
+    "without_page_faults",
 ]  # fmt: skip
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
-ADAPTED = {M_MMAP_THRESHOLD: 32 << 20, M_TRIM_THRESHOLD: 64 << 20}  # as far as glibc goes by itself
+ADAPTIVE_THRESHOLDS = {M_MMAP_THRESHOLD: 32 << 20, M_TRIM_THRESHOLD: 64 << 20}  # as far as glibc goes by itself
 # The largest block that an int can name, and never to trim; older versions of glibc take no threshold of blocks above
 # what they adapt to.
-RAISED = {M_MMAP_THRESHOLD: (1 << 31) - 1, M_TRIM_THRESHOLD: -1}
+RAISED_THRESHOLDS = {M_MMAP_THRESHOLD: (1 << 31) - 1, M_TRIM_THRESHOLD: -1}
 BLOCK = 64 << 20  # what the heap is grown by at once
 LARGE = 100 << 10  # bytes: to free a block so large makes malloc look at what it holds
 PLUG = 0.8  # of a size, for which a place is looked for after that
@@ -64,14 +74,16 @@ class _Malloc:
     plugs: ClassVar[list[int]] = []  # addresses of blocks that keep large ones out of the heap
 
 
-def tell(wanted: Mapping[int, int]) -> bool:
+def set_thresholds(wanted: Mapping[int, int]) -> bool:
     """Sets malloc's thresholds from here on; glibc then adapts them no more. False where the C library takes none."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    if wanted == RAISED and _Malloc.own is None:  # else the heap's end serves the program, and keeps its pages
+    if (
+        wanted == RAISED_THRESHOLDS and _Malloc.own is None
+    ):  # else the heap's end serves the program, and keeps its pages
         _unplug()
-    told = [mallopt(p, size) == 1 or mallopt(p, ADAPTED[p]) == 1 for p, size in wanted.items()]
+    told = [mallopt(p, size) == 1 or mallopt(p, ADAPTIVE_THRESHOLDS[p]) == 1 for p, size in wanted.items()]
     _Malloc.now, _Malloc.times = dict(wanted), _Malloc.times + 1
     while _Malloc.probes:
         _libc().free(_Malloc.probes.pop())
@@ -108,7 +120,7 @@ def _adapted(libc: ctypes.CDLL) -> Mapping[int, int]:
     something, as it would adapt to them; nobody writes to any."""
     counts = _counts()
     if counts is None:
-        return ADAPTED
+        return ADAPTIVE_THRESHOLDS
     held: list[int] = []
 
     def mapped(pages: int) -> bool:
@@ -123,7 +135,7 @@ def _adapted(libc: ctypes.CDLL) -> Mapping[int, int]:
             if after.arena > before.arena:
                 return False
 
-    low, high = FIRST_BYTES // PAGE - 1, ADAPTED[M_MMAP_THRESHOLD] // PAGE
+    low, high = FIRST_BYTES // PAGE - 1, ADAPTIVE_THRESHOLDS[M_MMAP_THRESHOLD] // PAGE
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if mapped(middle) else (middle, high)
@@ -132,29 +144,29 @@ def _adapted(libc: ctypes.CDLL) -> Mapping[int, int]:
     return {M_MMAP_THRESHOLD: high * PAGE, M_TRIM_THRESHOLD: 2 * high * PAGE}  # glibc keeps the second twice the first
 
 
-def learn(taken: Sequence[int], few: int = 1) -> None:
+def learn_heap(taken: Sequence[int], few: int = 1) -> None:
     """What malloc has adapted to by now, and what it holds free, are the program's own, whose runs took so many page
-    faults, the last ones as it goes on; a ``few`` take no time that matters. ``as_alone`` goes back to both, until the
+    faults, the last ones as it goes on; a ``few`` take no time that matters. ``restore_heap`` goes back to both, until the
     end of the outermost ``Memory``; outside of any nothing is learnt."""
     counts = _counts()
-    if _Malloc.open and _Malloc.now != RAISED and counts is not None:
+    if _Malloc.open and _Malloc.now != RAISED_THRESHOLDS and counts is not None:
         _Malloc.own, _Malloc.holes = thresholds(), _below(counts())
         late = taken[-max(2, len(taken) // 3) :]
         steady = max(late) <= max(ALIKE**2 * min(late), min(late) + few)
         _Malloc.taken, _Malloc.few = (int(statistics.median_low(late)) if steady else None), max(1, few)
 
 
-def as_alone() -> bool:
+def restore_heap() -> bool:
     """Before runs of the program that was learnt of: malloc's thresholds are its own again, and it finds as much free
     below the heap's end as by itself. Other places there, in which others had theirs, are taken, the smaller ones
     first; nobody writes to them. Nothing where malloc was told to keep what is freed. Returns whether anything changed,
     so that the next run finds the heap as no run of the program left it."""
     counts = _counts()
-    if _Malloc.own is None or _Malloc.now == RAISED or counts is None:
+    if _Malloc.own is None or _Malloc.now == RAISED_THRESHOLDS or counts is None:
         return False
     changed = _Malloc.now != _Malloc.own
     if changed:
-        tell(_Malloc.own)
+        set_thresholds(_Malloc.own)
     libc = _libc()
     for _ in range(2):
         libc.free(libc.malloc(LARGE))  # what lies free at the end beyond the threshold goes back
@@ -169,7 +181,7 @@ def as_alone() -> bool:
     return True
 
 
-def as_by_itself(run: Callable[[], float], runs: int) -> float:
+def run_with_own_faults(run: Callable[[], float], runs: int) -> float:
     """The median of what so many runs of the program that was learnt of say, once they take about as many page faults
     as by itself; else of those that came nearest. A run finds what the one before it left, as by itself, and only where
     that does not do, more or fewer bytes free below the heap's end."""
@@ -184,7 +196,7 @@ def as_by_itself(run: Callable[[], float], runs: int) -> float:
         found.append((_apart(faults), middle))
         if not found[-1][0]:
             break
-        _nearer(faults, settled=attempt > 0)
+        _nearer(faults, warmed_up=attempt > 0)
     return min(found)[1]
 
 
@@ -192,12 +204,12 @@ def _apart(taken: int) -> float:
     """How much further from the page faults that the program takes by itself a run took than two of its runs may be:
     the logarithm of their share; 0 where they are alike, and where nothing is known of them."""
     own, few = _Malloc.taken, _Malloc.few
-    if _Malloc.own is None or _Malloc.now == RAISED or own is None or abs(taken - own) <= few:
+    if _Malloc.own is None or _Malloc.now == RAISED_THRESHOLDS or own is None or abs(taken - own) <= few:
         return 0.0
     return max(0.0, abs(math.log(max(taken, few) / max(own, few))) - math.log(ALIKE))
 
 
-def _nearer(taken: int, *, settled: bool) -> None:
+def _nearer(taken: int, *, warmed_up: bool) -> None:
     """Leaves fewer bytes free where a run takes fewer page faults than the program by itself; more where it takes more,
     once it has had a run to settle."""
     counts = _counts()
@@ -205,8 +217,8 @@ def _nearer(taken: int, *, settled: bool) -> None:
     below = _below(counts())
     if taken < _Malloc.taken:
         _Malloc.holes = min(_Malloc.holes, below) // 2
-        as_alone()
-    elif settled:
+        restore_heap()
+    elif warmed_up:
         for _ in range(-(-len(_Malloc.plugs) // 4)):
             _libc().free(_Malloc.plugs.pop())
         _Malloc.holes = _below(counts())
@@ -247,7 +259,7 @@ def _fill(libc: ctypes.CDLL, counts: Callable[[], _Counts]) -> None:
             _Malloc.plugs += blocks
 
 
-def grow(size: int) -> None:
+def grow_heap(size: int) -> None:
     """Has malloc take so many bytes of fresh pages and keep them, where it was told to: a program that runs next is as
     one that has run before."""
     libc = _libc()
@@ -258,13 +270,13 @@ def grow(size: int) -> None:
         libc.free(block)
 
 
-def give_back(held: int) -> None:
+def release_memory(held: int) -> None:
     """Gives the system back what malloc holds free beyond its threshold, as it does by itself when a large block is
     freed: as long as that is there, large blocks are cut from it and take no fresh pages. Where something small lies
     above it, so that more than the bytes ``held`` stay, the pages are given back, and their place in the heap, which
     the next large block would still be cut from, is taken: such blocks are mapped afresh again."""
     if _Malloc.own is not None:
-        as_alone()
+        restore_heap()
         return
     libc = _libc()
     for _ in range(2):
@@ -277,7 +289,7 @@ def give_back(held: int) -> None:
 def _plug(libc: ctypes.CDLL) -> None:
     """Takes every free place of the heap that a block would be cut from which malloc would map otherwise. Of a block
     that nobody writes to no page is ever made."""
-    counts, least = _counts(), (_Malloc.now or ADAPTED)[M_MMAP_THRESHOLD]
+    counts, least = _counts(), (_Malloc.now or ADAPTIVE_THRESHOLDS)[M_MMAP_THRESHOLD]
     if counts is None:
         return
     size = free_bytes()
@@ -316,7 +328,7 @@ def free_bytes() -> int:
 class Memory:
     """As a context: from ``keep()`` to the end freed memory is kept for the next allocation.
 
-    ``kept`` says whether malloc was told anything in it, by ``keep()`` or by whoever else ran meanwhile.
+    ``has_changed`` says whether malloc was told anything in it, by ``keep()`` or by whoever else ran meanwhile.
     """
 
     def __init__(self) -> None:
@@ -324,12 +336,12 @@ class Memory:
         self._own = _Malloc.own
 
     @property
-    def kept(self) -> bool:
+    def has_changed(self) -> bool:
         return _Malloc.times > self._times
 
     def keep(self) -> None:
         """Keeps what is freed from here on."""
-        tell(RAISED)
+        set_thresholds(RAISED_THRESHOLDS)
 
     def __enter__(self) -> Memory:
         _Malloc.open += 1
@@ -340,14 +352,14 @@ class Memory:
         if (ours := _Malloc.own is not None) and self._own is None:
             _unplug()
         _Malloc.own = self._own
-        if self.kept or ours:
-            tell(self._before or _Malloc.own or ADAPTED)
-            if self._before != RAISED:
-                give_back(self._held)
+        if self.has_changed or ours:
+            set_thresholds(self._before or _Malloc.own or ADAPTIVE_THRESHOLDS)
+            if self._before != RAISED_THRESHOLDS:
+                release_memory(self._held)
 
 
 @contextlib.contextmanager
-def kept_out() -> Iterator[bool]:
+def without_page_faults() -> Iterator[bool]:
     """Inside, freed memory is kept for the next allocation. Yields False where the C library cannot be told so."""
     with Memory():
-        yield tell(RAISED)
+        yield set_thresholds(RAISED_THRESHOLDS)

@@ -19,7 +19,7 @@ from kernelworks.machine import machine
 from kernelworks.measure.clock.noise import Quiet
 from kernelworks.measure.clock.page_faults import minor_faults
 
-__all__ = ["Race", "Timed", "race"]
+__all__ = ["Race", "TimeStats", "race"]
 
 Call = Callable[[int], object]  # runs an arm once on the input set of that number
 
@@ -30,7 +30,7 @@ WARM_S = 0.5  # or this long: what faults cost is little of so long a call
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimeStats:
     """Seconds a call of one arm."""
 
     median: float
@@ -48,11 +48,13 @@ class Race:
     faults: int  # minor page faults in the kept windows
     taken: float = 0.0  # of the cores, by others, at most, in windows that were kept because no quiet one came: rough
 
-    def timed(self, arm: str) -> Timed:
+    def stats(self, variant: str) -> TimeStats:
         """Of rough samples the interval goes from the least to the most."""
-        ordered = sorted(self.samples[arm])
+        ordered = sorted(self.samples[variant])
         low, high = (0.0, 1.0) if self.taken else (0.1, 0.9)
-        return Timed(statistics.median(ordered), _percentile(ordered, low), _percentile(ordered, high), len(ordered))
+        return TimeStats(
+            statistics.median(ordered), _percentile(ordered, low), _percentile(ordered, high), len(ordered)
+        )
 
     def ratio(self, slow: str, quick: str) -> float:
         """Median of ``slow`` over median of ``quick``."""
@@ -79,12 +81,12 @@ class _Evictor:
 
 
 def race(
-    arms: Mapping[str, Call],
+    variants: Mapping[str, Call],
     sets: int,
     *,
     budget_s: float = 0.6,
     cold: bool = False,
-    settle_s: float = 0.0,
+    pause_s: float = 0.0,
     enough_s: float = math.inf,
     quiet: Quiet | None = None,
 ) -> Race:
@@ -92,23 +94,23 @@ def race(
     more would take longer than ``enough_s``.
 
     Warm: a sample is the mean of enough calls to fill 4 ms, the sets in rotation. Cold: a sample is one call after
-    the caches were overwritten. ``settle_s``: a pause before each sample, see ``_settled``.
+    the caches were overwritten. ``pause_s``: a pause before each sample, see ``_pause_and_wake``.
     Raises Ambiguous when the machine stays busy and ``quiet`` does not take rough windows.
     """
     quiet = quiet or Quiet(patience=40)
     evict = _Evictor() if cold else None
-    repeats = {name: _repeats(call, sets) if evict is None else 1 for name, call in arms.items()}
-    order, turn = list(arms), [0]
+    repeats = {name: _repeats(call, sets) if evict is None else 1 for name, call in variants.items()}
+    order, turn = list(variants), [0]
 
     def one_round() -> dict[str, float]:
         found = {}
         for name in order:
-            call, count = arms[name], repeats[name]
+            call, count = variants[name], repeats[name]
             if evict is not None:
                 evict()
             first = turn[0]
-            if settle_s > 0:
-                _settled(call, first, sets, settle_s)
+            if pause_s > 0:
+                _pause_and_wake(call, first, sets, pause_s)
             begin = time.perf_counter()
             for i in range(first, first + count):
                 call(i % sets)
@@ -118,18 +120,18 @@ def race(
         return found
 
     rounds: list[dict[str, float]] = []
-    begin, thrown_before = time.monotonic(), quiet.thrown
+    begin, thrown_before = time.monotonic(), quiet.thrown_windows
     faults, took = 0, 0.0
-    while took < budget_s * len(arms) or len(rounds) < (LEAST_ROUNDS if took < enough_s else OF_LONG_CALLS):
+    while took < budget_s * len(variants) or len(rounds) < (LEAST_ROUNDS if took < enough_s else OF_LONG_CALLS):
         before = minor_faults()
         rounds += quiet.collect(one_round, "a race")
         faults += minor_faults() - before
         took = time.monotonic() - begin
-    samples = {name: [found[name] for found in rounds] for name in arms}
-    return Race(samples, quiet.thrown - thrown_before, faults, quiet.taken)
+    samples = {name: [found[name] for found in rounds] for name in variants}
+    return Race(samples, quiet.thrown_windows - thrown_before, faults, quiet.taken)
 
 
-def _settled(call: Call, first: int, sets: int, seconds: float) -> None:
+def _pause_and_wake(call: Call, first: int, sets: int, seconds: float) -> None:
     """For arms of several threads: lets those of the arm before fall asleep, then wakes this one's. In the first
     milliseconds after a pause both threads of a pool may share one core, whoever's pool it is."""
     time.sleep(seconds)

@@ -31,15 +31,15 @@ CYCLES = 2e9  # of a second's sleep: no GPU's clock is higher by much
 LONGEST_S = 0.02  # of sleep: what falls further behind is as slow for whoever calls it
 
 
-def race_on_gpu(arms: Mapping[str, Call], *, budget_s: float) -> Race:
+def race_on_gpu(variants: Mapping[str, Call], *, budget_s: float) -> Race:
     """Times every arm for about ``budget_s`` seconds, L2 filled before each call. Device time a call."""
     evict = Evictor(gpu())
-    for call in arms.values():
+    for call in variants.values():
         for _ in range(WARM_UP):
             call(0)
-    samples: dict[str, list[float]] = {name: [] for name in arms}
-    order, end = list(arms), time.monotonic() + budget_s * len(arms)
-    behind_s = _behind(arms, evict)
+    samples: dict[str, list[float]] = {name: [] for name in variants}
+    order, end = list(variants), time.monotonic() + budget_s * len(variants)
+    behind_s = _behind(variants, evict)
     while len(samples[order[0]]) < MOST_ROUNDS and (
         len(samples[order[0]]) < LEAST_ROUNDS or time.monotonic() < end
     ):  # fmt: skip
@@ -47,7 +47,7 @@ def race_on_gpu(arms: Mapping[str, Call], *, budget_s: float) -> Race:
         torch.cuda._sleep(int(BATCH * behind_s * CYCLES))
         for _ in range(BATCH):
             for name in order:
-                queued.append((name, *_one(arms[name], evict)))
+                queued.append((name, *_one(variants[name], evict)))
             order.reverse()
         torch.cuda.synchronize()
         for name, begin, finish in queued:
@@ -55,11 +55,11 @@ def race_on_gpu(arms: Mapping[str, Call], *, budget_s: float) -> Race:
     return Race(samples, 0, 0)
 
 
-def _behind(arms: Mapping[str, Call], evict: Evictor) -> float:
+def _behind(variants: Mapping[str, Call], evict: Evictor) -> float:
     """Seconds by which the host falls behind the GPU in a round, and a third more."""
     torch.cuda.synchronize()
     begin = time.perf_counter()
-    pairs = [_one(call, evict) for call in arms.values()]
+    pairs = [_one(call, evict) for call in variants.values()]
     host = time.perf_counter() - begin
     torch.cuda.synchronize()
     least = min(b.elapsed_time(e) for b, e in pairs) / 1e3  # an arm that waited for its host reads too long

@@ -15,12 +15,12 @@ from typing import Literal, overload
 
 from kernelworks.machine import environment, has_gpu
 from kernelworks.measure.peaks import gpu, survey
-from kernelworks.measure.peaks.mending import mended
+from kernelworks.measure.peaks.mending import repair_record
 from kernelworks.measure.peaks.survey import Progress, measure
-from kernelworks.records import Ceilings, GpuCeilings, from_json, to_json
-from kernelworks.records.json_text import in_lines, read_json
+from kernelworks.records import GpuPeaks, Peaks, from_json, to_json
+from kernelworks.records.json_text import format_lines, read_json
 
-__all__ = ["cached", "ceilings", "forget", "save"]
+__all__ = ["cached_peaks", "forget_peaks", "get_peaks", "save_peaks"]
 
 Device = Literal["cpu", "cuda"]
 ROUGH_S = 1800.0  # for which what was measured on a busy machine serves other rough figures
@@ -32,25 +32,25 @@ def _fingerprint(device: str) -> str:
 
 
 def _path(device: str = "cpu") -> Path:
-    return environment.cache_dir("ceilings") / f"{_fingerprint(device)}.json"
+    return environment.cache_dir("peaks") / f"{_fingerprint(device)}.json"
 
 
 def _digest(body: str) -> str:
     return hashlib.sha256(body.encode()).hexdigest()
 
 
-_found: dict[Path, Ceilings | GpuCeilings] = {}
+_found: dict[Path, Peaks | GpuPeaks] = {}
 
 
 @overload
-def cached(device: Literal["cpu"] = "cpu") -> Ceilings | None: ...
+def cached_peaks(device: Literal["cpu"] = "cpu") -> Peaks | None: ...
 @overload
-def cached(device: Literal["cuda"]) -> GpuCeilings | None: ...
+def cached_peaks(device: Literal["cuda"]) -> GpuPeaks | None: ...
 @overload
-def cached(device: str) -> Ceilings | GpuCeilings | None: ...
+def cached_peaks(device: str) -> Peaks | GpuPeaks | None: ...
 
 
-def cached(device: str = "cpu") -> Ceilings | GpuCeilings | None:
+def cached_peaks(device: str = "cpu") -> Peaks | GpuPeaks | None:
     """The ceilings measured before on this machine, or on its GPU with ``device="cuda"``; None without any.
 
     Measures nothing and never raises for a bad entry.
@@ -66,78 +66,78 @@ def cached(device: str = "cpu") -> Ceilings | GpuCeilings | None:
     return _found[path]
 
 
-def _read(path: Path, device: str) -> Ceilings | GpuCeilings | None:
-    record: Ceilings | GpuCeilings
+def _read(path: Path, device: str) -> Peaks | GpuPeaks | None:
+    record: Peaks | GpuPeaks
     try:
         note = read_json(path)
-        body = json.dumps(note["ceilings"], sort_keys=True)
+        body = json.dumps(note["peaks"], sort_keys=True)
         if note["sha256"] != _digest(body):
             return None
-        record = from_json(GpuCeilings, body) if device == "cuda" else from_json(Ceilings, body)
+        record = from_json(GpuPeaks, body) if device == "cuda" else from_json(Peaks, body)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if record.fingerprint != _fingerprint(device):
         return None
-    return mended(record)  # it may be of a time when figures were kept that contradict each other
+    return repair_record(record)  # it may be of a time when figures were kept that contradict each other
 
 
 def _rough_path() -> Path:
-    return environment.cache_dir("ceilings") / f"{_fingerprint('cpu')}.rough.json"
+    return environment.cache_dir("peaks") / f"{_fingerprint('cpu')}.rough.json"
 
 
 def _brief_path() -> Path:
-    return environment.cache_dir("ceilings") / f"{_fingerprint('cpu')}.brief.json"
+    return environment.cache_dir("peaks") / f"{_fingerprint('cpu')}.brief.json"
 
 
-def _recent(path: Path, seconds: float) -> Ceilings | None:
+def _recent(path: Path, seconds: float) -> Peaks | None:
     """What was measured of late, for some: while others used the machine, or in one round."""
     try:
         recent = 0 <= time.time() - path.stat().st_mtime < seconds
     except OSError:
         return None
     found = _read(path, "cpu") if recent else None
-    return found if isinstance(found, Ceilings) else None
+    return found if isinstance(found, Peaks) else None
 
 
-def save(record: Ceilings | GpuCeilings) -> Path:
+def save_peaks(record: Peaks | GpuPeaks) -> Path:
     """Write one entry through a rename, so that a reader sees a whole one or none. Raises OSError."""
-    path = _path("cuda" if isinstance(record, GpuCeilings) else "cpu")
+    path = _path("cuda" if isinstance(record, GpuPeaks) else "cpu")
     _written(path, record)
     _found.pop(path, None)
     return path
 
 
-def _written(path: Path, record: Ceilings | GpuCeilings) -> None:
+def _written(path: Path, record: Peaks | GpuPeaks) -> None:
     plain = json.loads(to_json(record))
-    note = {"sha256": _digest(json.dumps(plain, sort_keys=True)), "ceilings": plain}
-    environment.write_whole(path, in_lines(note), prefix=".writing-")
+    note = {"sha256": _digest(json.dumps(plain, sort_keys=True)), "peaks": plain}
+    environment.write_whole(path, format_lines(note), prefix=".writing-")
 
 
-def forget() -> None:
-    """Drop what this process has read; the next ``cached`` reads the file again."""
+def forget_peaks() -> None:
+    """Drop what this process has read; the next ``cached_peaks`` reads the file again."""
     _found.clear()
 
 
 @overload
-def ceilings(
+def get_peaks(
     progress: Progress | None = None, *, again: bool = False, device: Literal["cpu"] = "cpu", rough: bool = False,
     brief: bool = False,
-) -> Ceilings: ...  # fmt: skip
+) -> Peaks: ...  # fmt: skip
 @overload
-def ceilings(
+def get_peaks(
     progress: Progress | None = None, *, again: bool = False, device: Literal["cuda"], rough: bool = False,
     brief: bool = False,
-) -> GpuCeilings: ...  # fmt: skip
+) -> GpuPeaks: ...  # fmt: skip
 @overload
-def ceilings(
+def get_peaks(
     progress: Progress | None = None, *, again: bool = False, device: str, rough: bool = False, brief: bool = False
-) -> Ceilings | GpuCeilings: ...
+) -> Peaks | GpuPeaks: ...
 
 
-def ceilings(
+def get_peaks(
     progress: Progress | None = None, *, again: bool = False, device: str = "cpu", rough: bool = False,
     brief: bool = False,
-) -> Ceilings | GpuCeilings:  # fmt: skip
+) -> Peaks | GpuPeaks:  # fmt: skip
     """The ceilings of this machine, or with ``device="cuda"`` of its GPU: from the cache, else measured (30 to 50 s)
     and cached. ``again`` measures in any case. With ``rough`` a busy machine is measured all the same, once (some
     15 s): what that gives serves other rough figures for half an hour, and its ``foreign_share`` says what others took.
@@ -148,7 +148,7 @@ def ceilings(
     Raises Ambiguous when the machine is too busy to measure, BuildError without a compiler, RuntimeError where there
     is no GPU. Where the cache folder cannot be written the result is still returned, with a warning.
     """
-    record = None if again else cached(device)
+    record = None if again else cached_peaks(device)
     if record is None and rough and not again and device == "cpu":
         record = _recent(_brief_path(), BRIEF_S) or _recent(_rough_path(), ROUGH_S)
     if record is None and brief and not again and device == "cpu":
@@ -162,14 +162,14 @@ def ceilings(
         if device == "cuda":
             record = gpu.measure(progress)
         elif rough:
-            record = measure(progress, quiet=survey.listening(rough=True))
+            record = measure(progress, quiet=survey.quiet_windows(rough=True))
             with contextlib.suppress(OSError):
                 _written(_rough_path(), record)
             return record
         else:
             record = measure(progress)
         try:
-            save(record)
+            save_peaks(record)
         except OSError as error:
             warnings.warn(f"ceilings were measured but could not be cached: {error}", stacklevel=2)
         _found[_path(device)] = record

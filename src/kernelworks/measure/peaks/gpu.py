@@ -25,10 +25,10 @@ from kernelworks.build.kernels import triton_toolchain
 from kernelworks.machine import Gpu, gpu
 from kernelworks.measure.clock import gpu_kernels
 from kernelworks.measure.clock.cuda_events import Evictor, cuda_event, seconds_between, timed_cold
-from kernelworks.measure.peaks.mending import doubts, mended
+from kernelworks.measure.peaks.mending import doubts, repair_record
 from kernelworks.measure.peaks.relations import FLOORS
-from kernelworks.measure.peaks.survey import Progress, high
-from kernelworks.records import GpuBandwidth, GpuCeilings, GpuRate
+from kernelworks.measure.peaks.survey import Progress, percentile_90
+from kernelworks.records import GpuBandwidth, GpuPeaks, GpuRate
 
 __all__ = ["fingerprint", "measure"]
 
@@ -40,7 +40,7 @@ COLD_SAMPLES, WARM_SAMPLES = 15, 5
 WARM_BYTES = 2048 * MIB  # that a warm sample moves at least, by repeated passes
 SUSTAINED_S = 1.2  # of matrix products; the rate is that of the second half
 IDLE_S = 0.1  # before a burst
-RACED_S, MOST_RACED = 0.5, 2000  # of a race of products, and how many of them at most
+RACE_S, MAX_RACE_CALLS = 0.5, 2000  # of a race of products, and how many of them at most
 SIDES = (4096, 8192)  # of the square products: burst and race are the better one's, the second is sustained
 KERNELS = 700  # in a queue; the driver takes 1024 before a launch waits
 
@@ -72,7 +72,7 @@ def _timed(run: Callable[[], object], samples: int, times: int = 1) -> list[floa
 
 def _rate(work: float, seconds: list[float]) -> float:
     """10^9 of the work a second."""
-    return high([work / s / 1e9 for s in seconds])
+    return percentile_90([work / s / 1e9 for s in seconds])
 
 
 # ---------------------------------------------------------------- memory
@@ -165,7 +165,7 @@ def _product(dtype: str, side: int) -> Callable[[], object]:
     return lambda: torch.mm(left, right, out=out)
 
 
-def _burst_sustained_raced(dtype: str, evict: Evictor, empty_s: float) -> tuple[float, float, float]:
+def _measure_product_rates(dtype: str, evict: Evictor, empty_s: float) -> tuple[float, float, float]:
     """TFLOP/s. Raises RuntimeError where torch has no such product on this GPU."""
     best, run, flop = 0.0, None, 0.0
     for side in SIDES:
@@ -178,16 +178,16 @@ def _burst_sustained_raced(dtype: str, evict: Evictor, empty_s: float) -> tuple[
     each = _timed(run, max(4, int(SUSTAINED_S / (flop / best / 1e12))))
     second_half = each[len(each) // 2 :]
     sustained = flop * len(second_half) / sum(second_half) / 1e12
-    raced = max(_raced(_product(dtype, side), 2.0 * side**3, best, evict, empty_s) for side in SIDES)
-    return best, sustained, raced
+    race_rate = max(_race_rate(_product(dtype, side), 2.0 * side**3, best, evict, empty_s) for side in SIDES)
+    return best, sustained, race_rate
 
 
-def _raced(run: Callable[[], object], flop: float, burst: float, evict: Evictor, empty_s: float) -> float:
+def _race_rate(run: Callable[[], object], flop: float, burst: float, evict: Evictor, empty_s: float) -> float:
     """TFLOP/s between two events, as a call is timed, L2 filled before: the median of the second half of some tenths of
     a second. What it lost to the limit of power it would lose more of, were there nothing in between."""
     between = statistics.median(_timed(evict, 5))
     about = statistics.median(timed_cold(run, evict, 3))
-    each = timed_cold(run, evict, max(8, min(MOST_RACED, int(RACED_S / about))))
+    each = timed_cold(run, evict, max(8, min(MAX_RACE_CALLS, int(RACE_S / about))))
     seconds = statistics.median(each[len(each) // 2 :]) - empty_s
     return burst - (burst - flop / seconds / 1e12) * (seconds + between) / seconds
 
@@ -199,13 +199,13 @@ def _products(evict: Evictor, empty_s: float, step: Callable[[str], None]) -> li
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
         try:
-            burst, sustained, raced = _burst_sustained_raced(dtype, evict, empty_s)
+            burst, sustained, race_rate = _measure_product_rates(dtype, evict, empty_s)
         except RuntimeError:
             continue  # a GPU without this dtype's units
         finally:
             torch.set_float32_matmul_precision(before)
         unit = "torch._scaled_mm" if dtype.startswith("float8") else "torch.mm"
-        found.append(GpuRate(dtype, unit, burst, sustained, raced))
+        found.append(GpuRate(dtype, unit, burst, sustained, race_rate))
     return found
 
 
@@ -301,7 +301,7 @@ def _floors(evict: Evictor) -> dict[str, float]:
 # ---------------------------------------------------------------- all of it
 
 
-def _again(record: GpuCeilings, memory: _Memory, step: Callable[[str], None]) -> GpuCeilings:
+def _again(record: GpuPeaks, memory: _Memory, step: Callable[[str], None]) -> GpuPeaks:
     """What others contradict measured again, the better of both: noise slows."""
     doubted, empty_s = doubts(record), record.isolated_us / 1e6
     changed: dict[str, Any] = {}
@@ -323,7 +323,7 @@ def _again(record: GpuCeilings, memory: _Memory, step: Callable[[str], None]) ->
     return dataclasses.replace(record, **changed)
 
 
-def measure(progress: Progress | None = None) -> GpuCeilings:
+def measure(progress: Progress | None = None) -> GpuPeaks:
     """Measures the current GPU. Prints nothing and caches nothing.
 
     ``progress(what, done, total)`` is called before each figure. Cost: some 20 s, and up to 2.5 GiB of its memory.
@@ -350,7 +350,7 @@ def measure(progress: Progress | None = None) -> GpuCeilings:
     fused, functions = _chains(here, step)
     rates = (fused, *_products(evict, floors["isolated_us"] / 1e6, step))
     torch.cuda.empty_cache()
-    record = GpuCeilings(
+    record = GpuPeaks(
         kind=here.kind, name=here.name, fingerprint=fingerprint(), uuid=here.uuid, driver=here.driver,
         power_limit_w=here.power_limit_w, date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         multiprocessors=here.multiprocessors, l2_bytes=here.l2_bytes, memory_bytes=here.memory_bytes,
@@ -359,4 +359,4 @@ def measure(progress: Progress | None = None) -> GpuCeilings:
         versions={"torch": torch.__version__, "cuda": str(torch.version.cuda), "compiler": triton_toolchain()},
         **floors,
     )  # fmt: skip
-    return mended(_again(record, memory, step))
+    return repair_record(_again(record, memory, step))

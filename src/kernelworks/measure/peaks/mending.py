@@ -13,11 +13,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kernelworks.measure.peaks.relations import FLOORS, HOST, Relation, rates_of, relations_of
-from kernelworks.records import Ceilings, GpuCeilings, GpuRate
+from kernelworks.records import GpuPeaks, GpuRate, Peaks
 
-__all__ = ["NOISE", "doubts", "mended", "suspects"]
+__all__ = ["NOISE", "doubts", "repair_record", "suspects"]
 
-R = TypeVar("R", bound=Ceilings | GpuCeilings)
+R = TypeVar("R", bound=Peaks | GpuPeaks)
 NOISE = 0.8  # of what a law asks, which two measurements of a quiet machine reach
 LOW, LOUD = 4.0, 2.0  # times as suspect: beside another one too low, not too high; measured while others ran
 Laws = dict[str, dict[str, tuple[float, str]]]  # more -> less -> factor, reason: what follows from others as well
@@ -96,12 +96,12 @@ def _allowed(rate: float, name: str, laws: Laws, good: Mapping[str, float]) -> f
     return min(max(rate if _believed(rate) else 0.0, least), most) or most
 
 
-def doubts(record: Ceilings | GpuCeilings, loud: Collection[str] = ()) -> dict[str, str]:
+def doubts(record: Peaks | GpuPeaks, loud: Collection[str] = ()) -> dict[str, str]:
     """The ``suspects`` of a record."""
     return suspects(rates_of(record), relations_of(record), loud)
 
 
-def mended(record: R, loud: Collection[str] = ()) -> R:
+def repair_record(record: R, loud: Collection[str] = ()) -> R:
     """The record without contradictions: what was not to be believed is what follows from the others, or left out where
     nothing does, and said in ``inferred``. The same object where nothing contradicts anything."""
     rates, relations = rates_of(record), relations_of(record)
@@ -121,7 +121,7 @@ def mended(record: R, loud: Collection[str] = ()) -> R:
 
 
 def _put(record: Any, rates: Mapping[str, float | None], said: dict[str, str]) -> Any:
-    if isinstance(record, GpuCeilings):
+    if isinstance(record, GpuPeaks):
         return _put_gpu(record, rates, said)
     changed = {
         held: tuple(
@@ -134,7 +134,7 @@ def _put(record: Any, rates: Mapping[str, float | None], said: dict[str, str]) -
     return dataclasses.replace(record, **changed, inferred=said)
 
 
-def _put_gpu(record: GpuCeilings, rates: Mapping[str, float | None], said: dict[str, str]) -> GpuCeilings:
+def _put_gpu(record: GpuPeaks, rates: Mapping[str, float | None], said: dict[str, str]) -> GpuPeaks:
     def at(name: str, before: float) -> float:
         now = rates.get(name, before)
         return before if now is None else now
@@ -143,7 +143,7 @@ def _put_gpu(record: GpuCeilings, rates: Mapping[str, float | None], said: dict[
     arithmetic = [
         GpuRate(
             r.dtype, r.unit, at(f"{r.name} burst", r.burst_tflops), at(f"{r.name} sustained", r.sustained_tflops),
-            at(f"{r.name} raced", r.raced_tflops),
+            at(f"{r.name} raced", r.benchmarked_tflops),
         )
         for r in record.rates
     ]  # fmt: skip

@@ -28,13 +28,13 @@ from kernelworks.build import TARGETS, library
 from kernelworks.build.cpp import source_hash, toolchain
 from kernelworks.machine import Machine, machine
 from kernelworks.measure.clock.noise import Ambiguous, Quiet
-from kernelworks.measure.peaks.mending import doubts, mended
-from kernelworks.records import Bandwidth, Ceilings, FlopRate, FunctionRate
+from kernelworks.measure.peaks.mending import doubts, repair_record
+from kernelworks.records import Bandwidth, FlopRate, FunctionRate, Peaks
 
 __all__ = ["FUNCTIONS", "SOURCES", "fingerprint", "measure", "targets", "working_sets"]
 
-HERE = Path(__file__).resolve().parent
-SOURCES = tuple(HERE / f"{name}.cpp" for name in ("bandwidth", "flops", "functions", "floors"))
+FOLDER = Path(__file__).resolve().parent
+SOURCES = tuple(FOLDER / f"{name}.cpp" for name in ("bandwidth", "flops", "functions", "floors"))
 BANDWIDTH_SOURCE, FLOPS_SOURCE, FUNCTIONS_SOURCE, FLOORS_SOURCE = SOURCES
 KINDS = ("read", "copy", "copy_nt")
 FUNCTIONS = ("exp", "tanh", "erf", "log")
@@ -86,7 +86,7 @@ def thread_counts(here: Machine) -> tuple[int, ...]:
     return (1,) if here.cores == 1 else (1, here.cores)
 
 
-def high(values: Sequence[float]) -> float:
+def percentile_90(values: Sequence[float]) -> float:
     """The 90th percentile."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))]
@@ -107,7 +107,7 @@ class Point:
     loud: bool = False  # no quiet window came
 
     @property
-    def what(self) -> str:
+    def name(self) -> str:
         return str(self.record.name)
 
     @property
@@ -127,11 +127,11 @@ class Point:
     def measure(self, quiet: Quiet) -> None:
         if not self.rounds:
             self.calibrate()
-        before = quiet.roughly
-        self.found.append(high(quiet.collect(self.sample, self.what)))
-        self.loud = quiet.roughly > before
+        before = quiet.rough_windows
+        self.found.append(percentile_90(quiet.collect(self.sample, self.name)))
+        self.loud = quiet.rough_windows > before
 
-    def filled(self) -> Any:
+    def measured_record(self) -> Any:
         return replace(self.record, **{self.rate: self.best / 1e9})
 
 
@@ -217,7 +217,7 @@ def _functions(here: Machine) -> list[Point]:
 class Floor:
     """The least time of one thing: the best round's median. ``sample`` returns seconds."""
 
-    what: str
+    name: str
     sample: Callable[[], float]
     found: list[float] = field(default_factory=list)
 
@@ -226,7 +226,7 @@ class Floor:
         return min(self.found)
 
     def measure(self, quiet: Quiet) -> None:
-        self.found.append(statistics.median(quiet.collect(self.sample, self.what)))
+        self.found.append(statistics.median(quiet.collect(self.sample, self.name)))
 
 
 def _dispatch() -> Floor:
@@ -282,7 +282,7 @@ def _rounds(
             if number and time.monotonic() - begin > DEADLINE_S:
                 return number
             if progress is not None:
-                progress(f"round {number + 1}: {item.what}", number * len(items) + index, rounds * len(items))
+                progress(f"round {number + 1}: {item.name}", number * len(items) + index, rounds * len(items))
             try:
                 item.measure(quiet)
             except Ambiguous:
@@ -292,39 +292,39 @@ def _rounds(
     return rounds
 
 
-def _again(points: Sequence[Point], record: Callable[[], Ceilings], quiet: Quiet, progress: Progress | None) -> None:
+def _again(points: Sequence[Point], record: Callable[[], Peaks], quiet: Quiet, progress: Progress | None) -> None:
     """Measures what others contradict again. Of what is contradicted after that too, the new figure is the one that is
     kept: it may have been too high."""
     begin = time.monotonic()
     for _ in range(ATTEMPTS):
-        doubted = doubts(record(), {point.what for point in points if point.loud})
+        doubted = doubts(record(), {point.name for point in points if point.loud})
         for index, point in enumerate(points):
-            if point.what not in doubted or time.monotonic() - begin > AGAIN_S:
+            if point.name not in doubted or time.monotonic() - begin > AGAIN_S:
                 continue
             if progress is not None:
-                progress(f"again: {point.what}", index, len(points))
+                progress(f"again: {point.name}", index, len(points))
             with contextlib.suppress(Ambiguous):
                 point.measure(quiet)
-                if point.what in doubts(record(), {each.what for each in points if each.loud}):
+                if point.name in doubts(record(), {each.name for each in points if each.loud}):
                     del point.found[:-1]
 
 
-def listening(*, rough: bool = False) -> Quiet:
+def quiet_windows(*, rough: bool = False) -> Quiet:
     """The windows in which ceilings are measured; rough ones wait for a quiet window twice, not 48 times, and are taken
     once, not three times."""
     return Quiet(window_s=WINDOW_S, patience=48, deadline_s=DEADLINE_S, rough=rough)
 
 
-def measure(progress: Progress | None = None, *, quiet: Quiet | None = None, brief: bool = False) -> Ceilings:
+def measure(progress: Progress | None = None, *, quiet: Quiet | None = None, brief: bool = False) -> Peaks:
     """Measure this machine: bandwidths, arithmetic and transcendental rates, floors. Prints nothing, caches nothing.
 
     ``progress(what, done, total)`` is called before each figure. ``brief`` and rough ones are taken in one round. Cost:
     30 to 55 s, of one round 15, and up to a quarter of the memory; up to 15 s more where figures contradict each other:
-    those are measured again, and what is contradicted still follows from the others (``Ceilings.inferred``).
+    those are measured again, and what is contradicted still follows from the others (``Peaks.inferred``).
     Raises Ambiguous when other processes kept using more than 10% of the cores, BuildError without a compiler.
     """
     here = machine()
-    quiet = quiet or listening()
+    quiet = quiet or quiet_windows()
     if progress is not None:
         progress("building", 0, 1)
     with concurrent.futures.ThreadPoolExecutor(here.cores) as pool:  # compilers work beside each other
@@ -335,13 +335,13 @@ def measure(progress: Progress | None = None, *, quiet: Quiet | None = None, bri
     dispatch, fork_join, page_fault = floors
     points = [*bandwidth, *flops, *functions]
 
-    def record() -> Ceilings:
+    def record() -> Peaks:
         return dataclasses.replace(
-            found, bandwidth=tuple(p.filled() for p in bandwidth), flops=tuple(p.filled() for p in flops),
-            functions=tuple(p.filled() for p in functions),
+            found, bandwidth=tuple(p.measured_record() for p in bandwidth), flops=tuple(p.measured_record() for p in flops),
+            functions=tuple(p.measured_record() for p in functions),
         )  # fmt: skip
 
-    found = Ceilings(
+    found = Peaks(
         kind=here.kind,
         name=here.name,
         fingerprint=fingerprint(),
@@ -358,4 +358,4 @@ def measure(progress: Progress | None = None, *, quiet: Quiet | None = None, bri
         cache_bytes=dict(here.cache_bytes),
     )
     _again(points, record, quiet, progress)
-    return mended(record(), {point.what for point in points if point.loud})
+    return repair_record(record(), {point.name for point in points if point.loud})

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kernelworks.measure.roofline import gpu_terms
-from kernelworks.records import Ceilings, GpuCeilings
+from kernelworks.records import GpuPeaks, Peaks
 
-__all__ = ["RIDGE", "SHARE", "Bound", "bound", "regime", "settled"]
+__all__ = ["RIDGE", "SHARE", "Bound", "applicable_bound", "bottleneck_of", "bound"]
 
 SHARE = 0.6  # of the measured time: from here on the largest term names the regime
 RIDGE = 0.85  # two terms this close to each other
@@ -34,13 +34,13 @@ class Bound:
     transcendental.
 
     ``regime`` is the largest term's name ("memory DRAM", "compute", ...), or "ridge A/B" where the second is within
-    15% of it; ``ceiling`` says in words and figures what limits, such as "DRAM read 83 GB/s"; ``level`` is the level
+    15% of it; ``peak`` says in words and figures what limits, such as "DRAM read 83 GB/s"; ``level`` is the level
     of the memory pyramid that most of the memory time is spent in ("L1" to "DRAM"; on a GPU "L2" or "HBM").
     """
 
     seconds: float
-    regime: str
-    ceiling: str
+    bottleneck: str
+    peak: str
     terms: dict[str, float]
     level: str
 
@@ -53,11 +53,11 @@ def _at(rates: dict[int, float], threads: int) -> float:
     return min(rates[most], rates[1] * threads)
 
 
-def _peak(ceilings: Ceilings, dtype: str, threads: int, isa: str | None) -> tuple[float, str]:
+def _peak(peaks: Peaks, dtype: str, threads: int, isa: str | None) -> tuple[float, str]:
     """GFLOP/s of the best unit for a dtype (of one instruction set, if given), and its name. 0 where there is none."""
     best, name = 0.0, ""
     for unit in UNITS.get(dtype, ("float32",)):
-        found = [(f.isa, f.threads, f.gflops) for f in ceilings.flops if f.dtype == unit]
+        found = [(f.isa, f.threads, f.gflops) for f in peaks.flops if f.dtype == unit]
         rate, candidate = _quickest(found, threads, isa)
         if rate > best:
             best, name = rate, f"{unit} {candidate}"
@@ -85,7 +85,7 @@ def _may_use(isa: str, unit: str) -> bool:
     return unit in with_it.get(isa, (isa,))
 
 
-def _levels(ceilings: Ceilings, footprint_bytes: float, threads: int) -> list[tuple[str, float]]:
+def _levels(peaks: Peaks, footprint_bytes: float, threads: int) -> list[tuple[str, float]]:
     """Where the footprint's bytes come from: levels and shares. L1 and L2 are a core's own, L3 is shared.
 
     All of it from the innermost level that holds it; of an L3, which others share, only as much as it was measured with
@@ -95,9 +95,9 @@ def _levels(ceilings: Ceilings, footprint_bytes: float, threads: int) -> list[tu
     """
     last, beyond = "DRAM", 0.0
     for level in ("L1", "L2", "L3"):
-        if level in ceilings.cache_bytes:
-            capacity = ceilings.cache_bytes[level] * (1 if level == "L3" else min(threads, ceilings.cores))
-            held = _held(ceilings, capacity) if level == "L3" else capacity
+        if level in peaks.cache_bytes:
+            capacity = peaks.cache_bytes[level] * (1 if level == "L3" else min(threads, peaks.cores))
+            held = _held(peaks, capacity) if level == "L3" else capacity
             if footprint_bytes <= held:
                 return [(level, 1.0)]
             last, beyond = level, (footprint_bytes - held) / (2 * capacity - held)
@@ -106,15 +106,15 @@ def _levels(ceilings: Ceilings, footprint_bytes: float, threads: int) -> list[tu
     return [("DRAM", 1.0)]
 
 
-def _held(ceilings: Ceilings, capacity: int) -> int:
+def _held(peaks: Peaks, capacity: int) -> int:
     """The bytes up to which the L3's rate was measured."""
-    measured = [b.working_set_bytes * b.threads for b in ceilings.bandwidth if b.level == "L3"]
+    measured = [b.working_set_bytes * b.threads for b in peaks.bandwidth if b.level == "L3"]
     return min(max(measured), capacity) if measured else capacity
 
 
-def _bandwidths(ceilings: Ceilings, level: str, threads: int) -> dict[str, float]:
+def _bandwidths(peaks: Peaks, level: str, threads: int) -> dict[str, float]:
     kinds: dict[str, dict[int, float]] = {}
-    for b in ceilings.bandwidth:
+    for b in peaks.bandwidth:
         if b.level == level:
             kinds.setdefault(b.kind, {})[b.threads] = b.gbs
     return {kind: _at(rates, threads) for kind, rates in kinds.items()}
@@ -136,8 +136,8 @@ def _memory(rates: dict[str, float], read_bytes: float, written_bytes: float) ->
     return seconds, f"{words[kind]} {rates[kind]:.0f} GB/s"
 
 
-def _functions(ceilings: Ceilings, function: str, threads: int, isa: str | None) -> tuple[float, str]:
-    found = [(f.isa, f.threads, f.gops) for f in ceilings.functions if f.function == function]
+def _functions(peaks: Peaks, function: str, threads: int, isa: str | None) -> tuple[float, str]:
+    found = [(f.isa, f.threads, f.gops) for f in peaks.functions if f.function == function]
     rate, name = _quickest(found, threads, isa)
     return rate, f"{function} {name}" if name else ""
 
@@ -149,7 +149,7 @@ def bound(
     footprint_bytes: float,
     dtype: Any,
     threads: int,
-    ceilings: Ceilings | GpuCeilings,
+    peaks: Peaks | GpuPeaks,
     isa: str | None = None,
     *,
     written_bytes: float = 0.0,
@@ -170,29 +170,29 @@ def bound(
     that a launch of that size reached. ``dtype`` may also be "tf32".
     """
     name = str(dtype).removeprefix("torch.")
-    if isinstance(ceilings, GpuCeilings):
+    if isinstance(peaks, GpuPeaks):
         terms, texts, level = gpu_terms.terms(
-            ceilings, flop=cost_flop, transcendental=cost_transcendental, read=bytes - written_bytes,
+            peaks, flop=cost_flop, transcendental=cost_transcendental, read=bytes - written_bytes,
             written=written_bytes, footprint_bytes=footprint_bytes, dtype=name, function=function, launches=launches,
         )  # fmt: skip
         return _largest(terms, texts, level)
-    peak, unit = _peak(ceilings, name, threads, isa)
+    peak, unit = _peak(peaks, name, threads, isa)
     memory_s, level, rate_text = 0.0, "", ""
-    for source, share in _levels(ceilings, footprint_bytes, threads):
-        rates = _bandwidths(ceilings, source, threads)
+    for source, share in _levels(peaks, footprint_bytes, threads):
+        rates = _bandwidths(peaks, source, threads)
         seconds, words = _memory(rates, share * (bytes - written_bytes), share * written_bytes)
         if not level or seconds > memory_s:
             level, rate_text = source, words
         memory_s += seconds
-    rate, function_text = _functions(ceilings, function, threads, isa)
+    rate, function_text = _functions(peaks, function, threads, isa)
     terms = {
-        "dispatch": ceilings.dispatch_us * 1e-6,
+        "dispatch": peaks.dispatch_us * 1e-6,
         "compute": cost_flop / (peak * 1e9) if peak else 0.0,
         "memory": memory_s,
         "transcendental": cost_transcendental / (rate * 1e9) if rate else 0.0,
     }
     texts = {
-        "dispatch": f"dispatch {ceilings.dispatch_us:.2f} us",
+        "dispatch": f"dispatch {peaks.dispatch_us:.2f} us",
         "compute": f"{unit} {peak:.0f} GFLOP/s",
         "memory": f"{level} {rate_text}",
         "transcendental": f"{function_text} {rate:.1f} G/s",
@@ -209,14 +209,14 @@ def _largest(terms: dict[str, float], texts: dict[str, str], level: str) -> Boun
     close = terms[second] >= RIDGE * terms[first] and first not in FLOORS and second not in FLOORS
     return Bound(
         seconds=terms[first],
-        regime=f"ridge {shown[first]}/{shown[second]}" if close else shown[first],
-        ceiling=texts[first],
+        bottleneck=f"ridge {shown[first]}/{shown[second]}" if close else shown[first],
+        peak=texts[first],
         terms=terms,
         level=level,
     )
 
 
-def settled(far: Bound, near: Bound, seconds: float) -> Bound:
+def applicable_bound(far: Bound, near: Bound, seconds: float) -> Bound:
     """Which of two bounds holds for work that took ``seconds``: ``far`` has its bytes come from the outermost level,
     ``near`` from the last cache (a footprint of infinity, and of 0).
 
@@ -228,7 +228,7 @@ def settled(far: Bound, near: Bound, seconds: float) -> Bound:
     return found if seconds >= found.seconds else replace(found, seconds=seconds)
 
 
-def regime(limit: Bound, seconds: float) -> str:
+def bottleneck_of(limit: Bound, seconds: float) -> str:
     """What work that took ``seconds`` waited on: "compute", "memory L1" to "memory DRAM", "transcendental",
     "ridge A/B", "dispatch" ("launch" on a GPU), or "latency".
 
@@ -237,7 +237,7 @@ def regime(limit: Bound, seconds: float) -> str:
     and the call takes under 20 of them, else "latency" (dependent operations, idle threads, poor occupancy).
     """
     if limit.seconds >= SHARE * seconds:
-        return limit.regime
-    if limit.regime in FLOORS and seconds < DISPATCH_CALLS * limit.seconds:
-        return limit.regime
+        return limit.bottleneck
+    if limit.bottleneck in FLOORS and seconds < DISPATCH_CALLS * limit.seconds:
+        return limit.bottleneck
     return "latency"

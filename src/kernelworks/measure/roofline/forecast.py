@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from kernelworks.contract import Request
 from kernelworks.dispatch.op import Op
 from kernelworks.measure.roofline import bound as roofline
-from kernelworks.measure.roofline.kernel_time import expect
-from kernelworks.records import BenchResult, Ceilings, GpuCeilings
+from kernelworks.measure.roofline.kernel_time import estimate_kernel_time
+from kernelworks.records import BenchResult, GpuPeaks, Peaks
 
 __all__ = ["limit", "predict"]
 
 OURS = "kernelworks"
 
 
-def limit(op: Op, request: Request, known: Ceilings | GpuCeilings, footprint_bytes: float) -> roofline.Bound:
+def limit(op: Op, request: Request, known: Peaks | GpuPeaks, footprint_bytes: float) -> roofline.Bound:
     """T_min of one call. Only products of matrices may use the dot-product units of a narrow dtype.
 
     On a GPU it is that of one launch between two events, as ``bench`` times it: what an empty one takes is added, and
@@ -28,33 +28,33 @@ def limit(op: Op, request: Request, known: Ceilings | GpuCeilings, footprint_byt
         cost.flop, cost.transcendental, cost.bytes, footprint_bytes, op.contract.unit(request), request.threads, known,
         written_bytes=cost.bytes_written,
     )  # fmt: skip
-    if not isinstance(known, GpuCeilings):
+    if not isinstance(known, GpuPeaks):
         return least
     empty_s = known.isolated_us * 1e-6
     work_s = max(seconds for term, seconds in least.terms.items() if term != "launch")
     if work_s < empty_s:
         words = f"an empty launch {known.isolated_us:.1f} us"
-        least = dataclasses.replace(least, regime="launch", ceiling=words)
+        least = dataclasses.replace(least, bottleneck="launch", peak=words)
     return dataclasses.replace(least, seconds=work_s + empty_s)
 
 
-def _share(result: BenchResult, row: str) -> float | None:
+def _share(result: BenchResult, kernel: str) -> float | None:
     """T_min / T of this row in one result."""
-    for arm in result.arms:
-        if arm.name == row or (arm.name == OURS and result.chosen == row):
-            return result.bound_us / arm.median_us if arm.median_us > 0 else None
+    for variant in result.variants:
+        if variant.name == kernel or (variant.name == OURS and result.chosen == kernel):
+            return result.bound_us / variant.median_us if variant.median_us > 0 else None
     return None
 
 
 def predict(
-    op: Op, request: Request, row: str, known: Ceilings | GpuCeilings, results: Sequence[BenchResult]
+    op: Op, request: Request, kernel: str, known: Peaks | GpuPeaks, results: Sequence[BenchResult]
 ) -> float | None:
     """Seconds that a call of one row should take, or None where no like call was measured and no model speaks of it.
 
     T = T_min / share, with the share of the bound that the same row reached, in the same dtype, in the measured case
     whose T_min is nearest (in ratio) and whose threads agree if any do. ``results`` are benches of this kind of
     machine; those that failed their gate do not count. On a GPU a row of ours without such a case takes what
-    ``expect`` makes of its kernels. Cost: some microseconds a result.
+    ``estimate_kernel_time`` makes of its kernels. Cost: some microseconds a result.
     """
     dtype = str(request.dtype).removeprefix("torch.")
     footprint = math.inf if request.device == "cuda" else op.contract.cost(request).bytes
@@ -62,9 +62,9 @@ def predict(
     cache = "cold" if request.device == "cuda" else "warm"
     like = [r for r in results if r.op == op.name and r.dtype == dtype and not r.gate and r.cache == cache]
     like = [r for r in like if r.threads == request.threads] or like
-    shares = [(abs(math.log(r.bound_us / (least.seconds * 1e6))), s) for r in like if (s := _share(r, row))]
+    shares = [(abs(math.log(r.bound_us / (least.seconds * 1e6))), s) for r in like if (s := _share(r, kernel))]
     if shares:
         return least.seconds / min(shares)[1]
-    if not isinstance(known, GpuCeilings) or op.row(row).source is None:
+    if not isinstance(known, GpuPeaks) or op.kernel(kernel).source is None:
         return None
-    return expect(op, request, row, known).seconds
+    return estimate_kernel_time(op, request, kernel, known).seconds

@@ -1,4 +1,4 @@
-"""What a row of ours should take on a GPU, by the model of ``ceilings.expected``; and how that compares with figures on
+"""What a row of ours should take on a GPU, by the model of ``ceilings.estimate_time``; and how that compares with figures on
 record.
 
 What a row's kernels do beside what its contract counts stands in its room's ``times.toml``, one table for each row and
@@ -23,39 +23,41 @@ from pathlib import Path
 from typing import Any
 
 from kernelworks.contract import Request
-from kernelworks.contract.tensors import MEMORY, leaves, standing
+from kernelworks.contract.tensors import MEMORY, leaves, tensor_kind
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.measure.roofline import bound as roofline
-from kernelworks.measure.roofline.time_model import Expected, Manner, Piece, expected
+from kernelworks.measure.roofline.time_model import Manner, Piece, TimeEstimate, estimate_time
 from kernelworks.measure.roofline.waves import product_of
-from kernelworks.records import GpuCeilings
+from kernelworks.records import GpuPeaks
 
-__all__ = ["Compared", "compared", "counted", "expect", "manner", "piece_of", "tables"]
+__all__ = ["ModelComparison", "compare_model", "count_values", "estimate_kernel_time", "manner", "piece_of", "tables"]
 
 TIMES = "times.toml"
 WORDS = frozenset(f.name for f in fields(Manner))
 
 
 @functools.cache
-def tables(room: Path) -> tuple[Mapping[str, Any], ...]:
+def tables(op_package: Path) -> tuple[Mapping[str, Any], ...]:
     """The tables of a room, in their order; none where it has no such file. ValueError for a word that is none."""
-    path = room / TIMES
+    path = op_package / TIMES
     if not path.is_file():
         return ()
     found = tomllib.loads(path.read_text(encoding="utf-8")).get("kernels", [])
     for table in found:
-        unknown = table.keys() - WORDS - {"row", "pass", "when"}
-        if unknown or not {"row", "pass", "source"} <= table.keys():
+        unknown = table.keys() - WORDS - {"op_kernel", "pass", "when"}
+        if unknown or not {"op_kernel", "pass", "source"} <= table.keys():
             said = f"unknown words {sorted(unknown)}" if unknown else "row, pass and source must be given"
             raise ValueError(f"{path.parent.name}/{TIMES}: {said}")
     return tuple(found)
 
 
-def manner(op: Op, row: str, pass_: str, dims: Mapping[str, int]) -> Manner:
+def manner(op: Op, kernel: str, pass_: str, dims: Mapping[str, int]) -> Manner:
     """How a row goes about a call of these dimensions."""
-    for table in tables(op.room):
+    for table in tables(op.op_package):
         ranges = table.get("when", {}).items()
-        if (table["row"], table["pass"]) == (row, pass_) and all(a <= dims[name] <= b for name, (a, b) in ranges):
+        if (table["op_kernel"], table["pass"]) == (kernel, pass_) and all(
+            a <= dims[name] <= b for name, (a, b) in ranges
+        ):
             said: dict[str, Any] = {
                 name: tuple(v) if isinstance(v, list) else v for name, v in table.items() if name in WORDS
             }
@@ -63,11 +65,11 @@ def manner(op: Op, row: str, pass_: str, dims: Mapping[str, int]) -> Manner:
     return Manner()
 
 
-def counted(op: Op, request: Request, args: Sequence[Any]) -> Request:
+def count_values(op: Op, request: Request, args: Sequence[Any]) -> Request:
     """The request, with what its work hangs on beside shapes, counted in the forward's arguments where they hold data.
     Waits for a GPU; of most ops it is the request as it was."""
     values = op.contract.values
-    if values is None or any(standing(t) != MEMORY or t.device.type == "meta" for t in leaves(args)):
+    if values is None or any(tensor_kind(t) != MEMORY or t.device.type == "meta" for t in leaves(args)):
         return request
     return replace(request, values=values.count(dict(zip(op.passes["forward"].names, args, strict=True))))
 
@@ -83,31 +85,31 @@ def piece_of(op: Op, request: Request) -> Piece:
     )  # fmt: skip
 
 
-def expect(op: Op, request: Request, row: str, known: GpuCeilings, *, alone: bool = True) -> Expected:
+def estimate_kernel_time(op: Op, request: Request, kernel: str, known: GpuPeaks, *, alone: bool = True) -> TimeEstimate:
     """What a row of ours should take for a call: on an idle GPU between two events, or in the middle of a program. Of a
     request without what its work hangs on (``Contract.assumed``) it is that of the work that is assumed."""
     piece = piece_of(op, request)
-    how = manner(op, row, request.pass_, piece.dims)
-    return expected(piece, how, known, alone=alone)
+    how = manner(op, kernel, request.pass_, piece.dims)
+    return estimate_time(piece, how, known, alone=alone)
 
 
 # ---------------------------------------------------------------- beside figures on record
 
 
 @dataclass(frozen=True)
-class Compared:
+class ModelComparison:
     """One line of a record: what was predicted from shapes and ceilings, the bound, and what it took. Microseconds."""
 
     case: str
-    row: str
+    kernel: str
     bound_us: float
     expected_us: float
     measured_us: float
     terms: Mapping[str, float]  # of the prediction, in seconds
 
     @property
-    def waits_on(self) -> str:
-        return Expected(0.0, dict(self.terms)).waits_on
+    def bound_by(self) -> str:
+        return TimeEstimate(0.0, dict(self.terms)).bound_by
 
     @property
     def off(self) -> float:
@@ -115,7 +117,7 @@ class Compared:
         return self.expected_us / self.measured_us - 1
 
 
-def compared(lines: Iterable[Mapping[str, Any]], known: GpuCeilings) -> list[Compared]:
+def compare_model(lines: Iterable[Mapping[str, Any]], known: GpuPeaks) -> list[ModelComparison]:
     """The lines of ``h200-ops.json`` that rows of ours ran, in their order. What torch's own kernels take nothing here
     speaks of."""
     found = []
@@ -125,15 +127,17 @@ def compared(lines: Iterable[Mapping[str, Any]], known: GpuCeilings) -> list[Com
             continue
         piece = Piece(**line["work"], function=op.contract.elementary)
         pass_ = "backward" if line["pass"] == "backward" else "forward"
-        how = manner(op, line["row"], pass_, piece.dims)
+        how = manner(op, line["kernel"], pass_, piece.dims)
         if op.contract.values is not None and how.each and "pairs" not in piece.dims:  # of which only flop was counted
             piece = replace(piece, transcendental=piece.flop / product_of(how.each, piece.dims))
-        said = expected(piece, how, known, warm=bool(line.get("flop")))  # what power limits was warm when it was timed
+        said = estimate_time(
+            piece, how, known, warm=bool(line.get("flop"))
+        )  # what power limits was warm when it was timed
         least = roofline.bound(
             piece.flop, piece.transcendental, piece.read + piece.written, float("inf"), piece.dtype, 1, known,
             written_bytes=piece.written, function=piece.function,
         )  # fmt: skip
         case = f"{line['op']} {line['pass']} {line['shape']}"
         us = (least.seconds * 1e6, said.seconds * 1e6, 1e3 * line["ms"]["ours"])
-        found.append(Compared(case, line["row"], *us, said.terms))
+        found.append(ModelComparison(case, line["kernel"], *us, said.terms))
     return found

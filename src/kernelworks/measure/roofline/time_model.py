@@ -47,20 +47,20 @@ from typing import Any
 
 from kernelworks.measure.roofline import gpu_terms
 from kernelworks.measure.roofline.waves import (
-    WHOLE,
-    Cut,
+    ALL_KEYS_SHARE,
     Pipe,
     Share,
+    TileSplit,
     Turn,
     cut_along,
-    dealt,
     lengths_seen,
+    makespan,
     product_of,
     turns,
 )
-from kernelworks.records import GpuCeilings, GpuRate
+from kernelworks.records import GpuPeaks, GpuRate
 
-__all__ = ["Expected", "Manner", "Piece", "expected"]
+__all__ = ["Manner", "Piece", "TimeEstimate", "estimate_time"]
 
 FLOP_A_CLOCK = 4096  # a multiprocessor's matrix units, 16-bit operands: NVIDIA H100 white paper, 2022, table 3
 FUNCTIONS_A_CLOCK = 16  # CUDA C++ programming guide, throughput of native arithmetic instructions, 9.0
@@ -76,11 +76,11 @@ BLOCK = 128  # queries and keys of a block that a mask names
 SCHEDULERS = 4  # of a multiprocessor, an instruction of a warp each a clock
 # Clocks that a warp's instruction takes while nothing else waits: its issue, and fixed latencies of what it needs
 # (counters of attention_fp8's loop: 4.6 with others beside it, of which one and a half are those latencies).
-ALONE = 2.5
+INSTRUCTION_CLOCKS = 2.5
 KNEE = 3  # powers that add: what memory, waits and instructions take each hides the others, less where they are alike
 PRODUCTS = ("bfloat16", "float16", "float8_e4m3fn")  # what matrix units multiply here; float32 is outside of them
 CORE = ("products", "arithmetic", "weights", "power", "pipe")
-APART = ("start", "between kernels", "scratch", "joins", "first and last tile", "seams", "ends")
+SERIAL_TERMS = ("start", "between kernels", "scratch", "joins", "first and last tile", "seams", "ends")
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Manner:
       bytes that go through memory between them, as products of numbers and dimensions. ``joins``: how often memory
       answers while shares are put together.
     - ``tiles`` name two dimensions and what they are cut into, rows first; of several the row takes the quickest. So
-      many multiprocessors take one ``together``, and what is left over after whole rounds is ``cut`` (``shares.Cut``).
+      many multiprocessors take one ``together``, and what is left over after whole rounds is ``cut`` (``shares.TileSplit``).
       ``paces``: the rate of each, as a share of the best one's. ``whole``: across, where all keys are seen.
     - ``each`` is the flop of one pair of those, where the second is passed over block by block; ``bands`` how many such
       there are (heads), ``packed`` how many lie one behind the other in the two dimensions, taken to be of one length;
@@ -152,116 +152,116 @@ class Manner:
 
 
 @dataclass(frozen=True)
-class Expected:
+class TimeEstimate:
     """``seconds`` with its parts, by name, in seconds; memory and core do not add where they go on side by side."""
 
     seconds: float
     terms: dict[str, float]
 
     @property
-    def waits_on(self) -> str:
+    def bound_by(self) -> str:
         return max(self.terms, key=lambda name: self.terms[name])
 
 
-def expected(
-    piece: Piece, manner: Manner, ceilings: GpuCeilings, *, alone: bool = True, warm: bool | None = None
-) -> Expected:
+def estimate_time(
+    piece: Piece, manner: Manner, peaks: GpuPeaks, *, alone: bool = True, warm: bool | None = None
+) -> TimeEstimate:
     """Seconds of a call on an otherwise idle GPU, between two events (``alone``), or as one of many in a queue.
 
     ``warm``: for some tenths of a second such calls ran already, as in a queue; a race between events may begin so too.
     Cost: some 20 us, a millisecond where tiles differ, ten where sequences do.
     """
     warm = not alone if warm is None else warm
-    found = (_expected(piece, manner, tile, ceilings, alone, warm) for tile in manner.tiles or ({},))
+    found = (_estimate_for_tile(piece, manner, tile, peaks, alone, warm) for tile in manner.tiles or ({},))
     return min(found, key=lambda one: one.seconds)
 
 
-def _expected(
-    piece: Piece, manner: Manner, tile: Mapping[str, int], ceilings: GpuCeilings, alone: bool, warm: bool
-) -> Expected:
-    memory = functools.partial(_memory if alone else _steady, ceilings=ceilings)
-    dims = {**piece.dims, "multiprocessors": ceilings.multiprocessors}
+def _estimate_for_tile(
+    piece: Piece, manner: Manner, tile: Mapping[str, int], peaks: GpuPeaks, alone: bool, warm: bool
+) -> TimeEstimate:
+    memory = functools.partial(_memory if alone else _steady, peaks=peaks)
+    dims = {**piece.dims, "multiprocessors": peaks.multiprocessors}
     scratch = sum(product_of(words, dims) for words in manner.scratch)
     ahead = manner.ahead and not alone
-    start = ceilings.isolated_us if alone else 0.0 if ahead else ceilings.launch_us
-    wait = _latency(ceilings)
-    share = _shared_out(piece, manner, tile, ceilings.multiprocessors)
+    start = peaks.isolated_us if alone else 0.0 if ahead else peaks.launch_us
+    wait = _latency(peaks)
+    share = _shared_out(piece, manner, tile, peaks.multiprocessors)
     terms = {
         "start": start * 1e-6,
-        "between kernels": (manner.kernels - 1) * (wait if manner.early else ceilings.launch_us * 1e-6 + 2 * wait),
+        "between kernels": (manner.kernels - 1) * (wait if manner.early else peaks.launch_us * 1e-6 + 2 * wait),
         "scratch": memory(scratch / 2, scratch / 2),
-        "joins": manner.joins * _answer(ceilings),
-        "weights": share.last * manner.weighed * _weights(piece, manner, ceilings),
+        "joins": manner.joins * _answer(peaks),
+        "weights": share.last * manner.weighed * _weights(piece, manner, peaks),
     }
     if piece.dtype in PRODUCTS:
-        terms["products"] = share.last * manner.products * _products(piece, manner, ceilings)
+        terms["products"] = share.last * manner.products * _products(piece, manner, peaks)
         if warm:
-            busy = share.busy * (_between(terms["products"] + terms["weights"], ceilings) if alone else 1.0)
-            terms["power"] = _power(terms["products"], terms["weights"], busy, _rates(piece, ceilings, manner.torchs))
+            busy = share.busy * (_between(terms["products"] + terms["weights"], peaks) if alone else 1.0)
+            terms["power"] = _power(terms["products"], terms["weights"], busy, _rates(piece, peaks, manner.torchs))
     else:
-        terms["arithmetic"] = _arithmetic(piece, ceilings)
+        terms["arithmetic"] = _arithmetic(piece, peaks)
     if manner.pipe is not None:
-        held = not alone and piece.read + piece.written < ceilings.l2_bytes
-        terms["pipe"] = _pipe(Pipe(**manner.pipe), share.rounds, piece, ceilings) * (FROM_L2 if held else 1.0)
+        held = not alone and piece.read + piece.written < peaks.l2_bytes
+        terms["pipe"] = _pipe(Pipe(**manner.pipe), share.rounds, piece, peaks) * (FROM_L2 if held else 1.0)
     core = sum(terms.get(name, 0.0) for name in CORE)
     terms["memory"] = memory(piece.read, piece.written)
     beside = max(terms["memory"], core)
     if manner.turn is not None:
-        terms["latency"], terms["instructions"] = _turns(Turn(**manner.turn), piece, ceilings)
+        terms["latency"], terms["instructions"] = _turns(Turn(**manner.turn), piece, peaks)
         parts = (terms[name] for name in ("memory", "latency", "instructions"))
         beside = max(core, sum(part**KNEE for part in parts) ** (1 / KNEE))
     if tile:
-        terms["first and last tile"] = (0.0 if ahead else wait) + _memory(0.0, piece.written * share.at_end, ceilings)
+        terms["first and last tile"] = (0.0 if ahead else wait) + _memory(0.0, piece.written * share.at_end, peaks)
         terms["seams"] = (math.ceil(share.rounds) - 1) * wait if manner.seam else 0.0
-        terms["seams"] += share.rounds * manner.asks * _answer(ceilings)
-        terms["ends"] = math.ceil(share.rounds) * manner.ends * _one_by_one(ceilings)
+        terms["seams"] += share.rounds * manner.asks * _answer(peaks)
+        terms["ends"] = math.ceil(share.rounds) * manner.ends * _one_by_one(peaks)
     if manner.held:
-        terms["seams"] = piece.read / (manner.held * ceilings.multiprocessors) * wait
-    return Expected(sum(terms.get(name, 0.0) for name in APART) + beside, terms)
+        terms["seams"] = piece.read / (manner.held * peaks.multiprocessors) * wait
+    return TimeEstimate(sum(terms.get(name, 0.0) for name in SERIAL_TERMS) + beside, terms)
 
 
-def _memory(read: float, written: float, ceilings: GpuCeilings) -> float:
+def _memory(read: float, written: float, peaks: GpuPeaks) -> float:
     """At the rates of kernels: the driver's own copies are quicker at some sizes, and not what a row is made of."""
     if not read + written:
         return 0.0
-    kernels = tuple(b for b in ceilings.bandwidth if b.kind != "memcpy")
+    kernels = tuple(b for b in peaks.bandwidth if b.kind != "memcpy")
     found = gpu_terms.terms(
-        dataclasses.replace(ceilings, bandwidth=kernels), flop=0.0, transcendental=0.0, read=read, written=written,
+        dataclasses.replace(peaks, bandwidth=kernels), flop=0.0, transcendental=0.0, read=read, written=written,
         footprint_bytes=math.inf, dtype="float32", function="exp", launches=0,
     )  # fmt: skip
     return found[0]["memory"]
 
 
-def _steady(read: float, written: float, ceilings: GpuCeilings) -> float:
+def _steady(read: float, written: float, peaks: GpuPeaks) -> float:
     """As one of many launches: at the rate of the largest that was measured, and a wait for the first bytes."""
     if not read + written:
         return 0.0
-    most = float(max((b.bytes for b in ceilings.bandwidth), default=1))
+    most = float(max((b.bytes for b in peaks.bandwidth), default=1))
     share = (read + written) / most
-    return share * _memory(read / share, written / share, ceilings) + _latency(ceilings)
+    return share * _memory(read / share, written / share, peaks) + _latency(peaks)
 
 
-def _latency(ceilings: GpuCeilings) -> float:
+def _latency(peaks: GpuPeaks) -> float:
     """Seconds of the smallest read that was measured, less its launch: blocks begin, ask memory, and are done."""
-    return _least("read", ceilings)
+    return _least("read", peaks)
 
 
-def _answer(ceilings: GpuCeilings) -> float:
+def _answer(peaks: GpuPeaks) -> float:
     """Seconds until memory answers a program that runs already: what the smallest read takes beyond the smallest write,
     which waits for no answer."""
-    return max(0.0, _least("read", ceilings) - _least("write", ceilings))
+    return max(0.0, _least("read", peaks) - _least("write", peaks))
 
 
-def _least(kind: str, ceilings: GpuCeilings) -> float:
-    found = [b for b in ceilings.bandwidth if (b.kind, b.cache) == (kind, "cold")]
+def _least(kind: str, peaks: GpuPeaks) -> float:
+    found = [b for b in peaks.bandwidth if (b.kind, b.cache) == (kind, "cold")]
     least = min(found, key=lambda b: b.bytes, default=None)
     return least.bytes / (least.gbs * 1e9) if least is not None else 0.0
 
 
-def _pipe(pipe: Pipe, rounds: float, piece: Piece, ceilings: GpuCeilings) -> float:
+def _pipe(pipe: Pipe, rounds: float, piece: Piece, peaks: GpuPeaks) -> float:
     """Seconds of tiles whose steps wait for what was asked for some steps ago."""
     steps = math.ceil(piece.dims[pipe.along] / pipe.step)
-    return math.ceil(rounds / pipe.resident) * steps * _answer(ceilings) / pipe.under_way
+    return math.ceil(rounds / pipe.resident) * steps * _answer(peaks) / pipe.under_way
 
 
 def _shared_out(piece: Piece, manner: Manner, tile: Mapping[str, int], multiprocessors: int) -> Share:
@@ -278,11 +278,11 @@ def _shared_out(piece: Piece, manner: Manner, tile: Mapping[str, int], multiproc
     if not manner.each:  # a product of two matrices: every tile is as long
         units = multiprocessors // manner.together
         tiles = down * across
-        rounds = cut_along(tiles, units, Cut(**manner.cut) if manner.cut is not None else None, dims)
+        rounds = cut_along(tiles, units, TileSplit(**manner.cut) if manner.cut is not None else None, dims)
         even = rounds * units * high * wide / (lines * keys)
         return Share(even, tiles / units, tiles / units / rounds, min(1.0, units / tiles))
     seen = piece.flop / product_of(manner.each, dims)
-    if manner.whole and seen > WHOLE * lines * keys:
+    if manner.whole and seen > ALL_KEYS_SHARE * lines * keys:
         wide = manner.whole
     mean = seen / lines
     if manner.lists:  # of whole blocks, as long as their mean
@@ -296,7 +296,7 @@ def _shared_out(piece: Piece, manner: Manner, tile: Mapping[str, int], multiproc
         ]  # fmt: skip
     else:
         lengths = lengths_seen(mean, down, high, wide, keys)
-    last = dealt(tuple(lengths), bands, multiprocessors)
+    last = makespan(tuple(lengths), bands, multiprocessors)
     busy = bands * sum(lengths) / (last * multiprocessors)
     together = multiprocessors if min(lengths) == max(lengths) else 1  # tiles that end at once
     return Share(
@@ -305,24 +305,24 @@ def _shared_out(piece: Piece, manner: Manner, tile: Mapping[str, int], multiproc
     )  # fmt: skip
 
 
-def _turns(turn: Turn, piece: Piece, ceilings: GpuCeilings) -> tuple[float, float]:
+def _turns(turn: Turn, piece: Piece, peaks: GpuPeaks) -> tuple[float, float]:
     """Programs one after the other, each waiting for memory and then for its own instructions; and all instructions,
     one a clock and scheduler. Seconds of both."""
-    found, of_thread, of_all = turns(turn, piece.dims, ceilings.multiprocessors)
-    one = turn.waits * _answer(ceilings) + of_thread * _one_by_one(ceilings)
-    return found * one, of_all / SCHEDULERS / _clock(ceilings)
+    found, of_thread, of_all = turns(turn, piece.dims, peaks.multiprocessors)
+    one = turn.waits * _answer(peaks) + of_thread * _one_by_one(peaks)
+    return found * one, of_all / SCHEDULERS / _clock(peaks)
 
 
-def _one_by_one(ceilings: GpuCeilings) -> float:
+def _one_by_one(peaks: GpuPeaks) -> float:
     """Seconds of an instruction that waits for the one before it."""
-    return ALONE * ceilings.multiprocessors / _clock(ceilings)
+    return INSTRUCTION_CLOCKS * peaks.multiprocessors / _clock(peaks)
 
 
-def _weights(piece: Piece, manner: Manner, ceilings: GpuCeilings) -> float:
-    if not manner.weights or not ceilings.functions:
+def _weights(piece: Piece, manner: Manner, peaks: GpuPeaks) -> float:
+    if not manner.weights or not peaks.functions:
         return 0.0
-    a_second = 1 / (FUNCTIONS_A_CLOCK * _clock(ceilings))
-    fused, _ = _fused(ceilings)
+    a_second = 1 / (FUNCTIONS_A_CLOCK * _clock(peaks))
+    fused, _ = _fused(peaks)
     if manner.weights == "lines" and fused:
         return piece.transcendental * LINES / (fused / 2)
     if manner.weights == "whole" and fused:
@@ -330,37 +330,37 @@ def _weights(piece: Piece, manner: Manner, ceilings: GpuCeilings) -> float:
     return piece.transcendental * a_second
 
 
-def _fused(ceilings: GpuCeilings) -> tuple[float, float]:
+def _fused(peaks: GpuPeaks) -> tuple[float, float]:
     """flop/s of float32 multiply-adds, in a burst and in a long run."""
-    found = [(r.burst_tflops * 1e12, r.sustained_tflops * 1e12) for r in ceilings.rates if r.unit == "multiply-add"]
+    found = [(r.burst_tflops * 1e12, r.sustained_tflops * 1e12) for r in peaks.rates if r.unit == "multiply-add"]
     return max(found, default=(0.0, 0.0))
 
 
-def _clock(ceilings: GpuCeilings) -> float:
+def _clock(peaks: GpuPeaks) -> float:
     """Clocks a second of all multiprocessors together while none is short of power: the quickest elementary function's,
     of which each multiprocessor finishes so many in one."""
-    return max(ceilings.functions.values(), default=math.inf) * 1e9 / FUNCTIONS_A_CLOCK
+    return max(peaks.functions.values(), default=math.inf) * 1e9 / FUNCTIONS_A_CLOCK
 
 
-def _rates(piece: Piece, ceilings: GpuCeilings, torchs: bool = False) -> tuple[float, float]:
+def _rates(piece: Piece, peaks: GpuPeaks, torchs: bool = False) -> tuple[float, float]:
     """flop/s of products of matrices, in a burst and in a race."""
-    found = [(r.burst_tflops * 1e12, raced(r, torchs) * 1e12) for r in ceilings.rates if r.dtype == piece.dtype]
+    found = [(r.burst_tflops * 1e12, race_rate(r, torchs) * 1e12) for r in peaks.rates if r.dtype == piece.dtype]
     return max(found, default=(math.inf, math.inf))
 
 
-def raced(rate: GpuRate, torchs: bool = False) -> float:
+def race_rate(rate: GpuRate, torchs: bool = False) -> float:
     """TFLOP/s of a race of some tenths of a second, of our products or of torch's own; of a record that does not hold
     it halfway from a burst's to a long run's."""
-    lost, share = rate.burst_tflops - rate.raced_tflops, 1.0 if torchs else OURS
-    if not rate.raced_tflops:
+    lost, share = rate.burst_tflops - rate.benchmarked_tflops, 1.0 if torchs else OURS
+    if not rate.benchmarked_tflops:
         lost, share = rate.burst_tflops - rate.sustained_tflops, HALFWAY
     return rate.burst_tflops - share * max(0.0, lost)
 
 
-def _products(piece: Piece, manner: Manner, ceilings: GpuCeilings) -> float:
+def _products(piece: Piece, manner: Manner, peaks: GpuPeaks) -> float:
     if manner.rate == "clock":
-        return piece.flop / (FLOP_A_CLOCK * (2 if piece.dtype.startswith("float8") else 1) * _clock(ceilings))
-    return piece.flop / _rates(piece, ceilings)[0]
+        return piece.flop / (FLOP_A_CLOCK * (2 if piece.dtype.startswith("float8") else 1) * _clock(peaks))
+    return piece.flop / _rates(piece, peaks)[0]
 
 
 def _power(products: float, weights: float, busy: float, rates: tuple[float, float]) -> float:
@@ -373,13 +373,13 @@ def _power(products: float, weights: float, busy: float, rates: tuple[float, flo
     return (products + weights) * lost / (1 - lost)
 
 
-def _between(seconds: float, ceilings: GpuCeilings) -> float:
+def _between(seconds: float, peaks: GpuPeaks) -> float:
     """The share of a race that is such a call's: between two of them L2 is filled with other bytes."""
-    return seconds / (seconds + _memory(2.0 * ceilings.l2_bytes, 0.0, ceilings))
+    return seconds / (seconds + _memory(2.0 * peaks.l2_bytes, 0.0, peaks))
 
 
-def _arithmetic(piece: Piece, ceilings: GpuCeilings) -> float:
+def _arithmetic(piece: Piece, peaks: GpuPeaks) -> float:
     """Outside the matrix units: an instruction each, and elementary functions, on pipes of their own."""
-    fused, _ = _fused(ceilings)
-    rate = ceilings.functions.get(piece.function) or ceilings.functions.get("exp", 0.0)
+    fused, _ = _fused(peaks)
+    rate = peaks.functions.get(piece.function) or peaks.functions.get("exp", 0.0)
     return max(piece.flop / (fused / 2) if fused else 0.0, piece.transcendental / (rate * 1e9) if rate else 0.0)

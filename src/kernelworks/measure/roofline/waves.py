@@ -8,11 +8,22 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["WHOLE", "Cut", "Pipe", "Share", "Turn", "cut_along", "dealt", "lengths_seen", "product_of", "turns"]
+__all__ = [
+    "ALL_KEYS_SHARE",
+    "Pipe",
+    "Share",
+    "TileSplit",
+    "Turn",
+    "cut_along",
+    "lengths_seen",
+    "makespan",
+    "product_of",
+    "turns",
+]
 
 MANY = 32  # rounds of tiles, of which it matters no more which multiprocessor ends last
 LANES = 32
-WHOLE = 0.95  # of the keys, and a query is taken to see all
+ALL_KEYS_SHARE = 0.95  # of the keys, and a query is taken to see all
 VECTOR = 8  # elements of 16 bits in 16 bytes
 
 
@@ -29,7 +40,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Cut:
+class TileSplit:
     """Of tiles that are left over after whole rounds, each is cut ``along`` a dimension, in steps of ``step``, so that
     all end together: where ``steps`` are at least ``least``, at ``cost`` steps for adding up what the parts found."""
 
@@ -76,7 +87,7 @@ def product_of(words: str, dims: Mapping[str, float]) -> float:
     return value
 
 
-def cut_along(tiles: int, units: int, cut: Cut | None, dims: Mapping[str, float]) -> float:
+def cut_along(tiles: int, units: int, cut: TileSplit | None, dims: Mapping[str, float]) -> float:
     """Rounds that ``units`` need for so many tiles that take equally long. Where none is cut, whole ones."""
     whole = math.ceil(tiles / units)
     rest = tiles % units
@@ -94,7 +105,7 @@ def lengths_seen(each: float, down: int, high: int, wide: int, keys: float) -> l
     """Keys that each tile of queries passes over, where a query sees ``each`` on average: all, those up to its own
     place, or a window behind that. Blocks that an edge crosses are computed whole."""
     whole = math.ceil(keys / wide) * wide
-    if each > WHOLE * keys:
+    if each > ALL_KEYS_SHARE * keys:
         return [whole] * down
     if each > 0.45 * keys:  # up to its own place
         return [min(whole, math.ceil((at + 1) * high * keys / (down * high) / wide) * wide) for at in range(down)]
@@ -102,7 +113,7 @@ def lengths_seen(each: float, down: int, high: int, wide: int, keys: float) -> l
 
 
 @functools.lru_cache(maxsize=1024)
-def dealt(lengths: tuple[float, ...], bands: int, multiprocessors: int) -> float:
+def makespan(lengths: tuple[float, ...], bands: int, multiprocessors: int) -> float:
     """When the last multiprocessor ends, of tiles of these lengths in each of ``bands``, dealt out longest first to
     whichever is free. Of many tiles the mean says it."""
     total = bands * sum(lengths)

@@ -86,7 +86,7 @@ FORMULAS: dict[str, f.Formula] = {
     **_each("cummax cummin _cummax_helper _cummin_helper", f.scan()),
     **_each("median nanmedian kthvalue topk hash_tensor", f.scan()),
     **_each("sort argsort msort mode unique_dim _unique2 _unique", f.scan(log=True)), "unique_consecutive": f.scan(),
-    **_each("searchsorted bucketize isin", f.sought), "equal": f.loop(1), "renorm": f.loop(3),
+    **_each("searchsorted bucketize isin", f.sorted_search), "equal": f.loop(1), "renorm": f.loop(3),
     **_each("bincount histc histogram", f.loop(2)), "segment_reduce": f.loop(1), "_segment_reduce_backward": f.loop(1),
     # softmax, norms
     **_each("softmax _softmax log_softmax _log_softmax", f.softmax),
@@ -129,18 +129,18 @@ FORMULAS: dict[str, f.Formula] = {
     **_each("_thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl", f.loop(3, "exp", 1.25)),
     **_each("_thnn_fused_gru_cell _thnn_fused_gru_cell_backward", f.loop(3, "exp")),
     # factorisations, transforms
-    "cholesky": g.factorised(1 / 3), "linalg_cholesky_ex": g.factorised(1 / 3), "cholesky_inverse": g.factorised(2 / 3),
-    **_each("linalg_lu_factor_ex linalg_lu _linalg_det _linalg_slogdet", g.factorised(2 / 3)),
-    **_each("linalg_ldl_factor_ex", g.factorised(1 / 3)), "linalg_inv_ex": g.factorised(2), "lu_unpack": f.moved,
-    **_each("geqrf linalg_householder_product", g.factorised(-2 / 3, 2)), "linalg_qr": g.factorised(-4 / 3, 4),
-    "_linalg_eigh": g.factorised(9), "linalg_eig": g.factorised(25), "_linalg_eigvals": g.factorised(10),
-    "_linalg_svd": g.factorised(8, 4), "linalg_matrix_exp": g.factorised(14), "linalg_lstsq": g.factorised(-2 / 3, 2),
-    "ormqr": g.factorised(0, 4), "linalg_pinv": g.factorised(8, 4),
-    "_linalg_solve_ex": g.solved(2, 2 / 3), **_each("linalg_lu_solve linalg_ldl_solve", g.solved(2)),
-    "_cholesky_solve_helper": g.solved(2), **_each("linalg_solve_triangular triangular_solve", g.solved(1)),
+    "cholesky": g.factorization(1 / 3), "linalg_cholesky_ex": g.factorization(1 / 3), "cholesky_inverse": g.factorization(2 / 3),
+    **_each("linalg_lu_factor_ex linalg_lu _linalg_det _linalg_slogdet", g.factorization(2 / 3)),
+    **_each("linalg_ldl_factor_ex", g.factorization(1 / 3)), "linalg_inv_ex": g.factorization(2), "lu_unpack": f.data_movement,
+    **_each("geqrf linalg_householder_product", g.factorization(-2 / 3, 2)), "linalg_qr": g.factorization(-4 / 3, 4),
+    "_linalg_eigh": g.factorization(9), "linalg_eig": g.factorization(25), "_linalg_eigvals": g.factorization(10),
+    "_linalg_svd": g.factorization(8, 4), "linalg_matrix_exp": g.factorization(14), "linalg_lstsq": g.factorization(-2 / 3, 2),
+    "ormqr": g.factorization(0, 4), "linalg_pinv": g.factorization(8, 4),
+    "_linalg_solve_ex": g.linear_solve(2, 2 / 3), **_each("linalg_lu_solve linalg_ldl_solve", g.linear_solve(2)),
+    "_cholesky_solve_helper": g.linear_solve(2), **_each("linalg_solve_triangular triangular_solve", g.linear_solve(1)),
     "linalg_cross": f.loop(3), **_each("_fft_c2c _fft_r2c _fft_c2r", g.fourier),
     # copies and look-ups
-    **_each("copy _copy_from", f.copy), **_each("cat _cat concat stack", f.joined),
+    **_each("copy _copy_from", f.copy), **_each("cat _cat concat stack", f.concatenation),
     **_each("arange linspace logspace", f.sequence),
     **_each(
         "repeat constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d "
@@ -149,7 +149,7 @@ FORMULAS: dict[str, f.Formula] = {
         "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
         "_upsample_nearest_exact3d block_diag select_backward slice_backward diagonal_backward "
         "repeat_interleave nonzero_static put kron embedding_renorm",
-        f.moved,
+        f.data_movement,
     ),
     **_each(
         "unfold_backward col2im reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward "
@@ -161,14 +161,14 @@ FORMULAS: dict[str, f.Formula] = {
         "masked_select_backward cumprod_backward renorm_backward",
         f.loop(1),
     ),
-    **_each("gather index_select take_along_dim take masked_select nonzero", f.gathered()), "index": f.indexed,
-    "embedding": f.gathered(), **_each("embedding_bag _embedding_bag _embedding_bag_forward_only", f.bagged),
+    **_each("gather index_select take_along_dim take masked_select nonzero", f.gather()), "index": f.indexing,
+    "embedding": f.gather(), **_each("embedding_bag _embedding_bag _embedding_bag_forward_only", f.embedding_bag),
     **_each(
         "scatter scatter_add scatter_reduce index_add index_copy index_put _index_put_impl index_reduce",
-        f.scattered,
+        f.scatter,
     ),
-    "index_fill": f.moved, "embedding_dense_backward": f.embedding_backward,
-    **_each("nll_loss_forward nll_loss_nd nll_loss nll_loss2d nll_loss2d_forward", f.picked),
+    "index_fill": f.data_movement, "embedding_dense_backward": f.embedding_backward,
+    **_each("nll_loss_forward nll_loss_nd nll_loss nll_loss2d nll_loss2d_forward", f.nll_loss),
     **_each("nll_loss_backward nll_loss2d_backward", f.loss_backward),
     # losses with a kernel of their own
     **_each("mse_loss mse_loss_backward", f.loop(3)),
@@ -203,21 +203,21 @@ FORMULAS: dict[str, f.Formula] = {
         w.adaptive_pool,
     ),
     **_each("fractional_max_pool2d fractional_max_pool3d", f.loop(1)),
-    **_each("upsample_linear1d upsample_linear1d_backward", w.interpolated(2)),
+    **_each("upsample_linear1d upsample_linear1d_backward", w.interpolation(2)),
     **_each(
         "upsample_bilinear2d upsample_bilinear2d_backward _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward",
-        w.interpolated(4),
+        w.interpolation(4),
     ),
-    **_each("upsample_trilinear3d upsample_trilinear3d_backward", w.interpolated(8)),
+    **_each("upsample_trilinear3d upsample_trilinear3d_backward", w.interpolation(8)),
     **_each(
         "upsample_bicubic2d upsample_bicubic2d_backward _upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward "
         "_upsample_lanczos2d_aa _upsample_lanczos2d_aa_backward",
-        w.interpolated(16),
+        w.interpolation(16),
     ),
-    **_each("grid_sampler_2d grid_sampler_3d grid_sampler_2d_backward grid_sampler_3d_backward", w.sampled),
+    **_each("grid_sampler_2d grid_sampler_3d grid_sampler_2d_backward grid_sampler_3d_backward", w.grid_sample),
     # lists of tensors
-    **_each("_foreach_addcmul _foreach_addcdiv _foreach_lerp", f.lists(3)), "_foreach_zero": f.zeroed,
-    "_foreach_copy": f.copied, "_foreach_norm": f.lists(2, 1), "_fused_adamw": f.adamw, "_fused_adam": f.adamw,
+    **_each("_foreach_addcmul _foreach_addcdiv _foreach_lerp", f.lists(3)), "_foreach_zero": f.foreach_zero,
+    "_foreach_copy": f.foreach_copy, "_foreach_norm": f.lists(2, 1), "_fused_adamw": f.adamw, "_fused_adam": f.adamw,
     "_fused_sgd": f.lists(4), "_fused_adagrad": f.lists(6),
     **dict.fromkeys(VIEWS, f.nothing),
 }  # fmt: skip

@@ -9,21 +9,27 @@ import torch
 
 from kernelworks.contract import Request, TensorSpec
 from kernelworks.dispatch.op import OPS, Op
-from kernelworks.dispatch.signature import Spelling, by_operator
+from kernelworks.dispatch.signature import TorchSignature, by_operator
 from kernelworks.profile.cost import NOTHING, Work
 from kernelworks.profile.cost.aten import formula
+from kernelworks.profile.cost.external_ops import EXTERNAL_FORMULAS
 from kernelworks.profile.cost.formulas import Formula
 from kernelworks.profile.cost.inductor import generated_work
-from kernelworks.profile.cost.operands import Arguments, Operand, together
-from kernelworks.profile.cost.packed import PACKED
+from kernelworks.profile.cost.operands import Arguments, Operand, total_bytes
 from kernelworks.profile.cost.results import results
-from kernelworks.profile.cost.schema import by_schema, composed, no_tensors
+from kernelworks.profile.cost.schema import by_schema, is_composite, no_tensors
 from kernelworks.profile.trace import Call
 
-__all__ = ["REFUSED", "asked", "contracted", "work"]
+__all__ = ["ARGUMENT_ERRORS", "op_and_pass", "op_request", "work"]
 
 OURS = "kernelworks::"
-REFUSED = (KeyError, IndexError, TypeError, ValueError, AttributeError)  # arguments of another form than is known
+ARGUMENT_ERRORS = (
+    KeyError,
+    IndexError,
+    TypeError,
+    ValueError,
+    AttributeError,
+)  # arguments of another form than is known
 NOTABLE_NS = 200_000  # of an op that is not torch's, from which on what its parts do not account for is asked about
 
 
@@ -51,7 +57,7 @@ def _parts(call: Call) -> list[tuple[Call, Work]] | None:
     found = _contracted(call) if call.name.startswith(OURS) else _known(call)
     if found is not None:
         return [(call, found)]
-    if not composed(call.name, call.overload) and _function(call) is None:
+    if not is_composite(call.name, call.overload) and _function(call) is None:
         return None
     if not call.children:
         return [] if _hands_back(call) else None
@@ -79,22 +85,22 @@ def _whole(call: Call, parts: list[tuple[Call, Work]]) -> Work:
         return total
     a = Arguments(call)
     given: dict[int, list[Operand]] = {}
-    for operand in a.every:
+    for operand in a.all_operands:
         given.setdefault(operand.storage, []).append(operand)
     if 0 in given:  # recorded without addresses
-        read = min(total.read, float(together(a.every)))
+        read = min(total.read, float(total_bytes(a.all_operands)))
     else:
         touched = dict.fromkeys(given, 0.0)
         for part, its in parts:
-            _touch(touched, Arguments(part).every, its.read)
-        read = min(total.read, sum(min(size, together(given[storage])) for storage, size in touched.items()))
+            _touch(touched, Arguments(part).all_operands, its.read)
+        read = min(total.read, sum(min(size, total_bytes(given[storage])) for storage, size in touched.items()))
     return dataclasses.replace(total, read=read, written=_written(a, parts, total))
 
 
 def _touch(touched: dict[int, float], operands: list[Operand], read: float) -> None:
     """Adds to each storage what a part reads of it: its operands there, or all that it reads where that is less."""
     for storage in {o.storage for o in operands} & touched.keys():
-        touched[storage] += min(read, together(o for o in operands if o.storage == storage))
+        touched[storage] += min(read, total_bytes(o for o in operands if o.storage == storage))
 
 
 def _written(a: Arguments, parts: list[tuple[Call, Work]], total: Work) -> float:
@@ -111,21 +117,21 @@ def _written(a: Arguments, parts: list[tuple[Call, Work]], total: Work) -> float
     elif a.call.tensors:
         used = set[int]()
         for part in (Arguments(part) for part, its in parts if its.read):
-            used |= {o.storage for o in part.every} - {o.storage for o in part.changed}
+            used |= {o.storage for o in part.all_operands} - {o.storage for o in part.mutated_operands}
         new = sum(size for at, size in a.call.made if at not in used)
     else:  # recorded without addresses
         new = next((int(its.written) for _, its in reversed(parts) if its.written), 0)
-    return min(float(total.written), float(new + together(a.changed)))
+    return min(float(total.written), float(new + total_bytes(a.mutated_operands)))
 
 
 def _known(call: Call) -> Work | None:
     """By the table's formula, else by what torch's schema says of the op; a function that is made of several operators
     by the contract of the op that says the same."""
-    if call.name in PACKED:
-        return _try(PACKED[call.name], call)
-    spelling = _function(call)
-    if spelling is not None:
-        return _spelled(call, spelling)
+    if call.name in EXTERNAL_FORMULAS:
+        return _try(EXTERNAL_FORMULAS[call.name], call)
+    torch_signature = _function(call)
+    if torch_signature is not None:
+        return _signature_work(call, torch_signature)
     if not call.name.startswith("aten::"):
         return None
     for count in (formula(call.name), by_schema):
@@ -135,18 +141,22 @@ def _known(call: Call) -> Work | None:
     return None
 
 
-def _function(call: Call) -> Spelling | None:
+def _function(call: Call) -> TorchSignature | None:
     """The spelling of a function of torch's that has no operator of its own; None for any other call."""
-    spelling = by_operator(call.name)
-    return spelling if spelling is not None and spelling.composite else None
+    torch_signature = by_operator(call.name)
+    return torch_signature if torch_signature is not None and torch_signature.composite else None
 
 
-def _spelled(call: Call, spelling: Spelling) -> Work | None:
+def _signature_work(call: Call, torch_signature: TorchSignature) -> Work | None:
     given = [_bare(item) if isinstance(item, Operand) else item for item in Arguments(call).items]
     try:
-        asked = spelling.ours(**dict(zip(spelling.names, given, strict=True)))
-        return None if isinstance(asked, str) else _by_contract(spelling.op, spelling.op.request("forward", asked))
-    except (*REFUSED, RuntimeError):
+        asked = torch_signature.ours(**dict(zip(torch_signature.names, given, strict=True)))
+        return (
+            None
+            if isinstance(asked, str)
+            else _by_contract(torch_signature.op, torch_signature.op.request("forward", asked))
+        )
+    except (*ARGUMENT_ERRORS, RuntimeError):
         return None
 
 
@@ -174,12 +184,12 @@ def _hands_back(call: Call) -> bool:
 def _try(count: Formula, call: Call) -> Work | None:
     try:
         found = count(Arguments(call))
-    except (*REFUSED, RuntimeError):
+    except (*ARGUMENT_ERRORS, RuntimeError):
         return None  # arguments of another form than the formula knows: what the op calls may still be known
     return found
 
 
-def contracted(name: str) -> tuple[Op, str] | None:
+def op_and_pass(name: str) -> tuple[Op, str] | None:
     """The op of ours and the pass that an operator of this name runs; None where it is none of ours."""
     plain = name.removeprefix(OURS)
     pass_ = "backward" if plain.endswith("_backward") else "forward"
@@ -187,24 +197,24 @@ def contracted(name: str) -> tuple[Op, str] | None:
     return None if op is None or pass_ not in op.passes else (op, pass_)
 
 
-def asked(call: Call, device: str = "cpu") -> tuple[Op, Request] | None:
+def op_request(call: Call, device: str = "cpu") -> tuple[Op, Request] | None:
     """The op of ours that a call is of and what it asks for, as of tensors on ``device``; None for any other call."""
-    found = contracted(call.name)
+    found = op_and_pass(call.name)
     if found is None:
         return None
     op, pass_ = found
     try:
         args = dict(zip(op.passes[pass_].names, _specs(call, op.passes[pass_].schema, device), strict=False))
-    except REFUSED:
+    except ARGUMENT_ERRORS:
         return None
     return op, Request(op.name, pass_, args, torch.get_num_threads())
 
 
 def _contracted(call: Call) -> Work | None:
-    found = asked(call)
+    found = op_request(call)
     try:
         return None if found is None else _by_contract(*found)
-    except REFUSED:
+    except ARGUMENT_ERRORS:
         return None
 
 

@@ -49,12 +49,12 @@ class Flow:
         writer: dict[int, Step] = {}
         for call in calls:
             arguments = Arguments(call)
-            tensors = arguments.every
+            tensors = arguments.all_operands
             step = Step(call, arguments, tensors, [writer.get(o.storage) if o.storage else None for o in tensors])
             for maker in {id(m): m for m in step.makers if m is not None}.values():
                 maker.readers.append(step)
             written = {at for at, _ in call.made}
-            written |= {o.storage for o in (*arguments.changed, *arguments.out) if o.storage}
+            written |= {o.storage for o in (*arguments.mutated_operands, *arguments.out) if o.storage}
             step.writes = bool(written)
             writer.update(dict.fromkeys(written, step))
             self.steps.append(step)

@@ -13,13 +13,39 @@ from collections.abc import Callable
 import torch
 
 from kernelworks.profile.cost import NOTHING, Work
-from kernelworks.profile.cost.operands import Arguments, Operand, broadcast, together
-from kernelworks.profile.cost.results import results, returned
+from kernelworks.profile.cost.operands import Arguments, Operand, broadcast, total_bytes
+from kernelworks.profile.cost.results import result_bytes, results
 
 __all__ = [
-    "Formula", "adamw", "bagged", "copied", "copy", "ctc", "elementwise", "embedding_backward", "fresh", "gathered",
-    "indexed", "joined", "lists", "loop", "loss_backward", "maximum", "moved", "norm", "norm_backward", "nothing",
-    "picked", "power", "reduction", "scan", "scattered", "sequence", "softmax", "sought", "zeroed",
+    "Formula",
+    "adamw",
+    "concatenation",
+    "copy",
+    "ctc",
+    "data_movement",
+    "elementwise",
+    "embedding_backward",
+    "embedding_bag",
+    "foreach_copy",
+    "foreach_zero",
+    "fresh",
+    "gather",
+    "indexing",
+    "lists",
+    "loop",
+    "loss_backward",
+    "maximum",
+    "nll_loss",
+    "norm",
+    "norm_backward",
+    "nothing",
+    "power",
+    "reduction",
+    "scan",
+    "scatter",
+    "sequence",
+    "softmax",
+    "sorted_search",
 ]  # fmt: skip
 
 Formula = Callable[[Arguments], Work | None]
@@ -49,7 +75,7 @@ def elementwise(
         shape = operands[0].shape if a.in_place else broadcast(operands)
         out = operands[0].dtype if a.in_place else result or dtype
         n = math.prod(shape)
-        read = together(operands)
+        read = total_bytes(operands)
         return Work(flop * n, calls * n if function else 0.0, read, n * out.itemsize, "float32", function or "exp")
 
     return count
@@ -60,12 +86,14 @@ def loop(flop: float = 1.0, function: str = "", calls: float = 1.0) -> Formula:
     elements. Every argument is read, every result written."""
 
     def count(a: Arguments) -> Work | None:
-        written = returned(a)
-        if written is None or not a.every:
+        written = result_bytes(a)
+        if written is None or not a.all_operands:
             return None
-        n = float(max(o.numel for o in [*a.every, *(results(a) or ())]))
-        moved = written + together(a.changed)
-        return Work(flop * n, calls * n if function else 0.0, together(a.every), moved, "float32", function or "exp")
+        n = float(max(o.numel for o in [*a.all_operands, *(results(a) or ())]))
+        moved = written + total_bytes(a.mutated_operands)
+        return Work(
+            flop * n, calls * n if function else 0.0, total_bytes(a.all_operands), moved, "float32", function or "exp"
+        )
 
     return count
 
@@ -97,21 +125,21 @@ def copy(a: Arguments) -> Work | None:
     return Work(0.0, 0.0, source.bytes, target.bytes)
 
 
-def moved(a: Arguments) -> Work | None:
+def data_movement(a: Arguments) -> Work | None:
     """Arithmetic is not its matter: every argument is read (no more of it than is written), every result written."""
-    written = returned(a)
-    if written is None or not a.every:
+    written = result_bytes(a)
+    if written is None or not a.all_operands:
         return None
-    written += together(a.changed)
-    return Work(0.0, 0.0, min(together(a.every), written), written)
+    written += total_bytes(a.mutated_operands)
+    return Work(0.0, 0.0, min(total_bytes(a.all_operands), written), written)
 
 
-def joined(a: Arguments) -> Work | None:
+def concatenation(a: Arguments) -> Work | None:
     """cat, stack: every input read, the same bytes written."""
     if not isinstance(a[0], list):
         return None
-    size = returned(a)
-    return Work(0.0, 0.0, together(a[0]), sum(o.numel * o.dtype.itemsize for o in a[0]) if size is None else size)
+    size = result_bytes(a)
+    return Work(0.0, 0.0, total_bytes(a[0]), sum(o.numel * o.dtype.itemsize for o in a[0]) if size is None else size)
 
 
 def sequence(a: Arguments) -> Work | None:
@@ -132,7 +160,7 @@ def reduction(
         x = a[0]
         if not isinstance(x, Operand):
             return None
-        written = returned(a)
+        written = result_bytes(a)
         if written is None:
             gone = a.dims("dim", len(x.shape))
             n = math.prod(size for d, size in enumerate(x.shape) if d not in gone)
@@ -154,24 +182,24 @@ def scan(flop: float = 1.0, log: bool = False) -> Formula:
     dimension too (sorts)."""
 
     def count(a: Arguments) -> Work | None:
-        x, written = a[0], returned(a)
+        x, written = a[0], result_bytes(a)
         if not isinstance(x, Operand) or written is None:
             return None
         n = a.dims("dim", len(x.shape))[-1:] if log and x.shape else ()
         halvings = math.log2(max(x.shape[n[0]], 2)) if n else math.log2(max(x.numel, 2)) if log else 1.0
-        written += together(o for o in a.changed if o is not x)
+        written += total_bytes(o for o in a.mutated_operands if o is not x)
         return Work(flop * x.numel * halvings, 0.0, x.bytes, written)
 
     return count
 
 
-def sought(a: Arguments) -> Work | None:
+def sorted_search(a: Arguments) -> Work | None:
     """searchsorted, bucketize, isin: a search in a sorted line for each result."""
     out = results(a)
     if not out or not a.operands:
         return None
     line = min(o.shape[-1] if o.shape else 1 for o in a.operands)
-    return Work(out[0].numel * math.log2(max(line, 2)), 0.0, together(a.operands), out[0].bytes)
+    return Work(out[0].numel * math.log2(max(line, 2)), 0.0, total_bytes(a.operands), out[0].bytes)
 
 
 def softmax(a: Arguments) -> Work | None:
@@ -179,7 +207,7 @@ def softmax(a: Arguments) -> Work | None:
     x = a[0]
     if not isinstance(x, Operand):
         return None
-    written = returned(a)
+    written = result_bytes(a)
     return Work(4.0 * x.numel, x.numel, x.bytes, x.numel * x.dtype.itemsize if written is None else written)
 
 
@@ -190,7 +218,7 @@ def norm(flop: float) -> Formula:
         x = a[0]
         if not isinstance(x, Operand):
             return None
-        return Work(flop * x.numel, 0.0, together(a.operands), x.numel * x.dtype.itemsize)
+        return Work(flop * x.numel, 0.0, total_bytes(a.operands), x.numel * x.dtype.itemsize)
 
     return count
 
@@ -199,11 +227,11 @@ def norm_backward(flop: float) -> Formula:
     """The backward of one: only the gradients that are asked for are written; x is asked for as a rule."""
 
     def count(a: Arguments) -> Work | None:
-        grad, written = a[0], returned(a)
+        grad, written = a[0], result_bytes(a)
         if not isinstance(grad, Operand):
             return None
         size = grad.numel * grad.dtype.itemsize
-        return Work(flop * grad.numel, 0.0, together(a.operands), size if written is None else written)
+        return Work(flop * grad.numel, 0.0, total_bytes(a.operands), size if written is None else written)
 
     return count
 
@@ -211,39 +239,39 @@ def norm_backward(flop: float) -> Formula:
 # ---------------------------------------------------------------- look-ups
 
 
-def gathered(table: int = 0) -> Formula:
+def gather(table: int = 0) -> Formula:
     """Reads the indices and what they point at in argument ``table``, which is what it writes."""
 
     def count(a: Arguments) -> Work | None:
-        x, written = a[table], returned(a)
+        x, written = a[table], result_bytes(a)
         if not isinstance(x, Operand) or written is None:
             return None
-        rest = together(o for o in a.operands if o is not x)
+        rest = total_bytes(o for o in a.operands if o is not x)
         return Work(0.0, 0.0, min(x.bytes, written) + rest, written)
 
     return count
 
 
-def picked(a: Arguments) -> Work | None:
+def nll_loss(a: Arguments) -> Work | None:
     """nll_loss(x, target): one entry a target."""
-    x, target, written = a[0], a[1], returned(a)
+    x, target, written = a[0], a[1], result_bytes(a)
     if not (isinstance(x, Operand) and isinstance(target, Operand)):
         return None
     size = target.numel * x.dtype.itemsize
-    return Work(0.0, 0.0, size + together(a.operands[1:]), size if written is None else written)
+    return Work(0.0, 0.0, size + total_bytes(a.operands[1:]), size if written is None else written)
 
 
-def bagged(a: Arguments) -> Work | None:
+def embedding_bag(a: Arguments) -> Work | None:
     """embedding_bag(table, ids, offsets): the rows that the ids point at, summed."""
     x, ids, out = a["weight"], a["indices"], results(a)
     if not (isinstance(x, Operand) and isinstance(ids, Operand)) or not out or not x.shape:
         return None
     rows = ids.numel * x.shape[-1]
-    rest = together(o for o in a.operands if o is not x)
+    rest = total_bytes(o for o in a.operands if o is not x)
     return Work(float(rows), 0.0, min(x.bytes, rows * x.dtype.itemsize) + rest, out[0].bytes)
 
 
-def indexed(a: Arguments) -> Work | None:
+def indexing(a: Arguments) -> Work | None:
     """x[index]: the profiler does not record the indices, but the restrided x below has the shape of the result, and
     the block that it was seen to allocate its size."""
     x = a[0]
@@ -258,7 +286,7 @@ def indexed(a: Arguments) -> Work | None:
     return Work(0.0, 0.0, min(x.bytes, size) if size > x.bytes else size, size) if size else None
 
 
-def scattered(a: Arguments) -> Work | None:
+def scatter(a: Arguments) -> Work | None:
     """scatter, index_add, index_copy, index_put: the source and indices read; in place as much written as the source
     has, else a whole copy."""
     operands = a.operands
@@ -267,10 +295,10 @@ def scattered(a: Arguments) -> Work | None:
     into, rest = operands[0], operands[1:]
     source = next((o for o in reversed(rest) if o.dtype == into.dtype), rest[0])
     if a.in_place:
-        return Work(float(source.numel), 0.0, together(rest), source.numel * into.dtype.itemsize)
-    written = returned(a)
+        return Work(float(source.numel), 0.0, total_bytes(rest), source.numel * into.dtype.itemsize)
+    written = result_bytes(a)
     size = into.numel * into.dtype.itemsize if written is None else written
-    return Work(float(source.numel), 0.0, together(operands), size)
+    return Work(float(source.numel), 0.0, total_bytes(operands), size)
 
 
 def ctc(a: Arguments) -> Work | None:
@@ -282,7 +310,7 @@ def ctc(a: Arguments) -> Work | None:
     samples = x.shape[1] if len(x.shape) > 2 else 1
     steps = x.shape[0] * (2 * labels.numel + samples)
     written = x.bytes if "backward" in a.name else samples * x.dtype.itemsize
-    return Work(6.0 * steps, 3.0 * steps, together([x, labels]), written)
+    return Work(6.0 * steps, 3.0 * steps, total_bytes([x, labels]), written)
 
 
 def embedding_backward(a: Arguments) -> Work | None:
@@ -313,20 +341,20 @@ def lists(flop: float = 1.0, written: int | None = None) -> Formula:
         if first is None:
             return None
         grads = a["grads"] if isinstance(a["grads"], list) else []
-        changed = [o for o in a.changed if not any(o is grad for grad in grads)]
-        out = together(changed) + sum(o.bytes for o in results(a) or ()) or together(first)
+        changed = [o for o in a.mutated_operands if not any(o is grad for grad in grads)]
+        out = total_bytes(changed) + sum(o.bytes for o in results(a) or ()) or total_bytes(first)
         if written is not None:
             out = sum(written * o.dtype.itemsize for o in first)
-        return Work(flop * sum(o.numel for o in first), 0.0, together(a.every), out)
+        return Work(flop * sum(o.numel for o in first), 0.0, total_bytes(a.all_operands), out)
 
     return count
 
 
-def copied(a: Arguments) -> Work | None:
+def foreach_copy(a: Arguments) -> Work | None:
     """_foreach_copy_(targets, sources)."""
     if not isinstance(a[0], list) or not isinstance(a[1], list):
         return None
-    return Work(0.0, 0.0, together(a[1]), together(a[0]))
+    return Work(0.0, 0.0, total_bytes(a[1]), total_bytes(a[0]))
 
 
 def adamw(a: Arguments) -> Work | None:
@@ -339,9 +367,9 @@ def adamw(a: Arguments) -> Work | None:
     return Work(14.0 * n, 0.0, sum(sizes), sizes[0] + sizes[2] + sizes[3])
 
 
-def zeroed(a: Arguments) -> Work | None:
+def foreach_zero(a: Arguments) -> Work | None:
     """_foreach_zero_."""
-    return Work(written=together(a[0])) if isinstance(a[0], list) else None
+    return Work(written=total_bytes(a[0])) if isinstance(a[0], list) else None
 
 
 def nothing(a: Arguments) -> Work | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelworks.profile.cost import Work
-from kernelworks.profile.cost.operands import Arguments, Operand, distinct
+from kernelworks.profile.cost.operands import Arguments, Operand, distinct_elements
 from kernelworks.profile.inductor.expressions import CAST, value_of
 from kernelworks.profile.inductor_code import Kernel
 
@@ -201,7 +201,7 @@ class _Tally:
         for pointer, places in touched.items():
             operand = self.given.get(pointer)
             if isinstance(operand, Operand):
-                most = distinct(operand.shape, operand.stride)
+                most = distinct_elements(operand.shape, operand.stride)
                 total += min(float(most), sum(places.values())) * operand.dtype.itemsize
         return total
 

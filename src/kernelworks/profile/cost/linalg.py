@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 
 from kernelworks.profile.cost import Work
-from kernelworks.profile.cost.operands import Arguments, Operand, name_of, together
-from kernelworks.profile.cost.results import results, returned
+from kernelworks.profile.cost.operands import Arguments, Operand, name_of, total_bytes
+from kernelworks.profile.cost.results import result_bytes, results
 
-__all__ = ["factorised", "fourier", "solved"]
+__all__ = ["factorization", "fourier", "linear_solve"]
 
 Formula = Callable[[Arguments], Work | None]
 
@@ -21,7 +21,7 @@ def _matrix(a: Arguments) -> tuple[Operand, int, int, int] | None:
     return x, math.prod(x.shape[:-2]), x.shape[-2], x.shape[-1]
 
 
-def factorised(cubic: float, slender: float = 0.0) -> Formula:
+def factorization(cubic: float, slender: float = 0.0) -> Formula:
     """A factorisation of [.., m, n]: ``slender`` m n^2 + ``cubic`` n^3 flop a matrix, n the smaller side.
 
     Sources: Golub and Van Loan, Matrix Computations: LU 2/3 n^3, Cholesky 1/3 n^3, QR 2 m n^2 - 2/3 n^3 and as much for
@@ -30,18 +30,24 @@ def factorised(cubic: float, slender: float = 0.0) -> Formula:
     """
 
     def count(a: Arguments) -> Work | None:
-        found, written = _matrix(a), returned(a)
+        found, written = _matrix(a), result_bytes(a)
         if found is None or written is None:
             return None
         x, batch, rows, columns = found
         m, n = max(rows, columns), min(rows, columns)
         flop = batch * (slender * m * n * n + cubic * n**3)
-        return Work(max(flop, 0.0), 0.0, together(a.every), written + together(a.changed), name_of(x.dtype))
+        return Work(
+            max(flop, 0.0),
+            0.0,
+            total_bytes(a.all_operands),
+            written + total_bytes(a.mutated_operands),
+            name_of(x.dtype),
+        )
 
     return count
 
 
-def solved(square: float, cubic: float = 0.0) -> Formula:
+def linear_solve(square: float, cubic: float = 0.0) -> Formula:
     """Systems of n unknowns for k right-hand sides: ``cubic`` n^3 for the factors, ``square`` n^2 k to solve."""
 
     def count(a: Arguments) -> Work | None:
@@ -54,7 +60,7 @@ def solved(square: float, cubic: float = 0.0) -> Formula:
         batch_and_columns = x.numel / max(n, 1)
         batch = math.prod(x.shape[:-2])
         flop = square * n * n * batch_and_columns + cubic * n**3 * batch
-        return Work(flop, 0.0, together(a.every), sum(o.bytes for o in out), name_of(x.dtype))
+        return Work(flop, 0.0, total_bytes(a.all_operands), sum(o.bytes for o in out), name_of(x.dtype))
 
     return count
 

@@ -12,20 +12,20 @@ import torch
 
 from kernelworks.profile.trace import Call
 
-__all__ = ["Arguments", "Operand", "broadcast", "distinct", "name_of", "schema_of", "together"]
+__all__ = ["Arguments", "Operand", "broadcast", "distinct_elements", "name_of", "schema_of", "total_bytes"]
 
 
 @dataclass(frozen=True)
 class Operand:
     """A tensor argument without its data. ``tensor`` says which arguments are one tensor, ``storage`` which share their
-    bytes, ``room`` how many bytes that storage has; 0 where it is not known."""
+    bytes, ``storage_bytes`` how many bytes that storage has; 0 where it is not known."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
     tensor: int = field(default=0, compare=False)
     storage: int = field(default=0, compare=False)
-    room: int = field(default=0, compare=False)
+    storage_bytes: int = field(default=0, compare=False)
 
     @property
     def numel(self) -> int:
@@ -34,23 +34,23 @@ class Operand:
     @property
     def bytes(self) -> int:
         """Bytes of distinct elements: an expanded dimension is read once."""
-        return distinct(self.shape, self.stride) * self.dtype.itemsize
+        return distinct_elements(self.shape, self.stride) * self.dtype.itemsize
 
 
-def together(operands: Iterable[Operand]) -> int:
+def total_bytes(operands: Iterable[Operand]) -> int:
     """Bytes of several operands: a tensor that is given twice is read once, and views of one storage hold no more
     than it."""
     total = 0
     sharing: dict[int, tuple[dict[Any, int], int]] = {}
     for operand in operands:
         if operand.storage:
-            views, _ = sharing.setdefault(operand.storage, ({}, operand.room))
+            views, _ = sharing.setdefault(operand.storage, ({}, operand.storage_bytes))
             views[operand.tensor, operand.shape, operand.stride] = operand.bytes
         else:
             total += operand.bytes
-    for views, room in sharing.values():
+    for views, storage_bytes in sharing.values():
         size = sum(views.values())
-        total += max(min(size, room), max(views.values())) if room else size
+        total += max(min(size, storage_bytes), max(views.values())) if storage_bytes else size
     return total
 
 
@@ -58,7 +58,7 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def distinct(shape: Sequence[int], stride: Sequence[int]) -> int:
+def distinct_elements(shape: Sequence[int], stride: Sequence[int]) -> int:
     if len(stride) != len(shape):
         return math.prod(shape)
     return math.prod(1 if step == 0 and size else size for size, step in zip(shape, stride, strict=True))
@@ -98,7 +98,7 @@ class Arguments:
         stride = call.strides[i] if i < len(call.strides) else []
         if dtype is None and not shape:
             return call.scalars[i] if i < len(call.scalars) else None
-        known = [found[i] if i < len(found) else None for found in (call.tensors, call.pointers, call.rooms)]
+        known = [found[i] if i < len(found) else None for found in (call.tensors, call.pointers, call.storage_bytes)]
         if dtype is not None:
             return Operand(tuple(shape), tuple(stride), dtype, *(value or 0 for value in known))
         if isinstance(shape[0], list):  # a list of tensors: the profiler does not tell their dtype
@@ -146,7 +146,7 @@ class Arguments:
         return [item for item in self.items if isinstance(item, Operand)]
 
     @property
-    def every(self) -> list[Operand]:
+    def all_operands(self) -> list[Operand]:
         """All tensor arguments, those in lists too."""
         found: list[Operand] = []
         for item in self.items:
@@ -154,7 +154,7 @@ class Arguments:
         return found
 
     @property
-    def changed(self) -> list[Operand]:
+    def mutated_operands(self) -> list[Operand]:
         """The tensor arguments that the call writes into, by its schema; those of ``out=`` are in ``out``."""
         found: list[Operand] = []
         for item, argument in zip(self.items, self.schema.arguments if self.schema else (), strict=False):

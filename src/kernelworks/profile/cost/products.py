@@ -9,8 +9,8 @@ from collections.abc import Callable
 import torch
 
 from kernelworks.profile.cost import Work
-from kernelworks.profile.cost.operands import Arguments, Operand, name_of, together
-from kernelworks.profile.cost.results import results, returned
+from kernelworks.profile.cost.operands import Arguments, Operand, name_of, total_bytes
+from kernelworks.profile.cost.results import result_bytes, results
 
 __all__ = [
     "addmm", "attention", "attention_backward", "bilinear", "distances", "encoder_layer", "linear", "matmul", "mm",
@@ -40,7 +40,7 @@ def _product(a: Arguments, M: int, N: int, K: int, batch: int, operands: list[Op
     dtype = operands[-1].dtype
     unit = _unit(a, operands[-1])
     out = dtype.itemsize if unit == name_of(dtype) else getattr(torch, unit).itemsize
-    return Work(2.0 * batch * M * N * K, 0.0, together(operands), batch * M * N * out, unit)
+    return Work(2.0 * batch * M * N * K, 0.0, total_bytes(operands), batch * M * N * out, unit)
 
 
 def mm(a: Arguments) -> Work | None:
@@ -49,7 +49,7 @@ def mm(a: Arguments) -> Work | None:
     if not (isinstance(x, Operand) and isinstance(y, Operand)) or len(x.shape) < 2 or len(y.shape) < 2:
         return None
     found = _product(a, x.shape[-2], y.shape[-1], x.shape[-1], math.prod(x.shape[:-2]), [x, y])
-    written = None if x.dtype.itemsize > 1 else returned(a)  # products of 8 bits have a result of another dtype
+    written = None if x.dtype.itemsize > 1 else result_bytes(a)  # products of 8 bits have a result of another dtype
     return found if written is None else dataclasses.replace(found, written=written)
 
 
@@ -62,7 +62,7 @@ def addmm(a: Arguments) -> Work | None:
         return _product(a, x.shape[-2], 1, x.shape[-1], 1, [c, x, y])
     batch = math.prod(x.shape[:-2])
     found = _product(a, x.shape[-2], y.shape[-1], x.shape[-1], batch, [c, x, y])
-    written = returned(a) if a.name == "addbmm" else None  # summed over the batch
+    written = result_bytes(a) if a.name == "addbmm" else None  # summed over the batch
     return found if written is None else dataclasses.replace(found, written=written)
 
 
@@ -101,8 +101,8 @@ def bilinear(a: Arguments) -> Work | None:
         return None
     rows = x.numel // max(x.shape[-1], 1)
     flop = 2.0 * rows * weight.numel + 2.0 * rows * weight.numel / max(y.shape[-1], 1)
-    written = returned(a)
-    return None if written is None else Work(flop, 0.0, together([x, weight, y]), written, name_of(x.dtype))
+    written = result_bytes(a)
+    return None if written is None else Work(flop, 0.0, total_bytes([x, weight, y]), written, name_of(x.dtype))
 
 
 def distances(a: Arguments) -> Work | None:
@@ -110,7 +110,7 @@ def distances(a: Arguments) -> Work | None:
     x, out = a[0], results(a)
     if not isinstance(x, Operand) or not out or not x.shape:
         return None
-    return Work(3.0 * out[0].numel * x.shape[-1], 0.0, together(a.operands), out[0].bytes)
+    return Work(3.0 * out[0].numel * x.shape[-1], 0.0, total_bytes(a.operands), out[0].bytes)
 
 
 # ---------------------------------------------------------------- attention
@@ -132,7 +132,7 @@ def attention(a: Arguments) -> Work | None:
     unit = _unit(a, q)
     written = math.prod(q.shape[:-1]) * v.shape[-1] * int(getattr(torch, unit).itemsize)
     flop = scores * (2.0 * (q.shape[-1] + v.shape[-1]) + 4.0)
-    return Work(flop, scores, together([q, k, v]) + mask, written, unit)
+    return Work(flop, scores, total_bytes([q, k, v]) + mask, written, unit)
 
 
 def attention_backward(a: Arguments) -> Work | None:
@@ -143,7 +143,7 @@ def attention_backward(a: Arguments) -> Work | None:
         return None
     scores = pairs(q.shape[-2], k.shape[-2], a["is_causal"] is True) * math.prod(q.shape[:-2])
     out = a["out"]
-    read = together([grad, q, k, v, *([out] if isinstance(out, Operand) else [])])
+    read = total_bytes([grad, q, k, v, *([out] if isinstance(out, Operand) else [])])
     written = sum(o.numel for o in (q, k, v)) * q.dtype.itemsize
     return Work(scores * (6.0 * q.shape[-1] + 4.0 * v.shape[-1]), scores, read, written, name_of(q.dtype))
 
@@ -164,7 +164,7 @@ def encoder_layer(a: Arguments) -> Work | None:
     gelu = a["use_gelu"] is True
     flop = products + scores * (4.0 * E / heads + 4) + (16.0 * B * L * E + (4 if gelu else 1) * B * L * hidden) * whole
     functions = scores + (B * L * hidden if gelu else 0)
-    return Work(flop, functions, together(a.operands), x.numel * x.dtype.itemsize, name_of(x.dtype))
+    return Work(flop, functions, total_bytes(a.operands), x.numel * x.dtype.itemsize, name_of(x.dtype))
 
 
 # ---------------------------------------------------------------- recurrent layers
@@ -190,5 +190,5 @@ def recurrent(a: Arguments) -> Work | None:
         cells, functions = (steps * hidden * len(matrices) / 2 * count for count in each)
     written = sum(o.bytes for o in out[:3]) if out else steps * (hidden or 0) * x.dtype.itemsize
     if backward:
-        flop, written = 2 * flop, sum(o.bytes for o in out) if out else together(a.every)
-    return Work(flop + cells, functions, together(a.every), written, name_of(x.dtype))
+        flop, written = 2 * flop, sum(o.bytes for o in out) if out else total_bytes(a.all_operands)
+    return Work(flop + cells, functions, total_bytes(a.all_operands), written, name_of(x.dtype))

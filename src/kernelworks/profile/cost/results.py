@@ -13,7 +13,7 @@ import torch
 
 from kernelworks.profile.cost.operands import Arguments, Operand, schema_of
 
-__all__ = ["results", "returned"]
+__all__ = ["result_bytes", "results"]
 
 MOST = 4096  # distinct calls that are remembered
 
@@ -44,7 +44,7 @@ def results(a: Arguments) -> list[Operand] | None:
     return _known[key]
 
 
-def returned(a: Arguments) -> int | None:
+def result_bytes(a: Arguments) -> int | None:
     """Bytes of ``results``; where torch cannot tell them, of what the call was seen to allocate and leave behind."""
     found = results(a)
     if found is not None:

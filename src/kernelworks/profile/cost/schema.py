@@ -12,16 +12,16 @@ from typing import Any
 import torch
 
 from kernelworks.profile.cost import NOTHING, Work
-from kernelworks.profile.cost.operands import Arguments, Operand, together
-from kernelworks.profile.cost.results import results, returned
+from kernelworks.profile.cost.operands import Arguments, Operand, total_bytes
+from kernelworks.profile.cost.results import result_bytes, results
 
-__all__ = ["by_schema", "composed", "no_tensors"]
+__all__ = ["by_schema", "is_composite", "no_tensors"]
 
 COMPOSITE = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
 
 
 @functools.cache
-def composed(name: str, overload: str) -> bool:
+def is_composite(name: str, overload: str) -> bool:
     """Whether an aten op is nothing but calls of other ops (torch says so), so that their work is its work."""
     full = f"{name}.{overload}" if overload else name
     try:
@@ -47,8 +47,8 @@ def _tags(name: str) -> frozenset[str]:
     """torch's tags of an op; those of its plain form count for ``out=`` and in place too."""
     found: set[str] = set()
     plain = name.removeprefix("aten::")
-    for form in {plain, plain.removesuffix("_")}:
-        packet = getattr(torch.ops.aten, form, None)
+    for base_name in {plain, plain.removesuffix("_")}:
+        packet = getattr(torch.ops.aten, base_name, None)
         for overload in packet.overloads() if packet is not None else ():
             found.update(str(tag).rpartition(".")[2] for tag in getattr(packet, overload).tags)
     return frozenset(found)
@@ -61,25 +61,25 @@ def by_schema(a: Arguments) -> Work | None:
         return None
     if no_tensors(schema):
         return NOTHING
-    if composed(name, overload) and a.call.children:
+    if is_composite(name, overload) and a.call.children:
         return None
     if _views(schema):
         return NOTHING
     tags = _tags(name)
     if "pointwise" in tags:
-        return _loop(a, [*(results(a) or ()), *a.changed])
+        return _loop(a, [*(results(a) or ()), *a.mutated_operands])
     if "reduction" in tags:
-        return _loop(a, a.every[:1])
-    if "view_copy" in tags or not a.every:
-        written = returned(a)
-        return None if written is None else Work(0.0, 0.0, min(together(a.every), written), written)
+        return _loop(a, a.all_operands[:1])
+    if "view_copy" in tags or not a.all_operands:
+        written = result_bytes(a)
+        return None if written is None else Work(0.0, 0.0, min(total_bytes(a.all_operands), written), written)
     return None
 
 
 def _loop(a: Arguments, over: list[Operand]) -> Work | None:
     """One flop for each element of the largest tensor in ``over``; what is only written is not read."""
-    written = returned(a)
+    written = result_bytes(a)
     if not over or written is None:
         return None
     n = max(o.numel for o in over)
-    return Work(float(n), 0.0, together(a.every), written + together(a.changed))
+    return Work(float(n), 0.0, total_bytes(a.all_operands), written + total_bytes(a.mutated_operands))

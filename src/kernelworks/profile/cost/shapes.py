@@ -8,7 +8,7 @@ from typing import Any
 from kernelworks.profile.cost.operands import Arguments, Operand
 from kernelworks.profile.trace import Call
 
-__all__ = ["Signature", "clusters", "rounded", "signature"]
+__all__ = ["Signature", "bucket_sizes", "clusters", "signature"]
 
 Signature = tuple[tuple[tuple[int, ...], str], ...]
 
@@ -26,7 +26,7 @@ def signature(call: Call) -> Signature:
     return tuple(found)
 
 
-def rounded(shapes: Signature) -> Any:
+def bucket_sizes(shapes: Signature) -> Any:
     """Sizes by their power of two: calls of a growing cache look alike."""
     return tuple((tuple(n.bit_length() for n in shape), dtype) for shape, dtype in shapes)
 

@@ -7,12 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kernelworks.profile.cost import Work
-from kernelworks.profile.cost.operands import Arguments, Operand, name_of, together
-from kernelworks.profile.cost.results import results, returned
+from kernelworks.profile.cost.operands import Arguments, Operand, name_of, total_bytes
+from kernelworks.profile.cost.results import result_bytes, results
 
 __all__ = [
-    "adaptive_pool", "average_pool_backward", "convolution", "convolution_backward", "convolved", "interpolated",
-    "pool", "pool_backward", "sampled", "taps",
+    "adaptive_pool",
+    "average_pool_backward",
+    "convolution",
+    "convolution_backward",
+    "convolution_work",
+    "grid_sample",
+    "interpolation",
+    "pool",
+    "pool_backward",
+    "taps",
 ]  # fmt: skip
 
 Formula = Callable[[Arguments], Work | None]
@@ -86,10 +94,10 @@ class _Convolution:
 
 def convolution(a: Arguments) -> Work | None:
     """conv(x, weight, bias, ...), forward and transposed, in one to three dimensions."""
-    return convolved(a, a[0], a["weight"], together(a.operands))
+    return convolution_work(a, a[0], a["weight"], total_bytes(a.operands))
 
 
-def convolved(a: Arguments, x: Any, weight: Any, read: float) -> Work | None:
+def convolution_work(a: Arguments, x: Any, weight: Any, read: float) -> Work | None:
     """The same of a call whose arguments have other names; ``read`` bytes."""
     if not (isinstance(x, Operand) and isinstance(weight, Operand)) or len(weight.shape) < 3:
         return None
@@ -111,7 +119,7 @@ def convolution_backward(a: Arguments) -> Work | None:
     bias = shape.channels * grad.dtype.itemsize if wanted[2] else 0
     used = [grad, *([weight] if wanted[0] else []), *([x] if wanted[1] else [])]
     written = (x.numel * wanted[0] + weight.numel * wanted[1]) * x.dtype.itemsize + bias
-    return Work(flop + grad.numel * wanted[2], 0.0, together(used), written, name_of(x.dtype))
+    return Work(flop + grad.numel * wanted[2], 0.0, total_bytes(used), written, name_of(x.dtype))
 
 
 # ---------------------------------------------------------------- pools
@@ -134,10 +142,10 @@ def pool(a: Arguments) -> Work | None:
 
 def pool_backward(a: Arguments) -> Work | None:
     """max_pool_backward(grad, x, ..., indices): a sum for each window; x itself is not looked at."""
-    grad, x, written = a[0], a[1], returned(a)
+    grad, x, written = a[0], a[1], result_bytes(a)
     if not (isinstance(grad, Operand) and isinstance(x, Operand)):
         return None
-    read = together(o for o in a.operands if o is not x)
+    read = total_bytes(o for o in a.operands if o is not x)
     return Work(float(grad.numel), 0.0, read, written if written is not None else x.numel * x.dtype.itemsize)
 
 
@@ -176,7 +184,7 @@ def adaptive_pool(a: Arguments) -> Work | None:
 # ---------------------------------------------------------------- values between the elements
 
 
-def interpolated(points: int) -> Formula:
+def interpolation(points: int) -> Formula:
     """upsample: a multiply-add for each of the ``points`` that a result lies between (1: a copy). Of x no more than
     those points is read."""
 
@@ -191,7 +199,7 @@ def interpolated(points: int) -> Formula:
     return count
 
 
-def sampled(a: Arguments) -> Work | None:
+def grid_sample(a: Arguments) -> Work | None:
     """grid_sampler(x [B, C, ...], grid [B, ..., d], mode): a multiply-add for each corner of the cell (bilinear), of a
     cell's neighbours too (bicubic), or a copy (nearest)."""
     out, rank = results(a), 3 if "3d" in a.name else 2

@@ -12,7 +12,7 @@ from typing import Any
 
 from kernelworks.profile.calls import Place, fold
 
-__all__ = ["Step", "Traced", "breaks", "recompilations", "traced"]
+__all__ = ["Step", "TracedGraphs", "breaks", "collect_graphs", "recompilations"]
 
 ROOT = re.compile(r"\w\['\w+'\]")  # ``L['self']``
 FRAME = re.compile(r'File "(.*?)", line (\d+)')
@@ -28,7 +28,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedGraphs:
     """The graphs, each its nodes by name; ``modules`` says in which modules a line runs."""
 
     graphs: tuple[dict[str, Step], ...] = ()
@@ -36,9 +36,9 @@ class Traced:
 
     def module(self, source: str) -> str:
         """The module that a line runs in; where there are several, what their paths begin with."""
-        return common(self.modules.get(source, ()))
+        return common_prefix(self.modules.get(source, ()))
 
-    def near(self, sources: Collection[str]) -> Traced:
+    def near(self, sources: Collection[str]) -> TracedGraphs:
         """With those modules alone, of lines in several graphs, that are of the graph which has most of these."""
         lines = [
             {step.place.source: step.place.module for step in graph.values() if step.place.module}
@@ -51,14 +51,14 @@ class Traced:
         for step in self.graphs[shared.index(max(shared))].values():
             if step.place.source and step.place.module:
                 modules.setdefault(step.place.source, {})[step.place.module] = None
-        return Traced(self.graphs, self.modules | {source: tuple(found) for source, found in modules.items()})
+        return TracedGraphs(self.graphs, self.modules | {source: tuple(found) for source, found in modules.items()})
 
-    def having(self, names: Sequence[str]) -> dict[str, Step]:
+    def graph_with(self, names: Sequence[str]) -> dict[str, Step]:
         """The graph that has most nodes of these names."""
         return max(self.graphs, key=lambda graph: sum(name in graph for name in names), default={})
 
 
-def common(paths: Sequence[str]) -> str:
+def common_prefix(paths: Sequence[str]) -> str:
     parts = [path.split(".") for path in paths]
     shared: list[str] = []
     for column in zip(*parts, strict=False):
@@ -68,7 +68,7 @@ def common(paths: Sequence[str]) -> str:
     return ".".join(shared)
 
 
-def traced(known: Collection[str] = ()) -> Traced:
+def collect_graphs(known: Collection[str] = ()) -> TracedGraphs:
     """What dynamo has traced in this process and still holds. ``known`` are paths of the program's modules."""
     graphs: list[dict[str, Step]] = []
     modules: dict[str, dict[str, None]] = {}
@@ -84,7 +84,7 @@ def traced(known: Collection[str] = ()) -> Traced:
             if place.source and place.module:
                 modules.setdefault(place.source, {})[place.module] = None
         graphs.append(steps)
-    return Traced(tuple(graphs), {source: tuple(found) for source, found in modules.items()})
+    return TracedGraphs(tuple(graphs), {source: tuple(found) for source, found in modules.items()})
 
 
 def breaks() -> list[tuple[str, str]]:

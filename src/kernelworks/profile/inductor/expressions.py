@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["CAST", "value_of"]
 
 CAST = re.compile(r"static_cast<[\w:]+>|\b(?:c10|std)::")
-WHOLE = re.compile(r"(?<=\d)L+\b")
+LONG_SUFFIX = re.compile(r"(?<=\d)L+\b")
 OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
     ast.FloorDiv: operator.floordiv, ast.Div: operator.floordiv,
@@ -22,7 +22,7 @@ CALLS: dict[str, Callable[..., int]] = {"min": min, "max": max, "div_floor_integ
 def value_of(text: str, sizes: Mapping[str, int]) -> int | None:
     """The value of an expression of whole numbers as C++ writes it."""
     try:
-        return _evaluated(ast.parse(WHOLE.sub("", CAST.sub("", text)).strip(), mode="eval").body, sizes)
+        return _evaluated(ast.parse(LONG_SUFFIX.sub("", CAST.sub("", text)).strip(), mode="eval").body, sizes)
     except (SyntaxError, ValueError, KeyError, ZeroDivisionError, TypeError):
         return None
 

@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kernelworks.profile.calls import Place
-from kernelworks.profile.inductor.dynamo import Step, Traced
-from kernelworks.profile.inductor_code import VIEWS, Generated, Graph, Invocation, Kernel, Node
+from kernelworks.profile.inductor.dynamo import Step, TracedGraphs
+from kernelworks.profile.inductor_code import VIEWS, GeneratedModule, Graph, Invocation, Kernel, Node
 
 __all__ = ["origins"]
 
 DEEP = 6  # views between an input of the graph and its reader
 
 
-def origins(module: Generated, graph: Graph, traced: Traced) -> list[Place]:
+def origins(module: GeneratedModule, graph: Graph, traced: TracedGraphs) -> list[Place]:
     """One place for each of the module's calls; an empty one where nothing tells it."""
     said = [name for call in module.invocations for name in call.sources]
-    steps = {} if module.backward else traced.having(said)  # of a backward, comments name its own nodes
+    steps = {} if module.backward else traced.graph_with(said)  # of a backward, comments name its own nodes
     traced = traced.near({node.source for node in graph.values() if node.source})
     nodes = _operators(module, graph)
     writer: dict[str, int] = {}  # block -> the call that wrote it last
@@ -45,7 +45,7 @@ def origins(module: Generated, graph: Graph, traced: Traced) -> list[Place]:
     return places
 
 
-def _placed(source: str, traced: Traced) -> Place:
+def _placed(source: str, traced: TracedGraphs) -> Place:
     module = traced.module(source)
     return Place(module, source, 0, module)
 
@@ -54,7 +54,7 @@ def _plain(name: str) -> str:
     return name.rpartition("::")[2]
 
 
-def _operators(module: Generated, graph: Graph) -> list[Node | None]:
+def _operators(module: GeneratedModule, graph: Graph) -> list[Node | None]:
     """For each call of an operator its node, for the others None."""
     waiting: dict[str, list[Node]] = {}
     for node in graph.values():
@@ -89,11 +89,11 @@ def _reads(node: Node, name: str, graph: Graph, deep: int = DEEP) -> bool:
 def _of_kernel(
     kernel: Kernel,
     call: Invocation,
-    module: Generated,
+    module: GeneratedModule,
     graph: Graph,
     nodes: Sequence[Node | None],
     writer: dict[str, int],
-    traced: Traced,
+    traced: TracedGraphs,
 ) -> Place:
     """The line that most of the nodes come from which read what the kernel reads."""
     named = [graph[name] for name in call.sources if name in graph]
@@ -106,7 +106,7 @@ def _of_kernel(
         for node in _read_by(call, graph, nodes, writer):
             readers = [n for n in _readers(node, graph) if _plain(n.target) not in taken and n.source]
             for reader in readers:
-                likely = 2.0 if _plain(reader.target) in kernel.what else 1.0
+                likely = 2.0 if _plain(reader.target) in kernel.fused_name else 1.0
                 votes[reader.source] = votes.get(reader.source, 0.0) + likely / len(readers)
     votes.pop("", None)
     return _placed(max(votes, key=lambda source: votes[source]), traced) if votes else Place()
@@ -134,7 +134,7 @@ def _readers(node: Node, graph: Graph, deep: int = DEEP) -> list[Node]:
 
 
 def _step(
-    call: Invocation, kernel: Kernel | None, module: Generated, writer: dict[str, int], steps: dict[str, Step]
+    call: Invocation, kernel: Kernel | None, module: GeneratedModule, writer: dict[str, int], steps: dict[str, Step]
 ) -> Step | None:
     """The node of dynamo's graph that a call is made of: the last that its comment names; of a kernel without one, the
     node that reads what an operator before it made, and has the kernel's name."""
@@ -147,6 +147,6 @@ def _step(
         before = module.invocations[writer[name]] if name in writer else None
         for source in reversed(before.sources if before is not None else ()):
             for user in steps[source].users if source in steps else ():
-                if user in steps and steps[user].what in kernel.what:
+                if user in steps and steps[user].what in kernel.fused_name:
                     return steps[user]
     return None

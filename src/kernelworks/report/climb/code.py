@@ -12,9 +12,9 @@ from kernelworks.records.climb import Climb, RungResult
 
 __all__ = ["Line", "changes", "hunks", "rewritten", "rungs"]
 
-TELLING = 16  # letters of a line that is known again where it was moved to
+MIN_MOVED_LETTERS = 16  # letters of a line that is known again where it was moved to
 NO_FUNCTIONS = {"alignas", "visibility"}
-KEPT = 0.35  # of the lines: with fewer from the rung before, a diff says less than the code itself
+MIN_KEPT_SHARE = 0.35  # of the lines: with fewer from the rung before, a diff says less than the code itself
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,9 @@ def _without_moves(lines: Sequence[Line]) -> list[Line]:
     """Lines that are gone here and there again elsewhere were moved: they count as unchanged where they are now."""
     gone = Counter(_key(x.text) for x in lines if x.mark == "-")
     come = Counter(_key(x.text) for x in lines if x.mark == "+")
-    moved = {key: min(count, come[key]) for key, count in gone.items() if key in come and _tells(key, TELLING)}
+    moved = {
+        key: min(count, come[key]) for key, count in gone.items() if key in come and _tells(key, MIN_MOVED_LETTERS)
+    }
     left, found = {"-": Counter(moved), "+": Counter(moved)}, []
     for line in lines:
         key = _key(line.text)
@@ -87,7 +89,7 @@ def rewritten(lines: Sequence[Line]) -> bool:
     """Whether too little is left of the rung before for a diff to be of use; the first rung is not."""
     mine = [line for line in lines if line.mark != "-" and _tells(line.text, 3)]
     kept = sum(line.mark == " " for line in mine)
-    return kept < KEPT * len(mine)
+    return kept < MIN_KEPT_SHARE * len(mine)
 
 
 def hunks(lines: Sequence[Line], near: int = 2) -> list[tuple[str, list[Line]]]:

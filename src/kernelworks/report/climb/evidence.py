@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from kernelworks.records.climb import Climb, RungResult
 from kernelworks.report import quantity
-from kernelworks.report.climb.words import judged
+from kernelworks.report.climb.words import judged_time
 
 __all__ = ["MEANINGS", "counters", "excerpt", "instructions", "loop", "meaning", "operands", "resources"]
 
@@ -66,11 +66,11 @@ UNITS = {
     "L1 and shared memory": "L1 and shared memory", "L2": "L2", "HBM": "memory", "issue slots": "issue slots",
 }  # fmt: skip
 WARPS_SPEND = ("issuing", "ready, another was picked", "waiting", "asleep", "elsewhere")  # how the names begin
-LEAST = 0.05  # a share that is worth a word
-MOST_WAITS = 3
+MIN_LISTED_SHARE = 0.05  # a share that is worth a word
+MAX_LISTED = 3
 
-WHOLE = 20  # instructions of a loop that is shown whole
-SHOWN = 12  # of one that is not
+FULL_LOOP_INSTRUCTIONS = 20  # instructions of a loop that is shown whole
+EXCERPT_INSTRUCTIONS = 12  # of one that is not
 
 
 def meaning(name: str) -> str:
@@ -170,11 +170,11 @@ def operands(taken: Mapping[str, int]) -> str:
 
 def excerpt(rung: RungResult) -> list[str]:
     """The loop where it is short, else how it begins; of a GPU's only a short one, counts say more than many lines."""
-    if len(rung.assembly) <= WHOLE:
+    if len(rung.assembly) <= FULL_LOOP_INSTRUCTIONS:
         return list(rung.assembly)
     if rung.instructions:
         return []
-    return [*rung.assembly[:SHOWN], f"; and {len(rung.assembly) - SHOWN} more"]
+    return [*rung.assembly[:EXCERPT_INSTRUCTIONS], f"; and {len(rung.assembly) - EXCERPT_INSTRUCTIONS} more"]
 
 
 # ---------------------------------------------------------------- counters
@@ -189,7 +189,7 @@ def counters(record: Climb, rung: RungResult, *, brief: bool = False) -> list[tu
 
 
 def _of_cpu(record: Climb, rung: RungResult) -> list[tuple[str, str]]:
-    timed, cycles = judged(rung), rung.counters.get("cycles", 0.0)
+    timed, cycles = judged_time(rung), rung.counters.get("cycles", 0.0)
     if not cycles or timed is None:
         return []
     share = math.prod(timed.size[n] / record.size[n] for n in record.size if n in timed.size)
@@ -211,18 +211,18 @@ def _of_gpu(record: Climb, rung: RungResult, brief: bool) -> list[tuple[str, str
     if c.get("shared accesses"):
         share = c.get("shared bank conflicts", 0.0) / c["shared accesses"]
         text = f"{quantity.percent(share)} of them" if share >= 0.005 else "none"
-        if share >= LEAST or not brief:
+        if share >= MIN_LISTED_SHARE or not brief:
             found.append(("accesses of shared memory", f"{c['shared accesses']:,.0f}, {text} for bank conflicts"))
-    busy = {words: c[name] for name, words in UNITS.items() if c.get(name, 0.0) >= LEAST}
+    busy = {words: c[name] for name, words in UNITS.items() if c.get(name, 0.0) >= MIN_LISTED_SHARE}
     if busy:
-        listed = sorted(busy.items(), key=lambda item: -item[1])[: MOST_WAITS if brief else None]
+        listed = sorted(busy.items(), key=lambda item: -item[1])[: MAX_LISTED if brief else None]
         found.append(("how busy the units were", ", ".join(f"{name} {quantity.percent(x)}" for name, x in listed)))
     if "resident warps" in c and not brief:
         text = f"{quantity.percent(c['resident warps'])} of the {WARPS} that it can hold"
         found.append(("warps on a multiprocessor", text))
-    spent = {name: x for name, x in c.items() if name.startswith(WARPS_SPEND) and x >= LEAST}
+    spent = {name: x for name, x in c.items() if name.startswith(WARPS_SPEND) and x >= MIN_LISTED_SHARE}
     if spent:
-        listed = sorted(spent.items(), key=lambda item: -item[1])[:MOST_WAITS]
+        listed = sorted(spent.items(), key=lambda item: -item[1])[:MAX_LISTED]
         text = ", ".join(f"{name} {quantity.percent(x)}" for name, x in listed)
         found.append(("what warps spend their cycles on", text))
     return found

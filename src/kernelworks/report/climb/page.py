@@ -17,8 +17,8 @@ from kernelworks.report.page import context_line, document
 __all__ = ["page"]
 
 STYLE = f"<style>\n{(Path(__file__).parent / 'page.css').read_text(encoding='utf-8')}</style>"
-FOLDED = 10  # unchanged lines in a row from which on they are folded away
-NEAR = 3  # of them that stay in sight beside a change
+MIN_FOLDED_LINES = 10  # unchanged lines in a row from which on they are folded away
+CONTEXT_LINES = 3  # of them that stay in sight beside a change
 
 
 # ---------------------------------------------------------------- tables
@@ -41,7 +41,7 @@ def _words(table: str) -> str:
 
 def _climbed(record: Climb) -> str:
     """All rungs at all thread counts and sizes."""
-    unit, names = words.unit_of(record), words.peer_names(record.rungs)
+    unit, names = words.unit_of(record), words.baseline_names(record.rungs)
     titles = ["rung", unit.name, "spread", "of the ceiling", *(f"of {n}" for n in names)]
     titles += ["predicted", "got", "waits on"]
     rows = []
@@ -51,31 +51,31 @@ def _climbed(record: Climb) -> str:
             why = f'<div class="small"><span class="bad">{escape(rung.status)}</span> {escape(rung.reason)}</div>'
             rows.append([name + why, *[""] * (len(titles) - 1)])
         for index, t in enumerate(rung.times):
-            judged = t is words.judged(rung)
-            at = [words.counted(t.threads).removeprefix(" at ")]
-            at += [words.sizes(t.size)] if t in words.further(rung) else []
-            few = "" if t in words.further(rung) else words.part(record, t)
+            is_judged = t is words.judged_time(rung)
+            at = [words.thread_suffix(t.threads).removeprefix(" at ")]
+            at += [words.sizes(t.size)] if t in words.times_at_further_sizes(rung) else []
+            few = "" if t in words.times_at_further_sizes(rung) else words.timed_part(record, t)
             at += [f"timed on {few}"] if few else []
             small = f'<div class="small">{escape(", ".join(filter(None, at)))}</div>' if any(at) else ""
             got = f"<b>{quantity.ratio(rung.gain)}</b>" if rung.gain else "-"
             colour = climb_plot.COLOURS.get(words.verdict(rung), "muted")
             ends = [quantity.ratio(rung.predicted), f'<span style="color:var(--{colour})">{got}</span>']
             rows.append([
-                ("" if index else name) + small, words.rate(record, t), _spread(t), _meter(t, rung.regime),
-                *(words.of_peer(t, n) for n in names), *(ends if judged else ("", "")),
-                escape(words.waiting(rung)) if judged else "",
+                ("" if index else name) + small, words.rate(record, t), _spread(t), _meter(t, rung.bottleneck),
+                *(words.share_of_baseline(t, n) for n in names), *(ends if is_judged else ("", "")),
+                escape(words.bottleneck_name(rung)) if is_judged else "",
             ])  # fmt: skip
     return _grid(titles, rows).replace("<table>", '<table class="said">')
 
 
 def _spread(timed: RungTime) -> str:
     text = words.spread(timed)
-    return f'<b style="color:var(--compute)">{text}</b>' if words.shaky(timed) else text
+    return f'<b style="color:var(--compute)">{text}</b>' if words.is_imprecise(timed) else text
 
 
-def _meter(timed: RungTime, regime: str) -> str:
-    share = timed.rate / timed.ceiling
-    bar = f'<span style="width:{100 * min(1.0, share):.0f}%;background:var(--{plot.cause(regime)})"></span>'
+def _meter(timed: RungTime, bottleneck: str) -> str:
+    share = timed.rate / timed.peak
+    bar = f'<span style="width:{100 * min(1.0, share):.0f}%;background:var(--{plot.cause(bottleneck)})"></span>'
     return f'{quantity.percent(share)}<div class="meter">{bar}</div>'
 
 
@@ -110,9 +110,9 @@ def _folded(lines: Sequence[Line]) -> str:
     parts, run = list[str](), list[Line]()
 
     def close(first: bool, last: bool) -> None:
-        head, tail = 0 if first else NEAR, 0 if last else NEAR
+        head, tail = 0 if first else CONTEXT_LINES, 0 if last else CONTEXT_LINES
         hidden = run[head : len(run) - tail]
-        if len(hidden) < FOLDED:
+        if len(hidden) < MIN_FOLDED_LINES:
             parts.extend(map(_line, run))
         else:
             parts.extend(map(_line, run[:head]))
@@ -141,7 +141,9 @@ def _list(texts: Iterable[str]) -> str:
 
 def _evidence(record: Climb, rung: RungResult) -> str:
     """What the machine says of the rung: the ceilings, a block's share of a multiprocessor, counters, instructions."""
-    parts = [f"<p><b>Evidence.</b> {escape(words.waits(rung))} {escape(words.proof(rung))}</p>"]
+    parts = [
+        f"<p><b>Evidence.</b> {escape(words.bottleneck_sentence(rung))} {escape(words.verification_sentence(rung))}</p>"
+    ]
     costs = (evidence.resources(rung), evidence.operands(rung.resources))
     parts += [f"<p>{escape(text)}</p>" for text in costs if text]
     counted = [(escape(name), escape(text)) for name, text in evidence.counters(record, rung)]
@@ -172,7 +174,7 @@ def _rung(record: Climb, rung: RungResult, lines: Sequence[Line]) -> str:
         parts.append(f"<p><b>Predicted</b> {quantity.ratio(rung.predicted)} the rate of the rung before.</p>")
     parts.append(_code(rung, lines))
     parts.append(f"<p><b>Outcome.</b> {escape(words.outcome(record, rung))}</p>")
-    few = words.part(record, rung.times[0]) if rung.times else ""
+    few = words.timed_part(record, rung.times[0]) if rung.times else ""
     if few:
         parts.append(f"<p>Timed on a part, {escape(few)}: every row of the output takes the same work.</p>")
     if rung.times:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kernelworks.records import GpuCeilings
+from kernelworks.records import GpuPeaks
 from kernelworks.records.climb import Climb, RungResult, RungTime
 from kernelworks.report import plot, quantity, roofs
 from kernelworks.report.climb import words
@@ -24,7 +24,7 @@ COUNTER = "L2 bytes"
 BOX: dict[str, Any] = {"boxstyle": "square,pad=0.1", "edgecolor": "none", "alpha": 0.85}
 NAME = 150.0  # points that a name may take to the right of its dot
 OCTAVES = 5.5  # of the axis to the right of the last dot: names stand there
-MOVED = {
+TRAFFIC_LABELS = {
     "L1": "moved between L1 and the registers", "L2": "moved from L2 to the multiprocessors", "HBM": "of memory",
     "DRAM": "of memory",
 }  # fmt: skip
@@ -58,7 +58,7 @@ def _counted(record: Climb) -> bool:
 def _dots(record: Climb) -> list[Dot]:
     where, counted, found = level(record), _counted(record), []
     for rung in (r for r in record.rungs if r.times):
-        times = words.own(rung)
+        times = words.times_at_own_size(rung)
         flop = record.flop * math.prod(times[0].size[n] / record.size[n] for n in record.size)
         rates = tuple(flop / t.median_s / 1e9 for t in times)
         if record.unit == "GB/s":
@@ -73,7 +73,7 @@ def _dots(record: Climb) -> list[Dot]:
 
 def caption(record: Climb) -> str:
     """What the picture shows."""
-    several = any(len(words.own(r)) > 1 for r in record.rungs)
+    several = any(len(words.times_at_own_size(r)) > 1 for r in record.rungs)
     text = "Filled: one thread; rings: all threads. " if several else ""
     if record.unit == "GB/s":
         text += (
@@ -128,7 +128,7 @@ def roofline(record: Climb) -> str:
     lowest = min([roof.gflops for roof in tops if roof.dtype == record.arithmetic] + [rate for rate, _ in dashed])
     _labels(axes, record, dots, lowest)
     big = highest > 1e4
-    axes.set_xlabel(f"flop per byte {MOVED[level(record)]}", color=plot.stand_in("muted"))
+    axes.set_xlabel(f"flop per byte {TRAFFIC_LABELS[level(record)]}", color=plot.stand_in("muted"))
     axes.set_ylabel("FLOP/s" if big else "GFLOP/s", color=plot.stand_in("muted"))
     axes.xaxis.set_major_formatter(lambda x, _: f"1/{round(1 / x)}" if x < 1 else f"{x:g}")
     axes.yaxis.set_major_formatter(lambda y, _: quantity.short_flops(y) if big else f"{y:g}")
@@ -144,28 +144,28 @@ def roofline(record: Climb) -> str:
 
 def _slopes(record: Climb) -> dict[str, float]:
     """GB/s by name, innermost first."""
-    here = record.ceilings
-    if isinstance(here, GpuCeilings) or record.unit != "GB/s":
+    here = record.peaks
+    if isinstance(here, GpuPeaks) or record.unit != "GB/s":
         return roofs.slopes(here, 1)
     found: dict[int, float] = {}
     for t in (t for r in record.rungs for t in r.times):
-        found[t.threads] = max(t.ceiling, found.get(t.threads, 0.0))
-    return {f"DRAM{words.counted(count)}": found[count] for count in sorted(found, reverse=True)}
+        found[t.threads] = max(t.peak, found.get(t.threads, 0.0))
+    return {f"DRAM{words.thread_suffix(count)}": found[count] for count in sorted(found, reverse=True)}
 
 
 def _tops(record: Climb) -> list[roofs.Roof]:
     """The flat roofs, lowest first: of the ladder's arithmetic, on a GPU also of float32."""
     wanted = {record.arithmetic, "float32"}
-    if isinstance(record.ceilings, GpuCeilings):
-        return [roof for roof in roofs.best_flops(record.ceilings, 1) if roof.dtype in wanted]
+    if isinstance(record.peaks, GpuPeaks):
+        return [roof for roof in roofs.best_flops(record.peaks, 1) if roof.dtype in wanted]
     count = max((t.threads for r in record.rungs for t in r.times), default=1) if record.unit == "GB/s" else 1
-    return [roof for roof in roofs.best_flops(record.ceilings, count) if roof.dtype in wanted]
+    return [roof for roof in roofs.best_flops(record.peaks, count) if roof.dtype in wanted]
 
 
 def _dashed(record: Climb) -> list[tuple[float, str]]:
     """Further flat roofs of the same arithmetic: on a GPU after a second of it, on a CPU with all threads."""
-    here = record.ceilings
-    if isinstance(here, GpuCeilings):
+    here = record.peaks
+    if isinstance(here, GpuPeaks):
         best = max((r for r in here.rates if r.dtype == record.arithmetic), key=lambda r: r.burst_tflops, default=None)
         if best is None or best.sustained_tflops > 0.97 * best.burst_tflops or record.unit == "GB/s":
             return []
@@ -173,8 +173,8 @@ def _dashed(record: Climb) -> list[tuple[float, str]]:
         return [(rate, f"after a second {quantity.gflops(rate)} (dashed)")]
     if record.unit == "GB/s":
         return []
-    count, rate = max(((t.threads, t.ceiling) for r in record.rungs for t in r.times), default=(1, 0.0))
-    name = f"{record.arithmetic}{words.counted(count)} {quantity.gflops(rate)}"
+    count, rate = max(((t.threads, t.peak) for r in record.rungs for t in r.times), default=(1, 0.0))
+    name = f"{record.arithmetic}{words.thread_suffix(count)} {quantity.gflops(rate)}"
     return [(rate, name)] if count > 1 else []
 
 
@@ -191,7 +191,7 @@ def _dashes(axes: Axes, rate: float, name: str, right: float, steepest: float, t
 
 
 def _mark(axes: Axes, dot: Dot) -> None:
-    colour, paper = plot.stand_in(plot.cause(dot.rung.regime)), plot.stand_in("paper")
+    colour, paper = plot.stand_in(plot.cause(dot.rung.bottleneck)), plot.stand_in("paper")
     shape, size = ("o", 9.0) if dot.sure else ("D", 7.5)
     marks = axes.plot([dot.x], [dot.rates[0]], shape, ms=size, color=colour, mec=paper, zorder=4)
     marks[0].set_gid(f"rung-dot-{dot.rung.number}")
@@ -201,7 +201,7 @@ def _mark(axes: Axes, dot: Dot) -> None:
 
 
 def _tooltip(record: Climb, dot: Dot) -> str:
-    rates = "; ".join(words.reached(record, t) for t in words.own(dot.rung))
+    rates = "; ".join(words.rate_summary(record, t) for t in words.times_at_own_size(dot.rung))
     return f"{dot.rung.number} {dot.rung.title}: {rates}; {quantity.figures(dot.x)} flop/byte"
 
 
@@ -291,11 +291,11 @@ COLOURS = {"as predicted": "useful", "more than predicted": "memory", "less than
 def stairs(record: Climb) -> str:
     """Rung by rung what came and what was predicted, as shares of the best peer in the same race (in GB/s: of the
     ceiling), with the other peers and the ceiling. Empty where fewer than two rungs have a figure."""
-    found = [(i, r, t) for i, r in enumerate(record.rungs) if (t := words.judged(r)) is not None]
+    found = [(i, r, t) for i, r in enumerate(record.rungs) if (t := words.judged_time(r)) is not None]
     if len(found) < 2:
         return ""
-    name = "" if record.unit == "GB/s" else words.best_peer(found[-1][2])[0]
-    if not all(name in t.peers for _, _, t in found):
+    name = "" if record.unit == "GB/s" else words.best_baseline(found[-1][2])[0]
+    if not all(name in t.baselines for _, _, t in found):
         name = ""
     figure, axes = plot.canvas(10.5, 4.9, f"stairs-{record.ladder}")
     lines = _lines(found, name)
@@ -332,7 +332,7 @@ def _names(axes: Axes, rungs: Sequence[RungResult]) -> None:
 
 def _whole(timed: RungTime, name: str) -> float:
     """The rate that counts as 100%."""
-    return timed.peers[name] if name else timed.ceiling
+    return timed.baselines[name] if name else timed.peak
 
 
 def _said(rung: RungResult, timed: RungTime) -> list[float]:
@@ -366,10 +366,10 @@ def _step(axes: Axes, place: int, rung: RungResult, timed: RungTime, whole: floa
 
 def _lines(found: Sequence[tuple[int, RungResult, RungTime]], whole: str) -> dict[str, dict[int, float]]:
     """The ceiling's share and every peer's, by name and by the rung's place."""
-    names = words.peer_names([r for _, r, _ in found])
-    lines = {"ceiling": {i: 100 * t.ceiling / _whole(t, whole) for i, _, t in found}}
+    names = words.baseline_names([r for _, r, _ in found])
+    lines = {"peak": {i: 100 * t.peak / _whole(t, whole) for i, _, t in found}}
     for name in names:
-        lines[name] = {i: 100 * t.peers[name] / _whole(t, whole) for i, _, t in found if name in t.peers}
+        lines[name] = {i: 100 * t.baselines[name] / _whole(t, whole) for i, _, t in found if name in t.baselines}
     return lines
 
 
@@ -378,10 +378,10 @@ def _levels(axes: Axes, lines: dict[str, dict[int, float]]) -> None:
     dashes = ("-", "--", "-.", ":", "--")
     ends = list[tuple[float, str, str]]()
     for (name, shares), dash in zip(lines.items(), dashes, strict=False):
-        colour = "ink" if name == "ceiling" else "transcendental"
+        colour = "ink" if name == "peak" else "transcendental"
         for i, share in shares.items():
             axes.plot([i - 0.42, i + 0.42], [share, share], dash, color=plot.stand_in(colour), linewidth=1.3, zorder=2)
-        (last, share), final = list(shares.items())[-1], max(lines["ceiling"])
+        (last, share), final = list(shares.items())[-1], max(lines["peak"])
         if last == final:
             ends.append((share, name, colour))
         else:  # another format has other peers

@@ -19,17 +19,19 @@ VERDICTS = {"as predicted": "green", "more than predicted": "cyan", "less than p
 def line(rung: RungResult, unit: str = "GFLOP/s") -> Text:
     """One rung in one line, as it finishes."""
     text = Text(f"{rung.number:>2}  {rung.title:<26} ")
-    timed = words.judged(rung)
+    timed = words.judged_time(rung)
     if timed is None:
         text.append(f"{rung.status}: {rung.reason}", style="red" if rung.status == "wrong" else "yellow")
         return text
     shown = words.unit_for(unit, timed.rate)
     if timed.rough:
-        text.append(f"{words.between(shown, timed)} {shown.name} rough{words.counted(timed.threads)}", style="yellow")
+        text.append(
+            f"{words.rate_range(shown, timed)} {shown.name} rough{words.thread_suffix(timed.threads)}", style="yellow"
+        )
         return text
-    text.append(f"{shown(timed.rate):>13}{words.counted(timed.threads)}  ")
-    text.append(f"{quantity.percent(timed.rate / timed.ceiling)} of the ceiling")
-    name, best = words.best_peer(timed)
+    text.append(f"{shown(timed.rate):>13}{words.thread_suffix(timed.threads)}  ")
+    text.append(f"{quantity.percent(timed.rate / timed.peak)} of the ceiling")
+    name, best = words.best_baseline(timed)
     if name:
         text.append(f", {quantity.ratio(timed.rate / best)} {name}")
     if rung.gain is not None and rung.predicted is not None:
@@ -40,7 +42,7 @@ def line(rung: RungResult, unit: str = "GFLOP/s") -> Text:
 
 def table(record: Climb) -> Table:
     """All rungs at their thread counts and sizes."""
-    unit, names = words.unit_of(record), words.peer_names(record.rungs)
+    unit, names = words.unit_of(record), words.baseline_names(record.rungs)
     found = Table(title=words.heading(record), title_justify="left", title_style="bold")
     found.add_column("rung")
     titles = (unit.name, "spread", "of ceiling", *(f"of {name}" for name in names), "predicted", "got")
@@ -57,9 +59,9 @@ def table(record: Climb) -> Table:
             label = _label(record, rung, timed, name if not index else "")
             figures: list[str | Text] = [
                 words.rate(record, timed),
-                Text(words.spread(timed), style="yellow" if words.shaky(timed) else ""),
-                quantity.percent(timed.rate / timed.ceiling),
-                *(words.of_peer(timed, n) for n in names),
+                Text(words.spread(timed), style="yellow" if words.is_imprecise(timed) else ""),
+                quantity.percent(timed.rate / timed.peak),
+                *(words.share_of_baseline(timed, n) for n in names),
             ]
             threads = [str(timed.threads)] if several else []
             found.add_row(label, *threads, *figures, *_ending(rung, timed))
@@ -69,16 +71,16 @@ def table(record: Climb) -> Table:
 def _label(record: Climb, rung: RungResult, timed: RungTime, name: str) -> Text:
     """The rung's name, and in the line below it what it was timed on if that is not all."""
     text = Text(name)
-    if timed in words.further(rung):
+    if timed in words.times_at_further_sizes(rung):
         text.append(f"  at {words.sizes(timed.size)}", style="dim")
-    elif name and words.part(record, timed):
-        text.append(f"\n  timed on {words.part(record, timed)}", style="dim")
+    elif name and words.timed_part(record, timed):
+        text.append(f"\n  timed on {words.timed_part(record, timed)}", style="dim")
     return text
 
 
 def _ending(rung: RungResult, timed: RungTime) -> list[str | Text]:
     """Prediction, outcome and regime beside the figure that they are about."""
-    if timed is not words.judged(rung):
+    if timed is not words.judged_time(rung):
         return ["", "", ""]
     got = Text(quantity.ratio(rung.gain), style=VERDICTS.get(words.verdict(rung), ""))
-    return [quantity.ratio(rung.predicted), got, Text(words.waiting(rung), style=style_of(rung.regime))]
+    return [quantity.ratio(rung.predicted), got, Text(words.bottleneck_name(rung), style=style_of(rung.bottleneck))]

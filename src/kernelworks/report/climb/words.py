@@ -5,19 +5,46 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from kernelworks.records import GpuCeilings
+from kernelworks.records import GpuPeaks
 from kernelworks.records.climb import Climb, RungResult, RungTime
 from kernelworks.report import quantity, roofs
 
 __all__ = [
-    "Unit", "best_peer", "between", "ceiling", "counted", "further", "headline", "heading", "judged", "limit",
-    "machine", "mean", "of_peer", "outcome", "own", "part", "peer_names", "predictions", "proof", "rate", "reached",
-    "shaky", "sizes", "spread", "totals", "unit_for", "unit_of", "verdict", "waiting", "waits",
+    "Unit",
+    "baseline_names",
+    "best_baseline",
+    "bottleneck_name",
+    "bottleneck_sentence",
+    "geometric_mean",
+    "heading",
+    "headline",
+    "is_imprecise",
+    "judged_time",
+    "limit",
+    "machine",
+    "outcome",
+    "peak_meaning",
+    "predictions",
+    "rate",
+    "rate_range",
+    "rate_summary",
+    "share_of_baseline",
+    "sizes",
+    "spread",
+    "thread_suffix",
+    "timed_part",
+    "times_at_further_sizes",
+    "times_at_own_size",
+    "totals",
+    "unit_for",
+    "unit_of",
+    "verdict",
+    "verification_sentence",
 ]  # fmt: skip
 
-NEAR = 0.1  # off by less than this share, a prediction was right
-LEAST = 0.02  # a small gain must be hit to half of itself, but not nearer than this
-ROUGH = 0.25  # spread, as a share of the median
+PREDICTION_TOLERANCE = 0.1  # off by less than this share, a prediction was right
+MIN_TOLERANCE = 0.02  # a small gain must be hit to half of itself, but not nearer than this
+ROUGH_SPREAD = 0.25  # spread, as a share of the median
 LEVELS = {"shared": "shared memory"}  # what a header calls it, in words
 WORDS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8: "Eight", 9: "Nine", 10: "Ten",
          11: "Eleven", 12: "Twelve"}  # fmt: skip
@@ -61,30 +88,30 @@ def sizes(size: Mapping[str, int]) -> str:
 
 def machine(record: Climb) -> str:
     """The machine's name and how much of it there is."""
-    here = record.ceilings
-    if isinstance(here, GpuCeilings):
+    here = record.peaks
+    if isinstance(here, GpuPeaks):
         limit = f", power limit {here.power_limit_w:.0f} W" if here.power_limit_w else ""
         return f"{here.name}, {here.multiprocessors} multiprocessors{limit}"
     return f"{here.name}, {here.cores} cores"
 
 
-def counted(threads: int) -> str:
+def thread_suffix(threads: int) -> str:
     """ " at 2 threads" after a figure; nothing on a GPU."""
     return f" at {threads} thread{'s' if threads > 1 else ''}" if threads else ""
 
 
-def peer_names(rungs: Sequence[RungResult]) -> list[str]:
-    return list(dict.fromkeys(name for r in rungs for t in r.times for name in t.peers))
+def baseline_names(rungs: Sequence[RungResult]) -> list[str]:
+    return list(dict.fromkeys(name for r in rungs for t in r.times for name in t.baselines))
 
 
-def best_peer(timed: RungTime) -> tuple[str, float]:
+def best_baseline(timed: RungTime) -> tuple[str, float]:
     """Name and rate of the fastest peer in the same race."""
-    return max(timed.peers.items(), key=lambda item: item[1], default=("", 0.0))
+    return max(timed.baselines.items(), key=lambda item: item[1], default=("", 0.0))
 
 
-def ceiling(record: Climb) -> str:
+def peak_meaning(record: Climb) -> str:
     """What "of the ceiling" means in this climb."""
-    return record.ceiling or {
+    return record.peak or {
         "GFLOP/s": f"the measured rate of {record.arithmetic} multiply-adds",
         "GB/s": "the measured rate of reads of memory",
     }.get(record.unit, "the measured ceiling")
@@ -93,22 +120,22 @@ def ceiling(record: Climb) -> str:
 # ---------------------------------------------------------------- what was timed
 
 
-def own(rung: RungResult) -> list[RungTime]:
+def times_at_own_size(rung: RungResult) -> list[RungTime]:
     """At the rung's own size, least threads first."""
     return [t for t in rung.times if t.size == rung.times[0].size]
 
 
-def further(rung: RungResult) -> list[RungTime]:
+def times_at_further_sizes(rung: RungResult) -> list[RungTime]:
     """At further sizes."""
     return [t for t in rung.times if t.size != rung.times[0].size]
 
 
-def judged(rung: RungResult) -> RungTime | None:
+def judged_time(rung: RungResult) -> RungTime | None:
     """What the prediction is held against: the rung's own size, the most threads."""
-    return own(rung)[-1] if rung.times else None
+    return times_at_own_size(rung)[-1] if rung.times else None
 
 
-def part(record: Climb, timed: RungTime) -> str:
+def timed_part(record: Climb, timed: RungTime) -> str:
     """Of which share of the problem a slow rung was timed, at its own size: "M = 16 of 2048"; empty for all of it."""
     return ", ".join(
         f"{name} = {value} of {record.size[name]}"
@@ -122,12 +149,12 @@ def spread(timed: RungTime) -> str:
     return quantity.percent((timed.high_s - timed.low_s) / timed.median_s)
 
 
-def shaky(timed: RungTime) -> bool:
+def is_imprecise(timed: RungTime) -> bool:
     """Whether the samples lie so far apart that the rate is a rough one."""
-    return timed.rough or timed.high_s - timed.low_s > ROUGH * timed.median_s
+    return timed.rough or timed.high_s - timed.low_s > ROUGH_SPREAD * timed.median_s
 
 
-def between(unit: Unit, timed: RungTime) -> str:
+def rate_range(unit: Unit, timed: RungTime) -> str:
     """A rate that others' use of the machine left rough: from the least to the most."""
     least, most = (timed.rate * timed.median_s / seconds for seconds in (timed.high_s, timed.low_s))
     return f"{unit.figure(least)} to {unit.figure(most)}"
@@ -136,54 +163,54 @@ def between(unit: Unit, timed: RungTime) -> str:
 def rate(record: Climb, timed: RungTime) -> str:
     """For a table: "~" before a rate whose samples lie far apart."""
     if timed.rough:
-        return f"{between(unit_of(record), timed)} rough"
-    return f"{'~' if shaky(timed) else ''}{unit_of(record).figure(timed.rate)}"
+        return f"{rate_range(unit_of(record), timed)} rough"
+    return f"{'~' if is_imprecise(timed) else ''}{unit_of(record).figure(timed.rate)}"
 
 
-def mean(timed: Sequence[RungTime], name: str) -> float:
+def geometric_mean(timed: Sequence[RungTime], name: str) -> float:
     """The geometric mean of how many times a peer's rate it was."""
-    ratios = [t.rate / t.peers[name] for t in timed if name in t.peers]
+    ratios = [t.rate / t.baselines[name] for t in timed if name in t.baselines]
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 # ---------------------------------------------------------------- the result
 
 
-def of_peer(timed: RungTime, name: str) -> str:
+def share_of_baseline(timed: RungTime, name: str) -> str:
     """As a share of a peer's rate, for a table."""
-    if name not in timed.peers:
+    if name not in timed.baselines:
         return "-"
-    share = timed.rate / timed.peers[name]
+    share = timed.rate / timed.baselines[name]
     return quantity.percent(share, 1) if 0.1 <= share < 10 else f"{quantity.figures(100 * share)}%"
 
 
 def _beside(timed: RungTime) -> str:
     text = ""
-    for name, rate in timed.peers.items():
+    for name, rate in timed.baselines.items():
         share = timed.rate / rate
-        text += f", {times(share)} {name}" if share >= 0.9 else f", {of_peer(timed, name)} of {name}"
+        text += f", {speedup_text(share)} {name}" if share >= 0.9 else f", {share_of_baseline(timed, name)} of {name}"
     return text
 
 
-def times(share: float) -> str:
+def speedup_text(share: float) -> str:
     """A speedup; near 1 with one more figure, since that is where it is looked at closely."""
     return f"{share:.3f}x" if 0.9 <= share < 1.1 else quantity.ratio(share)
 
 
-def reached(record: Climb, timed: RungTime) -> str:
+def rate_summary(record: Climb, timed: RungTime) -> str:
     """Rate, share of the ceiling, and beside every peer."""
-    unit, share = unit_of(record), quantity.percent(timed.rate / timed.ceiling)
-    return f"{_at(record, timed)}, {share} of the ceiling of {unit(timed.ceiling)}{_beside(timed)}"
+    unit, share = unit_of(record), quantity.percent(timed.rate / timed.peak)
+    return f"{_at(record, timed)}, {share} of the ceiling of {unit(timed.peak)}{_beside(timed)}"
 
 
 def _at(record: Climb, timed: RungTime) -> str:
     unit = unit_of(record)
     if timed.rough:
-        return f"{between(unit, timed)} {unit.name} (rough){counted(timed.threads)}"
-    return f"{'about ' if shaky(timed) else ''}{unit(timed.rate)}{counted(timed.threads)}"
+        return f"{rate_range(unit, timed)} {unit.name} (rough){thread_suffix(timed.threads)}"
+    return f"{'about ' if is_imprecise(timed) else ''}{unit(timed.rate)}{thread_suffix(timed.threads)}"
 
 
-def last_of(record: Climb) -> RungResult | None:
+def last_timed_rung(record: Climb) -> RungResult | None:
     return next((r for r in reversed(record.rungs) if r.times), None)
 
 
@@ -192,30 +219,30 @@ def headline(record: Climb) -> str:
     timed = [r for r in record.rungs if r.times]
     if not timed:
         return "No rung has a figure."
-    first, last, unit = own(timed[0])[0], judged(timed[-1]), unit_of(record)
+    first, last, unit = times_at_own_size(timed[0])[0], judged_time(timed[-1]), unit_of(record)
     assert last is not None
     steps = WORDS.get(len(timed), str(len(timed)))
     rough = "Rough, since others used the machine: " if any(t.rough for r in timed for t in r.times) else ""
     if len(timed) == 1:
-        return f"{rough}Rung {timed[0].number} alone: {reached(record, last)}."
-    return f"{rough}{steps} rungs from {unit(first.rate)} to {reached(record, last)}."
+        return f"{rough}Rung {timed[0].number} alone: {rate_summary(record, last)}."
+    return f"{rough}{steps} rungs from {unit(first.rate)} to {rate_summary(record, last)}."
 
 
 def totals(record: Climb) -> list[str]:
     """The headline; then what the last rung reached with fewer threads, at further sizes and over all of them."""
-    last, sentences = last_of(record), [headline(record)]
+    last, sentences = last_timed_rung(record), [headline(record)]
     if last is None:
         return sentences
-    sentences += [f"Rung {last.number}: {reached(record, t)}." for t in own(last)[:-1]]
-    more = further(last)
+    sentences += [f"Rung {last.number}: {rate_summary(record, t)}." for t in times_at_own_size(last)[:-1]]
+    more = times_at_further_sizes(last)
     sentences += [f"At {sizes(t.size)}: {_at(record, t)}{_beside(t)}." for t in more]
     if more:
-        everywhere = [own(last)[-1], *more]
-        for name in peer_names([last]):
-            least = min((t for t in everywhere if name in t.peers), key=lambda t: t.rate / t.peers[name])
+        everywhere = [times_at_own_size(last)[-1], *more]
+        for name in baseline_names([last]):
+            least = min((t for t in everywhere if name in t.baselines), key=lambda t: t.rate / t.baselines[name])
             sentences.append(
                 f"Over these {len(everywhere)} sizes the geometric mean is "
-                f"{times(mean(everywhere, name))} {name}, the least {times(least.rate / least.peers[name])}, at "
+                f"{speedup_text(geometric_mean(everywhere, name))} {name}, the least {speedup_text(least.rate / least.baselines[name])}, at "
                 f"{sizes(least.size)}."
             )
     wrong = [r for r in record.rungs if r.status == "wrong"]
@@ -239,7 +266,7 @@ def _least_bytes(record: Climb) -> dict[str, float]:
 
 def limit(record: Climb) -> str:
     """What one call needs at least, and which of memory and multipliers that asks more of."""
-    least, here = _least_bytes(record), record.ceilings
+    least, here = _least_bytes(record), record.peaks
     intensity = record.flop / min(least.values())
     moved = " or ".join(f"{quantity.figures(count / 1e6)} MB{name}" for name, count in least.items())
     each = " or ".join(quantity.figures(record.flop / count) for count in least.values())
@@ -247,7 +274,7 @@ def limit(record: Climb) -> str:
         f"One call is {quantity.figures(record.flop / 1e9)} GFLOP over {moved} that must move at least once: {each} "
         "flop for each byte."
     )
-    if isinstance(here, GpuCeilings):
+    if isinstance(here, GpuPeaks):
         rates = [r.burst_tflops * 1e3 for r in here.rates if r.dtype == record.arithmetic]
         read = roofs.slopes(here, 1).get("HBM")
     else:
@@ -271,23 +298,23 @@ def verdict(rung: RungResult) -> str:
     if rung.gain is None or rung.predicted is None:
         return ""
     off = rung.gain / rung.predicted
-    if abs(off - 1) <= max(LEAST, min(NEAR, abs(rung.predicted - 1) / 2)):
+    if abs(off - 1) <= max(MIN_TOLERANCE, min(PREDICTION_TOLERANCE, abs(rung.predicted - 1) / 2)):
         return "as predicted"
     return "more than predicted" if off > 1 else "less than predicted"
 
 
 def outcome(record: Climb, rung: RungResult) -> str:
     """Prediction against outcome in one sentence, honest where it missed."""
-    timed = judged(rung)
+    timed = judged_time(rung)
     if timed is None:
         return f"{rung.status}: {rung.reason}. It has no figure."
-    rate = f"{unit_of(record)(timed.rate)}{counted(timed.threads)}"
+    rate = f"{unit_of(record)(timed.rate)}{thread_suffix(timed.threads)}"
     if timed.rough:
-        return f"Got {between(unit_of(record), timed)} {unit_of(record).name}, rough: others used the machine."
+        return f"Got {rate_range(unit_of(record), timed)} {unit_of(record).name}, rough: others used the machine."
     if rung.gain is None or rung.predicted is None:
         return f"Got {rate}; there is nothing to compare it with."
     words = verdict(rung)
-    if rung.gain < 1 - LEAST:
+    if rung.gain < 1 - MIN_TOLERANCE:
         words += ", and slower than the rung before"
     return (
         f"Predicted {quantity.ratio(rung.predicted)} the rung before, got {quantity.ratio(rung.gain)} "
@@ -296,7 +323,7 @@ def outcome(record: Climb, rung: RungResult) -> str:
 
 
 def _care(timed: RungTime) -> str:
-    return f" The samples lie {spread(timed)} of the median apart, so take it with care." if shaky(timed) else ""
+    return f" The samples lie {spread(timed)} of the median apart, so take it with care." if is_imprecise(timed) else ""
 
 
 def predictions(record: Climb) -> str:
@@ -316,23 +343,23 @@ def predictions(record: Climb) -> str:
 # ---------------------------------------------------------------- what it waits on
 
 
-def waits(rung: RungResult) -> str:
+def bottleneck_sentence(rung: RungResult) -> str:
     """What each ceiling explains of the time, and what that says."""
     largest = sorted(rung.shares.items(), key=lambda item: -item[1])
     parts = ", ".join(f"{LEVELS.get(name, name)} {quantity.percent(share)}" for name, share in largest)
     text = f"Of its time the ceilings explain: {parts}."
-    if rung.regime == "latency":
+    if rung.bottleneck == "latency":
         return f"{text} None is enough: it waits on latency, not on a rate."
-    return f"{text} It waits on {waiting(rung)}."
+    return f"{text} It waits on {bottleneck_name(rung)}."
 
 
-def waiting(rung: RungResult) -> str:
+def bottleneck_name(rung: RungResult) -> str:
     """What it waits on, in a word or two: a level of memory by its name."""
-    name = rung.regime.removeprefix("memory ")
+    name = rung.bottleneck.removeprefix("memory ")
     return {"compute": "the multipliers"}.get(name, LEVELS.get(name, name))
 
 
-def proof(rung: RungResult) -> str:
+def verification_sentence(rung: RungResult) -> str:
     """What was proved, and for which sizes it was not tried."""
     text = ""
     if rung.worst is not None:

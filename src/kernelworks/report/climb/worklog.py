@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from kernelworks.records import GpuCeilings
+from kernelworks.records import GpuPeaks
 from kernelworks.records.climb import Climb, RungResult, RungTime
 from kernelworks.report import quantity
 from kernelworks.report.climb import evidence, words
@@ -67,20 +67,20 @@ def _bullets(texts: Iterable[str]) -> list[str]:
 
 def reading(record: Climb) -> list[tuple[str, str]]:
     """What the words and columns of this climb mean."""
-    on_gpu = isinstance(record.ceilings, GpuCeilings)
+    on_gpu = isinstance(record.peaks, GpuPeaks)
     found = [
         ("rung", "a file of its own with one idea more than the one before. Hypothesis and prediction stand in its "
          "header, written before it was measured. It was proved against float64, on odd sizes and on the very inputs "
          "that are timed, and then timed in alternation with the rung before and the peers."),
         ("predicted, got", "times as quick as the rung before, for the same work. Within 10% counts as predicted; a "
          "small gain must be hit to half of itself."),
-        ("of the ceiling", f"the rate beside {words.ceiling(record)}."),
+        ("of the ceiling", f"the rate beside {words.peak_meaning(record)}."),
     ]  # fmt: skip
-    peers = _peers(record)
-    if peers:
-        said = [f"{name} is {record.peers[name]}" for name in peers if name in record.peers]
-        text = f"{'; '.join(said)}." if said else f"Peers: {', '.join(peers)}."
-        found.append((f"of {peers[-1]}", f"the rate beside the peer's in the same race. {text}"))
+    baselines = _baselines(record)
+    if baselines:
+        said = [f"{name} is {record.baselines[name]}" for name in baselines if name in record.baselines]
+        text = f"{'; '.join(said)}." if said else f"Peers: {', '.join(baselines)}."
+        found.append((f"of {baselines[-1]}", f"the rate beside the peer's in the same race. {text}"))
     if record.unit == "GB/s":
         found.append(
             ("GB/s", "every byte of the inputs and of the output once, in the format that the rung reads. 'Got' is "
@@ -105,14 +105,14 @@ def reading(record: Climb) -> list[tuple[str, str]]:
     return found
 
 
-def _peers(record: Climb) -> list[str]:
-    return words.peer_names(record.rungs)
+def _baselines(record: Climb) -> list[str]:
+    return words.baseline_names(record.rungs)
 
 
 def _of_gpu(record: Climb) -> list[tuple[str, str]]:
     """What only a GPU's evidence speaks of."""
-    here = record.ceilings
-    assert isinstance(here, GpuCeilings)
+    here = record.peaks
+    assert isinstance(here, GpuPeaks)
     found = [
         ("registers, shared memory, warps", "a block of threads runs on one multiprocessor, 32 threads to a warp. The "
          "more registers and shared memory a block takes, the fewer fit, and the fewer warps are there to hide each "
@@ -155,24 +155,24 @@ def _anchor(rung: RungResult) -> str:
 
 
 def _table(record: Climb) -> list[str]:
-    unit, names = words.unit_of(record), _peers(record)
+    unit, names = words.unit_of(record), _baselines(record)
     head = ["rung", unit.name, "of the ceiling", *(f"of {n}" for n in names), "predicted", "got", "waits on"]
     rows = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 2) + "---|"]
     few = False
     for rung in record.rungs:
-        timed = words.judged(rung)
+        timed = words.judged_time(rung)
         if timed is None:
             rows.append(f"| {_anchor(rung)} | **{rung.status}** |{' |' * (len(head) - 2)}")
             continue
-        few |= bool(words.part(record, timed))
+        few |= bool(words.timed_part(record, timed))
         cells = [
-            f"{_anchor(rung)}{words.counted(timed.threads)}{' *' if words.part(record, timed) else ''}",
+            f"{_anchor(rung)}{words.thread_suffix(timed.threads)}{' *' if words.timed_part(record, timed) else ''}",
             words.rate(record, timed),
-            quantity.percent(timed.rate / timed.ceiling),
-            *(words.of_peer(timed, n) for n in names),
+            quantity.percent(timed.rate / timed.peak),
+            *(words.share_of_baseline(timed, n) for n in names),
             quantity.ratio(rung.predicted),
             quantity.ratio(rung.gain),
-            words.waiting(rung),
+            words.bottleneck_name(rung),
         ]
         rows.append(f"| {' | '.join(cells)} |")
     if few:
@@ -193,7 +193,7 @@ def _rung(record: Climb, rung: RungResult, lines: Sequence[Line], where: str) ->
     parts += ["", *_code(rung, lines), "", *_wrapped(f"**Outcome.** {words.outcome(record, rung)}")]
     if rung.times:
         parts += ["", *_figures(record, rung)]
-        parts += ["", *_wrapped(f"**Evidence.** {words.waits(rung)} {words.proof(rung)}")]
+        parts += ["", *_wrapped(f"**Evidence.** {words.bottleneck_sentence(rung)} {words.verification_sentence(rung)}")]
         if rung.resources:
             parts += ["", *_wrapped(evidence.resources(rung))]
     counted = evidence.counters(record, rung, brief=True)
@@ -227,25 +227,29 @@ def _figures(record: Climb, rung: RungResult) -> list[str]:
     unit = words.unit_of(record)
     if len(rung.times) == 1:
         (t,) = rung.times
-        text = f"{words.reached(record, t)}; {_spread(t)}."
-        few = words.part(record, t)
+        text = f"{words.rate_summary(record, t)}; {_spread(t)}."
+        few = words.timed_part(record, t)
         if few:
             text += f" Timed on a part, {few}: every row of the output takes the same work."
         return _wrapped(f"**Measured.** {text}")
-    names = words.peer_names([rung])
-    head = ["size" if words.further(rung) else "threads", unit.name, "of the ceiling"]
+    names = words.baseline_names([rung])
+    head = ["size" if words.times_at_further_sizes(rung) else "threads", unit.name, "of the ceiling"]
     head += [f"of {name}" for name in names]
     rows = [f"| {' | '.join(head)} | spread |", "|---|" + "---:|" * (len(head) - 1) + "---|"]
     for t in rung.times:
-        at = words.sizes(t.size) + words.counted(t.threads) if words.further(rung) else str(t.threads)
-        over = [words.of_peer(t, n) for n in names]
-        cells = [at, words.rate(record, t), quantity.percent(t.rate / t.ceiling, 1), *over, _spread(t)]
+        at = (
+            words.sizes(t.size) + words.thread_suffix(t.threads)
+            if words.times_at_further_sizes(rung)
+            else str(t.threads)
+        )
+        over = [words.share_of_baseline(t, n) for n in names]
+        cells = [at, words.rate(record, t), quantity.percent(t.rate / t.peak, 1), *over, _spread(t)]
         rows.append(f"| {' | '.join(cells)} |")
-    if words.further(rung):
-        everywhere = [words.own(rung)[-1], *words.further(rung)]
-        means = [quantity.percent(words.mean(everywhere, n), 1) for n in names]
+    if words.times_at_further_sizes(rung):
+        everywhere = [words.times_at_own_size(rung)[-1], *words.times_at_further_sizes(rung)]
+        means = [quantity.percent(words.geometric_mean(everywhere, n), 1) for n in names]
         rows.append(f"| geometric mean | | | {' | '.join(means)} | |")
-    few = words.part(record, rung.times[0])
+    few = words.timed_part(record, rung.times[0])
     return [*rows, *(["", f"Timed on a part, {few}."] if few else [])]
 
 

@@ -9,17 +9,17 @@ from typing import Any
 
 from kernelworks.judge.problem import Problem
 from kernelworks.machine import environment
-from kernelworks.search.feedback import cut
-from kernelworks.search.model.ask import Message, Patience, Unanswered, Way
+from kernelworks.search.feedback import shorten_text
+from kernelworks.search.model.ask import Message, NoAnswer, Patience, Way
 from kernelworks.search.model.command import Command
 from kernelworks.search.model.endpoint import Endpoint
 from kernelworks.search.model.lineage import Lineage, mark
-from kernelworks.search.model.prompt import LANGUAGES, again, conversation
-from kernelworks.search.model.replies import Found, taken
+from kernelworks.search.model.prompt import LANGUAGES, conversation, retry_message
+from kernelworks.search.model.replies import ReplyCandidate, parse_reply
 from kernelworks.search.model.transcripts import Transcripts, exchange
-from kernelworks.search.proposer import Draft, Seen, Setting, Unfit
+from kernelworks.search.proposer import Draft, Setting, StoredCandidate, UnfitProposer
 
-__all__ = ["KEY", "OPTIONS", "Model", "made", "way_to"]
+__all__ = ["KEY", "OPTIONS", "Model", "make_model", "way_to"]
 
 OPTIONS: dict[str, type] = {
     "endpoint": str, "model": str, "command": str, "key": str, "language": str, "temperature": float,
@@ -59,7 +59,7 @@ def way_to(
     )
 
 
-def made(setting: Setting) -> Model:
+def make_model(setting: Setting) -> Model:
     """The proposer for a search, by the options that were given for it. Raises Unfit where no model is named,
     ValueError that names the option, what came and what is accepted."""
     given = dict(setting.options)
@@ -67,7 +67,7 @@ def made(setting: Setting) -> Model:
     if unknown:
         raise ValueError(f"model takes the options {', '.join(OPTIONS)}, got {unknown[0]!r}")
     if not given:
-        raise Unfit("it needs a language model: --endpoint URL --model NAME, or --command 'CMD ARGUMENTS'")
+        raise UnfitProposer("it needs a language model: --endpoint URL --model NAME, or --command 'CMD ARGUMENTS'")
     values: dict[str, Any] = {name: _number(name, text, OPTIONS[name]) for name, text in given.items()}
     patience = Patience(**{name: values.pop(name) for name in ("seconds", "tries", "wait") if name in values})
     language, place = values.pop("language", ""), values.pop("transcripts", "")
@@ -103,47 +103,51 @@ class Model:
         self._kept = Transcripts(transcripts) if transcripts is not None else None
         self._draw = random.Random(seed)
         self.remark = ""  # why it offers nothing
-        self._settled = False
+        self._has_permanent_failure = False
         self._lineage = Lineage(self.name)
 
-    def propose(self, problem: Problem, seen: Sequence[Seen], most: int) -> list[Draft]:
+    def propose(self, problem: Problem, seen: Sequence[StoredCandidate], most: int) -> list[Draft]:
         """Candidates of one reply; none where ``REPLIES`` replies held nothing new, or nobody answers: ``remark`` says
         why."""
-        if most < 1 or self._settled:
+        if most < 1 or self._has_permanent_failure:
             return []
         self._lineage.read(seen)
         at = self._lineage.parent(self._draw)
-        parent, tried = None if at is None else seen[at], self._lineage.tried(at)
+        parent, tried = None if at is None else seen[at], self._lineage.summary_lines(at)
         wanted = min(most, MOST_A_REPLY)
         messages = conversation(problem, parent, wanted, language=self.language, tried=tried)
         for _ in range(REPLIES):
             try:
                 drafts, told, why = self._asked(problem, messages, parent, wanted)
-            except Unanswered as error:
-                self._settled, self.remark = error.settled, str(error)
+            except NoAnswer as error:
+                self._has_permanent_failure, self.remark = error.permanent, str(error)
                 return []
             if drafts:
                 self.remark = ""
                 return drafts
             self.remark = f"{self.way.said}: no candidate in {REPLIES} replies; of the last one: {why[-1]}"
-            messages = [*messages[:2], {"role": "assistant", "content": cut(told, MOST_BEFORE)}, again(why, wanted)]
+            messages = [
+                *messages[:2],
+                {"role": "assistant", "content": shorten_text(told, MOST_BEFORE)},
+                retry_message(why, wanted),
+            ]
         return []
 
-    def told(self, seen: Seen) -> None:
+    def observe_verdict(self, seen: StoredCandidate) -> None:
         """All that the next prompt says is in what was seen."""
 
     def _asked(
-        self, problem: Problem, messages: list[Message], parent: Seen | None, most: int
+        self, problem: Problem, messages: list[Message], parent: StoredCandidate | None, most: int
     ) -> tuple[list[Draft], str, list[str]]:
         """The drafts of one reply, its first text, and why the rest of it is none. Raises Unanswered."""
         try:
             reply = self.way.ask(messages)
-        except Unanswered as error:
+        except NoAnswer as error:
             self._keep(exchange(self.way.said, problem.name, messages, failed=error.failed, why=[str(error)]))
             raise
-        found, why = list[Found](), list[str]()
+        found, why = list[ReplyCandidate](), list[str]()
         for one in reply.texts:
-            read = taken(one, problem, most)
+            read = parse_reply(one, problem, most)
             why += read.why
             for candidate in read.found:
                 its = mark(candidate.code)
@@ -163,7 +167,7 @@ class Model:
         if reply.tokens:
             detail["tokens"] = dict(reply.tokens)
         if found and parent is not None:
-            self._lineage.mended(parent.id)
+            self._lineage.mark_mended(parent.id)
         drafts = [Draft(one.code, one.language, self.name, parents, one.note, detail) for one in found]
         return drafts, reply.texts[0].text, why or ["it holds none"]
 

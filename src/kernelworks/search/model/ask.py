@@ -10,13 +10,13 @@ from typing import Protocol
 
 __all__ = [
     "MOST_BYTES",
-    "Asked",
+    "FailedAttempt",
     "Message",
-    "Passing",
+    "NoAnswer",
     "Patience",
     "Reply",
     "Text",
-    "Unanswered",
+    "TransientFailure",
     "Way",
     "until_answered",
 ]
@@ -35,7 +35,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Asked:
+class FailedAttempt:
     """One attempt that failed: what was said, and after how long."""
 
     said: str
@@ -47,10 +47,10 @@ class Reply:
     texts: tuple[Text, ...]
     tokens: Mapping[str, int] = field(default_factory=dict)  # as the other end counts them, where it does
     seconds: float = 0.0  # with all waits
-    failed: tuple[Asked, ...] = ()
+    failed: tuple[FailedAttempt, ...] = ()
 
 
-class Passing(Exception):
+class TransientFailure(Exception):
     """An attempt failed, and another may not; ``wait_s`` is what the other end asks to wait."""
 
     def __init__(self, said: str, wait_s: float | None = None) -> None:
@@ -58,12 +58,12 @@ class Passing(Exception):
         self.wait_s = wait_s
 
 
-class Unanswered(RuntimeError):
-    """There is no answer. ``settled``: asking again cannot help, a setting must change first."""
+class NoAnswer(RuntimeError):
+    """There is no answer. ``permanent``: asking again cannot help, a setting must change first."""
 
-    def __init__(self, said: str, *, settled: bool = False, failed: Sequence[Asked] = ()) -> None:
+    def __init__(self, said: str, *, permanent: bool = False, failed: Sequence[FailedAttempt] = ()) -> None:
         super().__init__(said)
-        self.settled, self.failed = settled, tuple(failed)
+        self.permanent, self.failed = permanent, tuple(failed)
 
 
 class Way(Protocol):
@@ -107,17 +107,17 @@ class Patience:
 
 def until_answered(once: Callable[[], Reply], patience: Patience, said: str) -> Reply:
     """``once`` until it answers. Raises Unanswered where it does not in as many tries as there are."""
-    begin, failed = time.monotonic(), list[Asked]()
+    begin, failed = time.monotonic(), list[FailedAttempt]()
     for number in range(patience.tries):
         started = time.monotonic()
         try:
             found = once()
-        except Passing as error:
-            failed.append(Asked(str(error), time.monotonic() - started))
+        except TransientFailure as error:
+            failed.append(FailedAttempt(str(error), time.monotonic() - started))
             if number + 1 < patience.tries:
                 time.sleep(patience.before(number, error.wait_s))
-        except Unanswered as error:
-            raise Unanswered(str(error), settled=error.settled, failed=failed) from None
+        except NoAnswer as error:
+            raise NoAnswer(str(error), permanent=error.permanent, failed=failed) from None
         else:
             return Reply(found.texts, found.tokens, time.monotonic() - begin, tuple(failed))
-    raise Unanswered(f"{said} did not answer in {patience.tries} tries: {failed[-1].said}", failed=failed)
+    raise NoAnswer(f"{said} did not answer in {patience.tries} tries: {failed[-1].said}", failed=failed)

@@ -13,7 +13,16 @@ import time
 from collections.abc import Sequence
 from typing import IO
 
-from kernelworks.search.model.ask import MOST_BYTES, Message, Passing, Patience, Reply, Text, Unanswered, until_answered
+from kernelworks.search.model.ask import (
+    MOST_BYTES,
+    Message,
+    NoAnswer,
+    Patience,
+    Reply,
+    Text,
+    TransientFailure,
+    until_answered,
+)
 
 __all__ = ["Command"]
 
@@ -58,20 +67,20 @@ class Command:
                 start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            raise Unanswered(f"{self.said} cannot be run: {error.strerror}", settled=True) from None
+            raise NoAnswer(f"{self.said} cannot be run: {error.strerror}", permanent=True) from None
         try:
             written, errors = _exchanged(process, prompt, time.monotonic() + self.patience.seconds)
         except TimeoutError:
-            raise Passing(f"not done within {self.patience.seconds:g} s") from None
+            raise TransientFailure(f"not done within {self.patience.seconds:g} s") from None
         finally:
             code = _ended(process)
         last = errors.decode("utf-8", "replace").strip().splitlines()[-1:]
         if code:
             how = f"ended by signal {-code}" if code < 0 else f"exited with code {code}"
-            raise Passing(f"{how}{f': {last[0][:400]}' if last else ''}")
+            raise TransientFailure(f"{how}{f': {last[0][:400]}' if last else ''}")
         text = written.decode("utf-8", "replace")
         if not text.strip():
-            raise Passing(f"wrote nothing{f': {last[0][:400]}' if last else ''}")
+            raise TransientFailure(f"wrote nothing{f': {last[0][:400]}' if last else ''}")
         return Reply((Text(text),))
 
 
@@ -108,7 +117,7 @@ def _exchanged(process: subprocess.Popen[bytes], prompt: bytes, until: float) ->
                     ready.unregister(key.fileobj)
                     key.fileobj.close()  # type: ignore[union-attr]
             if len(found["out"]) > MOST_BYTES:
-                raise Passing(f"wrote more than {MOST_BYTES >> 20} MiB")
+                raise TransientFailure(f"wrote more than {MOST_BYTES >> 20} MiB")
             del found["errors"][:-MOST_ERRORS]
             if lingers == float("inf") and _over(process):
                 lingers = time.monotonic() + LINGER_S

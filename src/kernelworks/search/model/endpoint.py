@@ -14,7 +14,16 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from kernelworks.search.model.ask import MOST_BYTES, Message, Passing, Patience, Reply, Text, Unanswered, until_answered
+from kernelworks.search.model.ask import (
+    MOST_BYTES,
+    Message,
+    NoAnswer,
+    Patience,
+    Reply,
+    Text,
+    TransientFailure,
+    until_answered,
+)
 
 __all__ = ["Endpoint", "asked_wait"]
 
@@ -109,31 +118,31 @@ class Endpoint:
             with error:
                 self._refused(error, until)
         except TimeoutError:
-            raise Passing(f"no answer within {self.patience.seconds:g} s") from None
+            raise TransientFailure(f"no answer within {self.patience.seconds:g} s") from None
         except http.client.IncompleteRead as error:
-            raise Passing(f"the reply broke off after {len(error.partial)} bytes") from None
+            raise TransientFailure(f"the reply broke off after {len(error.partial)} bytes") from None
         except urllib.error.URLError as error:
             why = error.reason
             late = isinstance(why, TimeoutError)
             said = f"no answer within {self.patience.seconds:g} s" if late else f"no connection: {why}"
-            raise Passing(said) from None
+            raise TransientFailure(said) from None
         except (OSError, http.client.HTTPException) as error:
-            raise Passing(f"the connection broke: {type(error).__name__}: {error}") from None
+            raise TransientFailure(f"the connection broke: {type(error).__name__}: {error}") from None
 
     def _refused(self, error: urllib.error.HTTPError, until: float) -> NoReturn:
         """Raises Passing where another attempt may be taken, else Unanswered."""
         try:
             text, kind = _error(_whole(error, until))
-        except (OSError, Passing, http.client.HTTPException):
+        except (OSError, TransientFailure, http.client.HTTPException):
             text, kind = "", ""
         text = text.replace(self._key, "[key]") if self._key else text
         said = f"status {error.code}{f': {text}' if text else ''}"
         if (error.code in MAY_PASS and not any(w in kind for w in FOR_GOOD)) or error.code >= 500:
-            raise Passing(said, asked_wait(error.headers.get("Retry-After", "")))
+            raise TransientFailure(said, asked_wait(error.headers.get("Retry-After", "")))
         if 300 <= error.code < 400:
             to = str(error.headers.get("Location", ""))[:MOST_SAID]
-            raise Unanswered(f"{self.said} sends on to {to!r}; name that as the endpoint", settled=True)
-        raise Unanswered(f"{self.said} answers with {said}", settled=True)
+            raise NoAnswer(f"{self.said} sends on to {to!r}; name that as the endpoint", permanent=True)
+        raise NoAnswer(f"{self.said} answers with {said}", permanent=True)
 
 
 def _whole(response: Any, until: float) -> bytes:
@@ -143,12 +152,12 @@ def _whole(response: Any, until: float) -> bytes:
         parts.append(part)
         count += len(part)
         if count > MOST_BYTES:
-            raise Passing(f"a reply of more than {MOST_BYTES >> 20} MiB")
+            raise TransientFailure(f"a reply of more than {MOST_BYTES >> 20} MiB")
         if time.monotonic() > until:
-            raise Passing(f"a reply that was not there in time, {count} bytes of it")
+            raise TransientFailure(f"a reply that was not there in time, {count} bytes of it")
     promised = response.headers.get("Content-Length", "")
     if promised.isdigit() and count < int(promised):
-        raise Passing(f"the reply broke off after {count} of {promised} bytes")
+        raise TransientFailure(f"the reply broke off after {count} of {promised} bytes")
     return b"".join(parts)
 
 
@@ -185,11 +194,11 @@ def _reply(body: bytes) -> Reply:
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):
-        raise Passing(f"a reply that is no JSON: {body[:80]!r}") from None
+        raise TransientFailure(f"a reply that is no JSON: {body[:80]!r}") from None
     choices = said.get("choices") if isinstance(said, dict) else None
     texts = [_text(one) for one in choices] if isinstance(choices, list) else []
     if not texts:
-        raise Passing(f"a reply without choices: {_error(body)[0] or str(body[:80])}")
+        raise TransientFailure(f"a reply without choices: {_error(body)[0] or str(body[:80])}")
     used = said.get("usage")
     counts = used.items() if isinstance(used, dict) else ()
     tokens = {str(name): value for name, value in counts if type(value) is int}
@@ -200,7 +209,7 @@ def _text(choice: Any) -> Text:
     """Raises Passing."""
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(message, dict):
-        raise Passing("a reply with a choice that has no message")
+        raise TransientFailure("a reply with a choice that has no message")
     content, refused = message.get("content"), message.get("refusal")
     if isinstance(content, list):  # of parts
         content = "".join(str(p.get("text", "")) for p in content if isinstance(p, dict) and p.get("type") == "text")

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelworks.search.feedback import outcome
-from kernelworks.search.proposer import Seen
+from kernelworks.search.proposer import StoredCandidate
 
 __all__ = ["Lineage", "mark"]
 
 BEST = 8  # of those that are right, which may be a parent
 REPAIRS = 3  # in a row, before what is refused is left
 MEND = 0.5  # how often something that is refused is mended where something else is right
-TRIED = 6  # lines on other candidates in a prompt
+MOST_SUMMARY_LINES = 6  # lines on other candidates in a prompt
 
 
 def mark(code: str) -> str:
@@ -38,7 +38,7 @@ class Brief:
     line: str
 
 
-def _brief(at: int, one: Seen) -> Brief:
+def _brief(at: int, one: StoredCandidate) -> Brief:
     found = one.judgement
     line = f"{one.draft.note or f'a candidate in {one.draft.language}'}: {outcome(found)}" if found else ""
     verdict = found.verdict if found else ""
@@ -55,7 +55,7 @@ class Lineage:
         self._pending: list[int] = []
         self._mended: set[str] = set()  # those that have a child
 
-    def read(self, seen: Sequence[Seen]) -> None:
+    def read(self, seen: Sequence[StoredCandidate]) -> None:
         """Candidates that came since, and verdicts of those that had none. ``seen`` only ever grows at its end."""
         places = [*self._pending, *range(len(self._all), len(seen))]
         self._pending = []
@@ -71,7 +71,7 @@ class Lineage:
             if not brief.verdict:
                 self._pending.append(at)
 
-    def mended(self, id: str) -> None:
+    def mark_mended(self, id: str) -> None:
         """A candidate has a child that was not seen yet."""
         self._mended.add(id)
 
@@ -95,17 +95,17 @@ class Lineage:
         for one in reversed(self._all):
             if one.verdict != "refused" or one.proposer != self.name or one.id in self._mended:
                 continue
-            row, at = 1, one
-            while row <= REPAIRS and at.parents and at.parents[0] in known:
-                row, at = row + 1, known[at.parents[0]]
-            if row <= REPAIRS:
+            streak, at = 1, one
+            while streak <= REPAIRS and at.parents and at.parents[0] in known:
+                streak, at = streak + 1, known[at.parents[0]]
+            if streak <= REPAIRS:
                 return one
         return None
 
-    def tried(self, parent: int | None) -> list[str]:
+    def summary_lines(self, parent: int | None) -> list[str]:
         """The quickest others and the last others, each in a line: so that nothing is tried twice."""
         others = [one for one in self._all if one.at != parent and one.verdict]
         timed = [one for one in others if one.seconds is not None]
-        best = heapq.nsmallest(TRIED // 2, timed, key=lambda one: one.seconds or 0.0)
-        picked = {one.at: one for one in (*best, *reversed(others[-TRIED:]))}
-        return [one.line for one in list(picked.values())[:TRIED]]
+        best = heapq.nsmallest(MOST_SUMMARY_LINES // 2, timed, key=lambda one: one.seconds or 0.0)
+        picked = {one.at: one for one in (*best, *reversed(others[-MOST_SUMMARY_LINES:]))}
+        return [one.line for one in list(picked.values())[:MOST_SUMMARY_LINES]]

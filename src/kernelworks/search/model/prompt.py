@@ -11,15 +11,15 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernelworks.judge.formats import definition, kernelbench, kernelbook, robust_kbench, rooms
+from kernelworks.judge.formats import definition, kernelbench, kernelbook, op_packages, robust_kbench
 from kernelworks.judge.problem import Problem
 from kernelworks.machine import gpu, has_gpu, machine
-from kernelworks.search.feedback import cut, feedback
+from kernelworks.search.feedback import feedback, shorten_text
 from kernelworks.search.model.ask import Message
-from kernelworks.search.model.replies import fenced
-from kernelworks.search.proposer import Seen
+from kernelworks.search.model.replies import fence_code
+from kernelworks.search.proposer import StoredCandidate
 
-__all__ = ["LANGUAGES", "again", "asked_for", "conversation", "going_on", "system", "template"]
+__all__ = ["LANGUAGES", "conversation", "feedback_message", "requested_language", "retry_message", "system", "template"]
 
 # What a candidate may be asked to be written in -> the template that says how.
 LANGUAGES = {"c++": "in_cpp", "triton": "in_triton", "cuda": "in_cuda", "torch": "in_torch"}
@@ -29,8 +29,8 @@ MOST_CASES = 12
 
 MODULE = "The file has a class {answer}, made with the arguments that {entry} is made with and called with its inputs."
 FUNCTION = "The file has a function {answer}, called with the inputs in their order."
-FORMS = {
-    kernelbench.NAME: MODULE, kernelbook.NAME: MODULE, robust_kbench.NAME: FUNCTION, rooms.NAME: FUNCTION,
+ANSWER_RULES = {
+    kernelbench.NAME: MODULE, kernelbook.NAME: MODULE, robust_kbench.NAME: FUNCTION, op_packages.NAME: FUNCTION,
     definition.NAME: FUNCTION, definition.SOL: FUNCTION,
 }  # fmt: skip
 
@@ -51,8 +51,8 @@ def _answer(problem: Problem) -> str:
 
 def system(problem: Problem, most: int) -> Message:
     """The rules, the same for every prompt of a problem."""
-    form = FORMS.get(problem.format, FUNCTION).format(answer=_answer(problem), entry=problem.entry)
-    return {"role": "system", "content": template("system").substitute(most=most, form=form)}
+    answer_rule = ANSWER_RULES.get(problem.format, FUNCTION).format(answer=_answer(problem), entry=problem.entry)
+    return {"role": "system", "content": template("system").substitute(most=most, form=answer_rule)}
 
 
 def _described(problem: Problem) -> str:
@@ -61,12 +61,13 @@ def _described(problem: Problem) -> str:
         return _contract(problem.entry)
     tongues = {"py": "python", "json": "json", "jsonl": "json"}
     parts = [
-        f"{name}:\n\n{fenced(text, tongues.get(name.rpartition('.')[2], ''))}" for name, text in problem.files.items()
+        f"{name}:\n\n{fence_code(text, tongues.get(name.rpartition('.')[2], ''))}"
+        for name, text in problem.files.items()
     ]
     others = [shape.name for shape in problem.shapes[1:]]
     if others:
         parts.append(f"It is also tried at: {', '.join(others[:MOST_CASES])}.")
-    return cut("\n\n".join(parts), MOST_PROBLEM)
+    return shorten_text("\n\n".join(parts), MOST_PROBLEM)
 
 
 @functools.cache
@@ -93,12 +94,12 @@ def _contract(name: str) -> str:
 
 def _defined(reference: Callable[..., Any]) -> list[str]:
     """The definition's text, where it has one of its own: a form's is what its room gave the form."""
-    form = getattr(reference, "__self__", None)
-    for given in (getattr(form, "reference", None), getattr(form, "function", None), reference):
+    op_template = getattr(reference, "__self__", None)
+    for given in (getattr(op_template, "reference", None), getattr(op_template, "function", None), reference):
         if inspect.isbuiltin(given):
             return [f"It is defined by torch's own function {given.__name__}, in float64."]
         if inspect.isfunction(given):
-            return ["The definition, which is run in float64:", fenced(textwrap.dedent(inspect.getsource(given)))]
+            return ["The definition, which is run in float64:", fence_code(textwrap.dedent(inspect.getsource(given)))]
     return []
 
 
@@ -114,7 +115,7 @@ def _count(most: int) -> str:
     return "a candidate" if most == 1 else f"one candidate, or up to {most} that differ in their ideas"
 
 
-def asked_for(problem: Problem, language: str, parent: Seen | None) -> str:
+def requested_language(problem: Problem, language: str, parent: StoredCandidate | None) -> str:
     """The language that is asked for: what the user said, else the parent's, else what fits the device."""
     if language:
         return language
@@ -125,7 +126,7 @@ def asked_for(problem: Problem, language: str, parent: Seen | None) -> str:
 
 def conversation(
     problem: Problem,
-    parent: Seen | None,
+    parent: StoredCandidate | None,
     most: int,
     *,
     language: str = "",
@@ -138,7 +139,7 @@ def conversation(
     values = {
         "problem": _described(problem),
         "machine": machine or _here(problem.device),
-        "language": template(LANGUAGES[asked_for(problem, language, parent)]).substitute(),
+        "language": template(LANGUAGES[requested_language(problem, language, parent)]).substitute(),
         "count": _count(most),
         "tried": "Tried before:\n" + "".join(f"- {line}\n" for line in tried) + "\n" if tried else "",
     }
@@ -146,19 +147,19 @@ def conversation(
     if parent is not None:
         name = "refine" if parent.right or told is None else "repair"
         values |= {
-            "parent": fenced(cut(parent.draft.code, MOST_PARENT)),
+            "parent": fence_code(shorten_text(parent.draft.code, MOST_PARENT)),
             "note": f"Its hypothesis: {parent.draft.note}\n\n" if parent.draft.note else "",
             "feedback": feedback(told) if told is not None else "It was not judged.",
         }
     return [system(problem, most), {"role": "user", "content": template(name).substitute(values)}]
 
 
-def again(why: Sequence[str], most: int) -> Message:
+def retry_message(why: Sequence[str], most: int) -> Message:
     """What is said to a reply without a candidate."""
     text = template("again").substitute(why="\n".join(f"- {line}" for line in why), count=_count(most))
     return {"role": "user", "content": text}
 
 
-def going_on(told: str) -> Message:
+def feedback_message(told: str) -> Message:
     """What a conversation goes on with after a candidate was judged."""
     return {"role": "user", "content": template("go_on").substitute(feedback=told)}

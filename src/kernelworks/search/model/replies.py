@@ -10,7 +10,7 @@ from kernelworks.judge.formats import candidate_of, text
 from kernelworks.judge.problem import Misread, Problem
 from kernelworks.search.model.ask import Text
 
-__all__ = ["Found", "Taken", "fenced", "taken"]
+__all__ = ["ParsedReply", "ReplyCandidate", "fence_code", "parse_reply"]
 
 NAME = "candidate"
 MOST_CODE = 256 << 10  # characters of one candidate
@@ -19,13 +19,13 @@ MOST_CLOSINGS = 4  # a fence inside a text of the code does not close its block
 MOST_NOTE = 240
 
 FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^\s`]*)[^\n`]*$", re.M)
-THOUGHT = re.compile(r"<(think|thinking|reasoning)>.*?(</\1>|\Z)", re.S | re.I)
+THINKING_BLOCK = re.compile(r"<(think|thinking|reasoning)>.*?(</\1>|\Z)", re.S | re.I)
 REFUSES = re.compile(r"\b(I(['’]m| am)? (can(['’]|no)t|unable|won['’]t|not able)|I(['’]m| am) sorry|as an AI)\b", re.I)
 OTHER_TONGUES = {"bash", "sh", "shell", "console", "text", "json", "diff", "output", "markdown", "md", "yaml", "toml"}
 
 
 @dataclass(frozen=True)
-class Found:
+class ReplyCandidate:
     """A candidate in a reply: the whole text of a file, its language, and the line before it."""
 
     code: str
@@ -34,35 +34,35 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Taken:
+class ParsedReply:
     """``why`` says of each block, or of the whole reply, why it is no candidate."""
 
-    found: tuple[Found, ...]
+    found: tuple[ReplyCandidate, ...]
     why: tuple[str, ...]
 
 
-def taken(said: Text, problem: Problem, most: int) -> Taken:
+def parse_reply(said: Text, problem: Problem, most: int) -> ParsedReply:
     """At most ``most`` candidates of a reply, in its order."""
-    whole = THOUGHT.sub("", said.text)
+    whole = THINKING_BLOCK.sub("", said.text)
     if not whole.strip():
-        return Taken((), ("it is empty" if not said.text.strip() else "it holds thoughts and no answer",))
+        return ParsedReply((), ("it is empty" if not said.text.strip() else "it holds thoughts and no answer",))
     if said.ended == "refusal":
-        return Taken((), (f"it refuses: {_first(whole)}",))
-    found, why = list[Found](), list[str]()
+        return ParsedReply((), (f"it refuses: {_first(whole)}",))
+    found, why = list[ReplyCandidate](), list[str]()
     for code, note, closed in _blocks(whole, problem, why):
         if not closed and said.ended == "length":
             why.append("its last block is cut short: the reply ended at the limit of its length")
         elif len(found) < most and all(code != one.code for one in found):
-            found.append(Found(code, text.language(code), note))
+            found.append(ReplyCandidate(code, text.language(code), note))
     if not found and not why:
         why.append(_without_blocks(whole, problem, found))
-    return Taken(tuple(found), tuple(line for line in why if line))
+    return ParsedReply(tuple(found), tuple(line for line in why if line))
 
 
-def _without_blocks(whole: str, problem: Problem, found: list[Found]) -> str:
+def _without_blocks(whole: str, problem: Problem, found: list[ReplyCandidate]) -> str:
     """A reply that is code and nothing else, as commands write it; else what it is."""
     if _why_not(problem, whole) == "":
-        found.append(Found(whole.strip() + "\n", text.language(whole), ""))
+        found.append(ReplyCandidate(whole.strip() + "\n", text.language(whole), ""))
         return ""
     kind = "refuses" if REFUSES.search(whole) else "holds no block of code"
     return f"it {kind}: {_first(whole)}"
@@ -137,7 +137,7 @@ def _first(whole: str) -> str:
     return " ".join(whole.split())[:MOST_NOTE]
 
 
-def fenced(code: str, tongue: str = "python") -> str:
+def fence_code(code: str, tongue: str = "python") -> str:
     """A text as a block of code, whatever fences it holds itself."""
     longest = max((len(run) for run in re.findall(r"`+", code)), default=0)
     mark = "`" * max(3, longest + 1)

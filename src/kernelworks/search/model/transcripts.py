@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernelworks.records.json_text import parsed
-from kernelworks.search.model.ask import Asked, Message, Text
+from kernelworks.records.json_text import parse_json
+from kernelworks.search.model.ask import FailedAttempt, Message, Text
 
 __all__ = ["Transcripts", "exchange"]
 
 
 def exchange(
-    said: str, problem: str, messages: Sequence[Message], *, texts: Sequence[Text] = (), failed: Sequence[Asked] = (),
+    said: str, problem: str, messages: Sequence[Message], *, texts: Sequence[Text] = (), failed: Sequence[FailedAttempt] = (),
     tokens: Mapping[str, int] | None = None, seconds: float = 0.0, candidates: int = 0, why: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """A line: whom (``said``), on what problem, the prompt, every text that came with why it ended, attempts that
@@ -62,7 +62,7 @@ class Transcripts:
             with self.path.open(encoding="utf-8", errors="replace") as file:
                 for text in file:
                     try:
-                        line = parsed(text)
+                        line = parse_json(text)
                     except ValueError:
                         continue
                     if isinstance(line, dict):

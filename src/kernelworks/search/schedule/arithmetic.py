@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["SYMBOLS", "VECTORED", "text_of"]
+__all__ = ["SYMBOLS", "VECTOR_EXPRESSIONS", "text_of"]
 
 # Functions that are an expression in C++ on floats and vectors alike.
 SYMBOLS = {
@@ -16,7 +16,7 @@ SYMBOLS = {
     "square": "({0} * {0})", "reciprocal": "(1.0f / {0})",
 }  # fmt: skip
 # And those whose operands must all be vectors where one is.
-VECTORED = {
+VECTOR_EXPRESSIONS = {
     "less": "({0} < {1})", "less_equal": "({0} <= {1})", "equal": "({0} == {1})", "not_equal": "({0} != {1})",
     "and": "({0} & {1})", "or": "({0} | {1})", "not": "(!{0})", "select": "({0} ? {1} : {2})",
 }  # fmt: skip

@@ -6,7 +6,7 @@ twenty. The library lies beside the file, under the hash of its text.
 
 from __future__ import annotations
 
-from kernelworks.search.schedule.emit import arguments, printed
+from kernelworks.search.schedule.emit import arguments, emit_cpp
 from kernelworks.search.schedule.plan import Plan
 
 __all__ = ["COMPILER", "FLAGS", "candidate_of"]
@@ -90,7 +90,7 @@ WEIGHTS = """\
 def candidate_of(plan: Plan, function: str = "") -> str:
     """The whole text of a candidate: a class in KernelBench's format, or a ``function`` of that name."""
     kernel, names = plan.kernel, arguments(plan)
-    head = HEAD.format(source=printed(plan), flags=_tuple(FLAGS), count=len(names), compiler=COMPILER)
+    head = HEAD.format(source=emit_cpp(plan), flags=_tuple(FLAGS), count=len(names), compiler=COMPILER)
     count = 1 + max((int(b.source) for b in kernel.buffers.values() if b.kind == "input"), default=-1)
     inputs = {int(b.source): b for b in kernel.buffers.values() if b.kind == "input"}
     given = [inputs[n].name if n in inputs else f"unread{n}" for n in range(count)]

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from kernelworks.contract.bounds.call import words
 from kernelworks.search.schedule.nest import Apply, Expr, Index, Kernel, Number, cost
 from kernelworks.search.schedule.reductions import RULES
-from kernelworks.search.schedule.values import Builder, Declined, Lazy, Place, Value
+from kernelworks.search.schedule.values import Builder, Lazy, NotDerivable, Place, Value
 
-__all__ = ["Declined", "derived"]
+__all__ = ["NotDerivable", "derive_nest"]
 
-DECOMPOSED = """
+DECOMPOSED_OPS = """
     _softmax _log_softmax native_layer_norm native_group_norm mse_loss nll_loss_forward smooth_l1_loss huber_loss
     hardswish hardsigmoid elu softplus mish log_sigmoid_forward mv dot linalg_vector_norm norm std std_mean
     native_batch_norm _native_batch_norm_legit_no_training _native_batch_norm_legit_functional celu selu
@@ -29,14 +29,14 @@ DECOMPOSED = """
 """
 
 
-def derived(call: Callable[..., Any], inputs: Sequence[Any]) -> Kernel:
+def derive_nest(call: Callable[..., Any], inputs: Sequence[Any]) -> Kernel:
     """The nest of ``call(*inputs)``, a module or a function, for inputs of these shapes. Raises Declined."""
     state = dict(call.state_dict(keep_vars=True)) if isinstance(call, nn.Module) else {}
     trained = {n for n, _ in call.named_parameters()} if isinstance(call, nn.Module) else set()
     tensors = [v for v in inputs if isinstance(v, Tensor)]
     for value in (*tensors, *state.values()):
         if value.dtype not in (torch.float32, torch.int64, torch.bool):
-            raise Declined(f"a tensor of {value.dtype}; float32, int64 as places and truth values are taken")
+            raise NotDerivable(f"a tensor of {value.dtype}; float32, int64 as places and truth values are taken")
     graph = _traced(call, state, inputs)
     builder = Builder()
     given: list[Value] = []
@@ -66,7 +66,7 @@ def _traced(call: Callable[..., Any], state: Mapping[str, Tensor], inputs: Seque
     from torch.fx.experimental.proxy_tensor import make_fx
 
     names = list(state)
-    packets: list[Any] = [getattr(torch.ops.aten, n) for n in DECOMPOSED.split() if hasattr(torch.ops.aten, n)]
+    packets: list[Any] = [getattr(torch.ops.aten, n) for n in DECOMPOSED_OPS.split() if hasattr(torch.ops.aten, n)]
 
     def run(*flat: Tensor) -> Any:
         tensors = iter(flat[len(names) :])
@@ -85,7 +85,7 @@ def _traced(call: Callable[..., Any], state: Mapping[str, Tensor], inputs: Seque
             )  # fmt: skip
             return made(*flat)  # type: ignore[no-any-return]
     except Exception as error:
-        raise Declined(f"it cannot be traced: {type(error).__name__}: {str(error).splitlines()[:1]}") from error
+        raise NotDerivable(f"it cannot be traced: {type(error).__name__}: {str(error).splitlines()[:1]}") from error
 
 
 # ---------------------------------------------------------------- pointwise operators
@@ -158,8 +158,8 @@ VIEWS = words(
 )
 TWICE, LIGHT = {"silu", "gelu", "leaky_relu", "pow"}, 4
 NOTHING = {"alias", "detach", "clone", "contiguous", "lift_fresh_copy", "_to_copy", "to", "convert_element_type"}
-FILLED = {"full": 1, "full_like": 1, "scalar_tensor": 0}  # the place of its value
-FILLED_WITH = {"zeros": 0.0, "zeros_like": 0.0, "ones": 1.0, "ones_like": 1.0, "new_zeros": 0.0, "empty": math.nan}
+FILL_OPS = {"full": 1, "full_like": 1, "scalar_tensor": 0}  # the place of its value
+FILL_VALUES = {"zeros": 0.0, "zeros_like": 0.0, "ones": 1.0, "ones_like": 1.0, "new_zeros": 0.0, "empty": math.nan}
 
 
 class _Walk:
@@ -178,11 +178,11 @@ class _Walk:
                 self.env[node] = self._called(node)
             else:
                 return self._answers(node.args[0])
-        raise Declined("its graph has no answer")
+        raise NotDerivable("its graph has no answer")
 
     def _constant(self, value: Tensor) -> Value:
         if value.numel() != 1:
-            raise Declined("a tensor of constants that it makes itself")
+            raise NotDerivable("a tensor of constants that it makes itself")
         return Lazy(tuple(value.shape), (None,) * value.dim(), Number(float(value.item())))
 
     def _answers(self, said: Any) -> list[Place]:
@@ -190,8 +190,8 @@ class _Walk:
         found = list[Place]()
         for node in answers:
             if not isinstance(node, torch.fx.Node) or node.meta["val"].dtype != torch.float32:
-                raise Declined("an answer that is no tensor of float32")
-            place = self.builder.placed(self.env[node], f"t_{node.name}")
+                raise NotDerivable("an answer that is no tensor of float32")
+            place = self.builder.materialize(self.env[node], f"t_{node.name}")
             buffer = self.builder.buffers[place.buffer]
             if buffer.kind != "between" or buffer.zeroed or any(place.buffer == p.buffer for p in found):
                 place = self._copied(place, f"t_{node.name}")
@@ -199,7 +199,7 @@ class _Walk:
         return found
 
     def _copied(self, place: Place, name: str) -> Place:
-        axes = self.builder.suggested(place)
+        axes = self.builder.suggest_axes(place)
         return self.builder.stage(name, place.shape, [d for d in axes if d], self.builder.read(place, axes))
 
     def _called(self, node: torch.fx.Node) -> Any:
@@ -211,13 +211,13 @@ class _Walk:
         args: Any = torch.fx.node.map_arg(node.args, lambda n: self.env[n])
         kwargs: Any = torch.fx.node.map_arg(dict(node.kwargs), lambda n: self.env[n])
         if name in POINTWISE:
-            return self._settled(node, self._pointwise(node, name, args, kwargs))
+            return self._materialize_shared(node, self._pointwise(node, name, args, kwargs))
         if name in NOTHING:
             return self._converted(node, args[0])
         if name in VIEWS:
             return self._viewed(node, target, args, kwargs)
-        if name in FILLED or name in FILLED_WITH:
-            value = FILLED_WITH[name] if name in FILLED_WITH else args[FILLED[name]]
+        if name in FILL_OPS or name in FILL_VALUES:
+            value = FILL_VALUES[name] if name in FILL_VALUES else args[FILL_OPS[name]]
             if isinstance(value, (int, float)):
                 shape = tuple(node.meta["val"].shape)
                 decides = node.meta["val"].dtype is torch.bool
@@ -228,54 +228,54 @@ class _Walk:
             return self._counted(node, args, kwargs)
         rule = RULES.get(name)
         if rule is None:
-            raise Declined(f"aten::{name} has no rule")
+            raise NotDerivable(f"aten::{name} has no rule")
         schema = {a.name: a.default_value for a in target._schema.arguments if a.has_default_value()}
         bound = schema | dict(zip((a.name for a in target._schema.arguments), args, strict=False)) | kwargs
         found = rule(self.builder, f"t_{node.name}", bound, node)
-        return self._settled(node, found) if isinstance(found, Lazy) else found
+        return self._materialize_shared(node, found) if isinstance(found, Lazy) else found
 
-    def _settled(self, node: torch.fx.Node, value: Lazy) -> Value:
+    def _materialize_shared(self, node: torch.fx.Node, value: Lazy) -> Value:
         """What several operators read is computed once; truth values and numbers where they are read."""
         light = not isinstance(value.value, Apply)
         if len(node.users) <= 1 or value.decides or light:
             return value
-        return self.builder.placed(value, f"t_{node.name}")
+        return self.builder.materialize(value, f"t_{node.name}")
 
     def _pointwise(self, node: torch.fx.Node, name: str, args: Any, kwargs: Any) -> Lazy:
         result = node.meta["val"]
         if kwargs.get("rounding_mode") is not None:
-            raise Declined(f"aten::{name} that rounds")
+            raise NotDerivable(f"aten::{name} that rounds")
         if result.dtype not in (torch.float32, torch.bool, torch.int64):
-            raise Declined(f"aten::{name} of {result.dtype}")
+            raise NotDerivable(f"aten::{name} of {result.dtype}")
         args = [self._once(node, name, a) for a in args]
         operands = [a for a in args if isinstance(a, (Place, Lazy))]
-        axes, exprs = self.builder.aligned(result.shape, operands, f"t_{node.name}_from")
+        axes, exprs = self.builder.align_operands(result.shape, operands, f"t_{node.name}_from")
         found = iter(exprs)
 
-        def settled(value: Any) -> Any:
+        def resolve_operand(value: Any) -> Any:
             if isinstance(value, (Place, Lazy)):
                 return next(found)
             return Number(float(value)) if isinstance(value, (int, float)) else value
 
         made = POINTWISE[name]
-        more = {KEYWORDS[k]: settled(v) for k, v in kwargs.items() if k in KEYWORDS and v is not None}
+        more = {KEYWORDS[k]: resolve_operand(v) for k, v in kwargs.items() if k in KEYWORDS and v is not None}
         decides = result.dtype is torch.bool
-        value = made(*(settled(a) for a in args), **more)
+        value = made(*(resolve_operand(a) for a in args), **more)
         return Lazy(tuple(result.shape), tuple(axes), value, decides)
 
     def _once(self, node: torch.fx.Node, name: str, operand: Any) -> Any:
         """What a formula has in several places is computed before, where it is work."""
         if name in TWICE and isinstance(operand, Lazy) and not operand.decides and cost(operand.value) > LIGHT:
-            return self.builder.placed(operand, f"t_{node.name}_of")
+            return self.builder.materialize(operand, f"t_{node.name}_of")
         return operand
 
     def _converted(self, node: torch.fx.Node, value: Any) -> Value:
         result = node.meta["val"]
         if isinstance(value, Lazy) and value.decides and result.dtype is not torch.bool:
             chosen = Apply("select", (value.value, Number(1.0), Number(0.0)))
-            return self._settled(node, Lazy(value.shape, value.axes, chosen))
+            return self._materialize_shared(node, Lazy(value.shape, value.axes, chosen))
         if result.dtype not in (torch.float32, torch.int64, torch.bool):
-            raise Declined(f"a conversion to {result.dtype}")
+            raise NotDerivable(f"a conversion to {result.dtype}")
         return value  # type: ignore[no-any-return]
 
     def _viewed(self, node: torch.fx.Node, target: Any, args: Any, kwargs: Any) -> Any:
@@ -284,7 +284,7 @@ class _Walk:
             shapes = node.meta["val"]
             if isinstance(shapes, Tensor):
                 return Lazy(tuple(shapes.shape), (None,) * shapes.dim(), first.value, first.decides)
-        place = self.builder.placed(first, f"t_{node.name}_of")
+        place = self.builder.materialize(first, f"t_{node.name}_of")
         try:
             found = target(place.meta, *args[1:], **kwargs)
         except RuntimeError:  # no view of what lies like this
@@ -299,5 +299,5 @@ class _Walk:
         numbers = [a for a in args if isinstance(a, int)]
         start = kwargs.get("start", numbers[0] if len(numbers) > 1 else 0)
         step = kwargs.get("step", numbers[2] if len(numbers) > 2 else 1)
-        dim = self.builder.fresh(size)
+        dim = self.builder.new_dim(size)
         return Lazy((size,), (dim if size > 1 else None,), Index(((dim, step),) if size > 1 else (), start))

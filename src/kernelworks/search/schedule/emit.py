@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kernelworks.search.schedule.arithmetic import SYMBOLS, VECTORED, text_of
-from kernelworks.search.schedule.nest import IDENTITY, Apply, Expr, Index, Number, Read, Stage, Strides
+from kernelworks.search.schedule.arithmetic import SYMBOLS, VECTOR_EXPRESSIONS, text_of
+from kernelworks.search.schedule.nest import IDENTITY, Access, Apply, Expr, Index, Number, Stage, Strides
 from kernelworks.search.schedule.plan import Group, Pass, Plan, clean
 
-__all__ = ["arguments", "printed"]
+__all__ = ["arguments", "emit_cpp"]
 
 WORDS = {"float32": "float", "int64": "long", "bool": "bool"}
 STREAMS = {4: "_mm_stream_ps", 8: "_mm256_stream_ps", 16: "_mm512_stream_ps"}
@@ -34,15 +34,15 @@ def arguments(plan: Plan) -> list[str]:
     return [b.name for kind in kinds for b in plan.kernel.buffers.values() if b.kind == kind and b.name in used]
 
 
-def _reads(value: Expr) -> Iterator[Read]:
-    if isinstance(value, Read):
+def _reads(value: Expr) -> Iterator[Access]:
+    if isinstance(value, Access):
         yield value
     elif isinstance(value, Apply):
         for operand in value.operands:
             yield from _reads(operand)
 
 
-def printed(plan: Plan) -> str:
+def emit_cpp(plan: Plan) -> str:
     """The kernel's whole C++."""
     return _Printer(plan).text()
 
@@ -94,7 +94,7 @@ class _Printer:
 
     def _group(self, group: Group) -> None:
         part = group.passes[0]
-        say = " ".join(n for p in group.passes for n in p.all)
+        say = " ".join(n for p in group.passes for n in p.all_stages)
         self.say(f"// {say}")
         inside = max(0, group.parallel - len(group.shared))  # of the pass's own loops
         env: dict[str, Range] = {}
@@ -103,14 +103,14 @@ class _Printer:
         for dim in group.shared:
             self.open(f"for (long {dim} = 0; {dim} < {self.kernel.sizes[dim]}; ++{dim}) {{")
             env[dim] = Range(dim)
-        here = {n for p in group.passes for n in p.all}
+        here = {n for p in group.passes for n in p.all_stages}
         for name, (_, elements) in self.plan.kept.items():
             if name in here and elements:
                 self.say(f"alignas(64) float {name}[{elements}];" if elements > 1 else f"float {name}[1];")
         for each in group.passes:
             nest = _Nest(self, group, each, inside if each is part else 0)
             if not nest.written or len(group.passes) > 1:
-                self.open(f"{{  // {' '.join(each.all)}")
+                self.open(f"{{  // {' '.join(each.all_stages)}")
             nest.run(env)
             if not nest.written or len(group.passes) > 1:
                 self.close()
@@ -318,7 +318,7 @@ def _sum(strides: Strides, offset: int, env: Mapping[str, Range], copy: Mapping[
 
 
 def address(
-    plan: Plan, read: Read, env: Mapping[str, Range], copy: Mapping[str, int], shared: tuple[str, ...]
+    plan: Plan, read: Access, env: Mapping[str, Range], copy: Mapping[str, int], shared: tuple[str, ...]
 ) -> str:  # fmt: skip
     """Where an access lies: in memory, or in what a thread keeps of a buffer."""
     if read.buffer not in plan.kept:
@@ -340,7 +340,7 @@ class _Body:
         if self.lanes > 1 and not wide and self.nest.part.vector in {*stage.dims, *stage.reduced}:
             text, wide = f"splat<v{self.lanes}>({text})", True
         readers = self.nest.kernel.readers(stage.name)
-        if stage.monoid or not any(r.name in self.nest.part.all for r in readers):
+        if stage.monoid or not any(r.name in self.nest.part.all_stages for r in readers):
             return text
         self.nest.printer.say(f"const {f'v{self.lanes}' if wide else 'float'} {name} = {text};")
         self.known[stage.name] = name
@@ -352,19 +352,19 @@ class _Body:
             return _number(value.value), False
         if isinstance(value, Index):
             return self._index(value, copy)
-        if isinstance(value, Read):
+        if isinstance(value, Access):
             return self._load(value, copy)
         operands = [self.expression(o, copy) for o in value.operands]
         wide = any(w for _, w in operands)
         texts = [t for t, _ in operands]
         if value.function in SYMBOLS:
             return SYMBOLS[value.function].format(*texts), wide
-        called = value.function in VECTORED
+        called = value.function in VECTOR_EXPRESSIONS
         if wide or (called and self.lanes > 1):
             texts = [t if w else f"splat<v{self.lanes}>({t})" for t, w in operands]
             wide = True
         if called:
-            return VECTORED[value.function].format(*texts), wide
+            return VECTOR_EXPRESSIONS[value.function].format(*texts), wide
         self.nest.printer.called.add(value.function)
         return f"{value.function}_({', '.join(texts)})", wide
 
@@ -375,7 +375,7 @@ class _Body:
             return f"count<v{self.lanes}>({text}, {step}.0f)", True
         return text, False
 
-    def _load(self, read: Read, copy: Mapping[str, int]) -> tuple[str, bool]:
+    def _load(self, read: Access, copy: Mapping[str, int]) -> tuple[str, bool]:
         if read.buffer in self.known:
             name = self.known[read.buffer]
             return name, self.lanes > 1 and self._moves(read)
@@ -400,7 +400,7 @@ class _Body:
             nest.printer.say(f"const {f'v{self.lanes}' if wide else 'float'} {name} = {text};")
         return self.loaded[text], wide
 
-    def _moves(self, read: Read) -> bool:
+    def _moves(self, read: Access) -> bool:
         """Whether a value of this pass differs from lane to lane."""
         vector = self.nest.part.vector
         return vector in self.nest.kernel.stage(read.buffer).dims

@@ -12,28 +12,38 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelworks.judge.problem import Problem
-from kernelworks.search.proposer import Draft, Seen
+from kernelworks.search.proposer import Draft, StoredCandidate
 from kernelworks.search.schedule.candidate import COMPILER, candidate_of
-from kernelworks.search.schedule.moves import COMPUTE, LATENCY, MEMORY, MOVES, OVERHEAD, Step, apply, drawn, replayed
+from kernelworks.search.schedule.moves import (
+    COMPUTE,
+    LATENCY,
+    MEMORY,
+    MOVES,
+    OVERHEAD,
+    Step,
+    apply,
+    draw_args,
+    replay_steps,
+)
 from kernelworks.search.schedule.nest import Kernel
 from kernelworks.search.schedule.openings import opening
-from kernelworks.search.schedule.plan import Illegal, Schedule, naive, planned
+from kernelworks.search.schedule.plan import Illegal, Schedule, make_plan, naive
 from kernelworks.search.schedule.trace import nest_of
-from kernelworks.search.schedule.values import Declined
+from kernelworks.search.schedule.values import NotDerivable
 
 __all__ = ["ScheduleRewriting"]
 
 FORMATS = ("kernelbench", "kernelbook", "room")  # candidates of the last are functions
 ELITE = 12  # parents
-CROSSED = 0.25  # of the drafts
-FEW, OPENED = 6, 0.08  # parents up to which drafts are openings, and the share that they are from then on
-GUIDED = 3.0  # how much likelier a move is that helps what the parent waits on
+CROSSOVER_SHARE = 0.25  # of the drafts
+FEW, OPENING_SHARE = 6, 0.08  # parents up to which drafts are openings, and the share that they are from then on
+GUIDED_WEIGHT = 3.0  # how much likelier a move is that helps what the parent waits on
 MOST_STEPS = 60
 MOST_TEXT = 120_000  # characters of a candidate: g++ takes seconds for more
 TRIES = 60  # for one draft
 
 # The first word of what a judgement says -> what moves are for.
-REGIMES = {
+BOTTLENECK_KINDS = {
     "memory": MEMORY, "compute": COMPUTE, "transcendental": COMPUTE, "ridge": COMPUTE, "dispatch": OVERHEAD,
     "launch": OVERHEAD, "latency": LATENCY,
 }  # fmt: skip
@@ -57,7 +67,7 @@ class ScheduleRewriting:
 
     # ------------------------------------------------------------ what the search calls
 
-    def propose(self, problem: Problem, seen: Sequence[Seen], most: int) -> list[Draft]:
+    def propose(self, problem: Problem, seen: Sequence[StoredCandidate], most: int) -> list[Draft]:
         kernel = self.kernel(problem)
         if kernel is None or most < 1:
             return []
@@ -77,7 +87,7 @@ class ScheduleRewriting:
                 drafts.append(draft)
         return drafts
 
-    def told(self, seen: Seen) -> None:
+    def observe_verdict(self, seen: StoredCandidate) -> None:
         mine = self._fit(seen)
         before = [self.fitness[p] for p in seen.draft.parents if p in self.fitness]
         if mine is not None:
@@ -111,18 +121,18 @@ class ScheduleRewriting:
             self.declined = self.unfit(problem)
             try:
                 self.kernels[key] = None if self.declined else nest_of(problem)
-            except Declined as error:
+            except NotDerivable as error:
                 self.kernels[key], self.declined = None, str(error)
         return self.kernels[key]
 
-    def _fit(self, seen: Seen) -> float | None:
+    def _fit(self, seen: StoredCandidate) -> float | None:
         """How many times as quick as the baseline for certain: the low end of the interval, so that luck is no merit.
         The two are timed in turns, and an hour's noise is in both."""
         if not seen.right or seen.judgement is None:
             return None
         return next((speed.low for speed in seen.judgement.speeds if speed.over == self.over), None)
 
-    def _parents(self, seen: Sequence[Seen]) -> list[Seen]:
+    def _parents(self, seen: Sequence[StoredCandidate]) -> list[StoredCandidate]:
         """The quickest, best first."""
         found = []
         for one in seen:
@@ -134,49 +144,51 @@ class ScheduleRewriting:
 
     # ------------------------------------------------------------ drafts
 
-    def _drafted(self, kernel: Kernel, parents: list[Seen], draw: random.Random, *, first: bool) -> Draft | None:
+    def _drafted(
+        self, kernel: Kernel, parents: list[StoredCandidate], draw: random.Random, *, first: bool
+    ) -> Draft | None:
         plain = naive(kernel)
         if first:
             return self._draft(kernel, plain, [], [], (), "the plain loop nest")
-        if len(parents) < FEW or draw.random() < OPENED:
+        if len(parents) < FEW or draw.random() < OPENING_SHARE:
             schedule, steps = opening(kernel, draw)
             return self._draft(kernel, schedule, steps, [], (), "an opening") if steps else None
         mother = parents[int(len(parents) * draw.random() ** 2)]
-        if len(parents) > 1 and draw.random() < CROSSED:
+        if len(parents) > 1 and draw.random() < CROSSOVER_SHARE:
             father = draw.choice([p for p in parents if p.id != mother.id])
             return self._crossed(kernel, plain, mother, father, draw)
         steps = _steps(mother)
-        schedule, done = replayed(kernel, plain, steps)
+        schedule, done = replay_steps(kernel, plain, steps)
         count = 1
         while draw.random() < (0.75 if not done else 0.45) and count < 10:
             count += 1
-        waits = mother.judgement.waits_on if mother.judgement is not None else ""
-        made, more = self._changed(kernel, schedule, done, waits, draw, count)
+        bound_by = mother.judgement.bound_by if mother.judgement is not None else ""
+        made, more = self._changed(kernel, schedule, done, bound_by, draw, count)
         return self._draft(kernel, made, [*done, *more], more, (mother.id,), "") if more else None
 
     def _crossed(
-        self, kernel: Kernel, plain: Schedule, mother: Seen, father: Seen, draw: random.Random
+        self, kernel: Kernel, plain: Schedule, mother: StoredCandidate, father: StoredCandidate, draw: random.Random
     ) -> Draft | None:  # fmt: skip
         """Some of one's first moves, then those of the other's that are legal there."""
         ours, theirs = _steps(mother), _steps(father)
         kept = ours[: draw.randint(0, len(ours))] if draw.random() < 0.5 else ours
         added = [step for step in theirs if draw.random() < 0.7]
-        schedule, done = replayed(kernel, plain, [*kept, *added])
+        schedule, done = replay_steps(kernel, plain, [*kept, *added])
         note = f"{mother.number} crossed with {father.number}"
         return self._draft(kernel, schedule, done, [], (mother.id, father.id), note)
 
     def _changed(
-        self, kernel: Kernel, schedule: Schedule, done: Sequence[Step], waits: str, draw: random.Random, count: int
+        self, kernel: Kernel, schedule: Schedule, done: Sequence[Step], bound_by: str, draw: random.Random, count: int
     ) -> tuple[Schedule, list[Step]]:  # fmt: skip
         more: list[Step] = []
-        regime = REGIMES.get(waits.split(" ")[0], "")
+        bottleneck = BOTTLENECK_KINDS.get(bound_by.split(" ")[0], "")
         names = list(MOVES)
-        weights = [self._weight(name, regime) for name in names]
+        weights = [self._weight(name, bottleneck) for name in names]
         for _ in range(8 * count):
             if len(more) == count or len(done) + len(more) >= MOST_STEPS:
                 break
             name = draw.choices(names, weights)[0]
-            args = drawn(planned(kernel, schedule), name, draw)
+            args = draw_args(make_plan(kernel, schedule), name, draw)
             if args is None:
                 continue
             try:
@@ -188,9 +200,9 @@ class ScheduleRewriting:
                 more.append((name, args))
         return schedule, more
 
-    def _weight(self, name: str, regime: str) -> float:
+    def _weight(self, name: str, bottleneck: str) -> float:
         tried, helped = self.helped[name]
-        return (GUIDED if regime in MOVES[name].waits else 1.0) * (0.5 + (helped + 1) / (tried + 2))
+        return (GUIDED_WEIGHT if bottleneck in MOVES[name].bottlenecks else 1.0) * (0.5 + (helped + 1) / (tried + 2))
 
     def _draft(
         self, kernel: Kernel, schedule: Schedule, steps: Sequence[Step], tried: Sequence[Step],
@@ -199,11 +211,11 @@ class ScheduleRewriting:
         detail: dict[str, Any] = {
             "schedule": schedule.as_json(), "steps": [[n, dict(a)] for n, a in steps], "tried": [n for n, _ in tried],
         }  # fmt: skip
-        code = candidate_of(planned(kernel, schedule), self.function)
+        code = candidate_of(make_plan(kernel, schedule), self.function)
         return Draft(code, "c++", self.name, parents, note or "; ".join(_said(s) for s in tried), detail)
 
 
-def _steps(seen: Seen) -> list[Step]:
+def _steps(seen: StoredCandidate) -> list[Step]:
     return [(str(name), dict(args)) for name, args in seen.draft.detail["steps"]]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kernelworks.search.schedule.nest import reads
-from kernelworks.search.schedule.places import Args, find, pass_of, settled
+from kernelworks.search.schedule.places import Args, find, pass_of, prune_schedule
 from kernelworks.search.schedule.plan import Group, Illegal, Pass, Plan, Schedule, with_group, with_pass
 
 
@@ -22,7 +22,7 @@ def fuse(plan: Plan, at: str, shared: Sequence[str]) -> Schedule:
     schedule = replace(
         plan.schedule, groups=(*plan.schedule.groups[:g], made, *plan.schedule.groups[g + 2 :])
     )  # fmt: skip
-    return settled(plan, schedule)
+    return prune_schedule(plan, schedule)
 
 
 def _inside(part: Pass, before: Sequence[str], shared: Sequence[str]) -> Pass:
@@ -39,7 +39,7 @@ def draw_fuse(plan: Plan, draw: random.Random) -> Args | None:
         return None
     g = draw.randrange(len(plan.schedule.groups) - 1)
     pair = plan.schedule.groups[g : g + 2]
-    names = [n for one in pair for p in one.passes for n in p.all]
+    names = [n for one in pair for p in one.passes for n in p.all_stages]
     first = plan.kernel.stage(names[0])
     able = [d for d in first.dims if all(d in plan.kernel.stage(n).dims for n in names)]
     if not able:
@@ -54,7 +54,7 @@ def part_ways(plan: Plan, at: str) -> Schedule:
     if p == 0:
         raise Illegal(f"{at} is the first of its group")
     first, second = replace(group, passes=group.passes[:p]), replace(group, passes=group.passes[p:])
-    return settled(plan, with_group(plan.schedule, g, first, second))
+    return prune_schedule(plan, with_group(plan.schedule, g, first, second))
 
 
 def draw_part_ways(plan: Plan, draw: random.Random) -> Args | None:
@@ -71,7 +71,7 @@ def join(plan: Plan, at: str) -> Schedule:
     best = part if part.vector else replace(other, stream=False)
     made = replace(best, stages=(*part.stages, *other.stages), after=(*part.after, *other.after), stream=False)
     passes = (*group.passes[:p], made, *group.passes[p + 2 :])
-    return settled(plan, with_group(plan.schedule, g, replace(group, passes=passes)))
+    return prune_schedule(plan, with_group(plan.schedule, g, replace(group, passes=passes)))
 
 
 def draw_join(plan: Plan, draw: random.Random) -> Args | None:
@@ -86,12 +86,12 @@ def finish(plan: Plan, at: str, stage: str) -> Schedule:
     """A stage without a reduction computed as soon as what it reads was reduced, before that leaves registers."""
     schedule = plan.schedule
     g, p, _, part = pass_of(schedule, stage)
-    if part.all != (stage,):
+    if part.all_stages != (stage,):
         raise Illegal(f"{stage} is not alone in its pass")
     schedule = with_pass(schedule, g, p, replace(part, stages=()))
     g, p, _, part = pass_of(schedule, at)
     made = with_pass(schedule, g, p, replace(part, after=(*part.after, stage)))
-    return settled(plan, made)
+    return prune_schedule(plan, made)
 
 
 def draw_finish(plan: Plan, draw: random.Random) -> Args | None:
@@ -116,7 +116,7 @@ def inline(plan: Plan, stage: str) -> Schedule:
         part, stages=tuple(n for n in part.stages if n != stage), after=tuple(n for n in part.after if n != stage)
     )  # fmt: skip
     made = with_pass(schedule, g, p, rest)
-    return settled(plan, replace(made, inline=(*made.inline, stage)))
+    return prune_schedule(plan, replace(made, inline=(*made.inline, stage)))
 
 
 def draw_inline(plan: Plan, draw: random.Random) -> Args | None:
@@ -128,7 +128,7 @@ def factor(plan: Plan, at: str, kept: str) -> Schedule:
     """A reduction over several dimensions in two passes: each element of one, then over that."""
     schedule = plan.schedule
     g, p, group, part = pass_of(schedule, at)
-    if part.all != (at,):
+    if part.all_stages != (at,):
         raise Illegal(f"{at} is not alone in its pass")
     gone = plan.kernel.stage(at).reduced
     whole = Pass((at,), tuple(d for d in part.order if d not in gone or d == kept))
@@ -140,7 +140,7 @@ def factor(plan: Plan, at: str, kept: str) -> Schedule:
         replace(group, passes=(whole, *group.passes[p + 1 :])),
     )
     groups = (first, second) if not group.shared else (replace(group, passes=(*first.passes, *second.passes)),)
-    return settled(plan, replace(with_group(schedule, g, *groups), factor=(*schedule.factor, (at, kept))))
+    return prune_schedule(plan, replace(with_group(schedule, g, *groups), factor=(*schedule.factor, (at, kept))))
 
 
 def draw_factor(plan: Plan, draw: random.Random) -> Args | None:

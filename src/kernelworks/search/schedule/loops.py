@@ -8,8 +8,8 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kernelworks.search.schedule.nest import Read, reads
-from kernelworks.search.schedule.places import Args, any_pass, find, pass_of, settled, sorted_loops
+from kernelworks.search.schedule.nest import Access, reads
+from kernelworks.search.schedule.places import Args, any_pass, find, pass_of, prune_schedule, sorted_loops
 from kernelworks.search.schedule.plan import WIDTHS, Group, Illegal, Pass, Plan, Schedule, clean, with_group, with_pass
 from kernelworks.search.schedule.rewrite import inner, outer
 
@@ -48,7 +48,7 @@ def tile(plan: Plan, at: str, sizes: Mapping[str, int]) -> Schedule:
     order = [*(d for d in part.order if d not in inside), *inside]
     gone = {d for n in part.stages for d in _reduced_after(plan, n, sizes)}
     ordered = (*(d for d in order if d not in gone), *(d for d in order if d in gone))
-    return settled(plan, with_pass(schedule, g, p, replace(part, order=ordered)))
+    return prune_schedule(plan, with_pass(schedule, g, p, replace(part, order=ordered)))
 
 
 def _reduced_after(plan: Plan, name: str, sizes: Mapping[str, int]) -> list[str]:
@@ -72,7 +72,7 @@ def reorder(plan: Plan, at: str, order: Sequence[str]) -> Schedule:
     g, p, _, part = pass_of(plan.schedule, at)
     if sorted(order) != sorted(part.order):
         raise Illegal(f"the loops of {at} are {', '.join(part.order)}")
-    return settled(plan, with_pass(plan.schedule, g, p, replace(part, order=tuple(order))))
+    return prune_schedule(plan, with_pass(plan.schedule, g, p, replace(part, order=tuple(order))))
 
 
 def draw_reorder(plan: Plan, draw: random.Random) -> Args | None:
@@ -93,7 +93,7 @@ def vectorise(plan: Plan, at: str, dim: str, width: int) -> Schedule:
     order = sorted_loops(plan, part, [*(d for d in part.order if d != dim), dim])
     block = {d: n for d, n in part.block.items() if d != dim or n * width <= plan.kernel.sizes[d]}
     made = replace(part, vector=dim, width=int(width), order=order, block=block, stream=False)
-    return settled(plan, with_pass(plan.schedule, g, p, _counted(plan, made)))
+    return prune_schedule(plan, with_pass(plan.schedule, g, p, _counted(plan, made)))
 
 
 def draw_vectorise(plan: Plan, draw: random.Random) -> Args | None:
@@ -109,7 +109,7 @@ def draw_vectorise(plan: Plan, draw: random.Random) -> Args | None:
 
 def _near(plan: Plan, part: Pass, dim: str) -> bool:
     """Whether what is read and written along it lies beside each other."""
-    stages = [plan.kernel.stage(n) for n in part.all]
+    stages = [plan.kernel.stage(n) for n in part.all_stages]
     if any(dim in s.dims and s.writes.stride(dim) != 1 for s in stages):
         return False
     return all(r.stride(dim) in (0, 1) for s in stages for r in reads(s.value))
@@ -129,7 +129,7 @@ def unroll(plan: Plan, at: str, dim: str, count: int, partials: int = 1) -> Sche
         raise Illegal(f"{at} has no loop {dim} of its own")
     block = {d: n for d, n in part.block.items() if d != dim} | ({dim: int(count)} if count > 1 else {})
     made = _counted(plan, replace(part, block=block, partials=int(partials)))
-    return settled(plan, with_pass(plan.schedule, g, p, made))
+    return prune_schedule(plan, with_pass(plan.schedule, g, p, made))
 
 
 def draw_unroll(plan: Plan, draw: random.Random) -> Args | None:
@@ -185,7 +185,7 @@ def register_block(
     if pack:
         for number in far[:1]:
             schedule = _packed(plan, schedule, at, number, stage.reduced, dim, name)
-    return settled(plan, schedule)
+    return prune_schedule(plan, schedule)
 
 
 def _tail(plan: Plan, gone: Sequence[str], order: Sequence[str]) -> tuple[str, ...]:
@@ -203,7 +203,7 @@ def _packed(
     return _with_pack(schedule, at, number, read, order)
 
 
-def _with_pack(schedule: Schedule, at: str, number: int, read: Read, order: tuple[str, ...]) -> Schedule:
+def _with_pack(schedule: Schedule, at: str, number: int, read: Access, order: tuple[str, ...]) -> Schedule:
     g, *_ = find(schedule, at)
     copy = Group((Pass((f"{at}_{read.buffer}",), order),), parallel=1)
     made = with_group(schedule, g, copy, schedule.groups[g])
@@ -242,7 +242,7 @@ def pack(plan: Plan, at: str, number: int, order: Sequence[str]) -> Schedule:
     operands = list(reads(plan.kernel.stage(at).value))
     if not 0 <= number < len(operands):
         raise Illegal(f"{at} has {len(operands)} operands, no number {number}")
-    return settled(plan, _with_pack(plan.schedule, at, number, operands[number], tuple(order)))
+    return prune_schedule(plan, _with_pack(plan.schedule, at, number, operands[number], tuple(order)))
 
 
 def draw_pack(plan: Plan, draw: random.Random) -> Args | None:

@@ -12,9 +12,9 @@ from typing import Any
 from kernelworks.search.schedule import joins, loops
 from kernelworks.search.schedule.nest import Kernel
 from kernelworks.search.schedule.places import Args
-from kernelworks.search.schedule.plan import MOST_BLOCK, Illegal, Plan, Schedule, planned
+from kernelworks.search.schedule.plan import MOST_BLOCK, Illegal, Plan, Schedule, make_plan
 
-__all__ = ["MOVES", "Move", "Step", "apply", "drawn", "replayed"]
+__all__ = ["MOVES", "Move", "Step", "apply", "draw_args", "replay_steps"]
 
 Step = tuple[str, Args]  # a move's name and what it is applied to, as JSON has it
 
@@ -24,7 +24,7 @@ class Move:
     name: str
     legal: str  # when it is
     costs: str
-    waits: tuple[str, ...]  # what it may help a kernel that waits on
+    bottlenecks: tuple[str, ...]  # what it may help a kernel that waits on
     draw: Callable[[Plan, random.Random], Args | None]
     edit: Callable[..., Schedule]
 
@@ -34,16 +34,16 @@ def apply(kernel: Kernel, schedule: Schedule, name: str, args: Mapping[str, Any]
     move = MOVES.get(name)
     if move is None:
         raise Illegal(f"no move {name!r}; there are {', '.join(MOVES)}")
-    plan = planned(kernel, schedule)
+    plan = make_plan(kernel, schedule)
     try:
         made = move.edit(plan, **args)
     except (TypeError, KeyError, IndexError, AttributeError) as error:
         raise Illegal(f"{name} of {dict(args)}: {type(error).__name__}: {error}") from None
-    planned(kernel, made)
+    make_plan(kernel, made)
     return made
 
 
-def replayed(kernel: Kernel, schedule: Schedule, steps: Sequence[Step]) -> tuple[Schedule, list[Step]]:
+def replay_steps(kernel: Kernel, schedule: Schedule, steps: Sequence[Step]) -> tuple[Schedule, list[Step]]:
     """A schedule after those of the steps that are legal where they come, and which these are."""
     done = []
     for name, args in steps:
@@ -55,7 +55,7 @@ def replayed(kernel: Kernel, schedule: Schedule, steps: Sequence[Step]) -> tuple
     return schedule, done
 
 
-def drawn(plan: Plan, name: str, draw: random.Random) -> Args | None:
+def draw_args(plan: Plan, name: str, draw: random.Random) -> Args | None:
     """Where a move might be made; None where there is no such place."""
     return MOVES[name].draw(plan, draw)
 

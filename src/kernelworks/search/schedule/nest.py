@@ -13,15 +13,30 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 __all__ = [
-    "COSTS", "IDENTITY", "Apply", "Buffer", "Expr", "Index", "Kernel", "Number", "Read", "Stage", "Strides", "changed",
-    "cost", "kernel_as_json", "kernel_from_json", "reads", "renamed",
+    "COSTS",
+    "IDENTITY",
+    "Access",
+    "Apply",
+    "Buffer",
+    "Expr",
+    "Index",
+    "Kernel",
+    "Number",
+    "Stage",
+    "Strides",
+    "cost",
+    "kernel_as_json",
+    "kernel_from_json",
+    "reads",
+    "rename_dims",
+    "substitute_expr",
 ]  # fmt: skip
 
 Strides = tuple[tuple[str, int], ...]  # dimension -> elements that one step of it is worth; those of 0 are left out
 
 
 @dataclass(frozen=True)
-class Read:
+class Access:
     buffer: str
     strides: Strides
     offset: int = 0
@@ -49,7 +64,7 @@ class Apply:
     operands: tuple[Expr, ...]
 
 
-Expr = Read | Number | Index | Apply
+Expr = Access | Number | Index | Apply
 
 # Function -> roughly how many vector instructions an element of it takes; a move's author asks what is worth computing
 # twice. Every name is one that ``arithmetic`` can print.
@@ -70,7 +85,7 @@ class Stage:
     name: str
     dims: tuple[str, ...]
     value: Expr
-    writes: Read
+    writes: Access
     reduced: tuple[str, ...] = ()
     monoid: str = ""
 
@@ -119,34 +134,34 @@ class Kernel:
         return replace(self, stages=stages, buffers=buffers)
 
 
-def reads(expr: Expr) -> Iterator[Read]:
+def reads(expr: Expr) -> Iterator[Access]:
     """In the order in which they stand."""
-    if isinstance(expr, Read):
+    if isinstance(expr, Access):
         yield expr
     elif isinstance(expr, Apply):
         for operand in expr.operands:
             yield from reads(operand)
 
 
-def changed(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
+def substitute_expr(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
     """The expression with those parts replaced for which ``change`` has another."""
     other = change(expr)
     if other is not None:
         return other
     if isinstance(expr, Apply):
-        return Apply(expr.function, tuple(changed(o, change) for o in expr.operands))
+        return Apply(expr.function, tuple(substitute_expr(o, change) for o in expr.operands))
     return expr
 
 
-def renamed(expr: Expr, how: Callable[[Strides], Strides]) -> Expr:
+def rename_dims(expr: Expr, how: Callable[[Strides], Strides]) -> Expr:
     """With other strides in every access and index."""
 
     def change(part: Expr) -> Expr | None:
-        if isinstance(part, (Read, Index)):
+        if isinstance(part, (Access, Index)):
             return replace(part, strides=how(part.strides))
         return None
 
-    return changed(expr, change)
+    return substitute_expr(expr, change)
 
 
 def cost(expr: Expr) -> int:
@@ -177,7 +192,7 @@ def kernel_from_json(said: Mapping[str, Any]) -> Kernel:
     stages = []
     for s in said["stages"]:
         writes = _heard(s["writes"])
-        assert isinstance(writes, Read)
+        assert isinstance(writes, Access)
         stages.append(Stage(s["name"], tuple(s["dims"]), _heard(s["value"]), writes, tuple(s["reduced"]), s["monoid"]))
     return Kernel(
         said["sizes"], {b.name: b for b in buffers}, tuple(stages),
@@ -188,7 +203,7 @@ def kernel_from_json(said: Mapping[str, Any]) -> Kernel:
 
 def _said(expr: Expr) -> list[Any]:
     match expr:
-        case Read(buffer, strides, offset):
+        case Access(buffer, strides, offset):
             return ["read", buffer, [list(s) for s in strides], offset]
         case Index(strides, offset):
             return ["index", [list(s) for s in strides], offset]
@@ -207,4 +222,4 @@ def _heard(said: Any) -> Expr:
             raise ValueError(f"a nest applies {', '.join(COSTS)}, got {rest[0]!r}")
         return Apply(rest[0], tuple(map(_heard, rest[1:])))
     strides = tuple((str(d), int(n)) for d, n in rest[-2])
-    return Read(str(rest[0]), strides, int(rest[-1])) if kind == "read" else Index(strides, int(rest[-1]))
+    return Access(str(rest[0]), strides, int(rest[-1])) if kind == "read" else Index(strides, int(rest[-1]))

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 from kernelworks.search.schedule.moves import Step, apply
 from kernelworks.search.schedule.nest import Kernel, cost, reads
-from kernelworks.search.schedule.plan import WIDTHS, Group, Illegal, Pass, Plan, Schedule, naive, planned
+from kernelworks.search.schedule.plan import WIDTHS, Group, Illegal, Pass, Plan, Schedule, make_plan, naive
 
 __all__ = ["opening"]
 
 CHEAP = 12  # what is computed again rather than kept
 TILES = ((2, 4), (2, 6), (2, 8), (2, 12), (3, 8), (4, 4), (4, 6), (1, 12), (4, 1), (8, 1))  # vectors, rows
-KEPT = 0.85  # chance that a move of an opening is made
+MOVE_CHANCE = 0.85  # chance that a move of an opening is made
 
 
 class _Opening:
@@ -24,10 +24,10 @@ class _Opening:
         self.steps: list[Step] = []
 
     def plan(self) -> Plan:
-        return planned(self.kernel, self.schedule)
+        return make_plan(self.kernel, self.schedule)
 
     def make(self, name: str, **args: object) -> bool:
-        if self.draw.random() > KEPT:
+        if self.draw.random() > MOVE_CHANCE:
             return False
         try:
             self.schedule = apply(self.kernel, self.schedule, name, args)
@@ -38,7 +38,7 @@ class _Opening:
 
     # ------------------------------------------------------------ together
 
-    def together(self) -> None:
+    def fuse_stages(self) -> None:
         for stage in self.plan().kernel.stages:
             if not stage.monoid and cost(stage.value) <= CHEAP:
                 self.make("inline", stage=stage.name)
@@ -58,14 +58,14 @@ class _Opening:
 
     def _fused(self, one: Group, two: Group) -> bool:
         kernel = self.plan().kernel
-        stages = [kernel.stage(n) for g in (one, two) for p in g.passes for n in p.all]
+        stages = [kernel.stage(n) for g in (one, two) for p in g.passes for n in p.all_stages]
         common = [d for d in stages[0].dims if all(d in s.dims for s in stages)]
         if not any({*s.dims, *s.reduced} - {*common} for s in stages):
             return False  # nothing would be left to vectorise
         at = one.passes[0].stages[0]
         return bool(common) and self.make("fuse", at=at, shared=common)
 
-    def joined(self) -> None:
+    def join_passes(self) -> None:
         for group in self.schedule.groups:
             for part in group.passes[:-1]:
                 self.make("join", at=part.stages[0])
@@ -125,15 +125,15 @@ class _Opening:
 
 
 def _beside(plan: Plan, part: Pass, dim: str) -> bool:
-    stages = [plan.kernel.stage(n) for n in part.all]
+    stages = [plan.kernel.stage(n) for n in part.all_stages]
     return all(r.stride(dim) in (0, 1) for s in stages for r in reads(s.value))
 
 
 def opening(kernel: Kernel, draw: random.Random) -> tuple[Schedule, list[Step]]:
     """A schedule and the moves that made it from the plain one."""
     game = _Opening(kernel, draw)
-    game.together()
-    game.joined()
+    game.fuse_stages()
+    game.join_passes()
     game.vectors()
     game.threads()
     return game.schedule, game.steps

@@ -9,7 +9,7 @@ from typing import Any
 
 from kernelworks.search.schedule.plan import Group, Illegal, Pass, Plan, Schedule, clean
 
-__all__ = ["Args", "any_pass", "find", "pass_of", "settled", "sorted_loops"]
+__all__ = ["Args", "any_pass", "find", "pass_of", "prune_schedule", "sorted_loops"]
 
 Args = dict[str, Any]
 
@@ -17,7 +17,7 @@ Args = dict[str, Any]
 def find(schedule: Schedule, stage: str) -> tuple[int, int]:
     for g, group in enumerate(schedule.groups):
         for p, part in enumerate(group.passes):
-            if stage in part.all:
+            if stage in part.all_stages:
                 return g, p
     raise Illegal(f"no stage {stage}")
 
@@ -32,7 +32,7 @@ def any_pass(plan: Plan, draw: random.Random) -> tuple[Group, Pass]:
     return group, draw.choice(group.passes)
 
 
-def settled(plan: Plan, schedule: Schedule) -> Schedule:
+def prune_schedule(plan: Plan, schedule: Schedule) -> Schedule:
     """Without empty passes and groups, and with no more loops shared among threads than can be."""
     groups = []
     for group in schedule.groups:

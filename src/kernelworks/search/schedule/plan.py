@@ -1,6 +1,6 @@
 """A schedule: how a nest is computed, as plain data; and a plan: a schedule that was found legal for a kernel.
 
-Nothing in a schedule changes what is computed but the order of a sum. ``planned`` refuses what would.
+Nothing in a schedule changes what is computed but the order of a sum. ``make_plan`` refuses what would.
 """
 
 from __future__ import annotations
@@ -11,15 +11,25 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kernelworks.machine import machine
-from kernelworks.search.schedule.nest import Kernel, Read, Stage, reads
-from kernelworks.search.schedule.rewrite import Illegal, rewritten
+from kernelworks.search.schedule.nest import Access, Kernel, Stage, reads
+from kernelworks.search.schedule.rewrite import Illegal, rewrite_nest
 
 __all__ = [
-    "WIDTHS", "Group", "Illegal", "Pass", "Plan", "Schedule", "clean", "naive", "planned", "with_group", "with_pass",
+    "WIDTHS",
+    "Group",
+    "Illegal",
+    "Pass",
+    "Plan",
+    "Schedule",
+    "clean",
+    "make_plan",
+    "naive",
+    "with_group",
+    "with_pass",
 ]  # fmt: skip
 
 WIDTHS = (4, 8, 16)  # floats of a vector
-STREAMED = {4: "avx2", 8: "avx2", 16: "avx512f"}  # what must be there to write so many past the caches
+STREAMING_FEATURES = {4: "avx2", 8: "avx2", 16: "avx512f"}  # what must be there to write so many past the caches
 LOCAL = 1 << 16  # elements of a buffer that a thread keeps for itself: an L2 cache holds them
 MOST_COPIES = 48  # of a pass's statements, side by side
 MOST_BLOCK = 16
@@ -41,7 +51,7 @@ class Pass:
     stream: bool = False
 
     @property
-    def all(self) -> tuple[str, ...]:
+    def all_stages(self) -> tuple[str, ...]:
         return (*self.stages, *self.after)
 
 
@@ -138,10 +148,10 @@ def _reduced(kernel: Kernel, part: Pass) -> set[str]:
     return {d for name in part.stages for d in kernel.stage(name).reduced}
 
 
-def planned(kernel: Kernel, schedule: Schedule) -> Plan:
+def make_plan(kernel: Kernel, schedule: Schedule) -> Plan:
     """Raises Illegal with the reason where the schedule would change what the kernel computes, or cannot be printed."""
-    done = rewritten(kernel, schedule.split, schedule.factor, schedule.pack, schedule.inline)
-    names = [name for g in schedule.groups for p in g.passes for name in p.all]
+    done = rewrite_nest(kernel, schedule.split, schedule.factor, schedule.pack, schedule.inline)
+    names = [name for g in schedule.groups for p in g.passes for name in p.all_stages]
     wanted = [s.name for s in done.stages]
     if sorted(names) != sorted(wanted):
         raise Illegal(f"computes {', '.join(sorted(names))}; the kernel has {', '.join(sorted(wanted))}")
@@ -198,7 +208,7 @@ def _check_vector(kernel: Kernel, group: Group, part: Pass) -> None:
     dim, reduced = part.vector, _reduced(kernel, part)
     if dim not in part.order or part.width not in WIDTHS or part.width > kernel.sizes[dim]:
         raise Illegal(f"{part.width} lanes along {dim}, which has {kernel.sizes.get(dim, 0)} elements")
-    for name in part.all:
+    for name in part.all_stages:
         stage = kernel.stage(name)
         if dim not in stage.dims:
             continue
@@ -206,11 +216,11 @@ def _check_vector(kernel: Kernel, group: Group, part: Pass) -> None:
             raise Illegal(f"{name} does not write neighbours along {dim}")
     if not part.stream:
         return
-    if STREAMED[part.width] not in machine().features:
+    if STREAMING_FEATURES[part.width] not in machine().features:
         raise Illegal(
-            f"streaming stores of {part.width} lanes are {STREAMED[part.width]}'s, which this machine has not"
+            f"streaming stores of {part.width} lanes are {STREAMING_FEATURES[part.width]}'s, which this machine has not"
         )
-    written = [kernel.stage(n) for n in part.all if kernel.buffers[n].kind == "output"]
+    written = [kernel.stage(n) for n in part.all_stages if kernel.buffers[n].kind == "output"]
     if not written or dim in reduced:
         raise Illegal("streaming stores are of answers, along what is written")
     for stage in written:
@@ -244,7 +254,7 @@ def _places(schedule: Schedule) -> dict[str, tuple[int, int, int]]:
     """Stage -> its group, its pass, and its place there."""
     return {
         name: (i, k, n)
-        for i, g in enumerate(schedule.groups) for k, p in enumerate(g.passes) for n, name in enumerate(p.all)
+        for i, g in enumerate(schedule.groups) for k, p in enumerate(g.passes) for n, name in enumerate(p.all_stages)
     }  # fmt: skip
 
 
@@ -273,12 +283,12 @@ def _check_flow(kernel: Kernel, schedule: Schedule) -> None:
             raise Illegal(f"{stage.name} reads {source.name} of the same pass before it is all there")
 
 
-def _same_place(source: Stage, read: Read) -> bool:
+def _same_place(source: Stage, read: Access) -> bool:
     return dict(read.strides) == dict(source.writes.strides) and read.offset == source.writes.offset
 
 
 def _matched(
-    kernel: Kernel, source: Stage, stage: Stage, read: Read, shared: tuple[str, ...]
+    kernel: Kernel, source: Stage, stage: Stage, read: Access, shared: tuple[str, ...]
 ) -> Mapping[int, int] | None:  # fmt: skip
     """Where a read stays within what one iteration of the common loops writes: the strides of the source's other
     dimensions, and what they are when nothing else is kept. None where it does not stay there."""

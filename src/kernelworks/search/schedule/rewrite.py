@@ -7,9 +7,29 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kernelworks.search.schedule.nest import Buffer, Expr, Kernel, Read, Stage, Strides, changed, reads, renamed
+from kernelworks.search.schedule.nest import (
+    Access,
+    Buffer,
+    Expr,
+    Kernel,
+    Stage,
+    Strides,
+    reads,
+    rename_dims,
+    substitute_expr,
+)
 
-__all__ = ["MOST_BUFFER", "Illegal", "factored", "inlined", "inner", "outer", "packed", "rewritten", "split"]
+__all__ = [
+    "MOST_BUFFER",
+    "Illegal",
+    "factor_reduction",
+    "inline_stage",
+    "inner",
+    "outer",
+    "pack_operand",
+    "rewrite_nest",
+    "split_dim",
+]
 
 MOST_BUFFER = 1 << 28  # elements of what lies between stages
 
@@ -26,23 +46,23 @@ def inner(dim: str) -> str:
     return f"{dim}i"
 
 
-def rewritten(
+def rewrite_nest(
     kernel: Kernel, splits: Sequence[tuple[str, int]], factors: Sequence[tuple[str, str]],
     packs: Sequence[tuple[str, int, tuple[str, ...]]], inlines: Sequence[str],
 ) -> Kernel:  # fmt: skip
     """In this order. Raises Illegal."""
     for dim, size in splits:
-        kernel = split(kernel, dim, size)
+        kernel = split_dim(kernel, dim, size)
     for name, kept in factors:
-        kernel = factored(kernel, name, kept)
+        kernel = factor_reduction(kernel, name, kept)
     for name, place, dims in packs:
-        kernel = packed(kernel, name, place, dims)
+        kernel = pack_operand(kernel, name, place, dims)
     for name in inlines:
-        kernel = inlined(kernel, name)
+        kernel = inline_stage(kernel, name)
     return kernel
 
 
-def split(kernel: Kernel, dim: str, size: int) -> Kernel:
+def split_dim(kernel: Kernel, dim: str, size: int) -> Kernel:
     """A dimension as two: ``size`` elements inside, the rest outside. Legal where nothing is left over."""
     whole = kernel.sizes.get(dim)
     if whole is None:
@@ -63,7 +83,7 @@ def split(kernel: Kernel, dim: str, size: int) -> Kernel:
 
     stages = tuple(
         replace(
-            s, dims=dims(s.dims), reduced=dims(s.reduced), value=renamed(s.value, strides),
+            s, dims=dims(s.dims), reduced=dims(s.reduced), value=rename_dims(s.value, strides),
             writes=replace(s.writes, strides=strides(s.writes.strides)),
         ) for s in kernel.stages
     )  # fmt: skip
@@ -71,14 +91,14 @@ def split(kernel: Kernel, dim: str, size: int) -> Kernel:
     return replace(kernel, sizes=sizes, stages=stages)
 
 
-def _contiguous(kernel: Kernel, name: str, dims: Sequence[str], *, kind: str = "between") -> tuple[Buffer, Read]:
+def _contiguous(kernel: Kernel, name: str, dims: Sequence[str], *, kind: str = "between") -> tuple[Buffer, Access]:
     """A buffer of its own for these dimensions, the last innermost."""
     if name in kernel.buffers:
         raise Illegal(f"{name} is there already")
     shape = tuple(kernel.sizes[d] for d in dims)
     if math.prod(shape) > MOST_BUFFER:
         raise Illegal(f"{name} would have {math.prod(shape)} elements; up to {MOST_BUFFER} are kept")
-    return Buffer(name, shape, kind), Read(name, contiguous(dims, shape))
+    return Buffer(name, shape, kind), Access(name, contiguous(dims, shape))
 
 
 def contiguous(dims: Sequence[str], shape: Sequence[int]) -> Strides:
@@ -96,7 +116,7 @@ def _found(kernel: Kernel, name: str) -> tuple[int, Stage]:
     raise Illegal(f"no stage {name}; the kernel has {', '.join(s.name for s in kernel.stages)}")
 
 
-def factored(kernel: Kernel, name: str, kept: str) -> Kernel:
+def factor_reduction(kernel: Kernel, name: str, kept: str) -> Kernel:
     """A reduction in two: parts for each element of one reduced dimension, and then over that. Legal for every monoid;
     what is summed is the same."""
     at, stage = _found(kernel, name)
@@ -111,7 +131,7 @@ def factored(kernel: Kernel, name: str, kept: str) -> Kernel:
     return kernel.with_stages((*kernel.stages[:at], part, whole, *kernel.stages[at + 1 :]), buffer)
 
 
-def packed(kernel: Kernel, name: str, number: int, dims: tuple[str, ...]) -> Kernel:
+def pack_operand(kernel: Kernel, name: str, number: int, dims: tuple[str, ...]) -> Kernel:
     """An operand copied first, to lie in the order of ``dims``. Legal where those are all that it moves with."""
     at, stage = _found(kernel, name)
     operands = list(reads(stage.value))
@@ -126,12 +146,12 @@ def packed(kernel: Kernel, name: str, number: int, dims: tuple[str, ...]) -> Ker
         raise Illegal(f"{operand.buffer} holds {kernel.buffers[operand.buffer].dtype}; float32 is packed")
     buffer, place = _contiguous(kernel, f"{name}_{operand.buffer}", dims)
     copy = Stage(buffer.name, dims, operand, place)
-    value = changed(stage.value, lambda e: place if e == operand else None)
+    value = substitute_expr(stage.value, lambda e: place if e == operand else None)
     stages = (*kernel.stages[:at], copy, replace(stage, value=value), *kernel.stages[at + 1 :])
     return kernel.with_stages(stages, buffer)
 
 
-def inlined(kernel: Kernel, name: str) -> Kernel:
+def inline_stage(kernel: Kernel, name: str) -> Kernel:
     """A stage without a reduction, computed wherever it is read. Legal where each of its readers has its dimensions."""
     at, stage = _found(kernel, name)
     buffer = kernel.buffers[name]
@@ -140,7 +160,7 @@ def inlined(kernel: Kernel, name: str) -> Kernel:
     own = {n: d for d, n in stage.writes.strides}
 
     def there(part: Expr) -> Expr | None:
-        if not isinstance(part, Read) or part.buffer != name:
+        if not isinstance(part, Access) or part.buffer != name:
             return None
         if part.offset != stage.writes.offset or any(n not in own for _, n in part.strides):
             raise Illegal(f"{name} is read in a way that its own dimensions do not say")
@@ -149,9 +169,9 @@ def inlined(kernel: Kernel, name: str) -> Kernel:
         known = {own[n]: d for d, n in part.strides}
         if any(kernel.sizes[a] < kernel.sizes[b] for a, b in known.items()):
             raise Illegal(f"{name} is read beyond its own dimensions")
-        return renamed(stage.value, lambda said: tuple((known[d], n) for d, n in said if d in known))
+        return rename_dims(stage.value, lambda said: tuple((known[d], n) for d, n in said if d in known))
 
     stages = tuple(
-        replace(s, value=changed(s.value, there)) for number, s in enumerate(kernel.stages) if number != at
+        replace(s, value=substitute_expr(s.value, there)) for number, s in enumerate(kernel.stages) if number != at
     )  # fmt: skip
     return kernel.with_stages(stages, without=name)

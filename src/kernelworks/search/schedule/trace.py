@@ -21,7 +21,7 @@ from kernelworks.judge.problem import Problem, Shape
 from kernelworks.judge.process import sandbox
 from kernelworks.machine import environment
 from kernelworks.search.schedule.nest import Kernel, kernel_as_json, kernel_from_json
-from kernelworks.search.schedule.values import Declined
+from kernelworks.search.schedule.values import NotDerivable
 
 __all__ = ["nest_of"]
 
@@ -36,11 +36,11 @@ def nest_of(problem: Problem) -> Kernel:
     if key not in _known:
         try:
             _known[key] = _asked(key)
-        except Declined as error:
+        except NotDerivable as error:
             _known[key] = str(error)
     found = _known[key]
     if isinstance(found, str):
-        raise Declined(found)
+        raise NotDerivable(found)
     return found
 
 
@@ -59,11 +59,11 @@ def _asked(problem: str) -> Kernel:
             )  # fmt: skip
             said = json.loads(done.stdout)
         except subprocess.TimeoutExpired:
-            raise Declined(f"it was not traced within {PATIENCE_S:.0f} s") from None
+            raise NotDerivable(f"it was not traced within {PATIENCE_S:.0f} s") from None
         except json.JSONDecodeError:
-            raise Declined(f"its tracing ended with code {done.returncode}: {done.stderr[-400:]}") from None
+            raise NotDerivable(f"its tracing ended with code {done.returncode}: {done.stderr[-400:]}") from None
     if "declined" in said:
-        raise Declined(said["declined"])
+        raise NotDerivable(said["declined"])
     return kernel_from_json(said)
 
 
@@ -75,13 +75,13 @@ def _read(said: dict[str, Any]) -> Problem:
 def _answer(problem: Problem, folder: Path) -> str:
     import torch
 
-    from kernelworks.search.schedule.derive import derived
+    from kernelworks.search.schedule.derive import derive_nest
 
     torch.set_num_threads(1)
     try:
         loaded = importlib.import_module(problem.loader).load(problem, problem.shapes[0], folder)
-        return json.dumps(kernel_as_json(derived(loaded.reference(*loaded.init()), loaded.inputs())))
-    except Declined as error:
+        return json.dumps(kernel_as_json(derive_nest(loaded.reference(*loaded.init()), loaded.inputs())))
+    except NotDerivable as error:
         return json.dumps({"declined": str(error)})
     except Exception as error:  # the problem's
         return json.dumps({"declined": f"the problem raised {type(error).__name__}: {error}"})
@@ -89,7 +89,7 @@ def _answer(problem: Problem, folder: Path) -> str:
 
 def main() -> None:
     problem, folder = _read(json.load(sys.stdin)), Path(sys.argv[1])
-    apart = sandbox.Apart()
+    apart = sandbox.Isolation()
     hears, tells = os.pipe()
     sandbox.leave_others(apart)
     child = os.fork()

@@ -10,13 +10,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernelworks.search.schedule.nest import Apply, Buffer, Expr, Kernel, Number, Read, Stage, Strides, reads, renamed
+from kernelworks.search.schedule.nest import (
+    Access,
+    Apply,
+    Buffer,
+    Expr,
+    Kernel,
+    Number,
+    Stage,
+    Strides,
+    reads,
+    rename_dims,
+)
 from kernelworks.search.schedule.rewrite import contiguous
 
-__all__ = ["Builder", "Declined", "Lazy", "Place", "Value"]
+__all__ = ["Builder", "Lazy", "NotDerivable", "Place", "Value"]
 
 
-class Declined(Exception):
+class NotDerivable(Exception):
     """A problem that no nest is derived from; the text names the op, or what else it is."""
 
 
@@ -59,7 +70,7 @@ class Builder:
 
     # ------------------------------------------------------------ dimensions
 
-    def fresh(self, size: int) -> str:
+    def new_dim(self, size: int) -> str:
         name = f"d{len(self.sizes)}"
         self.sizes[name] = size
         return name
@@ -83,7 +94,7 @@ class Builder:
         self.parents[b] = a
         return True
 
-    def suggested(self, place: Place) -> list[str | None]:
+    def suggest_axes(self, place: Place) -> list[str | None]:
         """A dimension for each axis: that along which its buffer was written, else one of its own."""
         found: list[str | None] = []
         for size, stride in zip(place.meta.shape, place.meta.stride(), strict=True):
@@ -93,7 +104,7 @@ class Builder:
             known = (d for d, s, n in self.dims[place.buffer] if (s, n) == (stride, size))
             name = next(known, None)
             taken = {self.root(d) for d in found if d}
-            found.append(self.fresh(size) if name is None or self.root(name) in taken else self.root(name))
+            found.append(self.new_dim(size) if name is None or self.root(name) in taken else self.root(name))
         return found
 
     # ------------------------------------------------------------ buffers and stages
@@ -107,7 +118,7 @@ class Builder:
         if kind in ("input", "weight"):
             for size, stride in zip(meta.shape, meta.stride(), strict=True):
                 if size > 1:
-                    self.dims[name].append((self.fresh(size), stride, size))
+                    self.dims[name].append((self.new_dim(size), stride, size))
             self.together.append({d for d, *_ in self.dims[name]})
         return Place(name, meta)
 
@@ -118,39 +129,39 @@ class Builder:
         """A stage that writes a buffer of its own; ``dims``: the axes of ``shape`` that have more than one element."""
         place = self.buffer(name, shape, "between")
         self.together.append({*dims, *reduced})
-        writes = Read(place.buffer, contiguous(dims, [self.sizes[d] for d in dims]))
+        writes = Access(place.buffer, contiguous(dims, [self.sizes[d] for d in dims]))
         self.dims[place.buffer] = [(d, n, self.sizes[d]) for d, n in writes.strides]
         self.stages.append(Stage(place.buffer, tuple(dims), value, writes, tuple(reduced), monoid))
         return place
 
-    def padded(self, name: str, source: Place, low: Sequence[int], shape: Sequence[int]) -> Place:
+    def pad_place(self, name: str, source: Place, low: Sequence[int], shape: Sequence[int]) -> Place:
         """A copy with zeros around it: what no stage writes stays zero."""
         place = self.buffer(name, shape, "between", zeroed=True)
-        axes = self.suggested(source)
+        axes = self.suggest_axes(source)
         steps = place.meta.stride()
         offset = sum(n * s for n, s in zip(low, steps, strict=True))
         strides = tuple((d, s) for d, s in zip(axes, steps, strict=True) if d)
         dims = tuple(d for d, _ in strides)
         self.together.append(set(dims))
         self.dims[place.buffer] = [(d, n, self.sizes[d]) for d, n in strides]
-        self.stages.append(Stage(place.buffer, dims, self.read(source, axes), Read(place.buffer, strides, offset)))
+        self.stages.append(Stage(place.buffer, dims, self.read(source, axes), Access(place.buffer, strides, offset)))
         return place
 
-    def read(self, place: Place, axes: Sequence[str | None]) -> Read:
+    def read(self, place: Place, axes: Sequence[str | None]) -> Access:
         """An access whose last axes are these."""
         known = list(axes)[len(axes) - len(place.shape) :]
         strides = tuple(
             (d, s) for d, s, n in zip(known, place.meta.stride(), place.shape, strict=True) if d and s and n > 1
         )  # fmt: skip
-        return Read(place.buffer, strides, int(place.meta.storage_offset()))
+        return Access(place.buffer, strides, int(place.meta.storage_offset()))
 
-    def placed(self, value: Value, name: str) -> Place:
+    def materialize(self, value: Value, name: str) -> Place:
         """In memory, computed first where nobody has."""
         if isinstance(value, Place):
             return value
         if not isinstance(value, Lazy):
             value = Lazy((), (), Number(float(value)))
-        axes = [self.fresh(n) if n > 1 and d is None else d for d, n in zip(value.axes, value.shape, strict=True)]
+        axes = [self.new_dim(n) if n > 1 and d is None else d for d, n in zip(value.axes, value.shape, strict=True)]
         expr = value.value
         if value.decides:
             expr = Apply("select", (expr, Number(1.0), Number(0.0)))
@@ -160,24 +171,24 @@ class Builder:
         if isinstance(value, Lazy):
             return value
         if isinstance(value, Place):
-            axes = self.suggested(value)
+            axes = self.suggest_axes(value)
             self.together.append({d for d in axes if d})
             return Lazy(value.shape, tuple(axes), self._in(value, axes), self._decides(value))
         return Lazy((), (), Number(float(value)))
 
-    def aligned(
+    def align_operands(
         self, shape: Sequence[int], operands: Sequence[Value], name: str
     ) -> tuple[list[str | None], list[Expr]]:  # fmt: skip
         """Dimensions for the axes of a result, and each operand as an expression in them."""
         names: list[str | None] = [None] * len(shape)
-        settled: list[Value] = list(operands)
+        resolved: list[Value] = list(operands)
         for at, value in sorted(enumerate(operands), key=lambda o: not isinstance(o[1], Lazy)):
             if isinstance(value, Lazy) and not self._joined(names, value.axes, apart=False):
-                settled[at] = value = self.placed(value, name)
+                resolved[at] = value = self.materialize(value, name)
             if isinstance(value, Place):
-                self._joined(names, self.suggested(value), apart=True)
+                self._joined(names, self.suggest_axes(value), apart=True)
         self.together.append({d for d in names if d})
-        return names, [self._in(value, names) for value in settled]
+        return names, [self._in(value, names) for value in resolved]
 
     def _joined(self, names: list[str | None], axes: Sequence[str | None], *, apart: bool) -> bool:
         """Takes an operand's dimensions for a result's. What is ``apart`` can be read along others."""
@@ -191,7 +202,7 @@ class Builder:
                 if self.root(dim) not in taken:
                     names[at] = dim
                 elif apart:
-                    names[at] = self.fresh(self.sizes[dim])
+                    names[at] = self.new_dim(self.sizes[dim])
                 else:
                     return False
             elif not self.unify(known, dim, names) and not apart:
@@ -232,9 +243,9 @@ class Builder:
 
         def done(stage: Stage) -> Stage:
             dims, reduced = (tuple(names[self.root(d)] for d in part) for part in (stage.dims, stage.reduced))
-            writes = renamed(stage.writes, called)
-            assert isinstance(writes, Read)
-            return Stage(stage.name, dims, renamed(stage.value, called), writes, reduced, stage.monoid)
+            writes = rename_dims(stage.writes, called)
+            assert isinstance(writes, Access)
+            return Stage(stage.name, dims, rename_dims(stage.value, called), writes, reduced, stage.monoid)
 
         return Kernel(
             {name: self.sizes[root] for root, name in names.items()},

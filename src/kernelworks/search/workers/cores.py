@@ -28,7 +28,7 @@ from typing import Generic, TypeVar
 
 from kernelworks.machine import environment
 
-__all__ = ["Claim", "Share", "claimed", "clock", "cores", "fair", "turns"]
+__all__ = ["Claim", "Share", "claim_resources", "clock", "cores", "fair", "turns"]
 
 FRESH_S = 1.0  # for which a share holds: counting again is a few reads of small files
 POLL_S = 0.2
@@ -84,7 +84,7 @@ def turns(device: str) -> tuple[Turn, Turn]:
     times are taken, on a GPU for all that is done there."""
     if device == "cpu":
         return clock, contextlib.nullcontext
-    gpu = (environment.gpus_shown() or ["0"])[0]
+    gpu = (environment.visible_gpus() or ["0"])[0]
     return functools.partial(clock, gpu), functools.partial(clock, gpu, beside=True)
 
 
@@ -104,7 +104,7 @@ class Claim(Generic[N]):
         self.files = ()
 
 
-def claimed(kind: str, among: Sequence[N], count: int, patience_s: float) -> Claim[N]:
+def claim_resources(kind: str, among: Sequence[N], count: int, patience_s: float) -> Claim[N]:
     """So many of the ``"cores"`` or ``"gpus"`` of these numbers or names, all at once. Raises TimeoutError where others
     have them for longer than that."""
     folder, until = environment.cache_dir("farm"), time.monotonic() + patience_s

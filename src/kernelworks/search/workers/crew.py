@@ -32,10 +32,10 @@ import torch
 from kernelworks.machine import environment
 from kernelworks.records.judgement import Judgement
 from kernelworks.search.workers import cores as shares
-from kernelworks.search.workers.farm import NoWorkers, Opened, Task, Worker
+from kernelworks.search.workers.farm import NoWorkers, OpenedSitting, Task, Worker
 from kernelworks.search.workers.worker import Papers
 
-__all__ = ["Crew", "Papers", "possible"]
+__all__ = ["Crew", "Papers", "check_workers"]
 
 COMMAND = (sys.executable, "-m", "kernelworks.search.workers.worker")
 LEAVE_S = 10.0  # for a worker to end its own processes
@@ -84,7 +84,7 @@ def _read(found: Future[bytes]) -> Future[Any]:
     return answer
 
 
-class Hired:
+class RayWorker:
     """A worker of Ray's, as the farm holds it."""
 
     def __init__(self, ray: Any, papers: Papers, number: int) -> None:
@@ -94,7 +94,7 @@ class Hired:
         made = ray.remote(**wanted, max_restarts=0, max_task_retries=0)(_actor([path for path in sys.path if path]))
         self._ray, self._actor = ray, made.remote(pickle.dumps(papers))
         self.name = f"{platform.node()}:{os.getpid()}/{number}"
-        self.opened: Future[Opened] = _read(self._actor.open.remote().future())
+        self.opened: Future[OpenedSitting] = _read(self._actor.open.remote().future())
         self._last: Future[Any] = self.opened
 
     def judge(self, task: Task) -> Future[tuple[Judgement, float]]:
@@ -111,7 +111,7 @@ class Hired:
             self._ray.kill(self._actor)
 
 
-class Started:
+class LocalWorker:
     """A process of this host, as the farm holds it: what it is asked goes over a socket, one thing after the other."""
 
     def __init__(self, papers: Papers, number: int) -> None:
@@ -121,11 +121,11 @@ class Started:
         with theirs:  # in a session of its own: a key that interrupts the search is not for it
             self._process = subprocess.Popen(
                 command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                env=environment.without_secrets() | {"PYTHONPATH": paths}, start_new_session=True,
+                env=environment.variables_without_secrets() | {"PYTHONPATH": paths}, start_new_session=True,
             )  # fmt: skip
         self._end, self._pool = Connection(ours.detach()), ThreadPoolExecutor(1)
         self.name = f"{platform.node()}:{os.getpid()}/{number}"
-        self.opened: Future[Opened] = self._pool.submit(self._ask, papers)
+        self.opened: Future[OpenedSitting] = self._pool.submit(self._ask, papers)
         self._last: Future[Any] = self.opened
 
     def _ask(self, what: Papers | Task) -> Any:
@@ -210,7 +210,7 @@ class Crew:
     def hire(self) -> Worker:
         self.hired += 1
         papers = replace(self.papers, number=self.hired - 1)
-        return Started(papers, self.hired) if self.ray is None else Hired(self.ray, papers, self.hired)
+        return LocalWorker(papers, self.hired) if self.ray is None else RayWorker(self.ray, papers, self.hired)
 
 
 def _folder(stack: contextlib.ExitStack) -> str:
@@ -238,7 +238,7 @@ def _ray() -> Any:
     return ray
 
 
-def possible(workers: int, threads: int) -> None:
+def check_workers(workers: int, threads: int) -> None:
     """Raises ValueError where so many workers have no core set each on this host, or a cluster is named without Ray."""
     _ray()
     if not environment.ray_address():
@@ -247,7 +247,7 @@ def possible(workers: int, threads: int) -> None:
 
 def _gpus() -> list[str]:
     """The GPUs of this host that may be used, by number or name."""
-    shown = environment.gpus_shown()
+    shown = environment.visible_gpus()
     return shown if shown is not None else [str(number) for number in range(torch.cuda.device_count())]
 
 

@@ -1,6 +1,6 @@
 """Who judges: workers, each with a sitting of its own; what each is at, and what is judged anew where one was lost.
 
-A worker is this process (``Here``), or a process of Ray's (``crew``). The farm knows neither the store nor Ray: it
+A worker is this process (``InProcessWorker``), or a process of Ray's (``crew``). The farm knows neither the store nor Ray: it
 hands out tasks and hands back verdicts. A task whose worker is gone goes to another one; only where ``TRIES`` of them
 were lost over it is it given up, with the verdict "undecided".
 """
@@ -21,7 +21,16 @@ from kernelworks.judge.session import Sitting, Work
 from kernelworks.machine import machine
 from kernelworks.records.judgement import Charge, Judgement
 
-__all__ = ["Done", "Farm", "Here", "NoWorkers", "Opened", "Task", "Worker", "undecided"]
+__all__ = [
+    "Farm",
+    "InProcessWorker",
+    "NoWorkers",
+    "OpenedSitting",
+    "Task",
+    "TaskResult",
+    "Worker",
+    "undecided_judgement",
+]
 
 TRIES = 3  # workers that a task may outlive, and that may fail to open one after the other
 POLL_S = 0.2  # after which an interrupt, or another share of the machine, is seen
@@ -47,7 +56,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedSitting:
     """A worker's sitting: ``work`` is None where the problem allows no verdict, and ``nothing`` says why."""
 
     work: Work | None
@@ -55,7 +64,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Done:
+class TaskResult:
     """A verdict, and what it cost: seconds of its worker, without those that it waited for its turn at the clock."""
 
     task: Task
@@ -68,20 +77,20 @@ class Worker(Protocol):
     """``opened`` once its sitting is, or raises what kept it from that; ``judge`` raises where the worker is lost."""
 
     name: str
-    opened: Future[Opened]
+    opened: Future[OpenedSitting]
 
     def judge(self, task: Task) -> Future[tuple[Judgement, float]]: ...
 
     def end(self) -> None: ...
 
 
-class Here:
+class InProcessWorker:
     """This process as a worker: what it is given is judged when ``judge`` returns."""
 
     def __init__(self, sitting: Sitting, name: str, say: Say) -> None:
         self.sitting, self.name, self._say = sitting, name, say
-        self.opened: Future[Opened] = Future()
-        self.opened.set_result(Opened(sitting.work, "" if sitting.nothing is None else str(sitting.nothing)))
+        self.opened: Future[OpenedSitting] = Future()
+        self.opened.set_result(OpenedSitting(sitting.work, "" if sitting.nothing is None else str(sitting.nothing)))
 
     def judge(self, task: Task) -> Future[tuple[Judgement, float]]:
         self.sitting.say = lambda what: self._say(f"{task.said}: {what}")
@@ -111,7 +120,7 @@ class _Post:
 @dataclass
 class Farm:
     """``with Farm(hire, allowed, undecided) as farm``: ``hire`` makes a worker, ``allowed`` says how many there may be
-    now (it may change at any time), ``undecided`` makes the verdict of a task that is given up, from why."""
+    now (it may change at any time), ``undecided_judgement`` makes the verdict of a task that is given up, from why."""
 
     hire: Callable[[], Worker]
     allowed: Callable[[], int]
@@ -138,11 +147,11 @@ class Farm:
     # ------------------------------------------------------------ who is there
 
     @property
-    def flying(self) -> set[str]:
+    def pending_ids(self) -> set[str]:
         """The ids of tasks that were given and have no verdict yet."""
         return {post.task.id for post in self._posts if post.task is not None} | {task.id for task in self._anew}
 
-    def open(self, ended: Callable[[], bool]) -> Opened | None:
+    def open(self, ended: Callable[[], bool]) -> OpenedSitting | None:
         """What the first worker's sitting found when it was opened; None where the search ``ended`` before that.
         Raises NoWorkers."""
         while not ended():
@@ -160,7 +169,7 @@ class Farm:
                 self._unopened(waited[opened], error)
         return None
 
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """How many tasks could be given now, those first that are to be judged anew."""
         self._staff()
         return sum(post.free for post in self._posts[: self.allowed()]) - len(self._anew)
@@ -170,7 +179,7 @@ class Farm:
         self._anew.append(task)
         self._hand_out()
 
-    def wait(self, seconds: float = POLL_S) -> list[Done]:
+    def wait(self, seconds: float = POLL_S) -> list[TaskResult]:
         """Verdicts that are there, once there is one, or after so many seconds. Raises NoWorkers."""
         self._staff()
         self._hand_out()
@@ -204,7 +213,7 @@ class Farm:
 
     # ------------------------------------------------------------ what came of it
 
-    def _taken(self, post: _Post) -> Done | None:
+    def _taken(self, post: _Post) -> TaskResult | None:
         """The verdict of a task; None where its worker is gone, and it is tried anew."""
         task, verdict = post.task, post.verdict
         assert task is not None and verdict is not None
@@ -213,7 +222,7 @@ class Farm:
             post.task = post.verdict = None
             judgement, cost_s = verdict.result()
             self._failed = 0
-            return Done(task, judgement, cost_s, post.worker.name)
+            return TaskResult(task, judgement, cost_s, post.worker.name)
         self._gone(post)
         self.lost += 1
         self._losses[task.id] = self._losses.get(task.id, 0) + 1
@@ -223,7 +232,7 @@ class Farm:
             self._anew.insert(0, task)
             return None
         said = f"{TRIES} workers were lost while they judged it, the last since {why}"
-        return Done(task, self.undecided(task, said), 0.0, post.worker.name)
+        return TaskResult(task, self.undecided(task, said), 0.0, post.worker.name)
 
     def _unopened(self, post: _Post, error: BaseException) -> None:
         """A worker without a sitting: no task is to blame for that."""
@@ -237,12 +246,12 @@ class Farm:
         self._posts.remove(post)
 
 
-def undecided(problem: Problem, task: Task, threads: int, said: str) -> Judgement:
+def undecided_judgement(problem: Problem, task: Task, threads: int, said: str) -> Judgement:
     """Of a candidate that no judge came to an end with."""
     return Judgement(
         candidate=task.name, problem=problem.name, format=problem.format, language=task.language, verdict="undecided",
         reasons=(Charge("undecided", said),), remarks=(), worst=None, calls=0, elements=0, draws=(), shapes=(),
-        bound=(), paces=(), speeds=(), limit_s=None, waits_on="", ceiling="", weights="", kernels=(), kept_from=(),
+        bound=(), paces=(), speeds=(), limit_s=None, bound_by="", peak="", weights="", kernels=(), kept_from=(),
         open_to=(), threads=threads, build_s=0.0, seconds=0.0,
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         machine=machine().name,

@@ -24,11 +24,11 @@ from kernelworks.judge.problem import Problem
 from kernelworks.judge.process.sandbox import die_with_parent
 from kernelworks.judge.session import Sitting
 from kernelworks.machine import environment, kind_of
-from kernelworks.records import Ceilings, GpuCeilings
+from kernelworks.records import GpuPeaks, Peaks
 from kernelworks.records.judgement import Judgement
-from kernelworks.search.our_kernels_cpp import known, modules, provided
+from kernelworks.search.our_kernels_cpp import modules, own_text_predicate, precompiled_files
 from kernelworks.search.workers import cores
-from kernelworks.search.workers.farm import Opened, Task
+from kernelworks.search.workers.farm import OpenedSitting, Task
 
 __all__ = ["Juror", "Papers"]
 
@@ -43,7 +43,7 @@ class Papers:
     over: str
     budget: Budget
     threads: int
-    ceilings: Ceilings | GpuCeilings
+    peaks: Peaks | GpuPeaks
     machine: str
     gpus: tuple[str, ...] = ()  # of the host, by number or name; the worker has one of them, or shares one
     number: int = 0  # of the worker
@@ -58,14 +58,14 @@ class Juror:
         self.stack = contextlib.ExitStack()
         self.sitting: Sitting | None = None
 
-    def open(self) -> Opened:
+    def open(self) -> OpenedSitting:
         """Claims what it judges on, and sits down. Raises ValueError on another kind of machine, TimeoutError."""
         papers, device = self.papers, self.papers.problem.device
         if device == "cuda" and papers.gpus:
             environment.show_gpu(self._gpu())
         if kind_of(device) != papers.machine:
             raise ValueError(f"a worker is on {kind_of(device)}, the search on {papers.machine}: times do not compare")
-        claim = cores.claimed("cores", cores.cores(), papers.threads, PATIENCE_S)
+        claim = cores.claim_resources("cores", cores.cores(), papers.threads, PATIENCE_S)
         self.stack.callback(claim.let_go)
         os.sched_setaffinity(0, claim.numbers)
         torch.set_num_threads(papers.threads)
@@ -74,19 +74,19 @@ class Juror:
         sitting = self.stack.enter_context(
             Sitting(
                 papers.problem, over=(papers.over,), budget=papers.budget, threads=papers.threads,
-                ceilings=papers.ceilings, interpreted=device == "cpu", known=known(papers.problem),
-                provided=provided(papers.problem), modules=modules(papers.problem), alone=alone, beside=beside,
+                peaks=papers.peaks, interpreted=device == "cpu", known=own_text_predicate(papers.problem),
+                provided=precompiled_files(papers.problem), modules=modules(papers.problem), alone=alone, beside=beside,
                 many=True,
             )
         )  # fmt: skip
         self.sitting = sitting
-        return Opened(sitting.work, "" if sitting.nothing is None else str(sitting.nothing))
+        return OpenedSitting(sitting.work, "" if sitting.nothing is None else str(sitting.nothing))
 
     def _gpu(self) -> str:
         """One that no other worker has; where all are taken, one of them, by turns."""
         gpus = self.papers.gpus
         try:
-            claim = cores.claimed("gpus", gpus, 1, 0.0)
+            claim = cores.claim_resources("gpus", gpus, 1, 0.0)
         except TimeoutError:
             return gpus[self.papers.number % len(gpus)]
         self.stack.callback(claim.let_go)

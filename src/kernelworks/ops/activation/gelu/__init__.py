@@ -5,18 +5,20 @@ from typing import Any, overload
 import torch.nn.functional as F
 
 from kernelworks.dispatch.passthrough import Passthrough
-from kernelworks.dispatch.signature import ABSENT, Array, Spelling
-from kernelworks.ops.activation.gelu.contract import CONTRACT, FORM
+from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature
+from kernelworks.ops.activation.gelu.contract import CONTRACT, TEMPLATE
 from kernelworks.ops.activation.gelu.mutants import MUTANTS
 
 __all__ = ["OP", "gelu"]
 
 
 @overload
-def gelu(x: Array, *, approximate: str = "none", out: Array | None = None, row: str | None = None) -> Array: ...
+def gelu(x: Array, *, approximate: str = "none", out: Array | None = None, kernel: str | None = None) -> Array: ...
 @overload
-def gelu(*, input: Array, approximate: str = "none", out: Array | None = None, row: str | None = None) -> Array: ...
-def gelu(x: Any = ABSENT, *, approximate: str = "none", out: Any = None, row: str | None = None, **torchs: Any) -> Any:
+def gelu(*, input: Array, approximate: str = "none", out: Array | None = None, kernel: str | None = None) -> Array: ...
+def gelu(
+    x: Any = ABSENT, *, approximate: str = "none", out: Any = None, kernel: str | None = None, **torchs: Any
+) -> Any:
     """Gaussian error linear unit.
 
     ``"none"``: ``output = x Phi(x)``, Phi the normal distribution function, ``erfc(-x / sqrt 2) / 2``.
@@ -35,22 +37,22 @@ def gelu(x: Any = ABSENT, *, approximate: str = "none", out: Any = None, row: st
     the tanh form, ``r |output| + 2^-24 (16 |output| + 2.5 x^2 |x| Phi(-|x|))`` for the other: relative to the output,
     in the negative tail too, where ``1 + tanh u`` and ``1 + erf`` cancel to nothing.
     Cost: one exponential, about 20 flop an element; reads x once and writes output once.
-    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Hendrycks and Gimpel 2016, arXiv:1606.08415.
     """
     if torchs:
-        return SPELLING((x,), torchs, {"approximate": approximate}, out, row)
-    return OP.call(x, approximate, out, row)
+        return TORCH_SIGNATURE((x,), torchs, {"approximate": approximate}, out, kernel)
+    return OP.call(x, approximate, out, kernel)
 
 
-OP = FORM.op(
+OP = TEMPLATE.op(
     CONTRACT,
     lambda x, approximate: F.gelu(x, approximate=approximate),
     mutants=MUTANTS,
     passthrough=Passthrough("gelu(x, approximate=approximate)", (), names={"gelu": F.gelu}),
 )
 
-SPELLING = Spelling(
+TORCH_SIGNATURE = TorchSignature(
     OP, F.gelu, lambda input, *, approximate="none": (input, approximate), {"input": "x"},
-    forms=({}, {"approximate": "tanh"}),
+    unrecorded_arguments=({}, {"approximate": "tanh"}),
 )  # fmt: skip

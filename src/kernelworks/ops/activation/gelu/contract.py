@@ -11,12 +11,12 @@ from kernelworks.contract import UNIT_ROUNDOFF
 from kernelworks.contract.arguments import Floats, Word
 from kernelworks.templates.pointwise import BF16, F32, Bench, Pointwise, Work
 
-__all__ = ["CONTRACT", "FORM", "change", "share", "share_error", "slope_error"]
+__all__ = ["CONTRACT", "TEMPLATE", "change", "share", "share_error", "slope_error"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 SMALLEST = 2.0**-149  # of float32: what an exponential in the subnormals may be off by
 TWICE_ROOT_TWO_OVER_PI = 2.0 * math.sqrt(2.0 / math.pi)
-SATURATED = 20.0  # beyond it both distribution functions are 0 or 1 in float32
+SATURATION_LIMIT = 20.0  # beyond it both distribution functions are 0 or 1 in float32
 
 
 def _twice_u(x: Tensor) -> Tensor:
@@ -50,15 +50,15 @@ def slope_error(x: Tensor, approximate: str) -> Tensor:
     magnitude."""
     if approximate == "tanh":
         relative = 22.0 + 8.0 * _twice_u(x).abs()
-        slope = TWICE_ROOT_TWO_OVER_PI * (1.0 + 3.0 * 0.044715 * SATURATED**2)
+        slope = TWICE_ROOT_TWO_OVER_PI * (1.0 + 3.0 * 0.044715 * SATURATION_LIMIT**2)
     else:
         relative, slope = 10.0 + 2.5 * x * x, 1.0
     errors = U32 * (relative * change(x, approximate).abs() + 2.0 * share(x, approximate))
-    return share_error(x, approximate) + errors + SMALLEST * slope * x.abs().clamp(max=SATURATED)
+    return share_error(x, approximate) + errors + SMALLEST * slope * x.abs().clamp(max=SATURATION_LIMIT)
 
 
-FORM = Pointwise(
-    room=__file__,
+TEMPLATE = Pointwise(
+    op_package=__file__,
     formula="output = x Phi(x), or x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3))",
     source="Hendrycks and Gimpel, Gaussian Error Linear Units, 2016 (arXiv:1606.08415)",
     arguments={"x": Floats(), "approximate": Word("none", "tanh")},
@@ -81,4 +81,4 @@ FORM = Pointwise(
         Bench(16, 1024, BF16, "tanh"),
     ),
 )
-CONTRACT = FORM.contract
+CONTRACT = TEMPLATE.contract

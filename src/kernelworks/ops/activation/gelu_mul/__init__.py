@@ -5,13 +5,13 @@ import torch.nn.functional as F
 
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.signature import Array, Gate
-from kernelworks.ops.activation.gelu_mul.contract import CONTRACT, FORM
+from kernelworks.ops.activation.gelu_mul.contract import CONTRACT, TEMPLATE
 
 __all__ = ["OP", "gelu_mul"]
 
 
 def gelu_mul(
-    gate: Array, up: Array, *, approximate: str = "none", out: Array | None = None, row: str | None = None
+    gate: Array, up: Array, *, approximate: str = "none", out: Array | None = None, kernel: str | None = None
 ) -> Array:
     """Gelu of the gate times up, in one pass: ``output = gelu(gate) up`` (GeGLU).
 
@@ -28,14 +28,14 @@ def gelu_mul(
     Error bound: ``u |output|`` and ``|up|`` times what ``gelu`` may be off by in float32, and ``2^-24 |output|``; u the
     unit roundoff of the dtype.
     Cost: one exponential, about 20 flop an element (30 for "none"); reads gate and up once and writes output once.
-    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Shazeer 2020, arXiv:2002.05202.
     """
-    output: Array = OP.call(gate, up, approximate, out, row)
+    output: Array = OP.call(gate, up, approximate, out, kernel)
     return output
 
 
-OP = FORM.op(
+OP = TEMPLATE.op(
     CONTRACT,
     lambda gate, up, approximate: F.gelu(gate, approximate=approximate) * up,
     passthrough=Passthrough(

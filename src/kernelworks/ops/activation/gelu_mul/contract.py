@@ -6,7 +6,7 @@ from kernelworks.contract.arguments import Floats, Like, Word
 from kernelworks.ops.activation.gelu.contract import SMALLEST, U32, change, share, share_error, slope_error
 from kernelworks.templates.pointwise import Pointwise, Work
 
-__all__ = ["CONTRACT", "FORM"]
+__all__ = ["CONTRACT", "TEMPLATE"]
 
 
 def slopes_error(grad: Tensor, gate: Tensor, up: Tensor, approximate: str) -> dict[str, Tensor]:
@@ -16,8 +16,8 @@ def slopes_error(grad: Tensor, gate: Tensor, up: Tensor, approximate: str) -> di
     return {"gate": (grad * up).abs() * slope + 2.0 * SMALLEST, "up": grad.abs() * gelu + SMALLEST}
 
 
-FORM = Pointwise(
-    room=__file__,
+TEMPLATE = Pointwise(
+    op_package=__file__,
     formula="output = gelu(gate) up",
     source="Shazeer, GLU Variants Improve Transformer, 2020 (arXiv:2002.05202)",
     arguments={"gate": Floats(), "up": Like("gate"), "approximate": Word("none", "tanh")},
@@ -31,4 +31,4 @@ FORM = Pointwise(
     slopes_error=slopes_error,
     reads={"up": ("gate",)},
 )
-CONTRACT = FORM.contract
+CONTRACT = TEMPLATE.contract

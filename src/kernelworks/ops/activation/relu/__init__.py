@@ -6,19 +6,19 @@ import torch
 import torch.nn.functional as F
 
 from kernelworks.dispatch.passthrough import Passthrough
-from kernelworks.dispatch.signature import ABSENT, Array, Spelling, two_names
-from kernelworks.ops.activation.relu.contract import CONTRACT, FORM
+from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature, two_names
+from kernelworks.ops.activation.relu.contract import CONTRACT, TEMPLATE
 from kernelworks.ops.activation.relu.mutants import MUTANTS
 
 __all__ = ["OP", "relu"]
 
 
 @overload
-def relu(x: Array, *, out: Array | None = None, row: str | None = None) -> Array: ...
+def relu(x: Array, *, out: Array | None = None, kernel: str | None = None) -> Array: ...
 @overload
-def relu(input: Array, inplace: bool = False, *, out: Array | None = None, row: str | None = None) -> Array: ...
+def relu(input: Array, inplace: bool = False, *, out: Array | None = None, kernel: str | None = None) -> Array: ...
 @two_names
-def relu(x: Any = ABSENT, inplace: Any = False, *, out: Any = None, row: str | None = None, **torchs: Any) -> Any:
+def relu(x: Any = ABSENT, inplace: Any = False, *, out: Any = None, kernel: str | None = None, **torchs: Any) -> Any:
     """Rectified linear unit: ``output = max(x, 0)``; NaN stays NaN.
 
     Args:
@@ -31,19 +31,19 @@ def relu(x: Any = ABSENT, inplace: Any = False, *, out: Any = None, row: str | N
 
     Error bound: 0, forward and backward.
     Cost: one operation an element; reads x once and writes output once.
-    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Nair and Hinton, ICML 2010.
     """
     if torchs or inplace is not False:
-        return SPELLING((x,), torchs, {"inplace": inplace}, out, row)
-    return OP.call(x, out, row)
+        return TORCH_SIGNATURE((x,), torchs, {"inplace": inplace}, out, kernel)
+    return OP.call(x, out, kernel)
 
 
-OP = FORM.op(CONTRACT, F.relu, mutants=MUTANTS, passthrough=Passthrough("relu(x)", (), names={"relu": torch.relu}))
+OP = TEMPLATE.op(CONTRACT, F.relu, mutants=MUTANTS, passthrough=Passthrough("relu(x)", (), names={"relu": torch.relu}))
 
 
 def _torchs(input: Any, inplace: bool = False) -> tuple[Any, ...] | str:
     return "in place, torch's own function writes" if inplace else (input,)
 
 
-SPELLING = Spelling(OP, F.relu, _torchs, {"input": "x"})
+TORCH_SIGNATURE = TorchSignature(OP, F.relu, _torchs, {"input": "x"})

@@ -6,10 +6,10 @@ from kernelworks.contract.arguments import Floats
 from kernelworks.contract.cases import VALUES
 from kernelworks.templates.pointwise import Pointwise, Work
 
-__all__ = ["CONTRACT", "FORM"]
+__all__ = ["CONTRACT", "TEMPLATE"]
 
-FORM = Pointwise(
-    room=__file__,
+TEMPLATE = Pointwise(
+    op_package=__file__,
     formula="output = max(x, 0)",
     source="Nair and Hinton, Rectified Linear Units Improve Restricted Boltzmann Machines, ICML 2010",
     arguments={"x": Floats()},
@@ -18,4 +18,4 @@ FORM = Pointwise(
     sweeps={"around 0": 1.0},
     gradient_kinds=tuple(VALUES),  # at 0, of infinities and of NaN too
 )
-CONTRACT = FORM.contract
+CONTRACT = TEMPLATE.contract

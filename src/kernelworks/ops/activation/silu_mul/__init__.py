@@ -5,13 +5,13 @@ import torch.nn.functional as F
 
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.signature import Array, Gate
-from kernelworks.ops.activation.silu_mul.contract import CONTRACT, FORM
+from kernelworks.ops.activation.silu_mul.contract import CONTRACT, TEMPLATE
 from kernelworks.ops.activation.silu_mul.mutants import MUTANTS
 
 __all__ = ["OP", "silu_mul"]
 
 
-def silu_mul(gate: Array, up: Array, *, out: Array | None = None, row: str | None = None) -> Array:
+def silu_mul(gate: Array, up: Array, *, out: Array | None = None, kernel: str | None = None) -> Array:
     """Silu of the gate times up, in one pass: ``output = gate sigmoid(gate) up``.
 
     Args:
@@ -26,14 +26,14 @@ def silu_mul(gate: Array, up: Array, *, out: Array | None = None, row: str | Non
     Error bound: ``u |output| + 2^-24 (8 + 2 |gate| sigmoid(-gate)) |output|``, u the unit roundoff of the dtype
     (and ``2^-128 |gate up|`` where ``e^-gate`` leaves float32).
     Cost: one exponential, about 20 flop an element; reads gate and up once and writes output once.
-    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Shazeer 2020, arXiv:2002.05202.
     """
-    result: Array = OP.call(gate, up, out, row)
+    result: Array = OP.call(gate, up, out, kernel)
     return result
 
 
-OP = FORM.op(
+OP = TEMPLATE.op(
     CONTRACT,
     lambda gate, up: F.silu(gate) * up,
     mutants=MUTANTS,

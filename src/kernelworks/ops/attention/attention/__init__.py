@@ -14,20 +14,20 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from kernelworks.build.kernels import also_of, cpp_rows, cuda_row, python_row, triton_row, with_libraries
-from kernelworks.build.sharing import shared
-from kernelworks.contract import Request, Row
+from kernelworks.build.kernels import also_of, cpp_kernels, cuda_kernel, python_kernel, triton_kernel, with_libraries
+from kernelworks.build.sharing import choose_threads
+from kernelworks.contract import Kernel, Request
 from kernelworks.contract.memory_layout import new_output
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
-from kernelworks.dispatch.signature import ABSENT, Array, Spelling, two_names
+from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature, two_names
 from kernelworks.ops.attention.attention.contract import CONTRACT, MAX_DIM, shift_of
 from kernelworks.ops.attention.attention.mutants import MUTANTS
 from kernelworks.ops.attention.attention.sm90 import guard as sm90_guard
 from kernelworks.ops.attention.attention.sm90_backward import guard as sm90_backward_guard
 from kernelworks.ops.attention.attention.sm90_backward_wide import guard as sm90_backward_wide_guard
 from kernelworks.ops.attention.attention.sm90_decode import guard as sm90_decode_guard
-from kernelworks.ops.attention.attention.torch_rows import (
+from kernelworks.ops.attention.attention.torch_kernels import (
     as_new_output,
     by_reference,
     by_torch,
@@ -40,7 +40,7 @@ from kernelworks.ops.attention.attention.torch_rows import (
 
 __all__ = ["OP", "attention", "new_output", "readable"]
 
-ROOM = Path(__file__).parent
+PACKAGE = Path(__file__).parent
 FEW = 8  # rows (queries times heads of a group) that decode.cpp takes at most
 
 
@@ -58,7 +58,7 @@ def attention(
     mask: Array | None = None,
     with_lse: Literal[False] = False,
     out: Array | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> Array: ...
 @overload
 def attention(
@@ -74,7 +74,7 @@ def attention(
     mask: Array | None = None,
     with_lse: Literal[True],
     out: tuple[Array, Array] | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> tuple[Array, Array]: ...
 @overload
 def attention(
@@ -91,7 +91,7 @@ def attention(
     softcap: float | None = None,
     sinks: Array | None = None,
     out: Array | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> Array: ...
 @two_names
 def attention(
@@ -107,7 +107,7 @@ def attention(
     mask: Any = None,
     with_lse: bool = False,
     out: Any = None,
-    row: str | None = None,
+    kernel: str | None = None,
     **torchs: Any,
 ) -> Any:
     """Scaled dot product attention; the matrix of scores is never formed.
@@ -142,15 +142,15 @@ def attention(
     that + 10 Lk/64 + 200), about; README.md has it exactly. Everything is computed in float32.
     Cost: 4 D flop and one exponential per pair of query and key, with ``softcap`` a tanh more; reads q, k, v and writes
     output once.
-    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Vaswani et al. 2017, arXiv:1706.03762; Milakov and Gimelshein 2018, arXiv:1805.02867; ``softcap``: Gemma 2,
     2024, arXiv:2408.00118; ``sinks``: Xiao et al. 2023, arXiv:2309.17453, and gpt-oss, 2025, arXiv:2508.10925.
     """
     if torchs or rest:
         own = {"causal": causal, "window": window, "scale": scale, "mask": mask, "with_lse": with_lse}
         own |= {"softcap": softcap, "sinks": sinks}
-        return SPELLING((q, k, v, *rest), torchs, own, out, row)
-    return OP.call(q, k, v, causal, window, scale, mask, with_lse, softcap, sinks, out, row)
+        return TORCH_SIGNATURE((q, k, v, *rest), torchs, own, out, kernel)
+    return OP.call(q, k, v, causal, window, scale, mask, with_lse, softcap, sinks, out, kernel)
 
 
 # ---------------------------------------------------------------- C++ rows
@@ -188,7 +188,7 @@ def _forward(
         # The backward forms the scores again, as `many` does: with a sum that `few` made of scores that it rounds
         # otherwise, every probability would be off by the difference.
         kernels = few if queries * heads <= FEW * kv_heads and not with_lse else many
-        kernel, nth = shared(kernels.attention, batch * heads * queries * keys * dim / PAIRS)
+        kernel, nth = choose_threads(kernels.attention, batch * heads * queries * keys * dim / PAIRS)
         kernel(
             output, lse, readable(q), readable(k), readable(v),
             mask if mask is None else mask.expand(batch, heads, queries, keys),
@@ -213,7 +213,7 @@ def _backward(
             output, lse = _forward(few, many, q, k, v, causal, window, scale, mask, True, softcap, sinks)
         inputs = (readable(t) for t in (grad, q, k, v, output))
         took = 2.5 * q.numel() * k.shape[2] / PAIRS
-        kernel, nth = shared(gradients.attention_backward, took)
+        kernel, nth = choose_threads(gradients.attention_backward, took)
         kernel(*results, *inputs, lse, *_options(q, k, causal, window, scale, mask), nth, float(softcap or 0))
     found = sink_gradient(grad, output, lse, sinks)
     return (*results, found if out is None else out[3].copy_(found))
@@ -227,59 +227,61 @@ def _plain_softmax(request: Request) -> str | None:
     return _plain_scores(request) or (None if request.args.get("sinks") is None else "takes no sinks")
 
 
-def _rows() -> list[Row]:
+def _cpp_kernels() -> list[Kernel]:
     """The C++ rows. The wide ones are three libraries, so that a first call does not compile what it does not need."""
     targets = {
         "avx512": ("decode.cpp", "simd.cpp", "backward.cpp"),
         "avx2": ("decode.cpp", "simd.cpp", "backward.cpp"),
         "scalar": ("scalar.cpp", "scalar.cpp", "scalar.cpp"),
     }
-    rows = []
+    op_kernels = []
     for target, sources in targets.items():
-        paths = [ROOM / name for name in sources]
+        paths = [PACKAGE / name for name in sources]
         guard = None if target == "scalar" else _plain_softmax
-        (row,) = cpp_rows(ROOM, forward=_forward, backward=_backward, targets={target: sources[1]}, guard=guard)
-        rows.append(with_libraries(row, paths, forward=_forward, backward=_backward, first=2))
-    return rows
+        (op_kernel,) = cpp_kernels(
+            PACKAGE, forward=_forward, backward=_backward, targets={target: sources[1]}, guard=guard
+        )
+        op_kernels.append(with_libraries(op_kernel, paths, forward=_forward, backward=_backward, first=2))
+    return op_kernels
 
 
-def _hopper(guard: Callable[[Request], str | None]) -> Row:
+def _hopper(guard: Callable[[Request], str | None]) -> Kernel:
     """The forward of many queries."""
 
     def plain(request: Request) -> str | None:
         return _plain_scores(request) or guard(request)
 
-    return replace(cuda_row(ROOM, guard=plain, replays=("forward",)), inner="input")
+    return replace(cuda_kernel(PACKAGE, guard=plain, replays=("forward",)), inner="input")
 
 
-def _hopper_decode(guard: Callable[[Request], str | None]) -> Row:
+def _hopper_decode(guard: Callable[[Request], str | None]) -> Kernel:
     """The forward of few, whose launch knows of no softcap and no sinks."""
 
     def plain(request: Request) -> str | None:
         return _plain_softmax(request) or guard(request)
 
-    row = cuda_row(ROOM, source="sm90_decode.cu", name="sm90_decode", guard=plain)
+    op_kernel = cuda_kernel(PACKAGE, source="sm90_decode.cu", name="sm90_decode", guard=plain)
 
     def without(run: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, out=None: run(*args[:-2], out=out)
 
     def prepare(pass_: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
-        call = row.prepare(pass_, args[:-2]) if row.prepare else None
+        call = op_kernel.prepare(pass_, args[:-2]) if op_kernel.prepare else None
         return None if call is None else without(call)
 
-    return replace(row, load=lambda pass_: without(row.load(pass_)), prepare=prepare, inner="input")
+    return replace(op_kernel, load=lambda pass_: without(op_kernel.load(pass_)), prepare=prepare, inner="input")
 
 
-def _hopper_backward(name: str, guard: Callable[[Request], str | None]) -> Row:
+def _hopper_backward(name: str, guard: Callable[[Request], str | None]) -> Kernel:
     """Hopper's gradients after Triton's forward, which its certificate speaks for too."""
     both = ("forward", "backward")
-    row = cuda_row(ROOM, source=f"{name}.cu", name=name, guard=guard, passes=both, replays=("backward",))
-    return also_of(replace(row, inner="input"), _triton())
+    op_kernel = cuda_kernel(PACKAGE, source=f"{name}.cu", name=name, guard=guard, passes=both, replays=("backward",))
+    return also_of(replace(op_kernel, inner="input"), _triton())
 
 
 @functools.cache
-def _triton() -> Row:
-    return triton_row(ROOM, inner="input", guard=_triton_guard)
+def _triton() -> Kernel:
+    return triton_kernel(PACKAGE, inner="input", guard=_triton_guard)
 
 
 def _triton_guard(request: Request) -> str | None:
@@ -311,19 +313,19 @@ OP = Op(
         _triton(),
         _hopper_backward("sm90_backward", sm90_backward_guard),
         _hopper_backward("sm90_backward_wide", sm90_backward_wide_guard),
-        *_rows(),
-        python_row("torch", by_torch, torch_backward),
-        python_row("reference", by_reference, functools.partial(torch_backward, exact=True)),
+        *_cpp_kernels(),
+        python_kernel("torch", by_torch, torch_backward),
+        python_kernel("reference", by_reference, functools.partial(torch_backward, exact=True)),
     ],
-    room=__file__,
+    op_package=__file__,
     forward=Pass(
         "attention(Tensor q, Tensor k, Tensor v, str? causal, int? window, float? scale, Tensor? mask, bool with_lse, "
-        "float? softcap, Tensor? sinks, str? row=None) -> (Tensor, Tensor)",
+        "float? softcap, Tensor? sinks, str? kernel=None) -> (Tensor, Tensor)",
         _fake,
     ),
     backward=Pass(
         "attention_backward(Tensor grad_output, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, str? causal, "
-        "int? window, float? scale, Tensor? mask, bool[] needs, float? softcap, Tensor? sinks, str? row=None) "
+        "int? window, float? scale, Tensor? mask, bool[] needs, float? softcap, Tensor? sinks, str? kernel=None) "
         "-> (Tensor, Tensor, Tensor, Tensor)",
         _fake_backward,
         returns=("q", "k", "v", "sinks"),
@@ -369,7 +371,7 @@ def _ours(
     return query, key, value, "top_left" if is_causal else None, None, scale, attn_mask, False, None, None
 
 
-SPELLING = Spelling(
+TORCH_SIGNATURE = TorchSignature(
     OP,
     F.scaled_dot_product_attention,
     _ours,

@@ -140,7 +140,7 @@ def _weights(scores: Tensor, seen: Tensor, sinks: Tensor | None) -> Tensor:
     return torch.softmax(scores.masked_fill(~any_seen, 0.0), -1) * any_seen
 
 
-def capped(scores: Tensor, softcap: float | None) -> Tensor:
+def apply_softcap(scores: Tensor, softcap: float | None) -> Tensor:
     """Scores bent so that none passes ``softcap`` in magnitude."""
     return scores if softcap is None else softcap * torch.tanh(scores / softcap)
 
@@ -152,7 +152,7 @@ def reference(
     factor = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
     key, value = _per_query_head(k, q.shape[1]), _per_query_head(v, q.shape[1])
     seen = visible(q, k, causal, window, mask)
-    scores = capped(q @ key.transpose(-1, -2) * factor, softcap).masked_fill(~seen, -torch.inf)
+    scores = apply_softcap(q @ key.transpose(-1, -2) * factor, softcap).masked_fill(~seen, -torch.inf)
     if sinks is not None:
         scores = with_sinks(scores, sinks)
     output = _weights(scores, seen, sinks) @ value
@@ -187,7 +187,7 @@ class _Terms:
         self.seen = visible(q, k, args.get("causal"), args.get("window"), args.get("mask"))
         dim, keys, self.softcap = q.shape[-1], k.shape[2], args.get("softcap")
         plain = q @ self.k.transpose(-1, -2) * self.scale
-        scores = capped(plain, self.softcap).masked_fill(~self.seen, -torch.inf)
+        scores = apply_softcap(plain, self.softcap).masked_fill(~self.seen, -torch.inf)
         self.sinks = args.get("sinks")
         summed = scores if self.sinks is None else with_sinks(scores, self.sinks)
         self.lse = torch.logsumexp(summed, -1, keepdim=True)
@@ -218,8 +218,11 @@ class _Terms:
     def _bend(self, plain: Tensor, softcap: float) -> tuple[Tensor, Tensor]:
         """Makes ``score_error`` that of the capped scores; gives the cap's slope, and its error. The cap rises all the
         way: what an error of a score makes of it is found at the error's two ends."""
-        t, e = capped(plain, softcap), self.score_error
-        error = torch.maximum(capped(plain + e, softcap) - t, t - capped(plain - e, softcap)) + CAP * U32 * t.abs()
+        t, e = apply_softcap(plain, softcap), self.score_error
+        error = (
+            torch.maximum(apply_softcap(plain + e, softcap) - t, t - apply_softcap(plain - e, softcap))
+            + CAP * U32 * t.abs()
+        )
         self.score_error = error * self.seen
         share, off = t / softcap, self.score_error / softcap
         return 1 - share.square(), 2 * share.abs() * off + off.square() + 3 * U32

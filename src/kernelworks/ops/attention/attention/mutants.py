@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import Mutant
-from kernelworks.ops.attention.attention.contract import capped, reference, visible
+from kernelworks.ops.attention.attention.contract import apply_softcap, reference, visible
 
 __all__ = ["MUTANTS"]
 
@@ -91,7 +91,7 @@ def _tiled(rescale_sum: bool, rescale_output: bool, low_precision: bool) -> Call
         k, v = (a[n].float().repeat_interleave(heads // a[n].shape[1], 1) for n in ("k", "v"))
         scale = 1 / math.sqrt(q.shape[-1]) if a["scale"] is None else a["scale"]
         seen = visible(a["q"], a["k"], a["causal"], a["window"], a["mask"])
-        scores = capped(q @ k.transpose(-1, -2) * scale, a["softcap"]).masked_fill(~seen, -torch.inf)
+        scores = apply_softcap(q @ k.transpose(-1, -2) * scale, a["softcap"]).masked_fill(~seen, -torch.inf)
         m, total, o = torch.full_like(q[..., :1], -1e30), torch.zeros_like(q[..., :1]), torch.zeros_like(q)
         if a["sinks"] is not None:
             m, total = m * 0 + a["sinks"].float()[:, None, None], total + 1
@@ -129,11 +129,11 @@ def _otherwise_capped(bend: Callable[[Tensor, Tensor, float, float], Tensor]) ->
 
 
 def _hides_first(products: Tensor, hidden: Tensor, scale: float, softcap: float) -> Tensor:
-    return capped((products * scale).masked_fill(hidden, -torch.inf), softcap)
+    return apply_softcap((products * scale).masked_fill(hidden, -torch.inf), softcap)
 
 
 def _scales_last(products: Tensor, hidden: Tensor, scale: float, softcap: float) -> Tensor:
-    return (capped(products, softcap) * scale).masked_fill(hidden, -torch.inf)
+    return (apply_softcap(products, softcap) * scale).masked_fill(hidden, -torch.inf)
 
 
 def _clamps(products: Tensor, hidden: Tensor, scale: float, softcap: float) -> Tensor:
@@ -141,7 +141,7 @@ def _clamps(products: Tensor, hidden: Tensor, scale: float, softcap: float) -> T
 
 
 def _stops_at_one(products: Tensor, hidden: Tensor, scale: float, softcap: float) -> Tensor:
-    return capped(products * scale, softcap).div(softcap).masked_fill(hidden, -torch.inf)
+    return apply_softcap(products * scale, softcap).div(softcap).masked_fill(hidden, -torch.inf)
 
 
 def _next_sinks(a: dict[str, Any]) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def _kernel(
     dim: int, dtype: torch.dtype, sight: int, groups: int, keys: int, broad: bool
 ) -> tuple[Kernel, int, int, int]:
     """The kernel, how many queries and keys its tiles and blocks have, and how many queries are copied together."""
-    c = CONFIGS.pick("forward", row="sm90", D=dim, sight=sight, groups=groups, keys=keys, broad=broad)
+    c = CONFIGS.pick("forward", op_kernel="sm90", D=dim, sight=sight, groups=groups, keys=keys, broad=broad)
     numbers = (dim, c["BN"], groups, c["STAGES"], c["PLACES"], sight)
     name = "_".join(("forward", str(dtype).removeprefix("torch."), *map(str, numbers)))
     queries = ROWS * groups

@@ -23,7 +23,7 @@ DTYPES = (torch.bfloat16, torch.float16)
 LOG2E = 1.4426950408889634
 # As in sm90_gradients.cuh: keys of a tile, queries of a step, columns of a box; by head_dim bytes of shared memory.
 KEYS, STEP, PANEL = 128, 64, 64
-SHARED = {64: 182504, 128: 231652}
+SHARED_BYTES = {64: 182504, 128: 231652}
 FAR = 2**29  # what every query sees at least of the keys where there is no causal mask, or no window
 
 
@@ -32,7 +32,7 @@ def guard(request: Request) -> str | None:
     q, k = request.args["q"], request.args["k"]
     if q.dtype not in DTYPES:
         return "takes bfloat16 and float16"
-    if q.shape[3] not in SHARED:
+    if q.shape[3] not in SHARED_BYTES:
         return "takes a head_dim of 64 or 128"
     if request.args["mask"] is not None:
         return "takes no mask"
@@ -50,7 +50,7 @@ def _kernels(dtype: torch.dtype, dim: int, window: bool) -> tuple[Kernel, Kernel
     suffix = f"{str(dtype).removeprefix('torch.')}_{dim}"
     return (
         Kernel(SOURCE, f"prepare_{suffix}", threads=256, overlap=True),
-        Kernel(SOURCE, f"gradients_{suffix}{'_window' * window}", threads=384, shared=SHARED[dim], overlap=True),
+        Kernel(SOURCE, f"gradients_{suffix}{'_window' * window}", threads=384, shared=SHARED_BYTES[dim], overlap=True),
         Kernel(SOURCE, f"finish_{suffix}", threads=256, overlap=True),
     )
 
@@ -119,10 +119,10 @@ def backward(
         return made[0], made[1], made[2], q.new_empty(0)
     from kernelworks.ops.attention.attention import triton_backward
 
-    return made[0], made[1], made[2], triton_backward.of_sinks(sinks, triton_backward.prepared(grad, output, lse))
+    return made[0], made[1], made[2], triton_backward.of_sinks(sinks, triton_backward.lse_and_delta(grad, output, lse))
 
 
 def _section(causal: str | None, pairs: int) -> int:
     """How many key-value heads are worked on at a time."""
-    picked: int = CONFIGS.pick("gradients", row="sm90_backward", causal=int(causal is not None))["HEADS"]
+    picked: int = CONFIGS.pick("gradients", op_kernel="sm90_backward", causal=int(causal is not None))["HEADS"]
     return min(pairs, picked)

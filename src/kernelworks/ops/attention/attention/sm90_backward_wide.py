@@ -23,7 +23,7 @@ LOG2E = 1.4426950408889634
 DIM, KEYS, STEP, SHARED, SHARED_QUERIES = 256, 64, 64, 230540, 196608
 FAR = 2**29  # what every query sees at least of the keys where there is no causal mask
 # Bytes of dS that are kept at a time: key-value heads are shared out so that theirs fit. One head's may be more.
-KEPT = 2**30
+MOST_KEPT_BYTES = 2**30
 L2 = 2**25  # tiles of keys run together whose queries and gradients fit this much of it
 
 
@@ -42,8 +42,8 @@ def guard(request: Request) -> str | None:
         return "takes sizes from 1 to 2^27"
     if q.shape[0] * q.shape[1] * -(-q.shape[2] // STEP) >= 2**29:
         return "takes fewer than 2^29 tiles of queries"
-    if _bytes_of_slopes(q.shape[1] // k.shape[1], q.shape[2], k.shape[2]) > 4 * KEPT:
-        return f"keeps 2 bytes a pair of query and key: one key-value head's are over {4 * KEPT >> 30} GiB"
+    if _bytes_of_slopes(q.shape[1] // k.shape[1], q.shape[2], k.shape[2]) > 4 * MOST_KEPT_BYTES:
+        return f"keeps 2 bytes a pair of query and key: one key-value head's are over {4 * MOST_KEPT_BYTES >> 30} GiB"
     return None
 
 
@@ -78,7 +78,7 @@ def backward(
     steps, pairs, group = -(-queries // STEP), batch * kv_heads, heads // kv_heads
     factor = DIM**-0.5 if scale is None else float(scale)
     shift = FAR if causal is None else shift_of(causal, queries, keys)
-    share = min(pairs, max(1, KEPT // _bytes_of_slopes(group, queries, keys)))
+    share = min(pairs, max(1, MOST_KEPT_BYTES // _bytes_of_slopes(group, queries, keys)))
     section = min(share, max(1, L2 // (4 * DIM * queries * group)))
     prepare, of_keys, of_queries = _kernels(q.dtype)
     rows = torch.empty(batch * heads * steps * 2 * STEP, dtype=torch.float32, device=q.device)
@@ -100,4 +100,4 @@ def backward(
         return made[0], made[1], made[2], q.new_empty(0)
     from kernelworks.ops.attention.attention import triton_backward
 
-    return made[0], made[1], made[2], triton_backward.of_sinks(sinks, triton_backward.prepared(grad, output, lse))
+    return made[0], made[1], made[2], triton_backward.of_sinks(sinks, triton_backward.lse_and_delta(grad, output, lse))

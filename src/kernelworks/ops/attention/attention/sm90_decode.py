@@ -56,7 +56,7 @@ def _odd(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
     return stride[3] == 1 and any(n > 1 and s % 8 for n, s in zip(shape[:3], stride[:3], strict=True))
 
 
-class Cut(NamedTuple):
+class KeySplit(NamedTuple):
     """How keys are shared out: what becomes of a block's sums, shares of a head, warps of a block."""
 
     how: str
@@ -76,7 +76,7 @@ def _bytes(dim: int, warps: int, how: str) -> int:
 
 
 @functools.cache
-def _kernel(dtype: torch.dtype, dim: int, cut: Cut) -> Kernel:
+def _kernel(dtype: torch.dtype, dim: int, cut: KeySplit) -> Kernel:
     name = f"{cut.how}_{str(dtype).removeprefix('torch.')}_{dim}_{cut.warps}"
     cluster = cut.shares if cut.how == "cluster" else 1
     shared = _bytes(dim, cut.warps, cut.how)
@@ -89,16 +89,16 @@ def _join(dtype: torch.dtype, dim: int) -> Kernel:
     return Kernel(SOURCE, name, threads=32 * JOINERS, overlap=True)
 
 
-def _cut(dim: int, pairs: int, keys: int, multiprocessors: int) -> Cut:
+def _cut(dim: int, pairs: int, keys: int, multiprocessors: int) -> KeySplit:
     """The cut for so many key-value heads, of which so many keys are seen."""
     warps = WARPS[dim]
     shares, long = multiprocessors // pairs, 4 * pairs * keys * dim >= LONG
     shares = min(shares if long else max(shares // 2, min(shares, PAIRED)), -(-keys // (KEYS * warps)))
     if shares < 2:
-        return Cut("whole", 1, warps)
+        return KeySplit("whole", 1, warps)
     if shares <= (PAIRED if long else CLUSTERED):
-        return Cut("cluster", 1 << shares.bit_length() - 1, warps)
-    return Cut("apart", shares, warps)
+        return KeySplit("cluster", 1 << shares.bit_length() - 1, warps)
+    return KeySplit("apart", shares, warps)
 
 
 class _Plan:
@@ -106,7 +106,7 @@ class _Plan:
 
     def __init__(
         self, q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None,
-        cut: Cut | None = None,
+        cut: KeySplit | None = None,
     ) -> None:  # fmt: skip
         batch, heads, queries, dim = q.shape
         kv_heads, keys = k.shape[1], k.shape[2]
@@ -144,7 +144,7 @@ def _even(x: Tensor) -> bool:
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
-    with_lse: bool, out: Any = None, cut: Cut | None = None,
+    with_lse: bool, out: Any = None, cut: KeySplit | None = None,
 ) -> Any:  # fmt: skip
     """As the room's other launches: the output, and lse where it is asked for. ``mask`` is None."""
     output, lse = out if with_lse and out is not None else (out, None)

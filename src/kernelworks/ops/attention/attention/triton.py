@@ -211,7 +211,7 @@ def _aligned(*tensors: Tensor) -> bool:
     return True
 
 
-def _settle(
+def _find_launch(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, output: Tensor, causal: bool, shift: int, window: int | None,
     factor: float, softcap: float | None, sinks: Tensor | None,
 ) -> tuple[Launch, tuple[int, int, int], tuple[Any, ...]]:  # fmt: skip
@@ -269,7 +269,9 @@ def forward(
     if queries * heads <= MOST_ROWS * kv_heads:
         decode(q, k, v, mask, sinks, output, lse, causal is not None, shift, window or 0, factor, softcap)
     else:
-        launch, grid, rest = _settle(q, k, v, mask, output, causal is not None, shift, window, factor, softcap, sinks)
+        launch, grid, rest = _find_launch(
+            q, k, v, mask, output, causal is not None, shift, window, factor, softcap, sinks
+        )
         launch(grid, q, k, v, mask, output, lse, *rest)
     return (output, lse) if with_lse else output
 
@@ -296,7 +298,9 @@ def prepare_forward(
         lse = empty(lse_shape, dtype=float32, device=device) if with_lse else None
         run = decode_again(q, k, v, output, lse, causal is not None, shift, window or 0, factor, softcap)
     else:
-        launch, grid, rest = _settle(q, k, v, None, output, causal is not None, shift, window, factor, softcap, None)
+        launch, grid, rest = _find_launch(
+            q, k, v, None, output, causal is not None, shift, window, factor, softcap, None
+        )
 
         def run(q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor | None = None) -> None:
             launch(grid, q, k, v, None, output, lse, *rest)

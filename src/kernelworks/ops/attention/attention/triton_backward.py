@@ -293,7 +293,7 @@ def _prepare_at(dim: int, dtype: torch.dtype) -> tuple[Launch, int]:
     return PREPARE.at(DP=max(64, triton.next_power_of_2(dim)), **options), options["BM"]
 
 
-def prepared(grad: Tensor, output: Tensor, lse: Tensor) -> Tensor:
+def lse_and_delta(grad: Tensor, output: Tensor, lse: Tensor) -> Tensor:
     """[2, B, H, Lq]: lse in base 2, and delta."""
     batch, heads, queries, dim = grad.shape
     prepare, tile = _prepare_at(dim, grad.dtype)
@@ -306,7 +306,7 @@ def prepared(grad: Tensor, output: Tensor, lse: Tensor) -> Tensor:
 
 
 def of_sinks(sinks: Tensor, rows: Tensor) -> Tensor:
-    """The gradient of sinks, by what ``prepared`` gives: what the weights of keys leave of delta."""
+    """The gradient of sinks, by what ``lse_and_delta`` gives: what the weights of keys leave of delta."""
     weights = torch.exp2(sinks.float()[:, None] * 1.4426950408889634 - rows[0])
     return (weights * rows[1]).sum((0, 2)).neg_().to(sinks.dtype)
 
@@ -324,7 +324,7 @@ def gradients(
         dim, q.dtype, causal, window > 0, tma, softcap is not None
     )
     cap, softcap = (None, None) if softcap is None else (scale / softcap, float(softcap))
-    rows = prepared(grad, output, lse)
+    rows = lse_and_delta(grad, output, lse)
     inputs, gs = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3]), grad.stride()[:3]
     ms = mask.stride() if mask is not None else (0, 0, 0, 0)
     if sinks is not None:

@@ -24,7 +24,7 @@ MOST_ROWS = 16  # queries times heads of a group; more of them fill the tiles of
 MOST_SHARES = 64
 # Whose divisibility helps nothing: one build serves all.
 NUMBERS = ("shares", "pairs", "H", "group", "Lq", "Lk", "shift", "window", "length", "m_b", "m_h", "m_q", "m_k")
-NONE = (0, 0, 0, 0)  # strides of no mask
+NO_MASK_STRIDES = (0, 0, 0, 0)  # strides of no mask
 
 
 @triton.jit(do_not_specialize=NUMBERS)
@@ -235,7 +235,7 @@ def _cut(
         share=_share_at(dim, q.dtype, causal, window > 0, split, keys % block == 0 and not causal and mask is None),
         share_grid=(shares * pairs, 1, 1),
         share_numbers=(
-            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *outs, *(mask.stride() if mask is not None else NONE),
+            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *outs, *(mask.stride() if mask is not None else NO_MASK_STRIDES),
             shares, pairs, heads, group, queries, keys, dim, shift, window, scale, cap, length,
         ),
         join=_join_at(dim) if split else None,
@@ -268,11 +268,13 @@ def decode_again(
     cut = _cut(q, k, v, None, output, causal, shift, window, scale, softcap)
     outputs = (output,) if lse is None else (output, lse)
     if cut.join is None:
-        return cut.share.prepared(cut.share_grid, q, k, v, None, None, output, lse, None, *cut.share_numbers)
+        return cut.share.prepare_launch(cut.share_grid, q, k, v, None, None, output, lse, None, *cut.share_numbers)
     size, empty, float32, device = cut.size, torch.empty, torch.float32, q.device
     partial = empty(size, dtype=float32, device=device)
-    share = cut.share.prepared(cut.share_grid, q, k, v, None, None, None, None, partial, *cut.share_numbers)
-    join = cut.join.prepared(cut.join_grid, partial, *outputs, *(() if lse is not None else (None,)), *cut.join_numbers)
+    share = cut.share.prepare_launch(cut.share_grid, q, k, v, None, None, None, None, partial, *cut.share_numbers)
+    join = cut.join.prepare_launch(
+        cut.join_grid, partial, *outputs, *(() if lse is not None else (None,)), *cut.join_numbers
+    )
 
     def run(q: Tensor, k: Tensor, v: Tensor, *outputs: Tensor) -> None:
         partial = empty(size, dtype=float32, device=device)

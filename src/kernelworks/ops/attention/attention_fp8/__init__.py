@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.kernels import cuda_row, python_row
+from kernelworks.build.kernels import cuda_kernel, python_kernel
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import Array
 from kernelworks.ops.attention.attention_fp8.cases import NAMES
 from kernelworks.ops.attention.attention_fp8.contract import CONTRACT
 from kernelworks.ops.attention.attention_fp8.mutants import MUTANTS
 from kernelworks.ops.attention.attention_fp8.sm90 import guard
-from kernelworks.ops.attention.attention_fp8.torch_rows import (
+from kernelworks.ops.attention.attention_fp8.torch_kernels import (
     by_reference,
     by_torch,
     composite,
@@ -40,7 +40,7 @@ def attention_fp8(
     scale: float | None = None,
     out_dtype: torch.dtype | str = torch.bfloat16,
     out: Array | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> Array:
     """Scaled dot product attention of tensors in 8 bits; the matrix of scores is never formed.
 
@@ -70,7 +70,7 @@ def attention_fp8(
     itself, and sums of products by 2% of their magnitude: measured, 3% of the output's norm at most on random inputs,
     beside what the 8 bits of q, k and v have cost already. README.md has the bound exactly.
     Cost: 4 D flop and one exponential per pair of query and key; reads q, k and v and writes output once.
-    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, whose names the scales have.
     """
     if torch.is_grad_enabled():
@@ -81,7 +81,7 @@ def attention_fp8(
                     f"{name} must not require grad: there is no backward in 8 bits; call it in torch.no_grad()"
                 )
     named: Any = NAMES.get(out_dtype, out_dtype) if isinstance(out_dtype, torch.dtype) else out_dtype
-    output: Array = OP.call(q, k, v, q_descale, k_descale, v_descale, causal, scale, named, out, row)
+    output: Array = OP.call(q, k, v, q_descale, k_descale, v_descale, causal, scale, named, out, kernel)
     return output
 
 
@@ -92,14 +92,14 @@ def _fake(q: Tensor, *args: Any) -> Tensor:
 OP = Op(
     CONTRACT,
     [
-        replace(cuda_row(Path(__file__).parent, guard=guard), inner="input"),
-        replace(python_row("torch", by_torch), inner="input"),
-        python_row("reference", by_reference),
+        replace(cuda_kernel(Path(__file__).parent, guard=guard), inner="input"),
+        replace(python_kernel("torch", by_torch), inner="input"),
+        python_kernel("reference", by_reference),
     ],
-    room=__file__,
+    op_package=__file__,
     forward=Pass(
         "attention_fp8(Tensor q, Tensor k, Tensor v, Tensor q_descale, Tensor k_descale, Tensor v_descale, "
-        "str? causal, float? scale, str out_dtype, str? row=None) -> Tensor",
+        "str? causal, float? scale, str out_dtype, str? kernel=None) -> Tensor",
         _fake,
     ),
     composite=composite,

@@ -10,14 +10,14 @@ from torch import Generator, Tensor
 
 from kernelworks.contract import Case
 
-__all__ = ["BENCH_CASES", "CASES", "DEVICE_BENCH_CASES", "DEVICE_CASES", "EIGHT", "NAMES", "quantised"]
+__all__ = ["BENCH_CASES", "CASES", "DEVICE_BENCH_CASES", "DEVICE_CASES", "EIGHT", "NAMES", "quantize_heads"]
 
 EIGHT = torch.float8_e4m3fn
 LARGEST = 448.0
 NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in (torch.bfloat16, torch.float16, torch.float32)}
 
 
-def quantised(x: Tensor, descale: Tensor, heads: int) -> Tensor:
+def quantize_heads(x: Tensor, descale: Tensor, heads: int) -> Tensor:
     """[B, H, L, D] over the scale of each head's group, in 8 bits."""
     each = descale.expand(x.shape[0], heads).repeat_interleave(x.shape[1] // heads, 1)[..., None, None]
     return (x / each).clamp(-LARGEST, LARGEST).to(EIGHT)
@@ -64,7 +64,7 @@ def _make(
     elif kind == "far scales":  # their product is far below float32's smallest
         descales = [small * 1e-30, small * 1e-30, small * 1e30]
         q, k, v = (t * d.max() for t, d in zip((q, k, v), descales, strict=True))
-    eight = (quantised(t, d, heads[1]) for t, d in zip((q, k, v), descales, strict=True))
+    eight = (quantize_heads(t, d, heads[1]) for t, d in zip((q, k, v), descales, strict=True))
     named = dict(zip(("q", "k", "v"), eight, strict=True))
     named |= dict(zip(("q_descale", "k_descale", "v_descale"), descales, strict=True))
     return named | {"causal": causal, "scale": scale, "out_dtype": NAMES[dtype]}

@@ -39,7 +39,7 @@ MOST = 2**28  # scores that are formed at once here
 TILE = 128  # keys whose products are summed before they are added to a running sum
 # A weight of 8 bits that is made without an exponential is off by at most so much of itself, but for what all share.
 WEIGHT = 0.09
-FLUSHED = 1.1 * 2.0**-14  # of the largest weight: what smaller ones lose near e4m3's lower end
+FLUSH_THRESHOLD = 1.1 * 2.0**-14  # of the largest weight: what smaller ones lose near e4m3's lower end
 UNITS = 34 * 2.0**-13  # what matrix units lose that add 32 products of 8 bits, each cut off 13 bits behind the largest
 
 
@@ -192,7 +192,11 @@ def _error(args: dict[str, Any], units: bool) -> Tensor:
     off = torch.expm1(t.lost) * (1 + weight) + weight * t.seen  # of a weight, as a share of itself
     less = (t.p * (1 - torch.exp(-t.lost) * (1 - weight))).sum(-1, keepdim=True)  # of all weights at most
     peak = t.p.amax(-1, keepdim=True) if keys else t.p.sum(-1, keepdim=True)
-    flushed = FLUSHED * peak * torch.exp(t.lost.amax(-1, keepdim=True) if keys else 0.0 * peak) if units else 0.0 * peak
+    flushed = (
+        FLUSH_THRESHOLD * peak * torch.exp(t.lost.amax(-1, keepdim=True) if keys else 0.0 * peak)
+        if units
+        else 0.0 * peak
+    )
     flushed = torch.minimum(flushed + 2.0**-126, 2 * t.p * torch.exp(t.lost)) * t.seen
     # |sum p d (v - out)| <= sqrt(sum p d^2) sqrt(sum p (v - out)^2), and the second is sum p v^2 - out^2
     spread = (t.p @ v.square() * (1 + 2.0**-40) - out.square()).clamp(min=0.0).sqrt()

@@ -14,14 +14,14 @@ from kernelworks.build.cuda import Kernel, box_map
 from kernelworks.contract import Request
 from kernelworks.ops.attention.attention.contract import shift_of
 from kernelworks.ops.attention.attention.sm90 import L2, LOG2E, _multiprocessors
-from kernelworks.ops.attention.attention_fp8.torch_rows import result_like
+from kernelworks.ops.attention.attention_fp8.torch_kernels import result_like
 
 __all__ = ["forward", "guard"]
 
 SOURCE = Path(__file__).with_suffix(".cu")
 DIM, TILE = 128, 128  # head_dim; queries of a tile, keys of a block
 STAGES, PLACES, ONES = 4, 2, 1024  # as in sm90_e4m3.cuh: blocks and tiles on the way, bytes behind a block's values
-SHARED = PLACES * TILE * DIM + STAGES * (2 * TILE * DIM + ONES)
+SHARED_BYTES = PLACES * TILE * DIM + STAGES * (2 * TILE * DIM + ONES)
 PAIR = torch.bfloat16  # what the copy engine takes two bytes for
 OUTPUTS = ("bfloat16", "float16")
 
@@ -70,7 +70,7 @@ def _kernels(out_dtype: str, is_causal: bool) -> tuple[Kernel, Kernel]:
     forward = f"forward_{out_dtype}_{int(is_causal)}"
     return (
         Kernel(SOURCE, "turn", threads=256, overlap=True),
-        Kernel(SOURCE, forward, threads=384, shared=SHARED, overlap=True),
+        Kernel(SOURCE, forward, threads=384, shared=SHARED_BYTES, overlap=True),
     )
 
 

@@ -10,17 +10,17 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from kernelworks.build.kernels import also_of, cuda_row, python_row, triton_row
-from kernelworks.contract import Request, Row
+from kernelworks.build.kernels import also_of, cuda_kernel, python_kernel, triton_kernel
+from kernelworks.contract import Kernel, Request
 from kernelworks.contract.memory_layout import new_output
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import Array
-from kernelworks.ops.attention.attention.torch_rows import as_new_output
+from kernelworks.ops.attention.attention.torch_kernels import as_new_output
 from kernelworks.ops.attention.block_sparse_attention.contract import CONTRACT
 from kernelworks.ops.attention.block_sparse_attention.mutants import MUTANTS
 from kernelworks.ops.attention.block_sparse_attention.sm90 import guard as sm90_guard
 from kernelworks.ops.attention.block_sparse_attention.sm90_backward import guard as sm90_backward_guard
-from kernelworks.ops.attention.block_sparse_attention.torch_rows import (
+from kernelworks.ops.attention.block_sparse_attention.torch_kernels import (
     by_reference,
     by_torch,
     composite,
@@ -30,7 +30,7 @@ from kernelworks.ops.attention.block_sparse_attention.torch_rows import (
 
 __all__ = ["OP", "block_sparse_attention"]
 
-ROOM = Path(__file__).parent
+PACKAGE = Path(__file__).parent
 
 
 @overload
@@ -45,7 +45,7 @@ def block_sparse_attention(
     enable_gqa: bool = False,
     with_lse: Literal[False] = False,
     out: Array | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> Array: ...
 @overload
 def block_sparse_attention(
@@ -59,7 +59,7 @@ def block_sparse_attention(
     enable_gqa: bool = False,
     with_lse: Literal[True],
     out: tuple[Array, Array] | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> tuple[Array, Array]: ...
 def block_sparse_attention(
     query: Any,
@@ -72,7 +72,7 @@ def block_sparse_attention(
     enable_gqa: bool = False,
     with_lse: bool = False,
     out: Any = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> Any:
     """Attention of the blocks that a mask names; on a GPU, blocks that it does not name cost nothing.
 
@@ -106,11 +106,11 @@ def block_sparse_attention(
     ((D + 4) sum |q||k| scale + 8 max_j of that + 10 Lk/64 + 200), about. Everything is computed in float32.
     Cost: 4 D flop and one exponential per pair of a named block (torch's row on a CPU: per pair); reads query, key,
     value and the mask and writes output once.
-    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: torch.nn.attention.flex_attention (BlockMask); Child et al. 2019, arXiv:1904.10509; Dao et al. 2022,
     arXiv:2205.14135.
     """
-    return OP.call(query, key, value, block_mask, is_causal, scale, enable_gqa, with_lse, out, row)
+    return OP.call(query, key, value, block_mask, is_causal, scale, enable_gqa, with_lse, out, kernel)
 
 
 def _triton_guard(request: Request) -> str | None:
@@ -121,22 +121,26 @@ def _triton_guard(request: Request) -> str | None:
 
 
 @functools.cache
-def _triton() -> Row:
-    return triton_row(ROOM, inner="input", guard=_triton_guard)
+def _triton() -> Kernel:
+    return triton_kernel(PACKAGE, inner="input", guard=_triton_guard)
 
 
-def _hopper() -> Row:
+def _hopper() -> Kernel:
     """Hopper's forward, over the lists that Triton's kernels make, whose hash is in its own."""
-    row = cuda_row(ROOM, guard=sm90_guard)
-    return also_of(replace(row, inner="input"), _triton())
+    op_kernel = cuda_kernel(PACKAGE, guard=sm90_guard)
+    return also_of(replace(op_kernel, inner="input"), _triton())
 
 
-def _hopper_backward() -> Row:
+def _hopper_backward() -> Kernel:
     """Hopper's gradients after Triton's forward, which its certificate speaks for too."""
-    row = cuda_row(
-        ROOM, source="sm90_backward.cu", name="sm90_backward", guard=sm90_backward_guard, passes=("forward", "backward")
+    op_kernel = cuda_kernel(
+        PACKAGE,
+        source="sm90_backward.cu",
+        name="sm90_backward",
+        guard=sm90_backward_guard,
+        passes=("forward", "backward"),
     )
-    return also_of(replace(row, inner="input"), _triton())
+    return also_of(replace(op_kernel, inner="input"), _triton())
 
 
 # ---------------------------------------------------------------- torch.library
@@ -159,16 +163,16 @@ OP = Op(
         _hopper(),
         _triton(),
         _hopper_backward(),
-        python_row("torch", by_torch, torch_backward),
-        python_row("reference", by_reference, functools.partial(torch_backward, exact=True)),
+        python_kernel("torch", by_torch, torch_backward),
+        python_kernel("reference", by_reference, functools.partial(torch_backward, exact=True)),
     ],
-    room=__file__,
+    op_package=__file__,
     forward=Pass(
-        f"block_sparse_attention({TENSORS}, {OPTIONS}, bool with_lse, str? row=None) -> (Tensor, Tensor)", _fake
+        f"block_sparse_attention({TENSORS}, {OPTIONS}, bool with_lse, str? kernel=None) -> (Tensor, Tensor)", _fake
     ),
     backward=Pass(
         f"block_sparse_attention_backward(Tensor grad_output, {TENSORS}, Tensor output, Tensor lse, {OPTIONS}, "
-        "bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
+        "bool[] needs, str? kernel=None) -> (Tensor, Tensor, Tensor)",
         _fake_backward,
         returns=("query", "key", "value"),
     ),

@@ -34,7 +34,7 @@ from kernelworks.ops.attention.block_sparse_attention.cases import (
     DEVICE_CASES,
 )
 
-__all__ = ["BLOCK", "CONTRACT", "blocks_of", "causal_of", "masked", "pairs_of", "reference"]
+__all__ = ["BLOCK", "CONTRACT", "blocks_of", "causal_of", "expand_mask", "pairs_of", "reference"]
 
 SHORT = {"query": "q", "key": "k", "value": "v"}  # attention's names
 
@@ -107,7 +107,7 @@ def check(
 # ---------------------------------------------------------------- the definition
 
 
-def masked(block_mask: Tensor, queries: int, keys: int) -> Tensor:
+def expand_mask(block_mask: Tensor, queries: int, keys: int) -> Tensor:
     """[1|B, 1|H, Lq, Lk]: the truth of each pair's block."""
     rows = block_mask.repeat_interleave(BLOCK, 2)[:, :, :queries]
     return rows.repeat_interleave(BLOCK, 3)[..., :keys]
@@ -123,7 +123,7 @@ def _as_attention(args: dict[str, Any]) -> dict[str, Any]:
     query, key = args["query"], args["key"]
     return {
         "q": query, "k": key, "v": args["value"], "causal": causal_of(args.get("is_causal", False)), "window": None,
-        "scale": args.get("scale"), "mask": masked(args["block_mask"], query.shape[2], key.shape[2]), "softcap": None,
+        "scale": args.get("scale"), "mask": expand_mask(args["block_mask"], query.shape[2], key.shape[2]), "softcap": None,
         "sinks": None,
     }  # fmt: skip
 
@@ -162,7 +162,7 @@ def gradient_bound(
 # ---------------------------------------------------------------- cost
 
 
-def counted(args: Mapping[str, Any]) -> dict[str, int]:
+def count_pairs(args: Mapping[str, Any]) -> dict[str, int]:
     """How many pairs of a query and a key are seen, and how many blocks are passed over for them, over all heads."""
     (batch, heads, queries, _), keys = args["query"].shape, args["key"].shape[2]
     named, inside = _blocks_seen(args["block_mask"], batch, heads, queries, keys, args["is_causal"])
@@ -277,5 +277,5 @@ CONTRACT = Contract(
     device_cases=DEVICE_CASES,
     device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
-    values=Values(counted, "if every block is named", least={"pairs": 0}),
+    values=Values(count_pairs, "if every block is named", least={"pairs": 0}),
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernelworks.contract import Mutant
 from kernelworks.ops.attention.attention.mutants import MUTANTS as OF_MASKED
-from kernelworks.ops.attention.block_sparse_attention.contract import causal_of, masked, reference
+from kernelworks.ops.attention.block_sparse_attention.contract import causal_of, expand_mask, reference
 
 __all__ = ["MUTANTS"]
 
@@ -46,7 +46,7 @@ def _of_masked(name: str) -> Callable[..., Any]:
     def run(*given: Any) -> Any:
         a = dict(zip(NAMES, given, strict=True))
         q, k = a["query"], a["key"]
-        mask = masked(a["block_mask"], q.shape[2], k.shape[2])
+        mask = expand_mask(a["block_mask"], q.shape[2], k.shape[2])
         return wrong(q, k, a["value"], causal_of(a["is_causal"]), None, a["scale"], mask, a["with_lse"], None, None)
 
     return run

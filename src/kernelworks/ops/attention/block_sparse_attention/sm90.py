@@ -52,7 +52,7 @@ def _multiprocessors(device: torch.device) -> int:
 @functools.cache
 def _kernel(dim: int, dtype: torch.dtype, is_causal: bool) -> tuple[Kernel, int, int]:
     """The kernel, how many keys its blocks have, and how many queries are copied together."""
-    c = CONFIGS.pick("forward", row="sm90", D=dim)
+    c = CONFIGS.pick("forward", op_kernel="sm90", D=dim)
     numbers = (dim, c["BN"], c["STAGES"], c["PLACES"], int(is_causal))
     name = "_".join(("forward", str(dtype).removeprefix("torch."), *map(str, numbers)))
     shared = 2 * dim * (c["PLACES"] * BLOCK + 2 * c["STAGES"] * c["BN"])

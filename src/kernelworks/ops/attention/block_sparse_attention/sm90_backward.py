@@ -27,7 +27,7 @@ __all__ = ["backward", "forward", "guard"]
 
 SOURCE = Path(__file__).with_suffix(".cu")
 CONFIGS = configs(__file__)
-SHARED = {64: 182616, 128: 231768}  # bytes, by head_dim: Pairs<D>::BYTES of sm90_backward_lists.cuh
+SHARED_BYTES = {64: 182616, 128: 231768}  # bytes, by head_dim: Pairs<D>::BYTES of sm90_backward_lists.cuh
 
 
 def guard(request: Request) -> str | None:
@@ -35,7 +35,7 @@ def guard(request: Request) -> str | None:
     query, key = request.args["query"], request.args["key"]
     if query.dtype not in DTYPES:
         return "takes bfloat16 and float16"
-    if query.shape[3] not in SHARED:
+    if query.shape[3] not in SHARED_BYTES:
         return "takes a head_dim of 64 or 128"
     batch, heads, queries, _ = query.shape
     if not query.numel or not key.numel or max(queries, key.shape[2]) >= 2**21 or heads >= 2**16 or batch >= 2**15:
@@ -50,7 +50,7 @@ def _kernels(dtype: torch.dtype, dim: int) -> tuple[Kernel, Kernel, Kernel]:
     suffix = f"{str(dtype).removeprefix('torch.')}_{dim}"
     return (
         Kernel(SOURCE, f"prepare_{suffix}", threads=256, overlap=True),
-        Kernel(SOURCE, f"gradients_{suffix}", threads=384, shared=SHARED[dim], overlap=True),
+        Kernel(SOURCE, f"gradients_{suffix}", threads=384, shared=SHARED_BYTES[dim], overlap=True),
         Kernel(SOURCE, f"finish_{suffix}", threads=256, overlap=True),
     )
 
@@ -96,7 +96,7 @@ def backward(
     boxes = [box_map(t, n, PANEL) for t, n in ((q, STEP), (k, KEYS), (v, KEYS), (g, STEP))]
     boxes += [box_map(t, KEYS // 2, PANEL) for t in made[1:3]]
     blocks = min(-(-keys // KEYS) * pairs, _multiprocessors(q.device))
-    section = min(pairs, CONFIGS.pick("gradients", row="sm90_backward", causal=int(is_causal))["HEADS"])
+    section = min(pairs, CONFIGS.pick("gradients", op_kernel="sm90_backward", causal=int(is_causal))["HEADS"])
     gradients(
         (blocks, 1, 1), rows, sums, lists.drawn, lists.lists, lists.counts, lists.order, *boxes, lists.of_batch,
         lists.of_head, kv_heads, heads // kv_heads, pairs, queries, keys, section, 0 if is_causal else FAR,

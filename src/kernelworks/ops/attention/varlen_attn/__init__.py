@@ -9,19 +9,25 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from kernelworks.build.kernels import cpp_rows, python_row, triton_row, with_libraries
-from kernelworks.build.sharing import shared
-from kernelworks.contract import Request, Row
+from kernelworks.build.kernels import cpp_kernels, python_kernel, triton_kernel, with_libraries
+from kernelworks.build.sharing import choose_threads
+from kernelworks.contract import Kernel, Request
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import Array
 from kernelworks.ops.attention.attention import readable
 from kernelworks.ops.attention.varlen_attn.contract import CONTRACT, Window, check_values, edges, heads_first
 from kernelworks.ops.attention.varlen_attn.mutants import MUTANTS
-from kernelworks.ops.attention.varlen_attn.torch_rows import by_reference, by_torch, composite, native, torch_backward
+from kernelworks.ops.attention.varlen_attn.torch_kernels import (
+    by_reference,
+    by_torch,
+    composite,
+    native,
+    torch_backward,
+)
 
 __all__ = ["OP", "varlen_attn"]
 
-ROOM = Path(__file__).parent
+PACKAGE = Path(__file__).parent
 PAIRS = 8  # of a query's and a key's elements that a core takes in a nanosecond
 
 
@@ -40,7 +46,7 @@ def varlen_attn(
     enable_gqa: bool = False,
     with_lse: Literal[False] = False,
     out: Array | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> Array: ...
 @overload
 def varlen_attn(
@@ -57,7 +63,7 @@ def varlen_attn(
     enable_gqa: bool = False,
     with_lse: Literal[True],
     out: tuple[Array, Array] | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> tuple[Array, Array]: ...
 def varlen_attn(
     query: Any,
@@ -73,7 +79,7 @@ def varlen_attn(
     enable_gqa: bool = False,
     with_lse: bool = False,
     out: Any = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> Any:
     """Attention of sequences that lie one behind the other, each to itself; the matrix of scores is never formed.
 
@@ -109,12 +115,12 @@ def varlen_attn(
     output once.
     Raises: IndexError where cu_seq_q or cu_seq_k do not run from 0 to the number of tokens, or a sequence is longer
     than said; on a GPU, where nothing waits for the answer, tokens of no sequence are then not written. TypeError,
-    ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: torch.nn.attention.varlen.varlen_attn; Dao et al. 2022, arXiv:2205.14135; Milakov and Gimelshein 2018,
     arXiv:1805.02867.
     """
     return OP.call(
-        query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa, with_lse, out, row
+        query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa, with_lse, out, kernel
     )  # fmt: skip
 
 
@@ -145,7 +151,7 @@ def _forward(
         output = torch.empty(query.shape, dtype=query.dtype)
         lse = torch.empty(query.shape[1], query.shape[0], dtype=torch.float32) if with_lse else None
     if query.numel():
-        kernel, nth = shared(lib.varlen_attn, _work(query, key, cu_seq_q) / PAIRS)
+        kernel, nth = choose_threads(lib.varlen_attn, _work(query, key, cu_seq_q) / PAIRS)
         heads = (readable(heads_first(t)) for t in (query, key, value))
         kernel(
             heads_first(output), lse, *heads, *_options(query, key, cu_seq_q, cu_seq_k, scale, window_size, nth)
@@ -169,7 +175,7 @@ def _backward(
         output, lse = _forward(
             forwards, *inputs, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa, True
         )  # fmt: skip
-    kernel, nth = shared(lib.varlen_attn_backward, 2.5 * _work(query, key, cu_seq_q) / PAIRS)
+    kernel, nth = choose_threads(lib.varlen_attn_backward, 2.5 * _work(query, key, cu_seq_q) / PAIRS)
     heads = (readable(heads_first(t)) for t in (grad, *inputs, output))
     kernel(
         *map(heads_first, results), *heads, lse.contiguous(),
@@ -178,15 +184,15 @@ def _backward(
     return results
 
 
-def _rows() -> list[Row]:
+def _cpp_kernels() -> list[Kernel]:
     """The C++ rows. The wide ones are two libraries, so that a first call does not compile what it does not need."""
     wide = ("simd.cpp", "backward.cpp")
-    rows = []
+    op_kernels = []
     for target, names in {"avx512": wide, "avx2": wide, "scalar": ("scalar.cpp", "scalar.cpp")}.items():
-        sources = [ROOM / name for name in names]
-        (row,) = cpp_rows(ROOM, forward=_forward, backward=_backward, targets={target: names[0]})
-        rows.append(with_libraries(row, sources, forward=_forward, backward=_backward, first=1))
-    return rows
+        sources = [PACKAGE / name for name in names]
+        (op_kernel,) = cpp_kernels(PACKAGE, forward=_forward, backward=_backward, targets={target: names[0]})
+        op_kernels.append(with_libraries(op_kernel, sources, forward=_forward, backward=_backward, first=1))
+    return op_kernels
 
 
 def _triton_guard(request: Request) -> str | None:
@@ -219,18 +225,18 @@ LENGTHS = {"max_q": _length, "max_k": _length}
 OP = Op(
     CONTRACT,
     [
-        triton_row(ROOM, inner="input", guard=_triton_guard),
-        *_rows(),
-        python_row("torch", by_torch, torch_backward),
-        python_row("reference", by_reference, functools.partial(torch_backward, exact=True)),
+        triton_kernel(PACKAGE, inner="input", guard=_triton_guard),
+        *_cpp_kernels(),
+        python_kernel("torch", by_torch, torch_backward),
+        python_kernel("reference", by_reference, functools.partial(torch_backward, exact=True)),
     ],
-    room=__file__,
+    op_package=__file__,
     forward=Pass(
-        f"varlen_attn({TENSORS}, {OPTIONS}, bool with_lse, str? row=None) -> (Tensor, Tensor)", _fake, free=LENGTHS
+        f"varlen_attn({TENSORS}, {OPTIONS}, bool with_lse, str? kernel=None) -> (Tensor, Tensor)", _fake, free=LENGTHS
     ),
     backward=Pass(
         f"varlen_attn_backward(Tensor grad_output, {TENSORS}, Tensor output, Tensor lse, {OPTIONS}, bool[] needs, "
-        "str? row=None) -> (Tensor, Tensor, Tensor)",
+        "str? kernel=None) -> (Tensor, Tensor, Tensor)",
         _fake_backward,
         returns=("query", "key", "value"),
         free=LENGTHS,

@@ -16,11 +16,11 @@ from kernelworks.contract.cases import draw, normal
 __all__ = ["BENCH_CASES", "CASES", "DEVICE_BENCH_CASES", "DEVICE_CASES"]
 
 Lengths = tuple[tuple[int, int], ...]
-MIXED: Lengths = ((5, 5), (19, 37), (1, 1), (8, 3))
+MIXED_LENGTHS: Lengths = ((5, 5), (19, 37), (1, 1), (8, 3))
 
 
 def _make(
-    generator: Generator, dtype: torch.dtype, lengths: Lengths = MIXED, heads: tuple[int, int] = (2, 2), dim: int = 16,
+    generator: Generator, dtype: torch.dtype, lengths: Lengths = MIXED_LENGTHS, heads: tuple[int, int] = (2, 2), dim: int = 16,
     kind: str = "normal", scale: float | None = None, window_size: tuple[int, int] = (-1, -1), with_lse: bool = False,
     ends: torch.dtype = torch.int32, slack: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
@@ -49,7 +49,7 @@ def _unseeing(lengths: Lengths, window_size: tuple[int, int]) -> bool:
 
 
 def _case(name: str, *, gradients: bool = True, layouts: bool = False, **made: Any) -> Case:
-    if made.get("with_lse") and _unseeing(made.get("lengths", MIXED), made.get("window_size", (-1, -1))):
+    if made.get("with_lse") and _unseeing(made.get("lengths", MIXED_LENGTHS), made.get("window_size", (-1, -1))):
         name += ", lse of -inf"
     return Case(name, lambda g, d: _make(g, d, **made), gradients=gradients, layouts=layouts)
 
@@ -65,7 +65,7 @@ def _special(name: str, tensor: str, value: float) -> Case:
     return Case(name, make, gradients=False)
 
 
-def drawn(count: int, most: int, seed: int = 0) -> Lengths:
+def draw_lengths(count: int, most: int, seed: int = 0) -> Lengths:
     """Lengths of so many sequences, queries and keys alike, from 0 to ``most``: many short ones and few long."""
     chosen = random.Random(seed)
     return tuple((n, n) for n in (int(most * chosen.random() ** 2 + 0.5) for _ in range(count)))
@@ -136,7 +136,7 @@ CASES = (
         for tensor in ("query", "key", "value")
         for value in (math.inf, -math.inf, math.nan)
     ),
-    _case("many sequences", lengths=drawn(150, 12), dim=8, window_size=(-1, 0)),
+    _case("many sequences", lengths=draw_lengths(150, 12), dim=8, window_size=(-1, 0)),
     _case("large", heads=(4, 2), lengths=((160, 160), (40, 300)), dim=64, window_size=(-1, 0)),
 )  # fmt: skip
 
@@ -149,7 +149,7 @@ DEVICE_CASES = (
     _case("tiles, D=64 whole, few", heads=(4, 4), lengths=((100, 300), (60, 60)), dim=64, with_lse=True),
     _case("tiles, D=256 causal", heads=(8, 4), lengths=((333, 450), (70, 70), (5, 600)), dim=256,
           window_size=(-1, 0), with_lse=True),
-    _case("tiles, many sequences", heads=(16, 16), lengths=drawn(700, 90), dim=64, window_size=(-1, 0),
+    _case("tiles, many sequences", heads=(16, 16), lengths=draw_lengths(700, 90), dim=64, window_size=(-1, 0),
           with_lse=True),
     _case("tiles, layouts", heads=(4, 2), lengths=((130, 150), (31, 31)), dim=64, with_lse=True, layouts=True),
 )  # fmt: skip
@@ -164,16 +164,16 @@ BENCH_CASES = tuple(
     _timed(f"{len(lengths)} of {sum(n for n, _ in lengths)} H{h} Hkv{hkv} D{dim} causal", dtype, lengths, (h, hkv), dim,
            window_size=(-1, 0))
     for dtype, lengths, h, hkv, dim in (
-        (torch.float32, drawn(12, 500, 1), 8, 8, 64),
-        (torch.bfloat16, drawn(12, 500, 1), 8, 2, 64),
-        (torch.float32, drawn(64, 100, 2), 12, 12, 64),
+        (torch.float32, draw_lengths(12, 500, 1), 8, 8, 64),
+        (torch.bfloat16, draw_lengths(12, 500, 1), 8, 2, 64),
+        (torch.float32, draw_lengths(64, 100, 2), 12, 12, 64),
     )
 )  # fmt: skip
 
 # On a GPU: what a training step packs, and sentences for an encoder.
 DEVICE_BENCH_CASES = (
-    _timed("24 of 32k H16 D128 causal", torch.bfloat16, drawn(24, 4096, 3), (16, 16), 128, window_size=(-1, 0)),
-    _timed("24 of 32k H32 Hkv8 D128 window 1024", torch.bfloat16, drawn(24, 4096, 3), (32, 8), 128,
+    _timed("24 of 32k H16 D128 causal", torch.bfloat16, draw_lengths(24, 4096, 3), (16, 16), 128, window_size=(-1, 0)),
+    _timed("24 of 32k H32 Hkv8 D128 window 1024", torch.bfloat16, draw_lengths(24, 4096, 3), (32, 8), 128,
            window_size=(1023, 0)),
-    _timed("256 of 45k H12 D64", torch.bfloat16, drawn(256, 512, 4), (12, 12), 64),
+    _timed("256 of 45k H12 D64", torch.bfloat16, draw_lengths(256, 512, 4), (12, 12), 64),
 )  # fmt: skip

@@ -234,7 +234,7 @@ def seen_pairs(queries: int, keys: int, window_size: Window) -> int:
     return seen - (_clamped_sum(end - window, queries, keys) if window else 0)
 
 
-def counted(args: Mapping[str, Any]) -> dict[str, Any]:
+def count_pairs(args: Mapping[str, Any]) -> dict[str, Any]:
     """How long each sequence is, how many pairs are seen in one head of each, and in all heads together."""
     queries, keys = ([b - a for a, b in pairwise(args[name].tolist())] for name in ("cu_seq_q", "cu_seq_k"))
     pairs = [seen_pairs(n, of, args["window_size"]) for n, of in zip(queries, keys, strict=True)]
@@ -329,5 +329,5 @@ CONTRACT = Contract(
     device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
     limits={"cu_seq_q": ("query", 0), "cu_seq_k": ("key", 0)},
-    values=Values(counted, "if all sequences are as long"),
+    values=Values(count_pairs, "if all sequences are as long"),
 )

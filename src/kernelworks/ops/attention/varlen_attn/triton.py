@@ -110,7 +110,7 @@ def _forward_at(
     return launch, options["BM"]
 
 
-def shown(window_size: Window, tokens: int) -> tuple[int, int]:
+def window_limits(window_size: Window, tokens: int) -> tuple[int, int]:
     """The last key that a query sees, beyond its own position, and how many up to it (0: all), for kernels that compare
     with both: where nothing limits the right side, the last key lies beyond all tokens."""
     causal, offset, window = edges(window_size, tokens)
@@ -133,7 +133,7 @@ def forward(
     sequences = cu_seq_q.shape[0] - 1
     if tokens and heads and sequences:
         q, k, v = (readable(heads_first(t)) for t in (query, key, value))
-        offset, window = shown(window_size, tokens + key.shape[0])
+        offset, window = window_limits(window_size, tokens + key.shape[0])
         factor = dim**-0.5 if scale is None else float(scale)
         launch, rows = _forward_at(
             dim, query.dtype, window > 0, (factor > 0) - (factor < 0), _aligned(k, v), min(tokens // 128 * heads, 1024)
@@ -163,7 +163,7 @@ def backward(
             *inputs, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa, True
         )  # fmt: skip
     g, q, k, v, o = (readable(heads_first(t)) for t in (grad, *inputs, output))
-    offset, window = shown(window_size, query.shape[0] + key.shape[0])
+    offset, window = window_limits(window_size, query.shape[0] + key.shape[0])
     gradients(
         results, g, q, k, v, o, lse.contiguous(), cu_seq_q.contiguous(), cu_seq_k.contiguous(), offset, window,
         query.shape[2] ** -0.5 if scale is None else float(scale), _aligned(g, q, k, v),

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from kernelworks.templates.product import Product
 
-__all__ = ["CONTRACT", "FORM"]
+__all__ = ["CONTRACT", "TEMPLATE"]
 
 BLOCK = 384  # of K, in blocked.hpp
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -48,8 +48,8 @@ DEVICE_SHAPES = (
     (256, 256, 256), (257, 264, 136), (300, 8200, 264), (5000, 264, 520), (4104, 1032, 776),
 )  # fmt: skip
 
-FORM = Product(
-    room=__file__,
+TEMPLATE = Product(
+    op_package=__file__,
     formula="output = x weight^T + bias",
     source="torch.nn.functional.linear",
     function=F.linear,
@@ -73,4 +73,4 @@ FORM = Product(
     ),
     targets={"avx512_bf16": "simd.cpp", "avx512": "simd.cpp", "avx2": "simd.cpp", "scalar": "scalar.cpp"},
 )  # fmt: skip
-CONTRACT = FORM.contract
+CONTRACT = TEMPLATE.contract

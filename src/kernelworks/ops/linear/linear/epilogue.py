@@ -25,10 +25,10 @@ from kernelworks.ops.linear.linear.sm90 import (
     _tokens,
 )
 
-__all__ = ["declined", "kernel_of", "multiply", "rows_of"]
+__all__ = ["decline_reason", "kernel_of", "multiply", "rows_of"]
 
 
-def declined(request: Request, weights: Sequence[str] = ("weight",)) -> str | None:
+def decline_reason(request: Request, weights: Sequence[str] = ("weight",)) -> str | None:
     """Why these kernels do not take a request, or None."""
     x = request.args["x"]
     if x.dtype not in DTYPES:

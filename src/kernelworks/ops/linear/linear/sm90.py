@@ -75,7 +75,7 @@ def _suffix(dtype: torch.dtype) -> str:
 
 def _stream(m: int, n: int, k: int, dtype: torch.dtype) -> tuple[Kernel, int]:
     """The kernel for few rows, and how many blocks it takes."""
-    c = CONFIGS.pick("stream", row="sm90", M=m, N=n, K=k, dtype=dtype)
+    c = CONFIGS.pick("stream", op_kernel="sm90", M=m, N=n, K=k, dtype=dtype)
     step = c["R"] if c["ROWS"] <= 4 else 8 * c["R"]  # rows of the weight that a block takes
     name = f"stream_{_suffix(dtype)}_{c['ROWS']}_{c['WARPS']}_{c['R']}_{c['U']}"
     return _kernel(name, 32 * c["WARPS"]), -(-n // step)
@@ -229,10 +229,12 @@ def _prepare_many(x: Tensor, weight: Tensor, m: int, x_stride: int) -> Launch:
 
 # Each is run(to, grad, other) for calls of one shape: ``to`` is contiguous, all begin at whole 16 bytes, and ``grad``
 # and ``other`` have rows of whole 16 bytes.
-Run = Callable[[Tensor, Tensor, Tensor], None]
+GradientLaunch = Callable[[Tensor, Tensor, Tensor], None]
 
 
-def _product(name: str, maps: Callable[..., tuple[Tensor, ...]], m: int, n: int, k: int, like: Tensor) -> Run:
+def _product(
+    name: str, maps: Callable[..., tuple[Tensor, ...]], m: int, n: int, k: int, like: Tensor
+) -> GradientLaunch:
     """A product M x N of sums over K, in tiles."""
     kernel, blocks, streamed = _blocked(m, n, k, like.dtype, like.device, name, share=True)
     scratch, index = _scratch(blocks, streamed), like.get_device()
@@ -249,7 +251,7 @@ def _product(name: str, maps: Callable[..., tuple[Tensor, ...]], m: int, n: int,
     return run
 
 
-def _grad_x(m: int, n: int, k: int, g_stride: int, w_stride: int, like: Tensor) -> Run:
+def _grad_x(m: int, n: int, k: int, g_stride: int, w_stride: int, like: Tensor) -> GradientLaunch:
     """grad weight: rows of grad lie along N, over which is summed, and the weight down N."""
 
     def maps(to: Tensor, grad: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
@@ -262,7 +264,7 @@ def _grad_x(m: int, n: int, k: int, g_stride: int, w_stride: int, like: Tensor) 
     return _product("grad_x", maps, m, k, n, like)
 
 
-def _grad_weight(m: int, n: int, k: int, g_stride: int, x_stride: int, like: Tensor) -> Run:
+def _grad_weight(m: int, n: int, k: int, g_stride: int, x_stride: int, like: Tensor) -> GradientLaunch:
     """grad^T x: both lie down M, over which is summed."""
 
     def maps(to: Tensor, grad: Tensor, x: Tensor) -> tuple[Tensor, ...]:
@@ -275,7 +277,7 @@ def _grad_weight(m: int, n: int, k: int, g_stride: int, x_stride: int, like: Ten
     return _product("grad_weight", maps, n, k, m, like)
 
 
-def _grad_bias(m: int, n: int, g_stride: int, like: Tensor) -> Run:
+def _grad_bias(m: int, n: int, g_stride: int, like: Tensor) -> GradientLaunch:
     """Sums over the rows of grad: by shares of the rows first, and those then."""
     summed, added = (_kernel(f"{name}_{_suffix(like.dtype)}", 256, overlap=True) for name in ("sum_rows", "add_shares"))
     across = -(-n // SUM_COLUMNS)
@@ -289,11 +291,11 @@ def _grad_bias(m: int, n: int, g_stride: int, like: Tensor) -> Run:
     return run
 
 
-def _runs(grad: Tensor, x: Tensor, weight: Tensor, needs: list[bool]) -> tuple[tuple[int, Run], ...]:
+def _runs(grad: Tensor, x: Tensor, weight: Tensor, needs: list[bool]) -> tuple[tuple[int, GradientLaunch], ...]:
     """What makes the gradients that are asked for, with their numbers. Of what they read the strides are taken."""
     n, k = weight.shape
     m, g_stride = x.numel() // k, _stride(as_rows(grad))
-    makers: tuple[Callable[[], Run], ...] = (
+    makers: tuple[Callable[[], GradientLaunch], ...] = (
         lambda: _grad_x(m, n, k, g_stride, _stride(as_rows(weight)), grad),
         lambda: _grad_weight(m, n, k, g_stride, _stride(as_rows(x)), grad),
         lambda: _grad_bias(m, n, g_stride, grad),

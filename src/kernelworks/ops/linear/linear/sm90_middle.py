@@ -16,7 +16,7 @@ from kernelworks.build.cuda import Kernel, tensor_map
 from kernelworks.contract import Request
 from kernelworks.contract.memory_layout import as_rows
 
-__all__ = ["Cut", "chosen", "forward", "guard", "prepare_forward"]
+__all__ = ["TileConfig", "choose_tile", "forward", "guard", "prepare_forward"]
 
 SOURCE = Path(__file__).with_suffix(".cu")
 CONFIGS = configs(__file__)
@@ -29,7 +29,7 @@ Launch = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Cut:
+class TileConfig:
     """The constants of one kernel of ``middle.cuh``, as its template takes them, and whether the weight passes through
     L2: fetched by single lines, which leave first."""
 
@@ -54,7 +54,7 @@ class Cut:
         return self.DOWN * self.ACROSS * self.PARTS
 
     @property
-    def shared(self) -> int:
+    def shared_bytes(self) -> int:
         """Bytes of dynamic shared memory: the ring, and sums of other blocks where they fit beside it."""
         ring = self.STAGES * self.DEPTH * 128 * (self.LOADED + self.WIDTH)
         most = -(-(self.WIDTH // 8) // self.PARTS)
@@ -74,12 +74,12 @@ class Cut:
 
 
 @functools.lru_cache(maxsize=1024)
-def chosen(m: int, n: int, k: int, dtype: torch.dtype) -> Cut | None:
+def choose_tile(m: int, n: int, k: int, dtype: torch.dtype) -> TileConfig | None:
     """The cut for a product of M rows of x, or None where tuning.toml has none."""
     if m < LEAST_ROWS:
         return None
     try:
-        return Cut(**CONFIGS.pick("middle", row="sm90_middle", M=m, N=n, K=k, dtype=dtype))
+        return TileConfig(**CONFIGS.pick("middle", op_kernel="sm90_middle", M=m, N=n, K=k, dtype=dtype))
     except LookupError:
         return None
 
@@ -94,19 +94,19 @@ def guard(request: Request) -> str | None:
         return "takes sizes from 1 to 2^31"
     if k % 8 or n % 8 or weight.stride[1] != 1 or weight.stride[0] % 8:
         return "copies 16 bytes at a time: rows of the weight and of the result must be of whole 16 bytes, K on end"
-    if chosen(x.numel // k, n, k, x.dtype) is None:
+    if choose_tile(x.numel // k, n, k, x.dtype) is None:
         return "takes the numbers of rows, N and K that tuning.toml has a tile for: elsewhere other rows are quicker"
     return None
 
 
 @functools.cache
-def _kernel(cut: Cut, dtype: torch.dtype) -> Kernel:
+def _kernel(cut: TileConfig, dtype: torch.dtype) -> Kernel:
     return Kernel(
-        SOURCE, cut.name(dtype), threads=cut.threads, shared=cut.shared, cluster=cut.cluster, overlap=True
+        SOURCE, cut.name(dtype), threads=cut.threads, shared=cut.shared_bytes, cluster=cut.cluster, overlap=True
     )  # fmt: skip
 
 
-def _maps(cut: Cut, x: Tensor, weight: Tensor, m: int, x_stride: int) -> tuple[Tensor, Tensor]:
+def _maps(cut: TileConfig, x: Tensor, weight: Tensor, m: int, x_stride: int) -> tuple[Tensor, Tensor]:
     n, k = weight.shape
     fetched = 128 if cut.STREAMED else 256
     of_weight = tensor_map(weight, n, k, weight.stride(0), cut.WIDTH // cut.DOWN, BOX, fetched)
@@ -128,7 +128,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, out: Any = None) -> 
     target = output if output.data_ptr() % 16 == 0 else torch.empty_like(output)
     if bias is not None and not bias.is_contiguous():
         bias = bias.clone(memory_format=torch.contiguous_format)
-    cut = chosen(m, n, k, x.dtype)
+    cut = choose_tile(m, n, k, x.dtype)
     if cut is None:
         raise ValueError(f"x: no tile for {m} rows, N {n} and K {k}; tuning.toml has those that there are")
     x_stride = rows.stride(0) if rows.dim() == 2 else k
@@ -142,7 +142,7 @@ def prepare_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Launch | 
     rows, (n, k) = as_rows(x), weight.shape
     m = x.numel() // k
     copied = rows.data_ptr() != x.data_ptr() or (rows.dim() == 2 and rows.stride(0) % 8)
-    cut = chosen(m, n, k, x.dtype)
+    cut = choose_tile(m, n, k, x.dtype)
     if copied or cut is None or x.device.type != "cuda" or not (bias is None or bias.is_contiguous()):
         return None
     x_stride = rows.stride(0) if rows.dim() == 2 else k

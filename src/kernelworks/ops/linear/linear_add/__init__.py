@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from kernelworks.build.kernels import cuda_row
+from kernelworks.build.kernels import cuda_kernel
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.signature import Array
-from kernelworks.ops.linear.linear_add.contract import CONTRACT, FORM
+from kernelworks.ops.linear.linear_add.contract import CONTRACT, TEMPLATE
 from kernelworks.ops.linear.linear_add.mutants import MUTANTS
 from kernelworks.ops.linear.linear_add.sm90 import guard
 from kernelworks.templates.product import BIAS
@@ -25,7 +25,7 @@ def linear_add(
     bias: Array | None = None,
     *,
     out: Array | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> Array:
     """Affine map added to a residual: ``output = x @ weight.T + bias + residual``, rounded once.
 
@@ -42,17 +42,17 @@ def linear_add(
 
     Error bound: ``u |output|``, ``linear``'s error of the sum, and ``2^-24 |output|``.
     Cost: 2 M N K flop for M rows of x; reads x, weight and residual once and writes output once.
-    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: torch.addmm; He et al. 2015, arXiv:1512.03385.
     """
-    output: Array = OP.call(x, weight, residual, bias, out, row)
+    output: Array = OP.call(x, weight, residual, bias, out, kernel)
     return output
 
 
-OP = FORM.op(
+OP = TEMPLATE.op(
     CONTRACT,
     lambda x, weight, residual, bias: F.linear(x, weight, bias) + residual,
-    ahead=[cuda_row(Path(__file__).parent, guard=guard)],
+    ahead=[cuda_kernel(Path(__file__).parent, guard=guard)],
     mutants=MUTANTS,
     passthrough=Passthrough(
         "add(linear(x, weight, bias), residual)",

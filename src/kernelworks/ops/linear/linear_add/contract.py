@@ -8,13 +8,13 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF
-from kernelworks.contract.arguments import Matrix, Multiplied, Vector
+from kernelworks.contract.arguments import MatmulOutput, Matrix, Vector
 from kernelworks.contract.cases import normal
-from kernelworks.ops.linear.linear.contract import FORM as LINEAR
+from kernelworks.ops.linear.linear.contract import TEMPLATE as LINEAR
 from kernelworks.templates.epilogue import Epilogue
 from kernelworks.templates.product import X
 
-__all__ = ["CONTRACT", "FORM", "reference"]
+__all__ = ["CONTRACT", "TEMPLATE", "reference"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 
@@ -25,27 +25,27 @@ def reference(product: Any, x: Tensor, weight: Tensor, residual: Tensor, bias: T
     return sums + residual
 
 
-def inside(form: Epilogue, args: dict[str, Any], dtype: torch.dtype) -> Tensor:
+def inner_error(template: Epilogue, args: dict[str, Any], dtype: torch.dtype) -> Tensor:
     """The sum's error, and one rounding of what comes of it."""
-    sums, off = form.summed(args, "weight", args["bias"])
+    sums, off = template.sum_and_error(args, "weight", args["bias"])
     # The residual may meet the sum before or after the bias.
     largest: Tensor = (sums + args["residual"]).abs() + off + (0.0 if args["bias"] is None else args["bias"].abs())
     return off + U32 * largest
 
 
-def others(generator: Generator, dtype: torch.dtype, shape: tuple[int, ...]) -> dict[str, Any]:
+def draw_others(generator: Generator, dtype: torch.dtype, shape: tuple[int, ...]) -> dict[str, Any]:
     return {"residual": normal(generator, dtype, *shape), "bias": normal(generator, dtype, shape[-1])}
 
 
-FORM = Epilogue(
-    room=__file__,
+TEMPLATE = Epilogue(
+    op_package=__file__,
     formula="output = x weight^T + bias + residual",
     source="torch.addmm; He et al., Deep Residual Learning, 2015 (arXiv:1512.03385)",
-    arguments={"x": X, "weight": Matrix("x"), "residual": Multiplied("x", "weight"), "bias": Vector("weight", 0)},
+    arguments={"x": X, "weight": Matrix("x"), "residual": MatmulOutput("x", "weight"), "bias": Vector("weight", 0)},
     reference=reference,
-    inside=inside,
-    others=others,
+    inside=inner_error,
+    others=draw_others,
     chain=LINEAR.chain,
     flop=2,
 )
-CONTRACT = FORM.contract
+CONTRACT = TEMPLATE.contract

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernelworks.build.cuda import Kernel
 from kernelworks.contract import Request
-from kernelworks.ops.linear.linear.epilogue import declined, kernel_of, multiply
+from kernelworks.ops.linear.linear.epilogue import decline_reason, kernel_of, multiply
 
 __all__ = ["forward", "guard"]
 
@@ -20,7 +20,7 @@ SOURCE = Path(__file__).with_suffix(".cu")
 
 def guard(request: Request) -> str | None:
     """Why these kernels do not take a request, or None."""
-    return declined(request)
+    return decline_reason(request)
 
 
 @functools.cache

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch.nn.functional as F
 
-from kernelworks.build.kernels import cuda_row
+from kernelworks.build.kernels import cuda_kernel
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.signature import Array
-from kernelworks.ops.linear.linear_gelu.contract import CONTRACT, FORM
+from kernelworks.ops.linear.linear_gelu.contract import CONTRACT, TEMPLATE
 from kernelworks.ops.linear.linear_gelu.mutants import MUTANTS
 from kernelworks.ops.linear.linear_gelu.sm90 import guard
 from kernelworks.templates.product import BIAS
@@ -24,7 +24,7 @@ def linear_gelu(
     *,
     approximate: str = "none",
     out: Array | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> Array:
     """Gelu of an affine map: ``output = gelu(x @ weight.T + bias)``, rounded once.
 
@@ -41,17 +41,17 @@ def linear_gelu(
 
     Error bound: ``u |output|``, how far ``linear``'s error of the sum moves gelu, and gelu's own error in float32.
     Cost: 2 M N K flop for M rows of x, one exponential an element of the result; reads x and weight, writes output.
-    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Hendrycks and Gimpel 2016, arXiv:1606.08415; torch.nn.functional.linear.
     """
-    output: Array = OP.call(x, weight, bias, approximate, out, row)
+    output: Array = OP.call(x, weight, bias, approximate, out, kernel)
     return output
 
 
-OP = FORM.op(
+OP = TEMPLATE.op(
     CONTRACT,
     lambda x, weight, bias, approximate: F.gelu(F.linear(x, weight, bias), approximate=approximate),
-    ahead=[cuda_row(Path(__file__).parent, guard=guard)],
+    ahead=[cuda_kernel(Path(__file__).parent, guard=guard)],
     mutants=MUTANTS,
     passthrough=Passthrough(
         "gelu(linear(x, weight, bias), approximate=approximate)",

@@ -7,7 +7,7 @@ from typing import Any
 import torch.nn.functional as F
 
 from kernelworks.contract import Mutant
-from kernelworks.ops.linear.linear_gelu.contract import FORM
+from kernelworks.ops.linear.linear_gelu.contract import TEMPLATE
 
 __all__ = ["MUTANTS"]
 
@@ -26,6 +26,6 @@ def _plain(*args: Any) -> Any:
 MUTANTS = (
     Mutant("no gelu", _plain, "the sums go out as they are"),
     Mutant("bias after gelu", _bias_after, "the bias is added to gelu of the sums"),
-    Mutant("the other form", FORM.replaced(approximate=lambda a: {"tanh": "none", "none": "tanh"}[a["approximate"]]),
+    Mutant("the other form", TEMPLATE.replace_arguments(approximate=lambda a: {"tanh": "none", "none": "tanh"}[a["approximate"]]),
            "tanh for none and none for tanh"),
 )  # fmt: skip

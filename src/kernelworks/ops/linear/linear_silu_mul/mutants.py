@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from kernelworks.contract import Mutant
-from kernelworks.ops.linear.linear_silu_mul.contract import FORM
+from kernelworks.ops.linear.linear_silu_mul.contract import TEMPLATE
 
 __all__ = ["MUTANTS"]
 
@@ -26,9 +26,9 @@ def _of_gate_alone(*args: Any) -> Any:
 
 
 MUTANTS = (
-    Mutant("gate for up", FORM.replaced(gate_weight=lambda a: a["up_weight"], up_weight=lambda a: a["gate_weight"]),
+    Mutant("gate for up", TEMPLATE.replace_arguments(gate_weight=lambda a: a["up_weight"], up_weight=lambda a: a["gate_weight"]),
            "silu of the other product"),
-    Mutant("up twice", FORM.replaced(gate_weight=lambda a: a["up_weight"]), "the gate's tile is of the other weight"),
+    Mutant("up twice", TEMPLATE.replace_arguments(gate_weight=lambda a: a["up_weight"]), "the gate's tile is of the other weight"),
     Mutant("gate alone", _of_gate_alone, "the other product is left out"),
-    Mutant("halves exchanged", FORM.altered(_columns_of_a_tile), "the halves of a tile's columns change places"),
+    Mutant("halves exchanged", TEMPLATE.altered_definition(_columns_of_a_tile), "the halves of a tile's columns change places"),
 )  # fmt: skip

@@ -7,21 +7,27 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from kernelworks.build.kernels import cuda_row
+from kernelworks.build.kernels import cuda_kernel
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.signature import Array
-from kernelworks.ops.linear.rms_norm_linear.contract import CONTRACT, FORM
+from kernelworks.ops.linear.rms_norm_linear.contract import CONTRACT, TEMPLATE
 from kernelworks.ops.linear.rms_norm_linear.mutants import MUTANTS
 from kernelworks.ops.linear.rms_norm_linear.sm90 import guard
-from kernelworks.templates.norm import PLAINLY, root_mean_square
+from kernelworks.templates.norm import EPS_CONDITION, root_mean_square
 from kernelworks.templates.product import BIAS
 
 __all__ = ["OP", "rms_norm_linear"]
 
 
 def rms_norm_linear(
-    x: Array, weight: Array, bias: Array | None = None, *, eps: float, out: Array | None = None, row: str | None = None
+    x: Array,
+    weight: Array,
+    bias: Array | None = None,
+    *,
+    eps: float,
+    out: Array | None = None,
+    kernel: str | None = None,
 ) -> Array:
     """Affine map of root mean square normalised rows: ``output = x @ weight.T / sqrt(mean(x^2, -1) + eps) + bias``.
 
@@ -40,22 +46,22 @@ def rms_norm_linear(
 
     Error bound: ``u |output|``, ``linear``'s error of the sum, scaled, and ``(K / 64 + 12) 2^-24 |output|``.
     Cost: 2 M N K flop for M rows of x; reads x twice (the GPU's row), weight once, and writes output once.
-    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Zhang and Sennrich 2019, arXiv:1910.07467.
     """
-    output: Array = OP.call(x, weight, bias, eps, out, row)
+    output: Array = OP.call(x, weight, bias, eps, out, kernel)
     return output
 
 
-OP = FORM.op(
+OP = TEMPLATE.op(
     CONTRACT,
     lambda x, weight, bias, eps: F.linear(root_mean_square(x, None, eps), weight, bias),
-    ahead=[cuda_row(Path(__file__).parent, guard=guard)],
+    ahead=[cuda_kernel(Path(__file__).parent, guard=guard)],
     mutants=MUTANTS,
     passthrough=Passthrough(
         "linear(rms_norm(x, x.shape[-1:], None, eps), weight, bias)",
         ("x", "weight"),
-        (BIAS, PLAINLY),
+        (BIAS, EPS_CONDITION),
         {"rms_norm": torch.rms_norm, "linear": F.linear},
         ("bias",),
     ),

@@ -10,11 +10,11 @@ from torch import Generator, Tensor
 from kernelworks.contract import UNIT_ROUNDOFF
 from kernelworks.contract.arguments import Matrix, Number, Vector
 from kernelworks.contract.cases import normal
-from kernelworks.ops.linear.linear.contract import FORM as LINEAR
+from kernelworks.ops.linear.linear.contract import TEMPLATE as LINEAR
 from kernelworks.templates.epilogue import Epilogue
 from kernelworks.templates.product import X
 
-__all__ = ["CONTRACT", "FORM", "reference"]
+__all__ = ["CONTRACT", "TEMPLATE", "reference"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 
@@ -28,27 +28,27 @@ def reference(product: Any, x: Tensor, weight: Tensor, bias: Tensor | None, eps:
     return output if bias is None else output + bias
 
 
-def inside(form: Epilogue, args: dict[str, Any], dtype: torch.dtype) -> Tensor:
+def inner_error(template: Epilogue, args: dict[str, Any], dtype: torch.dtype) -> Tensor:
     """The sum's error, scaled; the scale's, of a chain of K/32 sums halved by the root, as rms_norm's; the bias."""
-    (sums, off), scale = form.summed(args, "weight"), _scale(args["x"], args["eps"])
+    (sums, off), scale = template.sum_and_error(args, "weight"), _scale(args["x"], args["eps"])
     relative = (args["x"].shape[-1] / 64 + 12) * U32
     error: Tensor = scale * off * (1 + relative) + relative * (sums * scale).abs()
     return error if args["bias"] is None else error + U32 * ((sums * scale + args["bias"]).abs() + error)
 
 
-def others(generator: Generator, dtype: torch.dtype, shape: tuple[int, ...]) -> dict[str, Any]:
+def draw_others(generator: Generator, dtype: torch.dtype, shape: tuple[int, ...]) -> dict[str, Any]:
     return {"bias": normal(generator, dtype, shape[-1]), "eps": 1e-6}
 
 
-FORM = Epilogue(
-    room=__file__,
+TEMPLATE = Epilogue(
+    op_package=__file__,
     formula="output = x weight^T / sqrt(mean(x^2, -1) + eps) + bias",
     source="Zhang and Sennrich, Root Mean Square Layer Normalization, 2019 (arXiv:1910.07467)",
     arguments={"x": X, "weight": Matrix("x"), "bias": Vector("weight", 0), "eps": Number()},
     reference=reference,
-    inside=inside,
-    others=others,
+    inside=inner_error,
+    others=draw_others,
     chain=LINEAR.chain,
     flop=2,
 )
-CONTRACT = FORM.contract
+CONTRACT = TEMPLATE.contract

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import Mutant
-from kernelworks.ops.linear.rms_norm_linear.contract import FORM
+from kernelworks.ops.linear.rms_norm_linear.contract import TEMPLATE
 
 __all__ = ["MUTANTS"]
 
@@ -44,7 +44,7 @@ def _centred(*args: Any) -> Any:
 
 
 MUTANTS = (
-    Mutant("missing eps", FORM.replaced(eps=0.0), "eps left out of the root"),
+    Mutant("missing eps", TEMPLATE.replace_arguments(eps=0.0), "eps left out of the root"),
     Mutant("the next row's scale", _next_row, "rows are scaled by their neighbours"),
     Mutant("one scale for all", _of_all, "the mean is over all rows"),
     Mutant("scales in bfloat16", _in_bfloat16, "a row's scale is rounded to bfloat16"),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernelworks.build.cuda import Kernel
 from kernelworks.contract import Request
-from kernelworks.ops.linear.linear.epilogue import declined, kernel_of, multiply, rows_of
+from kernelworks.ops.linear.linear.epilogue import decline_reason, kernel_of, multiply, rows_of
 from kernelworks.ops.linear.linear.sm90 import _suffix
 
 __all__ = ["forward", "guard"]
@@ -22,7 +22,7 @@ ROWS = 8  # of x a block, a warp each
 
 def guard(request: Request) -> str | None:
     """Why these kernels do not take a request, or None."""
-    return declined(request)
+    return decline_reason(request)
 
 
 @functools.cache

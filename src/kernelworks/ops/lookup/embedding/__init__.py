@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.kernels import cpp_rows, into, python_row, triton_row
-from kernelworks.build.sharing import shared
+from kernelworks.build.kernels import cpp_kernels, into, python_kernel, triton_kernel
+from kernelworks.build.sharing import choose_threads
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
-from kernelworks.dispatch.signature import ABSENT, Array, Spelling, two_names
+from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature, two_names
 from kernelworks.ops.lookup.embedding.contract import CONTRACT
 from kernelworks.ops.lookup.embedding.mutants import MUTANTS
 
@@ -23,7 +23,7 @@ __all__ = ["OP", "embedding"]
 
 
 @overload
-def embedding(ids: Array, weight: Array, *, out: Array | None = None, row: str | None = None) -> Array: ...
+def embedding(ids: Array, weight: Array, *, out: Array | None = None, kernel: str | None = None) -> Array: ...
 @overload
 def embedding(
     input: Array,
@@ -35,11 +35,11 @@ def embedding(
     sparse: bool = False,
     *,
     out: Array | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> Array: ...
 @two_names
 def embedding(
-    ids: Any = ABSENT, weight: Any = ABSENT, *rest: Any, out: Any = None, row: str | None = None, **torchs: Any
+    ids: Any = ABSENT, weight: Any = ABSENT, *rest: Any, out: Any = None, kernel: str | None = None, **torchs: Any
 ) -> Any:
     """Rows of a table: ``output[..., :] = weight[ids[...], :]``.
 
@@ -57,12 +57,12 @@ def embedding(
     Cost: no arithmetic; reads ids and the looked-up rows once and writes output once.
     Raises: IndexError for an id outside [0, V), before anything is written; on a GPU, where nothing waits for the
     answer, the row of such an id is NaN and the next call raises. TypeError, ValueError naming the argument;
-    RuntimeError where ``row`` cannot run.
+    RuntimeError where ``kernel`` cannot run.
     Source: torch.nn.functional.embedding.
     """
     if torchs or rest:
-        return SPELLING((ids, weight, *rest), torchs, {}, out, row)
-    return OP.call(ids, weight, out, row)
+        return TORCH_SIGNATURE((ids, weight, *rest), torchs, {}, out, kernel)
+    return OP.call(ids, weight, out, kernel)
 
 
 def _refuse(ids: Tensor, position: int, V: int) -> None:
@@ -84,7 +84,7 @@ def _rows(weight: Tensor) -> Tensor:
 def _forward(lib: Any, ids: Tensor, weight: Tensor, out: Any = None) -> Tensor:
     output: Tensor = torch.empty((*ids.shape, weight.shape[1]), dtype=weight.dtype) if out is None else out
     ids = ids.contiguous()
-    kernel, nth = shared(lib.embedding, output.numel())
+    kernel, nth = choose_threads(lib.embedding, output.numel())
     outside = kernel(output, ids, _rows(weight), nth)
     if outside >= 0:
         _refuse(ids, outside, weight.shape[0])
@@ -95,7 +95,7 @@ def _backward(lib: Any, grad: Tensor, ids: Tensor, weight: Tensor, needs: list[b
     grad_weight: Tensor = torch.empty(weight.shape, dtype=weight.dtype) if out is None else out
     rows = grad.reshape(ids.numel(), weight.shape[1])
     sorted_ids, places = torch.sort(ids.reshape(-1).long(), stable=True)
-    kernel, nth = shared(lib.embedding_backward, grad_weight.numel() + rows.numel())
+    kernel, nth = choose_threads(lib.embedding_backward, grad_weight.numel() + rows.numel())
     kernel(grad_weight, _rows(rows), sorted_ids, places, nth)
     return grad_weight
 
@@ -129,18 +129,18 @@ def _reference(ids: Tensor, weight: Tensor, out: Any = None) -> Any:
 OP = Op(
     CONTRACT,
     [
-        triton_row(Path(__file__).parent),
-        *cpp_rows(Path(__file__).parent, forward=_forward, backward=_backward),
-        python_row("torch", _torch, _torch_backward),
-        python_row("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),
+        triton_kernel(Path(__file__).parent),
+        *cpp_kernels(Path(__file__).parent, forward=_forward, backward=_backward),
+        python_kernel("torch", _torch, _torch_backward),
+        python_kernel("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),
     ],
-    room=__file__,
+    op_package=__file__,
     forward=Pass(
-        "embedding(Tensor ids, Tensor weight, str? row=None) -> Tensor",
+        "embedding(Tensor ids, Tensor weight, str? kernel=None) -> Tensor",
         lambda ids, weight: weight.new_empty((*ids.shape, weight.shape[1])),
     ),
     backward=Pass(
-        "embedding_backward(Tensor grad_output, Tensor ids, Tensor weight, bool[] needs, str? row=None) -> Tensor",
+        "embedding_backward(Tensor grad_output, Tensor ids, Tensor weight, bool[] needs, str? kernel=None) -> Tensor",
         lambda grad, ids, weight, needs: weight.new_empty(weight.shape),
         returns=("weight",),
     ),
@@ -166,6 +166,6 @@ def _ours(
     return input, weight
 
 
-SPELLING = Spelling(
-    OP, F.embedding, _ours, {"input": "ids"}, left="torch already reads the rows at the rate of memory"
+TORCH_SIGNATURE = TorchSignature(
+    OP, F.embedding, _ours, {"input": "ids"}, no_swap_reason="torch already reads the rows at the rate of memory"
 )  # fmt: skip

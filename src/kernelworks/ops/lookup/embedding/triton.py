@@ -182,7 +182,7 @@ def prepare_forward(ids: Tensor, weight: Tensor) -> Callable[..., Tensor] | None
     fault, words = _faults("cuda")
     launch, height, width = _forward_at(D, weight.dtype)
     grid = (-(-n // height), -(-D // width), 1)
-    again = launch.prepared(grid, weight.new_empty(shape), ids, weight, fault, n, V, D, weight.stride(0))
+    again = launch.prepare_launch(grid, weight.new_empty(shape), ids, weight, fault, n, V, D, weight.stride(0))
     empty, dtype, device = torch.empty, weight.dtype, weight.device
 
     def run(ids: Tensor, weight: Tensor, out: Any = None) -> Tensor:

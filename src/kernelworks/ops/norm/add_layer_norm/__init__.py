@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernelworks.build.kernels import triton_row
+from kernelworks.build.kernels import triton_kernel
 from kernelworks.dispatch.signature import Array
-from kernelworks.ops.norm.add_layer_norm.contract import AT_ONCE, CONTRACT, FORM
+from kernelworks.ops.norm.add_layer_norm.contract import AT_ONCE, CONTRACT, TEMPLATE
 from kernelworks.ops.norm.add_layer_norm.mutants import MUTANTS
 from kernelworks.templates.norm import fits_tile
 
@@ -21,7 +21,7 @@ def add_layer_norm(
     *,
     eps: float,
     out: tuple[Array, Array] | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> tuple[Array, Array]:
     """Layer normalisation of the last dimension of a sum, which is returned too, for the next residual.
 
@@ -43,13 +43,16 @@ def add_layer_norm(
     Error bound: that of layer_norm, and 2^-24 (|s| + mean |s| + |z| mean(|z s|)) |weight| / spread for the rounding of
     the sum; u |s| + 2^-24 |s| of the sum itself.
     Cost: 9 N flop a row; reads x and residual once and writes output and s once.
-    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450.
     """
-    both: tuple[Array, Array] = OP.call(x, residual, weight, bias, eps, out, row)
+    both: tuple[Array, Array] = OP.call(x, residual, weight, bias, eps, out, kernel)
     return both
 
 
-OP = FORM.op(
-    CONTRACT, ahead=[triton_row(Path(__file__).parent, guard=fits_tile, launches=2)], mutants=MUTANTS, at_once=AT_ONCE
+OP = TEMPLATE.op(
+    CONTRACT,
+    ahead=[triton_kernel(Path(__file__).parent, guard=fits_tile, launches=2)],
+    mutants=MUTANTS,
+    at_once=AT_ONCE,
 )

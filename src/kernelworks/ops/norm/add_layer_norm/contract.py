@@ -11,9 +11,9 @@ from torch import Tensor
 from kernelworks.contract.arguments import Arguments, Like, Number, Vector
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.passthrough import Passthrough
-from kernelworks.templates.norm import PLAINLY, ROW, SHAPE, Norm
+from kernelworks.templates.norm import EPS_CONDITION, ROW, SHAPE, Norm
 
-__all__ = ["AT_ONCE", "ARGUMENTS", "CONTRACT", "FORM"]
+__all__ = ["ARGUMENTS", "AT_ONCE", "CONTRACT", "TEMPLATE"]
 
 
 def function(x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
@@ -33,8 +33,8 @@ ARGUMENTS: Arguments = {
     "bias": Vector("x"),
     "eps": Number(),
 }
-FORM = Norm(
-    room=__file__,
+TEMPLATE = Norm(
+    op_package=__file__,
     formula="output = (s - mean(s, -1)) / sqrt(mean((s - mean)^2, -1) + eps) * weight + bias, with s = x + residual",
     source="Ba, Kiros and Hinton, Layer Normalization, 2016 (arXiv:1607.06450)",
     arguments=ARGUMENTS,
@@ -47,8 +47,8 @@ FORM = Norm(
 AT_ONCE = Passthrough(
     f"(layer_norm((s := add(x, residual)), {SHAPE}, weight, bias, eps), s)",
     ("x", "residual"),
-    (PLAINLY, "x.shape == residual.shape"),
+    (EPS_CONDITION, "x.shape == residual.shape"),
     {"layer_norm": torch.layer_norm, "add": torch.add},
     ("weight", "bias"),
 )
-CONTRACT = FORM.contract
+CONTRACT = TEMPLATE.contract

@@ -1,7 +1,7 @@
 """add_layer_norm on the GPU: the form's kernels (``tile/norm.py``)."""
 
 from kernelworks.ops.norm.add_layer_norm.contract import ARGUMENTS
-from kernelworks.tile.norm import NormRows
+from kernelworks.tile.norm import NormPasses
 
-_ROWS = NormRows(__file__, tuple(ARGUMENTS), centred=True)
-forward, backward = _ROWS.forward, _ROWS.backward
+_PASSES = NormPasses(__file__, tuple(ARGUMENTS), centred=True)
+forward, backward = _PASSES.forward, _PASSES.backward

@@ -9,10 +9,10 @@ from typing import Any, overload
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.kernels import cuda_row, triton_row, with_forward_of
-from kernelworks.dispatch.signature import ABSENT, Array, Spelling, last_alone
+from kernelworks.build.kernels import cuda_kernel, triton_kernel, with_forward_of
+from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature, is_last_dimension
 from kernelworks.ops.norm.layer_norm import sm90_backward
-from kernelworks.ops.norm.layer_norm.contract import AT_ONCE, CONTRACT, FORM
+from kernelworks.ops.norm.layer_norm.contract import AT_ONCE, CONTRACT, TEMPLATE
 from kernelworks.ops.norm.layer_norm.mutants import MUTANTS
 from kernelworks.templates.norm import fits_registers
 
@@ -27,7 +27,7 @@ def layer_norm(
     *,
     eps: float,
     out: Array | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> Array: ...
 @overload
 def layer_norm(
@@ -38,7 +38,7 @@ def layer_norm(
     eps: float = 1e-5,
     *,
     out: Array | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> Array: ...
 def layer_norm(
     x: Any = ABSENT,
@@ -48,7 +48,7 @@ def layer_norm(
     *rest: Any,
     eps: Any = ABSENT,
     out: Any = None,
-    row: str | None = None,
+    kernel: str | None = None,
     **named: Any,
 ) -> Any:
     """Layer normalisation of the last dimension.
@@ -69,23 +69,23 @@ def layer_norm(
     Error bound: |output - exact| <= u |output| + 2^-24 (|output| + (min(N, 4096)/32 + 12) (|z| + 1) |weight|), u the
     unit roundoff of the dtype; a large mean does not enter it.
     Cost: 8 N flop a row; reads x once and writes output once.
-    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450.
     """
     if named or rest:
         if eps is not ABSENT:
             named["eps"] = eps
-        return SPELLING.either((x, weight, bias, *rest), named, out, row)
-    return OP.call(x, weight, bias, eps, out, row)
+        return TORCH_SIGNATURE.call_ambiguous((x, weight, bias, *rest), named, out, kernel)
+    return OP.call(x, weight, bias, eps, out, kernel)
 
 
-ROOM = Path(__file__).parent
-TRITON = triton_row(ROOM, guard=fits_registers, launches=2)
-HOPPER = cuda_row(
-    ROOM, source="sm90_backward.cu", name="sm90_backward", guard=sm90_backward.guard, passes=("backward",)
+PACKAGE = Path(__file__).parent
+TRITON = triton_kernel(PACKAGE, guard=fits_registers, launches=2)
+HOPPER = cuda_kernel(
+    PACKAGE, source="sm90_backward.cu", name="sm90_backward", guard=sm90_backward.guard, passes=("backward",)
 )
 
-OP = FORM.op(CONTRACT, ahead=[with_forward_of(TRITON, HOPPER), TRITON], mutants=MUTANTS, at_once=AT_ONCE)
+OP = TEMPLATE.op(CONTRACT, ahead=[with_forward_of(TRITON, HOPPER), TRITON], mutants=MUTANTS, at_once=AT_ONCE)
 OP.pattern = "norm"
 
 
@@ -97,9 +97,9 @@ def _ours(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> tuple[Any, ...] | str:  # fmt: skip
-    if not last_alone(normalized_shape, input):
+    if not is_last_dimension(normalized_shape, input):
         return "normalized_shape must be the last dimension alone"
     return input, weight, bias, eps
 
 
-SPELLING = Spelling(OP, F.layer_norm, _ours, {"input": "x"}, own=_own)
+TORCH_SIGNATURE = TorchSignature(OP, F.layer_norm, _ours, {"input": "x"}, own=_own)

@@ -13,10 +13,10 @@ from kernelworks.contract.arguments import Number, Vector
 from kernelworks.contract.cases import normal
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.passthrough import Passthrough
-from kernelworks.templates.norm import PLAINLY, ROW, SHAPE, Norm
-from kernelworks.templates.rowwise import sized
+from kernelworks.templates.norm import EPS_CONDITION, ROW, SHAPE, Norm
+from kernelworks.templates.rowwise import sized_cases
 
-__all__ = ["AT_ONCE", "CONTRACT", "FORM"]
+__all__ = ["AT_ONCE", "CONTRACT", "TEMPLATE"]
 
 EPS = 1e-5
 
@@ -30,7 +30,7 @@ def operators(x: Any, weight: Any, bias: Any, eps: float) -> Any:
 
 
 def make(generator: Generator, dtype: torch.dtype, shape: tuple[int, ...], kind: str = "normal") -> dict[str, Any]:
-    return FORM.make(generator, dtype, shape, kind)
+    return TEMPLATE.make(generator, dtype, shape, kind)
 
 
 def far(name: str, shape: tuple[int, int], mean: float, **own: Any) -> Case:
@@ -43,8 +43,8 @@ def large(n: int) -> Case:
     return Case(f"large N={n}", lambda g, d: make(g, d, ((9 << 20) // (n * d.itemsize), n)), gradients=False)
 
 
-FORM: Norm = Norm(
-    room=__file__,
+TEMPLATE: Norm = Norm(
+    op_package=__file__,
     formula="output = (x - mean(x, -1)) / sqrt(mean((x - mean)^2, -1) + eps) * weight + bias",
     source="Ba, Kiros and Hinton, Layer Normalization, 2016 (arXiv:1607.06450)",
     arguments={"x": ROW, "weight": Vector("x"), "bias": Vector("x"), "eps": Number()},
@@ -55,14 +55,14 @@ FORM: Norm = Norm(
     eps=EPS,
     small=(512, 384, (torch.float32,)),
     cases=(
-        *sized(make, ((2, 9001),)),  # more than one piece
+        *sized_cases(make, ((2, 9001),)),  # more than one piece
         large(1088),  # rows at cache lines
         large(1031),  # rows that start anywhere
         far("mean 1e4", (5, 1031), 1e4),
         far("mean 1e7", (5, 1031), 1e7, dtypes=(torch.float32, torch.bfloat16)),
     ),
     device_cases=(
-        *sized(make, ((701, 4608), (1501, 8200), (901, 16384), (70000, 512, (torch.bfloat16,)))),
+        *sized_cases(make, ((701, 4608), (1501, 8200), (901, 16384), (70000, 512, (torch.bfloat16,)))),
         *(
             far(
                 f"mean {mean:.0e}, {m}x{n}".replace("+0", ""), (m, n), mean,
@@ -75,8 +75,8 @@ FORM: Norm = Norm(
 AT_ONCE = Passthrough(
     f"layer_norm(x, {SHAPE}, weight, bias, eps)",
     ("x",),
-    (PLAINLY,),
+    (EPS_CONDITION,),
     {"layer_norm": torch.layer_norm},
     ("weight", "bias"),
 )
-CONTRACT = FORM.contract
+CONTRACT = TEMPLATE.contract

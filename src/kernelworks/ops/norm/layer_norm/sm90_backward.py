@@ -21,7 +21,7 @@ SOURCE = Path(__file__).with_suffix(".cu")
 # their way, bytes before the weight and of a row's measures, columns of a strip and threads of the second kernel.
 THREADS, WARPS, EACH, PIECES, MOST_STAGES, WEIGHT, MEASURES = 640, 16, 8, (3, 4), 8, 2176, 32
 COLUMNS, SUM_THREADS = 32, 256
-SHARED = 227 * 1024
+SHARED_BYTES = 227 * 1024
 DTYPES = (torch.bfloat16, torch.float16)
 SHORTEST = 4104  # elements of a row: up to 4096, two of Triton's programs a multiprocessor hold theirs in registers
 LONGEST = WARPS * 32 * EACH * max(PIECES)  # what a block holds of a row
@@ -50,7 +50,7 @@ def _shape(n: int) -> tuple[int, int, int, int]:
     pieces = max((p for p in PIECES if _warps(n, p) <= WARPS), key=columns)
     warps = _warps(n, pieces)
     before, turn = WEIGHT + -(-2 * n // 128) * 128, WARPS // warps * (2 * 2 * n + MEASURES)
-    stages = min(MOST_STAGES, (SHARED - before) // turn)
+    stages = min(MOST_STAGES, (SHARED_BYTES - before) // turn)
     return pieces, warps, stages, before + stages * turn
 
 

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.kernels import triton_row
-from kernelworks.dispatch.signature import ABSENT, Array, Spelling, last_alone
-from kernelworks.ops.norm.rms_norm.contract import AT_ONCE, CONTRACT, FORM
+from kernelworks.build.kernels import triton_kernel
+from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature, is_last_dimension
+from kernelworks.ops.norm.rms_norm.contract import AT_ONCE, CONTRACT, TEMPLATE
 from kernelworks.ops.norm.rms_norm.mutants import MUTANTS
 from kernelworks.templates.norm import fits_registers
 
@@ -27,7 +27,7 @@ def rms_norm(
     eps: float,
     residual: None = None,
     out: Array | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> Array: ...
 @overload
 def rms_norm(
@@ -37,7 +37,7 @@ def rms_norm(
     eps: float,
     residual: Array,
     out: tuple[Array, Array] | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> tuple[Array, Array]: ...
 @overload
 def rms_norm(
@@ -48,7 +48,7 @@ def rms_norm(
     *,
     residual: None = None,
     out: Array | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> Array: ...
 @overload
 def rms_norm(
@@ -59,7 +59,7 @@ def rms_norm(
     *,
     residual: Array,
     out: tuple[Array, Array] | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> tuple[Array, Array]: ...
 def rms_norm(
     x: Any = ABSENT,
@@ -69,7 +69,7 @@ def rms_norm(
     eps: Any = ABSENT,
     residual: Any = None,
     out: Any = None,
-    row: str | None = None,
+    kernel: str | None = None,
     **named: Any,
 ) -> Any:
     """Root mean square normalisation of the last dimension.
@@ -90,7 +90,7 @@ def rms_norm(
     Error bound: |output - exact| <= u |output| + (N/64 + 12) 2^-24 |output|, u the unit roundoff of the dtype; sums are
     kept in float32 (float64 where the squares leave its range).
     Cost: 4 N flop a row; reads x once and writes output once.
-    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Zhang and Sennrich 2019, arXiv:1910.07467.
     """
     if named or rest:
@@ -98,13 +98,13 @@ def rms_norm(
             named["eps"] = eps
         if residual is not None:
             named["residual"] = residual
-        return SPELLING.either((x, weight, *rest), named, out, row)
-    return OP.call(x, weight, eps, residual, out, row)
+        return TORCH_SIGNATURE.call_ambiguous((x, weight, *rest), named, out, kernel)
+    return OP.call(x, weight, eps, residual, out, kernel)
 
 
-OP = FORM.op(
+OP = TEMPLATE.op(
     CONTRACT,
-    ahead=[triton_row(Path(__file__).parent, guard=fits_registers, launches=2)],
+    ahead=[triton_kernel(Path(__file__).parent, guard=fits_registers, launches=2)],
     mutants=MUTANTS,
     at_once=AT_ONCE,
 )
@@ -118,7 +118,7 @@ def _own(x: Tensor, weight: Tensor | None, *, eps: float, residual: Tensor | Non
 def _ours(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> tuple[Any, ...] | str:
-    if not last_alone(normalized_shape, input):
+    if not is_last_dimension(normalized_shape, input):
         return "normalized_shape must be the last dimension alone"
     if eps is None:  # torch takes the input's own
         if input.dtype is not torch.float32:
@@ -127,4 +127,4 @@ def _ours(
     return input, weight, eps, None
 
 
-SPELLING = Spelling(OP, F.rms_norm, _ours, {"input": "x"}, own=_own)
+TORCH_SIGNATURE = TorchSignature(OP, F.rms_norm, _ours, {"input": "x"}, own=_own)

@@ -10,9 +10,9 @@ from torch import Tensor
 from kernelworks.contract.arguments import Like, Number, Vector
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.passthrough import Passthrough
-from kernelworks.templates.norm import PLAINLY, ROW, SHAPE, Norm, over_rows, root_mean_square
+from kernelworks.templates.norm import EPS_CONDITION, ROW, SHAPE, Norm, over_rows, root_mean_square
 
-__all__ = ["AT_ONCE", "CONTRACT", "FORM"]
+__all__ = ["AT_ONCE", "CONTRACT", "TEMPLATE"]
 
 
 def error(z: Tensor, scale: Tensor, n: int) -> Tensor:
@@ -21,10 +21,10 @@ def error(z: Tensor, scale: Tensor, n: int) -> Tensor:
     return (n / 64 + 11) * z.abs() * scale
 
 
-def gradient_bound(form: Norm, args: dict[str, Any], grads: tuple[Tensor, ...]) -> dict[str, Tensor]:
+def gradient_bound(template: Norm, args: dict[str, Any], grads: tuple[Tensor, ...]) -> dict[str, Tensor]:
     """The two terms of grad_x may cancel, so each enters with its magnitude; so do the terms of the mean. The chain is
     that of one accumulator here."""
-    x, z, r = form.normalised(args)
+    x, z, r = template.normalize(args)
     weight = torch.ones(x.shape[-1], dtype=torch.float64) if args["weight"] is None else args["weight"]
     relative, gw = x.shape[-1] / 8 + 16, (grads[0] * weight).abs()
     terms = r * (gw + z.abs() * (gw * z.abs()).mean(-1, keepdim=True))
@@ -44,8 +44,8 @@ def operators(x: Any, weight: Any, eps: float, residual: Any) -> Any:
     return output if residual is None else (output, s)
 
 
-FORM = Norm(
-    room=__file__,
+TEMPLATE = Norm(
+    op_package=__file__,
     formula="output = s / sqrt(mean(s^2, -1) + eps) * weight, with s = x + residual",
     source="Zhang and Sennrich, Root Mean Square Layer Normalization, 2019 (arXiv:1910.07467)",
     arguments={"x": ROW, "weight": Vector("x"), "eps": Number(), "residual": Like("x", optional=True)},
@@ -61,8 +61,8 @@ FORM = Norm(
 AT_ONCE = Passthrough(
     f"rms_norm(x, {SHAPE}, weight, eps)",
     ("x",),
-    (PLAINLY, "residual is None"),
+    (EPS_CONDITION, "residual is None"),
     {"rms_norm": torch.rms_norm},
     ("weight",),
 )
-CONTRACT = FORM.contract
+CONTRACT = TEMPLATE.contract

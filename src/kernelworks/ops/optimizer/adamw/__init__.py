@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from kernelworks.build.kernels import cpp_rows, python_row, triton_row
-from kernelworks.build.sharing import shared
+from kernelworks.build.kernels import cpp_kernels, python_kernel, triton_kernel
+from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import Request
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import Array
-from kernelworks.ops.optimizer.adamw.contract import CONTRACT, stepped
+from kernelworks.ops.optimizer.adamw.contract import CONTRACT, adamw_step
 from kernelworks.ops.optimizer.adamw.mutants import MUTANTS
 
 __all__ = ["OP", "adamw_"]
@@ -35,7 +35,7 @@ def adamw_(
     eps: float,
     weight_decay: float,
     maximize: bool = False,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> None:
     """One step of AdamW (decoupled weight decay), in place.
 
@@ -60,13 +60,13 @@ def adamw_(
 
     Error bound: README.md; about ``u |p| + 2^-24 (4 |p| + 16 |update|)``, u the unit roundoff of the dtype.
     Cost: 14 flop, a root and a division an element; reads four tensors once and writes three once.
-    Raises: TypeError, ValueError naming the argument, before anything is written; RuntimeError where ``row`` cannot
+    Raises: TypeError, ValueError naming the argument, before anything is written; RuntimeError where ``kernel`` cannot
     run.
     Source: Loshchilov and Hutter 2019, arXiv:1711.05101.
     """
     with torch.no_grad():
         OP.call(
-            params, grads, exp_avgs, exp_avg_sqs, step, lr, beta1, beta2, eps, weight_decay, maximize, None, row
+            params, grads, exp_avgs, exp_avg_sqs, step, lr, beta1, beta2, eps, weight_decay, maximize, None, kernel
         )  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def _forward(
 ) -> None:  # fmt: skip
     correction1, correction2 = 1.0 - math.pow(beta1, step), 1.0 - math.pow(beta2, step)
     for p, g, m, v in zip(params, grads, exp_avgs, exp_avg_sqs, strict=True):
-        kernel, nth = shared(lib.adamw_, p.numel())
+        kernel, nth = choose_threads(lib.adamw_, p.numel())
         kernel(p, g, m, v, lr, beta1, beta2, eps, weight_decay, correction1, correction2, maximize, nth)
 
 
@@ -119,7 +119,9 @@ def _composite(
         if p.dtype == g.dtype == m.dtype == v.dtype:
             _torch([p], [g], [m], [v], *scalars)
             continue
-        for target, value in zip((p, m, v), stepped(p.float(), g.float(), m.float(), v.float(), *scalars), strict=True):
+        for target, value in zip(
+            (p, m, v), adamw_step(p.float(), g.float(), m.float(), v.float(), *scalars), strict=True
+        ):
             target.copy_(value)
 
 
@@ -135,7 +137,7 @@ def _reference(
 ) -> None:  # fmt: skip
     for p, g, m, v in zip(params, grads, exp_avgs, exp_avg_sqs, strict=True):
         for target, value in zip(
-            (p, m, v), stepped(p.double(), g.double(), m.double(), v.double(), *scalars), strict=True
+            (p, m, v), adamw_step(p.double(), g.double(), m.double(), v.double(), *scalars), strict=True
         ):
             target.copy_(value)
 
@@ -147,15 +149,15 @@ def _fake(*args: Any) -> None:
 OP = Op(
     CONTRACT,
     [
-        triton_row(Path(__file__).parent, passes=("forward",), in_place=True),
-        *cpp_rows(Path(__file__).parent, forward=_forward),
-        python_row("torch", _torch, guard=_one_dtype),
-        python_row("reference", _reference),
+        triton_kernel(Path(__file__).parent, passes=("forward",), in_place=True),
+        *cpp_kernels(Path(__file__).parent, forward=_forward),
+        python_kernel("torch", _torch, guard=_one_dtype),
+        python_kernel("reference", _reference),
     ],
-    room=__file__,
+    op_package=__file__,
     forward=Pass(
         "adamw_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, int step, "
-        "float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? row=None) -> ()",
+        "float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? kernel=None) -> ()",
         _fake,
         free={
             "step": lambda step: step.__class__ is int and step >= 1,

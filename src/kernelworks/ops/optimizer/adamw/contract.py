@@ -22,7 +22,7 @@ from kernelworks.contract import (  # fmt: skip
 )
 from kernelworks.contract.cases import LENGTHS, draw, normal
 
-__all__ = ["CONTRACT", "stepped"]
+__all__ = ["CONTRACT", "adamw_step"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 SMALLEST = 2.0**-149  # of float32
@@ -78,7 +78,7 @@ def check(
         raise TypeError(f"maximize must be a bool, got {type(maximize).__name__}")
 
 
-def stepped(
+def adamw_step(
     p: Tensor, g: Tensor, m: Tensor, v: Tensor, step: int, lr: float, beta1: float, beta2: float, eps: float,
     weight_decay: float, maximize: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
@@ -95,7 +95,7 @@ def reference(
     *scalars: Any, **named: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     lists = zip(params, grads, exp_avgs, exp_avg_sqs, strict=True)
-    made = [stepped(*tensors, *scalars, **named) for tensors in lists]
+    made = [adamw_step(*tensors, *scalars, **named) for tensors in lists]
     return tuple(tuple(one[i] for one in made) for i in range(3))
 
 

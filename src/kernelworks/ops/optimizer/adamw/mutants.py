@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from kernelworks.contract import Mutant
-from kernelworks.ops.optimizer.adamw.contract import stepped
+from kernelworks.ops.optimizer.adamw.contract import adamw_step
 
 __all__ = ["MUTANTS"]
 
@@ -30,36 +30,36 @@ def _mutant(change: Step) -> Callable[..., None]:
 
 
 def _other(**changed: Callable[[dict[str, Any]], Any]) -> Step:
-    return lambda p, g, m, v, named: stepped(p, g, m, v, **(named | {n: f(named) for n, f in changed.items()}))
+    return lambda p, g, m, v, named: adamw_step(p, g, m, v, **(named | {n: f(named) for n, f in changed.items()}))
 
 
 def _coupled(p: Tensor, g: Tensor, m: Tensor, v: Tensor, named: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-    return stepped(p, g + named["weight_decay"] * p, m, v, **(named | {"weight_decay": 0.0}))
+    return adamw_step(p, g + named["weight_decay"] * p, m, v, **(named | {"weight_decay": 0.0}))
 
 
 def _eps_inside(p: Tensor, g: Tensor, m: Tensor, v: Tensor, named: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-    shifted = stepped(p, g, m, v + named["eps"] / named["beta2"] if named["beta2"] else v, **(named | {"eps": 0.0}))
-    return shifted[0], *stepped(p, g, m, v, **named)[1:]
+    shifted = adamw_step(p, g, m, v + named["eps"] / named["beta2"] if named["beta2"] else v, **(named | {"eps": 0.0}))
+    return shifted[0], *adamw_step(p, g, m, v, **named)[1:]
 
 
 def _uncorrected(p: Tensor, g: Tensor, m: Tensor, v: Tensor, named: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-    return stepped(p, g, m, v, **(named | {"step": 10**9}))
+    return adamw_step(p, g, m, v, **(named | {"step": 10**9}))
 
 
 def _stale_state(p: Tensor, g: Tensor, m: Tensor, v: Tensor, named: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-    return stepped(p, g, m, v, **named)[0], m, v
+    return adamw_step(p, g, m, v, **named)[0], m, v
 
 
 def _low_precision(p: Tensor, g: Tensor, m: Tensor, v: Tensor, named: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-    after = stepped(p, g.bfloat16().double(), m.bfloat16().double(), v.bfloat16().double(), **named)
-    return after[0], *stepped(p, g, m, v, **named)[1:]
+    after = adamw_step(p, g.bfloat16().double(), m.bfloat16().double(), v.bfloat16().double(), **named)
+    return after[0], *adamw_step(p, g, m, v, **named)[1:]
 
 
 def _stale_tail(p: Tensor, g: Tensor, m: Tensor, v: Tensor, named: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-    after = stepped(p, g, m, v, **named)[0].reshape(-1).clone()
+    after = adamw_step(p, g, m, v, **named)[0].reshape(-1).clone()
     start = after.numel() // 16 * 16
     after[start:] = p.reshape(-1)[start:]
-    return after.reshape(p.shape), *stepped(p, g, m, v, **named)[1:]
+    return after.reshape(p.shape), *adamw_step(p, g, m, v, **named)[1:]
 
 
 MUTANTS = (

@@ -17,7 +17,7 @@ from kernelworks.build.triton import Kernel, configs
 
 CONFIGS = configs(__file__)
 DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-WHOLE = 16  # elements of a tensor and bytes of an address that go through a thread in one piece
+PIECE_SIZE = 16  # elements of a tensor and bytes of an address that go through a thread in one piece
 
 
 @triton.jit
@@ -66,7 +66,7 @@ class Group:
         self.device = params[members[0]].device
         self.param, self.state = params[members[0]].dtype, states[members[0]].dtype
         sizes = [params[i].numel() for i in members]
-        self.even = not any(n % WHOLE for n in sizes)
+        self.even = not any(n % PIECE_SIZE for n in sizes)
         self.settings = CONFIGS.pick("forward", elements=sum(sizes), dtype=self.param)
         counts = [triton.cdiv(n, self.settings["BLOCK"]) for n in sizes]
         self.blocks = sum(counts)
@@ -78,7 +78,7 @@ class Group:
         self.table: Any = None
         self.kept: list[Any] = []  # tables that a recorded CUDA graph reads when it is replayed
 
-    def located(self, addresses: list[int]) -> Tensor:
+    def address_table(self, addresses: list[int]) -> Tensor:
         """The table of these addresses on the device; copied there only if it is not the last one."""
         capturing = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         made = self.table
@@ -101,7 +101,7 @@ class Step:
         pairs: dict[Any, list[int]] = {}
         for i, (p, s) in enumerate(zip(params, states, strict=True)):
             if p.numel():
-                pairs.setdefault((p.dtype, s.dtype, p.device, p.numel() % WHOLE == 0), []).append(i)
+                pairs.setdefault((p.dtype, s.dtype, p.device, p.numel() % PIECE_SIZE == 0), []).append(i)
         self.groups = [Group(members, params, states) for members in pairs.values()]
 
     def __call__(
@@ -117,13 +117,13 @@ class Step:
         lists, copies = _dense((params, grads, exp_avgs, exp_avg_sqs))
         for group in self.groups:
             addresses = [tensors[i].data_ptr() for tensors in lists for i in group.members]
-            whole = group.even and not any(a % WHOLE for a in addresses)
+            whole = group.even and not any(a % PIECE_SIZE for a in addresses)
             launch = FORWARD.at(
                 PARAM=DTYPES[group.param], STATE=DTYPES[group.state], SIGN=-1.0 if maximize else 1.0, WHOLE=whole,
                 **group.settings,
             )  # fmt: skip
             launch(
-                (group.blocks, 1, 1), group.owners, group.firsts, group.sizes, group.located(addresses),
+                (group.blocks, 1, 1), group.owners, group.firsts, group.sizes, group.address_table(addresses),
                 len(group.members), *constants,
             )  # fmt: skip
         for target, copy in copies:

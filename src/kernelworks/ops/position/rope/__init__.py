@@ -9,12 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.kernels import cpp_rows, in_float64, into, python_row, triton_row
-from kernelworks.build.sharing import shared
+from kernelworks.build.kernels import cpp_kernels, in_float64, into, python_kernel, triton_kernel
+from kernelworks.build.sharing import choose_threads
 from kernelworks.contract.memory_layout import new_output
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import Array
-from kernelworks.ops.position.rope.contract import CONTRACT, rotated, tables_per_head, turned, turned_back
+from kernelworks.ops.position.rope.contract import (
+    CONTRACT,
+    apply_rotation,
+    rotate_half,
+    rotate_half_back,
+    tables_per_head,
+)
 from kernelworks.ops.position.rope.mutants import MUTANTS
 
 __all__ = ["OP", "rope"]
@@ -28,7 +34,7 @@ def rope(
     *,
     interleaved: bool = False,
     out: tuple[Array, Array] | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> tuple[Array, Array]:
     """Rotary position embedding: every pair (a, b) of a head turns by the angle of its position.
 
@@ -50,10 +56,10 @@ def rope(
 
     Error bound: ``u |output| + 2 * 2^-24 (|a cos| + |b sin|)``, u the unit roundoff of the dtype: one rounding.
     Cost: 3 flop an element; reads q, k and the tables once and writes q' and k' once.
-    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Su et al. 2021, arXiv:2104.09864.
     """
-    result: tuple[Array, Array] = OP.call(q, k, cos, sin, interleaved, out, row)
+    result: tuple[Array, Array] = OP.call(q, k, cos, sin, interleaved, out, kernel)
     return result
 
 
@@ -65,7 +71,7 @@ def _flat(x: Tensor) -> Tensor:
 def _forward(lib: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, out: Any = None) -> Any:
     q, k = _flat(q), _flat(k)
     to_q, to_k = (torch.empty_like(q), torch.empty_like(k)) if out is None else out
-    kernel, nth = shared(lib.rope, q.numel() + k.numel())
+    kernel, nth = choose_threads(lib.rope, q.numel() + k.numel())
     kernel(to_q, to_k, q, k, _flat(cos), _flat(sin), interleaved, False, nth)
     return to_q, to_k
 
@@ -76,7 +82,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     from_q, from_k = _flat(grad_q), _flat(grad_k)
     to_q, to_k = (new_output(from_q), new_output(from_k)) if out is None else out
-    kernel, nth = shared(lib.rope, from_q.numel() + from_k.numel())
+    kernel, nth = choose_threads(lib.rope, from_q.numel() + from_k.numel())
     kernel(to_q, to_k, from_q, from_k, _flat(cos), _flat(sin), interleaved, True, nth)
     return to_q, to_k
 
@@ -92,9 +98,9 @@ def _composite(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool
 
     def one(x: Tensor) -> Tensor:
         if x.shape[-1] == R:
-            return (x * c + turned(x, interleaved) * s).to(x.dtype)
+            return (x * c + rotate_half(x, interleaved) * s).to(x.dtype)
         part = x[..., :R]
-        return torch.cat(((part * c + turned(part, interleaved) * s).to(x.dtype), x[..., R:]), -1)
+        return torch.cat(((part * c + rotate_half(part, interleaved) * s).to(x.dtype), x[..., R:]), -1)
 
     return one(q), one(k)
 
@@ -112,16 +118,16 @@ def _torch_backward(
     def one(g: Tensor) -> Tensor:
         wide = g.to(compute)
         if g.shape[-1] == R:
-            return (wide * c + turned_back(wide * s, interleaved)).to(g.dtype)
+            return (wide * c + rotate_half_back(wide * s, interleaved)).to(g.dtype)
         part = wide[..., :R]
-        return torch.cat((part * c + turned_back(part * s, interleaved), wide[..., R:]), -1).to(g.dtype)
+        return torch.cat((part * c + rotate_half_back(part * s, interleaved), wide[..., R:]), -1).to(g.dtype)
 
     made = tuple(one(g).transpose(1, 2).contiguous().transpose(1, 2) for g in (grad_q, grad_k))
     return into(made, out)  # type: ignore[no-any-return]
 
 
 def _reference(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> tuple[Tensor, ...]:
-    return rotated(_flat(q), cos, sin, interleaved), rotated(_flat(k), cos, sin, interleaved)
+    return apply_rotation(_flat(q), cos, sin, interleaved), apply_rotation(_flat(k), cos, sin, interleaved)
 
 
 def _reference_forward(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, out: Any = None) -> Any:
@@ -136,18 +142,19 @@ def _fake(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> 
 OP = Op(
     CONTRACT,
     [
-        triton_row(Path(__file__).parent),
-        *cpp_rows(Path(__file__).parent, forward=_forward, backward=_backward),
-        python_row("torch", _torch, _torch_backward),
-        python_row("reference", _reference_forward, functools.partial(_torch_backward, compute=torch.float64)),
+        triton_kernel(Path(__file__).parent),
+        *cpp_kernels(Path(__file__).parent, forward=_forward, backward=_backward),
+        python_kernel("torch", _torch, _torch_backward),
+        python_kernel("reference", _reference_forward, functools.partial(_torch_backward, compute=torch.float64)),
     ],
-    room=__file__,
+    op_package=__file__,
     forward=Pass(
-        "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved, str? row=None) -> (Tensor, Tensor)", _fake
+        "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved, str? kernel=None) -> (Tensor, Tensor)",
+        _fake,
     ),
     backward=Pass(
         "rope_backward(Tensor grad_q_turned, Tensor grad_k_turned, Tensor cos, Tensor sin, bool interleaved, "
-        "bool[] needs, str? row=None) -> (Tensor, Tensor)",
+        "bool[] needs, str? kernel=None) -> (Tensor, Tensor)",
         lambda grad_q, grad_k, cos, sin, interleaved, needs: (new_output(grad_q), new_output(grad_k)),
         returns=("q", "k"),
     ),

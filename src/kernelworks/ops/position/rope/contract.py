@@ -22,7 +22,7 @@ from kernelworks.contract import (  # fmt: skip
 )
 from kernelworks.contract.cases import draw, normal
 
-__all__ = ["CONTRACT", "rotated", "tables_per_head", "turned", "turned_back"]
+__all__ = ["CONTRACT", "apply_rotation", "rotate_half", "rotate_half_back", "tables_per_head"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 SMALLEST = 2.0**-149  # of float32
@@ -64,7 +64,7 @@ def tables_per_head(table: Tensor) -> Tensor:
     return table.unsqueeze(1) if table.dim() == 3 else table
 
 
-def turned(x: Tensor, interleaved: bool) -> Tensor:
+def rotate_half(x: Tensor, interleaved: bool) -> Tensor:
     """(-b, a) for every pair (a, b)."""
     if interleaved:
         return torch.stack((-x[..., 1::2], x[..., 0::2]), -1).flatten(-2)
@@ -72,27 +72,27 @@ def turned(x: Tensor, interleaved: bool) -> Tensor:
     return torch.cat((-x[..., half:], x[..., :half]), -1)
 
 
-def turned_back(x: Tensor, interleaved: bool) -> Tensor:
-    """(b, -a) for every pair (a, b): the transpose of ``turned``."""
-    return -turned(x, interleaved)
+def rotate_half_back(x: Tensor, interleaved: bool) -> Tensor:
+    """(b, -a) for every pair (a, b): the transpose of ``rotate_half``."""
+    return -rotate_half(x, interleaved)
 
 
-def rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+def apply_rotation(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     R = cos.shape[-1]
     part = x[..., :R]
-    y = part * tables_per_head(cos) + turned(part, interleaved) * tables_per_head(sin)
+    y = part * tables_per_head(cos) + rotate_half(part, interleaved) * tables_per_head(sin)
     return torch.cat((y, x[..., R:]), -1)
 
 
 def reference(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> tuple[Tensor, ...]:
-    return rotated(q, cos, sin, interleaved), rotated(k, cos, sin, interleaved)
+    return apply_rotation(q, cos, sin, interleaved), apply_rotation(k, cos, sin, interleaved)
 
 
 def _terms(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """|a cos| + |b sin|, and 0 where elements are only copied."""
     R = cos.shape[-1]
     part = x[..., :R].abs()
-    y = part * tables_per_head(cos).abs() + turned(part, interleaved).abs() * tables_per_head(sin).abs()
+    y = part * tables_per_head(cos).abs() + rotate_half(part, interleaved).abs() * tables_per_head(sin).abs()
     return torch.cat((y, torch.zeros_like(x[..., R:])), -1)
 
 
@@ -112,7 +112,7 @@ def gradient_bound(
     for name, grad in zip(("q", "k"), grads, strict=True):
         R = cos.shape[-1]
         part = grad[..., :R].abs()
-        swapped = turned(part * tables_per_head(sin).abs(), interleaved).abs()
+        swapped = rotate_half(part * tables_per_head(sin).abs(), interleaved).abs()
         terms = torch.cat((part * tables_per_head(cos).abs() + swapped, torch.zeros_like(grad[..., R:])), -1)
         found[name] = rounding(gradients[name], dtype) + 2.0 * U32 * terms + SMALLEST
     return found

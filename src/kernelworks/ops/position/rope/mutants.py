@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import Mutant
-from kernelworks.ops.position.rope.contract import rotated
+from kernelworks.ops.position.rope.contract import apply_rotation
 
 __all__ = ["MUTANTS"]
 
-Both = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
+RopeFunction = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
 
 
-def _on_both(change: Both) -> Callable[..., Any]:
+def _on_both(change: RopeFunction) -> Callable[..., Any]:
     def run(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Any:
         return tuple(change(x.double(), cos.double(), sin.double(), interleaved).to(x.dtype) for x in (q, k))
 
@@ -26,43 +26,43 @@ def _on_both(change: Both) -> Callable[..., Any]:
 def _one_table_half(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     half = cos.shape[-1] // 2
     first = [torch.cat((t[..., :half], t[..., :half]), -1) for t in (cos, sin)]
-    return rotated(x, first[0], first[1], interleaved)
+    return apply_rotation(x, first[0], first[1], interleaved)
 
 
 def _one_position_on(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    return rotated(x, cos.roll(1, -2), sin.roll(1, -2), interleaved)
+    return apply_rotation(x, cos.roll(1, -2), sin.roll(1, -2), interleaved)
 
 
 def _first_entry(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    return rotated(x, cos[:1] if cos.dim() == 3 else cos, sin[:1] if sin.dim() == 3 else sin, interleaved)
+    return apply_rotation(x, cos[:1] if cos.dim() == 3 else cos, sin[:1] if sin.dim() == 3 else sin, interleaved)
 
 
 def _rest_lost(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    y = rotated(x, cos, sin, interleaved)
+    y = apply_rotation(x, cos, sin, interleaved)
     y[..., cos.shape[-1] :] = 0.0
     return y
 
 
 def _stale_tail(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    y = rotated(x, cos, sin, interleaved)
+    y = apply_rotation(x, cos, sin, interleaved)
     y[..., y.shape[-1] // 16 * 16 :] = 0.0
     return y
 
 
 def _low_precision(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Any:
     return tuple(
-        rotated(x.bfloat16().float(), cos.bfloat16().float(), sin.bfloat16().float(), interleaved).to(x.dtype)
+        apply_rotation(x.bfloat16().float(), cos.bfloat16().float(), sin.bfloat16().float(), interleaved).to(x.dtype)
         for x in (q, k)
     )
 
 
 def _key_left(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Any:
-    return rotated(q.double(), cos.double(), sin.double(), interleaved).to(q.dtype), k.clone()
+    return apply_rotation(q.double(), cos.double(), sin.double(), interleaved).to(q.dtype), k.clone()
 
 
 MUTANTS = (
-    Mutant("other pairing", _on_both(lambda x, c, s, i: rotated(x, c, s, not i)), "halves for neighbours"),
-    Mutant("other direction", _on_both(lambda x, c, s, i: rotated(x, c, -s, i)), "the sine's sign"),
+    Mutant("other pairing", _on_both(lambda x, c, s, i: apply_rotation(x, c, s, not i)), "halves for neighbours"),
+    Mutant("other direction", _on_both(lambda x, c, s, i: apply_rotation(x, c, -s, i)), "the sine's sign"),
     Mutant("half of the tables", _on_both(_one_table_half), "both halves taken to be equal"),
     Mutant("one position on", _on_both(_one_position_on), "the tables are read one row aside"),
     Mutant("first entry's tables", _on_both(_first_entry), "tables of the batch's first entry for all"),

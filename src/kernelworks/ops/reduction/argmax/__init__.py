@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import Any, overload
 
 from kernelworks.dispatch.signature import ABSENT, Array, two_names
-from kernelworks.ops.reduction.argmax.contract import CONTRACT, FORM
+from kernelworks.ops.reduction.argmax.contract import CONTRACT, TEMPLATE
 
 __all__ = ["OP", "argmax"]
 
 
 @overload
 def argmax(
-    x: Array, dim: int | None = None, *, keepdim: bool = False, out: Array | None = None, row: str | None = None
+    x: Array, dim: int | None = None, *, keepdim: bool = False, out: Array | None = None, kernel: str | None = None
 ) -> Array: ...
 @overload
 def argmax(
-    input: Array, dim: int | None = None, keepdim: bool = False, *, out: Array | None = None, row: str | None = None
+    input: Array, dim: int | None = None, keepdim: bool = False, *, out: Array | None = None, kernel: str | None = None
 ) -> Array: ...
 @two_names
 def argmax(
-    x: Any = ABSENT, dim: Any = None, *rest: Any, keepdim: Any = False, out: Any = None, row: str | None = None,
+    x: Any = ABSENT, dim: Any = None, *rest: Any, keepdim: Any = False, out: Any = None, kernel: str | None = None,
     **torchs: Any,
 ) -> Any:  # fmt: skip
     """The index of the largest element along one dimension, or among all.
@@ -39,14 +39,14 @@ def argmax(
 
     Error bound: none, it is exact.
     Cost: a comparison an element; reads x once and writes output once.
-    Raises: TypeError, ValueError naming the argument, also for a line without elements; RuntimeError where ``row``
+    Raises: TypeError, ValueError naming the argument, also for a line without elements; RuntimeError where ``kernel``
     cannot run.
     Source: torch.argmax.
     """
     if torchs or rest:
-        return SPELLING((x, dim, *rest), torchs, {"keepdim": keepdim}, out, row)
-    return OP.call(x, dim, keepdim, out, row)
+        return TORCH_SIGNATURE((x, dim, *rest), torchs, {"keepdim": keepdim}, out, kernel)
+    return OP.call(x, dim, keepdim, out, kernel)
 
 
-OP = FORM.op(CONTRACT)
-SPELLING = FORM.spelling(OP)
+OP = TEMPLATE.op(CONTRACT)
+TORCH_SIGNATURE = TEMPLATE.torch_signature(OP)

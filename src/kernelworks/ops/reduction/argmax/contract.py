@@ -6,10 +6,10 @@ import torch
 
 from kernelworks.templates.reduction import Reduction
 
-__all__ = ["CONTRACT", "FORM"]
+__all__ = ["CONTRACT", "TEMPLATE"]
 
-FORM = Reduction(
-    room=__file__,
+TEMPLATE = Reduction(
+    op_package=__file__,
     formula="output = the smallest i with x_i = max x, along dim; NaN is above all numbers",
     source="torch.argmax",
     function=torch.argmax,
@@ -18,4 +18,4 @@ FORM = Reduction(
     nanoseconds=0.4,
     dtype=torch.int64,
 )
-CONTRACT = FORM.contract
+CONTRACT = TEMPLATE.contract

@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.kernels import cpp_rows, cuda_row, in_float64, into, python_row, triton_row
-from kernelworks.build.sharing import shared
-from kernelworks.contract.arguments import said
+from kernelworks.build.kernels import cpp_kernels, cuda_kernel, in_float64, into, python_kernel, triton_kernel
+from kernelworks.build.sharing import choose_threads
+from kernelworks.contract.arguments import schema_of
 from kernelworks.contract.memory_layout import as_rows
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
-from kernelworks.dispatch.signature import ABSENT, Array, Spelling, two_names
+from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature, two_names
 from kernelworks.ops.reduction.cross_entropy import sm90
 from kernelworks.ops.reduction.cross_entropy.contract import ARGUMENTS, CONTRACT, REDUCTIONS, reference
 from kernelworks.ops.reduction.cross_entropy.mutants import MUTANTS
@@ -33,7 +33,7 @@ def cross_entropy(
     ignore_index: int = -100,
     reduction: str = "mean",
     out: Array | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> Array: ...
 @overload
 def cross_entropy(
@@ -47,7 +47,7 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     *,
     out: Array | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> Array: ...
 @two_names
 def cross_entropy(
@@ -57,7 +57,7 @@ def cross_entropy(
     ignore_index: int = -100,
     reduction: str = "mean",
     out: Any = None,
-    row: str | None = None,
+    kernel: str | None = None,
     **torchs: Any,
 ) -> Any:
     """Cross-entropy (negative log-likelihood of the softmax) of one class a row.
@@ -81,13 +81,13 @@ def cross_entropy(
     Cost: 4 flop and an exponential a logit; reads the logits once and never writes the probabilities. On a GPU the
         gradient is made with the loss where logits want one.
     Raises: TypeError, ValueError naming the argument; IndexError for a target out of range (on the CPU), before
-        anything is written; RuntimeError where ``row`` cannot run.
+        anything is written; RuntimeError where ``kernel`` cannot run.
     Source: Milakov and Gimelshein 2018, arXiv:1805.02867.
     """
     if torchs or rest:
         own = {"ignore_index": ignore_index, "reduction": reduction}
-        return SPELLING((logits, target, *rest), torchs, own, out, row)
-    return OP.call(logits, target, ignore_index, reduction, out, row)
+        return TORCH_SIGNATURE((logits, target, *rest), torchs, own, out, kernel)
+    return OP.call(logits, target, ignore_index, reduction, out, kernel)
 
 
 def _out_of_range(value: int, row: int, classes: int, ignore_index: int) -> IndexError:
@@ -104,7 +104,7 @@ def _forward(
     loss = torch.empty(_loss_shape(logits, reduction), dtype=logits.dtype) if out is None else out
     losses, bad = torch.empty(logits.shape[0], dtype=torch.float64), torch.empty(1, dtype=torch.int64)
     code = REDUCTIONS.index(reduction)
-    kernel, nth = shared(lib.cross_entropy, logits.numel())
+    kernel, nth = choose_threads(lib.cross_entropy, logits.numel())
     kernel(loss, losses, bad, as_rows(logits), target.contiguous(), ignore_index, code, nth)
     row = int(bad)
     if row >= 0:
@@ -117,7 +117,7 @@ def _backward(
 ) -> Tensor:
     grad_logits = torch.empty(logits.shape, dtype=logits.dtype) if out is None else out
     code = REDUCTIONS.index(reduction)
-    kernel, nth = shared(lib.cross_entropy_backward, logits.numel())
+    kernel, nth = choose_threads(lib.cross_entropy_backward, logits.numel())
     kernel(grad_logits, grad.contiguous(), as_rows(logits), target.contiguous(), ignore_index, code, nth)
     return grad_logits
 
@@ -176,16 +176,16 @@ PASSES = ("forward", "backward", "training", "resumed")
 OP = Op(
     CONTRACT,
     [
-        cuda_row(Path(__file__).parent, guard=sm90.guard, passes=PASSES),
-        triton_row(Path(__file__).parent, passes=PASSES),
-        *cpp_rows(Path(__file__).parent, forward=_forward, backward=_backward),
-        python_row("torch", _torch, _torch_backward),
-        python_row("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),
+        cuda_kernel(Path(__file__).parent, guard=sm90.guard, passes=PASSES),
+        triton_kernel(Path(__file__).parent, passes=PASSES),
+        *cpp_kernels(Path(__file__).parent, forward=_forward, backward=_backward),
+        python_kernel("torch", _torch, _torch_backward),
+        python_kernel("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),
     ],
-    room=__file__,
-    forward=Pass(f"cross_entropy({said(ARGUMENTS)}, str? row=None) -> Tensor", _fake),
+    op_package=__file__,
+    forward=Pass(f"cross_entropy({schema_of(ARGUMENTS)}, str? kernel=None) -> Tensor", _fake),
     backward=Pass(
-        f"cross_entropy_backward(Tensor grad_loss, {said(ARGUMENTS)}, str? row=None) -> Tensor",
+        f"cross_entropy_backward(Tensor grad_loss, {schema_of(ARGUMENTS)}, str? kernel=None) -> Tensor",
         _fake_backward,
         returns=("logits",),
     ),
@@ -212,4 +212,4 @@ def _ours(
     return input, target, ignore_index, reduction
 
 
-SPELLING = Spelling(OP, F.cross_entropy, _ours, {"input": "logits"}, operator="cross_entropy_loss")
+TORCH_SIGNATURE = TorchSignature(OP, F.cross_entropy, _ours, {"input": "logits"}, operator="cross_entropy_loss")

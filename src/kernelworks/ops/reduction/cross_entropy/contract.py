@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Request, Values, rounding
-from kernelworks.contract.arguments import Arguments, Classes, Error, Lines, Whole, Word, check_of, errors_of, right_of
+from kernelworks.contract.arguments import Arguments, Classes, Error, Int64, Lines, Word, check_of, errors_of, right_of
 from kernelworks.contract.cases import draw, normal
 
 __all__ = ["ARGUMENTS", "CONTRACT", "REDUCTIONS", "reference"]
@@ -21,7 +21,7 @@ LOWEST = -105.0  # e^-105 rounds to 0 in float32
 
 
 ARGUMENTS: Arguments = {
-    "logits": Lines(), "target": Classes("logits"), "ignore_index": Whole(), "reduction": Word(*REDUCTIONS),
+    "logits": Lines(), "target": Classes("logits"), "ignore_index": Int64(), "reduction": Word(*REDUCTIONS),
 }  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def gradient_bound(
     return {"logits": rounding(gradient, dtype) + inside}
 
 
-def counted(args: Mapping[str, Any]) -> dict[str, int]:
+def count_valid_rows(args: Mapping[str, Any]) -> dict[str, int]:
     """How many rows count: of the others nothing need be read."""
     return {"M": int((args["target"] != args["ignore_index"]).sum())}
 
@@ -198,5 +198,5 @@ CONTRACT = Contract(
     device_cases=DEVICE_CASES,
     device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
-    values=Values(counted, "if every target counts"),
+    values=Values(count_valid_rows, "if every target counts"),
 )

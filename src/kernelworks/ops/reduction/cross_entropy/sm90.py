@@ -20,7 +20,7 @@ SOURCE = Path(__file__).with_suffix(".cu")
 # As in the source: threads of a block, and how many times how many bytes a thread holds.
 THREADS, VECTORS, BYTES = (256, 512), (8, 10), 16
 MOST_BLOCKS = 16  # of a cluster
-TOGETHER = 1024  # threads of a multiprocessor
+SM_THREADS = 1024  # threads of a multiprocessor
 TURNS = 4  # rows of a cluster: what the next needs of memory beside its logits is asked for meanwhile
 FEWEST = 4096  # elements of a row; below, a block has too little to do
 
@@ -83,7 +83,7 @@ class Rows:
         self.per_block = -(-self.n // (self.blocks * each)) * each
         self.count: Tensor | None = None
 
-    def counted(self) -> None:
+    def count_valid_rows(self) -> None:
         """Lets the gradient be divided by the number of rows that are not ignored, where the reduction is a mean."""
         if self.reduction == "mean" and self.m:
             self.count = torch.empty(1, dtype=torch.int32, device=self.logits.device)
@@ -97,7 +97,7 @@ class Rows:
         if not self.m:
             return
         # As many clusters as run at once have rows to themselves; of more rows each gets some.
-        at_once = max(1, TOGETHER // self.threads * _multiprocessors(self.logits.device) // self.blocks)
+        at_once = max(1, SM_THREADS // self.threads * _multiprocessors(self.logits.device) // self.blocks)
         clusters = max(min(self.m, at_once), -(-self.m // TURNS))
         if ones:  # most often all rows are right already, and blocks that need not start at all cost time
             clusters = min(clusters, at_once)
@@ -110,7 +110,7 @@ class Rows:
         """Room for the rows' losses."""
         return torch.empty(self.m, dtype=torch.float64, device=self.logits.device)
 
-    def reduced(self, losses: Tensor, out: Tensor | None) -> Tensor:
+    def reduce_losses(self, losses: Tensor, out: Tensor | None) -> Tensor:
         """The loss from the rows' losses."""
         loss = out
         if loss is None:
@@ -127,7 +127,7 @@ def forward(logits: Tensor, target: Tensor, ignore_index: int, reduction: str, o
     rows = Rows(logits, target, ignore_index, reduction)
     losses = rows.losses()
     rows.run(None, losses)
-    return rows.reduced(losses, out)
+    return rows.reduce_losses(losses, out)
 
 
 def _gradient(logits: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ def backward(
     grad: Tensor, logits: Tensor, target: Tensor, ignore_index: int, reduction: str, out: Any = None
 ) -> Tensor:
     rows, gradient, flow = Rows(logits, target, ignore_index, reduction), _gradient(logits), grad.contiguous()
-    rows.counted()  # the kernel before the next, which relies on that
+    rows.count_valid_rows()  # the kernel before the next, which relies on that
     rows.run(gradient, None, flow)
     return gradient if out is None else out.copy_(gradient)
 
@@ -148,10 +148,10 @@ def training(
 ) -> tuple[Tensor, Any]:
     """The loss, and what `resumed` needs: the rows, and the gradient for a 1 that flows in."""
     rows, gradient = Rows(logits, target, ignore_index, reduction), _gradient(logits)
-    rows.counted()
+    rows.count_valid_rows()
     losses = rows.losses()
     rows.run(gradient, losses)
-    return rows.reduced(losses, None), (rows, gradient)
+    return rows.reduce_losses(losses, None), (rows, gradient)
 
 
 def resumed(kept: Any, grad: Tensor) -> tuple[Tensor]:

@@ -253,14 +253,14 @@ TOTALS = {mean: TOTAL.at(BLOCK=1024, MEAN=mean, num_warps=4) for mean in (0, 1)}
 COUNT = PREPARE.at(BLOCK=1024, num_warps=4)
 
 
-def counted(target: Tensor, ignore_index: int) -> Tensor:
+def count_valid_rows(target: Tensor, ignore_index: int) -> Tensor:
     """How many rows are not ignored, on the device."""
     count = torch.empty(1, dtype=torch.int32, device=target.device)
     COUNT((1, 1, 1), target, count, None, target.shape[0], ignore_index)
     return count
 
 
-class Published:
+class PartialSums:
     """What the pieces of some rows tell each other: maxima and sums, and every row's logit of its target."""
 
     def __init__(self, m: int, cut: Shape, device: torch.device) -> None:
@@ -268,8 +268,8 @@ class Published:
         self.sums = torch.empty((m, cut.pieces), dtype=torch.float32, device=device)
         self.owns = torch.empty(m, dtype=torch.float32, device=device)
 
-    def rows(self, begin: int, end: int) -> Published:
-        part = object.__new__(Published)
+    def rows(self, begin: int, end: int) -> PartialSums:
+        part = object.__new__(PartialSums)
         part.tops, part.sums, part.owns = self.tops[begin:end], self.sums[begin:end], self.owns[begin:end]
         return part
 
@@ -279,14 +279,14 @@ class Rows:
 
     def __init__(
         self, logits: Tensor, target: Tensor, ignore_index: int, count: Tensor | None = None,
-        published: Published | None = None,
+        published: PartialSums | None = None,
     ) -> None:  # fmt: skip
         self.m, self.n = logits.shape
         self.cut: Shape = shape(self.n, logits.dtype)
         self.logits, self.target = as_rows(logits), target.contiguous()
         self.stride = self.logits.stride(0) if self.m > 1 else self.n
         self.ignore_index, self.count = ignore_index, count
-        self.published = published or Published(self.m, self.cut, logits.device)
+        self.published = published or PartialSums(self.m, self.cut, logits.device)
 
     def step(self, gradient: Tensor | None = None, grad: Tensor | None = None) -> None:
         """Publishes sums; writes the gradient where one is given, for ``grad`` (1 where it is None).
@@ -314,9 +314,9 @@ class Rows:
             found.tops, found.sums, found.owns, turn, self.stride, grad_stride, self.n, cut.pieces, self.ignore_index,
         )  # fmt: skip
         if later:
-            self.again(cut.gradient, gradient, grad)
+            self.recompute_gradient(cut.gradient, gradient, grad)
 
-    def again(self, kernel: Launch, gradient: Tensor | None, grad: Tensor | None) -> None:
+    def recompute_gradient(self, kernel: Launch, gradient: Tensor | None, grad: Tensor | None) -> None:
         """The gradient from the logits, once all that the pieces publish is there."""
         cut, found = self.cut, self.published
         if self.m:
@@ -328,7 +328,7 @@ class Rows:
 
 
 def finish(
-    published: Published, target: Tensor, cut: Shape, n: int, ignore_index: int, reduction: str, loss: Tensor
+    published: PartialSums, target: Tensor, cut: Shape, n: int, ignore_index: int, reduction: str, loss: Tensor
 ) -> Tensor:
     """The loss from what the rows of ``target`` published, into ``loss``."""
     m, mean = target.shape[0], int(reduction == "mean")
@@ -357,7 +357,7 @@ def _loss(rows: Rows, reduction: str, out: Tensor | None) -> Tensor:
 def _rows(logits: Tensor, target: Tensor, ignore_index: int, reduction: str) -> Rows:
     """Rows whose gradient is wanted."""
     target = target.contiguous()
-    return Rows(logits, target, ignore_index, counted(target, ignore_index) if reduction == "mean" else None)
+    return Rows(logits, target, ignore_index, count_valid_rows(target, ignore_index) if reduction == "mean" else None)
 
 
 def forward(logits: Tensor, target: Tensor, ignore_index: int, reduction: str, out: Tensor | None = None) -> Tensor:

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.kernels import as_float64, into, python_row, triton_row
+from kernelworks.build.kernels import as_float64, into, python_kernel, triton_kernel
 from kernelworks.contract import Request
-from kernelworks.contract.arguments import said
+from kernelworks.contract.arguments import schema_of
 from kernelworks.dispatch.op import Op, Pass
-from kernelworks.dispatch.signature import ABSENT, Array, Spelling
+from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature
 from kernelworks.ops.reduction.linear_cross_entropy.contract import ARGUMENTS, CONTRACT, reference
 from kernelworks.ops.reduction.linear_cross_entropy.mutants import MUTANTS
 from kernelworks.templates.product import gradients_like
@@ -31,7 +31,7 @@ def linear_cross_entropy(
     *,
     ignore_index: int = -100,
     out: Array | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> Array: ...
 @overload
 def linear_cross_entropy(
@@ -46,7 +46,7 @@ def linear_cross_entropy(
     label_smoothing: float = 0.0,
     options: Any = None,
     out: Array | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> Array: ...
 def linear_cross_entropy(
     x: Any = ABSENT,
@@ -57,7 +57,7 @@ def linear_cross_entropy(
     *,
     ignore_index: Any = -100,
     out: Any = None,
-    row: str | None = None,
+    kernel: str | None = None,
     **named: Any,
 ) -> Any:
     """Mean cross-entropy of the logits ``x @ weight.T + bias``, which are never all in memory.
@@ -81,15 +81,15 @@ def linear_cross_entropy(
     Cost: 2 M N K flop for the loss of M rows, 6 M N K with its gradients; the GPU row takes some thousand rows at a
         time and, where gradients are wanted, makes them at once, so that no logit is stored for the backward.
     Raises: TypeError, ValueError naming the argument; IndexError for a target out of range (on the CPU); RuntimeError
-        where ``row`` cannot run.
+        where ``kernel`` cannot run.
     Source: Hsu et al. 2024, arXiv:2410.10989.
     """
     if named or ignore_index is None:  # torch's `weight` is one of the classes, which is why ours is told by its place
         named["ignore_index"] = ignore_index
         if bias is not None:
             named["bias"] = bias
-        return SPELLING.either((x, weight, target), named, out, row)
-    return OP.call(x, weight, target, bias, ignore_index, out, row)
+        return TORCH_SIGNATURE.call_ambiguous((x, weight, target), named, out, kernel)
+    return OP.call(x, weight, target, bias, ignore_index, out, kernel)
 
 
 def _check_target(weight: Tensor, target: Tensor, ignore_index: int) -> None:
@@ -153,14 +153,14 @@ def _fake(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore
 OP = Op(
     CONTRACT,
     [
-        triton_row(Path(__file__).parent, guard=_decline, passes=("forward", "backward", "training", "resumed")),
-        python_row("torch", _torch, _torch_backward),
-        python_row("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),
+        triton_kernel(Path(__file__).parent, guard=_decline, passes=("forward", "backward", "training", "resumed")),
+        python_kernel("torch", _torch, _torch_backward),
+        python_kernel("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),
     ],
-    room=__file__,
-    forward=Pass(f"linear_cross_entropy({said(ARGUMENTS)}, str? row=None) -> Tensor", _fake),
+    op_package=__file__,
+    forward=Pass(f"linear_cross_entropy({schema_of(ARGUMENTS)}, str? kernel=None) -> Tensor", _fake),
     backward=Pass(
-        f"linear_cross_entropy_backward(Tensor grad_loss, {said(ARGUMENTS)}, bool[] needs, str? row=None) "
+        f"linear_cross_entropy_backward(Tensor grad_loss, {schema_of(ARGUMENTS)}, bool[] needs, str? kernel=None) "
         "-> (Tensor, Tensor, Tensor)",
         lambda grad, x, weight, target, bias, ignore_index, needs: gradients_like(x, weight, needs),
         returns=("x", "weight", "bias"),
@@ -191,7 +191,7 @@ def _ours(
     return input, linear_weight, target, linear_bias, -100 if ignore_index is None else ignore_index
 
 
-SPELLING = Spelling(
+TORCH_SIGNATURE = TorchSignature(
     OP,
     getattr(F, "linear_cross_entropy", None),  # torch 2.13 has it
     _ours,

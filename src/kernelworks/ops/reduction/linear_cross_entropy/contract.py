@@ -14,21 +14,21 @@ from kernelworks.contract.arguments import (
     Arguments,
     Classes,
     Error,
+    Int64,
     Matrix,
     Vector,
-    Whole,
     check_of,
     errors_of,
     right_of,
 )
 from kernelworks.contract.cases import normal
-from kernelworks.templates.product import X, drawn, gamma
+from kernelworks.templates.product import X, draw_arguments, gamma
 
 __all__ = ["ARGUMENTS", "CHUNK", "CONTRACT", "reference"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 SMALLEST = 2.0**-149  # of float32
-FLUSHED = 2.0**-126  # a product of 16-bit subnormals may be taken for 0
+FLUSH_THRESHOLD = 2.0**-126  # a product of 16-bit subnormals may be taken for 0
 CHAIN = 128  # the longest chain of float32 additions in a sum of exponentials
 LOWEST = -105.0  # e^-105 rounds to 0 in float32
 CHUNK = (
@@ -38,7 +38,7 @@ CHUNK = (
 
 ARGUMENTS: Arguments = {
     "x": X, "weight": Matrix("x", least=1), "target": Classes("x"), "bias": Vector("weight", 0),
-    "ignore_index": Whole(),
+    "ignore_index": Int64(),
 }  # fmt: skip
 
 
@@ -73,7 +73,7 @@ class _Logits:
         u = UNIT_ROUNDOFF[dtype]
         product = _gamma(k + 1) * magnitude + (k + 1) * SMALLEST
         if dtype != torch.float32:
-            product = product + 2 * k * FLUSHED
+            product = product + 2 * k * FLUSH_THRESHOLD
         self.off = rounding(z, dtype) + (1.0 + u) * product  # rows keep logits in the dtype
         self.valid = wanted != args["ignore_index"]
         self.count = self.valid.sum()
@@ -111,8 +111,8 @@ def gradient_bound(
     most, x, w = into + off, found.x.abs(), found.weight.abs()
     chunks = math.ceil(m / CHUNK)
     inside = {
-        "x": (off @ w + _gamma(n) * (most @ w) + n * FLUSHED).reshape(args["x"].shape),
-        "weight": off.T @ x + (_gamma(m) + (chunks - 1) * u) * (most.T @ x) + m * FLUSHED,
+        "x": (off @ w + _gamma(n) * (most @ w) + n * FLUSH_THRESHOLD).reshape(args["x"].shape),
+        "weight": off.T @ x + (_gamma(m) + (chunks - 1) * u) * (most.T @ x) + m * FLUSH_THRESHOLD,
         "bias": off.sum(0) + _gamma(m) * most.sum(0) + m * SMALLEST,
     }
     if scaled_first:
@@ -153,7 +153,7 @@ def _make(
     target = torch.randint(0, n, shape[:-1], generator=generator)
     target.view(-1)[1::3] = ignore_index
     return {
-        **drawn(generator, dtype, shape, n, kind, scale),
+        **draw_arguments(generator, dtype, shape, n, kind, scale),
         "target": target,
         "bias": normal(generator, dtype, n) if bias else None,
         "ignore_index": ignore_index,

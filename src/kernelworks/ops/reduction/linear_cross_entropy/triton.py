@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kernelworks.build.triton import Kernel, configs
 from kernelworks.contract.memory_layout import as_rows
-from kernelworks.ops.reduction.cross_entropy.triton import Published, Rows, counted, finish, shape
+from kernelworks.ops.reduction.cross_entropy.triton import PartialSums, Rows, count_valid_rows, finish, shape
 from kernelworks.ops.reduction.linear_cross_entropy.contract import CHUNK
 
 CONFIGS = configs(__file__)
@@ -28,7 +28,7 @@ OF_MEMORY, OF_LOGITS = 64, 4  # a 64th of the device's memory they may take too,
 TILE = 128, 256  # of the products: chunks are whole tiles
 
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
-Counted = tuple[Tensor, Tensor | None, int]  # every row's target, how many rows count, the target that does not
+ValidRows = tuple[Tensor, Tensor | None, int]  # every row's target, how many rows count, the target that does not
 
 
 @triton.jit
@@ -99,14 +99,14 @@ def _chunk(m: int, x: Tensor, weight: Tensor) -> int:
 def _swept(
     x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, needs: list[bool] | None,
     grad: Tensor | None = None,
-) -> tuple[Published, Counted, Gradients]:  # fmt: skip
+) -> tuple[PartialSums, ValidRows, Gradients]:  # fmt: skip
     """Goes over the rows once: what they publish, which count, and the gradients that ``needs`` asks for, for ``grad``
     (1 where it is None)."""
     (n, k), m = weight.shape, target.numel()
     wanted, rows = target.reshape(-1).contiguous(), as_rows(x).reshape(m, k)
-    published = Published(m, shape(n, x.dtype), x.device)
+    published = PartialSums(m, shape(n, x.dtype), x.device)
     every = needs is not None and any(needs)
-    count = counted(wanted, ignore_index) if every else None
+    count = count_valid_rows(wanted, ignore_index) if every else None
     grad_x = torch.empty((m, k), dtype=x.dtype, device=x.device) if needs and needs[0] else None
     grad_weight = torch.empty((n, k), dtype=x.dtype, device=x.device) if needs and needs[1] else None
     if grad_weight is not None and not m:
@@ -139,7 +139,7 @@ def _swept(
     )  # fmt: skip
 
 
-def _loss(x: Tensor, weight: Tensor, published: Published, wanted: Tensor, ignore_index: int, out: Any) -> Tensor:
+def _loss(x: Tensor, weight: Tensor, published: PartialSums, wanted: Tensor, ignore_index: int, out: Any) -> Tensor:
     loss = torch.empty((), dtype=torch.float32, device=x.device) if out is None else out
     n = weight.shape[0]
     return finish(published, wanted, shape(n, x.dtype), n, ignore_index, "mean", loss)
@@ -162,13 +162,13 @@ def backward(
 
 def training(
     x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, needs: list[bool]
-) -> tuple[Tensor, tuple[Counted, Gradients]]:
+) -> tuple[Tensor, tuple[ValidRows, Gradients]]:
     """The loss, and what ``resumed`` needs: which rows count, and the gradients for a 1 that flows in."""
     published, counts, gradients = _swept(x, weight, target, bias, ignore_index, needs)
     return _loss(x, weight, published, counts[0], ignore_index, None), (counts, gradients)
 
 
-def resumed(kept: tuple[Counted, Gradients], grad: Tensor) -> Gradients:
+def resumed(kept: tuple[ValidRows, Gradients], grad: Tensor) -> Gradients:
     """The gradients for what flows in."""
     (target, count, ignore_index), gradients = kept
     for name, gradient in zip(("x", "weight", "bias"), gradients, strict=True):

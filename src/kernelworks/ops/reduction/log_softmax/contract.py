@@ -11,12 +11,12 @@ from kernelworks.contract import UNIT_ROUNDOFF, rounding
 from kernelworks.templates.along import Along, chain, distances
 from kernelworks.templates.rowwise import Total, total
 
-__all__ = ["CONTRACT", "FORM"]
+__all__ = ["CONTRACT", "TEMPLATE"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 
 
-def plain(x: Tensor, dim: int, total: Total = total) -> Tensor:
+def definition(x: Tensor, dim: int, total: Total = total) -> Tensor:
     distance = x - x.amax(dim, keepdim=True)
     return distance - total(distance.exp(), dim).log()
 
@@ -45,17 +45,17 @@ def gradient_bound(
     return {"x": rounding(gradients["x"], dtype) + power_off * sum_ + largest * sum_off + U32 * g.abs() + 2.0**-149}
 
 
-FORM = Along(
-    room=__file__,
+TEMPLATE = Along(
+    op_package=__file__,
     formula="output = x - max(x) - log(sum(e^(x - max(x)))), along dim",
     source="Blanchard, Higham and Higham, Accurately Computing the Log-Sum-Exp and Softmax Functions, 2021",
     function=torch.log_softmax,
     aten="log_softmax.int",
     gradient=gradient,
-    plain=plain,
+    plain=definition,
     bound=bound,
     gradient_bound=gradient_bound,
     forward=(4.0, 1.0),
     backward=(3.0, 1.0),
 )
-CONTRACT = FORM.contract
+CONTRACT = TEMPLATE.contract

@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 
 from kernelworks.dispatch.signature import ABSENT, Array, two_names
-from kernelworks.ops.reduction.softmax.contract import CONTRACT, FORM
+from kernelworks.ops.reduction.softmax.contract import CONTRACT, TEMPLATE
 from kernelworks.ops.reduction.softmax.mutants import MUTANTS
 
 __all__ = ["OP", "softmax"]
 
 
 @overload
-def softmax(x: Array, dim: int = -1, *, out: Array | None = None, row: str | None = None) -> Array: ...
+def softmax(x: Array, dim: int = -1, *, out: Array | None = None, kernel: str | None = None) -> Array: ...
 @overload
 def softmax(
     input: Array,
@@ -24,10 +24,12 @@ def softmax(
     dtype: torch.dtype | None = None,
     *,
     out: Array | None = None,
-    row: str | None = None,
+    kernel: str | None = None,
 ) -> Array: ...
 @two_names
-def softmax(x: Any = ABSENT, dim: Any = -1, *rest: Any, out: Any = None, row: str | None = None, **torchs: Any) -> Any:
+def softmax(
+    x: Any = ABSENT, dim: Any = -1, *rest: Any, out: Any = None, kernel: str | None = None, **torchs: Any
+) -> Any:
     """Exponentials along one dimension, scaled to sum to 1.
 
     ``output = e^(x - max(x)) / sum(e^(x - max(x)))`` along ``dim``.
@@ -45,13 +47,13 @@ def softmax(x: Any = ABSENT, dim: Any = -1, *rest: Any, out: Any = None, row: st
     with d = x - max(x), its mean weighted by the output, u the unit roundoff of the dtype.
     Cost: 4 flop and an exponential an element (two on lines of more than 8192, and along a dimension that is not the
     last); reads x once from memory and writes output once.
-    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Blanchard, Higham and Higham 2021, IMA Journal of Numerical Analysis 41(4).
     """
     if torchs or rest:
-        return SPELLING((x, dim, *rest), torchs, {}, out, row)
-    return OP.call(x, dim, out, row)
+        return TORCH_SIGNATURE((x, dim, *rest), torchs, {}, out, kernel)
+    return OP.call(x, dim, out, kernel)
 
 
-OP = FORM.op(CONTRACT, mutants=MUTANTS)
-SPELLING = FORM.spelling(OP, F.softmax)
+OP = TEMPLATE.op(CONTRACT, mutants=MUTANTS)
+TORCH_SIGNATURE = TEMPLATE.torch_signature(OP, F.softmax)

@@ -11,12 +11,12 @@ from kernelworks.contract import UNIT_ROUNDOFF, rounding
 from kernelworks.templates.along import Along, chain, distances
 from kernelworks.templates.rowwise import Total, total
 
-__all__ = ["CONTRACT", "FORM"]
+__all__ = ["CONTRACT", "TEMPLATE"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 
 
-def plain(x: Tensor, dim: int, total: Total = total) -> Tensor:
+def definition(x: Tensor, dim: int, total: Total = total) -> Tensor:
     powers = (x - x.amax(dim, keepdim=True)).exp()
     return powers / total(powers, dim)
 
@@ -45,17 +45,17 @@ def gradient_bound(
     return {"x": rounding(gradients["x"], dtype) + grad_x}
 
 
-FORM = Along(
-    room=__file__,
+TEMPLATE = Along(
+    op_package=__file__,
     formula="output = e^(x - max(x)) / sum(e^(x - max(x))), along dim",
     source="Blanchard, Higham and Higham, Accurately Computing the Log-Sum-Exp and Softmax Functions, 2021",
     function=torch.softmax,
     aten="softmax.int",
     gradient=gradient,
-    plain=plain,
+    plain=definition,
     bound=bound,
     gradient_bound=gradient_bound,
     forward=(4.0, 1.0),
     backward=(4.0, 0.0),
 )
-CONTRACT = FORM.contract
+CONTRACT = TEMPLATE.contract

@@ -50,7 +50,7 @@ def _forward_packed(x, output, stride, N, BLOCK: tl.constexpr):
     )  # corrected as in tile/exp.py
 
 
-PACKED = Kernel(_forward_packed)
+PACKED_FORWARD = Kernel(_forward_packed)
 
 
 @functools.cache
@@ -58,7 +58,7 @@ def _packed(n: int, dtype: torch.dtype) -> Launch | None:
     """The launch for one row of n elements that stay in 16 bits, where that is the quicker one."""
     if dtype == torch.float32 or not 4096 < n <= 16384:
         return None
-    return PACKED.at(BLOCK=triton.next_power_of_2(n), **CONFIGS.pick("forward_packed", N=n, dtype=dtype))
+    return PACKED_FORWARD.at(BLOCK=triton.next_power_of_2(n), **CONFIGS.pick("forward_packed", N=n, dtype=dtype))
 
 
 _LINES = Lines(

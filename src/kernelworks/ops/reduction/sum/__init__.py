@@ -7,23 +7,23 @@ from typing import Any, overload
 import torch
 
 from kernelworks.dispatch.signature import ABSENT, Array, two_names
-from kernelworks.ops.reduction.sum.contract import CONTRACT, FORM
+from kernelworks.ops.reduction.sum.contract import CONTRACT, TEMPLATE
 
 __all__ = ["OP", "sum"]
 
 
 @overload
 def sum(
-    x: Array, dim: int | None = None, *, keepdim: bool = False, out: Array | None = None, row: str | None = None
+    x: Array, dim: int | None = None, *, keepdim: bool = False, out: Array | None = None, kernel: str | None = None
 ) -> Array: ...
 @overload
 def sum(
     input: Array, dim: int | tuple[int, ...] | list[int] | None = None, keepdim: bool = False, *,
-    dtype: torch.dtype | None = None, out: Array | None = None, row: str | None = None,
+    dtype: torch.dtype | None = None, out: Array | None = None, kernel: str | None = None,
 ) -> Array: ...  # fmt: skip
 @two_names
 def sum(
-    x: Any = ABSENT, dim: Any = None, *rest: Any, keepdim: Any = False, out: Any = None, row: str | None = None,
+    x: Any = ABSENT, dim: Any = None, *rest: Any, keepdim: Any = False, out: Any = None, kernel: str | None = None,
     **torchs: Any,
 ) -> Any:  # fmt: skip
     """The sum of the elements along one dimension, or of all.
@@ -44,13 +44,13 @@ def sum(
     dtype's unit roundoff, while sum |x| is finite in float32. The same bits for any number of threads. The gradient is
     exact: a view of what flows in.
     Cost: 1 flop an element; reads x once and writes output once.
-    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Higham 1993, SIAM Journal on Scientific Computing 14(4).
     """
     if torchs or rest or isinstance(dim, (tuple, list)):
-        return SPELLING((x, dim, *rest), torchs, {"keepdim": keepdim}, out, row)
-    return OP.call(x, dim, keepdim, out, row)
+        return TORCH_SIGNATURE((x, dim, *rest), torchs, {"keepdim": keepdim}, out, kernel)
+    return OP.call(x, dim, keepdim, out, kernel)
 
 
-OP = FORM.op(CONTRACT)
-SPELLING = FORM.spelling(OP)
+OP = TEMPLATE.op(CONTRACT)
+TORCH_SIGNATURE = TEMPLATE.torch_signature(OP)

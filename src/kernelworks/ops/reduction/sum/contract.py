@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from kernelworks.contract import UNIT_ROUNDOFF, Case
 from kernelworks.templates.reduction import Reduction
 
-__all__ = ["CONTRACT", "FORM"]
+__all__ = ["CONTRACT", "TEMPLATE"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 CHAIN = 80  # the longest chain of float32 additions, whatever the length: then sums move on to float64
@@ -29,8 +29,8 @@ def _large_first(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
     return {"x": x, "dim": -1, "keepdim": False}
 
 
-FORM = Reduction(
-    room=__file__,
+TEMPLATE = Reduction(
+    op_package=__file__,
     formula="output = sum over dim of x",
     source="Higham, The Accuracy of Floating Point Summation, SIAM Journal on Scientific Computing 14(4), 1993",
     function=torch.sum,
@@ -40,4 +40,4 @@ FORM = Reduction(
     error=_error,
     cases=(Case("large first", _large_first, dtypes=(torch.float32, torch.bfloat16)),),
 )
-CONTRACT = FORM.contract
+CONTRACT = TEMPLATE.contract

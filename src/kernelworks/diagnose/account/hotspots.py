@@ -1,0 +1,289 @@
+"""Groups of calls made into the regions of a diagnosis, each with its advice and what that is predicted to bring.
+
+Two figures, never mixed: what the remedy at hand is predicted to bring, from cautious to hopeful, and what the bound
+allows by whatever means.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernelworks.diagnose.account.account import Group
+from kernelworks.diagnose.account.on_cpu import NATIVE, OTHERS, PREEMPTION, UNWATCHED_TIME, WAITING
+from kernelworks.diagnose.forecast.races import Promise, Races
+from kernelworks.diagnose.rules import RULES, Advice, Rule, View
+from kernelworks.diagnose.rules.patterns import patterns
+from kernelworks.profile.cost.operands import Arguments, Operand, name_of, total_bytes
+from kernelworks.profile.cost.results import results
+from kernelworks.profile.non_compute import COMMUNICATION, COMPILING, CUSTOM_KERNELS, INPUT, is_custom_op
+from kernelworks.records import Fix, Hotspot
+
+__all__ = ["NOTHING_TO_BE_HAD", "SMALL", "Problem", "drop_promises", "find_hotspots", "rescale_to_fix", "widen_ranges"]
+
+NOTHING_TO_BE_HAD = "nothing to be had"
+SWAP = "swap in "  # how an action begins that puts a row of ours in the place of torch's
+SMALL = 0.005  # of the wall clock
+WIDER = 0.5  # by which share of itself each end of a rough interval moves out
+# What a user is told of what no model speaks of.
+UNMODELLED_ADVICE = {
+    NATIVE: "native code outside torch: not seen, so nothing is said of it",
+    WAITING: "the program's thread waited (a file, a lock, a clock): not seen, so nothing is said of it",
+    UNWATCHED_TIME: "Python, native code or waiting: not told apart, as the budget was over",
+    PREEMPTION: "other processes had the cores: not this program's doing",
+    INPUT: "the program waited for its input",
+    COMMUNICATION: "the program exchanged data with other processes",
+    COMPILING: "torch's compiler was at work: once where nothing changes, in each run where something does",
+    CUSTOM_KERNELS: "an operator that is not torch's: its bytes are its arguments', its arithmetic is not known",
+    OTHERS: "the program's thread waited for other threads of the program: their ops are not modelled",
+}
+# Rules that name no remedy where there is no row: what they say is what the bound allows, and only that.
+BOUND_ALONE = frozenset({"decode_attention", "gemv", "half_without_hardware", "tiny_ops"})
+
+
+@dataclass
+class Problem:
+    """What the regions with one problem take, what is predicted to come back of it, and what their bounds allow."""
+
+    seconds: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    allows: float = 0.0
+
+
+def find_hotspots(
+    groups: Sequence[Group],
+    wall: float,
+    races: Races,
+    fix: Fix | None = None,
+) -> tuple[tuple[Hotspot, ...], dict[str, Problem]]:
+    """One region a group, and the problems that were found. ``races`` says which rows a swap would bring, and how much
+    they do; a ``fix`` which remedies the whole program was tried with."""
+    siblings, shares = _siblings(groups), _shares(groups)
+    found, problems = [], dict[str, Problem]()
+    for group in groups:
+        near = siblings.get((group.place.module, group.place.path), frozenset())
+        promise = Promise() if group.gap else races.of(group.typical.call)
+        view = _view(group, wall, near, races, promise.kernel, shares[id(group)])
+        advice = _advice(view, group, promise, races, fix)
+        hotspot = _hotspot(group, view, advice)
+        if advice.problem:
+            its = problems.setdefault(advice.problem, Problem())
+            its.seconds += min(view.seconds, view.critical)
+            its.low, its.high = its.low + hotspot.low_s, its.high + hotspot.high_s
+            its.allows += hotspot.allows_s
+        found.append(hotspot)
+    return tuple(found), problems
+
+
+def _siblings(groups: Sequence[Group]) -> dict[tuple[str, str], frozenset[str]]:
+    """The ops called in each module."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for group in groups:
+        if not group.gap:
+            names = found.setdefault((group.place.module, group.place.path), set())
+            names.add(group.op.removesuffix(" (backward)"))
+    return {key: frozenset(ops) for key, ops in found.items()}
+
+
+def _shares(groups: Sequence[Group]) -> dict[int, dict[str, float]]:
+    """For each group the share of its seconds in calls that are part of a pattern, by pattern."""
+    calls = {id(e.call): e.call for group in groups if not group.gap for e in group.entries}
+    part_of = patterns(sorted(calls.values(), key=lambda call: call.start))
+    found: dict[int, dict[str, float]] = {}
+    for group in groups:
+        its = found.setdefault(id(group), {})
+        for entry in group.entries if not group.gap and group.seconds else ():
+            for name in part_of.get(id(entry.call), ()):
+                its[name] = its.get(name, 0.0) + entry.seconds / group.seconds
+    return found
+
+
+def _view(
+    group: Group,
+    wall: float,
+    siblings: frozenset[str],
+    races: Races,
+    kernel: str,
+    shares: dict[str, float],
+) -> View:
+    operands, made = list[Operand](), list[Operand]()
+    if not group.gap:
+        arguments = Arguments(group.typical.call)
+        operands, made = arguments.all_operands, results(arguments) or []
+    return View(
+        op=group.op,
+        module=group.place.module,
+        source=group.place.source,
+        shapes=tuple(o.shape for o in operands),
+        dtypes=tuple(str(o.dtype).removeprefix("torch.") for o in operands),
+        calls=len(group.entries),
+        seconds=group.seconds,
+        wall=wall,
+        bottleneck=group.bottleneck,
+        bound=min(group.bound_s, group.seconds),
+        parts=group.parts,
+        siblings=siblings,
+        shares=shares,
+        strides=tuple(o.stride for o in operands),
+        result=name_of(made[0].dtype) if made else "",
+        unit=group.work.dtype,
+        written=group.work.written,
+        kernel=kernel,
+        threads=races.threads,
+        device=races.device,
+        critical=group.critical,
+    )
+
+
+def _advice(view: View, group: Group, promise: Promise, races: Races, fix: Fix | None) -> Advice:
+    """The first rule that applies, with what is predicted of its remedy; else what the bound alone says."""
+    if not group.is_modelled:
+        part = max(group.parts, key=lambda name: group.parts[name], default="")
+        text = UNMODELLED_ADVICE.get(view.op) or UNMODELLED_ADVICE.get(
+            part, "no formula for its work, so nothing is said of it"
+        )
+        return Advice("", text, 0.0, 0.0)
+    most = min(view.seconds, view.critical)
+    for rule in RULES:
+        advice = rule.applies(view) if view.device in rule.devices else None
+        if advice is not None:
+            out = _out(rule, fix)
+            return Advice("", out, 0.0, 0.0) if out else _at_hand(view, rule, advice, promise, races)
+    excess = min(view.excess(), most)
+    if group.gap or most < 0.1 * view.seconds:
+        beside = "" if group.gap else "not on the critical path: "
+        return Advice("", f"{beside}{NOTHING_TO_BE_HAD}", 0.0, 0.0)
+    if view.achieved_share >= 0.8 or excess < SMALL * view.wall:
+        return Advice("", NOTHING_TO_BE_HAD, 0.0, 0.0)
+    limit = group.typical.limit
+    at = f"its bound ({limit.peak})" if limit else "its bound"
+    why = "no proved row of ours here"
+    if promise.gain is not None:
+        why = "raced here, torch's own is as quick as our rows or quicker"
+    elif promise.may:
+        why = "a row of ours may serve it, and no timing says yet whether it is quicker (`kernelworks settle`)"
+    return Advice("", f"{why}; only a kernel at {at} would give this back", 0.0, 0.0)
+
+
+def _out(rule: Rule, fix: Fix | None) -> str:
+    """That a fix tried what a rule advises, and why it is out; "" where it is in, or nobody knows what it brings."""
+    tried = (
+        [one for one in fix.optimizations if one.optimization == rule.optimization]
+        if fix is not None and rule.optimization
+        else []
+    )
+    known = [one for one in tried if one.gain_s is not None or one.predicted_gain_s is not None]
+    if not known or any(one.taken for one in tried):
+        return ""
+    return f"{NOTHING_TO_BE_HAD}: {rule.optimization} is no part of the fix, as {known[-1].why}"
+
+
+def _at_hand(view: View, rule: Rule, advice: Advice, promise: Promise, races: Races) -> Advice:
+    """The advice with what its remedy is predicted to bring: a row's by a race, a rule's own where it has a remedy."""
+    most = min(view.seconds, view.critical)
+    if view.kernel and view.kernel in advice.action and advice.action.startswith(SWAP):
+        gain = promise.gain
+        if gain is None:
+            action = f"{NOTHING_TO_BE_HAD} for certain: {view.kernel} was not raced, so nothing is predicted"
+            return dataclasses.replace(advice, action=action, low=0, high=0)
+        if not gain.high or not most:
+            why = "was raced and is no quicker here" if most else "could serve it, and it is not on the critical path"
+            return Advice("", f"{NOTHING_TO_BE_HAD}: {view.kernel} {why}", 0.0, 0.0)
+        return dataclasses.replace(
+            advice, low=min(gain.low * view.seconds, most), high=min(gain.high * view.seconds, most)
+        )
+    why = races.lacks(advice.ops, view.dtypes[0] if view.dtypes else "") if advice.ops else ""
+    if why:
+        said, of = advice.action.removeprefix(SWAP), f"{NOTHING_TO_BE_HAD} of " * advice.action.startswith(SWAP)
+        return dataclasses.replace(advice, action=f"{of}{said} ({why})", low=0.0, high=0.0)
+    if rule.name in BOUND_ALONE:
+        return dataclasses.replace(advice, low=0.0, high=0.0)
+    high = min(max(advice.high, 0.0), most)
+    return dataclasses.replace(advice, low=min(max(advice.low, 0.0), high), high=high)
+
+
+def _allowed(view: View, group: Group, advice: Advice) -> float:
+    """What the bound allows: on the critical path, all above it. Python has no bound but nothing at all."""
+    if not group.is_modelled:
+        return 0.0
+    return max(advice.high, min(view.excess(), view.critical, view.seconds))
+
+
+def _hotspot(group: Group, view: View, advice: Advice) -> Hotspot:
+    entry = group.typical
+    between = bool(group.gap)
+    work = group.work
+    return Hotspot(
+        op=group.op,
+        module=group.place.module,
+        source=group.place.source,
+        shapes=group.shapes,
+        calls=len(group.entries),
+        seconds=group.seconds,
+        share=view.share,
+        bottleneck=view.bottleneck,
+        peak=entry.limit.peak if entry.limit and not between else "",
+        achieved=None if between or not group.is_modelled else view.achieved_share,
+        low_s=advice.low,
+        high_s=advice.high,
+        action=advice.action,
+        flop=work.flop,
+        bytes=work.read + work.written or _of_arguments(group),
+        modelled=group.is_modelled,
+        parts=group.parts,
+        kernels=group.kernels,
+        allows_s=_allowed(view, group, advice),
+        op_kernel=view.kernel,
+    )
+
+
+def _of_arguments(group: Group) -> float:
+    """Bytes of the arguments of operators of the program's own, and of what they left behind: all that is known."""
+    calls = [entry.call for entry in group.entries if not group.gap and is_custom_op(entry.call.name)]
+    return float(sum(total_bytes(Arguments(call).all_operands) + sum(size for _, size in call.made) for call in calls))
+
+
+def drop_promises(hotspots: Sequence[Hotspot]) -> tuple[Hotspot, ...]:
+    """The regions of a run that others disturbed: what was called, and how long it took then, but no claim."""
+    return tuple(
+        dataclasses.replace(
+            r, low_s=0.0, high_s=0.0, allows_s=0.0, achieved=None,
+            action="not told: others used the machine" if r.action.startswith(SWAP) else r.action,
+        )
+        for r in hotspots
+    )  # fmt: skip
+
+
+def widen_ranges(hotspots: Sequence[Hotspot]) -> tuple[Hotspot, ...]:
+    """The regions of rough figures, their intervals wider."""
+    return tuple(
+        dataclasses.replace(
+            r, low_s=r.low_s * (1 - WIDER), high_s=min(r.high_s * (1 + WIDER), max(r.high_s, r.allows_s))
+        )
+        for r in hotspots
+    )
+
+
+def rescale_to_fix(hotspots: Sequence[Hotspot], fix: Fix) -> tuple[Hotspot, ...]:
+    """The regions once a fix has been predicted: what is promised of rows is then what a swap in it is predicted to
+    bring, and nothing where it was refused or is no part of it."""
+    promised = sum(r.high_s for r in hotspots if _swapped(r))
+    swaps = [one.predicted_gain_s or 0.0 for one in fix.optimizations if one.taken and one.optimization == "swap"]
+    gain = sum(swaps) if fix.optimizations else fix.predicted_gain_s or 0.0
+    at_hand = 0.0 if fix.refused or not fix.rounds else max(0.0, gain)
+    share = min(1.0, at_hand / promised) if promised else 1.0
+    return tuple(_shared(r, share) if _swapped(r) else r for r in hotspots)
+
+
+def _shared(hotspot: Hotspot, share: float) -> Hotspot:
+    """A swap's region with so much of what was promised of it; what brings nothing is no next action."""
+    action = hotspot.action
+    if not share * hotspot.high_s:
+        action = f"{NOTHING_TO_BE_HAD}: {hotspot.op_kernel} in its place is no part of the fix"
+    return dataclasses.replace(hotspot, low_s=hotspot.low_s * share, high_s=hotspot.high_s * share, action=action)
+
+
+def _swapped(hotspot: Hotspot) -> bool:
+    return bool(hotspot.op_kernel) and hotspot.action.startswith(SWAP)

@@ -1,0 +1,378 @@
+"""Bench an op on the CPU or a GPU: for every case the gate first, then the race, then the bound beside it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from kernelworks import ops
+from kernelworks.build.kernels import as_float64
+from kernelworks.contract import UNIT_ROUNDOFF, Case, Kernel, Request
+from kernelworks.dispatch.choose import choose, eligible_ways
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.measure import peaks
+from kernelworks.measure.bench import baselines as table
+from kernelworks.measure.clock.noise import Noise, Quiet
+from kernelworks.measure.clock.page_faults import without_page_faults
+from kernelworks.measure.clock.race import Race, TimeStats, race
+from kernelworks.measure.clock.race_on_gpu import COPY, copy_of, host_us, race_on_gpu
+from kernelworks.measure.roofline import bound as roofline
+from kernelworks.measure.roofline.forecast import limit
+from kernelworks.measure.roofline.kernel_time import count_values
+from kernelworks.ops.baselines import Maker
+from kernelworks.records import BenchResult, GpuPeaks, Peaks, Variant
+from kernelworks.records.base import Records
+from kernelworks.verify.parity import judge
+from kernelworks.verify.reference import Reference, copy_tensors, flat_outputs
+
+__all__ = ["OURS", "SETS", "bench"]
+
+OURS = "kernelworks"  # the public function, whatever row the dispatcher takes
+SETS = 3  # of inputs, in rotation
+WIN = 1.10  # over the best baseline: from here on the two halves of a race must agree
+DISAGREE = 0.15
+SAME_OP = 64  # unit roundoffs, normwise: beyond this a baseline computes something else
+
+Progress = Callable[..., None]
+Quiets = Callable[[], Quiet]
+
+
+@dataclass
+class _Entrant:
+    """One arm: a call for each input set, and what its outputs were found to be.
+
+    ``held`` says that the contract's bound holds for it: for rows of ours, not for torch's kernels, whoever calls them;
+    ``inner`` which of the contract's bounds (see Row).
+    """
+
+    name: str
+    calls: list[Callable[[], Any]]
+    ours: bool
+    held: bool
+    inner: str = "float32"
+    worst: float = 0.0  # error as a share of the bound
+    wrong: str = ""
+
+    def __call__(self, index: int) -> object:
+        return self.calls[index]()
+
+
+@dataclass
+class _Bench:
+    """One case in one dtype: its inputs, what is right on them, and who runs."""
+
+    op: Op
+    case: Case
+    dtype: torch.dtype
+    references: list[Reference]
+    device: str = "cpu"
+    entrants: list[_Entrant] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    others: dict[tuple[int, str], Reference] = field(default_factory=dict)
+
+    def reference_for(self, index: int, inner: str) -> Reference:
+        """The truth of one input set with the bounds for rows that keep ``inner`` between two products."""
+        if inner == "float32":
+            return self.references[index]
+        if (index, inner) not in self.others:
+            reference = self.references[index]
+            exact = {n: as_float64(v) for n, v in reference.args.items()}
+            with torch.device(self.device):
+                bounds = flat_outputs(self.op.contract.bound(exact, reference.outputs, self.dtype, inner=inner))
+            self.others[index, inner] = replace(reference, bounds=bounds)
+        return self.others[index, inner]
+
+
+def _inputs(op: Op, case: Case, dtype: torch.dtype, device: str = "cpu") -> list[Reference]:
+    """The input sets with their float64 outputs and bounds. On a GPU one set does: its cache is emptied every time."""
+    references = []
+    with torch.device(device):
+        for seed in range(SETS if device == "cpu" else 1):
+            args = case.make(torch.Generator(device).manual_seed(seed), dtype)
+            exact = {name: copy_tensors(as_float64(value)) for name, value in args.items()}
+            outputs = flat_outputs(op.contract.reference(**exact))
+            bounds = flat_outputs(op.contract.bound({n: as_float64(v) for n, v in args.items()}, outputs, dtype))
+            references.append(Reference(args, outputs, bounds, (), {}, {}))
+    return references
+
+
+# ---------------------------------------------------------------- arms
+
+
+def _public(op: Op) -> Callable[..., Any]:
+    """The function that users call; the op itself where no function has its name."""
+    return getattr(ops, op.name, None) or op
+
+
+def _ours(op: Op, kernel: str | None = None) -> Maker:
+    """Calls of the public function with the contract's names. Those that it lacks may only be absent or off."""
+    function = _public(op)
+    takes = set(inspect.signature(function).parameters)
+    asked = {} if kernel is None else {"kernel": kernel}
+
+    def make(args: Mapping[str, Any]) -> Callable[[], Any]:
+        given = {n: v for n, v in args.items() if n in takes or (v is not None and v is not False)}
+        if set(given) <= takes:
+            return functools.partial(function, **given, **asked)
+        return functools.partial(op, *args.values(), **asked)
+
+    return make
+
+
+def _enter(b: _Bench, name: str, make: Maker, kernel: Kernel | None = None) -> None:
+    """Adds an arm, judged on every input set. ``make(args)`` prepares the call for one set, or returns None to decline.
+
+    In-place ops get copies of their own, so that every arm starts from the same values. ``kernel`` is the row of ours that
+    runs, None for a baseline.
+    """
+    mutates = b.op.contract.mutates
+    names = b.op.passes["forward"].names
+    held = kernel is not None and kernel.name != "torch"
+    entrant = _Entrant(name, [], kernel is not None, held, kernel.inner if kernel is not None and held else "float32")
+    try:
+        for index, reference in enumerate(b.references):
+            args = {n: copy_tensors(reference.args.get(n)) if n in mutates else reference.args.get(n) for n in names}
+            call = make(args)
+            if call is None:
+                return
+            result = call()
+            outputs = [args[n] for n in mutates] if mutates else result
+            worst, wrong = _judged(entrant, outputs, b.reference_for(index, entrant.inner), b.dtype)
+            entrant.calls.append(call)
+            entrant.worst = max(entrant.worst, worst)
+            entrant.wrong = entrant.wrong or wrong
+    except Exception as error:
+        if kernel is not None:
+            raise
+        lines = str(error).strip().splitlines() or [""]
+        b.notes.append(f"{name} did not run: {type(error).__name__}: {lines[0][:200]}")
+        return
+    b.entrants.append(entrant)
+
+
+def _call(function: Callable[..., Any]) -> Maker:
+    return lambda args: functools.partial(function, **args)
+
+
+def _judged(entrant: _Entrant, outputs: Any, reference: Reference, dtype: torch.dtype) -> tuple[float, str]:
+    """The worst error as a share of the bound, and what is wrong."""
+    worst, wrong = judge(outputs, reference)
+    return worst, wrong if entrant.held else _another_op(outputs, reference, dtype)
+
+
+def _another_op(result: Any, reference: Reference, dtype: torch.dtype) -> str:
+    """What is wrong with a baseline, "" where it computes the same op.
+
+    A baseline is not held to our bound (it may round more often, and is what users have); it must only be the same
+    function, so that beating it means something. Its error is reported beside its time.
+    """
+    outputs = flat_outputs(result)
+    for i, (got, want) in enumerate(zip(outputs, reference.outputs, strict=False)):
+        if got.shape != want.shape:
+            return f"output {i}: shape {list(got.shape)}, expected {list(want.shape)}"
+        if not want.is_floating_point():
+            if not torch.equal(got, want):
+                return f"output {i}: {int((got != want).sum())} of {want.numel()} are others"
+            continue
+        error = (got.double() - want).norm().item()
+        if not error <= SAME_OP * UNIT_ROUNDOFF[dtype] * want.norm().item():
+            return f"output {i}: off by {error:.3g} in norm, expected norm {want.norm().item():.3g}"
+    return "" if len(outputs) >= len(reference.outputs) else f"returned {len(outputs)} outputs"
+
+
+def _enter_all(b: _Bench, kernels: Sequence[str], *, baselines: bool, compile: bool) -> None:
+    request = b.op.request("forward", b.references[0].positional(b.op))
+    choice = choose(b.op, request)
+    _enter(b, OURS, _ours(b.op), choice.kernel)
+    if choice.native and not kernels:  # what would run if it were quicker
+        kernels = list(eligible_ways(b.op, request)[0])[:1]
+    for kernel in kernels:
+        _enter(b, kernel, _ours(b.op, kernel), b.op.kernel(kernel))
+    if not baselines:
+        return
+    _enter(b, "eager", _call(table.eager_baseline(b.op)))
+    inductor = table.inductor_baseline(b.op) if compile else None
+    if inductor is not None:
+        with torch._inductor.config.patch(compile_threads=1):
+            _enter(b, "inductor", _call(inductor))
+    for name, maker in table.library_baselines(b.op, b.device).items():
+        _enter(b, name, maker)
+
+
+# ---------------------------------------------------------------- the result
+
+
+def _gate(b: _Bench) -> str:
+    return "; ".join(f"{e.name}: {e.wrong}" for e in b.entrants if e.wrong)
+
+
+def _still_right(b: _Bench) -> None:
+    """After the timing our arms must give what they gave before: nothing was kept from an earlier call."""
+    if b.op.contract.mutates:
+        return  # their inputs have moved on
+    for entrant in (e for e in b.entrants if e.ours):
+        for i in range(len(b.references)):
+            _, wrong = _judged(entrant, entrant(i), b.reference_for(i, entrant.inner), b.dtype)
+            entrant.wrong = entrant.wrong or (f"after timing: {wrong}" if wrong else "")
+
+
+def _race_in_halves(b: _Bench, budget_s: float, known: Peaks | GpuPeaks, *, cold: bool, quiet: Quiets) -> Race:
+    """Two races of half the budget, the second from the other end, pooled. On a GPU a device copy runs beside work that
+    memory limits."""
+    variants: dict[str, Callable[[int], object]] = {e.name: e for e in b.entrants}
+    if b.device == "cuda" and limit(b.op, _request(b), known, math.inf).bottleneck not in ("compute", "transcendental"):
+        copy = copy_of(b.op.contract.cost(_request(b)).bytes)
+        variants[COPY] = lambda index: copy()
+    halves = [
+        race_on_gpu(dict(order), budget_s=budget_s / 2)
+        if b.device == "cuda"
+        else race(dict(order), SETS, budget_s=budget_s / 2, cold=cold, quiet=quiet())
+        for order in (list(variants.items()), list(variants.items())[::-1])
+    ]
+    others = [e.name for e in b.entrants if not e.ours]
+    if others:
+        gains = [min(half.ratio(name, OURS) for name in others) for half in halves]
+        if max(gains) > WIN and abs(gains[0] - gains[1]) > DISAGREE * max(gains):
+            b.notes.append(f"the two halves of the race disagree: {gains[0]:.2f}x and {gains[1]:.2f}x over the best")
+    return halves[0] + halves[1]
+
+
+def _request(b: _Bench) -> Request:
+    args = b.references[0].positional(b.op)
+    return count_values(b.op, b.op.request("forward", args), args)
+
+
+def _variant_record(name: str, timed: TimeStats, least_s: float, entrant: _Entrant | None, device: str) -> Variant:
+    share = least_s / timed.median
+    return Variant(
+        name, timed.median * 1e6, timed.low * 1e6, timed.high * 1e6, timed.samples,
+        share_of_bound=min(1.0, share) if device == "cuda" else share,
+        worst=None if entrant is None else entrant.worst,
+        host_us=host_us(entrant) if device == "cuda" and entrant is not None else None,
+    )  # fmt: skip
+
+
+def _result(b: _Bench, found: Race | None, known: Peaks | GpuPeaks, *, cold: bool) -> BenchResult:
+    request = _request(b)
+    cost = b.op.contract.cost(request)
+    least = limit(b.op, request, known, math.inf if cold else SETS * cost.bytes)
+    bottleneck = least.bottleneck
+    variants: tuple[Variant, ...] = ()
+    if found is not None:
+        ours = found.stats(OURS).median
+        near = limit(b.op, request, known, 0.0) if b.device == "cuda" else least
+        bottleneck = roofline.bottleneck_of(roofline.applicable_bound(least, near, ours), ours)
+        entrants = {e.name: e for e in b.entrants}
+        variants = tuple(
+            _variant_record(n, found.stats(n), least.seconds, entrants.get(n), b.device) for n in found.samples
+        )
+    return BenchResult(
+        op=b.op.name, case=b.case.name, dtype=str(b.dtype).removeprefix("torch."), threads=request.threads,
+        cache="cold" if cold else "warm", flop=cost.flop, bytes=cost.bytes, bound_us=least.seconds * 1e6,
+        bottleneck=bottleneck, variants=variants, chosen=choose(b.op, request).kernel.name, gate=_gate(b),
+        thrown=found.thrown if found is not None else 0, notes=tuple(b.notes), device=b.device,
+        rough=str(Noise(found.taken)) if found is not None and found.taken else "",
+    )  # fmt: skip
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _wanted(op: Op, cases: Sequence[str] | None, device: str) -> list[Case]:
+    """The benchmark cases of a device, or those of them that were named."""
+    there = (op.contract.device_bench_cases if device == "cuda" else ()) or op.contract.bench_cases
+    missing = set(cases or ()) - {c.name for c in there}
+    if missing:
+        names = ", ".join(c.name for c in there)
+        raise ValueError(f"cases must be among {names} for {op.name}; got {', '.join(sorted(missing))}")
+    return [c for c in there if cases is None or c.name in cases]
+
+
+def bench(
+    op: str,
+    cases: Sequence[str] | None = None,
+    threads: int | None = None,
+    *,
+    dtypes: Sequence[torch.dtype] | None = None,
+    kernels: Sequence[str] = (),
+    baselines: bool = True,
+    compile: bool = True,
+    caches: Sequence[str] = ("warm",),
+    budget_s: float | None = None,
+    known: Peaks | GpuPeaks | None = None,
+    quiet: Quiets | None = None,
+    progress: Progress | None = None,
+    device: str = "cpu",
+    rough: bool = False,
+) -> Records[BenchResult]:
+    """Races an op's public function against torch eager, torch.compile and the family's peers, on its bench cases.
+
+    First the gate: every arm runs on exactly the inputs that are timed and is judged against float64 (ours by the
+    contract's bound); where one is wrong there are no figures and ``gate`` says why. Then all arms are timed
+    interleaved: on the CPU with page faults kept out and noisy windows thrown away, on a GPU between CUDA events with
+    L2 filled before each call and a device copy of the same bytes as one more arm.
+
+    Args:
+        op: its name. cases, dtypes: only these of the contract's ``bench_cases`` (GPU: ``device_bench_cases``).
+        threads: torch's thread count for every arm; unchanged without it.
+        rows: rows to time by name beside what the dispatcher takes; where that is torch's function, by default the
+            first proved one.
+        baselines, compile: whether the others run at all, and whether torch.compile (seconds a case) does.
+        caches: ``"warm"`` (inputs rotate among three sets) and ``"cold"`` (caches overwritten before each call); on a
+            GPU always cold.
+        budget_s: timed seconds an arm and case, by default 0.8 and on a GPU 0.1. known: ceilings, by default this
+            machine's, measured if need be.
+        device: "cpu" or "cuda".
+        rough: give figures while other processes use the machine, too: each result's ``rough`` says so, and times are
+            from the least to the most.
+    Raises: ValueError for an unknown op, case, row or device; RuntimeError without such a device; Ambiguous when the
+        machine stays busy and ``rough`` was not asked for.
+    """
+    if op not in OPS:
+        raise ValueError(f"op must be one of {', '.join(OPS)}, got {op!r}")
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda, got {device!r}")
+    found = OPS[op]
+    for kernel in kernels:
+        found.kernel(kernel)
+    for cache in caches:
+        if cache not in ("warm", "cold"):
+            raise ValueError(f"caches must be among warm, cold; got {cache!r}")
+    wanted = _wanted(found, cases, device)
+    known = known or peaks.get_peaks(progress, device=device, rough=rough)
+    quiet = quiet or (lambda: Quiet(patience=40, rough=rough))
+    pairs = [(c, d) for c in wanted for d in c.dtypes if dtypes is None or d in dtypes]
+    results: Records[BenchResult] = Records()
+    with _threads(threads), without_page_faults() as no_faults, torch.inference_mode():
+        for done, (case, dtype) in enumerate(pairs):
+            if progress is not None:
+                progress(f"{op} {case.name} {str(dtype).removeprefix('torch.')}", done, len(pairs))
+            b = _Bench(found, case, dtype, _inputs(found, case, dtype, device), device)
+            if not no_faults:
+                b.notes.append("page faults are part of the times: this C library cannot be told to keep memory")
+            _enter_all(b, kernels, baselines=baselines, compile=compile)
+            for cache in caches if device == "cpu" else ("cold",):
+                cold = cache == "cold"
+                budget = budget_s or (0.8 if device == "cpu" else 0.1)
+                timed = None if _gate(b) else _race_in_halves(b, budget, known, cold=cold, quiet=quiet)
+                if timed is not None:
+                    _still_right(b)
+                results.append(_result(b, None if _gate(b) else timed, known, cold=cold))
+            del b
+            if device == "cuda":  # float64 truths are large
+                torch.cuda.empty_cache()
+    return results
