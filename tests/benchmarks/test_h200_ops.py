@@ -36,7 +36,7 @@ def cases(ops: Any) -> Any:
 @pytest.mark.parametrize("name", ["relu", "silu_mul", "rms_norm", "softmax", "embedding", "linear"])
 def test_an_op_is_measured_by_its_contract(name: str, ops: Any, cases: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the record has no shapes of its own for it: both passes, ours beside what users write."""
-    monkeypatch.setattr(cases, "compiled", lambda name: OPS[name])  # which takes seconds
+    monkeypatch.setattr(cases, "compile_for", lambda name: OPS[name])  # which takes seconds
     op = OPS[name]
     case = next(c for c in op.contract.cases if c.gradients and torch.bfloat16 in c.dtypes and "3" in c.name)
     forward, backward = cases.of_contract(cases.Asked(op, case, "cpu"))
@@ -69,12 +69,12 @@ def test_calls_that_no_timing_speaks_for_are_raced_before_they_are_timed(
             arms = {"ours": lambda name=name: raced.append(name)}
             yield cases.Case(name, "forward", "4", arms, lambda: x, asked=(x,))
 
-    def settle(call: Callable[[], Any], budget_s: float) -> AutotuneResult:
+    def autotune(call: Callable[[], Any], budget_s: float) -> AutotuneResult:
         call()
         lines = [AutotunedCall("gelu", what, "", "", "torch", f"the {what} has no memory") for what in ("forward", "x")]
         return AutotuneResult((), 1, tuple(lines), 0.0)
 
-    monkeypatch.setattr(ops.kw, "settle", settle)
+    monkeypatch.setattr(ops.kw, "autotune", autotune)
     monkeypatch.setattr(ops, "known", lambda case: case.op == "relu")
     monkeypatch.setattr(ops, "timed", lambda case, peak: {"op": case.op, "peak": peak})
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
@@ -90,7 +90,7 @@ def test_all_ways_of_a_race_are_run_before_it(ops: Any, cases: Any, monkeypatch:
     x, weight = torch.ones(2, 8), torch.ones(8)
     case = cases.Case("rms_norm", "backward", "2x8", {}, lambda: x, asked=(x, weight, 1e-6, None))
     way = next(iter(OPS["rms_norm"].passes["forward"].names))
-    monkeypatch.setattr(ops, "eligible", lambda op, request: ({"reference+reference": ()}, {}))
+    monkeypatch.setattr(ops, "eligible_ways", lambda op, request: ({"reference+reference": ()}, {}))
     case.wanted = (way,)
     ((grad,),) = [call() for call in ops.ways(case)]
     assert grad.shape == x.shape and not x.requires_grad
@@ -100,15 +100,15 @@ def test_a_call_is_known_by_what_is_there_today(ops: Any, cases: Any, monkeypatc
     """A timing by which torch is quicker than one row says nothing of another."""
     x = torch.ones(4)
     case, row = cases.Case("gelu", "forward", "4", {}, lambda: x, asked=(x, "none")), OPS["gelu"].kernel("scalar")
-    lost = SimpleNamespace(won=False, noisy=False, way="scalar", among="")
+    lost = SimpleNamespace(beats_torch=False, is_noisy=False, way="scalar", among="")
     for held, there, known in (
         ([], ["scalar"], False),
         ([lost], ["scalar"], True),
         ([lost], ["scalar", "another"], False),
-        ([SimpleNamespace(won=True)], ["scalar", "another"], True),
+        ([SimpleNamespace(beats_torch=True)], ["scalar", "another"], True),
     ):
-        monkeypatch.setattr(ops.tuning_records, "held", lambda *given, held=held: (held, []))
-        monkeypatch.setattr(ops, "eligible", lambda *given, there=there: (dict.fromkeys(there, (row,)), {}))
+        monkeypatch.setattr(ops.tuning_records, "valid_records", lambda *given, held=held: (held, []))
+        monkeypatch.setattr(ops, "eligible_ways", lambda *given, there=there: (dict.fromkeys(there, (row,)), {}))
         assert ops.known(case) is known, (held, there)
 
 
@@ -177,7 +177,7 @@ def bench(ops: Any, cases: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[...
         monkeypatch.setattr(ops, "table", lambda: order)
         monkeypatch.setattr(ops, "head", lambda: {**HEAD, "sources": {"gelu.r": "h"}, **head})
         monkeypatch.setattr(ops, "copy_rate", lambda: 4000.0)
-        monkeypatch.setattr(ops, "shown", str)
+        monkeypatch.setattr(ops, "display_name", str)
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
         return prepared
 

@@ -487,7 +487,7 @@ def test_a_certificate_of_another_format_says_why_it_is_stale(monkeypatch: pytes
     }  # fmt: skip
 
     def reason(**more: Any) -> str:
-        monkeypatch.setattr(certificates, "find", lambda *args: [certificates._read(record | more)])
+        monkeypatch.setattr(certificates, "find_certificates", lambda *args: [certificates._read(record | more)])
         return certificates.invalid_reason("rms_norm", row, "here") or ""
 
     assert not reason(format=FORMAT)

@@ -92,7 +92,7 @@ def test_a_long_call_is_not_taken_for_one_that_was_held_up(machine: Machine) -> 
 
 
 def test_a_forked_child_shares_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "forked", True)
+    monkeypatch.setattr(sharing, "is_forked", True)
     assert machine.run(1e-3) == 1
 
 

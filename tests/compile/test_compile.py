@@ -66,7 +66,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], list[str]]]
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(region_race.environment, "cache_dir", lambda kind: tmp_path / kind)
-    monkeypatch.setattr(region_race, "alone", lambda call, row: 1.0)
+    monkeypatch.setattr(region_race, "forward_speedup", lambda call, row: 1.0)
     CompileReport.clear()
     torch.compiler.reset()
     yield
@@ -218,7 +218,7 @@ def test_a_row_goes_in_where_its_region_won(
 ) -> None:
     ((graph, inputs),) = graphs(lambda x: F.softmax(x, -1) + F.softmax(2 * x, -1), LARGE)
     monkeypatch.setattr(choice, "_ways", lambda call: [("reference", "reference")])
-    monkeypatch.setattr(region_race, "raced", lambda *args: race)
+    monkeypatch.setattr(region_race, "race_region", lambda *args: race)
     told = Graph("graph", 4)
     choose_kernels(graph, Races(10.0, {}), told)
     ours = [n for n in graph.graph.nodes if n.target is torch.ops.kernelworks.softmax.default]
@@ -238,7 +238,7 @@ def test_a_kind_of_call_that_lost_twice_is_not_raced_again(monkeypatch: pytest.M
     raced = []
     ((graph, _),) = graphs(program, LARGE)
     monkeypatch.setattr(choice, "_ways", lambda call: [("reference", "reference")])
-    monkeypatch.setattr(region_race, "raced", lambda *args: raced.append(args) or LOST)
+    monkeypatch.setattr(region_race, "race_region", lambda *args: raced.append(args) or LOST)
     told = Graph("graph", 4)
     choose_kernels(graph, Races(10.0, {}), told)
     assert len(raced) == 2
@@ -253,15 +253,15 @@ def test_what_nobody_has_timed_is_raced_unless_fusing_it_is_sure_to_pay(
     (call,) = calls(graph)
     untimed = Choice(call.op.kernel("torch"), (), "no timing", native=True)
     monkeypatch.setattr(type(call.op), "choice", lambda *args: untimed)
-    monkeypatch.setattr(choice, "eligible", lambda *args: ({"ours": ()}, {}))
+    monkeypatch.setattr(choice, "eligible_ways", lambda *args: ({"ours": ()}, {}))
     assert bool(choice._ways(call)) == raced
 
 
 def test_a_row_without_hope_is_not_raced(monkeypatch: pytest.MonkeyPatch) -> None:
     ((graph, _),) = graphs(lambda x: F.softmax(x, -1), LARGE)
     monkeypatch.setattr(choice, "_ways", lambda call: [("reference", "reference")])
-    monkeypatch.setattr(region_race, "alone", lambda call, row: 0.5)
-    monkeypatch.setattr(region_race, "raced", lambda *args: pytest.fail("raced"))
+    monkeypatch.setattr(region_race, "forward_speedup", lambda call, row: 0.5)
+    monkeypatch.setattr(region_race, "race_region", lambda *args: pytest.fail("raced"))
     told = Graph("graph", 1)
     choose_kernels(graph, Races(10.0, {}), told)
     assert [c.why for c in told.calls] == ["reference: not raced in its region: alone it has 0.50x torch's function"]
@@ -274,7 +274,7 @@ def test_races_begin_with_the_most_work_and_leave_out_what_is_small(monkeypatch:
     raced = []
     ((graph, _),) = graphs(program, torch.ones(1024, 64))
     monkeypatch.setattr(choice, "_ways", lambda call: [("reference", "reference")])
-    monkeypatch.setattr(region_race, "raced", lambda call, *args: raced.append(len(call.args[0])) or WON)
+    monkeypatch.setattr(region_race, "race_region", lambda call, *args: raced.append(len(call.args[0])) or WON)
     told = Graph("graph", 4)
     choose_kernels(graph, Races(10.0, {}), told)
     assert raced == [1024, 512, 256]
@@ -286,7 +286,7 @@ def test_races_begin_with_the_most_work_and_leave_out_what_is_small(monkeypatch:
 def test_no_race_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ((graph, _),) = graphs(lambda x: F.softmax(x, -1), LARGE)
     monkeypatch.setattr(choice, "_ways", lambda call: [("reference", "reference")])
-    monkeypatch.setattr(region_race, "raced", lambda *args: pytest.fail("raced"))
+    monkeypatch.setattr(region_race, "race_region", lambda *args: pytest.fail("raced"))
     told = Graph("graph", 1)
     choose_kernels(graph, Races(0.0, {}), told)
     assert [c.why for c in told.calls] == ["reference: not raced: no time was given for it"]
@@ -299,7 +299,7 @@ def test_races_of_all_graphs_within_a_bound_share_it(monkeypatch: pytest.MonkeyP
         given.append(races.budget_s)
         told.seconds = 3.0
 
-    monkeypatch.setattr(inductor, "chosen", spending)
+    monkeypatch.setattr(inductor, "choose_kernels", spending)
     monkeypatch.setattr(inductor, "_by_inductor", lambda *args: None)
     monkeypatch.setattr(inductor, "MANY", 1)
 
@@ -317,8 +317,8 @@ def test_races_of_all_graphs_within_a_bound_share_it(monkeypatch: pytest.MonkeyP
 def test_a_race_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is asked is whether a race is kept, so nothing here hangs on the clock: its arms and its outcome are given,
     as in a quiet hour (what a noisy one says is not kept)."""
-    monkeypatch.setattr(region_race, "alone", lambda call, row: 1.0)
-    monkeypatch.setattr(region_race, "_arm", lambda module, inputs, region, patches: lambda: module(*inputs))
+    monkeypatch.setattr(region_race, "forward_speedup", lambda call, row: 1.0)
+    monkeypatch.setattr(region_race, "_compile_variant", lambda module, inputs, region, patches: lambda: module(*inputs))
     monkeypatch.setattr(
         region_race, "_duel", lambda *args: region_race.RegionRaceResult(2.0, 1.0, (2.0, 1.9), 0.01, False)
     )
@@ -330,7 +330,7 @@ def test_a_race_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
         races = Races(10.0, {}, dict(zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True)))
         told.append(Graph("graph", 1))
         choose_kernels(graph, races, told[-1])
-        monkeypatch.setattr(region_race, "raced", lambda *args: pytest.fail("raced again"))
+        monkeypatch.setattr(region_race, "race_region", lambda *args: pytest.fail("raced again"))
     first, second = (graph.calls for graph in told)
     assert first[0].ratio == 1.9, first[0].why
     assert first == second
@@ -413,7 +413,7 @@ def test_a_graph_that_cannot_be_read_is_inductors(monkeypatch: pytest.MonkeyPatc
     def odd(*args: Any) -> None:
         raise KeyError("odd")
 
-    monkeypatch.setattr("kernelworks.compile.inductor.chosen", odd)
+    monkeypatch.setattr("kernelworks.compile.inductor.choose_kernels", odd)
     monkeypatch.setattr(compile_fx, "compile_fx", lambda graph, inputs, **more: graph.forward)
     got = torch.compile(lambda x: F.softmax(x, -1), backend=kw.compile.backend)(X)
     torch.testing.assert_close(got, F.softmax(X, -1))

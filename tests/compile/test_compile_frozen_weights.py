@@ -159,7 +159,7 @@ def test_a_race_moves_no_statistics_and_a_call_does(kind: Any, tmp_path: Path, m
         return WON
 
     monkeypatch.setattr(region_race.environment, "cache_dir", lambda kind: tmp_path / kind)
-    monkeypatch.setattr(region_race, "raced_whole", raced)
+    monkeypatch.setattr(region_race, "race_graph", raced)
     module, alike = kind().train(), kind().train()
     graph, inputs = graph_of(module, IMAGE)
     alike.load_state_dict(module.state_dict())
@@ -176,7 +176,7 @@ def test_weights_are_constants_where_that_won(
     race: RegionRaceResult, constant: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(region_race.environment, "cache_dir", lambda kind: tmp_path / kind)
-    monkeypatch.setattr(region_race, "raced_whole", lambda *args: race)
+    monkeypatch.setattr(region_race, "race_graph", lambda *args: race)
     module = Small().eval()
     for time_left in (10.0, 0.0):  # the second time by what was kept
         graph, inputs = graph_of(module, IMAGE)

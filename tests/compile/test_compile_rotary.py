@@ -210,13 +210,13 @@ def test_turns_ahead_of_attention_are_taken_beside_it(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(choice, "_ways", lambda call: [("torch", "torch")])
     monkeypatch.setattr(choice, "SMALL", 0)
-    monkeypatch.setattr(choice.region_race, "alone", lambda call, row: 1.0)
-    monkeypatch.setattr(choice.region_race, "recalled", lambda *args: None)
+    monkeypatch.setattr(choice.region_race, "forward_speedup", lambda call, row: 1.0)
+    monkeypatch.setattr(choice.region_race, "recall_race", lambda *args: None)
     for turns in (["attention", "rope"], ["rope", "attention"]):
         places = {name: place for place, name in enumerate(turns)}
         monkeypatch.setattr(choice, "_promise", lambda call, at=places: at.get(call.op.name, 2))
         raced: list[str] = []
-        monkeypatch.setattr(choice.region_race, "raced", lambda call, *args, to=raced: to.append(call.op.name) or WON)
+        monkeypatch.setattr(choice.region_race, "race_region", lambda call, *args, to=raced: to.append(call.op.name) or WON)
         torch.compiler.reset()
         ((graph, inputs),) = graphs(program, Q, K, K * 2, ANGLES)
         choose_kernels(graph, Races(100.0, {}), Graph("graph", 1))

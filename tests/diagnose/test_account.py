@@ -140,7 +140,7 @@ def test_run_of_a_script(machine: Peaks, tmp_path: object) -> None:
 
 def test_program_without_ops(machine: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it is Python, as far as nobody who looks says otherwise."""
-    monkeypatch.setattr(on_cpu, "watched", lambda run: ([], []))
+    monkeypatch.setattr(on_cpu, "watch_program", lambda run: ([], []))
     found = diagnose(lambda: sum(range(1000)), peaks=machine, budget_s=1.0)
     assert math.isclose(found.time_breakdown[HOST], found.wall_s, rel_tol=1e-6)
 

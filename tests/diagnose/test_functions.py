@@ -43,7 +43,7 @@ def _ours(input: Any, inplace: bool = False) -> tuple[Any, ...] | str:
 def spelled(monkeypatch: pytest.MonkeyPatch) -> Iterator[TorchSignature]:
     """A room that says relu so."""
     op = OPS["relu"]
-    monkeypatch.setattr(op, "spelling", None)  # the room's own comes back
+    monkeypatch.setattr(op, "torch_signature", None)  # the room's own comes back
     found = TorchSignature(op, rectified, _ours, {"input": "x"}, name="rectified")
     monkeypatch.setitem(FUNCTIONS, "rectified", kw.relu)
     signature._by_operator.cache_clear()

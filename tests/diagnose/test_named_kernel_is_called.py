@@ -78,7 +78,7 @@ def test_the_row_named_is_the_row_that_a_swapped_call_takes(
     name: str, proved: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reason = None if proved == "all" else "not proved"
-    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: reason if row.source else None)
+    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: reason if row.source else None)
     for op in OPS.values():  # whether a build works is not the question: the rows themselves are
         for row in op.kernels:
             monkeypatch.setitem(row.__dict__, "load", lambda pass_: None)

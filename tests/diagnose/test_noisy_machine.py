@@ -260,7 +260,7 @@ def test_rough_intervals_are_wider(machine: Peaks, monkeypatch: pytest.MonkeyPat
 def test_the_command_line_exits_with_3_without_figures(
     argument: str, noisy: None, machine: Peaks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "measured_ceilings", lambda **more: machine)
+    monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "measured_peaks", lambda **more: machine)
     monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "BUDGET_S", 0.3)
     program = tmp_path / "program.py"
     program.write_text("import torch\n\ndef step():\n    x = torch.ones(64, 64)\n    return (x @ x).sum()\n")

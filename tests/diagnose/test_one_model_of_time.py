@@ -79,7 +79,7 @@ def test_a_swap_in_which_torchs_rows_are_taken_gains_nothing(ceilings: Peaks, mo
     """Whatever the minute is like: the same functions run as before."""
     from kernelworks.dispatch import certificates
 
-    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: "not proved" if row.source else None)
+    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: "not proved" if row.source else None)
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(64, 32), nn.LayerNorm(32), nn.GELU()).eval(), torch.randn(16, 64)
     for op in OPS.values():

@@ -47,7 +47,7 @@ def test_a_generator_without_an_end_is_refused_with_a_word(
 
     monkeypatch.setattr(sys.modules["kernelworks.profile.program"], "ENDLESS_S", 0.05)
     with pytest.raises(RuntimeError, match=r"generator that gave [1-9]\d* items in .* s and has not ended"):
-        diagnosed(numbers if kind == "generator" else promised, ceilings=ceilings)
+        diagnosed(numbers if kind == "generator" else promised, peaks=ceilings)
 
 
 def test_a_first_run_that_does_not_end_is_spoken_of(ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_a_program_that_raises_does_so_before_anything_long_is_measured(monkeypa
     def measured(*args: object, **named: object) -> Any:
         raise AssertionError("measured before the program had run")
 
-    monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "measured_ceilings", measured)
+    monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "measured_peaks", measured)
     monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "uses_gpu", measured)
     monkeypatch.setattr(sys.modules["kernelworks.profile.overhead"], "measure", measured)
     with pytest.raises(KeyError, match="mine") as caught:
@@ -73,7 +73,7 @@ def test_a_program_that_raises_does_so_before_anything_long_is_measured(monkeypa
 def test_what_a_later_run_raises_says_that_earlier_ones_ended_well(run: int, ceilings: Peaks) -> None:
     left = iter([X] * (run - 1))  # for sums: a product's threads may wait for a core until the budget is over
     with pytest.raises(StopIteration) as caught:
-        diagnosed(lambda: next(left) + X, ceilings=ceilings)
+        diagnosed(lambda: next(left) + X, peaks=ceilings)
     (note,) = caught.value.__notes__
     assert f"ran {run - 1} time" in note and "several times" in note
 

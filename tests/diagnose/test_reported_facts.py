@@ -41,7 +41,7 @@ def nothing_proved(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine on which no row of ours was proved, so that none may run."""
     reason = "not proved on this kind of machine"
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")  # as users have it
-    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: reason if row.source else None)
+    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: reason if row.source else None)
     settling = sys.modules.get("kernelworks.measure.autotune.session")
     if settling is not None:  # and none will be
         monkeypatch.setattr(settling, "confirm", lambda rows, progress: [])

@@ -281,10 +281,10 @@ def test_graphs_are_limited_as_before_in_whatever_order_plans_leave(order: list[
 @pytest.mark.parametrize("order", ORDERS)
 def test_malloc_is_told_its_own_thresholds_by_the_last(order: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = ["own"]
-    monkeypatch.setattr(allocator, "tell", lambda wanted: told.append(wanted))
+    monkeypatch.setattr(allocator, "set_thresholds", lambda wanted: told.append(wanted))
     monkeypatch.setattr(allocator, "thresholds", lambda: told[-1])
-    monkeypatch.setattr(allocator, "grow", lambda size: None)
-    monkeypatch.setattr(allocator, "give_back", lambda held: None)
+    monkeypatch.setattr(allocator, "grow_heap", lambda size: None)
+    monkeypatch.setattr(allocator, "release_memory", lambda held: None)
     changes = []
     for _ in range(2):
         changes.append(

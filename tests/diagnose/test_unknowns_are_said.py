@@ -358,8 +358,8 @@ def test_what_no_timing_speaks_of_is_raced_and_kept(tmp_path: Path, monkeypatch:
         return Duel(tuning_records.RaceResult(10.0, 20.0, (2.0, 2.5), 0.01), 6)
 
     monkeypatch.setattr(settle_races, "duel", duel)
-    monkeypatch.setattr(settle_races, "quickest", lambda arms, *how: arms[0][0])
-    monkeypatch.setattr(native, "found", lambda: None)
+    monkeypatch.setattr(settle_races, "fastest_variant", lambda arms, *how: arms[0][0])
+    monkeypatch.setattr(native, "find_extension", lambda: None)
     with nothing_timed(tmp_path):
         monkeypatch.setattr(environment, "native", lambda: "build")
         assert Races(1.0, torch.get_num_threads()).of(_linear()).gain is None and not raced  # the way in comes first

@@ -51,7 +51,7 @@ def test_the_first_certified_row_is_taken(certified: None) -> None:
 
 
 def test_the_scalar_row_is_chosen_by_name_only(certified: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OP, "rows", tuple(r for r in OP.kernels if r.name in ("scalar", "torch", "reference")))
+    monkeypatch.setattr(OP, "kernels", tuple(r for r in OP.kernels if r.name in ("scalar", "torch", "reference")))
     choice = choose(OP, _request())
     assert choice.kernel.name == "torch"
     assert choice.declined == (("scalar", "plain code, for reading and checking; runs when asked for by name"),)
@@ -107,7 +107,7 @@ def test_a_row_asked_for_by_name_really_runs(monkeypatch: pytest.MonkeyPatch) ->
         dataclasses.replace(row, load=lambda pass_, row=row: seen.append(row.name) or row.load.__call__(pass_))
         for row in OP.kernels
     )
-    monkeypatch.setattr(OP, "rows", rows)
+    monkeypatch.setattr(OP, "kernels", rows)
     x = torch.ones(3, 7)
     for name in ("scalar", "reference", "torch"):
         OP.forget()
@@ -119,7 +119,7 @@ def test_a_row_asked_for_by_name_really_runs(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_row_that_cannot_run_raises_and_names_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     declining = dataclasses.replace(OP.kernel("scalar"), guard=lambda request: "not today")
-    monkeypatch.setattr(OP, "rows", (declining, OP.kernel("torch"), OP.kernel("reference")))
+    monkeypatch.setattr(OP, "kernels", (declining, OP.kernel("torch"), OP.kernel("reference")))
     OP.forget()
     with pytest.raises(RuntimeError, match=r"row 'scalar' of rms_norm cannot run: not today"):
         kw.rms_norm(torch.ones(3, 7), None, eps=1e-6, kernel="scalar")

@@ -59,7 +59,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         )
         for name in (ROW, OTHER)
     ]
-    monkeypatch.setattr(OPS["gelu"], "rows", tuple(noting(row) for row in (*ours, plain, reference)))
+    monkeypatch.setattr(OPS["gelu"], "kernels", tuple(noting(row) for row in (*ours, plain, reference)))
     return ran
 
 
@@ -68,8 +68,8 @@ def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Timings choose, of which there are none yet; every row of ours passes for proved."""
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
     monkeypatch.setattr(tuning_records, "_folder", lambda place: tmp_path / place)
-    monkeypatch.setattr(tuning_records, "SHIPPED", tmp_path / "none")
-    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: None)
+    monkeypatch.setattr(tuning_records, "SHIPPED_DIR", tmp_path / "none")
+    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: None)
     tuning_records.reread()
     forget_all()
     yield
@@ -227,7 +227,7 @@ def test_a_row_that_declines_the_gradients_after_all_leaves_them_to_torchs(
         return "takes dense ones" if request.pass_ == "backward" and 0 in request.args["grad_output"].stride else None
 
     picky = tuple(dataclasses.replace(row, guard=guard) for row in op.kernels[:-2])
-    monkeypatch.setattr(op, "rows", (*picky, *op.kernels[-2:]))
+    monkeypatch.setattr(op, "kernels", (*picky, *op.kernels[-2:]))
     kw.gelu(a).sum().backward()
     assert loaded == [(ROW, "forward"), ("torch", "backward")]
     torch.testing.assert_close(a.grad, torch.autograd.functional.vjp(F.gelu, a.detach(), torch.ones(4, 64))[1])
@@ -241,7 +241,7 @@ def test_what_cannot_be_loaded_is_left_out_with_a_warning(monkeypatch: pytest.Mo
         raise BuildError("the assembler is gone", about=f"test {ROW}")
 
     rows = tuple(dataclasses.replace(r, load=fails) if r.name == ROW else r for r in op.kernels)
-    monkeypatch.setattr(op, "rows", rows)
+    monkeypatch.setattr(op, "kernels", rows)
     with pytest.warns(RuntimeWarning, match="the assembler is gone"):
         assert torch.equal(kw.gelu(a), F.gelu(a))
     assert "the assembler is gone" in dict(choose(op, op.request("forward", (a, "none"))).declined)[ROW]
@@ -377,7 +377,7 @@ def test_a_choice_kept_by_a_compiled_program_ends_with_the_certificate(
     put(OPS["gelu"], (a, "none"), ROW)
     compiled = torch.compile(lambda v: kw.gelu(v * 1.0), fullgraph=True, backend="aot_eager")
     compiled(a)
-    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: "stale" if row.name == ROW else None)
+    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: "stale" if row.name == ROW else None)
     forget_all()
     compiled(a)
     assert loaded == [(ROW, "forward"), ("torch", "forward")]
@@ -388,7 +388,7 @@ def test_the_backward_that_a_training_call_is_settled_with_is_the_one_that_follo
     op: Op, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "listed")
-    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: "not today" if row.source else None)
+    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: "not today" if row.source else None)
     generator, names = torch.Generator().manual_seed(0), op.passes["forward"].names
     asked: list[Request] = []
     planned = op.make_plan
@@ -397,7 +397,7 @@ def test_the_backward_that_a_training_call_is_settled_with_is_the_one_that_follo
         asked.append(op.request(pass_, args))
         return planned(pass_, args, *rest)
 
-    monkeypatch.setattr(op, "planned", noting)
+    monkeypatch.setattr(op, "make_plan", noting)
     for case in op.contract.cases[:6]:
         made = case.make(generator, torch.float32)
         args = [made.get(name) for name in names]

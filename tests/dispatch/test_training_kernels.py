@@ -34,7 +34,7 @@ def op(monkeypatch: pytest.MonkeyPatch) -> Op:
     passes = {p: found.kernel("reference").load(p) for p in ("forward", "backward")}
     passes |= {"training": _training, "resumed": _resumed}
     row = Kernel(name="kept", target="kept", load=passes.__getitem__, passes=tuple(passes))
-    monkeypatch.setattr(found, "rows", (row, *found.kernels))
+    monkeypatch.setattr(found, "kernels", (row, *found.kernels))
     CALLS.clear()
     return found
 

@@ -57,7 +57,7 @@ def timing(of: Request | None = None, halves: tuple[float, float] = (1.4, 1.3), 
 @pytest.fixture(autouse=True)
 def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tuning_records, "SHIPPED", tmp_path / "timed")
+    monkeypatch.setattr(tuning_records, "SHIPPED_DIR", tmp_path / "timed")
     tuning_records.reread()
 
 

@@ -368,7 +368,7 @@ def test_a_rooms_own_row_is_its_best_here(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert listed == [row.name for row in OPS["relu"].kernels if row.name in listed]  # best first
     assert "scalar" in listed and "torch" not in listed
     row = SimpleNamespace(load=lambda pass_: ("its row", pass_))
-    monkeypatch.setattr(op_packages, "rows_here", lambda op: [row] if op is OPS["relu"] else [])
+    monkeypatch.setattr(op_packages, "runnable_cpp_kernels", lambda op: [row] if op is OPS["relu"] else [])
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
     loaded = op_packages.load(problem, problem.shapes[0], tmp_path)
     assert caller._with_ours(loaded.reference(), loaded) == ("its row", "forward")

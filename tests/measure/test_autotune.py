@@ -39,9 +39,9 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(
         environment, "cache_dir", lambda kind: tmp_path / kind if kind == "tuning_records" else own(kind)
     )
-    monkeypatch.setattr(tuning_records, "SHIPPED", tmp_path / "none")
-    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: None if row.device == "cpu" else "no GPU")
-    monkeypatch.setattr(certificates, "elsewhere", lambda op, row: None)
+    monkeypatch.setattr(tuning_records, "SHIPPED_DIR", tmp_path / "none")
+    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: None if row.device == "cpu" else "no GPU")
+    monkeypatch.setattr(certificates, "transferable_certificate", lambda op, row: None)
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
     tuning_records.reread()
     forget_all()
@@ -62,7 +62,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, *ratios: float, spread: float = 0.0
         return Duel(RaceResult(10.0, 10.0 * ratio, (ratio, ratio), spread), 6)
 
     monkeypatch.setattr(candidates, "duel", duel)
-    monkeypatch.setattr(candidates, "quickest", lambda arms, *how: arms[0][0])
+    monkeypatch.setattr(candidates, "fastest_variant", lambda arms, *how: arms[0][0])
     return ended
 
 
@@ -106,9 +106,9 @@ def test_a_row_without_a_certificate_is_tried_then_raced_and_proved_where_it_won
         held.update(() if refused else rows)
         return [proof(op, row, *[wrong] * refused, certified=not refused) for op, row in rows]
 
-    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: None if (op, row.name) in held else "no")
+    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: None if (op, row.name) in held else "no")
     monkeypatch.setattr(session, "confirm", confirm)
-    monkeypatch.setattr(session, "prove_missing", prove_missing)
+    monkeypatch.setattr(session, "verify_missing", prove_missing)
     ended, x, y = outcome(monkeypatch, ratio), torch.randn(4, 64), torch.randn(5, 64)
     lines = kw.autotune(lambda: (kw.gelu(x), kw.gelu(y))).calls
     assert len(tried) == 1 and tried[0][1] in ROWS  # the first listed alone, once for all calls
@@ -196,7 +196,7 @@ def test_a_row_asked_for_by_name_is_not_raced(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_without_a_proved_row_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: "not proved here")
+    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: "not proved here")
     monkeypatch.setattr(session, "confirm", lambda rows, progress: [])  # its worker died
     (call,) = kw.autotune(lambda: kw.gelu(torch.ones(3))).calls
     assert call.taken == "torch"
@@ -205,8 +205,8 @@ def test_without_a_proved_row_the_reason_is_said(monkeypatch: pytest.MonkeyPatch
 
 def test_rows_that_only_want_a_confirmation_are_confirmed_first(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str]] = []
-    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: "proved elsewhere")
-    monkeypatch.setattr(certificates, "elsewhere", lambda op, row: object())
+    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: "proved elsewhere")
+    monkeypatch.setattr(certificates, "transferable_certificate", lambda op, row: object())
     monkeypatch.setattr(session, "confirm", lambda rows, progress: asked.extend(rows) or [])
     kw.autotune(lambda: [kw.gelu(torch.ones(n)) for n in (3, 4)])
     assert asked == [("gelu", row.name) for row in OPS["gelu"].kernels if row.name in ROWS]
@@ -214,7 +214,7 @@ def test_rows_that_only_want_a_confirmation_are_confirmed_first(monkeypatch: pyt
 
 def test_what_is_expected_is_tried_at_once_before_anything_is_raced(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[tuple[str, str]]] = []
-    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: "never proved")
+    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: "never proved")
     monkeypatch.setattr(session, "confirm", lambda rows, progress: asked.append(list(rows)) or [])
     kw.autotune(lambda: kw.gelu(torch.ones(3)), expected=["gelu", "scaled_dot_product_attention", "gelu", "unknown"])
     (first,) = asked  # the call of gelu finds its row tried

@@ -35,7 +35,7 @@ def test_a_row_that_came_since_is_raced_too(monkeypatch: pytest.MonkeyPatch) -> 
     known = op.kernels
     for count, source in enumerate(("one", "another"), 2):
         later = replace(op.kernel(ROWS[-1]), name="later", hashed=lambda row, source=source: source)
-        monkeypatch.setattr(op, "rows", (later, *known))
+        monkeypatch.setattr(op, "kernels", (later, *known))
         forget_all()
         for _ in range(2):
             assert taken(lambda: kw.gelu(x)) == ["later"] and len(ended) == count

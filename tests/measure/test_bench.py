@@ -237,7 +237,7 @@ def test_a_baseline_that_cannot_run_is_noted(small_case: Case, monkeypatch: pyte
     def broken(**args: Any) -> None:
         raise RuntimeError("no compiler\nmore text")
 
-    monkeypatch.setattr(baselines, "compiled", lambda op: broken)
+    monkeypatch.setattr(baselines, "inductor_baseline", lambda op: broken)
     (result,) = small_bench(compile=True)
     assert result.notes[:1] == ("inductor did not run: RuntimeError: no compiler",)
     assert [a.name for a in result.variants] == ["kernelworks", "eager"]
@@ -247,9 +247,9 @@ def test_where_torch_would_run_the_first_proved_row_is_timed_too(
     small_case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
-    monkeypatch.setattr(tuning_records, "SHIPPED", tmp_path)
+    monkeypatch.setattr(tuning_records, "SHIPPED_DIR", tmp_path)
     monkeypatch.setattr(tuning_records, "_folder", lambda place: tmp_path)
-    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: None)
+    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: None)
     tuning_records.reread()
     forget_all()
     (result,) = small_bench(baselines=False)

@@ -265,7 +265,7 @@ def test_an_arm_that_sleeps_is_not_believed(clock: Clock) -> None:
 
 def test_while_work_is_not_shared_nothing_is_measured(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was held up goes on on one thread for a while, which is not what it can do."""
-    monkeypatch.setattr(module.sharing, "held_up", lambda: clock.now < 0.3)
+    monkeypatch.setattr(module.sharing, "is_held_up", lambda: clock.now < 0.3)
     found = duel(lambda: clock.pass_(3e-4 if clock.now < 0.3 else 1e-4), clock.arm(2e-4), alike=False)
     assert found.ours
     assert found.result.ratio == pytest.approx(2)

@@ -191,7 +191,7 @@ def test_a_gpu_bench_shows_the_copy_and_does_not_race_it() -> None:
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Certificates of an imaginary kind of GPU, in a folder of the test's own."""
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(certificates, "SHIPPED", tmp_path)
+    monkeypatch.setattr(certificates, "SHIPPED_DIR", tmp_path)
     certificates._shipped.cache_clear()
     yield tmp_path
     certificates._shipped.cache_clear()
@@ -391,7 +391,7 @@ def test_machine_shows_both_devices_or_the_one_asked_for(monkeypatch: pytest.Mon
     def known(progress: Any, again: bool = False, device: str = "cpu") -> Peaks | GpuPeaks:
         return record() if device == "cuda" else cpu_record()
 
-    monkeypatch.setattr(importlib.import_module("kernelworks.measure.peaks"), "peaks", known)
+    monkeypatch.setattr(importlib.import_module("kernelworks.measure.peaks"), "peak_memory", known)
     monkeypatch.setattr(importlib.import_module("kernelworks.machine"), "has_gpu", lambda: True)
     both = cli("machine", "--html", str(tmp_path / "machine.html"))
     assert "memory pyramid" in both.stdout and "Imaginary GPU" in both.stdout

@@ -359,7 +359,7 @@ def test_explain_counts_and_says_what_it_assumed(monkeypatch: pytest.MonkeyPatch
     found = kw.explain("block_sparse_attention", q, q, q, mask)
     assert found.assumed == "" and found.flop == 4 * 16 * 128 * 128
     monkeypatch.setattr(
-        importlib.import_module("kernelworks.diagnose.explain"), "counted", lambda op, request, args: request
+        importlib.import_module("kernelworks.diagnose.explain"), "count_values", lambda op, request, args: request
     )
     blind = kw.explain("block_sparse_attention", q, q, q, mask)
     assert blind.flop == 4 * found.flop and blind.assumed == "if every block is named"

@@ -129,7 +129,7 @@ def test_winners_are_proved_and_taken_back_where_the_proof_fails(
         asked.append(tables.table_of(own_tables))
         return [Verification(op, row, KIND, 1, 0.5, "", (), 1, 1, {}, 1.0, certified)]
 
-    monkeypatch.setattr(tune, "prove", prove)
+    monkeypatch.setattr(tune, "verify", prove)
     winners = [tuned(), dataclasses.replace(tuned(), case="16x4096")]
     proofs = tune._kept(OPS["softmax"], "triton", own_tables, winners, None)
     assert proofs[0].certified

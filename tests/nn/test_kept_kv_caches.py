@@ -164,7 +164,7 @@ def test_a_file_of_a_cache_names_nothing_of_ours() -> None:
 def test_a_cache_of_which_nobody_keeps_anything_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rooms = made(), []
     make = attention._with_capacity
-    monkeypatch.setattr(attention, "_with_room", lambda *args: rooms.append(args[2]) or make(*args))
+    monkeypatch.setattr(attention, "_with_capacity", lambda *args: rooms.append(args[2]) or make(*args))
     with kw.swap(model, verbose=False):
         model.generate(torch.arange(1, 9)[None], max_new_tokens=60, do_sample=False)
         assert len(rooms) == 2  # one for each layer

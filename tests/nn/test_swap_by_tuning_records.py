@@ -151,7 +151,7 @@ def test_noise_and_what_holds_no_more_say_nothing(monkeypatch: pytest.MonkeyPatc
     tuning_records.reread()
     assert kw.swap(nn.GELU(), verbose=False).replaced
     stale = dataclasses.replace(OPS["gelu"].kernel(ROW), hashed=lambda row: "another")
-    monkeypatch.setattr(OPS["gelu"], "rows", tuple(stale if r.name == ROW else r for r in OPS["gelu"].kernels))
+    monkeypatch.setattr(OPS["gelu"], "kernels", tuple(stale if r.name == ROW else r for r in OPS["gelu"].kernels))
     assert not kw.swap(nn.GELU(), verbose=False).replaced
 
 
@@ -251,9 +251,9 @@ def races_end(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         ratio = ends.get(running[-1], 0.5)
         return Duel(RaceResult(10.0, 10.0 * ratio, (ratio, ratio), 0.01), 6)
 
-    monkeypatch.setattr(session.Session, "_settle", of)
+    monkeypatch.setattr(session.Session, "_autotune_call", of)
     monkeypatch.setattr(candidates, "duel", duel)
-    monkeypatch.setattr(candidates, "quickest", lambda arms, *how: next(n for n, _ in arms if ROW in n))
+    monkeypatch.setattr(candidates, "fastest_variant", lambda arms, *how: next(n for n, _ in arms if ROW in n))
     return ends
 
 

@@ -23,13 +23,13 @@ def model() -> nn.Module:
 
 @pytest.fixture
 def nothing_proved(monkeypatch) -> None:
-    monkeypatch.setattr(certificates, "find", lambda *args: [])
-    monkeypatch.setattr(certificates, "elsewhere", lambda *args: None)
+    monkeypatch.setattr(certificates, "find_certificates", lambda *args: [])
+    monkeypatch.setattr(certificates, "transferable_certificate", lambda *args: None)
 
 
 @pytest.fixture
 def everything_proved(monkeypatch) -> None:
-    monkeypatch.setattr(certificates, "invalid", lambda *args: None)
+    monkeypatch.setattr(certificates, "invalid_reason", lambda *args: None)
 
 
 def test_where_nothing_is_proved_nothing_is_replaced(nothing_proved) -> None:

@@ -50,7 +50,7 @@ def test_gradients_without_the_slope_of_the_cap_are_rejected(
         found = {}
         for bend in (contract.apply_softcap, WithoutSlope.apply):
             with monkeypatch.context() as patch:
-                patch.setattr(contract, "capped", bend)
+                patch.setattr(contract, "apply_softcap", bend)
                 inputs = [args[n].clone().requires_grad_() for n in "qkv"]
                 output = contract.reference(**{**args, **dict(zip("qkv", inputs, strict=True))})[0]
                 flow = expected.grad_outputs[0].double()

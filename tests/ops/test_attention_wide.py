@@ -122,7 +122,7 @@ def test_heads_are_shared_out(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtyp
             launched.append((self.name, grid, arguments))
 
     monkeypatch.setattr(wide, "Kernel", Recorded)
-    monkeypatch.setattr(wide, "KEPT", 2**20)
+    monkeypatch.setattr(wide, "MOST_KEPT_BYTES", 2**20)
     wide._kernels.cache_clear()
     q = torch.empty(2, 1030, 12, 256, dtype=dtype, device="meta").transpose(1, 2)
     k = torch.empty(2, 6, 130, 256, dtype=dtype, device="meta")

@@ -52,7 +52,7 @@ def test_another_longest_sequence_needs_no_other_plan(monkeypatch: pytest.Monkey
     args = (*(drawn(5, 2, 8) for _ in range(3)), ends(2, 3), ends(4, 1))
     OP.forget()
     want = kw.varlen_attn(*args, 3, 4, kernel="scalar")
-    monkeypatch.setattr(OP, "planned", lambda *given: pytest.fail("planned again"))
+    monkeypatch.setattr(OP, "make_plan", lambda *given: pytest.fail("planned again"))
     assert torch.equal(kw.varlen_attn(*args, 90, 5, kernel="scalar"), want)
     with pytest.raises(IndexError, match="max_q must be at least the longest sequence's length, 3; got 2"):
         kw.varlen_attn(*args, 2, 4, kernel="scalar")

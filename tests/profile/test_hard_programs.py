@@ -68,14 +68,14 @@ PROMISES: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", list(PROMISES))
 def test_promised_work_is_done(name: str, ceilings: Peaks) -> None:
-    found = diagnosed(PROMISES[name], ceilings=ceilings)
+    found = diagnosed(PROMISES[name], peaks=ceilings)
     assert any(region.op in ("mm", "matmul") for region in found.hotspots), [r.op for r in found.hotspots]
 
 
 def test_async_in_a_running_loop_is_refused(ceilings: Peaks) -> None:
     async def whole() -> None:
         with pytest.raises(RuntimeError, match="is async, and an event loop is running in this thread"):
-            diagnosed(coroutine, ceilings=ceilings)
+            diagnosed(coroutine, peaks=ceilings)
 
     asyncio.run(whole())
 
@@ -88,10 +88,10 @@ def test_exit_with_0_is_an_end_and_with_another_code_is_said(ceilings: Peaks) ->
         X @ X
         sys.exit(code)
 
-    assert diagnosed(leaves, None, ceilings=ceilings).hotspots
-    assert diagnosed(leaves, 0, ceilings=ceilings).hotspots
+    assert diagnosed(leaves, None, peaks=ceilings).hotspots
+    assert diagnosed(leaves, 0, peaks=ceilings).hotspots
     with pytest.raises(RuntimeError, match=r"leaves exited with 3"):
-        diagnosed(leaves, 3, ceilings=ceilings)
+        diagnosed(leaves, 3, peaks=ceilings)
 
 
 def test_forked_children_do_not_come_back(ceilings: Peaks, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_forked_children_do_not_come_back(ceilings: Peaks, tmp_path: Path) -> No
         return X + X
 
     here = os.getpid()
-    diagnosed(forks, ceilings=ceilings)
+    diagnosed(forks, peaks=ceilings)
     with open(tmp_path / "pids", "a") as file:
         file.write(f"{os.getpid()}\n")
     assert (tmp_path / "pids").read_text() == f"{here}\n"
@@ -122,7 +122,7 @@ def test_a_program_that_raises_midway_leaves_nothing_behind(at: int, ceilings: P
 
     call, settings = nn.Module.__call__, _settings()
     with pytest.raises(LookupError, match="midway"):
-        diagnosed(raises, ceilings=ceilings)
+        diagnosed(raises, peaks=ceilings)
     assert nn.Module.__call__ is call and _settings() == settings
     assert not torch.autograd.profiler._is_profiler_enabled
     assert not torch._C._len_torch_function_stack()
@@ -152,7 +152,7 @@ def test_settings_are_put_back_and_said(name: str, ceilings: Peaks) -> None:
         return X + X
 
     try:
-        found = diagnosed(program, ceilings=ceilings)
+        found = diagnosed(program, peaks=ceilings)
         assert _settings() == before
         assert any(line.startswith(f"the program set {name} from") for line in found.findings), found.findings
     finally:
@@ -174,7 +174,7 @@ def test_handlers_environment_random_numbers_and_arguments_are_put_back(ceilings
     torch.manual_seed(5), random.seed(5), np.random.seed(5)
     expected = torch.rand(2), random.random(), np.random.rand()
     torch.manual_seed(5), random.seed(5), np.random.seed(5)
-    found = diagnosed(program, given, ceilings=ceilings)
+    found = diagnosed(program, given, peaks=ceilings)
     assert signal.getsignal(signal.SIGUSR1) is handler and "SET_BY_THE_PROGRAM" not in os.environ
     assert (
         torch.equal(torch.rand(2), expected[0]) and random.random() == expected[1] and np.random.rand() == expected[2]
@@ -189,7 +189,7 @@ def test_a_running_profiler_is_not_ended(profile: Any, ceilings: Peaks) -> None:
     with profile() as theirs:
         X + X
         with pytest.raises(RuntimeError, match="torch's profiler is running in this process"):
-            diagnosed(lambda: X + X, ceilings=ceilings)
+            diagnosed(lambda: X + X, peaks=ceilings)
         X * X
     assert {"aten::add", "aten::mul"} <= {event.key for event in theirs.key_averages()}
 
@@ -201,7 +201,7 @@ def test_a_program_that_profiles_itself_is_refused(profile: Any, ceilings: Peaks
             X @ X
 
     with pytest.raises(RuntimeError, match="starts torch's profiler itself"):
-        diagnosed(program, ceilings=ceilings)
+        diagnosed(program, peaks=ceilings)
 
 
 def test_threads_of_the_program_are_said(ceilings: Peaks) -> None:
@@ -263,8 +263,8 @@ def test_whatever_happens_in_a_fix_the_diagnosis_is_reported(ceilings: Peaks, mo
     def breaks(*given: Any) -> Any:
         raise OverflowError("unforeseen")
 
-    monkeypatch.setattr(importlib.import_module("kernelworks.diagnose.fix.search"), "find", breaks)
-    found = diagnosed(nn.Linear(4, 4), torch.ones(2, 4), ceilings=ceilings, fix=True)
+    monkeypatch.setattr(importlib.import_module("kernelworks.diagnose.fix.search"), "find_roots", breaks)
+    found = diagnosed(nn.Linear(4, 4), torch.ones(2, 4), peaks=ceilings, fix=True)
     assert found.hotspots and found.fix is not None
     assert not found.fix.agrees and not found.fix.against and not found.fix.rounds
     assert "OverflowError: unforeseen" in found.fix.refused
@@ -282,7 +282,7 @@ def test_a_program_that_raises_when_it_is_swapped_keeps_its_diagnosis(ceilings: 
             return self.linear(x)
 
     net = Looks()
-    found = diagnosed(net, torch.ones(2, 8), ceilings=ceilings, fix=True)
+    found = diagnosed(net, torch.ones(2, 8), peaks=ceilings, fix=True)
     assert found.fix is not None and found.hotspots
     if "somebody was here" not in found.fix.refused:
         assert not found.fix.replaced or found.fix.rounds == 0

@@ -55,7 +55,7 @@ def test_a_map_without_triton_is_a_map(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(op: str, row: object, kind: str | None = None) -> str | None:
         raise BuildError("no Triton: pip install triton\nand more")
 
-    monkeypatch.setattr(mapped.certificates, "invalid", missing)
+    monkeypatch.setattr(mapped.certificates, "invalid_reason", missing)
     assert {row.reason for row in mapped.kernel_map("softmax")[0].kernels if row.target == "triton"} == {
         "no Triton: pip install triton"
     }

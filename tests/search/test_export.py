@@ -141,8 +141,8 @@ def test_a_file_is_whole_or_as_it_was(store: Store, tmp_path: Path, monkeypatch:
     def broken(self: Store, id: str) -> StoredCandidate:
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr(importlib.import_module("kernelworks.search.export"), "HELD", 1)
-    monkeypatch.setattr(Store, "seen", broken)
+    monkeypatch.setattr(importlib.import_module("kernelworks.search.export"), "MOST_HELD", 1)
+    monkeypatch.setattr(Store, "candidate", broken)
     with pytest.raises(OSError, match="the disk is gone"):
         export(store, "kevin", path)
     assert path.read_text(encoding="utf-8") == "before\n" and [*tmp_path.glob(".rows*")] == []
@@ -165,7 +165,7 @@ def test_rows_are_written_as_they_are_read(store: Store) -> None:
 
 def test_what_is_written_meanwhile_is_not_half_of_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     found, some = list[str](), Store.candidates_from
-    monkeypatch.setattr(Store, "seen_from", lambda self, number, most: some(self, number, 1))  # as late as can be
+    monkeypatch.setattr(Store, "candidates_from", lambda self, number, most: some(self, number, 1))  # as late as can be
 
     def written(line: str) -> None:
         if not found:  # one more, and a verdict on one that had none

@@ -157,19 +157,19 @@ def crowded(
 ) -> tuple[Run, list[Crowd]]:
     """A search whose workers are threads."""
     made: list[Crowd] = []
-    work: Any = pretended(PROBLEM, progress=print, ceilings=ceilings).work
+    work: Any = pretended(PROBLEM, progress=print, peaks=ceilings).work
 
     def find(task: Task) -> Judgement:
         assert not task.coming  # another one may be given it
         time.sleep(0.005)  # so that the others are free too
-        return pretended(PROBLEM, progress=print, ceilings=ceilings).judge_text(task.name, task.code, task.language)
+        return pretended(PROBLEM, progress=print, peaks=ceilings).judge_text(task.name, task.code, task.language)
 
     def instead(workers: int, papers: Any) -> Crowd:
         if not made:
             made.append(Crowd(workers, OpenedSitting(work), find))
         return made[0]
 
-    monkeypatch.setattr(crew, "possible", lambda *_: None)
+    monkeypatch.setattr(crew, "check_workers", lambda *_: None)
     monkeypatch.setattr(crew, "Crew", instead)
     return searched, made
 

@@ -114,7 +114,7 @@ def test_what_is_otherwise_is_hashed_and_compiled(room: Path, monkeypatch: pytes
         commands.append((flags, said))
         real(flags, source, label, output)
 
-    monkeypatch.setattr(cpp, "compiled", watched)
+    monkeypatch.setattr(cpp, "compile_source", watched)
     library = cpp.build_library(room, TARGET)
     ((flags, said),) = commands
     assert "-fno-tree-slp-vectorize" in flags and f"{name} = {2 * was};" in said
@@ -175,7 +175,7 @@ def other() -> str:
 def kept(room: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Keeps a search's best in a copy of its room, with measurements and a proof that are said beforehand."""
     op = OPS["relu"]
-    monkeypatch.setattr(op, "room", room.parent)
+    monkeypatch.setattr(op, "op_package", room.parent)
 
     def run(found: Search, sizes: list[SizeSpeedup] | NotKept, proof: Any) -> Any:
         def measured(*_: Any) -> Any:
@@ -190,7 +190,7 @@ def kept(room: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
             return proof
 
         monkeypatch.setattr(keeping, "_measured", measured)
-        monkeypatch.setattr(keeping, "_proved", proved)
+        monkeypatch.setattr(keeping, "_verified", proved)
         return keeping.keep(found, op_packages.problem_of("relu"), budget=SHORT, peaks=None, say=lambda line: None)
 
     return run

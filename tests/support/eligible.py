@@ -32,7 +32,7 @@ def only(row: str) -> Iterator[set[tuple[str, str]]]:
 
     chosen = ops.choose
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(certificates, "invalid", invalid)
+        patch.setattr(certificates, "invalid_reason", invalid)
         patch.setattr(ops, "choose", choose)
         forget()
         try:

@@ -27,8 +27,8 @@ def nothing_timed(folder: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNELWORKS_CHOOSE", "timed")
         patch.setattr(environment, "cache_dir", lambda kind: folder / kind if kind == "tuning_records" else own(kind))
-        patch.setattr(tuning_records, "SHIPPED", folder / "timed")
-        patch.setattr(certificates, "invalid", lambda *args: None)
+        patch.setattr(tuning_records, "SHIPPED_DIR", folder / "timed")
+        patch.setattr(certificates, "invalid_reason", lambda *args: None)
         tuning_records.reread()
         forget_all()
         yield

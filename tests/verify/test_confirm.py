@@ -32,7 +32,7 @@ def _proved_elsewhere(op: Op, row: str, **changed: str) -> certificates.Certific
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No certificates at all: neither shipped nor made here before."""
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(certificates, "SHIPPED", tmp_path)
+    monkeypatch.setattr(certificates, "SHIPPED_DIR", tmp_path)
     certificates._shipped.cache_clear()
     yield
     certificates._shipped.cache_clear()

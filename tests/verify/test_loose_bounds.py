@@ -302,7 +302,7 @@ main()
 def test_the_proof_of_a_row_judges_its_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     monkeypatch.setattr(sys.modules["kernelworks.verify"], "WORKER", (sys.executable, "-c", WORKER))
-    monkeypatch.setattr(sys.modules["kernelworks.verify"], "provable", lambda op, names=None: ([op.row("scalar")], {}))
+    monkeypatch.setattr(sys.modules["kernelworks.verify"], "verifiable_kernels", lambda op, names=None: ([op.kernel("scalar")], {}))
     (proof,) = verify("silu_mul", "scalar")
     assert not proof.certified and not proof.checks["bound"] and not is_verified(proof)
     assert set(proof.worst_by_dtype) == {"float32", "bfloat16", "float16"}

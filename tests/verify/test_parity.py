@@ -107,10 +107,10 @@ def test_the_torch_row_computes_the_same_op(op: Op, request: pytest.FixtureReque
 
 def test_a_row_that_is_not_proved_is_tried_on_all_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(op, row) for op, row in runnable_rows() if op.name == "rms_norm"]
-    monkeypatch.setattr(certificates, "invalid", lambda *asked: None)
+    monkeypatch.setattr(certificates, "invalid_reason", lambda *asked: None)
     tried = {case.name for op, row in rows for case in _cases(op, row, False)}
     assert tried == {case.name for case in rows[0][0].contract.cases}
     assert all(_cases(op, row, True) == op.contract.cases != _cases(op, row, False) for op, row in rows)
-    monkeypatch.setattr(certificates, "invalid", lambda *asked: "not proved")
-    monkeypatch.setattr(certificates, "elsewhere", lambda *asked: None)
+    monkeypatch.setattr(certificates, "invalid_reason", lambda *asked: "not proved")
+    monkeypatch.setattr(certificates, "transferable_certificate", lambda *asked: None)
     assert all(_cases(op, row, False) == op.contract.cases for op, row in rows)

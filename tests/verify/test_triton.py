@@ -87,7 +87,7 @@ def _on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Op, Kernel, Request]:
     weight = TensorSpec((1024,), torch.bfloat16, (1,), "cuda")
     request = Request("rms_norm", "forward", {"x": x, "weight": weight, "eps": 1e-6, "residual": None})
     row = dataclasses.replace(op.kernel("triton"), load=lambda pass_: lambda *args, out=None: None)
-    monkeypatch.setattr(op, "rows", tuple(row if r.name == "triton" else r for r in op.kernels))
+    monkeypatch.setattr(op, "kernels", tuple(row if r.name == "triton" else r for r in op.kernels))
     return op, row, request
 
 
@@ -100,7 +100,7 @@ def _certificate(source_hash: str) -> certificates.Certificate:
 
 def test_a_certificate_for_this_source_makes_the_row_eligible(monkeypatch: pytest.MonkeyPatch) -> None:
     op, row, request = _on_gpu(monkeypatch)
-    monkeypatch.setattr(certificates, "find", lambda *a: [_certificate(row.hash())])
+    monkeypatch.setattr(certificates, "find_certificates", lambda *a: [_certificate(row.hash())])
     assert choose(op, request).kernel.name == "triton"
 
 
@@ -109,8 +109,8 @@ def test_a_stale_certificate_makes_the_row_ineligible(monkeypatch: pytest.Monkey
     proved = row.hash()
     stale = dataclasses.replace(row, load=lambda pass_: row.load(pass_))
     assert stale.hash() not in ("", proved)
-    monkeypatch.setattr(op, "rows", tuple(stale if r.name == "triton" else r for r in op.kernels))
-    monkeypatch.setattr(certificates, "find", lambda *a: [_certificate(proved)])
+    monkeypatch.setattr(op, "kernels", tuple(stale if r.name == "triton" else r for r in op.kernels))
+    monkeypatch.setattr(certificates, "find_certificates", lambda *a: [_certificate(proved)])
     choice = choose(op, request)
     assert choice.kernel.name == "torch"
     assert "stale certificate" in dict(choice.declined)["triton"]

@@ -128,17 +128,17 @@ class Entry:
         self._made = []  # before there are others
         self.disable_passthrough()
         if module is None:
-            self._op.plans.lie_in(Dictionary())
-            self._op.call, self._op.known = self._scope["call"], _unknown
+            self._op.plans.use_table(Dictionary())
+            self._op.call, self._op.call_planned = self._scope["call"], _unknown
             self._scope["enter"] = self._in_python
         else:
             table = module.Table()
-            self._op.plans.lie_in(table)
+            self._op.plans.use_table(table)
             self._op.call = self._scope["enter"] = _direct(module)(
                 table, self._miss, self._free, self._written, self._op.differentiable
             )
             self._op.call.through_torch, self._op.call.names = self._op._through_torch, self._names
-            self._op.known = self._op.call.known
+            self._op.call_planned = self._op.call.known
             self._made = self._operators(self._op, module, table)
         self._module, self._recipe = module, None
         self._asked = True

@@ -186,7 +186,7 @@ class Op:
         self.entry.ensure_native()
         if kernel is None:
             self.entry.enable_passthrough()
-        if self.ambiguous_signature is not None and self.ambiguous_signature.taken(args):
+        if self.ambiguous_signature is not None and self.ambiguous_signature.is_torch_call(args):
             return self.ambiguous_signature.reread(args, out, kernel)
         if not is_transform_active() and not is_observed():
             wanted = self._recorded_for(args, out)
@@ -445,7 +445,7 @@ class Op:
 
     def _through_torch(self, args: tuple[Any, ...], out: Any, kernel: str | None) -> Any:
         """The same call as a torch operator: seen by autograd, torch.compile, modes and profilers."""
-        if self.ambiguous_signature is not None and self.ambiguous_signature.taken(args):
+        if self.ambiguous_signature is not None and self.ambiguous_signature.is_torch_call(args):
             return self.ambiguous_signature.reread(args, out, kernel)
         if has_foreign_array((*args, out)):
             return self._through_tensors(args, out, kernel)

@@ -320,7 +320,7 @@ def publish_function(function: Any, op: Any) -> None:
     doc = function.__doc__
     if op.torch_signature is not None and doc and op.torch_signature.signature_text() not in doc:
         function.__doc__ = f"{doc.rstrip()}\n\n    As torch's: ``{op.torch_signature.signature_text()}``.\n"
-    op.entry.face(function, ABSENT)
+    op.entry.attach_function(function, ABSENT)
 
 
 def torch_signatures() -> dict[str, TorchSignature]:

@@ -103,7 +103,7 @@ def _fake(name: str, pass_: str, *args: Any, kernel: str | None = None) -> Any:
 @skip_dynamo
 def _implementation(name: str, pass_: str, *args: Any, kernel: str | None = None) -> Any:
     op: Any = OPS[name]
-    op.entry.settle()
+    op.entry.ensure_native()
     names = op.passes[pass_].names
     if len(args) > len(names):  # torch passes `kernel` by position
         args, kernel = args[: len(names)], args[len(names)]
@@ -159,13 +159,13 @@ def _autograd(name: str, keyset: Any, *args: Any, **named: Any) -> Any:
     count = len(op.passes["forward"].names)
     given = args[:count]
     kernel = args[count] if len(args) > count else named.get("kernel")
-    wanted = op.wanted(given) if torch.is_grad_enabled() else ()
-    choice = op.timed(given, wanted) if kernel is None else None
+    wanted = op.inputs_requiring_grad(given) if torch.is_grad_enabled() else ()
+    choice = op.tuned_choice(given, wanted) if kernel is None else None
     if choice is not None:
         if choice.native:  # torch's own operators, which a compiler can fuse with their neighbours
             result = op.native(*given)
             return op._to_torch(result, *given) if op._to_torch else result
-        kernel = choice.asked
+        kernel = choice.requested_kernel
     if not (wanted and op._to_record):
         return op._record(keyset, *given, kernel)
     result = op._record(keyset, *op._to_record(*given), kernel)

@@ -90,7 +90,7 @@ if not TYPE_CHECKING:  # to a type checker, a name that is not there is an error
         if name not in NAMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
         function = getattr(load_op_package(OP_PACKAGES[name]), name)
-        load_op_package("kernelworks.dispatch.signature").shown(function, torch_library.OPS[name])
+        load_op_package("kernelworks.dispatch.signature").publish_function(function, torch_library.OPS[name])
         globals()[name] = function
         return function
 
