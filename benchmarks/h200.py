@@ -75,10 +75,10 @@ def unproved(code: int, said: Any) -> str:
 
 
 def proofs_part(
-    only: set[str], again: bool, until: float, keep: Callable[[dict[str, Any]], None]
+    only: set[str], again: bool, until: float, keep: Callable[[dict[str, Any]], None], jobs: int = JOBS
 ) -> dict[str, Any]:  # fmt: skip
     """Those of most cases begin first. What was proved by then is kept after each, with its certificates; a proof that
-    ``until`` (of the monotonic clock) cuts short, or leaves no time for, is named."""
+    ``until`` (of the monotonic clock) cuts short, or leaves no time for, is named. ``jobs``: processes of one proof."""
     rows = [
         (op, row)
         for op, row in h200_sanitizer.gpu_rows()
@@ -96,7 +96,7 @@ def proofs_part(
         return [vars(c) for op, row, c in held if certificates.is_current(c, OPS[op].kernel(row))]
 
     def run(pair: tuple[str, str]) -> dict[str, Any]:
-        command = [sys.executable, "-m", "kernelworks", "prove", ".".join(pair), "--jobs", str(JOBS), "--json"]
+        command = [sys.executable, "-m", "kernelworks", "verify", ".".join(pair), "--jobs", str(jobs), "--json"]
         begin, left = time.perf_counter(), until - time.monotonic()
         try:
             if left < LEAST_S:
@@ -122,7 +122,7 @@ def proofs_part(
     if not rows:
         return {}
     rows.sort(key=lambda pair: -max((c.cases for c in certificates.find_certificates(*pair, gpu().kind)), default=0))
-    with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 4) // JOBS)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 4) // jobs)) as pool:
         results = list(pool.map(run, rows))
     for at, found in enumerate(results):
         if found["exit"] > 0:  # it may have had no memory beside others
@@ -152,9 +152,10 @@ class Run:
 
     def __init__(
         self, out: Path, parts: list[str], *, only: str = "", within: float, again: bool = False, limit: float = 150.0,
-        tools: str = "",
+        tools: str = "", jobs: int = JOBS,
     ) -> None:  # fmt: skip
         self.out, self.parts, self.only, self.again, self.limit = out, parts, only, again, limit
+        self.jobs = jobs
         self.tools = set(filter(None, tools.split(",")))
         self.begin, self.within, self.head = time.monotonic(), within, head()
         self.end = self.begin + within
@@ -235,7 +236,7 @@ class Run:
         if "machine" in self.parts:
             self.alone("machine", machine_part)
         if "verifications" in self.parts:
-            self.alone("verifications", lambda: proofs_part(self.some, self.again, self.end, self.proved))
+            self.alone("verifications", lambda: proofs_part(self.some, self.again, self.end, self.proved, self.jobs))
         if set(self.parts) & set(TIMED):
             self.timed()
         untimed: dict[str, Callable[[], dict[str, Any]]] = {
@@ -288,6 +289,7 @@ def main() -> int:
     )
     parser.add_argument("--within", type=float, default=450, help="seconds that all of it may take, once imported")
     parser.add_argument("--limit", type=float, default=150, help="seconds that one run of `sanitizer` may take")
+    parser.add_argument("--jobs", type=int, default=JOBS, help="processes of one proof: more where few are made")
     parser.add_argument("--tools", default="", help="memcheck or racecheck alone, for `sanitizer`")
     parser.add_argument("--again", action="store_true", help="makes anew what is on record")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
@@ -298,8 +300,9 @@ def main() -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     end_on_sigterm()
     return Run(
-        given.out, parts, only=given.only, within=given.within, again=given.again, limit=given.limit, tools=given.tools
-    ).all()
+        given.out, parts, only=given.only, within=given.within, again=given.again, limit=given.limit, tools=given.tools,
+        jobs=given.jobs,
+    ).all()  # fmt: skip
 
 
 if __name__ == "__main__":

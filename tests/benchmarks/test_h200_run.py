@@ -164,10 +164,12 @@ def test_proofs_are_kept_one_by_one_until_the_time_is_up(whole: ModuleType, monk
     """A row that fails beside others is tried once more alone; what the time cuts short is no proof."""
     said: list[str] = []
     kept: list[int] = []
+    jobs: set[str] = set()
 
     def run(command: list[str], **how: Any) -> Any:
         name = command[command.index("prove") + 1]
         said.append(name)
+        jobs.add(command[command.index("--jobs") + 1])
         if name == "relu.triton":
             raise subprocess.TimeoutExpired(command, how["timeout"])
         failed = name == "gelu.triton" and said.count(name) == 1
@@ -184,3 +186,5 @@ def test_proofs_are_kept_one_by_one_until_the_time_is_up(whole: ModuleType, monk
     assert {(r["op"], r["exit"]) for r in found["rows"]} == {("gelu", 0), ("relu", -1), ("sum", 0)}
     assert sorted(said) == ["gelu.triton", "gelu.triton", "relu.triton", "sum.triton"] and kept == [1, 2, 3]
     assert all(r["exit"] == -1 for r in whole.proofs_part(set(), False, whole.time.monotonic(), keep)["rows"])
+    whole.proofs_part(set(), False, whole.time.monotonic() + 100, keep, 7)
+    assert jobs == {str(whole.JOBS), "7"}

@@ -260,7 +260,7 @@ def _gated(gate_of: Gate) -> Callable[..., Tensor]:
         # for `up` alone torch keeps the activation, so that the gate may be overwritten; the op would read it again
         kept = _grad_enabled() and up.requires_grad and not gate.requires_grad
         if not kept and not _traced_by_dynamo():
-            known: Tensor = op.known(gate, up, *words)
+            known: Tensor = op.call_planned(gate, up, *words)
             if known is not NotImplemented:
                 return known
         if not kept and expressible(gate, up) and gate.shape == up.shape and not fusible(gate):
@@ -426,7 +426,7 @@ def _stand_in(torch_signature: TorchSignature) -> Callable[..., Any]:
                 else ours(*given, **named)
             )
             if asked.__class__ is tuple and not _traced_by_dynamo():
-                known = op.known(*asked)
+                known = op.call_planned(*asked)
                 if known is not NotImplemented:
                     return known
             if asked.__class__ is tuple and (

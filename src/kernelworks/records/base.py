@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def renderer() -> Any:
-    """What draws records: ``fragment``, ``whole`` and ``text``. It is above them, and they ask the package's face."""
+    """What draws records: ``fragment``, ``render_page`` and ``text``. It is above them, and they ask the package's face."""
     return sys.modules["kernelworks"].pages()
 
 
@@ -54,7 +54,7 @@ def _save(path: str | PathLike[str], record: Any, several: Sequence[Any]) -> Pat
     if to.suffix == ".json":
         text = to_json(record) + "\n"
     elif to.suffix in (".html", ".htm"):
-        text = str(renderer().whole(several))
+        text = str(renderer().render_page(several))
     else:
         raise ValueError(f"path must end in .json or .html, got {str(path)!r}")
     write_whole(to, text, f".{to.name}.")

@@ -134,7 +134,7 @@ def _calls(op: Op) -> tuple[str, ...]:
     own = inspect.signature((typing.get_overloads(function) or [function])[0])
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in own.parameters.values()]
     said = f"{op.name}{inspect.Signature(bare)}"
-    return (said, op.torch_signature.written()) if op.torch_signature is not None else (said,)
+    return (said, op.torch_signature.signature_text()) if op.torch_signature is not None else (said,)
 
 
 def _map_kernel(op: Op, kernel: Kernel, kind: str, benches: Iterable[BenchResult]) -> MapKernel:

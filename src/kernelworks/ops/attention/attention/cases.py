@@ -47,15 +47,14 @@ def _masked(name: str, shape: tuple[int, int, int, int], hide: tuple[int, ...] =
 
 
 def _special(
-    name: str, tensor: str, value: float, dim: int = 33, softcap: float | None = None, queries: int = 19
-) -> Case:
+    name: str, tensor: str, value: float, dim: int = 33, softcap: float | None = None,
+    lengths: tuple[int, int] = (19, 70), heads: tuple[int, int] = (4, 2),
+) -> Case:  # fmt: skip
     """One NaN or infinity, where every query sees it."""
 
     def make(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
-        args = _make(
-            generator, dtype, heads=(4, 2), lengths=(queries, 70), dim=dim, with_lse=tensor == "v", softcap=softcap
-        )
-        args[tensor][0, 1, min(11, args[tensor].shape[2] - 1), 32] = value
+        args = _make(generator, dtype, heads, lengths, dim, with_lse=tensor == "v", softcap=softcap)
+        args[tensor][0, 1, min(11, args[tensor].shape[2] - 1), min(32, dim - 1)] = value
         return args
 
     return Case(name, make, gradients=False)
@@ -112,6 +111,13 @@ CASES = (
     ),
     *(
         _special(f"{value} in {tensor}", tensor, value)
+        for tensor in ("q", "k", "v")
+        for value in (math.inf, -math.inf, math.nan)
+    ),
+    # Of few queries, whose weights a kernel may hold as sums of two numbers: 0 or negative ones times infinity
+    *(
+        _special(f"few, D={dim}, {value} in {tensor}", tensor, value, dim, None, (n, 9), (3 * hkv, hkv))
+        for dim, n, hkv in ((2, 1, 2), (20, 2, 2))
         for tensor in ("q", "k", "v")
         for value in (math.inf, -math.inf, math.nan)
     ),
@@ -430,8 +436,14 @@ DEVICE_CASES = (
         for kind in ("tiny", "subnormal", "large", "large_mean", "constant", "zeros")
     ),
     *(
-        _special(f"few, {value} in {tensor}", tensor, value, 64, queries=1)
+        _special(f"few, {value} in {tensor}", tensor, value, 64, None, (1, 70))
         for tensor in "qkv"
+        for value in (math.inf, -math.inf, math.nan)
+    ),
+    # Keys split over programs, of which one meets it
+    *(
+        _special(f"few, D={dim} split, {value} in v", "v", value, dim, None, (n, 1500), (8, 2))
+        for dim, n in ((128, 1), (256, 4))
         for value in (math.inf, -math.inf, math.nan)
     ),
 )

@@ -106,7 +106,9 @@ def _share(
         else:
             coarse = p.to(v_tile.dtype)
             acc = tl.dot(coarse, v_tile, acc)
-            acc = tl.dot((p - coarse.to(tl.float32)).to(v_tile.dtype), v_tile, acc)
+            # What rounding left of a weight may be 0 or negative: it would make NaN of an infinite value's sum.
+            rest = tl.dot((p - coarse.to(tl.float32)).to(v_tile.dtype), v_tile)
+            acc += tl.where(tl.abs(rest) < float("inf"), rest, 0.0)
         top = peak
 
     if SPLIT:  # partial: [pairs, shares, rows, D] and behind it top, total and some, each [pairs, shares, rows]
