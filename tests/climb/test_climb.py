@@ -157,7 +157,7 @@ halves = Format(
     encode=lambda given: {"x": given["x"].half()},
     exact=lambda received: {"x": received["x"].double()},
     bytes=lambda size: 2.0 * size["M"] * size["N"] + 4.0 * size["M"],
-    peers={"torch in halves": lambda given, threads: lambda: given["x"].float().square().sum(1)},
+    baselines={"torch in halves": lambda given, threads: lambda: given["x"].float().square().sum(1)},
 )
 PROBLEM = dataclasses.replace(PROBLEM, unit="GB/s", formats={"half": halves}, also=({"M": 5, "N": 32},))
 """

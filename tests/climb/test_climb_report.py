@@ -109,7 +109,7 @@ def on_gpu() -> Climb:
             3, "Wide", (timed(720e3, 800e3, 200e3, **own), further), gain=3.6, multiples={"M": 128}, skipped=2, **TAKEN
         ),
         device="cuda", arithmetic="bfloat16", size=whole, flop=2.0 * 4096**3, bytes=6.0 * 4096**2,
-        peers={"cuBLAS": "torch.mm(A, B.t(), out=C)"},
+        baselines={"cuBLAS": "torch.mm(A, B.t(), out=C)"},
     )  # fmt: skip
 
 
@@ -117,10 +117,10 @@ def on_memory(ceilings: Peaks) -> Climb:
     """Rates in GB/s, a format that moves fewer bytes, a rung without a figure because the machine was busy."""
     return climb_of(
         ceilings,
-        rung(1, "Naive", (timed(10.0, 42.0, peers={}),), format="bf16", shares={"DRAM": 0.2}, regime="latency"),
+        rung(1, "Naive", (timed(10.0, 42.0, baselines={}),), format="bf16", shares={"DRAM": 0.2}, bottleneck="latency"),
         rung(2, "Chains", (), status="ambiguous", reason="the machine was busy", format="bf16"),
-        rung(3, "Wide", (timed(40.0, 42.0, 8.0, peers={"ggml": 30.0}, median_s=1e-5),), format="q8_0", gain=5.0,
-             shares={"DRAM": 0.95}, regime="memory DRAM"),
+        rung(3, "Wide", (timed(40.0, 42.0, 8.0, baselines={"ggml": 30.0}, median_s=1e-5),), format="q8_0", gain=5.0,
+             shares={"DRAM": 0.95}, bottleneck="memory DRAM"),
         unit="GB/s", flop=1e6,
     )  # fmt: skip
 

@@ -62,7 +62,7 @@ FIXTURES: dict[str, tuple[View, View]] = {
         _view(op="clone", strides=((1024, 1), (1024, 1))),
     ),
     "released_memory": (_view(op="free memory", parts={ALLOCATION: 0.010}), _view(op="python")),
-    "python_between_ops": (_view(op="python", regime="host"), _view(op="python", regime="host", seconds=0.0001)),
+    "python_between_ops": (_view(op="python", bottleneck="host"), _view(op="python", bottleneck="host", seconds=0.0001)),
     "stored_logits": (
         _view(op="_log_softmax (backward)", shapes=((16384, 128256),), device="cuda"),
         _view(op="_log_softmax", shapes=((16384, 1000),), device="cuda"),
@@ -73,8 +73,8 @@ FIXTURES: dict[str, tuple[View, View]] = {
     ),
     "unfolded_batch_norm": (_view(op="batch_norm", shares={FOLDABLE: 1.0}), _view(op="batch_norm")),
     "channels_first": (
-        _view(op="conv2d", shapes=IMAGE, strides=((200704, 3136, 56, 1), (576, 9, 3, 1)), regime="compute"),
-        _view(op="conv2d", shapes=IMAGE, strides=((200704, 1, 3584, 64), (576, 9, 3, 1)), regime="compute"),
+        _view(op="conv2d", shapes=IMAGE, strides=((200704, 3136, 56, 1), (576, 9, 3, 1)), bottleneck="compute"),
+        _view(op="conv2d", shapes=IMAGE, strides=((200704, 1, 3584, 64), (576, 9, 3, 1)), bottleneck="compute"),
     ),
     "host_waits": (
         _view(op="synchronisation", device="cuda"),
@@ -86,9 +86,9 @@ FIXTURES: dict[str, tuple[View, View]] = {
     ),
     "device_allocation": (_view(op="cudaMalloc", device="cuda"), _view(op="synchronisation", device="cuda")),
     "float32_products": (
-        _view(op="mm", regime="compute", device="cuda"),
-        _view(op="mm", regime="compute", unit="bfloat16", device="cuda"),
+        _view(op="mm", bottleneck="compute", device="cuda"),
+        _view(op="mm", bottleneck="compute", unit="bfloat16", device="cuda"),
     ),
-    "tiny_kernels": (_view(regime="launch", device="cuda"), _view(regime="launch", calls=3, device="cuda")),
-    "tiny_ops": (_view(regime="dispatch"), _view(regime="dispatch", calls=3)),
+    "tiny_kernels": (_view(bottleneck="launch", device="cuda"), _view(bottleneck="launch", calls=3, device="cuda")),
+    "tiny_ops": (_view(bottleneck="dispatch"), _view(bottleneck="dispatch", calls=3)),
 }

@@ -100,7 +100,7 @@ def test_a_fix_of_very_many_calls_keeps_its_own_share_of_the_budget(
     monkeypatch.setattr(sys.modules["kernelworks.profile.timeline"], "LEAST_SURVEYED", most)
     monkeypatch.setattr(sys.modules["kernelworks.profile.timeline"], "SURVEY_S", 1.0)
     monkeypatch.setattr(Forecaster, "forecast", spied)
-    swaps = functools.partial(Search, remedies=(OPTIMIZATION,))  # other remedies would take of the budget
+    swaps = functools.partial(Search, optimizations=(OPTIMIZATION,))  # other remedies would take of the budget
     monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "Search", swaps)
     found = kw.diagnose(program, fix=True, peaks=ceilings, budget_s=2.0, rough=True, fix_s=8.0).fix
     assert found is not None and found.agrees and not found.refused.startswith("it could not")

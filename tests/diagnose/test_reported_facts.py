@@ -94,7 +94,7 @@ ALONE = """
         with torch.no_grad():
             for _ in range(20):
                 model(x)
-    found = kw.diagnose(program, ceilings=record(), budget_s=1.0, rough={rough})
+    found = kw.diagnose(program, peaks=record(), budget_s=1.0, rough={rough})
     print(found.sentence)
     print(sorted(name for name, seconds in found.footer.items() if seconds > 0))
 """

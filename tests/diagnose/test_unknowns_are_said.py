@@ -270,7 +270,7 @@ def test_what_a_fix_has_tried_in_vain_is_not_advised(outcome: dict[str, Any], pr
     shapes, strides = ((4, 64, 56, 56), (64, 64, 3, 3)), ((200704, 3136, 56, 1), (576, 9, 3, 1))
     view = View("conv2d", "M", "m.py:1", shapes, ("float32",) * 2, 1, 1.0, 1.0, "compute", 0.1, strides=strides)
     tried = TriedOptimization("channels_last", "", "", "", **{"taken": False, "why": "", **outcome})
-    fix = dataclasses.replace(FIX, remedies=(tried,)) if outcome else None
+    fix = dataclasses.replace(FIX, optimizations=(tried,)) if outcome else None
     group: Any = SimpleNamespace(modelled=True, gap="", parts={})
     found = _advice(view, group, Promise(), Races(0.0, 2), fix)
     assert (found.high > 0) == promised and says in found.action

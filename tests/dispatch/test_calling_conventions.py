@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_named(name: str) -> None:
         function(**{n: v for n, v in given.items() if n != first})
     with pytest.raises(TypeError, match=r"at most|positional"):
         function(*in_order(spelling, given), *[None] * 9)
-    with pytest.raises(ValueError, match="row must be one of"):
+    with pytest.raises(ValueError, match="kernel must be one of"):
         function(**given, kernel="no such row")
 
 

@@ -123,7 +123,7 @@ def test_a_row_that_cannot_run_raises_and_names_the_reason(monkeypatch: pytest.M
     OP.forget()
     with pytest.raises(RuntimeError, match=r"row 'scalar' of rms_norm cannot run: not today"):
         kw.rms_norm(torch.ones(3, 7), None, eps=1e-6, kernel="scalar")
-    with pytest.raises(ValueError, match="row must be one of"):
+    with pytest.raises(ValueError, match="kernel must be one of"):
         kw.rms_norm(torch.ones(3, 7), None, eps=1e-6, kernel="no such row")
     OP.forget()
 

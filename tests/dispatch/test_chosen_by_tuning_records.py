@@ -255,7 +255,7 @@ def test_two_rows_can_be_asked_for_by_name(loaded: list[tuple[str, str]]) -> Non
     kw.gelu(a, kernel="reference+torch").sum().backward()
     assert loaded == [("reference", "forward"), ("torch", "backward")]
     for wrong in ("torch+none", "torch+torch+torch", "+"):
-        with pytest.raises(ValueError, match="row must be one of"):
+        with pytest.raises(ValueError, match="kernel must be one of"):
             kw.gelu(a, kernel=wrong).sum().backward()
 
 

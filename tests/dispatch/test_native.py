@@ -113,7 +113,7 @@ def test_torchs_operators_give_what_the_op_gives(name: str, way: str, monkeypatc
             torch.testing.assert_close(got, want)
             assert not got.requires_grad
     assert len(runs) == (1 if way == "C++" else 4)
-    with pytest.raises(ValueError, match="row must be one of"):
+    with pytest.raises(ValueError, match="kernel must be one of"):
         operator(*args, "nobody's")
     leaf = args[0].clone().requires_grad_()
     made = first(operator(leaf, *args[1:], "torch"))

@@ -322,8 +322,8 @@ def _places(program: Program) -> list[Program]:
             for number in range(len(offer["options"].get(name, []))):
                 fewer = json.loads(json.dumps(offer))
                 del fewer["options"][name][number]
-                found.append(dataclasses.replace(program, offers=(*before, fewer, *after)))
-        found.append(dataclasses.replace(program, offers=before + after))
+                found.append(dataclasses.replace(program, candidates=(*before, fewer, *after)))
+        found.append(dataclasses.replace(program, candidates=before + after))
     return found
 
 

@@ -255,7 +255,7 @@ ASKED: dict[str, Callable[[], Any]] = {
 def test_random_programs_find_a_plan_that_asks_for(asked: str, tmp_path: Path) -> None:
     for number in range(400):
         made, _ = program(number)
-        promising = dataclasses.replace(made, offers=({**OFFER, "optimization": "weights cast once"},))
+        promising = dataclasses.replace(made, candidates=({**OFFER, "optimization": "weights cast once"},))
         if "optimizer" in "".join(made.lines) or not faults_of(promising, ASKED[asked], tmp_path):
             continue
         if not faults_of(promising, lambda: same, tmp_path):  # so it is what was not asked
@@ -275,7 +275,7 @@ def test_every_event_happens_to_some_model(table: str, tmp_path: Path) -> None:
             begin = [*made.lines[: 3 if builder.training else 2], *["step(x)"] * builder.training]
             for name, text in list(waiting.items()):
                 line = builder.filled(text)
-                run = fuzz_plan_judge.World(dataclasses.replace(made, lines=(*begin, line), offers=()), "twin")
+                run = fuzz_plan_judge.World(dataclasses.replace(made, lines=(*begin, line), candidates=()), "twin")
                 if line and not fuzz_plan_judge.ran(run, tmp_path).errors:
                     del waiting[name]
         if not waiting:

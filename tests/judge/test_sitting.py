@@ -208,12 +208,12 @@ def test_answers_are_held_against_the_truth(
     answer: list[float], truth: list[float], bound: list[float], worst: float, wrong: bool
 ) -> None:
     want, most = (torch.tensor(of, dtype=torch.float64) for of in (truth, bound))
-    case: Any = SimpleNamespace(names=["it"], truth=[want], bound=[most], places=[torch.arange(len(truth))])
+    case: Any = SimpleNamespace(names=["it"], reference=[want], bound=[most], places=[torch.arange(len(truth))])
     for dtype in (torch.float32, torch.bfloat16):
         found = compare_answers(case, [torch.tensor(answer, dtype=dtype)])
         assert (found.worst, bool(found.wrong), found.elements) == (worst, wrong, len(truth))
     whole: Any = SimpleNamespace(
-        names=["it"], truth=[torch.tensor([True, False])], bound=[torch.zeros(2).double()], places=[torch.arange(2)]
+        names=["it"], reference=[torch.tensor([True, False])], bound=[torch.zeros(2).double()], places=[torch.arange(2)]
     )
     assert not compare_answers(whole, [torch.tensor([True, False])]).wrong
     assert compare_answers(whole, [torch.tensor([True, True])]).wrong

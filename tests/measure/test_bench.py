@@ -270,7 +270,7 @@ def test_threads_are_set_and_put_back(small_case: Case) -> None:
     ("arguments", "text"),
     [
         ({"op": "no_such_op"}, "op must be one of"), ({"cases": ["no such case"]}, "cases must be among"),
-        ({"rows": ["no_such_row"]}, "row must be one of"), ({"caches": ["hot"]}, "caches must be among warm, cold"),
+        ({"rows": ["no_such_row"]}, "kernel must be one of"), ({"caches": ["hot"]}, "caches must be among warm, cold"),
     ],
 )  # fmt: skip
 def test_bad_requests_name_what_is_accepted(arguments: dict[str, Any], text: str) -> None:

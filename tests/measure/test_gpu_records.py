@@ -225,7 +225,7 @@ def test_the_map_names_gpu_rows_whose_certificate_is_missing_or_stale(
 def test_the_map_lists_what_a_row_loses(monkeypatch: pytest.MonkeyPatch) -> None:
     results = [
         gpu_result(),
-        gpu_result("16x1024", arms=(Variant("kernelworks", 5.0, 5.0, 5.0, 9), Variant("eager", 6.0, 6, 6, 9))),
+        gpu_result("16x1024", variants=(Variant("kernelworks", 5.0, 5.0, 5.0, 9), Variant("eager", 6.0, 6, 6, 9))),
     ]
     monkeypatch.setattr(kernel_map, "has_gpu", lambda: True)
     monkeypatch.setattr(kernel_map, "kind_of", lambda device: KIND if device == "cuda" else "cpu")

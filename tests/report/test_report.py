@@ -126,7 +126,7 @@ def test_the_worst_comes_first(diagnosis: Diagnosis) -> None:
 
 
 def test_a_long_table_counts_what_it_leaves_out(diagnosis: Diagnosis) -> None:
-    many = dataclasses.replace(diagnosis, regions=diagnosis.hotspots * 4)
+    many = dataclasses.replace(diagnosis, hotspots=diagnosis.hotspots * 4)
     assert f"and {len(many.hotspots) - diagnose.MOST_ROWS} more" in printed(diagnose.hotspots(many, 140))
 
 
@@ -259,7 +259,7 @@ def test_a_page_asks_the_network_for_nothing(which: str, pages: dict[str, str]) 
 
 def test_text_from_a_program_is_escaped(diagnosis: Diagnosis) -> None:
     nasty = dataclasses.replace(diagnosis.hotspots[0], op="<script>alert(1)</script>", module='"><img src=x>')
-    text = page.diagnosis(dataclasses.replace(diagnosis, regions=(nasty,), sentence="<b>x</b>"))
+    text = page.diagnosis(dataclasses.replace(diagnosis, hotspots=(nasty,), sentence="<b>x</b>"))
     assert "<script>alert" not in text
     assert "<img" not in text
     assert "&lt;b&gt;x" in text
@@ -267,7 +267,7 @@ def test_text_from_a_program_is_escaped(diagnosis: Diagnosis) -> None:
 
 def test_pages_without_dots_rates_or_a_fix_are_drawn(diagnosis: Diagnosis, ceilings: Peaks) -> None:
     bare = dataclasses.replace(ceilings, flops=(), functions=())
-    empty = dataclasses.replace(diagnosis, regions=(), fix=None, findings=(), unmodelled=(), ceilings=bare)
+    empty = dataclasses.replace(diagnosis, hotspots=(), fix=None, findings=(), unmodelled=(), peaks=bare)
     assert read(page.diagnosis(empty)).tags.get("svg") is None
     assert "no roofline" in printed(machine.peaks(bare, 120))
     assert read(page.machine(bare)).tags["svg"] == 2  # the pyramid, for wide windows and for narrow ones
@@ -396,7 +396,7 @@ def test_nothing_scrolls_sideways(width: int, pages: dict[str, str], tmp_path: P
 def test_a_browser_shows_the_first_rows_and_then_all(diagnosis: Diagnosis, tmp_path: Path) -> None:
     if without_browser():
         return
-    many = dataclasses.replace(diagnosis, regions=diagnosis.hotspots * 4)
+    many = dataclasses.replace(diagnosis, hotspots=diagnosis.hotspots * 4)
     found, messages = opened(page.diagnosis(many), tmp_path)
     assert messages == []
     assert found["shown"] == [page.FIRST_ROWS, len(many.hotspots)]

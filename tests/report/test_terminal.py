@@ -34,8 +34,8 @@ def test_a_table_eats_no_brackets_and_cuts_no_words(width: int, diagnosis: Diagn
     tiny = dataclasses.replace(diagnosis.hotspots[1], op="tiny", seconds=87e-9, share=2e-7, low_s=0.0, high_s=0.0)
     record = dataclasses.replace(
         diagnosis,
-        regions=(long, tiny, *diagnosis.hotspots[2:]),
-        footer={**diagnosis.time_breakdown, "unexplained": -7e-12},
+        hotspots=(long, tiny, *diagnosis.hotspots[2:]),
+        time_breakdown={**diagnosis.time_breakdown, "unexplained": -7e-12},
     )
     console = terminal.stdout()
     console.file, console.width = io.StringIO(), width

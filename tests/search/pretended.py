@@ -91,7 +91,7 @@ class Pretended:
     def __init__(self, problem: Problem, **settings: Any) -> None:
         self.say = settings["progress"]
         self.nothing = self.allows or None
-        limit = SimpleNamespace(seconds=1e-4, whole=SimpleNamespace(ceiling="L2 read 400 GB/s"))
+        limit = SimpleNamespace(seconds=1e-4, whole=SimpleNamespace(peak="L2 read 400 GB/s"))
         ceilings: Peaks = settings["peaks"]
         self.work = None if self.allows else SimpleNamespace(
             limit=limit, on=lambda threads: limit, flop=2e5, bytes=1e5, peaks=ceilings

@@ -39,7 +39,7 @@ def proposer(monkeypatch: pytest.MonkeyPatch) -> ScheduleRewriting:
 def seen(draft: Draft, number: int, ratio: float, waits: str = "latency") -> StoredCandidate:
     pace, speed = Pace("candidate", 1 / ratio, 0.0, 1.0, 9), Speed("eager", ratio, ratio, ratio, False)
     return StoredCandidate(
-        f"id{number}", number, draft, dataclasses.replace(JUDGED, paces=(pace,), speeds=(speed,), waits_on=waits)
+        f"id{number}", number, draft, dataclasses.replace(JUDGED, paces=(pace,), speeds=(speed,), bound_by=waits)
     )
 
 

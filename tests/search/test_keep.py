@@ -328,7 +328,7 @@ def say(line):
     print(line, file=sys.stderr, flush=True)
 
 
-kept = keep.keep(found, rooms.problem_of("relu"), budget=None, ceilings=None, say=say)
+kept = keep.keep(found, rooms.problem_of("relu"), budget=None, peaks=None, say=say)
 print(to_json(kept))
 """
 

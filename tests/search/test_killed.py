@@ -33,7 +33,7 @@ from kernelworks.search import search
 folder = Path(sys.argv[1])
 search(
     folder / "twice.py", parents=[folder / "mine.py"], proposers=["parameters"], store=folder / "s.sqlite", threads=1,
-    judging=({little!r},) * 2, ceilings=from_json(Ceilings, (folder / "ceilings.json").read_text()),
+    judging=({little!r},) * 2, peaks=from_json(Ceilings, (folder / "ceilings.json").read_text()),
 )
 """
 

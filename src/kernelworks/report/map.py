@@ -77,7 +77,7 @@ def markdown(ops: Sequence[MapOp]) -> str:
         "",
         "Generated from the rows by `kernelworks map --markdown docs/reference.md`; a test checks that it is current.",
         "`kernelworks map` prints the same tree with this machine's certificates and speeds. Each op is called in its",
-        "own way, or as torch's function is ([faces](faces.md)).",
+        "own way, or as torch's function is ([faces](calling-conventions.md)).",
     ]
     for family in dict.fromkeys(op.family for op in ops):
         lines += ["", f"## {family}"]
