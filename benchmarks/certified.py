@@ -1,4 +1,4 @@
-"""Puts the cache's certificates into the package: ``python benchmarks/certified.py`` after ``kernelworks prove ...``.
+"""Puts the cache's certificates into the package: ``python benchmarks/certified.py`` after ``kernelworks verify ...``.
 
 Every kind of machine that the cache knows: its whole proofs of the rows as they are take the place of what shipped.
 Of every kind that ships, what was proved of another source than the one at hand is left out.

@@ -1,4 +1,4 @@
-"""Puts the cache's timings into the package: ``python benchmarks/timed.py`` after ``kernelworks settle ...``.
+"""Puts the cache's timings into the package: ``python benchmarks/timed.py`` after ``kernelworks autotune ...``.
 
 Of every kind of machine that the cache knows (one may have been brought here from another machine): what it holds takes
 the place of what shipped for the same call. Timings of noisy hours or another format, and of

@@ -3,7 +3,7 @@
 ``benchmarks/results/ops-N-threads.json`` holds medians of torch's function and of ours on one kind of machine, taken in
 quiet windows, inputs in rotation. They are no races in two halves: both halves are given the ratio on record, the
 spread is given as the most that a timing may have, and only what won by ``LEAST`` is made a timing. The row is
-the one that the tables of preferences of that commit took. ``settle`` on such a machine races all of them anew.
+the one that the tables of preferences of that commit took. ``autotune`` on such a machine races all of them anew.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ def proofs() -> list[Verification]:
     checks = {"guard_pages": True, "inputs_untouched": True, "deterministic": True, "two_threads": True}
     failure = Parity(
         "softmax", "avx2", "forward", "length 17", "float32", 3.2, False, "element [0, 16] is 0.3, should be 0.2",
-        "kernelworks prove softmax.avx2 --case 'length 17'",
+        "kernelworks verify softmax.avx2 --case 'length 17'",
     )  # fmt: skip
     return [
         Verification("softmax", "avx512", "kind", 412, 0.43, "length 1009 bfloat16", (), 6, 6, checks, 3.2, True),

@@ -491,7 +491,7 @@ def test_a_certificate_of_another_format_says_why_it_is_stale(monkeypatch: pytes
         return certificates.invalid_reason("rms_norm", row, "here") or ""
 
     assert not reason(format=FORMAT)
-    assert "format 1, which left out the code that launches a row; run `kernelworks prove" in reason()
+    assert "format 1, which left out the code that launches a row; run `kernelworks verify" in reason()
     assert "which this version does not know" in reason(format=FORMAT + 1)
     assert "the source changed" in reason(format=FORMAT, source_hash="0" * 64)
     with pytest.raises(ValueError, match="not a int"):

@@ -63,7 +63,7 @@ def test_a_row_without_a_certificate_is_not_chosen(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(certificates, "_shipped", lambda kind: {})
     choice = choose(OP, _request())
     assert choice.kernel.name == "torch"
-    assert any("kernelworks prove rms_norm" in reason for _, reason in choice.declined)
+    assert any("kernelworks verify rms_norm" in reason for _, reason in choice.declined)
 
 
 def test_a_stale_certificate_is_named(certified: None) -> None:

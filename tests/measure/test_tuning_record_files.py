@@ -22,7 +22,7 @@ SCRIPT = textwrap.dedent("""
     import kernelworks as kw
     print("ready", flush=True)
     shapes = [(4, n) for n in range(*map(int, sys.argv[1:]))]
-    kw.settle(lambda: [kw.gelu(torch.ones(*s)) for s in shapes])
+    kw.autotune(lambda: [kw.gelu(torch.ones(*s)) for s in shapes])
 """)
 
 

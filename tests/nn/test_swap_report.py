@@ -37,7 +37,7 @@ def test_where_nothing_is_proved_nothing_is_replaced(nothing_proved) -> None:
         first, *rest = swapped.lines()
         assert first == "replaced 0 of 4: nothing will run otherwise than before"
         text = "\n".join(rest)
-        assert text.count("kernelworks prove --missing") == 4 and "linear -> linear (torch's own" in text
+        assert text.count("kernelworks verify --missing") == 4 and "linear -> linear (torch's own" in text
         assert all(not o.has_our_kernel for of in swapped.outlooks() for o in of)
 
 

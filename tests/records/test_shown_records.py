@@ -159,7 +159,7 @@ def test_a_swap(tmp_path: Path) -> None:
 
 def test_the_words_are_the_terminals(handed: dict[str, Any]) -> None:
     text = " ".join(Balance(handed["verifications"]._repr_html_()).text.split())
-    for words in ("softmax.avx512", "REFUSED", "6 of 6", "again: kernelworks prove softmax.avx2 --case 'length 17'"):
+    for words in ("softmax.avx512", "REFUSED", "6 of 6", "again: kernelworks verify softmax.avx2 --case 'length 17'"):
         assert words in text
 
 

@@ -169,7 +169,7 @@ def test_a_proof_prints_the_line_that_shows_a_failure_again(proofs: list[Verific
     text = printed(verify.verifications(proofs))
     assert "proved, certified" in text
     assert "REFUSED" in text
-    assert "kernelworks prove softmax.avx2 --case 'length 17'" in text
+    assert "kernelworks verify softmax.avx2 --case 'length 17'" in text
     assert [verify.is_verified(p) for p in proofs] == [True, False]
     blind = dataclasses.replace(proofs[0], mutants_rejected=5)
     assert not verify.is_verified(blind)

@@ -79,7 +79,7 @@ def test_a_broken_kernel_is_caught(name: str, tmp_path: Path) -> None:
     messages = [f["message"] for f in result["failures"]]
     if expected:
         assert any(expected in m for m in messages), messages
-        assert all("kernelworks prove rms_norm.scalar" in f["reproduce"] for f in result["failures"])
+        assert all("kernelworks verify rms_norm.scalar" in f["reproduce"] for f in result["failures"])
     else:
         assert not messages
         assert result["worst"] <= 1.0
@@ -95,7 +95,7 @@ def test_the_death_of_a_row_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (proof,) = verify("rms_norm", "scalar")
     assert not proof.certified
     assert proof.failures[0].message == "killed by SIGSEGV: no room left"
-    assert proof.failures[0].reproduce == "python -m kernelworks prove rms_norm.scalar --case 'N=17' --dtype float32"
+    assert proof.failures[0].reproduce == "python -m kernelworks verify rms_norm.scalar --case 'N=17' --dtype float32"
 
 
 def test_a_proof_certifies_this_source_and_only_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,5 +130,5 @@ def test_no_shipped_certificate_is_stale() -> None:
             op = OPS[record["op"]]
             if op.kernel(record["kernel"]).hash() != record["source_hash"]:
                 stale.append(f"{path.stem}: {record['op']}.{record['kernel']}")
-    assert not stale, f"stale certificates, run `kernelworks prove`: {', '.join(stale)}"
+    assert not stale, f"stale certificates, run `kernelworks verify`: {', '.join(stale)}"
     assert os.environ.get("CI") is None or list(certificates.SHIPPED_DIR.glob("*.json"))

@@ -5,7 +5,7 @@ written last, each through a rename, so a killed process, a full disk or ten pro
 a whole entry or none. An entry whose bytes do not match its hash is built again.
 
 What could not be built is remembered beside the entries (``*.failed.json``) for ``RETRY_S``, so that neither the next
-call nor the next process compiles it in vain. ``forget_failures``, with which ``kernelworks prove`` begins, drops it.
+call nor the next process compiles it in vain. ``forget_failures``, with which ``kernelworks verify`` begins, drops it.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def failure(stem: str) -> RememberedFailure | None:
         return None
     if not 0 <= age < RETRY_S:
         return None
-    again = f"remembered from {age / 60:.0f} minutes ago; `kernelworks prove` or deleting {path} tries again"
+    again = f"remembered from {age / 60:.0f} minutes ago; `kernelworks verify` or deleting {path} tries again"
     return RememberedFailure(f"{text}\n({again})", about=about)
 
 

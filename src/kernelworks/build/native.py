@@ -152,7 +152,7 @@ def _load(may_build: bool) -> ModuleType | str:
         record = {"source": SOURCE.name, "target": _abi(), "toolchain": toolchain()}
         path = entry(stem, ".so", _compile, record, attempt=f"{stem}-{identity()}")
     elif not intact(path, path.with_suffix(".json")):
-        return "it is not built yet: `kernelworks prove` builds it"
+        return "it is not built yet: `kernelworks verify` builds it"
     return _imported(path)
 
 

@@ -73,4 +73,4 @@ def _run_autotune(
     return autotune_cases(ops, device=device, again=again, progress=progress)
 
 
-VERBS: dict[str, Callable[..., None]] = {"settle": autotune}
+VERBS: dict[str, Callable[..., None]] = {"autotune": autotune}

@@ -60,4 +60,4 @@ def check_problem(
         raise typer.Exit(AMBIGUOUS)
 
 
-VERBS: dict[str, Callable[..., None]] = {"lint-problem": check_problem}
+VERBS: dict[str, Callable[..., None]] = {"check-problem": check_problem}

@@ -44,4 +44,4 @@ def predictions(
         show(report.prediction_accuracy(found, stdout().width))
 
 
-VERBS: dict[str, Callable[..., None]] = {"truth": predictions}
+VERBS: dict[str, Callable[..., None]] = {"predictions": predictions}

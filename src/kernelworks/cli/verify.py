@@ -71,4 +71,4 @@ def _to_verify(what: str | None, case: str | None, dtype: str | None, *, missing
     return [*lacking(chosen, kernel)] if missing else [(found.name, kernel or None) for found in chosen]
 
 
-VERBS: dict[str, Callable[..., None]] = {"prove": verify}
+VERBS: dict[str, Callable[..., None]] = {"verify": verify}

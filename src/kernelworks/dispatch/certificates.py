@@ -2,7 +2,7 @@
 
 A certificate speaks for one op and kernel, one hash of the source, one toolchain and one kind of machine: the CPU's for
 kernels that run there, the GPU's for the others. Those for the machines we have ship with the package
-(``certified/KIND.json``); ``kernelworks prove`` writes more into the cache, one file a kernel through a rename, so races
+(``certified/KIND.json``); ``kernelworks verify`` writes more into the cache, one file a kernel through a rename, so races
 and kills leave whole files.
 
 A kernel whose instructions give the same result on every maker's CPU (``Kernel.differs``) is proved once for its
@@ -139,23 +139,23 @@ def invalid_reason(op: str, kernel: Kernel, kind: str | None = None) -> str | No
     candidates = [c for c in found if _within(c)]
     if found and not candidates:
         worst = found[0].worst
-        return f"its certificate says an error of {worst} times the bound; run `kernelworks prove {op}.{kernel.name}`"
+        return f"its certificate says an error of {worst} times the bound; run `kernelworks verify {op}.{kernel.name}`"
     if not candidates:
         kept, held = _cached(kind, op, kernel.name), transferable_certificate(op, kernel)
         if isinstance(kept, str) and kept:
-            return f"{kept}; run `kernelworks prove {op}.{kernel.name}`"
+            return f"{kept}; run `kernelworks verify {op}.{kernel.name}`"
         if held is not None:
             return (
-                f"proved on {held.kind}, not confirmed here yet; run `kernelworks prove {op}.{kernel.name} --missing`"
+                f"proved on {held.kind}, not confirmed here yet; run `kernelworks verify {op}.{kernel.name} --missing`"
             )
-        return f"not proved on this kind of machine ({kind}); run `kernelworks prove {op}.{kernel.name}`"
+        return f"not proved on this kind of machine ({kind}); run `kernelworks verify {op}.{kernel.name}`"
     same_source = [c for c in candidates if is_current(c, kernel)]
     if not same_source:
-        return f"stale certificate: {_changed(candidates)}; run `kernelworks prove {op}.{kernel.name}`"
+        return f"stale certificate: {_changed(candidates)}; run `kernelworks verify {op}.{kernel.name}`"
     toolchain = kernel.toolchain()
     if not any(c.toolchain == toolchain for c in same_source):
         return (
-            f"proved with {same_source[0].toolchain}, not with {toolchain}; run `kernelworks prove {op}.{kernel.name}`"
+            f"proved with {same_source[0].toolchain}, not with {toolchain}; run `kernelworks verify {op}.{kernel.name}`"
         )
     return None
 

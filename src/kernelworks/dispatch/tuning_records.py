@@ -3,7 +3,7 @@
 A timing speaks for one op and pass, one way (a kernel, or for training a forward kernel and a backward kernel), one call and the
 bucket of calls that it lies in, one kind of machine with its number of cores, one number of threads, one hash of the
 kernels' sources with the toolchain, and one version of torch. Those for the machines we have ship with the package
-(``timed/PLACE.json``); ``kernelworks settle`` writes more into the cache, one file a timing through a rename, so that
+(``timed/PLACE.json``); ``kernelworks autotune`` writes more into the cache, one file a timing through a rename, so that
 two processes that settle at once lose nothing of each other's.
 
 ``verdict`` reads them for a request: a timing of this very call decides by itself, else all that were measured in its
@@ -71,7 +71,7 @@ MARGIN = 1.03  # torch's time over ours, in both halves of a race: less is withi
 BUCKET_MARGIN = 1.20
 NOISE_LIMIT = 0.10  # spread of a race; with more, neither arm can be called quicker
 
-NO_RECORD = "no timing for this call on this machine: torch runs; `kernelworks settle` measures"
+NO_RECORD = "no timing for this call on this machine: torch runs; `kernelworks autotune` measures"
 
 
 @dataclass(frozen=True)

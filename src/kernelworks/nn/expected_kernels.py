@@ -97,8 +97,8 @@ def outlook(
     return Outlook(name, ("torch",), why)
 
 
-NOT_TIMED_REASON = "no timing says that ours is quicker here; `kernelworks settle` measures"
-NOISY_REASON = "timed in a noisy hour, which says nothing: `kernelworks settle` measures again"
+NOT_TIMED_REASON = "no timing says that ours is quicker here; `kernelworks autotune` measures"
+NOISY_REASON = "timed in a noisy hour, which says nothing: `kernelworks autotune` measures again"
 TORCH_WON_REASON = "timed here: torch's own is as quick or quicker"
 
 
@@ -121,9 +121,9 @@ def _listed(name: str, op: Op, dtype: torch.dtype, device: str, kind: str | None
 
 def _reason(reasons: list[str]) -> str:
     """The one that a user can do something about, or else the first."""
-    unverified = [r for r in reasons if "kernelworks prove" in r]
+    unverified = [r for r in reasons if "kernelworks verify" in r]
     if unverified:
-        return f"{unverified[0].partition(';')[0]}; `kernelworks prove --missing` proves what may run here"
+        return f"{unverified[0].partition(';')[0]}; `kernelworks verify --missing` proves what may run here"
     return reasons[0] if reasons else "no row of ours serves it here"
 
 

@@ -1,7 +1,7 @@
 """``swap(model)``: kernelworks' ops in place of torch's, in a model that exists, explicitly and reversibly.
 
 Put in place is what a timing says may be quicker here, in the model's dtype, on its device, for the sizes that a module
-is known to have; every other module is left as it is, without a stand-in to pass through. ``settle`` measures first:
+is known to have; every other module is left as it is, without a stand-in to pass through. ``autotune`` measures first:
 then every op is put in place, the calls that a run makes are raced, and what won nothing is taken out again.
 """
 
@@ -187,10 +187,10 @@ def swap(
         Swap: ``replaced``, ``left``, ``autotune_result`` and ``undo()``.
 
     Raises:
-        TypeError: ``model`` is not a module; ``settle`` is neither a function nor a truth value.
+        TypeError: ``model`` is not a module; ``autotune`` is neither a function nor a truth value.
         ValueError: one of ``ops`` is no op.
         RuntimeError: it, or a part of it, is swapped already.
-        Whatever ``settle`` raises; the model is as it was then.
+        Whatever ``autotune`` raises; the model is as it was then.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")

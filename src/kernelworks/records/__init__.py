@@ -333,7 +333,7 @@ class AutotunedCall:
 
 @dataclass(frozen=True)
 class AutotuneResult(Record):
-    """What ``settle`` found: the calls in the order in which the program made them first."""
+    """What ``autotune`` found: the calls in the order in which the program made them first."""
 
     kinds: tuple[str, ...]  # of machine: the CPU's, and the GPU's where it took part
     threads: int

@@ -4,7 +4,7 @@
 |---|---|
 | ``quantity`` | numbers with their units, three figures, as text |
 | ``terminal`` | the consoles: results on stdout, progress on stderr, plain text under ``NO_COLOR`` |
-| ``diagnose`` ``machine`` ``prove`` ``bench`` ``map`` ``explain`` ``tune`` | one renderable for each verb's record |
+| ``diagnose`` ``machine`` ``verify`` ``bench`` ``map`` ``explain`` ``tune`` | one renderable for each verb's record |
 | ``gpu`` | the same for a GPU's ceilings |
 | ``plot`` | roofline and memory pyramid as SVG that follows the page's colours |
 | ``page`` | one self-contained HTML page for a diagnosis, one for a machine |

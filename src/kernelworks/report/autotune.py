@@ -1,4 +1,4 @@
-"""What ``settle`` found, on the terminal: for each kind of call torch's time beside ours, and which of them runs."""
+"""What ``autotune`` found, on the terminal: for each kind of call torch's time beside ours, and which of them runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["autotune_result", "text"]
 
 
 def autotune_result(record: AutotuneResult) -> RenderableType:
-    """What ``kernelworks settle`` prints."""
+    """What ``kernelworks autotune`` prints."""
     lines: list[RenderableType] = []
     for op in dict.fromkeys(call.op for call in record.calls):
         lines += [Text(op, style="bold"), _table([c for c in record.calls if c.op == op]), Text()]

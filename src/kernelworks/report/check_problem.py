@@ -26,7 +26,7 @@ def sentence(found: ProblemCheck) -> str:
 
 
 def problem_check(found: ProblemCheck) -> RenderableType:
-    """What ``kernelworks lint-problem`` prints of one problem."""
+    """What ``kernelworks check-problem`` prints of one problem."""
     style = STYLES[found.verdict]
     lines: list[RenderableType] = [Text(f"{found.name}: {found.verdict}", style=f"bold {style}")]
     for finding in found.findings:

@@ -60,15 +60,15 @@ RENDERERS: dict[type, Callable[[Several], tuple[str, Sequence[str]]]] = {
     GpuPeaks: lambda some: (some[0].name, page.machine_parts(*some)),
     Judgement: lambda some: (f"{some[0].candidate} - kernelworks judge", [html(judge.judgement(one)) for one in some]),
     ProblemCheck: lambda some: (
-        f"{some[0].name} - kernelworks lint-problem",
+        f"{some[0].name} - kernelworks check-problem",
         [html(check_problem.problem_check(one)) for one in some],
     ),
     MapOp: lambda some: ("kernelworks map", [html(kernel_map(some, ""))]),
-    Verification: lambda some: (f"{_ops(some)} - kernelworks prove", [html(verify.verifications(some))]),
+    Verification: lambda some: (f"{_ops(some)} - kernelworks verify", [html(verify.verifications(some))]),
     Search: lambda some: (f"{some[0].problem} - kernelworks search", search.parts(some[0])),
-    AutotuneResult: lambda some: ("kernelworks settle", [html(autotune.autotune_result(one)) for one in some]),
+    AutotuneResult: lambda some: ("kernelworks autotune", [html(autotune.autotune_result(one)) for one in some]),
     SwapRecord: lambda some: ("kernelworks swap", [_text("\n".join(one.lines)) for one in some]),
-    PredictionAccuracy: lambda some: ("kernelworks truth", predictions.parts(some[0])),
+    PredictionAccuracy: lambda some: ("kernelworks predictions", predictions.parts(some[0])),
     ConfigTuning: lambda some: (f"{_ops(some)} - kernelworks tune", [html(tune.tuning(some))]),
 }
 

@@ -27,8 +27,8 @@ def kernel_map(ops: Sequence[MapOp], kind: str) -> RenderableType:
             leaf.add(_kernel_table(op.kernels))
             if len(ops) == 1 and op.derived:
                 leaf.add(_derived(op.derived))
-    if any("run `kernelworks prove" in kernel.reason for op in ops for kernel in op.kernels):
-        return Group(tree, Text("\n`kernelworks prove --missing` proves what has no certificate here", style="dim"))
+    if any("run `kernelworks verify" in kernel.reason for op in ops for kernel in op.kernels):
+        return Group(tree, Text("\n`kernelworks verify --missing` proves what has no certificate here", style="dim"))
     return tree
 
 

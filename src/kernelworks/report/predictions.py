@@ -46,7 +46,7 @@ def sentence(found: PredictionAccuracy) -> str:
 
 
 def prediction_accuracy(found: PredictionAccuracy, width: int) -> RenderableType:
-    """What ``kernelworks truth`` prints: for each kind of machine a picture and a table."""
+    """What ``kernelworks predictions`` prints: for each kind of machine a picture and a table."""
     if not found.outcome_count:
         return Text(sentence(found))
     names = _optimization_names(found)
@@ -212,7 +212,7 @@ def png(found: PredictionAccuracy) -> bytes:
 def parts(found: PredictionAccuracy) -> tuple[str, ...]:
     """What stands on the page."""
     names = _optimization_names(found)
-    body = ["<h1>kernelworks truth</h1>", f'<p class="sentence">{escape(sentence(found))}</p>']
+    body = ["<h1>kernelworks predictions</h1>", f'<p class="sentence">{escape(sentence(found))}</p>']
     for kind in dict.fromkeys(one.kind for one in found.kept):
         points = [one for one in found.outcomes if one.kind == kind]
         svg = plot.svg_text(_picture(points, names, plot.stand_in), f"Predicted against got on {kind}")
@@ -224,4 +224,4 @@ def parts(found: PredictionAccuracy) -> tuple[str, ...]:
 
 def document(found: PredictionAccuracy) -> str:
     """One self-contained page."""
-    return page.document("kernelworks truth", parts(found), (*page.STYLES, "shown.css"))
+    return page.document("kernelworks predictions", parts(found), (*page.STYLES, "shown.css"))

@@ -28,7 +28,7 @@ def is_verified(verification: Verification) -> bool:
 
 
 def verifications(records: Sequence[Verification]) -> RenderableType:
-    """What ``kernelworks prove`` prints."""
+    """What ``kernelworks verify`` prints."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("kernel", no_wrap=True)
     table.add_column("cases", justify="right")

@@ -176,7 +176,7 @@ def _judge_bounds(op: Op, done: list[dict[str, Any]], progress: Progress | None)
                 op.contract, {d: {n: nearest[d][n] for n in outputs} for d, outputs in shares.items()}
             )
         for said in those if wrong else ():
-            line = f"python -m kernelworks prove {op.name}.{said['kernel']}"
+            line = f"python -m kernelworks verify {op.name}.{said['kernel']}"
             parity = Parity(op.name, said["kernel"], "check", "bound", "", float("inf"), False, "; ".join(wrong), line)
             said["failures"].append(asdict(parity))
             said["checks"]["bound"] = False
@@ -216,7 +216,7 @@ def _joined(op: Op, parts: list[dict[str, Any]], *, partial: bool) -> dict[str, 
         joined["checks"] = {**joined["checks"], "configurations": not missed}
         if missed:
             text = f"no case reaches {'; '.join(sorted(missed))}"
-            line = f"python -m kernelworks prove {op.name}.{joined['kernel']}"
+            line = f"python -m kernelworks verify {op.name}.{joined['kernel']}"
             wrong = Parity(op.name, joined["kernel"], "check", "configurations", "", float("inf"), False, text, line)
             joined["failures"].append(asdict(wrong))
     return joined
@@ -283,7 +283,7 @@ def _verification(op: Op, said: dict[str, Any], *, partial: bool, write: bool) -
 
 
 def _dead(op: Op, kernel: str, case: str, dtype: str, how: str) -> Verification:
-    line = f"python -m kernelworks prove {op.name}.{kernel} --case '{case}' --dtype {dtype}"
+    line = f"python -m kernelworks verify {op.name}.{kernel} --case '{case}' --dtype {dtype}"
     failure = Parity(op.name, kernel, "forward", case, dtype, float("inf"), False, how, line)
     return Verification(
         op=op.name, kernel=kernel, kind=kind_of(op.kernel(kernel).device), cases=0, worst=float("inf"), worst_case=case,

@@ -4,7 +4,7 @@ A kernel that was proved on another kind of CPU runs the same instructions here,
 (``Kernel.differs``). What can still be different is this machine's: its loader, its C library, its count of cores, what
 its operating system lets a process do. Some cases of each dtype, spread over the contract's, in guarded memory, forward
 and backward, show that the kernel works here; that takes less than a second a kernel beside its compilation. Run as a program
-(``python -m kernelworks.verify.confirmation OP.ROW ...``) it is the worker, and speaks as the one of ``prove`` does.
+(``python -m kernelworks.verify.confirmation OP.ROW ...``) it is the worker, and speaks as the one of ``verify`` does.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ Judgement = tuple[dict[str, float], str]
 def reproduce(op: Op, kernel: str, case: Case, dtype: torch.dtype) -> str:
     """The shell line that runs one case of one kernel again."""
     name = str(dtype).removeprefix("torch.")
-    return f"python -m kernelworks prove {op.name}.{kernel} --case {shlex.quote(case.name)} --dtype {name}"
+    return f"python -m kernelworks verify {op.name}.{kernel} --case {shlex.quote(case.name)} --dtype {name}"
 
 
 def judge(result: Any, expected: Reference) -> tuple[float, str]:

@@ -49,7 +49,7 @@ class _Tally:
     def check(self, op: Op, name: str, wrong: str) -> None:
         self.checks[name] = not wrong
         if wrong:
-            line = f"python -m kernelworks prove {op.name}.{self.kernel}"
+            line = f"python -m kernelworks verify {op.name}.{self.kernel}"
             self.failures.append(Parity(op.name, self.kernel, "check", name, "", float("inf"), False, wrong, line))
 
 

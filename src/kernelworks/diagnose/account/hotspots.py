@@ -163,7 +163,7 @@ def _advice(view: View, group: Group, promise: Promise, races: Races, fix: Fix |
     if promise.gain is not None:
         why = "raced here, torch's own is as quick as our rows or quicker"
     elif promise.may:
-        why = "a row of ours may serve it, and no timing says yet whether it is quicker (`kernelworks settle`)"
+        why = "a row of ours may serve it, and no timing says yet whether it is quicker (`kernelworks autotune`)"
     return Advice("", f"{why}; only a kernel at {at} would give this back", 0.0, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""One run of ``settle``: meets the calls of a program one kind after the other, and says what is to be raced."""
+"""One run of ``autotune``: meets the calls of a program one kind after the other, and says what is to be raced."""
 
 from __future__ import annotations
 
