@@ -167,7 +167,7 @@ def test_proofs_are_kept_one_by_one_until_the_time_is_up(whole: ModuleType, monk
     jobs: set[str] = set()
 
     def run(command: list[str], **how: Any) -> Any:
-        name = command[command.index("prove") + 1]
+        name = command[command.index("verify") + 1]
         said.append(name)
         jobs.add(command[command.index("--jobs") + 1])
         if name == "relu.triton":

@@ -50,7 +50,7 @@ def make_replay(function: Callable[..., Any], args: tuple[Any, ...], *, most: in
         given = [places.get(a.data_ptr()) for a in arguments if isinstance(a, Tensor)]
         if None in given or launch.scratches:
             return None
-        steps.append((launch.prepared(grid, *arguments), [g for g in given if g]))
+        steps.append((launch.prepare_launch(grid, *arguments), [g for g in given if g]))
     named = {name for _, given in steps for name in given}
     if not {f"o{i}" for i, r in enumerate(results) if r.numel()} <= named:
         return None

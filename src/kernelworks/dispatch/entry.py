@@ -176,9 +176,9 @@ class Entry:
 
     def prefers_torch(self, choice: Any, pass_: str) -> bool:
         """Whether a call is torch's function's though a kernel was chosen: the way to it would take too long."""
-        if not self._hurried or choice.native or choice.timing is None:
+        if not self._hurried or choice.native or choice.tuning_record is None:
             return False
-        return not _worth(choice.timing, pass_)
+        return not _worth(choice.tuning_record, pass_)
 
     def add_passthrough(self, args: tuple[Any, ...]) -> None:
         """Notes that calls like this one are torch's function's."""

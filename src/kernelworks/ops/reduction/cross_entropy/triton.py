@@ -387,5 +387,5 @@ def training(
 def resumed(kept: Any, grad: Tensor) -> tuple[Tensor]:
     """The gradient: as it was kept where 1 flows in (the kernel looks), else made again from the logits."""
     rows, gradient = kept
-    rows.again(rows.cut.rescale, gradient, grad.contiguous())
+    rows.recompute_gradient(rows.cut.rescale, gradient, grad.contiguous())
     return (gradient,)
