@@ -194,7 +194,8 @@ class Contract:
       It looks at shapes, dtypes and scalars only; checks of values (an id out of range) belong to the rows' launch.
     - ``reference(**args)`` is the definition: naive torch, run in float64, differentiable. Returns a tuple of outputs.
     - ``bound(args, outputs, dtype)`` gives per output the largest absolute error that a right kernel computing in
-      float32 inside can make; args and outputs are float64.
+      float32 inside can make; args and outputs are float64. One that depends on the dtypes of single arguments takes
+      ``given`` too: the arguments as the call takes them.
     - ``gradient_bound(args, grad_outputs, gradients, dtype)`` does the same per differentiable argument.
     - Where one product feeds another, matrix units take what is between them in the inputs' dtype. A row that works so
       says ``inner="input"``, and both bounds are asked for with that keyword and derived for that.

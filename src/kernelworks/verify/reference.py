@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +13,11 @@ import torch
 from torch import Tensor
 
 from kernelworks.build.kernels import as_float64
-from kernelworks.contract import Case
+from kernelworks.contract import Case, Contract
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import has_gpu
 
-__all__ = ["Reference", "compute_reference", "copy_tensors", "device_of", "flat_outputs", "to_device"]
+__all__ = ["Reference", "compute_reference", "copy_tensors", "device_of", "flat_outputs", "output_bounds", "to_device"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,18 @@ def to_device(value: Any, device: str) -> Any:
     return [to_device(v, device) for v in value] if isinstance(value, (list, tuple)) else value
 
 
+def output_bounds(
+    contract: Contract, args: Mapping[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype, **options: Any
+) -> tuple[Tensor, ...]:
+    """The largest error of each output that a right kernel may make; ``args`` as the call takes them.
+
+    A bound that takes ``given`` depends on the dtypes of single arguments (a float32 state beside 16-bit weights).
+    """
+    given = {"given": args} if "given" in inspect.signature(contract.bound).parameters else {}
+    exact = {name: as_float64(value) for name, value in args.items()}
+    return flat_outputs(contract.bound(exact, outputs, dtype, **given, **options))
+
+
 @functools.lru_cache(maxsize=3)  # of one case on several rows; the largest take a hundred megabytes
 def compute_reference(
     op: Op, case: Case, dtype: torch.dtype, seed: int = 0, device: str = "cpu", inner: str = "float32"
@@ -86,7 +100,7 @@ def _compute_reference(
         made = contract.reference(**exact)
         outputs = flat_outputs(made)
         names = tuple(n for n, part in zip(contract.outputs, made, strict=False) for _ in flat_outputs(part))
-        bounds = flat_outputs(contract.bound(exact, outputs, dtype, **bound_options))
+        bounds = output_bounds(contract, args, outputs, dtype, **bound_options)
         promised = op.forward_shapes(tuple(args.get(name) for name in op.passes["forward"].names))
     dtypes = () if promised is None else tuple(t.dtype for t in flat_outputs(promised))
     if contract.gradient_bound is None or not case.gradients or not contract.differentiable:

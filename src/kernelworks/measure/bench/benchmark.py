@@ -30,7 +30,7 @@ from kernelworks.ops.baselines import Maker
 from kernelworks.records import BenchResult, GpuPeaks, Peaks, Variant
 from kernelworks.records.base import Records
 from kernelworks.verify.parity import judge
-from kernelworks.verify.reference import Reference, copy_tensors, flat_outputs
+from kernelworks.verify.reference import Reference, copy_tensors, flat_outputs, output_bounds
 
 __all__ = ["OURS", "SETS", "bench"]
 
@@ -83,9 +83,8 @@ class _Bench:
             return self.references[index]
         if (index, inner) not in self.others:
             reference = self.references[index]
-            exact = {n: as_float64(v) for n, v in reference.args.items()}
             with torch.device(self.device):
-                bounds = flat_outputs(self.op.contract.bound(exact, reference.outputs, self.dtype, inner=inner))
+                bounds = output_bounds(self.op.contract, reference.args, reference.outputs, self.dtype, inner=inner)
             self.others[index, inner] = replace(reference, bounds=bounds)
         return self.others[index, inner]
 
@@ -98,7 +97,7 @@ def _inputs(op: Op, case: Case, dtype: torch.dtype, device: str = "cpu") -> list
             args = case.make(torch.Generator(device).manual_seed(seed), dtype)
             exact = {name: copy_tensors(as_float64(value)) for name, value in args.items()}
             outputs = flat_outputs(op.contract.reference(**exact))
-            bounds = flat_outputs(op.contract.bound({n: as_float64(v) for n, v in args.items()}, outputs, dtype))
+            bounds = output_bounds(op.contract, args, outputs, dtype)
             references.append(Reference(args, outputs, bounds, (), {}, {}))
     return references
 

@@ -100,8 +100,9 @@ def reference(
 
 
 def _bounds(
-    p: Tensor, g: Tensor, m: Tensor, v: Tensor, after: tuple[Tensor, ...], dtype: torch.dtype, args: dict[str, Any]
-) -> tuple[Tensor, ...]:
+    p: Tensor, g: Tensor, m: Tensor, v: Tensor, after: tuple[Tensor, ...], dtypes: tuple[torch.dtype, torch.dtype],
+    args: dict[str, Any],
+) -> tuple[Tensor, ...]:  # fmt: skip
     step, lr, beta1, beta2 = args["step"], args["lr"], args["beta1"], args["beta2"]
     new_p, new_m, new_v = after
     terms_m = beta1 * m.abs() + (1.0 - beta1) * g.abs()
@@ -119,15 +120,19 @@ def _bounds(
     error_update = (rate * error_m + SMALLEST + update.abs() * error_below) / smallest_below + 4.0 * U32 * update.abs()
     decayed = p * (1.0 - lr * args["weight_decay"])
     error_p = U32 * (3.0 * decayed.abs() + new_p.abs() + update.abs()) + error_update + SMALLEST
-    return rounding(new_p, dtype) + error_p, rounding(new_m, dtype) + error_m, rounding(new_v, dtype) + error_v
+    own, state = dtypes  # the state may be float32 beside 16-bit parameters: it is rounded to its own dtype
+    return rounding(new_p, own) + error_p, rounding(new_m, state) + error_m, rounding(new_v, state) + error_v
 
 
-def bound(args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Any, ...]:
+def bound(
+    args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype, *, given: dict[str, Any]
+) -> tuple[Any, ...]:
     n = len(args["params"])
     made = []
     for i in range(n):
         p, g, m, v = (args[name][i] for name in LISTS)
-        made.append(_bounds(p, g, m, v, (outputs[i], outputs[n + i], outputs[2 * n + i]), dtype, args))
+        dtypes = dtype, given["exp_avgs"][i].dtype
+        made.append(_bounds(p, g, m, v, (outputs[i], outputs[n + i], outputs[2 * n + i]), dtypes, args))
     return tuple(tuple(one[i] for one in made) for i in range(3))
 
 
