@@ -5,7 +5,7 @@ Results go to stdout, as tables or with ``--json`` as one JSON document; progres
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | a proof failed, outputs disagreed, a kernel could not be built, or the program under diagnosis raised |
+| 1 | a verification failed, outputs disagreed, a kernel could not be built, or the program under diagnosis raised |
 | 2 | the command line asks for something that does not exist |
 | 3 | ambiguous: the machine was too busy for a figure |
 
@@ -48,9 +48,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Point it at a PyTorch program: it says what every kernel waits on and how much time can be had back, swaps "
-    "in kernels that are proved right on this machine, and shows the gain it predicted beside the gain it got.",
-    epilog="Exit codes: 0 done, 1 a proof failed or outputs disagreed, 2 usage, 3 the machine was too busy to measure.",
+    help="Point it at a PyTorch program: it says what bounds every kernel and how much time is recoverable, swaps "
+    "in kernels that are verified on this machine, and shows the gain it predicted beside the gain it got.",
+    epilog="Exit codes: 0 done, 1 a verification failed or outputs disagreed, 2 usage, 3 the machine was too busy to measure.",
 )
 
 

@@ -17,7 +17,7 @@ __all__ = ["VERBS"]
 
 def bench(
     op: Annotated[str | None, typer.Argument(help="One op; every op without it.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="For every arm; torch's own count without it.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="For every variant; torch's own count without it.")] = None,
     cold: Annotated[bool, typer.Option("--cold", help="Also with the caches overwritten before each call.")] = False,
     device: Device = None,
     kernels: Annotated[
@@ -28,10 +28,10 @@ def bench(
     rough: Rough = False,
     json: Json = False,
 ) -> None:
-    """Times ops against torch eager, torch.compile and, where installed, tuned peers: interleaved, each case gated.
+    """Times ops against torch eager, torch.compile and, where installed, tuned baselines: interleaved, each case gated.
 
-    A case whose outputs were wrong for any arm gives no figure and exit code 1. On a GPU L2 is emptied before each
-    call, and one arm is a device copy of the same bytes. While other processes keep the cores busy there is no figure
+    A case whose outputs were wrong for any variant gives no figure and exit code 1. On a GPU L2 is emptied before each
+    call, and one variant is a device copy of the same bytes. While other processes keep the cores busy there is no figure
     (exit code 3); with --rough there are wide ones, marked, and the map does not keep them.
     """
     from kernelworks.measure.bench import bench as run

@@ -44,7 +44,7 @@ def check_problem(
     from kernelworks.report.html import render_page
 
     found: list[ProblemCheck] = []
-    with faults((ValueError,)), console.progress("lint-problem") as progress:
+    with faults((ValueError,)), console.progress("check-problem") as progress:
         for problem in problems:
             progress(problem)
             found.append(look(problem, device=device, threads=threads))

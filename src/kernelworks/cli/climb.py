@@ -34,9 +34,9 @@ def climb(
 ) -> None:
     """Climbs a ladder on this machine, from naive code to the vendor's rate, and writes its worklog.
 
-    Each rung says what it expects, is proved against float64, and is then raced against the rung before and the
+    Each rung says what it expects, is verified against float64, and is then benchmarked against the rung before and the
     vendors' libraries, beside what the machine was measured to do. A rung that is wrong gets no figure (exit code 1),
-    nor does one that was raced while the machine was busy (exit code 3); with --rough it gets a wide one, marked, and
+    nor does one that was benchmarked while the machine was busy (exit code 3); with --rough it gets a wide one, marked, and
     no verdict on what it predicted.
     """
     from kernelworks.climb import command

@@ -22,7 +22,7 @@ def diagnose(
     arguments: Annotated[
         list[str] | None, typer.Argument(help="The script's own arguments, after `--`.", metavar="[-- ARGUMENTS]")
     ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Try remedies: each predicted, proved, measured.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Try optimizations: each predicted, verified, measured.")] = False,
     budget: Annotated[
         float | None, typer.Option("--budget", help="Seconds for a fix.", metavar="SECONDS", show_default="240")
     ] = None,
@@ -47,7 +47,7 @@ def diagnose(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Where a program's time goes on this machine, what each part waits on, and what can be had back.
+    """Where a program's time goes on this machine, what bounds each part, and what is recoverable.
 
     Prints a table, worst first, and the whole wall clock cut by cause; writes the same as one self-contained HTML page
     and as JSON. With --fix: also the gain that was predicted beside the gain that was got.

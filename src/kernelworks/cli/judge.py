@@ -36,7 +36,7 @@ def judge(
     forward: Annotated[
         bool, typer.Option("--forward", help="It is for a forward alone: ask for no gradients.")
     ] = False,
-    threads: Annotated[int | None, typer.Option(min=1, help="For every arm; torch's own count without it.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="For every variant; torch's own count without it.")] = None,
     device: Annotated[
         str | None, typer.Option("--device", help="cpu or cuda; the problem's own without it.", metavar="DEVICE")
     ] = None,

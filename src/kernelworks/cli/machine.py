@@ -15,16 +15,16 @@ __all__ = ["VERBS"]
 
 
 def machine(
-    again: Annotated[bool, typer.Option("--again", help="Measure even where the cache has ceilings.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Measure even where the cache has peaks.")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Also write the page to this file.")] = None,
     device: Device = None,
     rough: Rough = False,
     json: Json = False,
 ) -> None:
-    """What this machine was measured to do: bandwidths, rates, floors, the memory pyramid and the roofline.
+    """What this machine was measured to do: bandwidths, rates, floors, the memory hierarchy and the roofline.
 
     The CPU, and its GPU where there is one; with --device one of them. Measured once, each in under a minute, and
-    cached with its date. Refuses (exit code 3) while other processes keep the cores busy, since a ceiling measured
+    cached with its date. Refuses (exit code 3) while other processes keep the cores busy, since a peak measured
     then would be wrong; with --rough it is measured all the same, marked, and not cached.
     """
     from kernelworks.build import native

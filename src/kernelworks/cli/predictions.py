@@ -15,15 +15,15 @@ __all__ = ["VERBS"]
 
 
 def predictions(
-    optimization: Annotated[str, typer.Option("--remedy", help="Only this remedy.")] = "",
+    optimization: Annotated[str, typer.Option("--optimization", help="Only this optimization.")] = "",
     kind: Annotated[str, typer.Option("--kind", help="Only machines whose kind holds this text.")] = "",
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page to this file.")] = None,
     png: Annotated[Path | None, typer.Option("--png", help="Also write a picture to this file.")] = None,
     json: Json = False,
 ) -> None:
-    """How true the predictions of fixes were: predicted against got, for each kind of machine and each remedy.
+    """How true the predictions of fixes were: predicted against got, for each kind of machine and each optimization.
 
-    Every remedy that --fix measures leaves a line in this machine's cache; the next prediction learns from it.
+    Every optimization that --fix measures leaves a line in this machine's cache; the next prediction learns from it.
     """
     from kernelworks.records.predictions import prediction_accuracy as read
     from kernelworks.report import predictions as report

@@ -62,14 +62,14 @@ def search(
         Path | None, typer.Option("--out", help="Write the best candidate's text to this file.", metavar="FILE")
     ] = None,
     page: Annotated[Path | None, typer.Option("--page", help="Also write a page to this file.", metavar="FILE")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="For every arm; torch's own count without it.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="For every variant; torch's own count without it.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of what proposers draw.")] = 0,
     device: Device = None,
     workers: Annotated[
         int, typer.Option("--workers", min=1, help="Processes that judge beside each other, each with its own cores.")
     ] = 1,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Prove the best and put it into its op's room; of an op of ours.")
+        bool, typer.Option("--keep", help="Verify the best and put it into its op package; of an op of ours.")
     ] = False,
     json: Json = False,
 ) -> None:

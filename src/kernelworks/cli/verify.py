@@ -1,4 +1,4 @@
-"""Proves rows right against float64."""
+"""Verifies kernels against float64."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def verify(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Proves rows right against float64 on this machine, and certifies those that are.
+    """Verifies kernels against float64 on this machine, and certifies those that are.
 
     Every case in every dtype, guard pages on both sides of every buffer, poisoned outputs, gradients, two threads at
     once, and every known-wrong mutant rejected. Exit code 1 where a row is refused.
@@ -38,7 +38,7 @@ def verify(
 
     verifications: list[Verification] = []
     forget_failures()
-    with faults((ValueError, RuntimeError)), console.progress("prove") as progress:
+    with faults((ValueError, RuntimeError)), console.progress("verify") as progress:
         native.provide(progress)
         wanted = _to_verify(what, case, dtype, missing=missing)
         if missing and case is None and dtype is None:

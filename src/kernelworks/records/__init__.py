@@ -1,4 +1,4 @@
-"""Plain records that pass between the rooms: what was measured, proved and found. No logic, no torch, JSON both ways.
+"""Plain records that pass between the packages: what was measured, verified and found. No logic, no torch, JSON both ways.
 
 Units are in the names: ``_s`` seconds, ``_us`` microseconds, ``gbs`` GB/s (10^9), ``gflops`` GFLOP/s.
 """
@@ -42,7 +42,7 @@ __all__ = [
     "to_json",
 ]  # fmt: skip
 
-# ---------------------------------------------------------------- ceilings
+# ---------------------------------------------------------------- peaks
 
 
 def name_with_threads(what: str, threads: int) -> str:
@@ -95,7 +95,7 @@ class Peaks(Record):
 
     kind: str  # Machine.kind
     name: str
-    fingerprint: str  # of everything a ceiling depends on; a cache entry with another one is measured again
+    fingerprint: str  # of everything a peak depends on; a cache entry with another one is measured again
     date: str  # ISO 8601, UTC
     cores: int
     bandwidth: tuple[Bandwidth, ...]
@@ -130,7 +130,7 @@ class GpuBandwidth:
 
 @dataclass(frozen=True)
 class GpuRate:
-    """Arithmetic of one dtype. ``sustained`` is the rate after a second of it, when power limits the clock; ``raced``
+    """Arithmetic of one dtype. ``sustained`` is the rate after a second of it, when power limits the clock; ``benchmarked``
     that of calls which are timed one by one for some tenths of a second, the better side's: 0 where nobody did."""
 
     dtype: str  # "bfloat16", "float16", "tf32", "float32", "float8_e4m3fn"
@@ -150,7 +150,7 @@ class GpuPeaks(Record):
 
     kind: str  # Gpu.kind
     name: str
-    fingerprint: str  # of everything a ceiling depends on, as in Ceilings
+    fingerprint: str  # of everything a peak depends on, as in Peaks
     uuid: str
     driver: str
     power_limit_w: float
@@ -171,10 +171,10 @@ class GpuPeaks(Record):
     to_host_gbs: float  # to pinned memory
     seconds: float  # that measuring took
     versions: dict[str, str] = field(default_factory=dict)
-    inferred: dict[str, str] = field(default_factory=dict)  # as in Ceilings
+    inferred: dict[str, str] = field(default_factory=dict)  # as in Peaks
 
 
-# ---------------------------------------------------------------- proofs
+# ---------------------------------------------------------------- verifications
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class Verification(Record):
     checks: dict[str, bool]  # "guard_pages", "inputs_untouched", "deterministic", "two_threads", "gradients", ...
     seconds: float
     certified: bool
-    verified_on: str = ""  # of a confirmation: the kind of CPU whose proof it carries over
+    verified_on: str = ""  # of a confirmation: the kind of CPU whose verification it carries over
     worst_by_dtype: dict[str, dict[str, float]] = field(default_factory=dict)  # and by output; none of exact ones
 
 
@@ -218,7 +218,7 @@ class Verification(Record):
 
 @dataclass(frozen=True)
 class Explanation(Record):
-    """What the dispatcher would do with one call, and why. Times are None until this machine's ceilings are known."""
+    """What the dispatcher would do with one call, and why. Times are None until this machine's peaks are known."""
 
     op: str
     call: str  # "x bfloat16[1, 1024], weight bfloat16[1024], eps 1e-06"
@@ -243,7 +243,7 @@ class Explanation(Record):
 
 @dataclass(frozen=True)
 class Variant:
-    name: str  # "eager", "inductor", "kernelworks", "avx512", a peer's name
+    name: str  # "eager", "inductor", "kernelworks", "avx512", a baseline's name
     median_us: float
     low_us: float  # 10th percentile
     high_us: float  # 90th percentile
@@ -255,7 +255,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class BenchResult(Record):
-    """One case, all arms interleaved in one run. ``gate`` is empty when every arm was right on these very inputs:
+    """One case, all variants interleaved in one run. ``gate`` is empty when every variant was right on these very inputs:
     ours within the contract's bound, a baseline close enough to be the same op (its error stands in ``Variant.worst``)."""
 
     op: str
@@ -272,7 +272,7 @@ class BenchResult(Record):
     gate: str
     thrown: int  # noisy windows thrown away
     notes: tuple[str, ...] = ()  # what a reader must know beside the figures
-    device: str = "cpu"  # or "cuda"; there one arm is "copy", a device copy of the same bytes
+    device: str = "cpu"  # or "cuda"; there one variant is "copy", a device copy of the same bytes
     rough: str = ""  # what others took of the machine, where figures were asked for all the same: each is rough
 
 
@@ -281,7 +281,7 @@ class BenchResult(Record):
 
 @dataclass(frozen=True)
 class ConfigCandidate:
-    """One configuration of one kernel. Times are None where it was wrong: then it was not raced."""
+    """One configuration of one kernel. Times are None where it was wrong: then it was not benchmarked."""
 
     set: dict[str, Any]
     worst: float | None  # its largest error as a share of the bound
@@ -311,7 +311,7 @@ class ConfigTuning(Record):
 
 @dataclass(frozen=True)
 class AutotunedCall:
-    """One kind of call of one op: what was raced for it, and what it takes from now on.
+    """One kind of call of one op: what was benchmarked for it, and what it takes from now on.
 
     ``what`` is ``forward``, ``forward + backward`` or ``backward``; of the last two, which are one choice, both must be
     won. Times are medians, ``ratio`` is torch over ours in the half of the race that says less.
@@ -320,14 +320,14 @@ class AutotunedCall:
     op: str
     what: str
     call: str
-    kernel: str  # that was raced; "" where none could be
+    kernel: str  # that was benchmarked; "" where none could be
     taken: str  # that row, or "torch"
     why: str
     torch_us: float = 0.0
     ours_us: float = 0.0
     ratio: float = 0.0
     spread: float = 0.0
-    rounds: int = 0  # 0 where it was not raced now
+    rounds: int = 0  # 0 where it was not benchmarked now
     seconds: float = 0.0  # that the race took
 
 
@@ -395,15 +395,17 @@ class Hotspot:
     bottleneck: str
     peak: str  # "DRAM read 83 GB/s"; "" when unmodelled
     achieved: float | None  # T_min / T, at most 1
-    low_s: float  # time that the remedy at hand is predicted to give back, cautious and hopeful
+    low_s: float  # time that the optimization at hand is predicted to give back, cautious and hopeful
     high_s: float
     action: str
     flop: float
     bytes: float
     modelled: bool
-    parts: dict[str, float] = field(default_factory=dict)  # seconds by footer part; they add to `seconds`
+    parts: dict[str, float] = field(
+        default_factory=dict
+    )  # seconds by part of the time breakdown; they add to `seconds`
     kernels: tuple[str, ...] = ()  # on a GPU: what its calls launched
-    allows_s: float = 0.0  # what its bound allows, by whatever means; never less than `high_s`
+    allows_s: float = 0.0  # the gain at its roofline, by whatever means; never less than `high_s`
     op_kernel: str = ""  # "kw.linear: avx512": the row that its calls would take once swapped
 
 

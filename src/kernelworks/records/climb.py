@@ -12,10 +12,10 @@ __all__ = ["Climb", "Journey", "Move", "RungResult", "RungTime"]
 
 @dataclass(frozen=True)
 class RungTime:
-    """One rung at one thread count and size, raced in alternation with the rung before and the peers.
+    """One rung at one thread count and size, benchmarked in alternation with the rung before and the baselines.
 
     All rates are in the climb's ``unit`` and of the work of this rung: so the ratio of two is one of times, also where
-    a peer or the rung before reads its inputs in another format.
+    a baseline or the rung before reads its inputs in another format.
     """
 
     threads: int  # 0 on a GPU
@@ -34,8 +34,8 @@ class RungTime:
 
 @dataclass(frozen=True)
 class RungResult:
-    """``status`` is "proved", "wrong", "not run" or "ambiguous" (right, but the machine was too busy for a figure).
-    Only "proved" has times; ``reason`` says why there are none."""
+    """``status`` is "verified", "wrong", "not run" or "ambiguous" (right, but the machine was too busy for a figure).
+    Only "verified" has times; ``reason`` says why there are none."""
 
     number: int
     file: str
@@ -51,13 +51,15 @@ class RungResult:
     times: tuple[RungTime, ...]  # the problem's own size first, least threads first, then further sizes
     gain: float | None  # what it was: at the problem's own size, with the most threads
     loads: dict[str, float]  # bytes each multiply-add moves, by level
-    shares: dict[str, float]  # of the time, what each ceiling explains: "multiply-adds", "L1", ...
+    shares: dict[str, float]  # of the time, what each peak explains: "multiply-adds", "L1", ...
     bottleneck: str
     assembly: tuple[str, ...]  # of the loop with the arithmetic
     language: str = "cpp"  # or "cu"
     format: str = ""  # of the inputs, where a rung has its own
-    multiples: dict[str, int] = field(default_factory=dict)  # what the sizes must be; proofs of others are left out
-    skipped: int = 0  # sizes of the proof that are no such multiples
+    multiples: dict[str, int] = field(
+        default_factory=dict
+    )  # what the sizes must be; verifications of others are left out
+    skipped: int = 0  # sizes of the verification that are no such multiples
     launch: dict[str, int] = field(default_factory=dict)  # GPU: threads, blocks, cluster, tile_rows, workspace, ...
     resources: dict[str, int] = field(default_factory=dict)  # GPU: registers, shared_bytes, loop_stalls, ...
     instructions: dict[str, int] = field(default_factory=dict)  # GPU: of the hot loop, by mnemonic; the decisive ones
@@ -81,15 +83,15 @@ class Climb(Record):
     seconds: float  # the whole climb
     device: str = "cpu"  # or "cuda"
     unit: str = "GFLOP/s"  # or "GB/s"
-    arithmetic: str = "float32"  # what the multiply-adds of the ceiling take: "float32", "bfloat16"
+    arithmetic: str = "float32"  # what the multiply-adds of the peak take: "float32", "bfloat16"
     peak: str = ""  # what the rates are held against, in words
-    baselines: dict[str, str] = field(default_factory=dict)  # what each peer is, in words
+    baselines: dict[str, str] = field(default_factory=dict)  # what each baseline is, in words
     problem: str = ""  # SHA-256 of problem.py
 
 
 @dataclass(frozen=True)
 class Move:
-    """One kind of trip between two neighbouring levels of the memory pyramid."""
+    """One kind of trip between two neighbouring levels of the memory hierarchy."""
 
     what: str  # "a panel of A"
     source: str

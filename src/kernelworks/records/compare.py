@@ -3,7 +3,7 @@ more than the noise.
 
 | record | figures that are judged | figures that say where it lies |
 |---|---|---|
-| a diagnosis (``kernelworks diagnose --json``) | the wall clock, as it was and with the fix | regions, footer |
+| a diagnosis (``kernelworks diagnose --json``) | the wall clock, as it was and with the fix | hotspots, time breakdown |
 | benches (``kernelworks bench --json``, ``--save``) | our time of each case | |
 | the suite (``benchmarks/programs.py``) | each program under each mode, over its own eager | |
 
@@ -27,7 +27,7 @@ from kernelworks.records.json_text import parse_json
 
 __all__ = ["AMBIGUOUS", "SAME", "SLOWER", "ComparedFigure", "Comparison", "NoRecord", "compare"]
 
-OUR_VARIANT = "kernelworks"  # the arm of a bench that is judged
+OUR_VARIANT = "kernelworks"  # the variant of a bench that is judged
 LEAST_NOISE = 0.02  # of a time: two runs of one program are seldom nearer
 SAME, SLOWER, AMBIGUOUS = "", "slower", "ambiguous"
 
@@ -114,7 +114,7 @@ def _diagnosis(found: Mapping[str, Any]) -> _Read:
     for hotspot in found["hotspots"]:
         name = " ".join(word for word in (hotspot["op"], hotspot["module"], hotspot["source"]) if word)
         parts[name] = parts.get(name, 0.0) + float(hotspot["seconds"])
-    parts |= {f"footer: {name}": float(seconds) for name, seconds in found["time_breakdown"].items()}
+    parts |= {f"time breakdown: {name}": float(seconds) for name, seconds in found["time_breakdown"].items()}
     share = max(noise / wall, LEAST_NOISE) if wall else 0.0
     figures |= {name: _Figure(seconds, share * wall, judged=False, rough=rough) for name, seconds in parts.items()}
     head = {

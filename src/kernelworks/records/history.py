@@ -1,6 +1,6 @@
 """Predictions of fixes on this machine, each beside its outcome: what calibrates the next one.
 
-One line of JSON for each remedy that was measured, appended in one write to a file in the cache: whoever reads it finds
+One line of JSON for each optimization that was measured, appended in one write to a file in the cache: whoever reads it finds
 whole lines, and skips one that a kill cut short. Predictions are kept as they were made, before any calibration, so
 that what was learned from them is not learned twice.
 """
@@ -30,7 +30,8 @@ __all__ = [
     "read_outcomes",
 ]
 
-MIN_OUTCOMES, MAX_OUTCOMES = 4, 32  # outcomes of a remedy that say something, and how many of the last ones are asked
+# A correction needs this many outcomes of an optimization, and reads no more than the last so many.
+MIN_OUTCOMES, MAX_OUTCOMES = 4, 32
 MAX_FACTOR = 2.0  # a factor beyond it is no matter of calibration: the prediction has missed what happens
 NOISE_SHARE = 0.02  # of the wall clock: smaller predictions or gains are noise
 GAIN_TOLERANCE = 0.2  # of the gain: a prediction that is further off has not held
@@ -38,7 +39,7 @@ GAIN_TOLERANCE = 0.2  # of the gain: a prediction that is further off has not he
 
 @dataclass(frozen=True)
 class Outcome:
-    """One remedy at one place, measured in turns with the program as it was by then."""
+    """One optimization at one place, measured in turns with the program as it was by then."""
 
     kind: str  # of machine, with the number of cores or the GPU
     program: str
@@ -108,7 +109,7 @@ def read_outcomes(kind: str | None = None) -> list[Outcome]:
 
 
 def calibration(optimization: str, outcomes: Sequence[Outcome]) -> float:
-    """By what a remedy's prediction is to be multiplied, from its last outcomes on this kind of machine: the middle of
+    """By what an optimization's prediction is to be multiplied, from its last outcomes on this kind of machine: the middle of
     what was got for what was predicted; 1 where there are too few of them, or where they say nothing of the next."""
     ratios = [
         one.gain_s / one.predicted_s

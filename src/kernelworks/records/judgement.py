@@ -19,7 +19,7 @@ class Charge:
 
 @dataclass(frozen=True)
 class Pace:
-    """One arm's time from the hand-over of its inputs to its answer, less what an answer without work takes."""
+    """One variant's time from the hand-over of its inputs to its answer, less what an answer without work takes."""
 
     variant: str  # "candidate", "eager", "compiled", "ours"
     median_s: float
@@ -30,7 +30,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Speed:
-    """How many times as quick as an arm the candidate is: the median over inputs that both were given, and the
+    """How many times as quick as a variant the candidate is: the median over inputs that both were given, and the
     interval that holds it with 95%."""
 
     over: str
@@ -53,7 +53,7 @@ class Judgement(Record):
     reasons: tuple[Charge, ...]  # why it is refused, or no verdict is given
     remarks: tuple[Charge, ...]
     worst: float | None  # error as a share of the bound, of all elements that were looked at
-    calls: int  # whose answers were held against the truth
+    calls: int  # whose answers were held against the reference
     elements: int  # that were held against it
     draws: tuple[str, ...]
     shapes: tuple[str, ...]

@@ -1,6 +1,6 @@
-"""How true the predictions of fixes were on this machine: what each remedy was said to bring beside what it brought.
+"""How true the predictions of fixes were on this machine: what each optimization was said to bring beside what it brought.
 
-Reads the local history alone (``history``): every remedy that was measured left a line there. A prediction is as the
+Reads the local history alone (``history``): every optimization that was measured left a line there. A prediction is as the
 user was told it; what it was before calibration is judged beside it, so that calibration has to earn its place.
 """
 
@@ -21,14 +21,14 @@ MAX_DRAWN_OUTCOMES = 500  # outcomes that are drawn
 
 @dataclass(frozen=True)
 class OptimizationAccuracy:
-    """What became of one remedy's predictions on one kind of machine. Errors are the middle distance between predicted
+    """What became of one optimization's predictions on one kind of machine. Errors are the middle distance between predicted
     and got, as a share of the wall clock of the program."""
 
     kind: str
     optimization: str
     outcomes: int
     held: int  # within a fifth of the gain, or both within a fiftieth of the wall clock
-    taken: int  # of them, how often the remedy stayed
+    taken: int  # of them, how often the optimization stayed
     got: float | None  # for one second predicted, in the middle; None where no prediction was of any size
     raw_error: float
     error: float  # of what was told, after calibration
@@ -68,11 +68,11 @@ def _accuracy_of(kind: str, optimization: str, outcomes: Sequence[Outcome]) -> O
 
 
 def prediction_accuracy(kind: str = "", optimization: str = "") -> PredictionAccuracy:
-    """The history of this machine's cache, by kind of machine and remedy.
+    """The history of this machine's cache, by kind of machine and optimization.
 
     Args:
         kind: only machines whose kind holds this text.
-        remedy: only this remedy.
+        optimization: only this optimization.
     """
     found = [
         one

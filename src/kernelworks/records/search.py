@@ -58,7 +58,7 @@ class BestCandidate:
 
 @dataclass(frozen=True)
 class SizeSpeedup:
-    """A size of an op: how many times as quick what is to be kept is as the row as it was, with the interval."""
+    """A size of an op: how many times as quick what is to be kept is as the kernel as it was, with the interval."""
 
     case: str
     ratio: float
@@ -70,7 +70,7 @@ class SizeSpeedup:
 
 @dataclass(frozen=True)
 class KeepResult:
-    """What came of putting a search's best into its room. ``why`` it was not, "" where it was."""
+    """What came of putting a search's best into its op package. ``why`` it was not, "" where it was."""
 
     op: str
     kernel: str

@@ -1,4 +1,4 @@
-"""Benchmarks on the terminal: one line a case, every arm beside its bound, the speedup over the best baseline."""
+"""Benchmarks on the terminal: one line a case, every variant beside its bound, the speedup over the best baseline."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from kernelworks.report.terminal import style_of
 
 __all__ = ["benches", "best_baseline", "our_variant"]
 
-OUR_VARIANT = "kernelworks"  # the arm that calls the public function
+OUR_VARIANT = "kernelworks"  # the variant that calls the public function
 COPY = "copy"  # on a GPU: a device copy of the same bytes
-# Arms that are rows asked for by name, and the copy: no baselines.
+# Variants that are kernels asked for by name, and the copy: no baselines.
 NON_BASELINES = ("scalar", "avx2", "avx512", "avx512_bf16", "triton", "cuda", "sm90", "torch", "reference", COPY)
 
 
 def our_variant(result: BenchResult) -> Variant | None:
-    """The arm that is what a caller of this package gets: dispatch's own choice."""
+    """The variant that is what a caller of this package gets: dispatch's own choice."""
     by_name = {variant.name: variant for variant in result.variants}
     return by_name.get(OUR_VARIANT) or by_name.get(result.chosen)
 
 
 def best_baseline(result: BenchResult) -> Variant | None:
-    """The fastest arm that is neither ours nor one of our rows."""
+    """The fastest variant that is neither ours nor one of our kernels."""
     variants = [
         variant
         for variant in result.variants
@@ -60,7 +60,7 @@ def _table(results: Sequence[BenchResult]) -> Table:
     if gpu:
         table.add_column("of the\ncopy", justify="right")
         table.add_column("host us\nours, eager", justify="right", no_wrap=True)
-    table.add_column("waits on", min_width=7)
+    table.add_column("bound by", min_width=7)
     table.add_column("over the\nbest baseline", justify="right")
     for result in results:
         table.add_row(
@@ -73,12 +73,12 @@ def _table(results: Sequence[BenchResult]) -> Table:
             _speedup(result),
         )  # fmt: skip
     thrown = sum(r.thrown for r in results)
-    table.caption = f"median of interleaved arms; {thrown} noisy windows thrown away"
+    table.caption = f"median of interleaved variants; {thrown} noisy windows thrown away"
     rough = next((r.rough for r in results if r.rough), "")
     if rough:
         table.caption = f"rough, since {rough}: from the least to the most of interleaved samples"
     if gpu:
-        table.caption = "median of interleaved arms between events, L2 emptied before each call"
+        table.caption = "median of interleaved variants between events, L2 emptied before each call"
     return table
 
 
@@ -108,7 +108,7 @@ def _variant_cell(result: BenchResult, name: str) -> Text:
     if result.rough:
         return Text(f"{quantity.figures(variant.low_us)} to {quantity.figures(variant.high_us)}")
     spread = (variant.high_us - variant.low_us) / variant.median_us / 2 if variant.median_us > 0 else 0.0
-    between = "\n" if result.device == "cuda" else " "  # a GPU has more arms than a line has room for
+    between = "\n" if result.device == "cuda" else " "  # a GPU has more variants than a line has room for
     return Text.assemble(quantity.figures(variant.median_us), (f"{between}±{quantity.percent(spread)}", "dim"))
 
 

@@ -30,7 +30,7 @@ __all__ = [
     "time_breakdown",
 ]
 
-MOST_ROWS = 12  # on the terminal; the JSON and the page hold every region
+MOST_ROWS = 12  # on the terminal; the JSON and the page hold every hotspot
 # Parts that are not shown where a program has nothing of them.
 HIDDEN_IF_ZERO = (
     "native code outside torch",
@@ -51,7 +51,7 @@ BAR_WIDTH = 60
 
 
 def sort_worst_first(found: tuple[Hotspot, ...]) -> list[Hotspot]:
-    """By the time that is predicted to come back where that is worth having, then by what the bound allows, then by the
+    """By the time that is predicted to come back where that is worth having, then by the gain at the roofline, then by the
     time taken."""
 
     def worth(hotspot: Hotspot) -> tuple[float, float, float]:
@@ -95,7 +95,7 @@ def headline(record: Diagnosis) -> str:
 
 
 def summary(record: Diagnosis, width: int, most_rows: int) -> RenderableType:
-    """The same on one screen: the sentence, the worst regions, the bar, and the fix without its lists."""
+    """The same on one screen: the sentence, the worst hotspots, the bar, and the fix without its lists."""
     parts: list[RenderableType] = [Text(headline(record), style="bold"), _context(record), Text()]
     parts += [hotspots(record, width, most_rows), Text(), time_breakdown(record.time_breakdown, record.wall_s, width)]
     if record.fix is not None:
@@ -173,7 +173,7 @@ def _share_of_peak(hotspot: Hotspot) -> Text:
 
 
 def _back(hotspot: Hotspot) -> Text:
-    """What is predicted to come back, and below it what the bound allows where that is more."""
+    """What is predicted to come back, and below it the gain at the roofline where that is more."""
     text = Text(quantity.seconds_range(hotspot.low_s, hotspot.high_s))
     if hotspot.allows_s > hotspot.high_s:
         text.append(f"\n< {quantity.seconds(hotspot.allows_s)}", style="dim")
@@ -181,7 +181,7 @@ def _back(hotspot: Hotspot) -> Text:
 
 
 def hotspots(record: Diagnosis, width: int, most_rows: int = MOST_ROWS) -> Table:
-    """The table of regions, worst first; the ones left out are counted in its caption."""
+    """The table of hotspots, worst first; the ones left out are counted in its caption."""
     ordered = sort_worst_first(record.hotspots)
     notable = [r for r in ordered if max(r.seconds, r.high_s) >= MIN_SHOWN_SHARE * record.wall_s] or ordered
     shown, mark = notable[:most_rows], ROUGH_MARK if record.rough else ""
@@ -190,9 +190,9 @@ def hotspots(record: Diagnosis, width: int, most_rows: int = MOST_ROWS) -> Table
     wide = width >= WIDE_COLUMNS
     table.add_column("op x calls, module, source" if wide else "op x calls,\nmodule, source", overflow="fold", ratio=1)
     table.add_column("time,\nof wall", justify="right", no_wrap=True)
-    table.add_column("waits on,\nceiling", overflow="fold", max_width=24 if wide else 18)
+    table.add_column("bound by,\npeak", overflow="fold", max_width=24 if wide else 18)
     table.add_column("achieved", justify="right", no_wrap=True)
-    table.add_column("had back,\nby bound", justify="right", no_wrap=True)
+    table.add_column("recoverable,\nat roofline", justify="right", no_wrap=True)
     if wide:
         table.add_column("next action", overflow="fold", ratio=1)
     column_width = _first_column_width(table.width or width, wide=wide)
@@ -262,7 +262,7 @@ def kernels(found: tuple[KernelTime, ...], width: int, most_rows: int = MOST_ROW
     table.add_column("op", overflow="ellipsis", no_wrap=True, ratio=1)
     for heading in ("runs", "time", "least", "achieved"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("waits on", no_wrap=True)
+    table.add_column("bound by", no_wrap=True)
     for kernel in found[:most_rows]:
         share = kernel.bound_s / kernel.seconds if kernel.seconds else 1.0
         modelled = kernel.bottleneck != "unmodelled"

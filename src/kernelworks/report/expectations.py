@@ -35,21 +35,21 @@ class Line(Protocol):
 def summary(lines: Sequence[Line]) -> str:
     """How near the model came, in a sentence; what the bound alone says beside it."""
     if not lines:
-        return "No row of ours is on record."
+        return "No kernel of ours is on record."
     near = sum(abs(line.off) <= NEAR_SHARE for line in lines)
     middle, bounds = (
         statistics.median(abs(line.off) for line in lines),
         statistics.median(1 - line.bound_us / line.measured_us for line in lines),
     )
     return (
-        f"Of {len(lines)} cases of our rows {near} were predicted within {quantity.percent(NEAR_SHARE)}; the model is off by "
+        f"Of {len(lines)} cases of our kernels {near} were predicted within {quantity.percent(NEAR_SHARE)}; the model is off by "
         f"{quantity.percent(middle)} in the median, the bound by {quantity.percent(bounds)}."
     )
 
 
 def table(lines: Sequence[Line]) -> list[str]:
     head = [
-        "| case | row | bound, us | predicted, us | took, us | off by | waits on |",
+        "| case | kernel | bound, us | predicted, us | took, us | off by | bound by |",
         "|---|---|---:|---:|---:|---:|---|",
     ]
     rows = []

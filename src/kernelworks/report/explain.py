@@ -1,4 +1,4 @@
-"""One choice on the terminal: the row taken, why each row above it was not, and what the call waits on."""
+"""One choice on the terminal: the kernel chosen, why each kernel above it was not, and what bounds the call."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def explanation(record: Explanation) -> RenderableType:
         device = " --device cuda" if record.device == "cuda" else ""
         table.add_row("bound", f"unknown: `kernelworks machine{device}` measures what this machine can do")
         return table
-    limit = Text.assemble("waits on ", (record.bottleneck, style_of(record.bottleneck)), f", {record.peak}")
+    limit = Text.assemble("bound by ", (record.bottleneck, style_of(record.bottleneck)), f", {record.peak}")
     when = f" {record.assumed}" if record.assumed else ""
     table.add_row("bound", Text.assemble(quantity.seconds(record.bound_us / 1e6), when, ", ", limit))
     if record.predicted_us is not None:

@@ -1,4 +1,4 @@
-"""A GPU's ceilings on the terminal: memory at every size, matrix and other rates, floors and the roofline."""
+"""A GPU's peaks on the terminal: memory at every size, matrix and other rates, floors and the roofline."""
 
 from __future__ import annotations
 

@@ -70,12 +70,12 @@ def _facts(found: Judgement) -> Table:
     worst = "-" if found.worst is None else f"{quantity.percent(found.worst)} of the derived bound"
     rows = (
         ("worst error", worst),
-        ("held against the truth", f"{found.elements} elements of {found.calls} answers"),
+        ("held against the reference", f"{found.elements} elements of {found.calls} answers"),
         ("inputs", f"{', '.join(found.draws)} at {', '.join(found.shapes)}"),
         ("weights", found.weights),
         ("own kernels that ran", ", ".join(found.kernels)),
         ("least time", "" if found.limit_s is None else f"{quantity.seconds(found.limit_s)}: {found.peak}"),
-        ("waits on", found.bound_by),
+        ("bound by", found.bound_by),
         ("by its own events", "" if found.events_s is None else f"{quantity.seconds(found.events_s)} a call"),
         ("kept from", ", ".join(found.kept_from)),
         ("build", quantity.seconds(found.build_s)),

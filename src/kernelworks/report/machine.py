@@ -1,4 +1,4 @@
-"""A machine's ceilings on the terminal: the memory pyramid, the rates, the floors and the roofline with its ridges."""
+"""A machine's peaks on the terminal: the memory hierarchy, the rates, the floors and the roofline with its ridges."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _memory_hierarchy(record: Peaks) -> RenderableType:
                     cells.append(mark_inferred(record, found.name, quantity.figures(found.gbs)) if found else "-")
         block = Text(f" {level} ".center(tier, "█"), style=LEVEL_STYLES.get(level, "white"))
         table.add_row(block, quantity.size(first.working_set_bytes), *cells)
-    return Group(Text("memory pyramid, GB/s", style="bold"), table)
+    return Group(Text("memory hierarchy, GB/s", style="bold"), table)
 
 
 def _threads(count: int) -> str:

@@ -28,7 +28,7 @@ def kernel_map(ops: Sequence[MapOp], kind: str) -> RenderableType:
             if len(ops) == 1 and op.derived:
                 leaf.add(_derived(op.derived))
     if any("run `kernelworks verify" in kernel.reason for op in ops for kernel in op.kernels):
-        return Group(tree, Text("\n`kernelworks verify --missing` proves what has no certificate here", style="dim"))
+        return Group(tree, Text("\n`kernelworks verify --missing` verifies what has no certificate here", style="dim"))
     return tree
 
 
@@ -66,7 +66,7 @@ def _standing(kernel: MapKernel) -> Text:
     if kernel.certificate:
         each = ", ".join(f"{share:.2f} in {dtype}" for dtype, share in kernel.worst_by_dtype.items())
         worst = "" if kernel.worst is None else f", worst error {each or format(kernel.worst, '.2f')} of its bound"
-        return Text.assemble((f"proved {kernel.certificate}{on}{worst}", "green"), losses)
+        return Text.assemble((f"verified {kernel.certificate}{on}{worst}", "green"), losses)
     return Text.assemble(("plain torch, needs no certificate", "dim"), losses)
 
 

@@ -21,7 +21,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
 }
 // A row of the table and its dot in the roofline light up together.
 for (const dot of document.querySelectorAll("g.dot")) {
-  const row = document.getElementById(dot.id.replace("dot-", "region-"));
+  const row = document.getElementById(dot.id.replace("dot-", "hotspot-"));
   if (!row) continue;
   for (const one of [dot, row]) {
     one.addEventListener("mouseenter", () => [dot, row].forEach((e) => e.classList.add("lit")));
@@ -32,7 +32,7 @@ for (const dot of document.querySelectorAll("g.dot")) {
 const more = document.getElementById("more");
 if (more) {
   more.addEventListener("click", () => {
-    document.getElementById("regions").classList.add("all");
+    document.getElementById("hotspots").classList.add("all");
     more.remove();
   });
 }

@@ -110,7 +110,7 @@ def _kernels(times: GpuTime) -> str:
         )
         for k in shown
     ]
-    headings = ("kernel (op)", "runs", "time", "least", "achieved", "waits on")
+    headings = ("kernel (op)", "runs", "time", "least", "achieved", "bound by")
     counted = [
         (
             f"{c.name} ({c.op})",
@@ -151,8 +151,8 @@ def _time_breakdown(parts: dict[str, float], wall_s: float, mark: str) -> str:
 
 FIRST_ROWS = 12  # as in page.css
 HOTSPOT_COLUMNS = (
-    ("Op, module, source", ""), ("Calls", "number"), ("Time", "number"), ("Of wall", "number"), ("Waits on", ""),
-    ("Achieved", "number"), ("Can be had back", "number"), ("Next action", ""),
+    ("Op, module, source", ""), ("Calls", "number"), ("Time", "number"), ("Of wall", "number"), ("Bound by", ""),
+    ("Achieved", "number"), ("Recoverable", "number"), ("Next action", ""),
 )  # fmt: skip
 
 
@@ -163,10 +163,10 @@ def _hotspots(ordered: list[Hotspot], mark: str) -> str:
     )
     rows = "\n".join(_hotspot(index, hotspot, mark) for index, hotspot in enumerate(ordered))
     return (
-        "<h2>Regions, worst first</h2>\n"
-        '<p class="note">Achieved is the share of the ceiling: the time that this machine needs at best for the '
-        "region's arithmetic and compulsory traffic, over the time it took. What can be had back is what the next "
-        "action is predicted to bring; what only the bound allows stands below it.</p>\n"
+        "<h2>Hotspots, largest recoverable time first</h2>\n"
+        '<p class="note">Achieved is the share of the peak: the time that this machine needs at best for the '
+        "hotspot's arithmetic and compulsory traffic, over the time it took. What is recoverable is what the next "
+        "action is predicted to bring; what only the roofline allows stands below it.</p>\n"
         f'<div class="scroll"><table class="sortable" id="hotspots"><thead><tr>{headings}</tr></thead>\n'
         f"<tbody>\n{rows}\n</tbody></table></div>{_more(len(ordered))}"
     )
@@ -176,11 +176,11 @@ def _more(count: int) -> str:
     """The button that shows the rows which page.css hides at first."""
     if count <= FIRST_ROWS:
         return ""
-    return f'<button type="button" class="more" id="more">Show all {count} regions</button>'
+    return f'<button type="button" class="more" id="more">Show all {count} hotspots</button>'
 
 
 def _sorted_by(name: str) -> str:
-    return ' aria-sort="descending"' if name == "Can be had back" else ""
+    return ' aria-sort="descending"' if name == "Recoverable" else ""
 
 
 def _hotspot(index: int, hotspot: Hotspot, mark: str) -> str:
@@ -196,16 +196,16 @@ def _hotspot(index: int, hotspot: Hotspot, mark: str) -> str:
         width = 100 * max(0.0, min(1.0, hotspot.achieved))
         meter = f'<div class="meter"><span style="width:{width:.0f}%;background:{colour}"></span></div>'
     return (
-        f'<tr id="region-{index}">'
+        f'<tr id="hotspot-{index}">'
         f'<td class="where" data-label="" title="{escape(hotspot.shapes)}">'
         f'<div class="op">{escape(hotspot.op)}</div>{lines}</td>'
         f'<td class="number" data-label="calls">{hotspot.calls}</td>'
         f'<td class="number" data-label="time" data-value="{hotspot.seconds:.9g}">{time}{mark}</td>'
         f'<td class="number" data-label="of wall" data-value="{hotspot.share:.9g}">{share}</td>'
-        f'<td class="waits" data-label="waits on">{chip}{peak}</td>'
+        f'<td class="waits" data-label="bound by">{chip}{peak}</td>'
         f'<td class="number" data-label="achieved" data-value="{achieved:.9g}">'
         f"{quantity.percent(hotspot.achieved)}{meter}</td>"
-        f'<td class="number" data-label="can be had back" data-value="{hotspot.high_s:.9g}">'
+        f'<td class="number" data-label="recoverable" data-value="{hotspot.high_s:.9g}">'
         f"{quantity.seconds_range(hotspot.low_s, hotspot.high_s)}{_bound_allows(hotspot)}</td>"
         f'<td class="action" data-label="next action">{escape(hotspot.action)}</td></tr>'
     )
@@ -214,7 +214,7 @@ def _hotspot(index: int, hotspot: Hotspot, mark: str) -> str:
 def _bound_allows(hotspot: Hotspot) -> str:
     if hotspot.allows_s <= hotspot.high_s:
         return ""
-    return f'<div class="small">the bound allows {quantity.seconds(hotspot.allows_s)}</div>'
+    return f'<div class="small">at the roofline {quantity.seconds(hotspot.allows_s)}</div>'
 
 
 def _both(draw: Callable[[float], str]) -> str:
@@ -230,7 +230,7 @@ def _roofline(picture: str) -> str:
         return ""
     return (
         "<h2>Roofline</h2>\n"
-        '<p class="note">A dot is a region: how much arithmetic it does on each byte it cannot avoid moving, and how '
+        '<p class="note">A dot is a hotspot: how much arithmetic it does on each byte it cannot avoid moving, and how '
         "fast it ran; its area goes with its time. Open circles mark the ridge points of the outermost memory level: "
         "to their right compute is the limit, to their left memory.</p>\n"
         f'<div class="picture" id="roofline">{picture}</div>'
@@ -246,7 +246,7 @@ def _fix(fix: Fix, mark: str) -> str:
     verdict = f'<span class="{"good" if fix.agrees else "bad"}">{escape(error_verdict(fix))}</span>'
     against, was, after = f"against {fix.against}", f"was {fix.error_before:.1e}: ", f"{fix.error_after:.1e}"
     if not fix.against:
-        against, was, after, verdict = "not compared", "", "-", '<span class="bad">not proved</span>'
+        against, was, after, verdict = "not compared", "", "-", '<span class="bad">not verified</span>'
     refused = f'<p class="note"><span class="bad">refused: {escape(fix.refused)}</span></p>\n' if fix.refused else ""
     times = _pairs((("before", fix.before_s, "unexplained"), ("after", fix.after_s, "useful")))
     code = f"<h3>To have it without kernelworks</h3><pre>{escape(fix.code)}</pre>\n" if fix.code else ""
@@ -269,11 +269,11 @@ def _fix(fix: Fix, mark: str) -> str:
 
 
 def _optimizations(fix: Fix, mark: str) -> str:
-    """Every remedy that was tried, those that are in place first."""
+    """Every optimization that was tried, those that are in place first."""
     if not fix.optimizations:
         return ""
     table = optimization_table(fix, mark)
-    table.title = "Remedies"
+    table.title = "Optimizations"
     return html(table) + "\n"
 
 
@@ -295,7 +295,7 @@ def _pairs(pairs: Iterable[tuple[str, float, str]]) -> str:
 
 
 def machine(*records: Peaks | GpuPeaks) -> str:
-    """The page of one machine's ceilings, or of several: the CPU's and its GPU's."""
+    """The page of one machine's peaks, or of several: the CPU's and its GPU's."""
     return document(f"{records[0].name} - kernelworks machine", machine_parts(*records), STYLES)
 
 
@@ -316,7 +316,7 @@ def _cpu(record: Peaks) -> list[str]:
         f'<p class="sentence">{escape(record.name)}</p>',
         context_line(context),
         _not_as_measured(record),
-        '<h2>Memory pyramid</h2>\n<div class="picture" id="pyramid">'
+        '<h2>Memory hierarchy</h2>\n<div class="picture" id="memory-hierarchy">'
         f"{_both(lambda width: plot.memory_hierarchy(record, width))}</div>",
         f'<h2>Roofline</h2>\n<div class="picture" id="roofline">{picture}</div>' if picture else "",
         _machine_tables(record, counts),

@@ -1,7 +1,7 @@
 """Pictures as SVG text that takes its colours from the page around it.
 
 matplotlib draws with stand-in colours, and each is then replaced by a CSS variable (``var(--ink)``), so one picture
-serves light and dark. Text stays text. Every dot of a region is a group ``<g id="dot-N">`` with a ``<title>``, which
+serves light and dark. Text stays text. Every dot of a hotspot is a group ``<g id="dot-N">`` with a ``<title>``, which
 is its tooltip and lets the page tie it to row N of the table.
 """
 
@@ -51,7 +51,7 @@ LEAST_INTENSITY = 1 / 32
 
 
 def cause(name: str) -> str:
-    """The colour variable of a footer part or a regime."""
+    """The colour variable of a part of the time breakdown or a regime."""
     lowered = name.lower()
     return next((variable for word, variable in CAUSES.items() if word in lowered), "unexplained")
 
@@ -105,9 +105,9 @@ WIDE_INCHES, NARROW_INCHES = 10.5, 4.6  # inches: a picture beside a table, and 
 
 
 def roofline(peaks: roofs.MachinePeaks, threads: int, found: Sequence[Hotspot] = (), width: float = WIDE_INCHES) -> str:
-    """The roofline with its ridge points, and a dot for each region that has flop and bytes.
+    """The roofline with its ridge points, and a dot for each hotspot that has flop and bytes.
 
-    A dot lies at the region's flop per byte of compulsory traffic and at the rate it ran at; its area goes with the
+    A dot lies at the hotspot's flop per byte of compulsory traffic and at the rate it ran at; its area goes with the
     time it took. Returns an empty string where a bandwidth or a rate is missing.
     """
     slopes, tops = roofs.slopes(peaks, threads), roofs.best_flops(peaks, threads)
@@ -246,7 +246,7 @@ def _angle(axes: Axes, gbs: float) -> float:
 
 
 def _sizes(found: Sequence[Hotspot], dots: Sequence[tuple[int, float, float]]) -> dict[int, float]:
-    """A dot's area in square points goes with its region's time."""
+    """A dot's area in square points goes with its hotspot's time."""
     longest = max((found[index].seconds for index, _, _ in dots), default=1.0) or 1.0
     return {index: 30 + 420 * found[index].seconds / longest for index, _, _ in dots}
 
@@ -313,7 +313,7 @@ def _tooltip(hotspot: Hotspot, intensity: float, rate: float) -> str:
     return (
         f"{hotspot.op}{f' in {place}' if place else ''}: {quantity.seconds(hotspot.seconds)} in {hotspot.calls} calls, "
         f"{quantity.figures(intensity)} flop/byte, {quantity.gflops(rate)}, "
-        f"{quantity.percent(hotspot.achieved)} of {hotspot.peak or 'its ceiling'}"
+        f"{quantity.percent(hotspot.achieved)} of {hotspot.peak or 'its peak'}"
     )
 
 
@@ -356,11 +356,11 @@ def bandwidths(peaks: GpuPeaks, width: float = WIDE_INCHES) -> str:
     return svg_text(figure, "Bandwidth of this GPU over bytes moved")
 
 
-# ---------------------------------------------------------------- pyramid
+# ---------------------------------------------------------------- memory-hierarchy
 
 
 def memory_hierarchy(peaks: Peaks, width: float = WIDE_INCHES) -> str:
-    """The memory pyramid: smaller and faster upwards, each level with its read and copy bandwidths; on a narrow picture
+    """The memory hierarchy: smaller and faster upwards, each level with its read and copy bandwidths; on a narrow picture
     those with the most threads alone."""
     narrow = width < WIDE_INCHES
     counts = roofs.thread_counts(peaks)[-1 if narrow else 0 :]
@@ -375,7 +375,7 @@ def memory_hierarchy(peaks: Peaks, width: float = WIDE_INCHES) -> str:
         if any(b.kind == kind and b.threads == threads for b in peaks.bandwidth)
     ]
     threads_said = f"{counts[-1]} threads,\n" if narrow else ""
-    figure, axes = canvas(width, 0.8 * len(levels) + 1.0, f"pyramid{'-narrow' if narrow else ''}")
+    figure, axes = canvas(width, 0.8 * len(levels) + 1.0, f"memory-hierarchy{'-narrow' if narrow else ''}")
     axes.set_axis_off()
     size_at, first_at, step = (5.6, 8.0, 2.0) if narrow else (4.1, 5.4, 1.15)
     count = len(levels)
@@ -412,4 +412,4 @@ def memory_hierarchy(peaks: Peaks, width: float = WIDE_INCHES) -> str:
     )
     axes.set_xlim(-2.8, first_at + 0.1 + step * (len(columns) - 1))
     axes.set_ylim(-0.3, count + 0.9)
-    return svg_text(figure, "Memory pyramid of this machine")
+    return svg_text(figure, "Memory hierarchy of this machine")

@@ -1,7 +1,7 @@
 """Predicted against got: in characters for a terminal, as a picture for a page or a file.
 
 Both axes are shares of the program's wall clock, so that programs of seconds and of milliseconds stand in one picture.
-On the diagonal a remedy brought what was said; the band beside it is where a prediction is counted as held.
+On the diagonal an optimization brought what was said; the band beside it is where a prediction is counted as held.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 __all__ = ["document", "parts", "png", "prediction_accuracy", "sentence"]
 
 NO_OUTCOMES_TEXT = (
-    "no fix has been measured here yet: `kernelworks diagnose PROGRAM --fix` leaves a line for each remedy it tries"
+    "no fix has been measured here yet: `kernelworks diagnose PROGRAM --fix` leaves a line for each optimization it "
+    "tries"
 )
 HEIGHT = 17  # lines of the picture on a terminal
 COLOURS = ("memory", "compute", "useful", "transcendental", "dispatch", "allocation", "host", "latency", "muted")
 STYLES = ("blue", "yellow", "green", "magenta", "red", "cyan", "bright_yellow", "bright_blue", "bright_black")
 MARKS = "abcdefghijklmnopqrstuvwxyz"
 SHAPES = {"o": "●", "s": "■", "^": "▲"}  # of points in a file, as matplotlib calls them; each with every colour
-OVERLAP_MARK = "*"  # where points of several remedies fall together
+OVERLAP_MARK = "*"  # where points of several optimizations fall together
 
 
 def sentence(found: PredictionAccuracy) -> str:
@@ -59,7 +60,7 @@ def prediction_accuracy(found: PredictionAccuracy, width: int) -> RenderableType
 
 
 def _optimization_names(found: PredictionAccuracy) -> list[str]:
-    """In one order everywhere: a remedy has one mark and one colour."""
+    """In one order everywhere: an optimization has one mark and one colour."""
     return sorted({one.optimization for one in found.kept})
 
 
@@ -68,7 +69,7 @@ def _letter(at: int) -> str:
 
 
 def _shape(at: int) -> str:
-    """Of the points of a remedy in a file, as matplotlib calls it."""
+    """Of the points of an optimization in a file, as matplotlib calls it."""
     return [*SHAPES][at // len(COLOURS) % len(SHAPES)]
 
 
@@ -151,7 +152,7 @@ TITLE = 0.6
 
 def _picture(points: Sequence[Outcome], names: Sequence[str], ink: Callable[[str], str], title: str = "") -> Figure:
     height = BELOW + SIDE + (TITLE if title else ABOVE)
-    figure, axes = plot.canvas(WIDTH, height, f"truth {len(points)}")
+    figure, axes = plot.canvas(WIDTH, height, f"predictions {len(points)}")
     figure.set_layout_engine("none")
     axes.set_position((0.085, BELOW / height, SIDE / WIDTH, SIDE / height))
     if title:

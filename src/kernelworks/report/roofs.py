@@ -1,4 +1,4 @@
-"""The roofline's numbers, read off the ceilings: one slope per memory level, one flat roof per dtype, ridge points."""
+"""The roofline's numbers, read off the peaks: one slope per memory level, one flat roof per dtype, ridge points."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def _cost(found: Search) -> str:
 
 
 def _keep_result(found: Search) -> str:
-    """What came of putting the best into its room."""
+    """What came of putting the best into its op package."""
     kept = found.kept
     if kept is None:
         return ""
@@ -119,7 +119,7 @@ def _keep_result(found: Search) -> str:
         if kept.verification
         else "nothing"
     )
-    return f"{kept.op}.{kept.kernel}: {beside} over the row as it was; proved by {verified}; in {', '.join(kept.files)}"
+    return f"{kept.op}.{kept.kernel}: {beside} over the kernel as it was; verified by {verified}; in {', '.join(kept.files)}"
 
 
 def _share(found: Search) -> str:

@@ -52,7 +52,7 @@ STYLES = {
 
 
 def style_of(text: str) -> str:
-    """The colour of a footer part or a regime, by the first word of the list that its name holds."""
+    """The colour of a part of the time breakdown or a regime, by the first word of the list that its name holds."""
     lowered = text.lower()
     return next((style for word, style in STYLES.items() if word in lowered), "white")
 

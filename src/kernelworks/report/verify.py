@@ -1,4 +1,4 @@
-"""Proofs on the terminal: one line a row, then every failure with the line that shows it again."""
+"""Verifications on the terminal: one line a kernel, then every failure with the line that shows it again."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def verifications(records: Sequence[Verification]) -> RenderableType:
         )
     lines: list[RenderableType] = [table]
     for kind in sorted({verification.verified_on for verification in records} - {""}):
-        lines.append(Text(f"confirmed: the same instructions were proved on {kind}", style="dim"))
+        lines.append(Text(f"confirmed: the same instructions were verified on {kind}", style="dim"))
     for verification in records:
         lines += _failures(verification)
     return Group(*lines)
@@ -75,7 +75,7 @@ def _verdict(verification: Verification) -> Text:
         return Text("REFUSED", style="bold red")
     if verification.verified_on:
         return Text("confirmed, certified" if verification.certified else "confirmed", style="green")
-    return Text("proved, certified" if verification.certified else "proved", style="green")
+    return Text("verified, certified" if verification.certified else "verified", style="green")
 
 
 def _failures(verification: Verification) -> list[RenderableType]:

@@ -42,8 +42,8 @@ def _words(table: str) -> str:
 def _climbed(record: Climb) -> str:
     """All rungs at all thread counts and sizes."""
     unit, names = words.unit_of(record), words.baseline_names(record.rungs)
-    titles = ["rung", unit.name, "spread", "of the ceiling", *(f"of {n}" for n in names)]
-    titles += ["predicted", "got", "waits on"]
+    titles = ["rung", unit.name, "spread", "of the peak", *(f"of {n}" for n in names)]
+    titles += ["predicted", "got", "bound by"]
     rows = []
     for rung in record.rungs:
         name = f'<a href="#rung-{rung.number}">{rung.number} {escape(rung.title)}</a>'
@@ -140,7 +140,7 @@ def _list(texts: Iterable[str]) -> str:
 
 
 def _evidence(record: Climb, rung: RungResult) -> str:
-    """What the machine says of the rung: the ceilings, a block's share of a multiprocessor, counters, instructions."""
+    """What the machine says of the rung: the peaks, a block's share of a multiprocessor, counters, instructions."""
     parts = [
         f"<p><b>Evidence.</b> {escape(words.bottleneck_sentence(rung))} {escape(words.verification_sentence(rung))}</p>"
     ]
@@ -163,7 +163,7 @@ def _evidence(record: Climb, rung: RungResult) -> str:
 
 def _rung(record: Climb, rung: RungResult, lines: Sequence[Line]) -> str:
     tag, colour = words.verdict(rung), climb_plot.COLOURS.get(words.verdict(rung), "muted")
-    if rung.status != "proved":
+    if rung.status != "verified":
         tag, colour = rung.status, "dispatch"
     badge = f'<span class="tag" style="color:var(--{colour})">{escape(tag)}</span>' if tag else ""
     parts = [
@@ -179,7 +179,7 @@ def _rung(record: Climb, rung: RungResult, lines: Sequence[Line]) -> str:
         parts.append(f"<p>Timed on a part, {escape(few)}: every row of the output takes the same work.</p>")
     if rung.times:
         parts.append(_evidence(record, rung))
-    return "".join([*parts, f"<p><b>What it waits on next.</b> {escape(rung.next)}</p></section>"])
+    return "".join([*parts, f"<p><b>What bounds it next.</b> {escape(rung.next)}</p></section>"])
 
 
 # ---------------------------------------------------------------- the page

@@ -104,7 +104,7 @@ def level_of_unsure(record: Climb) -> str:
 
 
 def roofline(record: Climb) -> str:
-    """The climb on the roofline. Empty where the ceilings lack a roof or no rung has a figure."""
+    """The climb on the roofline. Empty where the peaks lack a roof or no rung has a figure."""
     slopes, tops, dots = _slopes(record), _tops(record), _dots(record)
     if not slopes or not tops or not dots:
         return ""
@@ -289,8 +289,8 @@ COLOURS = {"as predicted": "useful", "more than predicted": "memory", "less than
 
 
 def stairs(record: Climb) -> str:
-    """Rung by rung what came and what was predicted, as shares of the best peer in the same race (in GB/s: of the
-    ceiling), with the other peers and the ceiling. Empty where fewer than two rungs have a figure."""
+    """Rung by rung what came and what was predicted, as shares of the best baseline in the same race (in GB/s: of the
+    peak), with the other baselines and the peak. Empty where fewer than two rungs have a figure."""
     found = [(i, r, t) for i, r in enumerate(record.rungs) if (t := words.judged_time(r)) is not None]
     if len(found) < 2:
         return ""
@@ -311,7 +311,7 @@ def stairs(record: Climb) -> str:
         if not rung.times:
             axes.text(i, 6, rung.status, ha="center", color=plot.stand_in("dispatch"), fontsize=9.5)
     _names(axes, record.rungs)
-    axes.set_ylabel(f"% of {name or 'the ceiling'}, in the same race", color=plot.stand_in("muted"))
+    axes.set_ylabel(f"% of {name or 'the peak'}, in the same race", color=plot.stand_in("muted"))
     axes.grid(which="major", axis="y", color=plot.stand_in("line"), linewidth=0.5, alpha=0.5)
     axes.set_axisbelow(True)
     return plot.svg_text(figure, f"{record.ladder}: predicted and got, rung by rung")
@@ -365,7 +365,7 @@ def _step(axes: Axes, place: int, rung: RungResult, timed: RungTime, whole: floa
 
 
 def _lines(found: Sequence[tuple[int, RungResult, RungTime]], whole: str) -> dict[str, dict[int, float]]:
-    """The ceiling's share and every peer's, by name and by the rung's place."""
+    """The peak's share and every baseline's, by name and by the rung's place."""
     names = words.baseline_names([r for _, r, _ in found])
     lines = {"peak": {i: 100 * t.peak / _whole(t, whole) for i, _, t in found}}
     for name in names:
@@ -384,7 +384,7 @@ def _levels(axes: Axes, lines: dict[str, dict[int, float]]) -> None:
         (last, share), final = list(shares.items())[-1], max(lines["peak"])
         if last == final:
             ends.append((share, name, colour))
-        else:  # another format has other peers
+        else:  # another format has other baselines
             first, share = next(iter(shares.items()))
             axes.annotate(
                 name, (first - 0.42, share), xytext=(0, 2), textcoords="offset points", ha="left", va="bottom",

@@ -30,7 +30,7 @@ def line(rung: RungResult, unit: str = "GFLOP/s") -> Text:
         )
         return text
     text.append(f"{shown(timed.rate):>13}{words.thread_suffix(timed.threads)}  ")
-    text.append(f"{quantity.percent(timed.rate / timed.peak)} of the ceiling")
+    text.append(f"{quantity.percent(timed.rate / timed.peak)} of the peak")
     name, best = words.best_baseline(timed)
     if name:
         text.append(f", {quantity.ratio(timed.rate / best)} {name}")
@@ -45,11 +45,11 @@ def table(record: Climb) -> Table:
     unit, names = words.unit_of(record), words.baseline_names(record.rungs)
     found = Table(title=words.heading(record), title_justify="left", title_style="bold")
     found.add_column("rung")
-    titles = (unit.name, "spread", "of ceiling", *(f"of {name}" for name in names), "predicted", "got")
+    titles = (unit.name, "spread", "of peak", *(f"of {name}" for name in names), "predicted", "got")
     several = any(t.threads > 1 for r in record.rungs for t in r.times)
     for title in (*(("threads",) if several else ()), *titles):
         found.add_column(title, justify="right")
-    found.add_column("waits on")
+    found.add_column("bound by")
     for rung in record.rungs:
         name = f"{rung.number} {rung.title}"
         if not rung.times:

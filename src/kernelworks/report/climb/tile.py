@@ -60,7 +60,7 @@ def sentence(record: Journey) -> str:
 
 
 def picture(record: Journey) -> str:
-    """The pyramid, with an arrow for each kind of trip, as thick as its share of the bytes (in steps of ten times)."""
+    """The memory hierarchy, with an arrow for each kind of trip, as thick as its share of the bytes."""
     figure, axes = plot.canvas(10.5, 6.0, "tile")
     axes.set_axis_off()
     for level, height in HEIGHTS.items():
@@ -82,7 +82,7 @@ def picture(record: Journey) -> str:
         )  # fmt: skip
     axes.set_xlim(-4.8, 6.4)
     axes.set_ylim(-0.1, 3.6)
-    return plot.svg_text(figure, "One tile's journey through the memory pyramid")
+    return plot.svg_text(figure, "One tile's journey through the memory hierarchy")
 
 
 def _matrix(move: Move) -> str:

@@ -105,16 +105,16 @@ def baseline_names(rungs: Sequence[RungResult]) -> list[str]:
 
 
 def best_baseline(timed: RungTime) -> tuple[str, float]:
-    """Name and rate of the fastest peer in the same race."""
+    """Name and rate of the fastest baseline in the same race."""
     return max(timed.baselines.items(), key=lambda item: item[1], default=("", 0.0))
 
 
 def peak_meaning(record: Climb) -> str:
-    """What "of the ceiling" means in this climb."""
+    """What "of the peak" means in this climb."""
     return record.peak or {
         "GFLOP/s": f"the measured rate of {record.arithmetic} multiply-adds",
         "GB/s": "the measured rate of reads of memory",
-    }.get(record.unit, "the measured ceiling")
+    }.get(record.unit, "the measured peak")
 
 
 # ---------------------------------------------------------------- what was timed
@@ -168,7 +168,7 @@ def rate(record: Climb, timed: RungTime) -> str:
 
 
 def geometric_mean(timed: Sequence[RungTime], name: str) -> float:
-    """The geometric mean of how many times a peer's rate it was."""
+    """The geometric mean of how many times a baseline's rate it was."""
     ratios = [t.rate / t.baselines[name] for t in timed if name in t.baselines]
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
@@ -177,7 +177,7 @@ def geometric_mean(timed: Sequence[RungTime], name: str) -> float:
 
 
 def share_of_baseline(timed: RungTime, name: str) -> str:
-    """As a share of a peer's rate, for a table."""
+    """As a share of a baseline's rate, for a table."""
     if name not in timed.baselines:
         return "-"
     share = timed.rate / timed.baselines[name]
@@ -198,9 +198,9 @@ def speedup_text(share: float) -> str:
 
 
 def rate_summary(record: Climb, timed: RungTime) -> str:
-    """Rate, share of the ceiling, and beside every peer."""
+    """Rate, share of the peak, and beside every baseline."""
     unit, share = unit_of(record), quantity.percent(timed.rate / timed.peak)
-    return f"{_at(record, timed)}, {share} of the ceiling of {unit(timed.peak)}{_beside(timed)}"
+    return f"{_at(record, timed)}, {share} of the peak of {unit(timed.peak)}{_beside(timed)}"
 
 
 def _at(record: Climb, timed: RungTime) -> str:
@@ -340,27 +340,27 @@ def predictions(record: Climb) -> str:
     return text
 
 
-# ---------------------------------------------------------------- what it waits on
+# ---------------------------------------------------------------- what bounds it
 
 
 def bottleneck_sentence(rung: RungResult) -> str:
-    """What each ceiling explains of the time, and what that says."""
+    """What each peak explains of the time, and what that says."""
     largest = sorted(rung.shares.items(), key=lambda item: -item[1])
     parts = ", ".join(f"{LEVELS.get(name, name)} {quantity.percent(share)}" for name, share in largest)
-    text = f"Of its time the ceilings explain: {parts}."
+    text = f"Of its time the peaks explain: {parts}."
     if rung.bottleneck == "latency":
-        return f"{text} None is enough: it waits on latency, not on a rate."
-    return f"{text} It waits on {bottleneck_name(rung)}."
+        return f"{text} None is enough: it is below the roofline, cause unknown."
+    return f"{text} It is bound by {bottleneck_name(rung)}."
 
 
 def bottleneck_name(rung: RungResult) -> str:
-    """What it waits on, in a word or two: a level of memory by its name."""
+    """What it is bound by, in a word or two: a level of memory by its name."""
     name = rung.bottleneck.removeprefix("memory ")
     return {"compute": "the multipliers"}.get(name, LEVELS.get(name, name))
 
 
 def verification_sentence(rung: RungResult) -> str:
-    """What was proved, and for which sizes it was not tried."""
+    """What was verified, and for which sizes it was not tried."""
     text = ""
     if rung.worst is not None:
         text = f"Largest error over all sizes tried: {quantity.percent(rung.worst, 1)} of the derived bound."
@@ -368,6 +368,6 @@ def verification_sentence(rung: RungResult) -> str:
         asked = ", ".join(f"{name} a multiple of {count}" for name, count in rung.multiples.items())
         text += f" It asks for {asked}"
         if rung.skipped:
-            text += f"; {rung.skipped} size{'s' if rung.skipped > 1 else ''} of the proof that are not so were left out"
+            text += f"; {rung.skipped} size{'s' if rung.skipped > 1 else ''} of the verification that are not so were left out"
         text += "."
     return text.strip()

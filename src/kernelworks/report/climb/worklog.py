@@ -70,17 +70,17 @@ def reading(record: Climb) -> list[tuple[str, str]]:
     on_gpu = isinstance(record.peaks, GpuPeaks)
     found = [
         ("rung", "a file of its own with one idea more than the one before. Hypothesis and prediction stand in its "
-         "header, written before it was measured. It was proved against float64, on odd sizes and on the very inputs "
-         "that are timed, and then timed in alternation with the rung before and the peers."),
+         "header, written before it was measured. It was verified against float64, on odd sizes and on the very inputs "
+         "that are timed, and then timed in alternation with the rung before and the baselines."),
         ("predicted, got", "times as quick as the rung before, for the same work. Within 10% counts as predicted; a "
          "small gain must be hit to half of itself."),
-        ("of the ceiling", f"the rate beside {words.peak_meaning(record)}."),
+        ("of the peak", f"the rate beside {words.peak_meaning(record)}."),
     ]  # fmt: skip
     baselines = _baselines(record)
     if baselines:
         said = [f"{name} is {record.baselines[name]}" for name in baselines if name in record.baselines]
-        text = f"{'; '.join(said)}." if said else f"Peers: {', '.join(baselines)}."
-        found.append((f"of {baselines[-1]}", f"the rate beside the peer's in the same race. {text}"))
+        text = f"{'; '.join(said)}." if said else f"Baselines: {', '.join(baselines)}."
+        found.append((f"of {baselines[-1]}", f"the rate beside the baseline's in the same race. {text}"))
     if record.unit == "GB/s":
         found.append(
             ("GB/s", "every byte of the inputs and of the output once, in the format that the rung reads. 'Got' is "
@@ -92,8 +92,8 @@ def reading(record: Climb) -> list[tuple[str, str]]:
     )  # fmt: skip
     least = "memory, L2; L1 and shared memory as the GPU's counters have it" if on_gpu else "DRAM, L2, L1"
     found.append(
-        ("waits on", f"its multiply-adds, and its bytes at each level ({least}), would at the measured ceilings take "
-         "some share of the time it took. The largest, from 60% on, is what the rung waits on; below that it waits on "
+        ("bound by", f"its multiply-adds, and its bytes at each level ({least}), would at the measured peaks take "
+         "some share of the time it took. The largest, from 60% on, is what bounds the rung; below that it is bound by "
          "latency: on answers, not on a rate.")
     )  # fmt: skip
     if on_gpu:
@@ -132,8 +132,8 @@ def _of_gpu(record: Climb) -> list[tuple[str, str]]:
             f"{here.power_limit_w:.0f} W had lowered the clock"
         )
         found.append(
-            ("clock", f"{text}. All arms of a race run at the same clock, the one at which power has settled after "
-             "half a second of it. Another race may have met another clock: so 'got' and the shares of a peer compare "
+            ("clock", f"{text}. All variants of a race run at the same clock, the one at which power has settled after "
+             "half a second of it. Another race may have met another clock: so 'got' and the shares of a baseline compare "
              "within one race, and may say more than two rates of different races do.")
         )  # fmt: skip
     return found
@@ -156,7 +156,7 @@ def _anchor(rung: RungResult) -> str:
 
 def _table(record: Climb) -> list[str]:
     unit, names = words.unit_of(record), _baselines(record)
-    head = ["rung", unit.name, "of the ceiling", *(f"of {n}" for n in names), "predicted", "got", "waits on"]
+    head = ["rung", unit.name, "of the peak", *(f"of {n}" for n in names), "predicted", "got", "bound by"]
     rows = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 2) + "---|"]
     few = False
     for rung in record.rungs:
@@ -204,7 +204,7 @@ def _rung(record: Climb, rung: RungResult, lines: Sequence[Line], where: str) ->
         parts += ["", *_wrapped(f"The inner loop, {evidence.loop(rung)}. {evidence.operands(rung.resources)}")]
         shown = evidence.excerpt(rung)
         parts += ["", "```asm", *shown, "```"] if shown else []
-    return [*parts, "", *_wrapped(f"**What it waits on next.** {rung.next}")]
+    return [*parts, "", *_wrapped(f"**What bounds it next.** {rung.next}")]
 
 
 def _code(rung: RungResult, lines: Sequence[Line]) -> list[str]:
@@ -233,7 +233,7 @@ def _figures(record: Climb, rung: RungResult) -> list[str]:
             text += f" Timed on a part, {few}: every row of the output takes the same work."
         return _wrapped(f"**Measured.** {text}")
     names = words.baseline_names([rung])
-    head = ["size" if words.times_at_further_sizes(rung) else "threads", unit.name, "of the ceiling"]
+    head = ["size" if words.times_at_further_sizes(rung) else "threads", unit.name, "of the peak"]
     head += [f"of {name}" for name in names]
     rows = [f"| {' | '.join(head)} | spread |", "|---|" + "---:|" * (len(head) - 1) + "---|"]
     for t in rung.times:
