@@ -1,4 +1,4 @@
-"""Names carry their noun: no module, public function, class, constant or method is a bare participle, adverb or pronoun.
+"""Names carry their noun: nothing public is called by a bare participle, adverb or pronoun.
 
 ``told``, ``found`` and ``KEPT`` tell a reader nothing and grep everything; ``render_json``, ``matches`` and
 ``MOST_KEPT_BYTES`` say what a thing is.
@@ -17,13 +17,15 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src/kernelworks"
 
 # Participles that do not end in -ed, adverbs that do not end in -ly, pronouns and prepositions.
-BARE = set(
-    "told made held said found kept taken drawn written read given known begun built sent bought brought caught chosen "
-    "done fallen felt gone grown heard hidden hit left lost met run seen set shown sold spent stood taught thought "
-    "understood won borne born cut put let shut split sought wound worn alone apart among beside between here there "
-    "once again together away ahead aside instead elsewhere otherwise whole both either neither each all some any none "
-    "it they them one ones other others what which who whose where when why how this that these those plain odd even "
-    "only just still yet also too early late".split()
+BARE = frozenset(
+    """
+    told made held said found kept taken drawn written read given known begun built sent bought brought caught
+    chosen done fallen felt gone grown heard hidden hit left lost met run seen set shown sold spent stood taught
+    thought understood won borne born cut put let shut split sought wound worn alone apart among beside between here
+    there once again together away ahead aside instead elsewhere otherwise whole both either neither each all some
+    any none it they them one ones other others what which who whose where when why how this that these those plain
+    odd even only just still yet also too early late
+    """.split()  # noqa: SIM905
 )
 NOUNS = {"speed", "seed", "feed", "need", "family", "assembly", "apply", "multiply", "reply", "supply", "tally"}
 # A method that is an imperative verb has its object before the dot: `op.run`, `store.read`.
