@@ -37,7 +37,7 @@ with warnings.catch_warnings(record=True) as caught:
     y = kw.rms_norm(x, w, eps=1e-6)
 right = torch.allclose(y, torch.nn.functional.rms_norm(x, (32,), w, 1e-6), atol=1e-6)
 told = explain("rms_norm", x, w, eps=1e-6)
-print(json.dumps([right, told.row, told.declined, [str(c.message) for c in caught]]))
+print(json.dumps([right, told.kernel, told.declined, [str(c.message) for c in caught]]))
 """
 
 
@@ -45,7 +45,7 @@ print(json.dumps([right, told.row, told.declined, [str(c.message) for c in caugh
 TEN = """
 import os, sys
 from pathlib import Path
-from kernelworks.build.cpp import built
+from kernelworks.build.cpp import build_library
 start, go = os.pipe()
 children = []
 for _ in range(10):
@@ -53,7 +53,7 @@ for _ in range(10):
     if not children[-1]:
         os.close(go)
         os.read(start, 1)
-        os.write(1, f"{built(Path(sys.argv[1]), 'scalar')}\\n".encode())
+        os.write(1, f"{build_library(Path(sys.argv[1]), 'scalar')}\\n".encode())
         os._exit(0)
 os.close(go)
 sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
@@ -192,7 +192,7 @@ def test_the_torch_row_runs_and_explain_says_why(fault: str, tmp_path: Path) -> 
     assert right
     assert row == "torch"
     assert any(text in reason for _, reason in declined)
-    assert any("runs its 'torch' row" in message for message in warned)
+    assert any("runs its 'torch' kernel" in message for message in warned)
 
 
 def test_a_source_that_does_not_compile_says_what_the_compiler_said(

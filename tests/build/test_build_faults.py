@@ -22,7 +22,7 @@ from kernelworks.build.loading import unfit
 # As proved: only the build stands between the calls and the rows.
 PROVED = """
 from kernelworks.dispatch import certificates
-certificates.invalid = lambda op, row, kind=None: row.toolchain() and None
+certificates.invalid_reason = lambda op, row, kind=None: row.toolchain() and None
 """
 
 CALLS = (
@@ -43,7 +43,7 @@ with warnings.catch_warnings(record=True) as caught:
 seconds = time.monotonic() - start
 found = explain("softmax", x, dim=-1)
 mine = [str(w.message) for w in caught if "kernelworks" in str(w.message)]
-print(json.dumps([right, found.row, dict(found.declined), mine, seconds]))
+print(json.dumps([right, found.kernel, dict(found.declined), mine, seconds]))
 """
 )
 
@@ -89,7 +89,7 @@ def test_a_broken_compiler_is_tried_once_and_said_once(fault: str, folder: str, 
         assert done.returncode == 0, done.stderr
         right, row, declined, said, seconds = json.loads(done.stdout)
         assert right and row == "torch"
-        assert len(said) == 1 and "runs its 'torch' row" in said[0] and text in said[0]
+        assert len(said) == 1 and "runs its 'torch' kernel" in said[0] and text in said[0]
         assert any(text in reason for reason in declined.values())
         asked.append(tries(log))
         assert seconds < 60  # a compiler that hangs sleeps for ten minutes, and is not waited for

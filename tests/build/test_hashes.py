@@ -267,10 +267,10 @@ def test_what_launches_and_lies_elsewhere_is_reached(walks: dict[str, Walk]) -> 
     assert rows_of("ops.linear.linear.epilogue", "multiply") == fused
     assert {"sum.triton", "argmax.triton"} == rows_of("templates.reduction", "triton_forward")
     gpu = {name for name, row in ROWS.items() if row.device == "cuda"}
-    assert rows_of("build.launcher", "succeed") == gpu
+    assert rows_of("build.launcher", "check_status") == gpu
     assert all(PACKAGE / "build" / "launch.cpp" in walks[name].sources for name in gpu)
-    assert {name for name in gpu if ROWS[name].target == "sm_90a"} <= rows_of("build.series", "replayed")
-    assert rows_of("build.sharing", "shared") <= set(ROWS) - gpu
+    assert {name for name in gpu if ROWS[name].target == "sm_90a"} <= rows_of("build.series", "make_replay")
+    assert rows_of("build.sharing", "choose_threads") <= set(ROWS) - gpu
 
 
 # What chooses, records, measures or explains is no launch code; nor is what makes a library of a source.
@@ -346,7 +346,7 @@ MOVED = {
 }  # fmt: skip
 ASKED = (
     "import json, kernelworks\nfrom kernelworks.dispatch.op import OPS\n"
-    "print(json.dumps({f'{o.name}.{r.name}': r.hash() for o in OPS.values() for r in o.rows if r.source}))"
+    "print(json.dumps({f'{o.name}.{r.name}': r.hash() for o in OPS.values() for r in o.kernels if r.source}))"
 )
 
 

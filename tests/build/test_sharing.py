@@ -27,7 +27,7 @@ class Machine:
         self.now = 100.0
         for name, value in {
             "_now": lambda: self.now, "_get_num_threads": lambda: 2, "_alone_until": 0.0,
-            "_alone_s": sharing.SHORTEST_S, "forked": False,
+            "_alone_s": sharing.SHORTEST_S, "is_forked": False,
         }.items():  # fmt: skip
             monkeypatch.setattr(sharing, name, value)
 

@@ -219,7 +219,7 @@ def test_it_is_shown_as_it_is_called(name: str) -> None:
     shown = inspect.signature(function).parameters
     assert {*op.passes["forward"].names, "kernel"} <= shown.keys()
     assert all(p.default in (p.empty, None) or type(p.default) in (int, float, str, bool) for p in shown.values())
-    assert OPS[name].torch_signature.written() in function.__doc__
+    assert OPS[name].torch_signature.signature_text() in function.__doc__
 
 
 def test_explain_says_why_a_call_is_torchs() -> None:

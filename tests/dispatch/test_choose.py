@@ -121,7 +121,7 @@ def test_a_row_that_cannot_run_raises_and_names_the_reason(monkeypatch: pytest.M
     declining = dataclasses.replace(OP.kernel("scalar"), guard=lambda request: "not today")
     monkeypatch.setattr(OP, "kernels", (declining, OP.kernel("torch"), OP.kernel("reference")))
     OP.forget()
-    with pytest.raises(RuntimeError, match=r"row 'scalar' of rms_norm cannot run: not today"):
+    with pytest.raises(RuntimeError, match=r"kernel 'scalar' of rms_norm cannot run: not today"):
         kw.rms_norm(torch.ones(3, 7), None, eps=1e-6, kernel="scalar")
     with pytest.raises(ValueError, match="kernel must be one of"):
         kw.rms_norm(torch.ones(3, 7), None, eps=1e-6, kernel="no such row")
@@ -131,7 +131,7 @@ def test_a_row_that_cannot_run_raises_and_names_the_reason(monkeypatch: pytest.M
 def test_torch_and_reference_come_last() -> None:
     for op in OPS.values():
         assert [r.name for r in op.kernels][-2:] == ["torch", "reference"]
-    with pytest.raises(ValueError, match="last two rows"):
+    with pytest.raises(ValueError, match="last two kernels"):
         ops.Op(OP.contract, [python_kernel("torch", lambda x: x)], op_package=__file__, forward=OP.passes["forward"])
 
 

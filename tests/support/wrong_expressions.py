@@ -13,17 +13,17 @@ from kernelworks.dispatch.op import OPS
 PROOF = """
 import json, sys
 from pathlib import Path
-from kernelworks.build.kernels import cpp_rows
+from kernelworks.build.kernels import cpp_kernels
 from kernelworks.templates.launches import backward_of, forward_of
 from kernelworks.dispatch.op import OPS
 from kernelworks.verify.parity import parities
 
 folder, name, file, cases = sys.argv[1:]
 op = OPS[name]
-rows, said = op.rows[-2:], {}
+rows, said = op.kernels[-2:], {}
 launches = LAUNCHES
 for room in sorted(Path(folder).iterdir()):
-    op.rows = (*cpp_rows(room, targets={"scalar": file}, bound=True, **launches), *rows)
+    op.kernels = (*cpp_kernels(room, targets={"scalar": file}, bound=True, **launches), *rows)
     op.forget()
     tried = [c for c in op.contract.cases if c.name in json.loads(cases)]
     found = [p.message for case in tried for dtype in case.dtypes for p in parities(op, "scalar", case, dtype)]

@@ -24,7 +24,7 @@ WRONG = {
 
 
 def test_a_wrong_expression_is_caught(tmp_path: Path) -> None:
-    launches = '{"forward": op.form._forward, "backward": op.form._backward}'
+    launches = '{"forward": op.template._forward, "backward": op.template._backward}'
     caught(tmp_path, "log_softmax", "rowwise.cpp", WRONG, launches, ("N=33", "dim 1 of [3, 17, 5]", "nan N=33"))
 
 

@@ -38,7 +38,7 @@ WRONG = {
 
 
 def test_a_wrong_expression_is_caught(tmp_path: Path) -> None:
-    launches = '{"forward": forward_of("relu", op.form.arguments), "backward": backward_of("relu", op.form.arguments)}'
+    launches = '{"forward": forward_of("relu", op.template.arguments), "backward": backward_of("relu", op.template.arguments)}'
     caught(tmp_path, "relu", "pointwise.cpp", WRONG, launches, ("N=33", "zeros N=33", "inf N=33", "nan N=33"))
 
 

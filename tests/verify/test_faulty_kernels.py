@@ -24,7 +24,7 @@ from pathlib import Path
 import kernelworks
 from kernelworks.dispatch.op import OPS
 op = OPS["rms_norm"]
-op.rows = (*op.form.rows(Path(sys.argv[1]), {"scalar": "rowwise.cpp"}), *op.rows[-2:])
+op.kernels = (*op.template.cpp_op_kernels(Path(sys.argv[1]), {"scalar": "rowwise.cpp"}), *op.kernels[-2:])
 sys.argv = ["worker", "rms_norm", "scalar"]
 from kernelworks.verify.worker import main
 main()
