@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rows import ALL_OPS
+from op_kernels import ALL_OPS
 
 from kernelworks.build import launch_code, source_units
 from kernelworks.build.cpp_text import bare

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from rows import label, runnable_rows
+from op_kernels import label, runnable_kernels
 from torch import Tensor
 
 from kernelworks.build import sharing
@@ -101,7 +101,7 @@ def _takes(op: Op, row: str, case: Case) -> bool:
     return not _declines(op, row, tuple(args.get(name) for name in op.passes["forward"].names))
 
 
-CPU_ROWS = [(op, row) for op, row in runnable_rows() if row == "avx2"]
+CPU_ROWS = [(op, row) for op, row in runnable_kernels() if row == "avx2"]
 
 
 @pytest.mark.parametrize(("op", "row"), CPU_ROWS, ids=label)

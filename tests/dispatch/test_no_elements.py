@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from eligible import ROWS, only
+from eligible import KERNELS, only
 from torch import Tensor
 
 import kernelworks as kw
@@ -201,7 +201,7 @@ def outcome(call: Callable[..., Any], given: tuple[Any, ...]) -> Any:
 def test_a_row_asked_for_by_name_answers_the_same_or_says_why_not(name: str) -> None:
     case = CASES[name]
     for row in OPS[op_of(name)].kernels:
-        if row.target in ("scalar", *ROWS):
+        if row.target in ("scalar", *KERNELS):
             for sizes in noughts(case.sizes):
                 given = case.give(**sizes)
                 want, got = outcome(case.torchs, given), outcome(functools.partial(case.ours, kernel=row.name), given)
@@ -211,7 +211,7 @@ def test_a_row_asked_for_by_name_answers_the_same_or_says_why_not(name: str) -> 
                     assert str(got), (row.name, sizes)
 
 
-@pytest.mark.parametrize("row", ["", *ROWS])
+@pytest.mark.parametrize("row", ["", *KERNELS])
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_of_a_size_is_answered_as_by_torch(name: str, row: str) -> None:
     case = CASES[name]

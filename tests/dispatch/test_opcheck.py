@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rows import ALL_OPS, label, runnable_rows
+from op_kernels import ALL_OPS, label, runnable_kernels
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -150,7 +150,7 @@ def test_one_graph_under_compile_forward_and_backward(op: Op) -> None:
         assert (a is None and b is None) or torch.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-CPP_ROWS = [(op, row) for op, row in runnable_rows() if op.kernel(row).source is not None]
+CPP_ROWS = [(op, row) for op, row in runnable_kernels() if op.kernel(row).source is not None]
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

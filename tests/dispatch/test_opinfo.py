@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from eligible import ROWS, only
+from eligible import KERNELS, only
 from torch import Tensor
 
 import kernelworks as kw
@@ -49,7 +49,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 @pytest.fixture(autouse=True, scope="module")
 def our_rows() -> Iterator[None]:
     """Rows of ours that read memory, whatever is proved on this machine."""
-    with only(ROWS[-1]) if ROWS else contextlib.nullcontext():
+    with only(KERNELS[-1]) if KERNELS else contextlib.nullcontext():
         yield
 
 

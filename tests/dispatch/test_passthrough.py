@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from rows import ALL_OPS, label
+from op_kernels import ALL_OPS, label
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode

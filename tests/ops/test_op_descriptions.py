@@ -9,7 +9,7 @@ import pytest
 import torch
 from machines import gpu_record
 from machines import record as cpu_record
-from rows import ALL_OPS, label
+from op_kernels import ALL_OPS, label
 from spelled import example
 from torch import Tensor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from rows import ALL_OPS, label, runs_here
+from op_kernels import ALL_OPS, label, runs_here
 
 from kernelworks import ops
 from kernelworks.dispatch.op import Op

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from hopper import as_on_hopper
-from rows import ALL_OPS, label, runs_here
+from op_kernels import ALL_OPS, label, runs_here
 from torch import Tensor
 
 from kernelworks.contract import FLOATS, Case, rounding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from rows import ALL_OPS, label
+from op_kernels import ALL_OPS, label
 
 from kernelworks.build.kernels import in_float64
 from kernelworks.dispatch.op import OPS, Op

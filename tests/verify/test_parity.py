@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from rows import ALL_OPS, certified, label, runnable_rows
+from op_kernels import ALL_OPS, certified, label, runnable_kernels
 from torch import Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF, Case
@@ -28,13 +28,13 @@ EVERY = 3  # of an op that is proved as it stands, each so many cases: the rows 
 
 def _cases(op: Op, row: str, whole: bool) -> tuple[Case, ...]:
     """torch's row and the reference have no source that could have changed: they are asked as the op's own rows are."""
-    here = [name for other, name in runnable_rows() if other is op]
+    here = [name for other, name in runnable_kernels() if other is op]
     ours = [name for name in here if op.kernel(name).source is not None]
     proved = bool(ours) and all(certified(op, name) for name in ([row] if row in ours else ours))
     return op.contract.cases if whole or not proved else op.contract.cases[here.index(row) % EVERY :: EVERY]
 
 
-@pytest.mark.parametrize(("op", "row"), [(op, row) for op, row in runnable_rows() if row != "torch"], ids=label)
+@pytest.mark.parametrize(("op", "row"), [(op, row) for op, row in runnable_kernels() if row != "torch"], ids=label)
 def test_row_keeps_the_contract(op: Op, row: str, request: pytest.FixtureRequest) -> None:
     """All cases where nothing on record says that this very source was tried on them, or with ``--all``."""
     failures, compared = [], 0
@@ -106,7 +106,7 @@ def test_the_torch_row_computes_the_same_op(op: Op, request: pytest.FixtureReque
 
 
 def test_a_row_that_is_not_proved_is_tried_on_all_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [(op, row) for op, row in runnable_rows() if op.name == "rms_norm"]
+    rows = [(op, row) for op, row in runnable_kernels() if op.name == "rms_norm"]
     monkeypatch.setattr(certificates, "invalid_reason", lambda *asked: None)
     tried = {case.name for op, row in rows for case in _cases(op, row, False)}
     assert tried == {case.name for case in rows[0][0].contract.cases}

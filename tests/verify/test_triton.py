@@ -8,7 +8,7 @@ from pathlib import Path
 import forked
 import pytest
 import torch
-from rows import ALL_OPS, certified, label
+from op_kernels import ALL_OPS, certified, label
 
 from kernelworks.build import configs, kernels
 from kernelworks.contract import Kernel, Request, TensorSpec

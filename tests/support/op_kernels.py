@@ -20,7 +20,7 @@ def runs_here(row: Kernel) -> bool:
     return has_gpu() if row.device == "cuda" else TARGETS[row.target].needs <= machine().features
 
 
-def runnable_rows() -> list[tuple[Op, str]]:
+def runnable_kernels() -> list[tuple[Op, str]]:
     """(op, row name) for every row that runs here, torch and reference included."""
     return [
         (op, row.name)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from eligible import ROWS
+from eligible import KERNELS
 
 from kernelworks.dispatch import certificates, tuning_records
 from kernelworks.dispatch.op import OPS
@@ -17,11 +17,11 @@ from kernelworks.dispatch.plans import forget_all
 from kernelworks.dispatch.tuning_records import RaceResult, TuningRecord
 from kernelworks.machine import environment, place_of
 
-ROW = ROWS[-1]
+KERNEL = KERNELS[-1]
 
 
 @contextlib.contextmanager
-def nothing_timed(folder: Path) -> Iterator[None]:
+def no_tuning_records(folder: Path) -> Iterator[None]:
     """Within, rows are chosen by timings, of which there are none yet, and every row is proved."""
     own = environment.cache_dir
     with pytest.MonkeyPatch.context() as patch:
@@ -36,11 +36,11 @@ def nothing_timed(folder: Path) -> Iterator[None]:
     forget_all()
 
 
-def raced(op: str, *args: Any, ratio: float = 1.5, wanted: tuple[str, ...] = ()) -> None:
+def add_tuning_record(op: str, *args: Any, ratio: float = 1.5, wanted: tuple[str, ...] = ()) -> None:
     """Keeps the timing of a call: torch's time over ours is ``ratio``. With ``wanted`` it is of a training step."""
     of, pass_ = OPS[op], "training" if wanted else "forward"
     request = of.request(pass_, args, wanted)
-    rows = (of.kernel(ROW),) * (2 if wanted else 1)
+    rows = (of.kernel(KERNEL),) * (2 if wanted else 1)
     sources, toolchain = tuning_records.sources_of(rows)
     one = RaceResult(1.0, ratio, (ratio, ratio), 0.01)
     tuning_records.write(
