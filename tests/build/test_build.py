@@ -62,9 +62,9 @@ sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    room = tmp_path / "room"
-    room.mkdir()
-    path = room / "answer.cpp"
+    op_package = tmp_path / "op_package"
+    op_package.mkdir()
+    path = op_package / "answer.cpp"
     path.write_text(SOURCE)
     return path
 
@@ -166,7 +166,7 @@ def test_ten_processes_at_once(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["no compiler", "failing compiler", "cache is a file", "full disk"])
-def test_the_torch_row_runs_and_explain_says_why(fault: str, tmp_path: Path) -> None:
+def test_the_torch_kernel_runs_and_explain_says_why(fault: str, tmp_path: Path) -> None:
     env = {"KERNELWORKS_CACHE": str(tmp_path / "cache")}
     match fault:
         case "no compiler":
@@ -183,14 +183,14 @@ def test_the_torch_row_runs_and_explain_says_why(fault: str, tmp_path: Path) -> 
         case "full disk":
             (tmp_path / "cache").symlink_to("/dev/full")
             text = "the build cache"
-    # As proved: only the build stands between the call and the row.
+    # As verified: only the build stands between the call and the kernel.
     code = "from kernelworks.dispatch import certificates as c\n"
-    code += "c.invalid = lambda op, row, kind=None: row.toolchain() and None\n"
+    code += "c.invalid_reason = lambda op, kernel, kind=None: kernel.toolchain() and None\n"
     done = forked.python(code=code + FALLBACK, **env)
     assert done.returncode == 0, done.stderr
-    right, row, declined, warned = json.loads(done.stdout)
+    right, kernel, declined, warned = json.loads(done.stdout)
     assert right
-    assert row == "torch"
+    assert kernel == "torch"
     assert any(text in reason for _, reason in declined)
     assert any("runs its 'torch' kernel" in message for message in warned)
 

@@ -147,7 +147,7 @@ assert run(*args, out=wanted) is wanted
 torch.use_deterministic_algorithms(True)
 assert run(*args) is wanted
 assert given_outs == [None, wanted, None] and launched.value == before
-torch.use_deterministic_algorithms(True, warn_only=True)  # as memory is poisoned where a row is proved
+torch.use_deterministic_algorithms(True, warn_only=True)  # as memory is poisoned where a kernel is verified
 assert run(*args) is not wanted and launched.value == before + len(plain)
 print("all hold")
 """

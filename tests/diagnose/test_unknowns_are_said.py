@@ -334,7 +334,10 @@ def test_no_swap_is_named_where_nothing_is_to_be_had_of_it(
             Promise("", GainRange(0.0, 0.0), may=True),
             "raced here, torch's own is as quick as our rows or quicker; only a",
         ),
-        (Promise("", None, may=True), "no timing says yet whether it is quicker (`kernelworks autotune`); only a kernel"),
+        (
+            Promise("", None, may=True),
+            "no timing says yet whether it is quicker (`kernelworks autotune`); only a kernel",
+        ),
         (Promise("", None), "no proved row of ours here; only a kernel"),
     ],
 )

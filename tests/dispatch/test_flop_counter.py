@@ -70,7 +70,7 @@ def test_as_many_as_in_torchs_functions(name: str, wanted: str) -> None:
         found = counted(ours, args, wanted)
     assert found == counted(torchs, args, wanted)
     assert (found > 0) == ("linear" in name or "attention" in name)
-    assert taken or name == "linear_cross_entropy"  # which has rows for GPUs alone
+    assert taken or name == "linear_cross_entropy"  # which has kernels for GPUs alone
 
 
 def test_in_a_compiled_program() -> None:

@@ -25,8 +25,8 @@ NAMES = list(CALLS)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def our_rows() -> Iterator[None]:
-    """Rows of ours that read memory, whatever is proved on this machine."""
+def our_kernels() -> Iterator[None]:
+    """Kernels of ours that read memory, whatever is verified on this machine."""
     with only(KERNELS[-1]) if KERNELS else contextlib.nullcontext():
         yield
 

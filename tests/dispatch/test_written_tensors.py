@@ -22,8 +22,8 @@ WITH_OUT = [name for name, called in CALLS.items() if called.out]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def our_rows() -> Iterator[None]:
-    """Rows of ours that read memory, whatever is proved on this machine."""
+def our_kernels() -> Iterator[None]:
+    """Kernels of ours that read memory, whatever is verified on this machine."""
     with only(KERNELS[-1]) if KERNELS else contextlib.nullcontext():
         yield
 

@@ -56,13 +56,17 @@ RACED: dict[str, tuple[Callable[[], None], set[str]]] = {
     "nothing": (lambda: None, set()),
     "gelu": (lambda: add_tuning_record("gelu", torch.zeros(4, 256), "none"), {"act"}),
     "gelu, and torch was quicker": (lambda: add_tuning_record("gelu", torch.zeros(4, 256), "none", ratio=0.9), set()),
-    "gelu, within what two runs differ by": (lambda: add_tuning_record("gelu", torch.zeros(4, 256), "none", ratio=1.02), set()),
+    "gelu, within what two runs differ by": (
+        lambda: add_tuning_record("gelu", torch.zeros(4, 256), "none", ratio=1.02), set()
+    ),  # fmt: skip
     "gelu in bfloat16": (lambda: add_tuning_record("gelu", torch.zeros(4, 256).bfloat16(), "none"), set()),
     "gelu of a training step": (lambda: add_tuning_record("gelu", torch.zeros(4, 256), "none", wanted=("x",)), {"act"}),
     "a product of these sizes": (lambda: add_tuning_record("linear", *of_linear(4, 256, 64)), {"up"}),
     "a product of other rows": (lambda: add_tuning_record("linear", *of_linear(512, 256, 64)), {"up"}),
     "a product of other sizes": (lambda: add_tuning_record("linear", *of_linear(4, 4096, 64)), set()),
-    "a norm": (lambda: add_tuning_record("layer_norm", torch.zeros(4, 256), torch.ones(256), torch.zeros(256), 1e-5), {"norm"}),
+    "a norm": (
+        lambda: add_tuning_record("layer_norm", torch.zeros(4, 256), torch.ones(256), torch.zeros(256), 1e-5), {"norm"}
+    ),  # fmt: skip
     "softmax, which is called by its name": (lambda: add_tuning_record("softmax", torch.zeros(4, 64), -1), {""}),
 }  # fmt: skip
 
@@ -203,7 +207,10 @@ def of_attention(keys: int) -> tuple[Any, ...]:
 WON: dict[str, tuple[Callable[[], None], bool]] = {
     "nothing": (lambda: None, False),
     "torch's": (lambda: add_tuning_record("linear", *of_linear(1, 32, 32), ratio=0.9), False),
-    "products of one row": (lambda: add_tuning_record("linear", torch.zeros(1, 1, 32), torch.zeros(32, 32), None), True),
+    "products of one row": (
+        lambda: add_tuning_record("linear", torch.zeros(1, 1, 32), torch.zeros(32, 32), None),
+        True,
+    ),
     "attention of one query": (lambda: add_tuning_record("attention", *of_attention(20)), True),
     "the norm": (lambda: add_tuning_record("rms_norm", torch.zeros(1, 1, 32), torch.ones(32), 1e-6, None), True),
     "another dtype": (lambda: add_tuning_record("linear", *of_linear(1, 32, 32, torch.bfloat16)), False),

@@ -10,7 +10,7 @@ import forked
 
 from kernelworks.dispatch.op import OPS
 
-PROOF = """
+VERIFICATION = """
 import json, sys
 from pathlib import Path
 from kernelworks.build.kernels import cpp_kernels
@@ -20,14 +20,14 @@ from kernelworks.verify.parity import parities
 
 folder, name, file, cases = sys.argv[1:]
 op = OPS[name]
-rows, said = op.kernels[-2:], {}
+kernels, said = op.kernels[-2:], {}
 launches = LAUNCHES
 for room in sorted(Path(folder).iterdir()):
-    op.kernels = (*cpp_kernels(room, targets={"scalar": file}, bound=True, **launches), *rows)
+    op.kernels = (*cpp_kernels(op_package, targets={"scalar": file}, bound=True, **launches), *kernels)
     op.forget()
     tried = [c for c in op.contract.cases if c.name in json.loads(cases)]
     found = [p.message for case in tried for dtype in case.dtypes for p in parities(op, "scalar", case, dtype)]
-    said[room.name] = [message for message in found if message]
+    said[op_package.name] = [message for message in found if message]
 print(json.dumps(said))
 """
 
@@ -42,7 +42,7 @@ def caught(
         assert old in source, name
         (folder / name).mkdir()
         (folder / name / file).write_text(source.replace(old, changed) if old else source, "utf-8")
-    code = PROOF.replace("LAUNCHES", launches)
+    code = VERIFICATION.replace("LAUNCHES", launches)
     done = forked.python(str(folder), op, file, json.dumps(list(cases)), code=code)
     assert done.returncode == 0, done.stderr[-3000:]
     said = json.loads(done.stdout.splitlines()[-1])

@@ -112,15 +112,15 @@ class Op:
         to_record: Callable[..., tuple[Any, ...]] | None = None,
     ) -> None:
         """``composite(*args)`` is the forward in torch's own functions, as a user would write it: what autograd,
-        torch.func and jit.trace can look into. Arguments by position or name; by default the ``torch`` kernel's forward.
-        ``native(*args)`` is what runs where no kernel of ours is taken (``as_written``, without what ``Op.native`` adds);
-        by default ``composite``, from which it differs where torch's own function has no second derivative.
-        ``aten(*args)`` says the operators that ``native`` calls (``aten.py``), or None.
-        ``passthrough`` says how that is called at once, where there is one function of torch's for it.
-        ``pointwise`` says that no element of the output needs one of the inputs elsewhere, so that ``out`` may be an
-        input. ``to_torch(result, *args)`` and ``from_torch(result, *args)`` turn what kernels return into what the schema
-        says and back, where the two differ (an optional second output, say). ``to_record(*args)`` gives the arguments
-        of a forward that autograd records, where the backward reads an output that the call did not ask for."""
+        torch.func and jit.trace can look into. Arguments by position or name; by default the ``torch`` kernel's
+        forward. ``native(*args)`` is what runs where no kernel of ours is taken (``as_written``, without what
+        ``Op.native`` adds); by default ``composite``, from which it differs where torch's own function has no second
+        derivative. ``aten(*args)`` says the operators that ``native`` calls (``aten.py``), or None. ``passthrough``
+        says how that is called at once, where there is one function of torch's for it. ``pointwise`` says that no
+        element of the output needs one of the inputs elsewhere, so that ``out`` may be an input. ``to_torch(result,
+        *args)`` and ``from_torch(result, *args)`` turn what kernels return into what the schema says and back, where
+        the two differ (an optional second output, say). ``to_record(*args)`` gives the arguments of a forward that
+        autograd records, where the backward reads an output that the call did not ask for."""
         if [r.name for r in kernels][-2:] != ["torch", "reference"]:
             raise ValueError(f"the last two kernels of {contract.name} must be torch and reference")
         self.name = contract.name
@@ -139,11 +139,10 @@ class Op:
         self.plans = Plans()
         schema = torch._C.parse_schema(forward.schema)
         self._arrays = {a.name for a in schema.arguments if "Tensor" in str(a.type)}
-        self.torch_signature: Any = None  # set by the room's Spelling
-        self.gate: Any = None  # set by the room's Gate
-        self.pattern = (
-            ""  # what several of torch's ops make that this one makes, said by the room (diagnose/rules/patterns.py)
-        )
+        self.torch_signature: Any = None  # set by the op package's Signature
+        self.gate: Any = None  # set by the op package's Gate
+        # The pattern of several torch ops that this op replaces; its op package sets it (diagnose/rules/patterns.py).
+        self.pattern = ""
         self.ambiguous_signature: Any = None  # the same where its calls may be told by no more than what stands where
         self._overload: Any = None  # set by register()
         self._backward_overload: Any = None
@@ -286,10 +285,12 @@ class Op:
     def training_passes(
         self, args: tuple[Any, ...], kernel: str | None, wanted: tuple[str, ...] = ()
     ) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
-        """How the kernel that takes a forward makes gradients with it, or None where the kernel taken has no such passes.
+        """How the kernel that takes a forward makes gradients with it, or None where the kernel taken has no such
+        passes.
 
         ``training(*args, needs=)`` returns the forward's result and what ``resumed(kept, grad)`` makes gradients of.
-        ``inputs_requiring_grad`` are the inputs whose gradients are asked for, by default those that require them, or all.
+        ``inputs_requiring_grad`` are the inputs whose gradients are asked for, by default those that require them, or
+        all.
         """
         wanted = wanted or self.inputs_requiring_grad(args) or self.contract.differentiable
         plan: Plan = self._find("training", args, None, kernel, wanted) or self._training(args, kernel, wanted)
@@ -323,7 +324,8 @@ class Op:
         return Request(self.name, "backward", named, training.threads, switches=training.switches)
 
     def tuned_choice(self, args: tuple[Any, ...], wanted: tuple[str, ...]) -> Choice | None:
-        """``choice`` where timings choose; None where the list's order does, which each pass settles for itself."""
+        """``choice`` where tuning records choose; None where the list's order does, which each pass settles for
+        itself."""
         return self.choice(args, None, wanted) if environment.selection_policy() == "timed" else None
 
     def choice(self, args: tuple[Any, ...], kernel: str | None, wanted: tuple[str, ...] = ()) -> Choice:
@@ -419,7 +421,8 @@ class Op:
             if isinstance(reason, LoadFailure) and reason.about not in _said:
                 _said.add(reason.about)
                 warnings.warn(
-                    f"kernelworks.{self.name} runs its {choice.kernel.name!r} kernel ({name!r} is not there): {reason[:800]}",
+                    f"kernelworks.{self.name} runs its {choice.kernel.name!r} kernel "
+                    f"({name!r} is not there): {reason[:800]}",
                     RuntimeWarning,
                     stacklevel=5,
                 )

@@ -1,7 +1,8 @@
 """Plans: what serves calls that look alike, once that has been settled, and the one word that makes all of it void.
 
-A plan holds until a timing, a certificate or a kernel changes. Then ``forget_all`` empties every ``Plans`` there is, and
-whoever keeps a choice elsewhere (a swapped model, a diagnosis) compares ``generation`` with the one it was made in.
+A plan holds until a tuning record, a certificate or a kernel changes. Then ``forget_all`` empties every ``Plans`` there
+is, and whoever keeps a choice elsewhere (a swapped model, a diagnosis) compares ``generation`` with the one it was made
+in.
 
 Plans lie in a dictionary, or in the table of ``native/``, where the way in through C++ finds them by the same key.
 """

@@ -1,4 +1,5 @@
-"""What lies in rooms, by name: which room that is, is known at once; the room is loaded when it is first asked for."""
+"""What lies in op packages, by name: which op package that is, is known at once; the op package is loaded when it is
+first asked for."""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ T = TypeVar("T")
 
 OP_PACKAGES: dict[
     str, str
-] = {}  # the module of each op's room, in the order of the families; filled by `kernelworks.ops`
+] = {}  # the module of each op's op package, in the order of the families; filled by `kernelworks.ops`
 
 
 def load_op_package(op_package: str) -> types.ModuleType:
-    """The module of a room, loaded where it was not.
+    """The module of an op package, loaded where it was not.
 
     It is loaded in a thread of its own: whoever asks for it first may do so under modes, transforms and tracers, which
-    are of a thread, and the tensors that a room makes are none of theirs. No room imports what is above it, so none
-    waits for a module that the asking thread is about to import.
+    are of a thread, and the tensors that an op package makes are none of theirs. No op package imports what is above
+    it, so none waits for a module that the asking thread is about to import.
     """
     if op_package not in sys.modules:
         failed: list[BaseException] = []
@@ -59,16 +60,17 @@ def _uncollected() -> Iterator[None]:
 
 
 class OpPackageMap(Mapping[str, T]):
-    """One thing a room. Its names are known without any room; whoever looks at the things loads their rooms.
+    """One thing an op package. Its names are known without any op package; whoever looks at the things loads their op
+    packages.
 
-    What is made outside the rooms is there once it is made, behind those.
+    What is made outside the op packages is there once it is made, behind those.
     """
 
     def __init__(self) -> None:
         self._made: dict[str, T] = {}
 
     def add(self, name: str, made: T) -> None:
-        """Called by what a room makes, when it is made."""
+        """Called by what an op package makes, when it is made."""
         self._made[name] = made
 
     def __getitem__(self, name: str) -> T:

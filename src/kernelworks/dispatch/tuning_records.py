@@ -1,13 +1,13 @@
-"""The record that a way to run an op was raced against torch's own function here: read, judge, write.
+"""The record that a way to run an op was benchmarked against torch's own function here: read, judge, write.
 
-A timing speaks for one op and pass, one way (a kernel, or for training a forward kernel and a backward kernel), one call and the
-bucket of calls that it lies in, one kind of machine with its number of cores, one number of threads, one hash of the
-kernels' sources with the toolchain, and one version of torch. Those for the machines we have ship with the package
-(``timed/PLACE.json``); ``kernelworks autotune`` writes more into the cache, one file a timing through a rename, so that
-two processes that settle at once lose nothing of each other's.
+A tuning record speaks for one op and pass, one way (a kernel, or for training a forward kernel and a backward kernel),
+one call and the bucket of calls that it lies in, one kind of machine with its number of cores, one number of threads,
+one hash of the kernels' sources with the toolchain, and one version of torch. Those for the machines we have ship with
+the package (``timed/PLACE.json``); ``kernelworks autotune`` writes more into the cache, one file a tuning record
+through a rename, so that two processes that settle at once lose nothing of each other's.
 
-``verdict`` reads them for a request: a timing of this very call decides by itself, else all that were measured in its
-bucket have to agree, and by more. Without a timing that says so, no kernel of ours is taken.
+``verdict`` reads them for a request: a tuning record of this very call decides by itself, else all that were measured
+in its bucket have to agree, and by more. Without a tuning record that says so, no kernel of ours is taken.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ ADDED_FIELDS = {"note": "", "among": ""}  # what records have had since
 
 MARGIN = 1.03  # torch's time over ours, in both halves of a race: less is within what two runs differ by
 
-# The same for a call that was not raced itself, whose sizes may be twice those of the calls that were. On a Zen 4 (126
-# calls of six ops, sizes drawn three to a bucket), of 110 calls judged by one such neighbour at 1.10 four lost to torch
-# by more than 3%, of 102 at 1.20 one did.
+# The same for a call that was not benchmarked itself, whose sizes may be twice those of the calls that were. On a Zen 4
+# (126 calls of six ops, sizes drawn three to a bucket), of 110 calls judged by one such neighbour at 1.10 four lost to
+# torch by more than 3%, of 102 at 1.20 one did.
 BUCKET_MARGIN = 1.20
 NOISE_LIMIT = 0.10  # spread of a race; with more, neither arm can be called quicker
 
-NO_RECORD = "no timing for this call on this machine: torch runs; `kernelworks autotune` measures"
+NO_RECORD = "no tuning record for this call on this machine: torch runs; `kernelworks autotune` makes one"
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class TuningRecord:
 
     @property
     def beats_torch(self) -> bool:
-        """Whether the call that was raced is ours for it."""
+        """Whether the call that was benchmarked is ours for it."""
         return not self.is_noisy and self.ratio >= MARGIN
 
     @property
@@ -128,7 +128,7 @@ class TuningRecord:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What a later timing of the same takes the place of, whichever way it found quickest."""
+        """What a later tuning record of the same takes the place of, whichever way it found quickest."""
         return self.pass_, self.call, self.threads
 
     def __str__(self) -> str:
@@ -235,7 +235,8 @@ def has_known_sizes(request: Request) -> bool:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The way to take, "" for torch's own function, the reason in words, and the timing that decided, if one did."""
+    """The way to take, "" for torch's own function, the reason in words, and the tuning record that decided, if one
+    did."""
 
     way: str
     because: str
@@ -243,7 +244,7 @@ class Verdict:
 
 
 def sources_of(kernels: Iterable[Kernel]) -> tuple[str, str]:
-    """Hash and toolchain that a timing of these kernels names. Raises BuildError where there is no toolchain."""
+    """Hash and toolchain that a tuning record of these kernels names. Raises BuildError where there is no toolchain."""
     kernels = tuple(kernels)
     return "+".join(kernel.hash() for kernel in kernels), "+".join(
         dict.fromkeys(kernel.toolchain() for kernel in kernels)
@@ -264,8 +265,8 @@ def ways_digest(ways: Mapping[str, Sequence[Kernel]]) -> str:
 
 
 def is_decisive(record: TuningRecord, ways: Mapping[str, Sequence[Kernel]]) -> bool:
-    """Whether a timing of this very call says what is quickest of all that there is today: a kernel that came since, or
-    whose source is another, may be quicker than what was raced then."""
+    """Whether a tuning record of this very call says what is quickest of all that there is today: a kernel that came
+    since, or whose source is another, may be quicker than what was benchmarked then."""
     return not record.is_noisy and (
         record.among == ways_digest(ways) or (not record.among and list(ways) == [record.way])
     )
@@ -274,7 +275,8 @@ def is_decisive(record: TuningRecord, ways: Mapping[str, Sequence[Kernel]]) -> b
 def valid_records(
     name: str, contract: Contract, request: Request, ways: Mapping[str, Sequence[Kernel]], place: str | None = None
 ) -> tuple[list[TuningRecord], list[TuningRecord]]:
-    """The timings that hold for these kernels as they are now: of this very call, and of others in its bucket."""
+    """The tuning records that hold for these kernels as they are now: of this very call, and of others in its
+    bucket."""
     place = place or place_of(request.device)
     known = _indexed(_folder(place), shipped_path(place), name)
     records = known.get((request.pass_, threads_of(request), bucket_of(contract, request)), ())
@@ -287,8 +289,8 @@ def valid_records(
 def records_matching(
     name: str, kernels: Mapping[str, Kernel], dtype: torch.dtype, place: str, sizes: Mapping[str, int]
 ) -> list[TuningRecord]:
-    """The timings of a ``place`` that hold for an op's ``kernels`` in a dtype, whatever the call, but for the ``sizes`` of
-    those of the contract's dimensions that are known."""
+    """The tuning records of a ``place`` that hold for an op's ``kernels`` in a dtype, whatever the call, but for the
+    ``sizes`` of those of the contract's dimensions that are known."""
     threads = 0 if place.startswith("sm_") else torch.get_num_threads()
     known = _indexed(_folder(place), shipped_path(place), name)
     found = []
@@ -311,7 +313,7 @@ def _in_bucket(bucket: str, dtype: torch.dtype, sizes: Mapping[str, int]) -> boo
 
 
 def records_of(name: str, place: str) -> tuple[TuningRecord, ...]:
-    """All timings of an op on a kind of machine by this torch, whatever has become of its kernels since."""
+    """All tuning records of an op on a kind of machine by this torch, whatever has become of its kernels since."""
     known = _indexed(_folder(place), shipped_path(place), name)
     return tuple(t for several in known.values() for t in several if t.torch == torch_version())
 
@@ -333,7 +335,8 @@ _SIZES = re.compile(r"\w+\[([\d,]*)\]( by |$)")
 def verdict(
     name: str, contract: Contract, request: Request, ways: Mapping[str, Sequence[Kernel]], place: str | None = None
 ) -> Verdict:
-    """Which of the ways (name -> kernels that may be chosen) runs a request, by the timings of this machine or ``place``.
+    """Which of the ways (name -> kernels that may be chosen) runs a request, by the tuning records of this machine or
+    ``place``.
 
     Of several that beat torch, the one that beats it most. Never raises for what lies in a file.
     """
@@ -347,7 +350,7 @@ def verdict(
             return Verdict(best.way, f"timed: {best.ratio:.2f}x torch, {best}", best)
         return Verdict("", f"timed: torch is as quick or quicker ({best.ratio:.2f}x, {best})", best)
     if exact:
-        return Verdict("", f"timed in a noisy hour (spread {_spread(exact):.0%}): torch runs", exact[0])
+        return Verdict("", f"measurement too noisy (spread {_spread(exact):.0%}): torch runs", exact[0])
     return _by_bucket([t for t in near if not t.is_noisy], faults(place or place_of(request.device), name))
 
 
@@ -391,7 +394,8 @@ def _folder(place: str) -> Path:
 
 @functools.cache
 def _indexed(folder: Path, shipped: Path, op: str) -> dict[tuple[str, int, str], tuple[TuningRecord, ...]]:
-    """All timings of an op on a kind of machine, this user's in place of those shipped, by pass, threads and bucket."""
+    """All tuning records of an op on a kind of machine, this user's in place of those shipped, by pass, threads and
+    bucket."""
     mine = {t.key: t for t in _cached(folder, op)[0]}
     mine |= {t.key: t for t in _remembered.values() if (t.place, t.op) == (folder.name, op)}
     found: dict[tuple[str, int, str], tuple[TuningRecord, ...]] = {}
@@ -402,7 +406,7 @@ def _indexed(folder: Path, shipped: Path, op: str) -> dict[tuple[str, int, str],
 
 
 def faults(place: str, op: str) -> tuple[str, ...]:
-    """The files with timings of an op that are left out, each with what is wrong with it."""
+    """The files with tuning records of an op that are left out, each with what is wrong with it."""
     return (*_cached(_folder(place), op)[1], *_shipped(shipped_path(place))[1])
 
 
@@ -431,13 +435,13 @@ _remembered: dict[tuple[str, str, tuple[str, str, int]], TuningRecord] = {}  # b
 
 
 def remember(record: TuningRecord) -> None:
-    """Keeps a timing for this process alone, where no file can be written."""
+    """Keeps a tuning record for this process alone, where no file can be written."""
     _remembered[record.place, record.op, record.key] = record
     _indexed.cache_clear()
 
 
 def is_shipped(record: TuningRecord) -> bool:
-    """Whether a timing came with the package: nobody has raced that call on this very machine."""
+    """Whether a tuning record came with the package: nobody has benchmarked that call on this very machine."""
     return record not in _cached(_folder(record.place), record.op)[0] and record not in _remembered.values()
 
 
@@ -449,7 +453,7 @@ def reread() -> None:
 
 
 def _read(path: Path) -> tuple[tuple[TuningRecord, ...], str]:
-    """The timings of a file, and a word where some or all of it cannot be used."""
+    """The tuning records of a file, and a word where some or all of it cannot be used."""
     try:
         content = read_json(path)
     except FileNotFoundError:
@@ -459,7 +463,7 @@ def _read(path: Path) -> tuple[tuple[TuningRecord, ...], str]:
     except ValueError:  # a broken encoding is one too
         return (), "truncated or no JSON"
     if not isinstance(content, dict) or not isinstance(content.get("tuning_records"), list):
-        return (), "no timings"
+        return (), "no tuning records"
     if content.get("format") != FORMAT:
         return (), f"of another version (format {str(content.get('format'))[:20]})"
     made = [_parse_record(record) for record in content["tuning_records"]]
@@ -514,7 +518,7 @@ def _text(records: Sequence[TuningRecord]) -> str:
 
 
 def write(record: TuningRecord) -> Path:
-    """Keeps a timing in the user's cache, in place of one of the same call. Raises OSError."""
+    """Keeps a tuning record in the user's cache, in place of one of the same call. Raises OSError."""
     name = hashlib.sha256(repr(record.key).encode()).hexdigest()[:16]
     path = _folder(record.place) / f"{record.op}.{name}.json"
     environment.write_whole(path, _text([record]), prefix=f".{path.name}-")

@@ -1,4 +1,5 @@
-"""An op's function in torch as the operators that it calls, found by calling it: what a room need not say twice."""
+"""An op's function in torch as the operators that it calls, found by calling it: what an op package need not say
+twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a form's op lives, which is also what it is called."""
+"""Where an op template's op lives, which is also what it is called."""
 
 from __future__ import annotations
 

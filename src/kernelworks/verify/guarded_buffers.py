@@ -29,7 +29,7 @@ _NORESERVE = 0x4000  # MAP_NORESERVE on Linux
 
 
 def poisoned_memory() -> None:
-    """From here on ``torch.empty`` is filled with NaN in this process: poison for gradients, which a row allocates.
+    """From here on ``torch.empty`` is filled with NaN in this process: poison for gradients, which a kernel allocates.
 
     What ``torch.use_deterministic_algorithms`` does for torch itself; it loads inductor to tell that too, a second of
     each worker's start.

@@ -2,10 +2,10 @@
 
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool racecheck python -m kernelworks.verify.sanitizer OP ROW
 
-Forward and backward of the contract's cases in the dtypes the kernel takes, one of each size, the largest first, and not
-many: under a checker a kernel runs tens of times slower. ``--elements`` leaves out what is larger; ``--cases`` names
-the cases instead, those of the GPU too. Prints every call, so that a run that is cut off says how far it came; exits
-with 1 where none was made.
+Forward and backward of the contract's cases in the dtypes the kernel takes, one of each size, the largest first, and
+not many: under a checker a kernel runs tens of times slower. ``--elements`` leaves out what is larger; ``--cases``
+names the cases instead, those of the GPU too. Prints every call, so that a run that is cut off says how far it came;
+exits with 1 where none was made.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ struct Parameter {
     PyObject* preset;  // the default, or null where there must be a value
     int8_t place;      // by position, or -1
     bool by_name;      // may be given by its name
-    char kind;         // of value: T tensor, i int, f float, b bool, s str; ? for out and row, which are any
+    char kind;         // of value: T tensor, i int, f float, b bool, s str; ? for out and kernel, which are any
     bool optional;     // may be None
 };
 
@@ -26,7 +26,7 @@ struct Face {
     vectorcallfunc plain;  // runs the function's code
     Entry* entry;
     Py_ssize_t positional;
-    std::vector<Parameter> parameters;  // the op's arguments, then `out` and `row`
+    std::vector<Parameter> parameters;  // the op's arguments, then `out` and `kernel`
 };
 
 inline std::unordered_map<PyObject*, Face> faces;

@@ -187,7 +187,7 @@ def _ours(
     if options is not None:
         return "options choose torch's way to do it"
     if input.dtype is not torch.float32:
-        return "the loss has the input's dtype in torch's spelling, where ours is float32"
+        return "the loss has the input's dtype in torch's signature, where ours is float32"
     return input, linear_weight, target, linear_bias, -100 if ignore_index is None else ignore_index
 
 
