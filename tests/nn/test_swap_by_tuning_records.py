@@ -58,7 +58,7 @@ RACED: dict[str, tuple[Callable[[], None], set[str]]] = {
     "gelu, and torch was quicker": (lambda: add_tuning_record("gelu", torch.zeros(4, 256), "none", ratio=0.9), set()),
     "gelu, within what two runs differ by": (
         lambda: add_tuning_record("gelu", torch.zeros(4, 256), "none", ratio=1.02), set()
-    ),  # fmt: skip
+    ),
     "gelu in bfloat16": (lambda: add_tuning_record("gelu", torch.zeros(4, 256).bfloat16(), "none"), set()),
     "gelu of a training step": (lambda: add_tuning_record("gelu", torch.zeros(4, 256), "none", wanted=("x",)), {"act"}),
     "a product of these sizes": (lambda: add_tuning_record("linear", *of_linear(4, 256, 64)), {"up"}),
@@ -66,7 +66,7 @@ RACED: dict[str, tuple[Callable[[], None], set[str]]] = {
     "a product of other sizes": (lambda: add_tuning_record("linear", *of_linear(4, 4096, 64)), set()),
     "a norm": (
         lambda: add_tuning_record("layer_norm", torch.zeros(4, 256), torch.ones(256), torch.zeros(256), 1e-5), {"norm"}
-    ),  # fmt: skip
+    ),
     "softmax, which is called by its name": (lambda: add_tuning_record("softmax", torch.zeros(4, 64), -1), {""}),
 }  # fmt: skip
 

@@ -218,7 +218,7 @@ class Launch:
         return self._scratch > 0
 
     def prepare_launch(self, grid: tuple[int, int, int], *arguments: Any) -> Callable[..., None]:
-        """This launch with all but its tensors settled: what is returned takes the tensors alone, in order, of the
+        """This launch with all but its tensors fixed: what is returned takes the tensors alone, in order, of the
         dtypes given here and on the same device. A third less host time than calling the launch."""
         device = arguments[0].get_device()
         fixed = [(isinstance(a, Tensor), None if isinstance(a, Tensor) else a) for a in arguments]  # keeps no tensor

@@ -146,7 +146,8 @@ def invalid_reason(op: str, kernel: Kernel, kind: str | None = None) -> str | No
         if isinstance(kept, str) and kept:
             return f"{kept}; run `kernelworks verify {op}.{kernel.name}`"
         if held is not None:
-            return f"verified on {held.kind}, not confirmed here yet; run `kernelworks verify {op}.{kernel.name} --missing`"
+            where = f"verified on {held.kind}, not confirmed here yet"
+            return f"{where}; run `kernelworks verify {op}.{kernel.name} --missing`"
         return f"not verified on this kind of machine ({kind}); run `kernelworks verify {op}.{kernel.name}`"
     same_source = [c for c in candidates if is_current(c, kernel)]
     if not same_source:

@@ -2,7 +2,7 @@
 
 ``forward(x, dim) -> output``, ``backward(grad_output, output, dim) -> x``. The op package says what is its own; the op
 template derives the contract, both passes, the launches of C++ (exported functions NAME and NAME_backward, as
-``simd/exp_lines.hpp`` and ``simd/lines.hpp`` make them), the rows and torch's signature ``F.NAME(input, dim,
+``simd/exp_lines.hpp`` and ``simd/lines.hpp`` make them), the kernels and torch's signature ``F.NAME(input, dim,
 _stacklevel, dtype)``.
 """
 

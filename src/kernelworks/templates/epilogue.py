@@ -1,8 +1,8 @@
 """The epilogue template: products of matrices, and what is done to each of their sums before it is rounded, once.
 
 An op package says in ``contract.py`` what only it knows (``Epilogue``): the definition by a ``product``, how far off a
-right kernel may be before it rounds, values of the arguments beside x and the weights. On a GPU it has rows of its own;
-on a CPU torch's row runs, which is the op as a user writes it. What follows from that is made here.
+right kernel may be before it rounds, values of the arguments beside x and the weights. On a GPU it has kernels of its
+own; on a CPU torch's kernel runs, which is the op as a user writes it. What follows from that is made here.
 """
 
 from __future__ import annotations
@@ -219,8 +219,8 @@ class Epilogue(OpPackage):
         self, contract: Contract, composite: Callable[..., Any], *, ahead: Sequence[Kernel] = (),
         mutants: Sequence[Mutant] = (), aten: Callable[..., Any] | None = None, passthrough: Passthrough | None = None,
     ) -> Op:  # fmt: skip
-        """The op: ``composite(*args)`` is how a user writes it in torch, ``ahead`` are its rows on other devices, best
-        first; ``mutants`` are the op package's own, ``aten`` its operators where calling it does not tell."""
+        """The op: ``composite(*args)`` is how a user writes it in torch, ``ahead`` are its kernels on other devices,
+        best first; ``mutants`` are the op package's own, ``aten`` its operators where calling it does not tell."""
         forward, backward = self.passes()
 
         def composed(*args: Any, **named: Any) -> Any:

@@ -74,7 +74,7 @@ def _made(text: str) -> Bind:
     }  # fmt: skip
     exec(text, scope)
     bind: Bind = scope["bind"]
-    vars(bind)["written"] = text  # for a row's hash: it lies in no file
+    vars(bind)["written"] = text  # for a kernel's hash: it lies in no file
     return bind
 
 

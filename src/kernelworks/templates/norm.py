@@ -63,8 +63,8 @@ BLOCK = 128  # rows: the same down a column
 
 def chain(n: int) -> float:
     """The longest chain of float32 roundings into a sum over a row of deviations: N/32 additions (four accumulators of
-    eight lanes, the narrowest wide row) within a piece, the tree that joins them, the deviation's own, and the few of
-    the root, the scale and the products."""
+    eight lanes, the narrowest vector kernel) within a piece, the tree that joins them, the deviation's own, and the few
+    of the root, the scale and the products."""
     return min(n, PIECE) / 32 + 12
 
 
@@ -347,7 +347,7 @@ class Norm(OpPackage):
         )
 
     def cpp_op_kernels(self, folder: Path, targets: Mapping[str, str] = TARGETS) -> list[Kernel]:
-        """The rows in C++ of a folder's sources."""
+        """The C++ kernels of a folder's sources."""
         forward = norm_forward(self.name, tuple(self.arguments), optional=self.optional)
         return cpp_kernels(
             folder, forward=forward,
@@ -357,7 +357,7 @@ class Norm(OpPackage):
     def op(
         self, contract: Contract, *, ahead: Sequence[Kernel] = (), mutants: Sequence[Mutant] = (), at_once: Passthrough,
     ) -> Op:  # fmt: skip
-        """The op: ``ahead`` are its rows on other devices, best first; ``mutants`` are the op package's own;
+        """The op: ``ahead`` are its kernels on other devices, best first; ``mutants`` are the op package's own;
         ``at_once`` is torch's own call of it."""
         forward, backward = self.passes()
         names = tuple(self.arguments)
@@ -412,7 +412,7 @@ class Norm(OpPackage):
         return tuple(have["x"].new_empty(shape) for shape in self._shapes(have))
 
     def _backward(self, library: Any) -> Callable[..., tuple[Tensor, ...]]:
-        """The backward's launch, with all but its tensors settled: small calls are made by the thousand."""
+        """The backward's launch, with all but its tensors fixed: small calls are made by the thousand."""
         kernel = getattr(library, f"{self.name}_backward")
         at = {name: place for place, name in enumerate(self.passes()[1].names)}
         need = {name: place for place, name in enumerate(self.returns)}

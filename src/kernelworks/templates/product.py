@@ -2,7 +2,7 @@
 
 An op package says in ``contract.py`` what only it knows (``Product``): how long its chains of additions are, which
 sizes its kernels turn at. Its C++ exports NAME and, for each gradient that is asked for, NAME_grad_x, NAME_grad_weight
-and NAME_grad_bias; on a GPU it has rows of its own. What follows from that is made here. What another op that
+and NAME_grad_bias; on a GPU it has kernels of its own. What follows from that is made here. What another op that
 multiplies matrices needs of it (``gamma``, ``gradients_like``, ``draw_arguments``) it takes from here, too.
 """
 
@@ -89,9 +89,9 @@ class Product(OpPackage):
 
     ``op_package`` is the op package's ``__file__``: folder and family name the op. ``function(x, weight, bias)`` is
     torch's and ``aten`` its operator. ``chain(terms)`` is the most roundings that one term of a sum of so many products
-    meets, whichever row and shape make of it. ``block`` is how many products are summed up before the sum meets those
-    before it. ``few``: rows up to which each number of them is timed by itself. ``shapes``, ``device_shapes`` and the
-    ``bench``es are M, N and K: where tiles, blocks and kernels change. ``offset(m, n, k)`` says which cases have a
+    meets, whichever kernel and shape make of it. ``block`` is how many products are summed up before the sum meets
+    those before it. ``few``: rows up to which each number of them is timed by itself. ``shapes``, ``device_shapes`` and
+    the ``bench``es are M, N and K: where tiles, blocks and kernels change. ``offset(m, n, k)`` says which cases have a
     bias, ``layouts`` of which M and N strides are tried. ``targets``: the sources in C++.
     """
 
@@ -184,7 +184,7 @@ class Product(OpPackage):
     # ------------------------------------------------------------ the op
 
     def op(self, contract: Contract, *, ahead: Sequence[Kernel] = (), mutants: Sequence[Mutant] = ()) -> Op:
-        """The op: ``ahead`` are its rows on other devices, best first; ``mutants`` are the op package's own."""
+        """The op: ``ahead`` are its kernels on other devices, best first; ``mutants`` are the op package's own."""
         composite = self.function
         exact = functools.partial(_torch_backward, compute=torch.float64)
         op = Op(
