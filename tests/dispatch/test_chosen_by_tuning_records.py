@@ -137,7 +137,7 @@ def _operators(call: Callable[..., Any], tensors: tuple[Tensor, ...], *, gradien
 @pytest.mark.parametrize("name", CALLS)
 def test_without_a_tuning_record_exactly_torchs_function_runs(name: str, gradients: bool) -> None:
     ours, torchs, tensors = CALLS[name]
-    for _ in range(2):  # settled by the first
+    for _ in range(2):  # decided by the first
         assert _operators(ours, tensors, gradients=gradients) == _operators(torchs, tensors, gradients=gradients)
 
 
@@ -145,7 +145,7 @@ def test_without_a_tuning_record_exactly_torchs_function_runs(name: str, gradien
 def test_its_own_nodes_of_autograd_record_it(name: str) -> None:
     ours, torchs, tensors = CALLS[name]
     args = [t.detach().clone().requires_grad_() for t in tensors]
-    for _ in range(3):  # settled by the first, found in C by the third
+    for _ in range(3):  # decided by the first, found in C by the third
         mine, theirs = ours(*args), torchs(*args)
         assert mine.grad_fn.name() == theirs.grad_fn.name()
         grad = torch.randn_like(mine)

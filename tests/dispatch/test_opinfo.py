@@ -123,15 +123,15 @@ def hold(ours: Any, theirs: Any, exact: Any, exponents: float, what: str) -> Non
         return
     assert not isinstance(ours, type), f"{what}: {ours} where torch answers"
     assert len(ours) == len(theirs), what
-    truths = exact if not isinstance(exact, type) and len(exact) == len(theirs) else theirs
-    for a, b, truth in zip(ours, theirs, truths, strict=True):
+    references = exact if not isinstance(exact, type) and len(exact) == len(theirs) else theirs
+    for a, b, reference in zip(ours, theirs, references, strict=True):
         assert a.shape == b.shape and a.dtype == b.dtype, what
-        a, b, truth = (t.detach().to_dense().double() for t in (a, b, truth))
+        a, b, reference = (t.detach().to_dense().double() for t in (a, b, reference))
         assert torch.equal(a.isnan(), b.isnan()), f"{what}: NaN"
-        if not truth.numel():
+        if not reference.numel():
             continue
-        size = float(truth.nan_to_num().abs().max())
-        error, least = (float((t - truth).nan_to_num().abs().max()) for t in (a, b))
+        size = float(reference.nan_to_num().abs().max())
+        error, least = (float((t - reference).nan_to_num().abs().max()) for t in (a, b))
         allowed = 4 * least + (2**-19 + 2**-24 * exponents) * size + 1e-30
         assert error <= allowed, f"{what}: {error:.2g}, torch's {least:.2g}, of {size:.2g}"
 

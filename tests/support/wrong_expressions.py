@@ -1,4 +1,4 @@
-"""A form's expressions, written wrong on purpose: the comparison with float64 must see each."""
+"""An op template's expressions, written wrong on purpose: the comparison with float64 must see each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ folder, name, file, cases = sys.argv[1:]
 op = OPS[name]
 kernels, said = op.kernels[-2:], {}
 launches = LAUNCHES
-for room in sorted(Path(folder).iterdir()):
+for op_package in sorted(Path(folder).iterdir()):
     op.kernels = (*cpp_kernels(op_package, targets={"scalar": file}, bound=True, **launches), *kernels)
     op.forget()
     tried = [c for c in op.contract.cases if c.name in json.loads(cases)]

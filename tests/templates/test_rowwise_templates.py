@@ -1,5 +1,5 @@
-"""What the forms of rows make: wrong expressions are caught, launches are as written, and an op package's parts are
-told."""
+"""What the op templates of rows make: wrong expressions are caught, launches are as written, and an op package's parts
+are told."""
 
 from __future__ import annotations
 

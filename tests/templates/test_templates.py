@@ -1,5 +1,5 @@
-"""What forms make: launches as written, torch's operators found, an op package's own parts told, wrong expressions
-caught."""
+"""What op templates make: launches as written, torch's operators found, an op package's own parts told, wrong
+expressions caught."""
 
 from __future__ import annotations
 
@@ -120,12 +120,12 @@ def _halved(folder: Path) -> Pointwise:
 
 
 def test_an_op_package_has_its_own_where_it_says_so(tmp_path: Path) -> None:
-    form, own = _halved(tmp_path), ("avx2.cpp", "simd.cpp", "scalar.cpp")
+    template, own = _halved(tmp_path), ("avx2.cpp", "simd.cpp", "scalar.cpp")
     (tmp_path / "halved").mkdir()
-    assert {form._source(t) for t in ("avx512", "avx2", "scalar")} == {"pointwise.cpp"}
+    assert {template._source(t) for t in ("avx512", "avx2", "scalar")} == {"pointwise.cpp"}
     for name in own:
         (tmp_path / "halved" / name).touch()
-    assert [form._source(t) for t in ("avx512", "avx2", "scalar")] == ["simd.cpp", "avx2.cpp", "scalar.cpp"]
+    assert [template._source(t) for t in ("avx512", "avx2", "scalar")] == ["simd.cpp", "avx2.cpp", "scalar.cpp"]
     relu = OPS["relu"]
     changed = SimpleNamespace(**vars(relu) | {"contract": replace(relu.contract, dims=lambda request: {"K": 1})})
     changed.request = relu.request

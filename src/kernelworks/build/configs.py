@@ -16,7 +16,7 @@ anything. Nothing is searched when an op is called.
     kernel = "forward"
     set = { BLOCK = [1024, 2048], num_warps = [4, 8] }
 
-offers what ``kernelworks tune`` may try, every combination of the values; it enters no hash. An op package of an op
+says what ``kernelworks tune`` may try, every combination of the values; it enters no hash. An op package of an op
 template says ``template = "pointwise"`` and has the entries of that op template (``tile/pointwise.toml``) behind its
 own. What ``tune`` found better on this user's GPU lies in a table of the same layout in the cache folder, which is read
 first; its entries enter the hash of the kernel like the others, so they need a verification of their own.

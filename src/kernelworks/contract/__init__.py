@@ -202,7 +202,7 @@ class Contract:
     - ``dims(request)`` names a call's dimensions (M, N, K, ...) for tuning tables and for tuning records, where calls
       whose dimensions have as many bits are alike. ``bucket(request)`` says what more must be the same for that (few
       rows one by one, say), by name; in place of the bits where it is a dimension's.
-    - ``device_cases`` reach every configuration of the tuning table; their truth is computed on the device.
+    - ``device_cases`` reach every configuration of the tuning table; their reference is computed on the device.
     - ``device_bench_cases`` are what ``bench`` times on a GPU, of the sizes that fill one; ``bench_cases`` without any.
     - ``errors`` are calls that must raise: (description, kwargs maker, exception type, text in the message).
     - ``arithmetic`` is ``"products"`` where nearly all that ``cost`` counts are products of matrices, which units for

@@ -2,7 +2,7 @@
 
 Where no kernel of ours is taken, torch's own function runs; C++ then calls the operators that it would have called,
 which saves what Python spends on finding them. An op package says them as an expression: ``aten("mul.Tensor",
-aten("silu", gate), up)``. Constants are settled when a plan is made.
+aten("silu", gate), up)``. Constants are fixed when a plan is made.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Choice:
 
     ``native``: torch's own function runs, as a user would have called it, and its own autograd; ``kernel`` is then the
     ``torch`` kernel. For a training request ``backward`` is the kernel of the gradients; None where ``kernel`` makes
-    them with its forward, where the function is torch's, or where they are settled when they are asked for (list
+    them with its forward, where the function is torch's, or where they are chosen when they are asked for (list
     order).
     """
 
@@ -191,11 +191,11 @@ def known_tuning_records(
 ) -> list[TuningRecord]:
     """The tuning records of this machine by which calls of an op in a dtype, on a type of device, are chosen for, where
     no more is known of the calls than some ``sizes``; noisy ones too, which decide nothing."""
-    proved = {
+    verified = {
         r.name: r for r in op.kernels if r.source is not None and certificates.invalid_reason(op.name, r, kind) is None
     }
     try:
-        return tuning_records.records_matching(op.name, proved, dtype, place_of(device, kind), sizes)
+        return tuning_records.records_matching(op.name, verified, dtype, place_of(device, kind), sizes)
     except (RuntimeError, BuildError):
         return []
 
@@ -267,7 +267,7 @@ def _asked(op: DispatchableOp, request: Request, way: str) -> Choice:
             return Choice(ahead, (), ASKED_BY_NAME, together=True)
         return Choice(ahead, (), ASKED_BY_NAME, backward=back if "backward" in back.passes else None)
     wanted, timed = back if request.pass_ == "backward" else ahead, way.endswith(OR_TORCH)
-    reason = _declines(op, wanted, request, certified=timed)  # a compiled program may ask long after it was settled
+    reason = _declines(op, wanted, request, certified=timed)  # a compiled program may ask long after it was chosen
     if reason is None:
         return Choice(wanted, (), ASKED_BY_NAME)
     if timed:

@@ -251,9 +251,9 @@ class Entry:
             return
         self._function.__code__ = self._codes[self._module is None]
         if self._module is not None:
-            self._module.faced(self._function, self._op.call, *_parameters(self._op, self._function, self._absent))
+            self._module.attach(self._function, self._op.call, *_parameters(self._op, self._function, self._absent))
         elif self._attached_module is not None:
-            self._attached_module.faced(self._function, None, 0, ())
+            self._attached_module.attach(self._function, None, 0, ())
         self._attached_module = self._module
 
     def recorder(self, kernel: str | None) -> Any:

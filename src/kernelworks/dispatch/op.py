@@ -134,7 +134,7 @@ class Op:
         self.as_written, self._aten = native or self._composite, aten
         self.passthrough = passthrough
         self.pointwise = pointwise
-        self.template: Any = None  # the form that made most of this, where one did, and that tells what (forms/)
+        self.template: Any = None  # the op template that made most of this, if one did (templates/)
         self._to_torch, self._from_torch, self._to_record = to_torch, from_torch, to_record
         self.plans = Plans()
         schema = torch._C.parse_schema(forward.schema)
@@ -324,7 +324,7 @@ class Op:
         return Request(self.name, "backward", named, training.threads, switches=training.switches)
 
     def tuned_choice(self, args: tuple[Any, ...], wanted: tuple[str, ...]) -> Choice | None:
-        """``choice`` where tuning records choose; None where the list's order does, which each pass settles for
+        """``choice`` where tuning records choose; None where the list's order does, which each pass decides for
         itself."""
         return self.choice(args, None, wanted) if environment.selection_policy() == "timed" else None
 
@@ -343,7 +343,7 @@ class Op:
         return found
 
     def make_plan(self, pass_: str, args: tuple[Any, ...], out: Any = None, kernel: str | None = None) -> Plan:
-        """Checks the arguments once for all calls that look like this one, and settles the kernel."""
+        """Checks the arguments once for all calls that look like this one, and chooses the kernel."""
         if pass_ == "forward":
             self.contract.check(**dict(zip(self.passes[pass_].names, args, strict=True)))
             if out is not None:
@@ -362,7 +362,7 @@ class Op:
         return plan
 
     def _training(self, args: tuple[Any, ...], kernel: str | None, wanted: tuple[str, ...]) -> Plan:
-        """The same for a call that autograd records: forward and backward are settled here, together."""
+        """The same for a call that autograd records: forward and backward are chosen here, together."""
         self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))
         notify_watchers(self, "training", args, kernel)
         now = generation()

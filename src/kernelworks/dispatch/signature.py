@@ -363,7 +363,7 @@ def composites() -> dict[int, TorchSignature]:
 
 
 def is_last_dimension(normalized_shape: Any, input: Tensor) -> bool:
-    """Whether a shape, in a form that torch takes, is the last dimension and no other."""
+    """Whether a shape, in a notation that torch takes, is the last dimension and no other."""
     kind = type(normalized_shape)
     if kind is int or kind not in SIZES or len(normalized_shape) != 1:
         return False

@@ -4,7 +4,7 @@ A tuning record speaks for one op and pass, one way (a kernel, or for training a
 one call and the bucket of calls that it lies in, one kind of machine with its number of cores, one number of threads,
 one hash of the kernels' sources with the toolchain, and one version of torch. Those for the machines we have ship with
 the package (``timed/PLACE.json``); ``kernelworks autotune`` writes more into the cache, one file a tuning record
-through a rename, so that two processes that settle at once lose nothing of each other's.
+through a rename, so that two processes that autotune at once lose nothing of each other's.
 
 ``verdict`` reads them for a request: a tuning record of this very call decides by itself, else all that were measured
 in its bucket have to agree, and by more. Without a tuning record that says so, no kernel of ours is taken.
@@ -69,7 +69,7 @@ MARGIN = 1.03  # torch's time over ours, in both halves of a race: less is withi
 # (126 calls of six ops, sizes drawn three to a bucket), of 110 calls judged by one such neighbour at 1.10 four lost to
 # torch by more than 3%, of 102 at 1.20 one did.
 BUCKET_MARGIN = 1.20
-NOISE_LIMIT = 0.10  # spread of a race; with more, neither arm can be called quicker
+NOISE_LIMIT = 0.10  # spread of a race; with more, neither side can be called quicker
 
 NO_RECORD = "no tuning record for this call on this machine: torch runs; `kernelworks autotune` makes one"
 

@@ -36,7 +36,7 @@ def _large_cases(op: Op, kernel: str) -> list[Reference]:
     usable = sorted((c for c in op.contract.cases if torch.float32 in c.dtypes), key=size, reverse=True)
     found = _taken(op, kernel, usable)[::-1] or _taken(op, kernel, op.contract.device_cases)
     if not found:
-        raise ValueError(f"{op.name}.{kernel} takes none of the contract's cases: there is nothing to prove it on")
+        raise ValueError(f"{op.name}.{kernel} takes none of the contract's cases: there is nothing to verify it on")
     return found
 
 

@@ -69,8 +69,8 @@ def to_device(value: Any, device: str) -> Any:
 def compute_reference(
     op: Op, case: Case, dtype: torch.dtype, seed: int = 0, device: str = "cpu", inner: str = "float32"
 ) -> Reference:  # fmt: skip
-    """The truth of a case, computed on ``device``. The inputs follow from the op, case, dtype and ``seed``: every run
-    and every device sees the same. ``inner``: for which kernels the bounds hold."""
+    """The reference of a case, computed on ``device``. The inputs follow from the op, case, dtype and ``seed``: every
+    run and every device sees the same. ``inner``: for which kernels the bounds hold."""
     generator = torch.Generator().manual_seed(zlib.crc32(f"{op.name} {case.name} {dtype} {seed}".encode()))
     args = {name: to_device(value, device) for name, value in case.make(generator, dtype).items()}
     with torch.device(device):

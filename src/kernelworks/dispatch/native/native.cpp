@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include "entry.hpp"
-#include "face.hpp"
+#include "public_function.hpp"
 #include "operators.hpp"
 #include "program.hpp"
 #include "recorder.hpp"
@@ -156,7 +156,7 @@ static PyObject* direct(PyObject*, PyObject* type) {
 }
 
 static PyMethodDef functions[] = {
-    {"faced", faced, METH_VARARGS, nullptr},
+    {"attach", attach, METH_VARARGS, nullptr},
     {"direct", direct, METH_O, nullptr},
     {"setup", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(setup)), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
