@@ -4,7 +4,7 @@ Triton's own launch looks up, checks and converts in Python (7 to 14 us). Here t
 ``launch.cpp`` (about 2 us, most of it the driver's), which keeps the table of specialisations.
 
 Without a GPU a kernel can still be run (``TRITON_INTERPRET=1``, on CPU tensors) and compiled (on meta tensors, for
-sm_90): see ``verify.interpreted`` and ``verify.resources``.
+sm_90): see ``verify.triton_interpreter`` and ``verify.resources``.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The record that a kernel was verified: read, write and check. A kernel without a valid one is not chosen.
+"""Certificates: the records that kernels were verified. A kernel without a valid certificate is not chosen.
 
-A certificate speaks for one op and kernel, one hash of the source, one toolchain and one kind of machine: the CPU's for
-kernels that run there, the GPU's for the others. Those for the machines we have ship with the package
-(``certified/KIND.json``); ``kernelworks verify`` writes more into the cache, one file a kernel through a rename, so
-races and kills leave whole files.
+A certificate speaks for one op and kernel, one hash of the source, one toolchain and one kind of machine (of the CPU or
+of the GPU that runs the kernel). Certificates for the project's machines ship with the package
+(``certified/KIND.json``). ``kernelworks verify`` writes more into the cache. Each kernel has a file of its own, written
+through a rename, so that concurrent or killed processes leave whole files.
 
-A kernel whose instructions give the same result on every maker's CPU (``Kernel.differs``) is verified once for its
-instruction set: on another kind of CPU the same source, compiled by the same toolchain, wants no more than a
-confirmation, a certificate that says where the whole verification was made (``verified_on``).
+Most kernels give the same result on every maker's CPU (``Kernel.differs``). Such a kernel is verified once for its
+instruction set. On another kind of CPU the same source, compiled by the same toolchain, only needs a confirmation: a
+certificate that says where the whole verification was made (``verified_on``).
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""The choice among the kernels of an op: a pure function of the kernels, the certificates, the tuning records and the
-machine.
+"""The choice of a kernel for a call.
 
-``eligible_ways`` says which ways there are to run a request with kernels of ours that may be chosen, ``choose`` which
-of them is, or torch's own function. Neither compiles or loads anything. A **way** is a kernel's name; for training it
-names a kernel for the forward and one for the backward, ``"avx512+avx2"``, or one kernel that makes the gradients with
-its forward.
+It is a pure function of the op's kernels, their certificates, the tuning records and the machine.
+``eligible_ways`` lists the ways in which verified kernels of ours can run a request. ``choose`` takes one of them, or
+torch's own function. Neither compiles or loads anything. A **way** is a kernel's name. For training it names a kernel
+for the forward and one for the backward, ``"avx512+avx2"``, or one kernel that makes the gradients with its forward.
 
-Two policies (``KERNELWORKS_CHOOSE``): ``timed`` takes the way that a tuning record says is quicker than torch, and
-torch's own function without one; ``choose_listed`` the first verified kernel of the list, for tests, verifications and
-development.
+There are two policies (``KERNELWORKS_CHOOSE``). ``timed`` takes the way that a tuning record says is quicker than
+torch; without such a record torch's own function runs. ``listed`` takes the first verified kernel of the list; it is
+for tests, verifications and development.
 """
 
 from __future__ import annotations
@@ -66,12 +65,12 @@ class DispatchableOp(Protocol):
 
 @dataclass(frozen=True)
 class Choice:
-    """The kernel taken and, for every kernel above it, why it was not.
+    """The kernel taken, and for every kernel above it the reason why it was not taken.
 
-    ``native``: torch's own function runs, as a user would have called it, and its own autograd; ``kernel`` is then the
-    ``torch`` kernel. For a training request ``backward`` is the kernel of the gradients; None where ``kernel`` makes
-    them with its forward, where the function is torch's, or where they are chosen when they are asked for (list
-    order).
+    If ``native`` is set, torch's own function and its own autograd run, as a user would have called them; ``kernel`` is
+    then the ``torch`` kernel. For a training request ``backward`` is the kernel of the gradients. It is None if
+    ``kernel`` makes them with its forward, if the function is torch's, or if they are chosen when they are asked for
+    (list order).
     """
 
     kernel: Kernel

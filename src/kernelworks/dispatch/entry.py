@@ -1,4 +1,4 @@
-"""The way into an op: C++ where that was built (``native/``), Python otherwise; ``torch.compile`` sees neither."""
+"""The entry of an op: in C++ if that was built (``native/``), else in Python. ``torch.compile`` sees neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans: what serves calls that look alike, once that has been decided, and the one word that makes all of it void.
+"""Plans: what serves calls that look alike, and the one function that makes all plans void.
 
 A plan holds until a tuning record, a certificate or a kernel changes. Then ``forget_all`` empties every ``Plans`` there
 is, and whoever keeps a choice elsewhere (a swapped model, a diagnosis) compares ``generation`` with the one it was made

@@ -1,5 +1,4 @@
-"""What lies in op packages, by name: which op package that is, is known at once; the op package is loaded when it is
-first asked for."""
+"""The op packages by name. The names are known at once; an op package is loaded when it is first asked for."""
 
 from __future__ import annotations
 
@@ -16,13 +15,12 @@ __all__ = ["OP_PACKAGES", "FunctionPackage", "OpPackageMap", "load_op_package"]
 
 T = TypeVar("T")
 
-OP_PACKAGES: dict[
-    str, str
-] = {}  # the module of each op's op package, in the order of the families; filled by `kernelworks.ops`
+# The module of each op package by the name of its op, in the order of the families. `kernelworks.ops` fills it.
+OP_PACKAGES: dict[str, str] = {}
 
 
 def load_op_package(op_package: str) -> types.ModuleType:
-    """The module of an op package, loaded where it was not.
+    """The module of an op package; loads it if it is not loaded yet.
 
     It is loaded in a thread of its own: whoever asks for it first may do so under modes, transforms and tracers, which
     are of a thread, and the tensors that an op package makes are none of theirs. No op package imports what is above
@@ -60,10 +58,10 @@ def _uncollected() -> Iterator[None]:
 
 
 class OpPackageMap(Mapping[str, T]):
-    """One thing an op package. Its names are known without any op package; whoever looks at the things loads their op
-    packages.
+    """One object for each op package, by name.
 
-    What is made outside the op packages is there once it is made, behind those.
+    The names are known without loading anything. Access to an object loads its op package. Objects that are made
+    outside the op packages come behind those.
     """
 
     def __init__(self) -> None:

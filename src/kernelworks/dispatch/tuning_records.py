@@ -1,13 +1,13 @@
-"""The record that a way to run an op was benchmarked against torch's own function here: read, judge, write.
+"""Tuning records: how quick our kernels were against torch's own function on this machine.
 
 A tuning record speaks for one op and pass, one way (a kernel, or for training a forward kernel and a backward kernel),
 one call and the bucket of calls that it lies in, one kind of machine with its number of cores, one number of threads,
-one hash of the kernels' sources with the toolchain, and one version of torch. Those for the machines we have ship with
-the package (``timed/PLACE.json``); ``kernelworks autotune`` writes more into the cache, one file a tuning record
-through a rename, so that two processes that autotune at once lose nothing of each other's.
+one hash of the kernels' sources with the toolchain, and one version of torch. Records for the project's machines ship
+with the package (``timed/PLACE.json``). ``kernelworks autotune`` writes more into the cache. Each record has a file of
+its own, written through a rename, so that two processes that autotune at once lose nothing of each other's.
 
-``verdict`` reads them for a request: a tuning record of this very call decides by itself, else all that were measured
-in its bucket have to agree, and by more. Without a tuning record that says so, no kernel of ours is taken.
+``verdict`` reads the records for a request. A record of this very call decides by itself. Otherwise all records of its
+bucket have to agree, by a larger margin. Without such a record no kernel of ours is taken.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class TuningRecord:
     whole: RaceResult  # the forward, or forward and backward together
     backward: RaceResult | None  # of training: the backward alone, or the whole where the forward makes the gradients
     date: str
-    note: str = ""  # where it is no race in two halves: what it was made of
-    among: str = ""  # the ways of ours that there were, as `among` has them; "" where nobody noted it
+    note: str = ""  # what it was made of, if it is no race in two halves
+    among: str = ""  # the ways of ours that there were, as `ways_digest` has them; "" where nobody noted it
 
     @property
     def ratio(self) -> float:

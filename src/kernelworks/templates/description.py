@@ -1,4 +1,4 @@
-"""What an op template made of an op, in words: nothing of it is hidden. ``kernelworks map OP`` prints it."""
+"""What an op template derived for an op, in words. ``kernelworks map OP`` prints it."""
 
 from __future__ import annotations
 

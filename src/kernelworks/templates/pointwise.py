@@ -1,5 +1,4 @@
-"""The pointwise template: one output of the inputs' shape, each element a function of the inputs' elements in its
-place.
+"""The pointwise template: each element of the output is a function of the inputs' elements in its place.
 
 An op package says in ``contract.py`` what only it knows (``Pointwise``), and has one line a function in
 ``pointwise.cpp`` and one small function each in ``triton.py``. What follows from that is made here.

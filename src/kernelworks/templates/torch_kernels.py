@@ -1,5 +1,4 @@
-"""The kernels that need no device code: torch's own function, and the definition in float64, both with their
-gradients."""
+"""The kernels ``torch`` and ``reference``: torch's own function, and the definition in float64, with gradients."""
 
 from __future__ import annotations
 

@@ -138,8 +138,8 @@ def verify(
 def verify_missing(kernels: Sequence[tuple[str, str]], *, progress: Progress | None = None) -> list[Verification]:
     """Certifies kernels, given as (op, kernel), the quick way where there is one, several at a time.
 
-    What another kind of CPU's certificate speaks for is confirmed (``verify.carried``); the rest is verified from the
-    ground up. Kernels of one op share a process, so that what is right is computed once for all of them.
+    What another kind of CPU's certificate speaks for is confirmed (``verify.confirmation``); the rest is verified from
+    the ground up. Kernels of one op share a process, so that what is right is computed once for all of them.
     """
     carried = [
         (op, kernel)

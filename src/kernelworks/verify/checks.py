@@ -1,6 +1,9 @@
-"""What a verification tries beyond parity: the same answer again, from two threads at once, on other thread counts,
-after a fork; on a GPU from two streams at once and replayed from a graph; that bad input raises before anything is
-written; and that the judge rejects every mutant."""
+"""What a verification tries beyond parity.
+
+A kernel must give the same answer again, from two threads at once, on other thread counts and after a fork; on a GPU
+also from two streams at once and replayed from a graph. Bad input must raise before anything is written, and the
+comparison must reject every mutant.
+"""
 
 from __future__ import annotations
 

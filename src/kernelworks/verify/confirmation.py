@@ -1,12 +1,11 @@
-"""Carry a verification over to this kind of CPU: the same library, a few cases of every kernel, in a process of its
-own.
+"""Confirm on this kind of CPU what was verified on another: a few cases of every kernel, in a process of its own.
 
 A kernel that was verified on another kind of CPU runs the same instructions here, and those give the same results
 (``Kernel.differs``). What can still be different is this machine's: its loader, its C library, its count of cores, what
 its operating system lets a process do. Some cases of each dtype, spread over the contract's, in guarded memory, forward
 and backward, show that the kernel works here; that takes less than a second a kernel beside its compilation. Run as a
-program (``python -m kernelworks.verify.confirmation OP.ROW ...``) it is the worker, and speaks as the one of ``verify``
-does.
+program (``python -m kernelworks.verify.confirmation OP.KERNEL ...``) it is the worker, and speaks as the one of
+``verify`` does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Tensors with something forbidden on both sides. On the CPU that is an unreadable page: one byte too far ends the
-process instead of passing. On a GPU it is a band of NaN: what is read there spoils the result, what is written there is
-seen afterwards."""
+"""Tensors with something forbidden on both sides.
+
+On a CPU that is an unreadable page: a read or write one byte too far ends the process. On a GPU it is a band of NaN: a
+read there spoils the result, and a write there is seen afterwards.
+"""
 
 from __future__ import annotations
 

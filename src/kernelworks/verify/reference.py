@@ -1,4 +1,4 @@
-"""What is right for one case: the inputs, the float64 outputs and gradients, and their bounds."""
+"""The reference of one case: the inputs, the float64 outputs and gradients, and their bounds."""
 
 from __future__ import annotations
 
