@@ -191,9 +191,8 @@ def test_a_token_in_any_source_changes_the_hash(walks: dict[str, Walk]) -> None:
     blind = []
     for path, names in users.items():
         text = path.read_text(encoding="utf-8")
-        lines = [
-            n for n, line in enumerate(text.splitlines()) if re.match(r"\s*(return|if|for|const|auto)\b.*\d;?", line)
-        ]
+        number = r"\s*(return|if|for|const|auto)\b.*\d;?"
+        lines = [n for n, line in enumerate(text.splitlines()) if re.match(number, line)]
         for at in lines[:: max(1, len(lines) // 2)][:2]:
             said = text.splitlines()
             said[at] = re.sub(r"(\d)(?=\D*$)", lambda m: str((int(m[1]) + 1) % 10), said[at].split("//")[0])
@@ -223,9 +222,7 @@ def other(value: Any) -> Any:
 def test_a_value_that_a_launch_holds_is_part_of_the_hash(walks: dict[str, Walk]) -> None:
     """Of an object's field, of a closure's cell: these are said by no function's text."""
     blind, asked = [], set()
-    kept = {
-        name: kernel.hash() for name, kernel in KERNELS.items()
-    }  # before anything is changed: a process remembers it
+    kept = {name: kernel.hash() for name, kernel in KERNELS.items()}  # a process remembers it: before any change
     for name, kernel in KERNELS.items():
         for holder, held in walks[name].held:
             cell = cell_of(holder, held)
@@ -263,12 +260,8 @@ def test_what_launches_and_lies_elsewhere_is_reached(walks: dict[str, Walk]) -> 
         index = FILES.index(f"kernelworks.{module}")
         assert index is not None and index["names"][name]
         units = map(int, index["names"][name].split())
-        return {
-            kernel
-            for unit in units
-            for kernel, walk in walks.items()
-            if (f"kernelworks.{module}", unit) in walk.reached
-        }
+        wanted = {(f"kernelworks.{module}", unit) for unit in units}
+        return {kernel for kernel, walk in walks.items() if not wanted.isdisjoint(walk.reached)}
 
     fused = {"linear_add.sm90", "linear_gelu.sm90", "linear_silu_mul.sm90", "rms_norm_linear.sm90"}
     assert kernels_of("ops.linear.linear.epilogue", "multiply") == fused

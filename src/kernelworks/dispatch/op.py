@@ -94,23 +94,12 @@ class Op:
     """
 
     def __init__(
-        self,
-        contract: Contract,
-        kernels: Sequence[Kernel],
-        *,
-        op_package: str,
-        forward: Pass,
-        backward: Pass | None = None,
-        mutants: Sequence[Mutant] = (),
-        composite: Callable[..., Any] | None = None,
-        pointwise: bool = False,
-        native: Callable[..., Any] | None = None,
-        aten: Callable[..., Any] | None = None,
-        to_torch: Callable[..., Any] | None = None,
-        from_torch: Callable[..., Any] | None = None,
-        passthrough: Passthrough | None = None,
-        to_record: Callable[..., tuple[Any, ...]] | None = None,
-    ) -> None:
+        self, contract: Contract, kernels: Sequence[Kernel], *, op_package: str, forward: Pass,
+        backward: Pass | None = None, mutants: Sequence[Mutant] = (), composite: Callable[..., Any] | None = None,
+        pointwise: bool = False, native: Callable[..., Any] | None = None, aten: Callable[..., Any] | None = None,
+        to_torch: Callable[..., Any] | None = None, from_torch: Callable[..., Any] | None = None,
+        passthrough: Passthrough | None = None, to_record: Callable[..., tuple[Any, ...]] | None = None,
+    ) -> None:  # fmt: skip
         """``composite(*args)`` is the forward in torch's own functions, as a user would write it: what autograd,
         torch.func and jit.trace can look into. Arguments by position or name; by default the ``torch`` kernel's
         forward. ``native(*args)`` is what runs where no kernel of ours is taken (``as_written``, without what
@@ -139,7 +128,7 @@ class Op:
         self.plans = Plans()
         schema = torch._C.parse_schema(forward.schema)
         self._arrays = {a.name for a in schema.arguments if "Tensor" in str(a.type)}
-        self.torch_signature: Any = None  # set by the op package's Signature
+        self.torch_signature: Any = None  # set by the op package's TorchSignature
         self.gate: Any = None  # set by the op package's Gate
         # The pattern of several torch ops that this op replaces; its op package sets it (diagnose/rules/patterns.py).
         self.pattern = ""
@@ -148,9 +137,8 @@ class Op:
         self._backward_overload: Any = None
         self._record: Any = None
         self.call: Any = None  # call(*args, out, kernel); set by what is entered through
-        self.call_planned: Any = (
-            None  # known(*args): the same where C++ has a plan, else NotImplemented; not for compilers
-        )
+        # call_planned(*args): the same if C++ has a plan, else NotImplemented; not for compilers
+        self.call_planned: Any = None
         self.entry = Entry(self, in_cpp)
         self.plans.disable_passthrough = self.entry.disable_passthrough
         register(self)

@@ -29,33 +29,10 @@ from kernelworks.machine import environment, place_of
 from kernelworks.records.json_text import format_lines, read_json
 
 __all__ = [
-    "BUCKET_MARGIN",
-    "MARGIN",
-    "NOISE_LIMIT",
-    "NO_RECORD",
-    "RaceResult",
-    "TuningRecord",
-    "Verdict",
-    "bucket_of",
-    "call_of",
-    "element_counts",
-    "faults",
-    "has_known_sizes",
-    "is_decisive",
-    "is_shipped",
-    "records_matching",
-    "records_of",
-    "remember",
-    "reread",
-    "shipped_path",
-    "sources_of",
-    "threads_of",
-    "torch_version",
-    "valid_records",
-    "verdict",
-    "ways_digest",
-    "write",
-    "write_shipped",
+    "BUCKET_MARGIN", "MARGIN", "NOISE_LIMIT", "NO_RECORD", "RaceResult", "TuningRecord", "Verdict", "bucket_of",
+    "call_of", "element_counts", "faults", "has_known_sizes", "is_decisive", "is_shipped", "records_matching",
+    "records_of", "remember", "reread", "shipped_path", "sources_of", "threads_of", "torch_version",
+    "valid_records", "verdict", "ways_digest", "write", "write_shipped",
 ]  # fmt: skip
 
 SHIPPED_DIR = Path(__file__).resolve().parent / "timed"
@@ -76,8 +53,7 @@ NO_RECORD = "no tuning record for this call on this machine: torch runs; `kernel
 
 @dataclass(frozen=True)
 class RaceResult:
-    """One race. ``halves`` is torch's time over ours in the first and in the second half of it, ``spread`` how far the
-    rounds lie from one another, as a share."""
+    """One race. ``halves``: torch's time over ours in each half; ``spread``: of the rounds, as a share."""
 
     ours_us: float
     torch_us: float
@@ -183,8 +159,7 @@ def _tensors(value: Any) -> bool:
 
 
 def call_of(request: Request) -> str:
-    """A call in words that are the same for calls that take as long: everything but the values of tensors and of
-    numbers that nothing depends on."""
+    """A call in words: all but the values of tensors and of numbers that its time does not depend on."""
     words = []
     for name, value in request.args.items():
         if isinstance(value, TensorSpec):
@@ -199,8 +174,8 @@ def call_of(request: Request) -> str:
 
 
 def bucket_of(contract: Contract, request: Request) -> str:
-    """Calls that are alike: dtypes, layouts, options, and of each of the contract's dimensions how many bits it has
-    (``M~10`` is 512 to 1023), or what the contract says of it instead."""
+    """Alike calls: dtypes, layouts, options, and the bits of each of the contract's dimensions (``M~10`` is 512
+    to 1023), or what the contract says of it instead."""
     words = []
     for name, value in request.args.items():
         if isinstance(value, TensorSpec):
@@ -265,18 +240,15 @@ def ways_digest(ways: Mapping[str, Sequence[Kernel]]) -> str:
 
 
 def is_decisive(record: TuningRecord, ways: Mapping[str, Sequence[Kernel]]) -> bool:
-    """Whether a tuning record of this very call says what is quickest of all that there is today: a kernel that came
-    since, or whose source is another, may be quicker than what was benchmarked then."""
-    return not record.is_noisy and (
-        record.among == ways_digest(ways) or (not record.among and list(ways) == [record.way])
-    )
+    """Whether a record of this very call speaks of all kernels as they are today: a newer one may be quicker."""
+    same = record.among == ways_digest(ways) if record.among else list(ways) == [record.way]
+    return not record.is_noisy and same
 
 
 def valid_records(
     name: str, contract: Contract, request: Request, ways: Mapping[str, Sequence[Kernel]], place: str | None = None
 ) -> tuple[list[TuningRecord], list[TuningRecord]]:
-    """The tuning records that hold for these kernels as they are now: of this very call, and of others in its
-    bucket."""
+    """The records that hold for these kernels as they are now: of this very call, and of others in its bucket."""
     place = place or place_of(request.device)
     known = _indexed(_folder(place), shipped_path(place), name)
     records = known.get((request.pass_, threads_of(request), bucket_of(contract, request)), ())
@@ -289,8 +261,7 @@ def valid_records(
 def records_matching(
     name: str, kernels: Mapping[str, Kernel], dtype: torch.dtype, place: str, sizes: Mapping[str, int]
 ) -> list[TuningRecord]:
-    """The tuning records of a ``place`` that hold for an op's ``kernels`` in a dtype, whatever the call, but for the
-    ``sizes`` of those of the contract's dimensions that are known."""
+    """The records of a ``place`` that hold for an op's ``kernels`` in a dtype and the known ``sizes``, of any call."""
     threads = 0 if place.startswith("sm_") else torch.get_num_threads()
     known = _indexed(_folder(place), shipped_path(place), name)
     found = []
@@ -335,11 +306,8 @@ _SIZES = re.compile(r"\w+\[([\d,]*)\]( by |$)")
 def verdict(
     name: str, contract: Contract, request: Request, ways: Mapping[str, Sequence[Kernel]], place: str | None = None
 ) -> Verdict:
-    """Which of the ways (name -> kernels that may be chosen) runs a request, by the tuning records of this machine or
-    ``place``.
-
-    Of several that beat torch, the one that beats it most. Never raises for what lies in a file.
-    """
+    """Which way (name -> kernels) runs a request, by the records of this machine or ``place``: the one that beats torch
+    most. Never raises for what lies in a file."""
     if not ways:
         return Verdict("", "no kernel of ours may be chosen")
     exact, near = valid_records(name, contract, request, ways, place)
@@ -370,9 +338,8 @@ def _by_bucket(near: Sequence[TuningRecord], bad: Sequence[str]) -> Verdict:
         return Verdict(best.way, f"timed at {_calls(count)} like it: at least {best.ratio:.2f}x torch ({best})", best)
     if near:
         least = min(near, key=lambda t: t.ratio)
-        return Verdict(
-            "", f"timed at {_calls(len(near))} like it, at one only {least.ratio:.2f}x torch ({least})", least
-        )
+        said = f"timed at {_calls(len(near))} like it, at one only {least.ratio:.2f}x torch ({least})"
+        return Verdict("", said, least)
     more = f", and {len(bad) - MAX_NAMED_FAULTS} more" if len(bad) > MAX_NAMED_FAULTS else ""
     return Verdict("", NO_RECORD + (f"; left out: {'; '.join(bad[:MAX_NAMED_FAULTS])}{more}" if bad else ""))
 
@@ -394,8 +361,7 @@ def _folder(place: str) -> Path:
 
 @functools.cache
 def _indexed(folder: Path, shipped: Path, op: str) -> dict[tuple[str, int, str], tuple[TuningRecord, ...]]:
-    """All tuning records of an op on a kind of machine, this user's in place of those shipped, by pass, threads and
-    bucket."""
+    """All records of an op on a kind of machine, this user's before those shipped, by pass, threads and bucket."""
     mine = {t.key: t for t in _cached(folder, op)[0]}
     mine |= {t.key: t for t in _remembered.values() if (t.place, t.op) == (folder.name, op)}
     found: dict[tuple[str, int, str], tuple[TuningRecord, ...]] = {}
