@@ -174,8 +174,7 @@ def call_of(request: Request) -> str:
 
 
 def bucket_of(contract: Contract, request: Request) -> str:
-    """Alike calls: dtypes, layouts, options, and the bits of each of the contract's dimensions (``M~10`` is 512
-    to 1023), or what the contract says of it instead."""
+    """Alike calls: dtypes, layouts, options, bits of each dimension (``M~10``: 512 to 1023), or the contract's own word."""
     words = []
     for name, value in request.args.items():
         if isinstance(value, TensorSpec):
