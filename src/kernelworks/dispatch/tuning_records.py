@@ -174,7 +174,7 @@ def call_of(request: Request) -> str:
 
 
 def bucket_of(contract: Contract, request: Request) -> str:
-    """Alike calls: dtypes, layouts, options, bits of each dimension (``M~10``: 512 to 1023), or the contract's own word."""
+    """Alike calls: dtypes, layouts, options, bits of each dimension (``M~10``: 512 to 1023), or the contract's word."""
     words = []
     for name, value in request.args.items():
         if isinstance(value, TensorSpec):
