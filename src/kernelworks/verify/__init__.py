@@ -103,8 +103,7 @@ def verify(
         progress: called with a line of text at each step.
         write: whether a certificate is written.
         jobs: processes that share the cases of one kernel. By default one, and up to eight for a GPU's kernel, whose
-        time
-            goes into compiling.
+            time goes into compiling.
     Raises: ValueError where there is no such op or kernel.
     """
     if op not in OPS:
