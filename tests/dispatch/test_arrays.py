@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from spelled import NAMES, example
 from torch import Tensor
+from torch_calls import NAMES, example
 
 import kernelworks as kw
 from kernelworks.dispatch import arrays

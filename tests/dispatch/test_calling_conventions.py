@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from spelled import NAMES, OTHER, UNSAID, WHOLE, example, torchs
 from torch import Tensor
+from torch_calls import NAMES, OTHER, UNSAID, WHOLE, example, torchs
 
 import kernelworks as kw
 from kernelworks.diagnose.explain import what_it_asks
