@@ -1,4 +1,4 @@
-"""The way into ops in C++ and the one in Python: one behaviour, whichever a machine has."""
+"""The entry of ops in C++ and the one in Python behave alike."""
 
 from __future__ import annotations
 

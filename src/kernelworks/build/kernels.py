@@ -1,5 +1,4 @@
-"""Kernels made of C++ (one table line names the sources, and gives a kernel for each instruction set), Triton or CUDA
-C++."""
+"""An op's kernels from its files: C++ (one kernel for each instruction set), Triton or CUDA C++."""
 
 from __future__ import annotations
 
@@ -294,9 +293,9 @@ def _decline_gpu(guard: Guard | None, request: Request) -> str | None:
 
 
 def searched_kernel(op_package: str, target: str) -> Kernel:
-    """The kernel of a kernel that a search found: the op package's ``searched.py``, a file with a function of the op's
-    name, which takes the op's arguments and compiles what it needs beside itself. A forward alone, on CPUs like the one
-    that it was found on.
+    """The kernel that a search found: ``searched.py`` in the op package, a file with a function of the op's name, which
+    takes the op's arguments and compiles what it needs beside itself. It is a forward alone, for CPUs like the one that
+    it was found on.
 
     ``op_package`` is the op package's ``__file__``. What runs is a copy in the cache, so that nothing is compiled into
     the package.
