@@ -61,7 +61,8 @@ def select_cases(op: Op, names: tuple[str, ...] = (), elements: int | None = Non
 def _call(op: Op, kernel: str, case: Case, dtype: torch.dtype) -> bool:
     """One forward, and its backward where there is one. False where the kernel declines.
 
-    Nothing is compared, so that little more runs on the GPU than the kernel itself: the checker watches torch's kernels too.
+    Nothing is compared, so that little more runs on the GPU than the kernel itself: the checker watches torch's kernels
+    too.
     """
     device, names = device_of(op, kernel), op.passes["forward"].names
     given = case.make(torch.Generator().manual_seed(0), dtype)
