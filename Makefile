@@ -70,7 +70,7 @@ lint: $(STAMPS)/test
 test: lint
 	@$(BIN)/python -m pytest -n 2 --dist worksteal || { [ $$? = 1 ] && echo "what failed, once more and alone:" && \
 		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
-	@echo "rows to prove again where such a machine is:"; $(BIN)/kernelworks map --stale
+	@echo "kernels to verify again where such a machine is:"; $(BIN)/kernelworks map --stale
 
 # What a night has time for: every repetition that `make test` leaves out.
 test-all: lint

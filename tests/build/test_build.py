@@ -37,7 +37,7 @@ with warnings.catch_warnings(record=True) as caught:
     y = kw.rms_norm(x, w, eps=1e-6)
 right = torch.allclose(y, torch.nn.functional.rms_norm(x, (32,), w, 1e-6), atol=1e-6)
 told = explain("rms_norm", x, w, eps=1e-6)
-print(json.dumps([right, told.row, told.declined, [str(c.message) for c in caught]]))
+print(json.dumps([right, told.kernel, told.declined, [str(c.message) for c in caught]]))
 """
 
 
@@ -45,7 +45,7 @@ print(json.dumps([right, told.row, told.declined, [str(c.message) for c in caugh
 TEN = """
 import os, sys
 from pathlib import Path
-from kernelworks.build.cpp import built
+from kernelworks.build.cpp import build_library
 start, go = os.pipe()
 children = []
 for _ in range(10):
@@ -53,7 +53,7 @@ for _ in range(10):
     if not children[-1]:
         os.close(go)
         os.read(start, 1)
-        os.write(1, f"{built(Path(sys.argv[1]), 'scalar')}\\n".encode())
+        os.write(1, f"{build_library(Path(sys.argv[1]), 'scalar')}\\n".encode())
         os._exit(0)
 os.close(go)
 sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
@@ -62,9 +62,9 @@ sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    room = tmp_path / "room"
-    room.mkdir()
-    path = room / "answer.cpp"
+    op_package = tmp_path / "op_package"
+    op_package.mkdir()
+    path = op_package / "answer.cpp"
     path.write_text(SOURCE)
     return path
 
@@ -166,7 +166,7 @@ def test_ten_processes_at_once(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["no compiler", "failing compiler", "cache is a file", "full disk"])
-def test_the_torch_row_runs_and_explain_says_why(fault: str, tmp_path: Path) -> None:
+def test_the_torch_kernel_runs_and_explain_says_why(fault: str, tmp_path: Path) -> None:
     env = {"KERNELWORKS_CACHE": str(tmp_path / "cache")}
     match fault:
         case "no compiler":
@@ -183,16 +183,16 @@ def test_the_torch_row_runs_and_explain_says_why(fault: str, tmp_path: Path) -> 
         case "full disk":
             (tmp_path / "cache").symlink_to("/dev/full")
             text = "the build cache"
-    # As proved: only the build stands between the call and the row.
+    # As verified: only the build stands between the call and the kernel.
     code = "from kernelworks.dispatch import certificates as c\n"
-    code += "c.invalid = lambda op, row, kind=None: row.toolchain() and None\n"
+    code += "c.invalid_reason = lambda op, kernel, kind=None: kernel.toolchain() and None\n"
     done = forked.python(code=code + FALLBACK, **env)
     assert done.returncode == 0, done.stderr
-    right, row, declined, warned = json.loads(done.stdout)
+    right, kernel, declined, warned = json.loads(done.stdout)
     assert right
-    assert row == "torch"
+    assert kernel == "torch"
     assert any(text in reason for _, reason in declined)
-    assert any("runs its 'torch' row" in message for message in warned)
+    assert any("runs its 'torch' kernel" in message for message in warned)
 
 
 def test_a_source_that_does_not_compile_says_what_the_compiler_said(

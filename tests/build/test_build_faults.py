@@ -19,14 +19,14 @@ from compilers import compiler
 from kernelworks.build import BuildError, cpp
 from kernelworks.build.loading import unfit
 
-# As proved: only the build stands between the calls and the rows.
-PROVED = """
+# As verified: only the build stands between the calls and the kernels.
+VERIFIED = """
 from kernelworks.dispatch import certificates
-certificates.invalid = lambda op, row, kind=None: row.toolchain() and None
+certificates.invalid_reason = lambda op, kernel, kind=None: kernel.toolchain() and None
 """
 
 CALLS = (
-    PROVED
+    VERIFIED
     + """
 import json, time, warnings, torch
 import kernelworks as kw
@@ -43,7 +43,7 @@ with warnings.catch_warnings(record=True) as caught:
 seconds = time.monotonic() - start
 found = explain("softmax", x, dim=-1)
 mine = [str(w.message) for w in caught if "kernelworks" in str(w.message)]
-print(json.dumps([right, found.row, dict(found.declined), mine, seconds]))
+print(json.dumps([right, found.kernel, dict(found.declined), mine, seconds]))
 """
 )
 
@@ -87,9 +87,9 @@ def test_a_broken_compiler_is_tried_once_and_said_once(fault: str, folder: str, 
     for _ in range(2):
         done = forked.python(code=CALLS, **env)
         assert done.returncode == 0, done.stderr
-        right, row, declined, said, seconds = json.loads(done.stdout)
-        assert right and row == "torch"
-        assert len(said) == 1 and "runs its 'torch' row" in said[0] and text in said[0]
+        right, kernel, declined, said, seconds = json.loads(done.stdout)
+        assert right and kernel == "torch"
+        assert len(said) == 1 and "runs its 'torch' kernel" in said[0] and text in said[0]
         assert any(text in reason for reason in declined.values())
         asked.append(tries(log))
         assert seconds < 60  # a compiler that hangs sleeps for ten minutes, and is not waited for
@@ -109,9 +109,9 @@ def test_a_hanging_compiler_is_killed_with_all_that_it_started(tmp_path: Path) -
 
 
 def test_a_repaired_compiler_is_tried_again(tmp_path: Path) -> None:
-    room = tmp_path / "room"
-    room.mkdir()
-    source = room / "answer.cpp"
+    op_package = tmp_path / "op_package"
+    op_package.mkdir()
+    source = op_package / "answer.cpp"
     source.write_text(SOURCE)
     path, log = compiler(tmp_path, "echo broken >&2; exit 1")
     env = {"KERNELWORKS_CXX": path, "KERNELWORKS_CACHE": str(tmp_path / "c")}
@@ -124,7 +124,7 @@ def test_a_repaired_compiler_is_tried_again(tmp_path: Path) -> None:
     assert forked.python(str(source), code=LOAD, **env).stdout == "42.0\n"
 
 
-def test_prove_tries_again_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_tries_again_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from kernelworks.build.cache import failure, forget_failures, remember
 
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
@@ -141,15 +141,15 @@ def test_a_source_at_fault_takes_no_other_with_it(tmp_path: Path) -> None:
     """gcc too old for one flag, say: the compiler works, so other sources are compiled, and this one is not again."""
     path, log = compiler(tmp_path, 'case "$*" in *softmax*) echo no >&2; exit 1;; *) exec g++ "$@";; esac')
     env = {"KERNELWORKS_CXX": path, "KERNELWORKS_CACHE": str(tmp_path / "c")}
-    room = tmp_path / "room"
-    room.mkdir()
-    good, bad = room / "answer.cpp", room / "softmax.cpp"
+    op_package = tmp_path / "op_package"
+    op_package.mkdir()
+    good, bad = op_package / "answer.cpp", op_package / "softmax.cpp"
     for source in (good, bad):
         source.write_text(SOURCE)
     assert forked.python(str(bad), code=LOAD, **env).stdout.startswith("BuildError: ")
     assert forked.python(str(good), code=LOAD, **env).stdout == "42.0\n"
     tried = tries(log)
-    assert "could not compile room/softmax.cpp" in forked.python(str(bad), code=LOAD, **env).stdout
+    assert "could not compile op_package/softmax.cpp" in forked.python(str(bad), code=LOAD, **env).stdout
     assert tries(log) == tried
 
 
@@ -159,8 +159,8 @@ def test_a_source_at_fault_takes_no_other_with_it(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     folder = tmp_path_factory.mktemp("whole")
-    (folder / "room").mkdir()
-    source = folder / "room" / "answer.cpp"
+    (folder / "op_package").mkdir()
+    source = folder / "op_package" / "answer.cpp"
     source.write_text(SOURCE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNELWORKS_CACHE", str(folder / "c"))
@@ -205,9 +205,9 @@ def _lies(folder: Path, damage: str, whole: bytes) -> str:
 def test_a_library_that_will_not_load_is_built_once_more_and_then_given_up(
     damage: str, whole: bytes, tmp_path: Path
 ) -> None:
-    room = tmp_path / "room"
-    room.mkdir()
-    source = room / "answer.cpp"
+    op_package = tmp_path / "op_package"
+    op_package.mkdir()
+    source = op_package / "answer.cpp"
     source.write_text(SOURCE)
     path, log = compiler(tmp_path, _lies(tmp_path, damage, whole))
     env = {"KERNELWORKS_CXX": path, "KERNELWORKS_CACHE": str(tmp_path / "c")}
@@ -224,9 +224,9 @@ def test_a_library_that_was_damaged_with_its_note_is_built_anew(damage: str, who
     """Bytes that match their hash and yet are no library: damaged before they were hashed, or by a copied cache."""
     import hashlib
 
-    room = tmp_path / "room"
-    room.mkdir()
-    source = room / "answer.cpp"
+    op_package = tmp_path / "op_package"
+    op_package.mkdir()
+    source = op_package / "answer.cpp"
     source.write_text(SOURCE)
     env = {"KERNELWORKS_CACHE": str(tmp_path / "c")}
     assert forked.python(str(source), code=LOAD, **env).stdout == "42.0\n"
@@ -247,9 +247,9 @@ def test_whole_libraries_are_fit_and_every_cut_of_one_is_not(whole: bytes, tmp_p
 
 def test_a_file_system_that_lets_nothing_be_loaded(tmp_path: Path) -> None:
     """Mounted noexec: nothing is compiled twice, and the text says what is wrong and what to do."""
-    room = tmp_path / "room"
-    room.mkdir()
-    source = room / "answer.cpp"
+    op_package = tmp_path / "op_package"
+    op_package.mkdir()
+    source = op_package / "answer.cpp"
     source.write_text(SOURCE)
     path, log = compiler(tmp_path, 'exec g++ "$@"')
     noexec = """
@@ -273,9 +273,9 @@ loading.ctypes.CDLL = refuses
 
 
 def test_what_killed_builds_left_is_swept_and_what_lives_is_not(tmp_path: Path) -> None:
-    room = tmp_path / "room"
-    room.mkdir()
-    source = room / "answer.cpp"
+    op_package = tmp_path / "op_package"
+    op_package.mkdir()
+    source = op_package / "answer.cpp"
     source.write_text(SOURCE)
     build = tmp_path / "c" / "build"
     dies, _ = compiler(tmp_path, "kill -9 $PPID", "dying-g++")
@@ -293,9 +293,9 @@ def test_what_killed_builds_left_is_swept_and_what_lives_is_not(tmp_path: Path) 
 
 
 def test_a_process_that_was_stopped_with_the_lock_is_not_waited_for_for_ever(tmp_path: Path) -> None:
-    room = tmp_path / "room"
-    room.mkdir()
-    source = room / "answer.cpp"
+    op_package = tmp_path / "op_package"
+    op_package.mkdir()
+    source = op_package / "answer.cpp"
     source.write_text(SOURCE)
     path, log = compiler(tmp_path, "sleep 600")
     env = {**os.environ, "KERNELWORKS_CXX": path, "KERNELWORKS_CACHE": str(tmp_path / "c")}
@@ -322,13 +322,13 @@ def test_a_process_that_was_stopped_with_the_lock_is_not_waited_for_for_ever(tmp
 
 
 def test_a_cache_that_is_read_only_serves_what_it_has(whole: bytes, tmp_path: Path) -> None:
-    room = tmp_path / "room"
-    room.mkdir()
-    source = room / "answer.cpp"
+    op_package = tmp_path / "op_package"
+    op_package.mkdir()
+    source = op_package / "answer.cpp"
     source.write_text(SOURCE)
     env = {"KERNELWORKS_CACHE": str(tmp_path / "c")}
     assert forked.python(str(source), code=LOAD, **env).stdout == "42.0\n"
-    other = room / "other.cpp"
+    other = op_package / "other.cpp"
     other.write_text(SOURCE)
     read_only = """
 import os
@@ -344,9 +344,9 @@ cache.open = lambda path, *more: refuses(path)
 
 def test_a_fork_during_a_build_can_build(tmp_path: Path) -> None:
     """The lock that a thread of the parent holds is not the child's."""
-    room = tmp_path / "room"
-    room.mkdir()
-    source = room / "answer.cpp"
+    op_package = tmp_path / "op_package"
+    op_package.mkdir()
+    source = op_package / "answer.cpp"
     source.write_text(SOURCE)
     code = """
 import os, sys, threading, torch

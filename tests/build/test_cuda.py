@@ -1,4 +1,4 @@
-"""CUDA C++ rows where there may be no GPU: every kernel compiles for Hopper, and none spills."""
+"""CUDA C++ kernels where there may be no GPU: every kernel compiles for Hopper, and none spills."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from kernelworks.build import BuildError, cuda
 from kernelworks.contract import Kernel
 from kernelworks.dispatch.op import OPS
 
-ROWS = {f"{op.name}.{row.name}": row for op in OPS.values() for row in op.kernels if row.target == "sm_90a"}
+KERNELS = {
+    f"{op.name}.{kernel.name}": kernel for op in OPS.values() for kernel in op.kernels if kernel.target == "sm_90a"
+}
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", KERNELS)
 def test_no_kernel_spills(name: str) -> None:
-    row: Kernel = ROWS[name]
-    assert row.source is not None
-    kernels = cuda.resources(row.source)
+    kernel: Kernel = KERNELS[name]
+    assert kernel.source is not None
+    kernels = cuda.resources(kernel.source)
     assert kernels
     assert {kernel: taken for kernel, taken in kernels.items() if taken["stack"] or taken["local"]} == {}
 

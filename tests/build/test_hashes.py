@@ -1,7 +1,7 @@
-"""What a row's hash covers: everything that launches it and nothing else, over every row of every op.
+"""What a kernel's hash covers: everything that launches it and nothing else, over every kernel of every op.
 
-Files are changed in memory (``Files``): a token in each function that a row reaches, and then its hash is another one;
-prose, layout and strangers, and then it is the same.
+Files are changed in memory (``Files``): a token in each function that a kernel reaches, and then its hash is another
+one; prose, layout and strangers, and then it is the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rows import ALL_OPS
+from op_kernels import ALL_OPS
 
 from kernelworks.build import launch_code, source_units
 from kernelworks.build.cpp_text import bare
@@ -32,7 +32,7 @@ from kernelworks.build.source_units import ParsedUnit
 from kernelworks.contract import Kernel
 from kernelworks.dispatch import certificates
 
-ROWS = {f"{op.name}.{row.name}": row for op in ALL_OPS for row in op.kernels if row.source is not None}
+KERNELS = {f"{op.name}.{kernel.name}": kernel for op in ALL_OPS for kernel in op.kernels if kernel.source is not None}
 SEARCHED = PACKAGE / "ops" / "activation" / "relu" / "searched.py"
 FOUND = (
     '"""Found by a search."""\nimport torch\n\nTEXT = "int x;  // a comment that is compiled"\n\n\n'
@@ -40,16 +40,16 @@ FOUND = (
 )
 
 
-def of(row: Kernel, changed: dict[Path, bytes] | None = None) -> str:
-    walk = walk_kernel(row, Files(changed, FILES))
+def of(kernel: Kernel, changed: dict[Path, bytes] | None = None) -> str:
+    walk = walk_kernel(kernel, Files(changed, FILES))
     return launch_code._digest(walk)
 
 
 @pytest.fixture(scope="module")
 def walks() -> dict[str, Walk]:
     files = Files({SEARCHED: FOUND.encode()})
-    rows = ROWS | {"relu.searched": searched_kernel(str(SEARCHED), "scalar")}
-    return {name: walk_kernel(row, files) for name, row in rows.items()}
+    kernels = KERNELS | {"relu.searched": searched_kernel(str(SEARCHED), "scalar")}
+    return {name: walk_kernel(kernel, files) for name, kernel in kernels.items()}
 
 
 def unit_of(walk: Walk, module: str, unit: int) -> ParsedUnit:
@@ -104,19 +104,19 @@ def changed_at(data: bytes, place: Place) -> bytes:
 # ---------------------------------------------------------------- what is covered
 
 
-def test_nothing_that_a_row_reaches_is_left_unread(walks: dict[str, Walk]) -> None:
+def test_nothing_that_a_kernel_reaches_is_left_unread(walks: dict[str, Walk]) -> None:
     unread = {name: walk.unread for name, walk in walks.items() if walk.unread}
     assert not unread
 
 
-def test_hashes_are_of_one_row_each_and_the_same_again() -> None:
-    first = {name: of(row) for name, row in ROWS.items()}
-    assert first == {name: row.hash() for name, row in ROWS.items()}
+def test_hashes_are_of_one_kernel_each_and_the_same_again() -> None:
+    first = {name: of(kernel) for name, kernel in KERNELS.items()}
+    assert first == {name: kernel.hash() for name, kernel in KERNELS.items()}
     assert len(set(first.values())) == len(first)
 
 
 def users_of(walks: dict[str, Walk]) -> dict[str, dict[int, list[str]]]:
-    """Module -> unit -> the rows that reach it."""
+    """Module -> unit -> the kernels that reach it."""
     found: dict[str, dict[int, list[str]]] = {}
     for name, walk in walks.items():
         for module, unit in walk.reached:
@@ -124,7 +124,7 @@ def users_of(walks: dict[str, Walk]) -> dict[str, dict[int, list[str]]]:
     return found
 
 
-def test_a_token_in_any_function_that_a_row_reaches_changes_what_it_says(walks: dict[str, Walk]) -> None:
+def test_a_token_in_any_function_that_a_kernel_reaches_changes_what_it_says(walks: dict[str, Walk]) -> None:
     """All functions of a file at once: each must be seen to say another thing."""
     blind, asked = [], 0
     for module, units in users_of(walks).items():
@@ -153,10 +153,10 @@ def test_a_token_in_any_function_that_a_row_reaches_changes_what_it_says(walks: 
     assert not blind
 
 
-def test_a_token_in_any_file_that_a_row_reaches_changes_its_hash(walks: dict[str, Walk]) -> None:
-    """Every row with every module: one function's token."""
+def test_a_token_in_any_file_that_a_kernel_reaches_changes_its_hash(walks: dict[str, Walk]) -> None:
+    """Every kernel with every module: one function's token."""
     blind, asked = [], set()
-    rows = ROWS | {"relu.searched": searched_kernel(str(SEARCHED), "scalar")}
+    kernels = KERNELS | {"relu.searched": searched_kernel(str(SEARCHED), "scalar")}
     for module, units in users_of(walks).items():
         path = FILES.path_of(module)
         assert path is not None
@@ -170,10 +170,10 @@ def test_a_token_in_any_file_that_a_row_reaches_changes_its_hash(walks: dict[str
             files = Files({path: changed_at(data, found[unit % len(found)]), SEARCHED: FOUND.encode()}, FILES)
             for name in sorted(left & set(names)):
                 asked.add((name, module))
-                if launch_code._digest(walk_kernel(rows[name], files)) == launch_code._digest(walks[name]):
+                if launch_code._digest(walk_kernel(kernels[name], files)) == launch_code._digest(walks[name]):
                     blind.append(f"{name}: {path.relative_to(PACKAGE)} {found[unit % len(found)]}")
             left -= set(names)
-    assert len({name for name, _ in asked}) == len(rows) and len(asked) > 600
+    assert len({name for name, _ in asked}) == len(kernels) and len(asked) > 600
     assert not blind
 
 
@@ -191,16 +191,15 @@ def test_a_token_in_any_source_changes_the_hash(walks: dict[str, Walk]) -> None:
     blind = []
     for path, names in users.items():
         text = path.read_text(encoding="utf-8")
-        lines = [
-            n for n, line in enumerate(text.splitlines()) if re.match(r"\s*(return|if|for|const|auto)\b.*\d;?", line)
-        ]
+        number = r"\s*(return|if|for|const|auto)\b.*\d;?"
+        lines = [n for n, line in enumerate(text.splitlines()) if re.match(number, line)]
         for at in lines[:: max(1, len(lines) // 2)][:2]:
             said = text.splitlines()
             said[at] = re.sub(r"(\d)(?=\D*$)", lambda m: str((int(m[1]) + 1) % 10), said[at].split("//")[0])
             if bare("\n".join(said)) == bare(text):  # it stands in a comment
                 continue
             for name in dict.fromkeys((names[0], names[-1])):
-                if name in ROWS and of(ROWS[name], {path: "\n".join(said).encode()}) == ROWS[name].hash():
+                if name in KERNELS and of(KERNELS[name], {path: "\n".join(said).encode()}) == KERNELS[name].hash():
                     blind.append(f"{name}: {path.name}:{at + 1}")
     assert not blind
 
@@ -223,16 +222,16 @@ def other(value: Any) -> Any:
 def test_a_value_that_a_launch_holds_is_part_of_the_hash(walks: dict[str, Walk]) -> None:
     """Of an object's field, of a closure's cell: these are said by no function's text."""
     blind, asked = [], set()
-    kept = {name: row.hash() for name, row in ROWS.items()}  # before anything is changed: a process remembers it
-    for name, row in ROWS.items():
+    kept = {name: kernel.hash() for name, kernel in KERNELS.items()}  # a process remembers it: before any change
+    for name, kernel in KERNELS.items():
         for holder, held in walks[name].held:
             cell = cell_of(holder, held)
             before = cell.cell_contents if cell else getattr(holder, held)
             if isinstance(before, Kernel) or "/" in str(before):
-                continue  # another row, which has a hash of its own; where a file lies
+                continue  # another kernel, which has a hash of its own; where a file lies
             try:
                 put(holder, held, other(before))
-                same = of(row) == kept[name]
+                same = of(kernel) == kept[name]
             finally:
                 put(holder, held, before)
             asked.add(held)
@@ -257,20 +256,21 @@ def put(holder: Any, name: str, value: Any) -> None:
 
 
 def test_what_launches_and_lies_elsewhere_is_reached(walks: dict[str, Walk]) -> None:
-    def rows_of(module: str, name: str) -> set[str]:
+    def kernels_of(module: str, name: str) -> set[str]:
         index = FILES.index(f"kernelworks.{module}")
         assert index is not None and index["names"][name]
         units = map(int, index["names"][name].split())
-        return {row for unit in units for row, walk in walks.items() if (f"kernelworks.{module}", unit) in walk.reached}
+        wanted = {(f"kernelworks.{module}", unit) for unit in units}
+        return {kernel for kernel, walk in walks.items() if not wanted.isdisjoint(walk.reached)}
 
     fused = {"linear_add.sm90", "linear_gelu.sm90", "linear_silu_mul.sm90", "rms_norm_linear.sm90"}
-    assert rows_of("ops.linear.linear.epilogue", "multiply") == fused
-    assert {"sum.triton", "argmax.triton"} == rows_of("templates.reduction", "triton_forward")
-    gpu = {name for name, row in ROWS.items() if row.device == "cuda"}
-    assert rows_of("build.launcher", "succeed") == gpu
+    assert kernels_of("ops.linear.linear.epilogue", "multiply") == fused
+    assert {"sum.triton", "argmax.triton"} == kernels_of("templates.reduction", "triton_forward")
+    gpu = {name for name, kernel in KERNELS.items() if kernel.device == "cuda"}
+    assert kernels_of("build.launcher", "check_status") == gpu
     assert all(PACKAGE / "build" / "launch.cpp" in walks[name].sources for name in gpu)
-    assert {name for name in gpu if ROWS[name].target == "sm_90a"} <= rows_of("build.series", "replayed")
-    assert rows_of("build.sharing", "shared") <= set(ROWS) - gpu
+    assert {name for name in gpu if KERNELS[name].target == "sm_90a"} <= kernels_of("build.series", "make_replay")
+    assert kernels_of("build.sharing", "choose_threads") <= set(KERNELS) - gpu
 
 
 # What chooses, records, measures or explains is no launch code; nor is what makes a library of a source.
@@ -307,7 +307,7 @@ def with_other_prose(data: bytes) -> bytes:
 
 
 def test_prose_and_strangers_change_no_hash(walks: dict[str, Walk]) -> None:
-    modules = {module for name in ROWS for module, _ in walks[name].reached}
+    modules = {module for name in KERNELS for module, _ in walks[name].reached}
     changed: dict[Path, bytes] = {}
     for module in modules:
         path = FILES.path_of(module)
@@ -319,15 +319,15 @@ def test_prose_and_strangers_change_no_hash(walks: dict[str, Walk]) -> None:
             said = path.read_text(encoding="utf-8").replace("// ", "/* */ // other words: ")
             changed[path] = f"// a line more\n\n{said}".replace("\n\n", "\n /* and\n more */ \n").encode()
     files = Files(changed, FILES)
-    found = {name: launch_code._digest(walk_kernel(row, files)) for name, row in ROWS.items()}
-    assert found == {name: row.hash() for name, row in ROWS.items()}
+    found = {name: launch_code._digest(walk_kernel(kernel, files)) for name, kernel in KERNELS.items()}
+    assert found == {name: kernel.hash() for name, kernel in KERNELS.items()}
 
 
 def test_searched_kernels_count_whole_but_for_prose() -> None:
-    row = searched_kernel(str(SEARCHED), "scalar")
+    kernel = searched_kernel(str(SEARCHED), "scalar")
 
     def hashed(text: str) -> str:
-        return of(row, {SEARCHED: text.encode()})
+        return of(kernel, {SEARCHED: text.encode()})
 
     assert hashed(FOUND) == hashed(FOUND.replace("Found by", "Made by") + "# a comment\n")
     assert len({hashed(FOUND), hashed(FOUND.replace("+ 0", "+ 1")), hashed(FOUND.replace("a comment", "another"))}) == 3
@@ -346,7 +346,7 @@ MOVED = {
 }  # fmt: skip
 ASKED = (
     "import json, kernelworks\nfrom kernelworks.dispatch.op import OPS\n"
-    "print(json.dumps({f'{o.name}.{r.name}': r.hash() for o in OPS.values() for r in o.rows if r.source}))"
+    "print(json.dumps({f'{o.name}.{r.name}': r.hash() for o in OPS.values() for r in o.kernels if r.source}))"
 )
 
 
@@ -369,7 +369,7 @@ def test_files_may_move_and_be_called_otherwise(tmp_path: Path) -> None:
         [sys.executable, "-c", ASKED], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
     )
     assert not done.returncode, done.stderr[-3000:]
-    assert json.loads(done.stdout) == {name: row.hash() for name, row in ROWS.items()}
+    assert json.loads(done.stdout) == {name: kernel.hash() for name, kernel in KERNELS.items()}
 
 
 # ---------------------------------------------------------------- how it is read
@@ -455,9 +455,9 @@ def test_cpp_is_stripped_of_what_a_compiler_does_not_see() -> None:
 def test_what_is_kept_of_a_file_is_never_believed_blindly(
     damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = ROWS["sum.avx2"]
+    kernel = KERNELS["sum.avx2"]
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
-    right = launch_code._digest(walk_kernel(row, Files()))
+    right = launch_code._digest(walk_kernel(kernel, Files()))
     kept = sorted((tmp_path / "launching").glob("*.json"))
     texts = [path.read_bytes() for path in kept]
     assert len(kept) > 5
@@ -474,24 +474,24 @@ def test_what_is_kept_of_a_file_is_never_believed_blindly(
     if damage == "no folder":
         shutil.rmtree(tmp_path / "launching")
         (tmp_path / "launching").write_text("")
-    assert launch_code._digest(walk_kernel(row, Files())) == right
+    assert launch_code._digest(walk_kernel(kernel, Files())) == right
     if damage != "no folder":
         assert [path.read_bytes() for path in kept] == texts
 
 
 def test_a_certificate_of_another_format_says_why_it_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = ROWS["rms_norm.avx2"]
+    kernel = KERNELS["rms_norm.avx2"]
     record: dict[str, Any] = {
-        "op": "rms_norm", "kernel": "avx2", "source_hash": row.hash(), "toolchain": row.toolchain(), "kind": "here",
-        "cases": 1, "worst": 0.5, "mutants_rejected": 1, "date": "2026-01-01",
+        "op": "rms_norm", "kernel": "avx2", "source_hash": kernel.hash(), "toolchain": kernel.toolchain(),
+        "kind": "here", "cases": 1, "worst": 0.5, "mutants_rejected": 1, "date": "2026-01-01",
     }  # fmt: skip
 
     def reason(**more: Any) -> str:
         monkeypatch.setattr(certificates, "find_certificates", lambda *args: [certificates._read(record | more)])
-        return certificates.invalid_reason("rms_norm", row, "here") or ""
+        return certificates.invalid_reason("rms_norm", kernel, "here") or ""
 
     assert not reason(format=FORMAT)
-    assert "format 1, which left out the code that launches a row; run `kernelworks verify" in reason()
+    assert "format 1, which left out the code that launches a kernel; run `kernelworks verify" in reason()
     assert "which this version does not know" in reason(format=FORMAT + 1)
     assert "the source changed" in reason(format=FORMAT, source_hash="0" * 64)
     with pytest.raises(ValueError, match="not a int"):

@@ -6,7 +6,7 @@ import forked
 
 PROGRAM = """
 import torch
-from kernelworks.build.replay import replayed
+from kernelworks.build.replay import make_replay
 from kernelworks.ops.activation.silu_mul import triton as silu_mul
 from kernelworks.ops.norm.rms_norm import triton as rms_norm
 
@@ -14,7 +14,7 @@ def rows(m, n, seed=0):
     return torch.randn(m, n, generator=torch.Generator().manual_seed(seed))
 
 x, y, w = rows(5, 48), rows(5, 48, 1), rows(1, 48, 2)[0]
-run = replayed(rms_norm.forward, (x, w, 1e-6, None))
+run = make_replay(rms_norm.forward, (x, w, 1e-6, None))
 assert run is not None
 z = rows(5, 48, 3)
 torch.testing.assert_close(run(z, w, 1e-6, None), torch.nn.functional.rms_norm(z, (48,), w, 1e-6))
@@ -22,23 +22,23 @@ out = torch.empty_like(z)
 assert run(z, w, 1e-6, None, out=out) is out
 torch.testing.assert_close(out, torch.nn.functional.rms_norm(z, (48,), w, 1e-6))
 
-both = replayed(rms_norm.forward, (x, w, 1e-6, y))
+both = make_replay(rms_norm.forward, (x, w, 1e-6, y))
 result, total = both(z, w, 1e-6, y)
 torch.testing.assert_close(total, z + y)
 
-assert replayed(rms_norm.forward, (x.t(), rows(1, 5)[0], 1e-6, None)) is None  # copies its input first
-assert replayed(silu_mul.forward, (x, x)) is None  # which of the two a pointer means cannot be told
+assert make_replay(rms_norm.forward, (x.t(), rows(1, 5)[0], 1e-6, None)) is None  # copies its input first
+assert make_replay(silu_mul.forward, (x, x)) is None  # which of the two a pointer means cannot be told
 
 def filled(x, out=None):
     out = torch.empty_like(x) if out is None else out
     out.zero_()
     return rms_norm.forward(x, w, 1e-6, None, out=out)
 
-assert replayed(filled, (x,)) is None  # a replay would miss the fill
+assert make_replay(filled, (x,)) is None  # a replay would miss the fill
 g, wanted = rows(5, 48, 4), [True, True, False]
 given = (g, None, x, w, 1e-6, None, wanted)
-assert replayed(rms_norm.backward, given) is None  # two launches, with a tensor between them
-run = replayed(rms_norm.backward, given, most=2)
+assert make_replay(rms_norm.backward, given) is None  # two launches, with a tensor between them
+run = make_replay(rms_norm.backward, given, most=2)
 for seed in (5, 6):
     g, z, v = rows(5, 48, seed), rows(5, 48, seed + 9), rows(1, 48, seed + 20)[0]
     again = run(g, None, z, v, 1e-6, None, wanted)
@@ -48,7 +48,7 @@ for seed in (5, 6):
 kept = torch.zeros(5, 48)
 def with_state(grad, x):  # what lives on between calls is no tensor of the call's own
     return rms_norm.backward(grad, None, kept, w, 1e-6, None, wanted)
-assert replayed(with_state, (g, x), most=2) is None
+assert make_replay(with_state, (g, x), most=2) is None
 print("all hold")
 """
 

@@ -54,7 +54,7 @@ from pathlib import Path
 from torch import Tensor
 from kernelworks.build import cuda, launcher
 from kernelworks.build.launcher import recording
-from kernelworks.build.series import replayed
+from kernelworks.build.series import make_replay
 from kernelworks.ops.attention.attention import sm90, sm90_backward, sm90_backward_wide
 from kernelworks.dispatch.mutation import as_tuple
 
@@ -95,16 +95,16 @@ def watched(*args, out=None):
     given_outs.append(out)
     return wanted
 
-replayed(watched, args)
+make_replay(watched, args)
 gc.collect()
-run = replayed(watched, args)
+run = make_replay(watched, args)
 assert run.__globals__["series"] == 0, "in the place of one that is gone"
 with recording(dry=True) as plain:
     function(*args)
 ctypes.c_int.in_dll(driver, "steps").value = len(plain)
 for i, (_, _, given) in enumerate(plain):
     (ctypes.c_int * 8).in_dll(driver, "counts")[i] = len(given)
-    boxes = [isinstance(a, Tensor) and cuda.boxed(a) is not None for a in given]
+    boxes = [isinstance(a, Tensor) and cuda.find_box_map(a) is not None for a in given]
     (ctypes.c_uint64 * 8).in_dll(driver, "which")[i] = sum(1 << i for i, box in enumerate(boxes) if box)
 assert run is not None and launched.value == 0, "nothing is launched by recording it"
 for seed in (1, 2):
@@ -122,7 +122,7 @@ for seed in (1, 2):
     for step, (_, grid, given) in enumerate(plain, first):
         for i, a in enumerate(given):
             value = values[step][i]
-            if isinstance(a, Tensor) and (box := cuda.boxed(a)):
+            if isinstance(a, Tensor) and (box := cuda.find_box_map(a)):
                 encoded = list(maps[step][i])
                 assert encoded[1:] == a.view(torch.int64).tolist()[1:], "a map of another shape"
                 address, value = box[0], encoded[0]
@@ -147,7 +147,7 @@ assert run(*args, out=wanted) is wanted
 torch.use_deterministic_algorithms(True)
 assert run(*args) is wanted
 assert given_outs == [None, wanted, None] and launched.value == before
-torch.use_deterministic_algorithms(True, warn_only=True)  # as memory is poisoned where a row is proved
+torch.use_deterministic_algorithms(True, warn_only=True)  # as memory is poisoned where a kernel is verified
 assert run(*args) is not wanted and launched.value == before + len(plain)
 print("all hold")
 """
@@ -156,7 +156,7 @@ DECLINED = """
 import gc
 import torch
 from kernelworks.build import cuda, launcher
-from kernelworks.build.series import replayed
+from kernelworks.build.series import make_replay
 
 torch.Tensor.get_device = lambda self: 0
 kernel = cuda.Kernel(__import__("pathlib").Path("none.cu"), "f", threads=32)
@@ -179,7 +179,7 @@ def plain(x, y, out=None):
     kernel((2, 1, 1), x, y[2:], made, 5, None, 0.5)
     return made
 
-run = replayed(plain, (x, y))
+run = make_replay(plain, (x, y))
 (numbers,) = asked
 assert run is not None and not forgotten
 del run
@@ -192,7 +192,7 @@ assert numbers[0] == 3 and numbers[4:6] == [0, 1] and numbers[6:] == [
 def summed(x, y):
     return plain(x + 1, y)
 def of_triton(x, y):
-    launcher.seen.launches.append((object(), (1, 1, 1), (x,)))
+    launcher.launch_log.launches.append((object(), (1, 1, 1), (x,)))
     return plain(x, y)
 def stateful(x, y):
     made = torch.empty_like(x)
@@ -205,8 +205,8 @@ def a_part(x, y):
     return torch.empty(8, 8)[4:]
 kept = torch.ones(3)
 for other in (summed, of_triton, stateful, nothing, a_part):
-    assert replayed(other, (x, y)) is None, other
-assert replayed(plain, (x, x[0])) is None, "which of the two an address means cannot be told"
+    assert make_replay(other, (x, y)) is None, other
+assert make_replay(plain, (x, x[0])) is None, "which of the two an address means cannot be told"
 print("all hold")
 """
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from rows import label, runnable_rows
+from op_kernels import label, runnable_kernels
 from torch import Tensor
 
 from kernelworks.build import sharing
@@ -27,7 +27,7 @@ class Machine:
         self.now = 100.0
         for name, value in {
             "_now": lambda: self.now, "_get_num_threads": lambda: 2, "_alone_until": 0.0,
-            "_alone_s": sharing.SHORTEST_S, "forked": False,
+            "_alone_s": sharing.SHORTEST_S, "is_forked": False,
         }.items():  # fmt: skip
             monkeypatch.setattr(sharing, name, value)
 
@@ -96,19 +96,19 @@ def test_a_forked_child_shares_nothing(machine: Machine, monkeypatch: pytest.Mon
     assert machine.run(1e-3) == 1
 
 
-def _takes(op: Op, row: str, case: Case) -> bool:
+def _takes(op: Op, kernel: str, case: Case) -> bool:
     args = case.make(torch.Generator().manual_seed(0), torch.float32)
-    return not _declines(op, row, tuple(args.get(name) for name in op.passes["forward"].names))
+    return not _declines(op, kernel, tuple(args.get(name) for name in op.passes["forward"].names))
 
 
-CPU_ROWS = [(op, row) for op, row in runnable_rows() if row == "avx2"]
+CPU_KERNELS = [(op, kernel) for op, kernel in runnable_kernels() if kernel == "avx2"]
 
 
-@pytest.mark.parametrize(("op", "row"), CPU_ROWS, ids=label)
-def test_the_bits_are_the_same_for_any_number_of_threads(op: Op, row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("op", "kernel"), CPU_KERNELS, ids=label)
+def test_the_bits_are_the_same_for_any_number_of_threads(op: Op, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a program's answer would hang on what its neighbours do."""
     monkeypatch.setattr(sharing, "GRAIN_NS", 0)
-    cases = [c for c in op.contract.cases if torch.float32 in c.dtypes and _takes(op, row, c)][:6]
+    cases = [c for c in op.contract.cases if torch.float32 in c.dtypes and _takes(op, kernel, c)][:6]
     found: list[list[Tensor]] = []
     for threads in (1, 2, 3):
         monkeypatch.setattr(sharing, "_get_num_threads", lambda threads=threads: threads)
@@ -116,7 +116,7 @@ def test_the_bits_are_the_same_for_any_number_of_threads(op: Op, row: str, monke
         for case in cases:
             args = case.make(torch.Generator().manual_seed(0), torch.float32)
             given = [args.get(name) for name in op.passes["forward"].names]
-            result = op.run("forward", tuple(given), None, row)
+            result = op.run("forward", tuple(given), None, kernel)
             results += [t.clone() for t in leaves([result, *(args[name] for name in op.contract.mutates)])]
         found.append(results)
     for other in found[1:]:

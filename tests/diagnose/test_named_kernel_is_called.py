@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from made_timings import nothing_timed, raced
+from made_tuning_records import add_tuning_record, no_tuning_records
 from torch import Tensor
 
 from kernelworks.diagnose.explain import what_it_asks
@@ -102,14 +102,14 @@ def test_by_timings_too(name: str, trained: bool, verdict: float | None, tmp_pat
     first, *others = args
     first = first.clone().requires_grad_(trained)
     call = functools.partial(getattr(F, function), first, *others, **kwargs)
-    with nothing_timed(tmp_path):
+    with no_tuning_records(tmp_path):
         try:
             op, asked, _ = what_it_asks(functools.partial(FUNCTIONS[function], first, *others, **kwargs))
         except ValueError:
             return  # it stays torch's
         wanted = op.inputs_requiring_grad(asked) if trained else ()
         if verdict is not None:
-            raced(op.name, *asked, ratio=verdict, wanted=wanted)
+            add_tuning_record(op.name, *asked, ratio=verdict, wanted=wanted)
         takes = op.choice(asked, None, wanted)
         assert takes.native == (verdict != 1.5)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from eligible import ROWS, only
+from eligible import KERNELS, only
 from torch import Tensor, nn
 
 import kernelworks as kw
@@ -147,7 +147,7 @@ def test_a_capture_leaves_the_program_alone_when_its_budget_is_over(monkeypatch:
 
     for budget_s, watched in ((0.03, [1, 1, 0, 0, 0]), (9.0, [1] * 5)):
         seen.clear()
-        with swap(layer, verbose=False), only(ROWS[-1]), Capture({}, budget_s) as capture, torch.no_grad():
+        with swap(layer, verbose=False), only(KERNELS[-1]), Capture({}, budget_s) as capture, torch.no_grad():
             program()
         assert seen == watched
         assert len(capture.captured) == sum(seen)

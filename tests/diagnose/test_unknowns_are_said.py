@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_timings import nothing_timed
-from made_timings import raced as made_raced
+from made_tuning_records import add_tuning_record, no_tuning_records
 from torch import Tensor
 
 from kernelworks.build import native
@@ -335,7 +334,10 @@ def test_no_swap_is_named_where_nothing_is_to_be_had_of_it(
             Promise("", GainRange(0.0, 0.0), may=True),
             "raced here, torch's own is as quick as our rows or quicker; only a",
         ),
-        (Promise("", None, may=True), "no timing says yet whether it is quicker (`kernelworks autotune`); only a kernel"),
+        (
+            Promise("", None, may=True),
+            "no timing says yet whether it is quicker (`kernelworks autotune`); only a kernel",
+        ),
         (Promise("", None), "no proved row of ours here; only a kernel"),
     ],
 )
@@ -360,7 +362,7 @@ def test_what_no_timing_speaks_of_is_raced_and_kept(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(settle_races, "duel", duel)
     monkeypatch.setattr(settle_races, "fastest_variant", lambda arms, *how: arms[0][0])
     monkeypatch.setattr(native, "find_extension", lambda: None)
-    with nothing_timed(tmp_path):
+    with no_tuning_records(tmp_path):
         monkeypatch.setattr(environment, "native", lambda: "build")
         assert Races(1.0, torch.get_num_threads()).of(_linear()).gain is None and not raced  # the way in comes first
         monkeypatch.setattr(environment, "native", lambda: "0")
@@ -393,12 +395,12 @@ def test_one_op_for_many_is_promised_where_a_timing_says_so(
     advice = found.applies(view)
     assert advice is not None
     said = []
-    with nothing_timed(tmp_path):
+    with no_tuning_records(tmp_path):
         for race in (None, (0.8, None), (1.5, torch.bfloat16), (1.5, None)):
             if race is not None:
                 ratio, dtype = race
                 given = [a.to(dtype or a.dtype) if isinstance(a, Tensor) else a for a in args]
-                made_raced(op, *given, ratio=ratio)
+                add_tuning_record(op, *given, ratio=ratio)
             said.append(_at_hand(view, found, advice, Promise(), Races(0.0, 1)))
     assert [s.high > 0 for s in said] == [False, False, False, True]
     assert NOT_TIMED_REASON in said[0].action
@@ -411,9 +413,9 @@ def test_one_op_for_many_is_promised_where_a_timing_says_so(
 
 @pytest.mark.parametrize("halves", [(1.02, 2.0), (0.9, 0.9)])
 def test_a_race_that_is_not_won_in_both_halves_promises_nothing(halves: tuple[float, float], tmp_path: Path) -> None:
-    with nothing_timed(tmp_path):
+    with no_tuning_records(tmp_path):
         args = torch.zeros(8, 64), torch.zeros(64, 64), None
-        made_raced("linear", *args, ratio=min(halves))
+        add_tuning_record("linear", *args, ratio=min(halves))
         op = OPS["linear"]
         request = op.request("forward", args)
         ((timing,), _) = tuning_records.valid_records(op.name, op.contract, request, eligible_ways(op, request)[0])

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from spelled import NAMES, example
 from torch import Tensor
+from torch_calls import NAMES, example
 
 import kernelworks as kw
 from kernelworks.dispatch import arrays
@@ -85,7 +85,7 @@ def _arguments(op: Any) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_torchs_spelling_takes_arrays(name: str) -> None:
+def test_torchs_signature_takes_arrays(name: str) -> None:
     given = example(OPS[name].torch_signature)
     want = OPS[name].torch_signature.function(**given)  # type: ignore[misc]
     for dtype in (torch.float32, torch.float64):  # of which the second is torch's

@@ -1,6 +1,6 @@
 """An op may be called as torch's function is: every argument of torch's, by position and by name.
 
-Made from torch's own signatures: an op that says its spelling gets these tests by itself.
+Made from torch's own signatures: an op that says its signature gets these tests by itself.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from spelled import NAMES, OTHER, UNSAID, WHOLE, example, torchs
 from torch import Tensor
+from torch_calls import NAMES, OTHER, UNSAID, WHOLE, example, torchs
 
 import kernelworks as kw
 from kernelworks.diagnose.explain import what_it_asks
@@ -20,10 +20,10 @@ from kernelworks.dispatch.op import OPS
 from kernelworks.dispatch.signature import TorchSignature
 
 
-def in_order(spelling: TorchSignature, given: dict[str, Any]) -> list[Any]:
+def in_order(torch_signature: TorchSignature, given: dict[str, Any]) -> list[Any]:
     """All of torch's arguments by position, up to the last that is given and may be."""
-    last = max(i for i, (name, _, placed) in enumerate(torchs(spelling)) if placed and name in given)
-    return [given.get(name, default) for name, default, _ in torchs(spelling)[: last + 1]]
+    last = max(i for i, (name, _, placed) in enumerate(torchs(torch_signature)) if placed and name in given)
+    return [given.get(name, default) for name, default, _ in torchs(torch_signature)[: last + 1]]
 
 
 def same(a: Any, b: Any, dtype: torch.dtype = torch.float32) -> None:
@@ -31,28 +31,30 @@ def same(a: Any, b: Any, dtype: torch.dtype = torch.float32) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_spelling_is_torchs(name: str) -> None:
-    spelling = OPS[name].torch_signature
+def test_the_signature_is_torchs(name: str) -> None:
+    torch_signature = OPS[name].torch_signature
     ours = [
-        (n, spelling.defaults.get(n, inspect._empty), i < len(spelling.positional))
-        for i, n in enumerate(spelling.names)
+        (n, torch_signature.defaults.get(n, inspect._empty), i < len(torch_signature.positional))
+        for i, n in enumerate(torch_signature.names)
     ]
-    assert ours == torchs(spelling)
-    assert {n for n, _, _ in torchs(spelling)} - UNSAID <= OTHER.keys() | WHOLE.keys() | example(spelling).keys()
+    assert ours == torchs(torch_signature)
+    assert {n for n, _, _ in torchs(torch_signature)} - UNSAID <= OTHER.keys() | WHOLE.keys() | example(
+        torch_signature
+    ).keys()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_by_position_and_by_name(name: str) -> None:
-    spelling, function = OPS[name].torch_signature, getattr(kw, name)
-    given = example(spelling)
-    want = spelling.function(**given)  # type: ignore[misc]
-    placed = in_order(spelling, given)
+    torch_signature, function = OPS[name].torch_signature, getattr(kw, name)
+    given = example(torch_signature)
+    want = torch_signature.function(**given)  # type: ignore[misc]
+    placed = in_order(torch_signature, given)
     for count in range(len(placed) + 1):
-        names = [n for n, _, _ in torchs(spelling)[:count]]
+        names = [n for n, _, _ in torchs(torch_signature)[:count]]
         rest = {n: v for n, v in given.items() if n not in names}
         same(function(*placed[:count], **rest), want)
-    for own, theirs in spelling.theirs.items():  # our names for them, too
-        if theirs in given and own not in spelling.names:
+    for own, theirs in torch_signature.theirs.items():  # our names for them, too
+        if theirs in given and own not in torch_signature.names:
             same(function(**{own if n == theirs else n: v for n, v in given.items()}), want)
     op, _, _ = what_it_asks(lambda: function(**given))
     assert op is OPS[name]  # and it is ours that is asked
@@ -60,15 +62,15 @@ def test_by_position_and_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_other_value_is_torchs_to_take(name: str) -> None:
-    spelling, function = OPS[name].torch_signature, getattr(kw, name)
-    given = example(spelling)
+    torch_signature, function = OPS[name].torch_signature, getattr(kw, name)
+    given = example(torch_signature)
     given.pop("attn_mask", None)
-    for other in OTHER.keys() & set(spelling.names):
-        if other in given and isinstance(given[other], Tensor) and other not in spelling.defaults:
+    for other in OTHER.keys() & set(torch_signature.names):
+        if other in given and isinstance(given[other], Tensor) and other not in torch_signature.defaults:
             continue
         said = given | {other: OTHER[other](given)}
         torch.manual_seed(3)
-        want: Any = outcome(lambda: spelling.function(**said))  # noqa: B023  # type: ignore[misc]
+        want: Any = outcome(lambda: torch_signature.function(**said))  # noqa: B023  # type: ignore[misc]
         torch.manual_seed(3)
         got: Any = outcome(lambda: function(**said))  # noqa: B023
         assert type(got) is type(want), (other, got)
@@ -83,17 +85,17 @@ def test_every_other_value_is_torchs_to_take(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_a_dtype_that_the_contract_leaves_out_is_torchs(name: str, dtype: torch.dtype) -> None:
-    spelling = OPS[name].torch_signature
+    torch_signature = OPS[name].torch_signature
     given = {
         n: v.to(dtype) if isinstance(v, Tensor) and v.dtype.is_floating_point else v
-        for n, v in example(spelling).items()
+        for n, v in example(torch_signature).items()
     }
-    want = spelling.function(**given)  # type: ignore[misc]
+    want = torch_signature.function(**given)  # type: ignore[misc]
     got = getattr(kw, name)(**given)
     assert got.dtype is want.dtype
     torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
     with torch.autocast("cpu", torch.bfloat16):
-        assert getattr(kw, name)(**given).dtype is spelling.function(**given).dtype  # type: ignore[misc]
+        assert getattr(kw, name)(**given).dtype is torch_signature.function(**given).dtype  # type: ignore[misc]
 
 
 def outcome(call: Callable[[], Any]) -> Any:
@@ -105,9 +107,9 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_does_not_fit_is_named(name: str) -> None:
-    spelling, function = OPS[name].torch_signature, getattr(kw, name)
-    given = example(spelling)
-    first = spelling.names[0]
+    torch_signature, function = OPS[name].torch_signature, getattr(kw, name)
+    given = example(torch_signature)
+    first = torch_signature.names[0]
     with pytest.raises(TypeError, match=f"{name}\\(\\) has no argument 'colour'"):
         function(**given, colour=1)
     with pytest.raises(TypeError, match=f"{name}\\(\\) got {first} twice"):
@@ -115,18 +117,18 @@ def test_what_does_not_fit_is_named(name: str) -> None:
     with pytest.raises(TypeError, match=f"{name}\\(\\) (is )?missing|is missing"):
         function(**{n: v for n, v in given.items() if n != first})
     with pytest.raises(TypeError, match=r"at most|positional"):
-        function(*in_order(spelling, given), *[None] * 9)
+        function(*in_order(torch_signature, given), *[None] * 9)
     with pytest.raises(ValueError, match="kernel must be one of"):
-        function(**given, kernel="no such row")
+        function(**given, kernel="no such kernel")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_whole(name: str) -> None:
-    spelling, function = OPS[name].torch_signature, getattr(kw, name)
-    given = example(spelling)
+    torch_signature, function = OPS[name].torch_signature, getattr(kw, name)
+    given = example(torch_signature)
     torch.compiler.reset()  # the calls of all ops are one line to its cache
     compiled = torch.compile(lambda: function(**given), fullgraph=True, backend="eager", dynamic=False)
-    same(compiled(), spelling.function(**given))  # type: ignore[misc]
+    same(compiled(), torch_signature.function(**given))  # type: ignore[misc]
 
 
 x, weight, bias = torch.randn(5, 8), torch.randn(8), torch.randn(8)
@@ -181,7 +183,7 @@ def test_odd_arguments_end_as_with_torch(case: int) -> None:
 
 REFUSED: tuple[tuple[Callable[[], Any], type[Exception], str], ...] = (
     (lambda: kw.layer_norm(x, weight, bias), TypeError, "missing 1 required keyword-only argument: 'eps'"),
-    (lambda: kw.layer_norm(x, weight, bias), TypeError, "torch's spelling is layer_norm.input, normalized_shape"),
+    (lambda: kw.layer_norm(x, weight, bias), TypeError, "torch's signature is layer_norm.input, normalized_shape"),
     (lambda: kw.attention(q, k, v, is_causal=True, causal="top_left"), TypeError, "both is_causal and causal"),
     (lambda: kw.attention(q, k, v, dropout_p=0.5, window=3), ValueError, "cannot join window"),
     (lambda: kw.attention(q, k, v, dropout_p=0.5, kernel="scalar"), RuntimeError, "cannot run: dropout_p"),
@@ -197,7 +199,7 @@ def test_what_is_refused(case: int) -> None:
         call()
 
 
-def test_gradients_flow_in_torchs_spelling() -> None:
+def test_gradients_flow_in_torchs_signature() -> None:
     for said in ({}, {"label_smoothing": 0.1}):
         leaf = torch.randn(4, 7, requires_grad=True)
         target = torch.tensor([1, 0, 6, 3])
@@ -207,7 +209,7 @@ def test_gradients_flow_in_torchs_spelling() -> None:
         same(got, leaf.grad)
 
 
-def test_a_row_asked_for_runs_in_torchs_spelling() -> None:
+def test_a_kernel_asked_for_runs_in_torchs_signature() -> None:
     same(
         kw.layer_norm(x, (8,), weight, bias, kernel="reference"), torch.nn.functional.layer_norm(x, (8,), weight, bias)
     )
@@ -219,7 +221,7 @@ def test_it_is_shown_as_it_is_called(name: str) -> None:
     shown = inspect.signature(function).parameters
     assert {*op.passes["forward"].names, "kernel"} <= shown.keys()
     assert all(p.default in (p.empty, None) or type(p.default) in (int, float, str, bool) for p in shown.values())
-    assert OPS[name].torch_signature.written() in function.__doc__
+    assert OPS[name].torch_signature.signature_text() in function.__doc__
 
 
 def test_explain_says_why_a_call_is_torchs() -> None:

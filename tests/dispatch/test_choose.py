@@ -1,4 +1,4 @@
-"""The choice among rows: what is taken, what is said, and that nothing falls back in silence."""
+"""The choice among kernels: what is taken, what is said, and that nothing falls back in silence."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ def _request(**changed: object) -> object:
 
 @pytest.fixture
 def certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Certificates for every row that runs here, in a cache of their own."""
+    """Certificates for every kernel that runs here, in a cache of their own."""
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     monkeypatch.setattr(certificates, "_shipped", lambda kind: {})
-    for row in OP.kernels:
-        if row.source is not None:
-            certificates.write(_certificate(row))
+    for kernel in OP.kernels:
+        if kernel.source is not None:
+            certificates.write(_certificate(kernel))
 
 
-def _certificate(row: object, **changed: object) -> certificates.Certificate:
+def _certificate(kernel: object, **changed: object) -> certificates.Certificate:
     return certificates.Certificate(
         **{
-            "op": OP.name, "kernel": row.name, "source_hash": row.hash(), "toolchain": row.toolchain(),
+            "op": OP.name, "kernel": kernel.name, "source_hash": kernel.hash(), "toolchain": kernel.toolchain(),
             "kind": kw.machine().kind, "cases": 1, "worst": 0.5, "mutants_rejected": 1, "date": "2026-01-01",
         } | changed
     )  # fmt: skip
 
 
-def test_the_first_certified_row_is_taken(certified: None) -> None:
-    best = next((row for row in ("avx512", "avx2") if TARGETS[row].needs <= machine().features), "torch")
+def test_the_first_certified_kernel_is_taken(certified: None) -> None:
+    best = next((kernel for kernel in ("avx512", "avx2") if TARGETS[kernel].needs <= machine().features), "torch")
     assert choose(OP, _request()).kernel.name == best
 
 
-def test_the_scalar_row_is_chosen_by_name_only(certified: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scalar_kernel_is_chosen_by_name_only(certified: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OP, "kernels", tuple(r for r in OP.kernels if r.name in ("scalar", "torch", "reference")))
     choice = choose(OP, _request())
     assert choice.kernel.name == "torch"
@@ -58,7 +58,7 @@ def test_the_scalar_row_is_chosen_by_name_only(certified: None, monkeypatch: pyt
     assert choose(OP, _request(), kernel="scalar").kernel.name == "scalar"
 
 
-def test_a_row_without_a_certificate_is_not_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_a_certificate_is_not_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     monkeypatch.setattr(certificates, "_shipped", lambda kind: {})
     choice = choose(OP, _request())
@@ -67,32 +67,32 @@ def test_a_row_without_a_certificate_is_not_chosen(tmp_path: Path, monkeypatch: 
 
 
 def test_a_stale_certificate_is_named(certified: None) -> None:
-    for row in OP.kernels:
-        if row.source is not None:
-            certificates.write(_certificate(row, source_hash="0" * 64))
+    for kernel in OP.kernels:
+        if kernel.source is not None:
+            certificates.write(_certificate(kernel, source_hash="0" * 64))
     choice = choose(OP, _request())
     assert choice.kernel.name == "torch"
     assert any("stale certificate" in reason for _, reason in choice.declined)
 
 
 def test_another_toolchain_is_not_trusted(certified: None) -> None:
-    row = OP.kernel("scalar")
-    certificates.write(_certificate(row, toolchain="g++ 0.0.0"))
-    assert "proved with g++ 0.0.0" in (certificates.invalid_reason(OP.name, row) or "")
+    kernel = OP.kernel("scalar")
+    certificates.write(_certificate(kernel, toolchain="g++ 0.0.0"))
+    assert "verified with g++ 0.0.0" in (certificates.invalid_reason(OP.name, kernel) or "")
 
 
 @pytest.mark.parametrize("worst", [1.01, float("inf"), float("nan")])
 def test_a_certificate_of_an_error_beyond_the_bound_does_not_hold(certified: None, worst: object) -> None:
-    row = OP.kernel("scalar")
-    certificates.write(_certificate(row, worst=worst))
-    assert f"an error of {worst} times the bound" in (certificates.invalid_reason(OP.name, row) or "")
+    kernel = OP.kernel("scalar")
+    certificates.write(_certificate(kernel, worst=worst))
+    assert f"an error of {worst} times the bound" in (certificates.invalid_reason(OP.name, kernel) or "")
 
 
 @pytest.mark.parametrize("worst", [None, "0.5", True])
 def test_a_certificate_whose_error_is_no_number_is_none(certified: None, worst: object) -> None:
-    row = OP.kernel("scalar")
-    certificates.write(_certificate(row, worst=worst))
-    assert "cannot be read" in (certificates.invalid_reason(OP.name, row) or "")
+    kernel = OP.kernel("scalar")
+    certificates.write(_certificate(kernel, worst=worst))
+    assert "cannot be read" in (certificates.invalid_reason(OP.name, kernel) or "")
 
 
 def test_a_damaged_certificate_is_none(certified: None, tmp_path: Path) -> None:
@@ -101,13 +101,15 @@ def test_a_damaged_certificate_is_none(certified: None, tmp_path: Path) -> None:
     assert "cannot be read" in (certificates.invalid_reason(OP.name, OP.kernel("scalar")) or "")
 
 
-def test_a_row_asked_for_by_name_really_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_asked_for_by_name_really_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    rows = tuple(
-        dataclasses.replace(row, load=lambda pass_, row=row: seen.append(row.name) or row.load.__call__(pass_))
-        for row in OP.kernels
+    kernels = tuple(
+        dataclasses.replace(
+            kernel, load=lambda pass_, kernel=kernel: seen.append(kernel.name) or kernel.load.__call__(pass_)
+        )
+        for kernel in OP.kernels
     )
-    monkeypatch.setattr(OP, "kernels", rows)
+    monkeypatch.setattr(OP, "kernels", kernels)
     x = torch.ones(3, 7)
     for name in ("scalar", "reference", "torch"):
         OP.forget()
@@ -117,21 +119,21 @@ def test_a_row_asked_for_by_name_really_runs(monkeypatch: pytest.MonkeyPatch) ->
     OP.forget()
 
 
-def test_a_row_that_cannot_run_raises_and_names_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_cannot_run_raises_and_names_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     declining = dataclasses.replace(OP.kernel("scalar"), guard=lambda request: "not today")
     monkeypatch.setattr(OP, "kernels", (declining, OP.kernel("torch"), OP.kernel("reference")))
     OP.forget()
-    with pytest.raises(RuntimeError, match=r"row 'scalar' of rms_norm cannot run: not today"):
+    with pytest.raises(RuntimeError, match=r"kernel 'scalar' of rms_norm cannot run: not today"):
         kw.rms_norm(torch.ones(3, 7), None, eps=1e-6, kernel="scalar")
     with pytest.raises(ValueError, match="kernel must be one of"):
-        kw.rms_norm(torch.ones(3, 7), None, eps=1e-6, kernel="no such row")
+        kw.rms_norm(torch.ones(3, 7), None, eps=1e-6, kernel="no such kernel")
     OP.forget()
 
 
 def test_torch_and_reference_come_last() -> None:
     for op in OPS.values():
         assert [r.name for r in op.kernels][-2:] == ["torch", "reference"]
-    with pytest.raises(ValueError, match="last two rows"):
+    with pytest.raises(ValueError, match="last two kernels"):
         ops.Op(OP.contract, [python_kernel("torch", lambda x: x)], op_package=__file__, forward=OP.passes["forward"])
 
 

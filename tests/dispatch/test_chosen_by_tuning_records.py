@@ -1,5 +1,5 @@
-"""What a call takes where timings choose: the row that a timing names, forward and backward, and else torch's function
-itself, as a user would have called it. Everything else that speaks of the choice says the same."""
+"""What a call takes where tuning records choose: the kernel that a tuning record names, forward and backward, and else
+torch's function itself, as a user would have called it. Everything else that speaks of the choice says the same."""
 
 from __future__ import annotations
 
@@ -31,45 +31,45 @@ from kernelworks.nn.expected_kernels import outlook
 from kernelworks.profile.call_sites import Survey
 from kernelworks.profile.trace import record
 
-ROW, OTHER = "one", "two"  # two rows of ours that gelu has here, whatever the CPU
+KERNEL, OTHER = "one", "two"  # two kernels of ours that gelu has here, whatever the CPU
 WIN, LOSS = (1.5, 1.4), (0.8, 0.9)
 
 
 @pytest.fixture(autouse=True)
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """The (row, pass) of gelu that were run."""
+    """The (kernel, pass) of gelu that were run."""
     ran: list[tuple[str, str]] = []
 
-    def noting(row: Kernel) -> Kernel:
+    def noting(kernel: Kernel) -> Kernel:
         def load(pass_: str) -> Callable[..., Any]:
-            run = row.load(pass_)
+            run = kernel.load(pass_)
 
             def call(*args: Any, **named: Any) -> Any:
-                ran.append((row.name, pass_))
+                ran.append((kernel.name, pass_))
                 return run(*args, **named)
 
             return call
 
-        return dataclasses.replace(row, load=load)
+        return dataclasses.replace(kernel, load=load)
 
     plain, reference = OPS["gelu"].kernels[-2:]
     ours = [
         dataclasses.replace(
-            plain, name=name, source=Path(f"{name}.cpp"), hashed=lambda row, name=name: name, device="cpu"
+            plain, name=name, source=Path(f"{name}.cpp"), hashed=lambda kernel, name=name: name, device="cpu"
         )
-        for name in (ROW, OTHER)
+        for name in (KERNEL, OTHER)
     ]
-    monkeypatch.setattr(OPS["gelu"], "kernels", tuple(noting(row) for row in (*ours, plain, reference)))
+    monkeypatch.setattr(OPS["gelu"], "kernels", tuple(noting(kernel) for kernel in (*ours, plain, reference)))
     return ran
 
 
 @pytest.fixture(autouse=True)
 def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Timings choose, of which there are none yet; every row of ours passes for proved."""
+    """Tuning records choose, of which there are none yet; every kernel of ours passes for verified."""
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
     monkeypatch.setattr(tuning_records, "_folder", lambda place: tmp_path / place)
     monkeypatch.setattr(tuning_records, "SHIPPED_DIR", tmp_path / "none")
-    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: None)
+    monkeypatch.setattr(certificates, "invalid_reason", lambda op, kernel, kind=None: None)
     tuning_records.reread()
     forget_all()
     yield
@@ -80,15 +80,15 @@ def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def put(
     op: Op, args: tuple[Any, ...], way: str, halves: tuple[float, float] = WIN, wanted: tuple[str, ...] = ()
 ) -> None:
-    """A timing of a call, on record from now on."""
+    """A tuning record of a call, on record from now on."""
     request = op.request("training" if wanted else "forward", args, wanted)
     source_hash, toolchain = tuning_records.sources_of(eligible_ways(op, request)[0][way])
-    raced = RaceResult(10.0, 10.0 * min(halves), halves, 0.01)
+    benchmarked = RaceResult(10.0, 10.0 * min(halves), halves, 0.01)
     tuning_records.write(
         TuningRecord(
             op.name, request.pass_, way, bucket_of(op.contract, request), call_of(request), place_of("cpu"),
-            request.threads, source_hash, toolchain, tuning_records.torch_version(), raced, raced if wanted else None,
-            "2026-11-22",
+            request.threads, source_hash, toolchain, tuning_records.torch_version(), benchmarked,
+            benchmarked if wanted else None, "2026-11-22",
         )
     )  # fmt: skip
     forget_all()
@@ -135,9 +135,9 @@ def _operators(call: Callable[..., Any], tensors: tuple[Tensor, ...], *, gradien
 
 @pytest.mark.parametrize("gradients", [False, True], ids=["forward", "training"])
 @pytest.mark.parametrize("name", CALLS)
-def test_without_a_timing_exactly_torchs_function_runs(name: str, gradients: bool) -> None:
+def test_without_a_tuning_record_exactly_torchs_function_runs(name: str, gradients: bool) -> None:
     ours, torchs, tensors = CALLS[name]
-    for _ in range(2):  # settled by the first
+    for _ in range(2):  # decided by the first
         assert _operators(ours, tensors, gradients=gradients) == _operators(torchs, tensors, gradients=gradients)
 
 
@@ -145,7 +145,7 @@ def test_without_a_timing_exactly_torchs_function_runs(name: str, gradients: boo
 def test_its_own_nodes_of_autograd_record_it(name: str) -> None:
     ours, torchs, tensors = CALLS[name]
     args = [t.detach().clone().requires_grad_() for t in tensors]
-    for _ in range(3):  # settled by the first, found in C by the third
+    for _ in range(3):  # decided by the first, found in C by the third
         mine, theirs = ours(*args), torchs(*args)
         assert mine.grad_fn.name() == theirs.grad_fn.name()
         grad = torch.randn_like(mine)
@@ -163,94 +163,96 @@ def test_a_policy_is_one_of_two(policy: str, monkeypatch: pytest.MonkeyPatch) ->
         choose(OPS["gelu"], request)
 
 
-# ---------------------------------------------------------------- a timing names a row
+# ---------------------------------------------------------------- a tuning record names a kernel
 
 
 @pytest.mark.parametrize(
-    ("halves", "ran"), [(WIN, [(ROW, "forward")]), (LOSS, []), ((1.5, 1.0), [])], ids=["won", "lost", "one half"]
+    ("halves", "ran"), [(WIN, [(KERNEL, "forward")]), (LOSS, []), ((1.5, 1.0), [])], ids=["won", "lost", "one half"]
 )
-def test_a_forward_takes_the_row_that_won(
+def test_a_forward_takes_the_kernel_that_won(
     halves: tuple[float, float], ran: list[tuple[str, str]], loaded: list[tuple[str, str]]
 ) -> None:
     a = x(4, 64)
-    put(OPS["gelu"], (a, "none"), ROW, halves)
+    put(OPS["gelu"], (a, "none"), KERNEL, halves)
     for turn in range(3):
         kw.gelu(a)
         assert loaded == ran * (turn + 1)
 
 
-@pytest.mark.parametrize("back", [ROW, OTHER])
-def test_a_backward_takes_the_row_that_the_timing_of_both_named(back: str, loaded: list[tuple[str, str]]) -> None:
+@pytest.mark.parametrize("back", [KERNEL, OTHER])
+def test_a_backward_takes_the_kernel_that_the_tuning_record_of_both_named(
+    back: str, loaded: list[tuple[str, str]]
+) -> None:
     a = x(4, 64).requires_grad_()
-    put(OPS["gelu"], (a, "none"), f"{ROW}+{back}", wanted=("x",))
+    put(OPS["gelu"], (a, "none"), f"{KERNEL}+{back}", wanted=("x",))
     for turn in range(3):
         kw.gelu(a).sum().backward()
-        assert loaded == [(ROW, "forward"), (back, "backward")] * (turn + 1)
+        assert loaded == [(KERNEL, "forward"), (back, "backward")] * (turn + 1)
     loaded.clear()
     with torch.no_grad():
         kw.gelu(a)
-    assert loaded == [], "the forward alone has no timing"
+    assert loaded == [], "the forward alone has no tuning record"
 
 
 def test_training_and_inference_are_chosen_apart(loaded: list[tuple[str, str]]) -> None:
     a = x(4, 64).requires_grad_()
-    put(OPS["gelu"], (a, "none"), ROW)
+    put(OPS["gelu"], (a, "none"), KERNEL)
     assert kw.gelu(a).grad_fn.name() == "GeluBackward0" and not loaded
     kw.gelu(a.detach())
-    assert loaded == [(ROW, "forward")]
+    assert loaded == [(KERNEL, "forward")]
 
 
 def test_whoever_watches_sees_the_same_choice(loaded: list[tuple[str, str]]) -> None:
     a = x(4, 64).requires_grad_()
-    put(OPS["gelu"], (a, "none"), f"{ROW}+{ROW}", wanted=("x",))
+    put(OPS["gelu"], (a, "none"), f"{KERNEL}+{KERNEL}", wanted=("x",))
     assert _operators(kw.gelu, (a,), gradients=True).count("kernelworks.gelu.default") == 1
     compiled = torch.compile(lambda v: kw.gelu(v * 1.0), fullgraph=True, backend="aot_eager")
     compiled(a).sum().backward()
-    assert loaded == [(ROW, "forward"), (ROW, "backward")] * 2
+    assert loaded == [(KERNEL, "forward"), (KERNEL, "backward")] * 2
 
 
 def test_a_compiler_gets_torchs_operators_where_torch_is_taken(loaded: list[tuple[str, str]]) -> None:
     compiled = torch.compile(lambda v: kw.gelu(v * 1.0), fullgraph=True, backend="aot_eager", dynamic=True)
     a = x(4, 64)
-    put(OPS["gelu"], (a, "none"), ROW)
-    assert torch.equal(compiled(a), F.gelu(a)), "a size that is not known has no timing"
+    put(OPS["gelu"], (a, "none"), KERNEL)
+    assert torch.equal(compiled(a), F.gelu(a)), "a size that is not known has no tuning record"
     assert not loaded
 
 
-def test_a_row_that_declines_the_gradients_after_all_leaves_them_to_torchs(
+def test_a_kernel_that_declines_the_gradients_after_all_leaves_them_to_torchs(
     loaded: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     op, a = OPS["gelu"], x(4, 64).requires_grad_()
-    put(op, (a, "none"), f"{ROW}+{ROW}", wanted=("x",))
+    put(op, (a, "none"), f"{KERNEL}+{KERNEL}", wanted=("x",))
 
     def guard(request: Request) -> str | None:
         return "takes dense ones" if request.pass_ == "backward" and 0 in request.args["grad_output"].stride else None
 
-    picky = tuple(dataclasses.replace(row, guard=guard) for row in op.kernels[:-2])
+    picky = tuple(dataclasses.replace(kernel, guard=guard) for kernel in op.kernels[:-2])
     monkeypatch.setattr(op, "kernels", (*picky, *op.kernels[-2:]))
     kw.gelu(a).sum().backward()
-    assert loaded == [(ROW, "forward"), ("torch", "backward")]
+    assert loaded == [(KERNEL, "forward"), ("torch", "backward")]
     torch.testing.assert_close(a.grad, torch.autograd.functional.vjp(F.gelu, a.detach(), torch.ones(4, 64))[1])
 
 
 def test_what_cannot_be_loaded_is_left_out_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     op, a = OPS["gelu"], x(4, 64)
-    put(op, (a, "none"), ROW)
+    put(op, (a, "none"), KERNEL)
 
     def fails(pass_: str) -> Any:
-        raise BuildError("the assembler is gone", about=f"test {ROW}")
+        raise BuildError("the assembler is gone", about=f"test {KERNEL}")
 
-    rows = tuple(dataclasses.replace(r, load=fails) if r.name == ROW else r for r in op.kernels)
-    monkeypatch.setattr(op, "kernels", rows)
+    kernels = tuple(dataclasses.replace(r, load=fails) if r.name == KERNEL else r for r in op.kernels)
+    monkeypatch.setattr(op, "kernels", kernels)
     with pytest.warns(RuntimeWarning, match="the assembler is gone"):
         assert torch.equal(kw.gelu(a), F.gelu(a))
-    assert "the assembler is gone" in dict(choose(op, op.request("forward", (a, "none"))).declined)[ROW]
+    assert "the assembler is gone" in dict(choose(op, op.request("forward", (a, "none"))).declined)[KERNEL]
     with pytest.raises(RuntimeError, match="cannot run: the assembler is gone"):
-        kw.gelu(a, kernel=ROW)
+        kw.gelu(a, kernel=KERNEL)
     op.forget()
 
 
-def test_two_rows_can_be_asked_for_by_name(loaded: list[tuple[str, str]]) -> None:
+def test_two_kernels_can_be_asked_for_by_name(loaded: list[tuple[str, str]]) -> None:
     a = x(4, 64).requires_grad_()
     kw.gelu(a, kernel="reference+torch").sum().backward()
     assert loaded == [("reference", "forward"), ("torch", "backward")]
@@ -262,38 +264,39 @@ def test_two_rows_can_be_asked_for_by_name(loaded: list[tuple[str, str]]) -> Non
 # ---------------------------------------------------------------- one chooser
 
 
-@pytest.mark.parametrize("halves", [WIN, LOSS, None], ids=["won", "lost", "no timing"])
+@pytest.mark.parametrize("halves", [WIN, LOSS, None], ids=["won", "lost", "no tuning record"])
 def test_what_is_said_of_a_call_is_what_it_takes(
     halves: tuple[float, float] | None, loaded: list[tuple[str, str]]
 ) -> None:
     op, a = OPS["gelu"], x(40, 64)
     if halves:
-        put(op, (a, "none"), ROW, halves)
+        put(op, (a, "none"), KERNEL, halves)
     kw.gelu(a)
     taken = loaded[0][0] if loaded else "torch"
-    assert taken == (ROW if halves is WIN else "torch")
+    assert taken == (KERNEL if halves is WIN else "torch")
     assert choose(op, op.request("forward", (a, "none"))).kernel.name == taken
     told = explain("gelu", a)
     assert told.kernel == taken
-    words = {WIN: f"timed: 1.40x torch, {ROW} 10 us against torch's 14", LOSS: "0.80x", None: NO_RECORD}
+    words = {WIN: f"timed: 1.40x torch, {KERNEL} 10 us against torch's 14", LOSS: "0.80x", None: NO_RECORD}
     assert words[halves] in told.because
     trace = record(lambda: F.gelu(a), survey=Survey())
     found = [Races(0.0, torch.get_num_threads()).of(c).kernel for c in trace.calls if c.name == "aten::gelu"]
-    assert found == ([f"kw.gelu: {ROW}"] if taken == ROW else [""])
+    assert found == ([f"kw.gelu: {KERNEL}"] if taken == KERNEL else [""])
 
 
 def test_what_is_said_of_a_call_with_gradients_is_what_it_takes(loaded: list[tuple[str, str]]) -> None:
     a = x(4, 64).requires_grad_()
     assert (
-        explain("gelu", a).kernel == "torch" and explain("gelu", a, kernel=f"{ROW}+{OTHER}").kernel == f"{ROW}+{OTHER}"
+        explain("gelu", a).kernel == "torch"
+        and explain("gelu", a, kernel=f"{KERNEL}+{OTHER}").kernel == f"{KERNEL}+{OTHER}"
     )
-    put(OPS["gelu"], (a, "none"), f"{ROW}+{OTHER}", wanted=("x",))
+    put(OPS["gelu"], (a, "none"), f"{KERNEL}+{OTHER}", wanted=("x",))
     told = explain("gelu", a)
-    assert told.kernel == f"{ROW}+{OTHER}" and "of the backward" not in told.because and "1.40x" in told.because
+    assert told.kernel == f"{KERNEL}+{OTHER}" and "of the backward" not in told.because and "1.40x" in told.because
     with torch.no_grad():
         assert explain("gelu", a).kernel == "torch"
     kw.gelu(a).sum().backward()
-    assert [row for row, _ in loaded] == told.kernel.split("+")
+    assert [kernel for kernel, _ in loaded] == told.kernel.split("+")
 
 
 def test_a_swap_that_would_take_torch_says_why() -> None:
@@ -309,10 +312,10 @@ def test_one_word_makes_every_choice_void(loaded: list[tuple[str, str]]) -> None
     for _ in range(3):
         kw.gelu(a)
     before = generation()
-    put(op, (a, "none"), ROW)
+    put(op, (a, "none"), KERNEL)
     assert generation() > before and len(op.plans) == 0
     kw.gelu(a)
-    assert loaded == [(ROW, "forward")]
+    assert loaded == [(KERNEL, "forward")]
 
 
 def test_what_another_thread_made_void_meanwhile_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,8 +338,8 @@ def test_what_another_thread_made_void_meanwhile_is_not_kept(monkeypatch: pytest
 def test_a_watcher_is_told_of_each_kind_of_call_once() -> None:
     told: list[tuple[str, str, tuple[int, ...], str | None]] = []
 
-    def watcher(op: Op, pass_: str, args: tuple[Any, ...], row: str | None) -> None:
-        told.append((op.name, pass_, tuple(args[0].shape), row))
+    def watcher(op: Op, pass_: str, args: tuple[Any, ...], kernel: str | None) -> None:
+        told.append((op.name, pass_, tuple(args[0].shape), kernel))
         op.call(*args, None, "reference")  # its own calls are not told of
 
     a, b = x(4, 64), x(5, 64).requires_grad_()
@@ -374,13 +377,15 @@ def test_a_choice_kept_by_a_compiled_program_ends_with_the_certificate(
     loaded: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a = x(4, 64)
-    put(OPS["gelu"], (a, "none"), ROW)
+    put(OPS["gelu"], (a, "none"), KERNEL)
     compiled = torch.compile(lambda v: kw.gelu(v * 1.0), fullgraph=True, backend="aot_eager")
     compiled(a)
-    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: "stale" if row.name == ROW else None)
+    monkeypatch.setattr(
+        certificates, "invalid_reason", lambda op, kernel, kind=None: "stale" if kernel.name == KERNEL else None
+    )
     forget_all()
     compiled(a)
-    assert loaded == [(ROW, "forward"), ("torch", "forward")]
+    assert loaded == [(KERNEL, "forward"), ("torch", "forward")]
 
 
 @pytest.mark.parametrize("op", [op for op in OPS.values() if "backward" in op.passes], ids=lambda op: op.name)
@@ -388,7 +393,9 @@ def test_the_backward_that_a_training_call_is_settled_with_is_the_one_that_follo
     op: Op, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "listed")
-    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: "not today" if row.source else None)
+    monkeypatch.setattr(
+        certificates, "invalid_reason", lambda op, kernel, kind=None: "not today" if kernel.source else None
+    )
     generator, names = torch.Generator().manual_seed(0), op.passes["forward"].names
     asked: list[Request] = []
     planned = op.make_plan

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from contexts import CONTEXTS, Context, leaves
-from eligible import ROWS, only
+from eligible import KERNELS, only
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -97,7 +97,7 @@ class Net(nn.Module):
 
 @pytest.fixture(autouse=True)
 def _quietly() -> Iterator[None]:
-    with warnings.catch_warnings(), only(ROWS[-1]):
+    with warnings.catch_warnings(), only(KERNELS[-1]):
         warnings.simplefilter("ignore")
         yield
 

@@ -12,8 +12,8 @@ from kernelworks.dispatch.op import OPS
 
 def backend(graph, inputs):
     for op in OPS.values():
-        op.entry.settle()  # as a call does that a compiler makes, of an op that was never called
-        op.entry.through(native.found())  # as races do once they have built it
+        op.entry.ensure_native()  # as a call does that a compiler makes, of an op that was never called
+        op.entry.use_module(native.find_extension())  # as races do once they have built it
     return graph
 
 gelu = OPS["gelu"]
@@ -21,7 +21,7 @@ compiled = torch.compile(lambda x: gelu.call(x, "none") + 1, backend=backend)
 x = torch.randn(64)
 assert torch.allclose(compiled(x), torch.nn.functional.gelu(x) + 1)
 kw.gelu(x)
-assert gelu.entry.in_cpp == (native.found() is not None)
+assert gelu.entry.in_cpp == (native.find_extension() is not None)
 """
 
 

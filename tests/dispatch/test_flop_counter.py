@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from eligible import ROWS, only
+from eligible import KERNELS, only
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -66,16 +66,16 @@ def counted(f: Callable[..., Tensor], args: tuple[Any, ...], wanted: str) -> int
 @pytest.mark.parametrize("name", CALLS)
 def test_as_many_as_in_torchs_functions(name: str, wanted: str) -> None:
     ours, torchs, args = CALLS[name]
-    with only(ROWS[-1]) as taken:
+    with only(KERNELS[-1]) as taken:
         found = counted(ours, args, wanted)
     assert found == counted(torchs, args, wanted)
     assert (found > 0) == ("linear" in name or "attention" in name)
-    assert taken or name == "linear_cross_entropy"  # which has rows for GPUs alone
+    assert taken or name == "linear_cross_entropy"  # which has kernels for GPUs alone
 
 
 def test_in_a_compiled_program() -> None:
     _, _, (given, weight, _) = CALLS["linear"]
-    with only(ROWS[-1]):
+    with only(KERNELS[-1]):
         program = torch.compile(lambda a: kw.gelu(kw.linear(a, weight)), backend="aot_eager")
         program(given)  # compiled where nobody counts
         assert counted(program, (given,), "gradients") == counted(lambda a: F.linear(a, weight), (given,), "gradients")

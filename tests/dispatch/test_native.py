@@ -1,4 +1,4 @@
-"""The way into ops in C++ and the one in Python: one behaviour, whichever a machine has."""
+"""The entry of ops in C++ and the one in Python behave alike."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_found_plans_give_what_torch_gives(name: str, way: str) -> None:
     assert len(OPS[name].plans) >= 2
 
 
-# op -> the arguments of torch's operator but the row, the place of the first gradient's
+# op -> the arguments of torch's operator but the kernel, the place of the first gradient's
 OPERATORS: dict[str, tuple[Any, ...]] = {
     "softmax": (*given((4, 16)), -1),
     "rms_norm": (*given((4, 16), (16,)), 1e-6, None),
@@ -161,7 +161,8 @@ def test_a_plan_serves_calls_that_look_alike_and_no_others() -> None:
 
     x = torch.randn(4, 16)
     for call, fresh in (
-        ({}, True), ({}, False), ({"approximate": "tanh"}, True), ({"kernel": "torch"}, True), ({"kernel": "torch"}, False),
+        ({}, True), ({}, False), ({"approximate": "tanh"}, True), ({"kernel": "torch"}, True),
+        ({"kernel": "torch"}, False),
     ):  # fmt: skip
         seen.append(counts(x, **call) == fresh)
     assert counts(x.bfloat16()) and counts(x[:, ::2]) and counts(x[:3]) and counts(x.t())
@@ -358,7 +359,7 @@ WRITTEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] =
     "by position": (kw.gelu, (X,), {}),
     "by name": (kw.gelu, (), {"approximate": "tanh", "x": X}),
     "torch's name": (kw.gelu, (), {"input": X}),
-    "a row": (kw.gelu, (X,), {"kernel": "torch"}),
+    "a kernel": (kw.gelu, (X,), {"kernel": "torch"}),
     "into": (kw.gelu, (X,), {"out": torch.empty(4, 16)}),
     "named in another order": (kw.layer_norm, (X, W, None), {"kernel": "torch", "eps": 1e-5}),
     "torch's shape": (kw.layer_norm, (X, (16,), W), {}),
@@ -374,7 +375,7 @@ WRITTEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] =
     "of another type": (kw.gelu, (X,), {"approximate": 3}),
     "no truth value": (kw.rms_norm, (X, W), {"eps": True}),
     "no tensor": (kw.silu_mul, (X, 3), {}),
-    "an unknown row": (kw.silu_mul, (X, X), {"kernel": "none"}),
+    "an unknown kernel": (kw.silu_mul, (X, X), {"kernel": "none"}),
 }  # fmt: skip
 
 

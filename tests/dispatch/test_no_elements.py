@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from eligible import ROWS, only
+from eligible import KERNELS, only
 from torch import Tensor
 
 import kernelworks as kw
@@ -63,7 +63,7 @@ def rotated(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...
     return one(q), one(k)
 
 
-ROW = {"M": 3, "N": 5}
+MATRIX = {"M": 3, "N": 5}
 PRODUCT = {"M": 3, "N": 5, "K": 4}
 HEADS = {"B": 2, "H": 2, "Lq": 3, "Lk": 4, "D": 8}
 
@@ -73,10 +73,10 @@ def heads(B: int, H: int, Lq: int, Lk: int, D: int) -> tuple[Tensor, ...]:
 
 
 CASES: dict[str, Case] = {
-    "gelu": Case(ROW, lambda M, N: (t(M, N),), kw.gelu, F.gelu),
-    "gelu_mul": Case(ROW, lambda M, N: (t(M, N), t(M, N)), kw.gelu_mul, lambda g, u: F.gelu(g) * u),
-    "relu": Case(ROW, lambda M, N: (t(M, N),), kw.relu, F.relu),
-    "silu_mul": Case(ROW, lambda M, N: (t(M, N), t(M, N)), kw.silu_mul, lambda g, u: F.silu(g) * u),
+    "gelu": Case(MATRIX, lambda M, N: (t(M, N),), kw.gelu, F.gelu),
+    "gelu_mul": Case(MATRIX, lambda M, N: (t(M, N), t(M, N)), kw.gelu_mul, lambda g, u: F.gelu(g) * u),
+    "relu": Case(MATRIX, lambda M, N: (t(M, N),), kw.relu, F.relu),
+    "silu_mul": Case(MATRIX, lambda M, N: (t(M, N), t(M, N)), kw.silu_mul, lambda g, u: F.silu(g) * u),
     "attention": Case(HEADS, heads, kw.attention, sdpa),
     "attention, causal": Case(
         HEADS, heads, lambda *a, **n: kw.attention(*a, causal="top_left", **n), lambda *a: sdpa(*a, is_causal=True)
@@ -123,15 +123,15 @@ CASES: dict[str, Case] = {
     ),
     "embedding": Case({"M": 3, "V": 6, "N": 5}, lambda M, V, N: (whole(V, M), t(V, N)), kw.embedding, F.embedding),
     "add_layer_norm": Case(
-        ROW, lambda M, N: (t(M, N), t(M, N), t(N), t(N)), lambda *a, **n: kw.add_layer_norm(*a, eps=1e-5, **n),
+        MATRIX, lambda M, N: (t(M, N), t(M, N), t(N), t(N)), lambda *a, **n: kw.add_layer_norm(*a, eps=1e-5, **n),
         lambda x, r, w, b: (F.layer_norm(x + r, (x.shape[-1],), w, b), x + r),
     ),
     "layer_norm": Case(
-        ROW, lambda M, N: (t(M, N), t(N), t(N)), lambda *a, **n: kw.layer_norm(*a, eps=1e-5, **n),
+        MATRIX, lambda M, N: (t(M, N), t(N), t(N)), lambda *a, **n: kw.layer_norm(*a, eps=1e-5, **n),
         lambda x, w, b: F.layer_norm(x, (x.shape[-1],), w, b),
     ),
     "rms_norm": Case(
-        ROW, lambda M, N: (t(M, N), t(N)), lambda *a, **n: kw.rms_norm(*a, eps=1e-5, **n),
+        MATRIX, lambda M, N: (t(M, N), t(N)), lambda *a, **n: kw.rms_norm(*a, eps=1e-5, **n),
         lambda x, w: F.rms_norm(x, (x.shape[-1],), w, 1e-5),
     ),
     "rope": Case(
@@ -139,32 +139,32 @@ CASES: dict[str, Case] = {
         lambda B, H, L, D: (t(B, H, L, D), t(B, H, L, D), *(x.detach() for x in (t(L, D), t(L, D)))),
         lambda q, k, c, s, **n: kw.rope(q, k, *(torch.cat([x.chunk(2, -1)[0]] * 2, -1) for x in (c, s)), **n), rotated,
     ),
-    "argmax": Case(ROW, lambda M, N: (t(M, N),), lambda x, **n: kw.argmax(x, -1, **n), lambda x: x.argmax(-1)),
-    "argmax of all": Case(ROW, lambda M, N: (t(M, N),), kw.argmax, torch.argmax),
-    "cross_entropy": Case(ROW, lambda M, N: (t(M, N), whole(N, M)), kw.cross_entropy, F.cross_entropy),
+    "argmax": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.argmax(x, -1, **n), lambda x: x.argmax(-1)),
+    "argmax of all": Case(MATRIX, lambda M, N: (t(M, N),), kw.argmax, torch.argmax),
+    "cross_entropy": Case(MATRIX, lambda M, N: (t(M, N), whole(N, M)), kw.cross_entropy, F.cross_entropy),
     "cross_entropy, summed": Case(
-        ROW, lambda M, N: (t(M, N), whole(N, M)), lambda *a, **n: kw.cross_entropy(*a, reduction="sum", **n),
+        MATRIX, lambda M, N: (t(M, N), whole(N, M)), lambda *a, **n: kw.cross_entropy(*a, reduction="sum", **n),
         lambda *a: F.cross_entropy(*a, reduction="sum"),
     ),
     "cross_entropy, of each": Case(
-        ROW, lambda M, N: (t(M, N), whole(N, M)), lambda *a, **n: kw.cross_entropy(*a, reduction="none", **n),
+        MATRIX, lambda M, N: (t(M, N), whole(N, M)), lambda *a, **n: kw.cross_entropy(*a, reduction="none", **n),
         lambda *a: F.cross_entropy(*a, reduction="none"),
     ),
     "linear_cross_entropy": Case(
         PRODUCT, lambda M, N, K: (t(M, K), t(N, K), whole(N, M)), kw.linear_cross_entropy,
         lambda x, w, target: F.cross_entropy(F.linear(x, w), target),
     ),
-    "log_softmax": Case(ROW, lambda M, N: (t(M, N),), kw.log_softmax, lambda x: F.log_softmax(x, -1)),
+    "log_softmax": Case(MATRIX, lambda M, N: (t(M, N),), kw.log_softmax, lambda x: F.log_softmax(x, -1)),
     "log_softmax, down": Case(
-        ROW, lambda M, N: (t(M, N),), lambda x, **n: kw.log_softmax(x, 0, **n), lambda x: F.log_softmax(x, 0)
+        MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.log_softmax(x, 0, **n), lambda x: F.log_softmax(x, 0)
     ),
-    "softmax": Case(ROW, lambda M, N: (t(M, N),), kw.softmax, lambda x: F.softmax(x, -1)),
+    "softmax": Case(MATRIX, lambda M, N: (t(M, N),), kw.softmax, lambda x: F.softmax(x, -1)),
     "softmax, down": Case(
-        ROW, lambda M, N: (t(M, N),), lambda x, **n: kw.softmax(x, 0, **n), lambda x: F.softmax(x, 0)
+        MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.softmax(x, 0, **n), lambda x: F.softmax(x, 0)
     ),
-    "sum": Case(ROW, lambda M, N: (t(M, N),), lambda x, **n: kw.sum(x, -1, **n), lambda x: x.sum(-1)),
-    "sum, down": Case(ROW, lambda M, N: (t(M, N),), lambda x, **n: kw.sum(x, 0, **n), lambda x: x.sum(0)),
-    "sum of all": Case(ROW, lambda M, N: (t(M, N),), kw.sum, torch.sum),
+    "sum": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.sum(x, -1, **n), lambda x: x.sum(-1)),
+    "sum, down": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.sum(x, 0, **n), lambda x: x.sum(0)),
+    "sum of all": Case(MATRIX, lambda M, N: (t(M, N),), kw.sum, torch.sum),
 }  # fmt: skip
 REFUSED = {"attention", "attention_fp8", "block_sparse_attention", "varlen_attn"}  # heads of no dimension
 OTHERWISE = {"adamw_"}  # it changes lists: below
@@ -198,24 +198,27 @@ def outcome(call: Callable[..., Any], given: tuple[Any, ...]) -> Any:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_row_asked_for_by_name_answers_the_same_or_says_why_not(name: str) -> None:
+def test_a_kernel_asked_for_by_name_answers_the_same_or_says_why_not(name: str) -> None:
     case = CASES[name]
-    for row in OPS[op_of(name)].kernels:
-        if row.target in ("scalar", *ROWS):
+    for kernel in OPS[op_of(name)].kernels:
+        if kernel.target in ("scalar", *KERNELS):
             for sizes in noughts(case.sizes):
                 given = case.give(**sizes)
-                want, got = outcome(case.torchs, given), outcome(functools.partial(case.ours, kernel=row.name), given)
+                want, got = (
+                    outcome(case.torchs, given),
+                    outcome(functools.partial(case.ours, kernel=kernel.name), given),
+                )
                 if not isinstance(got, Exception):
                     torch.testing.assert_close(got[0], want[0], equal_nan=True)
                 else:
-                    assert str(got), (row.name, sizes)
+                    assert str(got), (kernel.name, sizes)
 
 
-@pytest.mark.parametrize("row", ["", *ROWS])
+@pytest.mark.parametrize("kernel", ["", *KERNELS])
 @pytest.mark.parametrize("name", CASES)
-def test_nothing_of_a_size_is_answered_as_by_torch(name: str, row: str) -> None:
+def test_nothing_of_a_size_is_answered_as_by_torch(name: str, kernel: str) -> None:
     case = CASES[name]
-    with only(row) if row else contextlib.nullcontext():
+    with only(kernel) if kernel else contextlib.nullcontext():
         for sizes in noughts(case.sizes):
             given = case.give(**sizes)
             want, got = outcome(case.torchs, given), outcome(case.ours, given)

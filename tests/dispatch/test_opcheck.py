@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rows import ALL_OPS, label, runnable_rows
+from op_kernels import ALL_OPS, label, runnable_kernels
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -48,14 +48,14 @@ def _leaves(op: Op, grad: bool) -> tuple[Any, ...]:
     return tuple(_leaf(a, grad and name in op.contract.differentiable) for name, a in named)
 
 
-def _checked_rows() -> list[tuple[Op, str | None]]:
-    """The dispatcher's choice, and by name the plain row, where an op has one, and torch's."""
-    named = [(op, row.name) for op in ALL_OPS for row in op.kernels if row.name in ("scalar", "torch")]
+def _checked_kernels() -> list[tuple[Op, str | None]]:
+    """The dispatcher's choice, and by name the plain kernel, where an op has one, and torch's."""
+    named = [(op, kernel.name) for op in ALL_OPS for kernel in op.kernels if kernel.name in ("scalar", "torch")]
     return [*((op, None) for op in ALL_OPS), *named]
 
 
-@pytest.mark.parametrize(("op", "row"), _checked_rows(), ids=label)
-def test_operator_check(op: Op, row: str | None) -> None:
+@pytest.mark.parametrize(("op", "kernel"), _checked_kernels(), ids=label)
+def test_operator_check(op: Op, kernel: str | None) -> None:
     for grad in (False, True) if op.contract.differentiable else (False,):
         args = _leaves(op, grad)
         # The schema's check compares inputs by what torch cannot do in 8 bits; parity looks whether they were written.
@@ -63,7 +63,7 @@ def test_operator_check(op: Op, row: str | None) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # opcheck itself uses deprecated parts of torch
             operator = getattr(torch.ops.kernelworks, op.name).default
-            result = torch.library.opcheck(operator, (*args, row), test_utils=checks)
+            result = torch.library.opcheck(operator, (*args, kernel), test_utils=checks)
         assert set(result.values()) == {"SUCCESS"}
 
 
@@ -91,16 +91,16 @@ def _turned(value: Any) -> Any:
     return value.transpose(0, 1).contiguous().transpose(0, 1)
 
 
-@pytest.mark.parametrize(("op", "row"), [r for r in _checked_rows() if not r[0].contract.mutates], ids=label)
+@pytest.mark.parametrize(("op", "kernel"), [r for r in _checked_kernels() if not r[0].contract.mutates], ids=label)
 @pytest.mark.parametrize("through", ["C++", "Python"])
 def test_results_lie_as_a_compiled_program_was_told(
-    op: Op, row: str | None, through: str, request: pytest.FixtureRequest
+    op: Op, kernel: str | None, through: str, request: pytest.FixtureRequest
 ) -> None:
     if through == "Python":
         request.getfixturevalue("through_python")
     for turned in (True, True, False, False):  # the second call finds a plan
         args = tuple(_turned(a) if turned else a for a in _leaves(op, False))
-        outputs = _lie_as_told(op, "forward", args, row)
+        outputs = _lie_as_told(op, "forward", args, kernel)
         if op.contract.differentiable:
             have: dict[str, Any] = dict(zip(op.passes["forward"].names, args, strict=True))
             have |= dict(zip(op.contract.outputs, outputs, strict=True))
@@ -109,12 +109,12 @@ def test_results_lie_as_a_compiled_program_was_told(
                 for name, o in zip(op.contract.outputs, outputs, strict=True)
             }
             have["needs"] = [have.get(name) is not None for name in op.passes["backward"].returns]
-            _lie_as_told(op, "backward", tuple(have.get(name) for name in op.passes["backward"].names), row)
+            _lie_as_told(op, "backward", tuple(have.get(name) for name in op.passes["backward"].names), kernel)
 
 
 @pytest.mark.parametrize("op", [op for op in ALL_OPS if not op.contract.mutates], ids=label)
 def test_torchs_own_function_lies_as_a_compiled_program_was_told(op: Op, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which runs where no timing speaks for a row."""
+    """Which runs where no tuning record speaks for a kernel."""
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
     monkeypatch.setattr(tuning_records, "valid_records", lambda *given: ([], []))
     forget_all()
@@ -125,9 +125,9 @@ def test_torchs_own_function_lies_as_a_compiled_program_was_told(op: Op, monkeyp
         forget_all()
 
 
-def _lie_as_told(op: Op, pass_: str, args: tuple[Any, ...], row: str | None) -> list[Any]:
+def _lie_as_told(op: Op, pass_: str, args: tuple[Any, ...], kernel: str | None) -> list[Any]:
     operator = getattr(torch.ops.kernelworks, op.name if pass_ == "forward" else f"{op.name}_backward")
-    got, told = flat_outputs(operator.default(*args, row)), flat_outputs(op.passes[pass_].fake(*args))
+    got, told = flat_outputs(operator.default(*args, kernel)), flat_outputs(op.passes[pass_].fake(*args))
     assert [t.stride() for t in got] == [t.stride() for t in told], pass_
     return got
 
@@ -150,17 +150,17 @@ def test_one_graph_under_compile_forward_and_backward(op: Op) -> None:
         assert (a is None and b is None) or torch.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-CPP_ROWS = [(op, row) for op, row in runnable_rows() if op.kernel(row).source is not None]
+CPP_KERNELS = [(op, kernel) for op, kernel in runnable_kernels() if op.kernel(kernel).source is not None]
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_fuzz_values(data: st.DataObject) -> None:
-    op, row = data.draw(st.sampled_from(CPP_ROWS), label="row")
+    op, kernel = data.draw(st.sampled_from(CPP_KERNELS), label="kernel")
     case = data.draw(st.sampled_from(op.contract.cases), label="case")
     dtype = data.draw(st.sampled_from(case.dtypes), label="dtype")
     seed = data.draw(st.integers(1, 2**31), label="seed")
-    failures = [p for p in parities(op, row, case, dtype, seed) if not p.ok]
+    failures = [p for p in parities(op, kernel, case, dtype, seed) if not p.ok]
     assert not failures, failures[0].message
 
 

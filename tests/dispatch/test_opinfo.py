@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from eligible import ROWS, only
+from eligible import KERNELS, only
 from torch import Tensor
 
 import kernelworks as kw
@@ -47,9 +47,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 @pytest.fixture(autouse=True, scope="module")
-def our_rows() -> Iterator[None]:
-    """Rows of ours that read memory, whatever is proved on this machine."""
-    with only(ROWS[-1]) if ROWS else contextlib.nullcontext():
+def our_kernels() -> Iterator[None]:
+    """Kernels of ours that read memory, whatever is verified on this machine."""
+    with only(KERNELS[-1]) if KERNELS else contextlib.nullcontext():
         yield
 
 
@@ -123,15 +123,15 @@ def hold(ours: Any, theirs: Any, exact: Any, exponents: float, what: str) -> Non
         return
     assert not isinstance(ours, type), f"{what}: {ours} where torch answers"
     assert len(ours) == len(theirs), what
-    truths = exact if not isinstance(exact, type) and len(exact) == len(theirs) else theirs
-    for a, b, truth in zip(ours, theirs, truths, strict=True):
+    references = exact if not isinstance(exact, type) and len(exact) == len(theirs) else theirs
+    for a, b, reference in zip(ours, theirs, references, strict=True):
         assert a.shape == b.shape and a.dtype == b.dtype, what
-        a, b, truth = (t.detach().to_dense().double() for t in (a, b, truth))
+        a, b, reference = (t.detach().to_dense().double() for t in (a, b, reference))
         assert torch.equal(a.isnan(), b.isnan()), f"{what}: NaN"
-        if not truth.numel():
+        if not reference.numel():
             continue
-        size = float(truth.nan_to_num().abs().max())
-        error, least = (float((t - truth).nan_to_num().abs().max()) for t in (a, b))
+        size = float(reference.nan_to_num().abs().max())
+        error, least = (float((t - reference).nan_to_num().abs().max()) for t in (a, b))
         allowed = 4 * least + (2**-19 + 2**-24 * exponents) * size + 1e-30
         assert error <= allowed, f"{what}: {error:.2g}, torch's {least:.2g}, of {size:.2g}"
 

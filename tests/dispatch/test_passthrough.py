@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from rows import ALL_OPS, label
+from op_kernels import ALL_OPS, label
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -277,7 +277,7 @@ def test_transforms_subclasses_and_derivatives_of_derivatives(op: Op) -> None:
 
 
 @pytest.mark.parametrize("op", DIRECT, ids=label)
-def test_a_row_and_out_are_as_ever(op: Op) -> None:
+def test_a_kernel_and_out_are_as_ever(op: Op) -> None:
     args = given(op)
     call(op, args), call(op, args)
     agree(op, lambda: call(op, args, kernel="reference"))
@@ -298,7 +298,7 @@ def test_who_is_told_of_calls_is_told(op: Op) -> None:
     call(op, args), call(op, args)
     found = find_first_op(lambda: call(op, args))
     assert found is not None and found[0] is op
-    with watch_calls(lambda op, pass_, args, row: told.append(op.name)):
+    with watch_calls(lambda op, pass_, args, kernel: told.append(op.name)):
         call(op, args)
     assert told == [op.name]
     for _ in range(3):
@@ -337,11 +337,11 @@ def test_the_function_is_itself_again_where_calls_go_through_cpp() -> None:
 
 
 def record(call: str, torch_us: float, ours_us: float) -> tuning_records.TuningRecord:
-    raced = tuning_records.RaceResult(ours_us, torch_us, (torch_us / ours_us,) * 2, 0.01)
-    return tuning_records.TuningRecord("gelu", "forward", "scalar", "", call, "", 1, "", "", "", raced, None, "")
+    benchmarked = tuning_records.RaceResult(ours_us, torch_us, (torch_us / ours_us,) * 2, 0.01)
+    return tuning_records.TuningRecord("gelu", "forward", "scalar", "", call, "", 1, "", "", "", benchmarked, None, "")
 
 
-def test_a_row_is_worth_the_way_to_it_where_that_is_a_hundredth() -> None:
+def test_a_kernel_is_worth_the_way_to_it_where_that_is_a_hundredth() -> None:
     names = ("x", "weight")
     call = "x f32[4,4096]; weight f32[4096,1024] by [1,4096]; eps=1"
     assert tuning_records.element_counts(call) == {"x": 16384, "weight": 4194304}

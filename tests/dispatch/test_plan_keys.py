@@ -19,10 +19,11 @@ BASE: Call = ("forward", 0, (X, None, 1e-6, [X, X], True, 3, "tanh"), None, None
 
 def call(place: int | None = None, value: Any = None, **changed: Any) -> Call:
     """The base with one argument, or something else of it, in another way."""
-    what, wanted, args, out, row = BASE
+    what, wanted, args, out, kernel = BASE
     args = tuple(value if i == place else a for i, a in enumerate(args))
     return (
-        changed.get("what", what), changed.get("wanted", wanted), args, changed.get("out", out), changed.get("kernel", row)
+        changed.get("what", what), changed.get("wanted", wanted), args, changed.get("out", out),
+        changed.get("kernel", kernel)
     )  # fmt: skip
 
 
@@ -47,7 +48,7 @@ OTHERS: dict[str, tuple[Call, bool]] = {  # and whether it shares the base's pla
     "True for 3": (call(5, True), False),
     "3.0 for 3": (call(5, 3.0), False),
     "another text": (call(6, "none"), False),
-    "a row": (call(kernel="scalar"), False),
+    "a kernel": (call(kernel="scalar"), False),
     "out": (call(out=X), False),
     "another pass": (call(what="backward"), False),
     "gradients": (call(what="training", wanted=1), False),

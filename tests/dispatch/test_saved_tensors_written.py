@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from eligible import ROWS, only
+from eligible import KERNELS, only
 from torch import Tensor, nn
 
 import kernelworks as kw
@@ -62,7 +62,7 @@ def gradients(
 def test_as_torchs_own_function(name: str, asked: tuple[bool, ...], written: int, watch: Any) -> None:
     ours, torchs, shapes = OPS[name]
     want = gradients(torchs, shapes, asked, written, contextlib.nullcontext)
-    with only(ROWS[-1]):
+    with only(KERNELS[-1]):
         got = gradients(ours, shapes, asked, written, watch)
     if isinstance(want, str):
         assert got == want
@@ -74,7 +74,7 @@ def test_as_torchs_own_function(name: str, asked: tuple[bool, ...], written: int
 def test_second_derivatives(name: str, asked: tuple[bool, ...], written: int) -> None:
     ours, torchs, shapes = OPS[name]
     want = gradients(torchs, shapes, asked, written, contextlib.nullcontext, twice=True)
-    with only(ROWS[-1]):
+    with only(KERNELS[-1]):
         got = gradients(ours, shapes, asked, written, contextlib.nullcontext, twice=True)
     if not isinstance(want, str):
         torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4)
@@ -82,7 +82,7 @@ def test_second_derivatives(name: str, asked: tuple[bool, ...], written: int) ->
 
 def test_a_frozen_layer_and_a_residual_in_place() -> None:
     x, frozen = torch.randn(4, 8, requires_grad=True), torch.randn(8, 8)
-    with only(ROWS[-1]):
+    with only(KERNELS[-1]):
         h = x.clone()
         h += kw.linear(h, frozen)
         h.sum().backward()
@@ -97,7 +97,7 @@ class Gate(nn.Module):
 def test_the_gate_of_a_swapped_product_may_be_overwritten() -> None:
     model, gate, up = Gate(), torch.randn(4, 8), torch.randn(4, 8, requires_grad=True)
     want = F.silu(gate)
-    with only(ROWS[-1]), swap(model, verbose=False):
+    with only(KERNELS[-1]), swap(model, verbose=False):
         y = model(gate, up)
         gate.zero_()
         y.sum().backward()
@@ -109,7 +109,7 @@ def test_what_is_not_read_may_change_its_shape(change: Any) -> None:
     x, weight = torch.randn(8, 4), torch.randn(3, 4, requires_grad=True)
     want = torch.autograd.grad(F.linear(x, weight).square().sum(), weight)[0]
     bias, other = torch.randn(3, requires_grad=True), torch.randn(8, 4)
-    with only(ROWS[-1]):
+    with only(KERNELS[-1]):
         y = kw.linear(other, weight.detach(), bias)
         change(other)
         (got,) = torch.autograd.grad(y.sum(), bias)

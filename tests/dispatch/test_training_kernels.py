@@ -1,4 +1,4 @@
-"""Rows that make gradients with their forward: when they are used, and what becomes of what they keep."""
+"""Kernels that make gradients with their forward: when they are used, and what becomes of what they keep."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def _resumed(kept: Tensor, grad: Tensor) -> tuple[Tensor]:
 
 @pytest.fixture
 def op(monkeypatch: pytest.MonkeyPatch) -> Op:
-    """cross_entropy with a row that trains."""
+    """cross_entropy with a kernel that trains."""
     found = OPS["cross_entropy"]
     passes = {p: found.kernel("reference").load(p) for p in ("forward", "backward")}
     passes |= {"training": _training, "resumed": _resumed}
-    row = Kernel(name="kept", target="kept", load=passes.__getitem__, passes=tuple(passes))
-    monkeypatch.setattr(found, "kernels", (row, *found.kernels))
+    kernel = Kernel(name="kept", target="kept", load=passes.__getitem__, passes=tuple(passes))
+    monkeypatch.setattr(found, "kernels", (kernel, *found.kernels))
     CALLS.clear()
     return found
 
@@ -76,7 +76,7 @@ def test_a_graph_walked_twice_takes_the_backward_first(op: Op) -> None:
         torch.autograd.grad(loss, logits)
 
 
-def test_without_gradients_or_by_another_row_nothing_is_kept(op: Op) -> None:
+def test_without_gradients_or_by_another_kernel_nothing_is_kept(op: Op) -> None:
     logits, target, want = _case()
     with torch.no_grad():
         op(logits, target, -100, "mean", kernel="kept")
@@ -85,7 +85,7 @@ def test_without_gradients_or_by_another_row_nothing_is_kept(op: Op) -> None:
     assert logits.grad is not None and torch.allclose(logits.grad.double(), want, atol=1e-6)
 
 
-def test_the_dispatcher_stops_at_the_rows_that_need_no_certificate(op: Op) -> None:
+def test_the_dispatcher_stops_at_the_kernels_that_need_no_certificate(op: Op) -> None:
     logits, target, _ = _case()
     assert op.training_passes((logits, target, -100, "mean"), "kept") is not None
     assert op.training_passes((logits, target, -100, "mean"), None) is None

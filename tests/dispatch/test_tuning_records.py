@@ -1,4 +1,5 @@
-"""Timings: what they say of a call, which of them hold, and what a file that is no timing does (nothing, in a word)."""
+"""Tuning records: what they say of a call, which of them hold, and what a file that is no tuning record does (nothing,
+in a word)."""
 
 from __future__ import annotations
 
@@ -29,9 +30,14 @@ from kernelworks.machine import machine, place_of
 
 OP = OPS["rms_norm"]
 OURS = Kernel(
-    "ours", "avx2", lambda pass_: lambda: None, source=Path("ours.cpp"), hashed=lambda row: "h", toolchain=lambda: "g"
+    "ours",
+    "avx2",
+    lambda pass_: lambda: None,
+    source=Path("ours.cpp"),
+    hashed=lambda kernel: "h",
+    toolchain=lambda: "g",
 )
-OTHER = dataclasses.replace(OURS, name="other", hashed=lambda row: "o")
+OTHER = dataclasses.replace(OURS, name="other", hashed=lambda kernel: "o")
 WAYS = {"ours": (OURS,), "other": (OTHER,)}
 PLACE = "x86_64-amd-family0-model0-avx2-2cores"
 
@@ -42,7 +48,7 @@ def request(rows: int = 100, columns: int = 768, op: str = "rms_norm", **changed
     return dataclasses.replace(OPS[op].request("forward", args), threads=2, **changed)
 
 
-def timing(of: Request | None = None, halves: tuple[float, float] = (1.4, 1.3), **changed: Any) -> TuningRecord:
+def tuning_record(of: Request | None = None, halves: tuple[float, float] = (1.4, 1.3), **changed: Any) -> TuningRecord:
     of = of or request()
     fields = {
         "op": of.op, "pass_": of.pass_, "way": "ours", "bucket": bucket_of(OP.contract, of), "call": call_of(of),
@@ -75,30 +81,38 @@ TRAINING = request(pass_="training", wanted=("x",))
     ("records", "way", "words"),
     [
         ([], "", NO_RECORD),
-        ([timing()], "ours", "timed: 1.30x torch"),
-        ([timing(halves=(1.03, 1.03))], "ours", "1.03x"),
-        ([timing(halves=(1.4, 1.02))], "", "torch is as quick or quicker (1.02x"),  # one half is not enough
-        ([timing(halves=(0.5, 0.5))], "", "0.50x"),
-        ([timing(spread=0.11)], "", "noisy hour (spread 11%)"),
-        ([timing(spread=0.11), timing(NEAR)], "", "noisy hour"),  # what is near does not speak for it then
-        ([timing(), timing(way="other", source_hash="o", halves=(1.6, 1.5))], "other", "1.50x"),
-        ([timing(halves=(0.9, 0.9)), timing(way="other", source_hash="o")], "other", "1.30x"),
-        ([timing(NEAR)], "ours", "timed at 1 call like it: at least 1.30x"),
-        ([timing(NEAR, halves=(1.09, 1.2))], "", "at one only"),  # less is wanted of the call itself
-        ([timing(NEAR), timing(request(90, 700), halves=(0.99, 1.0))], "", "at one only"),  # mixed
-        ([timing(NEAR, halves=(0.5, 0.5)), timing()], "ours", "timed: 1.30x"),  # its own timing decides
-        ([timing(NEAR), timing(halves=(0.5, 0.5))], "", "0.50x"),
-        ([timing(FAR)], "", NO_RECORD),
-        ([timing(source_hash="another")], "", NO_RECORD),
-        ([timing(toolchain="another")], "", NO_RECORD),
-        ([timing(torch="2.0.0")], "", NO_RECORD),
-        ([timing(threads=1)], "", NO_RECORD),
-        ([timing(place="elsewhere-2cores")], "", NO_RECORD),
-        ([timing(way="gone")], "", NO_RECORD),
-        ([timing(TRAINING)], "", NO_RECORD),  # of another pass
+        ([tuning_record()], "ours", "timed: 1.30x torch"),
+        ([tuning_record(halves=(1.03, 1.03))], "ours", "1.03x"),
+        ([tuning_record(halves=(1.4, 1.02))], "", "torch is as quick or quicker (1.02x"),  # one half is not enough
+        ([tuning_record(halves=(0.5, 0.5))], "", "0.50x"),
+        ([tuning_record(spread=0.11)], "", "measurement too noisy (spread 11%)"),
+        (
+            [tuning_record(spread=0.11), tuning_record(NEAR)],
+            "",
+            "measurement too noisy",
+        ),  # what is near does not speak for it then
+        ([tuning_record(), tuning_record(way="other", source_hash="o", halves=(1.6, 1.5))], "other", "1.50x"),
+        ([tuning_record(halves=(0.9, 0.9)), tuning_record(way="other", source_hash="o")], "other", "1.30x"),
+        ([tuning_record(NEAR)], "ours", "timed at 1 call like it: at least 1.30x"),
+        ([tuning_record(NEAR, halves=(1.09, 1.2))], "", "at one only"),  # less is wanted of the call itself
+        ([tuning_record(NEAR), tuning_record(request(90, 700), halves=(0.99, 1.0))], "", "at one only"),  # mixed
+        (
+            [tuning_record(NEAR, halves=(0.5, 0.5)), tuning_record()],
+            "ours",
+            "timed: 1.30x",
+        ),  # its own tuning record decides
+        ([tuning_record(NEAR), tuning_record(halves=(0.5, 0.5))], "", "0.50x"),
+        ([tuning_record(FAR)], "", NO_RECORD),
+        ([tuning_record(source_hash="another")], "", NO_RECORD),
+        ([tuning_record(toolchain="another")], "", NO_RECORD),
+        ([tuning_record(torch="2.0.0")], "", NO_RECORD),
+        ([tuning_record(threads=1)], "", NO_RECORD),
+        ([tuning_record(place="elsewhere-2cores")], "", NO_RECORD),
+        ([tuning_record(way="gone")], "", NO_RECORD),
+        ([tuning_record(TRAINING)], "", NO_RECORD),  # of another pass
     ],
 )
-def test_what_the_timings_say(records: list[TuningRecord], way: str, words: str) -> None:
+def test_what_the_tuning_records_say(records: list[TuningRecord], way: str, words: str) -> None:
     found = judged(*records)
     assert found.way == way and words in found.because, found
 
@@ -108,14 +122,14 @@ def test_what_the_timings_say(records: list[TuningRecord], way: str, words: str)
     [(1.2, 1.2, "ours"), (1.2, 1.02, ""), (1.02, 1.2, ""), (1.2, math.nan, "")],
 )
 def test_training_wants_the_backward_quicker_too(whole: float, alone: float, way: str) -> None:
-    made = timing(TRAINING, (whole, whole), backward=RaceResult(1.0, 1.0, (alone, alone), 0.0))
+    made = tuning_record(TRAINING, (whole, whole), backward=RaceResult(1.0, 1.0, (alone, alone), 0.0))
     assert judged(made, of=TRAINING).way == way
 
 
-def test_a_timing_settles_a_call_among_the_ways_that_were_raced() -> None:
+def test_a_tuning_record_decides_a_call_among_the_ways_that_were_benchmarked() -> None:
     alone, again = {"ours": (OURS,)}, dict(reversed(WAYS.items()))
-    changed = {**WAYS, "other": (dataclasses.replace(OTHER, hashed=lambda row: "o2"),)}
-    before, now = timing(), timing(among=tuning_records.ways_digest(WAYS))
+    changed = {**WAYS, "other": (dataclasses.replace(OTHER, hashed=lambda kernel: "o2"),)}
+    before, now = tuning_record(), tuning_record(among=tuning_records.ways_digest(WAYS))
     assert tuning_records.is_decisive(before, alone) and not tuning_records.is_decisive(
         before, WAYS
     )  # a record that says nothing of others
@@ -132,15 +146,15 @@ def test_a_timing_settles_a_call_among_the_ways_that_were_raced() -> None:
     assert read == now
 
 
-def test_the_users_own_timing_takes_the_place_of_a_shipped_one() -> None:
-    tuning_records.write_shipped([timing(), timing(FAR)], PLACE)
+def test_the_users_own_tuning_record_takes_the_place_of_a_shipped_one() -> None:
+    tuning_records.write_shipped([tuning_record(), tuning_record(FAR)], PLACE)
     assert judged().way == "ours"
-    assert judged(timing(halves=(0.9, 0.9))).way == ""
+    assert judged(tuning_record(halves=(0.9, 0.9))).way == ""
     assert judged(of=FAR).way == "ours"
 
 
-def test_where_no_row_may_be_chosen_torch_runs_unasked() -> None:
-    assert judged(timing(), ways={}) == Verdict("", "no row of ours may be chosen")
+def test_where_no_kernel_may_be_chosen_torch_runs_unasked() -> None:
+    assert judged(tuning_record(), ways={}) == Verdict("", "no kernel of ours may be chosen")
 
 
 def test_a_training_call_says_which_gradients_it_wants() -> None:
@@ -174,15 +188,17 @@ def test_strides_are_part_of_a_call_and_their_class_of_a_bucket() -> None:
     assert call_of(made[0]) == call_of(OP.request("forward", (calls[0], None, 1e-5, None)))  # eps costs nothing
 
 
-# ---------------------------------------------------------------- files that are no timings
+# ---------------------------------------------------------------- files that are no tuning records
 
-GOOD = dataclasses.asdict(timing())
+GOOD = dataclasses.asdict(tuning_record())
 LESS = {k: v for k, v in GOOD.items() if k != "date"}
 BAD: dict[str, tuple[str, str]] = {
     "empty": ("", "truncated or no JSON"),
-    "truncated": (json.dumps({"format": tuning_records.FORMAT, "tuning_records": [GOOD]})[:200], "truncated or no JSON"),
+    "truncated": (
+        json.dumps({"format": tuning_records.FORMAT, "tuning_records": [GOOD]})[:200], "truncated or no JSON"
+    ),
     "deep": ("[" * 100_000, "truncated or no JSON"),
-    "a list": ("[]", "no timings"),
+    "a list": ("[]", "no tuning records"),
     "another version": (json.dumps({"format": 1, "tuning_records": [GOOD]}), "of another version (format 1)"),
     "a field less": (json.dumps({"format": tuning_records.FORMAT, "tuning_records": [LESS]}), "1 of 1"),
     "a field more": (json.dumps({"format": tuning_records.FORMAT, "tuning_records": [GOOD | {"more": 1}]}), "1 of 1"),
@@ -203,7 +219,7 @@ BAD: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_file_gives_torch_and_a_word(name: str) -> None:
     content, word = BAD[name]
-    path = tuning_records.write(timing())
+    path = tuning_records.write(tuning_record())
     path.write_text(content)
     tuning_records.reread()
     found = judged()
@@ -211,7 +227,7 @@ def test_a_bad_file_gives_torch_and_a_word(name: str) -> None:
 
 
 def test_a_file_of_bytes_or_a_folder_in_its_place_gives_torch_and_a_word() -> None:
-    path = tuning_records.write(timing())
+    path = tuning_records.write(tuning_record())
     path.write_bytes(b"\xff\xfe\x00")
     tuning_records.reread()
     assert "truncated or no JSON" in judged().because
@@ -230,21 +246,21 @@ def test_a_bad_record_takes_no_good_one_with_it() -> None:
 
 
 def test_what_is_written_is_read_back() -> None:
-    for made in (timing(), timing(TRAINING)):
+    for made in (tuning_record(), tuning_record(TRAINING)):
         assert tuning_records._read(tuning_records.write(made)) == ((made,), "")
 
 
 WRITER = """
 import dataclasses, sys
-from kernelworks.dispatch import tuning_records as timings
-(made,), _ = timings._read(__import__("pathlib").Path(sys.argv[1]))
+from kernelworks.dispatch import tuning_records
+(made,), _ = tuning_records._read(__import__("pathlib").Path(sys.argv[1]))
 for n in range(150):
-    timings.write(dataclasses.replace(made, call=f"{sys.argv[2]} {n}"))
+    tuning_records.write(dataclasses.replace(made, call=f"{sys.argv[2]} {n}"))
 """
 
 
 def test_two_processes_that_settle_at_once_lose_nothing() -> None:
-    first = tuning_records.write(timing())
+    first = tuning_records.write(tuning_record())
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(first), who]) for who in ("one", "other")]
     assert [w.wait(60) for w in writers] == [0, 0]
     tuning_records.reread()
@@ -257,7 +273,7 @@ def test_a_place_counts_the_cores_of_a_cpu() -> None:
     assert place_of("cpu") == f"{machine().kind}-{machine().cores}cores"
 
 
-def test_timings_that_ship_are_whole() -> None:
+def test_tuning_records_that_ship_are_whole() -> None:
     for path in Path(tuning_records.__file__).with_name("timed").glob("*.json"):
         found, word = tuning_records._read(path)
         assert found and not word

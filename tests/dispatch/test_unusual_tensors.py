@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from calls import CALLS, Called
-from eligible import ROWS, only
+from eligible import KERNELS, only
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
@@ -25,9 +25,9 @@ NAMES = list(CALLS)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def our_rows() -> Iterator[None]:
-    """Rows of ours that read memory, whatever is proved on this machine."""
-    with only(ROWS[-1]) if ROWS else contextlib.nullcontext():
+def our_kernels() -> Iterator[None]:
+    """Kernels of ours that read memory, whatever is verified on this machine."""
+    with only(KERNELS[-1]) if KERNELS else contextlib.nullcontext():
         yield
 
 

@@ -10,7 +10,7 @@ import numpy
 import pytest
 import torch
 from calls import CALLS, COS, SIN, D, L
-from eligible import ROWS, only
+from eligible import KERNELS, only
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -22,9 +22,9 @@ WITH_OUT = [name for name, called in CALLS.items() if called.out]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def our_rows() -> Iterator[None]:
-    """Rows of ours that read memory, whatever is proved on this machine."""
-    with only(ROWS[-1]) if ROWS else contextlib.nullcontext():
+def our_kernels() -> Iterator[None]:
+    """Kernels of ours that read memory, whatever is verified on this machine."""
+    with only(KERNELS[-1]) if KERNELS else contextlib.nullcontext():
         yield
 
 

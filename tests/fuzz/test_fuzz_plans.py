@@ -15,7 +15,7 @@ import fuzz_plan_events as events
 import fuzz_plan_judge
 import pytest
 import torch
-from eligible import ROWS
+from eligible import KERNELS
 from fuzz_plan_grammar import Builder, Program
 from fuzz_plan_judge import faults, reduced
 from fuzz_plan_models import HEADER
@@ -52,7 +52,7 @@ def program(number: int) -> tuple[Program, str | None]:
     row = choices.choice((None, None, "avx2", "avx512"))
     inductor, generating = (number % each == each - 1 for each in (EACH_INDUCTOR, EACH_GENERATING))
     made = Builder(choices, inductor=inductor and not generating, generating=generating).program()
-    return made, row if row is None or row in ROWS else ROWS[-1]
+    return made, row if row is None or row in KERNELS else KERNELS[-1]
 
 
 @pytest.mark.timeout(3600)

@@ -9,7 +9,7 @@ from pathlib import Path
 import fuzz_judge
 import pytest
 import torch
-from eligible import ROWS
+from eligible import KERNELS
 from fuzz_blocks import HEADER
 from fuzz_grammar import Builder, Source
 from fuzz_judge import faults, reduced
@@ -34,7 +34,7 @@ def program(number: int) -> tuple[Source, str]:
     """The program of this number, and the row of ours that runs in it."""
     choices = random.Random(number)
     row = choices.choice(("avx2", "avx512"))  # drawn whether it runs here or not: else others would be drawn after it
-    return Builder(choices).program(), row if row in ROWS else ROWS[-1]
+    return Builder(choices).program(), row if row in KERNELS else KERNELS[-1]
 
 
 @pytest.mark.timeout(3600)
@@ -138,11 +138,11 @@ SABOTAGES: dict[str, Callable[[nn.Module], Undoing]] = {
 @pytest.mark.parametrize("sabotage", SABOTAGES)
 def test_the_judge_sees_a_swap_that(sabotage: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(fuzz_judge, "swap", lambda model, verbose: SABOTAGES[sabotage](model))
-    assert faults(PROGRAM, ROWS[-1], tmp_path)[0]
+    assert faults(PROGRAM, KERNELS[-1], tmp_path)[0]
 
 
 def test_the_judge_has_nothing_against_a_swap_that_does_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(fuzz_judge, "swap", lambda model, verbose: Undoing(model, lambda f, s, x: f(s, x)))
-    assert faults(PROGRAM, ROWS[-1], tmp_path)[0] == []
+    assert faults(PROGRAM, KERNELS[-1], tmp_path)[0] == []

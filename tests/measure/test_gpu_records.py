@@ -405,4 +405,4 @@ def test_stale_rows_are_named_and_are_no_failure(shipped: Path, monkeypatch: pyt
     certify("another source")
     found = cli("map", "rms_norm", "--stale")
     assert found.exit_code == 0
-    assert f"rms_norm.triton: stale certificate: the source changed since it was proved (on {KIND})" in found.stdout
+    assert f"rms_norm.triton: stale certificate: the source changed since it was verified (on {KIND})" in found.stdout

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from architectures import ARCHITECTURES, Architecture, floats
-from eligible import ROWS, only
+from eligible import KERNELS, only
 from torch import Tensor, nn
 
 from kernelworks.nn.swap import swap
@@ -22,7 +22,7 @@ DROPPED = 2048 * 2.0**-24  # between two float32 runs of a model with the same d
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    metafunc.parametrize("row", ROWS if metafunc.config.getoption("--all") else ROWS[-1:])
+    metafunc.parametrize("row", KERNELS if metafunc.config.getoption("--all") else KERNELS[-1:])
 
 
 def double(inputs: dict[str, Tensor]) -> dict[str, Tensor]:

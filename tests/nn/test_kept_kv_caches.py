@@ -14,7 +14,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 import torch
-from eligible import ROWS, only
+from eligible import KERNELS, only
 from torch import Tensor
 from transformers import (
     DynamicCache,
@@ -83,7 +83,7 @@ def kept_and_written(model: Any, keep: Keep, write: Callable[[Any, Tensor], Any]
 def test_what_is_kept_of_a_cache_is_as_with_torchs(kept: str, written: str) -> None:
     model = made()
     want = kept_and_written(model, KEPT[kept], WRITTEN[written])
-    with only(ROWS[-1]), kw.swap(model, verbose=False):
+    with only(KERNELS[-1]), kw.swap(model, verbose=False):
         got = kept_and_written(model, KEPT[kept], WRITTEN[written])
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b)
@@ -132,7 +132,7 @@ def test_a_cache_that_was_changed_goes_on_as_torchs(changed: str) -> None:
         return found
 
     want = run()
-    with only(ROWS[-1]), kw.swap(model, verbose=False):
+    with only(KERNELS[-1]), kw.swap(model, verbose=False):
         got = run()
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from eligible import ROWS, only
+from eligible import KERNELS, only
 from torch import Tensor
 
 from kernelworks.dispatch.signature import torch_signatures
@@ -79,7 +79,7 @@ def test_odd_arguments_are_taken_as_by_torch(name: str, trained: bool) -> None:
     base = dict(ARGUMENTS[name])
     first = next(iter(base))
     base[first] = base[first].clone().requires_grad_(trained)
-    with only(ROWS[-1]) as taken:
+    with only(KERNELS[-1]) as taken:
         ours = functional.FUNCTIONS[name]
         ours(**base)  # it does reach a row of ours
         assert taken
@@ -96,7 +96,7 @@ def test_every_stand_in_is_tried_with_every_argument() -> None:
 
 def test_torch_softmax_by_its_other_name() -> None:
     base = {"input": X, "dim": -1, "dtype": None}
-    with only(ROWS[-1]):
+    with only(KERNELS[-1]):
         assert not differ(torch.softmax, rebind._torch_softmax, base)
 
 
@@ -109,7 +109,7 @@ def test_attention_as_transformers_calls_it() -> None:
     def first(function: Callable[..., Any], looks_back: Any) -> Callable[..., Any]:
         return lambda **given: function(SimpleNamespace(is_causal=looks_back), **given)[0]
 
-    with only(ROWS[-1]):
+    with only(KERNELS[-1]):
         for looks_back in (True, False, 1, 0, None, np.bool_(True)):
             ours, theirs = (first(f, looks_back) for f in (attention.attention_forward, sdpa_attention_forward))
             found = differ(theirs, ours, base | {"is_causal": None})

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from functorch.compile import make_boxed_func
-from made_timings import ROW, nothing_timed, raced
+from made_tuning_records import KERNEL, add_tuning_record, no_tuning_records
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 
@@ -30,7 +30,7 @@ from kernelworks.nn import expected_kernels
 
 @pytest.fixture(autouse=True)
 def apart(tmp_path: Path) -> Iterator[None]:
-    with nothing_timed(tmp_path):
+    with no_tuning_records(tmp_path):
         yield
 
 
@@ -54,16 +54,20 @@ class Net(nn.Module):
 # what was raced -> the paths that a swap then replaces
 RACED: dict[str, tuple[Callable[[], None], set[str]]] = {
     "nothing": (lambda: None, set()),
-    "gelu": (lambda: raced("gelu", torch.zeros(4, 256), "none"), {"act"}),
-    "gelu, and torch was quicker": (lambda: raced("gelu", torch.zeros(4, 256), "none", ratio=0.9), set()),
-    "gelu, within what two runs differ by": (lambda: raced("gelu", torch.zeros(4, 256), "none", ratio=1.02), set()),
-    "gelu in bfloat16": (lambda: raced("gelu", torch.zeros(4, 256).bfloat16(), "none"), set()),
-    "gelu of a training step": (lambda: raced("gelu", torch.zeros(4, 256), "none", wanted=("x",)), {"act"}),
-    "a product of these sizes": (lambda: raced("linear", *of_linear(4, 256, 64)), {"up"}),
-    "a product of other rows": (lambda: raced("linear", *of_linear(512, 256, 64)), {"up"}),
-    "a product of other sizes": (lambda: raced("linear", *of_linear(4, 4096, 64)), set()),
-    "a norm": (lambda: raced("layer_norm", torch.zeros(4, 256), torch.ones(256), torch.zeros(256), 1e-5), {"norm"}),
-    "softmax, which is called by its name": (lambda: raced("softmax", torch.zeros(4, 64), -1), {""}),
+    "gelu": (lambda: add_tuning_record("gelu", torch.zeros(4, 256), "none"), {"act"}),
+    "gelu, and torch was quicker": (lambda: add_tuning_record("gelu", torch.zeros(4, 256), "none", ratio=0.9), set()),
+    "gelu, within what two runs differ by": (
+        lambda: add_tuning_record("gelu", torch.zeros(4, 256), "none", ratio=1.02), set()
+    ),
+    "gelu in bfloat16": (lambda: add_tuning_record("gelu", torch.zeros(4, 256).bfloat16(), "none"), set()),
+    "gelu of a training step": (lambda: add_tuning_record("gelu", torch.zeros(4, 256), "none", wanted=("x",)), {"act"}),
+    "a product of these sizes": (lambda: add_tuning_record("linear", *of_linear(4, 256, 64)), {"up"}),
+    "a product of other rows": (lambda: add_tuning_record("linear", *of_linear(512, 256, 64)), {"up"}),
+    "a product of other sizes": (lambda: add_tuning_record("linear", *of_linear(4, 4096, 64)), set()),
+    "a norm": (
+        lambda: add_tuning_record("layer_norm", torch.zeros(4, 256), torch.ones(256), torch.zeros(256), 1e-5), {"norm"}
+    ),
+    "softmax, which is called by its name": (lambda: add_tuning_record("softmax", torch.zeros(4, 64), -1), {""}),
 }  # fmt: skip
 
 
@@ -90,8 +94,8 @@ def test_a_swap_leaves_what_no_timing_speaks_for(name: str) -> None:
 
 
 def test_a_replaced_module_takes_torchs_function_where_a_call_was_not_won(monkeypatch: pytest.MonkeyPatch) -> None:
-    raced("gelu", torch.zeros(4, 256), "none")
-    raced("gelu", torch.zeros(300, 256), "none", ratio=0.8)
+    add_tuning_record("gelu", torch.zeros(4, 256), "none")
+    add_tuning_record("gelu", torch.zeros(300, 256), "none", ratio=0.8)
     taken = []
     choose = OPS["gelu"].choice
 
@@ -120,7 +124,7 @@ class WrittenNorm(nn.Module):
 
 
 def test_what_was_written_runs_where_torch_is_chosen() -> None:
-    raced("rms_norm", X, torch.ones(64), 1e-5, None)
+    add_tuning_record("rms_norm", X, torch.ones(64), 1e-5, None)
     model, more = WrittenNorm(), torch.randn(300, 64)
     with torch.no_grad():
         want = model(X), model(more)
@@ -131,7 +135,7 @@ def test_what_was_written_runs_where_torch_is_chosen() -> None:
 
 
 def test_noise_and_what_holds_no_more_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    raced("gelu", torch.zeros(4, 256), "none")
+    add_tuning_record("gelu", torch.zeros(4, 256), "none")
     (path,) = tuning_records._folder(place_of("cpu")).rglob("*.json")
     text = path.read_text(encoding="utf-8")
     for old, new in (
@@ -150,8 +154,8 @@ def test_noise_and_what_holds_no_more_say_nothing(monkeypatch: pytest.MonkeyPatc
     path.write_text(text, encoding="utf-8")
     tuning_records.reread()
     assert kw.swap(nn.GELU(), verbose=False).replaced
-    stale = dataclasses.replace(OPS["gelu"].kernel(ROW), hashed=lambda row: "another")
-    monkeypatch.setattr(OPS["gelu"], "kernels", tuple(stale if r.name == ROW else r for r in OPS["gelu"].kernels))
+    stale = dataclasses.replace(OPS["gelu"].kernel(KERNEL), hashed=lambda row: "another")
+    monkeypatch.setattr(OPS["gelu"], "kernels", tuple(stale if r.name == KERNEL else r for r in OPS["gelu"].kernels))
     assert not kw.swap(nn.GELU(), verbose=False).replaced
 
 
@@ -162,10 +166,10 @@ def parts(model: nn.Module) -> set[str]:
 @pytest.mark.parametrize("trained", [False, True])
 def test_a_compiler_meets_what_was_chosen(trained: bool) -> None:
     """... as one graph: the op that won in it, torch's own operators for the others."""
-    raced("gelu", torch.zeros(4, 256), "none")
-    raced("gelu", torch.zeros(4, 256), "none", wanted=("x",))
-    raced("linear", *of_linear(4, 256, 64), ratio=0.8)
-    raced("layer_norm", torch.zeros(9, 256), torch.ones(256), torch.zeros(256), 1e-5, ratio=5.0)
+    add_tuning_record("gelu", torch.zeros(4, 256), "none")
+    add_tuning_record("gelu", torch.zeros(4, 256), "none", wanted=("x",))
+    add_tuning_record("linear", *of_linear(4, 256, 64), ratio=0.8)
+    add_tuning_record("layer_norm", torch.zeros(9, 256), torch.ones(256), torch.zeros(256), 1e-5, ratio=5.0)
     model, met = Net(), set[str]()
 
     def backend(graph: torch.fx.GraphModule, args: Any) -> Any:
@@ -202,11 +206,14 @@ def of_attention(keys: int) -> tuple[Any, ...]:
 # what won -> whether attention is ours to call, and a layer runs in one piece
 WON: dict[str, tuple[Callable[[], None], bool]] = {
     "nothing": (lambda: None, False),
-    "torch's": (lambda: raced("linear", *of_linear(1, 32, 32), ratio=0.9), False),
-    "products of one row": (lambda: raced("linear", torch.zeros(1, 1, 32), torch.zeros(32, 32), None), True),
-    "attention of one query": (lambda: raced("attention", *of_attention(20)), True),
-    "the norm": (lambda: raced("rms_norm", torch.zeros(1, 1, 32), torch.ones(32), 1e-6, None), True),
-    "another dtype": (lambda: raced("linear", *of_linear(1, 32, 32, torch.bfloat16)), False),
+    "torch's": (lambda: add_tuning_record("linear", *of_linear(1, 32, 32), ratio=0.9), False),
+    "products of one row": (
+        lambda: add_tuning_record("linear", torch.zeros(1, 1, 32), torch.zeros(32, 32), None),
+        True,
+    ),
+    "attention of one query": (lambda: add_tuning_record("attention", *of_attention(20)), True),
+    "the norm": (lambda: add_tuning_record("rms_norm", torch.zeros(1, 1, 32), torch.ones(32), 1e-6, None), True),
+    "another dtype": (lambda: add_tuning_record("linear", *of_linear(1, 32, 32, torch.bfloat16)), False),
 }
 
 
@@ -225,7 +232,7 @@ def test_a_decoder_runs_in_one_piece_where_a_part_of_it_won(name: str) -> None:
         for a, b in zip(got.logits, want.logits, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
         if ours:  # what is timed meanwhile counts from the next step on
-            raced("linear", torch.zeros(1, 1, 32), torch.zeros(32, 32), None, ratio=0.5)
+            add_tuning_record("linear", torch.zeros(1, 1, 32), torch.zeros(32, 32), None, ratio=0.5)
             again = model.generate(ids, max_new_tokens=2, do_sample=False)
             assert torch.equal(again, got.sequences[:, :18])
             assert all(any(generation() in key for key in m._kernelworks_parts.bound) for m in model.model.layers)
@@ -253,7 +260,7 @@ def races_end(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
     monkeypatch.setattr(session.Session, "_autotune_call", of)
     monkeypatch.setattr(candidates, "duel", duel)
-    monkeypatch.setattr(candidates, "fastest_variant", lambda arms, *how: next(n for n, _ in arms if ROW in n))
+    monkeypatch.setattr(candidates, "fastest_variant", lambda arms, *how: next(n for n, _ in arms if KERNEL in n))
     return ends
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from rows import runnable_rows
+from op_kernels import runnable_kernels
 
 import kernelworks as kw
 
-WIDE = [row for op, row in runnable_rows() if op.name == "attention" and row in ("avx512", "avx2")]
+WIDE = [row for op, row in runnable_kernels() if op.name == "attention" and row in ("avx512", "avx2")]
 
 
 def off(row: str) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from rows import runnable_rows
+from op_kernels import runnable_kernels
 from torch import Tensor
 
 import kernelworks as kw
@@ -18,7 +18,7 @@ from kernelworks.verify.reference import compute_reference
 
 OP = OPS["varlen_attn"]
 NAMES = OP.passes["forward"].names
-ROWS = [name for op, name in runnable_rows() if op is OP and op.kernel(name).source is not None]
+ROWS = [name for op, name in runnable_kernels() if op is OP and op.kernel(name).source is not None]
 CASES = {case.name: case for case in OP.contract.cases}
 
 

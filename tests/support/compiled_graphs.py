@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["graphs", "leaves_of", "truth"]
+__all__ = ["graphs", "leaves_of", "reference"]
 
 
 def graphs(program: Callable[..., Any], *args: Any, **how: Any) -> list[tuple[fx.GraphModule, list[Any]]]:
@@ -40,8 +40,8 @@ class _Wider(TorchFunctionMode):
         return func(*map(wide, args), **{name: wide(value) for name, value in (kwargs or {}).items()})
 
 
-def truth(program: Callable[..., Any], *args: Tensor) -> Any:
+def reference(program: Callable[..., Any], *args: Tensor) -> Any:
     """What a program's formula gives in float64, of arguments in it, wherever it casts: where it went through float32,
-    the truth would be what this machine makes of that."""
+    the reference would be what this machine makes of that."""
     with _Wider():
         return program(*args)

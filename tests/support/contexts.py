@@ -83,9 +83,9 @@ def _shifted(x: Tensor) -> Tensor:
 
 
 def _shifted_by_a_byte(x: Tensor) -> Tensor:
-    room = np.zeros(4 * x.numel() + 1, dtype=np.uint8)[1:].view(np.float32).reshape(x.shape)
-    room[...] = x.numpy()
-    return torch.from_numpy(room)
+    op_package = np.zeros(4 * x.numel() + 1, dtype=np.uint8)[1:].view(np.float32).reshape(x.shape)
+    op_package[...] = x.numpy()
+    return torch.from_numpy(op_package)
 
 
 _laid_out("neg_bit", lambda x: torch._neg_view(-x))

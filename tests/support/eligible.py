@@ -1,4 +1,5 @@
-"""Our rows taken on any machine: one row at a time passes for proved here, whatever certificates this machine has."""
+"""Our kernels taken on any machine: one kernel at a time passes for verified here, whatever certificates this machine
+has."""
 
 from __future__ import annotations
 
@@ -13,20 +14,21 @@ from kernelworks.dispatch import certificates
 from kernelworks.dispatch import op as ops
 from kernelworks.machine import machine
 
-ROWS = [name for name in ("avx2", "avx512") if TARGETS[name].needs <= machine().features]
+KERNELS = [name for name in ("avx2", "avx512") if TARGETS[name].needs <= machine().features]
 
 
 @contextlib.contextmanager
-def only(row: str) -> Iterator[set[tuple[str, str]]]:
-    """Within, the rows of this name are the only proved ones; yields the (op, pass) that such a row was taken for."""
+def only(kernel: str) -> Iterator[set[tuple[str, str]]]:
+    """Within, the kernels of this name are the only verified ones; yields the (op, pass) that such a kernel was taken
+    for."""
     taken: set[tuple[str, str]] = set()
 
     def invalid(op: str, candidate: Kernel, kind: str | None = None) -> str | None:
-        return None if candidate.source is None or candidate.name == row else "not the row of this test"
+        return None if candidate.source is None or candidate.name == kernel else "not the kernel of this test"
 
     def choose(op: ops.Op, request: object, asked: str | None = None) -> ops.Choice:
         found = chosen(op, request, asked)  # type: ignore[arg-type]
-        if found.kernel.name == row:
+        if found.kernel.name == kernel:
             taken.add((op.name, request.pass_))  # type: ignore[attr-defined]
         return found
 

@@ -1,4 +1,4 @@
-"""How Hopper's row of attention_fp8 makes its weights, in torch's functions."""
+"""How Hopper's kernel of attention_fp8 makes its weights, in torch's functions."""
 
 from __future__ import annotations
 

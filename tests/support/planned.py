@@ -65,7 +65,7 @@ class Whole(nn.Module):
 
 class Kind(NamedTuple):
     make: Callable[[], Any]
-    remedy: str
+    optimization: str
     options: dict[str, Any]
     first: str  # a product in it
     tolerance: float
@@ -80,8 +80,8 @@ KINDS = {
         Projected, "merged projections", {"groups": [["q", "k", "v"]]}, "k", 1e-5,
         (merged_projections.MergedParameters, "__call__"),
     ),
-    "cast": Kind(Narrow, "weights cast once", {}, "head", 0.0, (cast_weights.CastOnce, "called"), True),
-    "int8": Kind(Whole, "fewer bits", {"bits": "int8"}, "head", 0.06, (fewer_bits.QuantizedLinear, "called"), True),
+    "cast": Kind(Narrow, "weights cast once", {}, "head", 0.0, (cast_weights.CastOnce, "run_cast"), True),
+    "int8": Kind(Whole, "fewer bits", {"bits": "int8"}, "head", 0.06, (fewer_bits.QuantizedLinear, "run_int8"), True),
 }  # fmt: skip
 
 
@@ -90,10 +90,12 @@ def plan_of(kind: Kind, model: nn.Module, *more: dict[str, Any]) -> dict[str, An
     site = {"kind": "module", "root": of, "number": 0, "path": "", "type": of}
     if kind.everywhere:
         site = {"kind": "everywhere", "root": "", "number": 0, "path": "", "type": ""}
-    offer = {"optimization": kind.remedy, "site": site, "says": "", "code": "", "changes": "", "options": kind.options}
+    candidate = {
+        "optimization": kind.optimization, "site": site, "says": "", "code": "", "changes": "", "options": kind.options,
+    }  # fmt: skip
     return {
         "kernelworks_plan": 1, "program": "p", "kind": "", "torch": "", "saves": None, "roots": [of],
-        "candidates": [offer, *more],
+        "candidates": [candidate, *more],
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A form's expressions, written wrong on purpose: the comparison with float64 must see each."""
+"""An op template's expressions, written wrong on purpose: the comparison with float64 must see each."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import forked
 
 from kernelworks.dispatch.op import OPS
 
-PROOF = """
+VERIFICATION = """
 import json, sys
 from pathlib import Path
-from kernelworks.build.kernels import cpp_rows
+from kernelworks.build.kernels import cpp_kernels
 from kernelworks.templates.launches import backward_of, forward_of
 from kernelworks.dispatch.op import OPS
 from kernelworks.verify.parity import parities
 
 folder, name, file, cases = sys.argv[1:]
 op = OPS[name]
-rows, said = op.rows[-2:], {}
+kernels, said = op.kernels[-2:], {}
 launches = LAUNCHES
-for room in sorted(Path(folder).iterdir()):
-    op.rows = (*cpp_rows(room, targets={"scalar": file}, bound=True, **launches), *rows)
+for op_package in sorted(Path(folder).iterdir()):
+    op.kernels = (*cpp_kernels(op_package, targets={"scalar": file}, bound=True, **launches), *kernels)
     op.forget()
     tried = [c for c in op.contract.cases if c.name in json.loads(cases)]
     found = [p.message for case in tried for dtype in case.dtypes for p in parities(op, "scalar", case, dtype)]
-    said[room.name] = [message for message in found if message]
+    said[op_package.name] = [message for message in found if message]
 print(json.dumps(said))
 """
 
@@ -42,7 +42,7 @@ def caught(
         assert old in source, name
         (folder / name).mkdir()
         (folder / name / file).write_text(source.replace(old, changed) if old else source, "utf-8")
-    code = PROOF.replace("LAUNCHES", launches)
+    code = VERIFICATION.replace("LAUNCHES", launches)
     done = forked.python(str(folder), op, file, json.dumps(list(cases)), code=code)
     assert done.returncode == 0, done.stderr[-3000:]
     said = json.loads(done.stdout.splitlines()[-1])

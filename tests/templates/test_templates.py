@@ -1,4 +1,5 @@
-"""What forms make: launches as written, torch's operators found, a room's own parts told, wrong expressions caught."""
+"""What op templates make: launches as written, torch's operators found, an op package's own parts told, wrong
+expressions caught."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ GATED = {"gate": Floats(), "up": Like("gate"), "approximate": Word("none", "tanh
 
 # ---------------------------------------------------------------- a wrong expression
 
-# What stands in relu's pointwise.cpp, what stands there instead, and what a proof says.
+# What stands in relu's pointwise.cpp, what stands there instead, and what a verification says.
 WRONG = {
     "nothing": ("", "", ""),
     "the other half": ("max(0.0f, x)", "min(0.0f, x)", "elements off"),
@@ -38,7 +39,9 @@ WRONG = {
 
 
 def test_a_wrong_expression_is_caught(tmp_path: Path) -> None:
-    launches = '{"forward": forward_of("relu", op.form.arguments), "backward": backward_of("relu", op.form.arguments)}'
+    launches = (
+        '{"forward": forward_of("relu", op.template.arguments), "backward": backward_of("relu", op.template.arguments)}'
+    )
     caught(tmp_path, "relu", "pointwise.cpp", WRONG, launches, ("N=33", "zeros N=33", "inf N=33", "nan N=33"))
 
 
@@ -116,17 +119,17 @@ def _halved(folder: Path) -> Pointwise:
     )  # fmt: skip
 
 
-def test_a_room_has_its_own_where_it_says_so(tmp_path: Path) -> None:
-    form, own = _halved(tmp_path), ("avx2.cpp", "simd.cpp", "scalar.cpp")
+def test_an_op_package_has_its_own_where_it_says_so(tmp_path: Path) -> None:
+    template, own = _halved(tmp_path), ("avx2.cpp", "simd.cpp", "scalar.cpp")
     (tmp_path / "halved").mkdir()
-    assert {form._source(t) for t in ("avx512", "avx2", "scalar")} == {"pointwise.cpp"}
+    assert {template._source(t) for t in ("avx512", "avx2", "scalar")} == {"pointwise.cpp"}
     for name in own:
         (tmp_path / "halved" / name).touch()
-    assert [form._source(t) for t in ("avx512", "avx2", "scalar")] == ["simd.cpp", "avx2.cpp", "scalar.cpp"]
+    assert [template._source(t) for t in ("avx512", "avx2", "scalar")] == ["simd.cpp", "avx2.cpp", "scalar.cpp"]
     relu = OPS["relu"]
     changed = SimpleNamespace(**vars(relu) | {"contract": replace(relu.contract, dims=lambda request: {"K": 1})})
     changed.request = relu.request
-    assert derived_parts(relu)["dims"] == "M, N" and derived_parts(changed)["dims"] == "K (the room's own)"
+    assert derived_parts(relu)["dims"] == "M, N" and derived_parts(changed)["dims"] == "K (the op package's own)"
     assert derived_parts(OPS["rope"]) == {}
 
 

@@ -1,11 +1,12 @@
-"""What a proof asks of bad input: each row by name, so that torch's own function does not answer in its place."""
+"""What a verification asks of bad input: each kernel by name, so that torch's own function does not answer in its
+place."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from rows import ALL_OPS, label, runs_here
+from op_kernels import ALL_OPS, label, runs_here
 
 from kernelworks import ops
 from kernelworks.dispatch.op import Op
@@ -21,16 +22,16 @@ def op(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Itera
     request.param.forget()
 
 
-def test_every_row_refuses_bad_input_in_our_words(op: Op) -> None:
-    for row in op.kernels:
-        if row.device == "cpu" and row.source is not None and not runs_here(row):
+def test_every_kernel_refuses_bad_input_in_our_words(op: Op) -> None:
+    for kernel in op.kernels:
+        if kernel.device == "cpu" and kernel.source is not None and not runs_here(kernel):
             continue  # by name it says so, whatever it is given
-        assert [wrong for _, wrong in bad_inputs(op, row.name, getattr(ops, op.name)) if wrong] == [], row.name
+        assert [wrong for _, wrong in bad_inputs(op, kernel.name, getattr(ops, op.name)) if wrong] == [], kernel.name
 
 
-def test_a_row_for_an_accelerator_is_asked_about_all_but_values(op: Op) -> None:
+def test_a_kernel_for_an_accelerator_is_asked_about_all_but_values(op: Op) -> None:
     public = getattr(ops, op.name)
-    asked = {row.device: {said for said, _ in bad_inputs(op, row.name, public)} for row in op.kernels}
+    asked = {kernel.device: {said for said, _ in bad_inputs(op, kernel.name, public)} for kernel in op.kernels}
     values = {said for said, _, kind, _ in op.contract.errors if kind is IndexError}
     for device, said in asked.items():
         if device != "any":

@@ -1,4 +1,4 @@
-"""A proof carried over from another kind of CPU: when it may be, what it takes, and what is refused."""
+"""A verification carried over from another kind of CPU: when it may be, what it takes, and what is refused."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ OP = OPS["rms_norm"]
 ELSEWHERE = f"{machine().architecture}-maker-family1-model1-avx512f"
 
 
-def _proved_elsewhere(op: Op, row: str, **changed: str) -> certificates.Certificate:
+def _verified_elsewhere(op: Op, kernel: str, **changed: str) -> certificates.Certificate:
     held = certificates.Certificate(
-        op=op.name, kernel=row, source_hash=op.kernel(row).hash(), toolchain=op.kernel(row).toolchain(), kind=ELSEWHERE,
-        cases=696, worst=0.9, mutants_rejected=9, date="2026-01-01",
+        op=op.name, kernel=kernel, source_hash=op.kernel(kernel).hash(), toolchain=op.kernel(kernel).toolchain(),
+        kind=ELSEWHERE, cases=696, worst=0.9, mutants_rejected=9, date="2026-01-01",
     )  # fmt: skip
     return dataclasses.replace(held, **changed)
 
@@ -49,14 +49,16 @@ def _ship(*held: certificates.Certificate) -> None:
 def test_another_source_or_toolchain_or_a_mere_confirmation_is_not_carried_over(
     nowhere: None, changed: dict[str, str]
 ) -> None:
-    _ship(_proved_elsewhere(OP, "avx2", **changed))
+    _ship(_verified_elsewhere(OP, "avx2", **changed))
     assert certificates.transferable_certificate(OP.name, OP.kernel("avx2")) is None
-    assert "not proved on this kind" in (certificates.invalid_reason(OP.name, OP.kernel("avx2")) or "")
+    assert "not verified on this kind" in (certificates.invalid_reason(OP.name, OP.kernel("avx2")) or "")
 
 
-def test_rows_whose_results_are_each_makers_own_are_proved_on_every_kind(nowhere: None) -> None:
-    """The row whose library has vdpbf16ps, and only that one."""
-    _ship(*(_proved_elsewhere(op, r.name) for op in OPS.values() for r in op.kernels if r.device == "cpu" and r.source))
+def test_kernels_whose_results_are_each_makers_own_are_verified_on_every_kind(nowhere: None) -> None:
+    """The kernel whose library has vdpbf16ps, and only that one."""
+    _ship(
+        *(_verified_elsewhere(op, r.name) for op in OPS.values() for r in op.kernels if r.device == "cpu" and r.source)
+    )
     apart = [
         f"{op.name}.{r.name}" for op in OPS.values() for r in op.kernels
         if r.device == "cpu" and r.source and certificates.transferable_certificate(op.name, r) is None
@@ -64,23 +66,25 @@ def test_rows_whose_results_are_each_makers_own_are_proved_on_every_kind(nowhere
     assert apart == ["linear.avx512_bf16"]
 
 
-def test_a_confirmed_row_may_be_chosen_and_says_where_it_was_proved(nowhere: None) -> None:
-    _ship(_proved_elsewhere(OP, "avx2"))
-    assert f"proved on {ELSEWHERE}, not confirmed here yet" in (
+def test_a_confirmed_kernel_may_be_chosen_and_says_where_it_was_verified(nowhere: None) -> None:
+    _ship(_verified_elsewhere(OP, "avx2"))
+    assert f"verified on {ELSEWHERE}, not confirmed here yet" in (
         certificates.invalid_reason(OP.name, OP.kernel("avx2")) or ""
     )
-    (proof,) = verify_missing([(OP.name, "avx2")])
-    assert proof.certified and proof.verified_on == ELSEWHERE and 10 < proof.cases < 200, proof
+    (verification,) = verify_missing([(OP.name, "avx2")])
+    assert verification.certified and verification.verified_on == ELSEWHERE and 10 < verification.cases < 200, (
+        verification
+    )
     assert certificates.invalid_reason(OP.name, OP.kernel("avx2")) is None
     (held,) = certificates.find_certificates(OP.name, "avx2")
     assert held.verified_on == ELSEWHERE and held.kind == machine().kind
 
 
-def test_a_row_that_is_wrong_here_is_not_confirmed(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_is_wrong_here_is_not_confirmed(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker says what it found; one element off is enough."""
-    _ship(_proved_elsewhere(OP, "avx2"))
+    _ship(_verified_elsewhere(OP, "avx2"))
 
-    def wrong(rows: object, progress: object) -> dict[str, object]:
+    def wrong(kernels: object, progress: object) -> dict[str, object]:
         failure = Parity(OP.name, "avx2", "forward", "c", "float32", 2.0, False, "element 0 is off")
         said = {
             "op": OP.name,
@@ -95,8 +99,8 @@ def test_a_row_that_is_wrong_here_is_not_confirmed(nowhere: None, monkeypatch: p
         return {f"{OP.name}.avx2": confirmation._verification(said)}
 
     monkeypatch.setattr(confirmation, "_worked", wrong)
-    (proof,) = confirmation.confirm([(OP.name, "avx2")])
-    assert not proof.certified
+    (verification,) = confirmation.confirm([(OP.name, "avx2")])
+    assert not verification.certified
     assert certificates.invalid_reason(OP.name, OP.kernel("avx2")) is not None
 
 
@@ -109,11 +113,11 @@ def _differing(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("op", OPS.values(), ids=list(OPS))
 def test_libraries_hold_no_instruction_whose_result_is_each_makers_own_but_those_said(op: Op) -> None:
-    for row in op.kernels:
-        if row.device != "cpu" or row.source is None or TARGETS[row.target].needs - machine().features:
+    for kernel in op.kernels:
+        if kernel.device != "cpu" or kernel.source is None or TARGETS[kernel.target].needs - machine().features:
             continue
-        sources = [row.source] if row.source.stem == "scalar" else sorted(op.op_package.glob("*.cpp"))
+        sources = [kernel.source] if kernel.source.stem == "scalar" else sorted(op.op_package.glob("*.cpp"))
         found = set.union(
-            *(_differing(build_library(s, row.target)) for s in sources if s.stem != "scalar" or s == row.source)
+            *(_differing(build_library(s, kernel.target)) for s in sources if s.stem != "scalar" or s == kernel.source)
         )
-        assert found == ({row.differs()} - {""}), (op.name, row.name)
+        assert found == ({kernel.differs()} - {""}), (op.name, kernel.name)

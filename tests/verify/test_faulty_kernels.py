@@ -1,4 +1,4 @@
-"""Kernels broken on purpose: each must be caught, and the death of a row must be told, not suffered."""
+"""Kernels broken on purpose: each must be caught, and the death of a kernel must be told, not suffered."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from kernelworks.build import cpp
 from kernelworks.dispatch.op import OPS
 from kernelworks.verify import verify
 
-ROOM = OPS["rms_norm"].op_package
+OP_PACKAGE = OPS["rms_norm"].op_package
 
-# Runs the worker on a copy of the room beside which lie its headers, changed.
+# Runs the worker on a copy of the op package beside which lie its headers, changed.
 WORKER = """
 import sys
 from pathlib import Path
 import kernelworks
 from kernelworks.dispatch.op import OPS
 op = OPS["rms_norm"]
-op.rows = (*op.form.rows(Path(sys.argv[1]), {"scalar": "rowwise.cpp"}), *op.rows[-2:])
+op.kernels = (*op.template.cpp_op_kernels(Path(sys.argv[1]), {"scalar": "rowwise.cpp"}), *op.kernels[-2:])
 sys.argv = ["worker", "rms_norm", "scalar"]
 from kernelworks.verify.worker import main
 main()
@@ -34,7 +34,7 @@ LOOP = """for (int64_t j = 0; j < n; ++j) {
         const double v = in.exact(j), z"""
 WRITE = "out[j] = "
 
-# name -> (what stands in the source, what stands there instead, what the proof must say)
+# name -> (what stands in the source, what stands there instead, what the verification must say)
 BREAKAGES = {
     "nothing": ("", "", ""),
     "reads one element too far": ("j < n; ++j) squares +=", "j <= n; ++j) squares +=", "died"),
@@ -65,12 +65,12 @@ def test_a_broken_kernel_is_caught(name: str, tmp_path: Path) -> None:
     old, new, expected = BREAKAGES[name]
     sources = {h: (cpp.SIMD / h).read_text(encoding="utf-8") for h in ("norm.hpp", "moments.hpp")}
     assert any(old in source for source in sources.values())
-    room = tmp_path / "rms_norm"
-    room.mkdir()
-    shutil.copy(ROOM / "rowwise.cpp", room)
+    op_package = tmp_path / "rms_norm"
+    op_package.mkdir()
+    shutil.copy(OP_PACKAGE / "rowwise.cpp", op_package)
     for header, source in sources.items():
-        (room / header).write_text(source.replace(old, new, 1) if old else source, encoding="utf-8")
-    done = forked.python(str(room), code=WORKER)
+        (op_package / header).write_text(source.replace(old, new, 1) if old else source, encoding="utf-8")
+    done = forked.python(str(op_package), code=WORKER)
     if expected == "died":
         assert done.returncode < 0, done.stdout[-500:]
         return
@@ -86,42 +86,48 @@ def test_a_broken_kernel_is_caught(name: str, tmp_path: Path) -> None:
         assert all(result["checks"].values())
 
 
-def test_the_death_of_a_row_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_death_of_a_kernel_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     dying = tmp_path / "dying.py"
     at = json.dumps({"at": ["scalar", "N=17", "float32"]})
     dying.write_text(f"import os\nprint({at!r}, flush=True)\nos.write(2, b'no room left')\nos.kill(os.getpid(), 11)\n")
     monkeypatch.setattr(sys.modules["kernelworks.verify"], "WORKER", (sys.executable, str(dying)))
-    (proof,) = verify("rms_norm", "scalar")
-    assert not proof.certified
-    assert proof.failures[0].message == "killed by SIGSEGV: no room left"
-    assert proof.failures[0].reproduce == "python -m kernelworks verify rms_norm.scalar --case 'N=17' --dtype float32"
+    (verification,) = verify("rms_norm", "scalar")
+    assert not verification.certified
+    assert verification.failures[0].message == "killed by SIGSEGV: no room left"
+    assert (
+        verification.failures[0].reproduce
+        == "python -m kernelworks verify rms_norm.scalar --case 'N=17' --dtype float32"
+    )
 
 
-def test_a_proof_certifies_this_source_and_only_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verification_certifies_this_source_and_only_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from kernelworks.dispatch import certificates
 
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     monkeypatch.setattr(certificates, "_shipped", lambda kind: {})
-    row = OPS["rms_norm"].kernel("scalar")
+    kernel = OPS["rms_norm"].kernel("scalar")
     (partial,) = verify("rms_norm", "scalar", case="N=17")
     assert partial.worst <= 1.0 and not partial.failures
-    assert not partial.certified  # one case is not a proof
-    (proof,) = verify("rms_norm", "scalar")
-    assert proof.certified and proof.mutants_rejected == proof.mutants
+    assert not partial.certified  # one case is not a verification
+    (verification,) = verify("rms_norm", "scalar")
+    assert verification.certified and verification.mutants_rejected == verification.mutants
     (kept,) = certificates.find_certificates("rms_norm", "scalar")
-    assert kept.worst_by_dtype == proof.worst_by_dtype and set(kept.worst_by_dtype["float32"]) >= {"output", "sum"}
+    assert kept.worst_by_dtype == verification.worst_by_dtype and set(kept.worst_by_dtype["float32"]) >= {
+        "output",
+        "sum",
+    }
     assert max(share for outputs in kept.worst_by_dtype.values() for share in outputs.values()) == kept.worst
-    assert certificates.invalid_reason("rms_norm", row) is None
+    assert certificates.invalid_reason("rms_norm", kernel) is None
     monkeypatch.setattr(cpp, "COMMON_FLAGS", (*cpp.COMMON_FLAGS, "-DANOTHER"))
     cpp.source_hash.cache_clear()
-    assert "stale" in (certificates.invalid_reason("rms_norm", row) or "")
+    assert "stale" in (certificates.invalid_reason("rms_norm", kernel) or "")
     monkeypatch.undo()
     cpp.source_hash.cache_clear()
 
 
 def test_no_shipped_certificate_is_stale() -> None:
-    """A source that changed since it was proved must be proved again before it ships."""
+    """A source that changed since it was verified must be verified again before it ships."""
     from kernelworks.dispatch import certificates
 
     stale = []

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from hopper import as_on_hopper
-from rows import ALL_OPS, label, runs_here
+from op_kernels import ALL_OPS, label, runs_here
 from torch import Tensor
 
 from kernelworks.contract import FLOATS, Case, rounding
@@ -35,7 +35,7 @@ from kernelworks.verify.compare import compare
 from kernelworks.verify.parity import judge_outputs, parities
 from kernelworks.verify.reference import compute_reference
 
-LARGEST = 40_000  # elements of a case, of which a right row must come near the bound somewhere
+LARGEST = 40_000  # elements of a case, of which a right kernel must come near the bound somewhere
 
 
 def scaled(op: Op, factor: float, only: str = "") -> Op:
@@ -62,14 +62,18 @@ def scaled(op: Op, factor: float, only: str = "") -> Op:
     return changed
 
 
-def right_rows(op: Op) -> list[str]:
-    own = [row.name for row in op.kernels if row.source is not None and row.device == "cpu" and runs_here(row)]
+def right_kernels(op: Op) -> list[str]:
+    own = [
+        kernel.name
+        for kernel in op.kernels
+        if kernel.source is not None and kernel.device == "cpu" and runs_here(kernel)
+    ]
     return list(dict.fromkeys((own[-1], own[0]))) if own else ["torch"]  # the plain one, and the widest
 
 
-def inner_of(op: Op, row: str) -> str:
-    """The bounds that a right row is held to; torch's, in the place of a GPU's, to those of that."""
-    return op.kernels[0].inner if row == "torch" else op.kernel(row).inner
+def inner_of(op: Op, kernel: str) -> str:
+    """The bounds that a right kernel is held to; torch's, in the place of a GPU's, to those of that."""
+    return op.kernels[0].inner if kernel == "torch" else op.kernel(kernel).inner
 
 
 def small(op: Op) -> Iterator[Case]:
@@ -80,8 +84,8 @@ def small(op: Op) -> Iterator[Case]:
     return (case for case in op.contract.cases if case.gradients and 0 < size(case) <= LARGEST)
 
 
-def reached(op: Op, row: str, cases: list[Case]) -> Shares:
-    """What a right row reaches of the narrowest bound that one of the op's is held to."""
+def reached(op: Op, kernel: str, cases: list[Case]) -> Shares:
+    """What a right kernel reaches of the narrowest bound that one of the op's is held to."""
     if op.name == "attention_fp8":
         return merge_shares(
             {str(d)[6:]: judge_outputs(as_on_hopper(*e.positional(op)), e)[0]}
@@ -89,23 +93,24 @@ def reached(op: Op, row: str, cases: list[Case]) -> Shares:
             for d in case.dtypes
             for e in [compute_reference(op, case, d, 0, "cpu", "input")]
         )
-    return shares_of(op, row, cases, inner_of(op, row))
+    return shares_of(op, kernel, cases, inner_of(op, kernel))
 
 
 @pytest.fixture(scope="module", params=ALL_OPS, ids=label)
 def tried(request: pytest.FixtureRequest) -> tuple[Op, Shares, dict[str, list[Case]]]:
-    """An op, what right rows reach on the cases that show that no bound of it is loose, and those cases by row."""
+    """An op, what right kernels reach on the cases that show that no bound of it is loose, and those cases by
+    kernel."""
     op, found, used = request.param, Shares(), dict[str, list[Case]]()
     wanted = {*op.contract.outputs, *(f"gradient of {name}" for name in op.contract.differentiable)}
     cases = (dataclasses.replace(case, dtypes=(dtype,)) for case in small(op) for dtype in case.dtypes)
     for case in cases:
-        for row in right_rows(op):
+        for kernel in right_kernels(op):
             (dtype,) = case.dtypes
-            if row == "torch" and not right(op, row, case, str(dtype)[6:]):  # which is held to no bound
+            if kernel == "torch" and not right(op, kernel, case, str(dtype)[6:]):  # which is held to no bound
                 continue
-            more = reached(op, row, [case])
+            more = reached(op, kernel, [case])
             if any(share >= LEAST > found.get(d, {}).get(n, 0) for d, of in more.items() for n, share in of.items()):
-                used.setdefault(row, []).append(case)
+                used.setdefault(kernel, []).append(case)
             found = merge_shares((found, more))
         if (
             not loose_bounds(op.contract, found)
@@ -127,7 +132,7 @@ def test_a_bound_that_is_wide_by_a_factor_is_refused(
 ) -> None:
     """Of each output and gradient in each dtype; where none has a bound but 0, there is nothing that is loose."""
     op, found, used = tried
-    shares = merge_shares(reached(scaled(op, factor), row, cases) for row, cases in used.items())
+    shares = merge_shares(reached(scaled(op, factor), kernel, cases) for kernel, cases in used.items())
     wrong = loose_bounds(op.contract, shares)
     expected = {(dtype, name) for dtype, outputs in shares.items() for name in outputs}
     assert {(d, n) for d, n in expected if any(f"bound of {n} in {d} is" in w for w in wrong)} == expected
@@ -140,10 +145,10 @@ def test_a_right_kernel_refuses_a_bound_of_a_hundredth(tried: tuple[Op, Shares, 
     for dtype, outputs in found.items():
         for name in outputs:
             narrow = scaled(op, 0.01, name.partition(" in ")[0])
-            assert any(not right(narrow, row, case, dtype) for row, cases in used.items() for case in cases), name
+            assert any(not right(narrow, kernel, case, dtype) for kernel, cases in used.items() for case in cases), name
 
 
-def right(op: Op, row: str, case: Case, name: str) -> bool:
+def right(op: Op, kernel: str, case: Case, name: str) -> bool:
     dtype = getattr(torch, name)
     if dtype not in case.dtypes:
         return True
@@ -151,7 +156,7 @@ def right(op: Op, row: str, case: Case, name: str) -> bool:
         expected = compute_reference(op, case, dtype, 0, "cpu", "input")
         return not judge_outputs(as_on_hopper(*expected.positional(op)), expected)[1]
     plain = dataclasses.replace(case, layouts=False)
-    return all(parity.ok for parity in parities(op, row, plain, dtype, inner=inner_of(op, row)))
+    return all(parity.ok for parity in parities(op, kernel, plain, dtype, inner=inner_of(op, kernel)))
 
 
 @pytest.mark.parametrize("name", ["relu", "argmax", "embedding", "sum"])
@@ -159,7 +164,7 @@ def test_what_is_exact_has_no_share_and_must_stay_so(name: str) -> None:
     """One rounding allowed to an op that makes none is refused."""
     op = OPS[name]
     cases = list(small(op))[:8]
-    exact = reached(op, right_rows(op)[0], cases)["float32"]
+    exact = reached(op, right_kernels(op)[0], cases)["float32"]
     changed = copy.copy(op)
 
     def one_rounding(args: Any, outputs: tuple[Tensor, ...], dtype: torch.dtype, **named: Any) -> tuple[Tensor, ...]:
@@ -167,7 +172,7 @@ def test_what_is_exact_has_no_share_and_must_stay_so(name: str) -> None:
         return tuple(b + rounding(o, dtype) if o.is_floating_point() else b for b, o in zip(made, outputs, strict=True))
 
     changed.contract = dataclasses.replace(op.contract, bound=one_rounding)
-    shares = reached(changed, right_rows(op)[0], cases)
+    shares = reached(changed, right_kernels(op)[0], cases)
     too_loose = any("of output in float32 is too loose" in line for line in loose_bounds(op.contract, shares))
     assert ("output" in exact, too_loose) == (name == "sum", name in ("relu", "embedding"))
     assert ("gradient of x" in exact) is False
@@ -285,7 +290,7 @@ def test_an_output_that_nobody_looks_at_is_found(monkeypatch: pytest.MonkeyPatch
     assert found and all(line.startswith("sum ") for line in found)
 
 
-# ---------------------------------------------------------------- the whole proof
+# ---------------------------------------------------------------- the whole verification
 
 WORKER = """
 import dataclasses, sys
@@ -299,16 +304,18 @@ main()
 """
 
 
-def test_the_proof_of_a_row_judges_its_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verification_of_a_kernel_judges_its_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     monkeypatch.setattr(sys.modules["kernelworks.verify"], "WORKER", (sys.executable, "-c", WORKER))
-    monkeypatch.setattr(sys.modules["kernelworks.verify"], "verifiable_kernels", lambda op, names=None: ([op.kernel("scalar")], {}))
-    (proof,) = verify("silu_mul", "scalar")
-    assert not proof.certified and not proof.checks["bound"] and not is_verified(proof)
-    assert set(proof.worst_by_dtype) == {"float32", "bfloat16", "float16"}
-    assert set(proof.worst_by_dtype["float32"]) == {"output", "gradient of gate", "gradient of up"}
-    assert max(max(of.values()) for of in proof.worst_by_dtype.values()) == proof.worst
-    (failure,) = proof.failures
+    monkeypatch.setattr(
+        sys.modules["kernelworks.verify"], "verifiable_kernels", lambda op, names=None: ([op.kernel("scalar")], {})
+    )
+    (verification,) = verify("silu_mul", "scalar")
+    assert not verification.certified and not verification.checks["bound"] and not is_verified(verification)
+    assert set(verification.worst_by_dtype) == {"float32", "bfloat16", "float16"}
+    assert set(verification.worst_by_dtype["float32"]) == {"output", "gradient of gate", "gradient of up"}
+    assert max(max(of.values()) for of in verification.worst_by_dtype.values()) == verification.worst
+    (failure,) = verification.failures
     assert failure.case == "bound" and "the bound of output in float32 is too loose" in failure.message
     assert "gradient" not in failure.message and "in bfloat16" in failure.message
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from rows import ALL_OPS, label
+from op_kernels import ALL_OPS, label
 
 from kernelworks.build.kernels import in_float64
 from kernelworks.dispatch.op import OPS, Op
@@ -72,8 +72,8 @@ def test_an_output_has_the_dtype_that_is_promised() -> None:
 
 
 def test_the_reference_rounds_floats_and_leaves_whole_numbers() -> None:
-    row = in_float64(lambda ids, x: (x * 3, x.argmax(-1) + ids))
-    scaled, index = row(torch.tensor([1]), torch.tensor([[0.1, 0.3]], dtype=torch.bfloat16))
+    kernel = in_float64(lambda ids, x: (x * 3, x.argmax(-1) + ids))
+    scaled, index = kernel(torch.tensor([1]), torch.tensor([[0.1, 0.3]], dtype=torch.bfloat16))
     assert scaled.dtype == torch.bfloat16 and index.dtype == torch.int64 and index.item() == 2
 
 

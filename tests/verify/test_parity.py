@@ -1,4 +1,4 @@
-"""Every row of every op against float64, on every case of its contract. Generated from the rows."""
+"""Every kernel of every op against float64, on every case of its contract. Generated from the kernels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from rows import ALL_OPS, certified, label, runnable_rows
+from op_kernels import ALL_OPS, certified, label, runnable_kernels
 from torch import Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF, Case
@@ -23,24 +23,27 @@ def poisoned_memory():
     torch.use_deterministic_algorithms(False)
 
 
-EVERY = 3  # of an op that is proved as it stands, each so many cases: the rows together try all of them
+EVERY = 3  # of an op that is verified as it stands, each so many cases: the kernels together try all of them
 
 
-def _cases(op: Op, row: str, whole: bool) -> tuple[Case, ...]:
-    """torch's row and the reference have no source that could have changed: they are asked as the op's own rows are."""
-    here = [name for other, name in runnable_rows() if other is op]
+def _cases(op: Op, kernel: str, whole: bool) -> tuple[Case, ...]:
+    """torch's kernel and the reference have no source that could have changed: they are asked as the op's own kernels
+    are."""
+    here = [name for other, name in runnable_kernels() if other is op]
     ours = [name for name in here if op.kernel(name).source is not None]
-    proved = bool(ours) and all(certified(op, name) for name in ([row] if row in ours else ours))
-    return op.contract.cases if whole or not proved else op.contract.cases[here.index(row) % EVERY :: EVERY]
+    verified = bool(ours) and all(certified(op, name) for name in ([kernel] if kernel in ours else ours))
+    return op.contract.cases if whole or not verified else op.contract.cases[here.index(kernel) % EVERY :: EVERY]
 
 
-@pytest.mark.parametrize(("op", "row"), [(op, row) for op, row in runnable_rows() if row != "torch"], ids=label)
-def test_row_keeps_the_contract(op: Op, row: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    ("op", "kernel"), [(op, kernel) for op, kernel in runnable_kernels() if kernel != "torch"], ids=label
+)
+def test_kernel_keeps_the_contract(op: Op, kernel: str, request: pytest.FixtureRequest) -> None:
     """All cases where nothing on record says that this very source was tried on them, or with ``--all``."""
     failures, compared = [], 0
-    for case in _cases(op, row, request.config.getoption("--all")):
+    for case in _cases(op, kernel, request.config.getoption("--all")):
         for dtype in case.dtypes:
-            for parity in parities(op, row, case, dtype):
+            for parity in parities(op, kernel, case, dtype):
                 compared += 1
                 if not parity.ok:
                     failures.append(
@@ -50,7 +53,8 @@ def test_row_keeps_the_contract(op: Op, row: str, request: pytest.FixtureRequest
     assert not failures, f"{len(failures)} of {compared}:\n" + "\n".join(failures[:10])
 
 
-# Values on which torch's own arithmetic is off (see each room's README); our rows are held to the bound on them too.
+# Values on which torch's own arithmetic is off (see each op package's README); our kernels are held to the bound on
+# them too.
 HARD = re.compile(
     "tiny|huge|subnormal|large_mean|constant|inf|nan|zeros|mean 1e|eps 0|far|climbing|no memory|first step|ignored"
     "|no rows|bottom right|sinks, large"
@@ -62,8 +66,8 @@ def _distance(got: Tensor, want: Tensor) -> float:
     return (got.double() - want).norm().item() / scale if scale else float(got.double().norm())
 
 
-def _torch_row(op: Op, expected: Reference) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[Tensor, Tensor]]]:
-    """(got, want) of the outputs and of the gradients of the torch row."""
+def _torch_kernel(op: Op, expected: Reference) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[Tensor, Tensor]]]:
+    """(got, want) of the outputs and of the gradients of the torch kernel."""
     names = op.passes["forward"].names
     args = [copy_tensors(a) for a in expected.positional(op)]
     leaves = [args[names.index(n)].requires_grad_() for n in expected.gradients]
@@ -80,7 +84,7 @@ def _torch_row(op: Op, expected: Reference) -> tuple[list[tuple[Tensor, Tensor]]
 
 
 @pytest.mark.parametrize("op", ALL_OPS, ids=label)
-def test_the_torch_row_computes_the_same_op(op: Op, request: pytest.FixtureRequest) -> None:
+def test_the_torch_kernel_computes_the_same_op(op: Op, request: pytest.FixtureRequest) -> None:
     """It is what the user has today, so it is not held to our bounds elementwise (torch breaks some of them), nor in
     guarded memory (its libraries read past their inputs); but it must be the same function, and so must our formula
     for its backward."""
@@ -92,7 +96,7 @@ def test_the_torch_row_computes_the_same_op(op: Op, request: pytest.FixtureReque
                 continue
             if op.kernel("torch").guard(op.request("forward", expected.positional(op))):
                 continue
-            for got, want in (pair for pairs in _torch_row(op, expected) for pair in pairs):
+            for got, want in (pair for pairs in _torch_kernel(op, expected) for pair in pairs):
                 if not want.is_floating_point():
                     assert torch.equal(got, want), f"{case.name} {dtype}"
                     compared += 1
@@ -105,12 +109,12 @@ def test_the_torch_row_computes_the_same_op(op: Op, request: pytest.FixtureReque
     assert compared > 20
 
 
-def test_a_row_that_is_not_proved_is_tried_on_all_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [(op, row) for op, row in runnable_rows() if op.name == "rms_norm"]
+def test_a_kernel_that_is_not_verified_is_tried_on_all_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = [(op, kernel) for op, kernel in runnable_kernels() if op.name == "rms_norm"]
     monkeypatch.setattr(certificates, "invalid_reason", lambda *asked: None)
-    tried = {case.name for op, row in rows for case in _cases(op, row, False)}
-    assert tried == {case.name for case in rows[0][0].contract.cases}
-    assert all(_cases(op, row, True) == op.contract.cases != _cases(op, row, False) for op, row in rows)
-    monkeypatch.setattr(certificates, "invalid_reason", lambda *asked: "not proved")
+    tried = {case.name for op, kernel in kernels for case in _cases(op, kernel, False)}
+    assert tried == {case.name for case in kernels[0][0].contract.cases}
+    assert all(_cases(op, kernel, True) == op.contract.cases != _cases(op, kernel, False) for op, kernel in kernels)
+    monkeypatch.setattr(certificates, "invalid_reason", lambda *asked: "not verified")
     monkeypatch.setattr(certificates, "transferable_certificate", lambda *asked: None)
-    assert all(_cases(op, row, False) == op.contract.cases for op, row in rows)
+    assert all(_cases(op, kernel, False) == op.contract.cases for op, kernel in kernels)

@@ -1,4 +1,4 @@
-"""GPU rows where there is no GPU: kernels run in Triton's interpreter and compile for sm_90, and are not chosen."""
+"""GPU kernels where there is no GPU: kernels run in Triton's interpreter and compile for sm_90, and are not chosen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import forked
 import pytest
 import torch
-from rows import ALL_OPS, certified, label
+from op_kernels import ALL_OPS, certified, label
 
 from kernelworks.build import configs, kernels
 from kernelworks.contract import Kernel, Request, TensorSpec
@@ -17,12 +17,12 @@ from kernelworks.dispatch.choose import choose
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.verify.resources import resources
 
-TRITON = [(op, row.name) for op in ALL_OPS for row in op.kernels if row.target == "triton"]
+TRITON = [(op, kernel.name) for op in ALL_OPS for kernel in op.kernels if kernel.target == "triton"]
 GPU_KIND = "sm_90-nvidia_h200"
 THIRD = 3
 
-# Bytes a thread that kernels spill where a tile or a whole row is more than registers hold: a ceiling, so that none
-# grows unseen. All others spill nothing.
+# Bytes a thread that kernels spill where a tile or a whole kernel is more than registers hold: an upper limit, so that
+# none grows unseen. All others spill nothing.
 SPILLS: dict[tuple[str, str], int] = {
     # Two programs of 128 queries on a multiprocessor leave 255 registers; 112 bytes with a window, 288 with a mask.
     ("attention", "_forward"): 288,
@@ -44,28 +44,28 @@ SPILLS: dict[tuple[str, str], int] = {
     ("rms_norm", "_backward"): 640,
     ("rms_norm", "_forward"): 96,
     ("softmax", "_backward"): 32,
-    ("linear", "_product"): 160,  # a plain row: torch's or sm90's is taken on a GPU where they are quicker
+    ("linear", "_product"): 160,  # a plain kernel: torch's or sm90's is taken on a GPU where they are quicker
 }
 
 
-@pytest.mark.parametrize(("op", "row"), TRITON, ids=label)
-def test_interpreted_kernels_keep_the_contract(op: Op, row: str, request: pytest.FixtureRequest) -> None:
-    most = 150 if certified(op, row) and not request.config.getoption("--all") else 700  # elements of a case
-    options = f"{op.name} --row {row} --dtype float32,bfloat16 --most {most}"
+@pytest.mark.parametrize(("op", "kernel"), TRITON, ids=label)
+def test_interpreted_kernels_keep_the_contract(op: Op, kernel: str, request: pytest.FixtureRequest) -> None:
+    most = 150 if certified(op, kernel) and not request.config.getoption("--all") else 700  # elements of a case
+    options = f"{op.name} --kernel {kernel} --dtype float32,bfloat16 --most {most}"
     done = forked.python(*options.split(), module="kernelworks.verify.triton_interpreter", TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert int(done.stdout.split(": ")[-1].split(" cases")[0]) >= 10
 
 
-@pytest.mark.parametrize(("op", "row"), TRITON, ids=label)
+@pytest.mark.parametrize(("op", "kernel"), TRITON, ids=label)
 def test_kernels_compile_for_sm_90_without_spills(
-    op: Op, row: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    op: Op, kernel: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a row that is proved as it is every third case, in `make test`."""
-    if certified(op, row) and not request.config.getoption("--all"):
+    """Of a kernel that is verified as it is every third case, in `make test`."""
+    if certified(op, kernel) and not request.config.getoption("--all"):
         some = {name: getattr(op.contract, name)[::THIRD] for name in ("device_cases", "bench_cases")}
         monkeypatch.setattr(op, "contract", dataclasses.replace(op.contract, **some))
-    compiled = resources(op, row, dtypes=(torch.bfloat16,))
+    compiled = resources(op, kernel, dtypes=(torch.bfloat16,))
     assert compiled
     for case, kernel, constants, taken in compiled:
         spilled = taken["local"] + taken["stack"]
@@ -73,22 +73,22 @@ def test_kernels_compile_for_sm_90_without_spills(
         assert taken["shared"] <= 227 * 1024, f"{case} {kernel} {constants}: {taken}"
 
 
-@pytest.mark.parametrize(("op", "row"), TRITON, ids=label)
-def test_cpu_tensors_are_declined_with_the_reason(op: Op, row: str) -> None:
+@pytest.mark.parametrize(("op", "kernel"), TRITON, ids=label)
+def test_cpu_tensors_are_declined_with_the_reason(op: Op, kernel: str) -> None:
     request = Request(op.name, "forward", {"x": TensorSpec((2, 2), torch.float32, (2, 1), "cpu")})
-    assert op.kernel(row).guard(request) == "runs on CUDA tensors, got cpu"
+    assert op.kernel(kernel).guard(request) == "runs on CUDA tensors, got cpu"
 
 
 def _on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Op, Kernel, Request]:
-    """rms_norm, its Triton row as it would be loaded on a GPU, and a request for one."""
+    """rms_norm, its Triton kernel as it would be loaded on a GPU, and a request for one."""
     op = OPS["rms_norm"]
     monkeypatch.setattr(certificates, "kind_of", lambda device: GPU_KIND)
     x = TensorSpec((64, 1024), torch.bfloat16, (1024, 1), "cuda")
     weight = TensorSpec((1024,), torch.bfloat16, (1,), "cuda")
     request = Request("rms_norm", "forward", {"x": x, "weight": weight, "eps": 1e-6, "residual": None})
-    row = dataclasses.replace(op.kernel("triton"), load=lambda pass_: lambda *args, out=None: None)
-    monkeypatch.setattr(op, "kernels", tuple(row if r.name == "triton" else r for r in op.kernels))
-    return op, row, request
+    kernel = dataclasses.replace(op.kernel("triton"), load=lambda pass_: lambda *args, out=None: None)
+    monkeypatch.setattr(op, "kernels", tuple(kernel if r.name == "triton" else r for r in op.kernels))
+    return op, kernel, request
 
 
 def _certificate(source_hash: str) -> certificates.Certificate:
@@ -98,19 +98,19 @@ def _certificate(source_hash: str) -> certificates.Certificate:
     )  # fmt: skip
 
 
-def test_a_certificate_for_this_source_makes_the_row_eligible(monkeypatch: pytest.MonkeyPatch) -> None:
-    op, row, request = _on_gpu(monkeypatch)
-    monkeypatch.setattr(certificates, "find_certificates", lambda *a: [_certificate(row.hash())])
+def test_a_certificate_for_this_source_makes_the_kernel_eligible(monkeypatch: pytest.MonkeyPatch) -> None:
+    op, kernel, request = _on_gpu(monkeypatch)
+    monkeypatch.setattr(certificates, "find_certificates", lambda *a: [_certificate(kernel.hash())])
     assert choose(op, request).kernel.name == "triton"
 
 
-def test_a_stale_certificate_makes_the_row_ineligible(monkeypatch: pytest.MonkeyPatch) -> None:
-    op, row, request = _on_gpu(monkeypatch)
-    proved = row.hash()
-    stale = dataclasses.replace(row, load=lambda pass_: row.load(pass_))
-    assert stale.hash() not in ("", proved)
+def test_a_stale_certificate_makes_the_kernel_ineligible(monkeypatch: pytest.MonkeyPatch) -> None:
+    op, kernel, request = _on_gpu(monkeypatch)
+    verified = kernel.hash()
+    stale = dataclasses.replace(kernel, load=lambda pass_: kernel.load(pass_))
+    assert stale.hash() not in ("", verified)
     monkeypatch.setattr(op, "kernels", tuple(stale if r.name == "triton" else r for r in op.kernels))
-    monkeypatch.setattr(certificates, "find_certificates", lambda *a: [_certificate(proved)])
+    monkeypatch.setattr(certificates, "find_certificates", lambda *a: [_certificate(verified)])
     choice = choose(op, request)
     assert choice.kernel.name == "torch"
     assert "stale certificate" in dict(choice.declined)["triton"]
@@ -118,15 +118,15 @@ def test_a_stale_certificate_makes_the_row_ineligible(monkeypatch: pytest.Monkey
 
 def test_a_changed_configuration_changes_the_hash(tmp_path: Path) -> None:
     table = configs.Configs(tmp_path / "tuning.toml")
-    row = OPS["rms_norm"].kernel("triton")
-    assert row.source is not None
+    kernel = OPS["rms_norm"].kernel("triton")
+    assert kernel.source is not None
     entry = '[[config]]\nrow = "triton"\nkernel = "forward"\nset = {{ num_warps = {} }}\n{}\n'
     said = 'evidence = "words"'
     hashes = []
     for warps, evidence in ((4, said), (8, said), (4, ""), (4, 'measured = [{ case = "a", us = 1.0 }]')):
         table.path.write_text(entry.format(warps, evidence), encoding="utf-8")
-        with configs.substitute_configs(row.source, configs.Configs(table.path)):
-            hashes.append(row.hash())
+        with configs.substitute_configs(kernel.source, configs.Configs(table.path)):
+            hashes.append(kernel.hash())
     assert hashes[0] != hashes[1]
     assert hashes[0] == hashes[2] == hashes[3], "what was measured of a configuration is no part of it"
 

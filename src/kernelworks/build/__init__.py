@@ -1,4 +1,4 @@
-"""Compile and cache. ``cpp`` turns a room's C++ into one library per instruction set."""
+"""Compile and cache. ``cpp`` turns an op package's C++ into one library per instruction set."""
 
 from kernelworks.build.cpp import TARGETS, BuildError, Target, library
 

@@ -27,7 +27,8 @@ from kernelworks.machine import environment
 from kernelworks.records.json_text import read_json, read_regular
 
 __all__ = [
-    "BuildError", "RememberedFailure", "building", "built_s", "entry", "failure", "forget_failures", "intact", "remember",
+    "BuildError", "RememberedFailure", "building", "built_s", "entry", "failure", "forget_failures", "intact",
+    "remember",
 ]  # fmt: skip
 
 RETRY_S = 3600.0  # a repair that changes neither source nor compiler (a header installed, memory freed) is seen then
@@ -42,7 +43,7 @@ class BuildError(RuntimeError):
     """A library could not be built, read or loaded. The text says what was run and what came back.
 
     ``about`` names what is at fault (a compiler, a cache folder, one source), so that one fault is said once however
-    many rows it takes. ``lasting``: the same attempt would fail again, in another process too.
+    many kernels it takes. ``lasting``: the same attempt would fail again, in another process too.
     """
 
     def __init__(self, text: str, *, about: str = "", lasting: bool = False) -> None:

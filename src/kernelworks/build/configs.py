@@ -1,7 +1,7 @@
-"""Configurations of GPU kernels: the ``[[config]]`` tables of a room's tuning.toml.
+"""Configurations of GPU kernels: the ``[[config]]`` tables of an op package's tuning.toml.
 
     [[config]]
-    row = "triton"
+    op_kernel = "triton"
     kernel = "forward"
     when = { N = [1, 1024], dtype = ["bfloat16"] }
     set = { BLOCK = 1024, num_warps = 4 }
@@ -12,14 +12,14 @@ gpu, driver, date. The first entry whose ``when`` holds is taken: ranges are inc
 anything. Nothing is searched when an op is called.
 
     [[space]]
-    row = "triton"
+    op_kernel = "triton"
     kernel = "forward"
     set = { BLOCK = [1024, 2048], num_warps = [4, 8] }
 
-offers what ``kernelworks tune`` may try, every combination of the values; it enters no hash. A room of a form says
-``form = "pointwise"`` and has the form's entries (``tile/pointwise.toml``) behind its own. What ``tune`` found better
-on this user's GPU lies in a table of the same form in the cache folder, which is read first; its entries enter the hash
-of the row like the others, so they need a proof of their own.
+says what ``kernelworks tune`` may try, every combination of the values; it enters no hash. An op package of an op
+template says ``template = "pointwise"`` and has the entries of that op template (``tile/pointwise.toml``) behind its
+own. What ``tune`` found better on this user's GPU lies in a table of the same layout in the cache folder, which is read
+first; its entries enter the hash of the kernel like the others, so they need a verification of their own.
 """
 
 from __future__ import annotations
@@ -62,14 +62,15 @@ Point = tuple[str, tuple[tuple[str, int], ...], torch.dtype | None]  # kernel, d
 
 
 class Configs:
-    """The configurations of one room, in the order of its table.
+    """The configurations of one op package, in the order of its table.
 
-    Read when they are first asked for: rooms hold theirs from import on, which must neither look for a GPU nor read.
+    Read when they are first asked for: op packages hold theirs from import on, which must neither look for a GPU nor
+    read.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.picked: set[int] = set()  # entries that something ran with, for the proof
+        self.picked: set[int] = set()  # entries that something ran with, for the verification
 
     @functools.cached_property
     def user_entries(self) -> list[dict[str, Any]]:
@@ -115,7 +116,7 @@ class Configs:
         return found
 
     def unused_entries(self, op_kernel: str) -> list[str]:
-        """The entries of a row that nothing has picked in this process."""
+        """The entries of a kernel that nothing has picked in this process."""
         return [
             f"{entry['kernel']} {json.dumps(entry.get('when', {}))}"
             for number, entry in enumerate(self.entries)
@@ -123,7 +124,7 @@ class Configs:
         ]
 
     def text(self, op_kernel: str) -> str:
-        """What enters the hash of a row: its entries without what was measured of them."""
+        """What enters the hash of a kernel: its entries without what was measured of them."""
         own = [
             {k: v for k, v in e.items() if k not in MEASUREMENT_KEYS}
             for e in self.entries
@@ -133,8 +134,8 @@ class Configs:
 
 
 class RecordingConfigs(Configs):
-    """A room's configurations that note what is picked for a row, and answer a point with a candidate where one is
-    set."""
+    """An op package's configurations that note what is picked for a kernel, and answer a point with a candidate where
+    one is set."""
 
     def __init__(self, base: Configs, op_kernel: str, forced: Mapping[Point, dict[str, Any]] | None = None) -> None:
         self.base, self.op_kernel = base, op_kernel
@@ -165,7 +166,7 @@ def _holds(when: Mapping[str, Any], dtype: torch.dtype | None, dims: Mapping[str
 
 
 def _tuned_path(beside: Path) -> Path | None:
-    """Where this user's table for a room and this machine's GPU lies; None without a GPU."""
+    """Where this user's table for an op package and this machine's GPU lies; None without a GPU."""
     if not has_gpu():
         return None
     op_package = beside.resolve().parent
@@ -173,7 +174,7 @@ def _tuned_path(beside: Path) -> Path | None:
 
 
 def _read(path: Path, table: str = "config") -> list[dict[str, Any]]:
-    """A file's entries, and behind them those of the form that it names."""
+    """A file's entries, and behind them those of the op template that it names."""
     try:
         said: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -183,7 +184,7 @@ def _read(path: Path, table: str = "config") -> list[dict[str, Any]]:
 
 
 def table_of(beside: Path) -> list[dict[str, Any]]:
-    """This user's entries for the room that the file ``beside`` lies in; none where the table does not read."""
+    """This user's entries for the op package that the file ``beside`` lies in; none where the table does not read."""
     path = _tuned_path(beside)
     try:
         return _read(path) if path is not None else []
@@ -207,8 +208,8 @@ def write_tuned(beside: Path, entries: Sequence[Mapping[str, Any]], *, replace: 
 
 
 def with_configs(text: str, entries: Sequence[Mapping[str, Any]]) -> str:
-    """A room's table with further entries before the others of the same kernel, in place of those for the same sizes
-    that ``measured`` is said of."""
+    """An op package's table with further entries before the others of the same kernel, in place of those for the same
+    sizes that ``measured`` is said of."""
     for entry in entries:
         same = [one for one in ENTRY.findall(text) if _what(tomllib.loads(one)["config"][0]) == _what(entry)]
         for one in same:
@@ -242,7 +243,7 @@ def _toml(entry: Mapping[str, Any]) -> str:
 
 
 def configs(beside: str | Path) -> Configs:
-    """The configurations of the room that the file ``beside`` lies in; one object a room."""
+    """The configurations of the op package that the file ``beside`` lies in; one object an op package."""
     op_package = Path(beside).resolve().parent
     return _substitutes.get(op_package) or _configs(op_package)
 
@@ -252,7 +253,8 @@ _substitutes: dict[Path, Any] = {}
 
 @contextlib.contextmanager
 def substitute_configs(beside: Path, table: Any) -> Iterator[None]:
-    """Inside, ``configs`` of a room gives ``table``: to what is executed there, whichever form picks for it."""
+    """Inside, ``configs`` of an op package gives ``table``: to what is executed there, whichever op template picks for
+    it."""
     op_package = beside.resolve().parent
     _substitutes[op_package] = table
     try:
@@ -262,8 +264,8 @@ def substitute_configs(beside: Path, table: Any) -> Iterator[None]:
 
 
 def execute_with_configs(module: Path, table: Any) -> Any:
-    """A room's module executed once more, with ``table`` in the place of its configurations: nothing that it keeps of
-    others is used."""
+    """An op package's module executed once more, with ``table`` in the place of its configurations: nothing that it
+    keeps of others is used."""
     spec = importlib.util.spec_from_file_location(f"kernelworks_candidate_of_{module.parent.name}", module)
     assert spec is not None and spec.loader is not None
     found = importlib.util.module_from_spec(spec)

@@ -1,15 +1,15 @@
-"""The whole numbers that C++ sources of ours name, and rows that a room has compiled with others.
+"""The whole numbers that C++ sources of ours name, and kernels that an op package has compiled with others.
 
     [[constants]]
-    row = "avx512"
+    op_kernel = "avx512"
     flags = ["-funroll-loops"]
     set = { "simd/lines.hpp" = { GRAIN = 65536 } }
     measured = [{ case = "1024x4096", ... }]
 
-in a room's tuning.toml: its row of that name is made of copies of its sources that say these numbers, with these
-further flags. Other rooms that include the same header have it as it lies. The entry enters the row's hash, but for
-what was measured of it, so that a row with other numbers needs a proof and timings of its own. ``kernelworks search
---keep`` writes such entries.
+in an op package's tuning.toml: its kernel of that name is made of copies of its sources that say these numbers, with
+these further flags. Other op packages that include the same header have it as it lies. The entry enters the kernel's
+hash, but for what was measured of it, so that a kernel with other numbers needs a verification and tuning records of
+its own. ``kernelworks search --keep`` writes such entries.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ ENTRY = re.compile(r"^\[\[constants\]\]\n.*?(?=^\[|\Z)", re.M | re.S)
 
 @dataclass(frozen=True)
 class Constants:
-    """Numbers by the label of their file (``simd/lines.hpp``, ``room/simd.cpp``) and their name; further flags."""
+    """Numbers by the label of their file (``simd/lines.hpp``, ``op_package/simd.cpp``) and their name; further
+    flags."""
 
     numbers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
@@ -55,7 +56,7 @@ class Constants:
 
 @functools.cache
 def constants_of(source: Path, op_kernel: str) -> Constants:
-    """What the room of a source has a row compiled with. Raises ValueError where its table does not read."""
+    """What the op package of a source has a kernel compiled with. Raises ValueError where its table does not read."""
     path = source.parent / TABLE
     try:
         text = path.read_text(encoding="utf-8")
@@ -94,8 +95,8 @@ def named_in(source: Path, shared: Path) -> dict[str, dict[str, int]]:
 
 
 def _label(path: Path, shared: Path) -> str:
-    """A file's name, said apart where a room has one of the same name as what all share."""
-    return f"{'simd' if path.parent == shared else 'room'}/{path.name}"
+    """A file's name, said apart where an op package has one of the same name as what all share."""
+    return f"{'simd' if path.parent == shared else 'op_package'}/{path.name}"
 
 
 def _number(said: str) -> int:
@@ -133,7 +134,8 @@ def _with(text: str, file: str, name: str, number: int) -> str:
 
 
 def with_entry(table: str, op_kernel: str, constants: Constants, measured: Sequence[Mapping[str, Any]]) -> str:
-    """A room's table with what a row is compiled with from now on, in place of what it had; nothing else changes."""
+    """An op package's table with what a kernel is compiled with from now on, in place of what it had; nothing else
+    changes."""
     kept = ENTRY.sub(
         lambda found: "" if tomllib.loads(found[0])["constants"][0]["op_kernel"] == op_kernel else found[0], table
     )
@@ -142,7 +144,7 @@ def with_entry(table: str, op_kernel: str, constants: Constants, measured: Seque
 
 
 def _entry(op_kernel: str, constants: Constants, measured: Sequence[Mapping[str, Any]]) -> str:
-    lines = [KEY, f"row = {json.dumps(op_kernel)}"]
+    lines = [KEY, f"op_kernel = {json.dumps(op_kernel)}"]
     if constants.flags:
         lines.append(f"flags = {_value(list(constants.flags))}")
     if constants.numbers:

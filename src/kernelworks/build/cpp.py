@@ -1,4 +1,5 @@
-"""C++ rooms to loadable libraries: g++ at first use, cached by source, flags and compiler, never trusted unhashed."""
+"""C++ op packages to loadable libraries: g++ at first use, cached by source, flags and compiler, never trusted
+unhashed."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ COMMON_FLAGS = (
 
 @dataclass(frozen=True)
 class Target:
-    """One instruction set that rooms are compiled for: the flags, and what the CPU must have to run the result."""
+    """One instruction set that op packages are compiled for: the flags, and what the CPU must have to run the
+    result."""
 
     name: str
     flags: tuple[str, ...]
@@ -89,13 +91,13 @@ TARGETS = {
 
 @functools.cache
 def source_hash(source: Path, target: str) -> str:
-    """SHA-256 over the source, the headers of ours that it includes, the target's flags, and what of them the room has
-    otherwise (``constants``)."""
+    """SHA-256 over the source, the headers of ours that it includes, the target's flags, and what of them the op
+    package has otherwise (``constants``)."""
     return hash_of(" ".join(filter(None, flags_of(source, target))), with_includes(source, SIMD))
 
 
 def flags_of(source: Path, target: str) -> tuple[str, ...]:
-    """What a library is compiled with, and what of its sources the room has otherwise."""
+    """What a library is compiled with, and what of its sources the op package has otherwise."""
     return (*COMMON_FLAGS, *TARGETS[target].flags, constants_of(source, target).text)
 
 

@@ -1,4 +1,4 @@
-"""CUDA C++ rooms to kernels: NVRTC at first use, one cubin for each source, launched through ``launch.cpp``.
+"""CUDA C++ op packages to kernels: NVRTC at first use, one cubin for each source, launched through ``launch.cpp``.
 
 NVRTC comes with torch's CUDA builds and as ``pip install nvidia-cuda-nvrtc``; neither a GPU nor a toolkit is needed to
 compile. Sources include nothing but their neighbours and the headers of ``kernelworks/tile``.

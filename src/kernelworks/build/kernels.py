@@ -1,4 +1,4 @@
-"""Rows made of C++ (one table line names the sources, and gives a row for each instruction set), Triton or CUDA C++."""
+"""An op's kernels from its files: C++ (one kernel for each instruction set), Triton or CUDA C++."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 Launch = Callable[..., Any]
 Guard = Callable[[Request], str | None]
 
-# The usual room: one portable source for every instruction set, and the plain one for reading.
+# The usual op package: one portable source for every instruction set, and the plain one for reading.
 SIMD_TARGETS: Mapping[str, str] = {"avx512": "simd.cpp", "avx2": "simd.cpp", "scalar": "scalar.cpp"}
 
 
@@ -55,11 +55,11 @@ def cpp_kernels(
     guard: Guard | None = None,
     bound: bool = False,
 ) -> list[Kernel]:
-    """One row per target, best first in the order of ``targets`` (target name -> source file in ``op_package``).
+    """One kernel per target, best first in the order of ``targets`` (target name -> source file in ``op_package``).
 
     ``forward(library, *args, out=None)`` and ``backward(library, *args, out=None)`` allocate what is not given and
     call the library's functions; with ``bound`` they take the library alone and return what does that. ``guard`` holds
-    for every row, ``guards[target]`` for one.
+    for every kernel, ``guards[target]`` for one.
     """
     launches = {"forward": forward} | ({"backward": backward} if backward else {})
     kernels = []
@@ -81,7 +81,7 @@ def cpp_kernels(
 
 
 def with_libraries(kernel: Kernel, sources: Sequence[Path], *, forward: Launch, backward: Launch, first: int) -> Kernel:
-    """A row of ``cpp_kernels`` whose launches take several libraries: ``forward`` of the first so many ``sources``,
+    """A kernel of ``cpp_kernels`` whose launches take several libraries: ``forward`` of the first so many ``sources``,
     ``backward`` of all. They are compiled side by side, and a first call compiles none that it does not need."""
 
     @functools.cache
@@ -129,16 +129,17 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def triton_kernel(
-    op_package: Path, *, guard: Guard | None = None, passes: tuple[str, ...] = ("forward", "backward"), name: str = "triton",
-    inner: str = "float32", in_place: bool = False, launches: int = 1,
+    op_package: Path, *, guard: Guard | None = None, passes: tuple[str, ...] = ("forward", "backward"),
+    name: str = "triton", inner: str = "float32", in_place: bool = False, launches: int = 1,
 ) -> Kernel:  # fmt: skip
-    """The row of a room's ``triton.py``, whose ``forward(*args, out=None)`` and ``backward`` launch its kernels.
+    """The kernel of an op package's ``triton.py``, whose ``forward(*args, out=None)`` and ``backward`` launch its
+    kernels.
 
     ``prepare_forward(*args)`` may return what serves calls like this one with less work in Python (see ``Kernel``);
-    without it a small call of one launch is recorded and replayed, but for an op that works ``in_place``. A room whose
-    choices hang on no address says more ``launches``: calls of any size that make up to as many are replayed.
-    The module is imported when the row is loaded. Its hash covers all of ours that these functions reach, kernels too,
-    and the row's configurations in tuning.toml.
+    without it a small call of one launch is recorded and replayed, but for an op that works ``in_place``. An op package
+    whose choices hang on no address says more ``launches``: calls of any size that make up to as many are replayed. The
+    module is imported when the kernel is loaded. Its hash covers all of ours that these functions reach, kernels too,
+    and the kernel's configurations in tuning.toml.
     """
     functions = Launches(_module(op_package, "triton"), passes)
     return Kernel(
@@ -165,12 +166,13 @@ def cuda_kernel(
     name: str = "sm90",
     replays: tuple[str, ...] = (),
 ) -> Kernel:
-    """The row of a room's CUDA C++ for Hopper; ``forward(*args, out=None)`` and ``backward`` of ``NAME.py`` launch it.
+    """The kernel of an op package's CUDA C++ for Hopper; ``forward(*args, out=None)`` and ``backward`` of ``NAME.py``
+    launch it.
 
     ``prepare_forward(*args)`` may return what serves calls like this one with less work in Python (see ``Kernel``);
     passes that are named in ``replays``, whose choices hang on no address but its alignment to 16 bytes, are recorded
     and replayed (``series.py``). The hash covers the source and what it includes, all of ours that these functions
-    reach, and the row's configurations in tuning.toml.
+    reach, and the kernel's configurations in tuning.toml.
     """
     functions = Launches(_module(op_package, name), passes)
     return Kernel(
@@ -188,8 +190,8 @@ def cuda_kernel(
 
 
 def with_forward_of(forward: Kernel, backward: Kernel) -> Kernel:
-    """A row that runs the forward of one and the backward of another, under the latter's name; its certificate speaks
-    for both, and where either declines it does."""
+    """A kernel that runs the forward of one and the backward of another, under the latter's name; its certificate
+    speaks for both, and where either declines it does."""
 
     def of(pass_: str) -> Kernel:
         return forward if pass_ == "forward" else backward
@@ -203,14 +205,14 @@ def with_forward_of(forward: Kernel, backward: Kernel) -> Kernel:
         passes=("forward", "backward"),
         load=lambda pass_: of(pass_).load(pass_),
         guard=lambda request: backward.guard(request) or forward.guard(request),
-        hashed=functools.partial(kernel_hash, tuple),  # of both rows, which these functions hold
+        hashed=functools.partial(kernel_hash, tuple),  # of both kernels, which these functions hold
         toolchain=lambda: f"{forward.toolchain()}, {backward.toolchain()}",
         prepare=prepare,
     )
 
 
 def also_of(kernel: Kernel, other: Kernel) -> Kernel:
-    """A row that runs some of another's kernels too: its certificate speaks for both."""
+    """A kernel that runs some of another's kernels too: its certificate speaks for both."""
     return dataclasses.replace(kernel, hashed=functools.partial(kernel_hash, lambda: (kernel, other)))
 
 
@@ -219,7 +221,7 @@ def _module(op_package: Path, name: str) -> str:
 
 
 def _configured(source: Path, op_kernel: str, *flags: Any) -> tuple[Any, ...]:
-    """What kernels of a GPU are compiled and launched with: flags, and the row's configurations."""
+    """What kernels of a GPU are compiled and launched with: flags, and the kernel's configurations."""
     return (source.suffix, flags, configs(source).text(op_kernel))
 
 
@@ -265,7 +267,7 @@ def _prepare(functions: Launches, pass_: str, args: tuple[Any, ...]) -> Callable
 def _prepare_cuda(
     functions: Launches, replays: tuple[str, ...], pass_: str, args: tuple[Any, ...]
 ) -> Callable[..., Any] | None:  # fmt: skip
-    """A replay of the call where it may be one, else what the room prepares."""
+    """A replay of the call where it may be one, else what the op package prepares."""
     call = getattr(importlib.import_module(functions.module), pass_) if pass_ in replays else None
     return (series.make_replay(call, args) if call else None) or _prepare(functions, pass_, args)
 
@@ -273,8 +275,8 @@ def _prepare_cuda(
 def _prepare_triton(
     functions: Launches, in_place: bool, launches: int, pass_: str, args: tuple[Any, ...]
 ) -> Callable[..., Any] | None:
-    """What the room prepares, else a replay of the call where its launches are few. Of one launch small tensors only:
-    an extra run costs nothing there, and there the host's time is what a caller waits for."""
+    """What the op package prepares, else a replay of the call where its launches are few. Of one launch small tensors
+    only: an extra run costs nothing there, and there the host's time is what a caller waits for."""
     prepared = _prepare(functions, pass_, args)
     small = launches > 1 or all(a.numel() <= SMALL for a in args if isinstance(a, torch.Tensor))
     if prepared is not None or in_place or not small or environment.is_interpreting():
@@ -291,11 +293,12 @@ def _decline_gpu(guard: Guard | None, request: Request) -> str | None:
 
 
 def searched_kernel(op_package: str, target: str) -> Kernel:
-    """The row of a kernel that a search found: the room's ``searched.py``, a file with a function of the op's name,
-    which takes the op's arguments and compiles what it needs beside itself. A forward alone, on CPUs like the one that
+    """The kernel that a search found: ``searched.py`` in the op package, a file with a function of the op's name, which
+    takes the op's arguments and compiles what it needs beside itself. It is a forward alone, for CPUs like the one that
     it was found on.
 
-    ``op_package`` is the room's ``__file__``. What runs is a copy in the cache, so that nothing is compiled into the package.
+    ``op_package`` is the op package's ``__file__``. What runs is a copy in the cache, so that nothing is compiled into
+    the package.
     """
     source = Path(op_package).resolve().parent / "searched.py"
     return Kernel(
@@ -337,7 +340,8 @@ def _searched(function: Callable[..., Any], *args: Any, out: Any = None) -> Any:
 
 
 def python_kernel(name: str, forward: Launch, backward: Launch | None = None, guard: Guard | None = None) -> Kernel:
-    """The ``torch`` row (what the user has today) or the ``reference`` row: plain torch, no certificate needed."""
+    """The ``torch`` kernel (what the user has today) or the ``reference`` kernel: plain torch, no certificate
+    needed."""
     launches = {"forward": forward} | ({"backward": backward} if backward else {})
     return Kernel(
         name=name,
@@ -366,7 +370,7 @@ def as_float64(value: Any) -> Any:
 
 
 def in_float64(reference: Callable[..., tuple[torch.Tensor, ...]]) -> Launch:
-    """The ``reference`` row's forward: the contract's definition in float64, rounded once to the dtype of the first
+    """The ``reference`` kernel's forward: the contract's definition in float64, rounded once to the dtype of the first
     floating-point input. Outputs of integers (indices, say) are what they are.
 
     One output is returned as a tensor, several as a tuple.

@@ -212,7 +212,7 @@ CUresult go(const Function& f, int device, Handle stream, const unsigned grid[3]
     return code;
 }
 
-// A launch with everything settled but where its tensors lie.
+// A launch with everything fixed but where its tensors lie.
 struct Prepared {
     Function function;
     int device;

@@ -1,14 +1,14 @@
-"""What launches a row, as one text: everything of ours that its callables reach.
+"""What launches a kernel, as one text: everything of ours that its callables reach.
 
-The walk begins at live callables (``Kernel.load``, ``Kernel.prepare``) and goes by function, not by file: from a function to
-what its names are bound to, through imports, closures, ``functools.partial``, defaults and the objects that methods
-belong to. A method is reached where its class is and something reached asks an attribute of its name of anything.
-Values enter as they are (numbers, strings, tuples, dicts, frozen dataclasses by what is asked of them), foreign modules
-by their qualified names, a source that a constant or a path names by its text. Names of ours, files and their places do
-not enter (``source_units.py``).
+The walk begins at live callables (``Kernel.load``, ``Kernel.prepare``) and goes by function, not by file: from a
+function to what its names are bound to, through imports, closures, ``functools.partial``, defaults and the objects that
+methods belong to. A method is reached where its class is and something reached asks an attribute of its name of
+anything. Values enter as they are (numbers, strings, tuples, dicts, frozen dataclasses by what is asked of them),
+foreign modules by their qualified names, a source that a constant or a path names by its text. Names of ours, files and
+their places do not enter (``source_units.py``).
 
 The walk stops at ``OUTSIDE``: what only chooses, records, measures, explains, or turns a source into a library. What a
-library is made of is the other half of a row's hash (``rows.py``).
+library is made of is the other half of a kernel's hash (``kernels.py``).
 """
 
 from __future__ import annotations
@@ -399,17 +399,18 @@ def _outside(module: str, name: str) -> str | None:
     return f"outside {name or inner.rpartition('.')[2]}" if not stop or name in stop else None
 
 
-# ---------------------------------------------------------------- a row's hash
+# ---------------------------------------------------------------- a kernel's hash
 
-FORMAT = 2  # of hashes: those of 1 left out the code that launches a row
-MOST = 4096  # rows whose hash a process remembers
+FORMAT = 2  # of hashes: those of 1 left out the code that launches a kernel
+MOST = 4096  # kernels whose hash a process remembers
 
 _hashes: dict[tuple[Any, ...], tuple[Any, str]] = {}
 
 
 def kernel_hash(made_of: Callable[[], tuple[Any, ...]], kernel: Kernel) -> str:
-    """SHA-256 over all that a row's callables reach, and over what else it is made of: flags, configurations, sources,
-    other rows. Cost: one to three milliseconds the first time in a process; once the files were read on a machine."""
+    """SHA-256 over all that a kernel's callables reach, and over what else it is made of: flags, configurations,
+    sources, other kernels. Cost: one to three milliseconds the first time in a process; once the files were read on a
+    machine."""
     beside = made_of()
     key = (
         id(kernel.load),
@@ -424,7 +425,7 @@ def kernel_hash(made_of: Callable[[], tuple[Any, ...]], kernel: Kernel) -> str:
 
 
 def walk_kernel(kernel: Kernel, files: Files = FILES) -> Walk:
-    """The walk that a row's hash is made of."""
+    """The walk that a kernel's hash is made of."""
     assert isinstance(kernel.hashed, functools.partial), f"{kernel.name} is not hashed by row_hash"
     return Walk((kernel.load, kernel.prepare, kernel.hashed.args[0]()), files)
 

@@ -94,5 +94,5 @@ def load_library(path: Path, source: Path) -> Any:
             raise BuildError(f"the compiled library {path} exports no {', '.join(missing)}", about=str(path))
         try:
             return tvm_ffi.load_module(str(path))
-        except Exception as error:  # whatever the binding raises: the rows above torch's are then not there
+        except Exception as error:  # whatever the binding raises: the kernels above torch's are then not there
             raise BuildError(f"the compiled library {path} cannot be loaded: {error}", about=str(path)) from error

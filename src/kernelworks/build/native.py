@@ -1,9 +1,8 @@
-"""The C++ way into ops, ``native/``: an extension of Python's, compiled once against the installed torch.
+"""The C++ entry of the ops (``dispatch/native/``): a Python extension, compiled once for the installed torch.
 
-It takes some 20 s to compile, so no call of an op waits for it, and nothing compiles it behind a user's back (a core
-that compiles falsifies what others measure): the verbs that take seconds anyway build it, ``provide``. Where the cache
-has it, ops take it at their first call. Without it every call goes through Python, right as ever and some microseconds
-later.
+It takes some 20 s to compile, so no call of an op waits for it. Nothing compiles it in the background, since a core
+that compiles distorts measurements: the verbs that take seconds anyway build it (``provide``). If the cache has it, ops
+take it at their first call. Without it every call goes through Python, with the same results, some microseconds later.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def provide(progress: Callable[[str], None] | None = None) -> ModuleType | None:
     made = find_extension()
     if made is None and environment.native() == "build":
         if progress is not None:
-            progress("the way into ops in C++, once for this torch: some 20 s")
+            progress("compiling the C++ entry of the ops, once for this torch: some 20 s")
         made = build()
     return made
 

@@ -1,8 +1,8 @@
-"""A row's call, worked out once: for calls that look alike, allocate and launch, with nothing in between.
+"""A kernel's call, worked out once: for calls that look alike, allocate and launch, with nothing in between.
 
-A row's ``forward`` in Python derives strides, grid and configuration from its arguments, 2 to 4 us of host time. All of
-that follows from dtypes, shapes, strides and scalars, which are the same for all calls of one plan. So the call is run
-once and recorded; where all it did was to allocate and to launch, code is made that does only that.
+A kernel's ``forward`` in Python derives strides, grid and configuration from its arguments, 2 to 4 us of host time. All
+of that follows from dtypes, shapes, strides and scalars, which are the same for all calls of one plan. So the call is
+run once and recorded; where all it did was to allocate and to launch, code is made that does only that.
 """
 
 from __future__ import annotations

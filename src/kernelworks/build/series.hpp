@@ -4,7 +4,7 @@
 
 namespace {
 
-// Launches one behind the other with everything settled but the addresses of some places.
+// Launches one behind the other with everything fixed but the addresses of some places.
 struct Series {
     static constexpr size_t MOST_MAPS = 16;
     struct Map {

@@ -9,7 +9,7 @@ a 16 us gelu took 12 ms on two threads, and torch's own as long). Therefore
 - a call that was shared and took longer than one thread alone would have, by ``STALL_S``, was held up, and for a while
   all calls of this process run on one thread. The while doubles with every further one, up to ``LONGEST_S``.
 
-No result depends on it: rows give the same bits for any number of threads.
+No result depends on it: kernels give the same bits for any number of threads.
 """
 
 from __future__ import annotations

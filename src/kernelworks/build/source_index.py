@@ -1,4 +1,4 @@
-"""The files of ours, read once for what a row's hash is made of, and kept read in the cache folder.
+"""The files of ours, read once for what a kernel's hash is made of, and kept read in the cache folder.
 
 What is kept is made of a file's bytes alone and named by their digest, so that a file that changed is another. A kept
 file begins with a digest of its name and of the rest: what is cut short, damaged or another's is read anew.

@@ -1,10 +1,10 @@
 """A Python file of ours, read for what launches are made of: each definition as a text that only its meaning enters.
 
-``read_units`` takes a file apart into units: a function, a method, a class without its methods, a statement that binds a name
-of the module. A unit's text is its syntax tree, written out. Comments, docstrings, blank lines, layout, annotations
-that nothing reads, and the paths of imports are not in it. A name of the module, or one imported from another module of
-ours, stands there as a number: what it is bound to is told apart (``refs``), and may be called otherwise and lie
-elsewhere. Names of foreign modules are written with all of their path.
+``read_units`` takes a file apart into units: a function, a method, a class without its methods, a statement that binds
+a name of the module. A unit's text is its syntax tree, written out. Comments, docstrings, blank lines, layout,
+annotations that nothing reads, and the paths of imports are not in it. A name of the module, or one imported from
+another module of ours, stands there as a number: what it is bound to is told apart (``refs``), and may be called
+otherwise and lie elsewhere. Names of foreign modules are written with all of their path.
 
 The same text comes out on every version of Python: nodes are written field by field, and a field that holds nothing is
 left out, so that one which a later version adds to a node changes nothing.

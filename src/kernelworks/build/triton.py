@@ -4,7 +4,7 @@ Triton's own launch looks up, checks and converts in Python (7 to 14 us). Here t
 ``launch.cpp`` (about 2 us, most of it the driver's), which keeps the table of specialisations.
 
 Without a GPU a kernel can still be run (``TRITON_INTERPRET=1``, on CPU tensors) and compiled (on meta tensors, for
-sm_90): see ``prove.interpreted`` and ``prove.resources``.
+sm_90): see ``verify.triton_interpreter`` and ``verify.resources``.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class Launch:
         return self._scratch > 0
 
     def prepare_launch(self, grid: tuple[int, int, int], *arguments: Any) -> Callable[..., None]:
-        """This launch with all but its tensors settled: what is returned takes the tensors alone, in order, of the
+        """This launch with all but its tensors fixed: what is returned takes the tensors alone, in order, of the
         dtypes given here and on the same device. A third less host time than calling the launch."""
         device = arguments[0].get_device()
         fixed = [(isinstance(a, Tensor), None if isinstance(a, Tensor) else a) for a in arguments]  # keeps no tensor

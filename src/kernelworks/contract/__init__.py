@@ -165,9 +165,9 @@ class Case:
 @dataclass(frozen=True)
 class Values:
     """What an op's work hangs on beside shapes. ``count(args)`` counts it in a forward's arguments, by name (a
-    dimension's name: what stands in its place), and waits for a GPU. ``cost_assumption`` says what ``cost`` takes to be so of a
-    request without: "if every block is named". Where that is more than a call may have to do, ``least`` are the values
-    of one that does the least: what a bound goes by whose call nobody looked into."""
+    dimension's name: what stands in its place), and waits for a GPU. ``cost_assumption`` says what ``cost`` takes to be
+    so of a request without: "if every block is named". Where that is more than a call may have to do, ``least`` are the
+    values of one that does the least: what a bound goes by whose call nobody looked into."""
 
     count: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     assumed: str
@@ -176,7 +176,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A known-wrong forward that the proof must reject. ``run(**args)`` returns what the op returns."""
+    """A known-wrong forward that the verification must reject. ``run(**args)`` returns what the op returns."""
 
     name: str
     run: Callable[..., Any]
@@ -188,32 +188,33 @@ Outputs = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Contract:
-    """What the op promises. Frozen while anyone optimises the room.
+    """What the op promises. Frozen while anyone optimises the op package.
 
     - ``check(**args)`` raises TypeError or ValueError that names the argument, what came and what is accepted.
-      It looks at shapes, dtypes and scalars only; checks of values (an id out of range) belong to the rows' launch.
+      It looks at shapes, dtypes and scalars only; checks of values (an id out of range) belong to the kernels' launch.
     - ``reference(**args)`` is the definition: naive torch, run in float64, differentiable. Returns a tuple of outputs.
     - ``bound(args, outputs, dtype)`` gives per output the largest absolute error that a right kernel computing in
       float32 inside can make; args and outputs are float64. One that depends on the dtypes of single arguments takes
       ``given`` too: the arguments as the call takes them.
     - ``gradient_bound(args, grad_outputs, gradients, dtype)`` does the same per differentiable argument.
-    - Where one product feeds another, matrix units take what is between them in the inputs' dtype. A row that works so
-      says ``inner="input"``, and both bounds are asked for with that keyword and derived for that.
+    - Where one product feeds another, matrix units take what is between them in the inputs' dtype. A kernel that works
+      so says ``inner="input"``, and both bounds are asked for with that keyword and derived for that.
     - ``cost(request)`` counts one call, by ``request.values`` where its work hangs on ``values``.
-    - ``dims(request)`` names a call's dimensions (M, N, K, ...) for tuning tables and for timings, where calls whose
-      dimensions have as many bits are alike. ``bucket(request)`` says what more must be the same for that (few rows one
-      by one, say), by name; in place of the bits where it is a dimension's.
-    - ``device_cases`` reach every configuration of the tuning table; their truth is computed on the device.
+    - ``dims(request)`` names a call's dimensions (M, N, K, ...) for tuning tables and for tuning records, where calls
+      whose dimensions have as many bits are alike. ``bucket(request)`` says what more must be the same for that (few
+      rows one by one, say), by name; in place of the bits where it is a dimension's.
+    - ``device_cases`` reach every configuration of the tuning table; their reference is computed on the device.
     - ``device_bench_cases`` are what ``bench`` times on a GPU, of the sizes that fill one; ``bench_cases`` without any.
     - ``errors`` are calls that must raise: (description, kwargs maker, exception type, text in the message).
     - ``arithmetic`` is ``"products"`` where nearly all that ``cost`` counts are products of matrices, which units for
       the arguments' dtype may do; else it is done in float32. ``elementary`` is the elementary function that ``cost``
       counts.
     - ``switches`` names optional numbers that make another computation of a call where they are given, however large:
-      timings tell the two apart.
+      tuning records tell the two apart.
     - ``limits`` says of an argument of integers what they are indices of: another argument and its dimension.
     - ``loose`` gives a reason where no right kernel comes near a bound: by dtype and output, or the gradient's name,
-      ``{"float32 gradient of x": "..."}``. A proof refuses a bound that is that loose without one (verify/bounds.py).
+      ``{"float32 gradient of x": "..."}``. A verification refuses a bound that is that loose without one
+      (verify/bounds.py).
     """
 
     name: str
@@ -229,7 +230,7 @@ class Contract:
     dims: Callable[[Request], dict[str, int]]
     cases: tuple[Case, ...]
     bench_cases: tuple[Case, ...]
-    device_cases: tuple[Case, ...] = ()  # larger ones, which only a proof on an accelerator tries
+    device_cases: tuple[Case, ...] = ()  # larger ones, which only a verification on an accelerator tries
     device_bench_cases: tuple[Case, ...] = ()
     gradient_bound: Callable[..., dict[str, Tensor]] | None = None
     bucket: Callable[[Request], dict[str, Any]] | None = None
@@ -252,21 +253,21 @@ class Contract:
         return request.dtype if self.arithmetic == "products" else torch.float32
 
 
-# ---------------------------------------------------------------- rows
+# ---------------------------------------------------------------- kernels
 
 
 @dataclass(frozen=True)
 class Kernel:
     """One implementation for one target.
 
-    ``guard(request)`` returns None, or the reason why this row declines. ``load(pass_)`` returns the callable for one
-    pass, ``run(*args, out=None)``, building what must be built. ``source`` is the file that a certificate speaks for;
-    rows without one (``torch``, ``reference``) need no certificate: they are what the user has today.
-    ``hashed(row)`` gives the hash of all that it runs: device code, and what ``load`` and ``prepare`` launch it with.
-    ``differs()`` names an instruction of the row whose result is not the same on every maker's CPU; "" where it has
-    none, and a proof speaks for every CPU of the architecture that confirms it.
-    ``prepare(pass_, args)`` may give a quicker callable for calls whose arguments look like these (dtypes, shapes,
-    strides, device, scalars; not their alignment), with all that follows from them worked out; None where it has none.
+    ``guard(request)`` returns None, or the reason why this kernel declines. ``load(pass_)`` returns the callable for
+    one pass, ``run(*args, out=None)``, building what must be built. ``source`` is the file that a certificate speaks
+    for; kernels without one (``torch``, ``reference``) need no certificate: they are what the user has today.
+    ``hashed(kernel)`` gives the hash of all that it runs: device code, and what ``load`` and ``prepare`` launch it
+    with. ``differs()`` names an instruction of the kernel whose result is not the same on every maker's CPU; "" where
+    it has none, and a verification speaks for every CPU of the architecture that confirms it. ``prepare(pass_, args)``
+    may give a quicker callable for calls whose arguments look like these (dtypes, shapes, strides, device, scalars; not
+    their alignment), with all that follows from them worked out; None where it has none.
     """
 
     name: str
@@ -276,7 +277,7 @@ class Kernel:
     source: Path | None = None
     hashed: Callable[[Kernel], str] = lambda kernel: ""
     toolchain: Callable[[], str] = lambda: ""
-    device: str = "cpu"  # the type of device that a certificate of this row speaks for
+    device: str = "cpu"  # the type of device that a certificate of this kernel speaks for
     differs: Callable[[], str] = lambda: ""
     inner: str = "float32"  # or "input": between two products values are rounded to the inputs' dtype (see Contract)
     prepare: Callable[[str, tuple[Any, ...]], Callable[..., Any] | None] | None = None
@@ -284,11 +285,11 @@ class Kernel:
     notes: Mapping[str, str] = field(default_factory=dict)
 
     def hash(self) -> str:
-        """What certificates, timings and records name this row as it is by; "" where it needs none."""
+        """What certificates, tuning records and records name this kernel as it is by; "" where it needs none."""
         return self.hashed(self)
 
 
-# ---------------------------------------------------------------- checks that every room shares
+# ---------------------------------------------------------------- checks that every op package shares
 
 
 class Nothing:

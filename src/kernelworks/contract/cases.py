@@ -1,4 +1,4 @@
-"""Values and lengths that kernels fail on, shared by the rooms' cases."""
+"""Values and lengths that kernels fail on, shared by the op packages' cases."""
 
 from __future__ import annotations
 

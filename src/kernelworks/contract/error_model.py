@@ -1,4 +1,4 @@
-"""How far rounding carries a sum: the one model that proofs of whole programs and derived bounds share.
+"""How far rounding carries a sum: the one model that verifications of whole programs and derived bounds share.
 
 A sum of K terms in floating point, in any order, rounds K - 1 partial sums, each by at most a unit roundoff u of
 itself. Taken as independent (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, 2019) they come

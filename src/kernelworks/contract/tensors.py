@@ -163,8 +163,8 @@ _STANDS_IN = _mask("Meta", "AutogradMeta", "Functionalize") & ~MEMORY_KEYS
 
 MEMORY, RESOLVABLE, TRACED, OTHER = "memory", "resolvable", "traced", "other"
 TENSOR_KINDS = {
-    MEMORY: "memory as address, shape and strides say: a row reads it",
-    RESOLVABLE: "memory with a negative or conjugate bit: resolved by one copy, then a row reads that",
+    MEMORY: "memory as address, shape and strides say: a kernel reads it",
+    RESOLVABLE: "memory with a negative or conjugate bit: resolved by one copy, then a kernel reads that",
     TRACED: "no data, stands for a tensor (meta, fake, functional): torch's operator of the op runs",
     OTHER: "no plain memory (a subclass, sparse, nested, a zero tensor, another device): torch's own functions run",
 }
@@ -232,10 +232,10 @@ def key_of(
 ) -> tuple[Any, ...] | None:
     """What calls that may share a plan agree in: everything but the tensors' data. None where it cannot be said.
 
-    ``dispatch/native/key.hpp`` says the same in bytes: the first letter of what it is a key of, each argument, the row
-    asked for, ``out``, threads where a tensor is the CPU's, and a bit for each argument whose gradient is asked for. Of
-    a tensor: dtype, device, sizes, and strides where it is not contiguous; of one that is not plain memory its class
-    and dispatch keys too. Of another value: its class and itself. Of a list: its length and items.
+    ``dispatch/native/key.hpp`` says the same in bytes: the first letter of what it is a key of, each argument, the
+    kernel asked for, ``out``, threads where a tensor is the CPU's, and a bit for each argument whose gradient is asked
+    for. Of a tensor: dtype, device, sizes, and strides where it is not contiguous; of one that is not plain memory its
+    class and dispatch keys too. Of another value: its class and itself. Of a list: its length and items.
     """
     try:
         key = (what[0], threads, tuple([_part(a) for a in args]), kernel, _part(out), wanted)

@@ -1,8 +1,8 @@
 """An op as a few of torch's operators: what its function in torch calls in the end, for the way in through C++.
 
-Where no kernel of ours is taken, torch's own function runs; C++ then calls the operators that it would have called, which
-saves what Python spends on finding them. A room says them as an expression: ``aten("mul.Tensor", aten("silu", gate),
-up)``. Constants are settled when a plan is made.
+Where no kernel of ours is taken, torch's own function runs; C++ then calls the operators that it would have called,
+which saves what Python spends on finding them. An op package says them as an expression: ``aten("mul.Tensor",
+aten("silu", gate), up)``. Constants are fixed when a plan is made.
 """
 
 from __future__ import annotations

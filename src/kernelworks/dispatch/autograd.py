@@ -1,9 +1,9 @@
 """Ops under autograd in eager mode: one ``autograd.Function`` per op, written out for its arguments.
 
-torch.library's own autograd costs 25 to 30 us a call in Python, more than a small kernel; calling the kernel's plan from
-a function of torch's costs a third of that. It serves eager calls on plain tensors (``plain.py``). What torch has to
-see goes elsewhere, in the backward too: where a derivative of the derivative is asked for, where gradients arrive that
-no kernel may read, or inside a transform, the backward is ``derivative``, made of torch's own operators.
+torch.library's own autograd costs 25 to 30 us a call in Python, more than a small kernel; calling the kernel's plan
+from a function of torch's costs a third of that. It serves eager calls on plain tensors (``contract/tensors.py``). What
+torch has to see goes elsewhere, in the backward too: where a derivative of the derivative is asked for, where gradients
+arrive that no kernel may read, or inside a transform, the backward is ``derivative``, made of torch's own operators.
 """
 
 from __future__ import annotations

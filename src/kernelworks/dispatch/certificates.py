@@ -1,13 +1,13 @@
-"""The record that a kernel was proved: read, write and check. A kernel without a valid one is not chosen.
+"""Certificates: the records that kernels were verified. A kernel without a valid certificate is not chosen.
 
-A certificate speaks for one op and kernel, one hash of the source, one toolchain and one kind of machine: the CPU's for
-kernels that run there, the GPU's for the others. Those for the machines we have ship with the package
-(``certified/KIND.json``); ``kernelworks verify`` writes more into the cache, one file a kernel through a rename, so races
-and kills leave whole files.
+A certificate speaks for one op and kernel, one hash of the source, one toolchain and one kind of machine (of the CPU or
+of the GPU that runs the kernel). Certificates for the project's machines ship with the package
+(``certified/KIND.json``). ``kernelworks verify`` writes more into the cache. Each kernel has a file of its own, written
+through a rename, so that concurrent or killed processes leave whole files.
 
-A kernel whose instructions give the same result on every maker's CPU (``Kernel.differs``) is proved once for its
-instruction set: on another kind of CPU the same source, compiled by the same toolchain, wants no more than a
-confirmation, a certificate that says where the whole proof was made (``verified_on``).
+Most kernels give the same result on every maker's CPU (``Kernel.differs``). Such a kernel is verified once for its
+instruction set. On another kind of CPU the same source, compiled by the same toolchain, only needs a confirmation: a
+certificate that says where the whole verification was made (``verified_on``).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Certificate:
     date: str
     verified_on: str = ""  # of a confirmation: the kind of machine on which all cases were tried
     format: int = FORMAT  # of the hash; records that do not say it are of 1
-    carried_from: str = ""  # of one that was proved under another hash: that hash, and why the kernel is the same
+    carried_from: str = ""  # of one that was verified under another hash: that hash, and why the kernel is the same
     worst_by_dtype: dict[str, dict[str, float]] = field(default_factory=dict)  # and by output; none of exact ones
 
 
@@ -124,7 +124,8 @@ def shipped_kinds() -> list[str]:
 
 
 def invalid_reason(op: str, kernel: Kernel, kind: str | None = None) -> str | None:
-    """None where the kernel may be chosen here, else the reason: never proved, or proved for another source or toolchain.
+    """None where the kernel may be chosen here, else the reason: never verified, or verified for another source or
+    toolchain.
 
     The reason is about this machine (or another ``kind``), this source as it lies on disk and this compiler.
     """
@@ -145,18 +146,16 @@ def invalid_reason(op: str, kernel: Kernel, kind: str | None = None) -> str | No
         if isinstance(kept, str) and kept:
             return f"{kept}; run `kernelworks verify {op}.{kernel.name}`"
         if held is not None:
-            return (
-                f"proved on {held.kind}, not confirmed here yet; run `kernelworks verify {op}.{kernel.name} --missing`"
-            )
-        return f"not proved on this kind of machine ({kind}); run `kernelworks verify {op}.{kernel.name}`"
+            where = f"verified on {held.kind}, not confirmed here yet"
+            return f"{where}; run `kernelworks verify {op}.{kernel.name} --missing`"
+        return f"not verified on this kind of machine ({kind}); run `kernelworks verify {op}.{kernel.name}`"
     same_source = [c for c in candidates if is_current(c, kernel)]
     if not same_source:
         return f"stale certificate: {_changed(candidates)}; run `kernelworks verify {op}.{kernel.name}`"
     toolchain = kernel.toolchain()
     if not any(c.toolchain == toolchain for c in same_source):
-        return (
-            f"proved with {same_source[0].toolchain}, not with {toolchain}; run `kernelworks verify {op}.{kernel.name}`"
-        )
+        before = same_source[0].toolchain
+        return f"verified with {before}, not with {toolchain}; run `kernelworks verify {op}.{kernel.name}`"
     return None
 
 
@@ -168,7 +167,7 @@ def is_current(certificate: Certificate, kernel: Kernel) -> bool:
 def _changed(held: list[Certificate]) -> str:
     """Why none of a kernel's certificates speaks for it."""
     if any(c.format == FORMAT for c in held):
-        return "the source changed since it was proved"
+        return "the source changed since it was verified"
     of = max(c.format for c in held)
     if of < FORMAT:
         return f"its hash is of format {of}, which left out the code that launches a kernel"

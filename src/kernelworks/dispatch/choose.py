@@ -1,11 +1,13 @@
-"""The choice among the kernels of an op: a pure function of the kernels, the certificates, the timings and the machine.
+"""The choice of a kernel for a call.
 
-``eligible_ways`` says which ways there are to run a request with kernels of ours that may be chosen, ``choose`` which of them
-is, or torch's own function. Neither compiles or loads anything. A **way** is a kernel's name; for training it names a kernel
+It is a pure function of the op's kernels, their certificates, the tuning records and the machine.
+``eligible_ways`` lists the ways in which verified kernels of ours can run a request. ``choose`` takes one of them, or
+torch's own function. Neither compiles or loads anything. A **way** is a kernel's name. For training it names a kernel
 for the forward and one for the backward, ``"avx512+avx2"``, or one kernel that makes the gradients with its forward.
 
-Two policies (``KERNELWORKS_CHOOSE``): ``timed`` takes the way that a timing says is quicker than torch, and torch's own
-function without one; ``choose_listed`` the first proved kernel of the list, for tests, proofs and development.
+There are two policies (``KERNELWORKS_CHOOSE``). ``timed`` takes the way that a tuning record says is quicker than
+torch; without such a record torch's own function runs. ``listed`` takes the first verified kernel of the list; it is
+for tests, verifications and development.
 """
 
 from __future__ import annotations
@@ -41,12 +43,12 @@ Ways = Mapping[str, tuple[Kernel, ...]]
 TrialKernels = Set[tuple[str, str]]
 NO_TRIALS: TrialKernels = frozenset()
 
-# Behind a way that a timing named, not a user: where its kernel declines after all (gradients that lie as none was
-# expected to), torch's kernel runs in its place.
+# Behind a way that a tuning record named, not a user: where its kernel declines after all (gradients that lie as none
+# was expected to), torch's kernel runs in its place.
 OR_TORCH = " or torch"
 
 LIST_ORDER, ASKED_BY_NAME = "list order", "asked for by name"
-NOT_QUICKEST = "proved here, and no timing says that it is the quickest"
+NOT_QUICKEST = "verified here, and no tuning record says that it is the quickest"
 
 
 class DispatchableOp(Protocol):
@@ -63,16 +65,17 @@ class DispatchableOp(Protocol):
 
 @dataclass(frozen=True)
 class Choice:
-    """The kernel taken and, for every kernel above it, why it was not.
+    """The kernel taken, and for every kernel above it the reason why it was not taken.
 
-    ``native``: torch's own function runs, as a user would have called it, and its own autograd; ``kernel`` is then the
-    ``torch`` kernel. For a training request ``backward`` is the kernel of the gradients; None where ``kernel`` makes them with
-    its forward, where the function is torch's, or where they are settled when they are asked for (list order).
+    If ``native`` is set, torch's own function and its own autograd run, as a user would have called them; ``kernel`` is
+    then the ``torch`` kernel. For a training request ``backward`` is the kernel of the gradients. It is None if
+    ``kernel`` makes them with its forward, if the function is torch's, or if they are chosen when they are asked for
+    (list order).
     """
 
     kernel: Kernel
     declined: tuple[tuple[str, str], ...]
-    because: str  # the timing in words, "list order", or "asked for by name"
+    because: str  # the tuning record in words, "list order", or "asked for by name"
     native: bool = False
     backward: Kernel | None = None
     together: bool = False  # the kernel makes the gradients with its forward
@@ -84,13 +87,13 @@ class Choice:
 
     @property
     def requested_kernel(self) -> str | None:
-        """The ``kernel`` that has a call made as a timing chose, forward and backward; None where none did."""
+        """The ``kernel`` that has a call made as a tuning record chose, forward and backward; None where none did."""
         return None if self.native or self.tuning_record is None else f"{self.way}{OR_TORCH}"
 
 
 class LoadFailure(str):
-    """A reason of the machine's, not of the request's: a kernel that could not be built or loaded. ``about`` names what is
-    at fault."""
+    """A reason of the machine's, not of the request's: a kernel that could not be built or loaded. ``about`` names what
+    is at fault."""
 
     about: str
 
@@ -149,7 +152,8 @@ def _declines(
 def _serving(
     op: DispatchableOp, request: Request, kind: str | None, declined: dict[str, str], trying: TrialKernels = NO_TRIALS
 ) -> list[Kernel]:
-    """The kernels of ours that may serve one pass, best listed first; the reasons of the others go into ``declined``."""
+    """The kernels of ours that may serve one pass, best listed first; the reasons of the others go into
+    ``declined``."""
     found = []
     for kernel in op.kernels:
         if kernel.source is not None:
@@ -164,10 +168,11 @@ def _serving(
 def eligible_ways(
     op: DispatchableOp, request: Request, kind: str | None = None, trying: TrialKernels = NO_TRIALS
 ) -> tuple[Ways, dict[str, str]]:
-    """The ways to run a request with proved kernels of ours, best listed first, and why each other kernel has no part in one.
+    """The ways to run a request with verified kernels of ours, best listed first, and why each other kernel has no part
+    in one.
 
-    ``kind`` is the kind of machine, by default this one. ``trying``: kernels, as (op, kernel), that count as proved though no
-    certificate says so; for whoever tries them out before it is worth proving them.
+    ``kind`` is the kind of machine, by default this one. ``trying``: kernels, as (op, kernel), that count as verified
+    though no certificate says so; for whoever tries them out before it is worth verifying them.
     """
     declined: dict[str, str] = {}
     if request.pass_ != "training":
@@ -183,13 +188,13 @@ def eligible_ways(
 def known_tuning_records(
     op: DispatchableOp, dtype: torch.dtype, device: str, sizes: Mapping[str, int], kind: str | None = None
 ) -> list[TuningRecord]:
-    """The timings of this machine by which calls of an op in a dtype, on a type of device, are chosen for, where no
-    more is known of the calls than some ``sizes``; noisy ones too, which decide nothing."""
-    proved = {
+    """The tuning records of this machine by which calls of an op in a dtype, on a type of device, are chosen for, where
+    no more is known of the calls than some ``sizes``; noisy ones too, which decide nothing."""
+    verified = {
         r.name: r for r in op.kernels if r.source is not None and certificates.invalid_reason(op.name, r, kind) is None
     }
     try:
-        return tuning_records.records_matching(op.name, proved, dtype, place_of(device, kind), sizes)
+        return tuning_records.records_matching(op.name, verified, dtype, place_of(device, kind), sizes)
     except (RuntimeError, BuildError):
         return []
 
@@ -261,7 +266,7 @@ def _asked(op: DispatchableOp, request: Request, way: str) -> Choice:
             return Choice(ahead, (), ASKED_BY_NAME, together=True)
         return Choice(ahead, (), ASKED_BY_NAME, backward=back if "backward" in back.passes else None)
     wanted, timed = back if request.pass_ == "backward" else ahead, way.endswith(OR_TORCH)
-    reason = _declines(op, wanted, request, certified=timed)  # a compiled program may ask long after it was settled
+    reason = _declines(op, wanted, request, certified=timed)  # a compiled program may ask long after it was chosen
     if reason is None:
         return Choice(wanted, (), ASKED_BY_NAME)
     if timed:

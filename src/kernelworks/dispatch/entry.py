@@ -1,4 +1,4 @@
-"""The way into an op: C++ where that was built (``native/``), Python otherwise; ``torch.compile`` sees neither."""
+"""The entry of an op: in C++ if that was built (``native/``), else in Python. ``torch.compile`` sees neither."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def call({arguments}, out=None, kernel=None):
 
 MOST_KINDS = 8  # of an op's calls that are told apart while torch's function takes them at once
 
-# How long the way to a plan in Python takes, forward and where gradients are recorded. A kernel that is taken that way has
-# to run so long that this is a hundredth.
+# How long the way to a plan in Python takes, forward and where gradients are recorded. A kernel that is taken that way
+# has to run so long that this is a hundredth.
 PYTHON_US = {"forward": 10.0, "training": 20.0}
 WORTH = 100.0
 
@@ -251,9 +251,9 @@ class Entry:
             return
         self._function.__code__ = self._codes[self._module is None]
         if self._module is not None:
-            self._module.faced(self._function, self._op.call, *_parameters(self._op, self._function, self._absent))
+            self._module.attach(self._function, self._op.call, *_parameters(self._op, self._function, self._absent))
         elif self._attached_module is not None:
-            self._attached_module.faced(self._function, None, 0, ())
+            self._attached_module.attach(self._function, None, 0, ())
         self._attached_module = self._module
 
     def recorder(self, kernel: str | None) -> Any:
@@ -277,8 +277,8 @@ KINDS = {"Tensor": "T", "int": "i", "float": "f", "bool": "b", "str": "s"}
 
 
 def _parameters(op: Any, function: Any, absent: object) -> tuple[int, tuple[tuple[Any, ...], ...]]:
-    """How many arguments a function takes by position, and of each argument of the op, ``out`` and ``kernel``: its name,
-    whether it has a default, and which, its place, whether it may be named, its kind, whether it may be None."""
+    """How many arguments a function takes by position, and of each argument of the op, ``out`` and ``kernel``: its
+    name, whether it has a default, and which, its place, whether it may be named, its kind, whether it may be None."""
     schema = torch._C.parse_schema(op.passes["forward"].schema)
     types = {a.name: str(a.type) for a in schema.arguments}
     code, defaults = function.__code__, function.__defaults__ or ()
@@ -320,7 +320,8 @@ _VALUES = frozenset({int, float, bool, str})
 
 
 def _worth(tuning_record: tuning_records.TuningRecord, pass_: str) -> bool:
-    """Whether a timing says that a kernel is quicker by more than the way to it takes, which is next to nothing of it."""
+    """Whether a tuning record says that a kernel is quicker by more than the way to it takes, which is next to nothing
+    of it."""
     race, way = tuning_record.whole, PYTHON_US["training" if pass_ == "training" else "forward"]
     return race.torch_us >= WORTH * way and race.ours_us + way <= race.torch_us / tuning_records.MARGIN
 
@@ -349,7 +350,7 @@ def _places() -> list[str]:
 
 def _least(records: Iterable[tuning_records.TuningRecord], names: tuple[str, ...]) -> tuple[int, int] | None:
     """The argument that tells large calls best, by its place, and how many elements it has at least: half of what was
-    raced, since what was is to speak for its neighbours."""
+    benchmarked, since what was is to speak for its neighbours."""
     least: dict[str, int] = {}
     for record in records:
         if record.beats_torch and _worth(record, record.pass_):

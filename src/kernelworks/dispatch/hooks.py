@@ -49,7 +49,7 @@ def is_watching() -> bool:
 
 
 def notify_watchers(op: Any, pass_: str, args: tuple[Any, ...], kernel: str | None) -> None:
-    """Says to whoever watches that such a call is about to be settled."""
+    """Says to whoever watches that such a call is about to be decided."""
     watchers, _local.watchers = _local.watchers, ()
     try:
         for watcher in watchers:

@@ -94,33 +94,22 @@ class Op:
     """
 
     def __init__(
-        self,
-        contract: Contract,
-        kernels: Sequence[Kernel],
-        *,
-        op_package: str,
-        forward: Pass,
-        backward: Pass | None = None,
-        mutants: Sequence[Mutant] = (),
-        composite: Callable[..., Any] | None = None,
-        pointwise: bool = False,
-        native: Callable[..., Any] | None = None,
-        aten: Callable[..., Any] | None = None,
-        to_torch: Callable[..., Any] | None = None,
-        from_torch: Callable[..., Any] | None = None,
-        passthrough: Passthrough | None = None,
-        to_record: Callable[..., tuple[Any, ...]] | None = None,
-    ) -> None:
+        self, contract: Contract, kernels: Sequence[Kernel], *, op_package: str, forward: Pass,
+        backward: Pass | None = None, mutants: Sequence[Mutant] = (), composite: Callable[..., Any] | None = None,
+        pointwise: bool = False, native: Callable[..., Any] | None = None, aten: Callable[..., Any] | None = None,
+        to_torch: Callable[..., Any] | None = None, from_torch: Callable[..., Any] | None = None,
+        passthrough: Passthrough | None = None, to_record: Callable[..., tuple[Any, ...]] | None = None,
+    ) -> None:  # fmt: skip
         """``composite(*args)`` is the forward in torch's own functions, as a user would write it: what autograd,
-        torch.func and jit.trace can look into. Arguments by position or name; by default the ``torch`` kernel's forward.
-        ``native(*args)`` is what runs where no kernel of ours is taken (``as_written``, without what ``Op.native`` adds);
-        by default ``composite``, from which it differs where torch's own function has no second derivative.
-        ``aten(*args)`` says the operators that ``native`` calls (``aten.py``), or None.
-        ``passthrough`` says how that is called at once, where there is one function of torch's for it.
-        ``pointwise`` says that no element of the output needs one of the inputs elsewhere, so that ``out`` may be an
-        input. ``to_torch(result, *args)`` and ``from_torch(result, *args)`` turn what kernels return into what the schema
-        says and back, where the two differ (an optional second output, say). ``to_record(*args)`` gives the arguments
-        of a forward that autograd records, where the backward reads an output that the call did not ask for."""
+        torch.func and jit.trace can look into. Arguments by position or name; by default the ``torch`` kernel's
+        forward. ``native(*args)`` is what runs where no kernel of ours is taken (``as_written``, without what
+        ``Op.native`` adds); by default ``composite``, from which it differs where torch's own function has no second
+        derivative. ``aten(*args)`` says the operators that ``native`` calls (``aten.py``), or None. ``passthrough``
+        says how that is called at once, where there is one function of torch's for it. ``pointwise`` says that no
+        element of the output needs one of the inputs elsewhere, so that ``out`` may be an input. ``to_torch(result,
+        *args)`` and ``from_torch(result, *args)`` turn what kernels return into what the schema says and back, where
+        the two differ (an optional second output, say). ``to_record(*args)`` gives the arguments of a forward that
+        autograd records, where the backward reads an output that the call did not ask for."""
         if [r.name for r in kernels][-2:] != ["torch", "reference"]:
             raise ValueError(f"the last two kernels of {contract.name} must be torch and reference")
         self.name = contract.name
@@ -134,24 +123,22 @@ class Op:
         self.as_written, self._aten = native or self._composite, aten
         self.passthrough = passthrough
         self.pointwise = pointwise
-        self.template: Any = None  # the form that made most of this, where one did, and that tells what (forms/)
+        self.template: Any = None  # the op template that made most of this, if one did (templates/)
         self._to_torch, self._from_torch, self._to_record = to_torch, from_torch, to_record
         self.plans = Plans()
         schema = torch._C.parse_schema(forward.schema)
         self._arrays = {a.name for a in schema.arguments if "Tensor" in str(a.type)}
-        self.torch_signature: Any = None  # set by the room's Spelling
-        self.gate: Any = None  # set by the room's Gate
-        self.pattern = (
-            ""  # what several of torch's ops make that this one makes, said by the room (diagnose/rules/patterns.py)
-        )
+        self.torch_signature: Any = None  # set by the op package's TorchSignature
+        self.gate: Any = None  # set by the op package's Gate
+        # The pattern of several torch ops that this op replaces; its op package sets it (diagnose/rules/patterns.py).
+        self.pattern = ""
         self.ambiguous_signature: Any = None  # the same where its calls may be told by no more than what stands where
         self._overload: Any = None  # set by register()
         self._backward_overload: Any = None
         self._record: Any = None
         self.call: Any = None  # call(*args, out, kernel); set by what is entered through
-        self.call_planned: Any = (
-            None  # known(*args): the same where C++ has a plan, else NotImplemented; not for compilers
-        )
+        # call_planned(*args): the same if C++ has a plan, else NotImplemented; not for compilers
+        self.call_planned: Any = None
         self.entry = Entry(self, in_cpp)
         self.plans.disable_passthrough = self.entry.disable_passthrough
         register(self)
@@ -286,10 +273,12 @@ class Op:
     def training_passes(
         self, args: tuple[Any, ...], kernel: str | None, wanted: tuple[str, ...] = ()
     ) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
-        """How the kernel that takes a forward makes gradients with it, or None where the kernel taken has no such passes.
+        """How the kernel that takes a forward makes gradients with it, or None where the kernel taken has no such
+        passes.
 
         ``training(*args, needs=)`` returns the forward's result and what ``resumed(kept, grad)`` makes gradients of.
-        ``inputs_requiring_grad`` are the inputs whose gradients are asked for, by default those that require them, or all.
+        ``inputs_requiring_grad`` are the inputs whose gradients are asked for, by default those that require them, or
+        all.
         """
         wanted = wanted or self.inputs_requiring_grad(args) or self.contract.differentiable
         plan: Plan = self._find("training", args, None, kernel, wanted) or self._training(args, kernel, wanted)
@@ -323,7 +312,8 @@ class Op:
         return Request(self.name, "backward", named, training.threads, switches=training.switches)
 
     def tuned_choice(self, args: tuple[Any, ...], wanted: tuple[str, ...]) -> Choice | None:
-        """``choice`` where timings choose; None where the list's order does, which each pass settles for itself."""
+        """``choice`` where tuning records choose; None where the list's order does, which each pass decides for
+        itself."""
         return self.choice(args, None, wanted) if environment.selection_policy() == "timed" else None
 
     def choice(self, args: tuple[Any, ...], kernel: str | None, wanted: tuple[str, ...] = ()) -> Choice:
@@ -341,7 +331,7 @@ class Op:
         return found
 
     def make_plan(self, pass_: str, args: tuple[Any, ...], out: Any = None, kernel: str | None = None) -> Plan:
-        """Checks the arguments once for all calls that look like this one, and settles the kernel."""
+        """Checks the arguments once for all calls that look like this one, and chooses the kernel."""
         if pass_ == "forward":
             self.contract.check(**dict(zip(self.passes[pass_].names, args, strict=True)))
             if out is not None:
@@ -360,7 +350,7 @@ class Op:
         return plan
 
     def _training(self, args: tuple[Any, ...], kernel: str | None, wanted: tuple[str, ...]) -> Plan:
-        """The same for a call that autograd records: forward and backward are settled here, together."""
+        """The same for a call that autograd records: forward and backward are chosen here, together."""
         self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))
         notify_watchers(self, "training", args, kernel)
         now = generation()
@@ -419,7 +409,8 @@ class Op:
             if isinstance(reason, LoadFailure) and reason.about not in _said:
                 _said.add(reason.about)
                 warnings.warn(
-                    f"kernelworks.{self.name} runs its {choice.kernel.name!r} kernel ({name!r} is not there): {reason[:800]}",
+                    f"kernelworks.{self.name} runs its {choice.kernel.name!r} kernel "
+                    f"({name!r} is not there): {reason[:800]}",
                     RuntimeWarning,
                     stacklevel=5,
                 )

@@ -1,7 +1,8 @@
-"""Plans: what serves calls that look alike, once that has been settled, and the one word that makes all of it void.
+"""Plans: what serves calls that look alike, and the one function that makes all plans void.
 
-A plan holds until a timing, a certificate or a kernel changes. Then ``forget_all`` empties every ``Plans`` there is, and
-whoever keeps a choice elsewhere (a swapped model, a diagnosis) compares ``generation`` with the one it was made in.
+A plan holds until a tuning record, a certificate or a kernel changes. Then ``forget_all`` empties every ``Plans`` there
+is, and whoever keeps a choice elsewhere (a swapped model, a diagnosis) compares ``generation`` with the one it was made
+in.
 
 Plans lie in a dictionary, or in the table of ``native/``, where the way in through C++ finds them by the same key.
 """
@@ -95,7 +96,7 @@ def passthrough_allowed() -> Iterator[bool]:
 
 
 class Plans:
-    """The plans of one op, and what else is settled by the arguments of a call.
+    """The plans of one op, and what else depends on the arguments of a call.
 
     ``what`` is "forward", "training" (a forward that autograd records, and all that follows), "backward", or another
     word; their first letters differ. ``wanted`` has a bit for each argument whose gradient is asked for.
@@ -125,7 +126,7 @@ class Plans:
         made_in_generation: int,
     ) -> None:
         """Keeps a plan for calls like this one, where they can be described, and where the ``generation`` that it was
-        settled in is this one still: another thread may have called ``forget_all`` meanwhile."""
+        decided in is this one still: another thread may have called ``forget_all`` meanwhile."""
         with self._lock:
             if made_in_generation != _generation:
                 return

@@ -1,4 +1,4 @@
-"""What lies in rooms, by name: which room that is, is known at once; the room is loaded when it is first asked for."""
+"""The op packages by name. The names are known at once; an op package is loaded when it is first asked for."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ __all__ = ["OP_PACKAGES", "FunctionPackage", "OpPackageMap", "load_op_package"]
 
 T = TypeVar("T")
 
-OP_PACKAGES: dict[
-    str, str
-] = {}  # the module of each op's room, in the order of the families; filled by `kernelworks.ops`
+# The module of each op package by the name of its op, in the order of the families. `kernelworks.ops` fills it.
+OP_PACKAGES: dict[str, str] = {}
 
 
 def load_op_package(op_package: str) -> types.ModuleType:
-    """The module of a room, loaded where it was not.
+    """The module of an op package; loads it if it is not loaded yet.
 
     It is loaded in a thread of its own: whoever asks for it first may do so under modes, transforms and tracers, which
-    are of a thread, and the tensors that a room makes are none of theirs. No room imports what is above it, so none
-    waits for a module that the asking thread is about to import.
+    are of a thread, and the tensors that an op package makes are none of theirs. No op package imports what is above
+    it, so none waits for a module that the asking thread is about to import.
     """
     if op_package not in sys.modules:
         failed: list[BaseException] = []
@@ -59,16 +58,17 @@ def _uncollected() -> Iterator[None]:
 
 
 class OpPackageMap(Mapping[str, T]):
-    """One thing a room. Its names are known without any room; whoever looks at the things loads their rooms.
+    """One object for each op package, by name.
 
-    What is made outside the rooms is there once it is made, behind those.
+    The names are known without loading anything. Access to an object loads its op package. Objects that are made
+    outside the op packages come behind those.
     """
 
     def __init__(self) -> None:
         self._made: dict[str, T] = {}
 
     def add(self, name: str, made: T) -> None:
-        """Called by what a room makes, when it is made."""
+        """Called by what an op package makes, when it is made."""
         self._made[name] = made
 
     def __getitem__(self, name: str) -> T:

@@ -1,14 +1,15 @@
 """torch's way to write a call, beside ours: ``layer_norm(x, (64,), w, b)``, ``attention(q, k, v, is_causal=True)``.
 
 An op's public function takes its own arguments. What is none of them (``input=``, ``normalized_shape``, a position that
-only torch's function has) is bound to the signature of torch's function, said once in the room as ``ours``: a function
-with exactly that signature which returns the op's arguments, or the reason why only torch's function serves them.
+only torch's function has) is bound to the signature of torch's function, said once in the op package as ``ours``: a
+function with exactly that signature which returns the op's arguments, or the reason why only torch's function serves
+them.
 
 - What is said in torch's way is torch's to take or to refuse: where the op has no answer to it (``dropout_p``, a dtype
   that the contract leaves out, autocast), torch's function runs with the same arguments.
 - A call that reads the same in both is the op's, with the errors of its contract.
-- Arguments of the op's own (``residual=``, ``window=``, ``kernel=``) may join torch's; where torch's function would have
-  to take them, the error names them.
+- Arguments of the op's own (``residual=``, ``window=``, ``kernel=``) may join torch's; where torch's function would
+  have to take them, the error names them.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
-    "ABSENT", "SIZES", "Array", "Gate", "TorchSignature", "by_operator", "composites", "gates", "is_last_dimension", "operator_of",
-    "publish_function", "torch_signatures", "two_names",
+    "ABSENT", "SIZES", "Array", "Gate", "TorchSignature", "by_operator", "composites", "gates", "is_last_dimension",
+    "operator_of", "publish_function", "torch_signatures", "two_names",
 ]  # fmt: skip
 
 Array = TypeVar("Array", Tensor, "np.ndarray[Any, Any]")
@@ -58,8 +59,8 @@ class TorchSignature:
 
     ``name`` is the function's in ``torch.nn.functional``, or else in ``torch``: by default the op's. ``operator`` is
     that of the aten operator that it calls, or what that would be called where it calls several (``composite``);
-    ``unrecorded_arguments`` is what the profiler does not record of such a call, as it may have been. ``no_swap_reason`` says why a swap leaves
-    torch's function where it stands; "" where it does not.
+    ``unrecorded_arguments`` is what the profiler does not record of such a call, as it may have been.
+    ``no_swap_reason`` says why a swap leaves torch's function where it stands; "" where it does not.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class TorchSignature:
     def __call__(
         self, positional: tuple[Any, ...], torchs: dict[str, Any], own: Mapping[str, Any], out: Any, kernel: str | None
     ) -> Any:
-        """A call in torch's spelling: what was given by position, in torch's order; by a name that the op's function
+        """A call in torch's signature: what was given by position, in torch's order; by a name that the op's function
         has not; and by one that it has, or is that argument's default. ``torchs`` is changed."""
         for name, value in own.items():
             if value is not None and value is not False and not _is_default(value, self.defaults.get(name)):
@@ -171,7 +172,7 @@ class TorchSignature:
         if not torch.compiler.is_dynamo_compiling():
             stop_for(self.op, asked)
         if self.function is None:
-            raise RuntimeError(f"{self.op.name} in torch's spelling needs a later torch: {asked}")
+            raise RuntimeError(f"{self.op.name} in torch's signature needs a later torch: {asked}")
         result = self.function(*positional, **named)
         if out is None:
             return result
@@ -179,7 +180,7 @@ class TorchSignature:
         return copy_into(result, out)
 
     def call_ambiguous(self, positional: tuple[Any, ...], named: dict[str, Any], out: Any, kernel: str | None) -> Any:
-        """A call that holds one thing in either spelling and means another: torch's where the argument is there that
+        """A call that holds one thing in either signature and means another: torch's where the argument is there that
         only torch's must have, by name or as a shape in its place; where there is none such, where it does not fit
         ours."""
         values = positional
@@ -194,11 +195,11 @@ class TorchSignature:
         try:
             asked = self.own(*values, **named)
         except TypeError as error:
-            raise TypeError(f"{error}; torch's spelling is {self.signature_text()}") from None
+            raise TypeError(f"{error}; torch's signature is {self.signature_text()}") from None
         return self.call(*asked, out, kernel)
 
     def is_torch_call(self, args: tuple[Any, ...]) -> bool:
-        """Whether the op's arguments are a call in torch's spelling, or an unfinished one, taken for one in ours. So a
+        """Whether the op's arguments are a call in torch's signature, or an unfinished one, taken for one in ours. So a
         function whose first arguments stand in other places in torch's needs no look at them before it calls the op."""
         return args[self.place].__class__ in SIZES or any(a is ABSENT for a in args)
 
@@ -232,7 +233,7 @@ class TorchSignature:
         return names
 
     def signature_text(self) -> str:
-        """The signature that torch's spelling has, as text."""
+        """The signature that torch's signature has, as text."""
         parts = []
         for i, name in enumerate(self.names):
             if i == len(self.positional):
@@ -246,7 +247,7 @@ class TorchSignature:
         if len(positional) > len(self.positional):
             raise TypeError(
                 f"{op}() takes at most {len(self.positional)} arguments by position, got {len(positional)}: "
-                f"torch's spelling is {self.signature_text()}"
+                f"torch's signature is {self.signature_text()}"
             )
         given = {n: v for n, v in zip(self.positional, positional, strict=False) if v is not ABSENT}
         more: dict[str, Any] = {}
@@ -256,7 +257,7 @@ class TorchSignature:
                 continue
             if theirs not in self.names:
                 if name not in self.op_names:
-                    raise TypeError(f"{op}() has no argument {name!r}; torch's spelling is {self.signature_text()}")
+                    raise TypeError(f"{op}() has no argument {name!r}; torch's signature is {self.signature_text()}")
                 if value is not None and value is not False:
                     more[name] = value
             elif _is_default(value, self.defaults.get(theirs, ABSENT)) and theirs in given:
@@ -267,7 +268,7 @@ class TorchSignature:
                 given[theirs] = value
         for name in self.names:
             if name not in given and name not in self.defaults:
-                raise TypeError(f"{op}() is missing {name}; torch's spelling is {self.signature_text()}")
+                raise TypeError(f"{op}() is missing {name}; torch's signature is {self.signature_text()}")
         return given, more
 
     def _join(self, asked: tuple[Any, ...] | str, given: dict[str, Any], more: dict[str, Any]) -> tuple[Any, ...]:
@@ -324,7 +325,7 @@ def publish_function(function: Any, op: Any) -> None:
 
 
 def torch_signatures() -> dict[str, TorchSignature]:
-    """The spellings of all ops that torch has a function for, by the function's name."""
+    """The signatures of all ops that torch has a function for, by the function's name."""
     return {s.name: s for op in OPS.values() if (s := op.torch_signature) is not None and s.function is not None}
 
 
@@ -336,7 +337,7 @@ def ops_of(names: Iterable[str]) -> tuple[Op, ...]:
 
 
 def by_operator(name: str) -> TorchSignature | None:
-    """The spelling of the op that says what an aten operator of this name does; None where none does."""
+    """The signature of the op that says what an aten operator of this name does; None where none does."""
     return _by_operator(len(OPS)).get(name.removeprefix("aten::"))
 
 
@@ -352,7 +353,7 @@ def _by_operator(count: int) -> dict[str, TorchSignature]:
 
 
 def composites() -> dict[int, TorchSignature]:
-    """The spellings whose function torch makes of several operators, so that nothing records a call of it as one; by
+    """The signatures whose function torch makes of several operators, so that nothing records a call of it as one; by
     the function's ``id``, for what a mode is told of need not be hashable."""
     return {
         id(torch_signature.function): torch_signature
@@ -362,7 +363,7 @@ def composites() -> dict[int, TorchSignature]:
 
 
 def is_last_dimension(normalized_shape: Any, input: Tensor) -> bool:
-    """Whether a shape, in a form that torch takes, is the last dimension and no other."""
+    """Whether a shape, in a notation that torch takes, is the last dimension and no other."""
     kind = type(normalized_shape)
     if kind is int or kind not in SIZES or len(normalized_shape) != 1:
         return False

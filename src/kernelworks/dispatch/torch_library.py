@@ -86,7 +86,7 @@ def _recorded_again(kernel: Callable[..., Any], name: str, keys: int, *args: Any
 
 
 def register(op: Any) -> None:
-    """Defines an op's passes as operators, where its room's schemas are not known yet, and lets it call them."""
+    """Defines an op's passes as operators, where its op package's schemas are not known yet, and lets it call them."""
     define(op.name, {pass_: definition.schema for pass_, definition in op.passes.items()})
     op._overload = getattr(torch.ops.kernelworks, op.name).default
     if "backward" in op.passes:
@@ -119,8 +119,8 @@ def _implementation(name: str, pass_: str, *args: Any, kernel: str | None = None
 
 @skip_dynamo
 def _laid(name: str, pass_: str, result: Any, *args: Any) -> Any:
-    """A result as a compiled program was told that it lies. Kernels of ours write it so; torch's functions lay out theirs
-    as their inputs happen to."""
+    """A result as a compiled program was told that it lies. Kernels of ours write it so; torch's functions lay out
+    theirs as their inputs happen to."""
     made = as_tuple(OPS[name].passes[pass_].fake(*args))
     laid = tuple(t if t.stride() == m.stride() else m.copy_(t) for t, m in zip(as_tuple(result), made, strict=True))
     return laid if isinstance(result, tuple) else laid[0]

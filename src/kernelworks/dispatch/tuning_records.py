@@ -1,13 +1,13 @@
-"""The record that a way to run an op was raced against torch's own function here: read, judge, write.
+"""Tuning records: how quick our kernels were against torch's own function on this machine.
 
-A timing speaks for one op and pass, one way (a kernel, or for training a forward kernel and a backward kernel), one call and the
-bucket of calls that it lies in, one kind of machine with its number of cores, one number of threads, one hash of the
-kernels' sources with the toolchain, and one version of torch. Those for the machines we have ship with the package
-(``timed/PLACE.json``); ``kernelworks autotune`` writes more into the cache, one file a timing through a rename, so that
-two processes that settle at once lose nothing of each other's.
+A tuning record speaks for one op and pass, one way (a kernel, or for training a forward kernel and a backward kernel),
+one call and the bucket of calls that it lies in, one kind of machine with its number of cores, one number of threads,
+one hash of the kernels' sources with the toolchain, and one version of torch. Records for the project's machines ship
+with the package (``timed/PLACE.json``). ``kernelworks autotune`` writes more into the cache. Each record has a file of
+its own, written through a rename, so that two processes that autotune at once lose nothing of each other's.
 
-``verdict`` reads them for a request: a timing of this very call decides by itself, else all that were measured in its
-bucket have to agree, and by more. Without a timing that says so, no kernel of ours is taken.
+``verdict`` reads the records for a request. A record of this very call decides by itself. Otherwise all records of its
+bucket have to agree, by a larger margin. Without such a record no kernel of ours is taken.
 """
 
 from __future__ import annotations
@@ -29,33 +29,10 @@ from kernelworks.machine import environment, place_of
 from kernelworks.records.json_text import format_lines, read_json
 
 __all__ = [
-    "BUCKET_MARGIN",
-    "MARGIN",
-    "NOISE_LIMIT",
-    "NO_RECORD",
-    "RaceResult",
-    "TuningRecord",
-    "Verdict",
-    "bucket_of",
-    "call_of",
-    "element_counts",
-    "faults",
-    "has_known_sizes",
-    "is_decisive",
-    "is_shipped",
-    "records_matching",
-    "records_of",
-    "remember",
-    "reread",
-    "shipped_path",
-    "sources_of",
-    "threads_of",
-    "torch_version",
-    "valid_records",
-    "verdict",
-    "ways_digest",
-    "write",
-    "write_shipped",
+    "BUCKET_MARGIN", "MARGIN", "NOISE_LIMIT", "NO_RECORD", "RaceResult", "TuningRecord", "Verdict", "bucket_of",
+    "call_of", "element_counts", "faults", "has_known_sizes", "is_decisive", "is_shipped", "records_matching",
+    "records_of", "remember", "reread", "shipped_path", "sources_of", "threads_of", "torch_version",
+    "valid_records", "verdict", "ways_digest", "write", "write_shipped",
 ]  # fmt: skip
 
 SHIPPED_DIR = Path(__file__).resolve().parent / "timed"
@@ -65,19 +42,18 @@ ADDED_FIELDS = {"note": "", "among": ""}  # what records have had since
 
 MARGIN = 1.03  # torch's time over ours, in both halves of a race: less is within what two runs differ by
 
-# The same for a call that was not raced itself, whose sizes may be twice those of the calls that were. On a Zen 4 (126
-# calls of six ops, sizes drawn three to a bucket), of 110 calls judged by one such neighbour at 1.10 four lost to torch
-# by more than 3%, of 102 at 1.20 one did.
+# The same for a call that was not benchmarked itself, whose sizes may be twice those of the calls that were. On a Zen 4
+# (126 calls of six ops, sizes drawn three to a bucket), of 110 calls judged by one such neighbour at 1.10 four lost to
+# torch by more than 3%, of 102 at 1.20 one did.
 BUCKET_MARGIN = 1.20
-NOISE_LIMIT = 0.10  # spread of a race; with more, neither arm can be called quicker
+NOISE_LIMIT = 0.10  # spread of a race; with more, neither side can be called quicker
 
-NO_RECORD = "no timing for this call on this machine: torch runs; `kernelworks autotune` measures"
+NO_RECORD = "no tuning record for this call on this machine: torch runs; `kernelworks autotune` makes one"
 
 
 @dataclass(frozen=True)
 class RaceResult:
-    """One race. ``halves`` is torch's time over ours in the first and in the second half of it, ``spread`` how far the
-    rounds lie from one another, as a share."""
+    """One race. ``halves``: torch's time over ours in each half; ``spread``: of the rounds, as a share."""
 
     ours_us: float
     torch_us: float
@@ -109,8 +85,8 @@ class TuningRecord:
     whole: RaceResult  # the forward, or forward and backward together
     backward: RaceResult | None  # of training: the backward alone, or the whole where the forward makes the gradients
     date: str
-    note: str = ""  # where it is no race in two halves: what it was made of
-    among: str = ""  # the ways of ours that there were, as `among` has them; "" where nobody noted it
+    note: str = ""  # what it was made of, if it is no race in two halves
+    among: str = ""  # the ways of ours that there were, as `ways_digest` has them; "" where nobody noted it
 
     @property
     def ratio(self) -> float:
@@ -119,7 +95,7 @@ class TuningRecord:
 
     @property
     def beats_torch(self) -> bool:
-        """Whether the call that was raced is ours for it."""
+        """Whether the call that was benchmarked is ours for it."""
         return not self.is_noisy and self.ratio >= MARGIN
 
     @property
@@ -128,7 +104,7 @@ class TuningRecord:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What a later timing of the same takes the place of, whichever way it found quickest."""
+        """What a later tuning record of the same takes the place of, whichever way it found quickest."""
         return self.pass_, self.call, self.threads
 
     def __str__(self) -> str:
@@ -183,8 +159,7 @@ def _tensors(value: Any) -> bool:
 
 
 def call_of(request: Request) -> str:
-    """A call in words that are the same for calls that take as long: everything but the values of tensors and of
-    numbers that nothing depends on."""
+    """A call in words: all but the values of tensors and of numbers that its time does not depend on."""
     words = []
     for name, value in request.args.items():
         if isinstance(value, TensorSpec):
@@ -199,8 +174,7 @@ def call_of(request: Request) -> str:
 
 
 def bucket_of(contract: Contract, request: Request) -> str:
-    """Calls that are alike: dtypes, layouts, options, and of each of the contract's dimensions how many bits it has
-    (``M~10`` is 512 to 1023), or what the contract says of it instead."""
+    """Alike calls: dtypes, layouts, options, bits of each dimension (``M~10``: 512 to 1023), or the contract's word."""
     words = []
     for name, value in request.args.items():
         if isinstance(value, TensorSpec):
@@ -235,7 +209,8 @@ def has_known_sizes(request: Request) -> bool:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The way to take, "" for torch's own function, the reason in words, and the timing that decided, if one did."""
+    """The way to take, "" for torch's own function, the reason in words, and the tuning record that decided, if one
+    did."""
 
     way: str
     because: str
@@ -243,7 +218,7 @@ class Verdict:
 
 
 def sources_of(kernels: Iterable[Kernel]) -> tuple[str, str]:
-    """Hash and toolchain that a timing of these kernels names. Raises BuildError where there is no toolchain."""
+    """Hash and toolchain that a tuning record of these kernels names. Raises BuildError where there is no toolchain."""
     kernels = tuple(kernels)
     return "+".join(kernel.hash() for kernel in kernels), "+".join(
         dict.fromkeys(kernel.toolchain() for kernel in kernels)
@@ -264,17 +239,15 @@ def ways_digest(ways: Mapping[str, Sequence[Kernel]]) -> str:
 
 
 def is_decisive(record: TuningRecord, ways: Mapping[str, Sequence[Kernel]]) -> bool:
-    """Whether a timing of this very call says what is quickest of all that there is today: a kernel that came since, or
-    whose source is another, may be quicker than what was raced then."""
-    return not record.is_noisy and (
-        record.among == ways_digest(ways) or (not record.among and list(ways) == [record.way])
-    )
+    """Whether a record of this very call speaks of all kernels as they are today: a newer one may be quicker."""
+    same = record.among == ways_digest(ways) if record.among else list(ways) == [record.way]
+    return not record.is_noisy and same
 
 
 def valid_records(
     name: str, contract: Contract, request: Request, ways: Mapping[str, Sequence[Kernel]], place: str | None = None
 ) -> tuple[list[TuningRecord], list[TuningRecord]]:
-    """The timings that hold for these kernels as they are now: of this very call, and of others in its bucket."""
+    """The records that hold for these kernels as they are now: of this very call, and of others in its bucket."""
     place = place or place_of(request.device)
     known = _indexed(_folder(place), shipped_path(place), name)
     records = known.get((request.pass_, threads_of(request), bucket_of(contract, request)), ())
@@ -287,8 +260,7 @@ def valid_records(
 def records_matching(
     name: str, kernels: Mapping[str, Kernel], dtype: torch.dtype, place: str, sizes: Mapping[str, int]
 ) -> list[TuningRecord]:
-    """The timings of a ``place`` that hold for an op's ``kernels`` in a dtype, whatever the call, but for the ``sizes`` of
-    those of the contract's dimensions that are known."""
+    """The records of a ``place`` that hold for an op's ``kernels`` in a dtype and the known ``sizes``, of any call."""
     threads = 0 if place.startswith("sm_") else torch.get_num_threads()
     known = _indexed(_folder(place), shipped_path(place), name)
     found = []
@@ -311,7 +283,7 @@ def _in_bucket(bucket: str, dtype: torch.dtype, sizes: Mapping[str, int]) -> boo
 
 
 def records_of(name: str, place: str) -> tuple[TuningRecord, ...]:
-    """All timings of an op on a kind of machine by this torch, whatever has become of its kernels since."""
+    """All tuning records of an op on a kind of machine by this torch, whatever has become of its kernels since."""
     known = _indexed(_folder(place), shipped_path(place), name)
     return tuple(t for several in known.values() for t in several if t.torch == torch_version())
 
@@ -333,10 +305,8 @@ _SIZES = re.compile(r"\w+\[([\d,]*)\]( by |$)")
 def verdict(
     name: str, contract: Contract, request: Request, ways: Mapping[str, Sequence[Kernel]], place: str | None = None
 ) -> Verdict:
-    """Which of the ways (name -> kernels that may be chosen) runs a request, by the timings of this machine or ``place``.
-
-    Of several that beat torch, the one that beats it most. Never raises for what lies in a file.
-    """
+    """Which way (name -> kernels) runs a request, by the records of this machine or ``place``: the one that beats torch
+    most. Never raises for what lies in a file."""
     if not ways:
         return Verdict("", "no kernel of ours may be chosen")
     exact, near = valid_records(name, contract, request, ways, place)
@@ -347,7 +317,7 @@ def verdict(
             return Verdict(best.way, f"timed: {best.ratio:.2f}x torch, {best}", best)
         return Verdict("", f"timed: torch is as quick or quicker ({best.ratio:.2f}x, {best})", best)
     if exact:
-        return Verdict("", f"timed in a noisy hour (spread {_spread(exact):.0%}): torch runs", exact[0])
+        return Verdict("", f"measurement too noisy (spread {_spread(exact):.0%}): torch runs", exact[0])
     return _by_bucket([t for t in near if not t.is_noisy], faults(place or place_of(request.device), name))
 
 
@@ -367,9 +337,8 @@ def _by_bucket(near: Sequence[TuningRecord], bad: Sequence[str]) -> Verdict:
         return Verdict(best.way, f"timed at {_calls(count)} like it: at least {best.ratio:.2f}x torch ({best})", best)
     if near:
         least = min(near, key=lambda t: t.ratio)
-        return Verdict(
-            "", f"timed at {_calls(len(near))} like it, at one only {least.ratio:.2f}x torch ({least})", least
-        )
+        said = f"timed at {_calls(len(near))} like it, at one only {least.ratio:.2f}x torch ({least})"
+        return Verdict("", said, least)
     more = f", and {len(bad) - MAX_NAMED_FAULTS} more" if len(bad) > MAX_NAMED_FAULTS else ""
     return Verdict("", NO_RECORD + (f"; left out: {'; '.join(bad[:MAX_NAMED_FAULTS])}{more}" if bad else ""))
 
@@ -391,7 +360,7 @@ def _folder(place: str) -> Path:
 
 @functools.cache
 def _indexed(folder: Path, shipped: Path, op: str) -> dict[tuple[str, int, str], tuple[TuningRecord, ...]]:
-    """All timings of an op on a kind of machine, this user's in place of those shipped, by pass, threads and bucket."""
+    """All records of an op on a kind of machine, this user's before those shipped, by pass, threads and bucket."""
     mine = {t.key: t for t in _cached(folder, op)[0]}
     mine |= {t.key: t for t in _remembered.values() if (t.place, t.op) == (folder.name, op)}
     found: dict[tuple[str, int, str], tuple[TuningRecord, ...]] = {}
@@ -402,7 +371,7 @@ def _indexed(folder: Path, shipped: Path, op: str) -> dict[tuple[str, int, str],
 
 
 def faults(place: str, op: str) -> tuple[str, ...]:
-    """The files with timings of an op that are left out, each with what is wrong with it."""
+    """The files with tuning records of an op that are left out, each with what is wrong with it."""
     return (*_cached(_folder(place), op)[1], *_shipped(shipped_path(place))[1])
 
 
@@ -431,13 +400,13 @@ _remembered: dict[tuple[str, str, tuple[str, str, int]], TuningRecord] = {}  # b
 
 
 def remember(record: TuningRecord) -> None:
-    """Keeps a timing for this process alone, where no file can be written."""
+    """Keeps a tuning record for this process alone, where no file can be written."""
     _remembered[record.place, record.op, record.key] = record
     _indexed.cache_clear()
 
 
 def is_shipped(record: TuningRecord) -> bool:
-    """Whether a timing came with the package: nobody has raced that call on this very machine."""
+    """Whether a tuning record came with the package: nobody has benchmarked that call on this very machine."""
     return record not in _cached(_folder(record.place), record.op)[0] and record not in _remembered.values()
 
 
@@ -449,7 +418,7 @@ def reread() -> None:
 
 
 def _read(path: Path) -> tuple[tuple[TuningRecord, ...], str]:
-    """The timings of a file, and a word where some or all of it cannot be used."""
+    """The tuning records of a file, and a word where some or all of it cannot be used."""
     try:
         content = read_json(path)
     except FileNotFoundError:
@@ -459,7 +428,7 @@ def _read(path: Path) -> tuple[tuple[TuningRecord, ...], str]:
     except ValueError:  # a broken encoding is one too
         return (), "truncated or no JSON"
     if not isinstance(content, dict) or not isinstance(content.get("tuning_records"), list):
-        return (), "no timings"
+        return (), "no tuning records"
     if content.get("format") != FORMAT:
         return (), f"of another version (format {str(content.get('format'))[:20]})"
     made = [_parse_record(record) for record in content["tuning_records"]]
@@ -514,7 +483,7 @@ def _text(records: Sequence[TuningRecord]) -> str:
 
 
 def write(record: TuningRecord) -> Path:
-    """Keeps a timing in the user's cache, in place of one of the same call. Raises OSError."""
+    """Keeps a tuning record in the user's cache, in place of one of the same call. Raises OSError."""
     name = hashlib.sha256(repr(record.key).encode()).hexdigest()[:16]
     path = _folder(record.place) / f"{record.op}.{name}.json"
     environment.write_whole(path, _text([record]), prefix=f".{path.name}-")

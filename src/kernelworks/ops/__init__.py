@@ -1,8 +1,8 @@
-"""The kernel map: families, each a folder of rooms, one op one room.
+"""The kernel map: each family is a folder of op packages, one for each op.
 
-An op is called ``kernelworks.NAME``, and lies in the room ``FAMILY/NAME`` (without the underscore that says that it
-writes to its arguments). torch knows all ops at once, by the schemas in ``generated.py``; a room is loaded when
-something of it is asked for.
+An op is called ``kernelworks.NAME``, and lies in the op package ``FAMILY/NAME`` (without the underscore that says that
+it writes to its arguments). torch knows all ops at once, by the schemas in ``generated.py``; an op package is loaded
+when something of it is asked for.
 """
 
 import sys

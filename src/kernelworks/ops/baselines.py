@@ -1,8 +1,9 @@
-"""What the rooms' ``peers.py`` share. Such a file says what an op is raced against beside torch; ``bench`` reads it.
+"""What the op packages' ``baselines.py`` share. Such a file says what an op is benchmarked against beside torch;
+``bench`` reads it.
 
-- ``PEERS``: by type of device, then by the arm's name, what prepares a call for one set of the contract's arguments.
-  Peers that need their own form of a weight convert it once, outside the timing, as their own users would; each
-  declines (None) what it does not do, or where its package is missing.
+- ``BASELINES``: by type of device, then by the baseline's name, what prepares a call for one set of the contract's
+  arguments. Baselines that need their own layout of a weight convert it once, outside the timing, as their own users
+  would; each declines (None) what it does not do, or where its package is missing.
 - ``eager``, where it is there: what users of torch write for the op, where they keep between calls what the op's
   ``native`` makes anew.
 """
@@ -27,13 +28,13 @@ Maker = Callable[[Any], Callable[[], Any] | None]
 
 
 def baselines_module(op: str) -> ModuleType | None:
-    """The room's ``peers.py``; ops that joined from outside have none."""
+    """The op package's ``baselines.py``; ops that joined from outside have none."""
     name = f"{OP_PACKAGES[op]}.baselines" if op in OP_PACKAGES else ""
     return importlib.import_module(name) if name and importlib.util.find_spec(name) is not None else None
 
 
 def eager_of(op: str) -> Callable[..., Any] | None:
-    """What the room says that users of torch write, if it does; it takes the contract's arguments by name."""
+    """What the op package says that users of torch write, if it does; it takes the contract's arguments by name."""
     told: Callable[..., Any] | None = getattr(baselines_module(op), "eager", None)
     return told
 
@@ -55,9 +56,9 @@ def compiled_whole(function: Callable[..., Any]) -> Callable[..., Any]:
 def liger(
     module: str, function: str, given: Callable[[Args], tuple[Any, ...] | None]
 ) -> Mapping[str, Mapping[str, Maker]]:
-    """The ``PEERS`` of an op that Liger (liger-kernel) has an autograd function for, which takes what ``given`` makes
-    of the contract's arguments; None where it declines them. None either where Liger is not installed or has no such
-    function."""
+    """The ``BASELINES`` of an op that Liger (liger-kernel) has an autograd function for, which takes what ``given``
+    makes of the contract's arguments; None where it declines them. None either where Liger is not installed or has no
+    such function."""
 
     def make(args: Args) -> Callable[[], Any] | None:
         values = given(args)

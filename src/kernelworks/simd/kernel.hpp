@@ -7,7 +7,7 @@
 //         ...
 //     }
 //
-// Only C headers are pulled in, so a room compiles in well under a second. Arguments were checked in Python before
+// Only C headers are pulled in, so an op package compiles in well under a second. Arguments were checked in Python before
 // the call: a kernel trusts shapes and dtypes, and reads strides (in elements).
 #pragma once
 

@@ -1,5 +1,6 @@
-"""Forms: what rooms of one shape share, derived from an expression and the few facts that only the room knows.
+"""Op templates: what ops of one shape share.
 
-A form hides nothing: what it derived for an op is printed by ``kernelworks map OP`` and told in docs/op-templates.md; a room
-replaces a part by giving its own (``dataclasses.replace(FORM.contract, cost=...)``, a file of its own for a target).
+An op template derives it from an expression and the few facts that only the op package knows. It hides nothing:
+``kernelworks map OP`` prints what was derived for an op, and docs/op-templates.md describes it. An op package replaces
+a part by its own (``dataclasses.replace(TEMPLATE.contract, cost=...)``, a file of its own for a target).
 """

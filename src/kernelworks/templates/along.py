@@ -1,9 +1,9 @@
 """Ops of one tensor along any of its dimensions, whose backward starts from the output: softmax and its like.
 
-``forward(x, dim) -> output``, ``backward(grad_output, output, dim) -> x``. The room says what is its own; the form
-derives the contract, both passes, the launches of C++ (exported functions NAME and NAME_backward, as
-``simd/exp_lines.hpp`` and ``simd/lines.hpp`` make them), the rows and torch's spelling
-``F.NAME(input, dim, _stacklevel, dtype)``.
+``forward(x, dim) -> output``, ``backward(grad_output, output, dim) -> x``. The op package says what is its own; the op
+template derives the contract, both passes, the launches of C++ (exported functions NAME and NAME_backward, as
+``simd/exp_lines.hpp`` and ``simd/lines.hpp`` make them), the kernels and torch's signature ``F.NAME(input, dim,
+_stacklevel, dtype)``.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ DEVICE_CASES = (
 )  # fmt: skip
 
 
-# ---------------------------------------------------------------- the form
+# ---------------------------------------------------------------- the op template
 
 
 def _laid_out(x: Tensor, dim: int) -> Tensor:
@@ -133,9 +133,9 @@ def _counted(dim: int, dims: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Along(OpPackage):
-    """What a room says of its op.
+    """What an op package says of its op.
 
-    - ``op_package`` is the room's ``__file__``: folder and family name the op.
+    - ``op_package`` is the op package's ``__file__``: folder and family name the op.
     - ``function(x, dim)`` is torch's function, which is also the definition; ``aten`` the operator behind it.
     - ``gradient(g, y, dim)`` is the backward in torch's functions, differentiable again.
     - ``plain(x, dim, total=)`` is the op with its sums taken by ``total``: for mutants.
@@ -186,7 +186,7 @@ class Along(OpPackage):
         return Cost(flop * x.numel, exponentials * x.numel, (1 + backward) * x.nbytes, x.nbytes)
 
     def _mutants(self) -> tuple[Mutant, ...]:
-        """What any op of this form gets wrong."""
+        """What any op of this op template gets wrong."""
 
         def plain(x: Tensor, dim: int, **changed: Any) -> Tensor:
             return self.plain(x.float(), dim, **changed).to(x.dtype) if x.numel() else torch.empty_like(x)
@@ -201,7 +201,7 @@ class Along(OpPackage):
     # ------------------------------------------------------------ the op
 
     def op(self, contract: Contract, *, mutants: Sequence[Mutant] = ()) -> Op:
-        """The op; ``mutants`` are the room's own."""
+        """The op; ``mutants`` are the op package's own."""
         folder, name = self.folder, self.name
         exact = functools.partial(self._torch_backward, compute=torch.float64)
         op = Op(
@@ -230,12 +230,12 @@ class Along(OpPackage):
         return op
 
     def template_parts(self, op: Op) -> dict[str, str]:
-        """What this form alone makes (``derived.py`` tells the rest)."""
+        """What this op template alone makes (``description.py`` tells the rest)."""
         kernels = ", ".join(f"{target}: {source}" for target, source in TARGETS.items())
         return {"torch's operators": f"{self.aten}(x, dim)", "kernels": f"{kernels}, triton: tile/lines.py"}
 
     def torch_signature(self, op: Op, function: Callable[..., Any]) -> TorchSignature:
-        """torch's spelling, of a function with the arguments that ``F.softmax`` has."""
+        """torch's signature, of a function with the arguments that ``F.softmax`` has."""
         return TorchSignature(op, function, _ours, {"input": "x"})
 
     def _forward(self, library: Any) -> Callable[..., Tensor]:

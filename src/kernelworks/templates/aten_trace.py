@@ -1,4 +1,4 @@
-"""An op's function in torch as the operators that it calls, found by calling it: what a room need not say twice."""
+"""The torch operators that an op's function in torch calls, found by calling it, so that no op package lists them."""
 
 from __future__ import annotations
 

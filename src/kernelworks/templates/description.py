@@ -1,4 +1,4 @@
-"""What a form made of an op, in words: nothing of it is hidden. ``kernelworks map OP`` prints it."""
+"""What an op template derived for an op, in words. ``kernelworks map OP`` prints it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kernelworks.contract import Case, Contract
 
 __all__ = ["derived_parts"]
 
-OWN = "the room's own"
-# Fields of a contract that a form makes, by the name under which they are told.
+OWN = "the op package's own"
+# Fields of a contract that an op template makes, by the name under which they are told.
 PARTS = {
     "check": "check", "errors": "refused calls", "bound": "bound", "gradient_bound": "bound of gradients",
     "cost": "cost", "dims": "dims", "cases": "cases", "device_cases": "cases of a GPU", "bench_cases": "bench",
@@ -22,7 +22,7 @@ PARTS = {
 
 
 def derived_parts(op: Any) -> dict[str, str]:
-    """Each part that the op's form derived, and what came of it; empty for an op of no form."""
+    """Each part that the op's template derived, and what came of it; empty for an op of no op template."""
     if op.template is None:
         return {}
     contract: Contract = op.contract

@@ -1,8 +1,8 @@
-"""The epilogue form: products of matrices, and what is done to each of their sums before it is rounded, once.
+"""The epilogue template: products of matrices, and what is done to each of their sums before it is rounded, once.
 
-A room says in ``contract.py`` what only it knows (``Epilogue``): the definition by a ``product``, how far off a right
-kernel may be before it rounds, values of the arguments beside x and the weights. On a GPU it has rows of its own; on a
-CPU torch's row runs, which is the op as a user writes it. What follows from that is made here.
+An op package says in ``contract.py`` what only it knows (``Epilogue``): the definition by a ``product``, how far off a
+right kernel may be before it rounds, values of the arguments beside x and the weights. On a GPU it has kernels of its
+own; on a CPU torch's kernel runs, which is the op as a user writes it. What follows from that is made here.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ def propagated_error(function: Callable[[Tensor], Tensor], sums: Tensor, off: Te
 
 @dataclass(frozen=True, kw_only=True)
 class Epilogue(OpPackage):
-    """What only the room knows.
+    """What only the op package knows.
 
     ``arguments`` begin with x and the ``weights``, matrices that it is multiplied with. ``reference(product, *args)``
-    is the definition, differentiable, where ``product(x, weight)`` multiplies. ``inside(form, args, dtype)`` says
+    is the definition, differentiable, where ``product(x, weight)`` multiplies. ``inside(template, args, dtype)`` says
     how far a right kernel may be off before it rounds its result (``sum_and_error`` gives a sum and how far it is off).
     ``others(generator, dtype, shape of the result)`` gives the arguments that are neither x nor weights nor words.
     ``flop`` and ``functions`` count an element of the result beyond the products, ``elementary`` names the function.
@@ -107,7 +107,7 @@ class Epilogue(OpPackage):
 
     @functools.cached_property
     def contract(self) -> Contract:
-        """The contract; a room that says a part itself takes ``dataclasses.replace`` of it."""
+        """The contract; an op package that says a part itself takes ``dataclasses.replace`` of it."""
         return Contract(
             name=self.name, family=self.folder.parent.name, arithmetic="products", formula=self.formula,
             source=self.source, elementary=self.elementary, outputs=("output",),
@@ -219,16 +219,16 @@ class Epilogue(OpPackage):
         self, contract: Contract, composite: Callable[..., Any], *, ahead: Sequence[Kernel] = (),
         mutants: Sequence[Mutant] = (), aten: Callable[..., Any] | None = None, passthrough: Passthrough | None = None,
     ) -> Op:  # fmt: skip
-        """The op: ``composite(*args)`` is how a user writes it in torch, ``ahead`` are its rows on other devices, best
-        first; ``mutants`` are the room's own, ``aten`` its operators where calling it does not tell."""
+        """The op: ``composite(*args)`` is how a user writes it in torch, ``ahead`` are its kernels on other devices,
+        best first; ``mutants`` are the op package's own, ``aten`` its operators where calling it does not tell."""
         forward, backward = self.passes()
 
         def composed(*args: Any, **named: Any) -> Any:
             return composite(*args, *(named.get(name) for name in forward.names[len(args) :]))
 
         op = Op(
-            contract, [*ahead, *python_kernels(contract, forward, backward, composed, lambda: op)], op_package=self.op_package,
-            forward=forward, backward=backward, composite=composed, native=composite,
+            contract, [*ahead, *python_kernels(contract, forward, backward, composed, lambda: op)],
+            op_package=self.op_package, forward=forward, backward=backward, composite=composed, native=composite,
             aten=aten or aten_of(composite), mutants=(*self._mutants(), *mutants), passthrough=passthrough,
         )  # fmt: skip
         op.template = self
@@ -261,8 +261,8 @@ class Epilogue(OpPackage):
         )
 
     def template_parts(self, op: Op) -> dict[str, str]:
-        """What this form alone makes (``derived.py`` tells the rest)."""
-        return {"rows": ", ".join(kernel.name for kernel in op.kernels)}
+        """What this op template alone makes (``description.py`` tells the rest)."""
+        return {"kernels": ", ".join(kernel.name for kernel in op.kernels)}
 
     def altered_definition(
         self, multiply: Product = product, after: Callable[[Tensor], Tensor] = lambda y: y

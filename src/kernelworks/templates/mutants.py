@@ -1,4 +1,4 @@
-"""Known-wrong versions that every op of a form has: what a kernel gets wrong whatever it computes.
+"""Known-wrong versions that every op of an op template has: what a kernel gets wrong whatever it computes.
 
 Each is made of the op's definition, run in float64 and rounded once, with one thing amiss.
 """
@@ -18,7 +18,7 @@ from kernelworks.dispatch.mutation import as_tuple
 
 __all__ = ["VECTOR", "generic", "shift_elements", "stale_end"]
 
-VECTOR = 16  # elements, of the widest vectors that rooms are compiled for
+VECTOR = 16  # elements, of the widest vectors that op packages are compiled for
 
 Definition = Callable[..., tuple[Tensor, ...]]
 Change = Callable[[Tensor], Tensor]

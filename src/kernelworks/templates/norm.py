@@ -1,8 +1,8 @@
 """Norms of rows: the last dimension brought to a spread of 1, scaled and shifted by what every row shares.
 
 ``forward(x, weight, [bias,] eps, [residual]) -> output``, or ``(output, sum)`` where a residual is added to x first, in
-the order of the room's arguments. The form derives the contract but for its bounds, both passes and the launches of C++
-(exported functions NAME and NAME_backward, as ``simd/norm.hpp`` makes them).
+the order of the op package's arguments. The op template derives the contract but for its bounds, both passes and the
+launches of C++ (exported functions NAME and NAME_backward, as ``simd/norm.hpp`` makes them).
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ BLOCK = 128  # rows: the same down a column
 
 def chain(n: int) -> float:
     """The longest chain of float32 roundings into a sum over a row of deviations: N/32 additions (four accumulators of
-    eight lanes, the narrowest wide row) within a piece, the tree that joins them, the deviation's own, and the few of
-    the root, the scale and the products."""
+    eight lanes, the narrowest vector kernel) within a piece, the tree that joins them, the deviation's own, and the few
+    of the root, the scale and the products."""
     return min(n, PIECE) / 32 + 12
 
 
@@ -131,15 +131,15 @@ def over_rows(terms: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Norm(OpPackage):
-    """What a room says of its op.
+    """What an op package says of its op.
 
-    - ``op_package`` is the room's ``__file__``: folder and family name the op. ``arguments`` in the order of the call: x,
-      weight and perhaps bias, eps, and perhaps a residual, which may be optional; ``centred``: whether the mean is
-      taken off.
+    - ``op_package`` is the op package's ``__file__``: folder and family name the op. ``arguments`` in the order of the
+      call: x, weight and perhaps bias, eps, and perhaps a residual, which may be optional; ``centred``: whether the
+      mean is taken off.
     - ``function(*args)`` is the op in torch's functions, ``aten(*args)`` the operators behind it.
     - ``error(z, scale, n)`` is how far a right kernel computing in float32 may be off before it rounds its result, of
-      the normalised row ``z`` and the weight's magnitude; ``gradient_bound(form, args, grads)`` the same of gradients.
-      Of a norm that takes the mean off, both follow from that.
+      the normalised row ``z`` and the weight's magnitude; ``gradient_bound(template, args, grads)`` the same of
+      gradients. Of a norm that takes the mean off, both follow from that.
     - ``flop``: of an element, forward and backward. ``reads`` as ``Pass`` has it. ``eps`` is that of the cases.
     """
 
@@ -183,7 +183,7 @@ class Norm(OpPackage):
 
     @functools.cached_property
     def contract(self) -> Contract:
-        """The contract; a room that says a part itself takes ``dataclasses.replace`` of it."""
+        """The contract; an op package that says a part itself takes ``dataclasses.replace`` of it."""
         return Contract(
             name=self.name, family=self.folder.parent.name, formula=self.formula, source=self.source,
             outputs=("output", "sum") if self.residual else ("output",), differentiable=self.returns,
@@ -338,7 +338,8 @@ class Norm(OpPackage):
         return (
             Pass(f"{self.name}({schema_of(self.arguments)}, str? kernel=None) -> {made}", self._fake),
             Pass(
-                f"{self.name}_backward({flows}, {schema_of(self.arguments)}, bool[] needs, str? kernel=None) -> ({gradients})",
+                f"{self.name}_backward({flows}, {schema_of(self.arguments)}, bool[] needs, str? kernel=None) "
+                f"-> ({gradients})",
                 self._fake_backward,
                 returns=self.returns,
                 reads=self.reads,
@@ -346,7 +347,7 @@ class Norm(OpPackage):
         )
 
     def cpp_op_kernels(self, folder: Path, targets: Mapping[str, str] = TARGETS) -> list[Kernel]:
-        """The rows in C++ of a folder's sources."""
+        """The C++ kernels of a folder's sources."""
         forward = norm_forward(self.name, tuple(self.arguments), optional=self.optional)
         return cpp_kernels(
             folder, forward=forward,
@@ -356,8 +357,8 @@ class Norm(OpPackage):
     def op(
         self, contract: Contract, *, ahead: Sequence[Kernel] = (), mutants: Sequence[Mutant] = (), at_once: Passthrough,
     ) -> Op:  # fmt: skip
-        """The op: ``ahead`` are its rows on other devices, best first; ``mutants`` are the room's own; ``at_once`` is
-        torch's own call of it."""
+        """The op: ``ahead`` are its kernels on other devices, best first; ``mutants`` are the op package's own;
+        ``at_once`` is torch's own call of it."""
         forward, backward = self.passes()
         names = tuple(self.arguments)
         op = Op(
@@ -386,7 +387,7 @@ class Norm(OpPackage):
         return op
 
     def template_parts(self, op: Op) -> dict[str, str]:
-        """What this form alone makes (``derived.py`` tells the rest)."""
+        """What this op template alone makes (``description.py`` tells the rest)."""
         return {
             "kernels": ", ".join(f"{target}: {source}" for target, source in TARGETS.items()),
             "launch": norm_text(self.name, tuple(self.arguments), optional=self.optional).strip(),
@@ -411,7 +412,7 @@ class Norm(OpPackage):
         return tuple(have["x"].new_empty(shape) for shape in self._shapes(have))
 
     def _backward(self, library: Any) -> Callable[..., tuple[Tensor, ...]]:
-        """The backward's launch, with all but its tensors settled: small calls are made by the thousand."""
+        """The backward's launch, with all but its tensors fixed: small calls are made by the thousand."""
         kernel = getattr(library, f"{self.name}_backward")
         at = {name: place for place, name in enumerate(self.passes()[1].names)}
         need = {name: place for place, name in enumerate(self.returns)}

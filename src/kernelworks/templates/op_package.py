@@ -1,4 +1,4 @@
-"""Where a form's op lives, which is also what it is called."""
+"""The op package of a template's op: its folder, which gives the op its name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The pointwise form: one output of the inputs' shape, each element a function of the inputs' elements in its place.
+"""The pointwise template: each element of the output is a function of the inputs' elements in its place.
 
-A room says in ``contract.py`` what only it knows (``Pointwise``), and has one line a function in ``pointwise.cpp`` and
-one small function each in ``triton.py``. What follows from that is made here.
+An op package says in ``contract.py`` what only it knows (``Pointwise``), and has one line a function in
+``pointwise.cpp`` and one small function each in ``triton.py``. What follows from that is made here.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ DEVICE_BENCH = (Bench(4096, 16384, BF16), Bench(8192, 4096, BF16), Bench(16, 102
 
 @dataclass(frozen=True, kw_only=True)
 class Pointwise(OpPackage):
-    """What only the room knows of a pointwise op.
+    """What only the op package knows of a pointwise op.
 
-    ``op_package`` is the room's ``__file__``: folder and family name the op. ``arguments`` are up to three tensors, the first
-    ``Floats`` and the others ``Like`` it, then at most one ``Word``, which says which function is meant: the kernels'
-    names end with it. ``reference(*args)`` is the definition, differentiable. ``error(output, *args)`` is how far a
-    right kernel computing in float32 may be off before it rounds its result, ``slopes_error(grad, *args)`` the same of
-    each gradient by name; without them the op is exact, and must be. All of these see float64. ``work`` counts one
-    element, by word where they differ, and ``elementary`` names the function that it counts.
+    ``op_package`` is the op package's ``__file__``: folder and family name the op. ``arguments`` are up to three
+    tensors, the first ``Floats`` and the others ``Like`` it, then at most one ``Word``, which says which function is
+    meant: the kernels' names end with it. ``reference(*args)`` is the definition, differentiable. ``error(output,
+    *args)`` is how far a right kernel computing in float32 may be off before it rounds its result, ``slopes_error(grad,
+    *args)`` the same of each gradient by name; without them the op is exact, and must be. All of these see float64.
+    ``work`` counts one element, by word where they differ, and ``elementary`` names the function that it counts.
     ``sweeps`` are where the op is interesting: a name, and how far to both sides of 0 the first tensor reaches.
-    ``reads`` says of an input's gradient which inputs its value depends on, where that is not all.
-    ``gradient_kinds``: the kinds of values (``cases.VALUES``) on which gradients are compared too.
+    ``reads`` says of an input's gradient which inputs its value depends on, where that is not all. ``gradient_kinds``:
+    the kinds of values (``cases.VALUES``) on which gradients are compared too.
     """
 
     formula: str
@@ -102,7 +102,7 @@ class Pointwise(OpPackage):
 
     @functools.cached_property
     def contract(self) -> Contract:
-        """The contract; a room that says a part itself takes ``dataclasses.replace`` of it."""
+        """The contract; an op package that says a part itself takes ``dataclasses.replace`` of it."""
         return Contract(
             name=self.name,
             family=self.folder.parent.name,
@@ -234,8 +234,8 @@ class Pointwise(OpPackage):
         aten: Callable[..., Any] | None = None,
         passthrough: Passthrough | None = None,
     ) -> Op:
-        """The op: ``composite(*args)`` is how a user writes it in torch, ``mutants`` are the room's own. What there is
-        to ask before a ``passthrough`` follows from the arguments."""
+        """The op: ``composite(*args)`` is how a user writes it in torch, ``mutants`` are the op package's own. What
+        there is to ask before a ``passthrough`` follows from the arguments."""
         forward, backward = self.passes()
 
         def composed(*args: Any, **named: Any) -> Any:  # by name too, whatever torch calls its arguments
@@ -244,8 +244,8 @@ class Pointwise(OpPackage):
         kernels = [*self._kernels(), *python_kernels(contract, forward, backward, composite, lambda: op)]
         every = (*generic(contract.reference, self.tensors, forward.names), *mutants)
         op = Op(
-            contract, kernels, op_package=self.op_package, forward=forward, backward=backward, composite=composed, native=composite,
-            aten=aten or aten_of(composite), pointwise=True, mutants=every,
+            contract, kernels, op_package=self.op_package, forward=forward, backward=backward, composite=composed,
+            native=composite, aten=aten or aten_of(composite), pointwise=True, mutants=every,
             passthrough=passthrough and replace(passthrough, tensors=self.tensors, when=self._plainly()),
         )  # fmt: skip
         op.template = self
@@ -257,7 +257,7 @@ class Pointwise(OpPackage):
         return tuple(f"{first}.shape == {name}.shape" for name in others)
 
     def template_parts(self, op: Op) -> dict[str, str]:
-        """What this form alone makes (``derived.py`` tells the rest)."""
+        """What this op template alone makes (``description.py`` tells the rest)."""
         names, called = tuple(self.arguments), aten_of(op.as_written)
         operators = [
             called(*(choice[n] if n in choice else InputOperand(i, torch.empty(0)) for i, n in enumerate(names)))
@@ -276,8 +276,8 @@ class Pointwise(OpPackage):
         return (
             Pass(f"{self.name}({schema_of(self.arguments)}, str? kernel=None) -> Tensor", self._fake),
             Pass(
-                f"{self.name}_backward(Tensor grad_output, {schema_of(self.arguments)}, bool[] needs, str? kernel=None) "
-                f"-> {gradients}",
+                f"{self.name}_backward(Tensor grad_output, {schema_of(self.arguments)}, bool[] needs, "
+                f"str? kernel=None) -> {gradients}",
                 self._fake_backward,
                 returns=self.tensors,
                 reads=self.reads,
@@ -302,7 +302,7 @@ class Pointwise(OpPackage):
         )
 
     def _source(self, target: str) -> str:
-        """The file of a target: the room's own for it, or for all vectors, where it has one."""
+        """The file of a target: the op package's own for it, or for all vectors, where it has one."""
         own = (f"{target}.cpp", *(("simd.cpp",) if target != "scalar" else ()))
         return next((name for name in own if (self.folder / name).exists()), "pointwise.cpp")
 

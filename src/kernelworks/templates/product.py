@@ -1,9 +1,9 @@
-"""The product form: the last dimension of one tensor multiplied with the rows of a matrix, ``x weight^T + bias``.
+"""The product template: the last dimension of one tensor multiplied with the rows of a matrix, ``x weight^T + bias``.
 
-A room says in ``contract.py`` what only it knows (``Product``): how long its chains of additions are, which sizes its
-kernels turn at. Its C++ exports NAME and, for each gradient that is asked for, NAME_grad_x, NAME_grad_weight and
-NAME_grad_bias; on a GPU it has rows of its own. What follows from that is made here. What another op that multiplies
-matrices needs of it (``gamma``, ``gradients_like``, ``draw_arguments``) it takes from here, too.
+An op package says in ``contract.py`` what only it knows (``Product``): how long its chains of additions are, which
+sizes its kernels turn at. Its C++ exports NAME and, for each gradient that is asked for, NAME_grad_x, NAME_grad_weight
+and NAME_grad_bias; on a GPU it has kernels of its own. What follows from that is made here. What another op that
+multiplies matrices needs of it (``gamma``, ``gradients_like``, ``draw_arguments``) it takes from here, too.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ def bucket(few: int, weight: str = "weight") -> Callable[[Request], dict[str, An
 
 @dataclass(frozen=True, kw_only=True)
 class Product(OpPackage):
-    """What only the room knows of its product.
+    """What only the op package knows of its product.
 
-    ``op_package`` is the room's ``__file__``: folder and family name the op. ``function(x, weight, bias)`` is torch's and
-    ``aten`` its operator. ``chain(terms)`` is the most roundings that one term of a sum of so many products meets,
-    whichever row and shape make of it. ``block`` is how many products are summed up before the sum meets those before
-    it. ``few``: rows up to which each number of them is timed by itself. ``shapes``, ``device_shapes`` and the
-    ``bench``es are M, N and K: where tiles, blocks and kernels change. ``offset(m, n, k)`` says which cases have a
+    ``op_package`` is the op package's ``__file__``: folder and family name the op. ``function(x, weight, bias)`` is
+    torch's and ``aten`` its operator. ``chain(terms)`` is the most roundings that one term of a sum of so many products
+    meets, whichever kernel and shape make of it. ``block`` is how many products are summed up before the sum meets
+    those before it. ``few``: rows up to which each number of them is timed by itself. ``shapes``, ``device_shapes`` and
+    the ``bench``es are M, N and K: where tiles, blocks and kernels change. ``offset(m, n, k)`` says which cases have a
     bias, ``layouts`` of which M and N strides are tried. ``targets``: the sources in C++.
     """
 
@@ -125,7 +125,7 @@ class Product(OpPackage):
 
     @functools.cached_property
     def contract(self) -> Contract:
-        """The contract; a room that says a part itself takes ``dataclasses.replace`` of it."""
+        """The contract; an op package that says a part itself takes ``dataclasses.replace`` of it."""
         return Contract(
             name=self.name, family=self.folder.parent.name, arithmetic="products", formula=self.formula,
             source=self.source, outputs=("output",), differentiable=RETURNS, check=check_of(ARGUMENTS),
@@ -184,7 +184,7 @@ class Product(OpPackage):
     # ------------------------------------------------------------ the op
 
     def op(self, contract: Contract, *, ahead: Sequence[Kernel] = (), mutants: Sequence[Mutant] = ()) -> Op:
-        """The op: ``ahead`` are its rows on other devices, best first; ``mutants`` are the room's own."""
+        """The op: ``ahead`` are its kernels on other devices, best first; ``mutants`` are the op package's own."""
         composite = self.function
         exact = functools.partial(_torch_backward, compute=torch.float64)
         op = Op(
@@ -224,12 +224,12 @@ class Product(OpPackage):
         return op
 
     def template_parts(self, op: Op) -> dict[str, str]:
-        """What this form alone makes (``derived.py`` tells the rest)."""
+        """What this op template alone makes (``description.py`` tells the rest)."""
         kernels = ", ".join(f"{target}: {source}" for target, source in self.targets.items())
         return {"torch's operators": f"{self.aten}(x, weight, bias)", "kernels": kernels}
 
     def torch_signature(self, op: Op) -> TorchSignature:
-        """torch's spelling, of a function with the arguments that ``F.linear`` has."""
+        """torch's signature, of a function with the arguments that ``F.linear`` has."""
         return TorchSignature(op, self.function, lambda input, weight, bias=None: (input, weight, bias), {"input": "x"})
 
     def _forward(self, library: Any) -> Callable[..., Tensor]:

@@ -1,6 +1,6 @@
-"""The reduction form: one output, of which each element is made of a line of the input.
+"""The reduction template: one output, of which each element is made of a line of the input.
 
-``NAME(x, dim=None, keepdim=False)``: along one dimension, or of all elements with ``dim=None``. A room says in
+``NAME(x, dim=None, keepdim=False)``: along one dimension, or of all elements with ``dim=None``. An op package says in
 ``contract.py`` what only it knows (``Reduction``), in ``simd.cpp`` what a part of a line comes to
 (``simd/reduction.hpp``), in ``triton.py`` the same for a tile (``tile/reduction.py``). What follows from that is made
 here.
@@ -75,22 +75,22 @@ def triton_forward(launches: Any, dtype: torch.dtype | None = None) -> Callable[
     return forward
 
 
-backward = _spread  # of every room whose gradients are those of a sum
+backward = _spread  # of every op package whose gradients are those of a sum
 
 
-# ---------------------------------------------------------------- the form
+# ---------------------------------------------------------------- the op template
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reduction(OpPackage):
-    """What only the room knows of a reduction.
+    """What only the op package knows of a reduction.
 
-    ``op_package`` is the room's ``__file__``: folder and family name the op. ``function`` is torch's and ``aten`` its
-    operator; in float64 it is the definition, too. ``dtype`` is the output's, where that is not x's: then numbers of
-    elements are returned, nothing is differentiable, and an empty line has no result. Otherwise an empty line is 0, and
-    gradients are those of a sum. ``error(x, dim)`` is how far a right kernel may be off, in float64, before it rounds
-    its result; without it the op is exact. ``flop`` counts one element. ``nanoseconds`` is about what an element takes
-    one thread of a CPU, from its caches.
+    ``op_package`` is the op package's ``__file__``: folder and family name the op. ``function`` is torch's and ``aten``
+    its operator; in float64 it is the definition, too. ``dtype`` is the output's, where that is not x's: then numbers
+    of elements are returned, nothing is differentiable, and an empty line has no result. Otherwise an empty line is 0,
+    and gradients are those of a sum. ``error(x, dim)`` is how far a right kernel may be off, in float64, before it
+    rounds its result; without it the op is exact. ``flop`` counts one element. ``nanoseconds`` is about what an element
+    takes one thread of a CPU, from its caches.
     """
 
     formula: str
@@ -111,7 +111,7 @@ class Reduction(OpPackage):
 
     @functools.cached_property
     def contract(self) -> Contract:
-        """The contract; a room that says a part itself takes ``dataclasses.replace`` of it."""
+        """The contract; an op package that says a part itself takes ``dataclasses.replace`` of it."""
         return Contract(
             name=self.name,
             family=self.folder.parent.name,
@@ -182,7 +182,7 @@ class Reduction(OpPackage):
     # ------------------------------------------------------------ the op
 
     def op(self, contract: Contract, mutants: Sequence[Mutant] = ()) -> Op:
-        """The op; ``mutants`` are the room's own."""
+        """The op; ``mutants`` are the op package's own."""
         made = schema_of(self.arguments)
         back = Pass(
             f"{self.name}_backward(Tensor grad_output, {made}, str? kernel=None) -> Tensor",
@@ -213,13 +213,13 @@ class Reduction(OpPackage):
         return op
 
     def template_parts(self, op: Op) -> dict[str, str]:
-        """What this form alone makes (``derived.py`` tells the rest)."""
+        """What this op template alone makes (``description.py`` tells the rest)."""
         gradient = "what flows into a line, as a view" if self.dtype is None else "none: numbers of elements"
         kernels = "scalar: scalar.cpp, other targets: simd.cpp in simd/reduction.hpp, triton: tile/reduction.py"
         return {"gradient": gradient, "torch's operators": f"{self.aten}(x, dim, keepdim)", "kernels": kernels}
 
     def torch_signature(self, op: Op) -> TorchSignature:
-        """torch's spelling, of a function with the arguments that ``torch.sum`` or ``torch.argmax`` has."""
+        """torch's signature, of a function with the arguments that ``torch.sum`` or ``torch.argmax`` has."""
         return TorchSignature(op, self.function, _sums if self.dtype is None else _numbers, {"input": "x"})
 
     def _kernels(self) -> list[Kernel]:
@@ -360,7 +360,7 @@ class Reduction(OpPackage):
         yield Mutant("of the whole", whole, "the index in all of x")
 
 
-# ---------------------------------------------------------------- torch's spellings
+# ---------------------------------------------------------------- torch's signatures
 
 
 def _sums(

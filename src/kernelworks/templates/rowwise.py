@@ -1,7 +1,7 @@
-"""Ops that reduce along a line and write each of its elements from what they found: what all their rooms share.
+"""Ops that reduce along a line and write each of its elements from what they found: what all their op packages share.
 
-A room's ``plain`` is the op in torch's functions with its sums taken by ``total(terms, dim)``: a plain sum gives the
-definition, other sums give the mutants. ``templates/along.py`` serves ops along any dimension.
+An op package's ``plain`` is the op in torch's functions with its sums taken by ``total(terms, dim)``: a plain sum gives
+the definition, other sums give the mutants. ``templates/along.py`` serves ops along any dimension.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rows that need no kernel: torch's own function, and the definition in float64, both with their gradients."""
+"""The kernels ``torch`` and ``reference``: torch's own function, and the definition in float64, with gradients."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def python_kernels(
     *,
     torch_backward: Callable[..., Any] | None = None,
 ) -> list[Kernel]:
-    """The rows ``torch`` and ``reference``, for an op whose backward is given all inputs of its forward.
+    """The kernels ``torch`` and ``reference``, for an op whose backward is given all inputs of its forward.
 
     ``composite(*args)`` is the op in torch's functions; its gradients, where ``torch_backward`` is not given, are those
-    that autograd makes of it. ``op()`` gives the op, which is made of these rows.
+    that autograd makes of it. ``op()`` gives the op, which is made of these kernels.
     """
 
     def torch_forward(*args: Any, out: Any = None) -> Any:

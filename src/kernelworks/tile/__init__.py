@@ -1,1 +1,1 @@
-"""Device functions in Triton that several rooms share, one subject a file; what ``simd/`` is to C++."""
+"""Device functions in Triton that several op packages share, one subject a file; what ``simd/`` is to C++."""

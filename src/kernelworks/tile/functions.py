@@ -1,4 +1,5 @@
-"""A function of elements as kernels: a room gives the function, and one kernel applies it to tensors of any strides.
+"""A function of elements as kernels: an op package gives the function, and one kernel applies it to tensors of any
+strides.
 
     @kernel
     def value(x):
@@ -110,8 +111,8 @@ class _Applied:
 
 
 def functions(op_package: str, value: Any, slopes: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """A room's ``forward`` and ``backward``. With words, ``value`` and ``slopes`` are dicts of functions, by word; in
-    tuning.toml ``word`` is a function's place there, from 0."""
+    """An op package's ``forward`` and ``backward``. With words, ``value`` and ``slopes`` are dicts of functions, by
+    word; in tuning.toml ``word`` is a function's place there, from 0."""
     if not isinstance(value, Mapping):
         value, slopes = {None: value}, {None: slopes}
     tensors = len([n for n in next(iter(value.values())).arg_names if n != "dtype"])

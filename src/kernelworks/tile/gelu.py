@@ -1,4 +1,5 @@
-"""gelu and its derivative, both forms written around one decaying exponential (derived in the README of its room).
+"""gelu and its derivative, both forms written around one decaying exponential (derived in the README of its op
+package).
 
 16-bit types take shorter ways (``SHORT``; ``SHORTEST`` where the result is rounded to bfloat16 next), which it counts:
 they have so few values that all of them are tried.

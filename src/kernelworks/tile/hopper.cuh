@@ -1,4 +1,4 @@
-// What the kernels of this room share: element types of 16 bits, and the instructions that C++ has no words for.
+// What the kernels of this op package share: element types of 16 bits, and the instructions that C++ has no words for.
 #pragma once
 
 using u16 = unsigned short;

@@ -1,4 +1,4 @@
-"""Ops along a dimension, whose functions a room gives: what is made of a line's sum, and what is written.
+"""Ops along a dimension, whose functions an op package gives: what is made of a line's sum, and what is written.
 
 A forward starts from d = x - max of its line and s = the sum of e^d: ``OF(s)`` once a line, then ``VALUE(d, of)``, or
 ``VALUE(e^d, of)`` where it is ``OF_EXP``. A backward reads g and the output y, adds ``TERM(g, y)``, and writes
@@ -163,9 +163,9 @@ def row_stride(rows: Tensor) -> int:
 
 
 class Lines:
-    """The passes of one op: the kernels with a room's functions in them, in its configurations.
+    """The passes of one op: the kernels with an op package's functions in them, in its configurations.
 
-    ``packed(n, dtype)`` may give the launch of a kernel of the room's own for one row of n elements (arguments x,
+    ``packed(n, dtype)`` may give the launch of a kernel of the op package's own for one row of n elements (arguments x,
     output, row stride, n), where that is the quicker one.
     """
 
@@ -201,7 +201,7 @@ class Lines:
         return kernel.at(BLOCK=lines, COLUMNS=columns, num_warps=warps, **self.functions[pass_]), columns
 
     def prepare_forward(self, x: Tensor, dim: int) -> Callable[..., Tensor] | None:
-        """The forward of contiguous rows that stay in registers, with all but its tensors settled."""
+        """The forward of contiguous rows that stay in registers, with all but its tensors fixed."""
         n = x.shape[dim]
         if not x.numel() or not x.is_contiguous() or dim not in (-1, x.dim() - 1) or n > LONGEST:
             return None

@@ -1,4 +1,6 @@
-"""Norms of rows for any room of the form: a tile of rows in float32 in registers, read once and written once.
+"""Norms of rows, for any op package of the norm template.
+
+A tile of rows is held in float32 in registers, read once and written once.
 
 A row is scaled by a power of two that brings it near 1, so that its squares stay in float32, and centred twice: the
 mean of what the first mean left corrects it, so a mean that dwarfs the spread costs nothing. The backward finds that
@@ -159,7 +161,8 @@ def _plain(parameter: Tensor | None) -> Tensor | None:
 
 
 class NormPasses:
-    """The passes of one op in its room's configurations; ``names`` are its arguments in order, x and eps among them."""
+    """The passes of one op in its op package's configurations; ``names`` are its arguments in order, x and eps among
+    them."""
 
     def __init__(self, op_package: str, names: tuple[str, ...], *, centred: bool) -> None:
         self.configs, self.names, self.centred = configs(op_package), names, centred

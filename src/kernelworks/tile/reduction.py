@@ -238,8 +238,8 @@ class Reduction:
         loads, programs, warps = settings.pop("LOADS"), settings.pop("PROGRAMS"), settings["num_warps"]
         cut = along(x, 32 * warps * min(WIDEST // x.tensor.itemsize, _power(x.n)), loads, programs)
         launch = ALONG.at(
-            ROWS=cut.lines, BLOCK=cut.block, AHEAD=cut.ahead, ONCE=cut.is_single_step, EARLY=not interpreting(), **self.kind,
-            **settings,
+            ROWS=cut.lines, BLOCK=cut.block, AHEAD=cut.ahead, ONCE=cut.is_single_step, EARLY=not interpreting(),
+            **self.kind, **settings,
         )  # fmt: skip
         grid = (triton.cdiv(x.outer, cut.lines) * cut.parts, 1, 1)
         self._launched(

@@ -1,6 +1,6 @@
 """Rows held in registers as chunks of columns, for kernels that read a row once and use it twice.
 
-What a row waits on is registers: the compiler widens a 16-bit row to float32 as early as it can and keeps the copy, so
+A row is bound by registers: the compiler widens a 16-bit row to float32 as early as it can and keeps the copy, so
 that half as many programs fit a multiprocessor. Loading in chunks and ``held`` keep the row as it came.
 """
 

@@ -1,4 +1,4 @@
-"""Prove that kernels keep the contract on this machine, and certify those that do."""
+"""Verify that kernels keep the contract on this machine, and certify those that do."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def verifiable_kernels(op: Op, names: Collection[str] | None = None) -> tuple[li
 
 
 def lacking(ops: Sequence[Op], kernel: str = "") -> list[tuple[str, str]]:
-    """The kernels of ops, as (op, kernel), that run here and have no certificate that holds: those of this name, or all that
-    could be chosen. Each is built, several at a time."""
+    """The kernels of ops, as (op, kernel), that run here and have no certificate that holds: those of this name, or all
+    that could be chosen. Each is built, several at a time."""
     named = {
         op: {
             candidate.name for candidate in op.kernels
@@ -89,21 +89,21 @@ def verify(
     write: bool = True,
     jobs: int | None = None,
 ) -> Records[Verification]:
-    """Proves the kernels of an op (or one of them) against float64 and certifies those that pass everything.
+    """Verifies the kernels of an op (or one of them) against float64 and certifies those that pass everything.
 
     Parity over every case of the contract in every dtype, forward and backward: guard pages on both sides of every
     buffer, poisoned outputs, inputs compared afterwards, strided, offset and transposed views; then determinism, two
-    threads at once, other thread counts, a forked child, the contract's bad inputs, and every mutant rejected. Kernels of
-    a GPU are proved there, with bands of NaN for the pages, the contract's larger device cases, every configuration of
-    the tuning table, two streams at once and a graph's replay.
+    threads at once, other thread counts, a forked child, the contract's bad inputs, and every mutant rejected. Kernels
+    of a GPU are verified there, with bands of NaN for the pages, the contract's larger device cases, every
+    configuration of the tuning table, two streams at once and a graph's replay.
 
     Args:
-        op, kernel: what to prove, one kernel or several; without ``kernel`` every kernel that runs here.
+        op, kernel: what to verify, one kernel or several; without ``kernel`` every kernel that runs here.
         case, dtype: only these, to reproduce a failure; nothing is certified then.
         progress: called with a line of text at each step.
         write: whether a certificate is written.
-        jobs: processes that share the cases of one kernel. By default one, and up to eight for a GPU's kernel, whose time
-            goes into compiling.
+        jobs: processes that share the cases of one kernel. By default one, and up to eight for a GPU's kernel, whose
+            time goes into compiling.
     Raises: ValueError where there is no such op or kernel.
     """
     if op not in OPS:
@@ -137,8 +137,8 @@ def verify(
 def verify_missing(kernels: Sequence[tuple[str, str]], *, progress: Progress | None = None) -> list[Verification]:
     """Certifies kernels, given as (op, kernel), the quick way where there is one, several at a time.
 
-    What another kind of CPU's certificate speaks for is confirmed (``verify.carried``); the rest is proved from the
-    ground up. Kernels of one op share a process, so that what is right is computed once for all of them.
+    What another kind of CPU's certificate speaks for is confirmed (``verify.confirmation``); the rest is verified from
+    the ground up. Kernels of one op share a process, so that what is right is computed once for all of them.
     """
     carried = [
         (op, kernel)
@@ -160,8 +160,8 @@ def _judge_bounds(op: Op, done: list[dict[str, Any]], progress: Progress | None)
     """Refuses all that was found of an op's kernels where a bound of its contract is too loose.
 
     The kernels just tried say how near a right kernel comes. Where that is not near, the op's others for this CPU may.
-    Torch's function is asked only of an op that has no kernel for CPUs, on the cases that it is right on: where it is off
-    by some bounds (it rounds in between), one that is wider by a hundred would look tight.
+    Torch's function is asked only of an op that has no kernel for CPUs, on the cases that it is right on: where it is
+    off by some bounds (it rounds in between), one that is wider by a hundred would look tight.
     """
     for inner in sorted({op.kernel(said["kernel"]).inner for said in done}):
         those = [said for said in done if op.kernel(said["kernel"]).inner == inner]
@@ -208,7 +208,8 @@ def _joined(op: Op, parts: list[dict[str, Any]], *, partial: bool) -> dict[str, 
     joined = {
         **parts[0], "cases": sum(part["cases"] for part in parts), "worst": worst["worst"],
         "worst_case": worst["worst_case"], "failures": [f for part in parts for f in part["failures"]],
-        "seconds": sum(part["seconds"] for part in parts), "shares": bounds.merge_shares(part["shares"] for part in parts),
+        "seconds": sum(part["seconds"] for part in parts),
+        "shares": bounds.merge_shares(part["shares"] for part in parts),
         "checks": {name: all(part["checks"].get(name, True) for part in parts) for name in parts[0]["checks"]},
     }  # fmt: skip
     if op.kernel(joined["kernel"]).device == "cuda" and not partial:
@@ -226,8 +227,8 @@ def _work(
     op: Op, kernels: list[str], case: str | None, dtype: str | None, progress: Progress | None, shard: int, shards: int,
     inner: str = "",
 ) -> WorkerResult:  # fmt: skip
-    """One worker process: the kernels it finished, and (kernel, case, dtype, how it died) where it did not. With ``inner``
-    it tries no more than how near they come to the bounds for such kernels."""
+    """One worker process: the kernels it finished, and (kernel, case, dtype, how it died) where it did not. With
+    ``inner`` it tries no more than how near they come to the bounds for such kernels."""
     command = [*WORKER, op.name, ",".join(kernels), f"--shard={shard}/{shards}"]
     command += [f"--case={case}"] if case is not None else []
     command += [f"--dtype={dtype}"] if dtype is not None else []
@@ -275,8 +276,8 @@ def _verification(op: Op, said: dict[str, Any], *, partial: bool, write: bool) -
             )
         )  # fmt: skip
     return Verification(
-        op=op.name, kernel=kernel.name, kind=kind, cases=said["cases"], worst=said["worst"], worst_case=said["worst_case"],
-        failures=failures, mutants_rejected=said["rejected"], mutants=said["mutants"],
+        op=op.name, kernel=kernel.name, kind=kind, cases=said["cases"], worst=said["worst"],
+        worst_case=said["worst_case"], failures=failures, mutants_rejected=said["rejected"], mutants=said["mutants"],
         checks={"parity": not any(f.pass_ != "check" for f in failures), **said["checks"]},
         seconds=said["seconds"], certified=certified, worst_by_dtype=said["shares"],
     )  # fmt: skip

@@ -1,6 +1,9 @@
-"""What a proof tries beyond parity: the same answer again, from two threads at once, on other thread counts, after a
-fork; on a GPU from two streams at once and replayed from a graph; that bad input raises before anything is written; and
-that the judge rejects every mutant."""
+"""What a verification tries beyond parity.
+
+A kernel must give the same answer again, from two threads at once, on other thread counts and after a fork; on a GPU
+also from two streams at once and replayed from a graph. Bad input must raise before anything is written, and the
+comparison must reject every mutant.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,8 @@ FORK_SECONDS = 20
 
 @functools.lru_cache(1)
 def _large_cases(op: Op, kernel: str) -> list[Reference]:
-    """The op's largest cases that the row takes; a row for an accelerator that takes none of them is tried on the first
-    larger ones that it takes."""
+    """The op's largest cases that the kernel takes; a kernel for an accelerator that takes none of them is tried on the
+    first larger ones that it takes."""
 
     def size(case: Case) -> int:
         made = case.make(torch.Generator().manual_seed(0), torch.float32)
@@ -36,12 +39,12 @@ def _large_cases(op: Op, kernel: str) -> list[Reference]:
     usable = sorted((c for c in op.contract.cases if torch.float32 in c.dtypes), key=size, reverse=True)
     found = _taken(op, kernel, usable)[::-1] or _taken(op, kernel, op.contract.device_cases)
     if not found:
-        raise ValueError(f"{op.name}.{kernel} takes none of the contract's cases: there is nothing to prove it on")
+        raise ValueError(f"{op.name}.{kernel} takes none of the contract's cases: there is nothing to verify it on")
     return found
 
 
 def _taken(op: Op, kernel: str, cases: Iterable[Case]) -> list[Reference]:
-    """The first cases that the row takes, each in the first of float32, bfloat16, float16 that it takes."""
+    """The first cases that the kernel takes, each in the first of float32, bfloat16, float16 that it takes."""
     device = device_of(op, kernel)
     found: list[Reference] = []
     for case in cases:
@@ -192,16 +195,16 @@ GPU_CHECKS: dict[str, Callable[[Op, str], str]] = {
 
 
 def checks_for(op: Op, kernel: str) -> dict[str, Callable[[Op, str], str]]:
-    """What a row is tried on beyond parity, by name."""
+    """What a kernel is tried on beyond parity, by name."""
     return GPU_CHECKS if op.kernel(kernel).device == "cuda" else CHECKS
 
 
 def bad_inputs(op: Op, kernel: str, public: Callable[..., Any]) -> Iterator[tuple[str, str]]:
     """(description, what went wrong or "") for every call of the contract's ``errors``.
 
-    The row is asked by name: what is chosen by itself may be torch's function, with torch's words. A row for an
+    The kernel is asked by name: what is chosen by itself may be torch's function, with torch's words. A kernel for an
     accelerator is not asked about an index out of range, since it does not look at values, which would mean waiting;
-    all else is refused before a row is chosen.
+    all else is refused before a kernel is chosen.
     """
     on_cpu = op.kernel(kernel).device == "cpu"
     for description, make, kind, text in op.contract.errors:
@@ -231,7 +234,7 @@ def _rejects(op: Op, mutant: Mutant, expected: Reference) -> bool:
 
 
 def surviving_mutants(op: Op) -> list[str]:
-    """The known-wrong versions that no case rejects. Must be empty: else the proof proves nothing."""
+    """The known-wrong versions that no case rejects. Must be empty: else the verification verifies nothing."""
     surviving, threads = list(op.mutants), torch.get_num_threads()
     torch.set_num_threads(1)  # hundreds of small operators: waking another thread takes longer than each
     try:

@@ -1,4 +1,4 @@
-"""The judge: is this output within the derived bound of the float64 result, element by element?"""
+"""The comparison: is this output within the derived bound of the float64 result, element by element?"""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Carry a proof over to this kind of CPU: the same library, a few cases of every kernel, in a process of its own.
+"""Confirm on this kind of CPU what was verified on another: a few cases of every kernel, in a process of its own.
 
-A kernel that was proved on another kind of CPU runs the same instructions here, and those give the same results
+A kernel that was verified on another kind of CPU runs the same instructions here, and those give the same results
 (``Kernel.differs``). What can still be different is this machine's: its loader, its C library, its count of cores, what
 its operating system lets a process do. Some cases of each dtype, spread over the contract's, in guarded memory, forward
-and backward, show that the kernel works here; that takes less than a second a kernel beside its compilation. Run as a program
-(``python -m kernelworks.verify.confirmation OP.ROW ...``) it is the worker, and speaks as the one of ``verify`` does.
+and backward, show that the kernel works here; that takes less than a second a kernel beside its compilation. Run as a
+program (``python -m kernelworks.verify.confirmation OP.KERNEL ...``) it is the worker, and speaks as the one of
+``verify`` does.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ CASES = 4  # of a contract's, evenly spread
 
 
 def confirm(kernels: Sequence[tuple[str, str]], *, progress: Progress | None = None) -> list[Verification]:
-    """Confirms kernels, given as (op, kernel), that another kind of CPU's certificate speaks for, and certifies them here.
+    """Confirms kernels, given as (op, kernel), that another kind of CPU's certificate speaks for, and certifies them
+    here.
 
-    A kernel with an element off is refused: its proof holds the failures. One that is missing from the result did not come
-    to its end, as when a worker died: it wants the whole proof.
+    A kernel with an element off is refused: its verification holds the failures. One that is missing from the result
+    did not come to its end, as when a worker died: it wants the whole verification.
     """
     shares = [kernels[i :: _processes()] for i in range(_processes())]
     with concurrent.futures.ThreadPoolExecutor(len(shares)) as pool:
@@ -85,8 +87,8 @@ def _verification(said: dict[str, Any]) -> Verification:
     if held is not None and right:
         certificates.write(
             certificates.Certificate(
-                op=op.name, kernel=kernel.name, source_hash=held.source_hash, toolchain=held.toolchain, kind=machine().kind,
-                cases=said["cases"], worst=said["worst"], mutants_rejected=held.mutants_rejected,
+                op=op.name, kernel=kernel.name, source_hash=held.source_hash, toolchain=held.toolchain,
+                kind=machine().kind, cases=said["cases"], worst=said["worst"], mutants_rejected=held.mutants_rejected,
                 date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), verified_on=held.kind,
                 worst_by_dtype=said["shares"],
             )
@@ -94,7 +96,7 @@ def _verification(said: dict[str, Any]) -> Verification:
     return Verification(
         op=op.name, kernel=kernel.name, kind=machine().kind, cases=said["cases"], worst=said["worst"],
         worst_case=said["worst_case"], failures=failures, mutants_rejected=0, mutants=0,
-        checks={"proved_elsewhere": held is not None}, seconds=said["seconds"], certified=right,
+        checks={"verified_elsewhere": held is not None}, seconds=said["seconds"], certified=right,
         verified_on=held.kind if held else "", worst_by_dtype=said["shares"],
     )  # fmt: skip
 

@@ -1,6 +1,8 @@
-"""Tensors with something forbidden on both sides. On the CPU that is an unreadable page: one byte too far ends the
-process instead of passing. On a GPU it is a band of NaN: what is read there spoils the result, what is written there is
-seen afterwards."""
+"""Tensors with something forbidden on both sides.
+
+On a CPU that is an unreadable page: a read or write one byte too far ends the process. On a GPU it is a band of NaN: a
+read there spoils the result, and a write there is seen afterwards.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ _NORESERVE = 0x4000  # MAP_NORESERVE on Linux
 
 
 def poisoned_memory() -> None:
-    """From here on ``torch.empty`` is filled with NaN in this process: poison for gradients, which a row allocates.
+    """From here on ``torch.empty`` is filled with NaN in this process: poison for gradients, which a kernel allocates.
 
     What ``torch.use_deterministic_algorithms`` does for torch itself; it loads inductor to tell that too, a second of
     each worker's start.

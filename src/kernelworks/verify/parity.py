@@ -86,7 +86,8 @@ def _declines(op: Op, kernel: str, args: tuple[Any, ...]) -> bool:
 
 
 def makes_gradients(op: Op, kernel: str, args: tuple[Any, ...], names: tuple[str, ...]) -> bool:
-    """Whether a kernel that takes a forward makes these gradients too: its guard may know of calls where it should not."""
+    """Whether a kernel that takes a forward makes these gradients too: its guard may know of calls where it should
+    not."""
     passes = op.kernel(kernel).passes
     if "backward" not in passes or "training" in passes:
         return "backward" in passes
@@ -166,8 +167,8 @@ def _alone(device: str, layout: str) -> Iterator[None]:
 def parities(
     op: Op, kernel: str, case: Case, dtype: torch.dtype, seed: int = 0, inner: str | None = None
 ) -> Iterator[Parity]:  # fmt: skip
-    """Every comparison of one case. A kernel that raises fails with what it raised; a case that a kernel declines, as it
-    may decline a user's call, gives none. ``inner`` asks for other bounds than the kernel's own."""
+    """Every comparison of one case. A kernel that raises fails with what it raised; a case that a kernel declines, as
+    it may decline a user's call, gives none. ``inner`` asks for other bounds than the kernel's own."""
     device = device_of(op, kernel)
     expected = compute_reference(op, case, dtype, seed, device, inner or op.kernel(kernel).inner)
     positional = expected.positional(op)

@@ -1,4 +1,4 @@
-"""What is right for one case: the inputs, the float64 outputs and gradients, and their bounds."""
+"""The reference of one case: the inputs, the float64 outputs and gradients, and their bounds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Reference:
     grad_outputs: tuple[Tensor, ...]  # in the case's dtype; empty where no gradients are compared
     gradients: dict[str, Tensor]
     gradient_bounds: dict[str, Tensor]
-    dtypes: tuple[torch.dtype, ...] = ()  # of what a row returns; none where it works in place
+    dtypes: tuple[torch.dtype, ...] = ()  # of what a kernel returns; none where it works in place
     names: tuple[str, ...] = ()  # of the outputs, as the contract has them
     dtype: torch.dtype = torch.float32  # of the case
 
@@ -49,14 +49,14 @@ def copy_tensors(value: Any) -> Any:
 
 
 def flat_outputs(result: Any) -> tuple[Any, ...]:
-    """A row's result as one flat tuple."""
+    """A kernel's result as one flat tuple."""
     if isinstance(result, (tuple, list)):
         return tuple(leaf for item in result for leaf in flat_outputs(item))
     return (result,)
 
 
 def device_of(op: Op, kernel: str) -> str:
-    """Where a row's cases lie: on the GPU for its rows, and on the CPU where those are interpreted."""
+    """Where a kernel's cases lie: on the GPU for its kernels, and on the CPU where those are interpreted."""
     return "cuda" if op.kernel(kernel).device == "cuda" and has_gpu() else "cpu"
 
 
@@ -79,12 +79,12 @@ def output_bounds(
     return flat_outputs(contract.bound(exact, outputs, dtype, **given, **options))
 
 
-@functools.lru_cache(maxsize=3)  # of one case on several rows; the largest take a hundred megabytes
+@functools.lru_cache(maxsize=3)  # of one case on several kernels; the largest take a hundred megabytes
 def compute_reference(
     op: Op, case: Case, dtype: torch.dtype, seed: int = 0, device: str = "cpu", inner: str = "float32"
 ) -> Reference:  # fmt: skip
-    """The truth of a case, computed on ``device``. The inputs follow from the op, case, dtype and ``seed``: every run
-    and every device sees the same. ``inner``: for which rows the bounds hold."""
+    """The reference of a case, computed on ``device``. The inputs follow from the op, case, dtype and ``seed``: every
+    run and every device sees the same. ``inner``: for which kernels the bounds hold."""
     generator = torch.Generator().manual_seed(zlib.crc32(f"{op.name} {case.name} {dtype} {seed}".encode()))
     args = {name: to_device(value, device) for name, value in case.make(generator, dtype).items()}
     with torch.device(device):
@@ -92,7 +92,8 @@ def compute_reference(
 
 
 def _compute_reference(
-    op: Op, case: Case, dtype: torch.dtype, args: dict[str, Any], generator: torch.Generator, bound_options: dict[str, Any]
+    op: Op, case: Case, dtype: torch.dtype, args: dict[str, Any], generator: torch.Generator,
+    bound_options: dict[str, Any]
 ) -> Reference:  # fmt: skip
     contract = op.contract
     exact = {name: as_float64(value) for name, value in args.items()}

@@ -2,10 +2,10 @@
 
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool racecheck python -m kernelworks.verify.sanitizer OP ROW
 
-Forward and backward of the contract's cases in the dtypes the kernel takes, one of each size, the largest first, and not
-many: under a checker a kernel runs tens of times slower. ``--elements`` leaves out what is larger; ``--cases`` names
-the cases instead, those of the GPU too. Prints every call, so that a run that is cut off says how far it came; exits
-with 1 where none was made.
+Forward and backward of the contract's cases in the dtypes the kernel takes, one of each size, the largest first, and
+not many: under a checker a kernel runs tens of times slower. ``--elements`` leaves out what is larger; ``--cases``
+names the cases instead, those of the GPU too. Prints every call, so that a run that is cut off says how far it came;
+exits with 1 where none was made.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def select_cases(op: Op, names: tuple[str, ...] = (), elements: int | None = Non
 def _call(op: Op, kernel: str, case: Case, dtype: torch.dtype) -> bool:
     """One forward, and its backward where there is one. False where the kernel declines.
 
-    Nothing is compared, so that little but the kernel's kernels runs: the checker watches torch's too.
+    Nothing is compared, so that little more runs on the GPU than the kernel itself: the checker watches torch's kernels
+    too.
     """
     device, names = device_of(op, kernel), op.passes["forward"].names
     given = case.make(torch.Generator().manual_seed(0), dtype)

@@ -2,8 +2,8 @@
 
     TRITON_INTERPRET=1 python -m kernelworks.verify.triton_interpreter OP [--kernel ROW] [--case NAME] [--dtype float32]
 
-The contract's small cases, forward in every layout with guarded buffers, and backward. It proves nothing about the GPU:
-no certificate is written. A program instance takes milliseconds, so cases with many kernels are slow.
+The contract's small cases, forward in every layout with guarded buffers, and backward. It verifies nothing about the
+GPU: no certificate is written. A program instance takes milliseconds, so cases with many kernels are slow.
 """
 
 from __future__ import annotations

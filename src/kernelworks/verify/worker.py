@@ -1,7 +1,7 @@
-"""Proves kernels in a process of its own, because a kernel that reads past its buffers dies instead of answering.
+"""Verifies kernels in a process of its own, because a kernel that reads past its buffers dies instead of answering.
 
-Writes one JSON object a line: ``{"at": [kernel, case, dtype]}`` before each step, ``{"kernel": ..., ...}`` when a kernel is
-done. The parent (``kernelworks.prove``) reads them and knows what was running if the process dies.
+Writes one JSON object a line: ``{"at": [kernel, case, dtype]}`` before each step, ``{"kernel": ..., ...}`` when a
+kernel is done. The parent (``kernelworks.verify``) reads them and knows what was running if the process dies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far an honest implementation of a program may be from the truth: derived from the program, never chosen.
+"""How far an honest implementation of a program may be from the reference: derived from the program, never chosen.
 
 The reference is run once, in its own dtypes. Beside every tensor of that run stand its float64 value and the error that
 an implementation may have made until there: any order of summation, fused or not, in the precision of the program or
@@ -27,7 +27,7 @@ MOST_SAID = 6  # ops that a bound's reasons name
 
 @dataclass(frozen=True)
 class Bound:
-    """Of each tensor and number in the reference's output, in order: its name, the truth (float64; integers as they
+    """Of each tensor and number in the reference's output, in order: its name, the reference (float64; integers as they
     are), by how much an honest implementation may miss it, and what the run itself gave. Of integers and truth values
     it may miss none, or any (infinity) where rounding decides. ``why`` says what the bounds are made of, ``unknown``
     which ops had no rule and were measured, ``ops`` how often each op ran."""
@@ -42,7 +42,7 @@ class Bound:
 
 
 def bound_of(run: Callable[..., Any], args: Sequence[Any]) -> Bound:
-    """The truth of ``run(*args)`` and the bound on it, on the device of the arguments. ``run`` and ``args`` are the
+    """The reference of ``run(*args)`` and the bound on it, on the device of the arguments. ``run`` and ``args`` are the
     native ones: a module or function in its own dtypes. What it writes into its arguments is written into copies.
 
     Raises:

@@ -37,7 +37,8 @@ class Result:
 
 
 def unit(dtype: torch.dtype) -> float:
-    """The unit roundoff that bounds are derived with. Of float64 twice its own: the truth rounds as candidates do."""
+    """The unit roundoff that bounds are derived with. Of float64 twice its own: the reference rounds as candidates
+    do."""
     if dtype is torch.float64:
         return 2 * UNIT_ROUNDOFF[dtype]
     found = UNIT_ROUNDOFF.get(dtype)

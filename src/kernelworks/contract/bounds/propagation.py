@@ -1,4 +1,4 @@
-"""The run of a reference under which truth and error grow beside its own numbers."""
+"""The run of a reference under which reference and error grow beside its own numbers."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ MARGIN = 4.0  # by how much more than what was seen then it may be off
 
 
 class ErrorPropagationMode(TorchDispatchMode):
-    """``shadows`` hold truth and error of every tensor that is alive. ``unknown`` are ops without a rule, bounded by
-    how far their results move. Raises ``NoBoundError`` where an op cannot be run in float64 and has no rule."""
+    """``shadows`` hold reference and error of every tensor that is alive. ``unknown`` are ops without a rule, bounded
+    by how far their results move. Raises ``NoBoundError`` where an op cannot be run in float64 and has no rule."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -95,7 +95,7 @@ class ErrorPropagationMode(TorchDispatchMode):
         return self._followed(func, args, kwargs)
 
     def _followed(self, func: Any, args: Any, kwargs: Any, native: Any = None) -> Any:
-        """The native result, with truth and error put beside it."""
+        """The native result, with reference and error put beside it."""
         call = Call(func, args, kwargs, self.shadows)
         native = func(*args, **kwargs) if native is None else native
         outputs = [t for t in pytree.tree_leaves(native) if isinstance(t, Tensor)]

@@ -12,7 +12,7 @@ inline void Recorded::compiled_args(torch::dynamo::autograd::CompiledNodeArgs& a
     std::string said;
     {
         pybind11::gil_scoped_acquire lock;
-        for (PyObject* one : {kept->row, kept->others}) {
+        for (PyObject* one : {kept->kernel, kept->others}) {
             Scoped text(PyObject_Repr(one));
             if (!text) thrown();
             said += PyUnicode_AsUTF8(text.get());

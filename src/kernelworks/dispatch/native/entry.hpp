@@ -1,4 +1,4 @@
-// Entry: a callable that takes an op's arguments, then `out` and `row`, all by position.
+// Entry: a callable that takes an op's arguments, then `out` and `kernel`, all by position.
 #pragma once
 
 #include <c10/core/GradMode.h>
@@ -15,10 +15,10 @@ struct Entry {
     PyObject_HEAD
     vectorcallfunc call;
     Table* table;
-    PyObject* miss;  // miss(args, out, row)
+    PyObject* miss;  // miss(args, out, kernel)
     PyObject* out_name;  // ("out",)
     Py_ssize_t count;
-    // For each argument: a test of the values that no choice of a row depends on, or null
+    // For each argument: a test of the values that no choice of a kernel depends on, or null
     std::vector<PyObject*>* free;
     std::vector<Py_ssize_t>* written;  // the arguments that a call overwrites
     int differentiable;                // 0 where autograd has nothing to record, whatever requires gradients
@@ -55,7 +55,7 @@ inline void announce(PyObject* value) {
 
 // The key of a call, or nothing where a plan is not to be found for it here.
 inline bool keyed(const Entry& entry, PyObject* const* args, Key& key) {
-    PyObject *out = args[entry.count], *row = args[entry.count + 1];
+    PyObject *out = args[entry.count], *kernel = args[entry.count + 1];
     uint64_t wanted = 0;
     for (Py_ssize_t i = 0; i < entry.count; ++i) {
         if (PyObject* test = (*entry.free)[static_cast<size_t>(i)]; test != nullptr) {
@@ -73,7 +73,7 @@ inline bool keyed(const Entry& entry, PyObject* const* args, Key& key) {
     }
     bool grad = c10::GradMode::is_enabled();
     bool graded = grad && wanted != 0 && (entry.differentiable || out != Py_None);
-    if (!key.value(row)) return false;
+    if (!key.value(kernel)) return false;
     if (out != Py_None) {
         if (graded || !THPVariable_CheckExact(out)) return false;
         const at::Tensor& o = THPVariable_Unpack(out);
@@ -101,7 +101,7 @@ inline PyObject* raised() {
     return nullptr;
 }
 
-// The plan for a call, or nothing where Python has to see to it. args: the op's, then `out` and `row`.
+// The plan for a call, or nothing where Python has to see to it. args: the op's, then `out` and `kernel`.
 inline const Plan* planned(Entry& entry, PyObject* const* args, const c10::impl::LocalDispatchKeySet& local) {
     if (world.watched(local)) return nullptr;
     Key key(Key::FORWARD);
@@ -163,7 +163,7 @@ inline PyObject* entry_known(PyObject* self, PyObject* const* args, Py_ssize_t c
     }
 }
 
-// The op's arguments by position; `out` and `row` by position, by name, or not at all.
+// The op's arguments by position; `out` and `kernel` by position, by name, or not at all.
 inline PyObject* entry_call(PyObject* self, PyObject* const* args, size_t flagged, PyObject* names) {
     auto& entry = *reinterpret_cast<Entry*>(self);
     Py_ssize_t given = PyVectorcall_NARGS(flagged), named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);

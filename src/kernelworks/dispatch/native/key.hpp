@@ -1,7 +1,7 @@
 // What calls that may share a plan agree in, as bytes; and which calls a kernel of ours may serve at all.
 //
-// The two questions are those of plain.py, asked of the same things: of a tensor, whether its class is Tensor or
-// Parameter and its dispatch keys are those of plain memory (the mask comes from plain.py); of the world, whether a
+// The two questions are those of contract/tensors.py, asked of the same things: of a tensor, whether its class is Tensor or
+// Parameter and its dispatch keys are those of plain memory (the mask comes from there); of the world, whether a
 // mode, a profiler, a transform of torch.func, a level of forward-mode AD or a trace is at work.
 #pragma once
 

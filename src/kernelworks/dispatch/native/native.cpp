@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include "entry.hpp"
-#include "face.hpp"
+#include "public_function.hpp"
 #include "operators.hpp"
 #include "program.hpp"
 #include "recorder.hpp"
@@ -23,7 +23,7 @@ static char letter_of(PyObject* what) {
     return text != nullptr && size > 0 ? text[0] : '\0';
 }
 
-// (what, wanted, args, out, row) as a key: false where it cannot be said.
+// (what, wanted, args, out, kernel) as a key: false where it cannot be said.
 static bool described(Key& key, PyObject* const* given) {
     PyObject* args = given[2];
     if (!PyTuple_Check(args)) return false;
@@ -37,7 +37,7 @@ static bool described(Key& key, PyObject* const* given) {
 
 static PyObject* table_find(PyObject* self, PyObject* const* given, Py_ssize_t count) {
     HANDLE_TH_ERRORS
-    if (count != 5) return PyErr_Format(PyExc_TypeError, "find(what, wanted, args, out, row)");
+    if (count != 5) return PyErr_Format(PyExc_TypeError, "find(what, wanted, args, out, kernel)");
     Key key(letter_of(given[0]));
     const Plan* plan = described(key, given) ? reinterpret_cast<Table*>(self)->find(key) : nullptr;
     return Py_NewRef(plan == nullptr ? Py_None : plan->whole);
@@ -60,7 +60,7 @@ static bool taken_apart(PyObject* whole, Plan& plan) {
 
 static PyObject* table_keep(PyObject* self, PyObject* const* given, Py_ssize_t count) {
     HANDLE_TH_ERRORS
-    if (count != 6) return PyErr_Format(PyExc_TypeError, "keep(what, wanted, args, out, row, plan)");
+    if (count != 6) return PyErr_Format(PyExc_TypeError, "keep(what, wanted, args, out, kernel, plan)");
     Key key(letter_of(given[0]));
     auto* table = reinterpret_cast<Table*>(self);
     if (described(key, given)) {
@@ -156,7 +156,7 @@ static PyObject* direct(PyObject*, PyObject* type) {
 }
 
 static PyMethodDef functions[] = {
-    {"faced", faced, METH_VARARGS, nullptr},
+    {"attach", attach, METH_VARARGS, nullptr},
     {"direct", direct, METH_O, nullptr},
     {"setup", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(setup)), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},

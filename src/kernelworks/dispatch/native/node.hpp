@@ -37,7 +37,7 @@ struct Recipe {
     Entry* entry;
     std::string* name;
     PyObject *to_record, *to_torch, *from_torch;  // or None
-    PyObject* miss;                                       // miss(args of the backward, row)
+    PyObject* miss;                                       // miss(args of the backward, kernel)
     std::vector<Source>* sources;
     std::vector<Py_ssize_t>* edges;  // the arguments that have gradients, in the order in which the backward returns them
     std::vector<bool>* flows;        // for each output: whether it is differentiable
@@ -49,7 +49,7 @@ struct Recorder {
     PyObject_HEAD
     vectorcallfunc call;
     Recipe* recipe;
-    PyObject* row;
+    PyObject* kernel;
 };
 extern PyTypeObject RecorderType;
 
@@ -78,10 +78,10 @@ class Scoped {
 // What a node knows beside tensors.
 struct Kept {
     Recipe* recipe;
-    PyObject* row;               // a name or None
+    PyObject* kernel;               // a name or None
     PyObject* others = nullptr;  // a tuple as long as the forward's arguments, None for tensors
 
-    Kept(Recipe* recipe, PyObject* row) : recipe(recipe), row(Py_NewRef(row)) {
+    Kept(Recipe* recipe, PyObject* kernel) : recipe(recipe), kernel(Py_NewRef(kernel)) {
         Py_INCREF(reinterpret_cast<PyObject*>(recipe));
     }
     Kept(const Kept&) = delete;
@@ -90,7 +90,7 @@ struct Kept {
         if (!Py_IsInitialized()) return;
         pybind11::gil_scoped_acquire lock;
         Py_XDECREF(others);
-        Py_DECREF(row);
+        Py_DECREF(kernel);
         Py_DECREF(reinterpret_cast<PyObject*>(recipe));
     }
 
@@ -139,13 +139,13 @@ struct Kept {
             Key key(Key::BACKWARD);
             bool valid = true;
             for (Py_ssize_t i = 0; valid && i < PyTuple_GET_SIZE(args); ++i) valid = key.value(PyTuple_GET_ITEM(args, i));
-            valid = valid && key.value(row) && key.value(Py_None) && key.threads();
+            valid = valid && key.value(kernel) && key.value(Py_None) && key.threads();
             if (const Plan* found = valid ? recipe->entry->table->find(key) : nullptr; found != nullptr) {
                 Scoped plan(Py_NewRef(found->whole));
                 return PyObject_Call(found->call, args, nullptr);
             }
         }
-        PyObject* given[] = {args, row};
+        PyObject* given[] = {args, kernel};
         return PyObject_Vectorcall(recipe->miss, given, 2, nullptr);
     }
 };
@@ -156,7 +156,7 @@ struct Recorded final : Node {
     std::vector<at::Tensor> spared;    // inputs that no wanted gradient depends on: they say a shape
     bool freed = false;
 
-    Recorded(Recipe* recipe, PyObject* row) : kept(std::make_shared<Kept>(recipe, row)) {
+    Recorded(Recipe* recipe, PyObject* kernel) : kept(std::make_shared<Kept>(recipe, kernel)) {
         saved.resize(recipe->sources->size());
         spared.resize(recipe->sources->size());
     }
@@ -224,11 +224,11 @@ struct Recorded final : Node {
 
 // Nodes are held by std::shared_ptr up to torch 2.12 and by torch's own pointers from then on.
 template <class Pointer, class Made = Recorded>
-Pointer new_node(Recipe* recipe, PyObject* row) {
+Pointer new_node(Recipe* recipe, PyObject* kernel) {
     if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>)
-        return Pointer(new Made(recipe, row), [](auto* node) { deleteNode(node); });
+        return Pointer(new Made(recipe, kernel), [](auto* node) { deleteNode(node); });
     else
-        return c10::make_intrusive<Made>(recipe, row);
+        return c10::make_intrusive<Made>(recipe, kernel);
 }
 
 // An output as the graph may hold it: one that is an input, or a view, is looked at anew.
@@ -242,8 +242,8 @@ inline at::Tensor on_its_own(const at::Tensor& output, PyObject* const* args, Py
 }
 
 // The node of a forward: its edges, what it saves, and its place behind the outputs, which may be replaced.
-inline void record(Recipe* recipe, PyObject* row, PyObject* const* args, Py_ssize_t count, std::vector<at::Tensor>& outputs) {
-    auto pointer = new_node<NodePointer>(recipe, row);
+inline void record(Recipe* recipe, PyObject* kernel, PyObject* const* args, Py_ssize_t count, std::vector<at::Tensor>& outputs) {
+    auto pointer = new_node<NodePointer>(recipe, kernel);
     auto& node = static_cast<Recorded&>(*pointer);
     uint64_t wanted = 0;
     torch::autograd::edge_list edges;

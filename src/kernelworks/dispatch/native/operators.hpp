@@ -16,8 +16,8 @@ struct Served {
     char letter;        // of its keys
     Table* table;
     PyObject* run;      // run(plan's run, *args), which torch's compiler does not look into
-    PyObject* kernel;   // kernel(*args, row), in Python
-    PyObject* recorded; // recorded(dispatch keys, *args, row), in Python, or None
+    PyObject* kernel;   // kernel(*args, the name of a kernel of the op), in Python
+    PyObject* recorded; // recorded(dispatch keys, *args, the name), in Python, or None
     PyObject* to_torch; // or None
     PyObject* laid;     // laid(result, *args), or None
 
@@ -96,12 +96,12 @@ struct ServedKernel final : c10::OperatorKernel {
 
     void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
         pybind11::gil_scoped_acquire lock;
-        size_t count = op.schema().arguments().size(), own = count - 1;  // `row` is the last
+        size_t count = op.schema().arguments().size(), own = count - 1;  // `kernel` is the last
         std::vector<at::Tensor> outputs;
         auto take = [&](const Scoped& result) {
             if (!result) thrown();
             outputs.clear();
-            TORCH_CHECK_TYPE(unpacked(result.get(), outputs), "a row must return a tensor or a tuple of tensors");
+            TORCH_CHECK_TYPE(unpacked(result.get(), outputs), "a kernel must return a tensor or a tuple of tensors");
         };
         {
             Given given(*stack, count);
@@ -179,14 +179,14 @@ struct RecordedKernel final : c10::OperatorKernel {
                 return;
             }
         }
-        // Autograd stays on below a backward: the torch row's may differentiate for itself.
+        // Autograd stays on below a backward: the torch kernel's may differentiate for itself.
         std::optional<at::AutoDispatchBelowAutograd> below;
         if (served->letter != Key::BACKWARD) below.emplace();
         op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
     }
 
   private:
-    // Without a row autograd's kernel may take torch's own function: that is Python's to say.
+    // If the call names no kernel, autograd's kernel may take torch's own function: that is Python's to say.
     static bool passes(const torch::jit::Stack& stack, size_t count) {
         if (!torch::jit::peek(stack, count - 1, count).isString() || !at::functorch::getDynamicLayerStack().empty() ||
             c10::impl::tls_local_dispatch_key_set().included_.has(c10::DispatchKey::Tracer) ||

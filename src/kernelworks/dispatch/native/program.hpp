@@ -1,4 +1,4 @@
-// Program: a few of torch's operators one after another, with all arguments but the tensors settled; called as torch's
+// Program: a few of torch's operators one after another, with all arguments but the tensors fixed; called as torch's
 // functions in Python call them (autograd, hooks, warnings and errors are torch's), less the parsing of arguments.
 #pragma once
 

@@ -1,11 +1,11 @@
-// The objects of Python's that record an op: its recipe, and its forward for a row.
+// The objects of Python's that record an op: its recipe, and its forward for a kernel.
 #pragma once
 
 #include "compiled.hpp"
 
 namespace kw {
 
-// What a row returned, as tensors, one for each output that there is.
+// What a kernel returned, as tensors, one for each output that there is.
 inline bool unpacked(PyObject* result, std::vector<at::Tensor>& outputs) {
     if (is_tensor(result)) {
         outputs.push_back(THPVariable_Unpack(result));
@@ -62,7 +62,7 @@ inline PyObject* recorder_call(PyObject* self, PyObject* const* asked, size_t fl
         c10::AutoGradMode off(false);
         std::vector<PyObject*> given(args, args + count);
         given.push_back(Py_None);
-        given.push_back(recorder.row);
+        given.push_back(recorder.kernel);
         result.reset(entered(*recipe->entry, given.data()));
         if (!result) return nullptr;
         bool all = PyTuple_Check(result.get()) && PyTuple_GET_SIZE(result.get()) == std::ssize(*recipe->flows);
@@ -73,8 +73,8 @@ inline PyObject* recorder_call(PyObject* self, PyObject* const* asked, size_t fl
     }
     std::vector<at::Tensor> outputs;
     if (!unpacked(result.get(), outputs) || outputs.size() > recipe->flows->size())
-        return PyErr_Format(PyExc_TypeError, "a row must return a tensor or a tuple of tensors");
-    record(recipe, recorder.row, args, count, outputs);
+        return PyErr_Format(PyExc_TypeError, "a kernel must return a tensor or a tuple of tensors");
+    record(recipe, recorder.kernel, args, count, outputs);
     result.reset(repacked(result.get(), outputs));
     if (!result || recipe->from_torch == Py_None) return result.release();
     return called_with(recipe->from_torch, result.get(), asked, count);
@@ -145,23 +145,23 @@ inline PyTypeObject RecipeType = [] {
     return t;
 }();
 
-// ---------------------------------------------------------------- Recorder(recipe, row)
+// ---------------------------------------------------------------- Recorder(recipe, kernel)
 
 inline PyObject* recorder_new(PyTypeObject* type, PyObject* args, PyObject*) {
-    PyObject *recipe, *row;
-    if (!PyArg_ParseTuple(args, "O!O", &RecipeType, &recipe, &row)) return nullptr;
+    PyObject *recipe, *kernel;
+    if (!PyArg_ParseTuple(args, "O!O", &RecipeType, &recipe, &kernel)) return nullptr;
     auto* self = reinterpret_cast<Recorder*>(type->tp_alloc(type, 0));
     if (self == nullptr) return nullptr;
     self->call = recorder_call;
     self->recipe = reinterpret_cast<Recipe*>(Py_NewRef(recipe));
-    self->row = Py_NewRef(row);
+    self->kernel = Py_NewRef(kernel);
     return reinterpret_cast<PyObject*>(self);
 }
 
 inline void recorder_dealloc(PyObject* self) {
     auto* recorder = reinterpret_cast<Recorder*>(self);
     Py_XDECREF(reinterpret_cast<PyObject*>(recorder->recipe));
-    Py_XDECREF(recorder->row);
+    Py_XDECREF(recorder->kernel);
     Py_TYPE(self)->tp_free(self);
 }
 

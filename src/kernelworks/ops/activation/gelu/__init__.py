@@ -28,7 +28,7 @@ def gelu(
         x: any shape and strides, float32, bfloat16 or float16.
         approximate: ``"none"`` (torch's default) or ``"tanh"``.
         out: where to write: a contiguous tensor of x's shape and dtype.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         ``output`` like x.

@@ -20,7 +20,7 @@ def gelu_mul(
         up: gate's shape and dtype, any strides.
         approximate: ``"none"`` (torch's default) or ``"tanh"``: see ``gelu``.
         out: where to write: a contiguous tensor of gate's shape and dtype.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         ``output`` like gate, rounded once (torch rounds gelu to the dtype before it multiplies).

@@ -24,7 +24,7 @@ def relu(x: Any = ABSENT, inplace: Any = False, *, out: Any = None, kernel: str 
     Args:
         x: any shape and strides, float32, bfloat16 or float16.
         out: where to write: a contiguous tensor of x's shape and dtype.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         ``output`` like x. Its gradient is 0 at 0, as torch's.

@@ -18,7 +18,7 @@ def silu_mul(gate: Array, up: Array, *, out: Array | None = None, kernel: str | 
         gate: any shape and strides, float32, bfloat16 or float16.
         up: gate's shape and dtype, any strides.
         out: where to write: a contiguous tensor of gate's shape and dtype.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         ``output`` like gate, rounded once (torch rounds silu to the dtype before it multiplies).

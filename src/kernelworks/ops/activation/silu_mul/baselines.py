@@ -1,4 +1,4 @@
-"""What silu_mul is raced against on a GPU: Liger's kernel."""
+"""What silu_mul is benchmarked against on a GPU: Liger's kernel."""
 
 from kernelworks.ops.baselines import liger
 

@@ -131,7 +131,7 @@ def attention(
         with_lse: returns ``(output, lse)``; lse [B, H, Lq], float32, is the logarithm of the softmax's denominator
             (-inf where no key is seen, nor is there a sink). It is not differentiable.
         out: where to write: a contiguous tensor like q, or a pair with a contiguous float32 [B, H, Lq].
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         [B, H, Lq, D] of q's dtype, laid out as [B, Lq, H, D], so that ``.transpose(1, 2)`` is contiguous.
@@ -153,7 +153,7 @@ def attention(
     return OP.call(q, k, v, causal, window, scale, mask, with_lse, softcap, sinks, out, kernel)
 
 
-# ---------------------------------------------------------------- C++ rows
+# ---------------------------------------------------------------- C++ kernels
 
 PAIRS = 8  # of a query's and a key's elements that a core takes in a nanosecond
 
@@ -228,7 +228,8 @@ def _plain_softmax(request: Request) -> str | None:
 
 
 def _cpp_kernels() -> list[Kernel]:
-    """The C++ rows. The wide ones are three libraries, so that a first call does not compile what it does not need."""
+    """The C++ kernels. The wide ones are three libraries, so that a first call does not compile what it does not
+    need."""
     targets = {
         "avx512": ("decode.cpp", "simd.cpp", "backward.cpp"),
         "avx2": ("decode.cpp", "simd.cpp", "backward.cpp"),

@@ -1,5 +1,5 @@
-"""What attention is raced against: torch's function as models call it, and on a GPU its backends by name; for what that
-has no word for, FlexAttention."""
+"""What attention is benchmarked against: torch's function as models call it, and on a GPU its backends by name; for
+what that has no word for, FlexAttention."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def _special(
 
 
 CASES = (
-    # few roundings of many elements: here a right row comes nearest to the bound
+    # few roundings of many elements: here a right kernel comes nearest to the bound
     *(_case(f"few pairs, D={d}", heads=(64, 64), lengths=(2, d + 1), dim=d, batch=32, with_lse=True) for d in (1, 2)),
     _case("one pair, sinks", heads=(4096, 4096), lengths=(1, 1), dim=1, sinks=0.0),
     # head_dim around the vector widths, for many queries and for one

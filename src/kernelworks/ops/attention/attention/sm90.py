@@ -152,7 +152,8 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
     with_lse: bool, softcap: float | None = None, sinks: Tensor | None = None, out: Any = None,
 ) -> Any:  # fmt: skip
-    """As the room's other launches: the output, and lse where it is asked for. ``mask`` and ``softcap`` are None."""
+    """As the op package's other launches: the output, and lse where it is asked for. ``mask`` and ``softcap`` are
+    None."""
     output, lse = out if with_lse and out is not None else (out, None)
     if output is None:
         output = new_output(q)

@@ -72,7 +72,7 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
     with_lse: bool, softcap: float | None = None, sinks: Tensor | None = None, out: Any = None,
 ) -> Any:  # fmt: skip
-    """The Triton row's: what these gradients follow where the row is asked for by name."""
+    """The Triton kernel's: what these gradients follow where the kernel is asked for by name."""
     from kernelworks.ops.attention.attention import triton  # imports Triton
 
     return triton.forward(q, k, v, causal, window, scale, mask, with_lse, softcap, sinks, out)
@@ -83,7 +83,7 @@ def backward(
     window: int | None, scale: float | None, mask: Tensor | None, needs: list[bool], softcap: float | None = None,
     sinks: Tensor | None = None, out: Any = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """As the room's other launches: the gradients of q, k, v and sinks. ``mask`` and ``softcap`` are None."""
+    """As the op package's other launches: the gradients of q, k, v and sinks. ``mask`` and ``softcap`` are None."""
     if torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled():
         from kernelworks.ops.attention.attention import triton  # whose sums are made in one place and order
 

@@ -66,8 +66,8 @@ def backward(
     window: int | None, scale: float | None, mask: Tensor | None, needs: list[bool], softcap: float | None = None,
     sinks: Tensor | None = None, out: Any = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """As the room's other launches: the gradients of q, k, v and sinks, the same bits every time. ``mask``, ``window``
-    and ``softcap`` are None."""
+    """As the op package's other launches: the gradients of q, k, v and sinks, the same bits every time. ``mask``,
+    ``window`` and ``softcap`` are None."""
     if lse is None or lse.numel() == 0:  # the forward was not asked for it
         output, lse = forward(q, k, v, causal, window, scale, mask, True, None, sinks)
     made = out if out is not None else tuple(torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, k, v))

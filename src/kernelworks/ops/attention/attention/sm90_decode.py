@@ -146,7 +146,7 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
     with_lse: bool, out: Any = None, cut: KeySplit | None = None,
 ) -> Any:  # fmt: skip
-    """As the room's other launches: the output, and lse where it is asked for. ``mask`` is None."""
+    """As the op package's other launches: the output, and lse where it is asked for. ``mask`` is None."""
     output, lse = out if with_lse and out is not None else (out, None)
     if output is None:
         output = new_output(q)

@@ -1,4 +1,4 @@
-"""Attention as torch has it: the function or the formula that a user would write, and the reference's row."""
+"""Attention as torch has it: the function or the formula that a user would write, and the reference's kernel."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
     with_lse: bool, softcap: float | None = None, sinks: Tensor | None = None, out: Any = None,
 ) -> Any:  # fmt: skip
-    """As the room's other launches: the output, and lse where it is asked for."""
+    """As the op package's other launches: the output, and lse where it is asked for."""
     output, lse = out if with_lse and out is not None else (out, None)
     if output is None:
         output = new_output(q)
@@ -327,7 +327,7 @@ def backward(
     window: int | None, scale: float | None, mask: Tensor | None, needs: list[bool], softcap: float | None = None,
     sinks: Tensor | None = None, out: Any = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """As the room's other launches: the gradients of q, k, v and sinks."""
+    """As the op package's other launches: the gradients of q, k, v and sinks."""
     if out is not None:
         results: Any = out
     else:

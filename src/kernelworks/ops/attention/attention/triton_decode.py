@@ -237,7 +237,8 @@ def _cut(
         share=_share_at(dim, q.dtype, causal, window > 0, split, keys % block == 0 and not causal and mask is None),
         share_grid=(shares * pairs, 1, 1),
         share_numbers=(
-            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *outs, *(mask.stride() if mask is not None else NO_MASK_STRIDES),
+            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *outs,
+            *(mask.stride() if mask is not None else NO_MASK_STRIDES),
             shares, pairs, heads, group, queries, keys, dim, shift, window, scale, cap, length,
         ),
         join=_join_at(dim) if split else None,
@@ -266,7 +267,7 @@ def decode_again(
     scale: float, softcap: float | None,
 ) -> Callable[..., None]:  # fmt: skip
     """``run(q, k, v, output)``, or ``run(q, k, v, output, lse)`` where lse is given here: the same for tensors like
-    these, with everything else settled."""
+    these, with everything else fixed."""
     cut = _cut(q, k, v, None, output, causal, shift, window, scale, softcap)
     outputs = (output,) if lse is None else (output, lse)
     if cut.join is None:

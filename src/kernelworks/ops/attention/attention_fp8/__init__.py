@@ -57,7 +57,7 @@ def attention_fp8(
         scale: what scores are multiplied by; 1 / sqrt(D) by default.
         out_dtype: torch.bfloat16, torch.float16 or torch.float32, or its name.
         out: where to write: a contiguous tensor of q's shape and ``out_dtype``.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         [B, H, Lq, D] of ``out_dtype``, laid out as [B, Lq, H, D]. There are no gradients: a tensor that requires one

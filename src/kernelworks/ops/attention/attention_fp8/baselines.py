@@ -1,4 +1,5 @@
-"""What attention_fp8 is raced against beside torch's own: kernels for 16 bits, whose tensors are dequantised before."""
+"""What attention_fp8 is benchmarked against beside torch's own: kernels for 16 bits, whose tensors are dequantised
+before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Known-wrong versions of attention_fp8. The proof must reject every one."""
+"""Known-wrong versions of attention_fp8. The verification must reject every one."""
 
 from __future__ import annotations
 

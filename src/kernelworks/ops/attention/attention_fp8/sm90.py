@@ -86,7 +86,7 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, q_descale: Tensor, k_descale: Tensor, v_descale: Tensor, causal: str | None,
     scale: float | None, out_dtype: str, out: Any = None,
 ) -> Any:  # fmt: skip
-    """As the room's other launches: the output."""
+    """As the op package's other launches: the output."""
     output = result_like(q, out_dtype) if out is None else out
     q, k, v = _aligned(q), _aligned(k), _aligned(v)
     target = output if not output.data_ptr() & 15 else result_like(q, out_dtype)

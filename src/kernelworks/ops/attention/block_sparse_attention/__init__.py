@@ -95,7 +95,7 @@ def block_sparse_attention(
         with_lse: returns ``(output, lse)``; lse [B, H, Lq], float32, is the logarithm of the softmax's denominator
             (-inf where no key is seen). It is not differentiable.
         out: where to write: a tensor like query of any strides, or a pair with a contiguous float32 [B, H, Lq].
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         [B, H, Lq, D] of query's dtype, laid out as [B, Lq, H, D].
@@ -104,7 +104,7 @@ def block_sparse_attention(
 
     Error bound: ``attention``'s with the same mask: u |output| for the last rounding, and sum_j p |value| times 2^-24
     ((D + 4) sum |q||k| scale + 8 max_j of that + 10 Lk/64 + 200), about. Everything is computed in float32.
-    Cost: 4 D flop and one exponential per pair of a named block (torch's row on a CPU: per pair); reads query, key,
+    Cost: 4 D flop and one exponential per pair of a named block (torch's kernel on a CPU: per pair); reads query, key,
     value and the mask and writes output once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: torch.nn.attention.flex_attention (BlockMask); Child et al. 2019, arXiv:1904.10509; Dao et al. 2022,

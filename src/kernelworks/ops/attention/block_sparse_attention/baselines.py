@@ -1,4 +1,4 @@
-"""What block_sparse_attention is raced against beside torch's own: FlexAttention with the same blocks."""
+"""What block_sparse_attention is benchmarked against beside torch's own: FlexAttention with the same blocks."""
 
 from __future__ import annotations
 

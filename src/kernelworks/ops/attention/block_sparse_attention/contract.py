@@ -123,8 +123,8 @@ def _as_attention(args: dict[str, Any]) -> dict[str, Any]:
     query, key = args["query"], args["key"]
     return {
         "q": query, "k": key, "v": args["value"], "causal": causal_of(args.get("is_causal", False)), "window": None,
-        "scale": args.get("scale"), "mask": expand_mask(args["block_mask"], query.shape[2], key.shape[2]), "softcap": None,
-        "sinks": None,
+        "scale": args.get("scale"), "mask": expand_mask(args["block_mask"], query.shape[2], key.shape[2]),
+        "softcap": None, "sinks": None,
     }  # fmt: skip
 
 

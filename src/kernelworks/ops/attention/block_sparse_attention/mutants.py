@@ -1,4 +1,4 @@
-"""Known-wrong versions of block_sparse_attention. The proof must reject every one."""
+"""Known-wrong versions of block_sparse_attention. The verification must reject every one."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def forward(
     query: Tensor, key: Tensor, value: Tensor, block_mask: Tensor, is_causal: bool, scale: float | None,
     enable_gqa: bool, with_lse: bool, out: Any = None,
 ) -> Any:  # fmt: skip
-    """As the room's other launches: the output, and lse where it is asked for."""
+    """As the op package's other launches: the output, and lse where it is asked for."""
     from kernelworks.ops.attention.block_sparse_attention.triton_lists import lists_of  # imports Triton
 
     output, lse = out if with_lse and out is not None else (out, None)

@@ -59,7 +59,7 @@ def forward(
     query: Tensor, key: Tensor, value: Tensor, block_mask: Tensor, is_causal: bool, scale: float | None,
     enable_gqa: bool, with_lse: bool, out: Any = None,
 ) -> Any:  # fmt: skip
-    """The Triton row's: what these gradients follow where the row is asked for by name."""
+    """The Triton kernel's: what these gradients follow where the kernel is asked for by name."""
     from kernelworks.ops.attention.block_sparse_attention import triton  # imports Triton
 
     return triton.forward(query, key, value, block_mask, is_causal, scale, enable_gqa, with_lse, out)
@@ -69,7 +69,7 @@ def backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, lse: Tensor | None, block_mask: Tensor,
     is_causal: bool, scale: float | None, enable_gqa: bool, needs: list[bool], out: Any = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """As the room's other launches: the gradients of query, key and value."""
+    """As the op package's other launches: the gradients of query, key and value."""
     from kernelworks.ops.attention.block_sparse_attention import triton  # imports Triton
     from kernelworks.ops.attention.block_sparse_attention.triton_lists import lists_of
 

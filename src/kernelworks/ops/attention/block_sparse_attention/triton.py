@@ -173,7 +173,7 @@ def forward(
     query: Tensor, key: Tensor, value: Tensor, block_mask: Tensor, is_causal: bool, scale: float | None,
     enable_gqa: bool, with_lse: bool, out: Any = None,
 ) -> Any:  # fmt: skip
-    """As the room's other launches: the output, and lse where it is asked for."""
+    """As the op package's other launches: the output, and lse where it is asked for."""
     output, lse = out if with_lse and out is not None else (out, None)
     if output is None:
         output = new_output(query)
@@ -194,7 +194,7 @@ def backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, lse: Tensor | None, block_mask: Tensor,
     is_causal: bool, scale: float | None, enable_gqa: bool, needs: list[bool], out: Any = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """As the room's other launches: the gradients of query, key and value."""
+    """As the op package's other launches: the gradients of query, key and value."""
     inputs = (query, key, value)
     results = tuple(t.new_empty(t.shape) for t in inputs) if out is None else tuple(out)
     if not (query.numel() and key.numel()):

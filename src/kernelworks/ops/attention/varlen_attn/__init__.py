@@ -102,7 +102,7 @@ def varlen_attn(
         with_lse: returns ``(output, lse)``; lse [H, T], float32, is the logarithm of the softmax's denominator (-inf
             where no key is seen). It is not differentiable. torch's ``return_aux=AuxRequest(lse=True)``.
         out: where to write: a contiguous tensor like query, or a pair with a contiguous float32 [H, T].
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         [T, H, D] of query's dtype, contiguous.
@@ -124,7 +124,7 @@ def varlen_attn(
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- C++ rows
+# ---------------------------------------------------------------- C++ kernels
 
 
 def _options(
@@ -185,7 +185,7 @@ def _backward(
 
 
 def _cpp_kernels() -> list[Kernel]:
-    """The C++ rows. The wide ones are two libraries, so that a first call does not compile what it does not need."""
+    """The C++ kernels. The wide ones are two libraries, so that a first call does not compile what it does not need."""
     wide = ("simd.cpp", "backward.cpp")
     op_kernels = []
     for target, names in {"avx512": wide, "avx2": wide, "scalar": ("scalar.cpp", "scalar.cpp")}.items():

@@ -1,4 +1,4 @@
-"""What varlen_attn is raced against beside torch's own: FlexAttention with a mask of documents."""
+"""What varlen_attn is benchmarked against beside torch's own: FlexAttention with a mask of documents."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ MIXED_LENGTHS: Lengths = ((5, 5), (19, 37), (1, 1), (8, 3))
 
 
 def _make(
-    generator: Generator, dtype: torch.dtype, lengths: Lengths = MIXED_LENGTHS, heads: tuple[int, int] = (2, 2), dim: int = 16,
+    generator: Generator, dtype: torch.dtype, lengths: Lengths = MIXED_LENGTHS, heads: tuple[int, int] = (2, 2),
+    dim: int = 16,
     kind: str = "normal", scale: float | None = None, window_size: tuple[int, int] = (-1, -1), with_lse: bool = False,
     ends: torch.dtype = torch.int32, slack: int = 0,
 ) -> dict[str, Any]:  # fmt: skip

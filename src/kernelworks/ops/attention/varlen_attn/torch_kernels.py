@@ -146,7 +146,7 @@ def composite(
     return (tokens_first(result[0]), result[1].squeeze(0)) if with_lse else tokens_first(result)
 
 
-# ---------------------------------------------------------------- the rows
+# ---------------------------------------------------------------- the kernels
 
 
 def _check(query: Tensor, key: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int) -> None:

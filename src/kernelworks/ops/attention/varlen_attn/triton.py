@@ -123,7 +123,7 @@ def forward(
     query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int,
     scale: float | None, window_size: Window, enable_gqa: bool, with_lse: bool, out: Any = None,
 ) -> Any:  # fmt: skip
-    """As the room's other launches: the output, and lse where it is asked for."""
+    """As the op package's other launches: the output, and lse where it is asked for."""
     output, lse = out if with_lse and out is not None else (out, None)
     if output is None:
         output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
@@ -151,7 +151,7 @@ def backward(
     cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int, scale: float | None, window_size: Window,
     enable_gqa: bool, needs: list[bool], out: Any = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """As the room's other launches: the gradients of query, key and value."""
+    """As the op package's other launches: the gradients of query, key and value."""
     inputs = (query, key, value)
     results = tuple(t.new_empty(t.shape) for t in inputs) if out is None else tuple(out)
     if not (query.numel() and key.numel() and cu_seq_q.shape[0] > 1):

@@ -39,7 +39,7 @@ def linear(
             no copy of it is kept.
         bias: [N] of x's dtype, or None for zeros.
         out: where to write: a contiguous [..., N] tensor.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         ``output`` [..., N].

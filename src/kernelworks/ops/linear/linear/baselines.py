@@ -1,4 +1,4 @@
-"""What linear is raced against on a CPU: oneDNN with a packed weight, and NumPy's BLAS."""
+"""What linear is benchmarked against on a CPU: oneDNN with a packed weight, and NumPy's BLAS."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 def _chain(terms: int) -> float:
     """One of up to BLOCK in a block and one per block, or one of K/8 along eight lanes and the tree that joins them,
-    whichever the row and the shape make of it; then the bias."""
+    whichever the kernel and the shape make of it; then the bias."""
     return min(terms, terms / 8 + BLOCK) + 10
 
 
@@ -28,7 +28,7 @@ SHAPES = (
     (0, 3, 4), (3, 0, 4), (3, 5, 0), (40, 50, 0),
 )  # fmt: skip
 
-# On a GPU: each kernel of the row sm90 (1, 2, 8 and 16 rows, and tiles) and each configuration of the Triton row, with
+# On a GPU: each GPU kernel of sm90 (1, 2, 8 and 16 rows, and tiles) and each configuration of the Triton kernel, with
 # K that is and is not a multiple of a step, more tiles than multiprocessors, tiles that stick out on either side, and
 # last turns whose tiles are cut along K: into two and three parts, and two turns at once. Then each kernel of
 # sm90_middle, by rows of x: tiles that stick out, and parts of K with fewer steps than stages or with none. At last

@@ -35,7 +35,7 @@ def linear_add(
         residual: [..., N] of x's dtype, any strides.
         bias: [N] of x's dtype, or None for zeros.
         out: where to write: a contiguous [..., N] tensor.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         ``output`` [..., N] (torch rounds the product to the dtype before it adds).

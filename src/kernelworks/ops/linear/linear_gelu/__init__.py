@@ -34,7 +34,7 @@ def linear_gelu(
         bias: [N] of x's dtype, or None for zeros.
         approximate: ``"none"`` (torch's default) or ``"tanh"``: see ``gelu``.
         out: where to write: a contiguous [..., N] tensor.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         ``output`` [..., N] (torch rounds the sums to the dtype before gelu).

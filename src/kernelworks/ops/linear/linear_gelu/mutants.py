@@ -1,4 +1,4 @@
-"""Known-wrong versions of linear_gelu beside those of its form. The proof must reject every one."""
+"""Known-wrong versions of linear_gelu beside those of its op template. The verification must reject every one."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def _plain(*args: Any) -> Any:
 MUTANTS = (
     Mutant("no gelu", _plain, "the sums go out as they are"),
     Mutant("bias after gelu", _bias_after, "the bias is added to gelu of the sums"),
-    Mutant("the other form", TEMPLATE.replace_arguments(approximate=lambda a: {"tanh": "none", "none": "tanh"}[a["approximate"]]),
+    Mutant("the other form",
+           TEMPLATE.replace_arguments(approximate=lambda a: {"tanh": "none", "none": "tanh"}[a["approximate"]]),
            "tanh for none and none for tanh"),
 )  # fmt: skip

@@ -27,7 +27,7 @@ def linear_silu_mul(
         gate_weight: [N, K] of x's dtype, as torch.nn.Linear stores it.
         up_weight: of gate_weight's shape and dtype. The two may be halves of one tensor.
         out: where to write: a contiguous [..., N] tensor.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         ``output`` [..., N] (torch rounds both products and silu to the dtype on the way).

@@ -1,4 +1,4 @@
-"""Known-wrong versions of linear_silu_mul beside those of its form. The proof must reject every one."""
+"""Known-wrong versions of linear_silu_mul beside those of its op template. The verification must reject every one."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ def _of_gate_alone(*args: Any) -> Any:
 
 
 MUTANTS = (
-    Mutant("gate for up", TEMPLATE.replace_arguments(gate_weight=lambda a: a["up_weight"], up_weight=lambda a: a["gate_weight"]),
+    Mutant("gate for up",
+           TEMPLATE.replace_arguments(gate_weight=lambda a: a["up_weight"], up_weight=lambda a: a["gate_weight"]),
            "silu of the other product"),
-    Mutant("up twice", TEMPLATE.replace_arguments(gate_weight=lambda a: a["up_weight"]), "the gate's tile is of the other weight"),
+    Mutant("up twice", TEMPLATE.replace_arguments(gate_weight=lambda a: a["up_weight"]),
+           "the gate's tile is of the other weight"),
     Mutant("gate alone", _of_gate_alone, "the other product is left out"),
-    Mutant("halves exchanged", TEMPLATE.altered_definition(_columns_of_a_tile), "the halves of a tile's columns change places"),
+    Mutant("halves exchanged", TEMPLATE.altered_definition(_columns_of_a_tile),
+           "the halves of a tile's columns change places"),
 )  # fmt: skip

@@ -39,13 +39,13 @@ def rms_norm_linear(
         bias: [N] of x's dtype, or None for zeros.
         eps: added to the mean of squares. No default: frameworks disagree.
         out: where to write: a contiguous [..., N] tensor.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         ``output`` [..., N], rounded once (torch rounds the normalised rows to the dtype before it multiplies).
 
     Error bound: ``u |output|``, ``linear``'s error of the sum, scaled, and ``(K / 64 + 12) 2^-24 |output|``.
-    Cost: 2 M N K flop for M rows of x; reads x twice (the GPU's row), weight once, and writes output once.
+    Cost: 2 M N K flop for M rows of x; reads x twice (the GPU's kernel), weight once, and writes output once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Zhang and Sennrich 2019, arXiv:1910.07467.
     """

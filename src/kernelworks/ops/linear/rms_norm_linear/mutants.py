@@ -1,4 +1,4 @@
-"""Known-wrong versions of rms_norm_linear beside those of its form. The proof must reject every one."""
+"""Known-wrong versions of rms_norm_linear beside those of its op template. The verification must reject every one."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def embedding(
         ids: any shape and strides, int64 or int32, each in [0, V).
         weight: [V, D], float32, bfloat16 or float16; rows may lie any distance apart.
         out: where to write: a contiguous tensor [*ids.shape, D] of weight's dtype.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         ``output`` [*ids.shape, D], bit for bit the rows of weight.

@@ -174,7 +174,7 @@ def forward(ids: Tensor, weight: Tensor, out: Any = None) -> Tensor:
 
 
 def prepare_forward(ids: Tensor, weight: Tensor) -> Callable[..., Tensor] | None:
-    """What serves calls like this one, with the launch settled; None where something has to be copied first."""
+    """What serves calls like this one, with the launch fixed; None where something has to be copied first."""
     V, D = weight.shape
     n, shape = ids.numel(), (*ids.shape, D)
     if not weight.is_cuda or not ids.is_contiguous() or _rows(weight) is not weight or n * D == 0:

@@ -35,7 +35,7 @@ def add_layer_norm(
         bias: [N] of x's dtype, or None for zeros.
         eps: added to the variance (the biased one, divided by N). No default: frameworks disagree.
         out: where to write: a pair of contiguous tensors like x.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         ``(output, s)``, both [..., N].

@@ -1,4 +1,4 @@
-"""add_layer_norm on the GPU: the form's kernels (``tile/norm.py``)."""
+"""add_layer_norm on the GPU: the kernels of its op template (``tile/norm.py``)."""
 
 from kernelworks.ops.norm.add_layer_norm.contract import ARGUMENTS
 from kernelworks.tile.norm import NormPasses

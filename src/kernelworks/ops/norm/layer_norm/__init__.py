@@ -61,7 +61,7 @@ def layer_norm(
         bias: [N] of x's dtype, or None for zeros.
         eps: added to the variance (the biased one, divided by N). No default: frameworks disagree.
         out: where to write: a contiguous tensor like x.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         ``output`` [..., N].

@@ -1,4 +1,4 @@
-"""What layer_norm is raced against on a GPU: Liger's kernel."""
+"""What layer_norm is benchmarked against on a GPU: Liger's kernel."""
 
 from typing import Any
 

@@ -97,7 +97,7 @@ def backward(
     grad: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, needs: list[bool],
     out: Any = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """As the room's other launches: the gradients of x, weight and bias, the last two empty where not wanted."""
+    """As the op package's other launches: the gradients of x, weight and bias, the last two empty where not wanted."""
     n = x.shape[-1]
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out[0]
     grad_weight = x.new_empty(n if weight is not None and needs[1] else 0)

@@ -82,7 +82,7 @@ def rms_norm(
         eps: added to the mean of squares. No default: frameworks disagree.
         residual: [..., N] like x. With it the sum is returned too, for the next residual.
         out: where to write: a contiguous tensor like x, or a pair of them where there is a residual.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         ``output`` [..., N]; with a residual ``(output, s)``.

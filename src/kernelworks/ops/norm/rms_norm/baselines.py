@@ -1,4 +1,4 @@
-"""What rms_norm is raced against on a GPU: Liger's kernel."""
+"""What rms_norm is benchmarked against on a GPU: Liger's kernel."""
 
 from typing import Any
 

@@ -53,7 +53,7 @@ def adamw_(
         step: which step this is, from 1.
         lr, beta1, beta2, eps, weight_decay: as in torch.optim.AdamW; no defaults.
         maximize: climb instead of descend.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns None: params, exp_avgs and exp_avg_sqs are overwritten. There is no gradient through a step: the op runs
     outside autograd, and parameters that require grad are accepted.

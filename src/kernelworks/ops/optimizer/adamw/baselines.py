@@ -1,4 +1,4 @@
-"""What adamw_ is raced against on a GPU: torch's fused AdamW, which a user asks for with ``fused=True``."""
+"""What adamw_ is benchmarked against on a GPU: torch's fused AdamW, which a user asks for with ``fused=True``."""
 
 from __future__ import annotations
 

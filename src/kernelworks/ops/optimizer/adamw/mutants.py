@@ -1,4 +1,5 @@
-"""Known-wrong versions of adamw_. The proof must reject every one. Each changes its arguments, as the op does."""
+"""Known-wrong versions of adamw_. The verification must reject every one. Each changes its arguments, as the op
+does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// One step of AdamW for one element, in float64: what the plain row runs, and the wide rows where a square leaves
+// One step of AdamW for one element, in float64: what the plain kernel runs, and the wide kernels where a square leaves
 // float32.
 #pragma once
 

@@ -49,7 +49,7 @@ def rope(
         sin: like cos. Neither table is differentiated.
         interleaved: which elements are paired.
         out: where to write: a pair of contiguous tensors like q and k.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         ``(q', k')``, with the strides of q and k where those are dense. Their gradients are laid out as [B, L, H, D].

@@ -32,7 +32,7 @@ def argmax(
         dim: the dimension, also counted from the end; None for all elements, which are then counted in order.
         keepdim: whether the output keeps the dimension, with one element.
         out: where to write: a contiguous int64 tensor like the output.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         ``output``, int64, bit for bit torch's. Nothing to differentiate.

@@ -70,7 +70,7 @@ def cross_entropy(
         ignore_index: the target of rows that are left out.
         reduction: ``"mean"`` over the rows that count (NaN where none does), ``"sum"``, or ``"none"``.
         out: where to write: a contiguous tensor of the loss's shape.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         The loss in logits's dtype, in nats: a scalar tensor, or [M] for ``"none"``. On a GPU, where looking would mean

@@ -71,14 +71,14 @@ def linear_cross_entropy(
         bias: [N] of x's dtype, or None for zeros.
         ignore_index: the target of rows that are left out.
         out: where to write: a scalar tensor, float32.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         The loss in float32, whatever x's dtype, in nats: a scalar tensor, NaN where no row counts. On a GPU, where
         looking would mean waiting, a target out of range makes it NaN.
 
     Error bound: README.md; logits and what flows into them are rounded to the dtype, sums are float32.
-    Cost: 2 M N K flop for the loss of M rows, 6 M N K with its gradients; the GPU row takes some thousand rows at a
+    Cost: 2 M N K flop for the loss of M rows, 6 M N K with its gradients; the GPU kernel takes some thousand rows at a
         time and, where gradients are wanted, makes them at once, so that no logit is stored for the backward.
     Raises: TypeError, ValueError naming the argument; IndexError for a target out of range (on the CPU); RuntimeError
         where ``kernel`` cannot run.
@@ -187,7 +187,7 @@ def _ours(
     if options is not None:
         return "options choose torch's way to do it"
     if input.dtype is not torch.float32:
-        return "the loss has the input's dtype in torch's spelling, where ours is float32"
+        return "the loss has the input's dtype in torch's signature, where ours is float32"
     return input, linear_weight, target, linear_bias, -100 if ignore_index is None else ignore_index
 
 

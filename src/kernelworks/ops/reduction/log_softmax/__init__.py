@@ -38,7 +38,7 @@ def log_softmax(
         x: any shape of at least one dimension, float32, bfloat16 or float16, any strides.
         dim: the dimension, also counted from the end.
         out: where to write: a contiguous tensor like x.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         ``output``, of x's shape. A line that holds NaN or +inf, or nothing but -inf, is NaN.

@@ -1,4 +1,4 @@
-"""What softmax is raced against on a GPU: Liger's kernel, of the last dimension."""
+"""What softmax is benchmarked against on a GPU: Liger's kernel, of the last dimension."""
 
 from kernelworks.ops.baselines import liger
 

@@ -35,7 +35,7 @@ def sum(
         dim: the dimension, also counted from the end; None for all elements.
         keepdim: whether the output keeps the dimension, with one element.
         out: where to write: a contiguous tensor like the output.
-        row: the name of one implementation; by default the dispatcher chooses.
+        kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
         ``output``, of x's dtype; 0 where there is nothing to add.

@@ -1,4 +1,4 @@
-"""Calls of ops in torch's spelling, made from torch's signatures and the ops' own cases.
+"""Calls of ops in torch's signature, made from torch's signatures and the ops' own cases.
 
 What a call needs beside the arguments of the op's smallest case is in ``WHOLE``, a value other than the default for
 each of torch's in ``OTHER``.
@@ -55,9 +55,9 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
 UNSAID = {"_stacklevel"}  # where a warning of torch's points to
 
 
-def torchs(spelling: TorchSignature) -> Parameters:
+def torchs(torch_signature: TorchSignature) -> Parameters:
     """The signature of torch's function, as this version of torch has it."""
-    function = spelling.function
+    function = torch_signature.function
     try:
         found = inspect.signature(function)  # type: ignore[arg-type]
     except ValueError:  # one of C++
@@ -74,17 +74,19 @@ def torchs(spelling: TorchSignature) -> Parameters:
     return [(p.name, p.default, p.kind is not p.KEYWORD_ONLY) for p in found.parameters.values()]
 
 
-def example(spelling: TorchSignature) -> dict[str, Any]:
+def example(torch_signature: TorchSignature) -> dict[str, Any]:
     """Arguments of torch's function, of the smallest case of the op that says no more than torch can."""
-    op = OPS[spelling.op.name]
-    own_only = {n for n in op.passes["forward"].names if n not in spelling.names and n not in spelling.theirs}
+    op = OPS[torch_signature.op.name]
+    own_only = {
+        n for n in op.passes["forward"].names if n not in torch_signature.names and n not in torch_signature.theirs
+    }
     for case in (*op.contract.cases, *op.contract.bench_cases):
         made = case.make(torch.Generator().manual_seed(1), torch.float32)
         if any(made.get(n) is not None and made.get(n) is not False for n in own_only):
             continue
         if any(isinstance(v, Tensor) and v.numel() < 4 for v in made.values()):
             continue
-        given = {spelling.theirs.get(n, n): v for n, v in made.items() if n not in own_only}
-        given = {n: v for n, v in given.items() if n in spelling.names}
-        return given | {n: make(given) for n, make in WHOLE.items() if n in spelling.names}
+        given = {torch_signature.theirs.get(n, n): v for n, v in made.items() if n not in own_only}
+        given = {n: v for n, v in given.items() if n in torch_signature.names}
+        return given | {n: make(given) for n, make in WHOLE.items() if n in torch_signature.names}
     raise AssertionError(f"{op.name} has no case that torch can say")

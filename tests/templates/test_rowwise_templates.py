@@ -1,4 +1,5 @@
-"""What the forms of rows make: wrong expressions are caught, launches are as written, and a room's parts are told."""
+"""What the op templates of rows make: wrong expressions are caught, launches are as written, and an op package's parts
+are told."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from kernelworks.dispatch.op import OPS
 from kernelworks.templates.description import derived_parts
 from kernelworks.templates.launches import norm_text
 
-# What stands in log_softmax's rowwise.cpp, what stands there instead, and what a proof says.
+# What stands in log_softmax's rowwise.cpp, what stands there instead, and what a verification says.
 WRONG = {
     "nothing": ("", "", ""),
     "no logarithm": ("return kw::log(sum)", "return sum", "elements off"),
@@ -24,7 +25,7 @@ WRONG = {
 
 
 def test_a_wrong_expression_is_caught(tmp_path: Path) -> None:
-    launches = '{"forward": op.form._forward, "backward": op.form._backward}'
+    launches = '{"forward": op.template._forward, "backward": op.template._backward}'
     caught(tmp_path, "log_softmax", "rowwise.cpp", WRONG, launches, ("N=33", "dim 1 of [3, 17, 5]", "nan N=33"))
 
 
@@ -71,11 +72,11 @@ NEEDS = [(True, True, True), (True, False, False), (False, True, False), (False,
 
 
 @pytest.mark.parametrize("needs", NEEDS, ids=str)
-@pytest.mark.parametrize("row", ["scalar", "torch", "reference"])
-def test_a_product_makes_the_gradients_that_are_asked_for(row: str, needs: tuple[bool, ...]) -> None:
+@pytest.mark.parametrize("kernel", ["scalar", "torch", "reference"])
+def test_a_product_makes_the_gradients_that_are_asked_for(kernel: str, needs: tuple[bool, ...]) -> None:
     """The others are empty: neither computed nor allocated."""
     x, weight, grad = torch.randn(5, 7), torch.randn(3, 7), torch.randn(5, 3)
     want = (grad @ weight, grad.T @ x, grad.sum(0))
-    found = OPS["linear"].kernel(row).load("backward")(grad, x, weight, list(needs))
+    found = OPS["linear"].kernel(kernel).load("backward")(grad, x, weight, list(needs))
     for needed, got, right in zip(needs, found, want, strict=True):
         torch.testing.assert_close(got, right if needed else torch.empty(0))

@@ -1,0 +1,48 @@
+"""What the generated tests run over: every op, and every kernel of it that this machine can run."""
+
+from __future__ import annotations
+
+import kernelworks
+from kernelworks.build.cpp import TARGETS
+from kernelworks.contract import Kernel
+from kernelworks.dispatch import certificates
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.machine import has_gpu, machine
+
+assert kernelworks.__version__  # importing the package lists the ops
+
+ALL_OPS = list(OPS.values())
+
+
+def runs_here(kernel: Kernel) -> bool:
+    """By what the machine has. Nothing is built for the answer: every worker asks while it collects tests, and would
+    wait for the other's builds; and a kernel that does not build must fail its tests, not drop out of them."""
+    return has_gpu() if kernel.device == "cuda" else TARGETS[kernel.target].needs <= machine().features
+
+
+def runnable_kernels() -> list[tuple[Op, str]]:
+    """(op, kernel name) for every kernel that runs here, torch and reference included."""
+    return [
+        (op, kernel.name)
+        for op in ALL_OPS
+        for kernel in op.kernels
+        if kernel.source is None or runs_here(kernel)  # torch and the reference run everywhere
+    ]
+
+
+def certified(op: Op, kernel: str) -> bool:
+    """Whether a verification of all cases is on record for a kernel's source and compiler: on this kind of machine, on
+    another one where the results of its instructions are the same on both, or of a GPU's kernel on any. So the tests of
+    a machine that nobody has seen before are no longer than those of the others."""
+    found = op.kernel(kernel)
+    kinds = (
+        [k for k in certificates.shipped_kinds() if k.startswith("sm_")] if found.device == "cuda" else [machine().kind]
+    )
+    return found.source is not None and (
+        any(certificates.invalid_reason(op.name, found, kind) is None for kind in kinds)
+        or certificates.transferable_certificate(op.name, found) is not None
+    )
+
+
+def label(value: object) -> str:
+    return value.name if isinstance(value, Op) else str(value)
