@@ -1,4 +1,4 @@
-"""For every rule a region that has its problem and one that nearly has it."""
+"""For every rule a hotspot that has its problem and one that nearly has it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FIXTURES: dict[str, tuple[View, View]] = {
         _view(op="relu", parts={USEFUL: 0.002, ALLOCATION: 0.006}),
         _view(op="relu", parts={USEFUL: 0.008, ALLOCATION: 0.001}),
     ),
-    "slow_row": (_view(op="softmax", kernel="kw.softmax: avx512"), _view(op="softmax")),
+    "slow_kernel": (_view(op="softmax", kernel="kw.softmax: avx512"), _view(op="softmax")),
     "upcast": (
         _view(op="to", dtypes=("bfloat16",), result="float32"),
         _view(op="to", dtypes=("bfloat16",), result="float64"),

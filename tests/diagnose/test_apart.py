@@ -79,7 +79,7 @@ def test_a_loop_that_waits_for_its_input_is_told_so() -> None:
 
     found = diagnose(loop, peaks=machine(), budget_s=0.2, rough=True)
     assert math.isclose(sum(found.time_breakdown.values()), found.wall_s, rel_tol=1e-6)
-    assert found.time_breakdown[INPUT] > 0.5 * (found.wall_s - found.time_breakdown["taken by other processes"])
+    assert found.time_breakdown[INPUT] > 0.5 * (found.wall_s - found.time_breakdown["CPU contention"])
     assert any("waits for its DataLoader" in line and "num_workers" in line for line in found.findings)
 
 
@@ -94,10 +94,10 @@ def test_an_operator_of_its_own_has_its_name_time_and_bytes() -> None:
         library.impl("busy", busy, "CPU")
         x = torch.randn(1000)
         found = diagnose(lambda: torch.ops.kwtest.busy(x), peaks=machine(), budget_s=0.2, rough=True)
-    region = next(region for region in found.hotspots if region.op == "kwtest::busy")
-    assert region.bytes == 8000 and not region.modelled
+    hotspot = next(hotspot for hotspot in found.hotspots if hotspot.op == "kwtest::busy")
+    assert hotspot.bytes == 8000 and not hotspot.modelled
     assert found.time_breakdown[CUSTOM_KERNELS] > 0.5 * (
-        found.wall_s - found.time_breakdown["taken by other processes"]
+        found.wall_s - found.time_breakdown["CPU contention"]
     )
     assert found.time_breakdown["unexplained"] < 0.01 * found.wall_s
 

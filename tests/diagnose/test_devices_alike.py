@@ -94,7 +94,7 @@ def _renamed(call: Call, name: str) -> Call:
 
 
 def test_a_row_of_torchs_that_the_original_has_no_call_for_is_timed() -> None:
-    """A gate is two functions of torch's: its cost is what the row takes, not a bound."""
+    """A gate is two functions of torch's: its cost is what the kernel takes, not a bound."""
     import kernelworks as kw
 
     x = torch.randn(8, 64)

@@ -120,7 +120,7 @@ def test_ceilings_can_be_rough_too() -> None:
     assert watch.rough_windows == 1 and watch.share == pytest.approx(0.5, abs=0.05)
 
 
-def test_a_rough_ceiling_says_so(ceilings: Peaks) -> None:
+def test_a_rough_peak_says_so(ceilings: Peaks) -> None:
     from kernelworks.report import machine as tables
 
     assert "rough" not in printed(tables.peaks(ceilings, 120))

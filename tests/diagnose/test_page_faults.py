@@ -159,7 +159,7 @@ def test_another_malloc_is_neither_asked_nor_told(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_run_that_keeps_its_pages_is_left_so() -> None:
-    """Where malloc was told to keep what is freed, as a remedy does, nothing is taken from the program."""
+    """Where malloc was told to keep what is freed, as an optimization does, nothing is taken from the program."""
     with page_faults.Memory():
         page_faults.learn_heap([10**6, 10**6])
         with page_faults.without_page_faults() as kept:

@@ -107,7 +107,7 @@ def test_every_verb_that_times_takes_rough() -> None:
         assert "--rough" in shown, verb
 
 
-# ---------------------------------------------------------------- ceilings
+# ---------------------------------------------------------------- peaks
 
 
 def test_for_rough_figures_a_ceiling_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ def test_one_round_serves_diagnoses_for_a_while_and_nothing_else(
 def test_nothing_is_predicted_of_runs_that_lie_far_apart(apart: float, predicts: bool, diagnosis: Diagnosis) -> None:
     rough = RoughFigures(Noise(0.5, 0.1, 0.2), diagnosis.wall_s, apart * diagnosis.wall_s)
     said = sentence(diagnosis.time_breakdown, diagnosis.hotspots, diagnosis.wall_s, None, rough)
-    assert ("can be had back" in said) is predicts
+    assert ("recoverable" in said) is predicts
     assert ("so nothing is predicted" in said) is not predicts
 
 

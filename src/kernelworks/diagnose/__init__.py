@@ -1,4 +1,4 @@
-"""Where a program's time goes on this machine, what can be had back, and with ``fix`` the gain predicted and got."""
+"""Where a program's time goes on this machine, what is recoverable, and with ``fix`` the gain predicted and got."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ ONE_ROUND = (
     "what this machine can do was measured in one round, which serves for half an hour; "
     "`kernelworks machine` measures until two rounds agree, once"
 )
-FIX = 16.0  # times the budget of a diagnosis, for a fix: compilers take their time
-CHANGES = ("tf32", "bf16", "int8", "fp8")  # of numbers, which are tried only where they are allowed
-RACES = 0.2  # of them, for races of single calls
+FIX = 16.0  # a fix may take so many times the budget of a diagnosis: compilers take their time
+CHANGES = ("tf32", "bf16", "int8", "fp8")  # of numbers: each is tried only if it is allowed
+RACES = 0.2  # of a diagnosis's budget, for benchmarks of single calls
 
 
 def diagnose(
@@ -60,35 +60,35 @@ def diagnose(
     """Runs ``fn(*args)`` several times and says where its wall clock goes.
 
     Every op is timed, modelled (flop, bytes, elementary functions) and held against what this machine was measured to
-    do; the parts of the footer add to the wall clock. The first call warms up. ``fn`` must do the same work each time.
+    do; the parts of the time breakdown add to the wall clock. The first call warms up. ``fn`` must do the same work each time.
 
     Args:
         fn: the program: a function that does the whole work once.
         *args: its arguments.
-        fix: also search for remedies: predict what each brings (a swap of our rows, ``torch.compile``, ...), check the
-            outputs against float64, measure in alternation, keep what gains, and give everything back at the end. A
+        fix: also search for optimizations: predict what each gains (a swap to our kernels, ``torch.compile``, ...), check
+            the outputs against float64, measure in alternation, keep what gains, and undo everything at the end. A
             list is given the search besides.
         program: the name to show, by default the function's.
-        ceilings: what the machine can do; by default measured once (up to a minute) and cached.
+        peaks: what the machine can do; by default measured once (up to a minute) and cached.
         budget_s: seconds for the timed runs and for sorting their calls; at least one plain and one profiled run are
             made, and of a program of very many calls the first are surveyed for all.
-        fix_s: seconds for a fix beside the program's own runs, by default sixteen times ``budget_s``. A remedy that
-            would take more than is left of it is not tried, and says which budget would do.
+        fix_s: seconds for a fix beside the program's own runs, by default sixteen times ``budget_s``. An
+            optimization that would take more than is left of it is not tried, and says which budget would do.
         allow: which changes of numbers may be tried: ``tf32``, ``bf16``, ``int8``, ``fp8``.
         progress: called with one line of text at each step.
         rough: give figures where other processes use the machine too: their intervals are wide, and they are marked.
 
     Returns:
-        records.Diagnosis: the regions worst first, the footer, the findings, and with ``fix`` the fix. Where others
-        used the machine too much for figures and ``rough`` was not asked for, its ``ambiguous`` says so, as does the
-        sentence; nothing is promised then, and nothing is fixed.
+        records.Diagnosis: the hotspots worst first, the time breakdown, the findings, and with ``fix`` the fix. If
+        others used the machine too much for figures and ``rough`` was not asked for, its ``ambiguous`` says so, as does
+        the sentence; nothing is predicted then, and nothing is fixed.
 
     Raises:
         TypeError: ``fn`` cannot be called; ``budget_s`` is no number.
         ValueError: ``budget_s`` is not above 0, or not finite.
         RuntimeError: torch's profiler is running already or in ``fn``; ``fn`` exits with a code, or is async in a
             running event loop.
-        Ambiguous: the ceilings had to be measured and the machine was too busy, and ``rough`` was not asked for.
+        Ambiguous: the peaks had to be measured and the machine was too busy, and ``rough`` was not asked for.
         Whatever ``fn`` raises.
     """
     made, say = from_function(fn, args, program), progress or _silent
@@ -114,7 +114,7 @@ def diagnose_script(
 
     With ``module`` the target is what ``python -m`` takes. ``counters`` (GPU programs only) also runs the program in a
     process of its own under Nsight Compute and holds our flop and bytes against its counters; where they cannot be read
-    a finding says why. With a ``plan``, as a fix made it, that is put in place, proved and measured, and nothing is
+    a finding says why. With a ``plan``, as a fix made it, that is applied, verified and measured, and nothing is
     searched.
 
     Raises program.TargetError (a FileNotFoundError, AttributeError or TypeError) where ``target`` names no program that
@@ -213,8 +213,8 @@ def _observed(
         done = search.fix()
         if fix.searched is not None:
             fix.searched.append(search)
-    say("sorting calls into regions, and racing the rows that a swap would take")
-    races = device.races(0.0 if done else RACES * budget_s, say)  # a fix has raced them
+    say("grouping calls into hotspots, and benchmarking the kernels that a swap would take")
+    races = device.races(0.0 if done else RACES * budget_s, say)  # a fix has benchmarked them
     found = make_diagnosis(program.name, timeline, device, races, fix=done, rough=rough)
     return _checked(found, timeline, counters, say) if counters else found
 
@@ -226,7 +226,7 @@ def _device(program: Program, peaks: Peaks | GpuPeaks | None, say: Say, *, rough
         say(f"what this {'GPU' if gpu else 'machine'} can do")
         peaks = _measured(gpu=gpu, rough=rough)
     if not gpu and not isinstance(peaks, Peaks):
-        raise TypeError("the program ran on the CPU, and ceilings are those of a GPU")
+        raise TypeError("the program ran on the CPU, and peaks are those of a GPU")
     say("what a call costs at least")
     floors = overhead.measure()
     if isinstance(peaks, GpuPeaks):

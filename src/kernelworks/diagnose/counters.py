@@ -46,10 +46,10 @@ def checks(timeline: GpuTimeline, target: str, args: Sequence[str]) -> tuple[tup
         done = subprocess.run(command(target, args, first), capture_output=True, text=True, timeout=TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return (), f"counters: ncu could not be run: {error}"
-    rows = parse_counters(done.stdout, METRICS)
-    if not rows:
+    counted = parse_counters(done.stdout, METRICS)
+    if not counted:
         return (), f"counters: {refusal(done)}"
-    found = tuple(_compared(timeline, spans, rows))
+    found = tuple(_compared(timeline, spans, counted))
     return found, finding(found)
 
 
@@ -72,7 +72,7 @@ def window(kernels: Sequence[tuple[str, float]]) -> int:
 
 
 def _compared(
-    timeline: GpuTimeline, spans: Sequence[Span], rows: Sequence[tuple[str, dict[str, float]]]
+    timeline: GpuTimeline, spans: Sequence[Span], counted: Sequence[tuple[str, dict[str, float]]]
 ) -> list[CounterCheck]:
     alone: dict[tuple[int, int], int] = {}
     for span in timeline.played.spans:
@@ -80,7 +80,7 @@ def _compared(
             key = (id(span.job.call), span.job.inner)
             alone[key] = alone.get(key, 0) + 1
     found = []
-    for span, (name, numbers) in zip(spans, rows, strict=False):
+    for span, (name, numbers) in zip(spans, counted, strict=False):
         if _head(name) != _head(span.job.name):
             break  # the program did something else this time: nothing after this can be told apart
         op, its = innermost(span.job)

@@ -1,4 +1,4 @@
-"""What is to be said of a program under torch.compile as a whole, and of what it waits for: no region says it alone."""
+"""The findings on a program under torch.compile as a whole, and on what it waits for: no single hotspot shows them."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def _served(calls: Sequence[Call]) -> Iterable[str]:
     ours, theirs = ([call for call in calls if bool(call.kernel) is taken] for taken in (True, False))
     if not calls:
         return
-    kinds: dict[tuple[str, str], list[Call]] = {}  # each row once, whatever the regions that it is in
+    kinds: dict[tuple[str, str], list[Call]] = {}  # each kernel once, however many regions it serves
     for call in ours:
         kinds.setdefault((call.op, call.kernel), []).append(call)
     kernels = "; ".join(_kernel_calls(its) for its in list(kinds.values())[:MOST])
-    more = f"; and {len(kinds) - MOST} rows more" if len(kinds) > MOST else ""
+    more = f"; and {len(kinds) - MOST} kernels more" if len(kinds) > MOST else ""
     count, whole = (sum(call.count for call in its) for its in (ours, calls))
     yield f'backend="kernelworks" serves {count} of {whole} calls that it knows{": " * bool(ours)}{kernels}{more}'
     for call in theirs[:MOST]:
@@ -57,7 +57,7 @@ def _served(calls: Sequence[Call]) -> Iterable[str]:
 
 
 def _kernel_calls(calls: Sequence[Call]) -> str:
-    """The calls of an op that one row serves."""
+    """The calls of an op that one kernel serves."""
     count, ratios = sum(call.count for call in calls), sorted({f"{call.ratio:.2f}" for call in calls}, key=float)
     times = f"{count} x " if count > 1 else ""
     ratio = " to ".join(dict.fromkeys((ratios[0], ratios[-1])))

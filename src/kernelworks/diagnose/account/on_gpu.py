@@ -1,12 +1,12 @@
 """A GPU under diagnosis: what the parts of a wall clock on it are called, and what its account and its forecasts ask.
 
-The parts beside everyone's (``account``), in the footer's order:
+The parts beside everyone's (``account``), in the order of the time breakdown:
 
-- **traffic that fusion would remove**: of the useful time, what is spent on writing a tensor and reading it again in
-  the very next kernel, where neither is a product;
+- **traffic that fusion would remove**: the share of the time at peak that writes a tensor and reads it again in the
+  very next kernel, if neither kernel is a product;
 - **launch**: what a kernel takes to start and end (all of it where the kernel does less work than that), and gaps from
   a launch to its start;
-- **host work**: gaps in which the host ran Python or torch's dispatch;
+- **Python and framework (host)**: gaps in which the host ran Python or torch's dispatch;
 - **synchronisation**: gaps after the device had done all it was given, until the host that waited for it went on;
 - **allocation (cudaMalloc)**: gaps in which the host asked the driver for memory or gave it back;
 - **kernels of its own**: kernels that no op of torch's launched, and the program's own operators': not modelled;
@@ -45,7 +45,7 @@ from kernelworks.records import GpuPeaks, GpuTime, KernelTime
 
 __all__ = ["HOST", "PARTS", "SYNCHRONISATION", "Gpu", "innermost", "is_product", "kernels"]
 
-LAUNCHES, HOST = "launch", "host work"
+LAUNCHES, HOST = "launch", "Python and framework (host)"
 SYNCHRONISATION, CUDA_MALLOC = "synchronisation", "allocation (cudaMalloc)"
 PARTS = (
     USEFUL, FUSION, MEMORY, COMPUTE, LAUNCHES, HOST, SYNCHRONISATION, CUDA_MALLOC, CUSTOM_KERNELS, INPUT, COMMUNICATION, COMPILING,
@@ -134,7 +134,7 @@ class Gpu(Device):
         return time_isolated(calls, capture, self.peaks.l2_bytes, budget_s)
 
     def at_its_bound(self, call: Call, host: float) -> Cost:
-        """One kernel; none for a call that moves no data. Of a call of ours the model of its row says what it takes."""
+        """One kernel; none for a call that moves no data. The model of its kernel says how long a call of ours takes."""
         ours = _expected(call, self.peaks)
         if ours is not None:
             return Cost(host, (ours,))
@@ -177,7 +177,7 @@ def _expected(call: Call, peaks: GpuPeaks) -> float | None:
             if op_kernel.source is None
             else estimate_kernel_time(op, request, op_kernel.name, peaks, alone=False).seconds
         )
-    except ARGUMENT_ERRORS:  # arguments that were not recorded, by which a row or its cost is told
+    except ARGUMENT_ERRORS:  # arguments that were not recorded, which the kernel or its cost depends on
         return None
 
 
@@ -317,7 +317,7 @@ def _times(timeline: GpuTimeline, peaks: GpuPeaks) -> GpuTime:
 
 
 def _findings(timeline: GpuTimeline, times: GpuTime) -> tuple[str, ...]:
-    """What the replay says that no region does."""
+    """What the replay says that no hotspot does."""
     wall = timeline.wall
     busy, device, host = (
         _percent(part, wall) for part in (times.busy_s, times.critical_device_s, times.critical_host_s)

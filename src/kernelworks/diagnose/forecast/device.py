@@ -1,4 +1,4 @@
-"""What a device brings to a diagnosis: its measured roofs for the account, and its ways to observe and to forecast."""
+"""What a device brings to a diagnosis: its measured peaks for the account, and its ways to observe and to forecast."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Device(abc.ABC):
     peaks: Peaks | GpuPeaks
     floors: Floors
 
-    parts: ClassVar[tuple[str, ...]]  # of the footer, in order
+    parts: ClassVar[tuple[str, ...]]  # of the time breakdown, in order
     overhead: ClassVar[str]  # of them the one that calls count to which do less work than it takes to make them
-    gaps: ClassVar[Mapping[str, tuple[str, str, str]]]  # cause of a gap -> name of its region, part, regime
-    unseen: ClassVar[frozenset[str]] = frozenset()  # parts that no model speaks of
+    gaps: ClassVar[Mapping[str, tuple[str, str, str]]]  # cause of a gap -> name of its hotspot, part, bottleneck
+    unseen: ClassVar[frozenset[str]] = frozenset()  # parts that no model covers
     most_rounds: ClassVar[int]  # of a measurement in alternation
     fixing: ClassVar[float]  # of the budget, for each of what a fix does before it is measured
     takes_pages: ClassVar[bool] = False  # whether a program's page faults are part of its wall clock
@@ -74,7 +74,7 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def races(self, budget_s: float, say: Callable[[str], None] | None) -> Races:
-        """What is asked which rows a swap would take, and how much they bring."""
+        """What is asked which kernels a swap would take, and how much they gain."""
 
     def device_findings(self, timeline: Timeline) -> tuple[GpuTime | None, tuple[str, ...]]:
         """What this device alone has to tell: times and findings."""
@@ -100,8 +100,8 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def at_its_bound(self, call: Call, host: float) -> Cost:
-        """What a call costs that nothing was timed like: as long as its row is expected to take, where a model speaks
-        of it, else its bound over ``REACHED_SHARE``. Calls like it take the host ``host``."""
+        """What a call costs that nothing was timed like: as long as its kernel is expected to take, if there is a
+        model of it, else its bound over ``REACHED_SHARE``. Calls like it take the host ``host``."""
 
     @abc.abstractmethod
     def give_back(self) -> None:

@@ -40,8 +40,8 @@ class CapturedCall:
     pass_: str
     args: tuple[Any, ...]
     kind: Kind
-    torchs: bool = False  # the row that is taken is torch's own
-    kernel: str | None = None  # that was settled for it, where it was
+    torchs: bool = False  # torch's own kernel is taken
+    kernel: str | None = None  # the autotuned one, if there is one
 
 
 class Capture(TorchDispatchMode):

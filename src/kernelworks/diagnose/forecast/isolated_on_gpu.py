@@ -143,7 +143,7 @@ def _timed(call: Call, words: Words, l2_bytes: int, *, training: bool) -> Cost:
 
 
 def _learned(call: Call, words: Words) -> tuple[Cost, Cost] | None:
-    """Forward and backward of an op whose row makes gradients with its forward in an eager training step, which it does
+    """Forward and backward of an op whose kernel makes gradients with its forward in an eager training step, which it does
     not do while a profiler looks: so the two are timed by events. None for any other op."""
     op, _ = _asked(call)
     args = _arguments(op, "forward", call, words)

@@ -1,11 +1,11 @@
 """A module's forward, and its backward where the program trains it, as CUDA graphs: launched as one, no host between.
 
 A graph reads its inputs where they lay when it was captured, so inputs are copied there, and outputs are copied out of
-what the next replay writes. It is captured once for each form of call (sizes, dtypes, gradients, modes) and up to
+what the next replay writes. It is captured once for each call signature (sizes, dtypes, gradients, modes) and up to
 ``MAX_GRAPHS`` of them; any other call runs as it always did. So does one whose predecessor still waits for its backward,
 since both would share what was saved for it, and one of a module that holds something else than when it was captured.
 
-That the host decides nothing on the way is proved by the capture: a call that waits for the device raises in one. What
+The capture shows that the host decides nothing on the way: a call that waits for the device raises in one. What
 a program decides only where no graph is captured must not be part of a graph unseen, so each graph is held against the
 module on other data before it serves a call.
 """
@@ -100,7 +100,7 @@ class _Token:
 
 
 class _Graph:
-    """One form of call, captured."""
+    """One call signature, captured."""
 
     def __init__(self, module: nn.Module, args: Any, kwargs: Any, pools: Pools) -> None:
         flat, self.spec = pytree.tree_flatten((args, kwargs))
@@ -188,7 +188,7 @@ class _Graph:
 
     def _rehearsed(self, state: State) -> contextlib.AbstractContextManager[Any]:
         """Runs it as it will be captured, which tells what the host waits for; what stands in for what the host
-        makes. And once more with that, since what is settled at a first call so is no part of a graph."""
+        makes. And once more with that, since what a first call sets up is then no part of a graph."""
         mode, before = HostMade(), host_numbers()
 
         def rehearse(beside: contextlib.AbstractContextManager[Any]) -> None:
@@ -388,7 +388,7 @@ class _Replay(torch.autograd.Function):
 
 
 class GraphedModule:
-    """What is called in a module's place: its graphs, by form of call, and the module itself for every other call.
+    """What is called in a module's place: its graphs, by call signature, and the module itself for every other call.
 
     With ``objects`` calls are captured too that are given an object to write into, a cache of fixed size: a graph for
     each such object, which is let go with it.

@@ -46,7 +46,7 @@ def other_data(tensor: Tensor) -> Tensor:
 
 
 def pattern(tensor: Tensor) -> Tensor:
-    """What comes in as its gradient: no two elements alike, as a plain sum of a normalised row has no gradient."""
+    """What comes in as its gradient: no two elements alike, as a plain sum of a normalized row has no gradient."""
     made = torch.linspace(0.5, 1.5, tensor.numel(), device=tensor.device, dtype=torch.float32)
     return made.reshape(tensor.shape).to(tensor.dtype)
 

@@ -28,7 +28,7 @@ def applies(view: View) -> Advice | None:
         if view.kernel
         else "read the weights with all threads: a GEMV kernel, or a larger batch"
     )
-    return Advice("weights read slower than memory gives them", action, view.excess(0.8), view.excess())
+    return Advice("weights read below memory bandwidth", action, view.excess(0.8), view.excess())
 
 
 RULE = Rule("gemv", applies, ("cpu",))

@@ -1,7 +1,7 @@
-"""What several calls make together, proved by the flow of data between them: a norm, a rotary embedding, a gate, a
-cache that grows, an optimiser's step, a batch norm after a convolution.
+"""What several calls compute together, found by the flow of data between them: a norm, a rotary embedding, a gate, a
+cache that grows, an optimizer's step, a batch norm after a convolution.
 
-The names of ops in one module prove nothing: a CReLU negates and concatenates too, and a DenseNet grows by ``cat``.
+The names of ops in one module are no evidence: a CReLU negates and concatenates too, and a DenseNet grows by ``cat``.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from kernelworks.contract.leaves import leaves
 
 __all__ = ["Look", "look_of", "standing_for"]
 
-MOST = 4  # calls of one module: each is raced and compared
+MOST = 4  # calls of one module: each is benchmarked and compared
 NEAR = 1.0  # in powers of two, within which sizes are alike
 OTHER_KIND_DISTANCE = 1e3  # of calls in other modes, or of other arguments
 

@@ -1,10 +1,10 @@
-"""Whether a changed module still gives the answers that it gave: the same inputs through both, and through the truth.
+"""Whether a changed module still gives the answers that it gave: the same inputs through both, and through the reference.
 
-Each answer (an output, a gradient, a buffer that was written) is judged by itself. The truth is the module as it was,
-run in float64. Where it cannot be run so, or where its answer is so small beside what was summed up to it that an error
+Each answer (an output, a gradient, a buffer that was written) is judged by itself. The reference is the module as it
+was, run in float64. If it cannot be run so, or if its answer is so small beside what was summed up to it that an error
 relative to it says nothing, the scale is the original's own rounding: how far its answers move when each op's result is
-moved by a rounding or two (``arms.PerturbedRounding``). Where that cannot be had either, nothing was compared: it is said, and
-never counts as agreement.
+moved by a rounding or two (``precision.PerturbedRounding``). If that fails too, nothing was compared: the note says so,
+and it never counts as agreement.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TIES = 8  # of them, where integers are compared
 
 @dataclass(frozen=True)
 class Agreement:
-    """Relative errors against the truth in the 2-norm, of the worst answer of the worst sample.
+    """Relative errors against the reference in the 2-norm, of the worst answer of the worst sample.
 
     ``against`` is FLOAT64 or ROUNDING (then ``before`` is how far rounding carries the original, and ``after`` how far
     the changed module is from it), or empty where nothing was compared: ``agrees`` is False then, ``note`` says why.
@@ -82,7 +82,7 @@ def compare(
 
     It agrees where no error grows by more than a tenth for bfloat16 and float16, whose roundings between ops dominate,
     and threefold for float32, where it measures the order of summation, plus one rounding of the dtype; where integers
-    and truth values are equal, but for those that the original's own rounding turns (ties of an argmax); and where NaN
+    and booleans are equal, but for those that the original's own rounding turns (ties of an argmax); and where NaN
     and infinities stand in the same places. Once ``budget_s`` is over, a module is judged by its first sample alone,
     and one that is like others but for its values by theirs, and the note says so; after ``most_s`` nothing is judged
     any more, and that is no agreement. Raises nothing: what goes wrong is in the note.
@@ -120,7 +120,7 @@ def compare(
                 verdict = _Trial(sample, state, changed, before).verdict()
             except _Nothing as reason:
                 verdict = Agreement(0.0, 0.0, False, f"not compared: {type(module).__name__} {reason}")
-            except Exception as error:  # a user's module, run alone, with our rows or in other dtypes
+            except Exception as error:  # a user's module, run alone, with our kernels or in other dtypes
                 verdict = _unable(module, error)
             finally:
                 state.restore()
@@ -136,7 +136,7 @@ def compare(
 
 
 def _untouched(module: nn.Module) -> bool:
-    """Whether a swap replaces nothing in it, so that there is nothing to prove."""
+    """Whether a swap replaces nothing in it, so that there is nothing to verify."""
     with contextlib.suppress(Exception), swap(module, verbose=False) as swapped:
         return not swapped.replaced
     return False
@@ -149,7 +149,7 @@ def _unable(module: nn.Module, error: Exception) -> Agreement:
 
 
 class _Trial:
-    """One sample before the court."""
+    """The comparison of one sample."""
 
     def __init__(
         self, sample: Sample, state: State, changed: ModuleChange, before: contextlib.AbstractContextManager[Any] | None
@@ -259,7 +259,7 @@ class _Trial:
         return max(found, key=lambda a: (not a.agrees, a.after), default=None)
 
     def _exact(self, name: str, before: Tensor, after: Tensor, *, inside: bool) -> Agreement | None:
-        """Integers and truth values. Those that differ must be ones that the original's own rounding turns."""
+        """Integers and booleans. Those that differ must be ones that the original's own rounding turns."""
         if not before.numel():
             return None
         differ = before != after
@@ -296,7 +296,7 @@ class _Trial:
             own = self._own(name, before, inside=inside)
             if (
                 was <= MAX_OWN_ROUNDINGS * own + unit * size
-            ):  # else float64 went another way than the original, and is no truth of it
+            ):  # else float64 went another way than the original, and is no reference for it
                 bound = factor * max(was, own / ROUNDINGS) + unit * size  # as one rounding carries it
                 return self._scaled(name, was, now, bound, own, size, unit, FLOAT64)
             self._note(f"float64 gives another {name} than its rounding explains")

@@ -94,7 +94,7 @@ def plain_copy(tensor: Tensor) -> Tensor:
 
 
 def _gradients(module: nn.Module, given: dict[str, Tensor], outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Of a sum of all outputs, each element times a number of its own: the plain sum of a softmax or of a normalised
+    """Of a sum of all outputs, each element times a number of its own: the plain sum of a softmax or of a normalized
     row has no gradient at all."""
     terms = [
         _weighed(t)

@@ -1,6 +1,6 @@
 """The same call in other arithmetic: all of it in float64, or with every op's result moved by a rounding or two.
 
-The first is the truth. Where a program cannot be run in it (an op without float64 kernels, an assertion about dtypes),
+The first is the reference. If a program cannot be run in it (an op without float64 kernels, an assertion about dtypes),
 the second says how far the program's own rounding carries its answers: what Monte Carlo arithmetic measures.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["ROUNDINGS", "THREEFOLD", "InFloat64", "PerturbedRounding"]
 TO_DOUBLE = {Tensor.float, Tensor.half, Tensor.bfloat16}
 RECOMPUTES = "_checkpoint_without_reentrant_generator"  # torch's, which every such checkpoint asks for its contexts
 ROUNDINGS = 2.0  # by how many roundings a result is moved, at most
-THREEFOLD = 3.0  # what a proof in float32 lets pass, of what one rounding of each result carries
+THREEFOLD = 3.0  # a verification in float32 lets pass that multiple of what one rounding of each result carries
 
 
 class _Recomputing(TorchFunctionMode):
@@ -185,10 +185,10 @@ LOSSES = ("_loss", "entropy")  # how names of others end
 class PerturbedRounding(_Recomputing):
     """Every result of an op is moved by up to two roundings of its dtype, at random, as another kernel might move it.
 
-    A product of K terms in float32 is moved by ``roundings.sum_rounding_factor`` of them, as another algorithm might (16-bit dtypes
-    are summed in float32), and alike for all rows or pixels of a feature, since the errors of one algorithm do not
-    average out; so is the gradient that flows back to it. A plain sum has no other algorithm than another order: it is
-    moved by what its own partial sums lose, so that what a proof lets pass is no more than SUMMED standard deviations
+    A product of K terms in float32 is moved by ``sum_rounding_factor`` of them, as another algorithm might (16-bit dtypes are
+    summed in float32), and alike for all rows or pixels of a feature, since the errors of one algorithm do not average
+    out; so is the gradient that flows back to it. A plain sum has no other algorithm than another order: it is
+    moved by what its own partial sums lose, so that what a verification lets pass is no more than SUMMED standard deviations
     of that. Of views and of what is written in place nothing is moved, but the statistics that a batch norm keeps.
     """
 
