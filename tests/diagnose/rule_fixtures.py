@@ -62,7 +62,10 @@ FIXTURES: dict[str, tuple[View, View]] = {
         _view(op="clone", strides=((1024, 1), (1024, 1))),
     ),
     "released_memory": (_view(op="free memory", parts={ALLOCATION: 0.010}), _view(op="python")),
-    "python_between_ops": (_view(op="python", bottleneck="host"), _view(op="python", bottleneck="host", seconds=0.0001)),
+    "python_between_ops": (
+        _view(op="python", bottleneck="host"),
+        _view(op="python", bottleneck="host", seconds=0.0001),
+    ),
     "stored_logits": (
         _view(op="_log_softmax (backward)", shapes=((16384, 128256),), device="cuda"),
         _view(op="_log_softmax", shapes=((16384, 1000),), device="cuda"),

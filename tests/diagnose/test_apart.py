@@ -96,9 +96,7 @@ def test_an_operator_of_its_own_has_its_name_time_and_bytes() -> None:
         found = diagnose(lambda: torch.ops.kwtest.busy(x), peaks=machine(), budget_s=0.2, rough=True)
     hotspot = next(hotspot for hotspot in found.hotspots if hotspot.op == "kwtest::busy")
     assert hotspot.bytes == 8000 and not hotspot.modelled
-    assert found.time_breakdown[CUSTOM_KERNELS] > 0.5 * (
-        found.wall_s - found.time_breakdown["CPU contention"]
-    )
+    assert found.time_breakdown[CUSTOM_KERNELS] > 0.5 * (found.wall_s - found.time_breakdown["CPU contention"])
     assert found.time_breakdown["unexplained"] < 0.01 * found.wall_s
 
 

@@ -58,7 +58,10 @@ NOT: dict[str, list[Look]] = {
         {"op": "cat", "shapes": ((2, 8, 64), (2, 8, 32)), "shares": {CACHE: 1.0}},
     ],
     "float32_products": [
-        {"op": "linear", "bottleneck": "compute", "dtypes": ("float32", "float32"), "unit": "bfloat16", "device": "cuda"},
+        {
+            "op": "linear", "bottleneck": "compute", "dtypes": ("float32", "float32"), "unit": "bfloat16",
+            "device": "cuda",
+        },
         {"op": "linear", "bottleneck": "memory HBM", "device": "cuda"},
     ],
     "half_without_hardware": [

@@ -75,11 +75,12 @@ def test_a_machine_at_another_pace_predicts_the_same_share(pace: float, ceilings
     assert found.share == pytest.approx(330 / 400)
 
 
-def test_a_swap_in_which_torchs_kernels_are_taken_gains_nothing(ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swap_that_takes_torchs_kernels_gains_nothing(ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the minute is like: the same functions run as before."""
     from kernelworks.dispatch import certificates
 
-    monkeypatch.setattr(certificates, "invalid_reason", lambda op, kernel, kind=None: "not verified" if kernel.source else None)
+    reason = lambda op, kernel, kind=None: "not verified" if kernel.source else None  # noqa: E731
+    monkeypatch.setattr(certificates, "invalid_reason", reason)
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(64, 32), nn.LayerNorm(32), nn.GELU()).eval(), torch.randn(16, 64)
     for op in OPS.values():

@@ -60,14 +60,15 @@ def diagnose(
     """Runs ``fn(*args)`` several times and says where its wall clock goes.
 
     Every op is timed, modelled (flop, bytes, elementary functions) and held against what this machine was measured to
-    do; the parts of the time breakdown add to the wall clock. The first call warms up. ``fn`` must do the same work each time.
+    do; the parts of the time breakdown add to the wall clock. The first call warms up. ``fn`` must do the same work
+    each time.
 
     Args:
         fn: the program: a function that does the whole work once.
         *args: its arguments.
-        fix: also search for optimizations: predict what each gains (a swap to our kernels, ``torch.compile``, ...), check
-            the outputs against float64, measure in alternation, keep what gains, and undo everything at the end. A
-            list is given the search besides.
+        fix: also search for optimizations: predict what each gains (our kernels, ``torch.compile``, ...), check the
+            outputs against float64, measure in alternation, keep what gains, and undo everything at the end. A list is
+            given the search besides.
         program: the name to show, by default the function's.
         peaks: what the machine can do; by default measured once (up to a minute) and cached.
         budget_s: seconds for the timed runs and for sorting their calls; at least one plain and one profiled run are

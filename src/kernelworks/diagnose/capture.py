@@ -75,8 +75,8 @@ def capture(model: nn.Module) -> CapturedModel:
     first call of a signature takes some ten calls more, and what is captured is held against the module on other data.
 
     Swap first: ``kernelworks.swap(model)`` and then ``capture(model)`` has our kernels in the graphs. While a model is
-    swapped, or one is taken back, the calls change their signature and are captured anew. transformers' ``generate`` compiles its
-    steps with a static cache by itself, unless ``generation_config.disable_compile`` says not to.
+    swapped, or one is taken back, the calls change their signature and are captured anew. transformers' ``generate``
+    compiles its steps with a static cache by itself, unless ``generation_config.disable_compile`` says not to.
 
     Args:
         model: a module whose parameters lie on a CUDA device.

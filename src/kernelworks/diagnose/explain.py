@@ -28,7 +28,7 @@ __all__ = ["explain", "what_it_asks"]
 
 
 def what_it_asks(call: Callable[[], Any]) -> tuple[Op, tuple[Any, ...], str | None]:
-    """The op, its arguments in schema order and the kernel asked for, of the first kernelworks op that ``call`` reaches.
+    """The first kernelworks op that ``call`` reaches, its arguments in schema order, and the kernel asked for.
 
     Nothing of ours is run. Raises what the arguments' check raises, and ValueError where no op is reached.
     """

@@ -53,8 +53,8 @@ MAIN = "__main__"
 
 
 class Impossible(Exception):
-    """An optimization cannot be applied here; the text is what a user reads. ``instead`` predicts nothing, and finds the
-    candidates to try in its place (``Promise.less``)."""
+    """An optimization cannot be applied here; the text is what a user reads. ``instead`` predicts nothing, and finds
+    the candidates to try in its place (``Promise.less``)."""
 
     def __init__(self, text: str = "", instead: Promise | None = None) -> None:
         super().__init__(text)
@@ -136,9 +136,9 @@ class Candidate:
 @dataclass(frozen=True)
 class Promise:
     """What a candidate is predicted to save, as a share of the wall clock of the program as it is by then (below 0: it
-    loses); None if nothing can be predicted. ``cost_s`` are seconds until it is in place (compilers), ``cost_bytes`` the
-    memory that it keeps. ``less`` finds the candidates to try in its place if it turns out to gain nothing: some
-    of what it does may gain all the same."""
+    loses); None if nothing can be predicted. ``cost_s`` are seconds until it is in place (compilers), ``cost_bytes``
+    the memory that it keeps. ``less`` finds the candidates to try in its place if it turns out to gain nothing: some of
+    what it does may gain all the same."""
 
     saves: float | None
     cost_s: float = 0.0

@@ -143,7 +143,11 @@ def _promises(
         else ""
     )
     if max(high, allows) < SMALL * wall:
-        return [f"{NO_FIX}, and nothing is recoverable{rest}"] if said == [NO_FIX] else [*said, f"nothing worth recovering{rest}"]
+        return (
+            [f"{NO_FIX}, and nothing is recoverable{rest}"]
+            if said == [NO_FIX]
+            else [*said, f"nothing worth recovering{rest}"]
+        )
     bound = f"up to {_ms(allows)} ms at the roofline (theoretical limit){rest}" if allows - high >= SMALL * wall else ""
     if high < SMALL * wall:
         if said == [NO_FIX]:
@@ -177,9 +181,10 @@ def findings(problems: Mapping[str, Problem], timeline: Timeline) -> tuple[str, 
     if timeline.noisy:
         lines.append(f"{timeline.noisy} windows of runs were discarded: other processes used the machine meanwhile")
     if abs(1 / timeline.profiler_slowdown - 1) > timeline.may_differ:
+        slower = _times(timeline.profiler_slowdown)
         lines.append(
-            f"under the profiler, its own time taken off, {timeline.slowed} took {_times(timeline.profiler_slowdown)} as long "
-            "as without it; the times of single ops were scaled to fit"
+            f"under the profiler, its own time taken off, {timeline.slowed} took {slower} as long as without it; the "
+            "times of single ops were scaled to fit"
         )
     if timeline.surveyed is not None:
         lines.append(

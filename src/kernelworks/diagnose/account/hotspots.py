@@ -20,7 +20,15 @@ from kernelworks.profile.cost.results import results
 from kernelworks.profile.non_compute import COMMUNICATION, COMPILING, CUSTOM_KERNELS, INPUT, is_custom_op
 from kernelworks.records import Fix, Hotspot
 
-__all__ = ["NOTHING_RECOVERABLE", "SMALL", "Problem", "drop_promises", "find_hotspots", "rescale_to_fix", "widen_ranges"]
+__all__ = [
+    "NOTHING_RECOVERABLE",
+    "SMALL",
+    "Problem",
+    "drop_promises",
+    "find_hotspots",
+    "rescale_to_fix",
+    "widen_ranges",
+]
 
 NOTHING_RECOVERABLE = "nothing recoverable"
 AT_THE_ROOFLINE = "at the roofline"  # from 80% of it on
@@ -59,8 +67,8 @@ def find_hotspots(
     races: Races,
     fix: Fix | None = None,
 ) -> tuple[tuple[Hotspot, ...], dict[str, Problem]]:
-    """One hotspot a group, and the problems that were found. ``races`` says which kernels a swap would take, and how much
-    they gain; a ``fix`` which optimizations were tried on the whole program."""
+    """One hotspot a group, and the problems that were found. ``races`` says which kernels a swap would take, and how
+    much they gain; a ``fix`` which optimizations were tried on the whole program."""
     siblings, shares = _siblings(groups), _shares(groups)
     found, problems = [], dict[str, Problem]()
     for group in groups:
@@ -193,7 +201,11 @@ def _at_hand(view: View, rule: Rule, advice: Advice, promise: Promise, races: Ra
             action = f"nothing predicted: {view.kernel} was not benchmarked"
             return dataclasses.replace(advice, action=action, low=0, high=0)
         if not gain.high or not most:
-            why = "was benchmarked and is no faster here" if most else "could serve it, but it is not on the critical path"
+            why = (
+                "was benchmarked and is no faster here"
+                if most
+                else "could serve it, but it is not on the critical path"
+            )
             return Advice("", f"{NOTHING_RECOVERABLE}: {view.kernel} {why}", 0.0, 0.0)
         return dataclasses.replace(
             advice, low=min(gain.low * view.seconds, most), high=min(gain.high * view.seconds, most)

@@ -48,8 +48,8 @@ __all__ = ["HOST", "PARTS", "SYNCHRONISATION", "Gpu", "innermost", "is_product",
 LAUNCHES, HOST = "launch", "Python and framework (host)"
 SYNCHRONISATION, CUDA_MALLOC = "synchronisation", "allocation (cudaMalloc)"
 PARTS = (
-    USEFUL, FUSION, MEMORY, COMPUTE, LAUNCHES, HOST, SYNCHRONISATION, CUDA_MALLOC, CUSTOM_KERNELS, INPUT, COMMUNICATION, COMPILING,
-    UNEXPLAINED,
+    USEFUL, FUSION, MEMORY, COMPUTE, LAUNCHES, HOST, SYNCHRONISATION, CUDA_MALLOC, CUSTOM_KERNELS, INPUT,
+    COMMUNICATION, COMPILING, UNEXPLAINED,
 )  # fmt: skip
 
 GAPS = {
@@ -134,7 +134,7 @@ class Gpu(Device):
         return time_isolated(calls, capture, self.peaks.l2_bytes, budget_s)
 
     def at_its_bound(self, call: Call, host: float) -> Cost:
-        """One kernel; none for a call that moves no data. The model of its kernel says how long a call of ours takes."""
+        """One kernel; none for a call that moves no data. A call of ours takes what the model of its kernel says."""
         ours = _expected(call, self.peaks)
         if ours is not None:
             return Cost(host, (ours,))
@@ -182,7 +182,7 @@ def _expected(call: Call, peaks: GpuPeaks) -> float | None:
 
 
 def _limit(ran: CallRun, its: Work, far: float, peaks: GpuPeaks) -> Bound:
-    """T_min with ``far`` of the bytes from device memory, or from L2 alone where it was quicker than that."""
+    """T_min with ``far`` of the bytes from device memory, or from L2 alone where it was faster than that."""
     if its.read + its.written == 0 and its.flop == 0:
         return bound(0.0, 0.0, 0.0, 0.0, "float32", 1, peaks, launches=len(ran.jobs))
     total = its.read + its.written

@@ -27,8 +27,8 @@ class SurveyResult(NamedTuple):
 
 @dataclass
 class Forecaster:
-    """``budget_s`` is for the survey, the capture, the calls by themselves, and the runs until malloc has adapted: so much for
-    each."""
+    """``budget_s`` is for the survey, the capture, the calls by themselves, and the runs until malloc has adapted: so
+    much for each."""
 
     timeline: Timeline
     device: Device

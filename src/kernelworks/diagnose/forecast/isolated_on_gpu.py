@@ -143,8 +143,8 @@ def _timed(call: Call, words: Words, l2_bytes: int, *, training: bool) -> Cost:
 
 
 def _learned(call: Call, words: Words) -> tuple[Cost, Cost] | None:
-    """Forward and backward of an op whose kernel makes gradients with its forward in an eager training step, which it does
-    not do while a profiler looks: so the two are timed by events. None for any other op."""
+    """Forward and backward of an op whose kernel makes gradients with its forward in an eager training step, which it
+    does not do while a profiler looks: so the two are timed by events. None for any other op."""
     op, _ = _asked(call)
     args = _arguments(op, "forward", call, words)
     for tensor in _tensors(args):

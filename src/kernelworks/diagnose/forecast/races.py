@@ -1,7 +1,7 @@
 """What becomes of a call once swapped, and what it would gain: read from tuning records, else benchmarked.
 
-A call without a tuning record is autotuned as ``autotune`` would, on arguments of its shapes, strides and dtypes. What is
-predicted is a share of the time that the program's own calls took.
+A call without a tuning record is autotuned as ``autotune`` would, on arguments of its shapes, strides and dtypes. What
+is predicted is a share of the time that the program's own calls took.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class GainRange:
 
 @dataclass(frozen=True)
 class Promise:
-    """What a call would take once swapped (``kernel``, "" for torch's own), its ``gain`` if that is known, and whether kernels
-    of ours ``may`` serve it at all."""
+    """What a call would take once swapped (``kernel``, "" for torch's own), its ``gain`` if that is known, and whether
+    kernels of ours ``may`` serve it at all."""
 
     kernel: str = ""
     gain: GainRange | None = None
@@ -109,7 +109,7 @@ def _deciding_record(swapped: SwappedCall, kind: str | None) -> TuningRecord | N
 
 
 def _ready() -> bool:
-    """Whether calls enter ops as they will: a fix and ``autotune`` build that first, and who only looks does not wait."""
+    """Whether the native entry is built: a fix and ``autotune`` build it first, a diagnosis alone does not wait."""
     return environment.native() != "build" or native.find_extension() is not None
 
 

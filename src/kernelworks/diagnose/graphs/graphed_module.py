@@ -2,8 +2,9 @@
 
 A graph reads its inputs where they lay when it was captured, so inputs are copied there, and outputs are copied out of
 what the next replay writes. It is captured once for each call signature (sizes, dtypes, gradients, modes) and up to
-``MAX_GRAPHS`` of them; any other call runs as it always did. So does one whose predecessor still waits for its backward,
-since both would share what was saved for it, and one of a module that holds something else than when it was captured.
+``MAX_GRAPHS`` of them; any other call runs as it always did. So does one whose predecessor still waits for its
+backward, since both would share what was saved for it, and one of a module that holds something else than when it was
+captured.
 
 The capture shows that the host decides nothing on the way: a call that waits for the device raises in one. What
 a program decides only where no graph is captured must not be part of a graph unseen, so each graph is held against the

@@ -2,8 +2,8 @@
 
 A program need not be made of modules: a loop over a function of tensors, a method of a solver, a loss that closes over
 its weights. Such a function is found by looking at one run (``find_functions``), and is called through a module of ours
-meanwhile (``Function``), so that it is benchmarked, verified and compiled as modules are, by the arguments that it was called
-with, the object of a method among them. It is replaced wherever the program holds it (``holders``), or where the
+meanwhile (``Function``), so that it is benchmarked, verified and compiled as modules are, by the arguments that it was
+called with, the object of a method among them. It is replaced wherever the program holds it (``holders``), or where the
 program was given it to call.
 """
 

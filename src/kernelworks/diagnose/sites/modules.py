@@ -213,12 +213,12 @@ def outermost(
 
 @dataclass
 class SwappedModules:
-    """As a context: our kernels (of ``ops``, by default of all) are in the outermost modules; on leaving every module is
-    as it was.
+    """As a context: our kernels (of ``ops``, by default of all) are in the outermost modules; on leaving every module
+    is as it was.
 
     Where the program makes fresh modules each time, they are swapped as they are first called; ``spent`` is what that
-    took, to be taken off a wall clock measured inside. ``every``: ops are put in place whatever the tuning records say, to be
-    measured. ``most_s``: swapping that takes longer ends, and on leaving BudgetExceeded is raised.
+    took, to be taken off a wall clock measured inside. ``every``: ops are put in place whatever the tuning records say,
+    to be measured. ``most_s``: swapping that takes longer ends, and on leaving BudgetExceeded is raised.
     """
 
     roots: Roots

@@ -1,4 +1,5 @@
-"""Whether a changed module still gives the answers that it gave: the same inputs through both, and through the reference.
+"""Whether a changed module gives the same answers: the same inputs through the original, the changed module and the
+reference.
 
 Each answer (an output, a gradient, a buffer that was written) is judged by itself. The reference is the module as it
 was, run in float64. If it cannot be run so, or if its answer is so small beside what was summed up to it that an error

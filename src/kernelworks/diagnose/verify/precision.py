@@ -185,11 +185,12 @@ LOSSES = ("_loss", "entropy")  # how names of others end
 class PerturbedRounding(_Recomputing):
     """Every result of an op is moved by up to two roundings of its dtype, at random, as another kernel might move it.
 
-    A product of K terms in float32 is moved by ``sum_rounding_factor`` of them, as another algorithm might (16-bit dtypes are
-    summed in float32), and alike for all rows or pixels of a feature, since the errors of one algorithm do not average
-    out; so is the gradient that flows back to it. A plain sum has no other algorithm than another order: it is
-    moved by what its own partial sums lose, so that what a verification lets pass is no more than SUMMED standard deviations
-    of that. Of views and of what is written in place nothing is moved, but the statistics that a batch norm keeps.
+    A product of K terms in float32 is moved by ``sum_rounding_factor`` of them, as another algorithm might (16-bit
+    dtypes are summed in float32), and alike for all rows or pixels of a feature, since the errors of one algorithm do
+    not average out; so is the gradient that flows back to it. A plain sum has no other algorithm than another order: it
+    is moved by what its own partial sums lose, so that what a verification lets pass is no more than SUMMED standard
+    deviations of that. Of views and of what is written in place nothing is moved, but the statistics that a batch norm
+    keeps.
     """
 
     def __init__(self, seed: int) -> None:
