@@ -21,7 +21,7 @@ from kernelworks.build import native
 from kernelworks.diagnose import diagnose
 from kernelworks.diagnose.account import hotspots as sorting
 from kernelworks.diagnose.account.account import account, time_breakdown
-from kernelworks.diagnose.account.hotspots import _advice, _at_hand, drop_promises, find_hotspots, rescale_to_fix
+from kernelworks.diagnose.account.hotspots import _advice, _with_gain, drop_promises, find_hotspots, rescale_to_fix
 from kernelworks.diagnose.account.on_cpu import HOST, NATIVE, OTHERS, PARTS, UNSEEN, WAITING, Cpu
 from kernelworks.diagnose.forecast.races import GainRange, Promise, Races
 from kernelworks.diagnose.optimizations import OPTIMIZATIONS
@@ -403,7 +403,7 @@ def test_one_op_for_many_is_predicted_to_gain_if_a_tuning_record_says_so(
                 ratio, dtype = race
                 given = [a.to(dtype or a.dtype) if isinstance(a, Tensor) else a for a in args]
                 made_raced(op, *given, ratio=ratio)
-            said.append(_at_hand(view, found, advice, Promise(), Races(0.0, 1)))
+            said.append(_with_gain(view, found, advice, Promise(), Races(0.0, 1)))
     assert [s.high > 0 for s in said] == [False, False, False, True]
     assert NOT_TIMED_REASON in said[0].action
     # Of a layer norm nothing is said if an rms norm would do.
@@ -488,7 +488,7 @@ def test_ops_of_other_threads_are_named(machine: Peaks) -> None:
 def test_what_a_diagnosis_did_to_malloc_is_among_its_findings(machine: Peaks) -> None:
     x = torch.zeros(4 << 20)  # outputs of 16 MiB
     quick = diagnose(lambda: x[:1000].relu(), peaks=machine, budget_s=0.5, rough=True)
-    assert any("malloc was told" in line for line in quick.findings)
+    assert any("malloc was set to keep" in line for line in quick.findings)
     for _ in range(6):
         torch.relu(x)
     before = minor_faults()

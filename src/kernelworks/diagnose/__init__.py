@@ -32,9 +32,9 @@ __all__ = ["apply", "diagnose", "diagnose_script"]
 Say = Callable[[str], None]
 BUDGET_S = 15.0  # for the timed runs
 MALLOC_FINDING = (
-    "while this program was diagnosed malloc was told to keep what is freed (mallopt), as the program takes no fresh "
-    "pages by itself, or to try what it brings; from here on it keeps blocks up to 32 MiB, as far as it adapts by "
-    "itself, and adapts no more"
+    "during the diagnosis malloc was set to keep freed memory (mallopt): the program takes no fresh pages by itself, or "
+    "the setting was tried; from here on malloc keeps blocks up to 32 MiB, which is as far as it adapts by itself, and "
+    "it adapts no more"
 )
 ONE_ROUND = (
     "what this machine can do was measured in one round, which serves for half an hour; "
@@ -224,11 +224,11 @@ def _device(program: Program, peaks: Peaks | GpuPeaks | None, say: Say, *, rough
     """What the program runs on, with what that can do."""
     gpu = uses_gpu(program.run)
     if peaks is None or (gpu and not isinstance(peaks, GpuPeaks)):
-        say(f"what this {'GPU' if gpu else 'machine'} can do")
+        say(f"measuring what this {'GPU' if gpu else 'machine'} can do")
         peaks = _measured(gpu=gpu, rough=rough)
     if not gpu and not isinstance(peaks, Peaks):
         raise TypeError("the program ran on the CPU, and peaks are those of a GPU")
-    say("what a call costs at least")
+    say("measuring the least that a call costs")
     floors = overhead.measure()
     if isinstance(peaks, GpuPeaks):
         return Gpu(peaks, floors)

@@ -59,7 +59,7 @@ class CapturedModel:
         self.undo()
 
     def __str__(self) -> str:
-        why = f"; a call that runs as ever: {self.reason}" if self.reason else ""
+        why = f"; a call that is not captured: {self.reason}" if self.reason else ""
         return f"{type(self.model).__name__}: {self.graph_count} call signatures captured{why}"
 
 

@@ -108,7 +108,7 @@ def _unfused(entries: Sequence[Entry], wall: float) -> Iterable[str]:
     for (first, second, source), seconds in sorted(found.items(), key=lambda item: -item[1])[:MOST]:
         if seconds >= NOTABLE * wall:
             names = [name.removeprefix("inductor: ") for name in (first, second)]
-            yield f"inductor made no fusion of {names[0]} with {names[1]} ({source}): {_of(seconds, wall)} of traffic"
+            yield f"inductor did not fuse {names[0]} with {names[1]} ({source}): {_of(seconds, wall)} of traffic"
 
 
 def _broken(timeline: Timeline, wall: float) -> Iterable[str]:
@@ -126,16 +126,16 @@ def _broken(timeline: Timeline, wall: float) -> Iterable[str]:
     breaks = "1 graph break leaves" if len(found) == 1 else f"{len(found)} graph breaks leave"
     more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
     yield (
-        f"{breaks} {len(runs)} compiled graphs a run; getting into those after the first takes "
+        f"{breaks} {len(runs)} compiled graphs a run; entering those after the first takes "
         f"{_of(between, wall)}: {named}{more}"
     )
 
 
 def _recompiled(timeline: Timeline, compiling: float) -> Iterable[str]:
     if compiling:
-        yield f"torch.compile was at work in the runs that were timed, for {_of(compiling, timeline.wall)} of one"
+        yield f"torch.compile was at work in the timed runs: {_of(compiling, timeline.wall)} of one run"
     for source, reason, times, seconds in timeline.recompiled[:MOST]:
-        yield f"{source} was compiled anew {times} times ({seconds:.3g} s in all), last as `{reason}` did not hold"
+        yield f"{source} was recompiled {times} times ({seconds:.3g} s in all); the guard that failed last: `{reason}`"
 
 
 def _of(seconds: float, wall: float) -> str:

@@ -158,8 +158,8 @@ def _advice(view: View, group: Group, promise: Promise, races: Races, fix: Fix |
     for rule in RULES:
         advice = rule.applies(view) if view.device in rule.devices else None
         if advice is not None:
-            out = _out(rule, fix)
-            return Advice("", out, 0.0, 0.0) if out else _at_hand(view, rule, advice, promise, races)
+            rejection = _rejection(rule, fix)
+            return Advice("", rejection, 0.0, 0.0) if rejection else _with_gain(view, rule, advice, promise, races)
     excess = min(view.excess(), most)
     if group.gap or most < 0.1 * view.seconds:
         beside = "" if group.gap else "not on the critical path: "
@@ -179,7 +179,7 @@ def _advice(view: View, group: Group, promise: Promise, races: Races, fix: Fix |
     return Advice("", f"{why}; only a kernel at {at} would recover this", 0.0, 0.0)
 
 
-def _out(rule: Rule, fix: Fix | None) -> str:
+def _rejection(rule: Rule, fix: Fix | None) -> str:
     """That a fix did not apply what a rule advises, and why; "" if it did, or if its gain is unknown."""
     tried = (
         [one for one in fix.optimizations if one.optimization == rule.optimization]
@@ -192,7 +192,7 @@ def _out(rule: Rule, fix: Fix | None) -> str:
     return f"{NOTHING_RECOVERABLE}: {rule.optimization} is not applied: {known[-1].why}"
 
 
-def _at_hand(view: View, rule: Rule, advice: Advice, promise: Promise, races: Races) -> Advice:
+def _with_gain(view: View, rule: Rule, advice: Advice, promise: Promise, races: Races) -> Advice:
     """The advice with its predicted gain: a kernel's by a benchmark, else the rule's own if it has an optimization."""
     most = min(view.seconds, view.critical)
     if view.kernel and view.kernel in advice.action and advice.action.startswith(SWAP):
@@ -220,7 +220,7 @@ def _at_hand(view: View, rule: Rule, advice: Advice, promise: Promise, races: Ra
     return dataclasses.replace(advice, low=min(max(advice.low, 0.0), high), high=high)
 
 
-def _allowed(view: View, group: Group, advice: Advice) -> float:
+def _recovered_at_roofline(view: View, group: Group, advice: Advice) -> float:
     """What would be recovered at the roofline: on the critical path, all above it. The bound of Python is zero."""
     if not group.is_modelled:
         return 0.0
@@ -250,7 +250,7 @@ def _hotspot(group: Group, view: View, advice: Advice) -> Hotspot:
         modelled=group.is_modelled,
         parts=group.parts,
         kernels=group.kernels,
-        allows_s=_allowed(view, group, advice),
+        allows_s=_recovered_at_roofline(view, group, advice),
         op_kernel=view.kernel,
     )
 

@@ -323,8 +323,8 @@ def _findings(timeline: GpuTimeline, times: GpuTime) -> tuple[str, ...]:
         _percent(part, wall) for part in (times.busy_s, times.critical_device_s, times.critical_host_s)
     )
     lines = [
-        f"the GPU works for {busy} of the wall clock; {device} of the critical path is kernels, {host} the host and "
-        "its launches"
+        f"the GPU is busy for {busy} of the wall clock; {device} of the critical path is kernels, {host} is the host "
+        "and its launches"
     ]
     waits = sum(1 for step in timeline.program if step.waits)
     if waits > 1 and wall - times.without_waits_s >= NOTABLE * wall:
@@ -338,7 +338,7 @@ def _findings(timeline: GpuTimeline, times: GpuTime) -> tuple[str, ...]:
             f"{_ms(times.without_host_s)} ms of {_ms(wall)} (replayed)"
         )
     if timeline.lost:
-        lines.append(f"{_ms(timeline.lost)} ms of device work belonged to no launch that was seen: not counted")
+        lines.append(f"{_ms(timeline.lost)} ms of device work belong to no recorded launch: not counted")
     return tuple(lines)
 
 
