@@ -205,7 +205,7 @@ class _Recorded:
         self.said.append("fork")
 
     @contextlib.contextmanager
-    def beside(self, number: int) -> Any:
+    def stream_context(self, number: int) -> Any:
         self.said.append(f"beside {number}")
         yield
 
