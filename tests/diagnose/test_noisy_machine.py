@@ -248,7 +248,7 @@ def test_rough_intervals_are_wider(machine: Peaks, monkeypatch: pytest.MonkeyPat
     found, problems = find_hotspots(account(line, cpu), line.wall, Races(0.0, 2))
     found = tuple(dataclasses.replace(r, low_s=0.002, high_s=0.003) if r.op == "mm" else r for r in found)
     loud = dataclasses.replace(line, loud=True, noise=Noise(0.4, 0.004, 0.010), walls=(0.010, 0.02))
-    monkeypatch.setattr(sys.modules["kernelworks.diagnose.record"], "hotspots", lambda *given: (found, problems))
+    monkeypatch.setattr(sys.modules["kernelworks.diagnose.record"], "find_hotspots", lambda *given: (found, problems))
     calm, rough = (make_diagnosis("p", t, cpu, rough=True) for t in (line, loud))
     narrow, wide = (next(r for r in record.hotspots if r.op == "mm") for record in (calm, rough))
     assert wide.low_s < narrow.low_s < narrow.high_s < wide.high_s

@@ -30,11 +30,11 @@ from kernelworks.records import Diagnosis, GpuPeaks, Peaks
 __all__ = ["apply", "diagnose", "diagnose_script"]
 
 Say = Callable[[str], None]
-BUDGET_S = 15.0  # for the timed runs
+BUDGET_S = 15.0  # the timed runs take at most so many seconds
 MALLOC_FINDING = (
-    "during the diagnosis malloc was set to keep freed memory (mallopt): the program takes no fresh pages by itself, or "
-    "the setting was tried; from here on malloc keeps blocks up to 32 MiB, which is as far as it adapts by itself, and "
-    "it adapts no more"
+    "during the diagnosis malloc was set to keep freed memory (mallopt): the program takes no fresh pages by itself, "
+    "or the setting was tried; from here on malloc keeps blocks up to 32 MiB, which is as far as it adapts by itself, "
+    "and it adapts no more"
 )
 ONE_ROUND = (
     "what this machine can do was measured in one round, which serves for half an hour; "
@@ -138,8 +138,8 @@ class _Fixing:
 
     seconds: float
     allow: tuple[str, ...]
-    searched: list[Search] | None = None  # is given the search
-    plan: Mapping[str, Any] | None = None  # in place of a search
+    searched: list[Search] | None = None  # the search is appended to it
+    plan: Mapping[str, Any] | None = None  # it is applied in place of a search
 
     @classmethod
     def of(

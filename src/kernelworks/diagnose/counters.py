@@ -29,7 +29,7 @@ METRICS = {
     "fp16": "sm__ops_path_tensor_op_hgmma_src_fp16.sum", "tf32": "sm__ops_path_tensor_op_hgmma_src_tf32_dst_fp32.sum",
 }  # fmt: skip
 MATRIX_METRICS = ("bf16", "fp16", "tf32")
-KERNELS = 48  # in a row, of one run
+KERNELS = 48  # ncu reads so many consecutive kernels of one run
 LEAST_BYTES = 4 << 20  # smaller reads drown in what instructions and parameters take
 TIMEOUT_S = 300
 

@@ -19,10 +19,10 @@ from kernelworks.records import Fix, Hotspot
 
 __all__ = ["RoughFigures", "ambiguous", "findings", "sentence", "unmodelled_ops"]
 
-HARDLY, MOSTLY = 0.25, 0.9  # of the wall clock, modelled
-DOUBT = 0.1  # of the wall clock, unexplained
-VAGUE = 20.0  # percent, from which the ends of a rough interval may not lie tenfold apart
-MANY = 10  # times as long under the profiler, from which the figure says nothing but that it is large
+HARDLY, MOSTLY = 0.25, 0.9  # if less is modelled, nothing is predicted; if more is, the rest is not named
+DOUBT = 0.1  # if more of the wall clock is unexplained, the sentence says so
+VAGUE = 20.0  # above this percentage a rough interval is left out if its ends lie tenfold apart
+MANY = 10  # a slowdown under the profiler beyond this is only called large
 NO_FIX = "no optimization gains here"
 NAMES = {
     PYTHON: "Python overhead", FREE: "memory given back and taken again", "launch latency": "waiting for launches",

@@ -34,9 +34,9 @@ __all__ = [
 USEFUL, UNEXPLAINED = "at peak", "unexplained"
 MEMORY, COMPUTE = "above the memory roofline", "above the compute roofline"
 ALLOCATION = "allocation (page faults)"
-FUSION = "traffic that fusion would remove"  # part of the time at peak
+FUSION = "traffic that fusion would remove"  # it is a share of the time at peak
 FLOORS = ("dispatch", "launch")  # these terms of a bound are no work
-TINY = 0.1  # of a dispatch or a launch: with less work than that the bound explains nothing
+TINY = 0.1  # with less work than this share of a dispatch or a launch, the bound explains nothing
 
 
 @dataclass

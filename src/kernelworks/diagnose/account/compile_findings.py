@@ -14,8 +14,8 @@ from kernelworks.profile.timeline import Timeline
 
 __all__ = ["program_findings"]
 
-NOTABLE = 0.02  # of the wall clock
-MOST = 3  # lines of one kind that are named
+NOTABLE = 0.02  # a finding takes at least this share of the wall clock
+MOST = 3  # at most so many lines of one kind are named
 PRODUCTS = ("bmm", "baddbmm")
 ATTENTION = "scaled_dot_product_attention"
 

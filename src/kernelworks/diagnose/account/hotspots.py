@@ -31,9 +31,9 @@ __all__ = [
 ]
 
 NOTHING_RECOVERABLE = "nothing recoverable"
-AT_THE_ROOFLINE = "at the roofline"  # from 80% of it on
-SWAP = "swap in "  # how an action begins that puts a kernel of ours in place of torch's
-SMALL = 0.005  # of the wall clock
+AT_THE_ROOFLINE = "at the roofline"  # an action; it is said from 80% of the roofline on
+SWAP = "swap in "  # an action begins so if it puts a kernel of ours in place of torch's
+SMALL = 0.005  # less than this share of the wall clock is not worth a word
 WIDER = 0.5  # each end of a rough interval moves out by this share of itself
 # What a user reads of the parts that no model covers.
 UNMODELLED_ADVICE = {

@@ -53,7 +53,7 @@ PARTS = (
     OTHERS, UNWATCHED_TIME, PREEMPTION, ALLOCATION, UNEXPLAINED,
 )  # fmt: skip
 
-PYTHON, FREE = "python", "free memory"  # the hotspots of gaps
+PYTHON, FREE = "python", "free memory"  # the hotspots of gaps have these names
 GAPS = {
     replay.PYTHON: (PYTHON, HOST, "host"), replay.ALLOCATION: (FREE, ALLOCATION, "allocation"),
     sampler.NATIVE: (NATIVE, NATIVE, "native"), sampler.WAITING: (WAITING, WAITING, "waiting"),
@@ -61,7 +61,7 @@ GAPS = {
     COMMUNICATION: (COMMUNICATION, COMMUNICATION, "communication"),
     on_cpu.UNWATCHED_TIME: (UNWATCHED_TIME, UNWATCHED_TIME, "not attributed"),
 }  # fmt: skip
-GRAIN = 32768  # elements from which torch's elementwise kernels use several threads
+GRAIN = 32768  # torch's elementwise kernels use several threads from so many elements on
 
 
 @dataclass(frozen=True)

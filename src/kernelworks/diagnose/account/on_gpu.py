@@ -59,7 +59,7 @@ GAPS = {
     COMMUNICATION: (COMMUNICATION, COMMUNICATION, "communication"), COMPILING: (COMPILING, COMPILING, "compiling"),
 }  # fmt: skip
 MOST_KERNELS = 200
-NOTABLE = 0.02  # of the wall clock
+NOTABLE = 0.02  # a finding takes at least this share of the wall clock
 
 MATRIX = frozenset({
     "linear", "mm", "bmm", "addmm", "baddbmm", "matmul", "mv", "addmv", "dot", "convolution", "convolution_backward",
@@ -67,7 +67,7 @@ MATRIX = frozenset({
 })  # fmt: skip
 
 
-TEMPLATES = ("triton_tem_", "triton_mm_")  # products that inductor wrote
+TEMPLATES = ("triton_tem_", "triton_mm_")  # inductor's own products begin so
 
 
 @dataclass(frozen=True)

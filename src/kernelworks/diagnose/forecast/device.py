@@ -18,7 +18,7 @@ from kernelworks.records import GpuPeaks, GpuTime, Peaks
 
 __all__ = ["REACHED_SHARE", "Device"]
 
-REACHED_SHARE = 0.6  # of its bound, by a call that nothing was timed like
+REACHED_SHARE = 0.6  # a call that nothing was timed like is taken to reach this share of its bound
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Device(abc.ABC):
     floors: Floors
 
     parts: ClassVar[tuple[str, ...]]  # of the time breakdown, in order
-    overhead: ClassVar[str]  # of them the one that calls count to which do less work than it takes to make them
+    overhead: ClassVar[str]  # the part of calls that do less work than it takes to make them
     gaps: ClassVar[Mapping[str, tuple[str, str, str]]]  # cause of a gap -> name of its hotspot, part, bottleneck
     unseen: ClassVar[frozenset[str]] = frozenset()  # parts that no model covers
-    most_rounds: ClassVar[int]  # of a measurement in alternation
-    fixing: ClassVar[float]  # of the budget, for each of what a fix does before it is measured
+    most_rounds: ClassVar[int]  # a measurement in alternation has at most so many rounds
+    fixing: ClassVar[float]  # each step of a fix before its measurement may take this share of the budget
     takes_pages: ClassVar[bool] = False  # whether a program's page faults are part of its wall clock
 
     # ---------------------------------------------------------------- what an account asks

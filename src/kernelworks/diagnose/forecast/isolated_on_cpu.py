@@ -25,10 +25,10 @@ from kernelworks.profile.timeline import Cost
 
 __all__ = ["Capture", "CapturedCall", "time_isolated"]
 
-MOST_BYTES = 1 << 30  # of arguments that are kept alive to be used again, weights not counted
+MOST_BYTES = 1 << 30  # so many bytes of arguments, weights not counted, are kept alive to be used again
 MOST_OF_A_KIND = 32
 PASSES = 5
-_MODULE: Any = nn.Module  # whose way of calling is replaced
+_MODULE: Any = nn.Module  # its ``__call__`` is replaced
 
 
 @dataclass(frozen=True)

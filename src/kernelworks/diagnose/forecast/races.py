@@ -30,7 +30,7 @@ from kernelworks.profile.trace import Call
 __all__ = ["GainRange", "Promise", "Races"]
 
 MOST_BYTES = 512 << 20
-CAUTION = 0.8  # of the cautious end: the arguments are alike, not the program's own
+CAUTION = 0.8  # the low end is taken times this: the arguments are alike, not the program's own
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,8 @@ from kernelworks.profile.budget import BudgetExceeded
 
 __all__ = ["MAX_GRAPHS", "GraphedModule", "Pools"]
 
-MAX_GRAPHS = 4  # of calls, that are captured for a module
-MOST_BYTES = 4 << 30  # of what is written in the objects that a call is given, that a graph is held against
+MAX_GRAPHS = 4  # so many call signatures of a module are captured
+MOST_BYTES = 4 << 30  # a graph is checked if a call writes no more bytes than this into the objects it is given
 FOLDERS = (Path(torch.__file__).resolve().parent, Path(__file__).resolve().parents[2])  # torch's and ours
 
 

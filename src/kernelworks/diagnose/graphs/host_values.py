@@ -20,7 +20,7 @@ from kernelworks.diagnose.optimization import Impossible
 
 __all__ = ["HostMade"]
 
-MOST_BYTES = 1 << 20  # of one: what is larger is data
+MOST_BYTES = 1 << 20  # a value of more bytes than this is data
 MAKERS = (torch.tensor, torch.as_tensor, Tensor.new_tensor)
 
 

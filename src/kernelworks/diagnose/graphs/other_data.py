@@ -15,9 +15,9 @@ from kernelworks.contract import UNIT_ROUNDOFF
 
 __all__ = ["host_numbers", "other_data", "pattern", "relative_errors", "same_numbers", "within_rounding"]
 
-SMALLER = 0.75  # times as large: floating-point numbers of other data
-TIES = 0.1  # of whole numbers, that rounding may turn
-CHUNK = 1 << 24  # elements that are compared at once
+SMALLER = 0.75  # floating-point numbers of other data are so many times as large
+TIES = 0.1  # rounding may change this share of whole numbers
+CHUNK = 1 << 24  # so many elements are compared at once
 
 
 def other_data(tensor: Tensor) -> Tensor:

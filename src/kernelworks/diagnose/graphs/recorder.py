@@ -19,9 +19,9 @@ from kernelworks.profile.trace import without_collection
 
 __all__ = ["WARM", "Recorder"]
 
-WARM = 3  # runs ahead of a capture, in which libraries choose their kernels
-SCARCE = 0.25  # of the device's memory: where less is free, what torch keeps is given back ahead of a capture
-OF_THIS_THREAD = "thread_local"  # calls that may not be made meanwhile, in other threads they may
+WARM = 3  # so many runs precede a capture: in them libraries choose their kernels
+SCARCE = 0.25  # if less of the device's memory is free, torch's cache is emptied before a capture
+OF_THIS_THREAD = "thread_local"  # a capture forbids some calls, in its own thread only
 
 _streams: dict[int, Any] = {}  # by device: where graphs are captured, and runs ahead of it are made
 _failed: list[Any] = []

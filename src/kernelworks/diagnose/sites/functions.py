@@ -36,19 +36,17 @@ from kernelworks.profile.timeline import Timeline
 
 __all__ = ["Function", "count_outside_calls", "find_function", "find_functions"]
 
-WORTH = 0.05  # of a run, which a function must take
-MOST = 4  # functions, those that take the most time
-MANY, WITHIN = 10, 0.5  # calls of others that take so much of a function's time: those are compiled, not their loop
+WORTH = 0.05  # a function must take at least this share of a run
+MOST = 4  # at most so many functions are taken, the longest
+MANY, WITHIN = 10, 0.5  # if so many calls of others take this share of its time, those are compiled, not their loop
 FOLDERS = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 LIBRARIES = tuple(str(Path(folder).resolve()) + os.sep for folder in (*FOLDERS, str(Path(__file__).parents[2])))
 TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
-LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # they have done nothing on returning
+LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # they return at once
 CONTAINERS = (list, dict, set)
-MAX_UNROLLED_CALLS = (
-    300  # calls of torch's: a loop of so few is compiled whole, and what it calls again and again with it
-)
-LIGHT = 2000  # objects and numbers that a method's own object may hold, which is copied for each run of the method
-HEAVY = 1 << 30  # bytes of its tensors
+MAX_UNROLLED_CALLS = 300  # a loop with so few calls of torch's is compiled whole, with what it calls again and again
+LIGHT = 2000  # a method's object is copied for each run: it may hold so many objects and numbers
+HEAVY = 1 << 30  # it may hold so many bytes of tensors
 CodeAndGlobals = tuple[CodeType, dict[str, Any]]  # code, with its globals
 
 

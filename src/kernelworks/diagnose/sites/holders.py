@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 __all__ = ["LOCAL", "Place", "at_path", "of_program", "places", "with_code"]
 
 LOCAL = "<locals>"
-OURS = ("kernelworks", "torch")  # whose objects hold a function for reasons of their own
+OURS = ("kernelworks", "torch")  # their objects hold a function for reasons of their own
 
 
 class Place(NamedTuple):

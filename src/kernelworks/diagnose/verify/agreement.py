@@ -34,8 +34,8 @@ __all__ = ["FLOAT64", "ROUNDING", "SAYS_NOTHING", "SHARE_OF_MEMORY", "Agreement"
 
 SHARE_OF_MEMORY = 0.6
 FLOAT64, ROUNDING = "float64", "the original's own rounding"
-DRAWS = 3  # runs with moved results
-TIES = 8  # of them, where integers are compared
+DRAWS = 3  # so many runs have their results perturbed
+TIES = 8  # so many if integers are compared
 
 
 @dataclass(frozen=True)
@@ -378,7 +378,7 @@ class _Trial:
         return True
 
 
-MAX_OWN_ROUNDINGS = 16.0  # times the original's own rounding: an error against float64 beyond it is not of rounding
+MAX_OWN_ROUNDINGS = 16.0  # times the original's own rounding: a larger error against float64 is no rounding error
 SAYS_NOTHING = 0.1  # a bound wider than this share of the answer lets wrong answers through
 
 

@@ -19,7 +19,7 @@ from kernelworks.diagnose.snapshot import State, duplicate, fixed_seed, to_float
 
 __all__ = ["Answers", "answers", "in_place_of", "plain_copy", "tensors"]
 
-MOST_INSIDE = 1 << 28  # bytes of outputs of inner modules that are kept
+MOST_INSIDE = 1 << 28  # so many bytes of outputs of inner modules are kept
 
 
 @dataclass

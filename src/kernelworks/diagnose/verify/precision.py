@@ -23,9 +23,9 @@ from kernelworks.diagnose.snapshot import NARROW, map_tensors, wide
 __all__ = ["ROUNDINGS", "THREEFOLD", "InFloat64", "PerturbedRounding"]
 
 TO_DOUBLE = {Tensor.float, Tensor.half, Tensor.bfloat16}
-RECOMPUTES = "_checkpoint_without_reentrant_generator"  # torch's, which every such checkpoint asks for its contexts
-ROUNDINGS = 2.0  # by how many roundings a result is moved, at most
-THREEFOLD = 3.0  # a verification in float32 lets pass that multiple of what one rounding of each result carries
+RECOMPUTES = "_checkpoint_without_reentrant_generator"  # each such checkpoint of torch's asks it for its contexts
+ROUNDINGS = 2.0  # a result is moved by at most so many roundings
+THREEFOLD = 3.0  # float32 may be off by so many times what one rounding of each result carries
 
 
 class _Recomputing(TorchFunctionMode):
@@ -177,9 +177,9 @@ REDUCTIONS = {
     "sum", "mean", "nansum", "nanmean", "norm", "vector_norm", "matrix_norm", "linalg_norm", "linalg_vector_norm",
     "logsumexp", "var", "std", "cosine_similarity", "pairwise_distance", "kl_div", "binary_cross_entropy_with_logits",
 }  # fmt: skip
-IN_ORDER = 1 << 24  # elements: of more, their sums are taken for those in any order
-SUMS = {"sum", "mean", "nansum", "nanmean"}  # of terms that are there to be looked at
-LOSSES = ("_loss", "entropy")  # how names of others end
+IN_ORDER = 1 << 24  # the sums of more elements are taken for those in any order
+SUMS = {"sum", "mean", "nansum", "nanmean"}  # the terms of these sums can be looked at
+LOSSES = ("_loss", "entropy")  # the names of other sums end so
 
 
 class PerturbedRounding(_Recomputing):

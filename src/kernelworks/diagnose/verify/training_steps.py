@@ -33,8 +33,8 @@ __all__ = ["STEPS", "same_steps"]
 
 STEPS = 3
 DRAWS = 2
-COPIES = 17  # of the parameters' bytes, at once
-GROWS = 3.0  # an error may grow by, beyond the program's own rounding
+COPIES = 17  # so many times the parameters' bytes are in use at once
+GROWS = 3.0  # an error may grow so many times, beyond the program's own rounding
 
 
 @dataclass
