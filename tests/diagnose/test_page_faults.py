@@ -44,7 +44,7 @@ def others_places():
 if PLACES_BEFORE:
     others_places()
 own = [taken(work) for _ in range(4)][1:]
-faults.learn(own)
+faults.learn_heap(own)
 others_places()
 found = {"own": own, "served": [taken(work) for _ in range(2)]}
 
@@ -56,12 +56,12 @@ def measured(runs):
 counted = []
 program = Program("p", lambda: counted.append(taken(work)))
 found["alone"] = measured(3)
-with faults.kept_out():
+with faults.without_page_faults():
     taken(work)
 found["again"] = measured(3)
 arena = faults._counts()().arena
 for _ in range(10):
-    with faults.kept_out():
+    with faults.without_page_faults():
         taken(work)
     measured(1)
 found["measured"] = measured(1)
