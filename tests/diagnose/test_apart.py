@@ -71,7 +71,7 @@ class Slow(Dataset[torch.Tensor]):
         return torch.full((8,), float(at))
 
 
-def test_a_loop_that_waits_for_its_input_is_told_so() -> None:
+def test_a_loop_that_waits_for_its_input_is_called_input_bound() -> None:
     loader = DataLoader(Slow(), batch_size=2)
 
     def loop() -> float:
@@ -130,7 +130,7 @@ def test_attention_that_inductor_decomposed(source: str, expected: bool) -> None
     assert any("decomposed attention into float32 bmm (net.py:7)" in line for line in found) is expected
 
 
-def test_breaks_and_compilations_are_told_with_their_lines() -> None:
+def test_graph_breaks_and_recompilations_are_findings_with_their_lines() -> None:
     calls = [_bmm("net.py:1"), _bmm("net.py:2")]
     calls[1].graph = "another graph"
     timeline = _timeline(

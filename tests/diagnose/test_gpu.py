@@ -106,7 +106,7 @@ def test_a_program_of_launches_is_told_from_one_of_kernels() -> None:
     assert large.gpu.critical_device_s > 0.9 * large.wall_s
     assert "CUDA graph" in next(r for r in tiny.hotspots if r.op == "launch latency").action
     kernel = next(r for r in tiny.hotspots if r.op == "mul")
-    assert kernel.high_s < 0.3 * kernel.seconds  # quicker kernels give nothing back where the host is awaited
+    assert kernel.high_s < 0.3 * kernel.seconds  # faster kernels recover nothing if the device waits for the host
     product = next(r for r in large.hotspots if r.op == "matmul")
     assert product.bottleneck == "compute" and product.achieved > 0.8
 
@@ -140,12 +140,12 @@ def test_prediction_of_a_program_that_is_not_changed() -> None:
         assert predict(line, line.calls, IsolatedCosts(), Gpu(gpu(), FLOORS)) == (1.0, 0)
 
 
-def test_prediction_of_quicker_calls_gains_only_where_they_are_waited_for() -> None:
+def test_prediction_of_faster_calls_gains_only_where_they_are_waited_for() -> None:
     shares = {}
     for name, op in (("large", "aten::matmul"), ("tiny", "aten::mul")):
         line = timeline(name)
         ours = [call for call in line.calls if call.name == op]
-        costs = {("kernelworks::quicker", signature(c), ()): Cost(5e-6, (1e-6,)) for c in ours}
+        costs = {("kernelworks::faster", signature(c), ()): Cost(5e-6, (1e-6,)) for c in ours}
         swapped = [_renamed(c) if c.name == op else c for c in line.calls]
         shares[name] = predict(line, swapped, IsolatedCosts(costs), Gpu(gpu(), FLOORS)).share
     assert shares["large"] < 0.2  # four products of a millisecond are gone
@@ -153,7 +153,7 @@ def test_prediction_of_quicker_calls_gains_only_where_they_are_waited_for() -> N
 
 
 def _renamed(call: replay.Call) -> replay.Call:
-    return dataclasses.replace(call, name="kernelworks::quicker")
+    return dataclasses.replace(call, name="kernelworks::faster")
 
 
 def test_recorded_traces_are_written_as_they_were_read(tmp_path: Path) -> None:

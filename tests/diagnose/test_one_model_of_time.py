@@ -56,7 +56,7 @@ PROGRAMS = {
 @pytest.mark.parametrize("now", [0.5, 1.0, 1.7])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_that_is_not_changed_gains_nothing(name: str, now: float, ceilings: Peaks) -> None:
-    """Whatever it takes today: the machine was slower or quicker when the timeline was made."""
+    """Whatever it takes today: the machine was slower or faster when the timeline was made."""
     line = PROGRAMS[name]
     cpu = Cpu(ceilings, FLOORS, 2)
     found = predict(

@@ -95,7 +95,7 @@ def test_places_that_others_freed_do_not_serve_the_program() -> None:
     assert found["grown"] < 32 << 20  # places are let go and taken anew: else malloc makes room for what they hold
 
 
-def test_what_a_program_settles_to_is_its_own() -> None:
+def test_the_faults_of_a_warm_program_are_its_own() -> None:
     if page_faults.thresholds() is None:
         return
     for taken, own in (([24900, 13024, 8928, 3424, 3456], 3424), ([6178, 7712, 4576, 9184, 0, 6880], None)):

@@ -188,7 +188,7 @@ def writes() -> None:
 
 
 @pytest.mark.parametrize(("program", "agrees"), [(says_nothing, False), (writes, True)])
-def test_what_returns_nothing_is_proved_by_what_it_writes_alone(
+def test_what_returns_nothing_is_verified_by_what_it_writes_alone(
     program: Callable[[], Any], agrees: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scene = scene_of(program)

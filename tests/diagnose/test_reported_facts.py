@@ -225,7 +225,7 @@ def test_advice_is_given_where_it_applies_and_nowhere_else(name: str, ceilings: 
     assert bool(re.search(pattern, found.replace("rotary(", ""), re.IGNORECASE)) == applies, found
 
 
-def test_an_optimizer_of_many_small_ops_is_told_of_the_fused_one(ceilings: Peaks) -> None:
+def test_an_optimizer_of_many_small_ops_is_advised_the_fused_one(ceilings: Peaks) -> None:
     parameters = [nn.Parameter(torch.randn(256, 256)) for _ in range(8)]
     optimizer = torch.optim.AdamW(parameters, lr=1e-4, foreach=False)
     for parameter in parameters:

@@ -111,7 +111,7 @@ def test_every_verb_that_times_takes_rough() -> None:
 # ---------------------------------------------------------------- peaks
 
 
-def test_for_rough_figures_a_ceiling_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_rough_figures_a_peak_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks for rough figures is not to wait a minute before the program is looked at."""
 
     class Item:
@@ -129,7 +129,7 @@ def test_for_rough_figures_a_ceiling_is_taken_once(monkeypatch: pytest.MonkeyPat
     assert counts == [survey.ROUNDS, 1]
 
 
-def test_rough_ceilings_serve_rough_figures_for_a_while(
+def test_rough_peaks_serve_rough_figures_for_a_while(
     ceilings: Peaks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """They are measured once, not for every diagnosis; figures that are not rough never see them."""

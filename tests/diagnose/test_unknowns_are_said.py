@@ -191,7 +191,7 @@ PROMISES = {
 
 
 @pytest.mark.parametrize("name", PROMISES)
-def test_a_promise_is_a_prediction_and_a_bound_is_called_one(name: str) -> None:
+def test_recoverable_is_a_prediction_and_the_roofline_is_called_one(name: str) -> None:
     (low, high, allows), ends = PROMISES[name]
     found = (_hotspot("linear", 0.9, low, high, allows), _hotspot("add", 0.1))
     assert sentence({"at peak": 0.5, "unexplained": 0.0}, found, 1.0).endswith(ends)
@@ -232,7 +232,7 @@ def test_a_fix_measured_roughly_is_not_called_ambiguous_too() -> None:
     assert sentence(parts, found, 1.0, asked).startswith("rough, as to the fix, which was measured while")
 
 
-def test_of_what_was_not_modelled_nothing_is_promised_nor_denied() -> None:
+def test_of_what_was_not_modelled_nothing_is_predicted_nor_denied() -> None:
     found = (_hotspot("native code outside torch", 1.0, modelled=False),)
     text = sentence({"at peak": 0.0, "unexplained": 0.0}, found, 1.0)
     assert text.endswith("nothing is predicted for it: native code outside torch 1000 ms")
@@ -246,7 +246,7 @@ def test_of_what_was_not_modelled_nothing_is_promised_nor_denied() -> None:
         (dataclasses.replace(FIX, refused="slower"), 0.0, "the fix is refused: slower"),
     ],
 )
-def test_table_and_headline_promise_what_the_fix_predicts(fix: Fix, high: float, says: str) -> None:
+def test_table_and_headline_say_what_the_fix_predicts(fix: Fix, high: float, says: str) -> None:
     """Kernels were benchmarked at 300 ms; the whole program says less: then it is less everywhere."""
     found = rescale_to_fix(
         (_hotspot("linear", 0.9, 0.2, 0.3, 0.5, op_kernel="kw.linear: avx512"), _hotspot("add", 0.1, 0, 0.01)), fix
@@ -271,7 +271,7 @@ def test_table_and_headline_promise_what_the_fix_predicts(fix: Fix, high: float,
         ({"why": "the budget was over"}, True, "try model.to"),
     ],
 )
-def test_what_a_fix_has_tried_in_vain_is_not_advised(outcome: dict[str, Any], promised: bool, says: str) -> None:
+def test_what_a_fix_did_not_apply_is_not_advised(outcome: dict[str, Any], promised: bool, says: str) -> None:
     """That convolutions with their channels last are slower here has been seen: nobody is told to try."""
     shapes, strides = ((4, 64, 56, 56), (64, 64, 3, 3)), ((200704, 3136, 56, 1), (576, 9, 3, 1))
     view = View("conv2d", "M", "m.py:1", shapes, ("float32",) * 2, 1, 1.0, 1.0, "compute", 0.1, strides=strides)
@@ -317,7 +317,7 @@ def test_a_kernel_is_predicted_to_gain_what_it_won(
 SEVERAL = Advice("a norm made of many ops", "swap in kw.rms_norm: one op", 0.003, 0.005, ("rms_norm",))
 
 
-@pytest.mark.parametrize("lacks", ["", "timed here: torch's own is as quick or quicker"])
+@pytest.mark.parametrize("lacks", ["", "timed here: torch's own is at least as fast"])
 def test_no_swap_is_named_if_it_recovers_nothing(lacks: str, machine: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Races, "lacks", lambda self, ops, dtype: lacks)
     monkeypatch.setattr(sorting, "RULES", (Rule("norm", lambda view: SEVERAL),))
