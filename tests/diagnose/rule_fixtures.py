@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernelworks.diagnose.account.account import ALLOCATION, MEMORY, USEFUL
+from kernelworks.diagnose.account.account import ALLOCATION, CAUSE_UNKNOWN, MEMORY, USEFUL
 from kernelworks.diagnose.rules import View
 from kernelworks.diagnose.rules.patterns import CACHE as CACHE_PATTERN
 from kernelworks.diagnose.rules.patterns import FOLDABLE, GATE, NORM, ROTARY
@@ -13,7 +13,7 @@ __all__ = ["FIXTURES"]
 
 BASE = View(
     op="add", module="Model.layers.*", source="model.py:10", shapes=((64, 1024), (64, 1024)),
-    dtypes=("float32", "float32"), calls=100, seconds=0.010, wall=0.100, bottleneck="latency", bound=0.002,
+    dtypes=("float32", "float32"), calls=100, seconds=0.010, wall=0.100, bottleneck=CAUSE_UNKNOWN, bound=0.002,
     parts={USEFUL: 0.002, MEMORY: 0.008}, threads=2,
 )  # fmt: skip
 

@@ -351,6 +351,7 @@ def test_if_no_kernel_is_taken_the_reason_is_said(
     line = fit_timeline(0.01, [trace], trace, FLOORS)
     found = find_hotspots(account(line, Cpu(machine, FLOORS, 2)), line.wall, Races(0.0, 2))[0][0]
     assert (found.low_s, found.high_s) == (0, 0) and says in found.action
+    assert found.bottleneck == "below the roofline, cause unknown"
 
 
 def test_a_call_without_a_tuning_record_is_benchmarked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

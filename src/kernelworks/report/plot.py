@@ -38,6 +38,7 @@ __all__ = [
 CAUSES = {
     "at peak": "useful", "memory": "memory", "compute": "compute", "transcendental": "transcendental",
     "dispatch": "dispatch", "launch": "dispatch", "host": "host", "allocation": "allocation", "latency": "latency",
+    "cause unknown": "latency",
     "sync": "latency", "fusion": "transcendental", "ridge": "compute",
     "its own": "transcendental", "input": "latency", "communication": "latency", "compiling": "host",
     "native": "transcendental", "waiting": "latency", "threads": "latency", "attributed": "unexplained",

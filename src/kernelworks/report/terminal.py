@@ -36,6 +36,7 @@ STYLES = {
     "fusion": "magenta",
     "allocation": "cyan",
     "latency": "bright_black",
+    "cause unknown": "bright_black",
     "its own": "bright_magenta",
     "input": "bright_blue",
     "communication": "bright_cyan",

@@ -28,7 +28,8 @@ from kernelworks.profile.timeline import UNKNOWN, CallRun, Timeline
 from kernelworks.profile.trace import Call, Place
 
 __all__ = [
-    "ALLOCATION", "COMPUTE", "FUSION", "MEMORY", "UNEXPLAINED", "USEFUL", "Entry", "Group", "account", "time_breakdown",
+    "ALLOCATION", "CAUSE_UNKNOWN", "COMPUTE", "FUSION", "MEMORY", "UNEXPLAINED", "USEFUL", "Entry", "Group", "account",
+    "time_breakdown",
 ]  # fmt: skip
 
 USEFUL, UNEXPLAINED = "at peak", "unexplained"
@@ -36,6 +37,7 @@ MEMORY, COMPUTE = "above the memory roofline", "above the compute roofline"
 ALLOCATION = "allocation (page faults)"
 FUSION = "traffic that fusion would remove"  # it is a share of the time at peak
 FLOORS = ("dispatch", "launch")  # these terms of a bound are no work
+CAUSE_UNKNOWN = "below the roofline, cause unknown"  # a bottleneck: no term of the bound explains the time
 TINY = 0.1  # with less work than this share of a dispatch or a launch, the bound explains nothing
 
 
@@ -115,7 +117,8 @@ class Group:
             return "ambiguous"
         if entry.work.read + entry.work.written == 0:
             return "dispatch"
-        return bottleneck_of(entry.limit, entry.seconds)
+        found = bottleneck_of(entry.limit, entry.seconds)
+        return CAUSE_UNKNOWN if found == "latency" else found
 
 
 def account(timeline: Timeline, on: Device) -> list[Group]:
