@@ -77,7 +77,7 @@ def diagnose(
             optimization that would take more than is left of it is not tried, and says which budget would do.
         allow: which changes of numbers may be tried: ``tf32``, ``bf16``, ``int8``, ``fp8``.
         progress: called with one line of text at each step.
-        rough: give figures where other processes use the machine too: their intervals are wide, and they are marked.
+        rough: give figures even if other processes use the machine: their intervals are wide, and they are marked.
 
     Returns:
         records.Diagnosis: the hotspots worst first, the time breakdown, the findings, and with ``fix`` the fix. If
@@ -114,12 +114,12 @@ def diagnose_script(
     """``diagnose`` for a script with its arguments, or for ``file.py:function``.
 
     With ``module`` the target is what ``python -m`` takes. ``counters`` (GPU programs only) also runs the program in a
-    process of its own under Nsight Compute and holds our flop and bytes against its counters; where they cannot be read
+    process of its own under Nsight Compute and holds our flop and bytes against its counters; if they cannot be read
     a finding says why. With a ``plan``, as a fix made it, that is applied, verified and measured, and nothing is
     searched.
 
-    Raises program.TargetError (a FileNotFoundError, AttributeError or TypeError) where ``target`` names no program that
-    can be run, OSError or ValueError where ``plan`` is none, RuntimeError where a script exits with a code, and what
+    Raises program.TargetError (a FileNotFoundError, AttributeError or TypeError) if ``target`` names no program that
+    can be run, OSError or ValueError if ``plan`` is none, RuntimeError if a script exits with a code, and what
     ``diagnose`` raises.
     """
     check_budget(budget_s)
@@ -159,7 +159,7 @@ class _Fixing:
 
 
 def check_budget(budget_s: float) -> None:
-    """Raises TypeError or ValueError where ``budget_s`` is no finite number above 0."""
+    """Raises TypeError or ValueError if ``budget_s`` is no finite number above 0."""
     if isinstance(budget_s, bool) or not isinstance(budget_s, (int, float)):
         raise TypeError(f"budget_s must be a number of seconds, got {type(budget_s).__name__} {budget_s!r}"[:200])
     if not 0 < budget_s < math.inf:
@@ -242,7 +242,7 @@ def _measured(*, gpu: bool, rough: bool) -> Peaks | GpuPeaks:
 
 
 def _checked(diagnosis: Diagnosis, timeline: Timeline, counters: tuple[str, ...], say: Say) -> Diagnosis:
-    """With our model of kernels held against the hardware's counters, where there is a GPU."""
+    """With our model of kernels held against the hardware's counters, if there is a GPU."""
     if diagnosis.gpu is None or not isinstance(timeline, GpuTimeline):
         return diagnosis
     say("reading counters")

@@ -1,4 +1,4 @@
-"""Our model of kernels' work beside the hardware's counters, which Nsight Compute (``ncu``) reads where it may.
+"""Our model of kernels' work beside the hardware's counters, which Nsight Compute (``ncu``) reads if it may.
 
 The program runs again in a process of its own, some kernels of one run under ``ncu``, which leaves the clocks alone and
 empties the caches before each of them: what a kernel then reads from device memory is what it cannot do without, or

@@ -30,7 +30,7 @@ __all__ = ["explain", "what_it_asks"]
 def what_it_asks(call: Callable[[], Any]) -> tuple[Op, tuple[Any, ...], str | None]:
     """The first kernelworks op that ``call`` reaches, its arguments in schema order, and the kernel asked for.
 
-    Nothing of ours is run. Raises what the arguments' check raises, and ValueError where no op is reached.
+    Nothing of ours is run. Raises what the arguments' check raises, and ValueError if no op is reached.
     """
     with torch.no_grad():
         found = find_first_op(call)
@@ -53,7 +53,7 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         op: the op's name (``"rms_norm"``) or its function; the other arguments are those of the call.
     Returns: a record; ``kernelworks explain`` prints it. The bound needs this machine's measured peaks (``kernelworks
         machine``), the prediction a bench of the op on it (``kernelworks bench``); without them they are None.
-    Raises: ValueError where there is no such op; what the op raises for bad arguments.
+    Raises: ValueError if there is no such op; what the op raises for bad arguments.
     """
     name = op if isinstance(op, str) else op.__name__
     if name not in OPS:

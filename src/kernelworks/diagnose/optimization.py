@@ -189,7 +189,7 @@ class CombinedChange:
 
     @property
     def random(self) -> CombinedChange | None:
-        """The same with the random numbers of the original, where one of them draws others."""
+        """The same with the random numbers of the original, if one of them draws others."""
         if all(change.random is None for change in self.changes):
             return None
         return CombinedChange(change.random or change for change in self.changes)
@@ -264,7 +264,7 @@ class Scene:
 
     @property
     def answer_samples(self) -> tuple[Sample, ...]:
-        """The samples, of which gradients are answers only where the program asks for some: one that leaves them on and
+        """The samples, of which gradients are answers only if the program asks for some: one that leaves them on and
         runs no backward would have a compiler make it for the verification alone."""
         if self.backward:
             return self.roots.samples
@@ -283,7 +283,7 @@ class Scene:
 
     @property
     def autocast(self) -> dict[str, torch.dtype]:
-        """By type of device, where a module was called under it."""
+        """By type of device, if a module was called under it."""
         return {kind: dtype for sample in self.roots.samples for kind, dtype in sample.autocast.items()}
 
     def keep(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -315,7 +315,7 @@ class Scene:
         return Site("optimizer", number=_index(alike, optimizer), type=kind_name(optimizer))
 
     def at(self, site: Site) -> Any:
-        """The module, the function or the optimizer at a site. Raises Impossible where there is none, or one of another
+        """The module, the function or the optimizer at a site. Raises Impossible if there is none, or one of another
         type."""
         if site.kind == "function":
             mine = (each for m in self.roots.modules if isinstance(m, Function) for each in (m, *m.parts))

@@ -76,7 +76,7 @@ class RoughFigures:
         return far_apart((self.shortest, self.longest))
 
     def percents(self, percent: float, wall: float) -> str:
-        """From the least to the most that it may be; empty where that is all or nothing."""
+        """From the least to the most that it may be; empty if that is all or nothing."""
         low = percent * min(1 / (1 + WIDER), wall / self.longest)
         high = min(100.0, percent * max(1 + WIDER, wall / self.shortest))
         if high > VAGUE and low < high / 10:

@@ -143,7 +143,7 @@ class State:
     """What a module is before we run it: attributes, buffers, parameters, modes, and what objects hold that it keeps
     (a cache with a position, say). ``restore()`` puts all of it back.
 
-    Memory: a copy of its tensors; of parameters only where they hold less than a gigabyte.
+    Memory: a copy of its tensors; of parameters only if they hold less than a gigabyte.
     """
 
     def __init__(self, module: nn.Module, *beside: Any) -> None:

@@ -41,7 +41,7 @@ def program_findings(timeline: Timeline, groups: Sequence[Group]) -> tuple[str, 
 
 
 def _served(calls: Sequence[Call]) -> Iterable[str]:
-    """What our backend did with the calls that it knew, where the program was compiled with it."""
+    """What our backend did with the calls that it knew, if the program was compiled with it."""
     ours, theirs = ([call for call in calls if bool(call.kernel) is taken] for taken in (True, False))
     if not calls:
         return

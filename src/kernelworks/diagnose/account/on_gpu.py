@@ -4,7 +4,7 @@ The parts beside everyone's (``account``), in the order of the time breakdown:
 
 - **traffic that fusion would remove**: the share of the time at peak that writes a tensor and reads it again in the
   very next kernel, if neither kernel is a product;
-- **launch**: what a kernel takes to start and end (all of it where the kernel does less work than that), and gaps from
+- **launch**: what a kernel takes to start and end (all of it if the kernel does less work than that), and gaps from
   a launch to its start;
 - **Python and framework (host)**: gaps in which the host ran Python or torch's dispatch;
 - **synchronisation**: gaps after the device had done all it was given, until the host that waited for it went on;
@@ -158,14 +158,14 @@ class Gpu(Device):
 
 
 def _unit(its: Work) -> Work:
-    """float32 products run on the tf32 unit where torch was told that they may."""
+    """float32 products run on the tf32 unit if torch allows it."""
     if its.dtype == "float32" and its.flop and torch.backends.cuda.matmul.allow_tf32:
         return dataclasses.replace(its, dtype="tf32")
     return its
 
 
 def _expected(call: Call, peaks: GpuPeaks) -> float | None:
-    """Seconds that a call of ours takes in the middle of a program; None where torch's own function would run."""
+    """Seconds that a call of ours takes in the middle of a program; None if torch's own function would run."""
     found = op_request(call, "cuda")
     if found is None:
         return None
@@ -182,7 +182,7 @@ def _expected(call: Call, peaks: GpuPeaks) -> float | None:
 
 
 def _limit(ran: CallRun, its: Work, far: float, peaks: GpuPeaks) -> Bound:
-    """T_min with ``far`` of the bytes from device memory, or from L2 alone where it was faster than that."""
+    """T_min with ``far`` of the bytes from device memory, or from L2 alone if it was faster than that."""
     if its.read + its.written == 0 and its.flop == 0:
         return bound(0.0, 0.0, 0.0, 0.0, "float32", 1, peaks, launches=len(ran.jobs))
     total = its.read + its.written

@@ -63,7 +63,7 @@ class Device(abc.ABC):
         """What a call takes beside its work, by part, in the order in which it is taken off."""
 
     def fusible_shares(self, calls: Sequence[Call], works: Sequence[Work | None]) -> Sequence[float]:
-        """For each call the share of its bytes that one kernel for two of them would not move, where that is told."""
+        """For each call the share of its bytes that one kernel for two of them would not move, if that is told."""
         return [0.0] * len(calls)
 
     # ---------------------------------------------------------------- a diagnosis
@@ -87,7 +87,7 @@ class Device(abc.ABC):
         return run
 
     def peak_bytes(self, run: Callable[[], Any]) -> int | None:
-        """The most bytes of tensors that a run has on the device at once; None where that is not known."""
+        """The most bytes of tensors that a run has on the device at once; None if that is not known."""
         return None
 
     @abc.abstractmethod

@@ -40,7 +40,7 @@ class IsolatedCosts:
         return kind_of(call) in self.torchs
 
     def of(self, call: Call) -> Cost | None:
-        """The cost of the same op whose shapes are the call's, or nearly, with the same strings or any; None where
+        """The cost of the same op whose shapes are the call's, or nearly, with the same strings or any; None if
         there is none."""
         kind = kind_of(call)
         if kind in self.costs:

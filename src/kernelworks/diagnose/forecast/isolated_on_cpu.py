@@ -82,7 +82,7 @@ class Capture(TorchDispatchMode):
             TorchDispatchMode.__exit__(self, kind, error, trace)
 
     def _leave(self) -> None:
-        """Before the program's run is over, where no mode of its own stands above: leaving inference mode puts back
+        """Before the program's run is over, if no mode of its own stands above: leaving inference mode puts back
         what torch had for dispatch when it was entered, and with it a mode that is gone by then."""
         entered = torch.is_inference_mode_enabled() and not self._inference
         if self._there and not entered and _get_current_dispatch_mode() is self:
@@ -138,7 +138,7 @@ def time_isolated(captured: list[CapturedCall], budget_s: float = math.inf) -> I
 
 
 def _output(op: Op, call: CapturedCall) -> Any:
-    """What the call returns, to be written again; None where it cannot be given back as ``out``."""
+    """What the call returns, to be written again; None if it cannot be given back as ``out``."""
     result = op(*call.args, kernel=call.kernel)
     try:
         op(*call.args, out=result, kernel=call.kernel)

@@ -81,7 +81,7 @@ class Races:
         return self.known[key]
 
     def lacks(self, ops: Sequence[str], dtype: str) -> str:
-        """Why none of these ops of ours would be faster on tensors of a dtype, or "" where one may be."""
+        """Why none of these ops of ours would be faster on tensors of a dtype, or "" if one may be."""
         found = [outlook(op, getattr(torch, dtype, torch.float32), self.device, kind=self.kind) for op in ops]
         return "" if any(o.has_our_kernel for o in found) else found[0].why
 
@@ -114,7 +114,7 @@ def _ready() -> bool:
 
 
 def _race(swapped: SwappedCall, say: Callable[[str], None] | None) -> bool:
-    """Autotunes the call on arguments made up for it; False where they cannot be, or nothing may be chosen."""
+    """Autotunes the call on arguments made up for it; False if they cannot be, or nothing may be chosen."""
     request = swapped.request
     if request.device != "cpu" or not eligible_ways(swapped.op, request)[0] or swapped.op.contract.mutates:
         return False

@@ -48,7 +48,7 @@ class SwappedCall:
 
 
 def swap_call(call: Call, threads: int, device: str = "cpu", kind: str | None = None) -> SwappedCall | None:
-    """What becomes of a call once swapped; None where it stays torch's. ``kind`` is the kind of machine, else this
+    """What becomes of a call once swapped; None if it stays torch's. ``kind`` is the kind of machine, else this
     one. Nothing is built for the question, so a kernel whose build fails later is named all the same.
 
     The profiler does not record everything: which approximation a GELU uses, which gradients are wanted of a call that

@@ -1,4 +1,4 @@
-"""A module's forward, and its backward where the program trains it, as CUDA graphs: launched as one, no host between.
+"""A module's forward, and its backward if the program trains it, as CUDA graphs: launched as one, no host between.
 
 A graph reads its inputs where they lay when it was captured, so inputs are copied there, and outputs are copied out of
 what the next replay writes. It is captured once for each call signature (sizes, dtypes, gradients, modes) and up to
@@ -7,7 +7,7 @@ backward, since both would share what was saved for it, and one of a module that
 captured.
 
 The capture shows that the host decides nothing on the way: a call that waits for the device raises in one. What
-a program decides only where no graph is captured must not be part of a graph unseen, so each graph is held against the
+a program decides only while no graph is captured must not be part of a graph unseen, so each graph is held against the
 module on other data before it serves a call.
 """
 
@@ -313,7 +313,7 @@ class _Graph:
     # ------------------------------------------------------------ other data
 
     def _hold_against(self, state: State) -> None:
-        """Raises Impossible where it answers other data with something else than the module does, and its own data not
+        """Raises Impossible if it answers other data with something else than the module does, and its own data not
         so: something of those is part of the graph."""
         own = [t.detach().clone() for t in self.inputs]
         others = [other_data(t) for t in own]
@@ -429,7 +429,7 @@ class GraphedModule:
     def _graph(
         self, module: nn.Module, call_signature: Any, objects: Sequence[Any], args: Any, kwargs: Any
     ) -> _Graph | None:
-        """The one of a call, captured where there is room for one more."""
+        """The one of a call, captured if there is room for one more."""
         key = (call_signature, *map(id, objects)) if objects else call_signature
         again, self._last = not objects or key == self._last, key
         known = self.graphs.get(key)

@@ -71,7 +71,7 @@ class HeldState:
         return self.takes(value) and value.layout is torch.strided
 
     def changed_name(self) -> str:
-        """What is another one by now, by its name; "" where nothing is."""
+        """What is another one by now, by its name; "" if nothing is."""
         for space, name, value, at in self.places:
             now = space.get(name, GONE)
             if at is None:

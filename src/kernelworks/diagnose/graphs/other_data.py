@@ -22,7 +22,7 @@ CHUNK = 1 << 24  # so many elements are compared at once
 
 def other_data(tensor: Tensor) -> Tensor:
     """Other values in a tensor's place, none that an index, a length or an offset could not be: numbers in another
-    order and smaller, a mask that hides more, whole numbers moved along the longest dimension. Itself where there are
+    order and smaller, a mask that hides more, whole numbers moved along the longest dimension. Itself if there are
     none."""
     if not tensor.numel():
         return tensor
@@ -52,7 +52,7 @@ def pattern(tensor: Tensor) -> Tensor:
 
 
 def relative_errors(now: Sequence[Tensor | None], want: Sequence[Tensor | None]) -> list[float]:
-    """How far each is off, relative to its size; of whole numbers the share that differs; infinite where they are not
+    """How far each is off, relative to its size; of whole numbers the share that differs; infinite if they are not
     of one shape, or NaN stands elsewhere."""
     if len(now) != len(want):
         return [math.inf]

@@ -1,4 +1,4 @@
-"""CUDA graphs as torch captures them, and what puts the process right where a capture fails.
+"""CUDA graphs as torch captures them, and what puts the process right if a capture fails.
 
 A call that waits for the device raises while it is captured, and the capture is void. torch leaves much behind then: a
 side stream that stays the current one, an allocator that goes on giving from the capture's pool, generators that take
@@ -73,7 +73,7 @@ class Recorder:
             whole = True  # what failed was no call of CUDA's: the graph is one, and gives its pool back itself
         except RuntimeError:
             whole = False
-        with contextlib.suppress(RuntimeError):  # where the capture's end came so far by itself
+        with contextlib.suppress(RuntimeError):  # if the capture's end came so far by itself
             torchs._cuda_endAllocateToPool(device, self.pool)
         with contextlib.suppress(RuntimeError):
             self.graph.reset()

@@ -62,7 +62,7 @@ class View:
 
     @property
     def layout(self) -> str:
-        """How the first tensor lies where it is a batch of images: by channels first, or last; "" where that is one."""
+        """How the first tensor lies if it is a batch of images: by channels first, or last; "" if that is one."""
         if not self.shapes or not self.strides or len(self.shapes[0]) != 4 or len(self.strides[0]) != 4:
             return ""
         (_, channels, height, width), (_, of_channel, _, of_column) = self.shapes[0], self.strides[0]

@@ -269,7 +269,7 @@ EXCLUDED_CODE = _apart()
 
 
 def count_outside_calls(timeline: Timeline | None) -> int | None:
-    """How many of torch's functions a run calls outside of modules; None where not all of a run was looked at."""
+    """How many of torch's functions a run calls outside of modules; None if not all of a run was looked at."""
     if timeline is None or timeline.surveyed is not None:
         return None
     return sum(not call.place.path and not call.backward for call in timeline.calls)
@@ -278,7 +278,7 @@ def count_outside_calls(timeline: Timeline | None) -> int | None:
 def find_functions(program: Program, calls: int | None = None) -> list[Function]:
     """Runs the program once, and finds the functions of its own that take notable time outside of modules, call none,
     and could be called alone; none of them within another, but as its part. ``calls`` is how many of torch's functions
-    a run calls outside of modules, where that is known."""
+    a run calls outside of modules, if that is known."""
     watch, before = _Watch(program.entry), sys.getprofile()
     sys.setprofile(watch)
     begin = time.perf_counter()
@@ -327,7 +327,7 @@ class _Choice:
             yield from self.of(each) if each.calls >= MANY * seen.calls else self._often(each)
 
     def function(self, seen: _Seen, *, whole: bool = True) -> Function | None:
-        """As a root; with what it calls again and again as its parts: where it spends its time in that, and where it
+        """As a root; with what it calls again and again as its parts if it spends its time in that, or if it
         makes more calls than a compiler gets through."""
         fn = _function_of(seen, self.entry)
         if fn is None:

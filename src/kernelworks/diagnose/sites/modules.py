@@ -40,7 +40,7 @@ class Sample:
     inference: bool
     training: bool = False  # gradients were wanted of the module, or of what it was given
     modes: tuple[bool, ...] = ()  # ``training`` of each of ``module.modules()``
-    autocast: Mapping[str, torch.dtype] = field(default_factory=dict)  # by type of device, where it was on
+    autocast: Mapping[str, torch.dtype] = field(default_factory=dict)  # by type of device, if it was on
     recording: bool = False  # gradients were on, whether or not any was wanted
     stands: int = 1  # it stands for so many calls of a run, itself among them
 
@@ -135,7 +135,7 @@ def _stepping(optimizers: list[Optimizer]) -> Iterator[None]:
 
 
 def _lasting(first: list[Optimizer], second: list[Optimizer]) -> tuple[Optimizer, ...]:
-    """The optimizers of two runs, where both had the same."""
+    """The optimizers of two runs, if both had the same."""
     same = len(first) == len(second) and all(a is b for a, b in zip(first, second, strict=True))
     return tuple(second) if same else ()
 
@@ -216,7 +216,7 @@ class SwappedModules:
     """As a context: our kernels (of ``ops``, by default of all) are in the outermost modules; on leaving every module
     is as it was.
 
-    Where the program makes fresh modules each time, they are swapped as they are first called; ``spent`` is what that
+    If the program makes fresh modules each time, they are swapped as they are first called; ``spent`` is what that
     took, to be taken off a wall clock measured inside. ``every``: ops are put in place whatever the tuning records say,
     to be measured. ``most_s``: swapping that takes longer ends, and on leaving BudgetExceeded is raised.
     """

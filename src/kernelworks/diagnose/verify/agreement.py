@@ -43,7 +43,7 @@ class Agreement:
     """Relative errors against the reference in the 2-norm, of the worst answer of the worst sample.
 
     ``against`` is FLOAT64 or ROUNDING (then ``before`` is how far rounding carries the original, and ``after`` how far
-    the changed module is from it), or empty where nothing was compared: ``agrees`` is False then, ``note`` says why.
+    the changed module is from it), or empty if nothing was compared: ``agrees`` is False then, ``note`` says why.
     """
 
     before: float
@@ -77,13 +77,13 @@ def compare(
     before: contextlib.AbstractContextManager[Any] | None = None,
 ) -> Agreement:
     """Runs each sample through its module as it is, ``changed`` (by default swapped), and in float64. ``untouched``
-    tells modules in which nothing is changed: where they cannot be compared, that says nothing. ``before`` is what is
-    in place already where a module runs as it is, a context that may be entered again and again: errors that it was
+    tells modules in which nothing is changed: if they cannot be compared, that says nothing. ``before`` is what is
+    in place already when a module runs as it is, a context that may be entered again and again: errors that it was
     allowed to make are no news.
 
-    It agrees where no error grows by more than a tenth for bfloat16 and float16, whose roundings between ops dominate,
-    and threefold for float32, where it measures the order of summation, plus one rounding of the dtype; where integers
-    and booleans are equal, but for those that the original's own rounding turns (ties of an argmax); and where NaN
+    It agrees if no error grows by more than a tenth for bfloat16 and float16, whose roundings between ops dominate,
+    and threefold for float32, where it measures the order of summation, plus one rounding of the dtype; if integers
+    and booleans are equal, but for those that the original's own rounding turns (ties of an argmax); and if NaN
     and infinities stand in the same places. Once ``budget_s`` is over, a module is judged by its first sample alone,
     and one that is like others but for its values by theirs, and the note says so; after ``most_s`` nothing is judged
     any more, and that is no agreement. Raises nothing: what goes wrong is in the note.
@@ -199,7 +199,7 @@ class _Trial:
         return any(t.numel() for name, t in before.named.items() if name not in before.unwritten)
 
     def _reference(self, before: Answers, *, inside: bool = False) -> Answers | None:
-        """The answers in float64; None where it cannot be run so, with a note."""
+        """The answers in float64; None if it cannot be run so, with a note."""
         module = self.sample.module
         held = (*module.parameters(), *module.buffers())
         need = sum(8 * t.numel() for t in held)
@@ -248,7 +248,7 @@ class _Trial:
     def _judged(
         self, before: dict[str, Tensor], after: dict[str, Tensor], reference: dict[str, Tensor], *, inside: bool = False
     ) -> Agreement | None:
-        """The worst of all answers that say something, None where none does."""
+        """The worst of all answers that say something, None if none does."""
         found = []
         for name, value in before.items():
             if not value.is_floating_point():
@@ -311,8 +311,8 @@ class _Trial:
     def _scaled(
         self, name: str, was: float, now: float, bound: float, own: float, size: float, unit: float, against: str
     ) -> Agreement | None:
-        """The verdict on one answer; None where the bound would let anything through. Errors are relative to the
-        answer, or where rounding has eaten it, to the magnitudes that the rounding came from."""
+        """The verdict on one answer; None if the bound would let anything through. Errors are relative to the
+        answer, or if rounding has eaten it, to the magnitudes that the rounding came from."""
         agrees = now <= bound
         if agrees and not max(was, now, own):
             return Agreement(0.0, 0.0, True, "", against)  # the very same values, and no rounding moves them
@@ -331,7 +331,7 @@ class _Trial:
         return Agreement(0.0, 0.0, True, "its outputs are rounding alone, and the same to the bit", ROUNDING)
 
     def _inside(self) -> Agreement | None:
-        """Where the module's own answers say nothing, those of the modules in it may."""
+        """If the module's own answers say nothing, those of the modules in it may."""
         before, after = self._as_it_is(inside=True), self._when_changed(inside=True)
         reference = self._reference(before, inside=True)
         both = {n: t for n, t in before.inside.items() if n in after.inside and after.inside[n].shape == t.shape}

@@ -119,8 +119,8 @@ def _grouped_mm(a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Any = No
 
 class _Sum(NamedTuple):
     """How many terms each element of a result is a sum of, and along which dimension its features lie, of which the
-    errors are alike; None where each element has its own. ``partial``: the size of all that is rounded on the way to
-    each element, where it is known."""
+    errors are alike; None if each element has its own. ``partial``: the size of all that is rounded on the way to
+    each element, if it is known."""
 
     terms: int = 1
     feature: int | None = -1
@@ -147,9 +147,9 @@ class _Sum(NamedTuple):
 
 
 def _partial_sums(name: str, args: Any, kwargs: Any, result: Tensor) -> Tensor | None:
-    """The 2-norm of the partial sums on the way to each element of a result: each is rounded once, and where terms
+    """The 2-norm of the partial sums on the way to each element of a result: each is rounded once, and if terms
     cancel they are far larger than what comes of them. In the order in which the terms lie, or in any, whichever is
-    more. None where it is not known what is summed."""
+    more. None if it is not known what is summed."""
     x: Tensor = args[0].detach()
     dims = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis"))
     asked = dims if isinstance(dims, (list, tuple)) else () if dims is None else (dims,)
