@@ -187,8 +187,8 @@ def diagnosis(ceilings: Peaks) -> Diagnosis:
         _region("unique_dim", "", 0.015, "unmodelled", None, flop=0.0, bytes=0.0, action="", high_s=0.0, low_s=0.0),
     )
     footer = {
-        "useful at ceiling": 0.1503, "memory excess": 0.0702, "compute excess": 0.0811, "dispatch": 0.0202,
-        "host and sync": 0.0301, "allocation (page faults)": 0.0179, "unexplained": 0.0302,
+        "at peak": 0.1503, "above the memory roofline": 0.0702, "above the compute roofline": 0.0811,
+        "dispatch": 0.0202, "Python overhead (host)": 0.0301, "allocation (page faults)": 0.0179, "unexplained": 0.0302,
     }  # fmt: skip
     fix = Fix(
         replaced=("12 x nn.LayerNorm -> kernelworks.layer_norm", "36 x nn.Linear -> kernelworks.linear"),
@@ -198,7 +198,7 @@ def diagnosis(ceilings: Peaks) -> Diagnosis:
     )  # fmt: skip
     return Diagnosis(
         program="examples/program.py:step",
-        sentence="This program runs at 38% of what this machine can do; 171 ms of 400 ms can be had back, "
+        sentence="This program runs at 38% of what this machine can do; 171 ms of 400 ms recoverable, "
         "most of it in linear (encoder.layer.*.attention.self.query).",
         wall_s=sum(footer.values()),
         hotspots=regions,

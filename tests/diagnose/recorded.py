@@ -1,7 +1,7 @@
 """Recorded traces: the profiler's events of one run, with what the survey knew, as compressed JSON.
 
-``kernelworks.profile.trace.read_trace`` takes the profiler's own events or these, so what needs a GPU to happen needs none
-to be read. ``python tests/diagnose/record.py`` makes the files.
+``kernelworks.profile.trace.read_trace`` takes the profiler's own events or these, so what needs a GPU to happen needs
+none to be read. ``python tests/diagnose/record.py`` makes the files.
 """
 
 from __future__ import annotations

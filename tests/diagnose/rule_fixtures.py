@@ -1,10 +1,10 @@
-"""For every rule a region that has its problem and one that nearly has it."""
+"""For every rule a hotspot that has its problem and one that nearly has it."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from kernelworks.diagnose.account.account import ALLOCATION, MEMORY, USEFUL
+from kernelworks.diagnose.account.account import ALLOCATION, CAUSE_UNKNOWN, MEMORY, USEFUL
 from kernelworks.diagnose.rules import View
 from kernelworks.diagnose.rules.patterns import CACHE as CACHE_PATTERN
 from kernelworks.diagnose.rules.patterns import FOLDABLE, GATE, NORM, ROTARY
@@ -13,7 +13,7 @@ __all__ = ["FIXTURES"]
 
 BASE = View(
     op="add", module="Model.layers.*", source="model.py:10", shapes=((64, 1024), (64, 1024)),
-    dtypes=("float32", "float32"), calls=100, seconds=0.010, wall=0.100, bottleneck="latency", bound=0.002,
+    dtypes=("float32", "float32"), calls=100, seconds=0.010, wall=0.100, bottleneck=CAUSE_UNKNOWN, bound=0.002,
     parts={USEFUL: 0.002, MEMORY: 0.008}, threads=2,
 )  # fmt: skip
 
@@ -52,7 +52,7 @@ FIXTURES: dict[str, tuple[View, View]] = {
         _view(op="relu", parts={USEFUL: 0.002, ALLOCATION: 0.006}),
         _view(op="relu", parts={USEFUL: 0.008, ALLOCATION: 0.001}),
     ),
-    "slow_row": (_view(op="softmax", kernel="kw.softmax: avx512"), _view(op="softmax")),
+    "slow_kernel": (_view(op="softmax", kernel="kw.softmax: avx512"), _view(op="softmax")),
     "upcast": (
         _view(op="to", dtypes=("bfloat16",), result="float32"),
         _view(op="to", dtypes=("bfloat16",), result="float64"),
@@ -62,7 +62,10 @@ FIXTURES: dict[str, tuple[View, View]] = {
         _view(op="clone", strides=((1024, 1), (1024, 1))),
     ),
     "released_memory": (_view(op="free memory", parts={ALLOCATION: 0.010}), _view(op="python")),
-    "python_between_ops": (_view(op="python", bottleneck="host"), _view(op="python", bottleneck="host", seconds=0.0001)),
+    "python_between_ops": (
+        _view(op="python", bottleneck="host"),
+        _view(op="python", bottleneck="host", seconds=0.0001),
+    ),
     "stored_logits": (
         _view(op="_log_softmax (backward)", shapes=((16384, 128256),), device="cuda"),
         _view(op="_log_softmax", shapes=((16384, 1000),), device="cuda"),

@@ -186,7 +186,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "batch norm": (lambda: Net(after=nn.BatchNorm1d(16)), FLOAT64),
     "float64": (lambda: Net().double(), ROUNDING),
     "bfloat16": (lambda: Net().bfloat16(), FLOAT64),
-    "a truth of about 0": (lambda: Net(after=lambda x: (x + 1e4) - 1e4 - x), FLOAT64),
+    "a reference of about 0": (lambda: Net(after=lambda x: (x + 1e4) - 1e4 - x), FLOAT64),
     "exactly 0": (lambda: Net(after=lambda x: x * 0), FLOAT64),
     "some NaN": (lambda: Net(after=lambda x: x.masked_fill(x < 0.1, float("nan"))), FLOAT64),
     "all NaN": (lambda: Net(after=lambda x: x * float("nan")), FLOAT64),

@@ -32,7 +32,7 @@ class Rounded(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["a norm's mean", "less its own mean"])
-def test_an_answer_that_is_rounding_alone_is_proved_where_the_modules_inside_are_not_seen(kind: str) -> None:
+def test_an_answer_that_is_rounding_alone_is_verified_if_no_module_inside_is_seen(kind: str) -> None:
     """As when all of it is compiled into one."""
     torch.manual_seed(0)
     net, x = Rounded(kind).eval(), torch.randn(32, 16)

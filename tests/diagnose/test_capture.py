@@ -205,7 +205,7 @@ class _Recorded:
         self.said.append("fork")
 
     @contextlib.contextmanager
-    def beside(self, number: int) -> Any:
+    def stream_context(self, number: int) -> Any:
         self.said.append(f"beside {number}")
         yield
 
@@ -245,4 +245,4 @@ def test_what_can_be_captured_is_a_module_on_a_gpu_that_nobody_compiled(monkeypa
         monkeypatch.setattr(nn.Module, "parameters", lambda self: iter([torch.empty(1, device="meta").to("meta")]))
         with pytest.raises(ValueError, match="got meta"):
             kw.capture(model)
-        assert "0 forms of call captured" in str(captured)
+        assert "0 call signatures captured" in str(captured)

@@ -151,13 +151,13 @@ def check(found: Diagnosis) -> None:
     """Three calls, each with its work and its place, and nothing that is not explained."""
     assert math.isclose(sum(found.time_breakdown.values()), found.wall_s, rel_tol=1e-6)
     assert found.time_breakdown["unexplained"] < 0.05 * found.wall_s
-    by_source = {region.source: region for region in found.hotspots if region.kernels}
+    by_source = {hotspot.source: hotspot for hotspot in found.hotspots if hotspot.kernels}
     assert by_source["net.py:4"].op == "inductor: relu"
     assert by_source["net.py:4"].bytes == 2 * N * N * 2
     for source, kernels in (("net.py:3", 2), ("net.py:5", 1)):
-        region = by_source[source]
-        assert (region.op, region.module, region.flop, len(region.kernels)) == ("mm", "Net", 2 * N**3, kernels)
-        assert region.modelled and region.achieved is not None and region.achieved > 0.5
+        hotspot = by_source[source]
+        assert (hotspot.op, hotspot.module, hotspot.flop, len(hotspot.kernels)) == ("mm", "Net", 2 * N**3, kernels)
+        assert hotspot.modelled and hotspot.achieved is not None and hotspot.achieved > 0.5
 
 
 @pytest.mark.parametrize("copies", [False, True], ids=["alone", "after a copy"])
@@ -184,17 +184,18 @@ def test_recorded_programs_are_explained(name: str) -> None:
     found = recorded(name)
     assert math.isclose(sum(found.time_breakdown.values()), found.wall_s, rel_tol=1e-6)
     assert found.time_breakdown["unexplained"] + found.time_breakdown[CUSTOM_KERNELS] < 0.01 * found.wall_s
-    kernels = {kernel for region in found.hotspots if region.op.startswith("inductor: ") for kernel in region.kernels}
+    fused = [hotspot for hotspot in found.hotspots if hotspot.op.startswith("inductor: ")]
+    kernels = {kernel for hotspot in fused for kernel in hotspot.kernels}
     assert len(kernels) >= 6 and all(kernel.startswith("triton_") for kernel in kernels)
-    assert all(region.source for region in found.hotspots if region.kernels), "each has its line"
-    assert all(region.modelled and region.bytes for region in found.hotspots if region.op.startswith("inductor: "))
+    assert all(hotspot.source for hotspot in found.hotspots if hotspot.kernels), "each has its line"
+    assert all(hotspot.modelled and hotspot.bytes for hotspot in fused)
 
 
 def test_sizes_that_a_graph_is_called_with_are_those_of_its_kernels() -> None:
     """64 tokens, of which the text knows only ``s27``."""
-    regions = {region.op: region for region in recorded("graphed").hotspots}
-    assert regions["inductor: gelu"].bytes == 2 * (2 * 64 * 4096 * 2)  # twice a run, read and written
-    assert regions["mm"].flop == 2 * 64 * 1024 * 4096
+    hotspots = {hotspot.op: hotspot for hotspot in recorded("graphed").hotspots}
+    assert hotspots["inductor: gelu"].bytes == 2 * (2 * 64 * 4096 * 2)  # twice a run, read and written
+    assert hotspots["mm"].flop == 2 * 64 * 1024 * 4096
 
 
 def test_a_module_says_what_its_calls_were_given() -> None:

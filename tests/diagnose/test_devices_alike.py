@@ -79,7 +79,7 @@ def test_a_program_that_is_not_changed_gains_nothing(name: str, now: float, mach
 
 
 @pytest.mark.parametrize("name", ["cpu", "large"])
-def test_torchs_own_row_costs_what_it_cost_in_the_original(name: str, machine: Peaks) -> None:
+def test_torchs_own_kernel_costs_what_it_cost_in_the_original(name: str, machine: Peaks) -> None:
     """Whatever it took when it was timed by itself: the same function runs as before."""
     line, device = _device(name, machine)
     calls = [_renamed(c, "kernelworks::gelu") if c.name == "aten::gelu" else c for c in line.calls]
@@ -93,8 +93,8 @@ def _renamed(call: Call, name: str) -> Call:
     return dataclasses.replace(call, name=name)
 
 
-def test_a_row_of_torchs_that_the_original_has_no_call_for_is_timed() -> None:
-    """A gate is two functions of torch's: its cost is what the row takes, not a bound."""
+def test_a_kernel_of_torchs_that_the_original_does_not_call_is_timed() -> None:
+    """A gate is two functions of torch's: its cost is what the kernel takes, not a bound."""
     import kernelworks as kw
 
     x = torch.randn(8, 64)
@@ -177,7 +177,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-def test_a_fix_on_a_gpu_is_foretold_as_on_a_cpu(played: list[str]) -> None:
+def test_a_fix_on_a_gpu_is_predicted_as_on_a_cpu(played: list[str]) -> None:
     model, x = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).eval(), torch.randn(32, 64)
     with torch.no_grad():
         found = diagnose(model, x, fix=True, peaks=gpu(), budget_s=0.3)

@@ -40,10 +40,10 @@ def _ours(input: Any, inplace: bool = False) -> tuple[Any, ...] | str:
 
 
 @pytest.fixture
-def spelled(monkeypatch: pytest.MonkeyPatch) -> Iterator[TorchSignature]:
-    """A room that says relu so."""
+def declared(monkeypatch: pytest.MonkeyPatch) -> Iterator[TorchSignature]:
+    """An op package that declares relu so."""
     op = OPS["relu"]
-    monkeypatch.setattr(op, "torch_signature", None)  # the room's own comes back
+    monkeypatch.setattr(op, "torch_signature", None)  # the op package's own comes back
     found = TorchSignature(op, rectified, _ours, {"input": "x"}, name="rectified")
     monkeypatch.setitem(FUNCTIONS, "rectified", kw.relu)
     signature._by_operator.cache_clear()
@@ -68,41 +68,41 @@ def _diagnosed(run: Any, ceilings: Peaks) -> Diagnosis:
     return found
 
 
-def test_only_what_has_no_operator_is_a_function(spelled: TorchSignature) -> None:
-    assert composites()[id(rectified)] is spelled and by_operator("aten::rectified") is spelled
+def test_only_what_has_no_operator_is_a_function(declared: TorchSignature) -> None:
+    assert composites()[id(rectified)] is declared and by_operator("aten::rectified") is declared
     operators = [s.operator for s in signature.torch_signatures().values() if s not in composites().values()]
     assert "gelu" in operators and all(hasattr(torch.ops.aten, name) for name in operators)
 
 
-def test_it_is_one_region_with_the_work_of_the_op(spelled: TorchSignature, ceilings: Peaks) -> None:
+def test_it_is_one_hotspot_with_the_work_of_the_op(declared: TorchSignature, ceilings: Peaks) -> None:
     model, x = Net(turns=3), torch.randn(512, 1024)
     found = _diagnosed(lambda: model(x), ceilings)
-    seen = {region.op: region for region in found.hotspots if region.module == "Net"}
+    seen = {hotspot.op: hotspot for hotspot in found.hotspots if hotspot.module == "Net"}
     assert {"rectified", "add"} <= seen.keys() and not {"abs", "div"} & seen.keys()
-    region = seen["rectified"]
-    assert (region.calls, region.bytes, seen["add"].calls) == (3, 3 * 2 * x.nbytes, 1)
+    hotspot = seen["rectified"]
+    assert (hotspot.calls, hotspot.bytes, seen["add"].calls) == (3, 3 * 2 * x.nbytes, 1)
     op = OPS["relu"]
     choice = choose(op, op.request("forward", (x,)))
-    assert region.op_kernel == ("" if choice.kernel.source is None else f"kw.relu: {choice.way}")
+    assert hotspot.op_kernel == ("" if choice.kernel.source is None else f"kw.relu: {choice.way}")
 
 
-def test_what_the_op_does_not_say_has_the_work_of_its_parts(spelled: TorchSignature, ceilings: Peaks) -> None:
+def test_what_the_op_does_not_say_has_the_work_of_its_parts(declared: TorchSignature, ceilings: Peaks) -> None:
     model, x = Net(inplace=True), torch.randn(512, 1024)
-    (region,) = (r for r in _diagnosed(lambda: model(x), ceilings).hotspots if r.op == "rectified")
-    assert region.modelled and not region.op_kernel
-    assert (region.flop, region.bytes) == (3 * x.numel(), 2 * x.nbytes)  # what its parts hand on is not counted
+    (hotspot,) = (r for r in _diagnosed(lambda: model(x), ceilings).hotspots if r.op == "rectified")
+    assert hotspot.modelled and not hotspot.op_kernel
+    assert (hotspot.flop, hotspot.bytes) == (3 * x.numel(), 2 * x.nbytes)  # what its parts hand on is not counted
 
 
-def test_gradients_stay_those_of_its_parts(spelled: TorchSignature, ceilings: Peaks) -> None:
+def test_gradients_stay_those_of_its_parts(declared: TorchSignature, ceilings: Peaks) -> None:
     model, x = Net(), torch.randn(512, 1024, requires_grad=True)
     found = _diagnosed(lambda: model(x).sum().backward(), ceilings)
-    ops = {region.op for region in found.hotspots}
+    ops = {hotspot.op for hotspot in found.hotspots}
     assert "rectified" in ops and "div (backward)" in ops
 
 
 @pytest.mark.parametrize("given", [{"input": torch.ones(3), "colour": 1}, {"input": [torch.ones(3)]}])
-def test_what_is_not_known_is_left_as_it_is(spelled: TorchSignature, given: dict[str, Any]) -> None:
-    assert describe_call(spelled, (), given, torch.ones(3)) is None
+def test_what_is_not_known_is_left_as_it_is(declared: TorchSignature, given: dict[str, Any]) -> None:
+    assert describe_call(declared, (), given, torch.ones(3)) is None
 
 
 def _ran(place: Place, turn: int, **more: Any) -> list[CallRun]:
@@ -111,10 +111,10 @@ def _ran(place: Place, turn: int, **more: Any) -> list[CallRun]:
     return [CallRun(call, 1.0, 2.0, 3.0, 4.0, critical=2.0, jobs=[job]) for call, job in zip(calls, jobs, strict=True)]
 
 
-def test_calls_of_a_function_are_one_on_every_device(spelled: TorchSignature) -> None:
+def test_calls_of_a_function_are_one_on_every_device(declared: TorchSignature) -> None:
     """Nothing of what they took is lost; each turn of a loop is a call of its own, and backwards are none."""
     x = torch.ones(4)
-    place = Place("Net", "net.py:1", function=describe_call(spelled, (x,), {}, x + 1))
+    place = Place("Net", "net.py:1", function=describe_call(declared, (x,), {}, x + 1))
     entries = [*_ran(place, 100), *_ran(place, 100), *_ran(place, 200, backward=True), *_ran(Place("Net"), 300)]
     found = _functions(entries)
     assert [one.call.display_name for one in found] == ["rectified"] * 2 + [name[6:] for name in PARTS] * 2
@@ -125,7 +125,7 @@ def test_calls_of_a_function_are_one_on_every_device(spelled: TorchSignature) ->
     assert its is not None and (its.read, its.written) == (x.nbytes, x.nbytes)
 
 
-def test_parts_of_two_places_are_two_calls(spelled: TorchSignature) -> None:
+def test_parts_of_two_places_are_two_calls(declared: TorchSignature) -> None:
     x = torch.ones(4)
-    one, other = (Place("Net", function=describe_call(spelled, (x,), {}, x + 1)) for _ in range(2))
+    one, other = (Place("Net", function=describe_call(declared, (x,), {}, x + 1)) for _ in range(2))
     assert len(_functions([*_ran(one, 1), *_ran(other, 10)])) == 2

@@ -56,11 +56,11 @@ def test_parts_add_to_the_wall_clock(name: str) -> None:
     assert math.isclose(sum(found.time_breakdown.values()), found.wall_s, rel_tol=1e-9)
     assert math.isclose(sum(r.seconds for r in found.hotspots), found.wall_s, rel_tol=1e-3)
     assert abs(found.time_breakdown["unexplained"]) < 0.1 * found.wall_s
-    for region in found.hotspots:
-        assert math.isclose(sum(region.parts.values()), region.seconds, rel_tol=1e-6, abs_tol=1e-9)
-        assert 0 <= region.low_s <= region.high_s <= region.seconds * (1 + 1e-9)
-        assert region.achieved is None or 0 <= region.achieved <= 1
-        assert region.action
+    for hotspot in found.hotspots:
+        assert math.isclose(sum(hotspot.parts.values()), hotspot.seconds, rel_tol=1e-6, abs_tol=1e-9)
+        assert 0 <= hotspot.low_s <= hotspot.high_s <= hotspot.seconds * (1 + 1e-9)
+        assert hotspot.achieved is None or 0 <= hotspot.achieved <= 1
+        assert hotspot.action
     assert found.gpu is not None
     assert math.isclose(found.gpu.busy_s + found.gpu.idle_s, found.wall_s)
     assert math.isclose(found.gpu.critical_device_s + found.gpu.critical_host_s, found.wall_s, rel_tol=1e-3)
@@ -106,7 +106,7 @@ def test_a_program_of_launches_is_told_from_one_of_kernels() -> None:
     assert large.gpu.critical_device_s > 0.9 * large.wall_s
     assert "CUDA graph" in next(r for r in tiny.hotspots if r.op == "launch latency").action
     kernel = next(r for r in tiny.hotspots if r.op == "mul")
-    assert kernel.high_s < 0.3 * kernel.seconds  # quicker kernels give nothing back where the host is awaited
+    assert kernel.high_s < 0.3 * kernel.seconds  # faster kernels recover nothing if the device waits for the host
     product = next(r for r in large.hotspots if r.op == "matmul")
     assert product.bottleneck == "compute" and product.achieved > 0.8
 
@@ -121,7 +121,7 @@ def test_gaps_by_cause() -> None:
     assert len(waits) >= 6  # a number read at each of five tokens, and the end
 
 
-def test_bytes_that_the_cache_served_are_said_so_and_never_over_the_ceiling() -> None:
+def test_bytes_that_the_cache_served_are_said_so_and_never_over_the_peak() -> None:
     chain = diagnosis("large")
     for kernel in chain.gpu.kernels:
         assert kernel.bound_s <= kernel.seconds * (1 + 1e-9)
@@ -140,12 +140,12 @@ def test_prediction_of_a_program_that_is_not_changed() -> None:
         assert predict(line, line.calls, IsolatedCosts(), Gpu(gpu(), FLOORS)) == (1.0, 0)
 
 
-def test_prediction_of_quicker_calls_gains_only_where_they_are_waited_for() -> None:
+def test_prediction_of_faster_calls_gains_only_where_they_are_waited_for() -> None:
     shares = {}
     for name, op in (("large", "aten::matmul"), ("tiny", "aten::mul")):
         line = timeline(name)
         ours = [call for call in line.calls if call.name == op]
-        costs = {("kernelworks::quicker", signature(c), ()): Cost(5e-6, (1e-6,)) for c in ours}
+        costs = {("kernelworks::faster", signature(c), ()): Cost(5e-6, (1e-6,)) for c in ours}
         swapped = [_renamed(c) if c.name == op else c for c in line.calls]
         shares[name] = predict(line, swapped, IsolatedCosts(costs), Gpu(gpu(), FLOORS)).share
     assert shares["large"] < 0.2  # four products of a millisecond are gone
@@ -153,7 +153,7 @@ def test_prediction_of_quicker_calls_gains_only_where_they_are_waited_for() -> N
 
 
 def _renamed(call: replay.Call) -> replay.Call:
-    return dataclasses.replace(call, name="kernelworks::quicker")
+    return dataclasses.replace(call, name="kernelworks::faster")
 
 
 def test_recorded_traces_are_written_as_they_were_read(tmp_path: Path) -> None:
@@ -185,10 +185,10 @@ CSV = """==PROF== Connected
 
 
 def test_counters_are_read_from_ncus_table() -> None:
-    rows = nsight.parse_counters(CSV, counters.METRICS)
-    assert [name for name, _ in rows] == ["nvjet_a", "void f<int>(T1)"]
-    assert rows[0][1]["read"] == 86249984 and rows[0][1]["seconds"] == pytest.approx(172.224e-6)
-    assert rows[0][1]["bf16"] == 2 * 4096**3
+    counted = nsight.parse_counters(CSV, counters.METRICS)
+    assert [name for name, _ in counted] == ["nvjet_a", "void f<int>(T1)"]
+    assert counted[0][1]["read"] == 86249984 and counted[0][1]["seconds"] == pytest.approx(172.224e-6)
+    assert counted[0][1]["bf16"] == 2 * 4096**3
     assert nsight.parse_counters("==ERROR== No kernels were profiled.", counters.METRICS) == []
 
 
@@ -215,8 +215,8 @@ def test_kernels_are_compared_in_order_until_the_program_differs(monkeypatch: py
     line = timeline("large")
     spans: list[Span] = [s for s in line.played.spans if not s.job.name.startswith(("Memcpy", "Memset"))]
     header = '"Kernel Name","dram__bytes_read.sum","gpu__time_duration.sum"\n"","byte","ns"\n'
-    rows = "".join(f'"{s.job.name}","300,000,000","1,000"\n' for s in spans)
-    done = subprocess.CompletedProcess([], 0, header + rows, "")
+    lines = "".join(f'"{s.job.name}","300,000,000","1,000"\n' for s in spans)
+    done = subprocess.CompletedProcess([], 0, header + lines, "")
     monkeypatch.setattr("shutil.which", lambda name: "/ncu")
     monkeypatch.setattr("subprocess.run", lambda *args, **kwargs: done)
     found, text = counters.checks(line, "program.py", ())

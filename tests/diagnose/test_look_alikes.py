@@ -1,4 +1,4 @@
-"""Regions that look as if they had a rule's problem and have not, and some that have it and look otherwise."""
+"""Hotspots that look as if they had a rule's problem and have not, and some that have it and look otherwise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernelworks.diagnose.rules import RULES, View
 from kernelworks.diagnose.rules.patterns import ADAM, CACHE, GATE, NORM, ROTARY
 
 MATRIX, VECTOR = (4096, 4096), (4096,)
-PAGES = {"useful at ceiling": 0.001, "allocation (page faults)": 0.009}
+PAGES = {"at peak": 0.001, "allocation (page faults)": 0.009}
 IMAGES, KERNEL = (8, 64, 56, 56), (64, 64, 3, 3)
 FIRST, LAST = (200704, 3136, 56, 1), (200704, 1, 3584, 64)
 Look = dict[str, object]
@@ -58,7 +58,10 @@ NOT: dict[str, list[Look]] = {
         {"op": "cat", "shapes": ((2, 8, 64), (2, 8, 32)), "shares": {CACHE: 1.0}},
     ],
     "float32_products": [
-        {"op": "linear", "bottleneck": "compute", "dtypes": ("float32", "float32"), "unit": "bfloat16", "device": "cuda"},
+        {
+            "op": "linear", "bottleneck": "compute", "dtypes": ("float32", "float32"), "unit": "bfloat16",
+            "device": "cuda",
+        },
         {"op": "linear", "bottleneck": "memory HBM", "device": "cuda"},
     ],
     "half_without_hardware": [
@@ -122,8 +125,8 @@ def test_pages_of_a_small_output_are_not_called_fresh_outputs() -> None:
     assert small.low == 0.0
 
 
-def test_no_rule_speaks_of_anothers_hit_as_proved() -> None:
-    """A region that is part of one pattern has no other rule's pattern."""
+def test_no_rule_takes_anothers_hit_as_found() -> None:
+    """A hotspot that is part of one pattern has no other rule's pattern."""
     for pattern, name in ((NORM, "decomposed_norm"), (ROTARY, "decomposed_rope"), (GATE, "decomposed_gate")):
         view = dataclasses.replace(BASE, op="mul", shares={pattern: 1.0})
         hits = [rule.name for rule in RULES if rule.applies(view) is not None and rule.name.startswith("decomposed")]

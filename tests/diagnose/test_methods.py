@@ -1,4 +1,4 @@
-"""Methods and closures as roots: found, called in their place, proved with what they write, put in place by a plan."""
+"""Methods and closures as roots: found, called in their place, verified with what they write, applied by a plan."""
 
 from __future__ import annotations
 
@@ -225,8 +225,8 @@ def test_an_object_that_is_too_much_to_copy_is_left_alone() -> None:
 def test_a_plan_knows_a_method_by_its_class() -> None:
     scene = scene_of(stepped)
     site = next(iter(COMPILE.candidates(scene))).site
-    offer = Candidate("torch.compile", site, "compiled", options=(("backend", "eager"),))
-    plan = json.loads(json.dumps(as_plan([offer], scene.roots, program="p", kind="k", saves=0.5)))
+    candidate = Candidate("torch.compile", site, "compiled", options=(("backend", "eager"),))
+    plan = json.loads(json.dumps(as_plan([candidate], scene.roots, program="p", kind="k", saves=0.5)))
     original = Solver.__dict__["step"]
     with AppliedPlan(plan) as found:
         assert found.done == ["torch.compile: compiled (Solver.step())"] and Solver.__dict__["step"] is not original
@@ -262,14 +262,14 @@ def test_a_closure_that_lasts_is_found_and_one_that_is_made_anew_is_not() -> Non
     (root,) = scene.roots.modules
     assert isinstance(root, Function) and root.path == "make.<locals>.advance" and root.source_name == "go"
     plain, original = closed(), go
-    offers = list(COMPILE.candidates(scene))
-    assert offers[0].code == "go = torch.compile(go)"
-    offer = Candidate("torch.compile", offers[0].site, "compiled", options=(("backend", "eager"),))
-    with COMPILE.apply(scene, offer):
+    candidates = list(COMPILE.candidates(scene))
+    assert candidates[0].code == "go = torch.compile(go)"
+    candidate = Candidate("torch.compile", candidates[0].site, "compiled", options=(("backend", "eager"),))
+    with COMPILE.apply(scene, candidate):
         torch.testing.assert_close(closed(), plain)
         assert go is not original
     assert go is original
-    with AppliedPlan(as_plan([offer], scene.roots, program="p", kind="k", saves=0.5)) as found:
+    with AppliedPlan(as_plan([candidate], scene.roots, program="p", kind="k", saves=0.5)) as found:
         assert found.done and go is not original
     assert go is original
     assert all("advance" not in root.path for root in scene_of(anew).roots.modules)
@@ -296,8 +296,8 @@ def test_a_loop_of_few_calls_is_a_root_with_what_it_calls_as_its_part(
     assert isinstance(root, Function) and [part.path for part in root.parts] == parts
     if not parts:
         return
-    offers = list(COMPILE.candidates(scene))
-    part, whole = (next(o for o in offers if bool(o.option(PART)) == is_part) for is_part in (True, False))
+    candidates = list(COMPILE.candidates(scene))
+    part, whole = (next(o for o in candidates if bool(o.option(PART)) == is_part) for is_part in (True, False))
     assert part.group == whole.group and part.code == "Solver.turned = torch.compile(Solver.turned)"
     plain, before = turned(), dict(Solver.__dict__)
     graphs: list[Any] = []
@@ -306,8 +306,8 @@ def test_a_loop_of_few_calls_is_a_root_with_what_it_calls_as_its_part(
         graphs.append(graph)
         return graph.forward
 
-    for offer in (part, whole):
-        made = Candidate("torch.compile", offer.site, "", options=(*offer.options, ("backend", compiler)))
+    for candidate in (part, whole):
+        made = Candidate("torch.compile", candidate.site, "", options=(*candidate.options, ("backend", compiler)))
         with COMPILE.apply(scene, made):
             assert scene.program is not None
             torch.testing.assert_close(scene.program.run(), plain)
@@ -349,15 +349,16 @@ def test_a_method_of_a_tensor_is_no_call_of_a_function_of_its_name() -> None:
 
 def test_our_ops_go_into_a_function_and_out_again() -> None:
     scene = scene_of(activating)
-    (offer,) = swapped_functions.OPTIMIZATION.candidates(scene)
-    assert offer.says == "gelu of ours in it" and offer.code == "# in activated(): kernelworks.gelu in place of gelu"
+    (candidate,) = swapped_functions.OPTIMIZATION.candidates(scene)
+    assert candidate.says == "gelu of ours in it"
+    assert candidate.code == "# in activated(): kernelworks.gelu in place of gelu"
     plain, original = activating(), activated
     for within in (scene, Scene(find_roots(lambda: None))):  # a plan knows no more
-        with swapped_functions.OPTIMIZATION.apply(within, offer):
+        with swapped_functions.OPTIMIZATION.apply(within, candidate):
             assert activated is not original
             torch.testing.assert_close(activating(), plain)
         assert activated is original
-    change = swapped_functions.OPTIMIZATION.apply(scene, offer)
+    change = swapped_functions.OPTIMIZATION.apply(scene, candidate)
     assert compare(scene.roots.samples, changed=lambda module: change).agrees
     assert not list(swapped_functions.OPTIMIZATION.candidates(scene_of(turned)))
     assert isinstance(find_function(__name__, "activated"), nn.Module)

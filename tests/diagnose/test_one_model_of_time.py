@@ -56,7 +56,7 @@ PROGRAMS = {
 @pytest.mark.parametrize("now", [0.5, 1.0, 1.7])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_that_is_not_changed_gains_nothing(name: str, now: float, ceilings: Peaks) -> None:
-    """Whatever it takes today: the machine was slower or quicker when the timeline was made."""
+    """Whatever it takes today: the machine was slower or faster when the timeline was made."""
     line = PROGRAMS[name]
     cpu = Cpu(ceilings, FLOORS, 2)
     found = predict(
@@ -75,11 +75,12 @@ def test_a_machine_at_another_pace_predicts_the_same_share(pace: float, ceilings
     assert found.share == pytest.approx(330 / 400)
 
 
-def test_a_swap_in_which_torchs_rows_are_taken_gains_nothing(ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swap_that_takes_torchs_kernels_gains_nothing(ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the minute is like: the same functions run as before."""
     from kernelworks.dispatch import certificates
 
-    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: "not proved" if row.source else None)
+    reason = lambda op, kernel, kind=None: "not verified" if kernel.source else None  # noqa: E731
+    monkeypatch.setattr(certificates, "invalid_reason", reason)
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(64, 32), nn.LayerNorm(32), nn.GELU()).eval(), torch.randn(16, 64)
     for op in OPS.values():

@@ -44,7 +44,7 @@ def others_places():
 if PLACES_BEFORE:
     others_places()
 own = [taken(work) for _ in range(4)][1:]
-faults.learn(own)
+faults.learn_heap(own)
 others_places()
 found = {"own": own, "served": [taken(work) for _ in range(2)]}
 
@@ -56,12 +56,12 @@ def measured(runs):
 counted = []
 program = Program("p", lambda: counted.append(taken(work)))
 found["alone"] = measured(3)
-with faults.kept_out():
+with faults.without_page_faults():
     taken(work)
 found["again"] = measured(3)
 arena = faults._counts()().arena
 for _ in range(10):
-    with faults.kept_out():
+    with faults.without_page_faults():
         taken(work)
     measured(1)
 found["measured"] = measured(1)
@@ -95,7 +95,7 @@ def test_places_that_others_freed_do_not_serve_the_program() -> None:
     assert found["grown"] < 32 << 20  # places are let go and taken anew: else malloc makes room for what they hold
 
 
-def test_what_a_program_settles_to_is_its_own() -> None:
+def test_the_faults_of_a_warm_program_are_its_own() -> None:
     if page_faults.thresholds() is None:
         return
     for taken, own in (([24900, 13024, 8928, 3424, 3456], 3424), ([6178, 7712, 4576, 9184, 0, 6880], None)):
@@ -159,7 +159,7 @@ def test_another_malloc_is_neither_asked_nor_told(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_run_that_keeps_its_pages_is_left_so() -> None:
-    """Where malloc was told to keep what is freed, as a remedy does, nothing is taken from the program."""
+    """Where malloc was told to keep what is freed, as an optimization does, nothing is taken from the program."""
     with page_faults.Memory():
         page_faults.learn_heap([10**6, 10**6])
         with page_faults.without_page_faults() as kept:

@@ -1,4 +1,4 @@
-"""Programs without modules, or with functions beside them: which functions are found, and that they are proved,
+"""Programs without modules, or with functions beside them: which functions are found, and that they are verified,
 compiled and put in place as modules are."""
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def writes() -> None:
 
 
 @pytest.mark.parametrize(("program", "agrees"), [(says_nothing, False), (writes, True)])
-def test_what_returns_nothing_is_proved_by_what_it_writes_alone(
+def test_what_returns_nothing_is_verified_by_what_it_writes_alone(
     program: Callable[[], Any], agrees: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scene = scene_of(program)
@@ -208,10 +208,11 @@ def test_a_function_is_compiled_where_the_program_calls_it_and_no_more_afterward
 
     scene = scene_of(program)
     plain, before = program(), dict(globals())
-    offers = list(COMPILE.candidates(scene))
-    assert {offer.code for offer in offers} >= {f"{offers[0].site.path} = torch.compile({offers[0].site.path})"}
-    offer = Candidate("torch.compile", offers[0].site, "", options=(("backend", compiler),))
-    change = COMPILE.apply(scene, offer)
+    candidates = list(COMPILE.candidates(scene))
+    path = candidates[0].site.path
+    assert f"{path} = torch.compile({path})" in {candidate.code for candidate in candidates}
+    candidate = Candidate("torch.compile", candidates[0].site, "", options=(("backend", compiler),))
+    change = COMPILE.apply(scene, candidate)
     assert scene.program is not None
     for _ in range(2):
         with change:
@@ -233,17 +234,17 @@ def test_a_function_of_very_many_calls_is_not_begun(calls: int, fits: bool) -> N
     (root,) = scene.roots.modules
     every = [SimpleNamespace(place=SimpleNamespace(path=""), backward=False)] * calls
     scene.forecaster = SimpleNamespace(timeline=SimpleNamespace(calls=every))  # type: ignore[assignment]
-    offer = next(iter(COMPILE.candidates(scene)))
-    seconds = COMPILE._expected_s(scene, offer, root)
+    candidate = next(iter(COMPILE.candidates(scene)))
+    seconds = COMPILE._expected_s(scene, candidate, root)
     assert scene.roots.calls[id(root)] == 20 and (seconds < 60) == fits  # of 3 calls, or of 3000
 
 
 def test_a_plan_knows_a_function_by_its_module_and_name(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = scene_of(loop)
-    offer = Candidate(
+    candidate = Candidate(
         "torch.compile", next(iter(COMPILE.candidates(scene))).site, "compiled", options=(("backend", "eager"),)
     )
-    plan = json.loads(json.dumps(as_plan([offer], scene.roots, program="p", kind="k", saves=0.5)))
+    plan = json.loads(json.dumps(as_plan([candidate], scene.roots, program="p", kind="k", saves=0.5)))
     assert plan["roots"] == []
     original = step
     with AppliedPlan(plan) as found:

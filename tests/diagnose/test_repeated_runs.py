@@ -29,8 +29,8 @@ from kernelworks.records import Diagnosis, Peaks
 X = torch.ones(64, 64)
 
 
-def diagnosed(fn: Callable[..., Any], *, ceilings: Peaks) -> Diagnosis:
-    return kw.diagnose(fn, peaks=ceilings, budget_s=0.05, rough=True)
+def diagnosed(fn: Callable[..., Any], *, peaks: Peaks) -> Diagnosis:
+    return kw.diagnose(fn, peaks=peaks, budget_s=0.05, rough=True)
 
 
 @pytest.mark.parametrize("kind", ["generator", "async generator"])
@@ -100,7 +100,7 @@ def test_a_fix_of_very_many_calls_keeps_its_own_share_of_the_budget(
     monkeypatch.setattr(sys.modules["kernelworks.profile.timeline"], "LEAST_SURVEYED", most)
     monkeypatch.setattr(sys.modules["kernelworks.profile.timeline"], "SURVEY_S", 1.0)
     monkeypatch.setattr(Forecaster, "forecast", spied)
-    swaps = functools.partial(Search, optimizations=(OPTIMIZATION,))  # other remedies would take of the budget
+    swaps = functools.partial(Search, optimizations=(OPTIMIZATION,))  # other optimizations would take of the budget
     monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "Search", swaps)
     found = kw.diagnose(program, fix=True, peaks=ceilings, budget_s=2.0, rough=True, fix_s=8.0).fix
     assert found is not None and found.agrees and not found.refused.startswith("it could not")

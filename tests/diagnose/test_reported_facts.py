@@ -29,22 +29,22 @@ HERE = Path(__file__).resolve().parents[1] / "support"
 
 
 def words(found: Diagnosis) -> str:
-    return "\n".join([found.sentence, *found.findings, *(region.action for region in found.hotspots)])
+    return "\n".join([found.sentence, *found.findings, *(hotspot.action for hotspot in found.hotspots)])
 
 
-def regions(found: Diagnosis, op: str) -> list[Hotspot]:
-    return [region for region in found.hotspots if region.op.startswith(op)]
+def hotspots(found: Diagnosis, op: str) -> list[Hotspot]:
+    return [hotspot for hotspot in found.hotspots if hotspot.op.startswith(op)]
 
 
 @pytest.fixture
-def nothing_proved(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine on which no row of ours was proved, so that none may run."""
-    reason = "not proved on this kind of machine"
+def nothing_verified(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine on which no kernel of ours was verified, so that none may run."""
+    reason = "not verified on this kind of machine"
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")  # as users have it
-    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: reason if row.source else None)
-    settling = sys.modules.get("kernelworks.measure.autotune.session")
-    if settling is not None:  # and none will be
-        monkeypatch.setattr(settling, "confirm", lambda rows, progress: [])
+    monkeypatch.setattr(certificates, "invalid_reason", lambda op, kernel, kind=None: reason if kernel.source else None)
+    session = sys.modules.get("kernelworks.measure.autotune.session")
+    if session is not None:  # and none will be
+        monkeypatch.setattr(session, "confirm", lambda kernels, progress: [])
     for op in OPS.values():
         op.forget()
     yield
@@ -52,7 +52,7 @@ def nothing_proved(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         op.forget()
 
 
-# ---------------------------------------------------------------- a promise is a prediction of a remedy at hand
+# ---------------------------------------------------------------- a promise is a prediction of a known optimization
 
 
 def products() -> Callable[[], Tensor]:
@@ -65,15 +65,15 @@ def products() -> Callable[[], Tensor]:
     return program
 
 
-def test_where_no_row_may_run_none_is_promised_to_give_time_back(nothing_proved: None, ceilings: Peaks) -> None:
+def test_if_no_kernel_may_run_none_is_predicted_to_recover_time(nothing_verified: None, ceilings: Peaks) -> None:
     found = kw.diagnose(products(), peaks=ceilings, budget_s=BUDGET_S)
-    linear = regions(found, "linear") + regions(found, "addmm")
-    assert linear and sum(region.high_s for region in linear) == 0
-    promised = found.sentence.partition("the bound allows")[0]
-    assert not re.search(r"can be had back[^;]*(linear|addmm)", promised), found.sentence
+    linear = hotspots(found, "linear") + hotspots(found, "addmm")
+    assert linear and sum(hotspot.high_s for hotspot in linear) == 0
+    promised = found.sentence.partition("at the roofline")[0]
+    assert not re.search(r"recoverable[^;]*(linear|addmm)", promised), found.sentence
 
 
-def test_a_fix_that_changes_nothing_says_so_and_measures_nothing(nothing_proved: None, ceilings: Peaks) -> None:
+def test_a_fix_that_changes_nothing_says_so_and_measures_nothing(nothing_verified: None, ceilings: Peaks) -> None:
     found = kw.diagnose(products(), fix=True, peaks=ceilings, budget_s=BUDGET_S, fix_s=FIX_S).fix
     assert found is not None and not found.replaced
     (swap,) = (one for one in found.optimizations if one.optimization == "swap")
@@ -96,7 +96,7 @@ ALONE = """
                 model(x)
     found = kw.diagnose(program, peaks=record(), budget_s=1.0, rough={rough})
     print(found.sentence)
-    print(sorted(name for name, seconds in found.footer.items() if seconds > 0))
+    print(sorted(name for name, seconds in found.time_breakdown.items() if seconds > 0))
 """
 
 
@@ -126,7 +126,7 @@ def test_beside_busy_neighbours_the_first_word_is_ambiguous(neighbours: None) ->
 
 def test_figures_beside_neighbours_are_rough_and_what_those_took_is_theirs(neighbours: None) -> None:
     sentence, parts = beside(rough=True)
-    assert sentence.startswith("rough") and "taken by other processes" in parts
+    assert sentence.startswith("rough") and "CPU contention" in parts
 
 
 # ---------------------------------------------------------------- what was not modelled is not idle
@@ -225,12 +225,12 @@ def test_advice_is_given_where_it_applies_and_nowhere_else(name: str, ceilings: 
     assert bool(re.search(pattern, found.replace("rotary(", ""), re.IGNORECASE)) == applies, found
 
 
-def test_an_optimiser_of_many_small_ops_is_told_of_the_fused_one(ceilings: Peaks) -> None:
+def test_an_optimizer_of_many_small_ops_is_advised_the_fused_one(ceilings: Peaks) -> None:
     parameters = [nn.Parameter(torch.randn(256, 256)) for _ in range(8)]
-    optimiser = torch.optim.AdamW(parameters, lr=1e-4, foreach=False)
+    optimizer = torch.optim.AdamW(parameters, lr=1e-4, foreach=False)
     for parameter in parameters:
         parameter.grad = torch.randn_like(parameter)
-    assert "fused=True" in words(kw.diagnose(optimiser.step, peaks=ceilings, budget_s=BUDGET_S))
+    assert "fused=True" in words(kw.diagnose(optimizer.step, peaks=ceilings, budget_s=BUDGET_S))
 
 
 # ---------------------------------------------------------------- a prediction is of one minute

@@ -90,7 +90,8 @@ def rung(**changed: object) -> RungResult:
     )  # fmt: skip
     return RungResult(
         number=2, file="02_x.cpp", sha256="", title="x", target="avx2", hypothesis="", next="", predicted=2.0,
-        status="proved", reason="", worst=0.5, times=(timed,), gain=None, loads={}, shares={}, bottleneck="", assembly=(),
+        status="proved", reason="", worst=0.5, times=(timed,), gain=None, loads={}, shares={}, bottleneck="",
+        assembly=(),
         **changed,
     )  # fmt: skip
 
@@ -107,10 +108,10 @@ def test_every_verb_that_times_takes_rough() -> None:
         assert "--rough" in shown, verb
 
 
-# ---------------------------------------------------------------- ceilings
+# ---------------------------------------------------------------- peaks
 
 
-def test_for_rough_figures_a_ceiling_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_rough_figures_a_peak_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks for rough figures is not to wait a minute before the program is looked at."""
 
     class Item:
@@ -128,7 +129,7 @@ def test_for_rough_figures_a_ceiling_is_taken_once(monkeypatch: pytest.MonkeyPat
     assert counts == [survey.ROUNDS, 1]
 
 
-def test_rough_ceilings_serve_rough_figures_for_a_while(
+def test_rough_peaks_serve_rough_figures_for_a_while(
     ceilings: Peaks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """They are measured once, not for every diagnosis; figures that are not rough never see them."""
@@ -187,7 +188,7 @@ def test_one_round_serves_diagnoses_for_a_while_and_nothing_else(
 def test_nothing_is_predicted_of_runs_that_lie_far_apart(apart: float, predicts: bool, diagnosis: Diagnosis) -> None:
     rough = RoughFigures(Noise(0.5, 0.1, 0.2), diagnosis.wall_s, apart * diagnosis.wall_s)
     said = sentence(diagnosis.time_breakdown, diagnosis.hotspots, diagnosis.wall_s, None, rough)
-    assert ("can be had back" in said) is predicts
+    assert ("recoverable" in said) is predicts
     assert ("so nothing is predicted" in said) is not predicts
 
 

@@ -1,4 +1,4 @@
-"""Every rule finds its problem, and does not find it in a region that nearly has it."""
+"""Every rule finds its problem, and does not find it in a hotspot that nearly has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rules say of several ops together is proved by the flow of data: programs that have it, and look-alikes."""
+"""What the rules say of several ops together is found by the flow of data: programs that have it, and look-alikes."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "densenet": (lambda: Dense()(IMAGE), set()),
     "densenet of products": (lambda: Dense1()(X), set()),
     "adam": (lambda: adam([torch.randn(4, 4, requires_grad=True)]), {ADAM}),
-    "addcdiv of no optimiser": (lambda: X.clone().addcdiv_(X, X.abs().sqrt() + 1), set()),
+    "addcdiv of no optimizer": (lambda: X.clone().addcdiv_(X, X.abs().sqrt() + 1), set()),
     "batch norm after a convolution": (lambda: normed(False), {FOLDABLE}),
     "logits widened for their loss": (lambda: loss_of((X @ torch.randn(16, 9)).bfloat16().float()), {LOGITS}),
     "a tensor widened for its loss": (lambda: loss_of(X.bfloat16().float()), set()),

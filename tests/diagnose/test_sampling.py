@@ -47,7 +47,7 @@ class Policy(nn.Module):
         return self.linear(x)  # type: ignore[no-any-return]
 
 
-def test_a_rollout_and_the_training_after_it_are_raced_for_what_each_is() -> None:
+def test_a_rollout_and_the_training_after_it_are_benchmarked_each() -> None:
     """32 steps without gradients and 4 with them: the last call is like few of the others."""
     policy, x = Policy(), torch.randn(2, 4)
 

@@ -167,7 +167,7 @@ def test_a_program_without_an_optimizer_is_left_to_its_modules() -> None:
     assert same_steps(dataclasses.replace(scene, optimizers=()), contextlib.nullcontext()) is None
 
 
-def test_where_random_numbers_are_others_what_draws_the_originals_is_proved_in_its_place() -> None:
+def test_if_random_numbers_are_others_what_draws_the_originals_is_verified() -> None:
     plain, other = Change(lambda: lambda: None), Change(lambda: lambda: None)
     assert CombinedChange((plain,)).random is None
     other.random = Change(lambda: lambda: None)

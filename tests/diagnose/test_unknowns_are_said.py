@@ -20,7 +20,7 @@ from kernelworks.build import native
 from kernelworks.diagnose import diagnose
 from kernelworks.diagnose.account import hotspots as sorting
 from kernelworks.diagnose.account.account import account, time_breakdown
-from kernelworks.diagnose.account.hotspots import _advice, _at_hand, drop_promises, find_hotspots, rescale_to_fix
+from kernelworks.diagnose.account.hotspots import _advice, _with_gain, drop_promises, find_hotspots, rescale_to_fix
 from kernelworks.diagnose.account.on_cpu import HOST, NATIVE, OTHERS, PARTS, UNSEEN, WAITING, Cpu
 from kernelworks.diagnose.forecast.races import GainRange, Promise, Races
 from kernelworks.diagnose.optimizations import OPTIMIZATIONS
@@ -31,7 +31,7 @@ from kernelworks.dispatch import tuning_records
 from kernelworks.dispatch.choose import eligible_ways
 from kernelworks.dispatch.op import OPS
 from kernelworks.machine import environment
-from kernelworks.measure.autotune import candidates as settle_races
+from kernelworks.measure.autotune import candidates as autotune_candidates
 from kernelworks.measure.clock.duel import Duel
 from kernelworks.measure.clock.noise import Noise
 from kernelworks.measure.clock.page_faults import minor_faults
@@ -130,10 +130,10 @@ def test_what_was_seen_in_gaps_has_its_own_parts(machine: Peaks) -> None:
     assert list(parts) == list(PARTS) and sum(parts.values()) == pytest.approx(wall)
     assert parts[NATIVE] == pytest.approx(0.045, rel=0.02) and parts[WAITING] == pytest.approx(0.027, rel=0.02)
     assert parts[HOST] == pytest.approx(0.018, rel=0.02)
-    for region in found:
-        if region.op in UNSEEN:
-            assert not region.modelled and region.high_s == region.low_s == region.allows_s == 0.0
-            assert region.achieved is None and region.source == "m.py:1"
+    for hotspot in found:
+        if hotspot.op in UNSEEN:
+            assert not hotspot.modelled and hotspot.high_s == hotspot.low_s == hotspot.allows_s == 0.0
+            assert hotspot.achieved is None and hotspot.source == "m.py:1"
     assert sum(r.seconds for r in found) == pytest.approx(wall)
 
 
@@ -142,9 +142,12 @@ HEADS = {
     "half native": ({"native": 0.5, "python": 0.5}, "55% of this program was modelled, and that part runs at"),
     "native alone": (
         {"native": 1.0},
-        "90% of this program's 100 ms was not modelled, so nothing is said of it: native",
+        "90% of this program's 100 ms was not modelled, so nothing is predicted for it: native",
     ),
-    "asleep": ({"waiting": 1.0}, "90% of this program's 100 ms was not modelled, so nothing is said of it: waiting"),
+    "asleep": (
+        {"waiting": 1.0},
+        "90% of this program's 100 ms was not modelled, so nothing is predicted for it: waiting",
+    ),
 }
 
 
@@ -161,13 +164,13 @@ def test_the_head_speaks_of_what_was_modelled(name: str, machine: Peaks) -> None
 
 
 def test_a_compiled_program_is_not_told_that_it_runs_at_nothing() -> None:
-    region = _region("## Call CompiledFxGraph abc ##", seconds=0.95, modelled=False)
-    other = _region("add", seconds=0.05)
-    text = sentence({"useful at ceiling": 0.01, "unexplained": 0.95}, (region, other), 1.0)
+    hotspot = _hotspot("## Call CompiledFxGraph abc ##", seconds=0.95, modelled=False)
+    other = _hotspot("add", seconds=0.05)
+    text = sentence({"at peak": 0.01, "unexplained": 0.95}, (hotspot, other), 1.0)
     assert " 0% of what" not in text and "graphs of torch.compile" in text and "95%" in text
 
 
-def _region(op: str, seconds: float, low: float = 0.0, high: float = 0.0, allows: float = 0.0, **more: Any) -> Hotspot:
+def _hotspot(op: str, seconds: float, low: float = 0.0, high: float = 0.0, allows: float = 0.0, **more: Any) -> Hotspot:
     base = Hotspot(
         op=op, module="", source="", shapes="", calls=1, seconds=seconds, share=seconds, bottleneck="compute", peak="",
         achieved=0.5, low_s=low, high_s=high, action="swap in kw.linear: avx512", flop=1.0, bytes=1.0, modelled=True,
@@ -176,22 +179,21 @@ def _region(op: str, seconds: float, low: float = 0.0, high: float = 0.0, allows
     return dataclasses.replace(base, **more)
 
 
-BACK = "100 to 200 ms of 1000 can be had back with what is at hand, most of it in linear"
+BACK = "100 to 200 ms of 1000 ms recoverable, most of it in linear"
+ROOFLINE = "up to 500 ms at the roofline (theoretical limit)"
 PROMISES = {
-    "a row that was raced": ((0.1, 0.2, 0.5), f"; {BACK}; the bound allows up to 500 ms"),
-    "a bound alone": (
-        (0.0, 0.0, 0.5), "no remedy at hand is predicted to give time back, the bound allows up to 500 ms",
-    ),
-    "nothing": ((0.0, 0.0, 0.001), "nothing worth having back"),
-    "all that the bound allows": ((0.1, 0.2, 0.2), f"; {BACK}"),
+    "a kernel that was benchmarked": ((0.1, 0.2, 0.5), f"; {BACK}; {ROOFLINE}"),
+    "a bound alone": ((0.0, 0.0, 0.5), f"; no known optimization is predicted to gain; {ROOFLINE}"),
+    "nothing": ((0.0, 0.0, 0.001), "nothing worth recovering"),
+    "all that the roofline leaves": ((0.1, 0.2, 0.2), f"; {BACK}"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROMISES)
-def test_a_promise_is_a_prediction_and_a_bound_is_called_one(name: str) -> None:
+def test_recoverable_is_a_prediction_and_the_roofline_is_called_one(name: str) -> None:
     (low, high, allows), ends = PROMISES[name]
-    found = (_region("linear", 0.9, low, high, allows), _region("add", 0.1))
-    assert sentence({"useful at ceiling": 0.5, "unexplained": 0.0}, found, 1.0).endswith(ends)
+    found = (_hotspot("linear", 0.9, low, high, allows), _hotspot("add", 0.1))
+    assert sentence({"at peak": 0.5, "unexplained": 0.0}, found, 1.0).endswith(ends)
 
 
 FIX = Fix((), (), 1.0, 0.9, 0.12, 0.1, 1e-7, 1e-7, True, 3, (), 0.02)
@@ -199,58 +201,58 @@ FIX = Fix((), (), 1.0, 0.9, 0.12, 0.1, 1e-7, 1e-7, True, 3, (), 0.02)
 
 NONE = dataclasses.replace(FIX, rounds=0, predicted_gain_s=0.0)
 LEFT = {
-    "nothing at all": (_region("add", 1.0), "; nothing is to be had from a fix here, nor elsewhere"),
+    "nothing at all": (_hotspot("add", 1.0), "; no optimization gains here, and nothing is recoverable"),
     "a bound": (
-        _region("add", 1.0, allows=0.5),
-        "; nothing is to be had from a fix here, nor from another remedy at hand; the bound allows up to 500 ms",
+        _hotspot("add", 1.0, allows=0.5),
+        f"; no optimization gains here, and no other is predicted to; {ROOFLINE}",
     ),
     "of what nothing is said": (
-        _region("waiting", 1.0, modelled=False),
-        "so nothing is said of it: waiting 1000 ms; nothing is to be had from a fix here",
+        _hotspot("waiting", 1.0, modelled=False),
+        "so nothing is predicted for it: waiting 1000 ms; no optimization gains here",
     ),
 }
 
 
 @pytest.mark.parametrize("name", LEFT)
 def test_nothing_is_said_twice(name: str) -> None:
-    region, ends = LEFT[name]
-    text = sentence({"useful at ceiling": 0.5, "unexplained": 0.0}, (region,), 1.0, NONE)
-    assert text.endswith(ends) and text.count("nothing is to be had") == 1 and "nothing worth" not in text
+    hotspot, ends = LEFT[name]
+    text = sentence({"at peak": 0.5, "unexplained": 0.0}, (hotspot,), 1.0, NONE)
+    assert text.endswith(ends) and text.count("no optimization gains") == 1 and "nothing worth" not in text
 
 
 def test_a_fix_measured_roughly_is_not_called_ambiguous_too() -> None:
     """The exit code is that of rough figures."""
     noise = Noise(0.5, 0.0, 1.0)
     fix = dataclasses.replace(FIX, ambiguous=str(noise))
-    parts, found = {"useful at ceiling": 0.5, "unexplained": 0.0}, (_region("add", 1.0),)
+    parts, found = {"at peak": 0.5, "unexplained": 0.0}, (_hotspot("add", 1.0),)
     assert sentence(parts, found, 1.0, fix).startswith("ambiguous: the fix was measured while")
     asked = dataclasses.replace(fix, rough=True)
     assert sentence(parts, found, 1.0, asked, RoughFigures(noise, 0.9, 1.1)).startswith("rough, since")
     assert sentence(parts, found, 1.0, asked).startswith("rough, as to the fix, which was measured while")
 
 
-def test_of_what_was_not_modelled_nothing_is_promised_nor_denied() -> None:
-    found = (_region("native code outside torch", 1.0, modelled=False),)
-    text = sentence({"useful at ceiling": 0.0, "unexplained": 0.0}, found, 1.0)
-    assert text.endswith("nothing is said of it: native code outside torch 1000 ms")
+def test_of_what_was_not_modelled_nothing_is_predicted_nor_denied() -> None:
+    found = (_hotspot("native code outside torch", 1.0, modelled=False),)
+    text = sentence({"at peak": 0.0, "unexplained": 0.0}, found, 1.0)
+    assert text.endswith("nothing is predicted for it: native code outside torch 1000 ms")
 
 
 @pytest.mark.parametrize(
     ("fix", "high", "says"),
     [
         (FIX, 0.12, "the fix was predicted to bring 120 ms and brought 100 ms"),
-        (dataclasses.replace(FIX, rounds=0, predicted_gain_s=-0.01), 0.0, "nothing is to be had from a fix here"),
+        (dataclasses.replace(FIX, rounds=0, predicted_gain_s=-0.01), 0.0, "no optimization gains here"),
         (dataclasses.replace(FIX, refused="slower"), 0.0, "the fix is refused: slower"),
     ],
 )
-def test_table_and_headline_promise_what_the_fix_predicts(fix: Fix, high: float, says: str) -> None:
-    """Rows had been raced at 300 ms; the whole program says less: then it is less everywhere."""
+def test_table_and_headline_say_what_the_fix_predicts(fix: Fix, high: float, says: str) -> None:
+    """Kernels were benchmarked at 300 ms; the whole program says less: then it is less everywhere."""
     found = rescale_to_fix(
-        (_region("linear", 0.9, 0.2, 0.3, 0.5, kernel="kw.linear: avx512"), _region("add", 0.1, 0, 0.01)), fix
+        (_hotspot("linear", 0.9, 0.2, 0.3, 0.5, op_kernel="kw.linear: avx512"), _hotspot("add", 0.1, 0, 0.01)), fix
     )
     assert found[0].high_s == pytest.approx(high) and found[1].high_s == 0.01
-    assert found[0].action.startswith("swap in" if high else "nothing to be had")
-    text = sentence({"useful at ceiling": 0.5, "unexplained": 0.0}, found, 1.0, fix)
+    assert found[0].action.startswith("swap in" if high else "nothing recoverable")
+    text = sentence({"at peak": 0.5, "unexplained": 0.0}, found, 1.0, fix)
     assert says in text
 
 
@@ -259,24 +261,28 @@ def test_table_and_headline_promise_what_the_fix_predicts(fix: Fix, high: float,
     [
         ({}, True, "try model.to"),
         ({"taken": True, "gain_s": 0.1}, True, "try model.to"),
-        ({"gain_s": -0.1, "why": "with it the program is slower"}, False, "no part of the fix, as with it the program"),
-        ({"predicted_gain_s": -0.1, "why": "it is predicted to lose 100 ms"}, False, "as it is predicted to lose"),
+        ({"gain_s": -0.1, "why": "with it the program is slower"}, False, "channels_last is not applied: with it the"),
+        (
+            {"predicted_gain_s": -0.1, "why": "it is predicted to lose 100 ms"},
+            False,
+            "applied: it is predicted to lose",
+        ),
         ({"why": "the budget was over"}, True, "try model.to"),
     ],
 )
-def test_what_a_fix_has_tried_in_vain_is_not_advised(outcome: dict[str, Any], promised: bool, says: str) -> None:
+def test_what_a_fix_did_not_apply_is_not_advised(outcome: dict[str, Any], promised: bool, says: str) -> None:
     """That convolutions with their channels last are slower here has been seen: nobody is told to try."""
     shapes, strides = ((4, 64, 56, 56), (64, 64, 3, 3)), ((200704, 3136, 56, 1), (576, 9, 3, 1))
     view = View("conv2d", "M", "m.py:1", shapes, ("float32",) * 2, 1, 1.0, 1.0, "compute", 0.1, strides=strides)
     tried = TriedOptimization("channels_last", "", "", "", **{"taken": False, "why": "", **outcome})
     fix = dataclasses.replace(FIX, optimizations=(tried,)) if outcome else None
-    group: Any = SimpleNamespace(modelled=True, gap="", parts={})
+    group: Any = SimpleNamespace(is_modelled=True, gap="", parts={})
     found = _advice(view, group, Promise(), Races(0.0, 2), fix)
     assert (found.high > 0) == promised and says in found.action
-    assert {rule.optimization for rule in RULES if rule.optimization} <= {remedy.name for remedy in OPTIMIZATIONS}
+    assert {rule.optimization for rule in RULES if rule.optimization} <= {one.name for one in OPTIMIZATIONS}
 
 
-# ---------------------------------------------------------------- rows are raced, not presumed
+# ---------------------------------------------------------------- kernels are benchmarked, not presumed
 
 
 def _linear() -> Call:
@@ -290,11 +296,11 @@ def _linear() -> Call:
     ("raced", "low", "high", "says"),
     [
         (GainRange(0.3, 0.5), 0.003, 0.005, "swap in kw.linear: avx512"),
-        (GainRange(0.0, 0.0), 0.0, 0.0, "nothing to be had: kw.linear: avx512 was raced and is no quicker here"),
-        (None, 0.0, 0.0, "nothing to be had for certain: kw.linear: avx512 was not raced, so nothing is predicted"),
+        (GainRange(0.0, 0.0), 0.0, 0.0, "nothing recoverable: kw.linear: avx512 was benchmarked and is no faster here"),
+        (None, 0.0, 0.0, "nothing predicted: kw.linear: avx512 was not benchmarked"),
     ],
 )
-def test_a_row_is_promised_what_it_won(
+def test_a_kernel_is_predicted_to_gain_what_it_won(
     raced: GainRange | None, low: float, high: float, says: str, machine: Peaks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Races, "of", lambda self, call: Promise("kw.linear: avx512", raced, may=True))
@@ -310,10 +316,8 @@ def test_a_row_is_promised_what_it_won(
 SEVERAL = Advice("a norm made of many ops", "swap in kw.rms_norm: one op", 0.003, 0.005, ("rms_norm",))
 
 
-@pytest.mark.parametrize("lacks", ["", "timed here: torch's own is as quick or quicker"])
-def test_no_swap_is_named_where_nothing_is_to_be_had_of_it(
-    lacks: str, machine: Peaks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("lacks", ["", "timed here: torch's own is at least as fast"])
+def test_no_swap_is_named_if_it_recovers_nothing(lacks: str, machine: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Races, "lacks", lambda self, ops, dtype: lacks)
     monkeypatch.setattr(sorting, "RULES", (Rule("norm", lambda view: SEVERAL),))
     monkeypatch.setattr(Races, "of", lambda self, call: Promise())
@@ -322,7 +326,7 @@ def test_no_swap_is_named_where_nothing_is_to_be_had_of_it(
     (found, *_), problems = find_hotspots(account(line, Cpu(machine, FLOORS, 2)), line.wall, Races(0.0, 2))
     assert SEVERAL.problem in problems
     if lacks:
-        assert found.high_s == 0 and found.action == f"nothing to be had of kw.rms_norm: one op ({lacks})"
+        assert found.high_s == 0 and found.action == f"nothing recoverable by kw.rms_norm: one op ({lacks})"
     else:
         assert found.high_s == pytest.approx(0.005) and found.action == SEVERAL.action
 
@@ -332,16 +336,13 @@ def test_no_swap_is_named_where_nothing_is_to_be_had_of_it(
     [
         (
             Promise("", GainRange(0.0, 0.0), may=True),
-            "raced here, torch's own is as quick as our rows or quicker; only a",
+            "benchmarked here: torch's own is at least as fast as our kernels; only a",
         ),
-        (
-            Promise("", None, may=True),
-            "no timing says yet whether it is quicker (`kernelworks autotune`); only a kernel",
-        ),
-        (Promise("", None), "no proved row of ours here; only a kernel"),
+        (Promise("", None, may=True), "no tuning record says yet whether it is faster (`kernelworks autotune`); only"),
+        (Promise("", None), "no verified kernel here; only a kernel"),
     ],
 )
-def test_where_no_row_is_taken_the_reason_is_said(
+def test_if_no_kernel_is_taken_the_reason_is_said(
     promise: Promise, says: str, machine: Peaks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Races, "of", lambda self, call: promise)
@@ -349,9 +350,10 @@ def test_where_no_row_is_taken_the_reason_is_said(
     line = fit_timeline(0.01, [trace], trace, FLOORS)
     found = find_hotspots(account(line, Cpu(machine, FLOORS, 2)), line.wall, Races(0.0, 2))[0][0]
     assert (found.low_s, found.high_s) == (0, 0) and says in found.action
+    assert found.bottleneck == "below the roofline, cause unknown"
 
 
-def test_what_no_timing_speaks_of_is_raced_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_without_a_tuning_record_is_benchmarked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raced = []
 
     def duel(ours: Callable[[], Any], torchs: Callable[[], Any], *others: Any, **named: Any) -> Duel:
@@ -359,8 +361,8 @@ def test_what_no_timing_speaks_of_is_raced_and_kept(tmp_path: Path, monkeypatch:
         raced.append(1)
         return Duel(tuning_records.RaceResult(10.0, 20.0, (2.0, 2.5), 0.01), 6)
 
-    monkeypatch.setattr(settle_races, "duel", duel)
-    monkeypatch.setattr(settle_races, "fastest_variant", lambda arms, *how: arms[0][0])
+    monkeypatch.setattr(autotune_candidates, "duel", duel)
+    monkeypatch.setattr(autotune_candidates, "fastest_variant", lambda variants, *how: variants[0][0])
     monkeypatch.setattr(native, "find_extension", lambda: None)
     with no_tuning_records(tmp_path):
         monkeypatch.setattr(environment, "native", lambda: "build")
@@ -384,7 +386,7 @@ def test_what_no_timing_speaks_of_is_raced_and_kept(tmp_path: Path, monkeypatch:
         ("decomposed_gate", "silu_mul", (torch.zeros(8, 64), torch.zeros(8, 64))),
     ],
 )
-def test_one_op_for_many_is_promised_where_a_timing_says_so(
+def test_one_op_for_many_is_predicted_to_gain_if_a_tuning_record_says_so(
     rule: str, op: str, args: tuple[Any, ...], tmp_path: Path
 ) -> None:
     found = next(r for r in RULES if r.name == rule)
@@ -401,25 +403,25 @@ def test_one_op_for_many_is_promised_where_a_timing_says_so(
                 ratio, dtype = race
                 given = [a.to(dtype or a.dtype) if isinstance(a, Tensor) else a for a in args]
                 add_tuning_record(op, *given, ratio=ratio)
-            said.append(_at_hand(view, found, advice, Promise(), Races(0.0, 1)))
+            said.append(_with_gain(view, found, advice, Promise(), Races(0.0, 1)))
     assert [s.high > 0 for s in said] == [False, False, False, True]
     assert NOT_TIMED_REASON in said[0].action
-    first = (NOT_TIMED_REASON, TORCH_WON_REASON)[
-        advice.ops[0] == op
-    ]  # of a layer norm nothing is said where an rms norm would do
+    # Of a layer norm nothing is said if an rms norm would do.
+    first = (NOT_TIMED_REASON, TORCH_WON_REASON)[advice.ops[0] == op]
     assert first in said[1].action
     assert first in said[2].action
 
 
 @pytest.mark.parametrize("halves", [(1.02, 2.0), (0.9, 0.9)])
-def test_a_race_that_is_not_won_in_both_halves_promises_nothing(halves: tuple[float, float], tmp_path: Path) -> None:
+def test_a_race_that_is_not_won_in_both_halves_predicts_nothing(halves: tuple[float, float], tmp_path: Path) -> None:
     with no_tuning_records(tmp_path):
         args = torch.zeros(8, 64), torch.zeros(64, 64), None
         add_tuning_record("linear", *args, ratio=min(halves))
         op = OPS["linear"]
         request = op.request("forward", args)
-        ((timing,), _) = tuning_records.valid_records(op.name, op.contract, request, eligible_ways(op, request)[0])
-        made = dataclasses.replace(timing, whole=tuning_records.RaceResult(1.0, 1.0, halves, 0.01))
+        ways, _ = eligible_ways(op, request)
+        ((tuning_record,), _) = tuning_records.valid_records(op.name, op.contract, request, ways)
+        made = dataclasses.replace(tuning_record, whole=tuning_records.RaceResult(1.0, 1.0, halves, 0.01))
         assert GainRange.of(made) == GainRange(0.0, 0.0)
 
 
@@ -486,7 +488,7 @@ def test_ops_of_other_threads_are_named(machine: Peaks) -> None:
 def test_what_a_diagnosis_did_to_malloc_is_among_its_findings(machine: Peaks) -> None:
     x = torch.zeros(4 << 20)  # outputs of 16 MiB
     quick = diagnose(lambda: x[:1000].relu(), peaks=machine, budget_s=0.5, rough=True)
-    assert any("malloc was told" in line for line in quick.findings)
+    assert any("malloc was set to keep" in line for line in quick.findings)
     for _ in range(6):
         torch.relu(x)
     before = minor_faults()

@@ -29,7 +29,7 @@ FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
 PROVED = {  # problems that a rule may see in a tiny program only where its pattern is
     "a norm made of many ops": "norm", "a rotary embedding made of many ops": "rotary",
     "a gate made of two ops": "gate", "a growing cache copied at every step": "cache",
-    "an optimiser in many passes": "adam", "batch norms that convolutions could hold": "foldable",
+    "an optimizer in many passes": "adam", "batch norms that convolutions could hold": "foldable",
 }  # fmt: skip
 
 

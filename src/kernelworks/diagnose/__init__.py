@@ -1,4 +1,4 @@
-"""Where a program's time goes on this machine, what can be had back, and with ``fix`` the gain predicted and got."""
+"""Where a program's time goes on this machine, what is recoverable, and with ``fix`` the gain predicted and got."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from kernelworks.records import Diagnosis, GpuPeaks, Peaks
 __all__ = ["apply", "diagnose", "diagnose_script"]
 
 Say = Callable[[str], None]
-BUDGET_S = 15.0  # for the timed runs
+BUDGET_S = 15.0  # the timed runs take at most so many seconds
 MALLOC_FINDING = (
-    "while this program was diagnosed malloc was told to keep what is freed (mallopt), as the program takes no fresh "
-    "pages by itself, or to try what it brings; from here on it keeps blocks up to 32 MiB, as far as it adapts by "
-    "itself, and adapts no more"
+    "during the diagnosis malloc was set to keep freed memory (mallopt): the program takes no fresh pages by itself, "
+    "or the setting was tried; from here on malloc keeps blocks up to 32 MiB, which is as far as it adapts by itself, "
+    "and it adapts no more"
 )
 ONE_ROUND = (
     "what this machine can do was measured in one round, which serves for half an hour; "
     "`kernelworks machine` measures until two rounds agree, once"
 )
-FIX = 16.0  # times the budget of a diagnosis, for a fix: compilers take their time
-CHANGES = ("tf32", "bf16", "int8", "fp8")  # of numbers, which are tried only where they are allowed
-RACES = 0.2  # of them, for races of single calls
+FIX = 16.0  # a fix may take so many times the budget of a diagnosis: compilers take their time
+CHANGES = ("tf32", "bf16", "int8", "fp8")  # of numbers: each is tried only if it is allowed
+RACES = 0.2  # of a diagnosis's budget, for benchmarks of single calls
 
 
 def diagnose(
@@ -60,35 +60,36 @@ def diagnose(
     """Runs ``fn(*args)`` several times and says where its wall clock goes.
 
     Every op is timed, modelled (flop, bytes, elementary functions) and held against what this machine was measured to
-    do; the parts of the footer add to the wall clock. The first call warms up. ``fn`` must do the same work each time.
+    do; the parts of the time breakdown add to the wall clock. The first call warms up. ``fn`` must do the same work
+    each time.
 
     Args:
         fn: the program: a function that does the whole work once.
         *args: its arguments.
-        fix: also search for remedies: predict what each brings (a swap of our rows, ``torch.compile``, ...), check the
-            outputs against float64, measure in alternation, keep what gains, and give everything back at the end. A
-            list is given the search besides.
+        fix: also search for optimizations: predict what each gains (our kernels, ``torch.compile``, ...), check the
+            outputs against float64, measure in alternation, keep what gains, and undo everything at the end. A list is
+            given the search besides.
         program: the name to show, by default the function's.
-        ceilings: what the machine can do; by default measured once (up to a minute) and cached.
+        peaks: what the machine can do; by default measured once (up to a minute) and cached.
         budget_s: seconds for the timed runs and for sorting their calls; at least one plain and one profiled run are
             made, and of a program of very many calls the first are surveyed for all.
-        fix_s: seconds for a fix beside the program's own runs, by default sixteen times ``budget_s``. A remedy that
-            would take more than is left of it is not tried, and says which budget would do.
+        fix_s: seconds for a fix beside the program's own runs, by default sixteen times ``budget_s``. An
+            optimization that would take more than is left of it is not tried, and says which budget would do.
         allow: which changes of numbers may be tried: ``tf32``, ``bf16``, ``int8``, ``fp8``.
         progress: called with one line of text at each step.
-        rough: give figures where other processes use the machine too: their intervals are wide, and they are marked.
+        rough: give figures even if other processes use the machine: their intervals are wide, and they are marked.
 
     Returns:
-        records.Diagnosis: the regions worst first, the footer, the findings, and with ``fix`` the fix. Where others
-        used the machine too much for figures and ``rough`` was not asked for, its ``ambiguous`` says so, as does the
-        sentence; nothing is promised then, and nothing is fixed.
+        records.Diagnosis: the hotspots worst first, the time breakdown, the findings, and with ``fix`` the fix. If
+        others used the machine too much for figures and ``rough`` was not asked for, its ``ambiguous`` says so, as does
+        the sentence; nothing is predicted then, and nothing is fixed.
 
     Raises:
         TypeError: ``fn`` cannot be called; ``budget_s`` is no number.
         ValueError: ``budget_s`` is not above 0, or not finite.
         RuntimeError: torch's profiler is running already or in ``fn``; ``fn`` exits with a code, or is async in a
             running event loop.
-        Ambiguous: the ceilings had to be measured and the machine was too busy, and ``rough`` was not asked for.
+        Ambiguous: the peaks had to be measured and the machine was too busy, and ``rough`` was not asked for.
         Whatever ``fn`` raises.
     """
     made, say = from_function(fn, args, program), progress or _silent
@@ -113,12 +114,12 @@ def diagnose_script(
     """``diagnose`` for a script with its arguments, or for ``file.py:function``.
 
     With ``module`` the target is what ``python -m`` takes. ``counters`` (GPU programs only) also runs the program in a
-    process of its own under Nsight Compute and holds our flop and bytes against its counters; where they cannot be read
-    a finding says why. With a ``plan``, as a fix made it, that is put in place, proved and measured, and nothing is
+    process of its own under Nsight Compute and holds our flop and bytes against its counters; if they cannot be read
+    a finding says why. With a ``plan``, as a fix made it, that is applied, verified and measured, and nothing is
     searched.
 
-    Raises program.TargetError (a FileNotFoundError, AttributeError or TypeError) where ``target`` names no program that
-    can be run, OSError or ValueError where ``plan`` is none, RuntimeError where a script exits with a code, and what
+    Raises program.TargetError (a FileNotFoundError, AttributeError or TypeError) if ``target`` names no program that
+    can be run, OSError or ValueError if ``plan`` is none, RuntimeError if a script exits with a code, and what
     ``diagnose`` raises.
     """
     check_budget(budget_s)
@@ -137,8 +138,8 @@ class _Fixing:
 
     seconds: float
     allow: tuple[str, ...]
-    searched: list[Search] | None = None  # is given the search
-    plan: Mapping[str, Any] | None = None  # in place of a search
+    searched: list[Search] | None = None  # the search is appended to it
+    plan: Mapping[str, Any] | None = None  # it is applied in place of a search
 
     @classmethod
     def of(
@@ -158,7 +159,7 @@ class _Fixing:
 
 
 def check_budget(budget_s: float) -> None:
-    """Raises TypeError or ValueError where ``budget_s`` is no finite number above 0."""
+    """Raises TypeError or ValueError if ``budget_s`` is no finite number above 0."""
     if isinstance(budget_s, bool) or not isinstance(budget_s, (int, float)):
         raise TypeError(f"budget_s must be a number of seconds, got {type(budget_s).__name__} {budget_s!r}"[:200])
     if not 0 < budget_s < math.inf:
@@ -213,8 +214,8 @@ def _observed(
         done = search.fix()
         if fix.searched is not None:
             fix.searched.append(search)
-    say("sorting calls into regions, and racing the rows that a swap would take")
-    races = device.races(0.0 if done else RACES * budget_s, say)  # a fix has raced them
+    say("grouping calls into hotspots, and benchmarking the kernels that a swap would take")
+    races = device.races(0.0 if done else RACES * budget_s, say)  # a fix has benchmarked them
     found = make_diagnosis(program.name, timeline, device, races, fix=done, rough=rough)
     return _checked(found, timeline, counters, say) if counters else found
 
@@ -223,11 +224,11 @@ def _device(program: Program, peaks: Peaks | GpuPeaks | None, say: Say, *, rough
     """What the program runs on, with what that can do."""
     gpu = uses_gpu(program.run)
     if peaks is None or (gpu and not isinstance(peaks, GpuPeaks)):
-        say(f"what this {'GPU' if gpu else 'machine'} can do")
+        say(f"measuring what this {'GPU' if gpu else 'machine'} can do")
         peaks = _measured(gpu=gpu, rough=rough)
     if not gpu and not isinstance(peaks, Peaks):
-        raise TypeError("the program ran on the CPU, and ceilings are those of a GPU")
-    say("what a call costs at least")
+        raise TypeError("the program ran on the CPU, and peaks are those of a GPU")
+    say("measuring the least that a call costs")
     floors = overhead.measure()
     if isinstance(peaks, GpuPeaks):
         return Gpu(peaks, floors)
@@ -241,7 +242,7 @@ def _measured(*, gpu: bool, rough: bool) -> Peaks | GpuPeaks:
 
 
 def _checked(diagnosis: Diagnosis, timeline: Timeline, counters: tuple[str, ...], say: Say) -> Diagnosis:
-    """With our model of kernels held against the hardware's counters, where there is a GPU."""
+    """With our model of kernels held against the hardware's counters, if there is a GPU."""
     if diagnosis.gpu is None or not isinstance(timeline, GpuTimeline):
         return diagnosis
     say("reading counters")

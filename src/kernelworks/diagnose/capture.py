@@ -1,6 +1,6 @@
 """``capture(model)``: the calls of a module as CUDA graphs, each launched as one.
 
-What ``diagnose --fix`` puts in place as the remedy "CUDA graph", put there by hand; and the steps of a model that
+What ``diagnose --fix`` puts in place as the optimization "CUDA graph", put there by hand; and the steps of a model that
 decodes with a cache of fixed size.
 """
 
@@ -36,7 +36,7 @@ class CapturedModel:
 
     @property
     def graph_count(self) -> int:
-        """How many graphs serve by now: one for each form of call, and for each cache of fixed size."""
+        """How many graphs serve by now: one for each call signature, and for each cache of fixed size."""
         return sum(graph is not None for graph in self._graphed.graphs.values())
 
     @property
@@ -59,30 +59,30 @@ class CapturedModel:
         self.undo()
 
     def __str__(self) -> str:
-        why = f"; a call that runs as ever: {self.reason}" if self.reason else ""
-        return f"{type(self.model).__name__}: {self.graph_count} forms of call captured{why}"
+        why = f"; a call that is not captured: {self.reason}" if self.reason else ""
+        return f"{type(self.model).__name__}: {self.graph_count} call signatures captured{why}"
 
 
 def capture(model: nn.Module) -> CapturedModel:
     """Has the calls of ``model`` captured as CUDA graphs, each at its first call, and launched as one from then on: a
     step that is mostly launches then takes as long as its kernels.
 
-    A graph is captured for each form of call (sizes, dtypes, modes, whether gradients are made), four of them at the
+    A graph is captured for each call signature (sizes, dtypes, modes, whether gradients are made), four of them at the
     most, forward and backward; and for each object that a call writes into where it lies, such as transformers'
     ``StaticCache``: decoding steps with one replay as one. A cache that grows is written anew at each step, and no
     graph can go on with it. Every call that no graph may serve runs as it always did: one whose host waits for the
     device or decides by what it is given, one of a module that holds something else than when it was captured. The
-    first call of a form takes some ten calls more, and what is captured is held against the module on other data.
+    first call of a signature takes some ten calls more, and what is captured is held against the module on other data.
 
     Swap first: ``kernelworks.swap(model)`` and then ``capture(model)`` has our kernels in the graphs. While a model is
-    swapped, or one is taken back, the calls change form and are captured anew. transformers' ``generate`` compiles its
-    steps with a static cache by itself, unless ``generation_config.disable_compile`` says not to.
+    swapped, or one is taken back, the calls change their signature and are captured anew. transformers' ``generate``
+    compiles its steps with a static cache by itself, unless ``generation_config.disable_compile`` says not to.
 
     Args:
         model: a module whose parameters lie on a CUDA device.
 
     Returns:
-        Captured: ``undo()``, ``graph_count``, ``reason``; a context manager too.
+        CapturedModel: ``undo()``, ``graph_count``, ``reason``; a context manager too.
 
     Raises:
         TypeError: ``model`` is no module.

@@ -1,4 +1,4 @@
-"""Our model of kernels' work beside the hardware's counters, which Nsight Compute (``ncu``) reads where it may.
+"""Our model of kernels' work beside the hardware's counters, which Nsight Compute (``ncu``) reads if it may.
 
 The program runs again in a process of its own, some kernels of one run under ``ncu``, which leaves the clocks alone and
 empties the caches before each of them: what a kernel then reads from device memory is what it cannot do without, or
@@ -29,7 +29,7 @@ METRICS = {
     "fp16": "sm__ops_path_tensor_op_hgmma_src_fp16.sum", "tf32": "sm__ops_path_tensor_op_hgmma_src_tf32_dst_fp32.sum",
 }  # fmt: skip
 MATRIX_METRICS = ("bf16", "fp16", "tf32")
-KERNELS = 48  # in a row, of one run
+KERNELS = 48  # ncu reads so many consecutive kernels of one run
 LEAST_BYTES = 4 << 20  # smaller reads drown in what instructions and parameters take
 TIMEOUT_S = 300
 
@@ -46,10 +46,10 @@ def checks(timeline: GpuTimeline, target: str, args: Sequence[str]) -> tuple[tup
         done = subprocess.run(command(target, args, first), capture_output=True, text=True, timeout=TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return (), f"counters: ncu could not be run: {error}"
-    rows = parse_counters(done.stdout, METRICS)
-    if not rows:
+    counted = parse_counters(done.stdout, METRICS)
+    if not counted:
         return (), f"counters: {refusal(done)}"
-    found = tuple(_compared(timeline, spans, rows))
+    found = tuple(_compared(timeline, spans, counted))
     return found, finding(found)
 
 
@@ -72,7 +72,7 @@ def window(kernels: Sequence[tuple[str, float]]) -> int:
 
 
 def _compared(
-    timeline: GpuTimeline, spans: Sequence[Span], rows: Sequence[tuple[str, dict[str, float]]]
+    timeline: GpuTimeline, spans: Sequence[Span], counted: Sequence[tuple[str, dict[str, float]]]
 ) -> list[CounterCheck]:
     alone: dict[tuple[int, int], int] = {}
     for span in timeline.played.spans:
@@ -80,7 +80,7 @@ def _compared(
             key = (id(span.job.call), span.job.inner)
             alone[key] = alone.get(key, 0) + 1
     found = []
-    for span, (name, numbers) in zip(spans, rows, strict=False):
+    for span, (name, numbers) in zip(spans, counted, strict=False):
         if _head(name) != _head(span.job.name):
             break  # the program did something else this time: nothing after this can be told apart
         op, its = innermost(span.job)

@@ -1,4 +1,4 @@
-"""``explain``: which row a call would take, why each row above it declined, and how long it should take."""
+"""``explain``: which kernel a call would take, why each kernel above it declined, and how long it should take."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ __all__ = ["explain", "what_it_asks"]
 
 
 def what_it_asks(call: Callable[[], Any]) -> tuple[Op, tuple[Any, ...], str | None]:
-    """The op, its arguments in schema order and the row asked for, of the first kernelworks op that ``call`` reaches.
+    """The first kernelworks op that ``call`` reaches, its arguments in schema order, and the kernel asked for.
 
-    Nothing of ours is run. Raises what the arguments' check raises, and ValueError where no op is reached.
+    Nothing of ours is run. Raises what the arguments' check raises, and ValueError if no op is reached.
     """
     with torch.no_grad():
         found = find_first_op(call)
@@ -47,13 +47,13 @@ def _argument(name: str, value: Any) -> str:
 
 def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     """What the dispatcher does with ``op(*args, **kwargs)``, without running it. Of a call whose gradients are wanted
-    the rows of both passes are said; work, bound and prediction are the forward's.
+    the kernels of both passes are named; work, bound and prediction are the forward's.
 
     Args:
         op: the op's name (``"rms_norm"``) or its function; the other arguments are those of the call.
-    Returns: a record; ``kernelworks explain`` prints it. The bound needs this machine's ceilings (``kernelworks
+    Returns: a record; ``kernelworks explain`` prints it. The bound needs this machine's measured peaks (``kernelworks
         machine``), the prediction a bench of the op on it (``kernelworks bench``); without them they are None.
-    Raises: ValueError where there is no such op; what the op raises for bad arguments.
+    Raises: ValueError if there is no such op; what the op raises for bad arguments.
     """
     name = op if isinstance(op, str) else op.__name__
     if name not in OPS:

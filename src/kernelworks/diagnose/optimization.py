@@ -1,12 +1,12 @@
-"""What a remedy is, what it offers a program, and what is known of the program that it may ask.
+"""What an optimization is, which candidates it has in a program, and what it may ask about the program.
 
-A remedy is a change to a program: one file here and one line in ``REMEDIES``. The search asks each what it offers, has
-it predict what the offer saves, puts it in place, proves it, measures it in turns with the program as it is by then,
-and keeps it or takes it out again. A remedy therefore neither measures the program nor proves itself: it says where it
-applies, predicts, and goes in and out without a trace.
+An optimization is a change to a program: one file here and one line in ``OPTIMIZATIONS``. The search asks each for its
+candidates, has it predict what each saves, applies it, verifies it, measures it in turns with the program as it is by
+then, and keeps or undoes it. So an optimization neither measures the program nor verifies itself: it says where it
+applies, predicts, and is applied and undone without a trace.
 
-An offer's place is said in words that another process understands (``Site``): the same plan is applied there as the
-program's modules and optimizers are first met.
+A candidate's site is described in words that another process understands (``Site``): there the same plan is applied as
+the program's modules and optimizers are first met.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ MAIN = "__main__"
 
 
 class Impossible(Exception):
-    """A remedy cannot be put in place here; the text is what a user reads. ``instead`` promises nothing, and finds what
-    is to be offered in its place (``Promise.less``)."""
+    """An optimization cannot be applied here; the text is what a user reads. ``instead`` predicts nothing, and finds
+    the candidates to try in its place (``Promise.less``)."""
 
     def __init__(self, text: str = "", instead: Promise | None = None) -> None:
         super().__init__(text)
@@ -66,7 +66,7 @@ class Impossible(Exception):
 
 @dataclass(frozen=True)
 class Site:
-    """Where an offer applies.
+    """Where a candidate applies.
 
     ``kind`` is ``module``: a part, at ``path`` and of ``type``, of the ``number``-th outermost module of type ``root``
     that the program calls; ``function``: one of name ``path`` in the module ``root``; ``everywhere``: each outermost
@@ -115,7 +115,7 @@ def same_kind(kind: str, other: str) -> bool:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One thing that a remedy could do here."""
+    """One place at which an optimization can be applied, and how."""
 
     optimization: str
     site: Site
@@ -124,7 +124,7 @@ class Candidate:
     changes: str = ""  # the word that must be allowed (tf32, bf16, int8, fp8), for what changes numbers on purpose
     advice: str = ""  # said with its line and never applied: what only the author can decide
     options: tuple[tuple[str, Any], ...] = ()  # what ``apply`` reads besides; JSON's types
-    group: str = ""  # of offers of one remedy and one group only one can be in place: ``mode`` of one module
+    group: str = ""  # of an optimization's candidates in one group only one can be applied: ``mode`` of one module
     cores: bool = False  # it changes how many are used: measured while others use them, it says nothing
     touches: frozenset[str] = frozenset()  # what is gained with others that touch it is not the sum: tried together
     again: bool = False  # predicted to bring nothing by itself, it may on top of others: asked again once they are kept
@@ -135,9 +135,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Promise:
-    """What an offer is predicted to save, as a share of the wall clock of the program as it is by then (below 0: it
-    loses); None where nothing can be told. ``cost_s`` are seconds until it is in place (compilers), ``cost_bytes`` the
-    memory that it keeps. ``less`` finds what is to be offered in its place where it turns out to gain nothing: some of
+    """What a candidate is predicted to save, as a share of the wall clock of the program as it is by then (below 0: it
+    loses); None if nothing can be predicted. ``cost_s`` are seconds until it is in place (compilers), ``cost_bytes``
+    the memory that it keeps. ``less`` finds the candidates to try in its place if it turns out to gain nothing: some of
     what it does may gain all the same."""
 
     saves: float | None
@@ -148,12 +148,13 @@ class Promise:
 
 
 class Change:
-    """A remedy in place from entering to leaving, again and again: ``put`` installs it and returns what takes it out.
+    """An optimization applied from entering to leaving, again and again: ``put`` applies it and returns what undoes it.
 
     Entering and leaving are not part of a measured run, but stand between any two: what takes long (compilers,
     repacked weights) is to be kept (``Scene.keep``). ``spent`` counts seconds that installing took inside a run,
     which are taken off its time. ``done`` and ``left`` are lines on what was changed and what was not, and why.
-    ``verified_against`` says against what the remedy itself held what modules' answers do not show; they are not compared then.
+    ``verified_against`` says against what the optimization itself verified what modules' answers do not show; those are
+    not compared then.
     """
 
     def __init__(self, put: Callable[[], Callable[[], None]], verified_against: str = "") -> None:
@@ -161,12 +162,12 @@ class Change:
         self.verified_against = verified_against
         self._back: Callable[[], None] | None = None
         self.spent = 0.0
-        self.random: Change | None = None  # to be proved in its place, where it draws other random numbers
+        self.random: Change | None = None  # is verified in its place, if it draws other random numbers
         self.done: tuple[str, ...] = ()
         self.left: tuple[str, ...] = ()
 
     def is_untouched(self, module: nn.Module) -> bool:
-        """Whether nothing in a module is changed, so that there is nothing to prove in it."""
+        """Whether nothing in a module is changed, so that there is nothing to verify in it."""
         return False
 
     def __enter__(self) -> Change:
@@ -188,7 +189,7 @@ class CombinedChange:
 
     @property
     def random(self) -> CombinedChange | None:
-        """The same with the random numbers of the original, where one of them draws others."""
+        """The same with the random numbers of the original, if one of them draws others."""
         if all(change.random is None for change in self.changes):
             return None
         return CombinedChange(change.random or change for change in self.changes)
@@ -229,7 +230,7 @@ class Scene:
     """The program, what was seen of it, and what is in place by now.
 
     A plan that is applied in a fresh process makes scenes too, one for each module as it is first called: ``run``,
-    ``samples`` and the timeline are missing there, so ``apply`` reads the offer and ``at(site)`` alone.
+    ``samples`` and the timeline are missing there, so ``apply`` reads the candidate and ``at(site)`` alone.
     """
 
     roots: Roots
@@ -263,8 +264,8 @@ class Scene:
 
     @property
     def answer_samples(self) -> tuple[Sample, ...]:
-        """The samples, of which gradients are answers only where the program asks for some: one that leaves them on and
-        runs no backward would have a compiler make it for the proof alone."""
+        """The samples, of which gradients are answers only if the program asks for some: one that leaves them on and
+        runs no backward would have a compiler make it for the verification alone."""
         if self.backward:
             return self.roots.samples
         return tuple(dataclasses.replace(sample, training=False) for sample in self.roots.samples)
@@ -282,11 +283,11 @@ class Scene:
 
     @property
     def autocast(self) -> dict[str, torch.dtype]:
-        """By type of device, where a module was called under it."""
+        """By type of device, if a module was called under it."""
         return {kind: dtype for sample in self.roots.samples for kind, dtype in sample.autocast.items()}
 
     def keep(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What ``make`` makes, made once: for what a remedy needs in several of its answers."""
+        """What ``make`` makes, made once: for what an optimization needs in several of its answers."""
         if key not in self._kept:
             self._kept[key] = make()
         found: T = self._kept[key]
@@ -314,7 +315,7 @@ class Scene:
         return Site("optimizer", number=_index(alike, optimizer), type=kind_name(optimizer))
 
     def at(self, site: Site) -> Any:
-        """The module, the function or the optimizer at a site. Raises Impossible where there is none, or one of another
+        """The module, the function or the optimizer at a site. Raises Impossible if there is none, or one of another
         type."""
         if site.kind == "function":
             mine = (each for m in self.roots.modules if isinstance(m, Function) for each in (m, *m.parts))
@@ -359,7 +360,7 @@ def _index(items: Sequence[Any], item: Any) -> int:
 
 class Optimization(Protocol):
     """One file in this folder; ``takes`` is what a plan may say of it. Each method may raise Impossible, whose text
-    a user reads beside the remedy's name, and budget.Over."""
+    a user reads beside the optimization's name, and BudgetExceeded."""
 
     @property
     def name(self) -> str: ...

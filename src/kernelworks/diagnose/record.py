@@ -31,8 +31,9 @@ def make_diagnosis(
     fix: Fix | None = None,
     rough: bool = False,
 ) -> Diagnosis:
-    """What is to be said of a timeline, live or made from a recorded trace. Where no window was quiet nothing is
-    claimed; with ``rough`` it is, and marked. ``races`` ask which rows a swap would take; by default no call is raced.
+    """The record of a timeline, live or made from a recorded trace. If no window was quiet, nothing is claimed; with
+    ``rough`` figures are given and marked. ``races`` ask which kernels a swap would take; by default no call is
+    benchmarked.
     """
     wall, silent = timeline.wall, timeline.loud and not rough
     with without_collection():

@@ -1,7 +1,7 @@
 """What a diagnosis says in words: the sentence on top, the findings, and what was not modelled.
 
-A sentence speaks of what was modelled. It promises what the remedies at hand are predicted to bring, and names what
-only the bound allows as such.
+A sentence speaks of what was modelled. "Recoverable" is what known optimizations are predicted to gain; what only a
+kernel at the roofline would gain is named as that.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from kernelworks.records import Fix, Hotspot
 
 __all__ = ["RoughFigures", "ambiguous", "findings", "sentence", "unmodelled_ops"]
 
-HARDLY, MOSTLY = 0.25, 0.9  # of the wall clock, modelled
-DOUBT = 0.1  # of the wall clock, unexplained
-VAGUE = 20.0  # percent, from which the ends of a rough interval may not lie tenfold apart
-MANY = 10  # times as long under the profiler, from which the figure says nothing but that it is large
-NO_FIX = "nothing is to be had from a fix here"
+HARDLY, MOSTLY = 0.25, 0.9  # if less is modelled, nothing is predicted; if more is, the rest is not named
+DOUBT = 0.1  # if more of the wall clock is unexplained, the sentence says so
+VAGUE = 20.0  # above this percentage a rough interval is left out if its ends lie tenfold apart
+MANY = 10  # a slowdown under the profiler beyond this is only called large
+NO_FIX = "no optimization gains here"
 NAMES = {
-    PYTHON: "Python between ops", FREE: "memory given back and taken again", "launch latency": "waiting for launches",
+    PYTHON: "Python overhead", FREE: "memory given back and taken again", "launch latency": "waiting for launches",
     "torch's dispatch": "torch's dispatch of small ops",
 }  # fmt: skip
 
@@ -76,7 +76,7 @@ class RoughFigures:
         return far_apart((self.shortest, self.longest))
 
     def percents(self, percent: float, wall: float) -> str:
-        """From the least to the most that it may be; empty where that is all or nothing."""
+        """From the least to the most that it may be; empty if that is all or nothing."""
         low = percent * min(1 / (1 + WIDER), wall / self.longest)
         high = min(100.0, percent * max(1 + WIDER, wall / self.shortest))
         if high > VAGUE and low < high / 10:
@@ -87,9 +87,9 @@ class RoughFigures:
 def _head(
     time_breakdown: Mapping[str, float], hotspots: Sequence[Hotspot], wall: float, rough: RoughFigures | None
 ) -> str:
-    """How near to its ceilings the program runs: the whole of it, or the part that was modelled."""
+    """How near to the measured peaks the program runs: the whole of it, or the part that was modelled."""
     taken = time_breakdown.get(PREEMPTION, 0.0)
-    wall -= taken  # what others took is not this program's
+    wall -= taken  # CPU contention is not this program's time
     if wall <= 0:
         return "this program took no time"
     held = " while it had cores" if taken > DOUBT * wall else ""
@@ -103,7 +103,7 @@ def _head(
     rest = ", ".join(f"{name} {_ms(unseen[name])} ms" for name in largest[:3])
     if share < HARDLY:
         part = f"{100 * (1 - share):.0f}% of this program's {_ms(wall)} ms"
-        return f"{part} was not modelled, so nothing is said of it: {rest}"
+        return f"{part} was not modelled, so nothing is predicted for it: {rest}"
     percent = 100 * time_breakdown[USEFUL] / (wall * share)
     shown = f"{percent:.0f}%" if round(percent) else "under 1%"
     shown = rough.percents(percent, wall) if rough else shown
@@ -135,7 +135,7 @@ def _promises(
         said = []
     unseen = sum(r.seconds for r in hotspots if not r.modelled and r.op != PREEMPTION)
     if unseen > (1 - HARDLY) * (wall - time_breakdown.get(PREEMPTION, 0.0)) and max(high, allows) < SMALL * wall:
-        return said  # of most of it nothing is said: nor that nothing can be had back
+        return said  # most of it is unknown: not even "nothing recoverable" is claimed
     doubt = time_breakdown[UNEXPLAINED] / wall if wall else 0.0
     rest = (
         f" ({100 * doubt:.0f}% of the time is unexplained)"
@@ -143,18 +143,22 @@ def _promises(
         else ""
     )
     if max(high, allows) < SMALL * wall:
-        return [f"{NO_FIX}, nor elsewhere{rest}"] if said == [NO_FIX] else [*said, f"nothing worth having back{rest}"]
-    bound = f"the bound allows up to {_ms(allows)} ms{rest}" if allows - high >= SMALL * wall else ""
+        return (
+            [f"{NO_FIX}, and nothing is recoverable{rest}"]
+            if said == [NO_FIX]
+            else [*said, f"nothing worth recovering{rest}"]
+        )
+    bound = f"up to {_ms(allows)} ms at the roofline (theoretical limit){rest}" if allows - high >= SMALL * wall else ""
     if high < SMALL * wall:
         if said == [NO_FIX]:
-            return [f"{NO_FIX}, nor from another remedy at hand", bound]
-        return [*said, f"no remedy at hand is predicted to give time back, {bound}"]
+            return [f"{NO_FIX}, and no other is predicted to", bound]
+        return [*said, "no known optimization is predicted to gain", bound]
     by_op: dict[str, float] = {}
     for hotspot in hotspots:
         by_op[hotspot.op] = by_op.get(hotspot.op, 0.0) + hotspot.high_s
     most = max(by_op, key=lambda op: by_op[op])
     back = f"{_ms(low)} to {_ms(high)}" if low >= 0.01 * high else f"up to {_ms(high)}"
-    promise = f"{back} ms of {_ms(wall)} can be had back with what is at hand, most of it in {NAMES.get(most, most)}"
+    promise = f"{back} ms of {_ms(wall)} ms recoverable, most of it in {NAMES.get(most, most)}"
     return [*said, promise + ("" if bound else rest), bound]
 
 
@@ -175,11 +179,12 @@ def findings(problems: Mapping[str, Problem], timeline: Timeline) -> tuple[str, 
     ordered = sorted(problems.items(), key=lambda item: (-item[1].high, -item[1].allows))
     lines = [_problem(name, its, wall) for name, its in ordered if max(its.high, its.allows) >= SMALL * wall]
     if timeline.noisy:
-        lines.append(f"{timeline.noisy} windows of runs were thrown away: others used the machine meanwhile")
+        lines.append(f"{timeline.noisy} windows of runs were discarded: other processes used the machine meanwhile")
     if abs(1 / timeline.profiler_slowdown - 1) > timeline.may_differ:
+        slower = _times(timeline.profiler_slowdown)
         lines.append(
-            f"under the profiler, its own time taken off, {timeline.slowed} took {_times(timeline.profiler_slowdown)} as long "
-            "as without it; the times of single ops were scaled to fit"
+            f"under the profiler, its own time taken off, {timeline.slowed} took {slower} as long as without it; the "
+            "times of single ops were scaled to fit"
         )
     if timeline.surveyed is not None:
         lines.append(
@@ -196,9 +201,9 @@ def findings(problems: Mapping[str, Problem], timeline: Timeline) -> tuple[str, 
 def _problem(name: str, its: Problem, wall: float) -> str:
     share = f"{100 * its.seconds / wall:.0f}% of the wall clock"
     if its.high < SMALL * wall:
-        return f"{name}: {_time(its.seconds)} ({share}); what less of it would bring is not predicted"
+        return f"{name}: {_time(its.seconds)} ({share}); what is recoverable is not predicted"
     low = f"{_time(its.low)} to " if its.low >= 0.01 * its.high else "up to "
-    return f"{name}: {low}{_time(its.high)} of its {_time(its.seconds)} ({share}) predicted to come back"
+    return f"{name}: {low}{_time(its.high)} of its {_time(its.seconds)} ({share}) recoverable"
 
 
 def _elsewhere(found: Mapping[str, tuple[int, float]]) -> str:

@@ -1,6 +1,6 @@
 """Running a user's module again and leaving no trace: copies of its arguments, and its state put back after each run.
 
-``copy.deepcopy`` of either is not to be had: it raises at generators, locks and tensors that are not leaves, and a
+``copy.deepcopy`` cannot be used for either: it raises at generators, locks and tensors that are not leaves, and a
 copied module's closures go on calling the original's submodules.
 """
 
@@ -44,7 +44,7 @@ NARROW = (torch.float32, torch.bfloat16, torch.float16)
 SEED = 20
 MOST_BYTES = 1 << 30
 LIBRARY_PACKAGES = {"kernelworks", "torch", *sys.stdlib_module_names} - {"__main__"}
-DEEPEST, MOST_OBJECTS = 4, 1024  # objects in each other, and in all, whose attributes are put back
+DEEPEST, MOST_OBJECTS = 4, 1024  # attributes are put back to this depth, and of so many objects
 
 
 def duplicate(value: Any) -> Any:
@@ -143,7 +143,7 @@ class State:
     """What a module is before we run it: attributes, buffers, parameters, modes, and what objects hold that it keeps
     (a cache with a position, say). ``restore()`` puts all of it back.
 
-    Memory: a copy of its tensors; of parameters only where they hold less than a gigabyte.
+    Memory: a copy of its tensors; of parameters only if they hold less than a gigabyte.
     """
 
     def __init__(self, module: nn.Module, *beside: Any) -> None:
@@ -251,7 +251,7 @@ def _same(container: Any, content: Any) -> bool:
     return len(container) == len(content) and all(a is b for a, b in zip(container, content, strict=True))
 
 
-MOVE_SCALE = 0.25  # of a parameter's mean size, by which its values are moved; where all are 0, of 1
+MOVE_SCALE = 0.25  # values move by this share of a parameter's mean size; of 1 if all are 0
 
 
 @contextlib.contextmanager

@@ -40,8 +40,8 @@ HIDDEN_IF_ZERO = (
     "compiling (torch.compile)",
     "waiting",
     "other threads",
-    "between ops, not watched",
-    "taken by other processes",
+    "Python and framework, not attributed",
+    "CPU contention",
 )
 MIN_GAIN_SHARE = 0.005  # of the wall clock
 MIN_SHOWN_SHARE = 0.001  # of the wall clock: what takes less has no line of its own

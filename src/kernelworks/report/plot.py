@@ -36,11 +36,13 @@ __all__ = [
 
 # One CSS variable for one cause: in the bar, in the table, in the roofline. The first word that a name holds decides.
 CAUSES = {
-    "useful": "useful", "memory": "memory", "compute": "compute", "transcendental": "transcendental",
+    "at peak": "useful", "memory": "memory", "compute": "compute", "transcendental": "transcendental",
     "dispatch": "dispatch", "launch": "dispatch", "host": "host", "allocation": "allocation", "latency": "latency",
+    "cause unknown": "latency",
     "sync": "latency", "fusion": "transcendental", "ridge": "compute",
     "its own": "transcendental", "input": "latency", "communication": "latency", "compiling": "host",
-    "native": "transcendental", "waiting": "latency", "threads": "latency", "watched": "unexplained", "taken": "muted",
+    "native": "transcendental", "waiting": "latency", "threads": "latency", "attributed": "unexplained",
+    "contention": "muted",
     "unexplained": "unexplained", "unmodelled": "unexplained", "ambiguous": "unexplained",
 }  # fmt: skip
 LEVEL_VARIABLES = {"L1": "useful", "L2": "allocation", "L3": "compute", "DRAM": "memory", "HBM": "memory"}

@@ -25,7 +25,7 @@ LOOK_S = 1.0  # how often it is asked whether one is due
 
 # One colour for one cause, on the terminal as on the page.
 STYLES = {
-    "useful": "green",
+    "at peak": "green",
     "memory": "blue",
     "compute": "yellow",
     "transcendental": "magenta",
@@ -36,6 +36,7 @@ STYLES = {
     "fusion": "magenta",
     "allocation": "cyan",
     "latency": "bright_black",
+    "cause unknown": "bright_black",
     "its own": "bright_magenta",
     "input": "bright_blue",
     "communication": "bright_cyan",
@@ -43,8 +44,8 @@ STYLES = {
     "native": "bright_magenta",
     "waiting": "bright_blue",
     "threads": "bright_cyan",
-    "watched": "bright_black",
-    "taken": "bright_green",
+    "attributed": "bright_black",
+    "contention": "bright_green",
     "unmodelled": "bright_black",
     "unexplained": "bright_black",
     "ambiguous": "bright_black",

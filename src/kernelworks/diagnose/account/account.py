@@ -1,10 +1,10 @@
-"""Where the wall clock went: every call and gap cut into parts, calls grouped into regions, all adding to the wall.
+"""Where the wall clock went: every call and gap is cut into parts, and calls are grouped into hotspots.
 
-What the parts are is the device's to say (``on_cpu.PARTS``, ``on_gpu.PARTS``); these are everyone's:
+The parts add to the wall clock. Each device has its own (``on_cpu.PARTS``, ``on_gpu.PARTS``); all devices have these:
 
-- **useful at ceiling**: the least time that the work of the modelled ops takes on this machine;
-- **memory excess**, **compute excess**: time beyond that in ops whose bound is memory, or arithmetic and elementary
-  functions;
+- **at peak**: the least time that the work of the modelled ops takes on this machine;
+- **above the memory roofline**, **above the compute roofline**: time beyond that in ops bound by memory, or by
+  arithmetic and elementary functions;
 - **unexplained**: ops without a model, and time that no term explains.
 """
 
@@ -28,14 +28,17 @@ from kernelworks.profile.timeline import UNKNOWN, CallRun, Timeline
 from kernelworks.profile.trace import Call, Place
 
 __all__ = [
-    "ALLOCATION", "COMPUTE", "FUSION", "MEMORY", "UNEXPLAINED", "USEFUL", "Entry", "Group", "account", "time_breakdown",
+    "ALLOCATION", "CAUSE_UNKNOWN", "COMPUTE", "FUSION", "MEMORY", "UNEXPLAINED", "USEFUL", "Entry", "Group", "account",
+    "time_breakdown",
 ]  # fmt: skip
 
-USEFUL, MEMORY, COMPUTE, UNEXPLAINED = "useful at ceiling", "memory excess", "compute excess", "unexplained"
+USEFUL, UNEXPLAINED = "at peak", "unexplained"
+MEMORY, COMPUTE = "above the memory roofline", "above the compute roofline"
 ALLOCATION = "allocation (page faults)"
-FUSION = "traffic that fusion would remove"  # of the useful time
-FLOORS = ("dispatch", "launch")  # the terms of a bound that are no work
-TINY = 0.1  # of a dispatch or a launch: with less work than that the bound explains nothing
+FUSION = "traffic that fusion would remove"  # it is a share of the time at peak
+FLOORS = ("dispatch", "launch")  # these terms of a bound are no work
+CAUSE_UNKNOWN = "below the roofline, cause unknown"  # a bottleneck: no term of the bound explains the time
+TINY = 0.1  # with less work than this share of a dispatch or a launch, the bound explains nothing
 
 
 @dataclass
@@ -53,13 +56,13 @@ class Entry:
 
 @dataclass
 class Group:
-    """Calls of one op from one place: what becomes a Region."""
+    """Calls of one op from one place: what becomes a Hotspot."""
 
     op: str
     place: Place
     shapes: str
     entries: list[Entry] = field(default_factory=list)
-    gap: str = ""  # the regime of a group of gaps between ops (on a GPU: between kernels); "" for ops
+    gap: str = ""  # the bottleneck of a group of gaps between ops (on a GPU: between kernels); "" for ops
 
     @property
     def seconds(self) -> float:
@@ -100,7 +103,7 @@ class Group:
 
     @property
     def typical(self) -> Entry:
-        """The entry in the middle by time: its bound and regime stand for the group."""
+        """The entry in the middle by time: its bound and bottleneck stand for the group."""
         return sorted(self.entries, key=lambda e: e.seconds)[len(self.entries) // 2]
 
     @property
@@ -114,7 +117,8 @@ class Group:
             return "ambiguous"
         if entry.work.read + entry.work.written == 0:
             return "dispatch"
-        return bottleneck_of(entry.limit, entry.seconds)
+        found = bottleneck_of(entry.limit, entry.seconds)
+        return CAUSE_UNKNOWN if found == "latency" else found
 
 
 def account(timeline: Timeline, on: Device) -> list[Group]:

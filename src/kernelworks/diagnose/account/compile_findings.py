@@ -1,4 +1,4 @@
-"""What is to be said of a program under torch.compile as a whole, and of what it waits for: no region says it alone."""
+"""The findings on a program under torch.compile as a whole, and on what it waits for: no single hotspot shows them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from kernelworks.profile.timeline import Timeline
 
 __all__ = ["program_findings"]
 
-NOTABLE = 0.02  # of the wall clock
-MOST = 3  # lines of one kind that are named
+NOTABLE = 0.02  # a finding takes at least this share of the wall clock
+MOST = 3  # at most so many lines of one kind are named
 PRODUCTS = ("bmm", "baddbmm")
 ATTENTION = "scaled_dot_product_attention"
 
@@ -41,15 +41,15 @@ def program_findings(timeline: Timeline, groups: Sequence[Group]) -> tuple[str, 
 
 
 def _served(calls: Sequence[Call]) -> Iterable[str]:
-    """What our backend did with the calls that it knew, where the program was compiled with it."""
+    """What our backend did with the calls that it knew, if the program was compiled with it."""
     ours, theirs = ([call for call in calls if bool(call.kernel) is taken] for taken in (True, False))
     if not calls:
         return
-    kinds: dict[tuple[str, str], list[Call]] = {}  # each row once, whatever the regions that it is in
+    kinds: dict[tuple[str, str], list[Call]] = {}  # each kernel once, however many regions it serves
     for call in ours:
         kinds.setdefault((call.op, call.kernel), []).append(call)
     kernels = "; ".join(_kernel_calls(its) for its in list(kinds.values())[:MOST])
-    more = f"; and {len(kinds) - MOST} rows more" if len(kinds) > MOST else ""
+    more = f"; and {len(kinds) - MOST} kernels more" if len(kinds) > MOST else ""
     count, whole = (sum(call.count for call in its) for its in (ours, calls))
     yield f'backend="kernelworks" serves {count} of {whole} calls that it knows{": " * bool(ours)}{kernels}{more}'
     for call in theirs[:MOST]:
@@ -57,7 +57,7 @@ def _served(calls: Sequence[Call]) -> Iterable[str]:
 
 
 def _kernel_calls(calls: Sequence[Call]) -> str:
-    """The calls of an op that one row serves."""
+    """The calls of an op that one kernel serves."""
     count, ratios = sum(call.count for call in calls), sorted({f"{call.ratio:.2f}" for call in calls}, key=float)
     times = f"{count} x " if count > 1 else ""
     ratio = " to ".join(dict.fromkeys((ratios[0], ratios[-1])))
@@ -108,7 +108,7 @@ def _unfused(entries: Sequence[Entry], wall: float) -> Iterable[str]:
     for (first, second, source), seconds in sorted(found.items(), key=lambda item: -item[1])[:MOST]:
         if seconds >= NOTABLE * wall:
             names = [name.removeprefix("inductor: ") for name in (first, second)]
-            yield f"inductor made no fusion of {names[0]} with {names[1]} ({source}): {_of(seconds, wall)} of traffic"
+            yield f"inductor did not fuse {names[0]} with {names[1]} ({source}): {_of(seconds, wall)} of traffic"
 
 
 def _broken(timeline: Timeline, wall: float) -> Iterable[str]:
@@ -126,16 +126,16 @@ def _broken(timeline: Timeline, wall: float) -> Iterable[str]:
     breaks = "1 graph break leaves" if len(found) == 1 else f"{len(found)} graph breaks leave"
     more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
     yield (
-        f"{breaks} {len(runs)} compiled graphs a run; getting into those after the first takes "
+        f"{breaks} {len(runs)} compiled graphs a run; entering those after the first takes "
         f"{_of(between, wall)}: {named}{more}"
     )
 
 
 def _recompiled(timeline: Timeline, compiling: float) -> Iterable[str]:
     if compiling:
-        yield f"torch.compile was at work in the runs that were timed, for {_of(compiling, timeline.wall)} of one"
+        yield f"torch.compile was at work in the timed runs: {_of(compiling, timeline.wall)} of one run"
     for source, reason, times, seconds in timeline.recompiled[:MOST]:
-        yield f"{source} was compiled anew {times} times ({seconds:.3g} s in all), last as `{reason}` did not hold"
+        yield f"{source} was recompiled {times} times ({seconds:.3g} s in all); the guard that failed last: `{reason}`"
 
 
 def _of(seconds: float, wall: float) -> str:

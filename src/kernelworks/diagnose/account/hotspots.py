@@ -1,7 +1,7 @@
-"""Groups of calls made into the regions of a diagnosis, each with its advice and what that is predicted to bring.
+"""Groups of calls made into the hotspots of a diagnosis, each with its advice and what that is predicted to bring.
 
-Two figures, never mixed: what the remedy at hand is predicted to bring, from cautious to hopeful, and what the bound
-allows by whatever means.
+Two figures are never mixed: what a known optimization is predicted to recover (a range), and what would be recovered
+at the roofline, the theoretical limit.
 """
 
 from __future__ import annotations
@@ -20,31 +20,40 @@ from kernelworks.profile.cost.results import results
 from kernelworks.profile.non_compute import COMMUNICATION, COMPILING, CUSTOM_KERNELS, INPUT, is_custom_op
 from kernelworks.records import Fix, Hotspot
 
-__all__ = ["NOTHING_TO_BE_HAD", "SMALL", "Problem", "drop_promises", "find_hotspots", "rescale_to_fix", "widen_ranges"]
+__all__ = [
+    "NOTHING_RECOVERABLE",
+    "SMALL",
+    "Problem",
+    "drop_promises",
+    "find_hotspots",
+    "rescale_to_fix",
+    "widen_ranges",
+]
 
-NOTHING_TO_BE_HAD = "nothing to be had"
-SWAP = "swap in "  # how an action begins that puts a row of ours in the place of torch's
-SMALL = 0.005  # of the wall clock
-WIDER = 0.5  # by which share of itself each end of a rough interval moves out
-# What a user is told of what no model speaks of.
+NOTHING_RECOVERABLE = "nothing recoverable"
+AT_THE_ROOFLINE = "at the roofline"  # an action; it is said from 80% of the roofline on
+SWAP = "swap in "  # an action begins so if it puts a kernel of ours in place of torch's
+SMALL = 0.005  # less than this share of the wall clock is not worth a word
+WIDER = 0.5  # each end of a rough interval moves out by this share of itself
+# What a user reads of the parts that no model covers.
 UNMODELLED_ADVICE = {
-    NATIVE: "native code outside torch: not seen, so nothing is said of it",
-    WAITING: "the program's thread waited (a file, a lock, a clock): not seen, so nothing is said of it",
-    UNWATCHED_TIME: "Python, native code or waiting: not told apart, as the budget was over",
-    PREEMPTION: "other processes had the cores: not this program's doing",
+    NATIVE: "native code outside torch: not measured, so nothing is predicted",
+    WAITING: "the program's thread waited (a file, a lock, a clock): not measured, so nothing is predicted",
+    UNWATCHED_TIME: "Python, native code or waiting: not attributed, as the budget was over",
+    PREEMPTION: "other processes had the cores: this program cannot change that",
     INPUT: "the program waited for its input",
     COMMUNICATION: "the program exchanged data with other processes",
-    COMPILING: "torch's compiler was at work: once where nothing changes, in each run where something does",
+    COMPILING: "torch's compiler was at work: once if nothing changes, in each run if something does",
     CUSTOM_KERNELS: "an operator that is not torch's: its bytes are its arguments', its arithmetic is not known",
     OTHERS: "the program's thread waited for other threads of the program: their ops are not modelled",
 }
-# Rules that name no remedy where there is no row: what they say is what the bound allows, and only that.
+# These rules name no optimization if there is no kernel: they speak of the roofline alone.
 BOUND_ALONE = frozenset({"decode_attention", "gemv", "half_without_hardware", "tiny_ops"})
 
 
 @dataclass
 class Problem:
-    """What the regions with one problem take, what is predicted to come back of it, and what their bounds allow."""
+    """What the hotspots with one problem take, what of it is recoverable, and what would be at the roofline."""
 
     seconds: float = 0.0
     low: float = 0.0
@@ -58,8 +67,8 @@ def find_hotspots(
     races: Races,
     fix: Fix | None = None,
 ) -> tuple[tuple[Hotspot, ...], dict[str, Problem]]:
-    """One region a group, and the problems that were found. ``races`` says which rows a swap would bring, and how much
-    they do; a ``fix`` which remedies the whole program was tried with."""
+    """One hotspot a group, and the problems that were found. ``races`` says which kernels a swap would take, and how
+    much they gain; a ``fix`` which optimizations were tried on the whole program."""
     siblings, shares = _siblings(groups), _shares(groups)
     found, problems = [], dict[str, Problem]()
     for group in groups:
@@ -138,37 +147,40 @@ def _view(
 
 
 def _advice(view: View, group: Group, promise: Promise, races: Races, fix: Fix | None) -> Advice:
-    """The first rule that applies, with what is predicted of its remedy; else what the bound alone says."""
+    """The first rule that applies, with the predicted gain of its optimization; else what the roofline alone says."""
     if not group.is_modelled:
         part = max(group.parts, key=lambda name: group.parts[name], default="")
         text = UNMODELLED_ADVICE.get(view.op) or UNMODELLED_ADVICE.get(
-            part, "no formula for its work, so nothing is said of it"
+            part, "no formula for its work, so nothing is predicted"
         )
         return Advice("", text, 0.0, 0.0)
     most = min(view.seconds, view.critical)
     for rule in RULES:
         advice = rule.applies(view) if view.device in rule.devices else None
         if advice is not None:
-            out = _out(rule, fix)
-            return Advice("", out, 0.0, 0.0) if out else _at_hand(view, rule, advice, promise, races)
+            rejection = _rejection(rule, fix)
+            return Advice("", rejection, 0.0, 0.0) if rejection else _with_gain(view, rule, advice, promise, races)
     excess = min(view.excess(), most)
     if group.gap or most < 0.1 * view.seconds:
         beside = "" if group.gap else "not on the critical path: "
-        return Advice("", f"{beside}{NOTHING_TO_BE_HAD}", 0.0, 0.0)
-    if view.achieved_share >= 0.8 or excess < SMALL * view.wall:
-        return Advice("", NOTHING_TO_BE_HAD, 0.0, 0.0)
+        return Advice("", f"{beside}{NOTHING_RECOVERABLE}", 0.0, 0.0)
+    if view.achieved_share >= 0.8:
+        floor = view.bottleneck in ("dispatch", "launch")
+        return Advice("", NOTHING_RECOVERABLE if floor else AT_THE_ROOFLINE, 0.0, 0.0)
+    if excess < SMALL * view.wall:
+        return Advice("", NOTHING_RECOVERABLE, 0.0, 0.0)
     limit = group.typical.limit
-    at = f"its bound ({limit.peak})" if limit else "its bound"
-    why = "no proved row of ours here"
+    at = f"the roofline ({limit.peak})" if limit else "the roofline"
+    why = "no verified kernel here"
     if promise.gain is not None:
-        why = "raced here, torch's own is as quick as our rows or quicker"
+        why = "benchmarked here: torch's own is at least as fast as our kernels"
     elif promise.may:
-        why = "a row of ours may serve it, and no timing says yet whether it is quicker (`kernelworks autotune`)"
-    return Advice("", f"{why}; only a kernel at {at} would give this back", 0.0, 0.0)
+        why = "a kernel may serve it, but no tuning record says yet whether it is faster (`kernelworks autotune`)"
+    return Advice("", f"{why}; only a kernel at {at} would recover this", 0.0, 0.0)
 
 
-def _out(rule: Rule, fix: Fix | None) -> str:
-    """That a fix tried what a rule advises, and why it is out; "" where it is in, or nobody knows what it brings."""
+def _rejection(rule: Rule, fix: Fix | None) -> str:
+    """That a fix did not apply what a rule advises, and why; "" if it did, or if its gain is unknown."""
     tried = (
         [one for one in fix.optimizations if one.optimization == rule.optimization]
         if fix is not None and rule.optimization
@@ -177,26 +189,30 @@ def _out(rule: Rule, fix: Fix | None) -> str:
     known = [one for one in tried if one.gain_s is not None or one.predicted_gain_s is not None]
     if not known or any(one.taken for one in tried):
         return ""
-    return f"{NOTHING_TO_BE_HAD}: {rule.optimization} is no part of the fix, as {known[-1].why}"
+    return f"{NOTHING_RECOVERABLE}: {rule.optimization} is not applied: {known[-1].why}"
 
 
-def _at_hand(view: View, rule: Rule, advice: Advice, promise: Promise, races: Races) -> Advice:
-    """The advice with what its remedy is predicted to bring: a row's by a race, a rule's own where it has a remedy."""
+def _with_gain(view: View, rule: Rule, advice: Advice, promise: Promise, races: Races) -> Advice:
+    """The advice with its predicted gain: a kernel's by a benchmark, else the rule's own if it has an optimization."""
     most = min(view.seconds, view.critical)
     if view.kernel and view.kernel in advice.action and advice.action.startswith(SWAP):
         gain = promise.gain
         if gain is None:
-            action = f"{NOTHING_TO_BE_HAD} for certain: {view.kernel} was not raced, so nothing is predicted"
+            action = f"nothing predicted: {view.kernel} was not benchmarked"
             return dataclasses.replace(advice, action=action, low=0, high=0)
         if not gain.high or not most:
-            why = "was raced and is no quicker here" if most else "could serve it, and it is not on the critical path"
-            return Advice("", f"{NOTHING_TO_BE_HAD}: {view.kernel} {why}", 0.0, 0.0)
+            why = (
+                "was benchmarked and is no faster here"
+                if most
+                else "could serve it, but it is not on the critical path"
+            )
+            return Advice("", f"{NOTHING_RECOVERABLE}: {view.kernel} {why}", 0.0, 0.0)
         return dataclasses.replace(
             advice, low=min(gain.low * view.seconds, most), high=min(gain.high * view.seconds, most)
         )
     why = races.lacks(advice.ops, view.dtypes[0] if view.dtypes else "") if advice.ops else ""
     if why:
-        said, of = advice.action.removeprefix(SWAP), f"{NOTHING_TO_BE_HAD} of " * advice.action.startswith(SWAP)
+        said, of = advice.action.removeprefix(SWAP), f"{NOTHING_RECOVERABLE} by " * advice.action.startswith(SWAP)
         return dataclasses.replace(advice, action=f"{of}{said} ({why})", low=0.0, high=0.0)
     if rule.name in BOUND_ALONE:
         return dataclasses.replace(advice, low=0.0, high=0.0)
@@ -204,8 +220,8 @@ def _at_hand(view: View, rule: Rule, advice: Advice, promise: Promise, races: Ra
     return dataclasses.replace(advice, low=min(max(advice.low, 0.0), high), high=high)
 
 
-def _allowed(view: View, group: Group, advice: Advice) -> float:
-    """What the bound allows: on the critical path, all above it. Python has no bound but nothing at all."""
+def _recovered_at_roofline(view: View, group: Group, advice: Advice) -> float:
+    """What would be recovered at the roofline: on the critical path, all above it. The bound of Python is zero."""
     if not group.is_modelled:
         return 0.0
     return max(advice.high, min(view.excess(), view.critical, view.seconds))
@@ -234,7 +250,7 @@ def _hotspot(group: Group, view: View, advice: Advice) -> Hotspot:
         modelled=group.is_modelled,
         parts=group.parts,
         kernels=group.kernels,
-        allows_s=_allowed(view, group, advice),
+        allows_s=_recovered_at_roofline(view, group, advice),
         op_kernel=view.kernel,
     )
 
@@ -246,18 +262,18 @@ def _of_arguments(group: Group) -> float:
 
 
 def drop_promises(hotspots: Sequence[Hotspot]) -> tuple[Hotspot, ...]:
-    """The regions of a run that others disturbed: what was called, and how long it took then, but no claim."""
+    """The hotspots of a run that others disturbed: what was called, and how long it took then, but no claim."""
     return tuple(
         dataclasses.replace(
             r, low_s=0.0, high_s=0.0, allows_s=0.0, achieved=None,
-            action="not told: others used the machine" if r.action.startswith(SWAP) else r.action,
+            action="not predicted: other processes used the machine" if r.action.startswith(SWAP) else r.action,
         )
         for r in hotspots
     )  # fmt: skip
 
 
 def widen_ranges(hotspots: Sequence[Hotspot]) -> tuple[Hotspot, ...]:
-    """The regions of rough figures, their intervals wider."""
+    """The hotspots of rough figures, their intervals wider."""
     return tuple(
         dataclasses.replace(
             r, low_s=r.low_s * (1 - WIDER), high_s=min(r.high_s * (1 + WIDER), max(r.high_s, r.allows_s))
@@ -267,8 +283,8 @@ def widen_ranges(hotspots: Sequence[Hotspot]) -> tuple[Hotspot, ...]:
 
 
 def rescale_to_fix(hotspots: Sequence[Hotspot], fix: Fix) -> tuple[Hotspot, ...]:
-    """The regions once a fix has been predicted: what is promised of rows is then what a swap in it is predicted to
-    bring, and nothing where it was refused or is no part of it."""
+    """The hotspots once a fix has been predicted. What kernels are then said to recover is what the fix's swap is
+    predicted to gain, and nothing if the swap was rejected or not tried."""
     promised = sum(r.high_s for r in hotspots if _swapped(r))
     swaps = [one.predicted_gain_s or 0.0 for one in fix.optimizations if one.taken and one.optimization == "swap"]
     gain = sum(swaps) if fix.optimizations else fix.predicted_gain_s or 0.0
@@ -278,10 +294,10 @@ def rescale_to_fix(hotspots: Sequence[Hotspot], fix: Fix) -> tuple[Hotspot, ...]
 
 
 def _shared(hotspot: Hotspot, share: float) -> Hotspot:
-    """A swap's region with so much of what was promised of it; what brings nothing is no next action."""
+    """A swap's hotspot with that share of its recoverable time; what gains nothing is no next action."""
     action = hotspot.action
     if not share * hotspot.high_s:
-        action = f"{NOTHING_TO_BE_HAD}: {hotspot.op_kernel} in its place is no part of the fix"
+        action = f"{NOTHING_RECOVERABLE}: {hotspot.op_kernel} is not applied by the fix"
     return dataclasses.replace(hotspot, low_s=hotspot.low_s * share, high_s=hotspot.high_s * share, action=action)
 
 

@@ -22,7 +22,7 @@ def limit(work: Work, far: float, threads: int, peaks: Peaks) -> Bound:
 
 
 class _Held:
-    """Ceilings as a key: they hold dictionaries, so they have no hash of their own."""
+    """Measured peaks as a key: they hold dictionaries, so they have no hash of their own."""
 
     def __init__(self, peaks: Peaks) -> None:
         self.peaks = peaks

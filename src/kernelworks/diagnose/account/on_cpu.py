@@ -1,17 +1,18 @@
 """The CPU under diagnosis: what the parts of its wall clock are called, and what its account and its forecasts ask.
 
-The parts beside everyone's (``account``), in the footer's order:
+The parts beside everyone's (``account``), in the order of the time breakdown:
 
 - **dispatch**: the floor of a call into torch for every op and for what it calls, in Python and in C++, all the time
   of ops that move no data, and that of ops whose work is less than one such floor;
-- **host and sync**: the program's own Python between ops, beyond that floor;
+- **Python overhead (host)**: the program's own Python between ops, beyond that floor;
 - **native code outside torch**: between ops, NumPy's kernels say: not modelled;
 - **kernels of its own**: in operators of the program's own, or of another package's: not modelled;
 - **waiting**: between ops, the program's thread asleep: for a file, a lock, a clock;
 - **input (DataLoader)**, **communication**, **compiling (torch.compile)**: what torch says is that (``apart``);
 - **other threads**: between ops, the program's thread asleep while other threads of the program worked;
-- **between ops, not watched**: Python, native code or waiting, where the budget was over before that was asked;
-- **taken by other processes**: the program's threads could have run and had no core;
+- **Python and framework, not attributed**: Python, native code or waiting between ops, if the budget was over before
+  they were told apart;
+- **CPU contention**: the program's threads could have run, but other processes had the cores;
 - **allocation (page faults)**: fresh pages touched inside ops, and large blocks given back between them.
 """
 
@@ -42,25 +43,25 @@ from kernelworks.records import Peaks
 
 __all__ = ["FREE", "NATIVE", "OTHERS", "PARTS", "PREEMPTION", "PYTHON", "UNSEEN", "UNWATCHED_TIME", "WAITING", "Cpu"]
 
-DISPATCH, HOST = "dispatch", "host and sync"
+DISPATCH, HOST = "dispatch", "Python overhead (host)"
 NATIVE, WAITING, OTHERS = "native code outside torch", "waiting", "other threads"
-UNWATCHED_TIME = "between ops, not watched"
-PREEMPTION = "taken by other processes"
-UNSEEN = frozenset({NATIVE, WAITING, OTHERS, UNWATCHED_TIME, PREEMPTION, COMMUNICATION})  # what no model speaks of
+UNWATCHED_TIME = "Python and framework, not attributed"
+PREEMPTION = "CPU contention"
+UNSEEN = frozenset({NATIVE, WAITING, OTHERS, UNWATCHED_TIME, PREEMPTION, COMMUNICATION})  # no model covers these
 PARTS = (
-    USEFUL, MEMORY, COMPUTE, DISPATCH, HOST, NATIVE, CUSTOM_KERNELS, WAITING, INPUT, COMMUNICATION, COMPILING, OTHERS, UNWATCHED_TIME,
-    PREEMPTION, ALLOCATION, UNEXPLAINED,
+    USEFUL, MEMORY, COMPUTE, DISPATCH, HOST, NATIVE, CUSTOM_KERNELS, WAITING, INPUT, COMMUNICATION, COMPILING,
+    OTHERS, UNWATCHED_TIME, PREEMPTION, ALLOCATION, UNEXPLAINED,
 )  # fmt: skip
 
-PYTHON, FREE = "python", "free memory"  # the regions of gaps
+PYTHON, FREE = "python", "free memory"  # the hotspots of gaps have these names
 GAPS = {
     replay.PYTHON: (PYTHON, HOST, "host"), replay.ALLOCATION: (FREE, ALLOCATION, "allocation"),
     sampler.NATIVE: (NATIVE, NATIVE, "native"), sampler.WAITING: (WAITING, WAITING, "waiting"),
-    sampler.OTHER_THREADS: (OTHERS, OTHERS, "threads"), on_cpu.PREEMPTION: (PREEMPTION, PREEMPTION, "taken"),
+    sampler.OTHER_THREADS: (OTHERS, OTHERS, "threads"), on_cpu.PREEMPTION: (PREEMPTION, PREEMPTION, "contention"),
     COMMUNICATION: (COMMUNICATION, COMMUNICATION, "communication"),
-    on_cpu.UNWATCHED_TIME: (UNWATCHED_TIME, UNWATCHED_TIME, "unwatched"),
+    on_cpu.UNWATCHED_TIME: (UNWATCHED_TIME, UNWATCHED_TIME, "not attributed"),
 }  # fmt: skip
-GRAIN = 32768  # elements from which torch's elementwise kernels use several threads
+GRAIN = 32768  # torch's elementwise kernels use several threads from so many elements on
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """A GPU under diagnosis: what the parts of a wall clock on it are called, and what its account and its forecasts ask.
 
-The parts beside everyone's (``account``), in the footer's order:
+The parts beside everyone's (``account``), in the order of the time breakdown:
 
-- **traffic that fusion would remove**: of the useful time, what is spent on writing a tensor and reading it again in
-  the very next kernel, where neither is a product;
-- **launch**: what a kernel takes to start and end (all of it where the kernel does less work than that), and gaps from
+- **traffic that fusion would remove**: the share of the time at peak that writes a tensor and reads it again in the
+  very next kernel, if neither kernel is a product;
+- **launch**: what a kernel takes to start and end (all of it if the kernel does less work than that), and gaps from
   a launch to its start;
-- **host work**: gaps in which the host ran Python or torch's dispatch;
+- **Python and framework (host)**: gaps in which the host ran Python or torch's dispatch;
 - **synchronisation**: gaps after the device had done all it was given, until the host that waited for it went on;
 - **allocation (cudaMalloc)**: gaps in which the host asked the driver for memory or gave it back;
 - **kernels of its own**: kernels that no op of torch's launched, and the program's own operators': not modelled;
@@ -45,11 +45,11 @@ from kernelworks.records import GpuPeaks, GpuTime, KernelTime
 
 __all__ = ["HOST", "PARTS", "SYNCHRONISATION", "Gpu", "innermost", "is_product", "kernels"]
 
-LAUNCHES, HOST = "launch", "host work"
+LAUNCHES, HOST = "launch", "Python and framework (host)"
 SYNCHRONISATION, CUDA_MALLOC = "synchronisation", "allocation (cudaMalloc)"
 PARTS = (
-    USEFUL, FUSION, MEMORY, COMPUTE, LAUNCHES, HOST, SYNCHRONISATION, CUDA_MALLOC, CUSTOM_KERNELS, INPUT, COMMUNICATION, COMPILING,
-    UNEXPLAINED,
+    USEFUL, FUSION, MEMORY, COMPUTE, LAUNCHES, HOST, SYNCHRONISATION, CUDA_MALLOC, CUSTOM_KERNELS, INPUT,
+    COMMUNICATION, COMPILING, UNEXPLAINED,
 )  # fmt: skip
 
 GAPS = {
@@ -59,7 +59,7 @@ GAPS = {
     COMMUNICATION: (COMMUNICATION, COMMUNICATION, "communication"), COMPILING: (COMPILING, COMPILING, "compiling"),
 }  # fmt: skip
 MOST_KERNELS = 200
-NOTABLE = 0.02  # of the wall clock
+NOTABLE = 0.02  # a finding takes at least this share of the wall clock
 
 MATRIX = frozenset({
     "linear", "mm", "bmm", "addmm", "baddbmm", "matmul", "mv", "addmv", "dot", "convolution", "convolution_backward",
@@ -67,7 +67,7 @@ MATRIX = frozenset({
 })  # fmt: skip
 
 
-TEMPLATES = ("triton_tem_", "triton_mm_")  # products that inductor wrote
+TEMPLATES = ("triton_tem_", "triton_mm_")  # inductor's own products begin so
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Gpu(Device):
         return time_isolated(calls, capture, self.peaks.l2_bytes, budget_s)
 
     def at_its_bound(self, call: Call, host: float) -> Cost:
-        """One kernel; none for a call that moves no data. Of a call of ours the model of its row says what it takes."""
+        """One kernel; none for a call that moves no data. A call of ours takes what the model of its kernel says."""
         ours = _expected(call, self.peaks)
         if ours is not None:
             return Cost(host, (ours,))
@@ -158,14 +158,14 @@ class Gpu(Device):
 
 
 def _unit(its: Work) -> Work:
-    """float32 products run on the tf32 unit where torch was told that they may."""
+    """float32 products run on the tf32 unit if torch allows it."""
     if its.dtype == "float32" and its.flop and torch.backends.cuda.matmul.allow_tf32:
         return dataclasses.replace(its, dtype="tf32")
     return its
 
 
 def _expected(call: Call, peaks: GpuPeaks) -> float | None:
-    """Seconds that a call of ours takes in the middle of a program; None where torch's own function would run."""
+    """Seconds that a call of ours takes in the middle of a program; None if torch's own function would run."""
     found = op_request(call, "cuda")
     if found is None:
         return None
@@ -177,12 +177,12 @@ def _expected(call: Call, peaks: GpuPeaks) -> float | None:
             if op_kernel.source is None
             else estimate_kernel_time(op, request, op_kernel.name, peaks, alone=False).seconds
         )
-    except ARGUMENT_ERRORS:  # arguments that were not recorded, by which a row or its cost is told
+    except ARGUMENT_ERRORS:  # arguments that were not recorded, which the kernel or its cost depends on
         return None
 
 
 def _limit(ran: CallRun, its: Work, far: float, peaks: GpuPeaks) -> Bound:
-    """T_min with ``far`` of the bytes from device memory, or from L2 alone where it was quicker than that."""
+    """T_min with ``far`` of the bytes from device memory, or from L2 alone if it was faster than that."""
     if its.read + its.written == 0 and its.flop == 0:
         return bound(0.0, 0.0, 0.0, 0.0, "float32", 1, peaks, launches=len(ran.jobs))
     total = its.read + its.written
@@ -317,14 +317,14 @@ def _times(timeline: GpuTimeline, peaks: GpuPeaks) -> GpuTime:
 
 
 def _findings(timeline: GpuTimeline, times: GpuTime) -> tuple[str, ...]:
-    """What the replay says that no region does."""
+    """What the replay says that no hotspot does."""
     wall = timeline.wall
     busy, device, host = (
         _percent(part, wall) for part in (times.busy_s, times.critical_device_s, times.critical_host_s)
     )
     lines = [
-        f"the GPU works for {busy} of the wall clock; {device} of the critical path is kernels, {host} the host and "
-        "its launches"
+        f"the GPU is busy for {busy} of the wall clock; {device} of the critical path is kernels, {host} is the host "
+        "and its launches"
     ]
     waits = sum(1 for step in timeline.program if step.waits)
     if waits > 1 and wall - times.without_waits_s >= NOTABLE * wall:
@@ -338,7 +338,7 @@ def _findings(timeline: GpuTimeline, times: GpuTime) -> tuple[str, ...]:
             f"{_ms(times.without_host_s)} ms of {_ms(wall)} (replayed)"
         )
     if timeline.lost:
-        lines.append(f"{_ms(timeline.lost)} ms of device work belonged to no launch that was seen: not counted")
+        lines.append(f"{_ms(timeline.lost)} ms of device work belong to no recorded launch: not counted")
     return tuple(lines)
 
 

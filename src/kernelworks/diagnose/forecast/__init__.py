@@ -1,1 +1,1 @@
-"""forecast."""
+"""How long a program will take after a swap, before it is measured."""

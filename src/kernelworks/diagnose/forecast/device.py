@@ -1,4 +1,4 @@
-"""What a device brings to a diagnosis: its measured roofs for the account, and its ways to observe and to forecast."""
+"""What a device brings to a diagnosis: its measured peaks for the account, and its ways to observe and to forecast."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kernelworks.records import GpuPeaks, GpuTime, Peaks
 
 __all__ = ["REACHED_SHARE", "Device"]
 
-REACHED_SHARE = 0.6  # of its bound, by a call that nothing was timed like
+REACHED_SHARE = 0.6  # a call that nothing was timed like is taken to reach this share of its bound
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Device(abc.ABC):
     peaks: Peaks | GpuPeaks
     floors: Floors
 
-    parts: ClassVar[tuple[str, ...]]  # of the footer, in order
-    overhead: ClassVar[str]  # of them the one that calls count to which do less work than it takes to make them
-    gaps: ClassVar[Mapping[str, tuple[str, str, str]]]  # cause of a gap -> name of its region, part, regime
-    unseen: ClassVar[frozenset[str]] = frozenset()  # parts that no model speaks of
-    most_rounds: ClassVar[int]  # of a measurement in alternation
-    fixing: ClassVar[float]  # of the budget, for each of what a fix does before it is measured
+    parts: ClassVar[tuple[str, ...]]  # of the time breakdown, in order
+    overhead: ClassVar[str]  # the part of calls that do less work than it takes to make them
+    gaps: ClassVar[Mapping[str, tuple[str, str, str]]]  # cause of a gap -> name of its hotspot, part, bottleneck
+    unseen: ClassVar[frozenset[str]] = frozenset()  # parts that no model covers
+    most_rounds: ClassVar[int]  # a measurement in alternation has at most so many rounds
+    fixing: ClassVar[float]  # each step of a fix before its measurement may take this share of the budget
     takes_pages: ClassVar[bool] = False  # whether a program's page faults are part of its wall clock
 
     # ---------------------------------------------------------------- what an account asks
@@ -63,7 +63,7 @@ class Device(abc.ABC):
         """What a call takes beside its work, by part, in the order in which it is taken off."""
 
     def fusible_shares(self, calls: Sequence[Call], works: Sequence[Work | None]) -> Sequence[float]:
-        """For each call the share of its bytes that one kernel for two of them would not move, where that is told."""
+        """For each call the share of its bytes that one kernel for two of them would not move, if that is told."""
         return [0.0] * len(calls)
 
     # ---------------------------------------------------------------- a diagnosis
@@ -74,7 +74,7 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def races(self, budget_s: float, say: Callable[[str], None] | None) -> Races:
-        """What is asked which rows a swap would take, and how much they bring."""
+        """What is asked which kernels a swap would take, and how much they gain."""
 
     def device_findings(self, timeline: Timeline) -> tuple[GpuTime | None, tuple[str, ...]]:
         """What this device alone has to tell: times and findings."""
@@ -87,7 +87,7 @@ class Device(abc.ABC):
         return run
 
     def peak_bytes(self, run: Callable[[], Any]) -> int | None:
-        """The most bytes of tensors that a run has on the device at once; None where that is not known."""
+        """The most bytes of tensors that a run has on the device at once; None if that is not known."""
         return None
 
     @abc.abstractmethod
@@ -100,8 +100,8 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def at_its_bound(self, call: Call, host: float) -> Cost:
-        """What a call costs that nothing was timed like: as long as its row is expected to take, where a model speaks
-        of it, else its bound over ``REACHED_SHARE``. Calls like it take the host ``host``."""
+        """What a call costs that nothing was timed like: as long as its kernel is expected to take, if there is a
+        model of it, else its bound over ``REACHED_SHARE``. Calls like it take the host ``host``."""
 
     @abc.abstractmethod
     def give_back(self) -> None:

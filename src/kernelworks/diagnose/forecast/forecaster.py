@@ -27,8 +27,8 @@ class SurveyResult(NamedTuple):
 
 @dataclass
 class Forecaster:
-    """``budget_s`` is for the survey, the capture, the calls by themselves, and the runs that settle: so much for
-    each."""
+    """``budget_s`` is for the survey, the capture, the calls by themselves, and the runs until malloc has adapted: so
+    much for each."""
 
     timeline: Timeline
     device: Device
@@ -81,8 +81,8 @@ class Forecaster:
 
     def _measure_faults(self, program: Program, roots: Roots, budget_s: float) -> tuple[float, int]:
         """What the original takes now, and the page faults of the swapped program as it will be measured: in turns with
-        the original. How many there are depends on what ran before, so malloc gets some runs to settle, as it adapts to
-        what is freed; the last run counts. The swapped program's times are not looked at."""
+        the original. How many there are depends on what ran before, so malloc gets some runs to adapt to what is
+        freed; the last run counts. The swapped program's times are not looked at."""
         faults, start, walls = 0, time.perf_counter(), list[float]()
         for turn in range(TURNS):
             walls.append(program.median(1, alone=True))

@@ -1,5 +1,5 @@
-"""What calls of our ops take by themselves, in the minute of a forecast: measured by ``captured`` on a CPU, on a GPU by
-``remade``."""
+"""What calls of our ops take by themselves, in the minute of a forecast: measured by ``isolated_on_cpu`` and
+``isolated_on_gpu``."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Kind = tuple[str, Signature, tuple[str, ...]]  # a call's full name, its shapes,
 
 @dataclass
 class IsolatedCosts:
-    """Costs by kind of call. Of the kinds in ``torchs`` the row that is taken is torch's own: a call of one costs what
-    torch's costs in the original, where that is known."""
+    """Costs by kind of call. Of the kinds in ``torchs`` torch's own kernel is taken: a call of one costs what torch's
+    costs in the original, if that is known."""
 
     costs: dict[Kind, Cost] = field(default_factory=dict)
     torchs: set[Kind] = field(default_factory=set)
@@ -40,7 +40,7 @@ class IsolatedCosts:
         return kind_of(call) in self.torchs
 
     def of(self, call: Call) -> Cost | None:
-        """The cost of the same op whose shapes are the call's, or nearly, with the same strings or any; None where
+        """The cost of the same op whose shapes are the call's, or nearly, with the same strings or any; None if
         there is none."""
         kind = kind_of(call)
         if kind in self.costs:
@@ -57,12 +57,12 @@ def kind_of(call: Call) -> Kind:
 
 
 def kind_of_args(name: str, args: Sequence[Any]) -> Kind:
-    """As ``kind_of`` has it, from the arguments themselves without the row."""
+    """As ``kind_of`` has it, from the arguments themselves, without the kernel."""
     return name, shapes_of(args), tuple(a for a in args if isinstance(a, str))
 
 
 def takes_torchs(op: Op, pass_: str, given: Sequence[Any], kernel: str | None) -> bool:
-    """Whether a forward call on these arguments would take torch's own row."""
+    """Whether a forward call on these arguments would take torch's own kernel."""
     return pass_ == "forward" and choose(op, op.request(pass_, tuple(given)), kernel).kernel.source is None
 
 

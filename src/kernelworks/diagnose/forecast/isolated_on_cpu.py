@@ -25,10 +25,10 @@ from kernelworks.profile.timeline import Cost
 
 __all__ = ["Capture", "CapturedCall", "time_isolated"]
 
-MOST_BYTES = 1 << 30  # of arguments that are kept alive to be used again, weights not counted
+MOST_BYTES = 1 << 30  # so many bytes of arguments, weights not counted, are kept alive to be used again
 MOST_OF_A_KIND = 32
 PASSES = 5
-_MODULE: Any = nn.Module  # whose way of calling is replaced
+_MODULE: Any = nn.Module  # its ``__call__`` is replaced
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class CapturedCall:
     pass_: str
     args: tuple[Any, ...]
     kind: Kind
-    torchs: bool = False  # the row that is taken is torch's own
-    kernel: str | None = None  # that was settled for it, where it was
+    torchs: bool = False  # torch's own kernel is taken
+    kernel: str | None = None  # the autotuned one, if there is one
 
 
 class Capture(TorchDispatchMode):
@@ -82,7 +82,7 @@ class Capture(TorchDispatchMode):
             TorchDispatchMode.__exit__(self, kind, error, trace)
 
     def _leave(self) -> None:
-        """Before the program's run is over, where no mode of its own stands above: leaving inference mode puts back
+        """Before the program's run is over, if no mode of its own stands above: leaving inference mode puts back
         what torch had for dispatch when it was entered, and with it a mode that is gone by then."""
         entered = torch.is_inference_mode_enabled() and not self._inference
         if self._there and not entered and _get_current_dispatch_mode() is self:
@@ -138,7 +138,7 @@ def time_isolated(captured: list[CapturedCall], budget_s: float = math.inf) -> I
 
 
 def _output(op: Op, call: CapturedCall) -> Any:
-    """What the call returns, to be written again; None where it cannot be given back as ``out``."""
+    """What the call returns, to be written again; None if it cannot be given back as ``out``."""
     result = op(*call.args, kernel=call.kernel)
     try:
         op(*call.args, out=result, kernel=call.kernel)

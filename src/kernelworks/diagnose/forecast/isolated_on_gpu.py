@@ -27,8 +27,8 @@ from kernelworks.profile.trace import Call, record
 
 __all__ = ["Words", "time_isolated"]
 
-CALLS = 8  # of each kind of call that is timed
-MOST_COPIES, MOST_BYTES = 16, 8 << 30  # of a call's arguments
+CALLS = 8  # so many calls of each kind are timed
+MOST_COPIES, MOST_BYTES = 16, 8 << 30  # a call's arguments are copied at most so often, and to so many bytes
 
 
 class Words(TorchDispatchMode):
@@ -72,7 +72,7 @@ def time_isolated(calls: Iterable[Call], words: Words, l2_bytes: int, budget_s: 
             kinds.setdefault(kind_of(call), []).append(call)
     found: dict[Kind, Cost] = {}
     torchs: set[Kind] = set()
-    learned: dict[str, Cost] = {}  # by name of a backward whose forward makes the gradients
+    learned: dict[str, Cost] = {}  # by the name of a backward whose forward makes the gradients
     for kind, alike in sorted(kinds.items(), key=lambda item: (item[1][0].backward, -len(item[1]))):
         call = alike[0]
         if time.perf_counter() - begin > budget_s:
@@ -143,8 +143,8 @@ def _timed(call: Call, words: Words, l2_bytes: int, *, training: bool) -> Cost:
 
 
 def _learned(call: Call, words: Words) -> tuple[Cost, Cost] | None:
-    """Forward and backward of an op whose row makes gradients with its forward in an eager training step, which it does
-    not do while a profiler looks: so the two are timed by events. None for any other op."""
+    """Forward and backward of an op whose kernel makes gradients with its forward in an eager training step, which it
+    does not do while a profiler looks: so the two are timed by events. None for any other op."""
     op, _ = _asked(call)
     args = _arguments(op, "forward", call, words)
     for tensor in _tensors(args):

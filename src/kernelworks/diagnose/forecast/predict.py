@@ -1,8 +1,8 @@
 """How long the swapped program will take, before it is measured.
 
 The swapped program is surveyed once (its calls, not its times). Calls that the original makes too cost what they cost
-there; each call of ours, backwards too, costs what it takes by itself (``isolated_costs``); gaps cost what gaps cost in the same
-module before, and fresh pages are added. What all of it takes together the timeline plays.
+there; each call of ours, backwards too, costs what it takes by itself (``isolated_costs``); gaps
+cost what gaps cost in the same module before, and fresh pages are added. The timeline replays it all together.
 
 The original's calls are put together in the same way. What comes out is a share, so that what the model leaves out
 cancels; and since calls of ours were timed in this minute and the timeline is of an earlier one, the timeline's seconds

@@ -1,7 +1,7 @@
-"""What becomes of a call once swapped, and what that would bring: asked of the timings, and raced where there are none.
+"""What becomes of a call once swapped, and what it would gain: read from tuning records, else benchmarked.
 
-A call of the program's that no timing speaks of is settled as ``autotune`` would, on arguments of its shapes, strides and
-dtypes. What is promised is a share of the time that the program's own calls took.
+A call without a tuning record is autotuned as ``autotune`` would, on arguments of its shapes, strides and dtypes. What
+is predicted is a share of the time that the program's own calls took.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from kernelworks.profile.trace import Call
 __all__ = ["GainRange", "Promise", "Races"]
 
 MOST_BYTES = 512 << 20
-CAUTION = 0.8  # of the cautious end: the arguments are alike, not the program's own
+CAUTION = 0.8  # the low end is taken times this: the arguments are alike, not the program's own
 
 
 @dataclass(frozen=True)
 class GainRange:
-    """The share of a call's time that a row gives back, from cautious to hopeful. 0 where it is no quicker."""
+    """The share of a call's time that a kernel recovers, its low and its high end. 0 if it is no faster."""
 
     low: float
     high: float
@@ -51,8 +51,8 @@ class GainRange:
 
 @dataclass(frozen=True)
 class Promise:
-    """What a call would take once swapped (``kernel``, "" for torch's own), what that brings where it was ``gain``, and
-    whether rows of ours ``may`` serve it at all."""
+    """What a call would take once swapped (``kernel``, "" for torch's own), its ``gain`` if that is known, and whether
+    kernels of ours ``may`` serve it at all."""
 
     kernel: str = ""
     gain: GainRange | None = None
@@ -64,7 +64,7 @@ NO_PROMISE = Promise()
 
 @dataclass
 class Races:
-    """Asks of calls by their kind, and races the first that are not known until ``budget_s`` is spent."""
+    """Asks of calls by their signature, and benchmarks those that are not known until ``budget_s`` is spent."""
 
     budget_s: float
     threads: int
@@ -81,7 +81,7 @@ class Races:
         return self.known[key]
 
     def lacks(self, ops: Sequence[str], dtype: str) -> str:
-        """Why none of these ops of ours would be quicker on tensors of a dtype, or "" where one may be."""
+        """Why none of these ops of ours would be faster on tensors of a dtype, or "" if one may be."""
         found = [outlook(op, getattr(torch, dtype, torch.float32), self.device, kind=self.kind) for op in ops]
         return "" if any(o.has_our_kernel for o in found) else found[0].why
 
@@ -100,7 +100,7 @@ class Races:
 
 
 def _deciding_record(swapped: SwappedCall, kind: str | None) -> TuningRecord | None:
-    """The timing that decided, or that would where rows are taken in list order."""
+    """The tuning record that decided, or that would if kernels are taken in list order."""
     if swapped.choice.tuning_record is not None or swapped.choice.native or kind is not None:
         return swapped.choice.tuning_record
     ways, _ = eligible_ways(swapped.op, swapped.request)
@@ -109,12 +109,12 @@ def _deciding_record(swapped: SwappedCall, kind: str | None) -> TuningRecord | N
 
 
 def _ready() -> bool:
-    """Whether calls enter ops as they will: a fix and ``autotune`` build that first, and who only looks does not wait."""
+    """Whether the native entry is built: a fix and ``autotune`` build it first, a diagnosis alone does not wait."""
     return environment.native() != "build" or native.find_extension() is not None
 
 
 def _race(swapped: SwappedCall, say: Callable[[str], None] | None) -> bool:
-    """Settles the call on arguments made up for it; False where they cannot be, or nothing may be chosen."""
+    """Autotunes the call on arguments made up for it; False if they cannot be, or nothing may be chosen."""
     request = swapped.request
     if request.device != "cpu" or not eligible_ways(swapped.op, request)[0] or swapped.op.contract.mutates:
         return False

@@ -1,4 +1,4 @@
-"""Which op of ours a call of torch's would reach once swapped, and which of its rows it would then take.
+"""Which op of ours a call of torch's would reach once swapped, and which of its kernels it would then take.
 
 Nothing is decided here: the call is made again on tensors without data, through the function that a swapped model
 calls in its place, and the dispatcher is asked about what arrives.
@@ -48,11 +48,11 @@ class SwappedCall:
 
 
 def swap_call(call: Call, threads: int, device: str = "cpu", kind: str | None = None) -> SwappedCall | None:
-    """What becomes of a call once swapped; None where it stays torch's. ``kind`` is the kind of machine, else this
-    one. Nothing is built for the question, so a row whose build fails later is named all the same.
+    """What becomes of a call once swapped; None if it stays torch's. ``kind`` is the kind of machine, else this
+    one. Nothing is built for the question, so a kernel whose build fails later is named all the same.
 
-    The profiler does not tell all: which form a GELU has, which gradients are wanted of a call that autograd records.
-    Of what the call may be, that counts of which there is a timing.
+    The profiler does not record everything: which approximation a GELU uses, which gradients are wanted of a call that
+    autograd records. Of what the call may be, the first with a tuning record counts.
     """
     found: list[SwappedCall] = []
     torch_signature = by_operator(call.name)
@@ -68,7 +68,7 @@ def swap_call(call: Call, threads: int, device: str = "cpu", kind: str | None = 
                 its = dataclasses.replace(request, threads=threads)
                 found.append(SwappedCall(op, its, choose(op, its, kind=kind)))
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError):
-            continue  # arguments of another form than the profiler tells
+            continue  # arguments of another kind than the profiler records
     timed = [
         a
         for a in found
@@ -92,8 +92,8 @@ def rebuild_call(
     call: Call, make: Make, functions: Any = FUNCTIONS, unrecorded: Mapping[str, Any] | None = None
 ) -> Callable[[], Any] | None:
     """The call as its user wrote it, through ``functions``, on tensors that ``make`` makes, with what else it may have
-    been given (``unrecorded``); None where it has no spelling or ``functions`` (a mapping, or ``torch.nn.functional``) has no
-    such function."""
+    been given (``unrecorded``); None if it has no torch signature, or if ``functions`` (a mapping, or
+    ``torch.nn.functional``) has no such function."""
     torch_signature = by_operator(call.name)
     function = None if torch_signature is None else _called(functions, torch_signature.name)
     if torch_signature is None or function is None:

@@ -1,12 +1,13 @@
-"""A module's forward, and its backward where the program trains it, as CUDA graphs: launched as one, no host between.
+"""A module's forward, and its backward if the program trains it, as CUDA graphs: launched as one, no host between.
 
 A graph reads its inputs where they lay when it was captured, so inputs are copied there, and outputs are copied out of
-what the next replay writes. It is captured once for each form of call (sizes, dtypes, gradients, modes) and up to
-``MAX_GRAPHS`` of them; any other call runs as it always did. So does one whose predecessor still waits for its backward,
-since both would share what was saved for it, and one of a module that holds something else than when it was captured.
+what the next replay writes. It is captured once for each call signature (sizes, dtypes, gradients, modes) and up to
+``MAX_GRAPHS`` of them; any other call runs as it always did. So does one whose predecessor still waits for its
+backward, since both would share what was saved for it, and one of a module that holds something else than when it was
+captured.
 
-That the host decides nothing on the way is proved by the capture: a call that waits for the device raises in one. What
-a program decides only where no graph is captured must not be part of a graph unseen, so each graph is held against the
+The capture shows that the host decides nothing on the way: a call that waits for the device raises in one. What
+a program decides only while no graph is captured must not be part of a graph unseen, so each graph is held against the
 module on other data before it serves a call.
 """
 
@@ -45,8 +46,8 @@ from kernelworks.profile.budget import BudgetExceeded
 
 __all__ = ["MAX_GRAPHS", "GraphedModule", "Pools"]
 
-MAX_GRAPHS = 4  # of calls, that are captured for a module
-MOST_BYTES = 4 << 30  # of what is written in the objects that a call is given, that a graph is held against
+MAX_GRAPHS = 4  # so many call signatures of a module are captured
+MOST_BYTES = 4 << 30  # a graph is checked if a call writes no more bytes than this into the objects it is given
 FOLDERS = (Path(torch.__file__).resolve().parent, Path(__file__).resolve().parents[2])  # torch's and ours
 
 
@@ -100,7 +101,7 @@ class _Token:
 
 
 class _Graph:
-    """One form of call, captured."""
+    """One call signature, captured."""
 
     def __init__(self, module: nn.Module, args: Any, kwargs: Any, pools: Pools) -> None:
         flat, self.spec = pytree.tree_flatten((args, kwargs))
@@ -188,7 +189,7 @@ class _Graph:
 
     def _rehearsed(self, state: State) -> contextlib.AbstractContextManager[Any]:
         """Runs it as it will be captured, which tells what the host waits for; what stands in for what the host
-        makes. And once more with that, since what is settled at a first call so is no part of a graph."""
+        makes. And once more with that, since what a first call sets up is then no part of a graph."""
         mode, before = HostMade(), host_numbers()
 
         def rehearse(beside: contextlib.AbstractContextManager[Any]) -> None:
@@ -312,7 +313,7 @@ class _Graph:
     # ------------------------------------------------------------ other data
 
     def _hold_against(self, state: State) -> None:
-        """Raises Impossible where it answers other data with something else than the module does, and its own data not
+        """Raises Impossible if it answers other data with something else than the module does, and its own data not
         so: something of those is part of the graph."""
         own = [t.detach().clone() for t in self.inputs]
         others = [other_data(t) for t in own]
@@ -388,7 +389,7 @@ class _Replay(torch.autograd.Function):
 
 
 class GraphedModule:
-    """What is called in a module's place: its graphs, by form of call, and the module itself for every other call.
+    """What is called in a module's place: its graphs, by call signature, and the module itself for every other call.
 
     With ``objects`` calls are captured too that are given an object to write into, a cache of fixed size: a graph for
     each such object, which is let go with it.
@@ -428,7 +429,7 @@ class GraphedModule:
     def _graph(
         self, module: nn.Module, call_signature: Any, objects: Sequence[Any], args: Any, kwargs: Any
     ) -> _Graph | None:
-        """The one of a call, captured where there is room for one more."""
+        """The one of a call, captured if there is room for one more."""
         key = (call_signature, *map(id, objects)) if objects else call_signature
         again, self._last = not objects or key == self._last, key
         known = self.graphs.get(key)

@@ -16,7 +16,7 @@ from kernelworks.nn.gates import has_foreign_hook
 __all__ = ["PLAIN_TYPES", "HeldState", "Itself"]
 
 PLAIN_TYPES = (bool, int, float, str, type(None), torch.dtype, torch.device)
-OWN = frozenset(vars(nn.Module())) - {"training"}  # attributes of every module, hooks among them
+OWN = frozenset(vars(nn.Module())) - {"training"}  # every module has these attributes, hooks among them
 LISTS = (list, dict, set)
 GONE, READ = object(), object()
 Place = tuple[dict[str, Any], str, Any, Any]  # where a name stands, the name, its value, and where or what that is
@@ -71,7 +71,7 @@ class HeldState:
         return self.takes(value) and value.layout is torch.strided
 
     def changed_name(self) -> str:
-        """What is another one by now, by its name; "" where nothing is."""
+        """What is another one by now, by its name; "" if nothing is."""
         for space, name, value, at in self.places:
             now = space.get(name, GONE)
             if at is None:

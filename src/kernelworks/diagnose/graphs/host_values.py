@@ -2,8 +2,8 @@
 Python's numbers that is sent there.
 
 A graph would read them at each replay where the host had them when it was captured, and the host waits for such a copy,
-so no capture takes it. What the host makes without asking the device is the same at each call of one form, as a number
-is that a kernel is given. So a copy that was made ahead of the capture stands in for it.
+so no capture takes it. What the host makes without asking the device is the same at each call of one signature, as a
+number is that a kernel is given. So a copy that was made ahead of the capture stands in for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kernelworks.diagnose.optimization import Impossible
 
 __all__ = ["HostMade"]
 
-MOST_BYTES = 1 << 20  # of one: what is larger is data
+MOST_BYTES = 1 << 20  # a value of more bytes than this is data
 MAKERS = (torch.tensor, torch.as_tensor, Tensor.new_tensor)
 
 

@@ -15,14 +15,14 @@ from kernelworks.contract import UNIT_ROUNDOFF
 
 __all__ = ["host_numbers", "other_data", "pattern", "relative_errors", "same_numbers", "within_rounding"]
 
-SMALLER = 0.75  # times as large: floating-point numbers of other data
-TIES = 0.1  # of whole numbers, that rounding may turn
-CHUNK = 1 << 24  # elements that are compared at once
+SMALLER = 0.75  # floating-point numbers of other data are so many times as large
+TIES = 0.1  # rounding may change this share of whole numbers
+CHUNK = 1 << 24  # so many elements are compared at once
 
 
 def other_data(tensor: Tensor) -> Tensor:
     """Other values in a tensor's place, none that an index, a length or an offset could not be: numbers in another
-    order and smaller, a mask that hides more, whole numbers moved along the longest dimension. Itself where there are
+    order and smaller, a mask that hides more, whole numbers moved along the longest dimension. Itself if there are
     none."""
     if not tensor.numel():
         return tensor
@@ -46,13 +46,13 @@ def other_data(tensor: Tensor) -> Tensor:
 
 
 def pattern(tensor: Tensor) -> Tensor:
-    """What comes in as its gradient: no two elements alike, as a plain sum of a normalised row has no gradient."""
+    """What comes in as its gradient: no two elements alike, as a plain sum of a normalized row has no gradient."""
     made = torch.linspace(0.5, 1.5, tensor.numel(), device=tensor.device, dtype=torch.float32)
     return made.reshape(tensor.shape).to(tensor.dtype)
 
 
 def relative_errors(now: Sequence[Tensor | None], want: Sequence[Tensor | None]) -> list[float]:
-    """How far each is off, relative to its size; of whole numbers the share that differs; infinite where they are not
+    """How far each is off, relative to its size; of whole numbers the share that differs; infinite if they are not
     of one shape, or NaN stands elsewhere."""
     if len(now) != len(want):
         return [math.inf]

@@ -42,7 +42,7 @@ class ReturnedValue:
         self.tensors = [v for key, (_, v) in self._seen.items() if isinstance(v, Tensor) and key not in self._shared]
 
     def check(self) -> None:
-        """Raises Impossible where what was returned cannot be made again of other tensors."""
+        """Raises Impossible if what was returned cannot be made again of other tensors."""
         if any(_closed(item) for item in self._flat):
             raise Impossible("it returns more than tensors (a function)")
         for key, (made, value) in self._seen.items():
@@ -77,7 +77,7 @@ def _as_it_is(tensor: Tensor) -> Tensor:
 
 
 def _opaque(made: Any, value: Any) -> bool:
-    """Whether an object may hold on to tensors where a copy of it does not show them."""
+    """Whether an object may hold on to tensors that a copy of it does not show."""
     if isinstance(value, (Tensor, enum.Enum)):
         return False
     alien = made is value or str(type(value).__module__).partition(".")[0] in LIBRARY_PACKAGES

@@ -1,4 +1,4 @@
-"""CUDA graphs as torch captures them, and what puts the process right where a capture fails.
+"""CUDA graphs as torch captures them, and what puts the process right if a capture fails.
 
 A call that waits for the device raises while it is captured, and the capture is void. torch leaves much behind then: a
 side stream that stays the current one, an allocator that goes on giving from the capture's pool, generators that take
@@ -19,9 +19,9 @@ from kernelworks.profile.trace import without_collection
 
 __all__ = ["WARM", "Recorder"]
 
-WARM = 3  # runs ahead of a capture, in which libraries choose their kernels
-SCARCE = 0.25  # of the device's memory: where less is free, what torch keeps is given back ahead of a capture
-OF_THIS_THREAD = "thread_local"  # calls that may not be made meanwhile, in other threads they may
+WARM = 3  # so many runs precede a capture: in them libraries choose their kernels
+SCARCE = 0.25  # if less of the device's memory is free, torch's cache is emptied before a capture
+OF_THIS_THREAD = "thread_local"  # a capture forbids some calls, in its own thread only
 
 _streams: dict[int, Any] = {}  # by device: where graphs are captured, and runs ahead of it are made
 _failed: list[Any] = []
@@ -73,7 +73,7 @@ class Recorder:
             whole = True  # what failed was no call of CUDA's: the graph is one, and gives its pool back itself
         except RuntimeError:
             whole = False
-        with contextlib.suppress(RuntimeError):  # where the capture's end came so far by itself
+        with contextlib.suppress(RuntimeError):  # if the capture's end came so far by itself
             torchs._cuda_endAllocateToPool(device, self.pool)
         with contextlib.suppress(RuntimeError):
             self.graph.reset()

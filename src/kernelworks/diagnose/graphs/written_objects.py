@@ -1,7 +1,7 @@
 """Objects that a call is given beside tensors and numbers, and that it writes into: a cache of fixed size, say.
 
 A graph writes where such an object's tensors lay when it was captured. So it serves that very object, as long as each
-of its tensors lies there and its numbers are the same; and it is captured only where a call leaves them so: a cache
+of its tensors lies there and its numbers are the same; and it is captured only if a call leaves them so: a cache
 that puts longer tensors in place of its own, or counts on the host, is none that a graph can go on with.
 """
 
@@ -33,7 +33,7 @@ def can_be_written(value: Any) -> bool:
 
 
 def marks(value: Any, takes: Callable[[Tensor], bool], depth: int = 0) -> Any:
-    """Where its tensors lie, and its numbers: equal at two moments where a graph of one of them holds at the other.
+    """Where its tensors lie, and its numbers: equal at two moments if a graph of one of them holds at the other.
     Of tensors that a graph does not read (``takes``) what counts is what they hold."""
     if isinstance(value, Tensor):
         return id(value), look(value) if takes(value) else fingerprint(value), value.requires_grad

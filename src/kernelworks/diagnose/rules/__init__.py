@@ -1,4 +1,4 @@
-"""The problems that a diagnosis knows by name: one file each, tried in this order on every region."""
+"""The problems that a diagnosis knows by name: one file each, tried in this order on every hotspot."""
 
 from __future__ import annotations
 

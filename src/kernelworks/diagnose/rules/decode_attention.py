@@ -22,7 +22,7 @@ def applies(view: View) -> Advice | None:
     action = (
         f"swap in {view.kernel}" if view.kernel else "use an attention kernel that splits the cache, not the queries"
     )
-    return Advice("decode attention far from memory speed", action, view.excess(REACH), view.excess())
+    return Advice("decode attention far below memory bandwidth", action, view.excess(REACH), view.excess())
 
 
 RULE = Rule("decode_attention", applies, ("cpu",))

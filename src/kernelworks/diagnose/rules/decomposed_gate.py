@@ -7,7 +7,7 @@ from kernelworks.diagnose.rules.rule import REACH, Advice, Rule, View
 from kernelworks.dispatch.signature import gates
 
 # Two ops read a and b, write the product, and write and read what is between; one op does all but the last two. Ops at
-# their ceilings waste these as well, so how near they come to those is not asked.
+# their measured peaks waste these as well, so the rule does not ask how near they come to those.
 PASSES = 3 / 5
 
 

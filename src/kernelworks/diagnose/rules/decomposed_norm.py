@@ -1,4 +1,4 @@
-"""A normalisation written as separate elementwise ops: each reads and writes everything again, and costs a call."""
+"""A normalization written as separate elementwise ops: each reads and writes everything again, and costs a call."""
 
 from __future__ import annotations
 

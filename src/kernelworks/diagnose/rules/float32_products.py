@@ -1,4 +1,4 @@
-"""A float32 product on the float32 unit, where the tf32 unit is several times quicker at three digits."""
+"""A float32 product on the float32 unit; the tf32 unit is several times faster at three digits."""
 
 from __future__ import annotations
 

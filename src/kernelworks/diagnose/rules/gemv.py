@@ -8,8 +8,8 @@ from kernelworks.diagnose.rules.rule import Advice, Rule, View
 
 PRODUCTS = frozenset({"linear", "mm", "addmm", "matmul", "mv", "addmv"})
 ADD_OPS = frozenset({"addmm", "addmv"})  # their first tensor is what is added
-FEW = 8  # rows
-LARGE = 256 * 1024  # bytes of the matrix
+FEW = 8  # with so few rows or columns a product only reads the matrix
+LARGE = 256 * 1024  # smaller matrices (bytes) stay in the cache
 
 
 def applies(view: View) -> Advice | None:
@@ -28,7 +28,7 @@ def applies(view: View) -> Advice | None:
         if view.kernel
         else "read the weights with all threads: a GEMV kernel, or a larger batch"
     )
-    return Advice("weights read slower than memory gives them", action, view.excess(0.8), view.excess())
+    return Advice("weights read below memory bandwidth", action, view.excess(0.8), view.excess())
 
 
 RULE = Rule("gemv", applies, ("cpu",))

@@ -1,4 +1,4 @@
-"""A float16 product where the CPU multiplies no float16: torch takes a scalar path, at a hundredth of the peak."""
+"""A float16 product on a CPU that multiplies no float16: torch takes a scalar path, at a hundredth of the peak."""
 
 from __future__ import annotations
 

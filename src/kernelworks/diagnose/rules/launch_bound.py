@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernelworks.diagnose.rules.rule import Advice, Rule, View
 
 GAPS = frozenset({"launch latency", "torch's dispatch", "python"})
-LEAST = 0.01  # of the wall clock
+LEAST = 0.01  # of the wall clock: smaller gaps are no problem
 
 
 def applies(view: View) -> Advice | None:

@@ -1,7 +1,7 @@
-"""What several calls make together, proved by the flow of data between them: a norm, a rotary embedding, a gate, a
-cache that grows, an optimiser's step, a batch norm after a convolution.
+"""What several calls compute together, found by the flow of data between them: a norm, a rotary embedding, a gate, a
+cache that grows, an optimizer's step, a batch norm after a convolution.
 
-The names of ops in one module prove nothing: a CReLU negates and concatenates too, and a DenseNet grows by ``cat``.
+The names of ops in one module are no evidence: a CReLU negates and concatenates too, and a DenseNet grows by ``cat``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PRODUCTS = frozenset({"linear", "mm", "addmm", "matmul"})
 CONVOLUTIONS = frozenset({"conv1d", "conv2d", "conv3d", "convolution", "_convolution"})
 # Without one of these, or the activation of a gate, there is none.
 STARTS = "rsqrt sqrt neg cat addcdiv batch_norm cross_entropy_loss log_softmax _log_softmax"
-MANY = 4  # turns of a loop
+MANY = 4  # a loop has at least so many turns
 
 
 def patterns(calls: Sequence[Call]) -> dict[int, frozenset[str]]:
@@ -113,7 +113,7 @@ def _scales(step: Step, x: Operand, by: Step, squares: Step | None) -> bool:
 
 
 def _affine(step: Step) -> Iterator[Step]:
-    """What scales and shifts a normalised tensor by parameters of one dimension."""
+    """What scales and shifts a normalized tensor by parameters of one dimension."""
     for _ in range(3):
         after = [s for s in step.readers_that_write if s.name in ("mul", "add") or s.name in MOVES]
         if len(after) != 1 or (after[0].name not in MOVES and not any(len(o.shape) == 1 for o in after[0].tensors)):

@@ -12,13 +12,13 @@ from kernelworks.dispatch.op import OPS
 
 __all__ = ["FREE", "PYTHON", "REACH", "Advice", "Rule", "View", "replacement_ops"]
 
-PYTHON, FREE = "python", "free memory"  # what the regions between ops are called
-REACH = 0.6  # of its ceiling: what a good row reaches at the least, for the cautious end of a range
+PYTHON, FREE = "python", "free memory"  # the names of the hotspots between ops
+REACH = 0.6  # of the measured peak: a good kernel reaches at least that; the low end of a range assumes it
 
 
 @dataclass(frozen=True)
 class View:
-    """A region as the rules see it. Times are seconds of one run; ``parts`` are the footer's."""
+    """A hotspot as the rules see it. Times are seconds of one run; ``parts`` are those of the time breakdown."""
 
     op: str
     module: str
@@ -37,7 +37,7 @@ class View:
     result: str = ""  # the dtype that a typical call returns
     unit: str = "float32"  # the dtype that its arithmetic is done in
     written: float = math.inf  # bytes that its calls write
-    kernel: str = ""  # "kw.linear: avx512", where a proved row of ours would be taken
+    kernel: str = ""  # "kw.linear: avx512", if a verified kernel of ours would be taken
     threads: int = 1
     device: str = "cpu"
     critical: float = math.inf  # of the seconds, those on the critical path
@@ -62,7 +62,7 @@ class View:
 
     @property
     def layout(self) -> str:
-        """How the first tensor lies where it is a batch of images: by channels first, or last; "" where that is one."""
+        """How the first tensor lies if it is a batch of images: by channels first, or last; "" if that is one."""
         if not self.shapes or not self.strides or len(self.shapes[0]) != 4 or len(self.strides[0]) != 4:
             return ""
         (_, channels, height, width), (_, of_channel, _, of_column) = self.shapes[0], self.strides[0]
@@ -79,16 +79,16 @@ class View:
         return sum(value for name, value in self.parts.items() if name.startswith(word))
 
     def excess(self, reach: float = 1.0) -> float:
-        """Seconds above what the work takes at ``reach`` of its ceiling."""
+        """Seconds above what the work takes at ``reach`` of its measured peak."""
         return max(0.0, self.seconds - self.bound / reach)
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What is wrong, what to do, and the time that can be had back: cautious and hopeful, in seconds of one run.
+    """What is wrong, what to do, and the recoverable time: its low and its high end, in seconds of one run.
 
-    ``ops`` are those of ours that the action puts in place of several of torch's: nothing is promised of them where no
-    timing says that they are quicker here.
+    ``ops`` are those of ours that the action puts in place of several of torch's: nothing is predicted for them if no
+    tuning record says that they are faster here.
     """
 
     problem: str
@@ -99,15 +99,15 @@ class Advice:
 
 
 def replacement_ops(pattern: str) -> tuple[str, ...]:
-    """The ops of ours that are a pattern in one, by their names: rooms say so."""
+    """The ops of ours that do a whole pattern in one call. Their op packages say so."""
     return tuple(op.name for op in OPS.values() if op.pattern == pattern)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One problem. ``applies`` gives the advice, or None where the region does not have this problem; it is asked about
-    programs on these ``devices`` only. ``optimization`` is the one that does what it says: where a fix has tried that on the
-    whole program and it is out, nothing is promised of it."""
+    """One problem. ``applies`` gives the advice, or None if the hotspot does not have this problem. It
+    is asked about programs on these ``devices`` only. ``optimization`` names the one that does what the rule advises:
+    if a fix has tried that on the whole program and rejected it, nothing is predicted for it."""
 
     name: str
     applies: Callable[[View], Advice | None]

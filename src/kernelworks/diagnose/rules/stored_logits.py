@@ -20,7 +20,7 @@ LOSSES = frozenset(
     }
 )
 STEPS = LOSSES | {"to", "_to_copy", "float", "contiguous", "view", "copy_", "pad"}
-ROWS, VOCABULARY = 64, 8192
+ROWS, VOCABULARY = 64, 8192  # logits have at least so many rows and columns
 
 
 def applies(view: View) -> Advice | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelworks.diagnose.account.account import MEMORY, USEFUL
 from kernelworks.diagnose.rules.rule import Advice, Rule, View
 
 COPIES = frozenset({"contiguous", "clone", "reshape", "flatten"})
@@ -20,7 +21,7 @@ def _dense(view: View) -> bool:
 
 
 def applies(view: View) -> Advice | None:
-    moved = view.part("useful") + view.part("memory") + view.part("allocation")
+    moved = view.part(USEFUL) + view.part(MEMORY) + view.part("allocation")
     if view.op not in COPIES or moved < 0.3 * view.seconds or _dense(view):
         return None
     action = "avoid the copy: choose the layout before, or give the strides to an op that takes them"

@@ -10,7 +10,7 @@ MANY = 16
 def applies(view: View) -> Advice | None:
     if view.bottleneck not in ("launch", "dispatch") or view.calls < MANY or view.share < 0.002 or not view.shapes:
         return None
-    action = "fuse with its neighbours (torch.compile, or a row here): the kernel takes longer to start than to work"
+    action = "fuse with its neighbours (torch.compile, or a kernel here): the kernel takes longer to start than to work"
     return Advice("many tiny kernels", action, 0.0, 0.8 * view.seconds)
 
 

@@ -1,13 +1,13 @@
-"""An optimiser that goes over its tensors once for each step of the formula."""
+"""An optimizer that goes over its tensors once for each step of the formula."""
 
 from __future__ import annotations
 
 from kernelworks.diagnose.rules.patterns import ADAM
 from kernelworks.diagnose.rules.rule import Advice, Rule, View
 
-PROBLEM = "an optimiser in many passes"
+PROBLEM = "an optimizer in many passes"
 ACTION = "torch.optim.AdamW(fused=True) or kw.adamw_: one pass over the parameters"
-MOVED, LEAST = 22, 7  # tensors read and written by Adam op by op, and by one pass
+MOVED, LEAST = 22, 7  # Adam op by op reads and writes so many tensors; one pass so many
 
 
 def applies(view: View) -> Advice | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelworks.diagnose.account.account import MEMORY, USEFUL
 from kernelworks.diagnose.rules.rule import Advice, Rule, View
 
 CASTS = frozenset({"to", "float", "bfloat16", "half", "type_as", "_to_copy"})
@@ -15,7 +16,7 @@ def _between(view: View) -> bool:
 
 
 def applies(view: View) -> Advice | None:
-    moved = view.part("useful") + view.part("memory") + view.part("allocation")
+    moved = view.part(USEFUL) + view.part(MEMORY) + view.part("allocation")
     if view.op not in CASTS or not moved or not _between(view):
         return None
     action = "keep the dtype: the next op should widen inside (fuse)"

@@ -2,8 +2,8 @@
 
 A program need not be made of modules: a loop over a function of tensors, a method of a solver, a loss that closes over
 its weights. Such a function is found by looking at one run (``find_functions``), and is called through a module of ours
-meanwhile (``Function``), so that it is raced, proved and compiled as modules are, by the arguments that it was called
-with, the object of a method among them. It is replaced wherever the program holds it (``holders``), or where the
+meanwhile (``Function``), so that it is benchmarked, verified and compiled as modules are, by the arguments that it was
+called with, the object of a method among them. It is replaced wherever the program holds it (``holders``), or where the
 program was given it to call.
 """
 
@@ -36,19 +36,17 @@ from kernelworks.profile.timeline import Timeline
 
 __all__ = ["Function", "count_outside_calls", "find_function", "find_functions"]
 
-WORTH = 0.05  # of a run, which a function must take
-MOST = 4  # functions, those that take the most time
-MANY, WITHIN = 10, 0.5  # calls of others that take so much of a function's time: those are compiled, not their loop
+WORTH = 0.05  # a function must take at least this share of a run
+MOST = 4  # at most so many functions are taken, the longest
+MANY, WITHIN = 10, 0.5  # if so many calls of others take this share of its time, those are compiled, not their loop
 FOLDERS = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 LIBRARIES = tuple(str(Path(folder).resolve()) + os.sep for folder in (*FOLDERS, str(Path(__file__).parents[2])))
 TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
-LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # they have done nothing on returning
+LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # they return at once
 CONTAINERS = (list, dict, set)
-MAX_UNROLLED_CALLS = (
-    300  # calls of torch's: a loop of so few is compiled whole, and what it calls again and again with it
-)
-LIGHT = 2000  # objects and numbers that a method's own object may hold, which is copied for each run of the method
-HEAVY = 1 << 30  # bytes of its tensors
+MAX_UNROLLED_CALLS = 300  # a loop with so few calls of torch's is compiled whole, with what it calls again and again
+LIGHT = 2000  # a method's object is copied for each run: it may hold so many objects and numbers
+HEAVY = 1 << 30  # it may hold so many bytes of tensors
 CodeAndGlobals = tuple[CodeType, dict[str, Any]]  # code, with its globals
 
 
@@ -271,7 +269,7 @@ EXCLUDED_CODE = _apart()
 
 
 def count_outside_calls(timeline: Timeline | None) -> int | None:
-    """How many of torch's functions a run calls outside of modules; None where not all of a run was looked at."""
+    """How many of torch's functions a run calls outside of modules; None if not all of a run was looked at."""
     if timeline is None or timeline.surveyed is not None:
         return None
     return sum(not call.place.path and not call.backward for call in timeline.calls)
@@ -280,7 +278,7 @@ def count_outside_calls(timeline: Timeline | None) -> int | None:
 def find_functions(program: Program, calls: int | None = None) -> list[Function]:
     """Runs the program once, and finds the functions of its own that take notable time outside of modules, call none,
     and could be called alone; none of them within another, but as its part. ``calls`` is how many of torch's functions
-    a run calls outside of modules, where that is known."""
+    a run calls outside of modules, if that is known."""
     watch, before = _Watch(program.entry), sys.getprofile()
     sys.setprofile(watch)
     begin = time.perf_counter()
@@ -329,7 +327,7 @@ class _Choice:
             yield from self.of(each) if each.calls >= MANY * seen.calls else self._often(each)
 
     def function(self, seen: _Seen, *, whole: bool = True) -> Function | None:
-        """As a root; with what it calls again and again as its parts: where it spends its time in that, and where it
+        """As a root; with what it calls again and again as its parts if it spends its time in that, or if it
         makes more calls than a compiler gets through."""
         fn = _function_of(seen, self.entry)
         if fn is None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 __all__ = ["LOCAL", "Place", "at_path", "of_program", "places", "with_code"]
 
 LOCAL = "<locals>"
-OURS = ("kernelworks", "torch")  # whose objects hold a function for reasons of their own
+OURS = ("kernelworks", "torch")  # their objects hold a function for reasons of their own
 
 
 class Place(NamedTuple):
@@ -24,7 +24,7 @@ class Place(NamedTuple):
 
     get: Callable[[], Any]
     put: Callable[[Any], None]
-    name: str = ""  # as the program writes it, where it has one
+    name: str = ""  # as the program writes it, if it has one
 
 
 def places(fn: FunctionType) -> tuple[Place, ...]:
@@ -119,7 +119,7 @@ def with_code(code: Any) -> list[FunctionType]:
 
 def at_path(space: Mapping[str, Any], path: str) -> Any:
     """What a dotted path leads to from a module's names: a function, a class, or a method as it was written. One that
-    was made in another function (``make.<locals>.step``) is looked for by that name; None where there is none, or
+    was made in another function (``make.<locals>.step``) is looked for by that name; None if there is none, or
     several."""
     if LOCAL in path:
         made = [

@@ -26,8 +26,8 @@ from kernelworks.profile.budget import Budget, BudgetExceeded
 
 __all__ = ["Roots", "Sample", "SwappedModules", "find_roots", "kind_of", "outermost"]
 
-MOST_OF_A_KIND = 32  # modules that are alike but for their values, of which there are samples
-_MODULE: Any = nn.Module  # whose way of calling is replaced
+MOST_OF_A_KIND = 32  # at most so many modules that differ in their values alone are sampled
+_MODULE: Any = nn.Module  # its ``__call__`` is replaced
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Sample:
     inference: bool
     training: bool = False  # gradients were wanted of the module, or of what it was given
     modes: tuple[bool, ...] = ()  # ``training`` of each of ``module.modules()``
-    autocast: Mapping[str, torch.dtype] = field(default_factory=dict)  # by type of device, where it was on
+    autocast: Mapping[str, torch.dtype] = field(default_factory=dict)  # by type of device, if it was on
     recording: bool = False  # gradients were on, whether or not any was wanted
-    stands: int = 1  # for so many calls of a run, itself among them
+    stands: int = 1  # it stands for so many calls of a run, itself among them
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Roots:
     calls: Mapping[int, int] = field(default_factory=dict)  # by ``id`` of a module, how often a run calls it
     seconds: Mapping[int, float] = field(default_factory=dict)  # and for how long the host was in those calls
     optimizers: tuple[Optimizer, ...] = ()  # that step in a run, in the order in which they first do; none that are new
-    passing: tuple[Optimizer, ...] = ()  # those of a run that the run before had not: the program makes them anew
+    passing: tuple[Optimizer, ...] = ()  # the program makes these anew in each run
 
     @property
     def models(self) -> tuple[nn.Module, ...]:
@@ -69,8 +69,8 @@ class Roots:
 def find_roots(run: Callable[[], Any], budget: Budget | None = None, functions: Sequence[Function] = ()) -> Roots:
     """Runs the program twice, ``functions`` called as modules meanwhile: to count the calls of outermost modules, and
     to copy the arguments of those that stand for all of each; of modules that are alike but for their values, of some.
-    Raises Over where the ``budget`` ends meanwhile; the program's run goes on to its end then, with nothing looking at
-    it."""
+    Raises BudgetExceeded if the ``budget`` ends meanwhile; the program's run goes on to its end then, with nothing
+    looking at it."""
     with contextlib.ExitStack() as stack:
         for function in functions:
             stack.enter_context(function.installed())
@@ -135,7 +135,7 @@ def _stepping(optimizers: list[Optimizer]) -> Iterator[None]:
 
 
 def _lasting(first: list[Optimizer], second: list[Optimizer]) -> tuple[Optimizer, ...]:
-    """The optimizers of two runs, where both had the same."""
+    """The optimizers of two runs, if both had the same."""
     same = len(first) == len(second) and all(a is b for a, b in zip(first, second, strict=True))
     return tuple(second) if same else ()
 
@@ -213,12 +213,12 @@ def outermost(
 
 @dataclass
 class SwappedModules:
-    """As a context: our rows (of ``ops``, by default of all) are in the outermost modules; on leaving every module is
-    as it was.
+    """As a context: our kernels (of ``ops``, by default of all) are in the outermost modules; on leaving every module
+    is as it was.
 
-    Where the program makes fresh modules each time, they are swapped as they are first called; ``spent`` is what that
-    took, to be taken off a wall clock measured inside. ``every``: ops are put in place whatever the timings say, to be
-    measured. ``most_s``: swapping that takes longer ends, and on leaving Over is raised.
+    If the program makes fresh modules each time, they are swapped as they are first called; ``spent`` is what that
+    took, to be taken off a wall clock measured inside. ``every``: ops are put in place whatever the tuning records say,
+    to be measured. ``most_s``: swapping that takes longer ends, and on leaving BudgetExceeded is raised.
     """
 
     roots: Roots

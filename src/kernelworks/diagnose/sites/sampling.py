@@ -20,9 +20,9 @@ from kernelworks.contract.leaves import leaves
 
 __all__ = ["Look", "look_of", "standing_for"]
 
-MOST = 4  # calls of one module: each is raced and compared
-NEAR = 1.0  # in powers of two, within which sizes are alike
-OTHER_KIND_DISTANCE = 1e3  # of calls in other modes, or of other arguments
+MOST = 4  # so many calls of one module are kept: each is benchmarked and compared
+NEAR = 1.0  # sizes within so many powers of two are alike
+OTHER_KIND_DISTANCE = 1e3  # calls in other modes or of other arguments are so far apart
 
 
 class Look(NamedTuple):

@@ -1,1 +1,1 @@
-"""verify."""
+"""Whether a changed module or program gives the same answers."""

@@ -1,10 +1,11 @@
-"""Whether a changed module still gives the answers that it gave: the same inputs through both, and through the truth.
+"""Whether a changed module gives the same answers: the same inputs through the original, the changed module and the
+reference.
 
-Each answer (an output, a gradient, a buffer that was written) is judged by itself. The truth is the module as it was,
-run in float64. Where it cannot be run so, or where its answer is so small beside what was summed up to it that an error
+Each answer (an output, a gradient, a buffer that was written) is judged by itself. The reference is the module as it
+was, run in float64. If it cannot be run so, or if its answer is so small beside what was summed up to it that an error
 relative to it says nothing, the scale is the original's own rounding: how far its answers move when each op's result is
-moved by a rounding or two (``arms.PerturbedRounding``). Where that cannot be had either, nothing was compared: it is said, and
-never counts as agreement.
+moved by a rounding or two (``precision.PerturbedRounding``). If that fails too, nothing was compared: the note says so,
+and it never counts as agreement.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ __all__ = ["FLOAT64", "ROUNDING", "SAYS_NOTHING", "SHARE_OF_MEMORY", "Agreement"
 
 SHARE_OF_MEMORY = 0.6
 FLOAT64, ROUNDING = "float64", "the original's own rounding"
-DRAWS = 3  # runs with moved results
-TIES = 8  # of them, where integers are compared
+DRAWS = 3  # so many runs have their results perturbed
+TIES = 8  # so many if integers are compared
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Relative errors against the truth in the 2-norm, of the worst answer of the worst sample.
+    """Relative errors against the reference in the 2-norm, of the worst answer of the worst sample.
 
     ``against`` is FLOAT64 or ROUNDING (then ``before`` is how far rounding carries the original, and ``after`` how far
-    the changed module is from it), or empty where nothing was compared: ``agrees`` is False then, ``note`` says why.
+    the changed module is from it), or empty if nothing was compared: ``agrees`` is False then, ``note`` says why.
     """
 
     before: float
@@ -76,13 +77,13 @@ def compare(
     before: contextlib.AbstractContextManager[Any] | None = None,
 ) -> Agreement:
     """Runs each sample through its module as it is, ``changed`` (by default swapped), and in float64. ``untouched``
-    tells modules in which nothing is changed: where they cannot be compared, that says nothing. ``before`` is what is
-    in place already where a module runs as it is, a context that may be entered again and again: errors that it was
+    tells modules in which nothing is changed: if they cannot be compared, that says nothing. ``before`` is what is
+    in place already when a module runs as it is, a context that may be entered again and again: errors that it was
     allowed to make are no news.
 
-    It agrees where no error grows by more than a tenth for bfloat16 and float16, whose roundings between ops dominate,
-    and threefold for float32, where it measures the order of summation, plus one rounding of the dtype; where integers
-    and truth values are equal, but for those that the original's own rounding turns (ties of an argmax); and where NaN
+    It agrees if no error grows by more than a tenth for bfloat16 and float16, whose roundings between ops dominate,
+    and threefold for float32, where it measures the order of summation, plus one rounding of the dtype; if integers
+    and booleans are equal, but for those that the original's own rounding turns (ties of an argmax); and if NaN
     and infinities stand in the same places. Once ``budget_s`` is over, a module is judged by its first sample alone,
     and one that is like others but for its values by theirs, and the note says so; after ``most_s`` nothing is judged
     any more, and that is no agreement. Raises nothing: what goes wrong is in the note.
@@ -120,7 +121,7 @@ def compare(
                 verdict = _Trial(sample, state, changed, before).verdict()
             except _Nothing as reason:
                 verdict = Agreement(0.0, 0.0, False, f"not compared: {type(module).__name__} {reason}")
-            except Exception as error:  # a user's module, run alone, with our rows or in other dtypes
+            except Exception as error:  # a user's module, run alone, with our kernels or in other dtypes
                 verdict = _unable(module, error)
             finally:
                 state.restore()
@@ -136,7 +137,7 @@ def compare(
 
 
 def _untouched(module: nn.Module) -> bool:
-    """Whether a swap replaces nothing in it, so that there is nothing to prove."""
+    """Whether a swap replaces nothing in it, so that there is nothing to verify."""
     with contextlib.suppress(Exception), swap(module, verbose=False) as swapped:
         return not swapped.replaced
     return False
@@ -149,7 +150,7 @@ def _unable(module: nn.Module, error: Exception) -> Agreement:
 
 
 class _Trial:
-    """One sample before the court."""
+    """The comparison of one sample."""
 
     def __init__(
         self, sample: Sample, state: State, changed: ModuleChange, before: contextlib.AbstractContextManager[Any] | None
@@ -198,7 +199,7 @@ class _Trial:
         return any(t.numel() for name, t in before.named.items() if name not in before.unwritten)
 
     def _reference(self, before: Answers, *, inside: bool = False) -> Answers | None:
-        """The answers in float64; None where it cannot be run so, with a note."""
+        """The answers in float64; None if it cannot be run so, with a note."""
         module = self.sample.module
         held = (*module.parameters(), *module.buffers())
         need = sum(8 * t.numel() for t in held)
@@ -247,7 +248,7 @@ class _Trial:
     def _judged(
         self, before: dict[str, Tensor], after: dict[str, Tensor], reference: dict[str, Tensor], *, inside: bool = False
     ) -> Agreement | None:
-        """The worst of all answers that say something, None where none does."""
+        """The worst of all answers that say something, None if none does."""
         found = []
         for name, value in before.items():
             if not value.is_floating_point():
@@ -259,7 +260,7 @@ class _Trial:
         return max(found, key=lambda a: (not a.agrees, a.after), default=None)
 
     def _exact(self, name: str, before: Tensor, after: Tensor, *, inside: bool) -> Agreement | None:
-        """Integers and truth values. Those that differ must be ones that the original's own rounding turns."""
+        """Integers and booleans. Those that differ must be ones that the original's own rounding turns."""
         if not before.numel():
             return None
         differ = before != after
@@ -296,7 +297,7 @@ class _Trial:
             own = self._own(name, before, inside=inside)
             if (
                 was <= MAX_OWN_ROUNDINGS * own + unit * size
-            ):  # else float64 went another way than the original, and is no truth of it
+            ):  # else float64 went another way than the original, and is no reference for it
                 bound = factor * max(was, own / ROUNDINGS) + unit * size  # as one rounding carries it
                 return self._scaled(name, was, now, bound, own, size, unit, FLOAT64)
             self._note(f"float64 gives another {name} than its rounding explains")
@@ -310,8 +311,8 @@ class _Trial:
     def _scaled(
         self, name: str, was: float, now: float, bound: float, own: float, size: float, unit: float, against: str
     ) -> Agreement | None:
-        """The verdict on one answer; None where the bound would let anything through. Errors are relative to the
-        answer, or where rounding has eaten it, to the magnitudes that the rounding came from."""
+        """The verdict on one answer; None if the bound would let anything through. Errors are relative to the
+        answer, or if rounding has eaten it, to the magnitudes that the rounding came from."""
         agrees = now <= bound
         if agrees and not max(was, now, own):
             return Agreement(0.0, 0.0, True, "", against)  # the very same values, and no rounding moves them
@@ -330,7 +331,7 @@ class _Trial:
         return Agreement(0.0, 0.0, True, "its outputs are rounding alone, and the same to the bit", ROUNDING)
 
     def _inside(self) -> Agreement | None:
-        """Where the module's own answers say nothing, those of the modules in it may."""
+        """If the module's own answers say nothing, those of the modules in it may."""
         before, after = self._as_it_is(inside=True), self._when_changed(inside=True)
         reference = self._reference(before, inside=True)
         both = {n: t for n, t in before.inside.items() if n in after.inside and after.inside[n].shape == t.shape}
@@ -377,7 +378,7 @@ class _Trial:
         return True
 
 
-MAX_OWN_ROUNDINGS = 16.0  # times the original's own rounding: an error against float64 beyond it is not of rounding
+MAX_OWN_ROUNDINGS = 16.0  # times the original's own rounding: a larger error against float64 is no rounding error
 SAYS_NOTHING = 0.1  # a bound wider than this share of the answer lets wrong answers through
 
 

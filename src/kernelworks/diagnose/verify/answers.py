@@ -19,7 +19,7 @@ from kernelworks.diagnose.snapshot import State, duplicate, fixed_seed, to_float
 
 __all__ = ["Answers", "answers", "in_place_of", "plain_copy", "tensors"]
 
-MOST_INSIDE = 1 << 28  # bytes of outputs of inner modules that are kept
+MOST_INSIDE = 1 << 28  # so many bytes of outputs of inner modules are kept
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Answers:
 
 
 def answers(sample: Sample, state: State, *, wide: bool = False, inside: bool = False) -> Answers:
-    """Runs a sample and puts the module back as it was. Where the program trains the module, the gradients of its
+    """Runs a sample and puts the module back as it was. If the program trains the module, the gradients of its
     parameters and arguments belong to the answer; dropout draws the same numbers in each run.
 
     With ``inside`` the outputs of inner modules too. With ``wide`` everything is to be in float64 already, and the
@@ -94,7 +94,7 @@ def plain_copy(tensor: Tensor) -> Tensor:
 
 
 def _gradients(module: nn.Module, given: dict[str, Tensor], outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Of a sum of all outputs, each element times a number of its own: the plain sum of a softmax or of a normalised
+    """Of a sum of all outputs, each element times a number of its own: the plain sum of a softmax or of a normalized
     row has no gradient at all."""
     terms = [
         _weighed(t)
@@ -159,7 +159,7 @@ def _modes(sample: Sample) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _arithmetic(sample: Sample, *, wide: bool) -> Iterator[None]:
-    """The autocast that the program had, and none where all is in float64."""
+    """The autocast that the program had, and none if all is in float64."""
     kinds = {"cpu", *sample.autocast, *(t.device.type for t in (*sample.module.parameters(), *sample.module.buffers()))}
     with contextlib.ExitStack() as stack:
         for kind in kinds & {"cpu", "cuda"}:

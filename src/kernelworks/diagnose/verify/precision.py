@@ -1,6 +1,6 @@
 """The same call in other arithmetic: all of it in float64, or with every op's result moved by a rounding or two.
 
-The first is the truth. Where a program cannot be run in it (an op without float64 kernels, an assertion about dtypes),
+The first is the reference. If a program cannot be run in it (an op without float64 kernels, an assertion about dtypes),
 the second says how far the program's own rounding carries its answers: what Monte Carlo arithmetic measures.
 """
 
@@ -23,9 +23,9 @@ from kernelworks.diagnose.snapshot import NARROW, map_tensors, wide
 __all__ = ["ROUNDINGS", "THREEFOLD", "InFloat64", "PerturbedRounding"]
 
 TO_DOUBLE = {Tensor.float, Tensor.half, Tensor.bfloat16}
-RECOMPUTES = "_checkpoint_without_reentrant_generator"  # torch's, which every such checkpoint asks for its contexts
-ROUNDINGS = 2.0  # by how many roundings a result is moved, at most
-THREEFOLD = 3.0  # what a proof in float32 lets pass, of what one rounding of each result carries
+RECOMPUTES = "_checkpoint_without_reentrant_generator"  # each such checkpoint of torch's asks it for its contexts
+ROUNDINGS = 2.0  # a result is moved by at most so many roundings
+THREEFOLD = 3.0  # float32 may be off by so many times what one rounding of each result carries
 
 
 class _Recomputing(TorchFunctionMode):
@@ -119,8 +119,8 @@ def _grouped_mm(a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Any = No
 
 class _Sum(NamedTuple):
     """How many terms each element of a result is a sum of, and along which dimension its features lie, of which the
-    errors are alike; None where each element has its own. ``partial``: the size of all that is rounded on the way to
-    each element, where it is known."""
+    errors are alike; None if each element has its own. ``partial``: the size of all that is rounded on the way to
+    each element, if it is known."""
 
     terms: int = 1
     feature: int | None = -1
@@ -147,9 +147,9 @@ class _Sum(NamedTuple):
 
 
 def _partial_sums(name: str, args: Any, kwargs: Any, result: Tensor) -> Tensor | None:
-    """The 2-norm of the partial sums on the way to each element of a result: each is rounded once, and where terms
+    """The 2-norm of the partial sums on the way to each element of a result: each is rounded once, and if terms
     cancel they are far larger than what comes of them. In the order in which the terms lie, or in any, whichever is
-    more. None where it is not known what is summed."""
+    more. None if it is not known what is summed."""
     x: Tensor = args[0].detach()
     dims = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis"))
     asked = dims if isinstance(dims, (list, tuple)) else () if dims is None else (dims,)
@@ -177,19 +177,20 @@ REDUCTIONS = {
     "sum", "mean", "nansum", "nanmean", "norm", "vector_norm", "matrix_norm", "linalg_norm", "linalg_vector_norm",
     "logsumexp", "var", "std", "cosine_similarity", "pairwise_distance", "kl_div", "binary_cross_entropy_with_logits",
 }  # fmt: skip
-IN_ORDER = 1 << 24  # elements: of more, their sums are taken for those in any order
-SUMS = {"sum", "mean", "nansum", "nanmean"}  # of terms that are there to be looked at
-LOSSES = ("_loss", "entropy")  # how names of others end
+IN_ORDER = 1 << 24  # the sums of more elements are taken for those in any order
+SUMS = {"sum", "mean", "nansum", "nanmean"}  # the terms of these sums can be looked at
+LOSSES = ("_loss", "entropy")  # the names of other sums end so
 
 
 class PerturbedRounding(_Recomputing):
     """Every result of an op is moved by up to two roundings of its dtype, at random, as another kernel might move it.
 
-    A product of K terms in float32 is moved by ``roundings.sum_rounding_factor`` of them, as another algorithm might (16-bit dtypes
-    are summed in float32), and alike for all rows or pixels of a feature, since the errors of one algorithm do not
-    average out; so is the gradient that flows back to it. A plain sum has no other algorithm than another order: it is
-    moved by what its own partial sums lose, so that what a proof lets pass is no more than SUMMED standard deviations
-    of that. Of views and of what is written in place nothing is moved, but the statistics that a batch norm keeps.
+    A product of K terms in float32 is moved by ``sum_rounding_factor`` of them, as another algorithm might (16-bit
+    dtypes are summed in float32), and alike for all rows or pixels of a feature, since the errors of one algorithm do
+    not average out; so is the gradient that flows back to it. A plain sum has no other algorithm than another order: it
+    is moved by what its own partial sums lose, so that what a verification lets pass is no more than SUMMED standard
+    deviations of that. Of views and of what is written in place nothing is moved, but the statistics that a batch norm
+    keeps.
     """
 
     def __init__(self, seed: int) -> None:

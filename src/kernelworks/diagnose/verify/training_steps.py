@@ -33,8 +33,8 @@ __all__ = ["STEPS", "same_steps"]
 
 STEPS = 3
 DRAWS = 2
-COPIES = 17  # of the parameters' bytes, at once
-GROWS = 3.0  # an error may grow by, beyond the program's own rounding
+COPIES = 17  # so many times the parameters' bytes are in use at once
+GROWS = 3.0  # an error may grow so many times, beyond the program's own rounding
 
 
 @dataclass
@@ -49,7 +49,7 @@ def same_steps(
     scene: Scene, changed: AbstractContextManager[Any], before: CombinedChange | None = None
 ) -> Agreement | None:
     """Runs the program for some steps as it was (with ``before`` in place, which was allowed to change numbers) and
-    ``changed``, each from the same start; None where there is nothing to compare: no optimizer that lasts, too large a
+    ``changed``, each from the same start; None if there is nothing to compare: no optimizer that lasts, too large a
     program, one that does not repeat itself. Everything is as it was afterwards. Raises what the program raises when it
     is changed."""
     parameters = {id(p): p for module in scene.roots.modules for p in module.parameters()}.values()
@@ -122,7 +122,7 @@ def _stepped(scene: Scene, start: _Start, seed: int | None) -> _Learned:
 
 def _judged(reference: _Learned, now: _Learned, own: Sequence[_Learned]) -> tuple[str, float, float] | None:
     """Of what differs by more than its rounding the worst: its name, how far it is off and how far rounding carries it,
-    relative to its size. None where nothing does."""
+    relative to its size. None if nothing does."""
     found: list[tuple[str, float, float]] = []
     for name, value in reference.named.items():
         other = now.named.get(name)
