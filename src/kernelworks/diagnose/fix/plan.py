@@ -77,10 +77,16 @@ def load_plan(plan: Plan) -> Mapping[str, Any]:
     for holder in ("fix", "plan"):
         if isinstance(found, Mapping) and "kernelworks_plan" not in found and isinstance(found.get(holder), Mapping):
             found = found[holder]
-    if type(found) is not dict or found.get("kernelworks_plan") != VERSION or "candidates" not in found:
+    version = found.get("kernelworks_plan") if type(found) is dict else None
+    if type(version) is int and 1 <= version < VERSION:
+        raise ValueError(
+            f"plan is of version {version}, from an older kernelworks; this one reads version {VERSION}: run fix again"
+        )
+    if version != VERSION or "candidates" not in found:
         raise ValueError(f"plan must be one of version {VERSION}, as a fix writes it, got {short_repr(found)}")
     check(found)
-    return found
+    loaded: Mapping[str, Any] = found
+    return loaded
 
 
 def candidates_of(
