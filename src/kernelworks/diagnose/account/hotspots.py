@@ -175,7 +175,7 @@ def _out(rule: Rule, fix: Fix | None) -> str:
         else []
     )
     known = [one for one in tried if one.gain_s is not None or one.predicted_gain_s is not None]
-    if not known or any(one.taken for one in tried):
+    if not known or any(one.applied for one in tried):
         return ""
     return f"{NOTHING_TO_BE_HAD}: {rule.optimization} is no part of the fix, as {known[-1].why}"
 
@@ -270,7 +270,7 @@ def rescale_to_fix(hotspots: Sequence[Hotspot], fix: Fix) -> tuple[Hotspot, ...]
     """The regions once a fix has been predicted: what is promised of rows is then what a swap in it is predicted to
     bring, and nothing where it was refused or is no part of it."""
     promised = sum(r.high_s for r in hotspots if _swapped(r))
-    swaps = [one.predicted_gain_s or 0.0 for one in fix.optimizations if one.taken and one.optimization == "swap"]
+    swaps = [one.predicted_gain_s or 0.0 for one in fix.optimizations if one.applied and one.optimization == "swap"]
     gain = sum(swaps) if fix.optimizations else fix.predicted_gain_s or 0.0
     at_hand = 0.0 if fix.refused or not fix.rounds else max(0.0, gain)
     share = min(1.0, at_hand / promised) if promised else 1.0

@@ -43,8 +43,8 @@ HEADER_OTHERS = "; the others are in a comment at the entry point, with the line
 
 
 def as_patch(candidates: Sequence[Candidate], scene: Scene, file: Path | None, entry: Any = None) -> str:
-    """A patch that puts ``candidates`` into the program's own source; "" where that is in no file. ``file`` is where the
-    program begins, ``entry`` the function that it calls."""
+    """A patch that puts ``candidates`` into the program's own source; "" where that is in no file. ``file`` is where
+    the program begins, ``entry`` the function that it calls."""
     if file is None or not file.is_file() or not candidates:
         return ""
     made = _Patch(scene, file, entry)

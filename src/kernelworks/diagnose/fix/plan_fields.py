@@ -27,7 +27,8 @@ candidates = Accepts("a list of candidates", lambda value: _listed(value))
 
 PLAN = {
     "kernelworks_plan": Accepts(str(VERSION), lambda value: type(value) is int and value == VERSION),
-    "program": a_string, "kind": a_string, "torch": a_string, "saves": a_share, "roots": names, "candidates": candidates,
+    "program": a_string, "kind": a_string, "torch": a_string, "saves": a_share, "roots": names,
+    "candidates": candidates,
 }  # fmt: skip
 CANDIDATE = {
     "optimization": a_string, "site": a_mapping, "says": a_string, "code": a_string, "changes": a_string,
@@ -59,7 +60,8 @@ def check_candidates(plan: Mapping[str, Any], known: Sequence[Optimization]) -> 
     for number, candidate in enumerate(plan["candidates"]):
         name = candidate["optimization"]
         if name not in by_name:
-            text = f"plan.candidates[{number}].optimization names {short_repr(name)}, which this version of kernelworks lacks"
+            field = f"plan.candidates[{number}].optimization"
+            text = f"{field} names {short_repr(name)}, which this version of kernelworks lacks"
             raise ValueError(f"{text}: it has {', '.join(map(repr, by_name))}")
         takes = getattr(by_name[name], "takes", None)
         if isinstance(takes, Takes):

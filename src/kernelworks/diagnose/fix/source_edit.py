@@ -150,8 +150,8 @@ class Source:
 
     def after(self, statement: ast.stmt, name: str, lines: Sequence[str], *, after_uses: bool = False) -> None:
         """Lines behind a statement that gives a name its value, and behind those that go on with it (``model.eval()``,
-        ``model = model.to(device)``); ``after_uses``: behind all that do something with it before it is called, as whoever
-        loads its weights."""
+        ``model = model.to(device)``); ``after_uses``: behind all that do something with it before it is called, as
+        whoever loads its weights."""
         body, place = self._body_of(statement)
         last = place
         while last + 1 < len(body) and _goes_on(body[last + 1], name):
