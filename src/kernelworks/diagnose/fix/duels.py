@@ -1,7 +1,7 @@
-"""Races two optimizations of one place that are predicted to save about as much.
+"""Benchmarks two optimizations of one place in turns, if they are predicted to save about as much.
 
-Each of them was raced against the program as it is, in a minute of its own. Two such races cannot tell which of two
-good ones is faster: the noise of both would decide. Here both run in turns, on the same inputs.
+Each of them was benchmarked against the program as it is, in a minute of its own. Two such races cannot tell which of
+two good ones is faster: the noise of both would decide. Here both run in turns, on the same inputs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def is_close_rival(one: Try, rival: Try) -> bool:
 
 def duel(scene: Scene, one: Try, rivals: Sequence[Try], beside: Sequence[Try]) -> float:
     """The share of the wall clock that ``one`` saves in the place of its ``rivals``, which are in place by now (below
-    0: it costs time). What it changes is raced on the inputs that were kept, with what stays ``beside`` in both
+    0: it costs time). What it changes is benchmarked on the inputs that were kept, with what stays ``beside`` in both
     variants. Raises what the modules raise with ``one`` in place."""
     assert scene.forecaster is not None
     if one.change is None:

@@ -4,7 +4,7 @@ alternation with the program as it is by then, and applied or rejected. Afterwar
 The search is greedy: in the order of predicted gain, each candidate is measured on top of what was applied before it.
 If it was predicted with something else in place, it is predicted anew first. If a candidate touches what an applied one
 touches too, it is tried in that one's place first, then on top of it; what was displaced may come back on top. If only
-one of two can be in place and both are predicted to save about as much, they are raced in turns. A candidate is
+one of two can be in place and both are predicted to save about as much, they are benchmarked in turns. A candidate is
 rejected if its gain is not significant or its outputs are worse. Nothing begins that does not fit the rest of the
 budget.
 """
@@ -310,7 +310,9 @@ class Search:
             self._guarded(one, lambda: self._race_against(one, near))
         if not one.why and rivals and one.saves is not None and self._left(one) <= LEAST_NOISE:
             rival = near or rivals[0]
-            said = "saves as much: both were raced in turns" if near is not None else "is predicted to save as much"
+            said = (
+                "saves as much: both were benchmarked in turns" if near is not None else "is predicted to save as much"
+            )
             one.why = f"{rival.candidate.optimization}, {rival.candidate.says}, is in its place and {said}"
             one.rejected = one.rejected or near is not None
         elif not one.why:
@@ -331,14 +333,14 @@ class Search:
         """Predicts it anew if it is about as good as what is in its place: in turns with that."""
         assert self.scene.budget is not None and one.promise is not None
         rivals = self._rivals(one)
-        self.scene.budget.ask("racing two optimizations of one place")
-        self._step(f"racing in turns: {one.candidate.says}, and {rival.candidate.says} in its place")
+        self.scene.budget.ask("benchmarking two optimizations of one place")
+        self._step(f"benchmarking in turns: {one.candidate.says}, and {rival.candidate.says} in its place")
         left = 1 - duel(self.scene, one, rivals, self._beside(one))
         for other in rivals:
             left *= 1 - other.saved_share
         one.predicted = 1 - left
         one.promise = dataclasses.replace(
-            one.promise, saves=1 - left, how=f"raced in turns with {rival.candidate.says}"
+            one.promise, saves=1 - left, how=f"benchmarked in turns with {rival.candidate.says}"
         )
 
     def _on_top(self, one: Try) -> bool:
