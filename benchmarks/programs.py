@@ -71,7 +71,7 @@ KEPT = (
     "before_s", "after_s", "gain_s", "predicted_gain_s", "noise_s", "rounds", "refused", "ambiguous", "rough", "agrees",
     "error_before", "error_after", "against", "notes", "code", "plan",
 )  # fmt: skip
-TRIED = ("optimization", "place", "taken", "why", "predicted_gain_s", "gain_s", "cost_s")
+TRIED = ("optimization", "place", "outcome", "why", "predicted_gain_s", "gain_s", "cost_s")
 
 
 def head() -> dict[str, Any]:

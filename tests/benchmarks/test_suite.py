@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 import torch
 
+from kernelworks.diagnose.fix.plan_fields import VERSION
 from kernelworks.measure.clock.noise import Noise
 from kernelworks.report import programs as report
 
@@ -168,7 +169,7 @@ def test_few_programs_at_a_time_have_all_that_is_theirs(runner: ModuleType, suit
 
 
 PLAN = {
-    "kernelworks_plan": 1, "roots": ["torch.nn.modules.linear.Linear"],
+    "kernelworks_plan": VERSION, "roots": ["torch.nn.modules.linear.Linear"],
     "candidates": [
         {
             "optimization": "torch.compile", "says": "compiled whole", "code": "", "changes": "",
@@ -208,7 +209,7 @@ def test_a_plan_is_put_in_place_ahead_of_the_first_run_and_timed_beside_the_prog
     assert found["switches"].keys() == {"default"}, "one that torch cannot compile has no turns"
     assert found["differs"] == 0 and found["compile_s"] > 0 and found["apply_s"] >= 0
     Path("plan.json").write_text(json.dumps({**PLAN, "roots": ["torch.nn.modules.linear.Identity"]}))
-    with pytest.raises(RuntimeError, match=r"not in place: torch\.compile: compiled whole"):
+    with pytest.raises(RuntimeError, match=r"not applied: torch\.compile: compiled whole"):
         arm.replanned(program, kept)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import fuzz_judge
 import pytest
 import torch
-from eligible import ROWS
+from eligible import KERNELS
 from fuzz_blocks import HEADER
 from fuzz_grammar import Builder, Source
 from fuzz_judge import faults, reduced
@@ -31,10 +31,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def program(number: int) -> tuple[Source, str]:
-    """The program of this number, and the row of ours that runs in it."""
+    """The program of this number, and our kernel that runs in it."""
     choices = random.Random(number)
-    row = choices.choice(("avx2", "avx512"))  # drawn whether it runs here or not: else others would be drawn after it
-    return Builder(choices).program(), row if row in ROWS else ROWS[-1]
+    kernel = choices.choice(
+        ("avx2", "avx512")
+    )  # drawn whether it runs here or not: else others would be drawn after it
+    return Builder(choices).program(), kernel if kernel in KERNELS else KERNELS[-1]
 
 
 @pytest.mark.timeout(3600)
@@ -42,12 +44,12 @@ def test_random_programs_behave_as_before(numbers: range, tmp_path: Path) -> Non
     taken: set[str] = set()
     found = []  # of every program that differs: one of them does not hide the others
     for number in numbers:
-        source, row = program(number)
-        wrong, ours = faults(source, row, tmp_path)
+        source, kernel = program(number)
+        wrong, ours = faults(source, kernel, tmp_path)
         taken.update(op for op, _ in ours)
         if wrong:
-            least = reduced(source, row, tmp_path)
-            found += [f"\nprogram {number} with {row}:", str(least), "", *faults(least, row, tmp_path)[0]]
+            least = reduced(source, kernel, tmp_path)
+            found += [f"\nprogram {number} with {kernel}:", str(least), "", *faults(least, kernel, tmp_path)[0]]
     assert not found, "\n".join(found)
     assert taken >= (OURS - RARE if numbers.start else OURS)
 
@@ -138,11 +140,11 @@ SABOTAGES: dict[str, Callable[[nn.Module], Undoing]] = {
 @pytest.mark.parametrize("sabotage", SABOTAGES)
 def test_the_judge_sees_a_swap_that(sabotage: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(fuzz_judge, "swap", lambda model, verbose: SABOTAGES[sabotage](model))
-    assert faults(PROGRAM, ROWS[-1], tmp_path)[0]
+    assert faults(PROGRAM, KERNELS[-1], tmp_path)[0]
 
 
 def test_the_judge_has_nothing_against_a_swap_that_does_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(fuzz_judge, "swap", lambda model, verbose: Undoing(model, lambda f, s, x: f(s, x)))
-    assert faults(PROGRAM, ROWS[-1], tmp_path)[0] == []
+    assert faults(PROGRAM, KERNELS[-1], tmp_path)[0] == []

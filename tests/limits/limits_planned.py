@@ -49,8 +49,8 @@ def after(name: str, change: Any) -> tuple[Any, Any]:
         return model(X), plain(X)
 
 
-def left(cls: type[nn.Module], remedy: str, options: dict[str, Any]) -> str:
-    kind = Kind(cls, remedy, options, "", 0.0, (object, ""))
+def left(cls: type[nn.Module], optimization: str, options: dict[str, Any]) -> str:
+    kind = Kind(cls, optimization, options, "", 0.0, (object, ""))
     model, _ = models(kind)
     return str(kw.apply(plan_of(kind, model), model))
 
@@ -78,7 +78,7 @@ def not_on_a_gpu() -> str:
     here, there = (
         list(cast_weights.OPTIMIZATION.candidates(s(Roots((model,), (sample,), fresh=False)))) for s in (Scene, OnGpu)
     )
-    return "no offer" if here and not there else ""
+    return "no candidate" if here and not there else ""
 
 
 def on_a_gpu() -> str:
@@ -106,7 +106,7 @@ PLANS = [
     Limit(
         "The bytes of a GPU's tensors are not looked at, since the host would wait: there norms are folded in each "
         "call, and weights are not cast once.",
-        not_on_a_gpu, says="no offer",
+        not_on_a_gpu, says="no candidate",
     ),
     Limit(
         "Compilers, traces, exports, transforms of torch.func and modes see the modules' own operators: nothing of a "
@@ -118,12 +118,12 @@ PLANS = [
         "else, or an nn.Sequential has one after the other; parts that are called alone, watched by a hook or "
         "exchanged are torch's own.",
         lambda: left(Elsewhere, "folded norms", {"pairs": [["conv", "norm"]]}),
-        says="no method of Elsewhere calls them",
+        says="no method of Elsewhere calls the one",
     ),
     Limit(
         "Projections are merged where one method hands all of them one variable, and nothing between them may write.",
         lambda: left(Writing, "merged projections", {"groups": [["q", "k"]]}),
-        says="no method of Writing hands one variable to all of q, k",
+        says="no method of Writing passes one variable to all of q, k",
     ),
     Limit(
         "On a GPU a mask of transformers' that is written through `.data` between its making and a swapped layer is "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from eligible import ROWS, only
+from eligible import KERNELS, only
 from limit import Limit
 from torch import Tensor
 
@@ -16,7 +16,7 @@ LIMITS = [limit for limits in SECTIONS.values() for limit in limits]
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.sentence)
 @pytest.mark.filterwarnings("ignore")
 def test_it_is_declined_as_the_page_says(limit: Limit) -> None:
-    with only(ROWS[-1]):
+    with only(KERNELS[-1]):
         if limit.error is not None:
             with pytest.raises(limit.error) as caught:
                 limit.call()

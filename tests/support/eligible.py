@@ -13,7 +13,7 @@ from kernelworks.dispatch import certificates
 from kernelworks.dispatch import op as ops
 from kernelworks.machine import machine
 
-ROWS = [name for name in ("avx2", "avx512") if TARGETS[name].needs <= machine().features]
+KERNELS = [name for name in ("avx2", "avx512") if TARGETS[name].needs <= machine().features]
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from kernelworks.records.base import Record
 __all__ = ["APPLIED", "NOT_TRIED", "REJECTED", "Fix", "TriedOptimization"]
 
 APPLIED = "applied"  # it is part of the best program found
-REJECTED = "rejected"  # it was put in place, and failed, changed the outputs, or saved nothing significant
+REJECTED = "rejected"  # it was put in place, and failed, was not verified, or saved nothing significant
 NOT_TRIED = "not tried"  # it was never put in place, or the budget ended before there was a verdict
 
 

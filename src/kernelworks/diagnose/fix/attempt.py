@@ -32,7 +32,7 @@ class Try:
     found: SampledWindows[tuple[float, float]] | None = None
     told: float | None = None
     applied: bool = False
-    rejected: bool = False  # it was put in place, and failed, changed the outputs or saved nothing significant
+    rejected: bool = False  # it was put in place, and failed, was not verified, or saved nothing significant
     allotted_s: float = 0.0  # seconds that a prediction had which did not end
 
     @property

@@ -71,8 +71,7 @@ UNFORESEEN = ", so nothing is predicted"
 
 @dataclass
 class Search:
-    """One program's search. ``scene.taken`` holds the changes that are applied by now, ``kept`` the tries they came
-    from.
+    """One program's search. ``scene.taken`` holds the changes applied by now, ``kept`` the tries they came from.
 
     The time of the changed program is predicted before it is ever measured, as a share of the program's time in the
     same minute. What would take longer than the budget, beside the program's own runs, is not begun or not ended.
@@ -310,9 +309,7 @@ class Search:
             self._guarded(one, lambda: self._race_against(one, near))
         if not one.why and rivals and one.saves is not None and self._left(one) <= LEAST_NOISE:
             rival = near or rivals[0]
-            said = (
-                "saves as much: both were benchmarked in turns" if near is not None else "is predicted to save as much"
-            )
+            said = "saves as much in a direct benchmark" if near is not None else "is predicted to save as much"
             one.why = f"{rival.candidate.optimization}, {rival.candidate.says}, is in its place and {said}"
             one.rejected = one.rejected or near is not None
         elif not one.why:
