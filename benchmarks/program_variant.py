@@ -224,7 +224,7 @@ def replanned(run: Callable[[], Any], kept: Path, model: Any = None) -> dict[str
         first_s, answer = warmed(run)
         missing = [*plan.failed, *plan.waiting]
         if missing:
-            raise RuntimeError(f"not in place: {'; '.join(missing)}")
+            raise RuntimeError(f"not applied: {'; '.join(missing)}")
         compiling_s, peak = compilers_s(), memory()
         named = json.loads(SWITCHES.read_text(encoding="utf-8")) if SWITCHES.is_file() else ()
         switches = {
@@ -237,7 +237,7 @@ def replanned(run: Callable[[], Any], kept: Path, model: Any = None) -> dict[str
 
 def switched(run: Callable[[], Any], aside: Variant, model: Any, mode: str) -> Variant | None:
     """A variant in which the model is compiled in one of torch's modes, with nothing of a plan in place: compiled here.
-    None where torch cannot."""
+    None if torch cannot."""
     import torch._dynamo.config as config
 
     config.recompile_limit = MOST_COMPILED  # the modes share one code, and each counts

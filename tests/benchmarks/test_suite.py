@@ -301,7 +301,7 @@ def planned(program: str, share: float, **more: object) -> dict[str, object]:
 def test_plans_of_other_processes_are_held_against_their_fixes() -> None:
     rows = [
         planned("a", 0.52, then=0.5), planned("b", 0.54, then=0.5, apply_s=4.0),
-        {"program": "c", "mode": "plan", "then": 0.5, "failed": "not in place: swap"},
+        {"program": "c", "mode": "plan", "then": 0.5, "failed": "not applied: swap"},
     ]  # fmt: skip
     assert report.summary([*ROWS, *rows]).endswith(
         "1 of 3 plans gained the same within 5% in another process, in place in 4.00 s at the most beside compilers"

@@ -232,7 +232,7 @@ def test_the_comment_stands_ahead_of_what_decorates_the_entry_point(folder: Path
     candidate = Candidate("CUDA graph", Site("module", kind_name(module.model)), "captured", code="model = ...")
     applied(folder, as_patch([candidate], scene_of(module), path, module.work))
     text = path.read_text()
-    assert "an example of the inputs" in text and "#     model = ...\n@torch.enable_grad()\ndef work():" in text
+    assert "example inputs" in text and "#     model = ...\n@torch.enable_grad()\ndef work():" in text
 
 
 def test_one_of_several_optimizers_is_known_by_its_name(folder: Path) -> None:
@@ -393,7 +393,7 @@ def test_weights_that_are_cast_once_and_weights_that_are_tied(folder: Path) -> N
     tied = Candidate("weights cast once", EVERYWHERE, "once", code=cast_weights._code(scene, torch.bfloat16))
     path.write_text(MORE)
     patch = as_patch([tied], scene, path, module.work)
-    assert "a weight of it is another module's too" in patch and "\n+    part.to" not in patch
+    assert "another module shares a weight of it" in patch and "\n+    part.to" not in patch
 
 
 CALLS = {

@@ -81,8 +81,8 @@ KINDS = {
         Projected, "merged projections", {"groups": [["q", "k", "v"]]}, "k", 1e-5,
         (merged_projections.MergedParameters, "__call__"),
     ),
-    "cast": Kind(Narrow, "weights cast once", {}, "head", 0.0, (cast_weights.CastOnce, "called"), True),
-    "int8": Kind(Whole, "fewer bits", {"bits": "int8"}, "head", 0.06, (fewer_bits.QuantizedLinear, "called"), True),
+    "cast": Kind(Narrow, "weights cast once", {}, "head", 0.0, (cast_weights.CastOnce, "run_cast"), True),
+    "int8": Kind(Whole, "fewer bits", {"bits": "int8"}, "head", 0.06, (fewer_bits.QuantizedLinear, "run_int8"), True),
 }  # fmt: skip
 
 
