@@ -334,7 +334,7 @@ def test_malloc_is_left_alone_where_a_program_takes_few_fresh_pages() -> None:
     assert candidates(allocator.OPTIMIZATION, scene_of(asked(net()), faults=3)) == []
 
 
-def test_what_malloc_was_told_is_told_again_after_a_race() -> None:
+def test_malloc_settings_are_restored_after_a_benchmark() -> None:
     with page_faults.Memory():
         if not page_faults.set_thresholds(
             {page_faults.M_MMAP_THRESHOLD: 3 << 20, page_faults.M_TRIM_THRESHOLD: 6 << 20}

@@ -152,7 +152,7 @@ def test_statistics_of_a_batch_are_sums_of_terms_larger_than_they() -> None:
     assert not compare(samples, changed=lambda module: off_by(1e-2)).agrees
 
 
-def test_no_module_no_proof() -> None:
+def test_no_module_no_verification() -> None:
     assert compare(()).note == "not compared: no module was called"
 
 

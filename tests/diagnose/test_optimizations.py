@@ -1,5 +1,5 @@
 """Each optimization on small programs: where it is a candidate and where not, that answers stay what they were, and
-that nothing is left of it when it is out again."""
+that nothing is left of it when it is taken out again."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ LOOSE = {"autocast", "bits", "bits,"}  # words of those in fewer bits
 
 
 @pytest.mark.parametrize("name", HITS)
-def test_it_goes_in_and_out_without_a_trace(name: str) -> None:
+def test_it_is_applied_and_undone_without_a_trace(name: str) -> None:
     optimization, make, number = HITS[name]
     (case, ran), plain = counted(make()), make()
     case.run()  # states of optimizers are made
@@ -118,7 +118,7 @@ def test_of_each_module_the_first_call_and_the_last_are_kept() -> None:
 
 
 def test_of_one_module_as_many_calls_count_as_the_program_makes() -> None:
-    """Of a loop's hundreds of calls there are two samples: a race of the module alone stands for all of them."""
+    """Of a loop's hundreds of calls there are two samples: a benchmark of the module alone stands for all of them."""
     case = asked(net())
 
     def loop() -> None:

@@ -371,7 +371,7 @@ def test_a_field_that_is_not_as_it_may_be_is_named_before_anything_is_in_place(n
     [
         ("threads", ("site", "kind"), "nowhere", "site.kind must be one of 'module', 'function'.*got 'nowhere'"),
         ("threads", ("site", "kind"), "everywhere", "kind must be one of 'process' for 'threads', got 'everywhere'"),
-        ("gradient clipping", ("options", "how"), "?", "options.how must be one of 'scaled where clipped', 'foreach'"),
+        ("gradient clipping", ("options", "how"), "?", "options.how must be one of 'scaled if clipped', 'foreach'"),
         ("gradient clipping", ("options",), {}, "options.how must be one of.*got nothing"),
         ("threads", ("options", "number"), "2", "options.number must be a whole number from 1 on .*got '2'"),
         ("swap", ("options", "ops"), ["gone"], r"options.ops must be a list of names of ops .*got \['gone'\]"),

@@ -128,7 +128,7 @@ class Builder:
             found = [
                 _candidate("fused optimizer", step, how=how), _candidate("fused optimizer", step, how=how),
                 _candidate("zeroed gradients", process), _candidate("zeroed gradients", process),
-                _candidate("gradient clipping", process, how="scaled where clipped"),
+                _candidate("gradient clipping", process, how="scaled if clipped"),
             ]  # fmt: skip
             if model.dims > 1:
                 found.append(_candidate("channels_last", everywhere))

@@ -34,7 +34,7 @@ HALVES: dict[str, Setting[Any]] = {
     name: Setting(functools.partial(getattr, clip_grad, name), functools.partial(setattr, clip_grad, name))
     for name in (NORM, SCALE)
 }
-SCALED, FOREACH = "scaled where clipped", "foreach"
+SCALED, FOREACH = "scaled if clipped", "foreach"
 SyncWrapper = Callable[[Callable[[], Any]], Callable[[], Any]]  # of a function one that is over when the device is done
 VERIFIED_AGAINST = "torch's own clipping, on copies"
 MOST_BYTES = 256 << 20  # of gradients that are copied for a trial
