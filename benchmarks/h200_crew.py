@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from program_arm import halted_s
+from program_variant import halted_s
 
 __all__ = ["PATIENCE_S", "Line", "Worker", "lines", "made_ready", "serve", "started"]
 

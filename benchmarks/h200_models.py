@@ -14,7 +14,7 @@ MLP of 6144, 128256 tied classes, 1.07 billion parameters.
 - compile: that model's training step under ``torch.compile(fullgraph=True)``, as it is and swapped.
 - opcheck: ``torch.library.opcheck`` of every op on the GPU.
 
-train and decode are several processes (``model_arms.py``), one for each program and mode of torch.compile: all of them
+train and decode are several processes (``model_variants.py``), one for each program and mode of torch.compile: all of them
 compile beside each other, and as soon as one is ready it times its arms, in turns of that process and alternating
 order, while the others are halted. The other parts are run beside them, as no clock decides them. What ``--within``
 leaves no time for is told as cut off. Before the first round `swap(settle=)` times what the record does not know of
@@ -54,7 +54,7 @@ GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 ARMS = ("eager", "swapped")
 PROMPT = 512
-ARMS_OF = Path(__file__).resolve().with_name("model_arms.py")
+VARIANTS_OF = Path(__file__).resolve().with_name("model_variants.py")
 SAME = ("machine", "versions")
 
 
@@ -158,7 +158,7 @@ def command_of(task: Task, result: Path, more: Sequence[str] = ()) -> list[str]:
     """What makes it: a process that prepares and waits for its turn, or one that only answers."""
     if task[1] == ANSWERS:
         return [sys.executable, __file__, "--here", "--parts", task[0], "--json", str(result), *more[:1]]
-    return [sys.executable, str(ARMS_OF), *task, str(result), *more]
+    return [sys.executable, str(VARIANTS_OF), *task, str(result), *more]
 
 
 def environment_of(task: Task) -> dict[str, str]:

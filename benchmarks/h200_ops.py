@@ -35,7 +35,7 @@ from typing import Any
 import torch
 from h200_cases import BOTH, Call, Case, Group, groups, small_calls
 from h200_crew import Line, lines, made_ready, serve, started
-from program_arm import halted_s
+from program_variant import halted_s
 from side_by_side import wait_for_turn
 from torch import Tensor
 

@@ -4,7 +4,7 @@
 
 | mode | what runs |
 |---|---|
-| ``eager`` | the program as its author wrote it, twice in turns: what two arms differ by where nothing differs |
+| ``eager`` | the program as its author wrote it, twice in turns: how far two equal variants differ |
 | ``default``, ``reduce-overhead`` (on a GPU), ``max-autotune-no-cudagraphs`` | ``model.compile`` with that mode |
 | ``kernelworks`` | ``model.compile(backend="kernelworks")`` |
 | ``fix`` | ``kernelworks diagnose FILE:PROGRAM --fix --json`` |
@@ -15,7 +15,7 @@ raises or takes too long is an entry that says so. What is on record is not meas
 runs lay far apart, so the suite can be measured part by part: ``--seconds`` ends it in time, nothing that was cut off
 is recorded, and what is left is said.
 
-A record is useful wherever it ends: ``--by N`` programs (as many as ``--together``) have all their arms, then their
+A record is useful wherever it ends: ``--by N`` programs (as many as ``--together``) have all their variants, then their
 fixes and plans, then come the next N. On a GPU those that torch compiles soonest come first.
 
 ``--together N``, for a machine with many cores: torch's switches prepare in N processes at once, and as soon as one has
@@ -48,7 +48,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from program_arm import MODES, PLAN, PROGRAMS, SWITCHES
+from program_variant import MODES, PLAN, PROGRAMS, SWITCHES
 from side_by_side import LEAST_S, RESULT, Entry, Heard, Started, Task, end_on_sigterm, side_by_side
 
 from kernelworks.machine import environment
@@ -71,7 +71,7 @@ KEPT = (
     "before_s", "after_s", "gain_s", "predicted_gain_s", "noise_s", "rounds", "refused", "ambiguous", "rough", "agrees",
     "error_before", "error_after", "against", "notes", "code", "plan",
 )  # fmt: skip
-TRIED = ("optimization", "place", "taken", "why", "predicted_gain_s", "gain_s", "cost_s")
+TRIED = ("optimization", "place", "outcome", "why", "predicted_gain_s", "gain_s", "cost_s")
 
 
 def head() -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _short(value: Any) -> Any:
 
 
 class Record:
-    """The results file. Rows of another machine, or of other versions of torch, are not gone on with."""
+    """The results file. Rows of another machine, or of another version of torch, are not continued."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.head = path, head()
@@ -122,7 +122,7 @@ class Record:
 # ---------------------------------------------------------------- processes
 
 
-def arms(
+def run_variants(
     tasks: Iterable[Task],
     scratch: Path,
     limit: float,
@@ -140,7 +140,7 @@ def arms(
         folder = Path(tempfile.mkdtemp(prefix=f"{name}-{mode}-", dir=scratch))
         for file, holds in (given or {}).get(name, {}).items():
             (folder / file).write_text(json.dumps(holds), encoding="utf-8")
-        command = [sys.executable, str(HERE / "program_arm.py"), name, mode, str(scratch / "answers")]
+        command = [sys.executable, str(HERE / "program_variant.py"), name, mode, str(scratch / "answers")]
         return Started([*command, str(folder / RESULT)], folder, limit, heard=heard, environment=_shares(together))
 
     side_by_side(tasks, start, end=end, together=together, tell=tell)
@@ -172,12 +172,12 @@ def fixed(name: str, file: str, scratch: Path, limit: float, end: float, more: l
         return {"failed": f"exit code {process.process.returncode}: {process.last()}"}
     if record["fix"] is None:
         return {"failed": record["sentence"]}
-    footer, wall, fix = record["time_breakdown"], record["wall_s"], record["fix"]
+    breakdown, wall, fix = record["time_breakdown"], record["wall_s"], record["fix"]
     return {
         **{key: fix[key] for key in KEPT if key in fix},
         "optimizations": [{key: tried[key] for key in TRIED} for tried in fix["optimizations"]],
-        "wall_s": wall, "sentence": record["sentence"], "time_breakdown": sum(footer.values()) / wall,
-        "unexplained": footer.get("unexplained", 0.0) / wall, "exit": process.process.returncode,
+        "wall_s": wall, "sentence": record["sentence"], "time_breakdown": sum(breakdown.values()) / wall,
+        "unexplained": breakdown.get("unexplained", 0.0) / wall, "exit": process.process.returncode,
         "took_s": time.monotonic() - begin,
     }  # fmt: skip
 
@@ -194,7 +194,7 @@ def again(
     def beside(task: Task, entry: Entry | None) -> None:
         tell(task, None if entry is None else {**entry, **gained})
 
-    arms([(name, PLAN)], scratch, limit, end, beside, given=given)
+    run_variants([(name, PLAN)], scratch, limit, end, beside, given=given)
 
 
 def to_do(record: Record, wanted: list[Task], *, again: bool) -> tuple[list[Task], list[Task]]:
@@ -253,7 +253,7 @@ def measure(
             limit = given.fix_limit or given.limit
             tell(group[0], fixed(name, files[name], scratch, limit, end, given.fix_with.split()))
         else:
-            arms(group, scratch, given.limit, end, tell, together=1 if mode in ALONE else given.together)
+            run_variants(group, scratch, given.limit, end, tell, together=1 if mode in ALONE else given.together)
     return todo
 
 

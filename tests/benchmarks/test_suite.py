@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 import torch
 
+from kernelworks.diagnose.fix.plan_fields import VERSION
 from kernelworks.measure.clock.noise import Noise
 from kernelworks.report import programs as report
 
@@ -55,9 +56,9 @@ def test_a_program_does_its_whole_work_again(suite: ModuleType, name: str) -> No
 
 
 @pytest.fixture
-def arm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def variant(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(PROGRAMS.parent))
-    return importlib.import_module("program_arm")
+    return importlib.import_module("program_variant")
 
 
 @pytest.mark.parametrize(
@@ -69,62 +70,62 @@ def arm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         (torch.tensor([1, 2, 3]), torch.tensor([1, 2]), 1.0),
     ],
 )
-def test_how_far_answers_are_apart(arm: ModuleType, answer: object, other: object, expected: float) -> None:
-    assert arm.apart(answer, other) == pytest.approx(expected)
+def test_how_far_answers_are_apart(variant: ModuleType, answer: object, other: object, expected: float) -> None:
+    assert variant.apart(answer, other) == pytest.approx(expected)
 
 
-def test_arms_take_turns_and_the_model_is_compiled_in_one_of_them(arm: ModuleType) -> None:
+def test_variants_take_turns_and_the_model_is_compiled_in_one_of_them(variant: ModuleType) -> None:
     model, seen = torch.nn.Linear(2, 2), []
     compiled = lambda x: (seen.append("compiled"), x)[1]  # noqa: E731
     model.register_forward_hook(lambda *_: seen.append("eager"))
     model._compiled_call_impl = compiled
-    found = arm.measured(lambda: model(torch.ones(1, 2)), lambda: arm.called_by(model, None))
+    found = variant.measured(lambda: model(torch.ones(1, 2)), lambda: variant.called_by(model, None))
     assert model._compiled_call_impl is compiled
     assert seen[:4] == ["compiled", "eager", "eager", "compiled"]
-    assert seen.count("compiled") == seen.count("eager") >= found["rounds"] >= arm.LEAST_ROUNDS
+    assert seen.count("compiled") == seen.count("eager") >= found["rounds"] >= variant.LEAST_ROUNDS
     assert set(seen) == {"compiled", "eager"}
 
 
-def test_turns_that_others_disturbed_are_left_out(arm: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turns_that_others_disturbed_are_left_out(variant: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     turns = iter(range(1000))  # every other one is loud, and takes three times as long
-    monkeypatch.setattr(arm, "seconds", lambda run: 1.0 if (turn := next(turns) // 2) % 2 else 3.0 + turn)
+    monkeypatch.setattr(variant, "seconds", lambda run: 1.0 if (turn := next(turns) // 2) % 2 else 3.0 + turn)
     loud = iter(range(1000))
-    monkeypatch.setattr(arm, "noise_between", lambda *_: Noise(share=0.0 if next(loud) % 2 else 0.5))
-    monkeypatch.setattr(arm, "MOST_ROUNDS", 6)
-    found = arm.measured(lambda: None, contextlib.nullcontext)
+    monkeypatch.setattr(variant, "noise_between", lambda *_: Noise(share=0.0 if next(loud) % 2 else 0.5))
+    monkeypatch.setattr(variant, "MOST_ROUNDS", 6)
+    found = variant.measured(lambda: None, contextlib.nullcontext)
     assert (found["ms"], found["share"], found["spread"], found["loud"], found["rounds"]) == (1000, 1, 0, False, 6)
-    monkeypatch.setattr(arm, "noise_between", lambda *_: Noise(share=0.5))
-    monkeypatch.setattr(arm, "MEASURING_S", 0.0)
-    found = arm.measured(lambda: None, contextlib.nullcontext)
-    assert found["loud"] and found["rounds"] == arm.LEAST_ROUNDS
+    monkeypatch.setattr(variant, "noise_between", lambda *_: Noise(share=0.5))
+    monkeypatch.setattr(variant, "MEASURING_S", 0.0)
+    found = variant.measured(lambda: None, contextlib.nullcontext)
+    assert found["loud"] and found["rounds"] == variant.LEAST_ROUNDS
 
 
-def test_a_run_that_compiles_again_is_waited_for(arm: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_compiles_again_is_waited_for(variant: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     left, took = [0.05, 0.03, 0.002, 0.002, 0.002], list[float]()
 
     def run() -> float:
         took.append(left.pop(0))
         return took[-1]
 
-    monkeypatch.setattr(arm, "seconds", lambda call: (call(), took[-1])[1])
-    compiling, first = arm.warmed(run)
+    monkeypatch.setattr(variant, "seconds", lambda call: (call(), took[-1])[1])
+    compiling, first = variant.warmed(run)
     assert first == 0.05 and compiling == pytest.approx(0.084 - 4 * 0.002)
     assert len(took) == 4  # the fourth run took as long as the third: no fifth
 
 
 def test_time_for_which_a_process_is_halted_is_no_time_of_a_run(
-    arm: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    variant: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     begin = time.perf_counter()
-    took = arm.seconds(lambda: Path(arm.HALTED).write_text("1000.5\n"))
+    took = variant.seconds(lambda: Path(variant.HALTED).write_text("1000.5\n"))
     assert -1000.5 < took <= time.perf_counter() - begin - 1000.5
 
 
-def test_a_process_that_nobody_waits_for_any_more_ends(arm: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_nobody_waits_for_any_more_ends(variant: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     with pytest.raises(SystemExit, match="nobody is left"):
-        arm.timed(lambda: None, contextlib.nullcontext, settling=False)
+        variant.timed(lambda: None, contextlib.nullcontext, warming_up=False)
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ def test_a_process_per_program_and_mode_shares_the_cores(
     monkeypatch.setattr(runner, "HERE", tmp_path)
     monkeypatch.setattr(runner.os, "sched_getaffinity", lambda _: set(range(16)))
     monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
-    (tmp_path / "program_arm.py").write_text(
+    (tmp_path / "program_variant.py").write_text(
         "import json, os, sys\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "found = {'argv': sys.argv[1:3], 'threads': os.environ.get('TORCHINDUCTOR_COMPILE_THREADS')}\n"
@@ -148,10 +149,10 @@ def test_a_process_per_program_and_mode_shares_the_cores(
     )
     told: dict[object, object] = {}
     tasks = [("a", "default"), ("b", "default")]
-    runner.arms(tasks, tmp_path, 60.0, time.monotonic() + 600, told.__setitem__, together=8)
+    runner.run_variants(tasks, tmp_path, 60.0, time.monotonic() + 600, told.__setitem__, together=8)
     assert told == {(n, "default"): {"argv": [n, "default"], "threads": "4", "beside": ""} for n in "ab"}
     given = {"a": {"plan.json": {}}}
-    runner.arms(tasks[:1], tmp_path, 60.0, time.monotonic() + 600, told.__setitem__, given=given)
+    runner.run_variants(tasks[:1], tmp_path, 60.0, time.monotonic() + 600, told.__setitem__, given=given)
     assert told["a", "default"] == {"argv": ["a", "default"], "threads": None, "beside": "{}"}
 
 
@@ -168,7 +169,7 @@ def test_few_programs_at_a_time_have_all_that_is_theirs(runner: ModuleType, suit
 
 
 PLAN = {
-    "kernelworks_plan": 1, "roots": ["torch.nn.modules.linear.Linear"],
+    "kernelworks_plan": VERSION, "roots": ["torch.nn.modules.linear.Linear"],
     "candidates": [
         {
             "optimization": "torch.compile", "says": "compiled whole", "code": "", "changes": "",
@@ -183,15 +184,15 @@ PLAN = {
 
 
 def test_a_plan_is_put_in_place_ahead_of_the_first_run_and_timed_beside_the_program_without_it(
-    arm: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    variant: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(arm, "MOST_ROUNDS", 5)
+    monkeypatch.setattr(variant, "MOST_ROUNDS", 5)
     monkeypatch.setattr(sys, "stdin", io.StringIO("go\n"))
     Path("plan.json").write_text(json.dumps(PLAN))
     Path("switches.json").write_text(json.dumps(["default", "reduce-overhead"]))
-    monkeypatch.setitem(arm.MODES, "default", {"backend": "eager"})
-    monkeypatch.setitem(arm.MODES, "reduce-overhead", {"backend": "none of that name"})
+    monkeypatch.setitem(variant.MODES, "default", {"backend": "eager"})
+    monkeypatch.setitem(variant.MODES, "reduce-overhead", {"backend": "none of that name"})
     model, called = torch.nn.Linear(2, 2), list[object]()
     kept = Path("answer.pt")
     torch.save(torch.zeros(2), kept)
@@ -201,15 +202,15 @@ def test_a_plan_is_put_in_place_ahead_of_the_first_run_and_timed_beside_the_prog
         called.append(model._compiled_call_impl)
         return answer.detach()
 
-    found = arm.replanned(program, kept, model)
+    found = variant.replanned(program, kept, model)
     plan, times = called[0], {impl: called.count(impl) for impl in called}
-    assert plan is not None and times[None] == 1 + 2 * found["rounds"], "each turn has a run to settle"
+    assert plan is not None and times[None] == 1 + 2 * found["rounds"], "each turn has a run to warm up"
     assert len(times) == 3 and times[plan] >= 2 * found["rounds"], "the plan, torch's switch, and neither"
     assert found["switches"].keys() == {"default"}, "one that torch cannot compile has no turns"
     assert found["differs"] == 0 and found["compile_s"] > 0 and found["apply_s"] >= 0
     Path("plan.json").write_text(json.dumps({**PLAN, "roots": ["torch.nn.modules.linear.Identity"]}))
-    with pytest.raises(RuntimeError, match=r"not in place: torch\.compile: compiled whole"):
-        arm.replanned(program, kept)
+    with pytest.raises(RuntimeError, match=r"not applied: torch\.compile: compiled whole"):
+        variant.replanned(program, kept)
 
 
 def test_a_plan_is_that_of_the_fix_on_record_and_is_measured_again_with_the_next(
@@ -224,11 +225,11 @@ def test_a_plan_is_that_of_the_fix_on_record_and_is_measured_again_with_the_next
     assert runner.to_do(record, wanted, again=False) == ([("a", "plan")], [])
     entry = planned("a", 0.52, switches={"default": 1 / 3})
 
-    def arms(tasks: list[tuple[str, str]], *limits: object, given: dict[str, object]) -> None:
+    def variants(tasks: list[tuple[str, str]], *limits: object, given: dict[str, object]) -> None:
         seen.update(given)
         limits[-1](tasks[0], entry)  # type: ignore[operator]
 
-    monkeypatch.setattr(runner, "variants", arms)
+    monkeypatch.setattr(runner, "run_variants", variants)
     options = argparse.Namespace(seconds=1e9, limit=1.0)
     assert runner.measure(record, [[("a", "plan")], [("b", "plan")]], {}, tmp_path, options) == []
     assert seen == {"a": {"plan.json": PLAN, "switches.json": ["default"]}}
@@ -243,7 +244,7 @@ def test_what_the_time_does_not_reach_is_left_and_not_recorded(
     runner: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     record, given = runner.Record(tmp_path / "record.json"), argparse.Namespace(seconds=1.0, limit=9.0)
-    monkeypatch.setattr(runner, "variants", lambda *_: pytest.fail("begun with no time left"))
+    monkeypatch.setattr(runner, "run_variants", lambda *_: pytest.fail("begun with no time left"))
     groups = [[("a", "default")], [("a", "fix")]]
     assert runner.measure(record, groups, {}, tmp_path, given) == [("a", "default"), ("a", "fix")]
     assert record.rows == {} and not record.path.exists()
@@ -300,7 +301,7 @@ def planned(program: str, share: float, **more: object) -> dict[str, object]:
 def test_plans_of_other_processes_are_held_against_their_fixes() -> None:
     rows = [
         planned("a", 0.52, then=0.5), planned("b", 0.54, then=0.5, apply_s=4.0),
-        {"program": "c", "mode": "plan", "then": 0.5, "failed": "not in place: swap"},
+        {"program": "c", "mode": "plan", "then": 0.5, "failed": "not applied: swap"},
     ]  # fmt: skip
     assert report.summary([*ROWS, *rows]).endswith(
         "1 of 3 plans gained the same within 5% in another process, in place in 4.00 s at the most beside compilers"

@@ -410,7 +410,7 @@ def test_what_the_host_makes_stands_ready_ahead_of_the_capture() -> None:
     assert [(t.shape, t.dtype, t.device) for t in again] == [(t.shape, t.dtype, t.device) for t in want]
 
 
-# ---------------------------------------------------------------- offers
+# ---------------------------------------------------------------- candidates
 
 
 def scene_on_gpu(run: Callable[[], Any]) -> Scene:
@@ -420,41 +420,41 @@ def scene_on_gpu(run: Callable[[], Any]) -> Scene:
     return OnGpu(find_roots(run), walls=(1e-9,), budget=Budget(600.0, 1e-9))
 
 
-def test_parts_are_offered_where_the_whole_cannot_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_a_candidate_if_the_whole_cannot_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_graph, "share_saved", lambda *args: (0.5, 0.0))
-    remedy, model, x = cuda_graph._Optimization(), Deciding(), torch.randn(4, 8)
-    remedy.recorder = Taped
+    optimization, model, x = cuda_graph._Optimization(), Deciding(), torch.randn(4, 8)
+    optimization.recorder = Taped
     want = model(x)
     with torch.no_grad():
         scene = scene_on_gpu(lambda: model(x))
-    (offer,) = remedy.candidates(scene)
+    (candidate,) = optimization.candidates(scene)
     with pytest.raises(Impossible, match="the host waits") as refused:
-        remedy.predict(scene, offer)
+        optimization.predict(scene, candidate)
     assert refused.value.instead is not None and refused.value.instead.less is not None
     (parts,) = refused.value.instead.less()
-    assert parts.option("parts") == "front blocks.0 blocks.1 blocks.2" and parts.site == offer.site
+    assert parts.option("parts") == "front blocks.0 blocks.1 blocks.2" and parts.site == candidate.site
     assert "4 parts captured" in parts.says and "*model.blocks" in parts.code
-    assert remedy.predict(scene, parts).saves == 0.5
-    before, change = Taped.replays, remedy.apply(scene, parts)
+    assert optimization.predict(scene, parts).saves == 0.5
+    before, change = Taped.replays, optimization.apply(scene, parts)
     with change, torch.no_grad():
         torch.testing.assert_close(model(x), want)
         torch.testing.assert_close(model(x * 2), model.forward(x * 2))
     assert Taped.replays >= before + 8 and not any("_compiled_call_impl" in vars(m) for m in model.modules())
     with pytest.raises(Impossible, match=r"no part blocks\.9"):
-        remedy.apply(scene, Candidate(remedy.name, offer.site, "", options=(("parts", "blocks.9"),)))
+        optimization.apply(scene, Candidate(optimization.name, candidate.site, "", options=(("parts", "blocks.9"),)))
 
 
 def test_a_whole_that_is_captured_is_raced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_graph, "share_saved", lambda *args: (0.25, 0.0))
-    remedy, model = cuda_graph._Optimization(), nn.Sequential(nn.Linear(8, 8), nn.ReLU())
-    remedy.recorder = Taped
+    optimization, model = cuda_graph._Optimization(), nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    optimization.recorder = Taped
     with torch.no_grad():
         scene = scene_on_gpu(lambda: model(torch.ones(4, 8)))
-    (offer,) = remedy.candidates(scene)
-    assert offer.site == Site("module", kind_name(model), type=kind_name(model)) and not offer.options
-    assert remedy.predict(scene, offer).saves == 0.25
+    (candidate,) = optimization.candidates(scene)
+    assert candidate.site == Site("module", kind_name(model), type=kind_name(model)) and not candidate.options
+    assert optimization.predict(scene, candidate).saves == 0.25
 
 
-def test_on_a_cpu_nothing_is_offered(net: Net) -> None:
+def test_on_a_cpu_there_is_no_candidate(net: Net) -> None:
     scene = Scene(find_roots(lambda: net(torch.ones(4, 8))), walls=(1e-9,))
     assert not list(OPTIMIZATION.candidates(scene))

@@ -1,4 +1,4 @@
-"""Two of one place raced against each other: on the inputs of the module that both change, with the rest in place."""
+"""Two of one place benchmarked in turns: on the inputs of the module that both change, with the rest in place."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from remedied import asked, scene_of
+from optimized import asked, scene_of
 from torch import Tensor, nn
 
 from kernelworks.diagnose.fix.attempt import Try
@@ -44,13 +44,13 @@ def sleeping(model: nn.Module, name: str, takes: float, *, everywhere: bool = Fa
 
         return back
 
-    class Remedy:
+    class Fixed:
         def apply(self, scene: Scene, candidate: Candidate) -> Change:
             return Change(put)
 
-    remedy: Any = Remedy()
+    optimization: Any = Fixed()
     site = EVERYWHERE if everywhere else scene_of(asked(model)).site(model)
-    return Try(remedy, Candidate("r", site, name, group=group), Promise(1 - takes / 0.004))
+    return Try(optimization, Candidate("r", site, name, group=group), Promise(1 - takes / 0.004))
 
 
 @pytest.mark.parametrize("everywhere", [False, True])

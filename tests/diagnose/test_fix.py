@@ -152,7 +152,7 @@ def test_statistics_of_a_batch_are_sums_of_terms_larger_than_they() -> None:
     assert not compare(samples, changed=lambda module: off_by(1e-2)).agrees
 
 
-def test_no_module_no_proof() -> None:
+def test_no_module_no_verification() -> None:
     assert compare(()).note == "not compared: no module was called"
 
 
@@ -229,8 +229,8 @@ def test_fix_of_a_whole_program(model: Block, machine: Peaks, monkeypatch: pytes
     assert fix.gain_s == pytest.approx(fix.before_s - fix.after_s)
     swapped = fix.optimizations[0]
     assert swapped.optimization == "swap" and swapped.against == "float64" and swapped.gain_s is not None
-    assert swapped.taken == ("Linear up: linear" in fix.replaced)
-    assert any(one.taken for one in fix.optimizations) == bool(fix.rounds)
+    assert swapped.applied == ("Linear up: linear" in fix.replaced)
+    assert any(one.applied for one in fix.optimizations) == bool(fix.rounds)
     assert "forward" not in model.up.__dict__
 
 

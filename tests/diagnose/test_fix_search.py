@@ -1,4 +1,4 @@
-"""The search over remedies, on stand-ins: a clock that knows what each brings, and what each may do wrong."""
+"""The search over optimizations, on stand-ins: a clock that knows what each saves, and what each may do wrong."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from kernelworks.diagnose.account.account import UNEXPLAINED, USEFUL
 from kernelworks.diagnose.fix import search
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.search import Search
-from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Change, Impossible, Promise, Scene
+from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Change, Impossible, Promise, Rejected, Scene
 from kernelworks.diagnose.sentence import sentence
 from kernelworks.measure.clock import noise as quiet
 from kernelworks.profile.budget import BudgetExceeded
 from kernelworks.profile.program import Program
 from kernelworks.records import Fix
+from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED
 
 WALL = 0.100
 inside: list[str] = []  # what is in place
@@ -39,17 +41,17 @@ class Foretold:
 
 @dataclasses.dataclass
 class Stand:
-    """A remedy that is said to save a share of the wall clock, and saves ``really``; ``does`` what it likes to the
-    model while it is in place."""
+    """An optimization that is said to save a share of the wall clock, and saves ``really``; ``does`` what it likes to
+    the model while it is in place."""
 
     name: str
     says: float | None
     really: float | None = None
     does: Callable[[nn.Module], Callable[[], None]] | None = None
-    offer: dict[str, Any] = dataclasses.field(default_factory=dict)
+    candidate: dict[str, Any] = dataclasses.field(default_factory=dict)
     fails: dict[str, Exception] = dataclasses.field(default_factory=dict)
     upon: dict[str, float] = dataclasses.field(default_factory=dict)  # what it is said to save with another in place
-    less: str = ""  # what to offer in its place, which saves a fifth
+    less: str = ""  # the candidate in its place, which saves a fifth
     compiles: float = 0.0  # seconds that its prediction takes, or until the budget is over
     asks: float = 0.0  # seconds without which it does not begin
 
@@ -59,7 +61,7 @@ class Stand:
 
     def candidates(self, scene: Scene) -> Iterator[Candidate]:
         self._may_fail("candidates")
-        yield Candidate(self.name, EVERYWHERE, self.name, code=f"{self.name}()", **self.offer)
+        yield Candidate(self.name, EVERYWHERE, self.name, code=f"{self.name}()", **self.candidate)
 
     def predict(self, scene: Scene, candidate: Candidate) -> Promise:
         self._may_fail("predict")
@@ -135,15 +137,15 @@ def fixed(model: nn.Module, monkeypatch: pytest.MonkeyPatch, *stands: Stand, **m
 
 
 def in_place(found: Fix) -> list[str]:
-    return [one.optimization for one in found.optimizations if one.taken]
+    return [one.optimization for one in found.optimizations if one.applied]
 
 
 @pytest.mark.parametrize(
     ("share", "says"),
     [
-        (0.015, "predicted to bring 1.5 ms, within the noise of 2 ms"),
-        (-0.01, "predicted to lose 1 ms, within the noise of 2 ms"),
-        (-0.2, "predicted to lose 20 ms, with noise of 2 ms"),
+        (0.015, "predicted to save 1.5 ms +- 2 ms, not significant"),
+        (-0.01, "predicted to cost 1 ms +- 2 ms, not significant"),
+        (-0.2, "predicted to cost 20 ms +- 2 ms"),
         (-210.0, "the program is predicted to take 2 times as long, or more"),
     ],
 )
@@ -152,25 +154,26 @@ def test_what_is_predicted_to_bring_nothing_is_not_applied(
 ) -> None:
     found = fixed(model, monkeypatch, Stand("it", share, really=0.5))  # it would be had by chance
     assert found.rounds == 0 and found.before_s == found.after_s and found.gain_s == 0.0
-    assert found.notes[0].startswith("nothing to be had here") and not found.refused
-    assert says in found.optimizations[0].why and found.optimizations[0].gain_s is None
+    assert found.notes[0].startswith("no optimization makes this program faster here") and not found.refused
+    (one,) = found.optimizations
+    assert says in one.why and one.gain_s is None and one.outcome == NOT_TRIED
 
 
 @pytest.mark.parametrize(
     ("really", "why"),
     [
-        (0.4, "it gains more than the noise"), (0.01, "the program is no quicker"),
-        (-0.015, "the program is no quicker"), (-0.3, "with it the program is slower"),
+        (0.4, "it saves 40.0% +- 2.0% of the time"), (0.01, "it saves 1.0% +- 2.0% of the time, not significant"),
+        (-0.015, "it costs 1.5% +- 2.0% of the time, not significant"), (-0.3, "it costs 30.0% +- 2.0% of the time"),
     ],
 )  # fmt: skip
 def test_what_is_measured_decides(really: float, why: str, model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     found = fixed(model, monkeypatch, Stand("it", 0.5, really=really))
     (one,) = found.optimizations
-    assert one.taken == (really == 0.4) and why in one.why
+    assert one.outcome == (APPLIED if really == 0.4 else REJECTED) and why in one.why
     assert one.predicted_gain_s == pytest.approx(0.5 * WALL) and one.gain_s == pytest.approx(really * WALL)
-    assert found.gain_s == pytest.approx(one.gain_s if one.taken else 0.0) and found.agrees and not found.refused
-    first = sentence({"at peak": 0.5, "unexplained": 0.0}, (), 1.0, found)
-    assert ("was predicted to bring 50 ms" in first) == one.taken
+    assert found.gain_s == pytest.approx(one.gain_s if one.applied else 0.0) and found.agrees and not found.refused
+    first = sentence({USEFUL: 0.5, UNEXPLAINED: 0.0}, (), 1.0, found)
+    assert ("was predicted to bring 50 ms" in first) == one.applied
 
 
 @pytest.mark.parametrize("loud", [False, True])
@@ -182,8 +185,8 @@ def test_how_many_cores_are_used_is_not_judged_while_others_use_them(
     noise = quiet.Noise(0.5 if loud else 0.0)
     turns = quiet.SampledWindows((((WALL, 0.6 * WALL),) * 4,), (noise,), 0, loud)
     monkeypatch.setattr(search, "alternate", lambda *args, **more: turns)
-    found = fixed(model, monkeypatch, Stand("it", 0.5, offer={"cores": cores}))
-    assert found.optimizations[0].taken == (not loud or not cores)
+    found = fixed(model, monkeypatch, Stand("it", 0.5, candidate={"cores": cores}))
+    assert found.optimizations[0].applied == (not loud or not cores)
     assert ("ambiguous" in found.optimizations[0].why) == loud
 
 
@@ -201,7 +204,9 @@ def test_what_gains_nothing_in_the_end_is_not_kept(
     found = fixed(model, monkeypatch, Stand("first", 0.1), Stand("second", 0.1))
     assert in_place(found) == kept and bool(found.plan) == bool(kept)
     assert found.gain_s == pytest.approx(0.2 * WALL if kept else 0.0)
-    assert kept or all("in the end" in one.why for one in found.optimizations)
+    assert kept or all(
+        "the gain of the whole is not significant" in one.why and one.outcome == REJECTED for one in found.optimizations
+    )
 
 
 def _halves_the_weight(model: nn.Module) -> Callable[[], None]:
@@ -215,11 +220,14 @@ def _halves_the_weight(model: nn.Module) -> Callable[[], None]:
     return back
 
 
-def test_a_remedy_that_is_wrong_is_out_whatever_it_gains(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_optimization_that_is_wrong_is_rejected_whatever_it_gains(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = fixed(model, monkeypatch, Stand("wrong", 0.9, does=_halves_the_weight), Stand("right", 0.1))
     assert in_place(found) == ["right"] and found.after_s == pytest.approx(0.9 * WALL)
     wrong = found.optimizations[0]
     assert "its outputs are worse" in wrong.why and wrong.error_after > 0.1 and wrong.gain_s is None
+    assert wrong.outcome == REJECTED
 
 
 def test_the_largest_first_and_each_on_top_of_the_others(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +244,7 @@ def test_each_is_predicted_of_the_program_as_it_is_by_then(model: nn.Module, mon
     found = fixed(model, monkeypatch, *stands)
     assert in_place(found) == ["keeps", "fuses"]
     assert [found.predicted_gain_s, found.gain_s] == pytest.approx([(1 - 0.4 * 0.8) * WALL] * 2)
-    assert "within the noise" in found.optimizations[2].why and found.optimizations[2].gain_s is None
+    assert "not significant" in found.optimizations[2].why and found.optimizations[2].gain_s is None
 
 
 @pytest.mark.parametrize(("again", "kept"), [(True, ["compiled", "layout"]), (False, ["compiled"])])
@@ -244,15 +252,15 @@ def test_what_brings_nothing_by_itself_is_asked_again_on_top_of_what_is_kept(
     again: bool, kept: list[str], model: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     touches = {"touches": frozenset({"ops"})}
-    layout = Stand("layout", -0.1, upon={"compiled": 0.4}, offer={"again": again, **touches})
-    compiled = Stand("compiled", 0.3, offer=touches)
+    layout = Stand("layout", -0.1, upon={"compiled": 0.4}, candidate={"again": again, **touches})
+    compiled = Stand("compiled", 0.3, candidate=touches)
     found = fixed(model, monkeypatch, layout, compiled)
     assert sorted(in_place(found)) == kept
     assert found.after_s == pytest.approx(WALL * 0.7 * (0.6 if again else 1.0))
 
 
 def test_of_one_group_one_is_in_place(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    modes = [Stand(name, share, offer={"group": "mode"}) for name, share in (("first", 0.2), ("second", 0.4))]
+    modes = [Stand(name, share, candidate={"group": "mode"}) for name, share in (("first", 0.2), ("second", 0.4))]
     found = fixed(model, monkeypatch, *modes)
     assert in_place(found) == ["second"] and "in its place" in found.optimizations[0].why
 
@@ -262,23 +270,23 @@ def test_of_one_group_one_is_in_place(model: nn.Module, monkeypatch: pytest.Monk
     [
         ((0.40, 0.45), (0.42, 0.30), "first"),  # the second is predicted to be better, and is not
         ((0.40, 0.45), (0.30, 0.42), "second"),
-        ((0.40, 0.35), (0.30, 0.42), "second"),  # as good, but for the noise of two races
+        ((0.40, 0.35), (0.30, 0.42), "second"),  # as good, but for the noise of two benchmarks
         ((0.40, 0.10), (0.30, 0.42), "first"),  # too far behind to be asked again
         ((0.40, 0.40), (0.40, 0.41), "first"),
     ],
 )
-def test_two_that_are_predicted_to_be_about_as_good_are_raced_in_turns(
+def test_two_that_are_predicted_to_be_about_as_good_are_benchmarked_in_turns(
     said: tuple[float, float], really: tuple[float, float], kept: str, model: nn.Module,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     names = ("first", "second")
     modes = [
-        Stand(n, s, really=r, offer={"group": "mode"}) for n, s, r in zip(names, said, really, strict=True)
+        Stand(n, s, really=r, candidate={"group": "mode"}) for n, s, r in zip(names, said, really, strict=True)
     ]  # fmt: skip
-    raced: list[list[str]] = []
+    benchmarked: list[list[str]] = []
 
     def duel(scene: Scene, one: Try, rivals: Sequence[Try], beside: Sequence[Try]) -> float:
-        raced.append(
+        benchmarked.append(
             [
                 one.candidate.says,
                 *(rival.candidate.says for rival in rivals),
@@ -290,17 +298,20 @@ def test_two_that_are_predicted_to_be_about_as_good_are_raced_in_turns(
 
     monkeypatch.setattr(search, "duel", duel)
     found = fixed(model, monkeypatch, *modes)
-    assert in_place(found) == [kept] and bool(raced) == (said[1] > 0.3)
+    assert in_place(found) == [kept] and bool(benchmarked) == (said[1] > 0.3)
     assert all(one.why for one in found.optimizations)
-    out = next(one for one in found.optimizations if not one.taken)
-    if raced and not out.gain_s:
-        assert "both were raced in turns" in out.why and out.how.startswith("raced in turns with")
-    taken = next(one for one in found.optimizations if one.taken)
-    assert found.predicted_gain_s is not None and taken.predicted_gain_s is not None
+    out = next(one for one in found.optimizations if not one.applied)
+    if benchmarked and not out.gain_s:
+        assert "saves as much in a direct benchmark" in out.why and out.how.startswith("benchmarked in turns with")
+    applied = next(one for one in found.optimizations if one.applied)
+    assert found.predicted_gain_s is not None and applied.predicted_gain_s is not None
 
 
-@pytest.mark.parametrize("at", ["offers", "predict", "apply", "put"])
-@pytest.mark.parametrize("error", [Impossible("not here"), BudgetExceeded("a budget of 9 s would do"), KeyError("own")])
+@pytest.mark.parametrize("at", ["candidates", "predict", "apply", "put"])
+@pytest.mark.parametrize(
+    "error",
+    [Impossible("not here"), Rejected("other numbers"), BudgetExceeded("a budget of 9 s would do"), KeyError("own")],
+)
 def test_whatever_goes_wrong_with_one_is_said_and_the_others_go_on(
     at: str, error: Exception, model: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,13 +319,16 @@ def test_whatever_goes_wrong_with_one_is_said_and_the_others_go_on(
         return
     found = fixed(model, monkeypatch, Stand("fails", 0.5, fails={at: error}), Stand("works", 0.2))
     assert in_place(found) == ["works"] and not found.refused
-    (why,) = (one.why for one in found.optimizations if one.optimization == "fails")
-    assert str(error).strip("'") in why
+    (one,) = (one for one in found.optimizations if one.optimization == "fails")
+    assert str(error).strip("'") in one.why
+    if at != "candidates":
+        failed = at == "put" or isinstance(error, (Rejected, KeyError))  # else it was never in place
+        assert one.outcome == (REJECTED if failed else NOT_TRIED)
 
 
 def test_where_nothing_fits_the_budget_the_fix_is_refused(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     found = fixed(model, monkeypatch, Stand("slow", 0.5, fails={"predict": BudgetExceeded("a budget of 9 s would do")}))
-    assert "it was not carried out: a budget of 9 s would do" in found.refused
+    assert "the budget was too small: a budget of 9 s would do" in found.refused
 
 
 def test_a_prediction_that_takes_long_leaves_what_is_promising_its_try(
@@ -334,9 +348,9 @@ def test_what_promises_much_is_tried_before_more_is_predicted(
     """Compilers would keep it waiting for minutes."""
     predicted, predict = list[tuple[str, int]](), Stand.predict
 
-    def seen(self: Stand, scene: Scene, offer: Candidate) -> Promise:
+    def seen(self: Stand, scene: Scene, candidate: Candidate) -> Promise:
         predicted.append((self.name, len(scene.taken)))
-        return predict(self, scene, offer)
+        return predict(self, scene, candidate)
 
     monkeypatch.setattr(Stand, "predict", seen)
     monkeypatch.setattr(search, "SOON_S", soon_s)
@@ -349,10 +363,11 @@ def test_how_many_cores_are_used_is_not_asked_while_others_use_them(
     model: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Foretold, "timeline", SimpleNamespace(loud=True, surveyed=1, calls=[]), raising=False)
-    found = fixed(model, monkeypatch, Stand("it", 0.5, offer={"cores": True}), Stand("other", 0.2))
+    found = fixed(model, monkeypatch, Stand("it", 0.5, candidate={"cores": True}), Stand("other", 0.2))
     assert in_place(found) == ["other"]
     assert (
-        found.optimizations[0].why.startswith("ambiguous: others use the machine") and not found.optimizations[0].cost_s
+        found.optimizations[0].why.startswith("ambiguous: other processes use the machine")
+        and not found.optimizations[0].cost_s
     )
     assert found.optimizations[0].predicted_gain_s is None
 
@@ -361,7 +376,7 @@ def test_what_changes_numbers_must_be_allowed_and_advice_is_only_said(
     model: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stands: Sequence[Stand] = (
-        Stand("narrow", 0.5, offer={"changes": "tf32"}), Stand("told", 0.9, offer={"advice": "pad it"}),
+        Stand("narrow", 0.5, candidate={"changes": "tf32"}), Stand("told", 0.9, candidate={"advice": "pad it"}),
     )  # fmt: skip
     plain = fixed(model, monkeypatch, *stands)
     assert (
@@ -375,11 +390,11 @@ def test_where_all_of_it_gains_nothing_some_of_it_is_tried(
     says: float, really: float, model: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = fixed(model, monkeypatch, Stand("all", says, really=really, less="some"))
-    assert [one.says for one in found.optimizations if one.taken] == (["all"] if really == 0.3 else ["some"])
+    assert [one.says for one in found.optimizations if one.applied] == (["all"] if really == 0.3 else ["some"])
     touching = {"touches": frozenset({"ops"})}
-    rival = Stand("other", 0.5, offer=touching)
-    both = fixed(model, monkeypatch, Stand("all", 0.1, really=-0.1, less="some", offer=touching), rival)
-    assert [one.says for one in both.optimizations if one.taken] == ["other", "some"]  # on top of what took its place
+    rival = Stand("other", 0.5, candidate=touching)
+    both = fixed(model, monkeypatch, Stand("all", 0.1, really=-0.1, less="some", candidate=touching), rival)
+    assert [one.says for one in both.optimizations if one.applied] == ["other", "some"]  # on top of what took its place
 
 
 def _rounds_the_weight(model: nn.Module, by: float = 1e-3) -> Callable[[], None]:
@@ -399,7 +414,7 @@ def test_what_comes_on_top_of_an_allowed_change_is_held_against_that(
     model: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stands = (
-        Stand("narrow", 0.5, does=_rounds_the_weight, offer={"changes": "bf16"}), Stand("as exact", 0.2),
+        Stand("narrow", 0.5, does=_rounds_the_weight, candidate={"changes": "bf16"}), Stand("as exact", 0.2),
         Stand("wrong", 0.3, does=lambda model: _rounds_the_weight(model, 1e-2)),
     )  # fmt: skip
     found = fixed(model, monkeypatch, *stands, allow=("bf16",))
@@ -409,7 +424,7 @@ def test_what_comes_on_top_of_an_allowed_change_is_held_against_that(
 
 
 @pytest.mark.parametrize(
-    ("gains", "taken"),
+    ("gains", "applied"),
     [
         ((0.04,) * 5, True), ((0.01,) * 5, False),  # of turns of 1 s: 2% is seen at the least
         ((0.03, 0.05, 0.04, 0.06, 0.04), True),  # the turns agree, however far they lie apart
@@ -417,21 +432,21 @@ def test_what_comes_on_top_of_an_allowed_change_is_held_against_that(
     ],
 )  # fmt: skip
 def test_a_gain_is_held_against_what_its_turns_differ_by(
-    gains: Sequence[float], taken: bool, model: nn.Module, monkeypatch: pytest.MonkeyPatch
+    gains: Sequence[float], applied: bool, model: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
 
     def turns(*args: Any, most: int) -> quiet.SampledWindows[tuple[float, float]]:
         asked.append(most)
-        before = [1.0, 1.5, 1.2, 1.4, 1.1]  # the runs of a noisy hour
+        before = [1.0, 1.5, 1.2, 1.4, 1.1]  # runs that are too noisy
         return quiet.SampledWindows(
             (tuple((b, b - gain) for b, gain in zip(before, gains, strict=True)),), (quiet.QUIET,), 0, False
         )
 
     monkeypatch.setattr(search, "alternate", turns)
     found = fixed(model, monkeypatch, Stand("it", 0.5))
-    assert found.optimizations[0].taken == taken
-    assert len(asked) == (1 if taken or gains[0] == 0.01 else 2)  # where it is open, more turns are taken
+    assert found.optimizations[0].applied == applied
+    assert len(asked) == (1 if applied or gains[0] == 0.01 else 2)  # where it is open, more turns are taken
 
 
 def test_a_gain_smaller_than_the_noise_of_the_first_runs_is_tried(
@@ -449,5 +464,5 @@ def test_where_others_used_the_machine_the_figures_are_ambiguous(
     monkeypatch.setattr(quiet, "noise_between", lambda before, after: noise)
     found = fixed(model, monkeypatch, Stand("it", 0.5))
     assert found.ambiguous == str(noise) and not found.refused
-    said = sentence({"at peak": 0.5, "unexplained": 0.0}, (), 1.0, found)
+    said = sentence({USEFUL: 0.5, UNEXPLAINED: 0.0}, (), 1.0, found)
     assert said.startswith("ambiguous: the fix was measured")

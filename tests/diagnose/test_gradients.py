@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from remedied import Case, X, net, offers, scene_of, trained
+from optimized import Case, X, candidates, net, scene_of, trained
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
@@ -40,11 +40,11 @@ def test_gradients_are_scaled_where_that_changes_one(most: float, times: int, mo
     parameters = [nn.Parameter(torch.ones(5)), nn.Parameter(torch.ones(3, 2))]
     found = multiplied(monkeypatch)
     norms, gradients = [], []
-    for arm in (False, True):
+    for variant in (False, True):
         for p in parameters:
             p.grad = torch.full_like(p, 0.5)
         change = gradient_clipping.OPTIMIZATION.apply(Scene(None), made(SCALED))  # type: ignore[arg-type]
-        if arm:
+        if variant:
             with change:
                 norms.append(clip_grad_norm_(parameters, most))
         else:
@@ -76,7 +76,7 @@ def test_norms_that_are_no_numbers_spread_as_they_do(value: float) -> None:
     torch.testing.assert_close(got, parameter.grad, equal_nan=True)
 
 
-def test_what_is_clipped_is_seen_and_raced() -> None:
+def test_what_is_clipped_is_seen_and_benchmarked() -> None:
     case = trained(net(), clip=1e3)
     (seen,) = clippings(case.run)
     assert not seen.clipped and seen.norm_type == 2.0 and seen.foreach is None and not seen.checked
@@ -85,10 +85,10 @@ def test_what_is_clipped_is_seen_and_raced() -> None:
     (clipped,) = clippings(trained(net(), clip=1e-4).run)
     assert clipped.clipped
     scene = scene_of(case)
-    (offer,) = offers(gradient_clipping.OPTIMIZATION, scene)
-    promise = gradient_clipping.OPTIMIZATION.predict(scene, offer)
+    (candidate,) = candidates(gradient_clipping.OPTIMIZATION, scene)
+    promise = gradient_clipping.OPTIMIZATION.predict(scene, candidate)
     assert promise.saves is not None and abs(promise.saves) < 1
-    assert gradient_clipping.OPTIMIZATION.apply(scene, offer).verified_against
+    assert gradient_clipping.OPTIMIZATION.apply(scene, candidate).verified_against
 
 
 def test_on_a_gpu_what_waits_is_advice_and_what_is_launched_one_by_one_is_changed() -> None:
@@ -98,7 +98,9 @@ def test_on_a_gpu_what_waits_is_advice_and_what_is_launched_one_by_one_is_change
     for checked, foreach, found in ((True, None, ["advice"]), (False, False, [FOREACH]), (False, None, [])):
         scene._kept["clippings"] = [Clipping(*on_gpu, checked, foreach, clipped=False)]
         given = list(gradient_clipping.OPTIMIZATION.candidates(scene))
-        assert [offer.option("how", "advice") for offer in given] == found and all(offer.code for offer in given)
+        assert [candidate.option("how", "advice") for candidate in given] == found and all(
+            candidate.code for candidate in given
+        )
     asked = []
     with gradient_clipping.OPTIMIZATION.apply(scene, made(FOREACH)):
         parameter = nn.Parameter(torch.ones(4))
@@ -113,7 +115,7 @@ def test_on_a_gpu_what_waits_is_advice_and_what_is_launched_one_by_one_is_change
 
 
 def test_large_gradients_are_counted_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of those that are too many to copy some are raced, and the largest may be among them or not."""
+    """Of those that are too many to copy some are benchmarked, and the largest may be among them or not."""
     clock, plain = [0.0], torch.nn.utils.clip_grad.clip_grad_norm_
 
     def clip(parameters: Any, *more: Any) -> Tensor:
@@ -133,10 +135,10 @@ def test_large_gradients_are_counted_by_their_bytes(monkeypatch: pytest.MonkeyPa
 
 def test_clippings_that_lead_elsewhere_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = scene_of(trained(net(), clip=1e3))
-    (offer,) = offers(gradient_clipping.OPTIMIZATION, scene)
+    (candidate,) = candidates(gradient_clipping.OPTIMIZATION, scene)
     monkeypatch.setattr(gradient_clipping, "_coefficient", lambda max_norm, total: 1.0)
     with pytest.raises(Impossible, match="than rounding explains"):
-        gradient_clipping.OPTIMIZATION.predict(scene, offer)
+        gradient_clipping.OPTIMIZATION.predict(scene, candidate)
 
 
 def filled(run: Callable[[], Any], wanted: bool) -> None:
@@ -172,12 +174,12 @@ def test_a_line_that_fills_gradients_with_zeros_is_told_with_what_it_takes(monke
     assert seconds_of([(torch.Size([3]), torch.float32, torch.device("cpu"))] * 2, lambda run: run) > 0
     monkeypatch.setattr(zeroed_gradients, "seconds_of", seconds)
     scene = scene_of(case)
-    (offer,) = offers(zeroed_gradients.OPTIMIZATION, scene)
+    (candidate,) = candidates(zeroed_gradients.OPTIMIZATION, scene)
     assert nbytes == [sum(p.nbytes for p in case.model.parameters())]
-    assert "takes 2 of 10 ms a run" in offer.advice and offer.advice.startswith("remedied.py:")
-    assert zeroed_gradients.OPTIMIZATION.predict(scene, offer).saves is None
+    assert "takes 2 of 10 ms a run" in candidate.advice and candidate.advice.startswith("optimized.py:")
+    assert zeroed_gradients.OPTIMIZATION.predict(scene, candidate).saves is None
     monkeypatch.setattr(zeroed_gradients, "seconds_of", lambda gradients, whole: 1e-5)
-    assert offers(zeroed_gradients.OPTIMIZATION, scene) == []
+    assert candidates(zeroed_gradients.OPTIMIZATION, scene) == []
 
 
 def flat() -> Callable[[], Any]:
@@ -249,10 +251,11 @@ def test_who_holds_or_reads_gradients_keeps_them(name: str) -> None:
     torch.manual_seed(0)
     run = HOLD_OR_READ[name]()
     plan = as_plan(
-        [Candidate("zeroed gradients", PROCESS, "gradients given back")], Roots((), (), fresh=True), program="p", kind="x",
+        [Candidate("zeroed gradients", PROCESS, "gradients given back")], Roots((), (), fresh=True), program="p",
+        kind="x",
         saves=None,
     )  # fmt: skip
-    with pytest.warns(RuntimeWarning, match="not in place: zeroed gradients.*set_to_none"), apply(plan) as applied:
+    with pytest.warns(RuntimeWarning, match="not applied: zeroed gradients.*set_to_none"), apply(plan) as applied:
         assert not applied.done
         changed = [copy.deepcopy(run()) for _ in range(3)]
     torch.testing.assert_close(changed, plain, rtol=0.0, atol=0.0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from remedied import Case, OnGpu, offers, scene_of
+from optimized import Case, OnGpu, candidates, scene_of
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -59,7 +59,7 @@ def test_advice_names_the_line_and_what_to_write(takes: float, wall: float, said
     scene = scene_of(its)
     scene.walls = (wall,)
     assert any(call.name.startswith("DataLoader") for call in scene.forecaster.timeline.calls)  # type: ignore[union-attr]
-    found = offers(loaded_input.OPTIMIZATION, scene)
+    found = candidates(loaded_input.OPTIMIZATION, scene)
     assert bool(found) == said
     if found:
         assert found[0].code == "DataLoader(..., num_workers=2, persistent_workers=True)"
@@ -77,8 +77,10 @@ def test_on_a_gpu_memory_is_to_be_pinned(workers: int, pinned: bool, code: str) 
     side: Any = SimpleNamespace(timeline=SimpleNamespace(calls=[SimpleNamespace(name="DataLoader, in this process")]))
     scene = OnGpu(Roots((), (), fresh=False), Program("p", lambda: None), forecaster=side, walls=(0.1,))
     scene._kept["what is loaded"] = [loaded_input.Loading("train.py:3", workers, pinned, 4, 0.05)]
-    (offer,) = loaded_input.OPTIMIZATION.candidates(scene)
-    assert code in offer.code and "train.py:3: the program waits 50 of 100 ms a run for 4 batches" in offer.advice
+    (candidate,) = loaded_input.OPTIMIZATION.candidates(scene)
+    assert (
+        code in candidate.code and "train.py:3: the program waits 50 of 100 ms a run for 4 batches" in candidate.advice
+    )
 
 
 def test_programs_that_load_nothing_are_not_run_for_it() -> None:
@@ -86,4 +88,4 @@ def test_programs_that_load_nothing_are_not_run_for_it() -> None:
     model = nn.Linear(4, 4)
     scene = scene_of(Case(model, lambda: (ran.append(None), model(torch.zeros(4)))))
     before = len(ran)
-    assert offers(loaded_input.OPTIMIZATION, scene) == [] and len(ran) == before
+    assert candidates(loaded_input.OPTIMIZATION, scene) == [] and len(ran) == before

@@ -134,7 +134,7 @@ def switching() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("switching")
-@pytest.mark.filterwarnings("ignore:kernelworks. not in place")
+@pytest.mark.filterwarnings("ignore:kernelworks. not applied")
 @pytest.mark.parametrize("name", ["folded", "merged", "cast", "branches", "crossed"])
 def test_threads_that_call_one_model(name: str) -> None:
     cls = {"branches": Branches, "crossed": Crossed}.get(name, Branches)
@@ -185,7 +185,7 @@ def test_a_folded_norm_takes_and_refuses_what_torchs_does(shape: tuple[int, ...]
 
 
 class Flat(nn.Module):
-    """As many rows as channels: BatchNorm1d norms along the second dimension."""
+    """As many rows of the matrix as channels: BatchNorm1d norms along the second dimension."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -270,7 +270,7 @@ def test_products_between_which_somebody_may_write_are_left_apart(cls: Any) -> N
     if cls is Loops:
         context: Any = kw.apply(plan_of(kind, model), model)
     else:
-        with pytest.warns(RuntimeWarning, match="hands one variable to all of q, k, v"):
+        with pytest.warns(RuntimeWarning, match="passes one variable to all of q, k, v"):
             context = kw.apply(plan_of(kind, model), model)
     with context, torch.no_grad():
         for _ in range(2):
@@ -293,7 +293,7 @@ class Caught(Normed):
 def test_a_variable_that_is_caught_is_what_it_would_be() -> None:
     kind = KINDS["folded"]._replace(make=Caught, options={"pairs": PAIRS[:1]})
     model, plain = models(kind)
-    with pytest.warns(RuntimeWarning, match="no method of Caught calls them"):
+    with pytest.warns(RuntimeWarning, match="no method of Caught calls the one"):
         kw.apply(plan_of(kind, model), model)
     with torch.no_grad():
         torch.testing.assert_close(model(X[0]), plain(X[0]))

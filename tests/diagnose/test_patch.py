@@ -135,7 +135,7 @@ def applied(folder: Path, patch: str) -> None:
         assert not done.returncode, done.stderr + patch
 
 
-def compile_offer(scene: Scene, root: Any, **how: str) -> Candidate:
+def compile_candidate(scene: Scene, root: Any, **how: str) -> Candidate:
     site = scene.site(root)
     mode = next(mode for mode in torch_compile.MODES if mode.how == how)
     written_as = root.source_name if isinstance(root, Function) else ""
@@ -150,14 +150,14 @@ def test_each_change_is_written_where_it_belongs(folder: Path) -> None:
     scene = scene_of(module, module.energy)
     energy: Any = scene.roots.modules[1]
     optimizer = next(o for o in fused_optimizer.OPTIMIZATION.candidates(scene) if o.option("how") == "fused")
-    offers = [
-        compile_offer(scene, module.model),
-        compile_offer(scene, energy, mode="max-autotune-no-cudagraphs"),
+    candidates = [
+        compile_candidate(scene, module.model),
+        compile_candidate(scene, energy, mode="max-autotune-no-cudagraphs"),
         optimizer,
         gradient_clipping.OPTIMIZATION._candidate(gradient_clipping.SCALED),
         Candidate("threads", PROCESS, "one thread", code="torch.set_num_threads(1)", options=(("number", 1),)),
     ]
-    patch = as_patch(offers, scene, path, module.work)
+    patch = as_patch(candidates, scene, path, module.work)
     assert patch.startswith(
         "kernelworks: 5 of 5 changes have a place of their own in the source\ndiff --git a/theirs.py"
     )
@@ -189,9 +189,9 @@ def test_a_method_is_compiled_by_a_decorator(backend: str, folder: Path) -> None
     path, module = written(folder, PROGRAM)
     scene = scene_of(module, module.Solver.step, module.Solver.__dict__["move"].__func__)
     how = {"backend": "kernelworks"} if backend == "kernelworks" else {}
-    offers = [compile_offer(scene, root, **how) for root in scene.roots.modules[1:]]
-    assert [offer.code.partition(" ")[0] for offer in offers] == ["Solver.step", "Solver.move"]
-    applied(folder, as_patch(offers, scene, path, module.work))
+    candidates = [compile_candidate(scene, root, **how) for root in scene.roots.modules[1:]]
+    assert [candidate.code.partition(" ")[0] for candidate in candidates] == ["Solver.step", "Solver.move"]
+    applied(folder, as_patch(candidates, scene, path, module.work))
     given = '(backend="kernelworks")' if how else ""
     text = path.read_text()
     assert f"    @staticmethod\n    @torch.compile{given}\n    def move(x):" in text
@@ -218,7 +218,7 @@ def test_what_has_no_one_place_is_told_at_the_entry_point_with_the_reason(folder
     applied(folder, patch)
     text = path.read_text()
     assert "model.train()\nkernelworks.swap(model)\n" in text and "import torch\nimport kernelworks\n" in text
-    begin = text.index("# kernelworks found these besides")
+    begin = text.index("# kernelworks found these too")
     assert text[begin:].index("def work():") < 800
     assert "#     AdamW(..., fused=True)\n" in text[begin:] and "#     q, k = ...\ndef work():" in text[begin:]
     line = next(n for n, said in enumerate(PROGRAM.splitlines(), 1) if "def forward" in said)
@@ -229,18 +229,18 @@ def test_what_has_no_one_place_is_told_at_the_entry_point_with_the_reason(folder
 
 def test_the_comment_stands_ahead_of_what_decorates_the_entry_point(folder: Path) -> None:
     path, module = written(folder, PROGRAM.replace("def work():", "@torch.enable_grad()\ndef work():"))
-    offer = Candidate("CUDA graph", Site("module", kind_name(module.model)), "captured", code="model = ...")
-    applied(folder, as_patch([offer], scene_of(module), path, module.work))
+    candidate = Candidate("CUDA graph", Site("module", kind_name(module.model)), "captured", code="model = ...")
+    applied(folder, as_patch([candidate], scene_of(module), path, module.work))
     text = path.read_text()
-    assert "an example of the inputs" in text and "#     model = ...\n@torch.enable_grad()\ndef work():" in text
+    assert "example inputs" in text and "#     model = ...\n@torch.enable_grad()\ndef work():" in text
 
 
 def test_one_of_several_optimizers_is_known_by_its_name(folder: Path) -> None:
     path, module = written(folder, PROGRAM + "\n\nsecond = AdamW(model.parameters(), lr=1e-3)\n")
     scene = scene_of(module)
     scene.optimizers = (module.second,)
-    offer = next(o for o in fused_optimizer.OPTIMIZATION.candidates(scene) if o.option("how") == "fused")
-    applied(folder, as_patch([offer], scene, path, module.work))
+    candidate = next(o for o in fused_optimizer.OPTIMIZATION.candidates(scene) if o.option("how") == "fused")
+    applied(folder, as_patch([candidate], scene, path, module.work))
     assert "second = AdamW(model.parameters(), lr=1e-3, fused=True)" in path.read_text()
     assert loaded(path).optimizer.param_groups[0]["fused"] is None
 
@@ -280,8 +280,8 @@ def test_a_model_is_found_where_it_is_built(name: str, newline: str, folder: Pat
     module = loaded(path)
     model = module.work()
     scene = Scene(Roots((model,), (), fresh=False))
-    offer = Candidate("channels_last", EVERYWHERE, "last", code="model.to(memory_format=torch.channels_last)")
-    applied(folder, as_patch([offer], scene, path, module.work))
+    candidate = Candidate("channels_last", EVERYWHERE, "last", code="model.to(memory_format=torch.channels_last)")
+    applied(folder, as_patch([candidate], scene, path, module.work))
     text = path.read_bytes().decode()
     held = "self.net" if name in ("method's", "a part of what is never called") else "net"
     held = "NETS['two']" if name == "in a dictionary" else held
@@ -301,8 +301,8 @@ def test_a_model_that_is_built_nowhere_or_twice_has_no_place(name: str, folder: 
     head = "from torch import nn\nclass Net(nn.Module):\n    pass\n"
     path, module = written(folder, f"{head}{AMBIGUOUS[name]}def work(): return 1\n")
     scene = Scene(Roots((module.Net(),), (), fresh=False))
-    offer = Candidate("channels_last", EVERYWHERE, "last", code="model.to(memory_format=torch.channels_last)")
-    patch = as_patch([offer], scene, path, module.work)
+    candidate = Candidate("channels_last", EVERYWHERE, "last", code="model.to(memory_format=torch.channels_last)")
+    patch = as_patch([candidate], scene, path, module.work)
     assert patch.startswith("kernelworks: 0 of 1")
     applied(folder, patch)
     assert "#     model.to(memory_format=torch.channels_last)\ndef work" in path.read_text()
@@ -352,18 +352,18 @@ PAIRS = [("body.0", "body.1"), ("up", "scaled"), ("head", "last")]
 
 
 @pytest.mark.parametrize("name", ["folded norms", "swap in functions", "bf16", "tf32"])
-def test_each_remedy_that_has_lines_is_placed_and_runs(name: str, folder: Path) -> None:
+def test_each_optimization_that_has_lines_is_placed_and_runs(name: str, folder: Path) -> None:
     path, module = written(folder, MORE)
     want, scene = module.work(), scene_of(module, module.activated)
     if name == "folded norms":
-        offer = Candidate(name, scene.site(module.model), "three norms", options=(("pairs", PAIRS),))
+        candidate = Candidate(name, scene.site(module.model), "three norms", options=(("pairs", PAIRS),))
     elif name == "swap in functions":
-        offer = next(iter(swapped_functions.OPTIMIZATION.candidates(scene)))
+        candidate = next(iter(swapped_functions.OPTIMIZATION.candidates(scene)))
     else:
         says, code = fewer_bits.SAYS[name]
         site = PROCESS if name == "tf32" else EVERYWHERE
-        offer = Candidate("fewer bits", site, says, code=code.format(device="cpu"))
-    patch = as_patch([offer], scene, path, module.work)
+        candidate = Candidate("fewer bits", site, says, code=code.format(device="cpu"))
+    patch = as_patch([candidate], scene, path, module.work)
     assert patch.startswith("kernelworks: 1 of 1")
     applied(folder, patch)
     text, module = path.read_text(), loaded(path)
@@ -384,8 +384,8 @@ def test_weights_that_are_cast_once_and_weights_that_are_tied(folder: Path) -> N
     path, module = written(folder, MORE)
     scene = scene_of(module)
     code = cast_weights._code(scene, torch.bfloat16)
-    offer = Candidate("weights cast once", EVERYWHERE, "once", code=code)
-    applied(folder, as_patch([offer], scene, path, module.work))
+    candidate = Candidate("weights cast once", EVERYWHERE, "once", code=code)
+    applied(folder, as_patch([candidate], scene, path, module.work))
     made = loaded(path).model
     assert made.head.weight.dtype is torch.bfloat16 and made.last.weight.dtype is torch.float32
     module.model.table = torch.nn.Embedding(6, 4)
@@ -393,7 +393,7 @@ def test_weights_that_are_cast_once_and_weights_that_are_tied(folder: Path) -> N
     tied = Candidate("weights cast once", EVERYWHERE, "once", code=cast_weights._code(scene, torch.bfloat16))
     path.write_text(MORE)
     patch = as_patch([tied], scene, path, module.work)
-    assert "a weight of it is another module's too" in patch and "\n+    part.to" not in patch
+    assert "another module shares a weight of it" in patch and "\n+    part.to" not in patch
 
 
 CALLS = {
@@ -431,8 +431,8 @@ def test_a_program_knows_the_file_that_it_begins_in(folder: Path) -> None:
     path, module = written(folder, PROGRAM)
     assert from_target(f"{path}:work").file == path and from_target(str(path)).file == path
     assert as_patch([], Scene(Roots((), (), fresh=False)), path, module.work) == ""
-    offer = Candidate("swap", Site("module", kind_name(module.model)), "ours", code="kernelworks.swap(model)")
-    assert as_patch([offer], Scene(Roots((module.model,), (), fresh=False)), None) == ""
+    candidate = Candidate("swap", Site("module", kind_name(module.model)), "ours", code="kernelworks.swap(model)")
+    assert as_patch([candidate], Scene(Roots((module.model,), (), fresh=False)), None) == ""
     assert {swap.OPTIMIZATION.name, channels_last.OPTIMIZATION.name, threads.OPTIMIZATION.name} <= {
         "swap",
         "channels_last",

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import kernelworks as kw
 from kernelworks.diagnose.fix.plan import MOST_FRESH, AppliedPlan, as_plan, candidates_of
+from kernelworks.diagnose.fix.plan_fields import VERSION
 from kernelworks.diagnose.optimization import (
     EVERYWHERE,
     PROCESS,
@@ -63,7 +64,7 @@ X = torch.randn(4, 8)
 
 
 class Marks:
-    """A remedy that says where it is in place by an attribute."""
+    """An optimization that says where it is in place by an attribute."""
 
     name = "marks"
 
@@ -84,10 +85,10 @@ class Marks:
         return Change(put)
 
 
-def planned(*offers: Candidate, roots: tuple[nn.Module, ...] | None = None) -> dict[str, Any]:
+def planned(*candidates: Candidate, roots: tuple[nn.Module, ...] | None = None) -> dict[str, Any]:
     """Of a program that calls these modules; makes them anew at each run, where there are none."""
     called = (Net(),) if roots is None else roots
-    plan = as_plan(offers, Roots(called, (), fresh=not called), program="p", kind="k", saves=0.5)
+    plan = as_plan(candidates, Roots(called, (), fresh=not called), program="p", kind="k", saves=0.5)
     return json.loads(json.dumps(plan))  # type: ignore[no-any-return]
 
 
@@ -111,8 +112,8 @@ def test_modules_of_several_sizes_are_each_compiled_for_theirs() -> None:
     ]
     scene = Scene(find_roots(lambda: [module(x) for x, module in given]))
     for x, module in given:
-        offer = Candidate("torch.compile", scene.site(module), "", options=(("backend", backend),))
-        with COMPILE.apply(scene, offer):
+        candidate = Candidate("torch.compile", scene.site(module), "", options=(("backend", backend),))
+        with COMPILE.apply(scene, candidate):
             expected = module(x)
         torch.testing.assert_close(module(x), expected)
     assert shapes and all(type(size) is int for size in shapes)
@@ -240,7 +241,7 @@ def test_a_class_of_the_file_that_is_run_is_the_one_of_its_module(monkeypatch: p
 
 
 class Refuses(Marks):
-    """A remedy that finds that it cannot be put in place here."""
+    """An optimization that finds that it cannot be put in place here."""
 
     def apply(self, scene: Scene, candidate: Candidate) -> Change:
         raise Impossible("a norm is another one here")
@@ -249,7 +250,7 @@ class Refuses(Marks):
 def test_what_cannot_be_put_in_place_is_said_and_the_program_goes_on() -> None:
     net, plan = Net(), planned(Candidate("marks", INNER, "yes"))
     with AppliedPlan(plan, optimizations=(Refuses(),)) as found:
-        with pytest.warns(RuntimeWarning, match="not in place: marks: yes .*: a norm is another one here"):
+        with pytest.warns(RuntimeWarning, match="not applied: marks: yes .*: a norm is another one here"):
             net(X)
         net(X)
         assert not found.done and not found.waiting and "another one here" in str(found)
@@ -282,10 +283,14 @@ def test_modules_that_two_threads_call_at_once_are_changed_once() -> None:
 @pytest.mark.parametrize(
     ("plan", "says"),
     [
-        ({}, "must be one of version"), ({"kernelworks_plan": 1}, "must be one of version"),
+        ({}, "must be one of version"), ({"kernelworks_plan": VERSION}, "must be one of version"),
+        ({"kernelworks_plan": 1, "offers": []}, f"plan is of version 1, .*reads version {VERSION}: run fix again"),
         ({"kernelworks_plan": 9, "candidates": []}, "must be one of version"),
-        ({"kernelworks_plan": 1, "candidates": [{"optimization": 3}]}, r"plan\.offers\[0\]\.site must be a mapping, got nothing"),
-        (planned(Candidate("gone", PROCESS, "x")), "names 'gone', which this version of kernelworks has not: it has"),
+        (
+            {"kernelworks_plan": VERSION, "candidates": [{"optimization": 3}]},
+            r"plan\.candidates\[0\]\.site must be a mapping, got nothing",
+        ),
+        (planned(Candidate("gone", PROCESS, "x")), "names 'gone', which this version of kernelworks lacks: it has"),
     ],
 )  # fmt: skip
 def test_what_is_no_plan_is_refused_in_words(plan: dict[str, Any], says: str) -> None:
@@ -294,7 +299,7 @@ def test_what_is_no_plan_is_refused_in_words(plan: dict[str, Any], says: str) ->
 
 
 def test_every_optimization_says_what_a_plan_may_say_of_it() -> None:
-    assert all(isinstance(getattr(remedy, "takes", None), Takes) for remedy in OPTIMIZATIONS)
+    assert all(isinstance(getattr(optimization, "takes", None), Takes) for optimization in OPTIMIZATIONS)
 
 
 GOOD: dict[str, Candidate] = {
@@ -366,7 +371,7 @@ def test_a_field_that_is_not_as_it_may_be_is_named_before_anything_is_in_place(n
     [
         ("threads", ("site", "kind"), "nowhere", "site.kind must be one of 'module', 'function'.*got 'nowhere'"),
         ("threads", ("site", "kind"), "everywhere", "kind must be one of 'process' for 'threads', got 'everywhere'"),
-        ("gradient clipping", ("options", "how"), "?", "options.how must be one of 'scaled where clipped', 'foreach'"),
+        ("gradient clipping", ("options", "how"), "?", "options.how must be one of 'scaled if clipped', 'foreach'"),
         ("gradient clipping", ("options",), {}, "options.how must be one of.*got nothing"),
         ("threads", ("options", "number"), "2", "options.number must be a whole number from 1 on .*got '2'"),
         ("swap", ("options", "ops"), ["gone"], r"options.ops must be a list of names of ops .*got \['gone'\]"),
@@ -390,7 +395,7 @@ def test_a_plan_that_is_too_deep_to_be_read_is_none(tmp_path: Path) -> None:
     for _ in range(100_000):
         deep = [deep]
     with pytest.raises(ValueError, match="candidates"):
-        kw.apply({"kernelworks_plan": 1, "candidates": deep})
+        kw.apply({"kernelworks_plan": VERSION, "candidates": deep})
 
 
 def test_the_record_of_a_fix_or_of_a_diagnosis_holds_its_plan(tmp_path: Path) -> None:
@@ -421,28 +426,28 @@ def test_a_file_is_read_and_none_is_no_plan(tmp_path: Path) -> None:
         kw.apply(path, "net")  # type: ignore[arg-type]
 
 
-def test_offers_of_the_remedies_go_through_a_plan_as_they_are() -> None:
+def test_candidates_go_through_a_plan_as_they_are() -> None:
     net = Net()
     with torch.no_grad():
         roots = find_roots(lambda: net(X))
     scene = Scene(roots, walls=(1e-9,))
-    offers = [offer for remedy in (SWAP, COMPILE) for offer in remedy.candidates(scene)]
-    assert {offer.says for offer in offers} >= {"each Block compiled", "compiled whole"}
-    for (remedy, back), offer in zip(candidates_of(planned(*offers)), offers, strict=True):
+    candidates = [candidate for optimization in (SWAP, COMPILE) for candidate in optimization.candidates(scene)]
+    assert {candidate.says for candidate in candidates} >= {"each Block compiled", "compiled whole"}
+    for (optimization, back), candidate in zip(candidates_of(planned(*candidates)), candidates, strict=True):
         assert (back.site, dict(back.options)) == (
-            offer.site,
-            dict(offer.options),
-        ) and remedy.name == offer.optimization
+            candidate.site,
+            dict(candidate.options),
+        ) and optimization.name == candidate.optimization
 
 
 def test_blocks_are_compiled_and_no_more_once_it_is_undone() -> None:
     net = Net()
-    offer = Candidate("torch.compile", Site("module", kind_name(net), type=kind_name(net)), "", options=(
+    candidate = Candidate("torch.compile", Site("module", kind_name(net), type=kind_name(net)), "", options=(
         ("blocks", kind_name(Block())), ("backend", "eager"),
     ))  # fmt: skip
     with torch.no_grad():
         want = net(X)
-        with applied(planned(offer)):
+        with applied(planned(candidate)):
             assert torch.equal(net(X), want)
             assert all(block._compiled_call_impl is not None for block in net.blocks)
             assert net._compiled_call_impl is None
@@ -458,8 +463,8 @@ def test_what_is_compiled_reaches_the_compiler_torchs_own_modules_too(make: Call
         return graph.forward
 
     site = Site("module", kind_name(net), type=kind_name(net))
-    offer = Candidate("torch.compile", site, "", options=(("backend", compiler),))
-    with torch.no_grad(), COMPILE.apply(Scene(Roots((net,), (), fresh=False)), offer):
+    candidate = Candidate("torch.compile", site, "", options=(("backend", compiler),))
+    with torch.no_grad(), COMPILE.apply(Scene(Roots((net,), (), fresh=False)), candidate):
         net(X)
     assert len(graphs) == 1
 
@@ -492,7 +497,7 @@ def test_a_fix_stays_in_place_until_it_is_undone_and_its_plan_goes_to_another_pr
     assert found.active and "forward" in vars(net.blocks[0].linear), str(found)
     assert found.fn is net
     assert found.code == "kernelworks.swap(model)" and found.plan["saves"] == 0.5
-    assert "in: swap" in str(found) and found.record().gain_s == 0.5
+    assert "applied: swap" in str(found) and found.record().gain_s == 0.5
     found.undo()
     assert not found.active and "forward" not in vars(net.blocks[0].linear)
     text = PROGRAM.format(folder=str(Path(__file__).parent), plan=json.dumps(found.plan))

@@ -77,8 +77,8 @@ def test_a_fix_that_changes_nothing_says_so_and_measures_nothing(nothing_verifie
     found = kw.diagnose(products(), fix=True, peaks=ceilings, budget_s=BUDGET_S, fix_s=FIX_S).fix
     assert found is not None and not found.replaced
     (swap,) = (one for one in found.optimizations if one.optimization == "swap")
-    assert not swap.taken and swap.gain_s is None
-    assert any(one.taken for one in found.optimizations) or "nothing to be had" in " ".join(found.notes)
+    assert not swap.applied and swap.gain_s is None
+    assert any(one.applied for one in found.optimizations) or "no optimization makes" in " ".join(found.notes)
 
 
 # ---------------------------------------------------------------- a noisy machine

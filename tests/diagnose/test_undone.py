@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from remedied import X, net
+from optimized import X, net
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad
 from torch.optim.lr_scheduler import StepLR
@@ -246,8 +246,8 @@ def test_threads_are_as_many_as_before_in_whatever_order_plans_leave(order: list
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        offers = [Candidate("threads", PROCESS, "", options=(("number", n),)) for n in (2, 1)]
-        changes = [threads.OPTIMIZATION.apply(SCENE, offer) for offer in offers]
+        candidates = [Candidate("threads", PROCESS, "", options=(("number", n),)) for n in (2, 1)]
+        changes = [threads.OPTIMIZATION.apply(SCENE, candidate) for candidate in candidates]
         for change in changes:
             change.__enter__()
         assert torch.get_num_threads() == 1
@@ -301,8 +301,8 @@ def test_a_cache_that_somebody_has_asked_for_meanwhile_stays() -> None:
     model: Any = nn.Linear(2, 2)
     model.generation_config = SimpleNamespace(cache_implementation=None)
     scene = Scene(Roots((model,), (), fresh=False))
-    offer = Candidate("static cache", scene.site(model), "")
-    with static_cache.OPTIMIZATION.apply(scene, offer):
+    candidate = Candidate("static cache", scene.site(model), "")
+    with static_cache.OPTIMIZATION.apply(scene, candidate):
         assert model.generation_config.cache_implementation == "static"
         model.generation_config.cache_implementation = "quantized"
     assert model.generation_config.cache_implementation == "quantized"
@@ -379,5 +379,5 @@ def test_gradients_in_one_buffer_stay_in_it() -> None:
     assert convolution.grad.data_ptr() == flat.data_ptr() and convolution.is_contiguous()
 
 
-def test_remedies_of_optimizers_are_all_of_them() -> None:
+def test_optimizations_of_optimizers_are_all_of_them() -> None:
     assert set(INSTALLERS) == set(KINDS) == set(fused_optimizer.SAYS)

@@ -41,7 +41,7 @@ from kernelworks.profile.overhead import Floors
 from kernelworks.profile.sampler import LEAST_LOOKS, SURE_S, GapBreakdown, Look, break_down_gaps
 from kernelworks.profile.trace import Call, Place, Trace
 from kernelworks.records import Diagnosis, Fix, Hotspot, Peaks
-from kernelworks.records.fix import TriedOptimization
+from kernelworks.records.fix import APPLIED, REJECTED, TriedOptimization
 
 FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
 US, MS = 1_000, 1_000_000  # ns
@@ -260,7 +260,7 @@ def test_table_and_headline_say_what_the_fix_predicts(fix: Fix, high: float, say
     ("outcome", "promised", "says"),
     [
         ({}, True, "try model.to"),
-        ({"taken": True, "gain_s": 0.1}, True, "try model.to"),
+        ({"outcome": APPLIED, "gain_s": 0.1}, True, "try model.to"),
         ({"gain_s": -0.1, "why": "with it the program is slower"}, False, "channels_last is not applied: with it the"),
         (
             {"predicted_gain_s": -0.1, "why": "it is predicted to lose 100 ms"},
@@ -274,7 +274,7 @@ def test_what_a_fix_did_not_apply_is_not_advised(outcome: dict[str, Any], promis
     """That convolutions with their channels last are slower here has been seen: nobody is told to try."""
     shapes, strides = ((4, 64, 56, 56), (64, 64, 3, 3)), ((200704, 3136, 56, 1), (576, 9, 3, 1))
     view = View("conv2d", "M", "m.py:1", shapes, ("float32",) * 2, 1, 1.0, 1.0, "compute", 0.1, strides=strides)
-    tried = TriedOptimization("channels_last", "", "", "", **{"taken": False, "why": "", **outcome})
+    tried = TriedOptimization("channels_last", "", "", "", **{"outcome": REJECTED, "why": "", **outcome})
     fix = dataclasses.replace(FIX, optimizations=(tried,)) if outcome else None
     group: Any = SimpleNamespace(is_modelled=True, gap="", parts={})
     found = _advice(view, group, Promise(), Races(0.0, 2), fix)

@@ -106,7 +106,7 @@ HALVES = (torch.bfloat16, torch.float16)
 
 
 class Wide(TorchFunctionMode):
-    """float64 wherever a program says float32, so that its truth is not rounded on the way."""
+    """float64 wherever a program says float32, so that its reference is not rounded on the way."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.float:
@@ -302,9 +302,9 @@ def _laid_out(value: Tensor, kind: str) -> Tensor:
     if kind == "transposed":
         return value.transpose(0, -1).contiguous().transpose(0, -1)
     if kind == "strided":
-        room = torch.full((*value.shape[:-1], 2 * value.shape[-1] + 1), torch.nan, dtype=value.dtype)
-        room[..., 1::2] = value
-        return room[..., 1::2]
+        memory = torch.full((*value.shape[:-1], 2 * value.shape[-1] + 1), torch.nan, dtype=value.dtype)
+        memory[..., 1::2] = value
+        return memory[..., 1::2]
     if kind == "negated":
         return torch._neg_view(-value)
     if kind == "conjugate" and value.dtype in (torch.float32, torch.float64):
@@ -312,16 +312,17 @@ def _laid_out(value: Tensor, kind: str) -> Tensor:
     if kind == "expanded":
         return value[:1].expand(value.shape)
     if kind == "offset":
-        room = torch.empty(value.numel() + 3, dtype=value.dtype)
-        return room[3:].view(value.shape).copy_(value)
+        memory = torch.empty(value.numel() + 3, dtype=value.dtype)
+        return memory[3:].view(value.shape).copy_(value)
     return value
 
 
 # ---------------------------------------------------------------- comparing
 
 
-def faults(source: Source, row: str, folder: Path) -> tuple[list[str], set[tuple[str, str]]]:
-    """What the swapped program does otherwise than the original, and for which (op, pass) rows of ours were taken."""
+def faults(source: Source, kernel: str, folder: Path) -> tuple[list[str], set[tuple[str, str]]]:
+    """What the swapped program does otherwise than the original, and for which (op, pass) kernels of ours were
+    taken."""
     path = folder / f"program_{os.getpid()}_{abs(hash(source.text)):x}.py"
     path.write_text(source.text, encoding="utf-8")
     name = path.stem
@@ -332,7 +333,7 @@ def faults(source: Source, row: str, folder: Path) -> tuple[list[str], set[tuple
         with _left_as_found(name), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if way == "swapped":
-                with only(row) as taken:
+                with only(kernel) as taken:
                     world.run(source, code, name)
             elif way in MEASURES:  # torch's quick attention makes zeros of rows of NaN, its plain one does not
                 with MEASURES[way](), sdpa_kernel(SDPBackend.MATH):
@@ -346,12 +347,12 @@ def faults(source: Source, row: str, folder: Path) -> tuple[list[str], set[tuple
     return found + _differences(source, original, swapped, *measures), taken
 
 
-def reduced(source: Source, row: str, folder: Path) -> Source:
+def reduced(source: Source, kernel: str, folder: Path) -> Source:
     """A program with no line left that its first kind of fault can do without."""
 
     def kind(text: list[str], lines: list[str]) -> str:
         try:
-            wrong = faults(Source("\n".join(text), tuple(lines)), row, folder)[0]
+            wrong = faults(Source("\n".join(text), tuple(lines)), kernel, folder)[0]
         except Exception:  # no program any more
             return ""
         return wrong[0].split(":")[0] if wrong else ""

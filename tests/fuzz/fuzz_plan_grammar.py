@@ -12,6 +12,8 @@ from typing import Any
 import fuzz_plan_events as events
 import fuzz_plan_models as models
 
+from kernelworks.diagnose.fix.plan_fields import VERSION
+
 PRELUDE = Path(__file__).parent / "fuzz_plan_prelude.py"
 AUTOCAST = "torch.autocast('cpu', torch.bfloat16)"
 COMPILE, FEWER = "torch.compile", "fewer bits"
@@ -19,23 +21,25 @@ COMPILE, FEWER = "torch.compile", "fewer bits"
 
 @dataclass(frozen=True)
 class Program:
-    """The text of a module, the offers of a plan for it, and lines that are run one at a time."""
+    """The text of a module, the candidates of a plan for it, and lines that are run one at a time."""
 
     text: str
-    offers: tuple[dict[str, Any], ...]
+    candidates: tuple[dict[str, Any], ...]
     lines: tuple[str, ...]
     names: tuple[str, ...] = field(default=(), compare=False)  # of the event that each line is, or ""
 
     def plan(self, module: str) -> dict[str, Any]:
         root = f"{module}.Program"
-        offers: list[Any] = json.loads(json.dumps(self.offers).replace("ROOT", root))
-        return {"kernelworks_plan": 1, "roots": [root], "candidates": offers}
+        candidates: list[Any] = json.loads(json.dumps(self.candidates).replace("ROOT", root))
+        return {"kernelworks_plan": VERSION, "roots": [root], "candidates": candidates}
 
-    def option(self, remedy: str, name: str, default: Any = None) -> Any:
-        return next((o["options"].get(name, default) for o in self.offers if o["optimization"] == remedy), None)
+    def option(self, optimization: str, name: str, default: Any = None) -> Any:
+        return next(
+            (o["options"].get(name, default) for o in self.candidates if o["optimization"] == optimization), None
+        )
 
-    def has(self, *remedies: str) -> bool:
-        return any(o["optimization"] in remedies for o in self.offers)
+    def has(self, *optimizations: str) -> bool:
+        return any(o["optimization"] in optimizations for o in self.candidates)
 
     @property
     def backend(self) -> str | None:
@@ -85,16 +89,16 @@ class Builder:
         self.model = model = (models.generating if self.generating else models.drawn)(self.random)
         self.autocast = not self.generating and self.random.random() < 0.3
         self.training = not self.generating and self.random.random() < 0.25
-        offers = self.offers()
-        self.compiled = any(offer["optimization"] == COMPILE for offer in offers)
+        candidates = self.candidates()
+        self.compiled = any(candidate["optimization"] == COMPILE for candidate in candidates)
         self.say("model = build(Program)")
         self.say("x = torch.arange(6).view(2, 3)" if self.generating else f"x = tensor({model.shape}, 1)")
         if self.training:
-            self.trains(offers)
+            self.trains(candidates)
         else:
             self.serves()
         text = models.GENERATES if self.generating else "\n\n" + model.text()
-        return Program(models.HEADER + text, tuple(offers), tuple(self.lines), tuple(self.names))
+        return Program(models.HEADER + text, tuple(candidates), tuple(self.lines), tuple(self.names))
 
     def say(self, line: str, name: str = "") -> None:
         self.lines.append(line)
@@ -105,39 +109,44 @@ class Builder:
 
     # ------------------------------------------------------------ the plan
 
-    def offers(self) -> list[dict[str, Any]]:
+    def candidates(self) -> list[dict[str, Any]]:
         own = {"kind": "module", "root": "ROOT", "number": 0, "path": "", "type": "ROOT"}
         everywhere, process = {"kind": "everywhere"}, {"kind": "process"}
         model = self.model
         backend = self.one(["eager", "eager", "aot_eager"])
-        compiled = _offer(COMPILE, own, **({} if self.inductor else {"backend": backend}))
+        compiled = _candidate(COMPILE, own, **({} if self.inductor else {"backend": backend}))
         if self.generating:
-            merged = _offer("merged projections", own, groups=model.groups)
-            return [_offer("static cache", own), *self.random.choices([merged, _offer("swap", everywhere)], k=1)]
+            merged = _candidate("merged projections", own, groups=model.groups)
+            return [
+                _candidate("static cache", own),
+                *self.random.choices([merged, _candidate("swap", everywhere)], k=1),
+            ]
         if self.training:
             kind = self.optimizer = self.one(["AdamW", "AdamW", "Adam", "SGD", "Adagrad", "RMSprop"])
             how = {"AdamW": self.one(["fused", "kernelworks"]), "RMSprop": "foreach"}.get(kind, "fused")
             step = {"kind": "optimizer", "type": f"torch.optim.{kind.lower()}.{kind}"}
             found = [
-                _offer("fused optimizer", step, how=how), _offer("fused optimizer", step, how=how),
-                _offer("zeroed gradients", process), _offer("zeroed gradients", process),
-                _offer("gradient clipping", process, how="scaled where clipped"),
+                _candidate("fused optimizer", step, how=how), _candidate("fused optimizer", step, how=how),
+                _candidate("zeroed gradients", process), _candidate("zeroed gradients", process),
+                _candidate("gradient clipping", process, how="scaled if clipped"),
             ]  # fmt: skip
             if model.dims > 1:
-                found.append(_offer("channels_last", everywhere))
+                found.append(_candidate("channels_last", everywhere))
         else:
             found = []
             if model.pairs:
-                found += [_offer("folded norms", own, pairs=[list(pair) for pair in model.pairs])] * 4
+                found += [_candidate("folded norms", own, pairs=[list(pair) for pair in model.pairs])] * 4
             if model.groups:
-                found += [_offer("merged projections", own, groups=model.groups)] * 4
+                found += [_candidate("merged projections", own, groups=model.groups)] * 4
             if self.autocast and model.products:
-                found += [_offer("weights cast once", everywhere)] * 3
+                found += [_candidate("weights cast once", everywhere)] * 3
             if not self.autocast and self.random.random() < 0.3:
-                found.append(_offer(FEWER, everywhere, bits=self.one(["bf16", "int8"] if not model.odd else ["bf16"])))
-            found.append(_offer("swap", everywhere))
+                found.append(
+                    _candidate(FEWER, everywhere, bits=self.one(["bf16", "int8"] if not model.odd else ["bf16"]))
+                )
+            found.append(_candidate("swap", everywhere))
             if model.dims > 1:
-                found.append(_offer("channels_last", everywhere))
+                found.append(_candidate("channels_last", everywhere))
         first = compiled if self.inductor else self.one(found)
         others = [o for o in found if o["optimization"] != first["optimization"]]
         if not self.inductor and first["optimization"] != FEWER and self.random.random() < 0.12:
@@ -171,7 +180,7 @@ class Builder:
                     self.say("apply()")
                     self.say(self.called())
 
-    def trains(self, offers: list[dict[str, Any]]) -> None:
+    def trains(self, candidates: list[dict[str, Any]]) -> None:
         # Where nothing is known but a rounding of zero, an epsilon keeps a step from being as large as any other.
         rates = "0.01, momentum=0.9" if self.optimizer == "SGD" else "0.01, eps=1e-2"
         self.say(f"optimizer = torch.optim.{self.optimizer}(model.parameters(), {rates})")
@@ -229,9 +238,16 @@ class Builder:
         )  # fmt: skip
 
 
-def _offer(remedy: str, site: dict[str, Any], **options: Any) -> dict[str, Any]:
+def _candidate(optimization: str, site: dict[str, Any], **options: Any) -> dict[str, Any]:
     changes = str(options.get("bits", ""))
-    return {"optimization": remedy, "site": site, "says": remedy, "code": "", "changes": changes, "options": options}
+    return {
+        "optimization": optimization,
+        "site": site,
+        "says": optimization,
+        "code": "",
+        "changes": changes,
+        "options": options,
+    }
 
 
 def _at(path: str) -> str:

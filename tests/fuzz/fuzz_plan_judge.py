@@ -124,13 +124,13 @@ def _kind(error: Exception) -> str:
     return type(inside if isinstance(inside, Exception) else error).__name__
 
 
-def ran(world: World, folder: Path, row: str | None = None) -> World:
+def ran(world: World, folder: Path, kernel: str | None = None) -> World:
     """The world, after its program: of a file, as whoever rewrites a method reads it."""
     text = world.program.text
     path = folder / f"planned_{os.getpid()}_{abs(hash(text)):x}.py"
     path.write_text(text, encoding="utf-8")
     prelude = compile(PRELUDE.read_text(encoding="utf-8"), str(PRELUDE), "exec")
-    within: Any = only(row) if row is not None and world.way == "planned" else contextlib.nullcontext()
+    within: Any = only(kernel) if kernel is not None and world.way == "planned" else contextlib.nullcontext()
     measured: Any = contextlib.nullcontext()
     math: Any = contextlib.nullcontext()
     if world.way in MEASURES:
@@ -188,15 +188,15 @@ NARROWED = {"int8": _in_int8, "bf16": _in_bfloat16}
 # ---------------------------------------------------------------- comparing
 
 
-def faults(program: Program, folder: Path, row: str | None = None) -> tuple[list[Fault], list[str]]:
+def faults(program: Program, folder: Path, kernel: str | None = None) -> tuple[list[Fault], list[str]]:
     """What the program does otherwise with its plan, and which of its optimizations were in place."""
 
     def run(way: str) -> World:
-        return ran(World(program, way), folder, row)
+        return ran(World(program, way), folder, kernel)
 
     twin, planned = run("twin"), run("planned")
     found = _differences(twin, planned, [])
-    if found and not all(offer["optimization"] in EXACT for offer in program.offers):
+    if found and not all(candidate["optimization"] in EXACT for candidate in program.candidates):
         others = ["narrow"] * program.has(FEWER) + list(MEASURES)
         found = _differences(twin, planned, [run(way) for way in others])
     return found, [line.partition(":")[0] for line in planned.done]
@@ -280,17 +280,17 @@ def _left_as_found() -> Iterator[None]:
 # ---------------------------------------------------------------- the least program that does it
 
 
-def reduced(program: Program, folder: Path, row: str | None = None, *, words: bool = True) -> Program:
+def reduced(program: Program, folder: Path, kernel: str | None = None, *, words: bool = True) -> Program:
     """A program of which no line, optimization, place or line of the model (``words``; not of what is compiled) can be
     left out without its first fault."""
 
     def kinds(candidate: Program) -> set[str]:
         try:
-            return {fault.kind for fault in faults(candidate, folder, row)[0]}
+            return {fault.kind for fault in faults(candidate, folder, kernel)[0]}
         except Exception:  # no program any more
             return set()
 
-    wrong = faults(program, folder, row)[0]
+    wrong = faults(program, folder, kernel)[0]
     if wrong:  # what comes after it says nothing
         last = wrong[0].line + 1
         program = dataclasses.replace(program, lines=program.lines[:last], names=program.names[:last])
@@ -316,11 +316,11 @@ def _lines(program: Program) -> list[Program]:
 
 def _places(program: Program) -> list[Program]:
     found = []
-    for at, offer in enumerate(program.offers):
-        before, after = program.offers[:at], program.offers[at + 1 :]
+    for at, candidate in enumerate(program.candidates):
+        before, after = program.candidates[:at], program.candidates[at + 1 :]
         for name in ("pairs", "groups"):
-            for number in range(len(offer["options"].get(name, []))):
-                fewer = json.loads(json.dumps(offer))
+            for number in range(len(candidate["options"].get(name, []))):
+                fewer = json.loads(json.dumps(candidate))
                 del fewer["options"][name][number]
                 found.append(dataclasses.replace(program, candidates=(*before, fewer, *after)))
         found.append(dataclasses.replace(program, candidates=before + after))

@@ -47,24 +47,29 @@ def _first(config: pytest.Config) -> int:
 
 
 def program(number: int) -> tuple[Program, str | None]:
-    """The program of this number, and the row of ours that alone runs in it, if one does."""
+    """The program of this number, and our kernel that alone runs in it, if one does."""
     choices = random.Random(number)
-    row = choices.choice((None, None, "avx2", "avx512"))
+    kernel = choices.choice((None, None, "avx2", "avx512"))
     inductor, generating = (number % each == each - 1 for each in (EACH_INDUCTOR, EACH_GENERATING))
     made = Builder(choices, inductor=inductor and not generating, generating=generating).program()
-    return made, row if row is None or row in KERNELS else KERNELS[-1]
+    return made, kernel if kernel is None or kernel in KERNELS else KERNELS[-1]
 
 
 @pytest.mark.timeout(3600)
 def test_random_programs_do_the_same_with_a_plan(numbers: range, tmp_path: Path) -> None:
     found, placed = [], set[str]()  # of every program that differs: one of them does not hide the others
     for number in numbers:
-        made, row = program(number)
-        wrong, done = faults(made, tmp_path, row)
+        made, kernel = program(number)
+        wrong, done = faults(made, tmp_path, kernel)
         placed.update(done)
         if wrong:
-            least = reduced(made, tmp_path, row)
-            found += [f"\nprogram {number}, row {row}:", str(least), "", *map(str, faults(least, tmp_path, row)[0])]
+            least = reduced(made, tmp_path, kernel)
+            found += [
+                f"\nprogram {number}, kernel {kernel}:",
+                str(least),
+                "",
+                *map(str, faults(least, tmp_path, kernel)[0]),
+            ]
     assert not found, "\n".join(found)
     assert placed >= OFTEN or len(numbers) < PROGRAMS
 
@@ -90,13 +95,20 @@ class Program(nn.Module):
         return y if skip else self.b(y)
 """
 )
-OFFER = {"optimization": "swap", "site": {"kind": "everywhere"}, "says": "", "code": "", "changes": "", "options": {}}
+CANDIDATE = {
+    "optimization": "swap",
+    "site": {"kind": "everywhere"},
+    "says": "",
+    "code": "",
+    "changes": "",
+    "options": {},
+}
 
 
-def little(*lines: str, remedy: str = "weights cast once") -> Program:
+def little(*lines: str, optimization: str = "weights cast once") -> Program:
     """One whose plan promises the same bits, or not (``swap``); ``Sabotaged`` is put in the place of both."""
     begin = ("model = build(Program)", "x = tensor((3, 8), 1)", "apply()", "with torch.no_grad(): call(model, x)")
-    return Program(SMALL, ({**OFFER, "optimization": remedy},), (*begin, *lines))
+    return Program(SMALL, ({**CANDIDATE, "optimization": optimization},), (*begin, *lines))
 
 
 class Sabotaged:
@@ -200,11 +212,11 @@ def faults_of(made: Program, make: Callable[[], Any], folder: Path, left: str = 
         return faults(made, folder)[0]
 
 
-@pytest.mark.parametrize("remedy", ["weights cast once", "swap"])
+@pytest.mark.parametrize("optimization", ["weights cast once", "swap"])
 @pytest.mark.parametrize("sabotage", SABOTAGES)
-def test_the_judge_sees_a_plan_that(sabotage: str, remedy: str, tmp_path: Path) -> None:
+def test_the_judge_sees_a_plan_that(sabotage: str, optimization: str, tmp_path: Path) -> None:
     make, lines = SABOTAGES[sabotage]
-    assert faults_of(little(*lines, remedy=remedy), make, tmp_path)
+    assert faults_of(little(*lines, optimization=optimization), make, tmp_path)
 
 
 def test_the_judge_sees_what_undo_leaves(tmp_path: Path) -> None:
@@ -255,7 +267,7 @@ ASKED: dict[str, Callable[[], Any]] = {
 def test_random_programs_find_a_plan_that_asks_for(asked: str, tmp_path: Path) -> None:
     for number in range(400):
         made, _ = program(number)
-        promising = dataclasses.replace(made, candidates=({**OFFER, "optimization": "weights cast once"},))
+        promising = dataclasses.replace(made, candidates=({**CANDIDATE, "optimization": "weights cast once"},))
         if "optimizer" in "".join(made.lines) or not faults_of(promising, ASKED[asked], tmp_path):
             continue
         if not faults_of(promising, lambda: same, tmp_path):  # so it is what was not asked

@@ -31,10 +31,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def program(number: int) -> tuple[Source, str]:
-    """The program of this number, and the row of ours that runs in it."""
+    """The program of this number, and our kernel that runs in it."""
     choices = random.Random(number)
-    row = choices.choice(("avx2", "avx512"))  # drawn whether it runs here or not: else others would be drawn after it
-    return Builder(choices).program(), row if row in KERNELS else KERNELS[-1]
+    kernel = choices.choice(
+        ("avx2", "avx512")
+    )  # drawn whether it runs here or not: else others would be drawn after it
+    return Builder(choices).program(), kernel if kernel in KERNELS else KERNELS[-1]
 
 
 @pytest.mark.timeout(3600)
@@ -42,12 +44,12 @@ def test_random_programs_behave_as_before(numbers: range, tmp_path: Path) -> Non
     taken: set[str] = set()
     found = []  # of every program that differs: one of them does not hide the others
     for number in numbers:
-        source, row = program(number)
-        wrong, ours = faults(source, row, tmp_path)
+        source, kernel = program(number)
+        wrong, ours = faults(source, kernel, tmp_path)
         taken.update(op for op, _ in ours)
         if wrong:
-            least = reduced(source, row, tmp_path)
-            found += [f"\nprogram {number} with {row}:", str(least), "", *faults(least, row, tmp_path)[0]]
+            least = reduced(source, kernel, tmp_path)
+            found += [f"\nprogram {number} with {kernel}:", str(least), "", *faults(least, kernel, tmp_path)[0]]
     assert not found, "\n".join(found)
     assert taken >= (OURS - RARE if numbers.start else OURS)
 

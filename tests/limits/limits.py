@@ -242,7 +242,7 @@ OPS = [
     ),
     Limit("A weight of `linear` is a matrix.", lambda: kw.linear(x(), x(2, 8, 16)), ValueError, "must have shape"),
     Limit(
-        "A bias of `linear` is one number a row of the weight.",
+        "A bias of `linear` has one number for each row of the weight matrix.",
         lambda: kw.linear(x(), x(8, 16), x(1)),
         ValueError,
         "bias must have shape",
@@ -253,9 +253,9 @@ OPS = [
         ValueError,
         "weight must have shape",
     ),
-    Limit("`eps` has no default, since frameworks differ in it.", lambda: kw.rms_norm(x(), x(16)), TypeError, "eps"),
+    Limit("`eps` has no default, because frameworks differ in it.", lambda: kw.rms_norm(x(), x(16)), TypeError, "eps"),
     Limit(
-        "A number is no truth value: `eps=True` is refused.",
+        "A bool is no number: `eps=True` is refused.",
         lambda: kw.rms_norm(x(), x(16), eps=True),
         TypeError,
         "eps must be a float",
@@ -319,7 +319,7 @@ OPS = [
         "target must have dtype int64",
     ),
     Limit(
-        "`cross_entropy` with weights of classes or label smoothing is torch's: no row of ours has them.",
+        "`cross_entropy` with class weights or label smoothing is torch's: no kernel of kernelworks has them.",
         lambda: kw.cross_entropy(x(), torch.arange(4), weight=x(16), kernel="scalar"),
         RuntimeError,
         "weight",
@@ -350,7 +350,7 @@ OPS = [
         "window needs causal",
     ),
     Limit(
-        "`attention` with dropout is torch's: no row of ours has it.",
+        "`attention` with dropout is torch's: no kernel of kernelworks has it.",
         lambda: kw.attention(*heads(), dropout_p=0.1, kernel="scalar"),
         RuntimeError,
         "dropout_p",
@@ -366,7 +366,7 @@ OPS = [
         "`out=` of two results takes two tensors that share no memory.", row_over_itself, ValueError, "share no memory"
     ),
     Limit(
-        "A row that is asked for by name runs or raises; no other stands in for it.",
+        "A kernel that is asked for by name runs or raises; no other takes its place.",
         lambda: kw.gelu(x(), kernel="triton"),
         RuntimeError,
         "cannot run",
@@ -375,7 +375,7 @@ OPS = [
         "Second derivatives, forward-mode derivatives and `vmap` are torch's own kernels, not ours.", second_derivative
     ),
     Limit(
-        "There a row cannot be asked for by name.",
+        "There a kernel cannot be asked for by name.",
         lambda: torch.func.jvp(lambda t: kw.gelu(t, kernel="scalar"), (x(),), (x(),)),
         RuntimeError,
         "must see torch's own functions",
@@ -408,7 +408,7 @@ SWAP = [
         "modified by an inplace operation",
     ),
     Limit(
-        "So does the input of an RMS norm where it asks for no gradient: torch keeps what it made of it.",
+        "So does the input of an RMS norm that needs no gradient: torch keeps a value derived from it.",
         lambda: overwritten(nn.RMSNorm(16), x()),
         RuntimeError,
         "modified by an inplace operation",
@@ -442,13 +442,11 @@ SWAP = [
         "Quantized modules stay as they are.",
         lambda: swapped(torch.ao.quantization.quantize_dynamic(nn.Sequential(linear())), x()),
     ),
-    Limit(
-        "A norm whose forward branches is left.", lambda: left(Branching()), says="is not proved to be one: it branches"
-    ),
+    Limit("A norm whose forward branches is left.", lambda: left(Branching()), says="to be one: it branches"),
     Limit(
         "A norm with further parameters is left.",
         lambda: left(Shifted()),
-        says="is not proved to be one: it has parameters, buffers or modules beside a weight",
+        says="to be one: it has parameters, buffers or modules beside a weight",
     ),
     Limit("A copy of a swapped model is not swapped.", copied),
     Limit(

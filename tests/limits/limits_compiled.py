@@ -49,14 +49,14 @@ def without_a_maximum() -> str:
 
 COMPILED = [
     Limit(
-        "Attention that a program spells out gives NaN where a query sees nothing, as its softmax does; the gradient "
-        "of the values is that of the other queries, where torch's is NaN for all of them.",
+        "Attention that a program writes in smaller functions gives NaN if a query sees nothing, as its softmax does; "
+        "the gradient of the values is that of the other queries, while torch's is NaN for all of them.",
         sees_nothing,
         says="a number beside torch's NaN",
     ),
     Limit(
-        "A softmax that a program spells out without taking the maximum off is taken for a softmax: where its "
-        "exponentials are infinite it gives the softmax, where torch's quotient is NaN.",
+        "A softmax that a program writes without subtracting the maximum is taken for a softmax: if its "
+        "exponentials are infinite it gives the softmax, while torch's quotient is NaN.",
         without_a_maximum,
         says="the softmax beside torch's NaN",
     ),

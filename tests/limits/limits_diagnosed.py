@@ -65,7 +65,7 @@ def endless_fix() -> str:
         with SwappedModules(Roots(modules, (), fresh=False), most_s=1e-9):
             return ""
     except BudgetExceeded as over:
-        return f"it was not carried out: {over}"
+        return f"the budget was too small: {over}"
 
 
 def asleep() -> str:
@@ -75,7 +75,7 @@ def asleep() -> str:
 
 def unmodelled() -> tuple[str, str]:
     """Ops of a sparse, a nested and a quantized tensor as they are listed, and as they are expected. Nor has a graph
-    that torch.compile made a model where none of its kernels shows."""
+    that torch.compile made a model if none of its kernels shows."""
     from kernelworks.profile.cost.calls import work
     from kernelworks.profile.trace import GRAPH_ANNOTATION, Call, Place
 
@@ -93,7 +93,7 @@ def unmodelled() -> tuple[str, str]:
 
 
 def on_a_gpu() -> str:
-    """What is said of a row of ours in a recorded program of an H200."""
+    """What is said of a kernel of ours in a recorded program of an H200."""
     from eligible import only
     from machines import gpu_record
 
@@ -111,17 +111,17 @@ def on_a_gpu() -> str:
     timed = fit_timeline(facts["wall"], runs["timed"].trace(), survey.trace(), floors, persistent=survey.persistent)
     with only("triton"):
         found = make_diagnosis("large", timed, Gpu(gpu_record(), floors))
-    rows = [region for region in found.hotspots if "was not raced" in region.action]
-    assert rows and not any(region.high_s for region in rows)
-    assert not any(region.action.startswith("swap in") and not region.high_s for region in found.hotspots)
-    return "; ".join(region.action for region in rows)
+    unknown = [hotspot for hotspot in found.hotspots if "was not benchmarked" in hotspot.action]
+    assert unknown and not any(hotspot.high_s for hotspot in unknown)
+    assert not any(hotspot.action.startswith("swap in") and not hotspot.high_s for hotspot in found.hotspots)
+    return "; ".join(hotspot.action for hotspot in unknown)
 
 
 PROGRAMS = [
     Limit("A budget is a finite number of seconds above 0.", lambda: kw.diagnose(x, budget_s=float("nan")), ValueError,
           "budget_s must be a finite number of seconds above 0"),
     Limit("A fix that would take longer than its budget, beside the program's own runs, is refused.", endless_fix,
-          says="it was not carried out: swapping took longer than the budget"),
+          says="the budget was too small: swapping took longer than the budget"),
     Limit("torch's profiler cannot run beside a diagnosis.", profiled, RuntimeError, "torch's profiler is running"),
     Limit("An async program is not diagnosed in a running event loop.", async_in_a_loop, RuntimeError,
           "an event loop is running"),
@@ -131,14 +131,14 @@ PROGRAMS = [
           "must name a function of the file"),
     Limit("A function on the command line takes no arguments.", target(f"{__file__}:diagnosed"), TypeError,
           "must take no arguments"),
-    Limit("A busy machine gives no figures without `--rough`.", lambda: diagnosed(x, others=0.5).sentence,
+    Limit("On a busy machine there are no figures without `--rough`.", lambda: diagnosed(x, others=0.5).sentence,
           says="so no figure is given"),
-    Limit("Native code outside torch, waiting and other threads have their times; nothing else is known of them.",
-          asleep, says="was not modelled, so nothing is said of it: waiting"),
-    Limit("Ops on sparse, nested and quantized tensors have no model, nor graphs of `torch.compile` whose kernels do "
-          "not show.", unmodelled),
-    Limit("What a row would bring on a GPU is predicted by `--fix` alone.", on_a_gpu,
-          says="not raced, so nothing is predicted"),
+    Limit("Native code outside torch, waiting and other threads are measured; nothing else is known of them.",
+          asleep, says="was not modelled, so nothing is"),
+    Limit("Ops on sparse, nested and quantized tensors have no model, nor have graphs of `torch.compile` whose kernels "
+          "do not show.", unmodelled),
+    Limit("On a GPU only `--fix` predicts the gain of a kernel.", on_a_gpu,
+          says="was not benchmarked"),
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What a plan leaves as it is: where somebody must see torch's own, and where nothing can be kept."""
+"""What a plan leaves as it is: what must see torch's own operators, and what cannot be kept."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def after(name: str, change: Any) -> tuple[Any, Any]:
         return model(X), plain(X)
 
 
-def left(cls: type[nn.Module], remedy: str, options: dict[str, Any]) -> str:
-    kind = Kind(cls, remedy, options, "", 0.0, (object, ""))
+def left(cls: type[nn.Module], optimization: str, options: dict[str, Any]) -> str:
+    kind = Kind(cls, optimization, options, "", 0.0, (object, ""))
     model, _ = models(kind)
     return str(kw.apply(plan_of(kind, model), model))
 
@@ -78,11 +78,11 @@ def not_on_a_gpu() -> str:
     here, there = (
         list(cast_weights.OPTIMIZATION.candidates(s(Roots((model,), (sample,), fresh=False)))) for s in (Scene, OnGpu)
     )
-    return "no offer" if here and not there else ""
+    return "no candidate" if here and not there else ""
 
 
 def on_a_gpu() -> str:
-    """As where the host cannot read the bytes."""
+    """As if the host could not read the bytes."""
     from transformers import masking_utils
 
     from kernelworks.build import digest
@@ -98,36 +98,36 @@ def on_a_gpu() -> str:
 
 PLANS = [
     Limit(
-        "What a plan derives from weights (a folded norm, a weight cast once or in int8) holds for the very tensors, "
-        "bytes and attributes that it was made of, which each call looks at, whoever changed them and how; else it is "
-        "made anew, or the modules answer as they are written.",
+        "What a plan derives from weights (a folded norm, a weight cast once or in int8) is valid for the same "
+        "tensors, bytes and attributes only. Each call checks them; if one changed, in whatever way, the value is "
+        "derived anew, or the module's own code runs.",
         lambda: after("folded", lambda part: part.weight.data.mul_(2)),
     ),
     Limit(
-        "The bytes of a GPU's tensors are not looked at, since the host would wait: there norms are folded in each "
-        "call, and weights are not cast once.",
-        not_on_a_gpu, says="no offer",
+        "The bytes of a GPU's tensors are not read, because the host would wait: norms are folded in each call there, "
+        "and weights are not cast once.",
+        not_on_a_gpu, says="no candidate",
     ),
     Limit(
-        "Compilers, traces, exports, transforms of torch.func and modes see the modules' own operators: nothing of a "
-        "plan's weights is in what they make.",
+        "Compilers, traces, exports, transforms of torch.func and modes see the modules' own operators: their results "
+        "hold none of a plan's weights.",
         traced,
     ),
     Limit(
-        "A norm is folded where a method, in the source that runs, calls it on what the product gives and on nothing "
-        "else, or an nn.Sequential has one after the other; parts that are called alone, watched by a hook or "
-        "exchanged are torch's own.",
+        "A norm is folded if a method, in the source that runs, calls it on the product's result and on nothing else, "
+        "or an nn.Sequential has one after the other. A part that is called by itself, has a hook or was exchanged is "
+        "torch's own.",
         lambda: left(Elsewhere, "folded norms", {"pairs": [["conv", "norm"]]}),
-        says="no method of Elsewhere calls them",
+        says="no method of Elsewhere calls the one",
     ),
     Limit(
-        "Projections are merged where one method hands all of them one variable, and nothing between them may write.",
+        "Projections are merged if one method passes one variable to all of them, and nothing between them may write.",
         lambda: left(Writing, "merged projections", {"groups": [["q", "k"]]}),
-        says="no method of Writing hands one variable to all of q, k",
+        says="no method of Writing passes one variable to all of q, k",
     ),
     Limit(
-        "On a GPU a mask of transformers' that is written through `.data` between its making and a swapped layer is "
-        "taken for what it was: its version tells, and does not move.",
+        "On a GPU a mask of transformers that is written through `.data` before it reaches a swapped layer is taken "
+        "for what it was: only its version counter is read, and `.data` does not move it.",
         on_a_gpu, says="taken for causal",
     ),
 ]  # fmt: skip

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import prune
 
+from kernelworks.diagnose.fix.plan_fields import VERSION
 from kernelworks.diagnose.optimizations import cast_weights, fewer_bits, folded_norms, merged_projections
 
 X = torch.randn(2, 4, 6, 6, generator=torch.Generator().manual_seed(3))
@@ -91,10 +92,15 @@ def plan_of(kind: Kind, model: nn.Module, *more: dict[str, Any]) -> dict[str, An
     if kind.everywhere:
         site = {"kind": "everywhere", "root": "", "number": 0, "path": "", "type": ""}
     candidate = {
-        "optimization": kind.optimization, "site": site, "says": "", "code": "", "changes": "", "options": kind.options,
-    }  # fmt: skip
+        "optimization": kind.optimization,
+        "site": site,
+        "says": "",
+        "code": "",
+        "changes": "",
+        "options": kind.options,
+    }
     return {
-        "kernelworks_plan": 1, "program": "p", "kind": "", "torch": "", "saves": None, "roots": [of],
+        "kernelworks_plan": VERSION, "program": "p", "kind": "", "torch": "", "saves": None, "roots": [of],
         "candidates": [candidate, *more],
     }  # fmt: skip
 

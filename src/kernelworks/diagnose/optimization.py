@@ -41,6 +41,7 @@ __all__ = [
     "Impossible",
     "Optimization",
     "Promise",
+    "Rejected",
     "Scene",
     "Site",
     "kind_name",
@@ -59,6 +60,10 @@ class Impossible(Exception):
     def __init__(self, text: str = "", instead: Promise | None = None) -> None:
         super().__init__(text)
         self.instead = instead
+
+
+class Rejected(Impossible):
+    """An optimization was put in place, and did not do what it must: it raised, or its outputs are others."""
 
 
 # ---------------------------------------------------------------- where

@@ -1,4 +1,4 @@
-"""The record of a fix: the best program that a search over remedies found, and every remedy that was tried."""
+"""The record of a fix: the best program that a search over optimizations found, and the outcome of each of them."""
 
 from __future__ import annotations
 
@@ -7,52 +7,60 @@ from typing import Any
 
 from kernelworks.records.base import Record
 
-__all__ = ["Fix", "TriedOptimization"]
+__all__ = ["APPLIED", "NOT_TRIED", "REJECTED", "Fix", "TriedOptimization"]
+
+APPLIED = "applied"  # it is part of the best program found
+REJECTED = "rejected"  # it was put in place, and failed, was not verified, or saved nothing significant
+NOT_TRIED = "not tried"  # it was never put in place, or the budget ended before there was a verdict
 
 
 @dataclass(frozen=True)
 class TriedOptimization:
-    """One remedy at one place: what it was predicted to bring and what it brought to the program as it was by then."""
+    """One optimization at one place: what it was predicted to save, and what it saved of the program as it was by then."""
 
     optimization: str
     place: str
     says: str
     code: str  # the lines that a user writes to have it without kernelworks
-    taken: bool  # part of the best program found
-    why: str  # it is in or out
-    predicted_gain_s: float | None = None  # None where nothing was predicted
-    gain_s: float | None = None  # None where it was not measured
+    outcome: str  # applied, rejected or not tried
+    why: str  # the reason for that outcome
+    predicted_gain_s: float | None = None  # None if nothing was predicted
+    gain_s: float | None = None  # None if it was not measured
     cost_s: float = 0.0  # until it was in place: compilers
     cost_bytes: int = 0
     error_before: float = 0.0
     error_after: float = 0.0
-    against: str = ""  # what the errors are against; "" where nothing was compared
+    against: str = ""  # what the errors are against; "" if nothing was compared
     changes: str = ""  # the word that must be allowed for it
     advice: str = ""  # what only the author can do
     how: str = ""  # where the prediction comes from
 
+    @property
+    def applied(self) -> bool:
+        return self.outcome == APPLIED
+
 
 @dataclass(frozen=True)
 class Fix(Record):
-    """What ``--fix`` did and what it got: the best program that was found beside the program as it was."""
+    """What ``--fix`` did and what it gained: the best program found beside the program as it was."""
 
     replaced: tuple[str, ...]
     left: tuple[str, ...]
     before_s: float
     after_s: float
-    predicted_gain_s: float | None  # None where runs lay too far apart for a prediction
+    predicted_gain_s: float | None  # None if runs lay too far apart for a prediction
     gain_s: float
     error_before: float  # relative, against what `against` says
     error_after: float
     agrees: bool
-    rounds: int  # of the measurement; 0 where nothing was applied
+    rounds: int  # of the measurement; 0 if nothing was applied
     notes: tuple[str, ...] = ()
-    noise_s: float = 0.0  # a gain or loss below this says nothing
-    refused: str = ""  # why the fix is not to be kept; "" where nothing speaks against it
-    ambiguous: str = ""  # what others took of the machine while it was measured, where that was too much
-    rough: bool = False  # its figures were asked for all the same
-    against: str = "float64"  # or the original's own rounding; "" where nothing was compared: `agrees` is idle then
+    noise_s: float = 0.0  # a gain or loss below this is not significant
+    refused: str = ""  # why the fix is not to be kept; "" if it may be
+    ambiguous: str = ""  # what other processes took of the machine while it was measured, if that was too much
+    rough: bool = False  # its figures were asked for nevertheless
+    against: str = "float64"  # or the original's own rounding; "" if nothing was compared: `agrees` says nothing then
     optimizations: tuple[TriedOptimization, ...] = ()  # in the order in which they were tried
     plan: dict[str, Any] = field(default_factory=dict)  # what ``kernelworks.apply`` puts in place
     code: str = ""  # what a user writes to have the best program without kernelworks
-    patch: str = ""  # the same as a unified diff on the program's own source; "" where that is in no file
+    patch: str = ""  # the same as a unified diff on the program's own source; "" if that is in no file

@@ -1,4 +1,4 @@
-"""A fix as its reader sees it: before and after, and every remedy that was tried, in or out and why."""
+"""A fix as its reader sees it: before and after, and every optimization, applied, rejected or not tried, and why."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def error_verdict(record: Fix) -> str:
         return "WORSE: not to be kept"
     if record.error_after <= NO_WORSE_FACTOR * record.error_before or not record.error_after:
         return "no worse"
-    allowed = [one.changes for one in record.optimizations if one.taken and one.changes]
+    allowed = [one.changes for one in record.optimizations if one.applied and one.changes]
     return f"more, as {', '.join(allowed)} allows" if allowed else "more, and no more than rounding explains"
 
 
 def optimization_table(record: Fix, mark: str = "") -> Table:
-    """Every remedy that was tried: in or out and why, what was predicted and got, its cost and error."""
+    """Every optimization: applied, rejected or not tried, and why; what was predicted and got, its cost and error."""
     table = Table(title="optimizations", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.show_edge = False
     table.add_column("", no_wrap=True)
@@ -72,18 +72,18 @@ def optimization_table(record: Fix, mark: str = "") -> Table:
     for heading in ("predicted", "got", "cost", "error"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("why", overflow="fold", ratio=3)
-    for one in sorted(record.optimizations, key=lambda one: not one.taken):
+    for one in sorted(record.optimizations, key=lambda one: not one.applied):
         what = Text.assemble((one.optimization, "bold"), f": {one.says}" if one.says else "")
         if one.place:
             what.append(f"\n{one.place}", style="dim")
         gains = ("-" if gain is None else quantity.seconds(gain) + mark for gain in (one.predicted_gain_s, one.gain_s))
-        style = "green" if one.taken else "yellow" if one.advice else "dim"
+        style = "green" if one.applied else "yellow" if one.advice else "dim"
         table.add_row(Text(_verdict(one), style=style), what, *gains, _cost(one), _error(one), one.advice or one.why)
     return table
 
 
 def _verdict(one: TriedOptimization) -> str:
-    return "in" if one.taken else "advice" if one.advice else "out"
+    return "advice" if one.advice else one.outcome
 
 
 def _cost(one: TriedOptimization) -> str:
@@ -123,6 +123,6 @@ def plain_text(record: Fix) -> str:
         head = f"nothing was changed{f': {record.refused}' if record.refused else ''}"
     lines = [
         f"  {_verdict(one)}: {one.optimization}{f', {one.says}' if one.says else ''}: {one.advice or one.why}"
-        for one in sorted(record.optimizations, key=lambda one: not one.taken)
+        for one in sorted(record.optimizations, key=lambda one: not one.applied)
     ]
     return "\n".join([head, *lines])

@@ -187,7 +187,7 @@ def _rejection(rule: Rule, fix: Fix | None) -> str:
         else []
     )
     known = [one for one in tried if one.gain_s is not None or one.predicted_gain_s is not None]
-    if not known or any(one.taken for one in tried):
+    if not known or any(one.applied for one in tried):
         return ""
     return f"{NOTHING_RECOVERABLE}: {rule.optimization} is not applied: {known[-1].why}"
 
@@ -286,7 +286,7 @@ def rescale_to_fix(hotspots: Sequence[Hotspot], fix: Fix) -> tuple[Hotspot, ...]
     """The hotspots once a fix has been predicted. What kernels are then said to recover is what the fix's swap is
     predicted to gain, and nothing if the swap was rejected or not tried."""
     promised = sum(r.high_s for r in hotspots if _swapped(r))
-    swaps = [one.predicted_gain_s or 0.0 for one in fix.optimizations if one.taken and one.optimization == "swap"]
+    swaps = [one.predicted_gain_s or 0.0 for one in fix.optimizations if one.applied and one.optimization == "swap"]
     gain = sum(swaps) if fix.optimizations else fix.predicted_gain_s or 0.0
     at_hand = 0.0 if fix.refused or not fix.rounds else max(0.0, gain)
     share = min(1.0, at_hand / promised) if promised else 1.0

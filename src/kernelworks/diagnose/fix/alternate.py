@@ -1,4 +1,4 @@
-"""Two states of a program, measured in turns; and what is noise among wall clocks."""
+"""Measures two states of a program in turns, and says what is noise among wall clocks."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from kernelworks.diagnose.optimization import CombinedChange
 from kernelworks.measure.clock.noise import SampledWindows, sample_windows
 from kernelworks.profile.program import Program
 
-__all__ = ["LEAST_NOISE", "alternate", "gain_of", "ms", "noise_between", "noise_of", "range_of"]
+__all__ = ["LEAST_NOISE", "alternate", "gain_of", "gain_text", "ms", "noise_between", "noise_of", "range_of"]
 
 LEAST_ROUNDS = 2
-BURST_S, MOST_RUNS = 0.1, 16  # of one state in a turn: a single run of a few milliseconds says little
-LEAST_NOISE = 0.02  # of the wall clock: two runs of one program are seldom nearer
-DEVIATIONS = 2.0  # standard errors of a difference, within which it says nothing
-FROM_MIDDLE = 1.4826 * 1.2533  # the middle distance of normal samples to the standard error of a median of one
+BURST_S, MOST_RUNS = 0.1, 16  # of one state in a turn: one run of a few milliseconds says little
+LEAST_NOISE = 0.02  # of the wall clock: two runs of one program seldom agree better
+DEVIATIONS = 2.0  # standard errors within which a difference is not significant
+FROM_MIDDLE = 1.4826 * 1.2533  # from normal samples' median deviation to the standard error of a median
 
 
 def noise_of(walls: Sequence[float]) -> float:
-    """Seconds within which two wall clocks of one program are the same: the middle distance from the median, and 2% at
-    the least."""
+    """Seconds within which two wall clocks of one program are the same: the median distance from the median, and at
+    least 2%."""
     middle = statistics.median(walls)
     return max(LEAST_NOISE * middle, statistics.median(abs(wall - middle) for wall in walls))
 
@@ -33,8 +33,8 @@ def gain_of(turns: Sequence[tuple[float, float]]) -> float:
 
 
 def noise_between(turns: Sequence[tuple[float, float]]) -> float:
-    """Seconds within which a gain says nothing: two standard errors of the median of what each turn gained, since what
-    disturbs a turn disturbs both states in it; and 2% of the wall clock at the least."""
+    """Seconds within which a gain is not significant: two standard errors of the median of what each turn gained, and
+    at least 2% of the wall clock. A turn is one sample, because what disturbs it disturbs both of its states."""
     gains = [before - after for before, after in turns]
     middle = statistics.median(gains)
     spread = statistics.median(abs(gain - middle) for gain in gains)
@@ -52,9 +52,9 @@ def alternate(
     *,
     most: int,
 ) -> SampledWindows[tuple[float, float]]:
-    """Wall clocks in two states of the program, in turns, of short runs the middle one of several; the order within a
-    turn changes too. One run ``after`` before the first turn is not counted. Noise that lasts hits both alike; turns in
-    which it was too much are thrown away."""
+    """Wall clocks of two states of the program, in turns; of short runs the median of several. The order within a turn
+    alternates. One run ``after`` before the first turn is not counted. Noise that lasts affects both states alike; a
+    turn with too much noise is thrown away."""
     rounds = max(LEAST_ROUNDS, min(most, int(0.6 * budget_s / max(2 * wall, 1e-9))))
     runs = max(1, min(MOST_RUNS, int(BURST_S / max(wall, 1e-9))))
     turns = itertools.count()
@@ -74,6 +74,14 @@ def alternate(
         turn, rounds, tries=2 * rounds, deadline_s=budget_s,
         say=lambda number: say(f"measuring in alternation, {number} of {rounds}"),
     )  # fmt: skip
+
+
+def gain_text(gain: float, noise: float, wall: float) -> str:
+    """What a measured gain of so many seconds says, with its interval, as shares of the wall clock."""
+    share, error = f"{abs(gain) / wall:.1%}", f"+- {noise / wall:.1%}"
+    if abs(gain) > noise:
+        return f"it {'saves' if gain > 0 else 'costs'} {share} {error} of the time"
+    return f"it {'costs' if gain < 0 else 'saves'} {share} {error} of the time, not significant"
 
 
 def ms(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""One offer on its way through a search: what was predicted of it, what it brought, and why it is in or out."""
+"""One candidate on its way through a search: what was predicted of it, what it saved, and its outcome."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from kernelworks.diagnose.fix.alternate import ms
 from kernelworks.diagnose.optimization import Candidate, Change, Optimization, Promise
 from kernelworks.diagnose.verify.agreement import Agreement
 from kernelworks.measure.clock.noise import SampledWindows
-from kernelworks.records.fix import TriedOptimization
+from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED, TriedOptimization
 
 __all__ = ["MOST_SHARE", "Try", "reason_not_tried"]
 
-MOST_SHARE = 2.0  # of the program's time: what is predicted beyond it is a disturbance, of no known size
+MOST_SHARE = 2.0  # of the program's time: a prediction beyond it is a disturbance, of no known size
 
 
 @dataclass(eq=False)
 class Try:
-    """``upon`` is what was in place when it was predicted, ``told`` what was predicted to be saved of the program that
-    it was measured against; both ``predicted`` and ``told`` are shares of the wall clock."""
+    """``upon`` was in place when it was predicted. ``told`` is what it was predicted to save of the program that it was
+    measured against. Both ``predicted`` and ``told`` are shares of the wall clock."""
 
     optimization: Optimization
     candidate: Candidate
-    promise: Promise | None = None  # as it is told: calibrated
+    promise: Promise | None = None  # as it is reported: calibrated
     predicted: float | None = None  # saved, before calibration
     upon: tuple[Try, ...] = ()
     why: str = ""
@@ -31,8 +31,13 @@ class Try:
     agreement: Agreement | None = None
     found: SampledWindows[tuple[float, float]] | None = None
     told: float | None = None
-    taken: bool = False
-    allotted_s: float = 0.0  # seconds that a prediction which did not end had had
+    applied: bool = False
+    rejected: bool = False  # it was put in place, and failed, was not verified, or saved nothing significant
+    allotted_s: float = 0.0  # seconds that a prediction had which did not end
+
+    @property
+    def outcome(self) -> str:
+        return APPLIED if self.applied else REJECTED if self.rejected else NOT_TRIED
 
     @property
     def saves(self) -> float | None:
@@ -49,7 +54,7 @@ class Try:
 
     @property
     def saved_share(self) -> float:
-        """What it saved when it was measured, as a share."""
+        """The share that it saved when it was measured."""
         before, after = self.pairs
         return 1 - statistics.median(after) / statistics.median(before) if before else 0.0
 
@@ -59,8 +64,9 @@ class Try:
         promise, agreement = self.promise or Promise(None), self.agreement or Agreement(0.0, 0.0, False)
         told = self.told if before else self.saves
         return TriedOptimization(
-            optimization=self.candidate.optimization, place=str(self.candidate.site), says=self.candidate.says, code=self.candidate.code,
-            taken=self.taken, why=self.why, predicted_gain_s=None if told is None else told * wall,
+            optimization=self.candidate.optimization, place=str(self.candidate.site), says=self.candidate.says,
+            code=self.candidate.code, outcome=self.outcome, why=self.why,
+            predicted_gain_s=None if told is None else told * wall,
             gain_s=wall - statistics.median(after) if after else None, cost_s=promise.cost_s,
             cost_bytes=promise.cost_bytes, error_before=agreement.before, error_after=agreement.after,
             against=agreement.against, changes=self.candidate.changes, advice=self.candidate.advice, how=promise.how,
@@ -68,9 +74,9 @@ class Try:
 
 
 def reason_not_tried(gain: float, noise: float, wall: float) -> str:
-    """Why an offer is not tried."""
+    """Why a candidate is not tried."""
     if gain <= wall * (1 - MOST_SHARE):
         return f"with it the program is predicted to take {MOST_SHARE:.0f} times as long, or more"
     if gain < -noise:
-        return f"it is predicted to lose {ms(-gain)}, with noise of {ms(noise)}"
-    return f"it is predicted to {'lose' if gain < 0 else 'bring'} {ms(abs(gain))}, within the noise of {ms(noise)}"
+        return f"it is predicted to cost {ms(-gain)} +- {ms(noise)}"
+    return f"it is predicted to {'cost' if gain < 0 else 'save'} {ms(abs(gain))} +- {ms(noise)}, not significant"

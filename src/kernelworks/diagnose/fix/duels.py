@@ -1,7 +1,7 @@
-"""Two remedies of one place that are predicted to save about as much, raced against each other.
+"""Benchmarks two optimizations of one place in turns, if they are predicted to save about as much.
 
-Each of them was raced against the program as it is, in a minute of its own: which of two good ones is the quicker would
-be told by the noise of two races. Here both run in turns, on the same inputs.
+Each of them was benchmarked against the program as it is, in a minute of its own. Two such races cannot tell which of
+two good ones is faster: the noise of both would decide. Here both run in turns, on the same inputs.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from kernelworks.diagnose.optimizations.trial import race, run_s
 
 __all__ = ["CLOSE", "duel", "is_close_rival"]
 
-CLOSE = 0.15  # of what two leave of the wall clock: predictions nearer than that do not tell them apart
+CLOSE = 0.15  # of the time that remains with either: predictions that are closer do not tell them apart
 
 
 def is_close_rival(one: Try, rival: Try) -> bool:
-    """Whether only one of the two can be in place, and ``one`` is predicted to leave hardly more than ``rival``."""
+    """Whether only one of the two can be in place, and ``one`` is predicted to save about as much as ``rival``, or
+    more."""
     group = one.candidate.group
     if not group or group != rival.candidate.group or one.saves is None or rival.saves is None:
         return False
@@ -27,8 +28,8 @@ def is_close_rival(one: Try, rival: Try) -> bool:
 
 def duel(scene: Scene, one: Try, rivals: Sequence[Try], beside: Sequence[Try]) -> float:
     """The share of the wall clock that ``one`` saves in the place of its ``rivals``, which are in place by now (below
-    0: it loses): a race of what it changes on the inputs that were kept, with what stays ``beside`` in both arms.
-    Raises what the modules raise with ``one`` in place."""
+    0: it costs time). What it changes is benchmarked on the inputs that were kept, with what stays ``beside`` in both
+    variants. Raises what the modules raise with ``one`` in place."""
     assert scene.forecaster is not None
     if one.change is None:
         one.change = one.optimization.apply(scene, one.candidate)

@@ -1,4 +1,4 @@
-"""``fix(fn, *args)``: the search over remedies, whose best program stays in place until ``undo()``."""
+"""``fix(fn, *args)``: the search over optimizations. The best program found stays in place until ``undo()``."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from kernelworks.records.base import Record
 
 __all__ = ["Fix", "fix"]
 
-LOOKING = 0.0625  # of the budget, for the diagnosis that predictions are made from
+LOOKING = 0.0625  # of the budget, for the diagnosis on which predictions rest
 
 
 class Fix(Record):
-    """What a search found, in place until ``undo()``; a context manager too.
+    """What a search found, in place until ``undo()``. Also a context manager.
 
-    ``plan`` is what ``kernelworks.apply`` puts in place in another process, ``code`` the lines to write to have the
-    same without kernelworks, ``patch`` those as a unified diff on the program's own source; ``optimizations`` tells each
-    that was tried, with its prediction, its outcome and why it is in or out. ``fn`` is what to call in the place of the
-    function that was given: another one where that itself is compiled, which stands in every module that holds it by
-    name. ``record()`` is all of it.
+    ``plan`` is what ``kernelworks.apply`` puts in place in another process. ``code`` holds the lines that have the same
+    effect without kernelworks, and ``patch`` is a unified diff of them on the program's own source. ``optimizations``
+    lists each candidate with its prediction, its outcome (applied, rejected or not tried) and the reason. ``fn`` is
+    what to call in the place of the function that was given: it is another function if that one itself is compiled, and
+    every module that holds the function by name has the new one. ``record()`` is all of it.
     """
 
     def __init__(self, diagnosis: fixes.Fix | None, search: Search | None, ambiguous: str = "") -> None:
@@ -37,7 +37,7 @@ class Fix(Record):
 
     @property
     def active(self) -> bool:
-        """Whether something is in place, that is until ``undo()``."""
+        """Whether something is in place: until ``undo()``."""
         return self._together is not None
 
     @property
@@ -61,14 +61,14 @@ class Fix(Record):
         return self._record.optimizations if self._record is not None else ()
 
     def record(self) -> fixes.Fix:
-        """The plain record: before, after, predicted and got. Raises RuntimeError where the machine was too busy for
+        """The plain record: before, after, predicted and got. Raises RuntimeError if the machine was too busy for
         one."""
         if self._record is None:
             raise RuntimeError(f"ambiguous: {self.ambiguous}")
         return self._record
 
     def undo(self) -> None:
-        """Gives everything back as it was. A second call does nothing."""
+        """Restores everything as it was. A second call does nothing."""
         together, self._together = self._together, None
         if together is not None:
             together.__exit__(None, None, None)
@@ -96,20 +96,20 @@ def fix(
     progress: Callable[[str], None] | None = None,
     rough: bool = False,
 ) -> Fix:
-    """Finds what makes ``fn(*args)`` quicker on this machine, and leaves it in place.
+    """Finds what makes ``fn(*args)`` faster on this machine, and leaves it in place.
 
-    Remedies (a swap of our rows, ``torch.compile`` in its modes, ...) are predicted, proved against float64, measured
-    in alternation, and kept where they gain more than the noise. ``fn`` is run many times and must do the same work
-    each time.
+    Optimizations (a swap of kernelworks' kernels, ``torch.compile`` in its modes, ...) are predicted, verified against
+    float64, measured in alternation, and applied if the gain is significant. ``fn`` is run many times and must do the
+    same work each time.
 
     Args:
-        fn: the program: a function that does the whole work once.
+        fn: the program: a function that does all of the work once.
         *args: its arguments.
-        budget_s: seconds for the search, beside the program's own runs.
+        budget_s: seconds for the search; the program's own runs do not count.
         allow: which changes of numbers may be tried: ``tf32``, ``bf16``, ``int8``, ``fp8``.
-        ceilings: what the machine can do; by default measured once (up to a minute) and cached.
+        peaks: the machine's measured peaks; by default measured once (up to a minute) and cached.
         progress: called with one line of text at each step.
-        rough: search although other processes use the machine.
+        rough: search even if other processes use the machine.
 
     Returns:
         Fix: ``record()``, ``optimizations``, ``plan``, ``code`` and ``undo()``.

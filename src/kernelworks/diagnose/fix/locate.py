@@ -1,8 +1,8 @@
-"""The statement of a program's own source that gives a name to an object which lives: a model, an optimizer.
+"""Finds the statement of a program's own source that names a live object: a model, an optimizer.
 
-An object is looked for by who holds it: a name of a module, an attribute of an object or of a module of the program's
-own, a variable that a function has closed over. Where nobody of those does, by its class: the one statement that makes
-one, or that calls the one function which returns one.
+An object is looked for by who holds it: a global name, an attribute of an object of the program's own, a variable that
+a function has closed over. If nobody holds it so, it is looked for by its class: the one statement that makes such an
+object, or that calls the one function that returns one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Place = tuple[Source, ast.stmt, str]  # a file, a statement in it, and the name 
 
 
 def place_of(sources: Sequence[Source], thing: Any) -> Place:
-    """Where it gets its name. Raises NoPlace, with the reason, where that is nowhere, or in several places."""
+    """Where it gets its name. Raises NoPlace, with the reason, if that is nowhere or in several places."""
     kind = type(thing).__name__
     found: list[Place] = []
     for look in (_of_modules, _of_objects, _of_closures):
@@ -43,7 +43,7 @@ def place_of(sources: Sequence[Source], thing: Any) -> Place:
 
 
 def _made_by(sources: Sequence[Source], name: str) -> list[Place]:
-    """The statements that give a name to what a class or a function makes. Raises NoPlace where others make one too."""
+    """The statements that name what a class or a function makes. Raises NoPlace if others make one too."""
     calls = [(source, call) for source in sources for call in source.calls(name)]
     found = [(source, statement, held) for source in sources for statement, held in source.constructions_of(name)]
     if len(calls) > max(1, len(found)):
@@ -66,7 +66,7 @@ def _of_modules(sources: Sequence[Source], thing: Any) -> Iterator[Place]:
 
 
 def _of_objects(sources: Sequence[Source], thing: Any) -> Iterator[Place]:
-    """By an attribute, that the class of its object sets."""
+    """By an attribute that the class of its object sets."""
     for owner, name in _attributes(thing):
         for kind in type(owner).__mro__:
             for source in sources:
@@ -77,7 +77,7 @@ def _of_objects(sources: Sequence[Source], thing: Any) -> Iterator[Place]:
 
 def _attributes(thing: Any) -> Iterator[tuple[Any, str]]:
     """The objects of the program that hold it, with the name of the attribute."""
-    if isinstance(thing, nn.Module):  # a module that is held by one which is never called itself
+    if isinstance(thing, nn.Module):  # a module may be held by one that is never called itself
         for owner in [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]:
             yield from ((owner, name) for name, part in vars(owner).get("_modules", {}).items() if part is thing)
     for holder in gc.get_referrers(thing):
@@ -87,7 +87,7 @@ def _attributes(thing: Any) -> Iterator[tuple[Any, str]]:
 
 
 def _of_closures(sources: Sequence[Source], thing: Any) -> Iterator[Place]:
-    """By a variable of a function, that one inside of it has closed over."""
+    """By a variable of a function that an inner function has closed over."""
     cells = [each for each in gc.get_referrers(thing) if isinstance(each, CellType)]
     for cell in cells:
         for closure in (each for each in gc.get_referrers(cell) if type(each) is tuple):
@@ -104,7 +104,7 @@ def _is_file(source: Source, fn: FunctionType) -> bool:
 
 
 def _factories(sources: Sequence[Source], kind: str) -> list[str]:
-    """The functions of the program that return what they make of a class, where it is but one."""
+    """The one function of the program that makes and returns an object of a class, if it is but one."""
     found = [
         node.name
         for source in sources

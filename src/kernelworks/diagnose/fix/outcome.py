@@ -1,4 +1,4 @@
-"""What comes out of a search, as a record: on which machine, what it brought, and an error in a line."""
+"""The result of a search as a record: on which machine, what it saved, and an error in one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["fix_record", "in_a_line", "place"]
 
 
 def fix_record(was: float, now: float, **fields: Any) -> Fix:
-    """The record of a fix; by default of one that was not applied."""
+    """The record of a fix; by default of one that applied nothing."""
     applied: dict[str, Any] = {
         "replaced": (), "left": (), "predicted_gain_s": 0.0, "error_before": 0.0, "error_after": 0.0, "agrees": True,
         "rounds": 0, "against": "",
@@ -20,14 +20,14 @@ def fix_record(was: float, now: float, **fields: Any) -> Fix:
 
 
 def place(device: str) -> str:
-    """The kind of machine that outcomes are kept of."""
+    """The kind of machine to which outcomes belong."""
     try:
         return place_of(device)
-    except RuntimeError:  # a GPU that is played by records
+    except RuntimeError:  # a GPU that recordings stand for
         return device
 
 
 def in_a_line(error: Exception) -> str:
-    """An error in a line."""
+    """An error in one line."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}{f': {text[0][:300]}' if text else ''}"

@@ -1,9 +1,9 @@
 """The best program found as a patch: a unified diff on the program's own source.
 
-A change is written where it has one place: after the line that builds a model, in the call that makes an optimizer, as
-a decorator of a function. Which line that is, is told by who holds what the program made, and by its syntax
-(``located``). What has no one place goes into a comment at the entry point with the reason, and the patch says so in
-its first line, which ``git apply`` passes over.
+A change is written if it has exactly one place: after the line that builds a model, in the call that makes an
+optimizer, as a decorator of a function. The holders of the object and the syntax of the program tell the line
+(``locate``). A change without one place goes into a comment at the entry point with the reason, and the first line of
+the patch, which ``git apply`` ignores, says so.
 """
 
 from __future__ import annotations
@@ -29,22 +29,26 @@ from kernelworks.nn.rebind import Rebinder
 
 __all__ = ["as_patch"]
 
-START = ("threads", "allocator")  # what is written once, ahead of all else
-MODEL = (  # and what is written once for a model that is built; of several, one after the other
+START = ("threads", "allocator")  # what is written once, before everything else
+MODEL = (  # and what is written once for a model; of several changes one after the other
     "folded norms", "fewer bits", "weights cast once", "channels_last", "static cache", "swap", "torch.compile",
 )  # fmt: skip
-WEIGHTS = ("folded norms", "fewer bits", "weights cast once")  # what is made of weights as they are when it is called
-AUTHORS = {  # where a remedy has no one place, however the program is written
+WEIGHTS = (
+    "folded norms",
+    "fewer bits",
+    "weights cast once",
+)  # these derive values from the weights as they are at the call
+AUTHORS = {  # optimizations without one place, however the program is written
     "merged projections": "it goes into the forward of {of}",
-    "CUDA graph": "it wants an example of the inputs, which no line has that builds the model",
+    "CUDA graph": "it needs example inputs, which the line that builds the model does not have",
 }
 HEADER = "kernelworks: {n} of {all} changes have a place of their own in the source"
 HEADER_OTHERS = "; the others are in a comment at the entry point, with the lines to write: {names}"
 
 
 def as_patch(candidates: Sequence[Candidate], scene: Scene, file: Path | None, entry: Any = None) -> str:
-    """A patch that puts ``candidates`` into the program's own source; "" where that is in no file. ``file`` is where the
-    program begins, ``entry`` the function that it calls."""
+    """A patch that puts ``candidates`` into the program's own source; "" if that is in no file. ``file`` is where
+    the program begins, ``entry`` the function that it calls."""
     if file is None or not file.is_file() or not candidates:
         return ""
     made = _Patch(scene, file, entry)
@@ -91,7 +95,7 @@ class _Patch:
                     continue
 
     def put(self, candidate: Candidate) -> str:
-        """Writes one change where it belongs; the reason where that is no one place, and "" where it is."""
+        """Writes one change at its place. Returns "", or the reason if it has not exactly one place."""
         if not self.sources:
             return "the program is in no file that can be read"
         before = [source.mark() for source in self.sources]
@@ -106,8 +110,8 @@ class _Patch:
         return ""
 
     def tell(self, candidates: Sequence[tuple[Candidate, str]]) -> None:
-        """What has no place, in a comment at the entry point, and why it has none."""
-        lines = ["# kernelworks found these besides, which have no one place in this program:"]
+        """Writes what has no place into a comment at the entry point, and why it has none."""
+        lines = ["# kernelworks found these too, which have no single place in this program:"]
         for candidate, why in candidates:
             lines += [f"# {candidate.optimization}, {candidate.says} ({candidate.site}):", f"#   ({why})"]
             lines += [f"#     {line}" for line in candidate.code.splitlines()]
@@ -121,7 +125,7 @@ class _Patch:
 
     def leave_to_author(self, candidate: Candidate) -> None:
         """What only the author can write."""
-        why = AUTHORS.get(candidate.optimization, "it is no line of the program's own")
+        why = AUTHORS.get(candidate.optimization, "it is not one line of the program")
         if "{of}" in why:
             root = self.scene.at(candidate.site)
             path = str(candidate.option("groups")[0][0]).rpartition(".")[0]
@@ -140,7 +144,7 @@ class _Patch:
         if not roots:
             raise NoPlace("the program calls no torch.nn.Module")
         if candidate.code.startswith("#"):
-            raise NoPlace("a weight of it is another module's too")
+            raise NoPlace("another module shares a weight of it")
         for root in roots:
             source, statement, name = place_of(self.sources, root)
             code = (
@@ -151,9 +155,9 @@ class _Patch:
             source.importing([word for word in ("torch", "kernelworks") if re.search(rf"\b{word}\.", code)])
 
     def _root(self, candidate: Candidate) -> nn.Module:
-        """The outermost module that an offer is of."""
+        """The outermost module of a candidate."""
         if candidate.site.path:
-            raise NoPlace(f"{candidate.site.path} is a part, that the model's own class makes")
+            raise NoPlace(f"{candidate.site.path} is a part that the model's own class makes")
         found: nn.Module = self.scene.at(candidate.site)
         return found
 
@@ -167,7 +171,7 @@ class _Patch:
         return source, node
 
     def replace_calls(self, candidate: Candidate) -> None:
-        """Our functions in the place of torch's, of which they have the arguments, there and in what it calls."""
+        """Puts our functions in the place of torch's, whose arguments they take, there and in what it calls."""
         function: Function = self.scene.at(candidate.site)
         found = Rebinder().rebind(function.fn)
         helpers = (each for _, _, each in found.replaced if isinstance(each, FunctionType)) if found else ()
@@ -199,7 +203,7 @@ class _Patch:
         calls = [(source, call) for source in self.sources for call in source.calls(kind)]
         if not calls:
             raise NoPlace(f"no line of the program calls {kind}")
-        if len(calls) > 1 and not candidate.option("kind"):  # which of them made this one
+        if len(calls) > 1 and not candidate.option("kind"):  # it is unknown which of them made this one
             source, statement, _ = place_of(self.sources, self.scene.at(candidate.site))
             calls = [(source, call) for call in source.calls(kind) if source.holds(statement, call)]
             if len(calls) != 1:
@@ -225,17 +229,17 @@ class _Patch:
 
 
 def _clipping(call: ast.Call, source: Source) -> tuple[Callable[[str], list[str]], str]:
-    """The lines that clip, given the name of the norm, and that name where nothing else is said."""
+    """The lines that clip, given the name of the norm, and that name if the program gives none."""
     named = {keyword.arg: keyword.value for keyword in call.keywords}
     given = dict(zip(("parameters", "max_norm"), call.args, strict=False)) | named
     if given.keys() != {"parameters", "max_norm"}:
-        raise NoPlace(f"{source.path.name}:{call.lineno} gives more than the parameters and the norm")
+        raise NoPlace(f"{source.path.name}:{call.lineno} passes more than the parameters and the norm")
     parameters, most = (source.text_of(given[name]) for name in ("parameters", "max_norm"))
 
     def lines(norm: str) -> list[str]:
         return [
             f"{norm} = torch.nn.utils.get_total_norm([p.grad for p in {parameters} if p.grad is not None])",
-            f"if {norm} > {most}:  # on a CPU nothing is waited for, and the gradients need no pass where they are",
+            f"if {norm} > {most}:  # on a CPU this waits for nothing, and saves a pass over the gradients",
             f"    torch.nn.utils.clip_grads_with_norm_({parameters}, {most}, {norm})",
         ]
 
@@ -249,6 +253,6 @@ WRITERS: dict[str, Callable[[_Patch, Candidate], None]] = {
 
 
 def _forward_of(module: nn.Module) -> str:
-    """A module's class, with the line of its forward."""
+    """A module's class, and the line of its forward."""
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     return f"{type(module).__name__}, {Path(code.co_filename).name}:{code.co_firstlineno}" if code else ""

@@ -1,7 +1,7 @@
-"""The best program that a search found, as a plan that another process puts in place without searching.
+"""The best program that a search found, as a plan that another process puts in place without a search.
 
-A plan names places by the path and the type of modules, so it fits any process that makes the same ones. Modules are
-met as the program calls them, optimizers as they step: what the plan has for them is put in place ahead of that.
+A plan names places by the path and the type of modules, so it fits any process that makes the same modules. A module is
+met when the program first calls it, an optimizer when it first steps: what the plan holds for it is put in place then.
 """
 
 from __future__ import annotations
@@ -40,25 +40,26 @@ from kernelworks.records.json_text import parse_json
 
 __all__ = ["AppliedPlan", "apply", "as_plan", "candidates_of"]
 
-MOST_FRESH = 64  # modules of a program that makes them anew, in which its plan stays in place
+MOST_FRESH = 64  # modules in which the plan stays in place, if the program makes them anew
 Plan = Mapping[str, Any] | str | PathLike[str]
 
 
 def as_plan(
     candidates: Sequence[Candidate], roots: Roots, *, program: str, kind: str, saves: float | None
 ) -> dict[str, Any]:
-    """What ``apply`` reads, of JSON's types. ``saves`` is the share of the wall clock that all of it saved."""
+    """What ``apply`` reads, in JSON types. ``saves`` is the share of the wall clock that all of it saved."""
     return {
         "kernelworks_plan": VERSION,
         "program": program,
         "kind": kind,
         "torch": str(torch.__version__),
         "saves": saves,
-        "roots": [] if roots.fresh else [kind_name(m) for m in roots.models],  # nobody else is waited for
+        "roots": [] if roots.fresh else [kind_name(m) for m in roots.models],  # no other module is waited for
         "candidates": [
             {
-                "optimization": candidate.optimization, "site": dataclasses.asdict(candidate.site), "says": candidate.says, "code": candidate.code,
-                "changes": candidate.changes, "options": dict(candidate.options),
+                "optimization": candidate.optimization, "site": dataclasses.asdict(candidate.site),
+                "says": candidate.says, "code": candidate.code, "changes": candidate.changes,
+                "options": dict(candidate.options),
             }
             for candidate in candidates
         ],
@@ -66,8 +67,8 @@ def as_plan(
 
 
 def load_plan(plan: Plan) -> Mapping[str, Any]:
-    """A plan, from a file's path too, and out of the record of a fix or of a diagnosis. Raises OSError, and ValueError
-    where it is none."""
+    """A plan; also from the path of a file, or from the record of a fix or of a diagnosis. Raises OSError, and
+    ValueError if it is no plan of this version."""
     found: Any = plan
     if not isinstance(plan, Mapping):
         try:
@@ -77,16 +78,22 @@ def load_plan(plan: Plan) -> Mapping[str, Any]:
     for holder in ("fix", "plan"):
         if isinstance(found, Mapping) and "kernelworks_plan" not in found and isinstance(found.get(holder), Mapping):
             found = found[holder]
-    if type(found) is not dict or found.get("kernelworks_plan") != VERSION or "candidates" not in found:
+    version = found.get("kernelworks_plan") if type(found) is dict else None
+    if type(version) is int and 1 <= version < VERSION:
+        raise ValueError(
+            f"plan is of version {version}, from an older kernelworks; this one reads version {VERSION}: run fix again"
+        )
+    if version != VERSION or "candidates" not in found:
         raise ValueError(f"plan must be one of version {VERSION}, as a fix writes it, got {short_repr(found)}")
     check(found)
-    return found
+    loaded: Mapping[str, Any] = found
+    return loaded
 
 
 def candidates_of(
     plan: Plan, optimizations: Sequence[Optimization] = OPTIMIZATIONS
 ) -> list[tuple[Optimization, Candidate]]:
-    """What a plan puts in place. Raises ValueError where it names what is not known here."""
+    """What a plan puts in place. Raises ValueError if it names an unknown optimization."""
     loaded, known = load_plan(plan), {optimization.name: optimization for optimization in optimizations}
     check_candidates(loaded, optimizations)
     found = []
@@ -98,10 +105,10 @@ def candidates_of(
 
 
 class AppliedPlan:
-    """A plan that is being put in place; ``undo()`` takes all of it out again. Also a context that does so on leaving.
+    """A plan that is being applied. ``undo()`` takes all of it out again, and so does leaving it as a context.
 
-    ``done`` are lines on what is in place by now, ``waiting`` on what waits for its module or optimizer, ``failed`` on
-    what cannot be put in place here, and why: a warning says so too.
+    ``done`` holds lines on what is applied by now, ``waiting`` on what waits for its module or optimizer, ``failed`` on
+    what cannot be applied here, and why; a warning says so too.
     """
 
     def __init__(
@@ -109,16 +116,18 @@ class AppliedPlan:
     ) -> None:
         self.plan = load_plan(plan)
         self._awaited = [str(kind) for kind in self.plan.get("roots", ())]  # of modules that were not called yet
-        self._anew = not self._awaited and not modules  # the program makes them at each run: any may be one
+        self._anew = (
+            not self._awaited and not modules
+        )  # the program makes its modules at each run: any module may be one
         self._candidates = candidates_of(self.plan, optimizations)
         self._placed: set[int] = set()  # of them, by number
         self._scene = Scene(Roots((), (), fresh=False))
         self._inside: list[Change] = []
-        self._theirs: list[tuple[nn.Module, list[Change]]] = []  # of what is for every module, by module
+        self._theirs: list[tuple[nn.Module, list[Change]]] = []  # of what applies to every module, by module
         self.done: list[str] = []
         self.failed: list[str] = []
         self._watch = contextlib.ExitStack()
-        self._lock = threading.RLock()  # of a program that calls its modules in several threads
+        self._lock = threading.RLock()  # for a program that calls its modules in several threads
         self._active = True
         self._aside = False
         try:
@@ -135,7 +144,7 @@ class AppliedPlan:
 
     @property
     def active(self) -> bool:
-        """Whether it is in place, that is until ``undo()``."""
+        """Whether it is in place: until ``undo()``."""
         return self._active
 
     @property
@@ -147,7 +156,7 @@ class AppliedPlan:
         ]
 
     def undo(self) -> None:
-        """Gives everything back as it was. A second call does nothing."""
+        """Restores everything as it was. A second call does nothing."""
         with self._lock:
             self._active = False
             self._watch.close()
@@ -156,8 +165,9 @@ class AppliedPlan:
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """A context in which the program is as it was, to measure both: what is in place comes back on leaving it, with
-        nothing compiled anew. Modules and optimizers that are first met meanwhile stay as they are."""
+        """A context in which the program is as it was, so that both can be measured. On leaving it, what was in place
+        comes back, and nothing is compiled anew. Modules and optimizers that are first met meanwhile stay as they
+        are."""
         with self._lock:
             inside = [] if self._aside else list(self._inside)
             outer, self._aside = self._aside, True
@@ -181,7 +191,7 @@ class AppliedPlan:
         return not kinds or (kinds == {"everywhere"} and not self._awaited and not self._anew)
 
     def _met(self, thing: Any) -> None:
-        """A module that nothing else calls, or an optimizer that steps: once each."""
+        """Takes a module that nothing else calls, or an optimizer that steps: once each."""
         with self._lock:
             if self._aside:
                 return
@@ -196,8 +206,8 @@ class AppliedPlan:
                 self._watch.close()
 
     def _expected(self, module: nn.Module) -> bool:
-        """Whether the plan's program called such a module. Others are strangers, or parts that are called by themselves
-        ahead of their whole, as ``generate`` calls an encoder."""
+        """Whether the plan's program called such a module. Any other is foreign, or a part that is called by itself
+        before the model that holds it, as ``generate`` calls an encoder."""
         if self._anew:
             return not any(module is part for root in self._scene.roots.modules for part in root.modules())
         found = next((kind for kind in self._awaited if same_kind(kind, kind_name(module))), None)
@@ -217,8 +227,8 @@ class AppliedPlan:
             self._let_go(*self._theirs.pop(0))
 
     def _let_go(self, module: nn.Module, changes: Sequence[Change]) -> None:
-        """Takes out what is in the oldest of the modules that a program makes anew again and again: nobody else may
-        hold it by now."""
+        """Takes out what is in the oldest of the modules that a program makes anew: nobody else may hold that module by
+        now."""
         for change in reversed(changes):
             self._inside.remove(change)
             change.__exit__(None, None, None)
@@ -226,7 +236,7 @@ class AppliedPlan:
         self._scene.roots = dataclasses.replace(self._scene.roots, modules=rest)
 
     def _place(self, module: nn.Module | None) -> None:
-        """Whatever has its place by now; what is for every module, in this one."""
+        """Applies what has its place by now, and in this module what applies to every one."""
         theirs: list[Change] = []
         for number, (optimization, candidate) in enumerate(self._candidates):
             everywhere = candidate.site.kind == "everywhere"
@@ -244,7 +254,7 @@ class AppliedPlan:
             try:
                 change = optimization.apply(scene, candidate)
                 change.__enter__()
-            except Impossible as why:  # within a call of the program's, which goes on without it
+            except Impossible as why:  # this runs within a call of the program, which goes on without it
                 self._fail(f"{done}: {why}")
                 continue
             self._inside.append(change)
@@ -258,7 +268,7 @@ class AppliedPlan:
     def _fail(self, line: str) -> None:
         if line not in self.failed:
             self.failed.append(line)
-            warnings.warn(f"kernelworks: not in place: {line}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"kernelworks: not applied: {line}", RuntimeWarning, stacklevel=2)
 
     def __enter__(self) -> AppliedPlan:
         return self
@@ -267,28 +277,27 @@ class AppliedPlan:
         self.undo()
 
     def __str__(self) -> str:
-        lines = [*self.done, *(f"not in place: {line}" for line in self.failed)]
+        lines = [*self.done, *(f"not applied: {line}" for line in self.failed)]
         lines += [f"waiting: {line}" for line in self.waiting]
-        return "\n".join(lines) or "the plan holds no remedy"
+        return "\n".join(lines) or "the plan holds no optimization"
 
 
 def apply(plan: Plan, *modules: nn.Module) -> AppliedPlan:
-    """Puts the plan of a fix in place, without searching or measuring anything.
+    """Applies the plan of a fix, without searching or measuring anything.
 
     Args:
-        plan: what ``kernelworks.fix(...).plan`` holds, or the path of the file that it, the fix or the diagnosis was
-            written to.
-        *modules: the modules that the program calls, in the order in which it first calls them; they are changed at
-            once. By default they are met as they are called, optimizers as they step.
+        plan: what ``kernelworks.fix(...).plan`` holds, or the path of a file that holds it, the fix or the diagnosis.
+        *modules: the modules that the program calls, in the order in which it first calls them. They are changed at
+            once; by default each is changed when it is first called, an optimizer when it first steps.
 
     Returns:
-        Applied: ``done``, ``waiting``, ``failed`` (what cannot be put in place here, and why; warned of too) and
-        ``undo()``; a context manager too.
+        AppliedPlan: ``done``, ``waiting``, ``failed`` (what cannot be applied here, and why; also a warning) and
+        ``undo()``. Also a context manager.
 
     Raises:
-        OSError, ValueError: ``plan`` cannot be read, is none of this version, or has a field that is not as it may be:
-            the error names it, what came, and what is accepted. Nothing is in place then.
-        TypeError: what is given is no module.
+        OSError, ValueError: ``plan`` cannot be read, is of another version, or has an invalid field: the error names
+            the field, its value, and what is accepted. Nothing is in place then.
+        TypeError: an argument is no module.
     """
     for module in modules:
         if not isinstance(module, nn.Module):

@@ -1,4 +1,4 @@
-"""The fields of a plan, each held against what it may be before any of the plan is put in place."""
+"""Checks the fields of a plan before any of it is put in place."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from kernelworks.diagnose.optimizations.accepted_options import (
 
 __all__ = ["VERSION", "check", "check_candidates"]
 
-VERSION = 1
+VERSION = 2  # of the fields below: 1 had `offers`, each with a `remedy`
 Fault = tuple[str, str, Any]  # a field, what is accepted, what came
 
 a_mapping = Accepts("a mapping", lambda value: type(value) is dict)
 a_share = Accepts("a number or null", lambda value: value is None or type(value) in (int, float))
 names = Accepts("a list of strings", lambda value: _listed(value) and all(isinstance(each, str) for each in value))
-candidates = Accepts("a list of offers", lambda value: _listed(value))
+candidates = Accepts("a list of candidates", lambda value: _listed(value))
 
 PLAN = {
     "kernelworks_plan": Accepts(str(VERSION), lambda value: type(value) is int and value == VERSION),
-    "program": a_string, "kind": a_string, "torch": a_string, "saves": a_share, "roots": names, "candidates": candidates,
+    "program": a_string, "kind": a_string, "torch": a_string, "saves": a_share, "roots": names,
+    "candidates": candidates,
 }  # fmt: skip
 CANDIDATE = {
     "optimization": a_string, "site": a_mapping, "says": a_string, "code": a_string, "changes": a_string,
@@ -48,31 +49,32 @@ def _listed(value: Any) -> bool:
 
 
 def check(plan: Mapping[str, Any]) -> None:
-    """Raises ValueError, which names the first field that is not as a fix writes it."""
+    """Raises ValueError, which names the first field that a fix would not write."""
     for field, accepted, came in _faults(plan):
         raise ValueError(f"plan.{field} must be {accepted}, got {short_repr(came)}")
 
 
 def check_candidates(plan: Mapping[str, Any], known: Sequence[Optimization]) -> None:
-    """The same of what hangs on the optimizations that are ``known``."""
+    """Checks what depends on the optimizations that are ``known``. Raises ValueError."""
     by_name = {optimization.name: optimization for optimization in known}
     for number, candidate in enumerate(plan["candidates"]):
         name = candidate["optimization"]
         if name not in by_name:
-            text = f"plan.offers[{number}].remedy names {short_repr(name)}, which this version of kernelworks has not"
+            field = f"plan.candidates[{number}].optimization"
+            text = f"{field} names {short_repr(name)}, which this version of kernelworks lacks"
             raise ValueError(f"{text}: it has {', '.join(map(repr, by_name))}")
         takes = getattr(by_name[name], "takes", None)
         if isinstance(takes, Takes):
             for field, accepted, came in takes.faults(candidate["site"]["kind"], candidate["options"]):
                 raise ValueError(
-                    f"plan.offers[{number}].{field} must be {accepted} for {name!r}, got {short_repr(came)}"
+                    f"plan.candidates[{number}].{field} must be {accepted} for {name!r}, got {short_repr(came)}"
                 )
 
 
 def _faults(plan: Mapping[str, Any]) -> Iterator[Fault]:
     yield from _of(plan, PLAN, needed=("kernelworks_plan", "candidates"))
     for number, candidate in enumerate(plan["candidates"]):
-        where = f"offers[{number}]"
+        where = f"candidates[{number}]"
         if type(candidate) is not dict:
             yield where, "a mapping", candidate
             return
@@ -81,7 +83,7 @@ def _faults(plan: Mapping[str, Any]) -> Iterator[Fault]:
         yield from _of(site, SITE, f"{where}.site.", needed=("kind",))
         for name in REQUIRED_FIELDS.get(site["kind"], ()):
             if not site.get(name):
-                yield f"{where}.site.{name}", f"a name, where kind is {site['kind']!r}", site.get(name)
+                yield f"{where}.site.{name}", f"a name, if kind is {site['kind']!r}", site.get(name)
         for name in candidate["options"]:
             if not isinstance(name, str):
                 yield f"{where}.options", "a mapping from names", name

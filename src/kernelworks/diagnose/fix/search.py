@@ -1,12 +1,12 @@
-"""The search over remedies: each offer predicted, the best of them tried in turn, proved, measured in alternation with
-the program as it is by then, and kept or taken out again. Afterwards every module is as it was.
+"""The search over optimizations. Each candidate is predicted. The best is put in place, verified, measured in
+alternation with the program as it is by then, and applied or rejected. Afterwards every module is as it was.
 
-It is greedy: by the predicted gain, each measured on top of what was kept before it, and predicted anew ahead of that
-where it was predicted of a program in which something else was in place. Where an offer touches what another one that
-was kept touches too, it is tried in that one's place first, and then on top of it; what was displaced may come back on
-top. Two of which only one can be in place, and which are predicted to be about as good, are raced in turns. Nothing is
-kept that does not gain more than the noise or whose answers are worse; nothing is begun that does not fit what is left
-of the budget.
+The search is greedy: in the order of predicted gain, each candidate is measured on top of what was applied before it.
+If it was predicted with something else in place, it is predicted anew first. If a candidate touches what an applied one
+touches too, it is tried in that one's place first, then on top of it; what was displaced may come back on top. If only
+one of two can be in place and both are predicted to save about as much, they are benchmarked in turns. A candidate is
+rejected if its gain is not significant or its outputs are worse. Nothing begins that does not fit the rest of the
+budget.
 """
 
 from __future__ import annotations
@@ -21,51 +21,61 @@ from typing import Any
 
 import torch
 
-from kernelworks.diagnose.fix.alternate import LEAST_NOISE, alternate, gain_of, noise_between, noise_of, range_of
+from kernelworks.diagnose.fix.alternate import (
+    LEAST_NOISE,
+    alternate,
+    gain_of,
+    gain_text,
+    noise_between,
+    noise_of,
+    range_of,
+)
 from kernelworks.diagnose.fix.attempt import MOST_SHARE, Try, reason_not_tried
 from kernelworks.diagnose.fix.duels import duel, is_close_rival
 from kernelworks.diagnose.fix.outcome import fix_record, in_a_line, place
+from kernelworks.diagnose.fix.output_check import check_outputs
 from kernelworks.diagnose.fix.patch import as_patch
 from kernelworks.diagnose.fix.plan import as_plan, candidates_of
 from kernelworks.diagnose.fix.watchdog import Stopping
 from kernelworks.diagnose.forecast.forecaster import Forecaster
-from kernelworks.diagnose.optimization import Candidate, CombinedChange, Impossible, Optimization, Promise, Scene
+from kernelworks.diagnose.optimization import (
+    Candidate,
+    CombinedChange,
+    Impossible,
+    Optimization,
+    Promise,
+    Rejected,
+    Scene,
+)
 from kernelworks.diagnose.optimizations import OPTIMIZATIONS
-from kernelworks.diagnose.optimizations.trial import draws
 from kernelworks.diagnose.sites.functions import count_outside_calls, find_functions
 from kernelworks.diagnose.sites.modules import Roots, find_roots
-from kernelworks.diagnose.verify.agreement import Agreement, compare
-from kernelworks.diagnose.verify.training_steps import STEPS, same_steps
 from kernelworks.measure.clock.noise import SampledWindows, far_apart
 from kernelworks.profile.budget import Budget, BudgetExceeded
 from kernelworks.profile.program import Program
 from kernelworks.records import history
-from kernelworks.records.fix import Fix, TriedOptimization
+from kernelworks.records.fix import NOT_TRIED, Fix, TriedOptimization
 
 __all__ = ["Search"]
 
 Say = Callable[[str], None]
-NOTHING = "nothing to be had here"
-JUDGING = 40  # runs of the program, for comparing its modules: in float64, and with roundings added, a run is slower
-MAX_ALLOWED_ERROR = 0.1  # relative error of what was allowed to change numbers: beyond it the answers are other ones
-STEPPING = 3.0  # runs of the program, that must fit a proof's part of the budget for its steps to be compared
-PART = 0.0625  # of the budget, for one proof or one measurement
-OUTSIDE = 0.1  # of the program's time, outside of modules, from which its functions are looked at
-LONGER = 4  # times as many turns, where the first leave open whether something is gained
-RESERVED_SHARE = 0.5  # of what is left of the budget, for the try of what is predicted to gain
-FIRST, SOON_S = 0.1, 10.0  # what is predicted to save so much is tried before more is predicted, from so long on
-RETRY_FACTOR = 1.25  # times as many seconds as the first time, for a prediction that did not end
-GAINS = "it gains more than the noise"
+NOTHING = "no optimization makes this program faster here"
+PART = 0.0625  # of the budget, for one verification or one measurement
+OUTSIDE = 0.1  # of the program's time: with more outside of modules its functions are looked at
+LONGER = 4  # times as many turns, if the first do not show whether the gain is significant
+RESERVED_SHARE = 0.5  # of the rest of the budget, to try what is predicted to save time
+FIRST, SOON_S = 0.1, 10.0  # after so long, what is predicted to save so much is tried before more is predicted
+RETRY_FACTOR = 1.25  # times the seconds of the first attempt, for a prediction that did not end
 UNFORESEEN = ", so nothing is predicted"
 
 
 @dataclass
 class Search:
-    """One program's search. ``scene.taken`` are the changes that were kept, ``reserved`` what they came from.
+    """One program's search. ``scene.taken`` holds the changes applied by now, ``kept`` the tries they came from.
 
-    What the changed program will take is predicted before it is ever timed, as a share of what the program takes in
-    the same minute. What would take longer than the budget, beside the program's own runs, is not begun or not ended.
-    ``walls`` are the original's, plain. With a ``plan`` nothing is searched: all of it is put in place at once.
+    The time of the changed program is predicted before it is ever measured, as a share of the program's time in the
+    same minute. What would take longer than the budget, beside the program's own runs, is not begun or not ended.
+    ``walls`` are plain runs of the original. With a ``plan`` nothing is searched: all of it is put in place at once.
     """
 
     program: Program
@@ -81,18 +91,18 @@ class Search:
     kept: list[Try] = field(default_factory=list)
     impossible: list[TriedOptimization] = field(default_factory=list)
     over: list[Try] = field(default_factory=list)  # what did not fit the budget
-    last: Try | None = None  # that was kept: proved and measured with all that is
+    last: Try | None = None  # that was applied: verified and measured with all that is
 
     def fix(self) -> Fix:
-        """Everything that ``--fix`` does; afterwards every module is as it was. Raises nothing but what ends a process:
-        what goes wrong is why a remedy is out, or the whole fix refused."""
+        """Everything that ``--fix`` does. Afterwards every module is as it was. Raises only what ends a process: any
+        other error is the reason why a candidate is rejected or not tried, or why the whole fix is refused."""
         try:
             self._searched()
             return self._make_record()
         except BudgetExceeded as over:
-            refused = f"it was not carried out: {over}"
+            refused = f"the budget was too small: {over}"
         except Exception as error:  # the program's, changed or run once too often, or ours: the diagnosis stands
-            refused = f"it could not be carried out: {self.doing}: {in_a_line(error)}"
+            refused = f"the search failed: {self.doing}: {in_a_line(error)}"
         self.kept = []
         wall, note = statistics.median(self.walls), "every module is as it was, and the rest of the diagnosis holds"
         return fix_record(wall, wall, notes=(note,), agrees=False, refused=refused)
@@ -119,7 +129,7 @@ class Search:
             try:
                 self.tried += [Try(optimization, candidate) for candidate in optimization.candidates(scene)]
             except Impossible as why:
-                self.impossible.append(TriedOptimization(optimization.name, "", "", "", False, str(why)))
+                self.impossible.append(TriedOptimization(optimization.name, "", "", "", NOT_TRIED, str(why)))
         waiting, later = self._asked(tuple(self.tried), [])
         while waiting or later or (waiting := self._again()):
             if not waiting:
@@ -130,7 +140,7 @@ class Search:
             beside = self._beside(one)
             if one.saves is None or set(one.upon) == set(beside):
                 waiting += [*self._considered(one), *self._less(one)]
-            elif self._predicted(one, beside):  # of the program as it is by now, and asked again in its turn
+            elif self._predicted(one, beside):  # anew, of the program as it is by now: it waits for its turn again
                 waiting.append(one)
             else:
                 waiting += self._less(one)
@@ -138,9 +148,9 @@ class Search:
                 waiting, later = self._asked(later, waiting)
 
     def _asked(self, tries: Iterable[Try], waiting: Sequence[Try]) -> tuple[list[Try], list[Try]]:
-        """What waits for its try with these predicted too, and what is to be predicted when the best has had its try:
-        as long as something waits, predictions (which may compile) leave half of the budget to it, and the first that
-        promises much is not kept waiting for them."""
+        """Predicts these. Returns what waits to be tried, and what is to be predicted after the best was tried. As long
+        as something waits, predictions (which may compile) leave half of the budget to it, and the first that promises
+        much does not wait for them."""
         budget, found, later = self.scene.budget, list(waiting), list[Try]()
         assert budget is not None
         for one in tries:
@@ -148,13 +158,10 @@ class Search:
             if soon and any((other.saves or 0.0) >= FIRST for other in found):
                 later.append(one)
                 continue
-            reserved = (
-                RESERVED_SHARE * max(budget.seconds_left, 0.0)
-                if any((other.saves or 0) > LEAST_NOISE for other in found)
-                else 0.0
-            )
+            hopeful = any((other.saves or 0) > LEAST_NOISE for other in found)
+            reserved = RESERVED_SHARE * max(budget.seconds_left, 0.0) if hopeful else 0.0
             seconds_left = budget.seconds_left - reserved
-            if one.allotted_s and seconds_left < RETRY_FACTOR * one.allotted_s:  # it would end as it did
+            if one.allotted_s and seconds_left < RETRY_FACTOR * one.allotted_s:  # it would not end this time either
                 (later if reserved else self.over).append(one)
                 continue
             with budget.reserve(reserved):
@@ -183,10 +190,9 @@ class Search:
             return
         changes = [optimization.apply(self.scene, candidate) for optimization, candidate in found]
         for one, change in zip(self.tried, changes, strict=True):
-            one.change, one.why = change, "the plan has it"
-        whole = next(
-            (one for one in self.tried if one.candidate.changes), self.tried[-1]
-        )  # it is proved as that one is
+            one.change, one.why = change, "the plan holds it"
+        # The whole is verified as the one that may change numbers is.
+        whole = next((one for one in self.tried if one.candidate.changes), self.tried[-1])
         saves = plan.get("saves")
         whole.promise = Promise(saves, how="as the plan was measured") if isinstance(saves, float) else None
         together = CombinedChange(changes)
@@ -196,28 +202,30 @@ class Search:
             self.scene.program.run()
         whole.why = ""
         self._judged(whole, together, [])
-        if whole.taken:
+        if whole.applied:
             self.kept = list(self.tried)
-            for one in self.tried:
-                one.taken, one.why = True, one.why or GAINS
+        for one in self.tried:
+            one.applied, one.rejected = whole.applied, whole.rejected
 
-    # ------------------------------------------------------------ one offer
+    # ------------------------------------------------------------ one candidate
 
     def _predicted(self, one: Try, upon: Sequence[Try]) -> bool:
-        """Whether it is worth a try in a program in which just those are in place."""
+        """Whether it is worth a try in a program with just those in place."""
         one.why = ""
         if one.candidate.advice:
             one.why = "advice: only the program's author can do it"
         elif one.candidate.changes and one.candidate.changes not in self.scene.allow:
             one.why = f"it changes numbers: allow {one.candidate.changes} to have it tried"
         elif one.candidate.cores and getattr(getattr(self.forecaster, "timeline", None), "loud", False):
-            one.why = "ambiguous: others use the machine, and how many cores are best hangs on what they leave"
+            one.why = (
+                "ambiguous: other processes use the machine, and the best number of cores depends on what they leave"
+            )
         else:
             self._guarded(one, lambda: self._promised(one, upon))
         return not one.why
 
     def _promised(self, one: Try, upon: Sequence[Try]) -> None:
-        self._step(f"predicting what it brings: {one.candidate.optimization}, {one.candidate.says}")
+        self._step(f"predicting its gain: {one.candidate.optimization}, {one.candidate.says}")
         taken = list(self.scene.taken)
         self.scene.taken[:] = [other.change for other in upon if other.change is not None]
         try:
@@ -236,13 +244,15 @@ class Search:
         if found.saves > 0:
             factor = history.calibration(one.candidate.optimization, self.outcomes)
             one.promise = dataclasses.replace(found, saves=min(found.saves * factor, 0.5 + found.saves / 2))
-        if found.saves <= LEAST_NOISE:  # runs may be noisier: then turns decide, in which both have it alike
+        if (
+            found.saves <= LEAST_NOISE
+        ):  # noisier runs do not matter here: turns decide then, and noise affects both states
             wall = self.scene.wall
             one.why = reason_not_tried(found.saves * wall, LEAST_NOISE * wall, wall)
 
     def _again(self) -> list[Try]:
-        """What was predicted to bring nothing by itself, and may on top of what is kept by now: a layout that costs
-        more to change than it saves, until a compiler changes it but once."""
+        """What was predicted to save nothing by itself, and may on top of what is applied by now: a layout whose
+        conversions cost more than it saves, until a compiler converts only once."""
         late = [
             one
             for one in self.tried
@@ -251,7 +261,7 @@ class Search:
         return [one for one in late if self._predicted(one, self.kept)]
 
     def _rivals(self, one: Try) -> list[Try]:
-        """What was kept and cannot stay, or may not be worth as much, where this one is in place."""
+        """What was applied and cannot stay, or may save less, if this one is in place."""
         return [
             other
             for other in self.kept
@@ -268,22 +278,22 @@ class Search:
         return [other for other in self.kept if other not in rivals]
 
     def _less(self, one: Try) -> list[Try]:
-        """What is worth a try in the place of one that is out, where nothing else has taken it: some of what
-        it does."""
+        """What is worth a try instead of a rejected one, if nothing else has its place: a part of what it does."""
         less = one.promise.less if one.promise is not None else None
-        if one.taken or less is None or self._rivals(one):
+        if one.applied or less is None or self._rivals(one):
             return []
         assert one.promise is not None
-        one.promise, why, found = dataclasses.replace(one.promise, less=None), one.why, list[Candidate]()
+        one.promise, found = dataclasses.replace(one.promise, less=None), list[Candidate]()
+        why, rejected = one.why, one.rejected
         self._guarded(one, lambda: found.extend(less()))
-        one.why = why
+        one.why, one.rejected = why, rejected
         tries = [Try(one.optimization, candidate) for candidate in found]
         self.tried += tries
         return [each for each in tries if self._predicted(each, self._beside(each))]
 
     def _left(self, one: Try) -> float:
-        """What it is predicted to save of the program as it is by now, in place of its rivals. Of what nothing is
-        predicted little is hoped."""
+        """What it is predicted to save of the program as it is by now, in the place of its rivals; 0 if nothing was
+        predicted."""
         if one.saves is None:
             return 0.0
         left = 1 - one.saves
@@ -292,24 +302,23 @@ class Search:
         return 1 - left
 
     def _considered(self, one: Try) -> list[Try]:
-        """Tries it; what is to be considered anew because of it."""
+        """Tries it. Returns what is to be tried again because of it."""
         rivals, one.why = self._rivals(one), ""
         near = next((rival for rival in rivals if is_close_rival(one, rival)), None)
         if near is not None:
             self._guarded(one, lambda: self._race_against(one, near))
         if not one.why and rivals and one.saves is not None and self._left(one) <= LEAST_NOISE:
             rival = near or rivals[0]
-            said = "saves as much: both were raced in turns" if near is not None else "is predicted to save as much"
+            said = "saves as much in a direct benchmark" if near is not None else "is predicted to save as much"
             one.why = f"{rival.candidate.optimization}, {rival.candidate.says}, is in its place and {said}"
+            one.rejected = one.rejected or near is not None
         elif not one.why:
             self._guarded(one, lambda: self._measured(one))
         again: list[Try] = []
-        if one.taken:
+        if one.applied:
             for other in rivals:
-                other.taken, other.why = (
-                    False,
-                    f"{one.candidate.optimization}, {one.candidate.says}, saves more in its place",
-                )
+                other.applied, other.rejected = False, True
+                other.why = f"{one.candidate.optimization}, {one.candidate.says}, saves more in its place"
                 again += [other] if other.candidate.group != one.candidate.group or not one.candidate.group else []
         elif rivals and all(
             not one.candidate.group or other.candidate.group != one.candidate.group for other in rivals
@@ -318,21 +327,21 @@ class Search:
         return [other for other in again if len(other.upon) < len(self.kept) and self._on_top(other)]
 
     def _race_against(self, one: Try, rival: Try) -> None:
-        """Predicts it anew where it is about as good as what is in its place: in turns with that."""
+        """Predicts it anew if it is about as good as what is in its place: in turns with that."""
         assert self.scene.budget is not None and one.promise is not None
         rivals = self._rivals(one)
-        self.scene.budget.ask("racing two of one place")
-        self._step(f"racing in turns: {one.candidate.says}, and {rival.candidate.says} in its place")
+        self.scene.budget.ask("benchmarking two optimizations of one place")
+        self._step(f"benchmarking in turns: {one.candidate.says}, and {rival.candidate.says} in its place")
         left = 1 - duel(self.scene, one, rivals, self._beside(one))
         for other in rivals:
             left *= 1 - other.saved_share
         one.predicted = 1 - left
         one.promise = dataclasses.replace(
-            one.promise, saves=1 - left, how=f"raced in turns with {rival.candidate.says}"
+            one.promise, saves=1 - left, how=f"benchmarked in turns with {rival.candidate.says}"
         )
 
     def _on_top(self, one: Try) -> bool:
-        """Whether it is worth a try on top of what is kept by now."""
+        """Whether it is worth a try on top of what is applied by now."""
         why, found = one.why, one.found
         if self._predicted(one, self.kept):
             return True
@@ -340,22 +349,23 @@ class Search:
         return False
 
     def _guarded(self, one: Try, act: Callable[[], None]) -> None:
-        """What goes wrong is why the offer is out."""
+        """What goes wrong is the reason why the candidate is rejected or not tried."""
         assert self.scene.budget is not None
         try:
             with Stopping(self.scene.budget, f"{one.candidate.optimization}, {one.candidate.says}"):
                 act()
         except BudgetExceeded as over:
-            one.why = f"it was not carried out: {over}"
+            one.why = f"the budget was too small: {over}"
             self.over.append(one)
         except Impossible as why:
             one.why, one.promise = str(why), why.instead or one.promise
+            one.rejected = one.rejected or isinstance(why, Rejected)
         except Exception as error:
-            one.why = f"{self.doing}: {in_a_line(error)}"
+            one.why, one.rejected = f"{self.doing}: {in_a_line(error)}", True
 
     def _measured(self, one: Try) -> None:
         assert self.scene.budget is not None
-        self.scene.budget.ask("proving and measuring it")
+        self.scene.budget.ask("verifying and measuring it")
         rest = self._beside(one)
         one.change = one.optimization.apply(self.scene, one.candidate)
         self._judged(
@@ -363,12 +373,13 @@ class Search:
         )
 
     def _judged(self, one: Try, together: CombinedChange, rest: list[Try]) -> None:
-        """Proves and measures the program with ``together`` in place, and keeps that where it gains."""
+        """Verifies and measures the program with ``together`` in place, and applies that if its gain is significant."""
         scene, candidate = self.scene, one.candidate
         rivals = [other for other in self.kept if other not in rest]
-        self._step(f"comparing the answers: {candidate.optimization}, {candidate.says}")
-        self._verify(one, together)
+        self._step(f"comparing the outputs: {candidate.optimization}, {candidate.says}")
+        check_outputs(scene, one, together, self.kept, PART * self.budget_s)
         if one.why:
+            one.rejected = True
             return
         self._step(f"measuring: {candidate.optimization}, {candidate.says}")
         one.told = self._left(one) if one.saves is not None else None
@@ -381,13 +392,13 @@ class Search:
             one.told = None
             self._note(f"{range_of(before)}{UNFORESEEN}")
         gain, noise = gain_of(one.turns), noise_between(one.turns)
-        theirs = found.loud and candidate.cores  # what others leave of them decides it, not the program
-        one.taken = gain > noise and not theirs
-        if one.taken:
+        theirs = found.loud and candidate.cores  # what other processes leave of the cores decides it, not the program
+        one.applied = gain > noise and not theirs
+        one.rejected = not one.applied
+        if one.applied:
             self.kept, self.last = [*rest, one], one
             scene.taken[:] = together.changes
-        verdict = GAINS if one.taken else f"with it the program is {'slower' if gain < -noise else 'no quicker'}"
-        one.why = f"ambiguous: {found.noise}" if found.loud else verdict
+        one.why = f"ambiguous: {found.noise}" if found.loud else gain_text(gain, noise, statistics.median(before))
         self._remember(one, rivals, noise)
 
     def _in_turns(
@@ -400,47 +411,8 @@ class Search:
             most=times * self.forecaster.most_rounds,
         )  # fmt: skip
 
-    def _verify(self, one: Try, together: CombinedChange) -> None:
-        """Holds its answers against the original's; ``one.why`` says why it is not proved."""
-        scene, change = self.scene, one.change
-        if change is not None and change.verified_against:
-            shown = [other.agreement for other in self.kept if other.change in together.changes and other.agreement]
-            one.agreement = shown[-1] if shown else Agreement(0.0, 0.0, True, "", change.verified_against)
-        else:
-            together = self._compared(one, together)
-        if one.why or one.candidate.changes or STEPPING * scene.wall > PART * self.budget_s:
-            return
-        self._step(f"comparing {STEPS} steps: {one.candidate.optimization}, {one.candidate.says}")
-        learned = same_steps(scene, together, self._allowed(one, together))
-        if learned is not None and not learned.agrees:
-            one.agreement, one.why = learned, f"the program learns otherwise with it ({learned.note})"
-
-    def _allowed(self, one: Try, together: CombinedChange) -> CombinedChange | None:
-        """What is in place already and may change numbers: what comes on top is held against the answers with it."""
-        allowed = {id(other.change) for other in self.kept if other.candidate.changes and other is not one}
-        found = [change for change in together.changes if id(change) in allowed]
-        return CombinedChange(found) if found else None
-
-    def _compared(self, one: Try, together: CombinedChange) -> CombinedChange:
-        """Compares the answers of the modules that the program calls; with what they were compared."""
-        scene = self.scene
-        if together.random is not None and draws(scene):
-            assert scene.budget is not None
-            scene.budget.ask(
-                "proving it with the random numbers of the original", one.promise.cost_s if one.promise else 0
-            )
-            together = together.random
-        one.agreement = found = compare(
-            scene.answer_samples, PART * self.budget_s, PART * self.budget_s + JUDGING * scene.wall,
-            changed=lambda module: together, untouched=together.is_untouched, before=self._allowed(one, together),
-        )  # fmt: skip
-        if not found.agrees and not (one.candidate.changes and found.against and found.after <= MAX_ALLOWED_ERROR):
-            why = "its outputs are worse than the original's" if found.against else "its outputs were not compared"
-            one.why = f"{why} ({found.note})" if found.note else why
-        return together
-
     def _remember(self, one: Try, rivals: Sequence[Try], noise: float) -> None:
-        """In the history, where prediction and measurement are both sound."""
+        """Adds it to the history, if both prediction and measurement are sound."""
         if one.predicted is None or one.told is None or one.found is None or one.found.loud:
             return
         before, after = (statistics.median(walls) for walls in one.pairs)
@@ -448,8 +420,9 @@ class Search:
         with contextlib.suppress(OSError, ValueError):
             history.append_outcome(
                 history.Outcome(
-                    self.place, self.program.name, one.candidate.optimization, str(one.candidate.site), one.candidate.says, before,
-                    predicted * before, one.told * before, before - after, noise, one.taken,
+                    self.place, self.program.name, one.candidate.optimization, str(one.candidate.site),
+                    one.candidate.says, before, predicted * before, one.told * before, before - after, noise,
+                    one.applied,
                     torch=str(torch.__version__),
                 )
             )  # fmt: skip
@@ -459,7 +432,7 @@ class Search:
         if text not in said and not (text.endswith(UNFORESEEN) and any(note.endswith(UNFORESEEN) for note in said)):
             self.scene.notes.insert(0, text)
 
-    # ------------------------------------------------------------ what is told
+    # ------------------------------------------------------------ the record
 
     def _make_record(self) -> Fix:
         wall = self.scene.wall
@@ -471,7 +444,8 @@ class Search:
         ended = gained.ambiguous if gained is not None else ""
         if gained is not None and self.plan is None and gained.gain_s <= gained.noise_s:
             for one in self.kept:
-                one.taken, one.why = False, "in the end, with all that was kept, the program is no quicker"
+                one.applied, one.rejected = False, True
+                one.why = "with all that was applied, the gain of the whole is not significant"
             self.kept, self.scene.taken[:], gained = [], [], None
         changes = [one.change for one in self.kept if one.change is not None]
         candidates = [one.candidate for one in self.kept]
@@ -488,7 +462,7 @@ class Search:
             entry = self.program.entry.fn if self.program.entry is not None else None
             patch = as_patch(candidates, self.scene, self.program.file, entry)
             return dataclasses.replace(gained, plan=plan, patch=patch, **shared)
-        why = "" if said else ": no remedy applies"  # else each says why it is out
+        why = "" if said else ": there is no candidate"  # else each candidate says why
         ambiguous = ended or next((str(one.found.noise) for one in measured if one.found and one.found.loud), "")
         allowed = {
             one for one in self.tried if not one.candidate.advice and one.candidate.changes in {"", *self.scene.allow}
@@ -500,11 +474,13 @@ class Search:
         )  # fmt: skip
 
     def _gained(self, notes: list[str]) -> Fix:
-        """What all that was kept brought, measured as one."""
+        """What everything that was applied saved, measured as one."""
         last = self.last
         assert last is not None and last.agreement is not None and last.found is not None
         found = last.found
-        if len([one for one in self.tried if one.found and one.saved_share > 0]) > 1:  # each on what was kept before it
+        if (
+            len([one for one in self.tried if one.found and one.saved_share > 0]) > 1
+        ):  # each on top of what was applied before it
             self._step("measuring the best program found beside the program as it was")
             found = self._in_turns(CombinedChange(()), self.scene.in_place())
         before, after = ([pair[variant] for pair in found.samples] for variant in (0, 1))

@@ -1,6 +1,6 @@
-"""A file of a program's own source, and what is written into it: found by its syntax, changed by place.
+"""Edits a file of a program's own source: places are found by syntax, and changed by character offset.
 
-What is not touched stays as it was, to the letter. A change that would leave a file that is no Python is none.
+Everything else stays as it was, to the letter. A change is refused if the file would no longer be Python.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 __all__ = ["DEFS", "NoPlace", "Source"]
 
-Edit = tuple[int, int, str]  # from, to, what stands there then; by characters of the file
+Edit = tuple[int, int, str]  # from, to, the new text; in characters of the file
 Def = ast.FunctionDef | ast.AsyncFunctionDef
 DEFS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 BLOCKS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.For, ast.While, ast.With)
@@ -29,7 +29,7 @@ class NoPlace(Exception):
 
 
 class Source:
-    """One file. Raises OSError where it cannot be read, and SyntaxError or ValueError where it is no Python."""
+    """One file. Raises OSError if it cannot be read, SyntaxError or ValueError if it is no Python."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,8 +52,8 @@ class Source:
     # ------------------------------------------------------------ what is there
 
     def names_of(self, value: Any) -> list[tuple[str, str]]:
-        """The global names of this file's module that hold an object, each with ""; else those of lists and
-        dictionaries that do, with its place there."""
+        """The global names of this file's module that hold an object, each with ""; else the names of lists and
+        dictionaries that hold it, with its index there."""
         spaces = [vars(module) for name, module in list(sys.modules.items()) if self.is_of(name)]
         names = [name for space in spaces for name, held in space.items() if held is value]
         inside = [
@@ -89,7 +89,8 @@ class Source:
         return value is not None and _makes(value, kind)
 
     def constructions_of(self, kind: str) -> list[tuple[ast.stmt, str]]:
-        """The statements that build an object of a class by its name, with the name that it gets."""
+        """The statements that build an object of a class, by the name of the class, with the name that the object
+        gets."""
         found = []
         for statement, target, value in self._assignments():
             if isinstance(target, (ast.Name, ast.Attribute)) and _makes(value, kind):
@@ -97,7 +98,7 @@ class Source:
         return found
 
     def _assignments(self) -> Iterator[tuple[ast.stmt, ast.expr, ast.expr]]:
-        """Each statement that gives a name its value, with both; several names in a row are several."""
+        """Each statement that gives a name its value, with both; several names in one statement are several."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Assign) and len(node.targets) == 1:
                 target, value = node.targets[0], node.value
@@ -150,8 +151,8 @@ class Source:
 
     def after(self, statement: ast.stmt, name: str, lines: Sequence[str], *, after_uses: bool = False) -> None:
         """Lines behind a statement that gives a name its value, and behind those that go on with it (``model.eval()``,
-        ``model = model.to(device)``); ``after_uses``: behind all that do something with it before it is called, as whoever
-        loads its weights."""
+        ``model = model.to(device)``); ``after_uses``: behind all that do something with it before it is called, as
+        whoever loads its weights."""
         body, place = self._body_of(statement)
         last = place
         while last + 1 < len(body) and _goes_on(body[last + 1], name):
@@ -163,24 +164,24 @@ class Source:
         self._insert_line(body[last].end_lineno or 0, self._indent(body[last]), lines)
 
     def decorate(self, node: Def, line: str) -> None:
-        """A decorator around all that a function has, but for what makes a method static."""
+        """Adds a decorator outside of all others but those that make a method static."""
         outer = [each for each in node.decorator_list if _last(each) in ("staticmethod", "classmethod", "property")]
         at = max((each.end_lineno or 0 for each in outer), default=_first_line(node) - 1)
         self._insert_line(at, self._indent(node), [line])
 
     def ahead_of(self, node: Def | None, lines: Sequence[str]) -> None:
-        """Lines ahead of a definition; without one at the start."""
+        """Adds lines before a definition; without one, at the start."""
         if node is None:
             self.at_start(lines)
         else:
             self._insert_line(_first_line(node) - 1, " " * node.col_offset, lines)
 
     def at_start(self, lines: Sequence[str]) -> None:
-        """Lines behind the imports."""
+        """Adds lines after the imports."""
         self._insert_line(self._imported(), "", lines)
 
     def importing(self, modules: Sequence[str]) -> None:
-        """Has modules imported by their own names, where they are not."""
+        """Imports modules by their own names, if the file does not yet."""
         known = {
             alias.asname or alias.name
             for node in self.tree.body
@@ -190,7 +191,7 @@ class Source:
         self._imports += [name for name in modules if name not in known and name not in self._imports]
 
     def keyword(self, call: ast.Call, name: str, value: str) -> None:
-        """A call with ``name=value``."""
+        """Gives a call ``name=value``."""
         for keyword in call.keywords:
             if keyword.arg == name:
                 self.replace_node(keyword.value, value)
@@ -218,13 +219,13 @@ class Source:
         self.replace_node(call.func, name)
 
     def statement(self, call: ast.Call, lines: Callable[[str], list[str]], name: str) -> None:
-        """Lines in the place of a statement that is a call, or that gives a name what it returns; ``name`` where it
-        gives none."""
+        """Puts lines in the place of a statement that is a call, or that names its result; ``name`` if it names
+        none."""
         whole: Any = self._parents[call]
         if isinstance(whole, ast.Assign) and len(whole.targets) == 1 and isinstance(whole.targets[0], ast.Name):
             name = whole.targets[0].id
         elif not isinstance(whole, ast.Expr):
-            raise NoPlace(f"what is called in {self.path.name}:{call.lineno} is a part of an expression")
+            raise NoPlace(f"what is called in {self.path.name}:{call.lineno} is part of an expression")
         indent = self._indent(whole)
         begin, end = self._span(whole)
         self._edits.append((begin, end, f"{self.newline}{indent}".join(lines(name))))
@@ -251,7 +252,7 @@ class Source:
         return self._offset(node.lineno, node.col_offset), self._offset(node.end_lineno, node.end_col_offset)
 
     def _indent(self, statement: ast.AST) -> str:
-        """What stands ahead of a statement in its line, where it stands alone there."""
+        """The indentation of a statement. Raises NoPlace if its line holds others."""
         begin, end = self._span(statement)
         first = self.text[self.text.rfind("\n", 0, begin) + 1 : begin]
         rest = self.text[end : (self.text.find("\n", end) + 1 or len(self.text) + 1) - 1].strip()
@@ -265,7 +266,7 @@ class Source:
                 yield token
 
     def _imported(self) -> int:
-        """The last line of the imports that a file begins with, whatever it sets between them."""
+        """The last line of the imports at the start of a file, whatever it sets between them."""
         last = 0
         for place, node in enumerate(self.tree.body):
             if isinstance(node, BLOCKS):
@@ -276,7 +277,7 @@ class Source:
         return last
 
     def _insert_line(self, line: int, indent: str, lines: Sequence[str]) -> None:
-        """Lines behind the one of that number."""
+        """Adds lines after the one of that number."""
         at = self._starts[min(line, len(self.lines))]
         text = "".join(f"{indent}{each}".rstrip() + self.newline for each in lines)
         if at and not self.text[:at].endswith("\n"):
@@ -286,7 +287,7 @@ class Source:
     # ------------------------------------------------------------ the whole
 
     def edited_text(self) -> str:
-        """The file with all that was written. Raises NoPlace where that is no Python any more."""
+        """The file with all edits. Raises NoPlace if that is no longer Python."""
         edits = list(self._edits)
         if self._imports:
             at = self._starts[self._imported()]
@@ -294,18 +295,18 @@ class Source:
         text, done = [], 0
         for begin, end, new in sorted(edits, key=lambda edit: edit[:2]):
             if begin < done:
-                raise NoPlace("it would change what another change has changed")
+                raise NoPlace("another change has changed the same text")
             text += [self.text[done:begin], new]
             done = end
         made = "".join([*text, self.text[done:]])
         try:
             ast.parse(made)
         except (SyntaxError, ValueError) as error:
-            raise NoPlace("with it the file would be no Python") from error
+            raise NoPlace("with it the file would not be valid Python") from error
         return made
 
     def diff(self, base: Path) -> str:
-        """The change as a unified diff, paths from ``base``; "" where there is none."""
+        """The change as a unified diff, with paths from ``base``; "" if there is none."""
         try:
             made = self.edited_text()
         except NoPlace:
@@ -322,12 +323,12 @@ OPEN, NO_END = "\0", "\\ No newline at end of file"
 
 
 def _lines(text: str) -> list[str]:
-    """Lines as Python counts them, with their ends."""
+    """Lines as Python counts them, with their line ends."""
     return io.StringIO(text, newline="").readlines()
 
 
 def _ended(lines: list[str]) -> list[str]:
-    """Lines, the last of which is marked where it has no end."""
+    """Lines, of which the last is marked if it has no line end."""
     return [line if line.endswith("\n") else line + OPEN for line in lines]
 
 
@@ -362,7 +363,7 @@ def _mentions(statement: ast.stmt, name: str) -> bool:
 
 
 def _calls(statement: ast.stmt, name: str) -> bool:
-    """Whether it calls what has a name, there and then."""
+    """Whether it calls, at once, what has a name."""
     calls = (each for each in ast.walk(statement) if isinstance(each, ast.Call))
     return not isinstance(statement, DEFS) and any(ast.unparse(each.func) == name for each in calls)
 

@@ -1,9 +1,9 @@
 """Ends a compiler that is still at work when the budget is over.
 
-torch.compile can be neither asked how long it will take nor told to stop, and for a program that had a minute it was
-seen to take ten on a busy machine. A second thread looks at what this one does: where torch's compiler is on its stack,
-and the budget is over, an exception is raised in it there, as Ctrl-C would be, and what still waits for a C++ compiler
-in inductor's pool is dropped. Elsewhere, in the program's own code above all, nothing is interrupted.
+torch.compile does not say how long it will take and cannot be stopped. With a budget of one minute it took ten on a
+busy machine. A second thread watches this one: if torch's compiler is on its stack and the budget is over, an exception
+is raised there, as Ctrl-C would be, and what still waits for a C++ compiler in inductor's pool is dropped. Nothing else
+is interrupted, above all not the program's own code.
 """
 
 from __future__ import annotations
@@ -19,20 +19,26 @@ from kernelworks.profile.budget import Budget, BudgetExceeded, rounded_up
 __all__ = ["Stopping"]
 
 EVERY_S = 0.25  # between two looks
-COMPILERS = {  # by file, the functions that stand on the stack while a compiler is at work; in any other none
+COMPILERS = {  # by file, the functions that are on the stack while a compiler is at work
     "torch/_dynamo/convert_frame.py": {"compile_inner"},
-    "torch/_inductor/compile_fx.py": {"compile_fx_inner"},  # of a backward that is compiled as it is first run
+    "torch/_inductor/compile_fx.py": {"compile_fx_inner"},  # for a backward that is compiled when it first runs
 }
-CHANGING = {"__enter__", "__exit__", "__del__", "acquire", "release"}  # what is taken or put back is so as a whole
+CHANGING = {
+    "__enter__",
+    "__exit__",
+    "__del__",
+    "acquire",
+    "release",
+}  # these must not be interrupted: they take or release something
 
 
 class _Stop(BaseException):
-    """No Exception: what handles errors in the compiler passes it on."""
+    """Not an Exception, so that error handlers in the compiler pass it on."""
 
 
 class Stopping:
-    """A context in which this thread's compilers end when ``budget`` does. Raises Over on leaving, where one was
-    ended."""
+    """A context in which this thread's compilers end when ``budget`` does. Raises BudgetExceeded on leaving, if one was
+    stopped."""
 
     def __init__(self, budget: Budget, doing: str) -> None:
         self.budget, self.doing = budget, doing
@@ -61,7 +67,7 @@ class Stopping:
             ) from None
 
     def _tell(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """What Python says of an error that nobody can catch. Ours is raised again, and no news."""
+        """Reports an error that nobody can catch. Ours is raised again elsewhere, and needs no report."""
         if not issubclass(unraisable.exc_type, _Stop):
             self._told(unraisable)
 
@@ -73,7 +79,7 @@ class Stopping:
 
 
 def _compiling(frame: FrameType | None) -> bool:
-    """Whether a compiler is at work, and not about to take or to put back what others share."""
+    """Whether a compiler is at work, and not taking or releasing something shared."""
     while frame is not None:
         code = frame.f_code
         if code.co_name in CHANGING:
@@ -85,8 +91,8 @@ def _compiling(frame: FrameType | None) -> bool:
 
 
 def _drop_waiting() -> None:
-    """What inductor has asked of C++ compilers and has not begun; the next graph finds a new pool. With it goes what it
-    holds of compiled libraries, among which those are that will never come: the others are read from the disk again."""
+    """Drops what inductor has queued for C++ compilers; the next graph gets a new pool. Its cache of compiled libraries
+    is dropped too, because some of them will never come: the others are read from the disk again."""
     inductor, caches = (sys.modules.get(f"torch._inductor.{name}") for name in ("async_compile", "codecache"))
     pool = getattr(getattr(inductor, "AsyncCompile", None), "pool", None)
     if pool is None or not pool.cache_info().currsize:

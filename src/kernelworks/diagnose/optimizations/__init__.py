@@ -1,4 +1,4 @@
-"""The remedies that compete for a program's time: one file each."""
+"""The optimizations that a fix may apply: one file each."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from kernelworks.diagnose.optimizations import (
 
 __all__ = ["OPTIMIZATIONS"]
 
-# In the order in which they are asked: what is predicted in seconds before what compiles.
+# In the order in which they are asked: those predicted in seconds come before those that compile.
 OPTIMIZATIONS: tuple[Optimization, ...] = (
-    swap.OPTIMIZATION, swapped_functions.OPTIMIZATION, allocator.OPTIMIZATION, channels_last.OPTIMIZATION, folded_norms.OPTIMIZATION,
-    cast_weights.OPTIMIZATION, merged_projections.OPTIMIZATION, fused_optimizer.OPTIMIZATION, gradient_clipping.OPTIMIZATION,
-    zeroed_gradients.OPTIMIZATION, threads.OPTIMIZATION, fewer_bits.OPTIMIZATION, static_cache.OPTIMIZATION, cuda_graph.OPTIMIZATION,
-    torch_compile.OPTIMIZATION, unused_gradients.OPTIMIZATION, host_waits.OPTIMIZATION, padded_sizes.OPTIMIZATION, loaded_input.OPTIMIZATION,
+    swap.OPTIMIZATION, swapped_functions.OPTIMIZATION, allocator.OPTIMIZATION, channels_last.OPTIMIZATION,
+    folded_norms.OPTIMIZATION, cast_weights.OPTIMIZATION, merged_projections.OPTIMIZATION,
+    fused_optimizer.OPTIMIZATION, gradient_clipping.OPTIMIZATION, zeroed_gradients.OPTIMIZATION, threads.OPTIMIZATION,
+    fewer_bits.OPTIMIZATION, static_cache.OPTIMIZATION, cuda_graph.OPTIMIZATION, torch_compile.OPTIMIZATION,
+    unused_gradients.OPTIMIZATION, host_waits.OPTIMIZATION, padded_sizes.OPTIMIZATION, loaded_input.OPTIMIZATION,
 )  # fmt: skip

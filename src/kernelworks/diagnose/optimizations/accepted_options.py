@@ -1,5 +1,5 @@
-"""What a plan may say of an optimization: the kinds of places that it has, and its options. Told before anything of the
-plan is put in place."""
+"""What a plan may say of an optimization: its kinds of places and its options. A plan is checked against it before
+anything is put in place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Accepts", "Takes", "a_list", "a_string", "a_whole_number", "groups_o
 
 
 class Accepts(NamedTuple):
-    """``holds`` says whether a value is one that is accepted, ``what`` those in words."""
+    """``holds`` says whether a value is accepted, ``what`` names the accepted values in words."""
 
     what: str
     holds: Callable[[Any], bool]
@@ -30,7 +30,7 @@ def a_whole_number(least: int) -> Accepts:
 
 
 def one_of(*names: str, more: Callable[[], Iterable[str]] = tuple) -> Accepts:
-    """``more`` are asked for only where it is none of the others."""
+    """``more`` is called only if the value is none of the others."""
     said = f"one of {', '.join(map(repr, names))}"
     return Accepts(said, lambda value: _is_string(value) and (value in names or value in more()))
 
@@ -53,14 +53,14 @@ def groups_of(least: int, most: int | None = None) -> Accepts:
 
 @dataclass(frozen=True)
 class Takes:
-    """``sites``: kinds of places. ``options`` by name; of each of ``needs`` there must be one."""
+    """``sites``: kinds of places. ``options``: by name. Of each group in ``needs`` a plan must give one."""
 
     sites: tuple[str, ...]
     options: Mapping[str, Accepts] = field(default_factory=dict)
     needs: tuple[tuple[str, ...], ...] = ()
 
     def faults(self, site: str, options: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-        """Fields that are not as they must be: which one, what is accepted, and what came."""
+        """Invalid fields: which one, what is accepted, and what came."""
         if site not in self.sites:
             yield "site.kind", f"one of {', '.join(map(repr, self.sites))}", site
         for name, value in options.items():

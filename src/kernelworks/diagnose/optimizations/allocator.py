@@ -1,8 +1,8 @@
-"""Telling malloc to keep what a program frees, where its fresh pages are part of the wall clock.
+"""malloc thresholds: glibc keeps what a program frees, if page faults are part of the wall clock.
 
-torch has no caching allocator on the CPU. glibc maps large blocks afresh and gives them back at once, so that each
-large output of an op is paid for a second time, page by page, in the kernel of the system. What is kept is the
-program's high-water mark: memory that it has needed at once before.
+torch has no caching allocator on the CPU. glibc maps each large block anew and returns it at once, so the operating
+system pays for each large output of an op a second time, page by page. What is kept is the program's high-water mark:
+memory that it has needed at once before.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from kernelworks.profile.overhead import PAGE
 
 __all__ = ["OPTIMIZATION"]
 
-LEAST = 0.02  # of the wall clock: with fewer page faults there is nothing to be seen
+LEAST = 0.02  # of the wall clock: fewer page faults make no measurable difference
 CODE = f"""\
 import ctypes
 libc = ctypes.CDLL(None)
 libc.mallopt({M_MMAP_THRESHOLD}, {RAISED_THRESHOLDS[M_MMAP_THRESHOLD]})  # M_MMAP_THRESHOLD; glibc alone takes it
 libc.mallopt({M_TRIM_THRESHOLD}, {RAISED_THRESHOLDS[M_TRIM_THRESHOLD]})  # M_TRIM_THRESHOLD: never"""
-NO_GLIBC = "this C library's malloc cannot be told to keep what is freed; glibc's can"
+NO_GLIBC = "this C library's malloc has no setting to keep what is freed; glibc's has"
 
 
 class _Optimization:
@@ -58,12 +58,14 @@ class _Optimization:
         )
 
     def predict(self, scene: Scene, candidate: Candidate) -> Promise:
-        """The program run so: of its page faults it pays some again (what is freed in pieces does not serve a larger
-        block), and what one takes depends on how many are taken at once."""
+        """Runs the program so: some page faults remain (what is freed in pieces does not serve a larger block), and the
+        cost of one depends on how many occur at once."""
         forecaster = scene.forecaster
         assert forecaster is not None and isinstance(forecaster.timeline, CpuTimeline)
         turns = in_turns(scene, self.apply(scene, candidate))
-        return Promise(turns.saves, cost_bytes=(forecaster.timeline.faults or 0) * PAGE, how="the program run so")
+        return Promise(
+            turns.saves, cost_bytes=(forecaster.timeline.faults or 0) * PAGE, how="the program was run with it"
+        )
 
     def apply(self, scene: Scene, candidate: Candidate) -> Change:
         before = scene.keep("malloc's thresholds", thresholds)
@@ -79,10 +81,12 @@ class _Optimization:
             grow_heap(min(pages * PAGE, peak_bytes()))  # the first run with it is measured too
             return lambda: _back(held)
 
-        return Change(put, verified_against="itself, as no number is changed")
+        return Change(put, verified_against="itself, as it changes no number")
 
 
-_told: list[Mapping[int, int]] = []  # malloc's own thresholds, once for each that is in place: the last one tells them
+_told: list[
+    Mapping[int, int]
+] = []  # malloc's own thresholds, once for each change in place: the last one out restores them
 
 
 def _back(held: int) -> None:

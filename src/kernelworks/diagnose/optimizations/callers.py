@@ -1,9 +1,9 @@
-"""The method that calls some modules one after the other, rewritten on one instance, so that it may call them as one.
+"""Rewrites the method that calls several modules one after the other, on one instance, so that it calls them as one.
 
-A module's own forward cannot know who calls it and what becomes of its result. The method that calls it can: what
-stands there is all that happens. Its source is parsed, some calls in it are rewritten, and the result runs in its place
-on the one instance, where compiling the source as it is gives the method's own bytecode. A copy or a pickle of the
-instance has the class's method. Compilers are shown that one, and so is whoever replaces it.
+A module's own forward cannot know who calls it or what becomes of its result; the method that calls it can. The source
+of that method is parsed and some calls in it are rewritten. The result runs in its place on the one instance, if
+compiling the source unchanged gives the method's own bytecode. A copy or a pickle of the instance has the class's
+method. Compilers see the class's method too, and so does whoever replaces it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def methods_of(module: nn.Module) -> Iterator[tuple[str, FunctionType]]:
 
 
 def fits(function: FunctionType) -> bool:
-    """Whether its local variables are its own affair, and its source is what runs."""
+    """Whether nothing else sees its local variables, and its source is what runs."""
     code = function.__code__
     names = {*code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars}
     if code.co_flags & GENERATOR_FLAGS or not code.co_argcount or SITE in names or LOOK_ROUND & names:
@@ -54,7 +54,7 @@ def fits(function: FunctionType) -> bool:
 
 
 def rewritten(function: FunctionType, rewrite: Rewrite, begin: str = "") -> CodeType | None:
-    """Its code after ``rewrite``, or None where that finds nothing. ``begin``: the method of the site that a call
+    """Its code after ``rewrite``, or None if that finds nothing. ``begin``: the method of the site that a call
     begins with, whose result is the site from then on."""
     if not fits(function):
         return None
@@ -98,9 +98,8 @@ def on_site(method: str, *arguments: ast.expr) -> ast.Call:
 
 
 def of_site(function: FunctionType, code: CodeType, site: Any) -> FunctionType:
-    """The function with rewritten code, whose calls go to ``site``. torch's compiler, which sees the class's method
-    where it traces, leaves this one to Python where it meets it by itself (a forward-mode derivative, a call that it
-    gave up)."""
+    """The function with rewritten code, whose calls go to ``site``. torch's compiler traces the class's method; if it
+    meets this one (a forward-mode derivative, a call that it gave up), it leaves it to Python."""
     constants = tuple(site if type(each) is str and each == MARK else each for each in code.co_consts)
     made = FunctionType(
         code.replace(co_consts=constants), function.__globals__, function.__name__, function.__defaults__,
@@ -111,8 +110,8 @@ def of_site(function: FunctionType, code: CodeType, site: Any) -> FunctionType:
 
 
 def placed_in(module: nn.Module, methods: Mapping[str, tuple[Any, Callable[..., Any]]]) -> Callable[[], None]:
-    """Puts functions in the place of a module's methods, each with the one that it stands for; returns what takes them
-    out. Where the class has another one by now, that one runs."""
+    """Puts functions in the place of a module's methods, each with the original; returns what takes them out. If the
+    class has another method by now, that one runs."""
     entries = InstalledAttributes(module)
     for name, (plain, ours) in methods.items():
         entries.set(name, MethodType(_guarded(name, plain, ours), module))

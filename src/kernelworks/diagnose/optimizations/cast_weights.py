@@ -1,9 +1,9 @@
-"""Weights that autocast casts at every run of a program that trains nothing: cast once.
+"""Casts once the weights that autocast would cast at every run, for inference.
 
 Under autocast a product or a convolution reads its float32 weight, writes it in the narrow dtype and reads that. torch
-keeps the copy until the context ends, and of weights that want no gradient not even so long. The copy kept here is the
-very one that autocast would make, so the answers are the same to the last bit; the weights stay as they are, and where
-one is changed it is cast anew (``derived``). On a GPU nothing of the kind can be kept.
+keeps the copy until the context ends, and copies of weights without gradients not even so long. The copy kept here is
+the one that autocast would make, so outputs are the same to the last bit. The weights stay as they are; if one changes,
+it is cast anew (``derived_values``). On a GPU no such copy can be kept.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class _Optimization:
 
 
 def _code(scene: Scene, dtype: torch.dtype) -> str:
-    """The lines of whoever casts them himself: a comment alone where a weight is another module's too, which would have
-    it in the narrow dtype."""
+    """The lines that cast them without kernelworks; only a comment if another module shares a weight, because it would
+    get the narrow dtype too."""
     castable = _castable(scene)
     kinds = ", ".join(sorted({f"torch.nn.{type(part).__name__}" for part in castable}))
     own = {id(p) for part in castable for p in part.parameters(recurse=False)}
@@ -85,7 +85,7 @@ def _wide(module: nn.Module) -> bool:
 
 
 class CastOnce:
-    """A module of torch's whose weight and bias are kept in the dtype of autocast, while installed."""
+    """Keeps the weight and bias of one torch module in autocast's dtype, while installed."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -107,8 +107,8 @@ class CastOnce:
         return entries.remove
 
     def run_cast(self, module: Any, x: Any) -> Tensor | None:
-        """What the module gives of weights that were cast before; None where autocast would not cast them, or a
-        gradient of one is wanted."""
+        """The module's output with weights that were cast before; None if autocast would not cast them, or if one needs
+        a gradient."""
         if not torch.is_autocast_enabled("cpu") or type(module).forward is not FORWARDS[type(module)]:
             return None
         held = [t for t in (module.weight, module.bias) if t is not None]

@@ -1,8 +1,8 @@
-"""Convolutions' weights laid out with the channels last, and with them all that convolutions make of images.
+"""The channels_last memory format for the weights of convolutions, and so for all that convolutions compute.
 
 Convolutions of images whose channels lie side by side read whole vectors of them, and need no packing before and after.
-A weight so laid out makes the convolution's output so, whatever its input; what follows keeps the layout. Values are
-the same; a program that takes a ``view`` of an image in the other order raises, and is left as it is.
+With a weight in this format a convolution's output has it too, whatever its input; what follows keeps the layout.
+Values are the same. A program that takes a ``view`` of an image in the other order raises, and is left as it is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Optimization:
         if scene.roots.fresh or not _weights(scene.roots.modules):
             return
         yield Candidate(
-            self.name, EVERYWHERE, "convolutions with their channels last",
+            self.name, EVERYWHERE, "convolutions in channels_last memory format",
             code="model.to(memory_format=torch.channels_last)", touches=frozenset({"ops", "layout"}), again=True,
         )  # fmt: skip
 
@@ -48,8 +48,8 @@ class _Optimization:
 
 
 def _weights(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
-    """Those of convolutions in which another layout is another order of the numbers, each once. Tensors whose memory
-    others hold too stay: whoever made them so relies on where they lie."""
+    """The weights of convolutions for which the layouts differ, each once. A tensor whose memory others hold too is
+    left out: whoever made it relies on its place."""
     found: dict[int, nn.Parameter] = {}
     owners: dict[int, int] = {}
     for module in modules:
@@ -65,7 +65,7 @@ def _weights(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
 
 
 def _first(weight: Tensor) -> bool:
-    """Whether its channels come first, where that is another order."""
+    """Whether its channels come first, and that is another order."""
     return (
         type(weight) is nn.Parameter
         and weight.dim() in FORMATS

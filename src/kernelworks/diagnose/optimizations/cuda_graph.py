@@ -1,8 +1,8 @@
-"""CUDA graphs in place of modules' calls (``graphed``): a module as a whole, or where the host decides something on the
-way, the largest of its parts in which it does not.
+"""CUDA graphs in place of modules' calls (``graphed_module``): of a module as a whole or, if the host decides something
+within it, of its largest parts without such a decision.
 
-Whether a graph can be captured is found by capturing it. Of parts one of each kind is tried, from the top down; those
-that are captured are one offer, and share the memory of their graphs.
+Capturing a graph shows whether it can be captured. One part of each kind is tried, from the top down. All parts that
+were captured are one candidate, and share the memory of their graphs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from kernelworks.diagnose.graphs.graphed_module import MAX_GRAPHS, GraphedModule, Pools
 from kernelworks.diagnose.graphs.recorder import Recorder
-from kernelworks.diagnose.optimization import Candidate, Change, Impossible, Promise, Scene, Site
+from kernelworks.diagnose.optimization import Candidate, Change, Impossible, Promise, Rejected, Scene, Site
 from kernelworks.diagnose.optimizations.accepted_options import Takes, a_string
 from kernelworks.diagnose.optimizations.parts import called_within, largest
 from kernelworks.diagnose.optimizations.torch_compile import (
@@ -38,9 +38,9 @@ from kernelworks.diagnose.verify.answers import in_place_of
 
 __all__ = ["OPTIMIZATION"]
 
-LEAST_S = 1.0  # to begin with, and for each form of call; a race takes about that
-RUNS = 24  # of the program, beside: those ahead of a capture, those that a graph is held against, and the race's
-TRIES = 8  # captures of parts, which runs of the program must make room for
+LEAST_S = 1.0  # to begin with, and for each call signature; a benchmark takes about as long
+RUNS = 24  # of the program besides: before a capture, to compare a graph with, and for the benchmark
+TRIES = 8  # captures of parts, which must fit the budget beside runs of the program
 PARTS = "parts"
 CODE = """\
 model = torch.cuda.make_graphed_callables(model, (example_input,))  # inputs of one size, no .item() in it"""
@@ -60,7 +60,9 @@ class _Optimization:
         if scene.roots.fresh:
             raise Impossible("the program makes its modules anew each time it runs: each would be captured anew")
         for root in roots_worth_compiling(scene):
-            if not is_compiled(root) and not (isinstance(root, Function) and root.held):  # a graph knows where that lay
+            if not is_compiled(root) and not (
+                isinstance(root, Function) and root.held
+            ):  # a graph holds the addresses of what that replaced
                 yield self._candidate(scene.site(root), "captured, and launched as one", CODE)
 
     def _candidate(self, site: Site, says: str, code: str, *parts: str) -> Candidate:
@@ -84,12 +86,12 @@ class _Optimization:
             if not any(graphed.graphs.values()):
                 why = graphed.reason or "it is called with other than plain tensors"
                 instead = Promise(None, less=lambda: self._parts(scene, candidate.site, samples[0]))
-                raise Impossible(f"it cannot be captured: {why}", instead)
+                raise Rejected(f"it cannot be captured: {why}", instead)
         captured_s = time.perf_counter() - begin
-        scene.say("a race of what is captured")
+        scene.say("benchmarking what is captured")
         saves, first_s = share_saved(scene, self.apply(scene, candidate), scene.scene_of(root).roots)
         nbytes = self._kept(scene, root).pools.nbytes
-        return Promise(saves, captured_s + first_s, nbytes, how="raced on the inputs that it is called with")
+        return Promise(saves, captured_s + first_s, nbytes, how="benchmarked on the inputs that it is called with")
 
     def apply(self, scene: Scene, candidate: Candidate) -> Change:
         root = scene.at(candidate.site)
@@ -99,7 +101,7 @@ class _Optimization:
     # ------------------------------------------------------------ parts
 
     def _parts(self, scene: Scene, site: Site, sample: Sample) -> Iterable[Candidate]:
-        """What can be captured of a module that cannot be as a whole, as one offer."""
+        """What can be captured of a module that cannot be captured as a whole, as one candidate."""
         root, budget = sample.module, scene.budget
         assert budget is not None
         budget.ask("capturing parts of it", _expected_s(scene, 0) + TRIES * LEAST_S / 2)
@@ -126,11 +128,11 @@ class _Optimization:
         return kept.graphs.setdefault(id(part), GraphedModule(part, self.recorder, kept.pools))
 
     def _kept(self, scene: Scene, root: nn.Module) -> _Kept:
-        """What was captured of the program with what is in place by now: with something else it is another program."""
+        """What was captured of the program with what is in place by now: with anything else it is another program."""
         held: dict[tuple[int, ...], _Kept] = scene.keep(("CUDA graphs of", id(root)), dict)
         beside = tuple(id(change) for change in scene.taken)
         if beside not in held:
-            held.clear()  # a change that is in place holds its own
+            held.clear()  # a change in place holds its own graphs
             held[beside] = _Kept(Pools(self.recorder), {}, tuple(scene.taken))
         return held[beside]
 
@@ -152,7 +154,7 @@ def _parts_of(root: nn.Module, candidate: Candidate) -> list[nn.Module]:
 
 
 def _part_expressions(root: nn.Module, paths: Sequence[str]) -> list[str]:
-    """As a user writes them: those whose paths differ in indices only as one."""
+    """As a user writes them: one pattern for parts whose paths differ in indices only."""
     shapes: dict[str, list[str]] = {}
     for name, _ in root.named_modules():
         shapes.setdefault(re.sub(r"\d+", "*", name), []).append(name)

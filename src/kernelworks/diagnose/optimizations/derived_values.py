@@ -1,13 +1,13 @@
-"""What is derived from a module's tensors, attributes and structure, and when it no longer holds.
+"""Values derived from a module's tensors, attributes and structure, and when they are no longer valid.
 
-A folded weight, a weight in another dtype, an int8 weight: each is made of tensors that a program may change at any
-time, by ways that no counter sees. So each call asks for it (``DerivedValue.cached``), and gets what was made before only
-where the very same tensors hold the same bytes and every plain attribute that was read is what it was. Bytes are read
-on a CPU alone. On a GPU the host would wait for them, so there nothing is kept: it is made in each call, of what the
-tensors hold when the device comes to it, also when a captured graph is replayed. What that costs is in the race.
+A folded weight, a weight in another dtype, an int8 weight: each derives from tensors that a program may change at any
+time, in ways that no version counter sees. So each call asks for it (``DerivedValue.cached``), and gets the kept value
+only if the same tensors hold the same bytes and every plain attribute that was read is unchanged. Bytes are read on a
+CPU only. On a GPU the host would wait for them, so nothing is kept there: each call derives the value from what the
+tensors hold at that point of the stream, also when a captured graph is replayed. The benchmark includes that cost.
 
-A call is the module's own (``needs_torch_operators``, ``as_shipped``) where somebody wants to see what torch computes: hooks, modes,
-transforms, tracers and compilers.
+The module's own code runs (``needs_torch_operators``, ``as_shipped``) if something must see what torch computes: hooks,
+modes, transforms, tracers and compilers.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ PRODUCTS = (
 FORWARDS: dict[type, Any] = {cls: shipped_forward(cls) for cls in PRODUCTS} | dict.fromkeys(
     NORMS, shipped_forward(_BatchNorm)
 )
-# What an instance may have in place of its class's, by which its call is another one.
+# What an instance may have in place of its class's, so that its call differs.
 FORWARD_METHODS = frozenset(
     {"forward", "_conv_forward", "_output_padding", "_check_input_dim", "_call_impl", "_slow_forward"}
 )
 NARROW = (torch.float32, torch.bfloat16, torch.float16)  # what autocast casts
-NO_DIGEST = "nothing here can tell whether a weight was written (no C++ compiler)"
-SAME_VALUES = "_kernelworks_same_values"  # on a forward of ours that gives what the class's gives, bit for bit
+NO_DIGEST = "there is no C++ compiler, so nothing can tell whether a weight was written"
+SAME_VALUES = "_kernelworks_same_values"  # on a forward of ours with the same output as the class's, bit for bit
 
 
 class _Record(NamedTuple, Generic[T]):
@@ -66,14 +66,15 @@ class _Record(NamedTuple, Generic[T]):
 
 
 class DerivedValue(Generic[T]):
-    """What ``make(tensors, attributes)`` makes, as long as it holds. ``attributes`` are all else that it is made of."""
+    """What ``make(tensors, attributes)`` makes, as long as it is valid. ``attributes`` are all else that it depends
+    on."""
 
     def __init__(self, make: Callable[[Sequence[Tensor], Any], T]) -> None:
         self._make = make
         self._record: _Record[T] | None = None
 
     def cached(self, tensors: Sequence[Any], attributes: Hashable) -> T | None:
-        """What was made before, where it holds. That these are plain tensors that fit each other was asked then."""
+        """What was made before, if it is valid. That these are plain tensors that fit each other was checked then."""
         record = self._record
         if record is None or len(record.tensors) != len(tensors) or record.attributes != attributes:
             return None
@@ -83,7 +84,7 @@ class DerivedValue(Generic[T]):
         return record.value if record.contents.same(record.tensors) else None
 
     def of(self, tensors: Sequence[Tensor], attributes: Hashable) -> T:
-        """Made anew, of tensors that are plain memory; kept where their bytes can be read."""
+        """Makes it anew, from tensors in plain memory; keeps it if their bytes can be read."""
         contents = Contents(tensors) if readable(tensors) else None
         with torch.inference_mode(False), torch.no_grad():  # in no mode of the caller's: a later one may want gradients
             value = self._make(tensors, attributes)
@@ -93,8 +94,8 @@ class DerivedValue(Generic[T]):
 
 
 def needs_torch_operators() -> bool:
-    """Whether somebody must see torch's own operators on the module's own tensors: a compiler, a tracer, a transform,
-    or any mode but the default device and those of ours that only look on."""
+    """Whether something must see torch's own operators on the module's own tensors: a compiler, a tracer, a transform,
+    or any mode but the default device and those of ours that only observe."""
     if torch.compiler.is_compiling() or is_transform_active():
         return True
     of_torch: Any = torch._C
@@ -112,7 +113,7 @@ def _looks_on(mode: Any) -> bool:
 
 
 def as_shipped(module: Any) -> bool:
-    """Whether a call of a module is its class's forward as torch ships it, and nobody watches."""
+    """Whether a call of a module is its class's forward as torch ships it, without hooks."""
     shipped = FORWARDS.get(type(module))
     if shipped is None or type(module).forward is not shipped or is_hooked(module):
         return False
@@ -123,18 +124,18 @@ def as_shipped(module: Any) -> bool:
 
 
 def _same_values(space: dict[str, Any]) -> bool:
-    """Whether nothing stands there but a forward of ours that keeps the class's values."""
+    """Whether its only override is a forward of ours that keeps the class's values."""
     return space.keys() & FORWARD_METHODS == {"forward"} and getattr(space["forward"], SAME_VALUES, False)
 
 
 def any_requires_grad(tensors: Sequence[Tensor]) -> bool:
-    """Whether a gradient of one of them is."""
+    """Whether one of them requires a gradient."""
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
 def own_memory(tensor: Tensor, was: Tensor) -> None:
-    """Gives a tensor back the memory ``was`` with the values that it has by now, or where it became something else
-    meanwhile (another dtype, size or device) new memory of its own."""
+    """Gives a tensor back the memory ``was`` with its present values, or new memory of its own if it became something
+    else meanwhile (another dtype, size or device)."""
     if (tensor.dtype, tensor.shape, tensor.device) == (was.dtype, was.shape, was.device):
         if tensor.data_ptr() != was.data_ptr() or tensor.stride() != was.stride():
             tensor.data = was.copy_(tensor.data)

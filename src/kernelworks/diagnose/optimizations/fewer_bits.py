@@ -1,7 +1,6 @@
-"""Arithmetic in fewer bits than the program asks for, where its user allows that: TF32 products, bfloat16 by autocast,
-int8 weights.
+"""Reduced precision, if the user allows it: TF32 products, bfloat16 by autocast, int8 weights.
 
-Each changes numbers on purpose, so none is tried unless its word is allowed, and its error against float64 is shown
+Each changes numbers on purpose, so it is tried only if its word is allowed, and its error against float64 is shown
 beside the original's. Parameters stay what they are.
 """
 
@@ -42,7 +41,7 @@ SAYS = {
         "model.register_forward_hook(lambda module, given, made: made.float() if torch.is_tensor(made) else made)",
     ),
     INT8: (
-        "nn.Linear in int8, quantised as it runs",
+        "nn.Linear in int8 with dynamic quantization",
         "model = torch.ao.quantization.quantize_dynamic(model, {{torch.nn.Linear}}, dtype=torch.qint8)",
     ),
 }
@@ -94,7 +93,7 @@ def _tf32() -> Callable[[], None]:
 
 
 class Cast:
-    """An outermost module under autocast, that returns what it made in bfloat16 in float32."""
+    """Runs an outermost module under autocast, and returns its bfloat16 outputs in float32."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -135,7 +134,7 @@ def _linears(scene: Scene) -> list[nn.Module]:
 
 
 class QuantizedLinear:
-    """An nn.Linear whose products are of int8: the weight by rows once, what comes in by its range at each call."""
+    """An nn.Linear with int8 products: its weight is quantized once by rows, its input at each call by its range."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -156,7 +155,7 @@ class QuantizedLinear:
         return entries.remove
 
     def run_int8(self, module: Any, x: Any) -> Tensor | None:
-        """What the module gives in int8; None where its own product is to be computed."""
+        """The module's output in int8; None if its own product is to be computed."""
         if torch.is_grad_enabled() or needs_torch_operators() or nn.Linear.forward is not FORWARDS[nn.Linear]:
             return None
         held = [t for t in (module.weight, module.bias) if t is not None]
@@ -176,7 +175,7 @@ class QuantizedLinear:
 
 
 def _packed(tensors: Sequence[Tensor], number: Any) -> Any:
-    """The weight in int8, with the bias where there is one."""
+    """The weight in int8, with the bias if there is one."""
     weight, *bias = tensors
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,12 +1,12 @@
-"""Batch norms by fixed statistics, folded into the convolution or product before them.
+"""Batch norm folding: batch norms with fixed statistics are folded into the convolution or product before them.
 
-With fixed statistics a batch norm is y * s + t for each channel, s = gamma / sqrt(var + eps), t = beta - mean * s; so
-(W * s) x + (b * s + t) gives it with no pass of its own. The folded weight is computed in float64 and kept beside the
-module's own, which stays what it is: in ``state_dict``, for training, and for whoever changes it (``derived``).
+With fixed statistics a batch norm is y * s + t for each channel, s = gamma / sqrt(var + eps), t = beta - mean * s. So
+(W * s) x + (b * s + t) gives it without a pass of its own. The folded weight is computed in float64 and kept beside the
+module's own, which stays what it is in ``state_dict``, for training, and for whoever changes it (``derived_values``).
 
-Folded is the place that calls the norm on what the product made (``callers``): ``self.norm(self.conv(x))``, the same in
-two statements, or one after the other in an nn.Sequential. The modules themselves stay what they are, so whoever calls
-one of them alone, watches it or puts another in its place has torch's own.
+The fold is applied at the place that calls the norm on the product's result (``callers``): ``self.norm(self.conv(x))``,
+the same in two statements, or one after the other in an nn.Sequential. The modules stay what they are: whoever calls
+one of them by itself, hooks it or replaces it has torch's own.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ DIMS: dict[type, tuple[type, int]] = {  # the norm of a product's results, and t
     nn.Conv3d: (nn.BatchNorm3d, 5), nn.ConvTranspose3d: (nn.BatchNorm3d, 5),
 }  # fmt: skip
 SEQUENTIAL = shipped_forward(nn.Sequential)
-NOT_CHAINED = "no method of {of} calls them one on the other's result, in the source as it runs"
+NOT_CHAINED = "no method of {of} calls the one on the other's result, in the source as it runs"
 CODE = """\
 from torch.nn.utils.fusion import fuse_conv_bn_eval  # for each pair; the norm becomes nn.Identity()
 model.{product} = fuse_conv_bn_eval(model.{product}, model.{norm}); model.{norm} = torch.nn.Identity()"""
@@ -121,7 +121,7 @@ class _Optimization:
         pairs = [(str(a), str(b)) for a, b in candidate.option("pairs", ())]
         places, left = places_of(module, pairs)
         if not places:
-            raise Impossible(left[0] if left else "there is no batch norm to be folded")
+            raise Impossible(left[0] if left else "there is no batch norm to fold")
         kept: list[Folding] = scene.keep((self.name, id(module)), lambda: [Folding(place) for place in places])
         change = Change(lambda: install_all(kept))
         change.left = tuple(left)
@@ -191,16 +191,16 @@ class Place(NamedTuple):
 
 
 def places_of(root: nn.Module, pairs: Iterable[tuple[str, str]]) -> tuple[list[Place], list[str]]:
-    """Where pairs of a product and a norm can be folded, and why the others cannot."""
+    """The places at which pairs of a product and a norm can be folded, and why the others cannot."""
     parts = dict(root.named_modules())
     by_caller: dict[str, list[tuple[str, str]]] = {}
     left = []
     for product, norm in pairs:
         above = product.rpartition(".")[0]
         if "?" in (product, norm) or not foldable(parts.get(product), parts.get(norm)):
-            left.append(f"{norm}: what it norms, or the norm itself, is not torch's own, or is watched")
+            left.append(f"{norm}: what it normalizes, or the norm itself, is not torch's own, or has hooks")
         elif norm.rpartition(".")[0] != above:
-            left.append(f"{norm}: another module calls it than the one that calls {product}")
+            left.append(f"{norm}: it is called by another module than the one that calls {product}")
         else:
             by_caller.setdefault(above, []).append((product, norm))
     places, done = [], dict[Any, Any]()
@@ -230,7 +230,7 @@ def foldable(product: Any, norm: Any) -> bool:
 def _methods(
     caller: nn.Module, names: Sequence[tuple[str, str]], done: dict[Any, Any]
 ) -> tuple[set[tuple[str, str]], dict[str, tuple[Any, CodeType | None]]]:
-    """The pairs that a module's own methods call one on the other's result, and those methods, rewritten."""
+    """The pairs whose norm a module's own methods call on the product's result, and those methods, rewritten."""
     if type(caller).forward is SEQUENTIAL:
         order = list(caller._modules)
         if "forward" in caller.__dict__ or type(caller).__iter__ is not nn.Sequential.__iter__:  # type: ignore[attr-defined]
@@ -272,7 +272,7 @@ class _Fold(ast.NodeTransformer):
         self.found: set[tuple[str, str]] = set()
 
     def block(self, statements: list[ast.stmt], *, apart: bool) -> list[ast.stmt]:
-        """``apart``: nobody catches what is raised in it, and finds a variable that is not what it would be."""
+        """``apart``: nothing catches what is raised in it, and so sees a variable with another value."""
         for first, second in itertools.pairwise(statements):
             product, norm = self._assigned(first), self._assigned(second)
             if apart and product and norm and product[0] == norm[0] and (product[1], norm[1]) in self.pairs:
@@ -351,7 +351,7 @@ class Folding:
         return callers.placed_in(self.place.caller, ours)
 
     def begin(self, product: Any, x: Any) -> Any:
-        """``product(x)``, put off where computing it is all that a call of it does."""
+        """``product(x)``, deferred if computing it is all that a call of it does."""
         pair = self.products.get(id(product))
         if (
             pair is None
@@ -395,7 +395,7 @@ class Pair:
         self.folded: DerivedValue[tuple[Tensor, Tensor]] = DerivedValue(_folded)
 
     def __call__(self, x: Tensor) -> Tensor | None:
-        """What both give, the product being as torch ships it; None where that is to be computed as it is written."""
+        """The output of both, if the product is as torch ships it; None if they are to be computed as written."""
         product, norm = self.product, self.norm
         if norm.training or type(norm.eps) is not float or not as_shipped(norm):
             return None
@@ -422,7 +422,7 @@ class Pair:
 
 
 def _folded(tensors: Sequence[Tensor], attributes: Any) -> tuple[Tensor, Tensor]:
-    """The weight and the bias that do both, computed in float64."""
+    """The folded weight and bias, computed in float64."""
     dtype, _, eps, transposed, there = attributes
     weight, mean, var, *rest = tensors
     bias, gamma, beta = (rest.pop(0) if held else None for held in there)
@@ -439,7 +439,7 @@ def _folded(tensors: Sequence[Tensor], attributes: Any) -> tuple[Tensor, Tensor]
 
 
 def _computed_in(x: Tensor, weight: Tensor) -> torch.dtype | None:
-    """The dtype of the product and of the norm's result; None where torch would raise, or has more than one."""
+    """The dtype of the product and of the norm's result; None if torch would raise, or there are several."""
     kind = x.device.type
     if not torch.is_autocast_enabled(kind):
         return weight.dtype if x.dtype is weight.dtype and x.is_floating_point() else None

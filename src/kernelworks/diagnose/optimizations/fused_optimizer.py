@@ -1,9 +1,9 @@
-"""An optimizer's step in one kernel, by torch's ``fused=True`` or by the op of ours; of those that have none, each term
-for all parameters in one call (``foreach=True``).
+"""Fused optimizer steps: one kernel a step, by torch's ``fused=True`` or by kernelworks' op. An optimizer without a
+fused step computes each term for all parameters in one call (``foreach=True``).
 
-torch's step goes over parameters, gradients and states once for each term of its formula, on a CPU with a call of
-Python's for each parameter and term; a fused one reads and writes each of them once. The object stays the optimizer
-that it was, with its groups, its states and its hooks.
+torch's default step passes over parameters, gradients and states once for each term of its formula, on a CPU with a
+Python call for each parameter and term. A fused step reads and writes each of them once. The object stays the same
+optimizer, with its groups, states and hooks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
-from kernelworks.diagnose.optimization import PROCESS, Candidate, Change, Impossible, Promise, Scene, kind_name
+from kernelworks.diagnose.optimization import (
+    PROCESS,
+    Candidate,
+    Change,
+    Impossible,
+    Promise,
+    Rejected,
+    Scene,
+    kind_name,
+)
 from kernelworks.diagnose.optimizations.accepted_options import Takes, a_string, one_of
 from kernelworks.diagnose.optimizations.optimizer_steps import while_each_steps, while_it_steps
 from kernelworks.diagnose.optimizations.trial import run_s
@@ -28,22 +37,22 @@ __all__ = ["FOREACH", "FUSED", "OPTIMIZATION", "OURS", "fuse", "take_ours"]
 
 FUSED, OURS, FOREACH = "fused", "kernelworks", "foreach"
 KINDS: dict[str, tuple[type[Optimizer], ...]] = {
-    FUSED: (Adam, AdamW, SGD, Adagrad),  # that torch has a fused step of
+    FUSED: (Adam, AdamW, SGD, Adagrad),  # those with a fused step in torch
     OURS: (AdamW,),
-    FOREACH: (  # that it has none of
+    FOREACH: (  # those without one
         torch.optim.RMSprop, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adadelta, torch.optim.Adamax,
         torch.optim.ASGD, torch.optim.Rprop,
     ),
 }  # fmt: skip
 MOST_BYTES = 256 << 20  # of parameters that are copied for a trial
 TURNS, ENOUGH_S = (3, 15), 0.5
-VERIFIED_AGAINST = "torch's own steps, of copies"
+VERIFIED_AGAINST = "torch's own steps, on copies"
 STEPS = 3  # after which parameters are compared
 CODE = {
     FUSED: "{kind}(..., fused=True)", OURS: "kernelworks.nn.optim.AdamW(...)", FOREACH: "{kind}(..., foreach=True)",
 }  # fmt: skip
 SAYS = {
-    FUSED: "{kind} with fused=True: one pass over its tensors", OURS: "{kind} stepped by kernelworks.adamw_",
+    FUSED: "{kind} with fused=True: one pass over its tensors", OURS: "{kind} steps by kernelworks.adamw_",
     FOREACH: "{kind} with foreach=True: each term of all tensors in one call",
 }  # fmt: skip
 
@@ -73,25 +82,25 @@ class _Optimization:
             )  # fmt: skip
 
     def predict(self, scene: Scene, candidate: Candidate) -> Promise:
-        """A race of steps of copies: of all parameters, or of every so-manieth where they are large."""
+        """Benchmarks steps on copies: of all parameters, or of every n-th if they are large."""
         assert scene.forecaster is not None
         kind, with_sync = candidate.option("kind"), scene.forecaster.device.with_sync
         stepping = [o for o in scene.roots.passing if kind_name(o) == kind] if kind else [scene.at(candidate.site)]
         pairs = [_race_steps(optimizer, candidate.option("how", FUSED), with_sync) for optimizer in stepping]
         before, after = (sum(seconds) for seconds in zip(*pairs, strict=True))
-        return Promise((before - after) / run_s(scene), how="steps of copies raced")
+        return Promise((before - after) / run_s(scene), how="steps on copies benchmarked")
 
     def apply(self, scene: Scene, candidate: Candidate) -> Change:
         if candidate.option("kind"):
             return Change(lambda: fuse_each(candidate.option("kind")), VERIFIED_AGAINST)
         optimizer, how = scene.at(candidate.site), candidate.option("how")
         if not suits(optimizer, how):
-            raise Impossible(f"this {type(optimizer).__name__} cannot be stepped so")
+            raise Impossible(f"this {type(optimizer).__name__} has no such step")
         return Change(lambda: INSTALLERS[how](optimizer), VERIFIED_AGAINST)
 
 
 def suits(optimizer: Optimizer, how: str) -> bool:
-    """Whether an optimizer of torch's own could be stepped so, and is not."""
+    """Whether an optimizer of torch's own could step so, and does not."""
     if type(optimizer) not in KINDS[how]:
         return False
     groups = optimizer.param_groups
@@ -112,12 +121,12 @@ def suits(optimizer: Optimizer, how: str) -> bool:
 
 
 def _by_itself(group: dict[str, Any]) -> bool:
-    """Whether torch takes all of a group together without being told: on a GPU."""
+    """Whether torch takes all of a group together by default: on a GPU."""
     return any(p.is_cuda for p in group["params"])
 
 
 class _Taken(optim.AdamW):
-    """A ``torch.optim.AdamW`` that is stepped by ours for now: a copy of it, or what is saved of it, is torch's own."""
+    """A ``torch.optim.AdamW`` with kernelworks' step for now: a copy of it, and what is saved of it, is torch's own."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         reconstructor: Any = copyreg._reconstructor  # type: ignore[attr-defined]
@@ -140,17 +149,17 @@ def take_ours(optimizer: Optimizer) -> Callable[[], None]:
 
 
 def fuse(optimizer: Optimizer) -> Callable[[], None]:
-    """Has every group fused while it steps; returns what takes that back."""
+    """Sets ``fused`` in every group while it steps; returns what undoes that."""
     return while_it_steps(optimizer, FUSED, lambda one: suits(one, FUSED))
 
 
 def take_together(optimizer: Optimizer) -> Callable[[], None]:
-    """Has the parameters of every group taken together while it steps; returns what takes that back."""
+    """Sets ``foreach`` in every group while it steps; returns what undoes that."""
     return while_it_steps(optimizer, FOREACH, lambda one: suits(one, FOREACH))
 
 
 def fuse_each(kind: str) -> Callable[[], None]:
-    """Has each optimizer of a type fused while it steps; returns what takes that back."""
+    """Sets ``fused`` in each optimizer of a type while it steps; returns what undoes that."""
     return while_each_steps(lambda one: kind_name(one) == kind, FUSED, lambda one: suits(one, FUSED))
 
 
@@ -191,7 +200,7 @@ def _race_steps(
 
 
 def _check(first: Any, second: Any) -> None:
-    """Raises Impossible where some steps of the second lead to other parameters than rounding explains."""
+    """Raises Rejected if some steps of the second lead to parameters that rounding does not explain."""
     before = [p.detach().clone() for group in first.param_groups for p in group["params"]]
     for _ in range(STEPS):
         first.step()
@@ -203,11 +212,11 @@ def _check(first: Any, second: Any) -> None:
             unit = torch.finfo(a.dtype).eps
             allowed = STEPS * unit * a.double().norm() + 64 * unit * (a.double() - was.double()).norm()
             if not (a.double() - b.double()).norm() <= allowed:
-                raise Impossible("stepped so, its parameters are others than rounding explains")
+                raise Rejected("its parameters differ after some steps by more than rounding explains")
 
 
 def _copied(optimizer: Optimizer, every: int) -> Any:
-    """The same optimizer of copies of every so-manieth parameter that steps, with gradients of small numbers."""
+    """The same optimizer on copies of every n-th parameter that steps, with small gradients."""
     groups = []
     kind: Any = type(optimizer)
     for group in optimizer.param_groups:

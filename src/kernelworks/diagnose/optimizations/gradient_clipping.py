@@ -1,12 +1,11 @@
-"""``clip_grad_norm_`` without what nobody asked of it: gradients are scaled only where their norm is too large, and all
-of them in one call.
+"""``clip_grad_norm_`` with less work: gradients are scaled only if their norm is too large, and all in one call.
 
-torch scales gradients at every step, by 1 where nothing is to be clipped, since to ask on a GPU is to wait for it. On a
-CPU there is nothing to wait for, and the pass over all gradients, read and written, is two thirds of what clipping
+torch scales gradients at every step, by 1 if nothing is to be clipped, because a check on a GPU is a wait for it. On a
+CPU the check waits for nothing, and the pass over all gradients, read and written, is two thirds of what clipping
 moves. On a GPU ``foreach=False`` makes a launch for each tensor, and ``error_if_nonfinite=True`` waits at every step:
-that is said, since only the author knows who looks at the error.
+that is advice, because only the author knows who looks at the error.
 
-A call is seen, and changed, where torch's own function looks up its two halves, however the program has imported it.
+The two halves of torch's own function are replaced, so it does not matter how the program has imported it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad
 
-from kernelworks.diagnose.optimization import PROCESS, PROGRAM, Candidate, Change, Impossible, Promise, Scene
+from kernelworks.diagnose.optimization import PROCESS, PROGRAM, Candidate, Change, Impossible, Promise, Rejected, Scene
 from kernelworks.diagnose.optimizations.accepted_options import Takes, one_of
 from kernelworks.diagnose.optimizations.settings import Setting
 from kernelworks.diagnose.optimizations.trial import run_s
@@ -35,13 +34,13 @@ HALVES: dict[str, Setting[Any]] = {
     name: Setting(functools.partial(getattr, clip_grad, name), functools.partial(setattr, clip_grad, name))
     for name in (NORM, SCALE)
 }
-SCALED, FOREACH = "scaled where clipped", "foreach"
+SCALED, FOREACH = "scaled if clipped", "foreach"
 SyncWrapper = Callable[[Callable[[], Any]], Callable[[], Any]]  # of a function one that is over when the device is done
-VERIFIED_AGAINST = "torch's own clipping, of copies"
+VERIFIED_AGAINST = "torch's own clipping, on copies"
 MOST_BYTES = 256 << 20  # of gradients that are copied for a trial
 TURNS, ENOUGH_S = (5, 25), 0.5
 SAYS = {
-    SCALED: "gradients scaled only where their norm is too large",
+    SCALED: "gradients scaled only if their norm is too large",
     FOREACH: "gradients clipped in one call for all of them",
 }
 CODE = {
@@ -78,7 +77,7 @@ class Clipping:
 
 
 def clippings(run: Callable[[], Any]) -> list[Clipping]:
-    """Each clipping of gradients by norm in a run. On a GPU none is taken for one that scales: to ask would wait."""
+    """Each clipping of gradients by norm in a run. On a GPU none counts as one that scales: a check would wait."""
     norm, scale = getattr(clip_grad, NORM), getattr(clip_grad, SCALE)
     found: list[Clipping] = []
 
@@ -104,7 +103,7 @@ def clippings(run: Callable[[], Any]) -> list[Clipping]:
 
 
 def _coefficient(max_norm: float, total_norm: Tensor) -> float:
-    """What torch multiplies gradients by; NaN where the norm is."""
+    """The factor of torch's scaling; NaN if the norm is NaN."""
     return float(torch.clamp(float(max_norm) / (total_norm.detach() + 1e-6), max=1.0))
 
 
@@ -118,8 +117,8 @@ def _within(put: Callable[[], Callable[[], None]]) -> Iterator[None]:
 
 
 def _put(others: dict[str, Callable[..., Any]]) -> Callable[[], None]:
-    """Has these called in the place of torch's; returns what takes that back. Who has wrapped one meanwhile, or holds
-    it, calls torch's own from then on."""
+    """Puts these in the place of torch's; returns what undoes that. Whoever has wrapped one meanwhile, or holds it,
+    calls torch's own from then on."""
     before = {name: getattr(clip_grad, name) for name in others}
     active = True
 
@@ -142,8 +141,8 @@ def _put(others: dict[str, Callable[..., Any]]) -> Callable[[], None]:
 
 
 def only_where_clipped() -> Callable[[], None]:
-    """Has gradients scaled only where that changes one; returns what takes it back. They count as written all the same:
-    autograd and caches ask for it."""
+    """Scales gradients only if that changes one; returns what undoes it. Their version counters move nevertheless:
+    autograd and caches read them."""
     scale = getattr(clip_grad, SCALE)
 
     def scaled(parameters: Any, max_norm: float, total_norm: Tensor, foreach: bool | None = None) -> None:
@@ -161,7 +160,7 @@ def only_where_clipped() -> Callable[[], None]:
 
 
 def in_one_call() -> Callable[[], None]:
-    """Takes ``foreach=False`` for torch's default; returns what takes it back."""
+    """Treats ``foreach=False`` as torch's default; returns what undoes that."""
     norm, scale = getattr(clip_grad, NORM), getattr(clip_grad, SCALE)
 
     def total(tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: Any = None) -> Any:
@@ -208,26 +207,26 @@ class _Optimization:
         return scene.keep("clippings", lambda: clippings(program.run))
 
     def predict(self, scene: Scene, candidate: Candidate) -> Promise:
-        """A race of torch's function on gradients like those that were seen, as it is and so."""
+        """Benchmarks torch's function on gradients like those that were seen, as it is and changed."""
         assert scene.forecaster is not None
         saved = 0.0
         for each in self._found(scene):
             if not each.gradients:
-                raise Impossible("gradients of a kind that is not plain memory are clipped")
+                raise Impossible("some gradients that are clipped are no plain tensors")
             was, now = _race_clipping(each, candidate.option("how"), scene.forecaster.device.with_sync)
             saved += was - now
-        return Promise(saved / run_s(scene), how="clippings of copies raced")
+        return Promise(saved / run_s(scene), how="clippings of copies benchmarked")
 
     def apply(self, scene: Scene, candidate: Candidate) -> Change:
         if not (hasattr(clip_grad, NORM) and hasattr(clip_grad, SCALE)):
-            raise Impossible("this torch clips gradients in another way")
+            raise Impossible("this version of torch clips gradients in another way")
         return Change(INSTALLERS[candidate.option("how")], VERIFIED_AGAINST)
 
 
 def _race_clipping(
     clipping: Clipping, how: str, with_sync: Callable[[Callable[[], Any]], Callable[[], Any]]
 ) -> tuple[float, float]:
-    """Seconds of a clipping as it is and so, in turns. Raises Impossible where the two leave other gradients."""
+    """Seconds of a clipping as it is and changed, in turns. Raises Rejected if the two leave different gradients."""
     every = max(1, -(-clipping.nbytes // MOST_BYTES))
     variants = [_copied(clipping, every) for _ in range(2)]
     if not variants[0]:
@@ -264,7 +263,7 @@ def _race_clipping(
 
 
 def _copied(clipping: Clipping, every: int) -> list[nn.Parameter]:
-    """Parameters with gradients of the same sizes: of every so-manieth."""
+    """Parameters with gradients of the same sizes: of every n-th one."""
     made = []
     for shape, dtype, device in clipping.gradients[::every]:
         with torch.no_grad():
@@ -284,12 +283,12 @@ def _fill(parameters: Sequence[nn.Parameter]) -> None:
 
 
 def _check(first: Sequence[nn.Parameter], second: Sequence[nn.Parameter]) -> None:
-    """Raises Impossible where gradients differ by more than a rounding of their norm."""
+    """Raises Rejected if gradients differ by more than a rounding of their norm."""
     for one, other in zip(first, second, strict=True):
         assert one.grad is not None and other.grad is not None
         unit = torch.finfo(one.grad.dtype).eps
         if not torch.allclose(one.grad, other.grad, rtol=4 * unit, atol=0.0):
-            raise Impossible("clipped so, gradients are others than rounding explains")
+            raise Rejected("clipped gradients differ by more than rounding explains")
 
 
 OPTIMIZATION = _Optimization()

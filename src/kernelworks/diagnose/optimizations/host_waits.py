@@ -1,8 +1,8 @@
 """Advice: lines at which the host waits for the GPU again and again.
 
-``.item()``, ``.tolist()``, ``print`` of a tensor, ``if tensor:`` and ``nonzero`` end only when all that was asked of
-the GPU is done, and until the host has asked for more the GPU has nothing to do. What a number is read for, only the
-author of the program knows.
+``.item()``, ``.tolist()``, ``print`` of a tensor, ``if tensor:`` and ``nonzero`` return only when all queued work of
+the GPU is done. Until the host has launched more, the GPU is idle. Only the author of the program knows what a number
+is read for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kernelworks.diagnose.optimizations.accepted_options import Takes
 
 __all__ = ["OPTIMIZATION"]
 
-MANY = 4  # of one line: a program that reads its result once has to wait
+MANY = 4  # of one line: a program that reads its result once must wait
 MOST_LINES = 3
 CODE = """\
 losses.append(loss.detach())  # in the loop

@@ -1,8 +1,8 @@
-"""Advice: a DataLoader that the program waits for, with the line at which it does.
+"""Advice: a DataLoader that the program waits for, and the line at which it waits.
 
-Without workers a batch is read, transformed and collated between two steps, by the thread that gives the steps their
-work; with them it is ready when it is asked for. On a GPU a batch that lies in pinned memory is copied while the device
-computes. How a data set may be read by several processes only its author knows, so it is said and never done.
+Without workers the main thread reads, transforms and collates a batch between two steps. With workers the batch is
+ready when it is needed. On a GPU a batch in pinned memory is copied while the device computes. Only the author knows
+whether several processes may read a data set, so this is advice and never applied.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kernelworks.diagnose.sites.functions import LIBRARIES
 
 __all__ = ["OPTIMIZATION", "Loading", "line_that_asks", "loadings"]
 
-NOTABLE = 0.05  # of the wall clock, which the program must wait for its batches
+NOTABLE = 0.05  # of the wall clock: with less waiting there is no advice
 WORKERS = "num_workers=2, persistent_workers=True"
 MORE = "num_workers={more}, prefetch_factor=4, persistent_workers=True"
 PIN_MEMORY = "pin_memory=True"
@@ -29,7 +29,7 @@ ASYNC_COPY = '\nbatch = batch.to("cuda", non_blocking=True)'
 
 @dataclass
 class Loading:
-    """What a run takes of a DataLoader at one line."""
+    """The batches that a run takes from a DataLoader at one line."""
 
     source: str
     workers: int
@@ -101,12 +101,12 @@ def _candidate(scene: Scene, loading: Loading) -> Candidate:
     waits = f"{loading.source}: the program waits {loading.seconds * 1e3:.3g} of {scene.wall * 1e3:.3g} ms a run for "
     waits += f"{loading.batches} batches"
     wanted = [WORKERS if not loading.workers else MORE.format(more=2 * loading.workers)]
-    todo = "it makes them itself: have workers do it" if not loading.workers else "its workers are behind: have more"
+    todo = "it makes them itself: use workers" if not loading.workers else "its workers are too slow: use more"
     if scene.on_gpu and not loading.pinned:
         wanted.append(PIN_MEMORY)
         todo += ", into pinned memory"
     code = f"DataLoader(..., {', '.join(wanted)})" + (ASYNC_COPY if PIN_MEMORY in wanted else "")
-    return Candidate("input", PROGRAM, f"batches ahead of {loading.source}", code=code, advice=f"{waits}; {todo}")
+    return Candidate("input", PROGRAM, f"batches prefetched for {loading.source}", code=code, advice=f"{waits}; {todo}")
 
 
 OPTIMIZATION = _Optimization()

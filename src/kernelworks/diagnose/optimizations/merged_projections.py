@@ -1,13 +1,12 @@
 """Products of one input by several weights (query, key and value; gate and up) as one product.
 
 The input is read once, one call is made instead of three, and a product of few rows keeps more of the machine busy.
-The weights are laid in one memory, of which each parameter becomes a view: the same objects with the same values, tied
-where they were tied, for no more memory. So whoever writes one writes it, and nothing has to be made anew.
+The weights are laid in one memory, and each parameter becomes a view of it: the same objects with the same values, tied
+if they were tied, for no more memory. A write to a parameter is a write to that memory, so nothing has to be made anew.
 
-Which products have one input is told by the flow of data, and by the method that calls them (``callers``): there one
-variable is handed to all, and nothing between the first and the last can write to it or to a weight. What the others
-give is kept in that call alone. Each call asks for what can change: the modules, their parameters, who watches, who
-trains.
+The data flow shows which products share an input, and so does the method that calls them (``callers``): it passes one
+variable to all of them, and nothing between the first and the last can write to it or to a weight. The other results
+live only within that call. Each call checks what can change: the modules, their parameters, hooks, gradients.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ CODE = """\
 weight = torch.cat([{weights}])
 # and in its forward:
 {names} = F.linear(x, weight).split([{sizes}], dim=-1)"""
-NO_SHARED_INPUT = "no method of {of} hands one variable to all of {names}, with nothing between that may write"
-# What may stand between two products, as it writes nothing that was there before.
+NO_SHARED_INPUT = "no method of {of} passes one variable to all of {names}, with nothing between that may write"
+# What may stand between two products: it writes to nothing that existed before.
 METHODS = frozenset({
     "view", "reshape", "transpose", "permute", "contiguous", "unflatten", "flatten", "squeeze", "unsqueeze", "expand",
     "chunk", "split", "size", "dim", "float", "relu", "sigmoid", "tanh", "softmax", "mul", "add", "clone", "movedim",
@@ -102,10 +101,10 @@ class _Optimization:
         parts = dict(root.named_modules())
         groups = [[str(path) for path in group] for group in candidate.option("groups", ())]
         if not all(mergeable([parts.get(path) for path in group], root) for group in groups):
-            raise Impossible("a product that is to be merged is another one here")
+            raise Impossible("a product that is to be merged differs here")
         places, left = places_of(root, groups)
         if not places:
-            raise Impossible(left[0] if left else "there is nothing to be merged")
+            raise Impossible(left[0] if left else "there is nothing to merge")
         again = scene.forecaster is not None  # a search puts it in and takes it out many times
         merging = [Merging(place, again=again) for place in places]
         change = Change(lambda: install_all(merging))
@@ -135,7 +134,7 @@ def products_of_one_input(calls: Sequence[Call]) -> list[list[str]]:
 
 
 def mergeable(parts: Sequence[Any], root: nn.Module) -> bool:
-    """Whether they are torch's own, unwatched, of one dtype and each alone in its memory."""
+    """Whether they are torch's own, without hooks, of one dtype, and share their memory with nothing."""
     if len(set(map(id, parts))) < 2 or any(type(part) is not nn.Linear or not as_shipped(part) for part in parts):
         return False
     if not all("weight" in p._parameters and "bias" in p._parameters for p in parts):
@@ -167,7 +166,7 @@ def _own(tensor: Tensor, owners: dict[int, int]) -> bool:
 
 
 class Group(NamedTuple):
-    """Products that one method hands one variable, in their order, and the other parts that it calls meanwhile."""
+    """Products to which one method passes one variable, in their order, and the other parts that it calls meanwhile."""
 
     paths: tuple[str, ...]
     parts: tuple[Any, ...]
@@ -183,7 +182,7 @@ class Place(NamedTuple):
 
 
 def places_of(root: nn.Module, groups: Sequence[Sequence[str]]) -> tuple[list[Place], list[str]]:
-    """Where groups of products can be merged, and why the others cannot."""
+    """The places at which groups of products can be merged, and why the others cannot."""
     parts = dict(root.named_modules())
     by_caller: dict[str, list[tuple[str, ...]]] = {}
     for group in groups:
@@ -220,7 +219,7 @@ def _rewritten(
     function: FunctionType, names: Sequence[tuple[str, ...]], cls: type
 ) -> tuple[CodeType | None, GroupOrders]:
     found: GroupOrders = {}
-    if getattr(cls, "__getattr__", None) is not nn.Module.__getattr__:  # a look at an attribute may do anything
+    if getattr(cls, "__getattr__", None) is not nn.Module.__getattr__:  # reading an attribute may run any code
         return None, found
 
     def rewrite(node: ast.FunctionDef, owner: str, code: CodeType) -> bool:
@@ -376,7 +375,7 @@ class MergedParameters:
         return [p for part in self.group.parts for p in (part.weight, part.bias)]
 
     def __call__(self, caller: Any, x: Any) -> list[Tensor] | None:
-        """What all of them give; None where each is to be called."""
+        """The outputs of all; None if each is to be called."""
         parts, weight, bias = self.group.parts, self.weight, self.bias
         if (
             needs_torch_operators()
@@ -438,12 +437,12 @@ class Merging:
         return out
 
     def call(self) -> _Call:
-        """What rewritten code asks for when it begins."""
+        """What rewritten code gets when it begins."""
         return _Call(self)
 
 
 class _Call:
-    """One call of a rewritten method: what it keeps is gone with it."""
+    """One call of a rewritten method: what it keeps ends with it."""
 
     def __init__(self, merging: Merging) -> None:
         self.merging = merging
@@ -469,7 +468,7 @@ class _Call:
 
 
 def _laid_together(parameters: Sequence[Tensor], buffer: Tensor | None) -> Tensor:
-    """One memory of all their rows, of which each becomes a view: ``buffer``, where there is some."""
+    """One memory for all their rows, of which each becomes a view: ``buffer``, if one is given."""
     values = [p.data for p in parameters]
     whole = torch.cat(values, out=buffer) if buffer is not None and buffer.numel() else torch.cat(values)
     at = 0

@@ -1,7 +1,7 @@
-"""An entry of an optimizer's groups that is another one while it steps, and at no other time.
+"""Sets an entry of an optimizer's groups while it steps, and at no other time.
 
-Groups are saved, copied, loaded and added to between two steps: ``state_dict()``, ``deepcopy`` and a pickle find them
-as the program made them, and so does the optimizer once nobody asks for the entry any more.
+Groups are saved, copied, loaded and added to between two steps. ``state_dict()``, ``deepcopy`` and a pickle find them
+as the program made them, and so does the optimizer after the undo.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Suits = Callable[[Optimizer], bool]
 
 
 class _Asked:
-    """``name`` set in the groups of an optimizer for a step. A fused step wants its counts of steps where the
-    parameters are: on a GPU they lie there until ``over``, and ``state_dict()`` says them as the host has them."""
+    """Sets ``name`` in the groups of an optimizer for a step. A fused step needs its step counts on the parameters'
+    device: on a GPU they stay there until ``over``, and ``state_dict()`` shows them on the host."""
 
     def __init__(self, optimizer: Optimizer, name: str, suits: Suits) -> None:
         self.name, self.suits = name, suits
@@ -49,7 +49,7 @@ class _Asked:
             self._state = optimizer.state
 
     def end(self, *step: Any) -> None:
-        while self._was:  # what a step that raised has left, too
+        while self._was:  # including what a step that raised has left
             group, was = self._was.pop()
             if was is ABSENT:
                 del group[self.name]
@@ -66,7 +66,7 @@ class _Asked:
                 optimizer.__dict__.pop(CHECK_ATTRIBUTE, None)
 
     def _suited(self, optimizer: Optimizer) -> bool:
-        """Asked anew once groups, their parameters, or how they are to be stepped are others."""
+        """Whether it suits; checked anew if groups, their parameters or their options differ."""
         looks = [
             (id(group["params"]), len(group["params"]), type(group["lr"]), group.get("differentiable"),
              group.get("fused"), group.get("foreach"))
@@ -77,7 +77,7 @@ class _Asked:
         return self._serves
 
     def _told(self, optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-        """A state dict as it would be without."""
+        """The state dict as it would be without this."""
         host = {
             index for group in saved["param_groups"] if not (group.get("capturable") or group.get("fused"))
             for index in group["params"]
@@ -90,9 +90,9 @@ class _Asked:
 
 
 def _laid_alike(optimizer: Optimizer) -> bool:
-    """Whether every parameter lies in memory as its gradient and its states do, of the same dtype. torch's fused steps
-    go through memory in order, and ask for no strides on a CPU; any of them may be another tensor since the last step
-    (``model.to(memory_format=...)``, a gradient that was assigned)."""
+    """Whether every parameter has the strides and the dtype of its gradient and its states. torch's fused steps go
+    through memory in order, and ignore strides on a CPU. Any of these tensors may have been replaced since the last
+    step (``model.to(memory_format=...)``, a gradient that was assigned)."""
     for group in optimizer.param_groups:
         for p in group["params"]:
             gradient = p.grad
@@ -121,7 +121,7 @@ def _counted_by_the_device(optimizer: Optimizer) -> None:
 
 
 def _counted_by_the_host(optimizer: Optimizer) -> None:
-    """Where torch's other steps want counts that a fused one has on a GPU."""
+    """Moves the counts of a fused step from the GPU to where torch's other steps expect them."""
     for group in optimizer.param_groups:
         for p in group["params"]:
             state = optimizer.state.get(p, {})
@@ -130,7 +130,7 @@ def _counted_by_the_host(optimizer: Optimizer) -> None:
 
 
 def while_it_steps(optimizer: Optimizer, name: str, suits: Suits) -> Callable[[], None]:
-    """Has ``name`` be True in every group while this one steps, as long as it ``suits``; returns what ends that."""
+    """Sets ``name`` to True in every group while this one steps, as long as it ``suits``; returns what ends that."""
     asked = _Asked(optimizer, name, suits)
     hooks = optimizer.register_step_pre_hook(asked.begin), optimizer.register_step_post_hook(asked.end)
 
@@ -143,7 +143,7 @@ def while_it_steps(optimizer: Optimizer, name: str, suits: Suits) -> Callable[[]
 
 
 def while_each_steps(is_one: Suits, name: str, suits: Suits) -> Callable[[], None]:
-    """The same of each optimizer that ``is_one``, as it first steps. Those that are gone by the end are let go."""
+    """The same for each optimizer that ``is_one``, when it first steps. It holds none of them alive."""
     seen: weakref.WeakKeyDictionary[Optimizer, _Asked] = weakref.WeakKeyDictionary()
 
     def begin(optimizer: Optimizer, args: Any, kwargs: Any) -> None:

@@ -1,8 +1,8 @@
-"""Advice: products of 16 bits on a GPU whose sizes are no multiples of 8.
+"""Advice: 16-bit products on a GPU whose sizes are no multiples of 8.
 
-Tensor cores are fed by loads of 16 bytes, eight numbers of 16 bits; rows of another length begin between two of them,
-and such products fall back to kernels that load less at once. A vocabulary of 50257 is the known case. To pad it
-changes the model, so it is said and never done.
+Tensor cores are fed by loads of 16 bytes, eight 16-bit numbers. Matrix rows of another length are not aligned to that,
+and such products fall back to kernels that load less at once. A vocabulary of 50257 is the known case. Padding changes
+the model, so it is advice and never applied.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kernelworks.diagnose.optimizations.accepted_options import Takes
 
 __all__ = ["OPTIMIZATION"]
 
-ALIGNED, TILE = 8, 64  # what loads need, and what is usually padded to
+ALIGNED, TILE = 8, 64  # what loads need, and the usual target of padding
 LARGE = 512  # from which padding adds little
 HALVES = (torch.bfloat16, torch.float16)
 
@@ -38,7 +38,7 @@ class _Optimization:
             if size % ALIGNED == 0 or size < LARGE or not any(at.endswith(path) for at in called):
                 continue
             wanted = -(-size // TILE) * TILE
-            advice = f"{path}: {size} is no multiple of {ALIGNED}, which products in 16 bits want: {wanted}"
+            advice = f"{path}: {size} is no multiple of {ALIGNED}, which 16-bit products need: pad it to {wanted}"
             yield Candidate(
                 self.name, scene.site(part), f"{size} padded to {wanted}",
                 code=f"torch.nn.Linear({part.in_features}, {wanted})  # logits[..., :{size}] are the old ones",

@@ -1,5 +1,5 @@
-"""The largest parts of a module for which something can be done: found from the top down, one part of each kind tried
-for all that are like it."""
+"""Finds the largest parts of a module for which something can be done: from the top down, one part of each kind tried
+for all others of that kind."""
 
 from __future__ import annotations
 

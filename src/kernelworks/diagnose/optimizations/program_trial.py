@@ -1,4 +1,4 @@
-"""What a change of the program as a whole brings: the program run with it and without, and what it returns."""
+"""Tries a change on the program as a whole: runs it with the change and without, and compares what it returns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract.leaves import output_tensors
-from kernelworks.diagnose.optimization import Change, CombinedChange, Impossible, Scene
+from kernelworks.diagnose.optimization import Change, CombinedChange, Rejected, Scene
 from kernelworks.diagnose.snapshot import fixed_seed
 from kernelworks.diagnose.verify.precision import PerturbedRounding
 
@@ -19,13 +19,13 @@ TURNS = 3
 BURST_S, MOST_RUNS = (
     0.1,
     5,
-)  # of one arm in a turn: the run after a change of malloc's takes other page faults than the next
-LOST_FACTOR = 1.5  # times as long: what takes that in its first turn has lost, and is run no more
+)  # of one variant in a turn: the run after a change of malloc's settings has other page faults than the next
+LOST_FACTOR = 1.5  # times as long: what takes that in its first turn has lost, and is not run again
 DRAWS = 3  # runs with every result moved by a rounding or two
 
 
 class Turns(NamedTuple):
-    """Seconds of a run as the program is by now and changed, and of the first changed run beyond that."""
+    """Seconds of a run as the program is by now, of a changed run, and of the first changed run beyond that."""
 
     before_s: float
     after_s: float
@@ -58,13 +58,13 @@ def _seconds(scene: Scene, variant: CombinedChange) -> float:
 
 
 def check_numbers(scene: Scene, change: Change) -> None:
-    """Raises Impossible where the program, changed, returns other whole numbers (tokens) than it does, before the place
-    from which on its own rounding turns them too."""
+    """Raises Rejected if the changed program returns other integers (tokens) before the first place at which the
+    program's own rounding may change them."""
     plain, changed = (
         _numbers(scene, variant) for variant in (scene.in_place(), CombinedChange((*scene.taken, change)))
     )
     if not plain or plain.keys() != changed.keys():
-        raise Impossible("its answers cannot be compared: it returns no tokens")
+        raise Rejected("its outputs cannot be compared: it returns no tokens")
     if all(_same(plain[name], changed[name]) for name in plain):
         return
     turned = {name: torch.zeros_like(value, dtype=torch.bool) for name, value in plain.items()}
@@ -77,7 +77,7 @@ def check_numbers(scene: Scene, change: Change) -> None:
     for name, value in plain.items():
         other = changed[name]
         if other.shape != value.shape or bool(((value != other) & ~_from_then_on(turned[name])).any()):
-            raise Impossible(f"it answers with other numbers than its own rounding explains{name and f' ({name})'}")
+            raise Rejected(f"its outputs differ by more than its own rounding explains{name and f' ({name})'}")
 
 
 def _numbers(scene: Scene, variant: CombinedChange) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
-"""What several may want otherwise at once, and what somebody else holds: an undo gives back what is still ours.
+"""Process-wide settings that several plans may change at once: an undo restores only what is still ours.
 
-Plans are put in place and taken out in any order, by programs that set the same things themselves meanwhile.
+Plans are applied and undone in any order, by programs that set the same things themselves meanwhile.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ T = TypeVar("T")
 
 
 class Setting(Generic[T]):
-    """One of the process's, such as its number of threads. The last one who wanted it otherwise gives it back as the
-    first has found it, in whatever order they leave; what somebody else has set meanwhile stays."""
+    """A setting of the process, such as its number of threads. The last plan to leave restores the value that the first
+    one found, in whatever order they leave. What somebody else has set meanwhile stays."""
 
     def __init__(self, get: Callable[[], T], put: Callable[[T], object]) -> None:
         self.get, self.put = get, put
-        self._wanted: list[list[T]] = []  # one each, told apart by who they are
+        self._wanted: list[list[T]] = []  # one each, compared by identity
         self._was: list[T] = []
 
     def want(self, value: T) -> Callable[[], None]:
-        """Sets it; returns what takes that back."""
+        """Sets it; returns what undoes that."""
         if not self._wanted:
             self._was = [self.get()]
         mine = [value]
@@ -57,7 +57,7 @@ def held_elsewhere(tensor: Tensor, *, knows: int = 1) -> bool:
 
 
 def _holders(tensor: Tensor) -> tuple[int, int]:
-    """Of its memory: what counts it in C++, and in Python."""
+    """How often its memory is held in C++, and in Python."""
     storage: Any = tensor.untyped_storage()
     count: Any = torch._C._storage_Use_Count
     return int(count(storage._cdata)), sys.getrefcount(storage)
@@ -65,5 +65,5 @@ def _holders(tensor: Tensor) -> tuple[int, int]:
 
 @functools.cache
 def _alone() -> tuple[int, int]:
-    """Of a tensor that nobody else knows, ourselves looking."""
+    """The counts of a tensor that nobody else holds, while we look at it."""
     return _holders(torch.empty(1))

@@ -1,8 +1,8 @@
 """A cache of fixed size for a model that generates, and its decoding steps compiled.
 
-transformers' default cache grows by ``cat``: it is copied at every token, and since its shapes change at each, steps
-cannot be compiled or replayed as a graph. With ``cache_implementation="static"`` it is made once, for all tokens;
-``generate`` then compiles its decoding steps by itself on a GPU, where a step is mostly launches.
+transformers' default cache grows by ``cat``: it is copied at every token, and its shapes change at each, so steps
+cannot be compiled or replayed as a graph. With ``cache_implementation="static"`` it is allocated once, for all tokens.
+On a GPU, where a step is mostly launches, ``generate`` then compiles its decoding steps by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from kernelworks.diagnose.optimization import Candidate, Change, CombinedChange, Impossible, Promise, Scene
+from kernelworks.diagnose.optimization import Candidate, Change, CombinedChange, Impossible, Promise, Rejected, Scene
 from kernelworks.diagnose.optimizations.accepted_options import Takes
 from kernelworks.diagnose.optimizations.program_trial import check_numbers, in_turns
 
@@ -23,9 +23,9 @@ GENERATE_ATTRIBUTES = (
     "_compiled_call",
     "_last_compile_config",
     "_previous_max_cache_length",
-)  # by generate, on the model
+)  # set by generate on the model
 STATIC = "static"
-STEPS = 4  # calls, from which a run is taken for one that generates
+STEPS = 4  # calls: a run with so many is taken for one that generates
 CODE = 'model.generation_config.cache_implementation = "static"'
 COMPILING_S, PER_MODULE_S = 10.0, 0.1
 
@@ -58,7 +58,7 @@ class _Optimization:
         if found.saves > 0:
             check_numbers(scene, change)
         first_s = max(0.0, first - found.after_s) + found.first_s
-        return Promise(found.saves, first_s, how="the program run so, and its tokens compared")
+        return Promise(found.saves, first_s, how="the program was run with it, and its tokens compared")
 
     def apply(self, scene: Scene, candidate: Candidate) -> Change:
         module: Any = scene.at(candidate.site)
@@ -74,7 +74,7 @@ class _Optimization:
             module.__dict__.update(kept)
 
             def back() -> None:
-                if config.cache_implementation == STATIC:  # else somebody has set another since
+                if config.cache_implementation == STATIC:  # otherwise somebody has set another since
                     config.cache_implementation = before
                 for name in GENERATE_ATTRIBUTES:
                     if name in module.__dict__:
@@ -87,8 +87,8 @@ class _Optimization:
 
 
 def _generating_s(scene: Scene, change: Change, module: Any) -> float:
-    """Seconds of the first changed run. Raises Impossible where it does not call the model's ``generate``, which alone
-    reads what is changed."""
+    """Seconds of the first changed run. Raises Rejected if it does not call the model's ``generate``, which alone reads
+    the setting."""
     assert scene.program is not None
     called, own, had = False, module.generate, module.__dict__.get("generate")
 
@@ -108,12 +108,12 @@ def _generating_s(scene: Scene, change: Change, module: Any) -> float:
         if had is not None:
             module.__dict__["generate"] = had
     if not called:
-        raise Impossible("the program does not call generate: it makes its cache itself")
+        raise Rejected("the program does not call generate: it makes its cache itself")
     return seconds
 
 
 def _generates(scene: Scene, root: nn.Module) -> bool:
-    """Whether transformers' ``generate`` may be what calls it, with a cache that grows, and knows of another."""
+    """Whether transformers' ``generate`` may call it with a growing cache, and supports a static one."""
     config = getattr(root, "generation_config", None)
     if config is None or getattr(config, "cache_implementation", None) is not None:
         return False

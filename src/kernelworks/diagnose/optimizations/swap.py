@@ -1,4 +1,4 @@
-"""Our rows in place of torch's functions, where a timing says that they are quicker here."""
+"""kernelworks' kernels in place of torch's functions, if a tuning record says that they are faster here."""
 
 from __future__ import annotations
 
@@ -21,10 +21,14 @@ from kernelworks.profile.program import Program
 
 __all__ = ["NOTHING", "OPTIMIZATION", "group_lines", "part_of"]
 
-PART, ENOUGH_S, MOST = 0.0625, 10.0, 0.25  # of the budget for each of both: what settles calls, and swapping itself
-MOST_OPS, ALONE = 4, 26  # that are raced alone, and runs of the program that one such race takes at the most
+PART, ENOUGH_S, MOST = (
+    0.0625,
+    10.0,
+    0.25,
+)  # of the budget: for autotuning the calls, and the same again for the swap itself
+MOST_OPS, ALONE = 4, 26  # ops benchmarked one at a time, and the most program runs that one such benchmark takes
 TURNS = 6  # how often the modules are swapped after the first time, at the least
-NOTHING = "of the program's calls there is none that a row of ours does quicker"
+NOTHING = "no kernel of kernelworks is faster for any of the program's calls"
 
 
 def group_lines(items: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
@@ -40,8 +44,8 @@ def group_lines(items: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
 
 
 class _Swap(Change):
-    """Modules that last are swapped once, and what that set on them is set and unset from then on: the functions stay
-    the same ones, which a compiled program asks for. Fresh ones are swapped as they come."""
+    """Modules that last are swapped once, and the attributes set by that are set and unset from then on: the functions
+    stay the same, as a compiled program needs. Fresh modules are swapped when they come."""
 
     def __init__(self, roots: Roots, most_s: float, ops: Collection[str] | None) -> None:
         super().__init__(self._enter)
@@ -107,7 +111,7 @@ class _Entry(NamedTuple):
 
     def unset(self) -> None:
         if self.space.get(self.name) is not self.after:
-            return  # somebody has set another since: theirs
+            return  # somebody has set another since, which stays
         if self.before is ABSENT:
             del self.space[self.name]
         else:
@@ -115,7 +119,7 @@ class _Entry(NamedTuple):
 
 
 def _spaces(roots: Roots) -> list[dict[str, Any]]:
-    """Where a swap sets attributes: of every module, and of the configurations that transformers gave them."""
+    """The namespaces in which a swap sets attributes: of every module, and of its transformers configuration."""
     found: dict[int, dict[str, Any]] = {}
     for root in roots.models:
         for module in root.modules():
@@ -126,7 +130,7 @@ def _spaces(roots: Roots) -> list[dict[str, Any]]:
 
 
 def part_of(budget: Budget) -> float:
-    """Seconds: a race takes as long whatever the budget, so of a small one more of it."""
+    """Seconds: a benchmark takes as long whatever the budget, so a small budget gives a larger share."""
     return max(PART * budget.seconds, min(ENOUGH_S, MOST * budget.seconds))
 
 
@@ -138,18 +142,18 @@ class _Optimization:
         if not scene.roots.models:
             raise Impossible("the program calls no torch.nn.Module: nothing to swap")
         yield Candidate(
-            self.name, EVERYWHERE, "kernelworks' ops in place of torch's, where they are quicker here",
+            self.name, EVERYWHERE, "kernelworks' ops in place of torch's, if they are faster here",
             code="kernelworks.swap(model)", group=self.name, touches=frozenset({"ops"}),
         )  # fmt: skip
 
     def _less(self, scene: Scene, placed: Sequence[str]) -> Iterable[Candidate]:
-        """The ops that gain by themselves, where some do and others do not: an attention that wins is not thrown away
-        because a softmax loses."""
+        """The ops that save time by themselves, if some do and others do not: a softmax that loses does not discard an
+        attention that wins."""
         assert scene.budget is not None
         won = []
         for op in placed[:MOST_OPS]:
-            scene.budget.ask(f"a race of {op} alone", ALONE * scene.wall)
-            scene.say(f"a race of the modules on their inputs, with {op} alone of our ops in them")
+            scene.budget.ask(f"benchmarking {op} alone", ALONE * scene.wall)
+            scene.say(f"benchmarking the modules on their inputs, with {op} as the only op of kernelworks")
             saves, _ = share_saved(scene, self._change(scene, [op]))
             won += [op] if saves > 0 else []
         if won and len(won) < len(placed):
@@ -167,39 +171,39 @@ class _Optimization:
         with budget.exclude():  # it has a budget of its own
             scene.notes += self._autotune(scene, program, part_of(budget))
             forecaster.before(program)
-        scene.say("building the rows that the swapped program needs")
+        scene.say("building the kernels that the swapped program needs")
         change = self.apply(scene, candidate)
         with change:
-            with budget.exclude():  # so have compilers
+            with budget.exclude():  # compilers have one too
                 program.run()
             if not change.done:
                 raise Impossible(NOTHING)
-            budget.ask("predicting what a swap brings", forecaster.needs() + TURNS * change.taking)
+            budget.ask("predicting the gain of a swap", forecaster.needs() + TURNS * change.taking)
             scene.say("surveying the swapped program")
             surveyed = forecaster.survey(program)
-        scene.say("timing our ops one by one, to predict the gain")
+        scene.say("measuring kernelworks' ops one by one, to predict the gain")
         forecast = forecaster.forecast(program, scene.roots, surveyed)
         scene.notes += forecaster.notes()
         if forecast.unknown:
             scene.notes.append(
-                f"{forecast.unknown} calls of ours could not be timed by themselves: predicted from their shapes"
+                f"{forecast.unknown} calls of kernelworks' ops could not be measured: predicted from their shapes"
             )
-        return Promise(1 - forecast.share, how="our ops timed one by one", less=self._some(scene, change))
+        return Promise(1 - forecast.share, how="kernelworks' ops measured one by one", less=self._some(scene, change))
 
     def _some(self, scene: Scene, change: _Swap) -> Callable[[], Iterable[Candidate]] | None:
-        """What finds less to offer than all that was put in place."""
+        """What finds smaller candidates than everything that was put in place."""
         return (lambda: self._less(scene, change.placed)) if len(change.placed) > 1 else None
 
     def _race_modules(self, scene: Scene, candidate: Candidate) -> Promise:
-        """On top of what is in place, a compiler maybe, of which no timeline tells."""
+        """Benchmarks the modules with what is in place, which may be a compiler: no timeline describes that."""
         change = self.apply(scene, candidate)
         with change:
             if not change.done:
                 raise Impossible(NOTHING)
-        scene.say("a race of the modules on their inputs, with our ops in them")
+        scene.say("benchmarking the modules on their inputs, with kernelworks' ops in them")
         saves, first_s = share_saved(scene, change)
         return Promise(
-            saves, first_s, how="raced on the inputs that the modules are called with",
+            saves, first_s, how="benchmarked on the inputs that the modules are called with",
             less=None if candidate.option("ops") else self._some(scene, change),
         )  # fmt: skip
 
@@ -210,8 +214,8 @@ class _Optimization:
         return _Swap(scene.roots, part_of(scene.budget) if scene.budget is not None else float("inf"), ops)
 
     def _autotune(self, scene: Scene, program: Program, budget_s: float) -> tuple[str, ...]:
-        """Races what the program's modules call, with every op in place; one line on what was found."""
-        scene.say("settling what the program's calls take")
+        """Autotunes what the program's modules call, with every op in place. Returns one line on what was found."""
+        scene.say("autotuning the program's calls")
         with SwappedModules(scene.roots, every=True, most_s=budget_s) as swapped:
             placed = {op for s in swapped.swaps for r in s.replaced for op in r.ops} if scene.device == "cpu" else ()
             found = autotune(program.run, progress=scene.say, budget_s=budget_s, expected=placed)

@@ -1,7 +1,7 @@
-"""Our rows in place of torch's functions in functions of the program's own, outside of modules.
+"""kernelworks' kernels in place of torch's functions in the program's own functions, outside of modules.
 
-A function is put in place whose code is the program's, and in whose globals ``F`` and ``torch`` are ours where it calls
-what an op serves (``nn/rebind.py``), helper functions of its module with it.
+The function put in place has the program's code, with ``F`` and ``torch`` of ours among its globals if it calls what an
+op serves (``nn/rebind.py``); helper functions of its module likewise.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Optimization:
                 continue
             ours = [f"kernelworks.{_op_of(name)} in place of {name}" for name in found.calls]
             yield Candidate(
-                self.name, scene.site(root), f"{', '.join(_op_of(name) for name in found.calls)} of ours in it",
+                self.name, scene.site(root), f"{', '.join(_op_of(name) for name in found.calls)} of kernelworks in it",
                 code="\n".join(f"# in {root.source_name}(): {line}" for line in ours),
                 group=f"swap {root.of} {root.path}", touches=frozenset({"ops"}),
             )  # fmt: skip
@@ -42,7 +42,7 @@ class _Optimization:
         program, budget = scene.program, scene.budget
         assert program is not None and budget is not None
         change = self.apply(scene, candidate)
-        scene.say("settling what the program's functions call")
+        scene.say("autotuning what the program's functions call")
         with budget.exclude(), scene.in_place(), change:
             autotune(program.run, progress=scene.say, budget_s=part_of(budget))
         return race_promise(scene, change, scene.scene_of(scene.at(candidate.site)).roots)
@@ -60,8 +60,8 @@ class _Optimization:
 
 
 def called_by(written: str, space: Mapping[str, Any]) -> str:
-    """The op of ours that takes the arguments of what a program calls by a dotted name, among the names that it has;
-    "" where there is none."""
+    """Our op with the signature of what a program calls by a dotted name, looked up in its namespace; "" if there is
+    none."""
     first, *rest = written.split(".")
     found = space.get(first)
     for name in rest:
@@ -75,7 +75,7 @@ def called_by(written: str, space: Mapping[str, Any]) -> str:
 
 
 def _op_of(name: str) -> str:
-    """The op of ours that serves a function of torch's, by its name."""
+    """Our op for a torch function, by its name."""
     known = torch_signatures().get(name)
     return known.op.name if known is not None else name
 

@@ -1,7 +1,7 @@
-"""Fewer threads, for a program whose ops are too small to be shared out.
+"""Fewer threads, for a program whose ops are too small to be divided.
 
-To wake the others and to wait for them costs microseconds a call, and more where cores are shared with other processes
-or are hardware threads of one core. Which number is best is measured on the program itself.
+Waking the other threads and waiting for them costs microseconds a call, and more if cores are shared with other
+processes or are hardware threads of one core. The best number is measured on the program itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kernelworks.diagnose.optimizations.settings import Setting
 __all__ = ["OPTIMIZATION"]
 
 THREADS = Setting(torch.get_num_threads, torch.set_num_threads)
-SMALL_S = 300e-6  # of an op, the middle one: those of larger ones gain by every thread
+SMALL_S = 300e-6  # of the median op: larger ops gain from every thread
 
 
 class _Optimization:
@@ -41,7 +41,7 @@ class _Optimization:
             )  # fmt: skip
 
     def predict(self, scene: Scene, candidate: Candidate) -> Promise:
-        return Promise(in_turns(scene, self.apply(scene, candidate)).saves, how="the program run so")
+        return Promise(in_turns(scene, self.apply(scene, candidate)).saves, how="the program was run with it")
 
     def apply(self, scene: Scene, candidate: Candidate) -> Change:
         number = int(candidate.option("number"))

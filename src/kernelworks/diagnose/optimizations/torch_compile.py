@@ -1,8 +1,8 @@
 """``torch.compile`` of what the program calls: whole or by its repeated blocks, in the modes that a user would try, and
 with kernelworks' own backend.
 
-What it brings is raced on the inputs that the modules were called with, forwards and backwards, before the program is
-run with it. Blocks come first: they are compiled once for all of them, and say how long the whole will take.
+Its gain is benchmarked on the inputs that the modules were called with, forward and backward, before the program is run
+with it. Blocks come first: they are compiled once for all of them, and show how long the whole will take.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from kernelworks.diagnose.optimization import Candidate, Change, Impossible, Promise, Scene, Site, kind_name
+from kernelworks.diagnose.optimization import Candidate, Change, Impossible, Promise, Rejected, Scene, Site, kind_name
 from kernelworks.diagnose.optimizations.accepted_options import Takes, a_string, one_of
 from kernelworks.diagnose.optimizations.settings import Setting
 from kernelworks.diagnose.optimizations.trial import share_saved
@@ -36,23 +36,23 @@ __all__ = [
     "roots_worth_compiling",
 ]
 
-IMPL = "_compiled_call_impl"  # where nn.Module.compile keeps what it made
+IMPL = "_compiled_call_impl"  # the attribute in which nn.Module.compile keeps its result
 Impl = tuple[nn.Module, Callable[..., Any]]  # a module and what is called in its place
-LEAST_S, PER_MODULE_S = 3.0, 0.25  # what inductor takes, and more for each module with parameters
-PER_CALL_S = 0.1  # for each call that a plain function makes: a loop is unrolled, and thousands of calls are minutes
+LEAST_S, PER_MODULE_S = 3.0, 0.25  # inductor's minimum, and more for each module with parameters
+PER_CALL_S = 0.1  # for each call of a plain function: a loop is unrolled, and thousands of calls take minutes
 BACKWARD = 2.0  # times as long as the forward: to compile gradients, and to run them
-MOST_ROOTS = 4  # that are compiled: those that take the most time
+MOST_ROOTS = 4  # roots that are compiled: those that take the most time
 GRAPHS = 64  # of one kind of module: modes, blocks and swaps are compiled beside each other, and 8 are not enough
 IN_A_GRAPH = 0.5  # of the time of a graph of its own, which a block takes in the graph of the whole
 WORTH = 0.05  # of the wall clock, which a module must take
-RACES = 0.3  # of the seconds that are left, for the races of our backend: what is not raced stays inductor's
+RACES = 0.3  # of the seconds left, for the benchmarks of our backend: what is not benchmarked stays inductor's
 PART = "part"
 TARGET_OPTIONS = ("blocks", PART)  # options that say what is compiled, not how
 
 
 @dataclass
 class CompileTimes:
-    """What it took to compile something and to race it."""
+    """Seconds to compile something and to benchmark it."""
 
     compiling_s: float = 0.0
     racing_s: float = 0.0
@@ -65,7 +65,7 @@ class Mode(NamedTuple):
     says: str
     how: dict[str, str]
     costs: float
-    gpu: bool = False  # only there it differs from the default
+    gpu: bool = False  # it differs from the default only on a GPU
 
 
 MODES = (
@@ -79,7 +79,7 @@ COMPILERS_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-n
 
 
 def _backends() -> list[str]:
-    from torch._dynamo import list_backends  # takes seconds: only where a plan names another one than ours
+    from torch._dynamo import list_backends  # takes seconds: only if a plan names another backend than ours
 
     return list(list_backends(exclude_tags=()))
 
@@ -110,8 +110,8 @@ def blocks_of(root: nn.Module) -> tuple[str, tuple[nn.Module, ...]]:
 
 
 def roots_worth_compiling(scene: Scene) -> list[nn.Module]:
-    """The outermost modules that are worth a compiler's time, by the time that they take: their calls, and twice as
-    long again where what they compute is run backwards."""
+    """The outermost modules that are worth a compiler's time, by their time: that of their calls, and twice as much
+    again if there is a backward."""
     seconds = scene.roots.seconds
     roots = sorted(scene.roots.modules, key=lambda root: -seconds.get(id(root), 0.0))
     least = WORTH * scene.wall / (1 + BACKWARD if scene.backward else 1)
@@ -119,7 +119,7 @@ def roots_worth_compiling(scene: Scene) -> list[nn.Module]:
 
 
 def compile_group(site: Site) -> str:
-    """Of what stands in the place of a module's call: one."""
+    """The group of what may stand in the place of a module's call: only one can."""
     return f"compile {site.root} {site.number} {site.path}".rstrip()
 
 
@@ -135,7 +135,7 @@ class _Optimization:
 
     def candidates(self, scene: Scene) -> Iterator[Candidate]:
         if scene.roots.fresh:
-            raise Impossible("the program makes its modules anew each time it runs: each would be compiled anew")
+            raise Impossible("the program makes its modules anew at each run: each would be compiled anew")
         for root in roots_worth_compiling(scene):
             if is_compiled(root) or (isinstance(root, Function) and root.twice):
                 continue  # torch.compile would take the two for one in later calls too
@@ -183,8 +183,8 @@ class _Optimization:
         module, budget = scene.at(candidate.site), scene.budget
         assert budget is not None
         budget.ask(f"torch.compile, {candidate.says}", self._expected_s(scene, candidate, module))
-        scene.say(f"{type(module).__name__} {candidate.says}, and a race of it on its inputs")
-        from kernelworks.compile.inductor import races_within  # takes seconds: only where something is compiled
+        scene.say(f"{type(module).__name__} {candidate.says}, and benchmarked on its inputs")
+        from kernelworks.compile.inductor import races_within  # takes seconds: only if something is compiled
 
         taken = self._taken(scene, candidate)[candidate.options] = CompileTimes()
         begin, graphs = time.perf_counter(), _graphs()
@@ -199,23 +199,23 @@ class _Optimization:
             taken.compiling_s = time.perf_counter() - begin
             if isinstance(error, BudgetExceeded):
                 raise
-            raise Impossible(compile_error_text(error)) from error
+            raise Rejected(compile_error_text(error)) from error
         finally:
             taken.racing_s = time.perf_counter() - begin - taken.compiling_s
             taken.graphs = _graphs() - graphs
-        return Promise(saves, taken.compiling_s, how="raced on the inputs that it is called with")
+        return Promise(saves, taken.compiling_s, how="benchmarked on the inputs that it is called with")
 
     def apply(self, scene: Scene, candidate: Candidate) -> Change:
         impls = self._impls(scene, candidate)
         made = Change(lambda: install_impls(impls))
-        if scene.program is not None:  # a plan that is applied proves nothing
+        if scene.program is not None:  # a plan that is applied verifies nothing
             alike = self._impls(scene, candidate, drawing_alike=True)
             made.random = Change(lambda: install_impls(alike))
         return made
 
     def _impls(self, scene: Scene, candidate: Candidate, *, drawing_alike: bool = False) -> list[Impl]:
-        """What is called in each module's place, made once; what it compiles draws the original's random numbers where
-        that is asked."""
+        """What is called in each module's place, made once. With ``drawing_alike`` it draws the original's random
+        numbers."""
         root = scene.at(candidate.site)
         modules = blocks_of(root)[1] if candidate.option("blocks") else (root,)
         how = {name: _backend_of(value) for name, value in candidate.options if name not in TARGET_OPTIONS}
@@ -240,8 +240,8 @@ class _Optimization:
         return found
 
     def _expected_s(self, scene: Scene, candidate: Candidate, root: nn.Module) -> float:
-        """Seconds that a compiler and the race may take: as another mode of the same took, as its blocks did, else by
-        the number of modules with parameters."""
+        """Seconds that the compiler and the benchmark may take: from another mode of the same, or from its blocks, or
+        from the number of modules with parameters."""
         factor = next(
             mode.costs
             for mode in MODES
@@ -263,14 +263,14 @@ class _Optimization:
 
 
 def root_of(scene: Scene, part: Function) -> nn.Module:
-    """The root that a function is a part of; itself where it is one."""
+    """The root that a function is a part of; itself if it is a root."""
     roots = (root for root in scene.roots.modules if isinstance(root, Function))
     return next((r for r in roots if any(each.fn is part.fn for each in r.parts)), part)
 
 
 def _graphs() -> int:
     """How many graphs this process has handed to a compiler."""
-    from torch._dynamo.utils import counters  # takes seconds: only where something is compiled
+    from torch._dynamo.utils import counters  # takes seconds: only if something is compiled
 
     return int(counters["stats"]["unique_graphs"])
 
@@ -278,9 +278,9 @@ def _graphs() -> int:
 def frame_of(site: Site, how: Sequence[tuple[str, Any]]) -> Callable[..., Any]:
     """What dynamo is to trace of the modules of one site, compiled in one way: called with the module first.
 
-    ``nn.Module`` calls all modules by one code, and what dynamo has seen it keeps by code: sizes that differ between
-    two modules it takes for sizes that vary, and compiles the second one for any. It passes over the frames of torch's
-    own modules (a Sequential's) besides. So each has a frame of ours, with a code of its own.
+    ``nn.Module`` calls all modules through one code object, and dynamo keeps its guards by code: it takes sizes that
+    differ between two modules for dynamic ones, and compiles the second module for any size. It also skips the frames
+    of torch's own modules (a Sequential's). So each site has a frame of ours, with a code of its own.
     """
 
     def frame(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -292,7 +292,7 @@ def frame_of(site: Site, how: Sequence[tuple[str, Any]]) -> Callable[..., Any]:
 
 
 def _backend_of(value: Any) -> Any:
-    """Our backend itself: its name is known only where the package was installed with its entry points."""
+    """Our backend itself: its name is known only if the package was installed with its entry points."""
     if value != "kernelworks":
         return value
     from kernelworks.compile import backend
@@ -301,7 +301,7 @@ def _backend_of(value: Any) -> Any:
 
 
 def _drawing_alike(how: dict[str, Any]) -> dict[str, Any]:
-    """The same options, and random numbers as torch itself draws them: what is compiled otherwise draws others."""
+    """The same options, with random numbers as eager torch draws them: compiled code draws others by default."""
     made = dict(how)
     mode = made.pop("mode", None)
     options = dict(torch._inductor.list_mode_options(mode)) if mode else {}
@@ -309,8 +309,8 @@ def _drawing_alike(how: dict[str, Any]) -> dict[str, Any]:
 
 
 def compile_within_budget(impls: list[Impl], budget: Budget) -> list[Impl]:
-    """These, whose first calls compile them, only as far as all of them fit the budget: the others are taken to need as
-    long as the last one. The first of all says little: it starts the compiler, and the others may call what it made."""
+    """These, whose first calls compile them, as long as all of them fit the budget: the rest are taken to need as long
+    as the last one. The first says little: it starts the compiler, and the others may reuse its result."""
     took: list[float] = []
 
     def asked(impl: Callable[..., Any]) -> Callable[..., Any]:
@@ -334,7 +334,7 @@ def compile_within_budget(impls: list[Impl], budget: Budget) -> list[Impl]:
 
 
 def _limit() -> int:
-    import torch._dynamo.config as config  # takes seconds: only where something is compiled
+    import torch._dynamo.config as config  # takes seconds: only if something is compiled
 
     return int(config.recompile_limit)
 
@@ -349,7 +349,7 @@ LIMIT = Setting(_limit, _limited)  # of graphs, dynamo's own
 
 
 def install_impls(impls: list[Impl]) -> Callable[[], None]:
-    """Has each called in its module's place; returns what takes that back."""
+    """Puts each in its module's place; returns what undoes that."""
     before = [module.__dict__.get(IMPL) for module, _ in impls]
     as_it_was = LIMIT.want(max(_limit(), GRAPHS))
     bound = []
@@ -373,7 +373,7 @@ def install_impls(impls: list[Impl]) -> Callable[[], None]:
 
 
 def _guess(scene: Scene, module: nn.Module) -> float:
-    """Seconds for a module that nothing was compiled like."""
+    """Seconds for a module if nothing like it was compiled yet."""
     if isinstance(module, Function):
         size = PER_CALL_S * _calls_of(scene, module)
     else:
@@ -393,7 +393,7 @@ def _calls_of(scene: Scene, function: Function) -> float:
 
 
 def compile_error_text(error: Exception) -> str:
-    """A compiler's error, or the program's, in one line; of one that tells of another ("... raised:") with that."""
+    """A compiler's error, or the program's, in one line; with the cause if it names one ("... raised:")."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
     return f"compiled, it raises {type(error).__name__}{f': {text[:200]}' if text else ''}"

@@ -1,4 +1,4 @@
-"""What a change brings to the modules that it changes, on inputs that were kept, before the program is run with it."""
+"""Benchmarks a change on the modules that it changes, with inputs that were kept, before the program is run with it."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from kernelworks.measure.clock.noise import sample_windows
 
 __all__ = ["ModuleRace", "race", "race_promise", "run_s", "share_saved"]
 
-ROUNDS = 25  # at the most, of one sample; each in both states, of those that nobody disturbs
-ENOUGH_S, PATIENCE_S, WINDOW_S = 0.5, 2.0, 0.05  # for one sample; where it is loud; what is thrown away at once
-FEW = 5  # rounds, which a long call gets too, as far as patience goes: one of it says little
-LONG_S, MOST_IN_A_ROW = 2e-3, 64  # what is timed at once takes so long, in so many calls at the most
-FIRST = 3  # calls that are not counted: what compiles once more when sizes change, or captures a graph
-RUNS = 3  # of the program, for what it takes in the same minute
+ROUNDS = 25  # at the most, of one sample; each in both states, counting those without disturbance
+ENOUGH_S, PATIENCE_S, WINDOW_S = 0.5, 2.0, 0.05  # for one sample; if it is loud; the unit that is thrown away
+FEW = 5  # rounds that a long call gets too, within PATIENCE_S: one of them says little
+LONG_S, MOST_IN_A_ROW = 2e-3, 64  # one measurement takes so long, in at most so many calls
+FIRST = 3  # calls that are not counted: they may compile once more, or capture a graph
+RUNS = 3  # of the program, to measure it in the same minute
 
 
 def share_saved(scene: Scene, change: Change, roots: Roots | None = None) -> tuple[float, float]:
-    """What a change saves of a run of the program as it is by now, from a race of its modules (``roots``: of some) on
-    the inputs that were kept; and the seconds that the first calls took beyond the others."""
+    """The share of a run that a change saves of the program as it is by now, from a race of its modules (of ``roots``
+    only, if given) on the inputs that were kept; and the seconds that the first calls took beyond the others."""
     assert scene.forecaster is not None
     with_sync = scene.forecaster.device.with_sync
     variants = scene.in_place(), CombinedChange((*scene.taken, change))
@@ -53,16 +53,16 @@ def run_s(scene: Scene) -> float:
 
 
 def race_promise(scene: Scene, change: Change, roots: Roots | None = None, *, cost_bytes: int = 0) -> Promise:
-    """What such a race promises of a change that keeps so much memory."""
+    """The promise of such a race, for a change that keeps so much memory."""
     if scene.budget is not None:
-        scene.budget.ask("a race of modules on their inputs")
+        scene.budget.ask("benchmarking modules on their inputs")
     saves, first_s = share_saved(scene, change, roots)
-    return Promise(saves, first_s, cost_bytes, how="raced on the inputs that it is called with")
+    return Promise(saves, first_s, cost_bytes, how="benchmarked on the inputs that it is called with")
 
 
 @dataclass(frozen=True)
 class ModuleRace:
-    """Seconds of a run of the program that its outermost modules take, forwards and backwards, as they are and changed;
+    """Seconds that the outermost modules take of a run of the program, forward and backward, as they are and changed;
     and what the first calls of the changed ones took beyond that: compilers."""
 
     before_s: float
@@ -91,7 +91,7 @@ def _draws(sample: Sample) -> bool:
 
 
 def _numbers() -> list[torch.Tensor]:
-    """Where torch's generators stand."""
+    """The states of torch's generators."""
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
 
 

@@ -1,8 +1,8 @@
-"""Advice: a program that keeps what a backward would need, and runs none.
+"""Advice: a program that keeps what a backward would need, and runs no backward.
 
-With gradients on, every op that a parameter reaches records a node and keeps its inputs: microseconds a call, and the
-memory of all activations at once. Whether anything outside the program asks for gradients of what it returns, only its
-author knows.
+With gradients on, every op that a parameter reaches records a node and keeps its inputs. That costs microseconds a
+call, and the memory of all activations at once. Only the author knows whether anything outside the program needs
+gradients of what it returns.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kernelworks.diagnose.optimizations.accepted_options import Takes
 
 __all__ = ["OPTIMIZATION"]
 
-ADVICE = "gradients are on and no backward runs: turn them off, if nothing outside asks for one of what it returns"
+ADVICE = "gradients are on and no backward runs: turn them off, unless something outside needs gradients of its outputs"
 
 
 class _Optimization:

@@ -1,11 +1,11 @@
-"""Advice: gradients that are filled with zeros ahead of a backward, where None would do.
+"""Advice: gradients that are filled with zeros before a backward, though None would do.
 
-``zero_grad(set_to_none=False)`` writes zeros over all gradients, and the backward then reads them again to add its own:
-three passes over what need not be touched. Where the gradient is None, the backward leaves what it made.
+``zero_grad(set_to_none=False)`` writes zeros over all gradients, and the backward reads them again to add its own:
+three passes over memory that need not be touched. If a gradient is None, the backward stores its result directly.
 
-It is said and never done. Whoever writes ``set_to_none=False`` may hold the gradients (views of one flat buffer, a list
-made once), read them before the backward (a norm, a sum, a copy of the model), or have parameters that no backward
-reaches decay all the same. None of that shows from outside: a gradient is read without a call that could be seen.
+It is advice and never applied. Whoever writes ``set_to_none=False`` may hold the gradients (views of one flat buffer, a
+list made once), read them before the backward (a norm, a sum, a copy of the model), or want weight decay on parameters
+that no backward reaches. None of that can be seen from outside: reading a gradient is no call.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from kernelworks.diagnose.optimizations.loaded_input import line_that_asks
 
 __all__ = ["OPTIMIZATION", "Zeroing", "zeroings"]
 
-KINDS: tuple[type, ...] = (Optimizer, nn.Module)  # whose zero_grad is called
-LEAST = 0.01  # of the wall clock, which zeros must take
-MOST_BYTES = 256 << 20  # of gradients that are copied, to be timed
+KINDS: tuple[type, ...] = (Optimizer, nn.Module)  # the classes whose zero_grad is observed
+LEAST = 0.01  # of the wall clock: zeros that take less give no advice
+MOST_BYTES = 256 << 20  # of gradients that are copied for the measurement
 TURNS = 7
 CODE = "optimizer.zero_grad()  # without set_to_none=False"
 WITHOUT = (
-    "leave set_to_none=False out, if nothing holds or reads a gradient between there and the backward, and none must "
-    "decay that no backward reaches"
+    "leave set_to_none=False out, if nothing holds or reads a gradient before the backward, and no parameter needs "
+    "weight decay that no backward reaches"
 )
 Looks = tuple[torch.Size, torch.dtype, torch.device]
 SyncWrapper = Callable[[Callable[[], Any]], Callable[[], Any]]  # of a function one that is over when the device is done
@@ -42,7 +42,7 @@ SyncWrapper = Callable[[Callable[[], Any]], Callable[[], Any]]  # of a function 
 
 @dataclass
 class Zeroing:
-    """What a run fills with zeros at one line."""
+    """The gradients that a run fills with zeros at one line."""
 
     source: str
     gradients: list[Looks] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Zeroing:
 
 
 def zeroings(run: Callable[[], Any]) -> list[Zeroing]:
-    """Each of them in a run, by the line that asks for zeros."""
+    """Each zeroing in a run, by the line that asks for it."""
     found: dict[str, Zeroing] = {}
 
     def note(parameters: Iterator[Tensor]) -> None:
@@ -71,7 +71,7 @@ def zeroings(run: Callable[[], Any]) -> list[Zeroing]:
 
 @contextlib.contextmanager
 def _noted(kind: Any, note: Callable[[Iterator[Tensor]], None]) -> Iterator[None]:
-    """Has ``note`` called with the parameters ahead of each call that asks for zeros, which is otherwise as it was."""
+    """Calls ``note`` with the parameters before each call that asks for zeros; the call is otherwise unchanged."""
     kept = kind.__dict__["zero_grad"]
 
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
@@ -88,7 +88,7 @@ def _noted(kind: Any, note: Callable[[Iterator[Tensor]], None]) -> Iterator[None
 
 
 def seconds_of(gradients: Sequence[Looks], with_sync: SyncWrapper) -> float:
-    """What it takes to fill such gradients with zeros, and a backward to add to them: of copies."""
+    """Seconds to fill such gradients with zeros and to add to them, measured on copies."""
     nbytes = sum(shape.numel() * dtype.itemsize for shape, dtype, _ in gradients)
     some = gradients[:: max(1, -(-2 * nbytes // MOST_BYTES))]
     held, made = ([torch.ones(s, dtype=dtype, device=at) for s, dtype, at in some] for _ in range(2))
@@ -113,15 +113,15 @@ class _Optimization:
     takes = Takes(("program", "process"))
 
     def candidates(self, scene: Scene) -> Iterator[Candidate]:
-        """Where one run fills gradients with zeros."""
+        """The lines at which a run fills gradients with zeros."""
         program, forecaster = scene.program, scene.forecaster
         if not scene.backward or program is None or forecaster is None:
             return
         for each in scene.keep("gradients filled with zeros", lambda: zeroings(program.run)):
             seconds = seconds_of(each.gradients, forecaster.device.with_sync)
             if seconds >= LEAST * scene.wall:
-                takes = f"{seconds * 1e3:.3g} of {scene.wall * 1e3:.3g} ms a run, by copies of them"
-                advice = f"{each.source}: to fill gradients with zeros, and to add to those, takes {takes}: {WITHOUT}"
+                takes = f"{seconds * 1e3:.3g} of {scene.wall * 1e3:.3g} ms a run, measured on copies"
+                advice = f"{each.source}: filling gradients with zeros, and adding to them, takes {takes}: {WITHOUT}"
                 yield Candidate(self.name, PROGRAM, f"no zeros at {each.source}", code=CODE, advice=advice)
 
     def predict(self, scene: Scene, candidate: Candidate) -> Promise:

@@ -1,4 +1,4 @@
-"""Small programs for remedies, and what somebody else may hold of one."""
+"""Small programs for optimizations, and what somebody else may hold of one."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ def trained(
 
 
 def counted(case: Case) -> tuple[Case, list[None]]:
-    """The same program, and what has an item for each of its runs: scenes and remedies run it to see what it does."""
+    """The same program, and what has an item for each of its runs: scenes and optimizations run it to see what it
+    does."""
     ran: list[None] = []
 
     def run() -> Any:
@@ -117,14 +118,14 @@ def counted(case: Case) -> tuple[Case, list[None]]:
 
 
 def scene_of(case: Case, **more: Any) -> Scene:
-    """What is known of a program, with a timeline of as much as remedies read."""
+    """What is known of a program, with a timeline of as much as optimizations read."""
     roots = find_roots(case.run)
     trace, persistent = survey_all_calls(case.run, 1e9)
     timeline = CpuTimeline(wall=1e-2, moments=(), rest=0.0, floors=FLOORS, persistent=persistent, **more)
     timeline = (
         SimpleNamespace(calls=trace.calls, entries=lambda: [SimpleNamespace(seconds=1e-5)]) if not more else timeline
     )  # type: ignore[assignment]
-    side: Any = SimpleNamespace(timeline=timeline, device=SimpleNamespace(whole=lambda run: run))
+    side: Any = SimpleNamespace(timeline=timeline, device=SimpleNamespace(with_sync=lambda run: run))
     optimizers = (case.optimizer,) if case.optimizer is not None else ()
     return Scene(roots, Program("p", case.run), optimizers, side, (1e-2,))
 
@@ -135,9 +136,9 @@ class OnGpu(Scene):
     on_gpu = True  # type: ignore[assignment]
 
 
-def offers(remedy: Optimization, scene: Scene) -> list[Candidate]:
+def candidates(optimization: Optimization, scene: Scene) -> list[Candidate]:
     try:
-        return list(remedy.candidates(scene))
+        return list(optimization.candidates(scene))
     except Impossible:
         return []
 

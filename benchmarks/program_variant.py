@@ -1,16 +1,17 @@
 """One program under one of torch's switches, or with a plan in place, beside eager: started by ``programs.py``.
 
-    python benchmarks/program_arm.py PROGRAM MODE ANSWERS RESULT
+    python benchmarks/program_variant.py PROGRAM MODE ANSWERS RESULT
 
 Makes the model, gives it to torch.compile, runs until nothing is left to compile, writes ``ready``, waits for a line on
-stdin, then times eager and compiled runs in turns. Until then it may be halted: for how long stands in ``halted_s.txt``
-of the working folder, and no figure counts that. ``eager`` keeps its first answer in the folder ANSWERS; under a mode
-the first answer, from the same seed, is compared with that. RESULT is a JSON file; an error is in it as ``failed``.
+stdin, then measures eager and compiled runs in turns. Until then it may be halted: ``halted_s.txt`` in the working
+folder says for how long, and no figure counts that. ``eager`` keeps its first answer in the folder ANSWERS; under a
+mode the first answer, from the same seed, is compared with that. RESULT is a JSON file; it holds an error as
+``failed``.
 
-Under ``plan``, ``plan.json`` of the working folder is given to ``kernelworks.apply`` ahead of the program's first run,
-as its author would do it. ``apply_s`` is what that, and the first runs with it, took beside compilers (``compile_s``)
-and a run's own time. Those of torch's switches that ``switches.json`` names are compiled too, with the plan aside, and
-have turns with both: what two processes differ by is no part of that comparison.
+Under ``plan``, ``plan.json`` of the working folder is given to ``kernelworks.apply`` before the program's first run, as
+its author would do it. ``apply_s`` is the time of that and of the first runs with it, without compilers (``compile_s``)
+and without a run's own time. Those of torch's switches that ``switches.json`` names are compiled too, with the plan
+suspended, and have turns with both: the difference between two processes is no part of that comparison.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ MODES: dict[str, dict[str, str] | None] = {
 }
 
 PLAN, SWITCHES = "plan", Path("switches.json")
-Arm = Callable[[], AbstractContextManager[Any]]
+Variant = Callable[[], AbstractContextManager[Any]]
 MOST_COMPILED = 64  # graphs of one function of the program's
 LEAST_ROUNDS, MOST_ROUNDS = 5, 25
 MEASURING_S = 4.0 if torch.cuda.is_available() else 8.0  # turns of a GPU's are less apart
 PATIENCE = 2.0  # times that, for quiet turns
-SETTLING = 6  # runs at the most until one takes as long as the one before: each may still compile something
-SETTLED = 1.3
+WARM_UP_RUNS = 6  # at the most, until one takes as long as the one before: each may still compile something
+WARM_RATIO = 1.3
 
 
 def halted_s() -> float:
@@ -80,9 +81,9 @@ def warmed(run: Callable[[], Any]) -> tuple[float, Any]:
     """Runs until a run takes as long as the one before; the seconds beyond what those take, and the first answer."""
     kept: list[Any] = []
     took = [seconds(lambda: kept.append(copied(run())))]
-    for _ in range(SETTLING):
+    for _ in range(WARM_UP_RUNS):
         took.append(seconds(run))
-        if took[-2] < SETTLED * took[-1]:
+        if took[-2] < WARM_RATIO * took[-1]:
             break
     return max(sum(took) - len(took) * took[-1], 0.0), kept[0]
 
@@ -119,18 +120,19 @@ def called_by(model: Any, impl: Any) -> Iterator[None]:
 
 def measured(
     run: Callable[[], Any],
-    eagerly: Arm,
+    eagerly: Variant,
     *,
-    settling: bool = False,
-    switches: Mapping[str, Arm] | None = None,
+    warming_up: bool = False,
+    switches: Mapping[str, Variant] | None = None,
 ) -> dict[str, Any]:
     """The program as it is by now, within ``eagerly`` and within each of ``switches``, in turns of one process, whose
     order changes.
 
     Turns in which other processes took too much are left out; where too few are left all of them count, and it is said
-    (``loud``). ``settling``: what leaves memory or layouts behind has a run that is not counted ahead of each.
+    (``loud``). ``warming_up``: each measured run has one before it that is not counted, if a variant leaves memory or
+    layouts behind.
     """
-    arms = {"eager": eagerly, **(switches or {}), "mode": contextlib.nullcontext}
+    variants = {"eager": eagerly, **(switches or {}), "mode": contextlib.nullcontext}
     turns: list[dict[str, float]] = []
     quiet: list[dict[str, float]] = []
     begin = time.perf_counter()
@@ -141,17 +143,19 @@ def measured(
         ):
             break
         times, before = {}, cpu_times()
-        for arm in arms if len(turns) % 2 else reversed(arms):
-            with arms[arm]():
-                if settling:
+        for variant in variants if len(turns) % 2 else reversed(variants):
+            with variants[variant]():
+                if warming_up:
                     run()
-                times[arm] = seconds(run)
+                times[variant] = seconds(run)
         turns.append(times)
         if not noise_between(before, cpu_times()).loud:
             quiet.append(times)
     kept = quiet if len(quiet) >= LEAST_ROUNDS else turns
-    took = {arm: middle([times[arm] for times in kept]) for arm in arms}
-    beside = {arm: statistics.median(times[arm] / times["eager"] for times in kept) for arm in switches or ()}
+    took = {variant: middle([times[variant] for times in kept]) for variant in variants}
+    beside = {
+        variant: statistics.median(times[variant] / times["eager"] for times in kept) for variant in switches or ()
+    }
     return {
         "ms": took["mode"][0] * 1e3, "eager_ms": took["eager"][0] * 1e3,
         "share": statistics.median(times["mode"] / times["eager"] for times in kept),
@@ -173,7 +177,7 @@ def answered(answer: Any, kept: Path) -> float | None:
 
 
 def timed(
-    run: Callable[[], Any], eagerly: Arm, *, settling: bool, switches: Mapping[str, Arm] | None = None
+    run: Callable[[], Any], eagerly: Variant, *, warming_up: bool, switches: Mapping[str, Variant] | None = None
 ) -> dict[str, Any]:
     """What the turns say, once all is compiled and a line has come on stdin."""
     peak = memory()
@@ -183,10 +187,10 @@ def timed(
     if not sys.stdin.readline():
         sys.exit("nobody is left to be told")
     warmed(run)  # what halted processes had queued on a GPU ends meanwhile
-    return {**measured(run, eagerly, settling=settling, switches=switches), "peak_bytes": peak}
+    return {**measured(run, eagerly, warming_up=warming_up, switches=switches), "peak_bytes": peak}
 
 
-def arm(name: str, mode: str, answers: Path) -> dict[str, Any]:
+def variant(name: str, mode: str, answers: Path) -> dict[str, Any]:
     sys.path.insert(0, str(PROGRAMS))
     suite = importlib.import_module("suite")
     model, kept = getattr(suite, suite.PAIRS[name])()[0], answers / f"{name}.pt"
@@ -204,7 +208,7 @@ def arm(name: str, mode: str, answers: Path) -> dict[str, Any]:
         fresh = kept.with_suffix(".writing")
         torch.save(answer, fresh)
         fresh.replace(kept)  # others may look for it now
-    found = timed(run, lambda: called_by(model, None), settling=False)
+    found = timed(run, lambda: called_by(model, None), warming_up=False)
     return {**found, "compile_s": compile_s, "differs": answered(answer, kept)}
 
 
@@ -220,38 +224,40 @@ def replanned(run: Callable[[], Any], kept: Path, model: Any = None) -> dict[str
         first_s, answer = warmed(run)
         missing = [*plan.failed, *plan.waiting]
         if missing:
-            raise RuntimeError(f"not in place: {'; '.join(missing)}")
+            raise RuntimeError(f"not applied: {'; '.join(missing)}")
         compiling_s, peak = compilers_s(), memory()
         named = json.loads(SWITCHES.read_text(encoding="utf-8")) if SWITCHES.is_file() else ()
-        switches = {mode: arm for mode in named if (arm := switched(run, plan.suspended, model, mode)) is not None}
-        found = timed(run, plan.suspended, settling=True, switches=switches)
+        switches = {
+            mode: variant for mode in named if (variant := switched(run, plan.suspended, model, mode)) is not None
+        }
+        found = timed(run, plan.suspended, warming_up=True, switches=switches)
     own = {"peak_bytes": peak, "apply_s": max(placing_s + first_s - compiling_s, 0.0), "compile_s": compiling_s}
     return {**found, **own, "differs": answered(answer, kept)}
 
 
-def switched(run: Callable[[], Any], aside: Arm, model: Any, mode: str) -> Arm | None:
-    """An arm in which the model is compiled in one of torch's modes, with nothing of a plan in place: compiled here.
-    None where torch cannot."""
+def switched(run: Callable[[], Any], aside: Variant, model: Any, mode: str) -> Variant | None:
+    """A variant in which the model is compiled in one of torch's modes, with nothing of a plan in place: compiled here.
+    None if torch cannot."""
     import torch._dynamo.config as config
 
     config.recompile_limit = MOST_COMPILED  # the modes share one code, and each counts
     impl: Any = None
 
     @contextlib.contextmanager
-    def arm() -> Iterator[None]:
+    def variant() -> Iterator[None]:
         with aside(), called_by(model, impl):
             yield
 
     try:
-        with arm():
+        with variant():
             model.compile(**(MODES[mode] or {}))
             impl = model._compiled_call_impl
-        with arm():
+        with variant():
             warmed(run)
     except Exception:
         traceback.print_exc()
         return None
-    return arm
+    return variant
 
 
 def compilers_s() -> float:
@@ -263,7 +269,7 @@ def compilers_s() -> float:
 def main() -> None:
     name, mode, answers, result = sys.argv[1:5]
     try:
-        found = arm(name, mode, Path(answers))
+        found = variant(name, mode, Path(answers))
     except Exception as error:  # what torch cannot compile is what is to be told
         traceback.print_exc()
         lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]

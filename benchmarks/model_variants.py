@@ -1,11 +1,11 @@
 """One program of ``h200_models.py``, eager, swapped, captured and under one of torch.compile's modes, in turns of one
 process: started by that script, so that others compile while one is timed.
 
-    python benchmarks/model_arms.py PROGRAM MODE RESULT [--tiny] [--profile FILE]
+    python benchmarks/model_variants.py PROGRAM MODE RESULT [--tiny] [--profile FILE]
 
 PROGRAM is ``train``, or ``decode-`` and the batch. Compiles, writes ``ready``, waits for a line on stdin (until then it
-may be halted: ``halted_s.txt`` says for how long), settles what no timing on record decides, and then times the arms in
-alternating order. RESULT is a JSON file; what cannot be done is in it as ``failed``.
+may be halted: ``halted_s.txt`` says for how long), autotunes what no tuning record decides, and then measures the
+variants in alternating order. RESULT is a JSON file; it holds what cannot be done as ``failed``.
 
 MODE is one of torch.compile's (``default`` is none), for decoding with ``static`` or ``dynamic`` ahead: transformers'
 cache of fixed size, as its documentation advises for CUDA graphs, or the one that grows. A cache of fixed size is made
@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 from h200_models import GPU, PROMPT, arm, milliseconds, peak, qwen3, settle, synchronize, tokens
-from program_arm import halted_s
+from program_variant import halted_s
 from side_by_side import wait_for_turn
 from torch import Tensor
 from transformers import StaticCache
@@ -40,7 +40,7 @@ from kernelworks.build import native
 
 WARM = 8  # tokens that bind and warm up
 APART = 2e-2  # of what a step moves: some parameters are rounded to the other neighbour, of bfloat16 half of 2^-8 away
-Arm = Callable[[], AbstractContextManager[Any]]
+Variant = Callable[[], AbstractContextManager[Any]]
 
 
 def in_turns(count: int, names: list[str]) -> Iterator[tuple[int, str]]:
@@ -147,30 +147,30 @@ def train(mode: str, tiny: bool, rounds: int, profile: Path | None) -> dict[str,
     synchronize()
     compile_s = time.perf_counter() - began - (halted_s() - halted)
     ready()
-    rows_taken = settle(model, lambda: (step(), step(optimizer=ours)))
+    kernels_taken = settle(model, lambda: (step(), step(optimizer=ours)))
 
-    arms: dict[str, tuple[str, Callable[[], Tensor]]] = {
+    variants: dict[str, tuple[str, Callable[[], Tensor]]] = {
         "eager": ("eager", step), "swapped": ("swapped", step), WITH_OURS: ("swapped", lambda: step(optimizer=ours)),
         mode: ("eager", lambda: step(program)),
     }  # fmt: skip
     try:
         how_far: Any = steps_apart(model, lambda: step(optimizer=None))
-    except RuntimeError as error:  # the other arms still run
-        del arms[WITH_OURS]
+    except RuntimeError as error:  # the other variants still run
+        del variants[WITH_OURS]
         how_far = str(error)
-    names = list(arms)
+    names = list(variants)
     found: dict[str, Any] = {"ms": {}, "all_ms": {name: [] for name in names}, "peak_gb": {}, "loss": {}}
     found["steps_apart"] = how_far
     for _, name in in_turns(rounds, names):
-        for optimizer in (theirs, ours):  # an arm has the memory of one: its first step makes the state anew
+        for optimizer in (theirs, ours):  # a variant has the memory of one: its first step makes the state anew
             optimizer.state.clear()
-        kind, run = arms[name]
+        kind, run = variants[name]
         with arm(kind, model):
             found["loss"].setdefault(name, float(run()))
             found["peak_gb"][name] = max(found["peak_gb"].get(name, 0.0), peak(run))
             found["all_ms"][name] += [milliseconds(run), milliseconds(run)]
     found["ms"] = {name: statistics.median(took) for name, took in found["all_ms"].items()}
-    for name, (kind, run) in arms.items() if profile is not None else ():
+    for name, (kind, run) in variants.items() if profile is not None else ():
         with arm(kind, model), profiled(profile, f"train {name}"):
             run()
     parameters = sum(p.numel() for p in model.parameters())
@@ -182,7 +182,7 @@ def train(mode: str, tiny: bool, rounds: int, profile: Path | None) -> dict[str,
         "length": length,
         "logits_gb": logits,
         "compile_s": compile_s,
-        "kernels_taken": rows_taken,
+        "kernels_taken": kernels_taken,
     }
 
 
@@ -196,8 +196,8 @@ class Decoding:
         self.model, self.batch = model, batch
         self.prompt, self.new = (16, 12) if tiny else (PROMPT, 48)
         self.ids = tokens(model, batch, self.prompt)
-        room = -(-(self.prompt + self.new + 1) // 64) * 64
-        self.fixed = StaticCache(config=model.config, max_cache_len=room)
+        length_needed = -(-(self.prompt + self.new + 1) // 64) * 64
+        self.fixed = StaticCache(config=model.config, max_cache_len=length_needed)
 
     def __call__(self, call: Any = None, cache: Any = None, watch: Any = None) -> tuple[float, Tensor, Tensor]:
         """Seconds a token once it is warm, the tokens, and the logits of the first. ``watch``: for four of them."""
@@ -222,7 +222,7 @@ class Decoding:
         return (time.perf_counter() - begin) / (self.new - WARM), torch.cat(chosen, 1), first
 
 
-def arms_of(run: Decoding, program: Any, mode: str, fixed: bool) -> dict[str, tuple[Arm, Callable[..., Any]]]:
+def variants_of(run: Decoding, program: Any, mode: str, fixed: bool) -> dict[str, tuple[Variant, Callable[..., Any]]]:
     """What is in place around each, and what it runs."""
     model = run.model
 
@@ -236,14 +236,14 @@ def arms_of(run: Decoding, program: Any, mode: str, fixed: bool) -> dict[str, tu
             print(f"  ({done})", file=sys.stderr, flush=True)
 
     cache = run.fixed if fixed else None
-    arms: dict[str, tuple[Arm, Callable[..., Any]]] = {
+    variants: dict[str, tuple[Variant, Callable[..., Any]]] = {
         "eager": (contextlib.nullcontext, run),
         mode: (contextlib.nullcontext, lambda watch=None: run(program, cache, watch)),
         "swapped": (swapped, run),
     }
     if fixed:
-        arms["swapped and captured"] = (captured, lambda watch=None: run(model, cache, watch))
-    return arms
+        variants["swapped and captured"] = (captured, lambda watch=None: run(model, cache, watch))
+    return variants
 
 
 def apart(logits: Tensor, want: Tensor, same: Tensor) -> float:
@@ -256,8 +256,8 @@ def decode(batch: int, mode: str, tiny: bool, rounds: int, profile: Path | None)
     kind, _, mode = mode.partition("-")
     model = qwen3(2 if tiny else 16, tiny).eval()
     run, name_of_mode = Decoding(model, batch, tiny), f"{mode}, {kind} cache"
-    arms = arms_of(run, compiled(model, mode, tiny), name_of_mode, kind == "static")
-    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    variants = variants_of(run, compiled(model, mode, tiny), name_of_mode, kind == "static")
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
     texts: dict[str, Tensor] = {}
     logits: dict[str, Tensor] = {}
     with torch.inference_mode():
@@ -265,21 +265,21 @@ def decode(batch: int, mode: str, tiny: bool, rounds: int, profile: Path | None)
             run()
             run(cache=run.fixed)
         began, halted = time.perf_counter(), halted_s()
-        arms[name_of_mode][1]()
-        arms[name_of_mode][1]()
+        variants[name_of_mode][1]()
+        variants[name_of_mode][1]()
         synchronize()
         compile_s = time.perf_counter() - began - (halted_s() - halted)
         ready()
-        rows_taken = settle(model, lambda: (run(), run(cache=run.fixed)))
-        for i, name in in_turns(rounds, list(arms)):
-            around, call = arms[name]
+        kernels_taken = settle(model, lambda: (run(), run(cache=run.fixed)))
+        for i, name in in_turns(rounds, list(variants)):
+            around, call = variants[name]
             with around():
                 if i == 0:
                     call()
                 took, texts[name], logits[name] = call()
                 seconds[name].append(took)
-        for name in arms if profile is not None else ():
-            around, call = arms[name]
+        for name in variants if profile is not None else ():
+            around, call = variants[name]
             with around():
                 call()
                 call(watch=profiled(profile, f"decode {batch} {name}, 4 tokens"))
@@ -291,7 +291,7 @@ def decode(batch: int, mode: str, tiny: bool, rounds: int, profile: Path | None)
         "tokens_a_second": {name: batch / value * 1e3 for name, value in ms.items()},
         "same_first": {n: int((texts["eager"] == t).long().cumprod(1).sum()) / batch for n, t in texts.items()},
         "logits_apart": {n: apart(x, want, texts[n][:, 0] == texts["eager"][:, 0]) for n, x in logits.items()},
-        "compile_s": compile_s, "kernels_taken": rows_taken,
+        "compile_s": compile_s, "kernels_taken": kernels_taken,
     }  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""Each remedy on small programs: where it offers itself and where not, that answers stay what they were, and that
-nothing is left of it when it is out again."""
+"""Each optimization on small programs: where it is a candidate and where not, that answers stay what they were, and
+that nothing is left of it when it is taken out again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from remedied import Case, Net, asked, attending, counted, looks, net, offers, scene_of, trained
+from optimized import Case, Net, asked, attending, candidates, counted, looks, net, scene_of, trained
 from torch import Tensor, nn
 
 from kernelworks.diagnose.fix.plan import apply, as_plan
@@ -38,7 +38,7 @@ def of_inference(make: Callable[[], nn.Module]) -> nn.Module:
         return make()
 
 
-# Remedy, a program that it is for, how many offers.
+# An optimization, a program that it is for, and the number of candidates.
 HITS: dict[str, tuple[Optimization, Callable[[], Case], int]] = {
     "channels last, asked": (channels_last.OPTIMIZATION, lambda: asked(net()), 1),
     "channels last, trained": (channels_last.OPTIMIZATION, lambda: trained(net(), momentum=0.9), 1),
@@ -65,18 +65,18 @@ LOOSE = {"autocast", "bits", "bits,"}  # words of those in fewer bits
 
 
 @pytest.mark.parametrize("name", HITS)
-def test_it_goes_in_and_out_without_a_trace(name: str) -> None:
-    remedy, make, number = HITS[name]
+def test_it_is_applied_and_undone_without_a_trace(name: str) -> None:
+    optimization, make, number = HITS[name]
     (case, ran), plain = counted(make()), make()
     case.run()  # states of optimizers are made
     scene = scene_of(case)
-    found = offers(remedy, scene)
+    found = candidates(optimization, scene)
     for _ in ran:
         plain.run()
-    assert len(found) == number and all(offer.says and offer.code for offer in found)
+    assert len(found) == number and all(candidate.says and candidate.code for candidate in found)
     before = looks(case)
-    for offer in found:
-        change = remedy.apply(scene, offer)
+    for candidate in found:
+        change = optimization.apply(scene, candidate)
         for _ in range(2):
             with change:
                 got = case.run()
@@ -98,9 +98,9 @@ def test_it_goes_in_and_out_without_a_trace(name: str) -> None:
 
 def test_what_is_predicted_is_a_share_of_a_run() -> None:
     for name in ("channels last, asked", "folded norms", "weights cast once", "SGD"):
-        remedy, make, _ = HITS[name]
+        optimization, make, _ = HITS[name]
         scene = scene_of(make())
-        promise = remedy.predict(scene, offers(remedy, scene)[0])
+        promise = optimization.predict(scene, candidates(optimization, scene)[0])
         assert promise.saves is not None and promise.saves < 1 and promise.how
 
 
@@ -118,7 +118,7 @@ def test_of_each_module_the_first_call_and_the_last_are_kept() -> None:
 
 
 def test_of_one_module_as_many_calls_count_as_the_program_makes() -> None:
-    """Of a loop's hundreds of calls there are two samples: a race of the module alone stands for all of them."""
+    """Of a loop's hundreds of calls there are two samples: a benchmark of the module alone stands for all of them."""
     case = asked(net())
 
     def loop() -> None:
@@ -227,21 +227,21 @@ MISSES: dict[str, tuple[Optimization, Callable[[], Case]]] = {
 
 
 @pytest.mark.parametrize("name", MISSES)
-def test_it_offers_nothing(name: str) -> None:
-    remedy, make = MISSES[name]
-    assert offers(remedy, scene_of(make())) == []
+def test_it_has_no_candidate(name: str) -> None:
+    optimization, make = MISSES[name]
+    assert candidates(optimization, scene_of(make())) == []
 
 
 @pytest.mark.parametrize("name", HITS)
 def test_a_plan_puts_it_in_place_where_nothing_else_is_known(name: str) -> None:
-    remedy, make, _ = HITS[name]
+    optimization, make, _ = HITS[name]
     (case, ran), plain = counted(make()), make()
     scene = scene_of(case)
-    found = offers(remedy, scene)
+    found = candidates(optimization, scene)
     for _ in ran:
         plain.run()
-    for offer in found:
-        plan = json.loads(json.dumps(as_plan([offer], scene.roots, program="p", kind="", saves=None)))
+    for candidate in found:
+        plan = json.loads(json.dumps(as_plan([candidate], scene.roots, program="p", kind="", saves=None)))
         with apply(plan) as applied:
             got = case.run()
             assert not applied.waiting and len(applied.done) == 1
@@ -258,25 +258,25 @@ class Two(nn.Module):
         return self.norm(self.act(x))  # type: ignore[no-any-return]
 
 
-def test_of_a_swap_that_gains_nothing_the_ops_that_do_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_swap_that_gains_nothing_the_ops_that_do_are_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     case = asked(Two().eval())
     scene = scene_of(case)
     scene.budget = Budget(60.0, 1e-3)
     (whole,) = swap.OPTIMIZATION.candidates(scene)
-    raced: list[tuple[str, ...]] = []
+    benchmarked: list[tuple[str, ...]] = []
 
     def share_saved(scene: Scene, change: Any, *more: Any) -> tuple[float, float]:
         with change:
             case.run()
-        raced.append(change.placed)
+        benchmarked.append(change.placed)
         return (0.1 if change.placed == ("gelu",) else -0.2), 0.0
 
     monkeypatch.setattr(swap, "share_saved", share_saved)
-    monkeypatch.setattr(scene, "taken", [Change(lambda: lambda: None)])  # on top of something, it is raced
+    monkeypatch.setattr(scene, "taken", [Change(lambda: lambda: None)])  # on top of something, it is benchmarked
     promise = swap.OPTIMIZATION.predict(scene, whole)
-    assert promise.saves == -0.2 and set(raced.pop()) == {"gelu", "layer_norm"} and promise.less is not None
+    assert promise.saves == -0.2 and set(benchmarked.pop()) == {"gelu", "layer_norm"} and promise.less is not None
     (some,) = promise.less()
-    assert sorted(raced) == [("gelu",), ("layer_norm",)] and some.option("ops") == ["gelu"]
+    assert sorted(benchmarked) == [("gelu",), ("layer_norm",)] and some.option("ops") == ["gelu"]
     assert some.code == "kernelworks.swap(model, ops=['gelu'])" and some.group == whole.group
     promise = swap.OPTIMIZATION.predict(scene, some)
     assert promise.saves == 0.1 and promise.less is None

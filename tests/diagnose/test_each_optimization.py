@@ -1,4 +1,5 @@
-"""What only one remedy does: whose norms it folds, what follows whoever changes the model, what the process is told."""
+"""What only one optimization does: whose norms it folds, what follows whoever changes the model, what the process is
+told."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from remedied import Case, OnGpu, X, asked, attending, looks, net, offers, scene_of, trained
+from optimized import Case, OnGpu, X, asked, attending, candidates, looks, net, scene_of, trained
 from torch import Tensor, nn
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 
@@ -41,8 +42,8 @@ FOLDABLE = [["conv", "norm"], ["deep.0", "deep.1"], ["wide.0", "wide.1"], ["head
 @pytest.mark.parametrize("how", [fused_optimizer.FUSED, fused_optimizer.OURS])
 def test_a_step_that_leads_elsewhere_is_none(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = scene_of(trained(net(), torch.optim.AdamW))
-    (offer,) = (o for o in fused_optimizer.OPTIMIZATION.candidates(scene) if o.option("how") == how)
-    assert fused_optimizer.OPTIMIZATION.predict(scene, offer).saves is not None
+    (candidate,) = (o for o in fused_optimizer.OPTIMIZATION.candidates(scene) if o.option("how") == how)
+    assert fused_optimizer.OPTIMIZATION.predict(scene, candidate).saves is not None
     put = fused_optimizer.INSTALLERS[how]
 
     def wrong(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
@@ -51,7 +52,7 @@ def test_a_step_that_leads_elsewhere_is_none(how: str, monkeypatch: pytest.Monke
 
     monkeypatch.setitem(fused_optimizer.INSTALLERS, how, wrong)
     with pytest.raises(Impossible, match="than rounding explains"):
-        fused_optimizer.OPTIMIZATION.predict(scene, offer)
+        fused_optimizer.OPTIMIZATION.predict(scene, candidate)
 
 
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[None]:
@@ -77,10 +78,10 @@ def test_optimizers_that_are_made_anew_are_fused_as_they_step(monkeypatch: pytes
 
     scene = scene_of(Case(model, run))
     assert not scene.roots.optimizers and scene.training
-    (offer,) = fused_optimizer.OPTIMIZATION.candidates(scene)
-    assert fused_optimizer.OPTIMIZATION.predict(scene, offer).saves is not None
+    (candidate,) = fused_optimizer.OPTIMIZATION.candidates(scene)
+    assert fused_optimizer.OPTIMIZATION.predict(scene, candidate).saves is not None
     fused = counting(monkeypatch)
-    with fused_optimizer.OPTIMIZATION.apply(scene, offer):
+    with fused_optimizer.OPTIMIZATION.apply(scene, candidate):
         run()
         assert len(fused) == 2
         assert made[-1].param_groups[0]["fused"] is None  # it is while it steps
@@ -98,16 +99,16 @@ def test_a_cache_of_fixed_size_for_a_model_that_generates() -> None:
         return model.generate(prompt, max_new_tokens=6, min_new_tokens=6, do_sample=False)  # type: ignore[no-any-return]
 
     scene = scene_of(Case(model, run))
-    (offer,) = static_cache.OPTIMIZATION.candidates(scene)
-    assert static_cache.OPTIMIZATION.predict(scene, offer).saves is not None
+    (candidate,) = static_cache.OPTIMIZATION.candidates(scene)
+    assert static_cache.OPTIMIZATION.predict(scene, candidate).saves is not None
     before, plain = looks(Case(model, run)), run()
-    with static_cache.OPTIMIZATION.apply(scene, offer):
+    with static_cache.OPTIMIZATION.apply(scene, candidate):
         assert torch.equal(run(), plain)
-        assert offers(static_cache.OPTIMIZATION, scene) == []
+        assert candidates(static_cache.OPTIMIZATION, scene) == []
     assert looks(Case(model, run)) == before
     with torch.no_grad():
         assert (
-            offers(static_cache.OPTIMIZATION, scene_of(Case(model, lambda: model(prompt)))) == []
+            candidates(static_cache.OPTIMIZATION, scene_of(Case(model, lambda: model(prompt)))) == []
         )  # generates nothing
 
     def by_hand() -> Tensor:
@@ -119,9 +120,9 @@ def test_a_cache_of_fixed_size_for_a_model_that_generates() -> None:
     with torch.no_grad():
         scene = scene_of(Case(model, by_hand))
     before = looks(Case(model, by_hand))
-    (offer,) = static_cache.OPTIMIZATION.candidates(scene)
+    (candidate,) = static_cache.OPTIMIZATION.candidates(scene)
     with pytest.raises(Impossible, match="does not call generate"):
-        static_cache.OPTIMIZATION.predict(scene, offer)
+        static_cache.OPTIMIZATION.predict(scene, candidate)
     assert looks(Case(model, by_hand)) == before
 
 
@@ -168,7 +169,7 @@ def test_blocks_are_compiled_as_far_as_all_of_them_fit_the_budget() -> None:
 
 
 def test_gradients_are_answers_where_the_program_asks_for_them() -> None:
-    """One that leaves them on and runs no backward would have compilers make it for the proof alone."""
+    """One that leaves them on and runs no backward would have compilers make it for the verification alone."""
     model = net()
     left_on, learns = scene_of(Case(model, lambda: model(X))), scene_of(trained(net()))
     assert [sample.training for sample in left_on.roots.samples] == [True] and left_on.training
@@ -177,8 +178,8 @@ def test_gradients_are_answers_where_the_program_asks_for_them() -> None:
 
 
 def test_norms_are_folded_where_nothing_else_reads_what_is_normed() -> None:
-    (offer,) = folded_norms.OPTIMIZATION.candidates(scene_of(asked(net())))
-    assert [list(pair) for pair in offer.option("pairs")] == FOLDABLE
+    (candidate,) = folded_norms.OPTIMIZATION.candidates(scene_of(asked(net())))
+    assert [list(pair) for pair in candidate.option("pairs")] == FOLDABLE
 
 
 def test_folded_norms_follow_whoever_changes_the_model() -> None:
@@ -224,13 +225,13 @@ def test_folded_norms_follow_whoever_changes_the_model() -> None:
 def test_projections_are_merged_where_they_have_one_input() -> None:
     case = asked(attending())
     scene = scene_of(case)
-    (offer,) = merged_projections.OPTIMIZATION.candidates(scene)
-    assert offer.option("groups") == [["query", "key", "value"], ["gate", "up"]]
+    (candidate,) = merged_projections.OPTIMIZATION.candidates(scene)
+    assert candidate.option("groups") == [["query", "key", "value"], ["gate", "up"]]
     model: Any = case.model
     other = copy.deepcopy(model)
     planned = Scene(scene.roots)  # a plan knows no more
     for within in (scene, planned):
-        with merged_projections.OPTIMIZATION.apply(within, offer):
+        with merged_projections.OPTIMIZATION.apply(within, candidate):
             assert model.key.weight.data_ptr() == model.query.weight.data_ptr() + model.query.weight.nbytes
             apart = torch.randn(2, 8)
             with torch.no_grad():
@@ -275,8 +276,8 @@ def malloc() -> Iterator[None]:
         prctl(PR_SET_THP_DISABLE, max(0, huge), 0, 0, 0)
 
 
-def _pages_of(arm: CombinedChange, run: Callable[[], int]) -> float:
-    with arm:
+def _pages_of(variant: CombinedChange, run: Callable[[], int]) -> float:
+    with variant:
         return float(run() + 1)
 
 
@@ -284,7 +285,7 @@ def _pages_of(arm: CombinedChange, run: Callable[[], int]) -> float:
 def test_malloc_keeps_what_is_freed_while_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """Told by page faults: how long a run takes is not for a test to say."""
     if page_faults.thresholds() is None:
-        assert offers(allocator.OPTIMIZATION, scene_of(asked(net()), faults=10**6)) == []
+        assert candidates(allocator.OPTIMIZATION, scene_of(asked(net()), faults=10**6)) == []
         return
     big = torch.zeros(12 << 20)
     page_faults.set_thresholds({page_faults.M_MMAP_THRESHOLD: 1 << 20, page_faults.M_TRIM_THRESHOLD: 2 << 20})
@@ -296,44 +297,44 @@ def test_malloc_keeps_what_is_freed_while_it_is_told_to(monkeypatch: pytest.Monk
 
     pages = run()
     scene = scene_of(Case(nn.Identity(), run), faults=pages)
-    monkeypatch.setattr(program_trial, "_seconds", lambda scene, arm: _pages_of(arm, run))
-    (offer,) = allocator.OPTIMIZATION.candidates(scene)
-    assert (allocator.OPTIMIZATION.predict(scene, offer).saves or 0) > 0.9
-    change = allocator.OPTIMIZATION.apply(scene, offer)
+    monkeypatch.setattr(program_trial, "_seconds", lambda scene, variant: _pages_of(variant, run))
+    (candidate,) = allocator.OPTIMIZATION.candidates(scene)
+    assert (allocator.OPTIMIZATION.predict(scene, candidate).saves or 0) > 0.9
+    change = allocator.OPTIMIZATION.apply(scene, candidate)
     small = []
     for _ in range(2):
         with change:
             assert run() < 0.1 * pages  # the first run too
             small.append(torch.zeros(40))  # lies above what is freed, and keeps its place in the heap
-            assert offers(allocator.OPTIMIZATION, scene) == []
+            assert candidates(allocator.OPTIMIZATION, scene) == []
         assert run() > 0.9 * pages and run() > 0.9 * pages
 
 
 @pytest.mark.usefixtures("malloc")
 def test_malloc_needs_no_module_to_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What changes no number is proved without one."""
+    """What changes no number is verified without one."""
     if not page_faults.set_thresholds({page_faults.M_MMAP_THRESHOLD: 1 << 20, page_faults.M_TRIM_THRESHOLD: 2 << 20}):
         return
     big = torch.zeros(2 << 20)
     side: Any = scene_of(Case(nn.Identity(), lambda: torch.relu(big)), faults=10**4).forecaster
-    side.most_rounds, side.whole = 3, lambda program: program
+    side.most_rounds, side.with_sync = 3, lambda program: program
     monkeypatch.setattr(
         Program, "seconds", lambda program: 0.05 if page_faults.thresholds() == page_faults.RAISED_THRESHOLDS else 0.1
     )
-    monkeypatch.setattr(allocator.OPTIMIZATION, "predict", lambda scene, offer: Promise(0.5), raising=False)
+    monkeypatch.setattr(allocator.OPTIMIZATION, "predict", lambda scene, candidate: Promise(0.5), raising=False)
     found = Search(
         Program("p", lambda: torch.relu(big)), (0.1, 0.101, 0.099), side, budget_s=2.0, say=lambda line: None,
         optimizations=(allocator.OPTIMIZATION,),
     ).fix()  # fmt: skip
-    assert found.optimizations[0].taken and found.against == "itself, as no number is changed"
+    assert found.optimizations[0].applied and found.against == "itself, as it changes no number"
     assert found.after_s == 0.05
 
 
 def test_malloc_is_left_alone_where_a_program_takes_few_fresh_pages() -> None:
-    assert offers(allocator.OPTIMIZATION, scene_of(asked(net()), faults=3)) == []
+    assert candidates(allocator.OPTIMIZATION, scene_of(asked(net()), faults=3)) == []
 
 
-def test_what_malloc_was_told_is_told_again_after_a_race() -> None:
+def test_malloc_settings_are_restored_after_a_benchmark() -> None:
     with page_faults.Memory():
         if not page_faults.set_thresholds(
             {page_faults.M_MMAP_THRESHOLD: 3 << 20, page_faults.M_TRIM_THRESHOLD: 6 << 20}
@@ -345,22 +346,22 @@ def test_what_malloc_was_told_is_told_again_after_a_race() -> None:
         assert page_faults.thresholds() == told
 
 
-def test_fewer_threads_are_offered_to_small_ops_and_put_back() -> None:
+def test_fewer_threads_are_a_candidate_for_small_ops_and_put_back() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(4)
     try:
         case = asked(nn.Linear(4, 4).eval())
         case = Case(case.model, lambda: case.model(torch.zeros(4)))
         scene = scene_of(case)
-        found = offers(threads.OPTIMIZATION, scene)
-        assert [offer.option("number") for offer in found] == [1, 2]
+        found = candidates(threads.OPTIMIZATION, scene)
+        assert [candidate.option("number") for candidate in found] == [1, 2]
         with threads.OPTIMIZATION.apply(scene, found[0]):
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 4
         scene.forecaster.timeline.entries = lambda: [SimpleNamespace(seconds=1e-2)]  # type: ignore[union-attr, misc, assignment]
-        assert offers(threads.OPTIMIZATION, scene) == []
+        assert candidates(threads.OPTIMIZATION, scene) == []
         torch.set_num_threads(1)
-        assert offers(threads.OPTIMIZATION, scene) == []
+        assert candidates(threads.OPTIMIZATION, scene) == []
     finally:
         torch.set_num_threads(before)
 
@@ -376,13 +377,13 @@ def test_fewer_threads_are_offered_to_small_ops_and_put_back() -> None:
     ],
 )  # fmt: skip
 def test_gradients_that_nobody_asks_for_are_told(case: Case, *, said: bool) -> None:
-    found = offers(unused_gradients.OPTIMIZATION, scene_of(case))
-    assert bool(found) == said and all(offer.advice and offer.code for offer in found)
+    found = candidates(unused_gradients.OPTIMIZATION, scene_of(case))
+    assert bool(found) == said and all(candidate.advice and candidate.code for candidate in found)
 
 
 def played(*, waits: int, model: nn.Module) -> Scene:
     """A run in which the host waits so often at one line, and once at another."""
-    lines = ["train.py:12"] * host_waits + ["train.py:40"]
+    lines = ["train.py:12"] * waits + ["train.py:40"]
     calls = [SimpleNamespace(name="aten::item", place=SimpleNamespace(source=line, path="Net.head")) for line in lines]
     entries = [SimpleNamespace(waits=True, call=call) for call in calls]
     side: Any = SimpleNamespace(timeline=SimpleNamespace(calls=calls, entries=lambda: entries))
@@ -390,10 +391,10 @@ def played(*, waits: int, model: nn.Module) -> Scene:
 
 
 def test_lines_that_wait_again_and_again_are_told() -> None:
-    (offer,) = host_waits.OPTIMIZATION.candidates(played(waits=5, model=net()))
-    assert offer.advice.startswith("train.py:12: the host waits for the GPU 5 times a run (item)")
-    assert offers(host_waits.OPTIMIZATION, played(waits=3, model=net())) == []
-    assert offers(host_waits.OPTIMIZATION, scene_of(asked(net()))) == []  # on a CPU nothing is waited for
+    (candidate,) = host_waits.OPTIMIZATION.candidates(played(waits=5, model=net()))
+    assert candidate.advice.startswith("train.py:12: the host waits for the GPU 5 times a run (item)")
+    assert candidates(host_waits.OPTIMIZATION, played(waits=3, model=net())) == []
+    assert candidates(host_waits.OPTIMIZATION, scene_of(asked(net()))) == []  # on a CPU nothing is waited for
 
 
 @pytest.mark.parametrize(
@@ -406,5 +407,5 @@ def test_lines_that_wait_again_and_again_are_told() -> None:
 def test_sizes_that_no_tile_fits_are_told(size: int, dtype: torch.dtype, *, said: bool) -> None:
     model = nn.Module()
     model.head = nn.Linear(2, size, dtype=dtype)
-    found = offers(padded_sizes.OPTIMIZATION, played(waits=0, model=model))
-    assert [offer.says for offer in found] == (["50257 padded to 50304"] if said else [])
+    found = candidates(padded_sizes.OPTIMIZATION, played(waits=0, model=model))
+    assert [candidate.says for candidate in found] == (["50257 padded to 50304"] if said else [])

@@ -1,0 +1,59 @@
+"""Compares a program's outputs and training steps with a candidate in place with those of the original."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelworks.diagnose.fix.attempt import Try
+from kernelworks.diagnose.optimization import CombinedChange, Scene
+from kernelworks.diagnose.optimizations.trial import draws
+from kernelworks.diagnose.verify.agreement import Agreement, compare
+from kernelworks.diagnose.verify.training_steps import STEPS, same_steps
+
+__all__ = ["check_outputs"]
+
+JUDGING = 40  # runs of the program to compare its modules: in float64, and with roundings added, a run is slower
+MAX_ALLOWED_ERROR = 0.1  # relative error of what was allowed to change numbers: beyond it the outputs are wrong
+STEPPING = 3.0  # runs of the program that must fit the seconds for its steps to be compared
+
+
+def check_outputs(scene: Scene, one: Try, together: CombinedChange, kept: Sequence[Try], seconds: float) -> None:
+    """Compares the outputs with ``together`` in place with the original's, in about so many seconds. ``one.why`` says
+    why they are not verified."""
+    change = one.change
+    if change is not None and change.verified_against:
+        shown = [other.agreement for other in kept if other.change in together.changes and other.agreement]
+        one.agreement = shown[-1] if shown else Agreement(0.0, 0.0, True, "", change.verified_against)
+    else:
+        together = _compared(scene, one, together, kept, seconds)
+    if one.why or one.candidate.changes or STEPPING * scene.wall > seconds:
+        return
+    scene.say(f"comparing {STEPS} steps: {one.candidate.optimization}, {one.candidate.says}")
+    steps = same_steps(scene, together, _allowed(one, together, kept))
+    if steps is not None and not steps.agrees:
+        one.agreement, one.why = steps, f"the program's training steps differ with it ({steps.note})"
+
+
+def _allowed(one: Try, together: CombinedChange, kept: Sequence[Try]) -> CombinedChange | None:
+    """What is in place already and may change numbers: what comes on top is compared with the outputs with it."""
+    allowed = {id(other.change) for other in kept if other.candidate.changes and other is not one}
+    found = [change for change in together.changes if id(change) in allowed]
+    return CombinedChange(found) if found else None
+
+
+def _compared(scene: Scene, one: Try, together: CombinedChange, kept: Sequence[Try], seconds: float) -> CombinedChange:
+    """Compares the outputs of the modules that the program calls. Returns the changes with which it did."""
+    if together.random is not None and draws(scene):
+        assert scene.budget is not None
+        scene.budget.ask(
+            "verifying it with the random numbers of the original", one.promise.cost_s if one.promise else 0
+        )
+        together = together.random
+    one.agreement = found = compare(
+        scene.answer_samples, seconds, seconds + JUDGING * scene.wall,
+        changed=lambda module: together, untouched=together.is_untouched, before=_allowed(one, together, kept),
+    )  # fmt: skip
+    if not found.agrees and not (one.candidate.changes and found.against and found.after <= MAX_ALLOWED_ERROR):
+        why = "its outputs are worse than the original's" if found.against else "its outputs were not compared"
+        one.why = f"{why} ({found.note})" if found.note else why
+    return together
