@@ -1,4 +1,4 @@
-"""Products of matrices that need none: simplified in a graph of dynamo's, before anything is raced or compiled.
+"""Products of matrices that need none: simplified in a graph of dynamo's, before anything is benchmarked or compiled.
 
     sum over n of (x W^T + b)[.., n] = x . (sum over n of W[n]) + sum of b        of N products of vectors one is left
     diag(v) B = v[:, None] * B,  A diag(v) = A * v                                 of a product of matrices none is

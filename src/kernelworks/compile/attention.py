@@ -1,10 +1,10 @@
-"""Attention that a program spells out: scores of queries and keys, scaled, capped and masked, their softmax, times the
-values.
+"""Attention that a program writes out in smaller functions: scores of queries and keys, scaled, capped and masked,
+their softmax, times the values.
 
 The steps are read off the graph backwards from the second product, however the products are written (``matmul``,
 ``bmm``, ``baddbmm``, ``einsum``) and whatever is viewed, cast or repeated between. What they make is then compared in
-float64 with the definition of the op, as in ``by_hand``. Where a query sees nothing the op gives 0, and what the
-program gives is put in. What is added to the scores and is no mask stays added, by torch's function for the whole.
+float64 with the definition of the op, as in ``by_hand``. If a query sees nothing the op gives 0, and what the program
+gives is put in. What is added to the scores and is no mask stays added, by torch's function for the whole.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Read:
 
 
 def attentions(graph: fx.Graph, at: Mapping[fx.Node, State]) -> Iterator[OpCall]:
-    """The attentions of a graph that are spelled out."""
+    """The attentions of a graph that are written out in smaller functions."""
     torch_signature = by_operator("scaled_dot_product_attention")
     if torch_signature is None:
         return
@@ -184,8 +184,8 @@ class _Parts:
 
 
 def _call(
-    first: Product, last: Product, steps: _Read, torch_signature: TorchSignature, state: State, order: Mapping[fx.Node, int],
-    constants: Constants,
+    first: Product, last: Product, steps: _Read, torch_signature: TorchSignature, state: State,
+    order: Mapping[fx.Node, int], constants: Constants,
 ) -> OpCall | None:  # fmt: skip
     inside = sorted(dict.fromkeys(steps.nodes), key=order.__getitem__)
     within = set(inside)

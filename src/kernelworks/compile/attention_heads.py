@@ -1,4 +1,4 @@
-"""The tensors of an attention that a program spells out, as an op takes them: [B, H, L, D], of few heads if they were
+"""The tensors of an attention that a program writes out, as an op takes them: [B, H, L, D], of few heads if they were
 few before they were repeated.
 
 A product says by its dimensions which of them are of the batch, of the queries, of the keys and of a head; what was

@@ -1,8 +1,8 @@
 """What a program masks of its attention's scores, as the op's mask of what is seen; and what it adds to them besides.
 
-A mask may be of truth values, or a number that is so low that no score counts beside it, written over scores or added
-to them. A tensor that is added is such a mask where it can hold nothing but zeros and one such number; where it may
-hold others, it is a bias.
+A mask may be boolean, or a number that is so low that no score counts beside it, written over scores or added to them.
+A tensor that is added is such a mask if it can hold nothing but zeros and one such number; if it may hold others, it is
+a bias.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CombinedMask:
     causal: bool = False
     added: TensorView | None = None
     low: float | None = None
-    whole: TensorView | None = None  # the mask of a trial, whatever is known of it: of truth values, or what is added
+    whole: TensorView | None = None  # the mask of a trial, whatever is known of it: boolean, or what is added
     small: Mapping[fx.Node, tuple[int, ...]] = field(default_factory=dict)  # of a trial, by node
     masks: tuple[Mask, ...] = ()
     sized: bool = False  # a number of this call's sizes stands in it

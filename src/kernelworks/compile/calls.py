@@ -1,8 +1,9 @@
-"""The calls in a graph of dynamo's that an op could serve: found by the rooms' spellings, read as the op's arguments.
+"""The calls in a graph of dynamo's that an op could serve: found by the ops' torch signatures, read as op arguments.
 
 Dynamo's graph holds the functions that a program called, before autograd and before anything is decomposed: a call of
-torch's function is one node there, in training too. A spelling reads its arguments as the op's; under autocast, as the
-function would have cast them, which is asked of torch by running the function on tensors without data.
+torch's function is one node there, in training too. A torch signature reads the call's arguments as the op's. Under
+autocast it reads them as the function would have cast them: torch tells, by running the function on tensors without
+data.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class State:
 @dataclass(frozen=True)
 class TensorView:
     """A tensor of a graph as an op is to see it: a node, and the steps that lead from it to the op's argument. They
-    are run on what stands for the node here and there, and come into a graph only where a call is replaced."""
+    are run on what stands for the node here and there, and come into a graph only if a call is replaced."""
 
     node: fx.Node
     steps: Steps = ()
@@ -130,11 +131,11 @@ class OpCall:
     autocast casts them to, if it does; ``sources`` says for each tensor which node it is, or which view of one, and
     ``parts`` which operators beside pointwise ones torch makes of the call, below autograd.
 
-    Of a call that is spelled out ``around`` are the views between its sources and ``inside``, which others may read,
+    Of a call that is written out ``around`` are the views between its sources and ``inside``, which others may read,
     and ``after`` leads from the op's result to ``node``'s. ``blank`` is a mask, and what the program has where by it
     nothing is seen (the op has 0). ``added`` is what the program adds to the scores of its attention beside a mask:
-    torch's function takes that, and rows of ours do not. ``beside`` are nodes that the op makes besides, each with the
-    place of its result among the op's, and what leads from that to it.
+    torch's function takes that, and kernels of ours do not. ``beside`` are nodes that the op makes besides, each with
+    the place of its result among the op's, and what leads from that to it.
     """
 
     node: fx.Node
@@ -296,13 +297,13 @@ def states(graph: fx.Graph) -> dict[fx.Node, State]:
 
 @functools.lru_cache(1)
 def _table(count: int) -> tuple[dict[Any, TorchSignature], dict[str, TorchSignature]]:
-    """The spellings by torch's function, and by the name of its operator."""
+    """The torch signatures by torch's function, and by the name of its operator."""
     known = torch_signatures().values()
     return {s.function: s for s in known}, {s.operator: s for s in known}
 
 
 def _signature_of(node: fx.Node) -> tuple[TorchSignature, bool] | None:
-    """The spelling of a node's call, and whether it is torch's function itself."""
+    """The torch signature of a node's call, and whether it is torch's function itself."""
     functions, operators = _table(len(OPS))
     if node.op == "call_method":
         found = operators.get(str(node.target))
@@ -343,8 +344,8 @@ def _operator_names(name: str) -> tuple[str, ...]:
 
 
 def find_op_calls(graph: fx.Graph, refused: Callable[[str, fx.Node, str], None]) -> Iterator[OpCall]:
-    """The calls of a graph that an op reads as its own. ``refused(op, node, why)`` is told of those that a spelling
-    knows and the op does not serve."""
+    """The calls of a graph that an op reads as its own. ``refused(op, node, why)`` is told of those that match a torch
+    signature and that the op does not serve."""
     at = states(graph)
     for node in graph.nodes:
         known = _signature_of(node)

@@ -1,9 +1,9 @@
-"""Ops that a program spells out in torch's smaller functions (``x * rsqrt(x.pow(2).mean(-1, True) + eps) * w``): found
+"""Ops that a program writes out in torch's smaller functions (``x * rsqrt(x.pow(2).mean(-1, True) + eps) * w``): found
 by what they compute, however that is written.
 
-Of a node all that lies between it and one or two tensors is a *cone*. Where it reduces or takes elementary functions it
+All that lies between a node and one or two tensors is a *cone*. If it reduces or takes elementary functions, it
 is run in float64, whatever it casts to, on drawn numbers of two magnitudes, and so is the definition of each op that
-takes such tensors, with the numbers that stand in the cone. A cone is the op where the two agree to float32's rounding.
+takes such tensors, with the numbers that stand in the cone. A cone is the op if the two agree to float32's rounding.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Cone:
 
 
 def by_hand(graph: fx.Graph, at: Mapping[fx.Node, State]) -> Iterator[OpCall]:
-    """The calls of ops in a graph that are spelled out, the last first. No two share a node that makes them."""
+    """The calls of ops in a graph that are written out, the last first. No two share a node that makes them."""
     order = {node: place for place, node in enumerate(graph.nodes)}
     operators = _Operators(at)
     claimed: set[fx.Node] = set()
@@ -212,7 +212,7 @@ def _agree(op: Op, places: Places, drawn: Sequence[Sequence[Tensor]], results: S
 
 @functools.cache
 def _candidates() -> dict[str, Mapping[str, Argument]]:
-    """The arguments of the ops that can be recognised so: those of a form whose arguments all are of these kinds."""
+    """The arguments of the ops that can be recognised so: those whose op template has only arguments of these kinds."""
     kinds = (Floats, Like, Vector, Number, Word, Dim)
     found = {}
     for name in OPS:

@@ -1,4 +1,4 @@
-"""A graph of dynamo's, with rows of ours where they win, compiled by inductor in its modes and with its options."""
+"""A graph of dynamo's, with kernels of ours if they win, compiled by inductor in its modes and with its options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["compile_graph", "races_within"]
 
 OURS = "kernelworks."
 BUDGET_S = 60.0  # for the races of a graph, compiling their regions among them
-MANY = 64  # nodes; a graph of less has so much less time
+MANY = 64  # nodes; a graph of fewer has proportionally less time
 
 
 @dataclass
@@ -60,7 +60,7 @@ def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], mode: str | None
         graph_report.simpler = len(gone)
         graph_report.notes += [f"{gone.count(line)} x {line}" for line in dict.fromkeys(gone)]
         places = weights_of(graph, inputs)
-        share = 0.5 if places else 1.0  # of the time, for regions: weights as constants are raced with what is left
+        share = 0.5 if places else 1.0  # of the time, for regions: the rest is for the benchmark of constant weights
         own = dict(zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True))
         races = Races(share * budget_s, settings.config, own)
         choose_kernels(graph, races, graph_report)
@@ -83,7 +83,8 @@ def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], mode: str | None
 def _by_inductor(
     graph: fx.GraphModule, before: fx.GraphModule, inputs: Sequence[Any], settings: Any, graph_report: Graph
 ) -> Any:
-    """The graph compiled; as it was ``before`` where that fails with rows of ours, and in parts where it fails, too."""
+    """The graph compiled. If that fails with kernels of ours, the graph as it was ``before``; if that fails, too, its
+    parts."""
     try:
         return settings(graph, inputs)
     except Exception as error:

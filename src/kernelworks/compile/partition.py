@@ -149,7 +149,7 @@ def _computing(module: fx.GraphModule) -> list[fx.Node]:
 
 
 def _halved(module: fx.GraphModule, whole: Parts) -> Callable[..., Any] | None:
-    """A module as a row of parts: those known not to compile by themselves, else two halves; None where it is too
+    """A module as a sequence of parts: those known not to compile by themselves, else two halves; None if it is too
     small for either."""
     from torch.fx.passes.split_module import split_module
 

@@ -47,7 +47,7 @@ class Region:
         return describe_graph(self.module.graph, self.state)
 
     def place_of(self, node: fx.Node) -> int:
-        """Where a node of the program's stands in ``described``."""
+        """Where a node of the program's stands in ``description``."""
         return list(self.module.graph.nodes).index(self.copies[node])
 
     @functools.cached_property

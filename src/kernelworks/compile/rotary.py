@@ -1,4 +1,4 @@
-"""Rotary embeddings that a program spells out: of halves (``rotate_half``, ``chunk`` and ``cat``), of neighbours
+"""Rotary embeddings that a program writes out: of halves (``rotate_half``, ``chunk`` and ``cat``), of neighbours
 (slices, ``stack``), or as a product of complex numbers.
 
 Of a node all that is linear in one tensor and reads only tables besides is run in float64 on drawn numbers, and so is

@@ -310,12 +310,12 @@ def uses_attention_registry(forward: Any) -> bool:
 
 @dataclass
 class Storage:
-    """Room for more tokens than a cache layer holds. ``filled`` tokens are somebody's; what follows is free."""
+    """Memory for more tokens than a cache layer holds. ``filled`` tokens are somebody's; what follows is free."""
 
     keys: Tensor
     values: Tensor
     filled: int
-    both: Tensor | None = None  # [2, B, H, room, D], what keys and values are parts of
+    both: Tensor | None = None  # [2, B, H, capacity, D], what keys and values are parts of
     memory: tuple[Any, ...] = ()  # what keys and values lie in
     own: tuple[int, ...] = ()  # how many tensors lie in each, those above alone
 
@@ -323,7 +323,7 @@ class Storage:
         return type(None), ()  # a copy of a cache, or a file of it, is as transformers made it: it starts anew
 
     def takes(self, layer: Any, after: int) -> bool:
-        """Whether a layer's keys and values are ours as we left them, and there is room up to ``after`` tokens."""
+        """Whether a layer's keys and values are ours as we left them, and ``after`` tokens fit."""
         return (
             after <= self.keys.shape[2]
             and _same(layer.keys, self.keys, self.filled)
@@ -383,7 +383,7 @@ def growing_view(past: Any) -> Any:
     """A view of a plain ``DynamicCache`` that appends in place; anything else as it is.
 
     transformers' own cache copies all keys and values at every token. The view shares the cache's state, so what the
-    caller holds sees every token. It keeps spare room behind each layer's tensors and writes only where no view of
+    caller holds sees every token. It keeps spare memory behind each layer's tensors and writes only where no view of
     the same storage has written, so caches that were copied, cropped or reordered stay independent.
     """
     if past is None or _is_compiling() or _grad_enabled():

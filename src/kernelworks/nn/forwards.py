@@ -1,7 +1,7 @@
 """The modules that a swap knows by what they compute, and the forwards that replace theirs.
 
 A module is recognised by its forward function, not by its class's name: torch's own (``nn.Linear.forward`` and
-subclasses that keep it), or one that is proved to compute the same formula (``identify.py``), such as the norm of
+subclasses that keep it), or one that is verified to compute the same formula (``identify.py``), such as the norm of
 transformers' Llama and its many copies. The replacement is set on the instance, so hooks keep working.
 """
 
@@ -33,7 +33,7 @@ class KnownForward:
 
 
 def known_forward(module: nn.Module) -> KnownForward | None:
-    """What ``module`` is, or None where its forward is none of those above."""
+    """What ``module`` is, or None if its forward is none of those above."""
     forward = forward_of(module)
     for shipped, kind, op, ours in TORCH_MODULES:
         if forward is shipped:
@@ -57,7 +57,7 @@ def activations(module: nn.Module) -> dict[str, str]:
 
 
 _NOT_OURS: tuple[tuple[type[nn.Module], str], ...] = (
-    (nn.Embedding, "torch already reads the rows at the rate of memory"),
+    (nn.Embedding, "torch already reads the table's rows at memory bandwidth"),
     (nn.Dropout, "no arithmetic in inference, random numbers in training"),
     (nn.Identity, "does nothing"),
     (nn.SiLU, "stands alone: kernelworks has silu fused with the product that follows, not silu"),

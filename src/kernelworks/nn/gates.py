@@ -1,7 +1,7 @@
 """``silu(a) * b``, or any gate of ours, in a function that a user wrote, made one call of the fused op.
 
-Which activations there are is said by the rooms (``spelling.Gate``): torch's functions, its modules that call one of
-them, and modules that are proved to be one (``identify.py``).
+The op packages name the activations (``signature.Gate``): torch's functions, its modules that call one of them, and
+modules that are verified to be one (``identify.py``).
 
 The function's source is parsed, the products are rewritten, and the result compiled in its place. That is done only
 where compiling the source as it is gives the function's own bytecode, so what was parsed is what runs.
@@ -40,9 +40,9 @@ _GLOBAL_HOOKS = (
     torch_module._global_backward_hooks, torch_module._global_backward_pre_hooks,
 )  # fmt: skip
 _BY_NAME = gates()
-# Each gate with torch's function, what stands for that in a rebound forward, and how it is fused; those of torch's
-# modules whose forward is a call of it; and other classes' forwards that are proved to be it. Compilers look through
-# these.
+# These hold each gate with torch's function, what stands for that in a rebound forward, and how it is fused; those of
+# torch's modules whose forward is a call of it; and other classes' forwards that are verified to be it. Compilers look
+# through these.
 _FUNCTIONS = tuple(
     (gate, TORCH_FUNCTIONS[name], FUNCTIONS.get(name, TORCH_FUNCTIONS[name]), GATED_FUNCTIONS[name])
     for name, gate in _BY_NAME.items()
@@ -51,9 +51,7 @@ _SHIPPED = tuple((forward, name) for forward, name in only_calls() if name in _B
 _IDENTIFIED: tuple[tuple[Any, IdentifiedForward], ...] = ()
 
 FusedGate = tuple[Any, tuple[str, ...]]  # how a gate is fused, and its words
-PendingGate = tuple[
-    FusedGate | None, Any
-]  # an activation still to be computed, and of what; or else None and its value
+PendingGate = tuple[FusedGate | None, Any]  # an activation to be computed, and of what; or else None and its value
 
 
 def gate_begin(
@@ -135,7 +133,7 @@ def gate_of(activation: Any, **named: Any) -> FusedGate | None:
 
 
 def learn_gate(activation: nn.Module) -> str:
-    """The op whose gate a call of a module begins, or ""; remembered where its class is proved to."""
+    """The op whose gate a call of a module begins, or ""; remembered if its class is verified to begin it."""
     global _IDENTIFIED
     identified = identify_forward(activation)
     if identified is not None and identified.kind in _BY_NAME:

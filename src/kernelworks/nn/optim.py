@@ -26,7 +26,7 @@ SERVED_OPTIONS: dict[str, tuple[Any, ...]] = {
 class AdamW(torch.optim.AdamW):
     """AdamW with torch's arguments, parameter groups, state and hooks; a state dict of either is one of the other.
 
-    A group is stepped by ``kernelworks.adamw_`` where the chooser takes a row of ours for its tensors, and by torch's
+    A group is stepped by ``kernelworks.adamw_`` if the chooser takes a kernel of ours for its tensors, and by torch's
     own step else: ``amsgrad``, ``capturable``, ``differentiable``, ``foreach`` or ``fused`` asked for, a learning rate
     that is a tensor, sparse and complex gradients, subclasses of tensors, while a graph is captured or a program
     compiled.

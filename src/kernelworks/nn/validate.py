@@ -107,7 +107,7 @@ def validate(
 
 
 def relative_error(value: Tensor, reference: Tensor) -> float:
-    """|value - truth| / |truth| in the 2-norm; inf where either holds a NaN that the other does not."""
+    """|value - reference| / |reference| in the 2-norm; inf where either holds a NaN that the other does not."""
     value, reference = value.double(), reference.double()
     if not torch.equal(value.isnan(), reference.isnan()):
         return float("inf")
