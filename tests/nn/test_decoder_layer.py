@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from eligible import ROWS, only
+from eligible import KERNELS, only
 from torch import Tensor, nn
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
@@ -27,7 +27,7 @@ def model() -> nn.Module:
 def as_original(model: nn.Module, program: Callable[[], list[Any]]) -> None:
     with torch.no_grad():
         want = program()
-        with only(ROWS[-1]), swap(model, verbose=False):
+        with only(KERNELS[-1]), swap(model, verbose=False):
             got = program()
     for have, true in zip(got, want, strict=True):
         if isinstance(true, type):

@@ -8,7 +8,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from eligible import ROWS, only
+from eligible import KERNELS, only
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
@@ -74,7 +74,7 @@ KEEPING = [ByIdentity, ByTwoNames, InATable, AmongOthers, ByAnotherName, TheModu
 def test_the_object_is_the_one_that_is_meant(kind: type[nn.Module]) -> None:
     model, x = kind(), torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
     want = model(x)
-    with only(ROWS[-1]), kw.swap(model, verbose=False):
+    with only(KERNELS[-1]), kw.swap(model, verbose=False):
         torch.testing.assert_close(model(x), want)
 
 
@@ -86,7 +86,7 @@ class Calling(nn.Module):
 
 
 def test_a_forward_that_compares_other_things_is_still_swapped() -> None:
-    with only(ROWS[-1]) as taken, kw.swap(model := Calling(), verbose=False):
+    with only(KERNELS[-1]) as taken, kw.swap(model := Calling(), verbose=False):
         model(torch.randn(3, 8))
     assert taken == {("gelu", "forward"), ("softmax", "forward")}
 
@@ -105,7 +105,7 @@ def laid_out(kind: str, B: int, H: int, L: int, D: int) -> Tensor:
 
 @pytest.mark.parametrize("kind", ["", "rows of heads", "one of three", "every other", "every other of rows of heads"])
 def test_what_torchs_attention_lets_be_viewed_may_be_viewed(kind: str) -> None:
-    with only(ROWS[-1]):
+    with only(KERNELS[-1]):
         for B, H, L, S, D in itertools.product((1, 2), (1, 4), (1, 5), (1, 5), (1, 3, 8)):
             q, k, v = laid_out(kind, B, H, L, D), laid_out(kind, B, H, S, D), laid_out(kind, B, H, S, D)
             for more in ({}, {"is_causal": True}, {"attn_mask": torch.ones(L, S, dtype=torch.bool)}):
@@ -144,7 +144,7 @@ def test_masked_attention_lies_as_torchs_does(keys: int, graded: bool) -> None:
         x = x.detach().requires_grad_(graded)
         model = Attends()
         want = model(x, mask)
-        with only(ROWS[-1]), kw.swap(model, verbose=False):
+        with only(KERNELS[-1]), kw.swap(model, verbose=False):
             got = model(x, mask)
         torch.testing.assert_close(got, want)
         assert got.is_contiguous() or not want.is_contiguous()
@@ -160,13 +160,13 @@ def test_a_model_with_a_script_in_it_is_swapped(copied: bool) -> None:
     model = copy.deepcopy(model) if copied else model
     x = torch.ones(2, 4)
     want = model(x)
-    with only(ROWS[-1]), kw.swap(model, verbose=False):
+    with only(KERNELS[-1]), kw.swap(model, verbose=False):
         torch.testing.assert_close(model(x), want)
 
 
 def test_a_copy_of_a_module_that_was_parametrized_after_the_swap_is_called() -> None:
     model, x = nn.Sequential(nn.Linear(4, 4), nn.GELU()), torch.ones(2, 4)
-    with only(ROWS[-1]), kw.swap(model, verbose=False):
+    with only(KERNELS[-1]), kw.swap(model, verbose=False):
         nn.utils.parametrizations.weight_norm(model[0])
         want, copied = model(x), copy.deepcopy(model)
         torch.testing.assert_close(copied(x), want)

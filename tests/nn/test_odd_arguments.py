@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from eligible import ROWS, only
+from eligible import KERNELS, only
 from torch import Tensor
 
 from kernelworks.dispatch.signature import torch_signatures
@@ -79,24 +79,23 @@ def test_odd_arguments_are_taken_as_by_torch(name: str, trained: bool) -> None:
     base = dict(ARGUMENTS[name])
     first = next(iter(base))
     base[first] = base[first].clone().requires_grad_(trained)
-    with only(ROWS[-1]) as taken:
+    with only(KERNELS[-1]) as taken:
         ours = functional.FUNCTIONS[name]
-        ours(**base)  # it does reach a row of ours
+        ours(**base)  # it does reach a kernel of ours
         assert taken
         assert not differ(TORCH_FUNCTIONS[name], ours, base)
 
 
 def test_every_stand_in_is_tried_with_every_argument() -> None:
-    assert ARGUMENTS.keys() == functional.FUNCTIONS.keys() - {
-        "linear_cross_entropy"
-    }  # whose rows are no single kernel's
+    # a call of linear_cross_entropy runs no single kernel
+    assert ARGUMENTS.keys() == functional.FUNCTIONS.keys() - {"linear_cross_entropy"}
     for name, given in ARGUMENTS.items():
         assert set(given) == set(torch_signatures()[name].names), name
 
 
 def test_torch_softmax_by_its_other_name() -> None:
     base = {"input": X, "dim": -1, "dtype": None}
-    with only(ROWS[-1]):
+    with only(KERNELS[-1]):
         assert not differ(torch.softmax, rebind._torch_softmax, base)
 
 
@@ -109,7 +108,7 @@ def test_attention_as_transformers_calls_it() -> None:
     def first(function: Callable[..., Any], looks_back: Any) -> Callable[..., Any]:
         return lambda **given: function(SimpleNamespace(is_causal=looks_back), **given)[0]
 
-    with only(ROWS[-1]):
+    with only(KERNELS[-1]):
         for looks_back in (True, False, 1, 0, None, np.bool_(True)):
             ours, theirs = (first(f, looks_back) for f in (attention.attention_forward, sdpa_attention_forward))
             found = differ(theirs, ours, base | {"is_causal": None})

@@ -203,7 +203,7 @@ def test_masks_become_words_where_words_say_it(monkeypatch) -> None:
         return original(*args)
 
     monkeypatch.setattr(OPS["attention"], "call", recorded)
-    monkeypatch.setattr(decoder.BoundCalls, "decoding_kernel", lambda *args: None)  # which calls the op's row directly
+    monkeypatch.setattr(decoder.BoundCalls, "decoding_kernel", lambda *args: None)  # it calls the op's kernel directly
 
     def words(run) -> set:
         said.clear()

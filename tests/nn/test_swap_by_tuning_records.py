@@ -1,4 +1,4 @@
-"""A swap puts in place what a timing says may be quicker here; what it leaves runs as if nothing were swapped."""
+"""A swap puts in place what a tuning record says may be faster here; what it leaves runs as if nothing were swapped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from functorch.compile import make_boxed_func
-from made_timings import ROW, nothing_timed, raced
+from made_tuning_records import KERNEL, add_tuning_record, no_tuning_records
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 
@@ -30,7 +30,7 @@ from kernelworks.nn import expected_kernels
 
 @pytest.fixture(autouse=True)
 def apart(tmp_path: Path) -> Iterator[None]:
-    with nothing_timed(tmp_path):
+    with no_tuning_records(tmp_path):
         yield
 
 
@@ -51,26 +51,30 @@ class Net(nn.Module):
         return F.softmax(self.down(self.norm(self.act(self.up(x)))), dim=-1)
 
 
-# what was raced -> the paths that a swap then replaces
-RACED: dict[str, tuple[Callable[[], None], set[str]]] = {
+# what was benchmarked -> the paths that a swap then replaces
+BENCHMARKED: dict[str, tuple[Callable[[], None], set[str]]] = {
     "nothing": (lambda: None, set()),
-    "gelu": (lambda: raced("gelu", torch.zeros(4, 256), "none"), {"act"}),
-    "gelu, and torch was quicker": (lambda: raced("gelu", torch.zeros(4, 256), "none", ratio=0.9), set()),
-    "gelu, within what two runs differ by": (lambda: raced("gelu", torch.zeros(4, 256), "none", ratio=1.02), set()),
-    "gelu in bfloat16": (lambda: raced("gelu", torch.zeros(4, 256).bfloat16(), "none"), set()),
-    "gelu of a training step": (lambda: raced("gelu", torch.zeros(4, 256), "none", wanted=("x",)), {"act"}),
-    "a product of these sizes": (lambda: raced("linear", *of_linear(4, 256, 64)), {"up"}),
-    "a product of other rows": (lambda: raced("linear", *of_linear(512, 256, 64)), {"up"}),
-    "a product of other sizes": (lambda: raced("linear", *of_linear(4, 4096, 64)), set()),
-    "a norm": (lambda: raced("layer_norm", torch.zeros(4, 256), torch.ones(256), torch.zeros(256), 1e-5), {"norm"}),
-    "softmax, which is called by its name": (lambda: raced("softmax", torch.zeros(4, 64), -1), {""}),
+    "gelu": (lambda: add_tuning_record("gelu", torch.zeros(4, 256), "none"), {"act"}),
+    "gelu, and torch was quicker": (lambda: add_tuning_record("gelu", torch.zeros(4, 256), "none", ratio=0.9), set()),
+    "gelu, within what two runs differ by": (
+        lambda: add_tuning_record("gelu", torch.zeros(4, 256), "none", ratio=1.02), set()
+    ),
+    "gelu in bfloat16": (lambda: add_tuning_record("gelu", torch.zeros(4, 256).bfloat16(), "none"), set()),
+    "gelu of a training step": (lambda: add_tuning_record("gelu", torch.zeros(4, 256), "none", wanted=("x",)), {"act"}),
+    "a product of these sizes": (lambda: add_tuning_record("linear", *of_linear(4, 256, 64)), {"up"}),
+    "a product of other rows": (lambda: add_tuning_record("linear", *of_linear(512, 256, 64)), {"up"}),
+    "a product of other sizes": (lambda: add_tuning_record("linear", *of_linear(4, 4096, 64)), set()),
+    "a norm": (
+        lambda: add_tuning_record("layer_norm", torch.zeros(4, 256), torch.ones(256), torch.zeros(256), 1e-5), {"norm"}
+    ),
+    "softmax, which is called by its name": (lambda: add_tuning_record("softmax", torch.zeros(4, 64), -1), {""}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RACED)
-def test_a_swap_leaves_what_no_timing_speaks_for(name: str) -> None:
-    race, replaced = RACED[name]
-    race()
+@pytest.mark.parametrize("name", BENCHMARKED)
+def test_a_swap_leaves_what_no_tuning_record_speaks_for(name: str) -> None:
+    benchmark, replaced = BENCHMARKED[name]
+    benchmark()
     model = Net()
     plain = {path: dict(vars(module)) for path, module in model.named_modules()}
     want = model(X)
@@ -90,8 +94,8 @@ def test_a_swap_leaves_what_no_timing_speaks_for(name: str) -> None:
 
 
 def test_a_replaced_module_takes_torchs_function_where_a_call_was_not_won(monkeypatch: pytest.MonkeyPatch) -> None:
-    raced("gelu", torch.zeros(4, 256), "none")
-    raced("gelu", torch.zeros(300, 256), "none", ratio=0.8)
+    add_tuning_record("gelu", torch.zeros(4, 256), "none")
+    add_tuning_record("gelu", torch.zeros(300, 256), "none", ratio=0.8)
     taken = []
     choose = OPS["gelu"].choice
 
@@ -105,7 +109,7 @@ def test_a_replaced_module_takes_torchs_function_where_a_call_was_not_won(monkey
             x.requires_grad_()
             out = model(x)
             taken.append(type(out.grad_fn).__name__)
-    assert taken == ["GeluBackward0"] * 3  # no timing of training
+    assert taken == ["GeluBackward0"] * 3  # no tuning record of training
 
 
 class WrittenNorm(nn.Module):
@@ -120,7 +124,7 @@ class WrittenNorm(nn.Module):
 
 
 def test_what_was_written_runs_where_torch_is_chosen() -> None:
-    raced("rms_norm", X, torch.ones(64), 1e-5, None)
+    add_tuning_record("rms_norm", X, torch.ones(64), 1e-5, None)
     model, more = WrittenNorm(), torch.randn(300, 64)
     with torch.no_grad():
         want = model(X), model(more)
@@ -131,7 +135,7 @@ def test_what_was_written_runs_where_torch_is_chosen() -> None:
 
 
 def test_noise_and_what_holds_no_more_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    raced("gelu", torch.zeros(4, 256), "none")
+    add_tuning_record("gelu", torch.zeros(4, 256), "none")
     (path,) = tuning_records._folder(place_of("cpu")).rglob("*.json")
     text = path.read_text(encoding="utf-8")
     for old, new in (
@@ -150,8 +154,8 @@ def test_noise_and_what_holds_no_more_say_nothing(monkeypatch: pytest.MonkeyPatc
     path.write_text(text, encoding="utf-8")
     tuning_records.reread()
     assert kw.swap(nn.GELU(), verbose=False).replaced
-    stale = dataclasses.replace(OPS["gelu"].kernel(ROW), hashed=lambda row: "another")
-    monkeypatch.setattr(OPS["gelu"], "kernels", tuple(stale if r.name == ROW else r for r in OPS["gelu"].kernels))
+    stale = dataclasses.replace(OPS["gelu"].kernel(KERNEL), hashed=lambda kernel: "another")
+    monkeypatch.setattr(OPS["gelu"], "kernels", tuple(stale if r.name == KERNEL else r for r in OPS["gelu"].kernels))
     assert not kw.swap(nn.GELU(), verbose=False).replaced
 
 
@@ -162,10 +166,10 @@ def parts(model: nn.Module) -> set[str]:
 @pytest.mark.parametrize("trained", [False, True])
 def test_a_compiler_meets_what_was_chosen(trained: bool) -> None:
     """... as one graph: the op that won in it, torch's own operators for the others."""
-    raced("gelu", torch.zeros(4, 256), "none")
-    raced("gelu", torch.zeros(4, 256), "none", wanted=("x",))
-    raced("linear", *of_linear(4, 256, 64), ratio=0.8)
-    raced("layer_norm", torch.zeros(9, 256), torch.ones(256), torch.zeros(256), 1e-5, ratio=5.0)
+    add_tuning_record("gelu", torch.zeros(4, 256), "none")
+    add_tuning_record("gelu", torch.zeros(4, 256), "none", wanted=("x",))
+    add_tuning_record("linear", *of_linear(4, 256, 64), ratio=0.8)
+    add_tuning_record("layer_norm", torch.zeros(9, 256), torch.ones(256), torch.zeros(256), 1e-5, ratio=5.0)
     model, met = Net(), set[str]()
 
     def backend(graph: torch.fx.GraphModule, args: Any) -> Any:
@@ -202,21 +206,24 @@ def of_attention(keys: int) -> tuple[Any, ...]:
 # what won -> whether attention is ours to call, and a layer runs in one piece
 WON: dict[str, tuple[Callable[[], None], bool]] = {
     "nothing": (lambda: None, False),
-    "torch's": (lambda: raced("linear", *of_linear(1, 32, 32), ratio=0.9), False),
-    "products of one row": (lambda: raced("linear", torch.zeros(1, 1, 32), torch.zeros(32, 32), None), True),
-    "attention of one query": (lambda: raced("attention", *of_attention(20)), True),
-    "the norm": (lambda: raced("rms_norm", torch.zeros(1, 1, 32), torch.ones(32), 1e-6, None), True),
-    "another dtype": (lambda: raced("linear", *of_linear(1, 32, 32, torch.bfloat16)), False),
+    "torch's": (lambda: add_tuning_record("linear", *of_linear(1, 32, 32), ratio=0.9), False),
+    "products of one row": (
+        lambda: add_tuning_record("linear", torch.zeros(1, 1, 32), torch.zeros(32, 32), None),
+        True,
+    ),
+    "attention of one query": (lambda: add_tuning_record("attention", *of_attention(20)), True),
+    "the norm": (lambda: add_tuning_record("rms_norm", torch.zeros(1, 1, 32), torch.ones(32), 1e-6, None), True),
+    "another dtype": (lambda: add_tuning_record("linear", *of_linear(1, 32, 32, torch.bfloat16)), False),
 }
 
 
 @pytest.mark.parametrize("name", WON)
 @torch.no_grad()
 def test_a_decoder_runs_in_one_piece_where_a_part_of_it_won(name: str) -> None:
-    race, ours = WON[name]
+    benchmark, ours = WON[name]
     model, ids, mode = decoder(), torch.arange(1, 17)[None], "_attn_implementation"
     want = model.generate(ids, max_new_tokens=12, do_sample=False, output_logits=True, return_dict_in_generate=True)
-    race()
+    benchmark()
     with kw.swap(model, verbose=False) as swapped:
         assert (getattr(model.config, mode) == "kernelworks") == ours == bool(swapped.replaced)
         assert ("_kernelworks_parts" in vars(model.model.layers[0])) == ours
@@ -225,14 +232,14 @@ def test_a_decoder_runs_in_one_piece_where_a_part_of_it_won(name: str) -> None:
         for a, b in zip(got.logits, want.logits, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
         if ours:  # what is timed meanwhile counts from the next step on
-            raced("linear", torch.zeros(1, 1, 32), torch.zeros(32, 32), None, ratio=0.5)
+            add_tuning_record("linear", torch.zeros(1, 1, 32), torch.zeros(32, 32), None, ratio=0.5)
             again = model.generate(ids, max_new_tokens=2, do_sample=False)
             assert torch.equal(again, got.sequences[:, :18])
             assert all(any(generation() in key for key in m._kernelworks_parts.bound) for m in model.model.layers)
     assert getattr(model.config, mode) == "sdpa"
 
 
-# ---------------------------------------------------------------- settle
+# ---------------------------------------------------------------- autotune
 
 
 @pytest.fixture
@@ -240,11 +247,11 @@ def races_end(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Every race ends as this table says of its op, 0.5 where it says nothing."""
     ends: dict[str, float] = {}
     running: list[str] = []
-    settled = session.Session._autotune_call
+    autotune_call = session.Session._autotune_call
 
     def of(self: session.Session, op: Op, *others: Any) -> None:
         running.append(op.name)
-        settled(self, op, *others)
+        autotune_call(self, op, *others)
 
     def duel(ours: Callable[[], Any], torchs: Callable[[], Any], *others: Any, **named: Any) -> Duel:
         ours(), torchs()
@@ -253,11 +260,13 @@ def races_end(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
     monkeypatch.setattr(session.Session, "_autotune_call", of)
     monkeypatch.setattr(candidates, "duel", duel)
-    monkeypatch.setattr(candidates, "fastest_variant", lambda arms, *how: next(n for n, _ in arms if ROW in n))
+    monkeypatch.setattr(
+        candidates, "fastest_variant", lambda variants, *how: next(n for n, _ in variants if KERNEL in n)
+    )
     return ends
 
 
-def test_settle_measures_a_call_and_swaps_what_won(races_end: dict[str, float]) -> None:
+def test_autotune_measures_a_call_and_swaps_what_won(races_end: dict[str, float]) -> None:
     races_end |= {"gelu": 1.5, "layer_norm": 1.2}
     model, calls = Net(), []
     want = model(X)
@@ -275,7 +284,7 @@ def test_settle_measures_a_call_and_swaps_what_won(races_end: dict[str, float]) 
         assert {r.path for r in known.replaced} == {"act", "norm"}
 
 
-def test_settle_of_a_training_step(races_end: dict[str, float]) -> None:
+def test_autotune_of_a_training_step(races_end: dict[str, float]) -> None:
     races_end["linear"] = 1.4
     model = Net()
     with kw.swap(model, autotune=lambda: model(X).square().sum().backward(), verbose=False) as swapped:
@@ -293,7 +302,7 @@ def test_nothing_is_changed_where_nothing_wins(races_end: dict[str, float]) -> N
         assert {item.reason for item in swapped.left} == {expected_kernels.TORCH_WON_REASON}
 
 
-def test_settle_by_the_next_call(races_end: dict[str, float]) -> None:
+def test_autotune_by_the_next_call(races_end: dict[str, float]) -> None:
     races_end["gelu"] = 1.5
     model = Net()
     want = model(X)
@@ -331,7 +340,7 @@ def test_what_is_undone_or_copied_while_it_waits_measures_nothing(races_end: dic
     assert not parts(model) and torch.equal(model(X), want) and swapped.autotune_result is None
 
 
-@pytest.mark.parametrize("settle", ["now", 3, None])
-def test_settle_is_a_function_or_a_truth_value(settle: Any) -> None:
-    with pytest.raises(TypeError, match="settle must be True, False or a function"):
-        kw.swap(Net(), autotune=settle, verbose=False)
+@pytest.mark.parametrize("autotune", ["now", 3, None])
+def test_autotune_is_a_function_or_a_bool(autotune: Any) -> None:
+    with pytest.raises(TypeError, match="autotune must be True, False or a function"):
+        kw.swap(Net(), autotune=autotune, verbose=False)

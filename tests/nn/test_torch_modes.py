@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from eligible import ROWS, only
-from made_timings import nothing_timed
+from eligible import KERNELS, only
+from made_tuning_records import no_tuning_records
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -81,12 +81,12 @@ class Larger(TorchDispatchMode):
 
 @contextlib.contextmanager
 def ours() -> Iterator[set[tuple[str, str]]]:
-    with only(ROWS[-1]) as taken:
+    with only(KERNELS[-1]) as taken:
         yield taken
 
 
 def both(use: Callable[[nn.Module], Any]) -> tuple[Any, Any, set[tuple[str, str]]]:
-    """What a use of the model gives before a swap and after it, and which rows of ours it took."""
+    """What a use of the model gives before a swap and after it, and which kernels of ours it took."""
     want, model = use(Model()), Model()
     swapped = swap(model, verbose=False)
     assert len(swapped.replaced) >= 7
@@ -191,7 +191,7 @@ def test_a_compiler_does_not_take_what_is_asked_of_ops_for_the_program(tmp_path:
     """Torch's compiler looks at each frame that is entered while a compiled program runs, and a survey has it leave
     the program to Python: what a choice asks then is no part of it."""
     given = x().requires_grad_()
-    with nothing_timed(tmp_path):
+    with no_tuning_records(tmp_path):
         compiled = torch.compile(lambda t: kw.softmax(kw.gelu(t)), backend="aot_eager")
         output = record(lambda: compiled(given), survey=Survey()).output
     torch.testing.assert_close(output, F.softmax(F.gelu(given), -1))

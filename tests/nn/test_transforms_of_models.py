@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from eligible import ROWS, only
+from eligible import KERNELS, only
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -59,7 +59,7 @@ def models() -> Iterator[tuple[nn.Module, nn.Module]]:
     original = copy.deepcopy(model)
     flash = torch.backends.cuda.flash_sdp_enabled()
     torch.backends.cuda.enable_flash_sdp(False)  # torch's own kernel has no tangent and no second derivative
-    with only(ROWS[-1]) if ROWS else contextlib.nullcontext():
+    with only(KERNELS[-1]) if KERNELS else contextlib.nullcontext():
         swap = kw.swap(model)
         yield model, original
         swap.undo()
