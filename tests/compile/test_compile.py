@@ -163,7 +163,7 @@ def test_a_number_that_varies_is_no_argument_of_an_op() -> None:
     told = []
     ((graph, _),) = graphs(lambda q: F.scaled_dot_product_attention(q, q, q, scale=1 / q.shape[2]), Q, dynamic=True)
     assert not list(find_op_calls(graph.graph, lambda op, node, why: told.append((op, why))))
-    assert told == [("attention", "it is given a number that varies between calls")]
+    assert told == [("attention", "one of its arguments is a number that varies between calls")]
 
 
 # ---------------------------------------------------------------- the region

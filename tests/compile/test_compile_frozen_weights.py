@@ -195,4 +195,4 @@ def test_weights_are_constants_where_that_won(
         for _ in range(2):
             torch.testing.assert_close(run(*inputs)[0], module(IMAGE))
     assert settings.made == [{"config_patches": {"freezing": True}}, {}]
-    assert told.notes[-1] == "weights have changed: from then on inductor's own, without constant weights"
+    assert told.notes[-1] == "weights have changed: since then the graph runs without constant weights"

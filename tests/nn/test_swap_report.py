@@ -35,7 +35,7 @@ def everything_verified(monkeypatch) -> None:
 def test_if_nothing_is_verified_nothing_is_replaced(nothing_verified) -> None:
     with swap(model(), verbose=False) as swapped:
         first, *rest = swapped.lines()
-        assert first == "replaced 0 of 4: nothing will run otherwise than before"
+        assert first == "replaced 0 of 4: the model runs as before"
         text = "\n".join(rest)
         assert text.count("kernelworks verify --missing") == 4 and "linear -> linear (torch's own" in text
         assert all(not o.has_our_kernel for of in swapped.outlooks() for o in of)
@@ -80,7 +80,7 @@ def test_dtype_and_device_are_the_models_own(everything_verified) -> None:
 
 def test_nothing_to_replace() -> None:
     with swap(nn.Sequential(nn.Tanh()), verbose=False) as swapped:
-        assert swapped.lines()[0] == "replaced 0 of 1: nothing will run otherwise than before"
+        assert swapped.lines()[0] == "replaced 0 of 1: the model runs as before"
 
 
 def test_the_command_says_the_same(tmp_path) -> None:

@@ -149,7 +149,7 @@ def _of_sum(graph: fx.Graph, node: fx.Node) -> tuple[fx.Node, str] | None:
                 by = _add(graph, found.function, by, -1, True)
             made = _add(graph, step.function, made, by)
         made = _add(graph, found.function, made, list(found.dims), found.keepdim)
-    return made, f"a product whose {value_of(source).shape[-1]} columns are summed is one by the sum of its weights"
+    return made, f"a product whose {value_of(source).shape[-1]} columns are summed became one with summed weights"
 
 
 def _one_column(graph: fx.Graph, node: fx.Node, reduced: Callable[..., Tensor]) -> fx.Node | None:
@@ -222,7 +222,7 @@ def _of_diagonal(graph: fx.Graph, node: fx.Node) -> tuple[fx.Node, str] | None:
             continue
         with graph.inserting_before(node):
             factor = _add(graph, torch.unsqueeze, values, -1 if ahead else -2)
-            return _add(graph, torch.mul, other, factor), "a product with a diagonal matrix is one by its elements"
+            return _add(graph, torch.mul, other, factor), "a product with a diagonal matrix became elementwise"
     return None
 
 

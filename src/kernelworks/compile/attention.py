@@ -43,7 +43,7 @@ SOFTMAX = "_softmax"
 MADE_OF = ("bmm", SOFTMAX, "bmm")  # what torch makes of it without an operator for the whole
 SCALES = {"mul": 1, "imul": 1, "truediv": -1, "div": -1, "itruediv": -1}
 SHIFTS = {"add": 1, "radd": 1, "iadd": 1, "sub": -1, "isub": -1}
-MOST = 24  # nodes from one product to the other
+MOST = 24  # There are at most so many nodes from one product to the other.
 FEW, MORE = 5, 7  # queries and keys of a trial
 MOST_ELEMENTS = 1 << 25
 
@@ -161,7 +161,7 @@ def _readings(node: fx.Node, scale: float) -> Iterator[tuple[Any, tuple[Mask, ..
 
 
 def _fill(value: Any, scale: float, node: fx.Node) -> float | None:
-    """The number in the place of a score that none can reach; None where it is no such number."""
+    """The number in the place of a score that none can reach; None if it is no such number."""
     found = possible_values(value)
     fill = next(iter(found)) * scale if found is not None and len(found) == 1 else 0.0
     return fill if scale > 0 and is_low(fill, value_of(node).dtype) else None

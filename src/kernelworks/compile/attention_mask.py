@@ -43,7 +43,7 @@ class Mask:
 @dataclass(frozen=True)
 class CombinedMask:
     """All that is masked: by ``seen``, or as torch's function says ``causal``, or by what is ``added``. ``low`` is what
-    stands in the place of a score that is not seen, None where each query is known to see a key."""
+    stands in the place of a score that is not seen, None if each query is known to see a key."""
 
     seen: TensorView | None = None
     causal: bool = False
@@ -111,7 +111,7 @@ def combine_masks(
     masks: tuple[Mask, ...], sizes: Sizes, lengths: tuple[int, int], dtype: torch.dtype, *, trained: bool,
     constants: dict[fx.Node, Tensor | None],
 ) -> CombinedMask | None:  # fmt: skip
-    """What some masks say together; None where neither the op nor torch's function can say it. ``lengths`` are those of
+    """What some masks say together; None if neither the op nor torch's function can say it. ``lengths`` are those of
     queries and keys in a trial; ``trained`` says that gradients are asked for; ``constants`` keeps what was found of
     masks that all layers of a model share."""
     small: dict[fx.Node, tuple[int, ...]] = {}

@@ -34,7 +34,7 @@ WORTH = 1.1  # A kernel that is so many times as fast alone in one pass may pay 
 HOPELESS = 0.9  # A kernel that alone has less than this speedup over torch's function will not beat inductor.
 DECOMPOSED, TIMED, UNKNOWN = range(3)  # This is the order of races; UNKNOWN ones get half of the time at most.
 SMALL = 1 << 16  # bytes: inductor's loops move them in less than the ten microseconds that calling a kernel takes
-BALANCE = 8.0  # operations that a core does about in the time in which it reads a byte
+BALANCE = 8.0  # A core does about so many operations in the time in which it reads a byte.
 TORCH_KERNEL = "torch"  # This kernel calls torch's own one; it counts if inductor would decompose the call.
 
 

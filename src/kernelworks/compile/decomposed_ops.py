@@ -23,16 +23,16 @@ from kernelworks.dispatch.op import OPS, Op
 
 __all__ = ["AGREES", "by_hand", "first_of"]
 
-MOST = 16  # nodes of a cone
-LONGEST = 8192  # elements of a line that it is tried on
-SCALES = (1.0, 0.01)  # of the numbers that it is tried on: at the smaller one an eps shows
+MOST = 16  # A cone has at most so many nodes.
+LONGEST = 8192  # A line that it is tried on has at most so many elements.
+SCALES = (1.0, 0.01)  # The numbers that it is tried on have these scales; at the smaller one an eps shows.
 AGREES = 2.0**-23
-SMALL = 0.1  # an eps is less
+SMALL = 0.1  # An eps is less than this.
 # Beside these, a cone only adds and multiplies, or holds a cast alone.
 SIMPLE_OPS = frozenset({"add", "sub", "rsub", "mul", "div", "neg", "_to_copy", "clone", "detach", "where"})
 REDUCTIONS = frozenset({"mean", "sum", "amax", "amin", "max", "var", "std", "var_mean", "square", "logsumexp"})
 CAST = frozenset({"_to_copy"})
-CASTS = frozenset({"float", "half", "bfloat16", "double", "contiguous"})  # methods
+CASTS = frozenset({"float", "half", "bfloat16", "double", "contiguous"})  # These methods cast.
 
 
 @dataclass(frozen=True)

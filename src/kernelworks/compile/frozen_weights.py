@@ -66,9 +66,7 @@ class FrozenGraph:
                 return run(*(value for i, value in enumerate(inputs) if i not in self.constant))
         if self.plain is None:
             self.plain = self.make(inputs)
-            self.graph_report.notes.append(
-                "weights have changed: from then on inductor's own, without constant weights"
-            )
+            self.graph_report.notes.append("weights have changed: since then the graph runs without constant weights")
         self.held = None  # with the copies that inductor made of them
         return self.plain(*inputs)
 
@@ -107,7 +105,7 @@ def _multiplies(node: fx.Node, state: State) -> bool:
 
 def _touched(graph: fx.GraphModule) -> tuple[frozenset[int], frozenset[int]] | None:
     """The places of the inputs that the graph writes to, and of those whose memory it returns; tried on tensors without
-    data, None where that cannot be."""
+    data, None if that cannot be."""
     given = [value_of(node) for node in graph.graph.find_nodes(op="placeholder")]
     mode = next((t.fake_mode for t in leaves(given) if hasattr(t, "fake_mode")), None)
     if mode is None or not all(isinstance(t, Tensor) for t in given):
@@ -192,7 +190,7 @@ def freeze_if_faster(
     if race is None:
         graph_report.notes.append("weights stay inputs: no time was left to benchmark them as constants")
         return None
-    looked = f"{weights.nbytes / 1e6:.0f} MB of them looked at in each call"
+    looked = f"each call checks {weights.nbytes / 1e6:.0f} MB of them"
     said = f"{race.ratio:.2f}x inductor, {looked}{', measurement too noisy' if race.noisy else ''}"
     graph_report.notes.append(
         f"weights {'are constants:' if race.beats_inductor else 'stay inputs: as constants'} {said}"

@@ -22,7 +22,7 @@ from kernelworks.compile.report import CompileReport, Graph
 __all__ = ["compile_graph", "races_within"]
 
 OURS = "kernelworks."
-BUDGET_S = 60.0  # for the races of a graph, compiling their regions among them
+BUDGET_S = 60.0  # The benchmarks of a graph may take so long, with compiling their regions.
 MANY = 64  # nodes; a graph of fewer has proportionally less time
 
 
@@ -93,7 +93,7 @@ def _by_inductor(
         because = reason(error)
     if graph_report.replaced_count or graph_report.simpler:
         graph_report.notes.append(
-            f"inductor failed with what we made of the graph, and compiles it without that ({because})"
+            f"inductor failed on the graph with our changes, and compiled it without them ({because})"
         )
         graph_report.drop_kernels()
         try:
@@ -110,5 +110,5 @@ def _read(mode: str | None, options: dict[str, Any]) -> tuple[float, Any]:
     ours = {name.removeprefix(OURS): options.pop(name) for name in list(options) if name.startswith(OURS)}
     budget_s = float(ours.pop("budget_s", BUDGET_S))
     if ours:
-        raise RuntimeError(f"unexpected option {OURS}{next(iter(ours))}: the one there is is {OURS}budget_s")
+        raise RuntimeError(f"unexpected option {OURS}{next(iter(ours))}: the only one is {OURS}budget_s")
     return budget_s, torch._TorchCompileInductorWrapper(mode, options, None)

@@ -48,7 +48,7 @@ def laid_as(graph: fx.Graph, node: fx.Node, was: Tensor) -> fx.Node:
 
 
 def outputs_of(graph: fx.GraphModule, inputs: Sequence[Any]) -> list[Layout] | None:
-    """What it returns: shapes, dtypes, strides, told without data; None where that cannot be told, as of sizes that
+    """What it returns: shapes, dtypes, strides, told without data; None if that cannot be told, as of sizes that
     vary."""
     if not all(isinstance(t, Tensor) and all(type(n) is int for n in (*t.shape, *t.stride())) for t in inputs):
         return None

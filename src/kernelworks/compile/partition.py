@@ -19,8 +19,8 @@ from kernelworks.compile.report import Graph
 
 __all__ = ["Parts", "reason", "stops", "twin"]
 
-MOST_FAILED = 48  # attempts to compile that fail; what is left then runs as it was written
-MOST_KINDS = 8  # of inputs that a part is compiled for, as many as dynamo compiles a frame for; others run as written
+MOST_FAILED = 48  # After so many failed attempts to compile, the rest runs as it was written.
+MOST_KINDS = 8  # A part is compiled for so many input signatures, as a frame of dynamo's; others run as written.
 
 Settings = Callable[[fx.GraphModule, Sequence[Any]], Any]  # compiles a graph for inputs
 

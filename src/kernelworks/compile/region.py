@@ -21,8 +21,8 @@ from kernelworks.compile.calls import OpCall, State, trace_operators, value_of, 
 
 __all__ = ["Region", "describe_graph", "region_of", "with_copy"]
 
-STEPS = 5  # of neighbours on either side, views and casts among them
-MOST = 48  # nodes
+STEPS = 5  # A region holds so many neighbours in a row on either side, views and casts among them.
+MOST = 48  # A region has at most so many nodes.
 
 # Operators beside those that torch tags as pointwise, as reductions or as views, which inductor makes loops of.
 LOOPS = frozenset({
@@ -158,7 +158,7 @@ def _cut(graph: fx.Graph, inside: set[fx.Node], state: State) -> Region | str:
                 numbers[source] = value
                 continue
             if not isinstance(value, Tensor):
-                return "it reads what is neither a tensor nor a number"
+                return "it reads a value that is neither a tensor nor a number"
             copies[source] = made.placeholder(f"given_{len(copies)}")
             copies[source].meta["example_value"] = value
     inputs = tuple(copies)
@@ -169,7 +169,7 @@ def _cut(graph: fx.Graph, inside: set[fx.Node], state: State) -> Region | str:
     given = tuple(copies[n] for n in order if any(u not in inside for u in n.users))
     tensors = tuple(n for n in given if isinstance(value_of(n), Tensor))
     if not tensors:
-        return "nobody reads what it makes"
+        return "its result is not used"
     made.output(tensors)
     return Region(fx.GraphModule(torch.nn.Module(), made), inputs, copies, state)
 

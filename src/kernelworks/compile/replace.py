@@ -25,11 +25,11 @@ def _made(op_call: OpCall) -> tuple[Tensor, ...]:
 
 
 def misfit(op_call: OpCall) -> str:
-    """Why the op's result cannot stand where the call's stood; "" where it can."""
+    """Why the op's result cannot take the place of the call's; "" if it can."""
     for node, place, steps in _results(op_call):
         made = apply_steps(_made(op_call)[place], steps)
         if value_of(node).shape != made.shape:
-            return f"the op returns {list(made.shape)} where torch returns another shape"
+            return f"the op returns {list(made.shape)}, and torch returns {list(value_of(node).shape)}"
     return ""
 
 

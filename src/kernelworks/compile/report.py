@@ -70,7 +70,7 @@ def merge_calls(calls: Iterable[Call]) -> list[Call]:
 
 
 _graphs: list[Graph] = []
-MOST = 1000  # graphs that are remembered: a program that compiles without end must not grow without end
+MOST = 1000  # So many graphs are remembered: a program that compiles without end must not grow without end.
 
 
 @dataclass(frozen=True)

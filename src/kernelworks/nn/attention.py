@@ -119,7 +119,7 @@ def _as_before(
 
 def decoding_kernel(query: Tensor, key: Tensor, value: Tensor) -> Callable[..., Any] | None:
     """What attends from single queries to every key on tensors like these, as ``f(q, k, v, causal, window, scale, mask,
-    with_lse, softcap, sinks)``; None where the op does not take them. It serves any number of keys."""
+    with_lse, softcap, sinks)``; None if the op does not take them. It serves any number of keys."""
     if not functional.attends(query, key, value, None, grouped=True):
         return None
     args = (query, key, value, None, None, None, None, False, None, None)

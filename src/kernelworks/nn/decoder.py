@@ -68,7 +68,7 @@ _LINEARS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_at
 _NORMS = ("input_layernorm", "post_attention_layernorm")
 _HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
 
-MOST_SHAPES = 64  # that a layer stays bound for
+MOST_SHAPES = 64  # A layer stays bound for at most so many shapes.
 
 Call = Callable[..., Any]
 _is = operator.is_
@@ -196,7 +196,7 @@ class Parts:
         return self  # of a copy of the layer these are not the parts, and ``layer`` says so
 
     def weights(self, hidden_states: Tensor, cos: Tensor, sin: Tensor) -> list[Any] | None:
-        """The parameters in the order of ``slots``, or None where the layer's own forward must run."""
+        """The parameters in the order of ``slots``, or None if the layer's own forward must run."""
         if hidden_states.is_nested or any(self.hooks) or any(_GLOBAL_HOOKS):
             return None
         if not self.turned_by(hidden_states, cos, sin) or not functional.expressible(hidden_states, cos, sin):
@@ -428,7 +428,7 @@ def shipped_or_none(function: Any) -> Any:
 
 
 def parts_of(layer: nn.Module) -> Parts | None:
-    """The parts of a decoder layer that a swap has been through, or None where it is not one that is known."""
+    """The parts of a decoder layer that a swap has been through, or None if it is not one that is known."""
     if "transformers" not in sys.modules or not {"self_attn", "mlp", *_NORMS} <= set(layer._modules.keys()):
         return None
     known_layer, known_attentions, known_mlp = _known()

@@ -60,7 +60,7 @@ _NOT_OURS: tuple[tuple[type[nn.Module], str], ...] = (
     (nn.Embedding, "torch already reads the table's rows at memory bandwidth"),
     (nn.Dropout, "no arithmetic in inference, random numbers in training"),
     (nn.Identity, "does nothing"),
-    (nn.SiLU, "stands alone: kernelworks has silu fused with the product that follows, not silu"),
+    (nn.SiLU, "kernelworks fuses silu with the product that follows it; no product follows here"),
 )
 
 
@@ -80,5 +80,5 @@ def reason_left(module: nn.Module) -> str:
         return reason_not_identified(module)
     activation = getattr(module, "act_fn", None)
     if activation is not None and hasattr(module, "gate_proj"):
-        return f"its gate is {type(activation).__name__}, and fused ops are for {' and '.join(gates())}"
+        return f"its gate is {type(activation).__name__}, and fused ops exist for {' and '.join(gates())}"
     return "its forward calls nothing that kernelworks has an op for"

@@ -1,6 +1,6 @@
 """The functions of torch.nn.functional that kernelworks has an op for, with torch's own signatures.
 
-Each calls the op where it can say what was asked for, and torch's function otherwise: another device, float64,
+Each calls the op if it can say what was asked for, and torch's function otherwise: another device, float64,
 autocast, mixed dtypes, nested and sparse tensors, a bias that broadcasts, a keyword that the op does not have. What an
 op's contract refuses is torch's to take or to refuse, too. So what a swapped model accepts, and the errors it raises on
 bad input, stay torch's. "torch's function" is the one that torch ships (``originals.py``): what a user has put in its
@@ -58,7 +58,7 @@ __all__ = [
     "takes_rows",
 ]  # fmt: skip
 
-WIDEST_HEAD = 256  # of the attention op
+WIDEST_HEAD = 256  # The attention op takes no wider heads.
 FUSIBLE = 2**22  # elements: with fewer, a kernel on a GPU is over before it is launched, and a compiler fuses it
 
 _SUPPORTED = frozenset(FLOATS)
@@ -287,7 +287,7 @@ def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
 
 
 def softmax_by_op(input: Tensor, dim: int | None, dtype: torch.dtype | None) -> Tensor | None:
-    """The op's softmax, or None where it is torch's to take or to refuse."""
+    """The op's softmax, or None if it is torch's to take or to refuse."""
     if dtype is None and dim is not None and not _traced_by_dynamo():
         known: Tensor = SOFTMAX.call_planned(input, dim)
         if known is not NotImplemented:
@@ -329,7 +329,7 @@ def scaled_dot_product_attention(
 
 
 def _attended(asked: tuple[Any, ...], grouped: bool) -> Tensor | None:
-    """The op's attention, or None where it is torch's to take or to refuse."""
+    """The op's attention, or None if it is torch's to take or to refuse."""
     query, key, value, mask = *asked[:3], asked[6]
     if not _traced_by_dynamo() and (grouped or _as_many_heads(query, key)):
         known: Tensor = ATTENTION.call_planned(*asked)

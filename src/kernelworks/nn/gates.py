@@ -61,7 +61,7 @@ def gate_begin(
     """``activation(gate)``, put off where it may be computed together with the product.
 
     ``source`` is the module of ``owner`` that just returned ``gate``, or "". ``parts`` are those that the other factor
-    calls, and ``given`` what it calls them with; None where its evaluation may be anything.
+    calls, and ``given`` what it calls them with; None if its evaluation may be anything.
     """
     fused = gate_of(activation, **named) if type(gate) in PLAIN_TYPES and gate.is_floating_point() else None
     if fused is not None:
@@ -238,7 +238,7 @@ def _call(function: Any, *arguments: ast.expr, words: Sequence[ast.keyword] = ()
 
 
 def with_fused_gates(function: types.FunctionType, own: Mapping[str, str]) -> tuple[types.CodeType, set[str]] | None:
-    """The code of ``function`` with its gates fused and the ops that they call, or None where there is none, or its
+    """The code of ``function`` with its gates fused and the ops that they call, or None if there is none, or its
     source is not what runs.
 
     ``own`` are the attributes of ``self`` that are activations, with the op whose gate they begin.

@@ -165,7 +165,7 @@ def check(module: nn.Module | None, function: Any, seen: ForwardReads, more: fro
 
 
 def _structure(module: nn.Module, forward: Any) -> ForwardReads:
-    """Runs a forward on symbols. Raises where it is more than smooth operations on its argument and the weight."""
+    """Runs a forward on symbols. Raises if it is more than smooth operations on its argument and the weight."""
     seen = ForwardReads()
     check(module, forward, seen)
     graph = fx.Graph()
@@ -339,7 +339,7 @@ def reason_not_identified(module: nn.Module) -> str:
     names = {n for c in (code, *inner) if c is not None for n in c.co_names}
     if "weight" not in module._parameters or "mean" not in names or not names & {"rsqrt", "sqrt", "pow"}:
         return ""
-    why = "its values or gradients are not those of one"
+    why = "its values or gradients differ from those of one"
     try:
         _identify(module)
     except NotIdentified as error:

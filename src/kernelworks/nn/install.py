@@ -3,7 +3,7 @@
 A swapped module differs from the module that it was by a few entries of its ``__dict__``. ``InstalledAttributes`` knows
 them. It stands in the same ``__dict__`` as ``__getstate__``, which ``copy.copy``, ``copy.deepcopy``, ``pickle`` and
 ``torch.save`` ask for what an object consists of: the answer leaves the entries out, so that a copy is the model as it
-was, bound to nothing that ``undo()`` takes away, and a file of it can be read where kernelworks is not installed.
+was, bound to nothing that ``undo()`` takes away, and a file of it can be read without kernelworks.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ float32: for 16384 tokens of 128256 classes in bfloat16 that is 4 GB, and twice 
 training step needs none of them. The forward here calls the fused op on what the head would have been given.
 
 As Liger's users know it: with labels in training, ``logits`` of the output is None. In evaluation, or without labels,
-the model's own forward runs and returns the logits. The same holds wherever the loss is more than transformers' own
-of a plain linear head (hooks or an adapter on the head, another loss, ``logits_to_keep``), and where the dispatcher has
+the model's own forward runs and returns the logits. The same holds if the loss is more than transformers' own
+of a plain linear head (hooks or an adapter on the head, another loss, ``logits_to_keep``), or if the dispatcher has
 no kernel for it but torch's, as on CPUs.
 """
 
@@ -36,7 +36,7 @@ from kernelworks.ops.reduction.linear_cross_entropy import OP, linear_cross_entr
 __all__ = ["USES", "FusedLossSite", "fused_loss_site", "is_known_causal_lm", "loss_of", "with_fused_loss"]
 
 USES = (OP.name,)
-LOSS = "ForCausalLM"  # transformers' name of it
+LOSS = "ForCausalLM"  # This is transformers' name of the loss.
 MANY = 4096  # So many rows stand for a training step that a compiler traces.
 
 _GLOBAL_HOOKS = (torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks)

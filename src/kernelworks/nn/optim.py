@@ -1,4 +1,4 @@
-"""``torch.optim.AdamW`` whose step is ``kernelworks.adamw_`` where that is quicker."""
+"""``torch.optim.AdamW`` whose step is ``kernelworks.adamw_`` if that is faster."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class AdamW(torch.optim.AdamW):
 
 
 def _calls(params: list[Tensor], states: list[dict[str, Tensor]]) -> list[tuple[int, Lists]] | None:
-    """The calls of the op for these parameters: one for each step that some of them are at; None where torch counts
+    """The calls of the op for these parameters: one for each step that some of them are at; None if torch counts
     otherwise, or where there is something that no kernel may read."""
     by_step: dict[float, list[int]] = {}
     for i, state in enumerate(states):
@@ -110,7 +110,7 @@ def _calls(params: list[Tensor], states: list[dict[str, Tensor]]) -> list[tuple[
 
 
 def _lists(params: list[Tensor], states: list[dict[str, Tensor]]) -> Lists | None:
-    """What a step reads and writes; None where some of it is nothing that a kernel may read."""
+    """What a step reads and writes; None if some of it is nothing that a kernel may read."""
     grads = [p.grad for p in params]
     lists = (params, grads, [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states])
     for p, g, m, v in zip(*lists, strict=True):

@@ -65,7 +65,7 @@ def is_from_package(package: str, function: Any) -> bool:
 
 
 def unwrap_decorators(function: Any, package: str) -> Any:
-    """What a function decorates, through the package's own decorators only; None where somebody else's is met."""
+    """What a function decorates, through the package's own decorators only; None if somebody else's is met."""
     while is_from_package(package, function):
         inner = getattr(function, "__wrapped__", None)
         if inner is None:

@@ -176,7 +176,7 @@ class Rebinder:
     _kept: list[Any] = field(default_factory=list)  # functions whose ids are keys above
 
     def rebind(self, function: Any, own: Mapping[str, str] = MappingProxyType({})) -> Rebound | None:
-        """The rebound copy of a plain Python function, or None where there is nothing in it to rebind.
+        """The rebound copy of a plain Python function, or None if there is nothing in it to rebind.
 
         ``own`` are the attributes of its ``self`` that are activations, with the op whose gate each begins.
         """

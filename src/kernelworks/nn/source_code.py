@@ -49,7 +49,7 @@ def _like(codes: tuple[types.CodeType, ...], wanted: types.CodeType) -> types.Co
 
 
 def definition(code: types.CodeType, tree: ast.Module | None = None) -> ast.FunctionDef | None:
-    """The definition of the function with this code in its file's tree (or in a copy of it), or None where the source
+    """The definition of the function with this code in its file's tree (or in a copy of it), or None if the source
     is not what runs."""
     if not equal_code(_like(_codes(code.co_filename), code), code):
         return None

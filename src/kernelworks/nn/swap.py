@@ -118,7 +118,7 @@ class Swap(Record):
         same = _grouped((r.path, r.type, text) for r, of, text in pairs if not any(o.has_our_kernel for o in of))
         kept = _grouped((item.path, item.type, item.reason) for item in self.left)
         ours = sum(any(o.has_our_kernel for o in of) for _, of, _ in pairs)
-        nothing = "" if ours else " nothing will run otherwise than before"
+        nothing = "" if ours else " the model runs as before"
         return [
             f"replaced {ours} of {len(self.replaced) + len(self.left)}:{nothing}",
             *(f"  {line}" for line in done),
@@ -170,7 +170,7 @@ def swap(
     its dtype and for its sizes. In one that is replaced each call takes the kernel that its tuning record names, which
     may be torch's own function. Calls outside what an op can say (float64, another device, autocast) are torch's too.
 
-    Works in inference and training, and under ``torch.compile`` where the model does; swap before compiling, since a
+    Works in inference and training, and under ``torch.compile`` if the model does; swap before compiling, since a
     compiled graph keeps what it was traced from. While swapped, a plain ``DynamicCache`` grows in place instead of
     being copied at every token, and on a GPU a causal language model in training mode that is given labels computes
     its loss without storing logits: ``output.logits`` is None then.
@@ -346,17 +346,17 @@ class _Walk:
     def _no_gain(self, ops: tuple[str, ...], path: str, module: nn.Module | None = None) -> str:
         """Why none of these ops may make a part of the model faster, or "" if one may."""
         if self.ops is not None and not self.ops.issuperset(ops):
-            return "not among the ops that were asked for"
+            return "its ops are not among those that were asked for"
         if self.every:
             return ""
         found = [self.outlooks.of(op, path, _sizes(op, module)) for op in ops]
         return "" if any(o.has_our_kernel for o in found) else found[0].why
 
     def _module(self, path: str, module: nn.Module) -> tuple[str, tuple[str, ...]] | str:
-        """(kind, ops) of what was replaced in a module, or why it was left, or "" for one that only holds others."""
+        """(kind, ops) of what was replaced in a module, or why it was left, or "" if it only holds others."""
         worth_a_line = not any(True for _ in module.children()) or bool(module._parameters)
         if isinstance(module, torch.jit.ScriptModule):
-            return "torch.jit.script made it: its code is no longer Python's"
+            return "torch.jit.script compiled it"
         if "forward" in module.__dict__:
             return "its forward was already replaced on the instance, by somebody else"
         if writes_into_its_input(module):
@@ -417,7 +417,7 @@ class _Walk:
         return tuple(sorted(ops)), "" if ops else why
 
     def _layers(self) -> None:
-        """Decoder layers whose parts are all replaced run in one piece where nothing watches the parts."""
+        """Decoder layers whose parts are all replaced run in one piece if nothing watches the parts."""
         for path, module in self._modules():
             parts = None if self._no_gain(decoder.USES, path) else parts_of(module)
             if parts is not None and self.attention.get(id(parts.attention.config)) == "":
