@@ -443,12 +443,12 @@ SWAP = [
         lambda: swapped(torch.ao.quantization.quantize_dynamic(nn.Sequential(linear())), x()),
     ),
     Limit(
-        "A norm whose forward branches is left.", lambda: left(Branching()), says="not verified to be one: it branches"
+        "A norm whose forward branches is left.", lambda: left(Branching()), says="is not proved to be one: it branches"
     ),
     Limit(
         "A norm with further parameters is left.",
         lambda: left(Shifted()),
-        says="not verified to be one: it has parameters, buffers or modules beside a weight",
+        says="is not proved to be one: it has parameters, buffers or modules beside a weight",
     ),
     Limit("A copy of a swapped model is not swapped.", copied),
     Limit(
