@@ -137,7 +137,7 @@ def test_autocast_casts_what_is_not_cast_yet(inside: bool) -> None:
 
 
 def test_sizes_that_vary_are_those_that_were_seen() -> None:
-    """A call is read, raced and described by the sizes of the first call, and serves others when it is replaced."""
+    """A call is read, timed and described by the sizes of the first call, and serves others when it is replaced."""
 
     def program(x: Tensor) -> Tensor:
         return F.softmax(x.view(-1, x.shape[1] * 2) * x.shape[0], -1)

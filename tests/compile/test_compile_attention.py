@@ -1,4 +1,4 @@
-"""Attention that a program spells out, in the graphs that dynamo makes of it: found however it is written, replaced by
+"""Attention that a program writes out, in the graphs that dynamo makes of it: found however it is written, replaced by
 what is as right as before, with gradients; and what looks like it, left alone."""
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def softmax(x: Tensor) -> Tensor:
     return shifted / shifted.sum(dim=-1, keepdim=True)
 
 
-# name -> (program, its arguments, the calls that it spells out: the op, its arguments that are no tensors)
+# name -> (program, its arguments, the calls that it writes out: the op, its arguments that are no tensors)
 BY_HAND: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], list[tuple[str, tuple[object, ...]]]]] = {
     "gelu by tanh": (tanh_gelu, (X,), [("gelu", ("tanh",))]),
     "gelu by erf": (lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2))), (X,), [("gelu", ("none",))]),

@@ -1,4 +1,4 @@
-"""Rotary embeddings that a program spells out: found however they are written, as right as before; and look-alikes."""
+"""Rotary embeddings that a program writes out: found however they are written, as right as before; and look-alikes."""
 
 from __future__ import annotations
 
