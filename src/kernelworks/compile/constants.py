@@ -1,7 +1,7 @@
-"""What a tensor of a graph is sure to hold: the numbers that it may have, and what it is where only constants make it.
+"""What a tensor of a graph is sure to hold: the numbers that it may have, and its value if only constants make it.
 
-A mask that is added to scores is known to say what is seen and what is not where the program can have made it of
-nothing else than zeros and a number so low that no score counts beside it.
+A mask that is added to scores says what is seen and what is not if the program can have made it only of zeros and of a
+number so low that no score counts beside it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def number(value: Any) -> float | None:
 
 
 def constant(node: fx.Node) -> Tensor | None:
-    """What a node returns in every call, where it is made of no input and nothing drawn; None if it is not."""
+    """What a node returns in every call, if it is made of no input and nothing drawn; else None."""
     order: list[fx.Node] = []
     if not _of_constants(node, order, set()) or len(order) > MOST:
         return None

@@ -1,5 +1,5 @@
-"""How what is put into a graph lies in memory: as what it stands for did. What a program makes of it next, a ``view``
-or what it hands on, may hang on that."""
+"""The memory layout of what is put into a graph: the same as of what it replaces. What a program does with it next, a
+``view`` for example, may depend on that."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A graph that inductor cannot compile whole: the parts that it can, compiled; the rest run as it was written.
 
-A graph is halved until a half compiles or is a single node. Parts compile when they are first called, with the
-tensors they are called with: so what fails only when kernels are loaded or first run is seen, too. What turned out not
-to compile is looked for in the rest of the graph, and left out there at once: a model has the same block many times.
+A graph is halved until a half compiles or is a single node. A part compiles when it is first called, with the tensors
+of that call, so a failure shows even if it comes only when kernels are loaded or first run. A node that did not compile
+is then left out at once in the rest of the graph: a model has the same block many times.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The region of a graph in which a call lies: what a compiler would fuse with it, cut out as a graph of its own.
 
-Fusing ends where products begin: matrix products, convolutions, attention, whatever a library is called for. What lies
-a few steps before and after the call on this side of them is its neighbourhood; an op that runs by itself loses what
-inductor would have saved there, and only a race of the whole region says whether that is more than it gains. Sizes that
-vary between calls are in it as they were seen.
+Fusing ends at products: matrix products, convolutions, attention, whatever a library is called for. The region holds
+what lies a few steps before and after the call, up to them. An op that runs by itself loses what inductor would have
+saved there, and only a benchmark of the whole region says whether that is more than it gains. Sizes that vary between
+calls are in it as they were seen.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Rotary embeddings that a program writes out: of halves (``rotate_half``, ``chunk`` and ``cat``), of neighbours
 (slices, ``stack``), or as a product of complex numbers.
 
-Of a node all that is linear in one tensor and reads only tables besides is run in float64 on drawn numbers, and so is
-the definition of the op. Where both agree for a tensor of queries and for one of keys, with the same tables, they are
-one call of the op.
+All that leads to a node, is linear in one tensor and reads only tables besides is run in float64 on drawn numbers, and
+so is the definition of the op. If both agree for a tensor of queries and for one of keys, with the same tables, the two
+are one call of the op.
 """
 
 from __future__ import annotations

@@ -108,8 +108,8 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
 
 
 def _multi_head() -> Callable[..., Any]:
-    """Torch's forward of its module, whose function calls ours in place of torch's; where another has been put in the
-    place of either, or this torch writes them otherwise, the forward that there is."""
+    """Torch's forward of its module, whose function calls ours in place of torch's. If either was replaced, or this
+    version of torch writes them otherwise, the forward that there is."""
     shipped = shipped_forward(torch.nn.MultiheadAttention)
     rebound = Rebinder().rebind(F.multi_head_attention_forward)
     if rebound is None or not isinstance(shipped, FunctionType):

@@ -274,11 +274,11 @@ def configurations(model: nn.Module) -> list[tuple[Any, str]]:
         current = getattr(config, INTERNAL, None)
         reason = ""
         if isinstance(current, _Name):
-            reason = "its configuration is shared with another model, which is swapped"
+            reason = "it shares its configuration with another model, which is swapped"
         elif current not in ("sdpa", IMPLEMENTATION) and not (current == "eager" and _same_on_eager(module)):
             reason = f"its attention implementation is {current!r}, and only 'sdpa' means what the op means"
         elif current != "eager" and not _sdpa_is_theirs():
-            reason = "somebody registered another function as 'sdpa', or put one in torch's place"
+            reason = "transformers' 'sdpa' or torch's function behind it was replaced by somebody else"
         elif not (getattr(module, "_supports_attention_backend", False) and module._can_set_attn_implementation()):
             reason = f"{type(module).__name__} does not take attention functions from transformers' registry"
         if id(config) not in found or reason:

@@ -70,7 +70,7 @@ def reason_left(module: nn.Module) -> str:
         return "it writes into its input"
     for shipped, _, op, _ in TORCH_MODULES:
         if forward_of(module) is shipped:
-            return f"torch.nn.functional.{op} was replaced, by somebody else"
+            return f"torch.nn.functional.{op} was replaced by somebody else"
     if type(module).__module__ == "kernelworks.nn":
         return "a module of kernelworks' own"
     for cls, reason in _NOT_OURS:

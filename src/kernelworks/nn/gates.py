@@ -3,13 +3,13 @@
 The op packages name the activations (``signature.Gate``): torch's functions, its modules that call one of them, and
 modules that are verified to be one (``identify.py``).
 
-The function's source is parsed, the products are rewritten, and the result compiled in its place. That is done only
-where compiling the source as it is gives the function's own bytecode, so what was parsed is what runs.
+The function's source is parsed, the products are rewritten, and the result is compiled in its place. That is done only
+if compiling the source as it is gives the function's own bytecode, so what was parsed is what runs.
 
-Fusing moves the activation behind the evaluation of the other factor. Nobody can tell where either nobody else holds
-the gate (it came from a plain linear layer just now) or the other factor's evaluation does nothing but compute (a name,
-or plain linear layers of names). That is looked up at each call, since hooks come and go; where it is not so, the
-activation is computed before the other factor, as it was written.
+Fusing moves the activation behind the evaluation of the other factor. Nobody can tell if nobody else holds the gate (it
+came from a plain linear layer just now), or if the other factor's evaluation does nothing but compute (a name, or plain
+linear layers of names). Each call checks this, since hooks come and go. If neither holds, the activation is computed
+before the other factor, as it was written.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def gate_begin(
     activation: Any, gate: Any, owner: Any, source: str, parts: tuple[str, ...] | None, given: tuple[Any, ...],
     **named: Any,
 ) -> PendingGate:  # fmt: skip
-    """``activation(gate)``, put off where it may be computed together with the product.
+    """``activation(gate)``, put off if it may be computed together with the product.
 
     ``source`` is the module of ``owner`` that just returned ``gate``, or "". ``parts`` are those that the other factor
     calls, and ``given`` what it calls them with; None if its evaluation may be anything.
@@ -110,7 +110,7 @@ def _computes(owner: Any, name: str) -> bool:
 
 
 def gate_of(activation: Any, **named: Any) -> FusedGate | None:
-    """The gate that a call of ``activation`` begins, where it is that and nothing else: no hook watches it, it does not
+    """The gate that a call of ``activation`` begins, if it is that and nothing else: no hook watches it, it does not
     write into its argument, and nobody replaced it or its forward."""
     for gate, function, ours, fused in _FUNCTIONS:
         if activation is function or activation is ours:

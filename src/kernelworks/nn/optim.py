@@ -94,7 +94,7 @@ class AdamW(torch.optim.AdamW):
 
 def _calls(params: list[Tensor], states: list[dict[str, Tensor]]) -> list[tuple[int, Lists]] | None:
     """The calls of the op for these parameters: one for each step that some of them are at; None if torch counts
-    otherwise, or where there is something that no kernel may read."""
+    otherwise, or if there is something that no kernel may read."""
     by_step: dict[float, list[int]] = {}
     for i, state in enumerate(states):
         if not state["step"].is_cpu:

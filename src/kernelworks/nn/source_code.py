@@ -1,4 +1,4 @@
-"""The source of a function that runs: its syntax tree, where compiling it gives the function's own bytecode."""
+"""The source of a function that runs: its syntax tree, if compiling it gives the function's own bytecode."""
 
 from __future__ import annotations
 

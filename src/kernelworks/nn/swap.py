@@ -358,7 +358,7 @@ class _Walk:
         if isinstance(module, torch.jit.ScriptModule):
             return "torch.jit.script compiled it"
         if "forward" in module.__dict__:
-            return "its forward was already replaced on the instance, by somebody else"
+            return "its forward was already replaced on the instance by somebody else"
         if writes_into_its_input(module):
             return reason_left(module)
         entry = known_forward(module)
