@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled_graphs import graphs, leaves_of, truth
+from compiled_graphs import graphs, leaves_of, reference
 from torch import Tensor, fx
 
 from kernelworks.compile import race
@@ -241,7 +241,7 @@ def test_attention_is_known_however_it_is_written(name: str, dtype: torch.dtype)
     assert (got.dtype, got.shape) == (want.dtype, want.shape)
     assert got.is_contiguous() or got.stride() == want.stride()
     doubled = leaves_of(tuple(t.detach().double() if t.requires_grad else t.double() for t in given))
-    exact = truth(masked if name == "autocast" else program, *doubled)
+    exact = reference(masked if name == "autocast" else program, *doubled)
     close_to(got, want, exact)
     flow = torch.linspace(-1, 1, want.numel()).view(want.shape)
     grads = [

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from compiled_graphs import graphs, leaves_of, truth
+from compiled_graphs import graphs, leaves_of, reference
 from torch import Tensor
 
 from kernelworks.compile import choice
@@ -134,7 +134,7 @@ def test_turns_are_known_however_they_are_written(name: str, dtype: torch.dtype)
     assert len(made) == 2
     graph.graph.lint()
     graph.recompile()
-    exact = truth(program, Q.to(dtype).double(), K.to(dtype).double(), ANGLES.double())
+    exact = reference(program, Q.to(dtype).double(), K.to(dtype).double(), ANGLES.double())
     for want, got, true in zip(program(*given), graph(*inputs), exact, strict=True):
         assert (got.dtype, got.shape) == (want.dtype, want.shape)
         least = 2.0 ** (-6 if dtype is torch.bfloat16 else -20)

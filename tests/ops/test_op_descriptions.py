@@ -10,8 +10,8 @@ import torch
 from machines import gpu_record
 from machines import record as cpu_record
 from op_kernels import ALL_OPS, label
-from spelled import example
 from torch import Tensor
+from torch_calls import example
 
 import kernelworks as kw
 from kernelworks.contract import Request, TensorSpec
