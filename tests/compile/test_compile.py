@@ -66,7 +66,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], list[str]]]
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(region_race.environment, "cache_dir", lambda kind: tmp_path / kind)
-    monkeypatch.setattr(region_race, "forward_speedup", lambda call, row: 1.0)
+    monkeypatch.setattr(region_race, "forward_speedup", lambda call, kernel: 1.0)
     CompileReport.clear()
     torch.compiler.reset()
     yield
@@ -88,8 +88,8 @@ def test_calls_are_found_however_they_are_written(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, (_, _, ops) in PROGRAMS.items() if ops])
-@pytest.mark.parametrize("row", ["torch", "reference"])
-def test_a_replaced_call_gives_what_it_gave(name: str, row: str) -> None:
+@pytest.mark.parametrize("kernel", ["torch", "reference"])
+def test_a_replaced_call_gives_what_it_gave(name: str, kernel: str) -> None:
     """With gradients: autograd records the operator as it recorded torch's function."""
     program, args, _ = PROGRAMS[name]
     given = leaves_of(args)
@@ -97,7 +97,7 @@ def test_a_replaced_call_gives_what_it_gave(name: str, row: str) -> None:
     now: dict[fx.Node, fx.Node] = {}
     for call in calls(graph):
         assert call.wanted
-        now.update(replace_call(call, row, lambda node: now.get(node, node)))
+        now.update(replace_call(call, kernel, lambda node: now.get(node, node)))
     graph.recompile()
     floats = [t for t in given if t.requires_grad]
     want, got = program(*given), graph(*inputs)[0]
@@ -109,7 +109,7 @@ def test_a_replaced_call_gives_what_it_gave(name: str, row: str) -> None:
         torch.testing.assert_close(ours, theirs, **close)
 
 
-def test_attention_that_is_taken_to_pieces_is_raced_as_one() -> None:
+def test_attention_that_is_decomposed_is_benchmarked_as_one() -> None:
     """In 16 bits torch's formula goes through float32, of which autocast knows nothing."""
     with sdpa_kernel(SDPBackend.MATH):
         ((graph, _),) = graphs(lambda q: F.scaled_dot_product_attention(q, q, q), Q.bfloat16())
@@ -137,7 +137,7 @@ def test_autocast_casts_what_is_not_cast_yet(inside: bool) -> None:
 
 
 def test_sizes_that_vary_are_those_that_were_seen() -> None:
-    """A call is read, raced and described by the sizes of the first call, and serves others when it is replaced."""
+    """A call is read, timed and described by the sizes of the first call, and serves others when it is replaced."""
 
     def program(x: Tensor) -> Tensor:
         return F.softmax(x.view(-1, x.shape[1] * 2) * x.shape[0], -1)
@@ -163,7 +163,7 @@ def test_a_number_that_varies_is_no_argument_of_an_op() -> None:
     told = []
     ((graph, _),) = graphs(lambda q: F.scaled_dot_product_attention(q, q, q, scale=1 / q.shape[2]), Q, dynamic=True)
     assert not list(find_op_calls(graph.graph, lambda op, node, why: told.append((op, why))))
-    assert told == [("attention", "it is given a number that varies between calls")]
+    assert told == [("attention", "one of its arguments is a number that varies between calls")]
 
 
 # ---------------------------------------------------------------- the region
@@ -213,7 +213,7 @@ def test_like_regions_have_one_key() -> None:
 
 
 @pytest.mark.parametrize(("race", "taken"), [(WON, True), (LOST, False), (NOISY, False)])
-def test_a_row_goes_in_where_its_region_won(
+def test_a_kernel_goes_in_if_its_region_won(
     race: RegionRaceResult, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ((graph, inputs),) = graphs(lambda x: F.softmax(x, -1) + F.softmax(2 * x, -1), LARGE)
@@ -226,70 +226,72 @@ def test_a_row_goes_in_where_its_region_won(
     assert [(c.kernel, c.count) for c in told.calls] == [("reference" if taken else "", 2)]
     torch.testing.assert_close(graph(*inputs)[0], F.softmax(LARGE, -1) + F.softmax(2 * LARGE, -1))
     (line,) = str(told).splitlines()[1:]
-    assert line.count("reference") == 1  # the row, taken or not, once
+    assert line.count("reference") == 1  # the kernel, taken or not, once
     told.drop_kernels()
     assert str(told).count("reference") == 1 and ("reference was not taken: " in str(told)) == taken
 
 
-def test_a_kind_of_call_that_lost_twice_is_not_raced_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_signature_that_lost_twice_is_not_benchmarked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def program(x: Tensor) -> list[Tensor]:
         return [F.softmax(torch.tanh(x * n), -1) for n in (2, 3, 4, 5)]
 
-    raced = []
+    benchmarked = []
     ((graph, _),) = graphs(program, LARGE)
     monkeypatch.setattr(choice, "_ways", lambda call: [("reference", "reference")])
-    monkeypatch.setattr(region_race, "race_region", lambda *args: raced.append(args) or LOST)
+    monkeypatch.setattr(region_race, "race_region", lambda *args: benchmarked.append(args) or LOST)
     told = Graph("graph", 4)
     choose_kernels(graph, Races(10.0, {}), told)
-    assert len(raced) == 2
-    assert told.calls[-1].why.endswith("like 2 others in this graph, of which the best had 0.80x inductor")
+    assert len(benchmarked) == 2
+    assert told.calls[-1].why.endswith("like 2 others in this graph, the best of them at 0.80x inductor")
 
 
-@pytest.mark.parametrize(("function", "raced"), [(F.relu, False), (F.gelu, True), (F.log_softmax, True)])
-def test_what_nobody_has_timed_is_raced_unless_fusing_it_is_sure_to_pay(
-    function: Callable[..., Tensor], raced: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("function", "benchmarked"), [(F.relu, False), (F.gelu, True), (F.log_softmax, True)])
+def test_what_has_no_record_is_benchmarked_unless_fusing_it_is_sure_to_pay(
+    function: Callable[..., Tensor], benchmarked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ((graph, _),) = graphs((lambda x: function(x, -1)) if function is F.log_softmax else function, LARGE)
     (call,) = calls(graph)
-    untimed = Choice(call.op.kernel("torch"), (), "no timing", native=True)
-    monkeypatch.setattr(type(call.op), "choice", lambda *args: untimed)
+    no_record = Choice(call.op.kernel("torch"), (), "no tuning record", native=True)
+    monkeypatch.setattr(type(call.op), "choice", lambda *args: no_record)
     monkeypatch.setattr(choice, "eligible_ways", lambda *args: ({"ours": ()}, {}))
-    assert bool(choice._ways(call)) == raced
+    assert bool(choice._ways(call)) == benchmarked
 
 
-def test_a_row_without_hope_is_not_raced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_hope_is_not_benchmarked(monkeypatch: pytest.MonkeyPatch) -> None:
     ((graph, _),) = graphs(lambda x: F.softmax(x, -1), LARGE)
     monkeypatch.setattr(choice, "_ways", lambda call: [("reference", "reference")])
-    monkeypatch.setattr(region_race, "forward_speedup", lambda call, row: 0.5)
-    monkeypatch.setattr(region_race, "race_region", lambda *args: pytest.fail("raced"))
+    monkeypatch.setattr(region_race, "forward_speedup", lambda call, kernel: 0.5)
+    monkeypatch.setattr(region_race, "race_region", lambda *args: pytest.fail("benchmarked"))
     told = Graph("graph", 1)
     choose_kernels(graph, Races(10.0, {}), told)
-    assert [c.why for c in told.calls] == ["reference: not raced in its region: alone it has 0.50x torch's function"]
+    assert [c.why for c in told.calls] == [
+        "reference: not benchmarked in its region: alone it has 0.50x torch's function"
+    ]
 
 
 def test_races_begin_with_the_most_work_and_leave_out_what_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     def program(x: Tensor) -> list[Tensor]:
         return [F.softmax(x[:8], -1), F.softmax(x[:256], -1), F.softmax(x, -1), F.softmax(x[:512], -1)]
 
-    raced = []
+    benchmarked = []
     ((graph, _),) = graphs(program, torch.ones(1024, 64))
     monkeypatch.setattr(choice, "_ways", lambda call: [("reference", "reference")])
-    monkeypatch.setattr(region_race, "race_region", lambda call, *args: raced.append(len(call.args[0])) or WON)
+    monkeypatch.setattr(region_race, "race_region", lambda call, *args: benchmarked.append(len(call.args[0])) or WON)
     told = Graph("graph", 4)
     choose_kernels(graph, Races(10.0, {}), told)
-    assert raced == [1024, 512, 256]
+    assert benchmarked == [1024, 512, 256]
     assert [c.why for c in told.calls if not c.kernel] == [
-        "so small that inductor's loops are done before a row is called"
+        "so small that inductor's loops are done before a kernel is called"
     ]
 
 
 def test_no_race_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ((graph, _),) = graphs(lambda x: F.softmax(x, -1), LARGE)
     monkeypatch.setattr(choice, "_ways", lambda call: [("reference", "reference")])
-    monkeypatch.setattr(region_race, "race_region", lambda *args: pytest.fail("raced"))
+    monkeypatch.setattr(region_race, "race_region", lambda *args: pytest.fail("benchmarked"))
     told = Graph("graph", 1)
     choose_kernels(graph, Races(0.0, {}), told)
-    assert [c.why for c in told.calls] == ["reference: not raced: no time was given for it"]
+    assert [c.why for c in told.calls] == ["reference: not benchmarked: the time budget is 0"]
 
 
 def test_races_of_all_graphs_within_a_bound_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,10 +317,10 @@ def test_races_of_all_graphs_within_a_bound_share_it(monkeypatch: pytest.MonkeyP
 
 
 def test_a_race_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked is whether a race is kept, so nothing here hangs on the clock: its arms and its outcome are given,
-    as in a quiet hour (what a noisy one says is not kept)."""
-    monkeypatch.setattr(region_race, "forward_speedup", lambda call, row: 1.0)
-    monkeypatch.setattr(region_race, "_compile_variant", lambda module, inputs, region, patches: lambda: module(*inputs))
+    """What is asked is whether a race is kept, so nothing here hangs on the clock: its variants and its outcome are
+    given, without noise (a noisy outcome is not kept)."""
+    monkeypatch.setattr(region_race, "forward_speedup", lambda call, kernel: 1.0)
+    monkeypatch.setattr(region_race, "_compile_variant", lambda module, inputs, *how: lambda: module(*inputs))
     monkeypatch.setattr(
         region_race, "_duel", lambda *args: region_race.RegionRaceResult(2.0, 1.0, (2.0, 1.9), 0.01, False)
     )
@@ -330,7 +332,7 @@ def test_a_race_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
         races = Races(10.0, {}, dict(zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True)))
         told.append(Graph("graph", 1))
         choose_kernels(graph, races, told[-1])
-        monkeypatch.setattr(region_race, "race_region", lambda *args: pytest.fail("raced again"))
+        monkeypatch.setattr(region_race, "race_region", lambda *args: pytest.fail("benchmarked again"))
     first, second = (graph.calls for graph in told)
     assert first[0].ratio == 1.9, first[0].why
     assert first == second

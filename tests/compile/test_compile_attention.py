@@ -1,4 +1,4 @@
-"""Attention that a program spells out, in the graphs that dynamo makes of it: found however it is written, replaced by
+"""Attention that a program writes out, in the graphs that dynamo makes of it: found however it is written, replaced by
 what is as right as before, with gradients; and what looks like it, left alone."""
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def grouped(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
     return torch.einsum("bhgqk,bhkd->bhgqd", weights, v).reshape(2, 4, 8, 16)
 
 
-def added_from_truth(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+def added_from_bools(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
     low = torch.where(m > 0, 0.0, -math.inf).to(q.dtype)
     return (q @ k.transpose(2, 3) * 0.25 + low).softmax(-1) @ v
 
@@ -161,7 +161,7 @@ def capped(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
 
 
 # name -> (program, how the op does it)
-SPELLED: dict[str, tuple[Program, str]] = {
+DECOMPOSED: dict[str, tuple[Program, str]] = {
     "masked": (masked, "mask"),
     "in float32": (in_float32, "plain"),
     "upcast": (upcast, "plain"),
@@ -174,7 +174,7 @@ SPELLED: dict[str, tuple[Program, str]] = {
     "repeated": (repeated, "mask"),
     "expanded": (expanded, "plain"),
     "grouped": (grouped, "mask"),
-    "added from truth": (added_from_truth, "mask"),
+    "added from bools": (added_from_bools, "mask"),
     "added from positions": (added_from_positions, "causal"),
     "causal": (causal, "causal"),
     "causal by indices": (causal_by_indices, "causal"),
@@ -218,11 +218,11 @@ CASTING = ("in float32", "upcast", "chosen against", "added from positions", "re
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [*((name, torch.float32) for name in SPELLED), *((name, torch.bfloat16) for name in CASTING)],
+    [*((name, torch.float32) for name in DECOMPOSED), *((name, torch.bfloat16) for name in CASTING)],
 )
-def test_attention_is_known_however_it_is_spelled_out(name: str, dtype: torch.dtype) -> None:
+def test_attention_is_known_however_it_is_written(name: str, dtype: torch.dtype) -> None:
     """And replaced, in its region too: as right as before against float64, with gradients."""
-    program, kind = SPELLED[name]
+    program, kind = DECOMPOSED[name]
     given = arguments(name, dtype)
     ((graph, inputs),) = graphs(program, *given)
     (call,) = found_in(graph)
@@ -286,7 +286,7 @@ def test_a_bias_of_each_head_stays_added_in_a_flat_product() -> None:
 
 def test_heads_are_not_repeated_for_the_op() -> None:
     for name in ("repeated", "expanded", "grouped"):
-        ((graph, _),) = graphs(SPELLED[name][0], *arguments(name, torch.float32))
+        ((graph, _),) = graphs(DECOMPOSED[name][0], *arguments(name, torch.float32))
         (call,) = found_in(graph)
         assert [t.shape[1] for t in call.args[:3]] == [4, 2, 2], name
 
@@ -359,7 +359,7 @@ def test_attention_along_the_heads_is_that_of_other_tensors() -> None:
 # ---------------------------------------------------------------- what sees nothing
 
 
-@pytest.mark.parametrize("program", [masked, chosen_by, chosen_against, added_from_truth])
+@pytest.mark.parametrize("program", [masked, chosen_by, chosen_against, added_from_bools])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_query_that_sees_nothing_gives_what_it_gave(program: Program, dtype: torch.dtype) -> None:
     """NaN where its scores were all minus infinity, the mean of all values where they were all alike; the op makes 0 of
@@ -437,7 +437,7 @@ def test_a_low_number_of_a_wider_dtype_is_one_of_the_narrower_too() -> None:
 
 
 def test_a_mask_of_numbers_from_outside_stays_added() -> None:
-    """What is no truth value may be any number; a bias and a low number have gradients that torch's function rounds."""
+    """What is no bool may be any number; a bias and a low number have gradients that torch's function rounds."""
 
     def of_numbers(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
         return (q @ k.transpose(2, 3) + (1.0 - m) * -3e38).softmax(-1) @ v
@@ -451,7 +451,7 @@ def test_a_mask_of_numbers_from_outside_stays_added() -> None:
 
 
 def test_masks_of_a_race_hide_nothing() -> None:
-    for program in (masked, chosen_by, added_from_truth):
+    for program in (masked, chosen_by, added_from_bools):
         ((graph, _),) = graphs(program, Q, K, V, TRIL)
         (call,) = found_in(graph)
         region = region_of(call, states(graph.graph), {})
@@ -468,7 +468,7 @@ def test_masks_of_a_race_hide_nothing() -> None:
 @pytest.mark.parametrize("name", ["masked", "in float32", "heads inside", "repeated"])
 def test_attention_of_sizes_that_vary(name: str) -> None:
     """What is found by the sizes of the first call serves others."""
-    program = SPELLED[name][0]
+    program = DECOMPOSED[name][0]
     given = [t.detach() for t in arguments(name, torch.float32)]
     for t in given[:3]:
         torch._dynamo.mark_dynamic(t, 0)

@@ -1,4 +1,4 @@
-"""Ops that a program spells out, in the graphs that dynamo makes of it: found by what they compute."""
+"""Ops that a program writes out in smaller functions, in graphs of dynamo's: found by what they compute."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def softmax(x: Tensor) -> Tensor:
     return shifted / shifted.sum(dim=-1, keepdim=True)
 
 
-# name -> (program, its arguments, the calls that it spells out: the op, its arguments that are no tensors)
+# name -> (program, its arguments, the calls that it writes out: the op, its arguments that are no tensors)
 BY_HAND: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], list[tuple[str, tuple[object, ...]]]]] = {
     "gelu by tanh": (tanh_gelu, (X,), [("gelu", ("tanh",))]),
     "gelu by erf": (lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2))), (X,), [("gelu", ("none",))]),
@@ -68,16 +68,16 @@ BY_HAND: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], list[tuple[s
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_ops_are_known_however_they_are_spelled_out(name: str) -> None:
+def test_ops_are_known_however_they_are_written(name: str) -> None:
     """Found with their numbers, and replaced: as right as before, with gradients."""
     program, args, wanted = BY_HAND[name]
     given = leaves_of(args)
     ((graph, inputs),) = graphs(program, *given)
-    spelled = list(by_hand(graph.graph, states(graph.graph)))
-    numbers = [tuple(a for a in call.args if not isinstance(a, Tensor)) for call in spelled]
-    assert [(call.op.name, its) for call, its in zip(spelled, numbers, strict=True)] == wanted
+    found = list(by_hand(graph.graph, states(graph.graph)))
+    numbers = [tuple(a for a in call.args if not isinstance(a, Tensor)) for call in found]
+    assert [(call.op.name, its) for call, its in zip(found, numbers, strict=True)] == wanted
     now: dict[fx.Node, fx.Node] = {}
-    for call in spelled:
+    for call in found:
         now.update(replace_call(call, "torch", lambda node: now.get(node, node)))
     graph.graph.lint()
     graph.recompile()

@@ -154,12 +154,12 @@ class _Settings:
 
 @pytest.mark.parametrize("kind", [Small, Normed])
 def test_a_race_moves_no_statistics_and_a_call_does(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def raced(ours: Any, theirs: Any, inputs: Any) -> RegionRaceResult:
+    def race_graph(ours: Any, theirs: Any, inputs: Any) -> RegionRaceResult:
         ours(*inputs), theirs(*inputs)
         return WON
 
     monkeypatch.setattr(region_race.environment, "cache_dir", lambda kind: tmp_path / kind)
-    monkeypatch.setattr(region_race, "race_graph", raced)
+    monkeypatch.setattr(region_race, "race_graph", race_graph)
     module, alike = kind().train(), kind().train()
     graph, inputs = graph_of(module, IMAGE)
     alike.load_state_dict(module.state_dict())
@@ -195,4 +195,4 @@ def test_weights_are_constants_where_that_won(
         for _ in range(2):
             torch.testing.assert_close(run(*inputs)[0], module(IMAGE))
     assert settings.made == [{"config_patches": {"freezing": True}}, {}]
-    assert told.notes[-1] == "weights have changed: from then on inductor's own, without constant weights"
+    assert told.notes[-1] == "weights have changed: since then the graph runs without constant weights"

@@ -96,7 +96,7 @@ def test_either_pass_of_a_call_is_ours_or_inductors(name: str, way: str) -> None
 
 
 class Block(nn.Module):
-    """As nanoGPT has it, its attention spelled out."""
+    """As nanoGPT has it, its attention written out."""
 
     def __init__(self, width: int, heads: int, length: int) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ def test_training_under_autocast_runs_our_ops_in_both_passes(monkeypatch: pytest
 
     monkeypatch.setattr(choice, "_ways", lambda call: [("torch", "torch")])
     monkeypatch.setattr(choice, "SMALL", 0)
-    monkeypatch.setattr(region_race, "forward_speedup", lambda call, row: 1.0)
+    monkeypatch.setattr(region_race, "forward_speedup", lambda call, kernel: 1.0)
     monkeypatch.setattr(region_race, "pass_speedups", lambda *args: (1.0, 1.0))
     monkeypatch.setattr(region_race, "race_region", lambda *args: WON)
     ((graph, inputs),) = graphs(step, x)
@@ -157,30 +157,30 @@ def test_training_under_autocast_runs_our_ops_in_both_passes(monkeypatch: pytest
 def test_a_pass_goes_in_alone_where_it_alone_is_quicker(
     alone: tuple[float, float], whole: bool, halves: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = {"forward": f"ours+{INDUCTOR}", "backward": f"{INDUCTOR}+ours"}
-    raced: list[str] = []
+    ways = {"forward": f"ours+{INDUCTOR}", "backward": f"{INDUCTOR}+ours"}
+    benchmarked: list[str] = []
 
-    def race(call: object, region: object, row: str, *args: object) -> RegionRaceResult:
-        raced.append(row)
-        return WON if INDUCTOR in row else LOST
+    def race(call: object, region: object, kernel: str, *args: object) -> RegionRaceResult:
+        benchmarked.append(kernel)
+        return WON if INDUCTOR in kernel else LOST
 
     monkeypatch.setattr(choice, "_parts_of", lambda call: ("ours", "ours"))
     monkeypatch.setattr(choice, "_ways", lambda call: [("ours+ours", "ours+ours or torch")] if whole else [])
-    monkeypatch.setattr(region_race, "forward_speedup", lambda call, row: 1.0)
+    monkeypatch.setattr(region_race, "forward_speedup", lambda call, kernel: 1.0)
     monkeypatch.setattr(region_race, "recall_race", lambda *args: None)
     monkeypatch.setattr(region_race, "pass_speedups", lambda *args: alone)
     monkeypatch.setattr(region_race, "race_region", race)
     ((graph, _),) = graphs(lambda x: F.softmax(x, -1), X.clone().requires_grad_())
     told = Graph("graph", 1)
     choose_kernels(graph, Races(100.0, {}), told)
-    assert raced == ["ours+ours or torch"] * whole + [f"{rows[half]} or torch" for half in halves]
+    assert benchmarked == ["ours+ours or torch"] * whole + [f"{ways[half]} or torch" for half in halves]
     (call,) = told.calls
-    assert call.kernel == (rows[halves[0]] if halves else "")
+    assert call.kernel == (ways[halves[0]] if halves else "")
     targets = [node.target for node in graph.graph.nodes]
     assert (in_halves in targets) == bool(halves)
 
 
-def test_rows_are_tried_alone_in_both_passes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_tried_alone_in_both_passes_once(monkeypatch: pytest.MonkeyPatch) -> None:
     given = leaves_of((X, W, B))
     ((graph, _),) = graphs(PROGRAMS["layer_norm"], *given)
     (call,) = find_op_calls(graph.graph, lambda op, node, why: None)

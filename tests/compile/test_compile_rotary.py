@@ -1,4 +1,4 @@
-"""Rotary embeddings that a program spells out: found however they are written, as right as before; and look-alikes."""
+"""Rotary embeddings that a program writes out: found however they are written, as right as before; and look-alikes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def partly(q: Tensor, k: Tensor, angles: Tensor) -> Pair:
     return one(q), one(k)
 
 
-SPELLED: dict[str, tuple[Callable[..., Pair], bool]] = {  # and whether neighbours are paired
+WRITTEN: dict[str, tuple[Callable[..., Pair], bool]] = {  # and whether neighbours are paired
     "halves": (halves, False),
     "chunks": (chunks, False),
     "neighbours": (neighbours, True),
@@ -116,11 +116,11 @@ def found_in(graph: torch.fx.GraphModule) -> list[OpCall]:
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [*((name, torch.float32) for name in SPELLED), ("halves", torch.bfloat16), ("complex", torch.bfloat16)],
+    [*((name, torch.float32) for name in WRITTEN), ("halves", torch.bfloat16), ("complex", torch.bfloat16)],
 )
-def test_turns_are_known_however_they_are_spelled_out(name: str, dtype: torch.dtype) -> None:
+def test_turns_are_known_however_they_are_written(name: str, dtype: torch.dtype) -> None:
     """And replaced, in their region too: as right as before against float64, with gradients."""
-    program, interleaved = SPELLED[name]
+    program, interleaved = WRITTEN[name]
     given = (*leaves_of((Q.to(dtype), K.to(dtype))), ANGLES)
     ((graph, inputs),) = graphs(program, *given)
     (call,) = found_in(graph)
@@ -210,17 +210,19 @@ def test_turns_ahead_of_attention_are_taken_beside_it(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(choice, "_ways", lambda call: [("torch", "torch")])
     monkeypatch.setattr(choice, "SMALL", 0)
-    monkeypatch.setattr(choice.region_race, "forward_speedup", lambda call, row: 1.0)
+    monkeypatch.setattr(choice.region_race, "forward_speedup", lambda call, kernel: 1.0)
     monkeypatch.setattr(choice.region_race, "recall_race", lambda *args: None)
     for turns in (["attention", "rope"], ["rope", "attention"]):
         places = {name: place for place, name in enumerate(turns)}
         monkeypatch.setattr(choice, "_promise", lambda call, at=places: at.get(call.op.name, 2))
-        raced: list[str] = []
-        monkeypatch.setattr(choice.region_race, "race_region", lambda call, *args, to=raced: to.append(call.op.name) or WON)
+        benchmarked: list[str] = []
+        monkeypatch.setattr(
+            choice.region_race, "race_region", lambda call, *args, to=benchmarked: to.append(call.op.name) or WON
+        )
         torch.compiler.reset()
         ((graph, inputs),) = graphs(program, Q, K, K * 2, ANGLES)
         choose_kernels(graph, Races(100.0, {}), Graph("graph", 1))
-        assert raced[:2] == turns
+        assert benchmarked[:2] == turns
         targets = {str(node.target) for node in graph.graph.nodes}
         assert targets >= {"kernelworks.attention.default", "kernelworks.rope.default"}
         torch.testing.assert_close(graph(*inputs)[0], program(Q, K, K * 2, ANGLES), rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""A tiny model with every op on its Triton row, in Triton's interpreter: decoding and a training step against float64.
+"""A tiny model with every op on its Triton kernel, interpreted: decoding and a training step against float64.
 
 Run in a process of its own, because Triton reads TRITON_INTERPRET when kernels are defined. Prints errors as JSON.
 """
@@ -45,25 +45,25 @@ def main() -> None:
         head_dim=16, vocab_size=64, pad_token_id=0,
     )  # fmt: skip
     model = Qwen3ForCausalLM(config)
-    truth = copy.deepcopy(model).double()
+    reference = copy.deepcopy(model).double()
     ids, feed = torch.randint(1, 64, (2, 5)), torch.randint(1, 64, (2, 3))
     with swap(model, verbose=False):
         model.eval()
         logits = decoded(model, ids, feed)
         bound = [b for b, *_ in model.model.layers[0]._kernelworks_parts.bound.values() if b.steady]
-        rows = {name: getattr(bound[0], name) for name in ("before", "rope", "silu_mul")}
+        kernels = {name: getattr(bound[0], name) for name in ("before", "rope", "silu_mul")}
         model.train()
         output = model(ids, labels=ids)
         loss, gradients = stepped(model, ids)
-    truth.eval()
-    true_logits = decoded(truth, ids, feed)
-    truth.train()
-    true_loss, true_gradients = stepped(truth, ids)
+    reference.eval()
+    true_logits = decoded(reference, ids, feed)
+    reference.train()
+    true_loss, true_gradients = stepped(reference, ids)
     print(json.dumps({
         "logits": relative_error(logits, true_logits),
         "loss": relative_error(loss, true_loss),
         "gradients": relative_error(gradients, true_gradients),
-        "rows": sorted({getattr(row, "func", row).__module__ for row in rows.values()}),
+        "kernels": sorted({getattr(kernel, "func", kernel).__module__ for kernel in kernels.values()}),
         "pair": bound[0].pair is not None,
         "no_logits": output.logits is None,
         "ops": len(OPS),

@@ -22,7 +22,7 @@ DROPPED = 2048 * 2.0**-24  # between two float32 runs of a model with the same d
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    metafunc.parametrize("row", KERNELS if metafunc.config.getoption("--all") else KERNELS[-1:])
+    metafunc.parametrize("kernel", KERNELS if metafunc.config.getoption("--all") else KERNELS[-1:])
 
 
 def double(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -87,7 +87,7 @@ def error(got: Tensor, want: Tensor) -> float:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
-def test_as_near_to_the_truth_as_before(architecture: Architecture, row: str) -> None:
+def test_as_near_to_the_reference_as_before(architecture: Architecture, kernel: str) -> None:
     generator = torch.Generator().manual_seed(1)
     inputs = architecture.inputs(generator)
     trains = architecture.labels is not None
@@ -100,7 +100,7 @@ def test_as_near_to_the_truth_as_before(architecture: Architecture, row: str) ->
     before = step(model, inputs, trains)
     said = generated(model, inputs) if architecture.generates else []
     dropped = with_dropout(model, inputs)
-    with only(row) as taken:
+    with only(kernel) as taken:
         swapped = swap(model, verbose=False)
         after = step(model, inputs, trains)
         says = generated(model, inputs) if architecture.generates else []

@@ -124,7 +124,7 @@ def test_rebinds_and_gives_back(net, monkeypatch) -> None:
         for name in ("linear", "rms_norm", "gelu", "softmax", "attention", "layer_norm"):
             OPS[name].entry.ensure_native()  # which the first call would do
 
-            for way in ("known", "call"):  # the first of them takes calls like one before
+            for way in ("call_planned", "call"):  # the first of them takes calls like one before
                 monkeypatch.setattr(OPS[name], way, counting(getattr(OPS[name], way), name, counts))
         close(net(ids()), before)
         assert counts == {
@@ -281,7 +281,7 @@ def test_gates_are_fused(cls, monkeypatch) -> None:
         monkeypatch.setattr(OPS["silu_mul"], "call_planned", lambda *args: NotImplemented)
         monkeypatch.setattr(OPS["silu_mul"], "call", lambda *args: fused.append(len(args)) or original(*args))
         close(module(x), want)
-        assert fused.count(2) == 1  # autograd calls it again from inside, with a row
+        assert fused.count(2) == 1  # autograd calls it again from inside, with a kernel
         close(torch.compile(module, fullgraph=True, backend="aot_eager")(x), want)
     assert torch.equal(module(x), want)
 

@@ -81,4 +81,4 @@ def test_look_alikes_are_left(cls) -> None:
     module = cls()
     with swap(module, verbose=False) as swapped:
         assert not swapped.replaced
-        assert "looks like a root mean square norm, and is not proved to be one" in swapped.left[0].reason
+        assert "looks like a root mean square norm, but was not verified to be one" in swapped.left[0].reason

@@ -162,17 +162,17 @@ def test_a_file_of_a_cache_names_nothing_of_ours() -> None:
 
 @torch.no_grad()
 def test_a_cache_of_which_nobody_keeps_anything_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, rooms = made(), []
+    model, capacities = made(), []
     make = attention._with_capacity
-    monkeypatch.setattr(attention, "_with_capacity", lambda *args: rooms.append(args[2]) or make(*args))
+    monkeypatch.setattr(attention, "_with_capacity", lambda *args: capacities.append(args[2]) or make(*args))
     with kw.swap(model, verbose=False):
         model.generate(torch.arange(1, 9)[None], max_new_tokens=60, do_sample=False)
-        assert len(rooms) == 2  # one for each layer
+        assert len(capacities) == 2  # one for each layer
         for _ in range(2):  # called by module, as where a hook watches the layers
             handle = model.model.layers[0].register_forward_hook(lambda *args: None)
             model.generate(torch.arange(1, 9)[None], max_new_tokens=60, do_sample=False)
             handle.remove()
-    assert len(rooms) == 6
+    assert len(capacities) == 6
 
 
 @torch.no_grad()

@@ -31,7 +31,7 @@ def _seed() -> None:
 
 @pytest.fixture
 def fused(monkeypatch) -> list[int]:
-    """Counts the losses that were computed from hidden states, with the op's row for any device."""
+    """Counts the losses that were computed from hidden states, with the op's kernel for any device."""
     monkeypatch.setattr(language, "_taken", lambda *a: True)
     ran: list[int] = []
     original = language.linear_cross_entropy
@@ -222,7 +222,7 @@ OF_A_GPU = """
 import torch
 from kernelworks.nn.compiled_loss import OP, loss_with_gradients
 from kernelworks.ops.reduction.linear_cross_entropy import triton
-OP.trains = lambda args, row, wanted: (triton.training, triton.resumed)
+OP.training_passes = lambda args, kernel, wanted: (triton.training, triton.resumed)
 g = torch.Generator().manual_seed(0)
 x, weight = (torch.randn(n, 32, generator=g).bfloat16().requires_grad_() for n in (6, 50))
 target = torch.tensor([3, 49, -100, 0, 7, 7])
@@ -235,8 +235,8 @@ print("all hold")
 """
 
 
-def test_one_operator_of_a_row_that_makes_gradients_with_its_loss() -> None:
-    """A GPU's row, interpreted: what it keeps between both is its own affair."""
+def test_one_operator_of_a_kernel_that_makes_gradients_with_its_loss() -> None:
+    """A GPU's kernel, interpreted: what it keeps between both is its own affair."""
     done = forked.python(code=OF_A_GPU, TRITON_INTERPRET="1")
     assert done.stdout.endswith("all hold\n"), done.stderr[-3000:]
 

@@ -208,7 +208,7 @@ def train(
 
 @pytest.fixture
 def stepped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tensors each call of the op stepped, with its first row that may run taken."""
+    """How many tensors each call of the op stepped, with its first kernel that may run taken."""
     from kernelworks.nn import optim
 
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "listed")
@@ -335,7 +335,7 @@ def test_where_torchs_is_taken_nothing_is_looked_at(monkeypatch: pytest.MonkeyPa
     assert len(asked) == 2
 
 
-def test_settling_a_training_step_races_the_optimiser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_autotuning_a_training_step_benchmarks_the_optimizer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
     params = parameters()

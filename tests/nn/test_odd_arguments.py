@@ -81,15 +81,14 @@ def test_odd_arguments_are_taken_as_by_torch(name: str, trained: bool) -> None:
     base[first] = base[first].clone().requires_grad_(trained)
     with only(KERNELS[-1]) as taken:
         ours = functional.FUNCTIONS[name]
-        ours(**base)  # it does reach a row of ours
+        ours(**base)  # it does reach a kernel of ours
         assert taken
         assert not differ(TORCH_FUNCTIONS[name], ours, base)
 
 
 def test_every_stand_in_is_tried_with_every_argument() -> None:
-    assert ARGUMENTS.keys() == functional.FUNCTIONS.keys() - {
-        "linear_cross_entropy"
-    }  # whose rows are no single kernel's
+    # a call of linear_cross_entropy runs no single kernel
+    assert ARGUMENTS.keys() == functional.FUNCTIONS.keys() - {"linear_cross_entropy"}
     for name, given in ARGUMENTS.items():
         assert set(given) == set(torch_signatures()[name].names), name
 

@@ -186,7 +186,7 @@ def test_look_alikes_of_a_norm(cls) -> None:
         module.calls = 0
         with swap(module, verbose=False) as swapped:
             assert bool(swapped.replaced) == (cls.__name__ in TAKEN), swapped.replaced
-            assert all("not proved to be one: " in left.reason for left in swapped.left)
+            assert all("not verified to be one: " in left.reason for left in swapped.left)
             same(tried(module, x), want[0], x)
             same(tried(module, x, training=True), want[1], x)
             if cls.__name__ in ARGUMENT:

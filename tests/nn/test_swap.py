@@ -108,7 +108,7 @@ def test_some_ops_alone(asked) -> None:
         expected = model(inputs).last_hidden_state
         with swap(model, verbose=False, ops=asked) as swapped:
             assert {op for r in swapped.replaced for op in r.ops} == set(asked)
-            assert any(left.reason == "not among the ops that were asked for" for left in swapped.left)
+            assert any(left.reason == "its ops are not among those that were asked for" for left in swapped.left)
             close(model(inputs).last_hidden_state, expected)
         assert torch.equal(model(inputs).last_hidden_state, expected)
 
@@ -203,7 +203,7 @@ def test_masks_become_words_where_words_say_it(monkeypatch) -> None:
         return original(*args)
 
     monkeypatch.setattr(OPS["attention"], "call", recorded)
-    monkeypatch.setattr(decoder.BoundCalls, "decoding_kernel", lambda *args: None)  # which calls the op's row directly
+    monkeypatch.setattr(decoder.BoundCalls, "decoding_kernel", lambda *args: None)  # it calls the op's kernel directly
 
     def words(run) -> set:
         said.clear()

@@ -1,5 +1,5 @@
-"""As users have it: rows are chosen by timings, and a swap leaves what none of them says to be quicker. Whatever a
-module's weight is, the swap is made and taken back, and the model does what it did."""
+"""As users have it: kernels are chosen by tuning records, and a swap leaves what none of them says to be faster.
+Whatever a module's weight is, the swap is made and taken back, and the model does what it did."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.filterwarnings("ignore")
-def test_any_weight_is_swapped_by_the_timings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_weight_is_swapped_by_the_tuning_records(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
     plans.forget_all()
     x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""A swap puts in place what a timing says may be quicker here; what it leaves runs as if nothing were swapped."""
+"""A swap puts in place what a tuning record says may be faster here; what it leaves runs as if nothing were swapped."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Net(nn.Module):
         return F.softmax(self.down(self.norm(self.act(self.up(x)))), dim=-1)
 
 
-# what was raced -> the paths that a swap then replaces
-RACED: dict[str, tuple[Callable[[], None], set[str]]] = {
+# what was benchmarked -> the paths that a swap then replaces
+BENCHMARKED: dict[str, tuple[Callable[[], None], set[str]]] = {
     "nothing": (lambda: None, set()),
     "gelu": (lambda: add_tuning_record("gelu", torch.zeros(4, 256), "none"), {"act"}),
     "gelu, and torch was quicker": (lambda: add_tuning_record("gelu", torch.zeros(4, 256), "none", ratio=0.9), set()),
@@ -71,10 +71,10 @@ RACED: dict[str, tuple[Callable[[], None], set[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RACED)
-def test_a_swap_leaves_what_no_timing_speaks_for(name: str) -> None:
-    race, replaced = RACED[name]
-    race()
+@pytest.mark.parametrize("name", BENCHMARKED)
+def test_a_swap_leaves_what_no_tuning_record_speaks_for(name: str) -> None:
+    benchmark, replaced = BENCHMARKED[name]
+    benchmark()
     model = Net()
     plain = {path: dict(vars(module)) for path, module in model.named_modules()}
     want = model(X)
@@ -89,7 +89,9 @@ def test_a_swap_leaves_what_no_timing_speaks_for(name: str) -> None:
             assert left[path] in (expected_kernels.NOT_TIMED_REASON, expected_kernels.TORCH_WON_REASON)
         torch.testing.assert_close(model(X), want)
         first = swapped.lines()[0]
-        assert first.startswith(f"replaced {len(replaced)} of 5:") and ("nothing will run" in first) != bool(replaced)
+        assert first.startswith(f"replaced {len(replaced)} of 5:") and ("the model runs as before" in first) != bool(
+            replaced
+        )
     assert {path: dict(vars(module)) for path, module in model.named_modules()} == plain
 
 
@@ -109,7 +111,7 @@ def test_a_replaced_module_takes_torchs_function_where_a_call_was_not_won(monkey
             x.requires_grad_()
             out = model(x)
             taken.append(type(out.grad_fn).__name__)
-    assert taken == ["GeluBackward0"] * 3  # no timing of training
+    assert taken == ["GeluBackward0"] * 3  # no tuning record of training
 
 
 class WrittenNorm(nn.Module):
@@ -154,7 +156,7 @@ def test_noise_and_what_holds_no_more_say_nothing(monkeypatch: pytest.MonkeyPatc
     path.write_text(text, encoding="utf-8")
     tuning_records.reread()
     assert kw.swap(nn.GELU(), verbose=False).replaced
-    stale = dataclasses.replace(OPS["gelu"].kernel(KERNEL), hashed=lambda row: "another")
+    stale = dataclasses.replace(OPS["gelu"].kernel(KERNEL), hashed=lambda kernel: "another")
     monkeypatch.setattr(OPS["gelu"], "kernels", tuple(stale if r.name == KERNEL else r for r in OPS["gelu"].kernels))
     assert not kw.swap(nn.GELU(), verbose=False).replaced
 
@@ -220,10 +222,10 @@ WON: dict[str, tuple[Callable[[], None], bool]] = {
 @pytest.mark.parametrize("name", WON)
 @torch.no_grad()
 def test_a_decoder_runs_in_one_piece_where_a_part_of_it_won(name: str) -> None:
-    race, ours = WON[name]
+    benchmark, ours = WON[name]
     model, ids, mode = decoder(), torch.arange(1, 17)[None], "_attn_implementation"
     want = model.generate(ids, max_new_tokens=12, do_sample=False, output_logits=True, return_dict_in_generate=True)
-    race()
+    benchmark()
     with kw.swap(model, verbose=False) as swapped:
         assert (getattr(model.config, mode) == "kernelworks") == ours == bool(swapped.replaced)
         assert ("_kernelworks_parts" in vars(model.model.layers[0])) == ours
@@ -239,7 +241,7 @@ def test_a_decoder_runs_in_one_piece_where_a_part_of_it_won(name: str) -> None:
     assert getattr(model.config, mode) == "sdpa"
 
 
-# ---------------------------------------------------------------- settle
+# ---------------------------------------------------------------- autotune
 
 
 @pytest.fixture
@@ -247,11 +249,11 @@ def races_end(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Every race ends as this table says of its op, 0.5 where it says nothing."""
     ends: dict[str, float] = {}
     running: list[str] = []
-    settled = session.Session._autotune_call
+    autotune_call = session.Session._autotune_call
 
     def of(self: session.Session, op: Op, *others: Any) -> None:
         running.append(op.name)
-        settled(self, op, *others)
+        autotune_call(self, op, *others)
 
     def duel(ours: Callable[[], Any], torchs: Callable[[], Any], *others: Any, **named: Any) -> Duel:
         ours(), torchs()
@@ -260,11 +262,13 @@ def races_end(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
     monkeypatch.setattr(session.Session, "_autotune_call", of)
     monkeypatch.setattr(candidates, "duel", duel)
-    monkeypatch.setattr(candidates, "fastest_variant", lambda arms, *how: next(n for n, _ in arms if KERNEL in n))
+    monkeypatch.setattr(
+        candidates, "fastest_variant", lambda variants, *how: next(n for n, _ in variants if KERNEL in n)
+    )
     return ends
 
 
-def test_settle_measures_a_call_and_swaps_what_won(races_end: dict[str, float]) -> None:
+def test_autotune_measures_a_call_and_swaps_what_won(races_end: dict[str, float]) -> None:
     races_end |= {"gelu": 1.5, "layer_norm": 1.2}
     model, calls = Net(), []
     want = model(X)
@@ -275,14 +279,14 @@ def test_settle_measures_a_call_and_swaps_what_won(races_end: dict[str, float]) 
         assert {c.op: c.taken != "torch" for c in swapped.autotune_result.calls} == {
             "linear": False, "gelu": True, "layer_norm": True, "softmax": False
         }  # fmt: skip
-        assert "kinds of call" in swapped.lines()[-1]
+        assert "of ours, the others torch" in swapped.lines()[-1]
         torch.testing.assert_close(model(X), want)
     assert not parts(model)
     with kw.swap(model, verbose=False) as known:  # what was measured is known to every later swap
         assert {r.path for r in known.replaced} == {"act", "norm"}
 
 
-def test_settle_of_a_training_step(races_end: dict[str, float]) -> None:
+def test_autotune_of_a_training_step(races_end: dict[str, float]) -> None:
     races_end["linear"] = 1.4
     model = Net()
     with kw.swap(model, autotune=lambda: model(X).square().sum().backward(), verbose=False) as swapped:
@@ -296,11 +300,11 @@ def test_nothing_is_changed_where_nothing_wins(races_end: dict[str, float]) -> N
     model = Net()
     with kw.swap(model, autotune=lambda: model(X), verbose=False) as swapped:
         assert not swapped.replaced and not parts(model)
-        assert swapped.lines()[0] == "replaced 0 of 5: nothing will run otherwise than before"
+        assert swapped.lines()[0] == "replaced 0 of 5: the model runs as before"
         assert {item.reason for item in swapped.left} == {expected_kernels.TORCH_WON_REASON}
 
 
-def test_settle_by_the_next_call(races_end: dict[str, float]) -> None:
+def test_autotune_by_the_next_call(races_end: dict[str, float]) -> None:
     races_end["gelu"] = 1.5
     model = Net()
     want = model(X)
@@ -338,7 +342,7 @@ def test_what_is_undone_or_copied_while_it_waits_measures_nothing(races_end: dic
     assert not parts(model) and torch.equal(model(X), want) and swapped.autotune_result is None
 
 
-@pytest.mark.parametrize("settle", ["now", 3, None])
-def test_settle_is_a_function_or_a_truth_value(settle: Any) -> None:
-    with pytest.raises(TypeError, match="settle must be True, False or a function"):
-        kw.swap(Net(), autotune=settle, verbose=False)
+@pytest.mark.parametrize("autotune", ["now", 3, None])
+def test_autotune_is_a_function_or_a_bool(autotune: Any) -> None:
+    with pytest.raises(TypeError, match="autotune must be True, False or a function"):
+        kw.swap(Net(), autotune=autotune, verbose=False)

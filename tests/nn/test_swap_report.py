@@ -1,4 +1,4 @@
-"""What a swap says of itself is what will happen: the row that runs, and where torch's own runs, why and what to do."""
+"""What a swap says of itself is what will happen: the kernel that runs, or why torch's own runs and what to do."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ def model() -> nn.Module:
 
 
 @pytest.fixture
-def nothing_proved(monkeypatch) -> None:
+def nothing_verified(monkeypatch) -> None:
     monkeypatch.setattr(certificates, "find_certificates", lambda *args: [])
     monkeypatch.setattr(certificates, "transferable_certificate", lambda *args: None)
 
 
 @pytest.fixture
-def everything_proved(monkeypatch) -> None:
+def everything_verified(monkeypatch) -> None:
     monkeypatch.setattr(certificates, "invalid_reason", lambda *args: None)
 
 
-def test_where_nothing_is_proved_nothing_is_replaced(nothing_proved) -> None:
+def test_if_nothing_is_verified_nothing_is_replaced(nothing_verified) -> None:
     with swap(model(), verbose=False) as swapped:
         first, *rest = swapped.lines()
-        assert first == "replaced 0 of 4: nothing will run otherwise than before"
+        assert first == "replaced 0 of 4: the model runs as before"
         text = "\n".join(rest)
         assert text.count("kernelworks verify --missing") == 4 and "linear -> linear (torch's own" in text
         assert all(not o.has_our_kernel for of in swapped.outlooks() for o in of)
 
 
-def test_the_row_that_runs_is_named(everything_proved) -> None:
+def test_the_kernel_that_runs_is_named(everything_verified) -> None:
     with swap(model(), verbose=False) as swapped:
         first, *rest = swapped.lines()
         for (of,), (name,) in zip(swapped.outlooks(), (r.ops for r in swapped.replaced), strict=True):
             assert of.op == name and of.has_our_kernel == (of.kernels != ("torch",))
-            assert set(of.kernels) <= {row.name for row in OPS[name].kernels}
+            assert set(of.kernels) <= {kernel.name for kernel in OPS[name].kernels}
         ours = sum(of.has_our_kernel for (of,) in swapped.outlooks())
         assert first.startswith(f"replaced {ours} of 4:")
         assert all(str(of) in "\n".join(rest) for (of,) in swapped.outlooks())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_it_is_the_row_that_explain_names(dtype) -> None:
+def test_it_is_the_kernel_that_explain_names(dtype) -> None:
     """Of one of the sizes that the op's bench times, both ask the same dispatcher."""
     for name in ("linear", "gelu", "softmax", "rms_norm"):
-        op, rows = OPS[name], set()
+        op, kernels = OPS[name], set()
         for case in op.contract.bench_cases:
             if dtype in case.dtypes:
                 request = expected_kernels._request(op, case, dtype, "cpu")
@@ -65,22 +65,22 @@ def test_it_is_the_row_that_explain_names(dtype) -> None:
                     for a in request.args.values()
                 ]
                 named = dict(zip(request.args, made, strict=True))
-                rows.add(kw.explain(name, **{n: v for n, v in named.items() if v is not None}).kernel)
-        assert set(expected_kernels.outlook(name, dtype, "cpu").kernels) == rows
+                kernels.add(kw.explain(name, **{n: v for n, v in named.items() if v is not None}).kernel)
+        assert set(expected_kernels.outlook(name, dtype, "cpu").kernels) == kernels
 
 
-def test_dtype_and_device_are_the_models_own(everything_proved) -> None:
+def test_dtype_and_device_are_the_models_own(everything_verified) -> None:
     with swap(model(), verbose=False) as swapped:
         swapped.model.double()
         assert swapped.lines()[0].startswith("replaced 0 of 4")
-        assert "float64 has no row of ours" in str(swapped)
+        assert "float64 has no kernel of ours" in str(swapped)
         swapped.model.float()
         assert "float64" not in str(swapped)
 
 
 def test_nothing_to_replace() -> None:
     with swap(nn.Sequential(nn.Tanh()), verbose=False) as swapped:
-        assert swapped.lines()[0] == "replaced 0 of 1: nothing will run otherwise than before"
+        assert swapped.lines()[0] == "replaced 0 of 1: the model runs as before"
 
 
 def test_the_command_says_the_same(tmp_path) -> None:

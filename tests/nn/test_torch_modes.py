@@ -86,7 +86,7 @@ def ours() -> Iterator[set[tuple[str, str]]]:
 
 
 def both(use: Callable[[nn.Module], Any]) -> tuple[Any, Any, set[tuple[str, str]]]:
-    """What a use of the model gives before a swap and after it, and which rows of ours it took."""
+    """What a use of the model gives before a swap and after it, and which kernels of ours it took."""
     want, model = use(Model()), Model()
     swapped = swap(model, verbose=False)
     assert len(swapped.replaced) >= 7

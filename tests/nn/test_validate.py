@@ -48,9 +48,9 @@ def test_keyword_inputs(model) -> None:
 
 
 def test_errors_see_nan() -> None:
-    truth = torch.ones(4, dtype=torch.float64)
-    assert relative_error(truth * (1 + 1e-6), truth) == pytest.approx(1e-6, rel=1e-3)
-    assert relative_error(truth * float("nan"), truth) == float("inf")
+    reference = torch.ones(4, dtype=torch.float64)
+    assert relative_error(reference * (1 + 1e-6), reference) == pytest.approx(1e-6, rel=1e-3)
+    assert relative_error(reference * float("nan"), reference) == float("inf")
 
 
 def test_what_a_model_may_return() -> None:

@@ -52,9 +52,9 @@ def test_guard(shape: tuple[int, int, int, int, int, int], changed: dict[str, An
 
 @pytest.mark.parametrize("what", ["softcap", "sinks"])
 def test_scores_are_plain(what: str) -> None:
-    row = OPS["attention"].kernel("sm90_decode")
+    kernel = OPS["attention"].kernel("sm90_decode")
     asked = request((1, 32, 8, 1, 8192, 128), **{what: 5.0})
-    assert (row.guard(asked) or "").startswith(("takes no", "runs on"))
+    assert (kernel.guard(asked) or "").startswith(("takes no", "runs on"))
 
 
 CUTS = [(how, dim, warps) for how in ("whole", "apart", "cluster") for dim, warps in decode.WARPS.items()]

@@ -1,4 +1,4 @@
-"""attention_fp8 beyond its contract: what Hopper's row is held to, and how it makes weights."""
+"""attention_fp8 beyond its contract: what Hopper's kernel is held to, and how it makes weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OP = OPS["attention_fp8"]
 
 @pytest.fixture(scope="module")
 def taken() -> list[Reference]:
-    """The cases that Hopper's row takes, with the bound that it is held to."""
+    """The cases that Hopper's kernel takes, with the bound that it is held to."""
     found = (
         compute_reference(OP, case, torch.bfloat16, 0, "cpu", OP.kernel("sm90").inner) for case in OP.contract.cases
     )
@@ -50,7 +50,7 @@ def test_weights_made_so_keep_the_bound(taken: list[Reference]) -> None:
 
 
 def test_mutants_are_rejected_within_the_bound_of_8_bits_too(taken: list[Reference]) -> None:
-    """Hopper's row is held to a wider bound than others: what is wrong must show beside it."""
+    """Hopper's kernel is held to a wider bound than others: what is wrong must show beside it."""
     left = list(OP.mutants)
     for expected in taken:
         left = [m for m in left if not judge(m.run(*map(copy_tensors, expected.positional(OP))), expected)[1]]
@@ -136,7 +136,7 @@ def test_a_dimension_of_1_may_have_any_stride() -> None:
 
 @pytest.mark.parametrize("inner", ["float32", "input"])
 @pytest.mark.parametrize("name", ["scales of head, 6 heads on 2", "scales of one, 4 heads on 4", "layouts"])
-def test_the_truth_in_shares_is_the_truth(name: str, inner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reference_in_shares_is_the_reference(name: str, inner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = next(c for c in OP.contract.cases if c.name == name)
     whole = compute_reference(OP, case, torch.bfloat16, 1, "cpu", inner)
     monkeypatch.setattr(contract, "MOST", 0)

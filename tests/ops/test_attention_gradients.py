@@ -115,13 +115,13 @@ def test_short_calls_are_replayed(monkeypatch: pytest.MonkeyPatch, name: str) ->
         return lambda *given, out=None: len(given)
 
     monkeypatch.setattr(kernels.series, "replay_forward", replayed)
-    row, q = OP.kernel(name), torch.empty(1, 2, 64, 64, dtype=torch.bfloat16, device="meta")
+    kernel, q = OP.kernel(name), torch.empty(1, 2, 64, 64, dtype=torch.bfloat16, device="meta")
     lse = torch.empty(1, 2, 64, device="meta")
     options: tuple[Any, ...] = (None, None, None, None)
     forward, backward = (q, q, q, *options, True), (q, q, q, q, q, lse, *options, [True] * 4)
     pass_, args = ("forward", forward) if name == "sm90" else ("backward", backward)
-    assert row.prepare is not None
-    call = row.prepare(pass_, (*args, None, None))  # no softcap, no sinks
+    assert kernel.prepare is not None
+    call = kernel.prepare(pass_, (*args, None, None))  # no softcap, no sinks
     assert taken == [(name, pass_, len(args) + 2)]
     assert call is not None and call(*args, None, None) == len(args) + 2
-    assert name == "sm90" or (row.prepare("forward", (*forward, None, None)) is None and len(taken) == 1)
+    assert name == "sm90" or (kernel.prepare("forward", (*forward, None, None)) is None and len(taken) == 1)

@@ -18,7 +18,7 @@ from kernelworks.dispatch.meta_arguments import on_meta
 from kernelworks.dispatch.op import OPS
 from kernelworks.ops.attention.attention import sm90, sm90_backward
 
-ROOM = Path(sm90.__file__).parent
+OP_PACKAGE = Path(sm90.__file__).parent
 # Every tile in the order of numbers: "t first blocks h b", and the numbers that blocks take: "n", or drawn "d".
 PROGRAM = r"""
 #include <cstdio>
@@ -82,10 +82,11 @@ SHAPES = [(4, 16, 16, 4096, 4096), (1, 16, 16, 16384, 16384), (2, 32, 8, 8192, 8
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("g++") or shutil.which("c++")
-    assert compiler is not None, "the rows in C++ need a compiler too"
+    assert compiler is not None, "the kernels in C++ need a compiler too"
     folder = tmp_path_factory.mktemp("order")
     (folder / "order.cpp").write_text(PROGRAM)
-    command = [compiler, "-std=c++20", "-O1", "-w", f"-I{ROOM}", str(folder / "order.cpp"), "-o", str(folder / "run")]
+    sources = [f"-I{OP_PACKAGE}", str(folder / "order.cpp"), "-o", str(folder / "run")]
+    command = [compiler, "-std=c++20", "-O1", "-w", *sources]
     subprocess.run(command, check=True)
     return folder / "run"
 
@@ -174,7 +175,7 @@ def test_every_step_of_the_gradients_once(
 
 
 def test_every_kernel_is_named_and_reached() -> None:
-    """The table names kernels that the source has; some case of the proof runs each of them."""
+    """The table names kernels that the source has; some case of the verification runs each of them."""
     op, reached = OPS["attention"], set()
     names = op.passes["forward"].names
     for case in (*op.contract.cases, *op.contract.device_cases):
@@ -188,7 +189,7 @@ def test_every_kernel_is_named_and_reached() -> None:
 
 @pytest.mark.parametrize("dim", sm90.DIMS)
 @pytest.mark.parametrize("keys", [300, 4096])
-def test_shared_memory_has_room(dim: int, keys: int) -> None:
+def test_shared_memory_suffices(dim: int, keys: int) -> None:
     """What a block has less than the 227 KB that there are is for barriers and tiles."""
     for sight, groups in itertools.product(range(3), (2, 3, 4) if dim == 64 else (2,)):
         kernel, queries, block, together = sm90._kernel(dim, torch.bfloat16, sight, groups, *sm90._lengths(keys))

@@ -61,30 +61,32 @@ def test_gradients_without_the_slope_of_the_cap_are_rejected(
     assert rejected > 10
 
 
-def test_timings_tell_a_capped_call_from_a_plain_one() -> None:
+def test_tuning_records_tell_a_capped_call_from_a_plain_one() -> None:
     requests = [OP.request("forward", (Q, Q, Q, None, None, None, None, False, cap, None)) for cap in (None, 2.0, 50)]
     calls, buckets = [call_of(r) for r in requests], [bucket_of(OP.contract, r) for r in requests]
     assert calls[0] != calls[1] == calls[2] and buckets[0] != buckets[1] == buckets[2]
-    assert "softcap" not in calls[0] + buckets[0], "timings of plain calls hold as they are"
+    assert "softcap" not in calls[0] + buckets[0], "tuning records of plain calls hold as they are"
     backward = OP.backward_of(OP.request("training", (Q, Q, Q, None, None, None, None, False, 2.0, None), ("q",)))
     assert call_of(backward) != call_of(dataclasses.replace(backward, args={**backward.args, "softcap": None}))
 
 
-@pytest.mark.parametrize("row", ["sm90", "sm90_backward", "avx512", "avx2"])
-def test_rows_that_know_no_cap_decline_it(row: str) -> None:
+@pytest.mark.parametrize("kernel", ["sm90", "sm90_backward", "avx512", "avx2"])
+def test_kernels_that_know_no_cap_decline_it(kernel: str) -> None:
     """And nothing else for it."""
 
     def declined(softcap: float | None) -> str:
         request = OP.request("forward", (*3 * [Q.bfloat16()], None, None, None, None, False, softcap, None))
         on = {n: dataclasses.replace(s, device="cuda") if hasattr(s, "device") else s for n, s in request.args.items()}
-        return str(OP.kernel(row).guard(dataclasses.replace(request, args=on) if row.startswith("sm90") else request))
+        return str(
+            OP.kernel(kernel).guard(dataclasses.replace(request, args=on) if kernel.startswith("sm90") else request)
+        )
 
     if "runs on" not in declined(None) and "has no" not in declined(None):
         assert declined(2.0) == "takes no softcap"
     assert "softcap" not in declined(None)
 
 
-def test_what_no_row_takes_is_torchs() -> None:
+def test_what_no_kernel_takes_is_torchs() -> None:
     request = OP.request("training", (Q, Q, Q, None, None, None, None, False, 2.0, None), ("q", "k", "v"))
     assert not eligible_ways(OP, request)[0]
     output, lse = kw.attention(Q, Q, Q, causal="top_left", softcap=2.0, with_lse=True)
@@ -96,30 +98,32 @@ def test_what_no_row_takes_is_torchs() -> None:
 
 
 def test_a_cap_far_above_the_scores_is_none() -> None:
-    for row in ("scalar", "torch"):
-        plain, far = (kw.attention(Q, Q, Q, softcap=cap, kernel=row) for cap in (None, 1e6))
+    for kernel in ("scalar", "torch"):
+        plain, far = (kw.attention(Q, Q, Q, softcap=cap, kernel=kernel) for cap in (None, 1e6))
         torch.testing.assert_close(far, plain, rtol=1e-5, atol=1e-6)
 
 
 def test_the_backward_knows_the_cap_of_its_forward() -> None:
     leaves = [Q.clone().requires_grad_() for _ in range(3)]
     found = {}
-    for row in ("scalar", "torch", "reference"):
-        output = kw.attention(*leaves, causal="top_left", softcap=0.5, kernel=row)
-        found[row] = torch.autograd.grad(output, leaves, torch.linspace(-1, 1, Q.numel()).view(Q.shape))
-    for row in ("scalar", "torch"):
-        for ours, exact in zip(found[row], found["reference"], strict=True):
+    for kernel in ("scalar", "torch", "reference"):
+        output = kw.attention(*leaves, causal="top_left", softcap=0.5, kernel=kernel)
+        found[kernel] = torch.autograd.grad(output, leaves, torch.linspace(-1, 1, Q.numel()).view(Q.shape))
+    for kernel in ("scalar", "torch"):
+        for ours, exact in zip(found[kernel], found["reference"], strict=True):
             torch.testing.assert_close(ours, exact, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("row", ["sm90", "sm90_backward", "sm90_decode", "avx2"])
-def test_who_knows_sinks(row: str) -> None:
+@pytest.mark.parametrize("kernel", ["sm90", "sm90_backward", "sm90_decode", "avx2"])
+def test_who_knows_sinks(kernel: str) -> None:
     for sinks in (None, Q[0, :, 0, 0].bfloat16()):
-        q = Q.bfloat16() if row == "sm90_decode" else Q.bfloat16().repeat(1, 1, 5, 4)
+        q = Q.bfloat16() if kernel == "sm90_decode" else Q.bfloat16().repeat(1, 1, 5, 4)
         request = OP.request("forward", (q, q, q, None, None, None, None, False, None, sinks))
         on = {n: dataclasses.replace(s, device="cuda") if hasattr(s, "device") else s for n, s in request.args.items()}
-        said = str(OP.kernel(row).guard(dataclasses.replace(request, args=on) if row.startswith("sm90") else request))
-        if sinks is None or row in ("sm90", "sm90_backward"):
+        said = str(
+            OP.kernel(kernel).guard(dataclasses.replace(request, args=on) if kernel.startswith("sm90") else request)
+        )
+        if sinks is None or kernel in ("sm90", "sm90_backward"):
             assert "sinks" not in said
         elif "runs on" not in said and "has no" not in said:
             assert said == "takes no sinks"
@@ -136,10 +140,10 @@ def test_hoppers_launch_for_few_is_given_what_it_knows(monkeypatch: pytest.Monke
     monkeypatch.setattr(sm90_decode, "forward", launch)
     monkeypatch.setattr(sm90_decode, "prepare_forward", lambda *args: given.append(args) or launch)
     monkeypatch.setattr(kernels.cuda, "cubin", lambda source: None)
-    row, plain = OP.kernel("sm90_decode"), (Q, Q, Q, "top_left", None, None, None, True)
-    assert row.load("forward")(*plain, None, None, out="out") == "launched"
-    assert row.prepare is not None
-    prepared = row.prepare("forward", (*plain, None, None))
+    kernel, plain = OP.kernel("sm90_decode"), (Q, Q, Q, "top_left", None, None, None, True)
+    assert kernel.load("forward")(*plain, None, None, out="out") == "launched"
+    assert kernel.prepare is not None
+    prepared = kernel.prepare("forward", (*plain, None, None))
     assert prepared is not None and prepared(*plain, None, None) == "launched"
     assert [args[3:] for args in given] == [
         ("top_left", None, None, None, True, "out"), ("top_left", None, None, None, True),

@@ -87,7 +87,7 @@ def test_lists_hold_what_is_seen() -> None:
 @pytest.mark.parametrize(
     "name", [n for n in CASES if n.startswith(("masks 2x4 of 4 heads on 2", "holes", "window, causal", "scale"))]
 )
-def test_the_arms_of_a_race_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_baselines_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """FlexAttention, and what runs under transforms: other formulas, the same numbers."""
     expected = compute_reference(OP, CASES[name], torch.float32)
     args = {**expected.args, "with_lse": False}
@@ -98,8 +98,8 @@ def test_the_arms_of_a_race_compute_the_same(name: str, monkeypatch: pytest.Monk
         assert torch.allclose(found.double(), expected.outputs[0], atol=2e-6), name
 
 
-def test_the_peer_is_given_whole_blocks() -> None:
-    """Blocks that need no comparison are listed as such: a peer that compared them all would be a weaker one."""
+def test_the_baseline_is_given_whole_blocks() -> None:
+    """Blocks that need no comparison are listed as such: a baseline that compared them all would be a weaker one."""
     blocks = torch.tensor([[1, 1, 0], [1, 1, 1], [0, 1, 1]], dtype=torch.bool)[None, None]
     mask = baselines.flex_mask(blocks, 384, 384, True)
     assert mask.kv_num_blocks.tolist() == [[[1, 1, 1]]] and mask.full_kv_num_blocks.tolist() == [[[0, 1, 1]]]

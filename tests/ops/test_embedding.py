@@ -1,4 +1,4 @@
-"""What the GPU's row does with an id outside the table, tried in Triton's interpreter."""
+"""What the GPU's kernel does with an id outside the table, tried in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ PROGRAM = """
 import torch
 from kernelworks.dispatch.op import OPS
 from kernelworks import ops
-from kernelworks.ops.lookup.embedding import triton as row
+from kernelworks.ops.lookup.embedding import triton as kernel
 
 weight = torch.randn(4, 8)
 ids = torch.tensor([[0, 1], [7, 2]])
 out = torch.zeros(2, 2, 8)
 try:
-    row.forward(ids, weight, out)
+    kernel.forward(ids, weight, out)
 except IndexError as error:
     print(error)
 print(bool(out[1, 0].isnan().all()), bool((out[1, 1] == weight[2]).all()))
-kept, words = row._faults("cpu")
+kept, words = kernel._faults("cpu")
 words[0], words[1] = 3, 4  # as a GPU leaves it after the call has returned
 try:
-    row.forward(ids[:1], weight)
+    kernel.forward(ids[:1], weight)
 except IndexError as error:
     print(error)
-print(bool((row.forward(ids[:1], weight) == weight[ids[:1]]).all()))
+print(bool((kernel.forward(ids[:1], weight) == weight[ids[:1]]).all()))
 grad = torch.ones(2, 2, 8)
-print(row.backward(grad, ids, weight, [True])[:, 0].tolist())
+print(kernel.backward(grad, ids, weight, [True])[:, 0].tolist())
 """
 
 

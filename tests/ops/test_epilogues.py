@@ -1,4 +1,4 @@
-"""Products with an epilogue: gradients, which no kernel of ours makes yet, and the rows for Hopper without a GPU."""
+"""Products with an epilogue: gradients, which no kernel of ours makes yet, and the kernels for Hopper without a GPU."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_gradients_are_the_definitions(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_call_has_a_bucket(name: str) -> None:
-    """Timings are kept and found by it."""
+    """Tuning records are kept and found by it."""
     op = OPS[name]
     assert bucket_of(op.contract, op.request("forward", tuple(_drawn(op).values()))).endswith("aligned=1")
 

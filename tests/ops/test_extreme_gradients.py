@@ -16,8 +16,8 @@ for ignored in (range(6), (1, 4)):
     target = torch.tensor([-100 if i in ignored else i for i in range(6)])
     for flow in (float("inf"), float("nan"), 2.0):
         found = []
-        for row in ("triton", "torch"):
-            loss = kw.linear_cross_entropy(x, w, target, kernel=row)
+        for kernel in ("triton", "torch"):
+            loss = kw.linear_cross_entropy(x, w, target, kernel=kernel)
             found.append(torch.autograd.grad(loss, (x, w), torch.tensor(flow)))
         for ours, torchs in zip(*found):
             print(bool(torch.equal(ours.isfinite(), torchs.isfinite())), bool((ours[~ours.isnan()] != 0).any()))
@@ -26,7 +26,7 @@ for ignored in (range(6), (1, 4)):
 
 def test_a_scaled_loss_keeps_its_small_gradients_in_float16() -> None:
     """What is far below float16's smallest number for a 1 is not, for the 32768 that flows in."""
-    options = ("linear_cross_entropy", "--row", "triton", "--dtype", "float16", "--case", "a scaled loss")
+    options = ("linear_cross_entropy", "--kernel", "triton", "--dtype", "float16", "--case", "a scaled loss")
     done = forked.python(*options, module="kernelworks.verify.triton_interpreter", TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout
     assert "4 cases, 0 wrong" in done.stdout

@@ -14,13 +14,15 @@ import kernelworks as kw
 
 N = 2048
 M = 2**20 + 3  # M N = 2^31 + 6144
-NEEDED = int(2.6 * M * N)  # bytes: the output in bfloat16 and room to breathe
+NEEDED = int(2.6 * M * N)  # bytes: the output in bfloat16 and some to spare
 
 CALLS: dict[str, Callable[[Tensor, Tensor, str], Any]] = {
-    "rms_norm": lambda x, w, row: kw.rms_norm(x, w, eps=1e-6, kernel=row),
-    "softmax": lambda x, w, row: kw.softmax(x, kernel=row),
-    "gelu": lambda x, w, row: kw.gelu(x, approximate="tanh", kernel=row),
-    "embedding": lambda x, w, row: kw.embedding(torch.zeros(M, dtype=torch.int64), x[:1].contiguous(), kernel=row),
+    "rms_norm": lambda x, w, kernel: kw.rms_norm(x, w, eps=1e-6, kernel=kernel),
+    "softmax": lambda x, w, kernel: kw.softmax(x, kernel=kernel),
+    "gelu": lambda x, w, kernel: kw.gelu(x, approximate="tanh", kernel=kernel),
+    "embedding": lambda x, w, kernel: kw.embedding(
+        torch.zeros(M, dtype=torch.int64), x[:1].contiguous(), kernel=kernel
+    ),
 }
 
 
@@ -28,8 +30,8 @@ def _widest(op: str) -> str:
     from kernelworks.dispatch.op import OPS
     from kernelworks.verify import verifiable_kernels
 
-    rows, _ = verifiable_kernels(OPS[op])
-    return rows[0].name
+    kernels, _ = verifiable_kernels(OPS[op])
+    return kernels[0].name
 
 
 @pytest.mark.xdist_group("memory")

@@ -47,7 +47,7 @@ def test_constants_are_those_of_the_source(tmp_path: Path) -> None:
 
 
 def test_a_block_holds_what_it_works_on() -> None:
-    """Of a row only the last piece may be missing. Three rows are on their way, two of which make room for the sums at
+    """Of a row only the last piece may be missing. Three rows are on their way, two of which make way for the sums at
     the end: two float32 of every column of a group."""
     for n in range(sm90_backward.SHORTEST, sm90_backward.LONGEST + 1, sm90_backward.EACH):
         pieces, warps, stages, shared = sm90_backward._shape(n)

@@ -43,7 +43,7 @@ def test_blocks_fit_their_multiprocessor(cut: middle.TileConfig) -> None:
 
 
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
-def test_tiles_are_at_most_as_many_as_there_is_room_for(m: int, n: int, k: int) -> None:
+def test_tiles_are_at_most_as_many_as_fit(m: int, n: int, k: int) -> None:
     cut = middle.choose_tile(m, n, k, torch.bfloat16)
     assert cut is not None
     blocks = cut.blocks(m, n)

@@ -49,7 +49,7 @@ SHAPES = [(8192, 8192, 8192), (4096, 28672, 4096), (8192, 4096, 14336), (16384, 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("g++") or shutil.which("c++")
-    assert compiler is not None, "the rows in C++ need a compiler too"
+    assert compiler is not None, "the kernels in C++ need a compiler too"
     folder = tmp_path_factory.mktemp("shares")
     (folder / "shares.cpp").write_text(PROGRAM)
     command = [compiler, "-std=c++20", "-O1", "-w", f"-I{TILE}", str(folder / "shares.cpp"), "-o", str(folder / "run")]

@@ -1,4 +1,4 @@
-"""What an op's room says of it for all tools agrees with what its cases show."""
+"""What an op's package says of it for all tools agrees with what its cases show."""
 
 from __future__ import annotations
 
@@ -67,16 +67,16 @@ def test_products_are_bounded_by_the_units_of_their_dtype(known: Peaks | GpuPeak
     assert bounds[torch.bfloat16].terms["compute"] == pytest.approx(flop / rate, rel=0.05)
 
 
-SWAPPED = [name for name, spelling in torch_signatures().items() if not spelling.no_swap_reason]
+SWAPPED = [name for name, torch_signature in torch_signatures().items() if not torch_signature.no_swap_reason]
 
 
 @pytest.mark.parametrize("name", SWAPPED)
-def test_a_spelling_alone_is_enough_for_a_swap(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_signature_alone_is_enough_for_a_swap(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has no function of its own in ``nn/functional.py`` is asked and answered like what has."""
-    spelling = torch_signatures()[name]
-    op, function = spelling.op, _stand_in(spelling)
-    given = example(spelling)
-    op.entry.settle()
+    torch_signature = torch_signatures()[name]
+    op, function = torch_signature.op, _stand_in(torch_signature)
+    given = example(torch_signature)
+    op.entry.ensure_native()
     op.forget()  # a call like one before goes past Python
     reached, call = [], op.call
     monkeypatch.setattr(op, "call", lambda *args: reached.append(name) or call(*args))
@@ -95,17 +95,17 @@ def test_a_spelling_alone_is_enough_for_a_swap(name: str, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("name", SWAPPED)
 def test_each_swapped_function_is_found_by_its_operator(name: str) -> None:
-    spelling = torch_signatures()[name]
-    assert by_operator(f"aten::{spelling.operator}") is spelling
-    given = example(spelling)
+    torch_signature = torch_signatures()[name]
+    assert by_operator(f"aten::{torch_signature.operator}") is torch_signature
+    given = example(torch_signature)
     with torch.no_grad():
         seen = record(lambda: TORCH_FUNCTIONS[name](**given), survey=Survey()).calls
-    found = [c for c in seen if by_operator(c.name) is spelling]
+    found = [c for c in seen if by_operator(c.name) is torch_signature]
     assert [rebuild_call(c, lambda operand: torch.empty(operand.shape)) is not None for c in found] in ([True], [])
-    assert found or not hasattr(torch.ops.aten, spelling.operator)  # torch makes it of other operators
+    assert found or not hasattr(torch.ops.aten, torch_signature.operator)  # torch makes it of other operators
 
 
-def test_modules_of_torch_that_call_one_spelled_function_are_swapped_by_it() -> None:
+def test_modules_of_torch_that_call_one_function_are_swapped_by_it() -> None:
     known_by = {forward.__qualname__: name for forward, _, name, _ in TORCH_MODULES}
     assert known_by["ReLU.forward"] == "relu" and known_by["Softmax2d.forward"] == "softmax"
     x = torch.randn(2, 3, 4, 5)

@@ -1,4 +1,5 @@
-"""Backwards of the GPU's pointwise rows on tensors of any strides, interpreted: a proof tries such tensors forward."""
+"""Backwards of the GPU's pointwise kernels on tensors of any strides, interpreted: a verification tries such tensors
+forward."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ for g, a, b in ((grad, gate, up), (grad, turned, up), (turned, turned, turned), 
     want = silu_mul.backward(*(t.contiguous() for t in (g, a, b)), [True, True])
     found = silu_mul.backward(g, a, b, [True, True])
     assert all(torch.equal(x, y) for x, y in zip(want, found)), (g.stride(), a.stride(), b.stride())
-    for form in ("none", "tanh"):
-        want = gelu.backward(g.contiguous(), a.contiguous(), form, [True])
-        assert torch.equal(want, gelu.backward(g, a, form, [True])), (g.stride(), a.stride())
+    for approximate in ("none", "tanh"):
+        want = gelu.backward(g.contiguous(), a.contiguous(), approximate, [True])
+        assert torch.equal(want, gelu.backward(g, a, approximate, [True])), (g.stride(), a.stride())
 print("right")
 """
 

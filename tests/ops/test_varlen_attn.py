@@ -18,7 +18,7 @@ from kernelworks.verify.reference import compute_reference
 
 OP = OPS["varlen_attn"]
 NAMES = OP.passes["forward"].names
-ROWS = [name for op, name in runnable_kernels() if op is OP and op.kernel(name).source is not None]
+KERNELS = [name for op, name in runnable_kernels() if op is OP and op.kernel(name).source is not None]
 CASES = {case.name: case for case in OP.contract.cases}
 
 
@@ -30,16 +30,16 @@ def ends(*lengths: int) -> Tensor:
     return torch.tensor([0, *lengths]).cumsum(0).int()
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_sequences_of_one_length_are_a_batch(row: str) -> None:
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_sequences_of_one_length_are_a_batch(kernel: str) -> None:
     """Bit for bit, gradients too: the same kernels on the same numbers."""
     q, k, v = (drawn(3, n, h, 24).requires_grad_() for n, h in ((70, 4), (90, 2), (90, 2)))
     want, lse = kw.attention(
-        *(t.transpose(1, 2) for t in (q, k, v)), causal="bottom_right", window=30, with_lse=True, kernel=row
+        *(t.transpose(1, 2) for t in (q, k, v)), causal="bottom_right", window=30, with_lse=True, kernel=kernel
     )
     cu = (ends(70, 70, 70), ends(90, 90, 90), 70, 90)
     packed = [t.flatten(0, 1) for t in (q, k, v)]
-    got, of_got = kw.varlen_attn(*packed, *cu, window_size=(29, 0), enable_gqa=True, with_lse=True, kernel=row)
+    got, of_got = kw.varlen_attn(*packed, *cu, window_size=(29, 0), enable_gqa=True, with_lse=True, kernel=kernel)
     assert torch.equal(got.view(3, 70, 4, 24), want.transpose(1, 2))
     assert torch.equal(of_got.view(4, 3, 70).transpose(0, 1), lse)
     flow = drawn(3, 70, 4, 24)
@@ -65,7 +65,7 @@ def test_pairs_are_counted_as_they_are_seen(window: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("name", ["causal 0 and 1, lse of -inf", "window 3, 2, lse of -inf", "8 heads on 1", "scale"])
-def test_the_arms_of_a_race_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_baselines_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """FlexAttention with a mask of documents, and what runs under transforms: other formulas, the same numbers."""
     expected = compute_reference(OP, CASES[name], torch.float32)
     args = {**expected.args, "with_lse": False}
@@ -90,14 +90,14 @@ def test_compiled_whole() -> None:
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_threads_share_sequences(row: str) -> None:
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_threads_share_sequences(kernel: str) -> None:
     """Whichever thread takes a tile, and however few tiles there are for each."""
     expected = compute_reference(OP, CASES["causal tiles, lse of -inf"], torch.float32)
     before = torch.get_num_threads()
     try:
         for threads in (1, 2, 7):
             torch.set_num_threads(threads)
-            assert not judge(OP(*expected.positional(OP), kernel=row), expected)[1]
+            assert not judge(OP(*expected.positional(OP), kernel=kernel), expected)[1]
     finally:
         torch.set_num_threads(before)

@@ -1,8 +1,9 @@
-"""``torch.compile(model, backend="kernelworks")``: torch's own compiler, with our rows where a race says so.
+"""``torch.compile(model, backend="kernelworks")``: torch's own compiler, with our kernels if a benchmark favours them.
 
-``backend`` hands a graph on to inductor, with its modes and options. Before it does, calls that a room's spelling knows
-are given to a row of ours wherever the region they lie in, compiled with its neighbours, ran quicker with that row than
-as inductor makes it. ``compile_report`` says what was replaced, what was not, and why. ``docs/compile.md`` tells more.
+``backend`` hands a graph on to inductor, with its modes and options. Before it does, it looks for calls that match the
+torch signature of an op. It gives such a call to a kernel of ours if the region around the call ran faster with that
+kernel than inductor's version of the region. ``compile_report`` says what was replaced, what was not, and why.
+``docs/compile.md`` tells more.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ def backend(
 ) -> Callable[..., Any]:
     """What ``torch.compile(model, backend="kernelworks", mode=..., options=...)`` calls with each graph.
 
-    ``mode`` and ``options`` are inductor's, refused where inductor refuses them. ``options`` may also hold
-    ``kernelworks.budget_s``, the seconds that races may take for a graph (60; 0 races nothing, and what was raced
-    before still counts). Returns the compiled graph. Raises what inductor raises where even the parts of a graph,
-    compiled alone or left to run as they are, cannot be had.
+    ``mode`` and ``options`` are inductor's, and inductor refuses what it does not know. ``options`` may also hold
+    ``kernelworks.budget_s``, the seconds that benchmarks may take for a graph (60). With 0 nothing is benchmarked, and
+    earlier results still count. Returns the compiled graph. Raises what inductor raises if a graph runs neither whole
+    nor in parts.
     """
     from kernelworks.compile.inductor import compile_graph
 

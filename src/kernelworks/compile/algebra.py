@@ -1,12 +1,12 @@
-"""Products of matrices that need none: simplified in a graph of dynamo's, before anything is raced or compiled.
+"""Algebraic simplification of matrix products in a graph of dynamo's, before anything is benchmarked or compiled.
 
-    sum over n of (x W^T + b)[.., n] = x . (sum over n of W[n]) + sum of b        of N products of vectors one is left
-    diag(v) B = v[:, None] * B,  A diag(v) = A * v                                 of a product of matrices none is
+    sum over n of (x W^T + b)[.., n] = x . (sum over n of W[n]) + sum of b        one product of vectors in place of N
+    diag(v) B = v[:, None] * B,  A diag(v) = A * v                                no product of matrices is left
 
 Factors that are numbers, and vectors that are added to each row, may stand between a product and its sum; a mean is a
-sum with one factor more. Only in float32 and float64, where a sum made first is rounded no more coarsely than the
-products were, where nobody else reads the product, and in graphs that write nothing in place. Where a diagonal's zeros
-would have met infinities torch's product gives NaN; here nothing is multiplied by those zeros.
+sum with one factor more. This is done only in float32 and float64, where a sum made first is rounded no more coarsely
+than the products were. Nobody else may read the product, and the graph may write nothing in place. If a diagonal's
+zeros meet infinities, torch's product gives NaN; here nothing is multiplied by those zeros.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _of_sum(graph: fx.Graph, node: fx.Node) -> tuple[fx.Node, str] | None:
                 by = _add(graph, found.function, by, -1, True)
             made = _add(graph, step.function, made, by)
         made = _add(graph, found.function, made, list(found.dims), found.keepdim)
-    return made, f"a product whose {value_of(source).shape[-1]} columns are summed is one by the sum of its weights"
+    return made, f"a product whose {value_of(source).shape[-1]} columns are summed became one with summed weights"
 
 
 def _one_column(graph: fx.Graph, node: fx.Node, reduced: Callable[..., Tensor]) -> fx.Node | None:
@@ -222,7 +222,7 @@ def _of_diagonal(graph: fx.Graph, node: fx.Node) -> tuple[fx.Node, str] | None:
             continue
         with graph.inserting_before(node):
             factor = _add(graph, torch.unsqueeze, values, -1 if ahead else -2)
-            return _add(graph, torch.mul, other, factor), "a product with a diagonal matrix is one by its elements"
+            return _add(graph, torch.mul, other, factor), "a product with a diagonal matrix became elementwise"
     return None
 
 

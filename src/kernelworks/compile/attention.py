@@ -1,10 +1,10 @@
-"""Attention that a program spells out: scores of queries and keys, scaled, capped and masked, their softmax, times the
-values.
+"""Attention that a program writes out in smaller functions: scores of queries and keys, scaled, capped and masked,
+their softmax, times the values.
 
 The steps are read off the graph backwards from the second product, however the products are written (``matmul``,
 ``bmm``, ``baddbmm``, ``einsum``) and whatever is viewed, cast or repeated between. What they make is then compared in
-float64 with the definition of the op, as in ``by_hand``. Where a query sees nothing the op gives 0, and what the
-program gives is put in. What is added to the scores and is no mask stays added, by torch's function for the whole.
+float64 with the definition of the op, as in ``by_hand``. If a query sees nothing the op gives 0, and what the program
+gives is put in. What is added to the scores and is no mask stays added, by torch's function for the whole.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SOFTMAX = "_softmax"
 MADE_OF = ("bmm", SOFTMAX, "bmm")  # what torch makes of it without an operator for the whole
 SCALES = {"mul": 1, "imul": 1, "truediv": -1, "div": -1, "itruediv": -1}
 SHIFTS = {"add": 1, "radd": 1, "iadd": 1, "sub": -1, "isub": -1}
-MOST = 24  # nodes from one product to the other
+MOST = 24  # There are at most so many nodes from one product to the other.
 FEW, MORE = 5, 7  # queries and keys of a trial
 MOST_ELEMENTS = 1 << 25
 
@@ -66,7 +66,7 @@ class _Read:
 
 
 def attentions(graph: fx.Graph, at: Mapping[fx.Node, State]) -> Iterator[OpCall]:
-    """The attentions of a graph that are spelled out."""
+    """The attentions of a graph that are written out in smaller functions."""
     torch_signature = by_operator("scaled_dot_product_attention")
     if torch_signature is None:
         return
@@ -161,7 +161,7 @@ def _readings(node: fx.Node, scale: float) -> Iterator[tuple[Any, tuple[Mask, ..
 
 
 def _fill(value: Any, scale: float, node: fx.Node) -> float | None:
-    """The number in the place of a score that none can reach; None where it is no such number."""
+    """The number in the place of a score that none can reach; None if it is no such number."""
     found = possible_values(value)
     fill = next(iter(found)) * scale if found is not None and len(found) == 1 else 0.0
     return fill if scale > 0 and is_low(fill, value_of(node).dtype) else None
@@ -184,8 +184,8 @@ class _Parts:
 
 
 def _call(
-    first: Product, last: Product, steps: _Read, torch_signature: TorchSignature, state: State, order: Mapping[fx.Node, int],
-    constants: Constants,
+    first: Product, last: Product, steps: _Read, torch_signature: TorchSignature, state: State,
+    order: Mapping[fx.Node, int], constants: Constants,
 ) -> OpCall | None:  # fmt: skip
     inside = sorted(dict.fromkeys(steps.nodes), key=order.__getitem__)
     within = set(inside)

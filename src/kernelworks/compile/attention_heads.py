@@ -1,4 +1,4 @@
-"""The tensors of an attention that a program spells out, as an op takes them: [B, H, L, D], of few heads if they were
+"""The tensors of an attention that a program writes out, as an op takes them: [B, H, L, D], of few heads if they were
 few before they were repeated.
 
 A product says by its dimensions which of them are of the batch, of the queries, of the keys and of a head; what was
@@ -25,10 +25,10 @@ PRODUCTS = frozenset({"matmul", "bmm", "mm", "__matmul__"})
 VIEW_OPS = RESHAPES | {"unsqueeze", "squeeze", "transpose", "permute", "swapaxes", "contiguous", "clone",
                      "repeat_interleave", "getitem"}  # fmt: skip
 SCALES = {"mul": 1, "__mul__": 1, "__rmul__": 1, "truediv": -1, "div": -1, "__truediv__": -1}
-MOST = 12  # nodes ahead of a product
+MOST = 12  # At most so many nodes ahead of a product are read.
 ORDERS = ((0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2), (0, 2, 3, 1), (0, 3, 1, 2), (0, 3, 2, 1))
 CLOSE = 2.0**-40  # products of powers: a scale of sqrt(sqrt(D)) on either side
-MOST_ELEMENTS = 1 << 25  # that a tensor is tried with
+MOST_ELEMENTS = 1 << 25  # A tensor is tried with at most so many elements.
 
 
 # ---------------------------------------------------------------- products
@@ -58,7 +58,7 @@ class Product:
 
 
 def product(node: fx.Node) -> Product | None:
-    """The product that a node is; None where it is none."""
+    """The product that a node is; None if it is none."""
     name, given = name_of(node), _args(node)
     if name == "einsum":
         return _of_equation(node)
@@ -145,7 +145,7 @@ def operand(
     node: fx.Node, letters: str, batch: str, row: str, column: str, sizes: Sizes, dtype: torch.dtype, *,
     length: int, cast: bool,
 ) -> Operand | None:  # fmt: skip
-    """A product's operand whose dimensions are ``letters``, as [B, heads, row, column]; None where it is none that an
+    """A product's operand whose dimensions are ``letters``, as [B, heads, row, column]; None if it is none that an
     op takes. ``length`` is how many rows a trial has, ``cast`` says that the op's arguments are cast to ``dtype``."""
     value = value_of(node)
     own = dict(zip(letters, value.shape, strict=True))
@@ -188,7 +188,7 @@ def _computes(node: fx.Node, source: Tensor) -> bool:
 
 
 def _steps(own: dict[str, int], letters: str, batch: str, row: str, column: str, sizes: Sizes) -> Steps | None:
-    """What makes [B, heads, row, column] of an operand; None where more than views would have to."""
+    """What makes [B, heads, row, column] of an operand; None if more than views would have to."""
     held = [letter for letter in batch if letter in letters]
     if set(letters) != {*held, row, column}:
         return None

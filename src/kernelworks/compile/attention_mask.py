@@ -1,8 +1,8 @@
 """What a program masks of its attention's scores, as the op's mask of what is seen; and what it adds to them besides.
 
-A mask may be of truth values, or a number that is so low that no score counts beside it, written over scores or added
-to them. A tensor that is added is such a mask where it can hold nothing but zeros and one such number; where it may
-hold others, it is a bias.
+A mask may be boolean, or a number that is so low that no score counts beside it, written over scores or added to them.
+A tensor that is added is such a mask if it can hold nothing but zeros and one such number; if it may hold others, it is
+a bias.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Mask:
 @dataclass(frozen=True)
 class CombinedMask:
     """All that is masked: by ``seen``, or as torch's function says ``causal``, or by what is ``added``. ``low`` is what
-    stands in the place of a score that is not seen, None where each query is known to see a key."""
+    stands in the place of a score that is not seen, None if each query is known to see a key."""
 
     seen: TensorView | None = None
     causal: bool = False
     added: TensorView | None = None
     low: float | None = None
-    whole: TensorView | None = None  # the mask of a trial, whatever is known of it: of truth values, or what is added
+    whole: TensorView | None = None  # the mask of a trial, whatever is known of it: boolean, or what is added
     small: Mapping[fx.Node, tuple[int, ...]] = field(default_factory=dict)  # of a trial, by node
     masks: tuple[Mask, ...] = ()
     sized: bool = False  # a number of this call's sizes stands in it
@@ -111,7 +111,7 @@ def combine_masks(
     masks: tuple[Mask, ...], sizes: Sizes, lengths: tuple[int, int], dtype: torch.dtype, *, trained: bool,
     constants: dict[fx.Node, Tensor | None],
 ) -> CombinedMask | None:  # fmt: skip
-    """What some masks say together; None where neither the op nor torch's function can say it. ``lengths`` are those of
+    """What some masks say together; None if neither the op nor torch's function can say it. ``lengths`` are those of
     queries and keys in a trial; ``trained`` says that gradients are asked for; ``constants`` keeps what was found of
     masks that all layers of a model share."""
     small: dict[fx.Node, tuple[int, ...]] = {}

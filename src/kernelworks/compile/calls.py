@@ -1,8 +1,9 @@
-"""The calls in a graph of dynamo's that an op could serve: found by the rooms' spellings, read as the op's arguments.
+"""The calls in a graph of dynamo's that an op could serve: found by the ops' torch signatures, read as op arguments.
 
 Dynamo's graph holds the functions that a program called, before autograd and before anything is decomposed: a call of
-torch's function is one node there, in training too. A spelling reads its arguments as the op's; under autocast, as the
-function would have cast them, which is asked of torch by running the function on tensors without data.
+torch's function is one node there, in training too. A torch signature reads the call's arguments as the op's. Under
+autocast it reads them as the function would have cast them: torch tells, by running the function on tensors without
+data.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ Steps = tuple[tuple[str | Callable[..., Any], tuple[Any, ...]], ...]
 
 @dataclass(frozen=True)
 class State:
-    """What holds where a node is: by type of device the dtype of autocast, and whether gradients are recorded."""
+    """What holds at a node: by type of device the dtype of autocast, and whether gradients are recorded."""
 
     autocast: tuple[tuple[str, torch.dtype], ...]
     grad: bool
@@ -82,7 +83,7 @@ class State:
 @dataclass(frozen=True)
 class TensorView:
     """A tensor of a graph as an op is to see it: a node, and the steps that lead from it to the op's argument. They
-    are run on what stands for the node here and there, and come into a graph only where a call is replaced."""
+    are run on what stands for the node here and there, and come into a graph only if a call is replaced."""
 
     node: fx.Node
     steps: Steps = ()
@@ -130,11 +131,11 @@ class OpCall:
     autocast casts them to, if it does; ``sources`` says for each tensor which node it is, or which view of one, and
     ``parts`` which operators beside pointwise ones torch makes of the call, below autograd.
 
-    Of a call that is spelled out ``around`` are the views between its sources and ``inside``, which others may read,
+    Of a call that is written out ``around`` are the views between its sources and ``inside``, which others may read,
     and ``after`` leads from the op's result to ``node``'s. ``blank`` is a mask, and what the program has where by it
     nothing is seen (the op has 0). ``added`` is what the program adds to the scores of its attention beside a mask:
-    torch's function takes that, and rows of ours do not. ``beside`` are nodes that the op makes besides, each with the
-    place of its result among the op's, and what leads from that to it.
+    torch's function takes that, and kernels of ours do not. ``beside`` are nodes that the op makes besides, each with
+    the place of its result among the op's, and what leads from that to it.
     """
 
     node: fx.Node
@@ -174,7 +175,7 @@ class OperatorTrace(TorchDispatchMode):
 
 def value_of(node: Any) -> Any:
     """What a node returned as the graph was made, without data: of sizes that vary between calls, those that were seen.
-    None where the graph does not say."""
+    None if the graph does not say."""
     if not isinstance(node, fx.Node):
         return None
     value = node.meta.get("example_value", node.meta.get("val"))
@@ -200,7 +201,7 @@ def _symbolic(value: Any) -> bool:
 
 
 def _seen(value: Any) -> Any:
-    """The value with numbers in the place of symbols, asked of them without a guard; None where one has none yet."""
+    """The value with numbers in the place of symbols, asked of them without a guard; None if one has none yet."""
     if isinstance(value, NUMBERS):
         return value.node.hint
     if isinstance(value, (list, tuple)):
@@ -215,7 +216,7 @@ def _seen(value: Any) -> Any:
 
 
 def argument_values(node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """A node's arguments with values in the place of nodes; None where one is not known."""
+    """A node's arguments with values in the place of nodes; None if one is not known."""
     missing: list[fx.Node] = []
 
     def value(n: fx.Node) -> Any:
@@ -296,13 +297,13 @@ def states(graph: fx.Graph) -> dict[fx.Node, State]:
 
 @functools.lru_cache(1)
 def _table(count: int) -> tuple[dict[Any, TorchSignature], dict[str, TorchSignature]]:
-    """The spellings by torch's function, and by the name of its operator."""
+    """The torch signatures by torch's function, and by the name of its operator."""
     known = torch_signatures().values()
     return {s.function: s for s in known}, {s.operator: s for s in known}
 
 
 def _signature_of(node: fx.Node) -> tuple[TorchSignature, bool] | None:
-    """The spelling of a node's call, and whether it is torch's function itself."""
+    """The torch signature of a node's call, and whether it is torch's function itself."""
     functions, operators = _table(len(OPS))
     if node.op == "call_method":
         found = operators.get(str(node.target))
@@ -320,7 +321,7 @@ def _signature_of(node: fx.Node) -> tuple[TorchSignature, bool] | None:
 def _bound(
     torch_signature: TorchSignature, whole: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...] | str | None:
-    """The op's arguments, a reason, or None where the call is no such call after all."""
+    """The op's arguments, a reason, or None if the call is no such call after all."""
     if not whole:  # x.softmax(-1), torch.softmax(x, -1): the operator's own names, which may stand elsewhere
         names = _operator_names(torch_signature.operator)
         if len(args) > len(names):
@@ -343,8 +344,8 @@ def _operator_names(name: str) -> tuple[str, ...]:
 
 
 def find_op_calls(graph: fx.Graph, refused: Callable[[str, fx.Node, str], None]) -> Iterator[OpCall]:
-    """The calls of a graph that an op reads as its own. ``refused(op, node, why)`` is told of those that a spelling
-    knows and the op does not serve."""
+    """The calls of a graph that an op reads as its own. ``refused(op, node, why)`` is told of those that match a torch
+    signature and that the op does not serve."""
     at = states(graph)
     for node in graph.nodes:
         known = _signature_of(node)
@@ -353,7 +354,7 @@ def find_op_calls(graph: fx.Graph, refused: Callable[[str, fx.Node, str], None])
         torch_signature, whole = known
         given = argument_values(node)
         if given is None:
-            refused(torch_signature.op.name, node, "the graph does not say what it is given")
+            refused(torch_signature.op.name, node, "the graph does not tell its arguments")
             continue
         first = given[0][0] if given[0] else next(iter(given[1].values()), None)
         if not isinstance(first, Tensor) or not isinstance(value_of(node), Tensor):
@@ -371,13 +372,13 @@ def find_op_calls(graph: fx.Graph, refused: Callable[[str, fx.Node, str], None])
 
 def _called(node: fx.Node, op: Op, asked: tuple[Any, ...], state: State) -> OpCall | str:
     if any(varies(n) and not isinstance(value_of(n), Tensor) for n in node.all_input_nodes):
-        return "it is given a number that varies between calls"
+        return "one of its arguments is a number that varies between calls"
     sources = tuple(_source(a, node.all_input_nodes) if isinstance(a, Tensor) else None for a in asked)
     if any(isinstance(a, Tensor) and s is None for a, s in zip(asked, sources, strict=True)):
-        return "an argument has to be made first"
+        return "one of its arguments is no tensor of the graph"
     seen = trace_operators(node, state)
     if seen is None or not seen.operators:
-        return "torch does not say what it runs"
+        return "the operators that it runs are unknown"
     lowered = _cast_to(asked, seen, state)
     if isinstance(lowered, str):
         return lowered
@@ -401,7 +402,7 @@ def make_op_call(
     if state.grad and op.differentiable:
         wanted = tuple(n for n, a in zip(names, asked, strict=True) if any(t.requires_grad for t in leaves((a,))))
         if not set(wanted) <= set(op.contract.differentiable):
-            return "a gradient is wanted that the op does not make"
+            return "the op does not compute a gradient that is asked for"
     try:
         op.contract.check(**dict(zip(names, args, strict=True)))
     except REJECTION_ERRORS as error:
@@ -444,5 +445,5 @@ def _cast_to(asked: tuple[Any, ...], seen: OperatorTrace, state: State) -> torch
     if len(seen.dtypes) == 1:
         return next(iter(seen.dtypes))
     if lower not in seen.dtypes:
-        return "it takes several dtypes under autocast"
+        return "it computes in several dtypes under autocast"
     return None if own == {lower} else lower  # taken to pieces, some of which are in float32

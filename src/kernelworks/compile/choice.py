@@ -1,4 +1,4 @@
-"""Which calls of a graph run by a row of ours: those whose region was raced and won, in this or an earlier compile."""
+"""Which calls of a graph run by a kernel of ours: those whose region won a benchmark, in this or an earlier compile."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from kernelworks.measure.clock.duel import OverTime
 
 __all__ = ["Races", "choose_kernels"]
 
-ENOUGH = 2  # regions of one kind of call that lost: the next ones of the graph go by them
-WORTH = 1.1  # times as quick, alone, in one pass: that may pay though inductor has the other
-HOPELESS = 0.9  # times as quick as torch's function, alone; less has no hope of beating inductor
-DECOMPOSED, TIMED, UNKNOWN = range(3)  # in this order; what nobody has timed gets half of the time at most
-SMALL = 1 << 16  # bytes: inductor's loops move them in less than the ten microseconds that calling a row takes
-BALANCE = 8.0  # operations that a core does about in the time in which it reads a byte
-TORCH_KERNEL = "torch"  # the row that calls torch's own kernel, where inductor would take the call to pieces
+ENOUGH = 2  # After so many regions with one call signature have lost, the graph's next ones are not benchmarked.
+WORTH = 1.1  # A kernel that is so many times as fast alone in one pass may pay though inductor has the other.
+HOPELESS = 0.9  # A kernel that alone has less than this speedup over torch's function will not beat inductor.
+DECOMPOSED, TIMED, UNKNOWN = range(3)  # This is the order of races; UNKNOWN ones get half of the time at most.
+SMALL = 1 << 16  # bytes: inductor's loops move them in less than the ten microseconds that calling a kernel takes
+BALANCE = 8.0  # A core does about so many operations in the time in which it reads a byte.
+TORCH_KERNEL = "torch"  # This kernel calls torch's own one; it counts if inductor would decompose the call.
 
 
 @dataclass
@@ -54,10 +54,10 @@ class Races:
 
 
 def choose_kernels(module: fx.GraphModule, races: Races, graph_report: Graph) -> None:
-    """Puts rows of ours into a graph, and tells what became of each kind of call."""
+    """Puts kernels of ours into a graph, and reports what became of each call signature."""
     if any(map(varies, module.graph.find_nodes(op="placeholder"))):
-        graph_report.notes.append("sizes vary between calls: races are of the first that were seen")
-    kinds: dict[tuple[str, str, int], list[tuple[OpCall, Region]]] = {}
+        graph_report.notes.append("sizes vary between calls: benchmarks use the first sizes that were seen")
+    by_signature: dict[tuple[str, str, int], list[tuple[OpCall, Region]]] = {}
     verdicts: dict[tuple[str, str, str], list[int]] = {}
 
     def refused(op: str, node: fx.Node, why: str) -> None:
@@ -65,21 +65,21 @@ def choose_kernels(module: fx.GraphModule, races: Races, graph_report: Graph) ->
 
     fusible: dict[fx.Node, bool] = {}
     at = states(module.graph)
-    spelled_out = [*attentions(module.graph, at), *rotations(module.graph, at), *by_hand(module.graph, at)]
-    for call in (*spelled_out, *find_op_calls(module.graph, refused)):
+    decomposed = [*attentions(module.graph, at), *rotations(module.graph, at), *by_hand(module.graph, at)]
+    for call in (*decomposed, *find_op_calls(module.graph, refused)):
         words = _words(call)
         why = misfit(call)
         region = why or region_of(call, at, fusible)
         if isinstance(region, str):
             verdicts.setdefault((call.op.name, words, region), []).append(1)
         else:
-            kinds.setdefault((words, region.key, region.place_of(call.node)), []).append((call, region))
+            by_signature.setdefault((words, region.key, region.place_of(call.node)), []).append((call, region))
     graph_report.calls += [Call(op, words, len(n), "", why) for (op, words, why), n in verdicts.items()]
     taken: list[tuple[OpCall, str]] = []
-    gone: set[fx.Node] = set()  # a call may be a part of what another is spelled out in, or of what leads to it
+    gone: set[fx.Node] = set()  # a call may be a part of another that is written out, or of what leads to it
     made: set[fx.Node] = set()
     read: set[fx.Node] = set()
-    for (words, *_), alike in sorted(kinds.items(), key=_turn):
+    for (words, *_), alike in sorted(by_signature.items(), key=_turn):
         calls = [its for its in alike if _stands(its[0], gone, made, read)]
         if not calls:
             continue
@@ -117,10 +117,10 @@ def _stands(call: OpCall, gone: set[fx.Node], made: set[fx.Node], read: set[fx.N
 
 
 def _ways(call: OpCall) -> list[tuple[str, str]]:
-    """The rows worth a race, each as it is called and as a graph names it; of ours at most one: the one that timings
-    prefer to torch's function, or, where nobody has timed such a call, the first that may be chosen. A pointwise op
-    that no timing speaks for is left, since what fusing it saves is certain, unless it takes elementary functions on a
-    CPU: inductor's may be several times as slow as ours."""
+    """The kernels worth a race, each as it is called and as a graph names it. Of ours there is at most one: the one
+    that tuning records prefer to torch's function, or the first eligible one if there is no record of such a call. A
+    pointwise op without a record is left to inductor, since fusing it is sure to pay. Elementary functions on a CPU are
+    the exception: inductor's may be several times as slow as ours."""
     if call.added is not None:
         return [(TORCH_KERNEL, TORCH_KERNEL)]
     found = []
@@ -136,9 +136,9 @@ def _ways(call: OpCall) -> list[tuple[str, str]]:
     return named
 
 
-def _turn(kind: tuple[Any, list[tuple[OpCall, Region]]]) -> tuple[int, float]:
-    """The place of a kind of call among the races: by its promise, then by the work of all such calls, most first."""
-    calls = kind[1]
+def _turn(alike: tuple[Any, list[tuple[OpCall, Region]]]) -> tuple[int, float]:
+    """The place of a call signature among the races: by its promise, then by the work of all such calls, most first."""
+    calls = alike[1]
     cost = _cost(calls[0][0])
     return _promise(calls[0][0]), -len(calls) * (cost.bytes + cost.flop / BALANCE)
 
@@ -162,21 +162,21 @@ def _cost(call: OpCall) -> Cost:
 
 
 def _promise(call: OpCall) -> int:
-    """The order of the races, should there be no time for all: first what inductor would take to pieces, then what a
-    timing speaks for, then what nobody has timed."""
+    """The order of the races, should there be no time for all: first what inductor would decompose, then what a tuning
+    record speaks for, then what has no record."""
     if call.op.contract.arithmetic == "products" and len(call.parts) > 1:
         return DECOMPOSED
     return UNKNOWN if call.op.choice(call.args, None, call.wanted).native else TIMED
 
 
 def _decided(call: OpCall, region: Region, races: Races) -> tuple[str, str, float]:
-    """The row for a call ("" for inductor), the reason, and the ratio of the race."""
+    """The kernel for a call ("" for inductor), the reason, and the ratio of the race."""
     ways = _ways(call)
     because = call.op.choice(call.args, None, call.wanted).because.split(";")[0]
     if not ways and not _parts_of(call):
         return "", because, 0.0
     if call.op.contract.arithmetic != "products" and _on_cpu(call) and _cost(call).bytes < SMALL:
-        return "", "so small that inductor's loops are done before a row is called", 0.0
+        return "", "so small that inductor's loops are done before a kernel is called", 0.0
     races_of = {name: (kernel, _race_result(call, region, kernel, races)) for name, kernel in ways}
     whole = any(isinstance(race, region_race.RegionRaceResult) for _, race in races_of.values())
     races_of |= {
@@ -195,15 +195,15 @@ def _decided(call: OpCall, region: Region, races: Races) -> tuple[str, str, floa
         key=lambda name: completed_races[name].ratio,
         default="",
     )
-    first = [said[taken]] if taken else []  # the report names the row ahead of it
+    first = [said[taken]] if taken else []  # the report names the kernel ahead of it
     lines = [*first, *(f"{name}: {line}" for name, line in said.items() if name != taken)]
     most = max((race.ratio for race in completed_races.values()), default=0.0)
     return races_of[taken][0] if taken else "", "; ".join(lines), most
 
 
 def _parts_of(call: OpCall) -> tuple[str, str] | None:
-    """The rows of a call's forward and of its gradients, where each may run without the other: what inductor makes of
-    the other pass is no operator of a library's, and the op has one result."""
+    """The kernels of a call's forward and of its gradients, if each may run without the other: inductor's version of
+    the other pass is no library operator, and the op has one result."""
     apart = bool(call.wanted) and not call.op.pointwise and not call.beside
     if not apart or call.op.contract.arithmetic == "products" or call.op._to_record:
         return None
@@ -212,8 +212,8 @@ def _parts_of(call: OpCall) -> tuple[str, str] | None:
 
 
 def _halved(call: OpCall, region: Region, whole: bool, races: Races) -> list[tuple[str, str]]:
-    """The ways worth a race in which inductor has one of the passes: where a row alone is quicker than torch in the one
-    and slower in the other, or, should the ``whole`` not have been raced, quicker in either."""
+    """The ways worth a race in which inductor has one of the passes. Such a way is worth it if its kernel alone is
+    faster than torch in its pass, and our kernel of the other pass is slower, or the ``whole`` was not benchmarked."""
     parts = _parts_of(call)
     if parts is None:
         return []
@@ -225,7 +225,7 @@ def _halved(call: OpCall, region: Region, whole: bool, races: Races) -> list[tup
     begin = time.perf_counter()
     try:
         isolated_speedup = region_race.pass_speedups(call, parts, _words(call))
-    except Exception:  # a row that cannot run these is none that is worth a race
+    except Exception:  # a kernel that cannot run these is not worth a race
         return []
     finally:
         races.spent_s += time.perf_counter() - begin
@@ -239,31 +239,32 @@ def _race_result(call: OpCall, region: Region, kernel: str, races: Races) -> reg
     before = region_race.recall_race(call, region, kernel, races.patches)
     if before is not None:
         return before
-    kind = _words(call), kernel
-    lost = races.lost.get(kind, ())
+    signature = _words(call), kernel
+    lost = races.lost.get(signature, ())
     if len(lost) >= ENOUGH:
-        return f"not raced: like {len(lost)} others in this graph, of which the best had {max(lost):.2f}x inductor"
+        return f"not benchmarked: like {len(lost)} others in this graph, the best of them at {max(lost):.2f}x inductor"
     if races.left_s <= (races.budget_s / 2 if _promise(call) == UNKNOWN else 0):
-        return "not raced: the time for it was over" if races.budget_s else "not raced: no time was given for it"
-    native.provide(_progress)  # a row that is called through Python loses races that it wins in the end
+        return f"not benchmarked: {'the time budget was used up' if races.budget_s else 'the time budget is 0'}"
+    native.provide(_progress)  # a kernel that is called through Python loses races that it wins in the end
     begin = time.perf_counter()
-    _progress(f"racing {call.op.name} by {kernel.removesuffix(OR_TORCH)} in its region ({races.left_s:.0f} s left)")
+    named = kernel.removesuffix(OR_TORCH)
+    _progress(f"benchmarking {call.op.name} by {named} in its region ({races.left_s:.0f} s left)")
     try:
         isolated_speedup = (
             HOPELESS if kernel == TORCH_KERNEL or INDUCTOR in kernel else region_race.forward_speedup(call, kernel)
         )
         if isolated_speedup < HOPELESS:
-            return f"not raced in its region: alone it has {isolated_speedup:.2f}x torch's function"
+            return f"not benchmarked in its region: alone it has {isolated_speedup:.2f}x torch's function"
         inputs = region_race.inputs_of(call, region, races.given)
         made = region_race.race_region(call, region, kernel, inputs, races.patches, begin + races.left_s)
     except OverTime as error:
-        return f"not raced: {error}"
+        return f"not benchmarked: {error}"
     except Exception as error:  # what inductor makes of a region is not to stop a program that it can compile
-        return f"could not be raced: {reason(error)}"
+        return f"could not be benchmarked: {reason(error)}"
     finally:
         races.spent_s += time.perf_counter() - begin
     if made.ratio < 1 and not made.noisy:
-        races.lost[kind] = (*lost, made.ratio)
+        races.lost[signature] = (*lost, made.ratio)
     return made
 
 

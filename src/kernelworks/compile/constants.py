@@ -1,7 +1,7 @@
-"""What a tensor of a graph is sure to hold: the numbers that it may have, and what it is where only constants make it.
+"""What a tensor of a graph is sure to hold: the numbers that it may have, and its value if only constants make it.
 
-A mask that is added to scores is known to say what is seen and what is not where the program can have made it of
-nothing else than zeros and a number so low that no score counts beside it.
+A mask that is added to scores says what is seen and what is not if the program can have made it only of zeros and of a
+number so low that no score counts beside it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from kernelworks.compile.calls import OperatorTrace, function_of, name_of, value
 
 __all__ = ["constant", "number", "possible_values", "unwritten"]
 
-MOST = 64  # nodes that are asked
+MOST = 64  # At most so many nodes are asked.
 MOST_NUMBERS = 16
 MOST_ELEMENTS = 1 << 26
 
 FILL_VALUES = {"zeros": 0.0, "zeros_like": 0.0, "new_zeros": 0.0, "ones": 1.0, "ones_like": 1.0, "new_ones": 1.0}
-FULL = {"full": 1, "full_like": 1, "new_full": 2}  # the place of the number
+FULL = {"full": 1, "full_like": 1, "new_full": 2}  # These are the places of the number among the arguments.
 SAME = frozenset({
     "view", "reshape", "expand", "expand_as", "unsqueeze", "squeeze", "transpose", "permute", "contiguous", "clone",
     "flatten", "unflatten", "broadcast_to", "detach", "repeat", "narrow", "select", "chunk", "getitem",
@@ -62,7 +62,7 @@ def number(value: Any) -> float | None:
 
 
 def constant(node: fx.Node) -> Tensor | None:
-    """What a node returns in every call, where it is made of no input and nothing drawn; None where it is not."""
+    """What a node returns in every call, if it is made of no input and nothing drawn; else None."""
     order: list[fx.Node] = []
     if not _of_constants(node, order, set()) or len(order) > MOST:
         return None
@@ -158,7 +158,7 @@ def _first(node: fx.Node) -> Any:
 
 
 def possible_values(node: Any) -> frozenset[float] | None:
-    """The numbers of which each element of a tensor is one; None where that is not known to be a few."""
+    """The numbers of which each element of a tensor is one; None if that is not known to be a few."""
     return _held(node, [MOST])
 
 

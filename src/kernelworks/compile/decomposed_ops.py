@@ -1,9 +1,9 @@
-"""Ops that a program spells out in torch's smaller functions (``x * rsqrt(x.pow(2).mean(-1, True) + eps) * w``): found
+"""Ops that a program writes out in torch's smaller functions (``x * rsqrt(x.pow(2).mean(-1, True) + eps) * w``): found
 by what they compute, however that is written.
 
-Of a node all that lies between it and one or two tensors is a *cone*. Where it reduces or takes elementary functions it
+All that lies between a node and one or two tensors is a *cone*. If it reduces or takes elementary functions, it
 is run in float64, whatever it casts to, on drawn numbers of two magnitudes, and so is the definition of each op that
-takes such tensors, with the numbers that stand in the cone. A cone is the op where the two agree to float32's rounding.
+takes such tensors, with the numbers that stand in the cone. A cone is the op if the two agree to float32's rounding.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from kernelworks.dispatch.op import OPS, Op
 
 __all__ = ["AGREES", "by_hand", "first_of"]
 
-MOST = 16  # nodes of a cone
-LONGEST = 8192  # elements of a line that it is tried on
-SCALES = (1.0, 0.01)  # of the numbers that it is tried on: at the smaller one an eps shows
+MOST = 16  # A cone has at most so many nodes.
+LONGEST = 8192  # A line that it is tried on has at most so many elements.
+SCALES = (1.0, 0.01)  # The numbers that it is tried on have these scales; at the smaller one an eps shows.
 AGREES = 2.0**-23
-SMALL = 0.1  # an eps is less
+SMALL = 0.1  # An eps is less than this.
 # Beside these, a cone only adds and multiplies, or holds a cast alone.
 SIMPLE_OPS = frozenset({"add", "sub", "rsub", "mul", "div", "neg", "_to_copy", "clone", "detach", "where"})
 REDUCTIONS = frozenset({"mean", "sum", "amax", "amin", "max", "var", "std", "var_mean", "square", "logsumexp"})
 CAST = frozenset({"_to_copy"})
-CASTS = frozenset({"float", "half", "bfloat16", "double", "contiguous"})  # methods
+CASTS = frozenset({"float", "half", "bfloat16", "double", "contiguous"})  # These methods cast.
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Cone:
 
 
 def by_hand(graph: fx.Graph, at: Mapping[fx.Node, State]) -> Iterator[OpCall]:
-    """The calls of ops in a graph that are spelled out, the last first. No two share a node that makes them."""
+    """The calls of ops in a graph that are written out, the last first. No two share a node that makes them."""
     order = {node: place for place, node in enumerate(graph.nodes)}
     operators = _Operators(at)
     claimed: set[fx.Node] = set()
@@ -212,7 +212,7 @@ def _agree(op: Op, places: Places, drawn: Sequence[Sequence[Tensor]], results: S
 
 @functools.cache
 def _candidates() -> dict[str, Mapping[str, Argument]]:
-    """The arguments of the ops that can be recognised so: those of a form whose arguments all are of these kinds."""
+    """The arguments of the ops that can be recognised so: those whose op template has only arguments of these kinds."""
     kinds = (Floats, Like, Vector, Number, Word, Dim)
     found = {}
     for name in OPS:

@@ -1,11 +1,11 @@
-"""A graph without gradients whose weights are constants to inductor, on a CPU, where a race says that it gains by it.
+"""A graph without gradients whose weights are constants to inductor, on a CPU, if a benchmark says that this gains.
 
 Inductor can then lay weights out as a library takes them, fold a batch norm into the convolution before it, and keep
 images channels last between convolutions (its ``freezing``). It is off in torch.compile because a program that changes
 a weight later would go on with the old one. Here every call looks first: the tensors must be the same objects, laid out
 as they were, and their bytes must have the digest that they had (what writes through ``.data`` or NumPy changes no
-version). Where anything differs, the graph runs as inductor makes it without that, from then on. What the look costs
-is in the race.
+version). If anything differs, the graph runs as inductor makes it without that, from then on. The benchmark includes
+what the look costs.
 """
 
 from __future__ import annotations
@@ -66,9 +66,7 @@ class FrozenGraph:
                 return run(*(value for i, value in enumerate(inputs) if i not in self.constant))
         if self.plain is None:
             self.plain = self.make(inputs)
-            self.graph_report.notes.append(
-                "weights have changed: from then on inductor's own, without constant weights"
-            )
+            self.graph_report.notes.append("weights have changed: since then the graph runs without constant weights")
         self.held = None  # with the copies that inductor made of them
         return self.plain(*inputs)
 
@@ -107,7 +105,7 @@ def _multiplies(node: fx.Node, state: State) -> bool:
 
 def _touched(graph: fx.GraphModule) -> tuple[frozenset[int], frozenset[int]] | None:
     """The places of the inputs that the graph writes to, and of those whose memory it returns; tried on tensors without
-    data, None where that cannot be."""
+    data, None if that cannot be."""
     given = [value_of(node) for node in graph.graph.find_nodes(op="placeholder")]
     mode = next((t.fake_mode for t in leaves(given) if hasattr(t, "fake_mode")), None)
     if mode is None or not all(isinstance(t, Tensor) for t in given):
@@ -164,7 +162,7 @@ def freeze_if_faster(
     left_s: float,
     graph_report: Graph,
 ) -> Callable[..., Any] | None:
-    """The graph compiled with the inputs at ``places`` constant, if that was raced and won, here or before; None for
+    """The graph compiled with the inputs at ``places`` constant, if that won its benchmark, here or before; None for
     inductor as it is. ``settings(graph, inputs, config_patches=)`` compiles, ``settings.config`` says how."""
     if not places:
         return None
@@ -190,10 +188,10 @@ def freeze_if_faster(
     finally:
         graph_report.seconds += time.perf_counter() - begin
     if race is None:
-        graph_report.notes.append("weights stay inputs: the time to race them as constants was over")
+        graph_report.notes.append("weights stay inputs: no time was left to benchmark them as constants")
         return None
-    looked = f"{weights.nbytes / 1e6:.0f} MB of them looked at in each call"
-    said = f"{race.ratio:.2f}x inductor, {looked}{', in a noisy hour' if race.noisy else ''}"
+    looked = f"each call checks {weights.nbytes / 1e6:.0f} MB of them"
+    said = f"{race.ratio:.2f}x inductor, {looked}{', measurement too noisy' if race.noisy else ''}"
     graph_report.notes.append(
         f"weights {'are constants:' if race.beats_inductor else 'stay inputs: as constants'} {said}"
     )

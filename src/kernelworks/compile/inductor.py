@@ -1,4 +1,4 @@
-"""A graph of dynamo's, with rows of ours where they win, compiled by inductor in its modes and with its options."""
+"""A graph of dynamo's, with kernels of ours if they win, compiled by inductor in its modes and with its options."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from kernelworks.compile.report import CompileReport, Graph
 __all__ = ["compile_graph", "races_within"]
 
 OURS = "kernelworks."
-BUDGET_S = 60.0  # for the races of a graph, compiling their regions among them
-MANY = 64  # nodes; a graph of less has so much less time
+BUDGET_S = 60.0  # The benchmarks of a graph may take so long, with compiling their regions.
+MANY = 64  # nodes; a graph of fewer has proportionally less time
 
 
 @dataclass
@@ -60,7 +60,7 @@ def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], mode: str | None
         graph_report.simpler = len(gone)
         graph_report.notes += [f"{gone.count(line)} x {line}" for line in dict.fromkeys(gone)]
         places = weights_of(graph, inputs)
-        share = 0.5 if places else 1.0  # of the time, for regions: weights as constants are raced with what is left
+        share = 0.5 if places else 1.0  # of the time, for regions: the rest is for the benchmark of constant weights
         own = dict(zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True))
         races = Races(share * budget_s, settings.config, own)
         choose_kernels(graph, races, graph_report)
@@ -83,7 +83,8 @@ def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], mode: str | None
 def _by_inductor(
     graph: fx.GraphModule, before: fx.GraphModule, inputs: Sequence[Any], settings: Any, graph_report: Graph
 ) -> Any:
-    """The graph compiled; as it was ``before`` where that fails with rows of ours, and in parts where it fails, too."""
+    """The graph compiled. If that fails with kernels of ours, the graph as it was ``before``; if that fails, too, its
+    parts."""
     try:
         return settings(graph, inputs)
     except Exception as error:
@@ -92,7 +93,7 @@ def _by_inductor(
         because = reason(error)
     if graph_report.replaced_count or graph_report.simpler:
         graph_report.notes.append(
-            f"inductor failed with what we made of the graph, and compiles it without that ({because})"
+            f"inductor failed on the graph with our changes, and compiled it without them ({because})"
         )
         graph_report.drop_kernels()
         try:
@@ -109,5 +110,5 @@ def _read(mode: str | None, options: dict[str, Any]) -> tuple[float, Any]:
     ours = {name.removeprefix(OURS): options.pop(name) for name in list(options) if name.startswith(OURS)}
     budget_s = float(ours.pop("budget_s", BUDGET_S))
     if ours:
-        raise RuntimeError(f"unexpected option {OURS}{next(iter(ours))}: the one there is is {OURS}budget_s")
+        raise RuntimeError(f"unexpected option {OURS}{next(iter(ours))}: the only one is {OURS}budget_s")
     return budget_s, torch._TorchCompileInductorWrapper(mode, options, None)

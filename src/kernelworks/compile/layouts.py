@@ -1,5 +1,5 @@
-"""How what is put into a graph lies in memory: as what it stands for did. What a program makes of it next, a ``view``
-or what it hands on, may hang on that."""
+"""The memory layout of what is put into a graph: the same as of what it replaces. What a program does with it next, a
+``view`` for example, may depend on that."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def laid_as(graph: fx.Graph, node: fx.Node, was: Tensor) -> fx.Node:
 
 
 def outputs_of(graph: fx.GraphModule, inputs: Sequence[Any]) -> list[Layout] | None:
-    """What it returns: shapes, dtypes, strides, told without data; None where that cannot be told, as of sizes that
+    """What it returns: shapes, dtypes, strides, told without data; None if that cannot be told, as of sizes that
     vary."""
     if not all(isinstance(t, Tensor) and all(type(n) is int for n in (*t.shape, *t.stride())) for t in inputs):
         return None

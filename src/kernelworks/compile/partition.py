@@ -1,8 +1,8 @@
 """A graph that inductor cannot compile whole: the parts that it can, compiled; the rest run as it was written.
 
-A graph is halved until a half compiles or is a single node. Parts compile when they are first called, with the
-tensors they are called with: so what fails only when kernels are loaded or first run is seen, too. What turned out not
-to compile is looked for in the rest of the graph, and left out there at once: a model has the same block many times.
+A graph is halved until a half compiles or is a single node. A part compiles when it is first called, with the tensors
+of that call, so a failure shows even if it comes only when kernels are loaded or first run. A node that did not compile
+is then left out at once in the rest of the graph: a model has the same block many times.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from kernelworks.compile.report import Graph
 
 __all__ = ["Parts", "reason", "stops", "twin"]
 
-MOST_FAILED = 48  # attempts to compile that fail; what is left then runs as it was written
-MOST_KINDS = 8  # of inputs that a part is compiled for, as many as dynamo compiles a frame for; others run as written
+MOST_FAILED = 48  # After so many failed attempts to compile, the rest runs as it was written.
+MOST_KINDS = 8  # A part is compiled for so many input signatures, as a frame of dynamo's; others run as written.
 
 Settings = Callable[[fx.GraphModule, Sequence[Any]], Any]  # compiles a graph for inputs
 
@@ -149,7 +149,7 @@ def _computing(module: fx.GraphModule) -> list[fx.Node]:
 
 
 def _halved(module: fx.GraphModule, whole: Parts) -> Callable[..., Any] | None:
-    """A module as a row of parts: those known not to compile by themselves, else two halves; None where it is too
+    """A module as a sequence of parts: those known not to compile by themselves, else two halves; None if it is too
     small for either."""
     from torch.fx.passes.split_module import split_module
 

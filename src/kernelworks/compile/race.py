@@ -1,7 +1,7 @@
-"""The race of a region: as inductor makes it, and with a row of ours in it, both compiled and timed in turn.
+"""The race of a region: inductor's version of it, and one with a kernel of ours, both compiled and timed in turn.
 
-What was found is kept in the cache by what the region computes, the kind of machine, threads, versions, inductor's
-settings and the sources of the row, so that the next compile of the same region, in any process, asks nothing.
+The cache keeps the result. Its key is what the region computes, the kind of machine, threads, versions, inductor's
+settings and the sources of the kernel, so that the next compile of the same region, in any process, measures nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class RegionRaceResult:
-    """One race of a region. ``halves`` is inductor's time over the time with the row, in both halves of the race."""
+    """One race of a region. ``halves`` is inductor's time over the time with the kernel, in both halves of the race."""
 
     inductor_us: float
     kernel_us: float
@@ -62,26 +62,26 @@ class RegionRaceResult:
 
     @property
     def beats_inductor(self) -> bool:
-        """Whether both halves say so by more than what the noise could say."""
+        """Whether the speedup is significant in both halves."""
         return self.ratio >= (1 + 2 * self.spread if self.noisy else MARGIN)
 
     def __str__(self) -> str:
         said = f"{self.kernel_us:.4g} us against inductor's {self.inductor_us:.4g} in its region"
-        return said + (", in a noisy hour" if self.noisy else "")
+        return said + (", measurement too noisy" if self.noisy else "")
 
 
 # ---------------------------------------------------------------- what is kept
 
 
 def path_of(name: str, device: str, parts: Sequence[object]) -> Path:
-    """Where a race is kept that depends on ``parts``, and on the machine, its threads and torch."""
+    """Where the result of a race is kept that depends on ``parts``, and on the machine, its threads and torch."""
     threads = torch.get_num_threads() if device == "cpu" else 0
     key = hashlib.sha256(repr((FORMAT, torch_version(), threads, *parts)).encode()).hexdigest()[:24]
     return environment.cache_dir("compile") / place_of(device) / f"{name}.{key}.json"
 
 
 def read_race_result(path: Path) -> RegionRaceResult | None:
-    """A race as it was kept; None where there is none, or none that can be read."""
+    """The result that is kept of a race; None if there is none, or none that can be read."""
     try:
         record = read_json(path)
         numbers = [float(record[n]) for n in ("inductor_us", "kernel_us", "spread")]
@@ -92,11 +92,11 @@ def read_race_result(path: Path) -> RegionRaceResult | None:
 
 
 def keep(path: Path, made: RegionRaceResult, lines: Sequence[str]) -> None:
-    """Keeps a race, with what it was of in ``lines``. One of a noisy hour is not kept: a quieter one will tell."""
+    """Keeps the result of a race, with what it was of in ``lines``. A noisy one is not kept: it is measured again."""
     if made.noisy:
         return
     record = {"format": FORMAT, **vars(made), "halves": list(made.halves), "of": list(lines)}
-    with contextlib.suppress(OSError):  # then it is raced again next time
+    with contextlib.suppress(OSError):  # then it is benchmarked again next time
         environment.write_whole(path, format_lines(record) + "\n", prefix=f".{path.name}-")
 
 
@@ -112,7 +112,7 @@ def _sources(op_call: OpCall, kernel: str) -> list[str]:
 
 
 def recall_race(op_call: OpCall, region: Region, kernel: str, patches: Mapping[str, Any]) -> RegionRaceResult | None:
-    """What a race of this region said before, in this process or another; None where it was not run."""
+    """The earlier result of a race of this region, in this process or another; None if there was none."""
     return read_race_result(_path(op_call, region, kernel, patches))
 
 
@@ -122,8 +122,8 @@ def recall_race(op_call: OpCall, region: Region, kernel: str, patches: Mapping[s
 def race_region(
     op_call: OpCall, region: Region, kernel: str, inputs: Sequence[Tensor], patches: Mapping[str, Any], until: float
 ) -> RegionRaceResult:
-    """Races the region with the call made by ``kernel`` against the region as inductor makes it. ``inputs`` are the
-    region's. Raises OverTime where there was no time for it, and whatever compiling raises."""
+    """Benchmarks the region with the call made by ``kernel`` against inductor's version of it. ``inputs`` are the
+    region's. Raises OverTime if there was no time for it, and whatever compiling raises."""
     plain, _ = with_copy(region)
     changed, twins = with_copy(region)
     replace_call(op_call, kernel, twins.__getitem__)
@@ -132,7 +132,7 @@ def race_region(
     with isolate_compilation(device), region.state.activate():
         theirs = _compile_variant(plain, inputs, region, patches)
         if time.perf_counter() > until:
-            raise OverTime("the time for it was over")
+            raise OverTime("the time budget was used up")
         ours = _compile_variant(changed, inputs, region, patches)
         made = _duel(ours, theirs, device, until)
     keep(_path(op_call, region, kernel, patches), made, region.description.splitlines())
@@ -140,7 +140,7 @@ def race_region(
 
 
 def race_graph(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence[Any]) -> RegionRaceResult:
-    """Races two ways to run a graph that records no gradients; what it writes to is written to."""
+    """Benchmarks two ways to run a graph that records no gradients; what it writes to is written to."""
     device = next(t.device for t in inputs if isinstance(t, Tensor))
     with isolate_compilation(device), torch.no_grad():
         return _duel(lambda: ours(*inputs), lambda: theirs(*inputs), device, math.inf)
@@ -177,7 +177,7 @@ def isolate_compilation(device: torch.device) -> Iterator[None]:
 def _compile_variant(
     module: fx.GraphModule, inputs: Sequence[Tensor], region: Region, patches: Mapping[str, Any]
 ) -> Callable[[], object]:
-    """The region compiled by inductor, as a call; with its gradients where the program asks for them."""
+    """The region compiled by inductor, as a call; with its gradients if the program asks for them."""
     from torch._inductor.compile_fx import compile_fx
 
     run: Any = compile_fx(module, list(inputs), config_patches=dict(patches))
@@ -195,8 +195,8 @@ def _compile_variant(
 
 
 def forward_speedup(op_call: OpCall, kernel: str) -> float:
-    """How many times as quick as torch's function the row is in a forward by itself: a look of some milliseconds, that
-    spares compiling a region where there is no hope."""
+    """The kernel's speedup over torch's function in a forward by itself: a look of some milliseconds that spares
+    compiling a region without hope."""
     op, args = op_call.op, _drawn(op_call)
     with torch.no_grad(), torch._guards.tracing(None):
         ours, theirs = (lambda: op.run("forward", args, None, kernel)), (lambda: op.native(*args))
@@ -220,8 +220,8 @@ def backward_speedup(op_call: OpCall, kernel: str) -> float:
 
 
 def pass_speedups(op_call: OpCall, kernels: tuple[str, str], words: str) -> tuple[float, float]:
-    """How many times as quick as torch's function two rows are alone: in the forward, and in the gradients. ``words``
-    say what the call is given; what was found is kept."""
+    """The speedups of two kernels alone over torch's function: in the forward, and in the gradients. ``words`` say what
+    the call is given; the result is kept."""
     device = op_call.args[0].device.type
     path = path_of(op_call.op.name, device, (words, "alone", *kernels, _sources(op_call, "+".join(kernels))))
     before = read_race_result(path)
@@ -255,7 +255,7 @@ def inputs_of(op_call: OpCall, region: Region, given: Mapping[fx.Node, Any]) -> 
 
 
 def _clear(op_call: OpCall) -> dict[fx.Node, float]:
-    """What the tensors hold of which the op's masks are made, where those hide nothing."""
+    """What the tensors hold of which the op's masks are made, if those hide nothing."""
     held: dict[fx.Node, float] = {}
     waiting = [source for source in op_call.sources if isinstance(source, TensorView)]
     while waiting:

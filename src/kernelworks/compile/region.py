@@ -1,9 +1,9 @@
 """The region of a graph in which a call lies: what a compiler would fuse with it, cut out as a graph of its own.
 
-Fusing ends where products begin: matrix products, convolutions, attention, whatever a library is called for. What lies
-a few steps before and after the call on this side of them is its neighbourhood; an op that runs by itself loses what
-inductor would have saved there, and only a race of the whole region says whether that is more than it gains. Sizes that
-vary between calls are in it as they were seen.
+Fusing ends at products: matrix products, convolutions, attention, whatever a library is called for. The region holds
+what lies a few steps before and after the call, up to them. An op that runs by itself loses what inductor would have
+saved there, and only a benchmark of the whole region says whether that is more than it gains. Sizes that vary between
+calls are in it as they were seen.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from kernelworks.compile.calls import OpCall, State, trace_operators, value_of, 
 
 __all__ = ["Region", "describe_graph", "region_of", "with_copy"]
 
-STEPS = 5  # of neighbours on either side, views and casts among them
-MOST = 48  # nodes
+STEPS = 5  # A region holds so many neighbours in a row on either side, views and casts among them.
+MOST = 48  # A region has at most so many nodes.
 
 # Operators beside those that torch tags as pointwise, as reductions or as views, which inductor makes loops of.
 LOOPS = frozenset({
@@ -47,7 +47,7 @@ class Region:
         return describe_graph(self.module.graph, self.state)
 
     def place_of(self, node: fx.Node) -> int:
-        """Where a node of the program's stands in ``described``."""
+        """Where a node of the program's stands in ``description``."""
         return list(self.module.graph.nodes).index(self.copies[node])
 
     @functools.cached_property
@@ -158,7 +158,7 @@ def _cut(graph: fx.Graph, inside: set[fx.Node], state: State) -> Region | str:
                 numbers[source] = value
                 continue
             if not isinstance(value, Tensor):
-                return "it reads what is neither a tensor nor a number"
+                return "it reads a value that is neither a tensor nor a number"
             copies[source] = made.placeholder(f"given_{len(copies)}")
             copies[source].meta["example_value"] = value
     inputs = tuple(copies)
@@ -169,7 +169,7 @@ def _cut(graph: fx.Graph, inside: set[fx.Node], state: State) -> Region | str:
     given = tuple(copies[n] for n in order if any(u not in inside for u in n.users))
     tensors = tuple(n for n in given if isinstance(value_of(n), Tensor))
     if not tensors:
-        return "nobody reads what it makes"
+        return "its result is not used"
     made.output(tensors)
     return Region(fx.GraphModule(torch.nn.Module(), made), inputs, copies, state)
 

@@ -1,4 +1,4 @@
-"""One call of a graph, made the operator of an op with the row that is to run it."""
+"""One call of a graph, replaced by the operator of an op with the kernel that is to run it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def _made(op_call: OpCall) -> tuple[Tensor, ...]:
 
 
 def misfit(op_call: OpCall) -> str:
-    """Why the op's result cannot stand where the call's stood; "" where it can."""
+    """Why the op's result cannot take the place of the call's; "" if it can."""
     for node, place, steps in _results(op_call):
         made = apply_steps(_made(op_call)[place], steps)
         if value_of(node).shape != made.shape:
-            return f"the op returns {list(made.shape)} where torch returns another shape"
+            return f"the op returns {list(made.shape)}, and torch returns {list(value_of(node).shape)}"
     return ""
 
 
@@ -39,8 +39,8 @@ def _results(op_call: OpCall) -> tuple[tuple[fx.Node, int, Steps], ...]:
 
 
 def replace_call(op_call: OpCall, kernel: str, there: NodeMapping) -> dict[fx.Node, fx.Node]:
-    """Has the call that was ``op_call`` made by ``kernel``, in its graph or in a copy of it, where ``there(node)`` stands
-    for a node of the graph. Returns what stands in the place of the call's node, and of those beside it.
+    """Has the call that was ``op_call`` made by ``kernel``, in its graph or in a copy of it. ``there(node)`` is the
+    node's counterpart in the copy. Returns what stands in the place of the call's node, and of those beside it.
 
     What goes in is an operator that torch knows (``torch.ops.kernelworks``), so that autograd records it, caches may
     keep the graph, and inductor calls it as one piece; or torch's function, for what only that takes. Its result has

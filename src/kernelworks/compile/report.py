@@ -1,4 +1,4 @@
-"""What became of a graph: each kind of call that a row of ours might have served, and why it is or is not ours."""
+"""What became of a graph: each call signature that a kernel of ours might have served, and why one does or does not."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ __all__ = ["Call", "CompileReport", "Graph", "merge_calls"]
 
 @dataclass(frozen=True)
 class Call:
-    """One kind of call in a graph. ``kernel`` is what serves it, "" for inductor; ``ratio`` is the region's time as
-    inductor makes it over its time with the row, 0 where nothing was raced."""
+    """One call signature in a graph. ``kernel`` is what serves it, "" for inductor; ``ratio`` is the time of inductor's
+    version of the region over its time with the kernel, 0 if nothing was benchmarked."""
 
     op: str
     call: str  # its arguments, in words
@@ -36,7 +36,7 @@ class Graph:
     nodes: int
     calls: list[Call] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    seconds: float = 0.0  # spent on races
+    seconds: float = 0.0  # spent on benchmarks
     simpler: int = 0  # products that were made simpler before all that
 
     def add(self, call: Call) -> None:
@@ -56,7 +56,7 @@ class Graph:
     def __str__(self) -> str:
         head = f"{self.name}: {self.nodes} nodes, {self.replaced_count} calls replaced"
         if self.seconds >= 0.5:
-            head += f", {self.seconds:.0f} s of races"
+            head += f", {self.seconds:.0f} s of benchmarks"
         return "\n".join([head, *(f"  {line}" for line in (*self.calls, *self.notes))])
 
 
@@ -70,7 +70,7 @@ def merge_calls(calls: Iterable[Call]) -> list[Call]:
 
 
 _graphs: list[Graph] = []
-MOST = 1000  # graphs that are remembered: a program that compiles without end must not grow without end
+MOST = 1000  # So many graphs are remembered: a program that compiles without end must not grow without end.
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class CompileReport:
 
     @property
     def calls(self) -> list[Call]:
-        """The kinds of call in all graphs, those that there are most of first."""
+        """The call signatures in all graphs, the most frequent first."""
         return sorted(merge_calls(call for graph in self.graphs for call in graph.calls), key=lambda call: -call.count)
 
     def of(self, op: str, call: str) -> tuple[str, ...]:

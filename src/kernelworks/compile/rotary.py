@@ -1,9 +1,9 @@
-"""Rotary embeddings that a program spells out: of halves (``rotate_half``, ``chunk`` and ``cat``), of neighbours
+"""Rotary embeddings that a program writes out: of halves (``rotate_half``, ``chunk`` and ``cat``), of neighbours
 (slices, ``stack``), or as a product of complex numbers.
 
-Of a node all that is linear in one tensor and reads only tables besides is run in float64 on drawn numbers, and so is
-the definition of the op. Where both agree for a tensor of queries and for one of keys, with the same tables, they are
-one call of the op.
+All that leads to a node, is linear in one tensor and reads only tables besides is run in float64 on drawn numbers, and
+so is the definition of the op. If both agree for a tensor of queries and for one of keys, with the same tables, the two
+are one call of the op.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ LINEAR = RESHAPES | CASTS | {
     "repeat_interleave", "select", "narrow", "clone",
 }  # fmt: skip
 LAST = frozenset({"add", "radd", "cat", "concat", "type_as", "to", "float", "half", "bfloat16"}) | RESHAPES
-MOST = 32  # nodes of one
+MOST = 32  # One has at most so many nodes.
 CANDIDATES = 6
-FEW = 5  # positions of a trial
+FEW = 5  # A trial has so many positions.
 HEADS_OF = {1: (0, 1, 2, 3), 2: (0, 2, 1, 3)}  # by the dimension of the heads: what makes it the second
 
 
@@ -178,7 +178,7 @@ def _recognised(
 
 
 def _table(node: fx.Node, shape: torch.Size, heads: int, *, interleaved: bool, half: bool) -> tuple[TensorView, ...]:
-    """A table as the op takes it, [L, R] or [B, L, R]: one, or the two that a complex one holds; none where it is no
+    """A table as the op takes it, [L, R] or [B, L, R]: one, or the two that a complex one holds; none if it is no
     table of positions. ``half`` says that it holds an angle for each pair, not for each element."""
     value = value_of(node)
     if not isinstance(value, Tensor) or not 2 <= value.dim() <= 4:
@@ -268,7 +268,7 @@ def _pair(one: _Turn, other: _Turn, op: Op, at: Mapping[fx.Node, State], order: 
 
 
 def _ahead_of(node: fx.Node, sources: Sequence[fx.Node], order: Mapping[fx.Node, int]) -> tuple[fx.Node, ...] | None:
-    """The views behind a node that have to stand ahead of it for ``sources`` to be known there; None where more than
+    """The views behind a node that have to stand ahead of it for ``sources`` to be known there; None if more than
     views would have to."""
     moved: set[fx.Node] = set()
     waiting = [s for s in sources if order[s] > order[node]]

@@ -1,4 +1,4 @@
-"""A call of which one pass is an op's row and the other is inductor's, fused with its neighbours.
+"""A call of which one pass is an op's kernel and the other is inductor's, fused with its neighbours.
 
 AOTAutograd traces through it: the joint graph of a training step then holds the operator of the one pass, and for the
 other what the op is in torch's own functions.
@@ -22,13 +22,13 @@ INDUCTOR = "inductor"
 
 
 def kernels_of(way: str) -> tuple[str, ...]:
-    """The names of the rows in a way."""
+    """The names of the kernels in a way."""
     return tuple(name for name in way.removesuffix(OR_TORCH).split("+") if name != INDUCTOR)
 
 
 def in_halves(name: str, way: str, *args: Any) -> Tensor:
-    """The first result of an op whose ``way``, a row for the forward and one for the backward, names inductor for one
-    of them."""
+    """The first result of an op whose ``way``, a kernel for the forward and one for the backward, names inductor for
+    one of them."""
     made: Tensor = _Halves.apply(name, way, *args)  # type: ignore[no-untyped-call]
     return made
 

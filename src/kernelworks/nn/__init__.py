@@ -33,7 +33,7 @@ class Linear(torch.nn.Linear):
 
 
 class LayerNorm(torch.nn.LayerNorm):
-    """``torch.nn.LayerNorm`` by ``kernelworks.layer_norm``, where the last dimension is normalised with both
+    """``torch.nn.LayerNorm`` by ``kernelworks.layer_norm``, if the last dimension is normalised with both
     parameters."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ class LayerNorm(torch.nn.LayerNorm):
 
 
 class RMSNorm(torch.nn.RMSNorm):
-    """``torch.nn.RMSNorm`` by ``kernelworks.rms_norm``, where the last dimension is normalised with a weight."""
+    """``torch.nn.RMSNorm`` by ``kernelworks.rms_norm``, if the last dimension is normalised with a weight."""
 
     def forward(self, x: Tensor) -> Tensor:
         return calls.rms_norm(x, self.normalized_shape, self.weight, self.eps)
@@ -108,8 +108,8 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
 
 
 def _multi_head() -> Callable[..., Any]:
-    """Torch's forward of its module, whose function calls ours in place of torch's; where another has been put in the
-    place of either, or this torch writes them otherwise, the forward that there is."""
+    """Torch's forward of its module, whose function calls ours in place of torch's. If either was replaced, or this
+    version of torch writes them otherwise, the forward that there is."""
     shipped = shipped_forward(torch.nn.MultiheadAttention)
     rebound = Rebinder().rebind(F.multi_head_attention_forward)
     if rebound is None or not isinstance(shipped, FunctionType):
@@ -123,7 +123,7 @@ _MULTI_HEAD = _multi_head()
 
 
 class MultiheadAttention(torch.nn.MultiheadAttention):
-    """``torch.nn.MultiheadAttention`` by ``kernelworks.linear`` and ``attention``, or ``softmax`` where the weights are
+    """``torch.nn.MultiheadAttention`` by ``kernelworks.linear`` and ``attention``, or ``softmax`` if the weights are
     asked for (``need_weights``, torch's default: without it they are never stored). In inference torch has the whole
     module in one function of its own, which runs where torch would take it.
     """

@@ -119,7 +119,7 @@ def _as_before(
 
 def decoding_kernel(query: Tensor, key: Tensor, value: Tensor) -> Callable[..., Any] | None:
     """What attends from single queries to every key on tensors like these, as ``f(q, k, v, causal, window, scale, mask,
-    with_lse, softcap, sinks)``; None where the op does not take them. It serves any number of keys."""
+    with_lse, softcap, sinks)``; None if the op does not take them. It serves any number of keys."""
     if not functional.attends(query, key, value, None, grouped=True):
         return None
     args = (query, key, value, None, None, None, None, False, None, None)
@@ -274,11 +274,11 @@ def configurations(model: nn.Module) -> list[tuple[Any, str]]:
         current = getattr(config, INTERNAL, None)
         reason = ""
         if isinstance(current, _Name):
-            reason = "its configuration is shared with another model, which is swapped"
+            reason = "it shares its configuration with another model, which is swapped"
         elif current not in ("sdpa", IMPLEMENTATION) and not (current == "eager" and _same_on_eager(module)):
             reason = f"its attention implementation is {current!r}, and only 'sdpa' means what the op means"
         elif current != "eager" and not _sdpa_is_theirs():
-            reason = "somebody registered another function as 'sdpa', or put one in torch's place"
+            reason = "transformers' 'sdpa' or torch's function behind it was replaced by somebody else"
         elif not (getattr(module, "_supports_attention_backend", False) and module._can_set_attn_implementation()):
             reason = f"{type(module).__name__} does not take attention functions from transformers' registry"
         if id(config) not in found or reason:
@@ -310,12 +310,12 @@ def uses_attention_registry(forward: Any) -> bool:
 
 @dataclass
 class Storage:
-    """Room for more tokens than a cache layer holds. ``filled`` tokens are somebody's; what follows is free."""
+    """Memory for more tokens than a cache layer holds. ``filled`` tokens are somebody's; what follows is free."""
 
     keys: Tensor
     values: Tensor
     filled: int
-    both: Tensor | None = None  # [2, B, H, room, D], what keys and values are parts of
+    both: Tensor | None = None  # [2, B, H, capacity, D], what keys and values are parts of
     memory: tuple[Any, ...] = ()  # what keys and values lie in
     own: tuple[int, ...] = ()  # how many tensors lie in each, those above alone
 
@@ -323,7 +323,7 @@ class Storage:
         return type(None), ()  # a copy of a cache, or a file of it, is as transformers made it: it starts anew
 
     def takes(self, layer: Any, after: int) -> bool:
-        """Whether a layer's keys and values are ours as we left them, and there is room up to ``after`` tokens."""
+        """Whether a layer's keys and values are ours as we left them, and ``after`` tokens fit."""
         return (
             after <= self.keys.shape[2]
             and _same(layer.keys, self.keys, self.filled)
@@ -383,7 +383,7 @@ def growing_view(past: Any) -> Any:
     """A view of a plain ``DynamicCache`` that appends in place; anything else as it is.
 
     transformers' own cache copies all keys and values at every token. The view shares the cache's state, so what the
-    caller holds sees every token. It keeps spare room behind each layer's tensors and writes only where no view of
+    caller holds sees every token. It keeps spare memory behind each layer's tensors and writes only where no view of
     the same storage has written, so caches that were copied, cropped or reordered stay independent.
     """
     if past is None or _is_compiling() or _grad_enabled():

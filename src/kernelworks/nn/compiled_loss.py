@@ -1,7 +1,7 @@
 """The fused loss with its gradients as one operator, for programs that a compiler traces.
 
-In eager training the row of ``linear_cross_entropy`` makes the gradients together with the loss, while the logits of a
-chunk are at hand. A compiled graph has a forward and a backward; as two operators they would make all logits twice, a
+In eager training the kernel of ``linear_cross_entropy`` makes the gradients together with the loss, while the logits of
+a chunk are at hand. A compiled graph has a forward and a backward; as two operators they would make all logits twice, a
 third more arithmetic. Here the forward returns the gradients for a 1 that flows in, and the backward scales them.
 Transforms of torch.func that meet it get the loss in torch's own functions. It keeps no input, so a second derivative
 is refused.

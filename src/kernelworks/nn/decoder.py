@@ -5,9 +5,9 @@ here does what the layer's own does, in the same order, with the residual additi
 It runs only while nothing could tell the difference: no compiler, no hook on any part, every part and its forward
 still the one that was there when the model was swapped. Otherwise the layer's own forward runs.
 
-In inference each op is bound to the row that the dispatcher chooses for the shapes of the step (``BoundCalls``), so that
-a call costs its launch and nothing else; in decoding even the places of intermediate results stay the same. In training
-autograd records the ops, by the timings of training.
+In inference each op is bound to the kernel that the dispatcher chooses for the shapes of the step (``BoundCalls``), so
+that a call costs its launch and nothing else; in decoding even the places of intermediate results stay the same. In
+training autograd records the ops, by the tuning records of training.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _LINEARS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_at
 _NORMS = ("input_layernorm", "post_attention_layernorm")
 _HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
 
-MOST_SHAPES = 64  # that a layer stays bound for
+MOST_SHAPES = 64  # A layer stays bound for at most so many shapes.
 
 Call = Callable[..., Any]
 _is = operator.is_
@@ -84,7 +84,7 @@ USES = tuple(sorted({op.name for op in _CALLS.values()} | {*attention.USES}))
 
 
 class BoundCalls:
-    """The calls of one layer, each bound at its first use to the row that serves calls like it, past all checks.
+    """The calls of one layer, each bound at its first use to the kernel that serves calls like it, past all checks.
 
     Right for the shapes, dtypes, strides and device of that first use only; who keeps one answers for that. With
     ``steady`` the calls also write where they wrote before, which saves an allocation each: right for one thread on one
@@ -106,9 +106,7 @@ class BoundCalls:
     up: Call
     silu_mul: Call
     down: Call
-    decoding: (
-        dict[Any, Call | None] | None
-    )  # bits of the number of keys, and what else they are -> the row of attention for a single query
+    decoding: dict[Any, Call | None] | None  # bits of the number of keys, and their traits -> attention of one query
     value_kernel: tuple[Call | None, torch.Size]
     pair: Tensor | None  # [2, B, heads, 1, D]: the key and the value of a token side by side, to be kept by one copy
 
@@ -119,8 +117,8 @@ class BoundCalls:
         self.pair, self.value_kernel, self.steady, self.branches = None, (None, torch.Size()), steady, None
 
     def decoding_kernel(self, query: Tensor, key: Tensor, value: Tensor) -> Call | None:
-        """The row of attention from single queries to every key. Each token brings a new number of keys, so rows are
-        chosen anew only where its binary logarithm changes."""
+        """The kernel of attention from single queries to every key. Each token brings a new number of keys, so kernels
+        are chosen anew only if its binary logarithm changes."""
         if self.decoding is None:
             return None
         # a cache of another kind may hand back other keys than the one before
@@ -152,8 +150,8 @@ def _at_first_use(bound: BoundCalls, name: str, op: Op) -> Call:
 
 
 def _writing(bound: BoundCalls, name: str, kernel: Call, result: Any) -> Call:
-    """The row, from its next call on writing where it wrote now. The key and the value of a token are what a cache may
-    keep, so they have a place of their own, and only where they can share it."""
+    """The kernel, which writes where it wrote now from its next call on. A cache may keep the key and the value of a
+    token, so they have a place of their own, and only if they can share it."""
     if name == "v":
         bound.value_kernel = kernel, result.shape
         return kernel
@@ -198,7 +196,7 @@ class Parts:
         return self  # of a copy of the layer these are not the parts, and ``layer`` says so
 
     def weights(self, hidden_states: Tensor, cos: Tensor, sin: Tensor) -> list[Any] | None:
-        """The parameters in the order of ``slots``, or None where the layer's own forward must run."""
+        """The parameters in the order of ``slots``, or None if the layer's own forward must run."""
         if hidden_states.is_nested or any(self.hooks) or any(_GLOBAL_HOOKS):
             return None
         if not self.turned_by(hidden_states, cos, sin) or not functional.expressible(hidden_states, cos, sin):
@@ -231,7 +229,7 @@ class Parts:
 
     def turned_by(self, hidden_states: Tensor, cos: Tensor, sin: Tensor) -> bool:
         """Whether there is an angle for each position and each element of a head, for all sequences or for each:
-        torch's arithmetic broadcasts other tables too, and rows do not."""
+        torch's arithmetic broadcasts other tables too, and kernels of ours do not."""
         return (
             hidden_states.dim() == cos.dim() == 3
             and cos.shape == sin.shape
@@ -430,7 +428,7 @@ def shipped_or_none(function: Any) -> Any:
 
 
 def parts_of(layer: nn.Module) -> Parts | None:
-    """The parts of a decoder layer that a swap has been through, or None where it is not one that is known."""
+    """The parts of a decoder layer that a swap has been through, or None if it is not one that is known."""
     if "transformers" not in sys.modules or not {"self_attn", "mlp", *_NORMS} <= set(layer._modules.keys()):
         return None
     known_layer, known_attentions, known_mlp = _known()

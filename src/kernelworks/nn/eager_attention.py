@@ -1,5 +1,5 @@
 """Attention of transformers' models that its ``sdpa`` refuses, since they cap their scores (Gemma 2) or have sinks
-(gpt-oss): a swap meets them on ``eager``, a function of their own file, which adds masks where ours takes truth values.
+(gpt-oss): a swap meets them on ``eager``, a function of their own file, which adds masks where ours takes boolean ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which rows may run where a swap puts an op: asked of the timings of this machine, as every call is.
+"""Which kernels may run if a swap puts an op somewhere: the tuning records of this machine tell, as for every call.
 
-What a swap says of itself should be what will happen: an op in whose dtype, on whose device and for whose sizes no
-timing says that a row of ours is quicker runs torch's function, so nothing would be gained by putting it there. Where
-rows are taken in list order (tests, development), the sizes that the op's bench times stand for its calls.
+What a swap says of itself should be what will happen. An op runs torch's function if no tuning record says that a
+kernel of ours is faster in its dtype, on its device and for its sizes, so putting it there would gain nothing. If
+kernels are taken in list order (tests, development), the sizes that the op's bench times stand for its calls.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Outlook", "Outlooks", "outlook", "setting_of"]
 
 @dataclass(frozen=True)
 class Outlook:
-    """The rows that calls of an op will take, most sizes first; where torch's own is the only one, why."""
+    """The kernels that calls of an op will take, most sizes first; if torch's own is the only one, why."""
 
     op: str
     kernels: tuple[str, ...]
@@ -35,7 +35,7 @@ class Outlook:
 
     @property
     def has_our_kernel(self) -> bool:
-        """Whether any of its calls will run a row of ours."""
+        """Whether any of its calls will run a kernel of ours."""
         return self.kernels != ("torch",)
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ def outlook(
     that of torch's function. ``kind`` is a kind of machine in place of this one."""
     op = OPS[name] if name in OPS else torch_signatures()[name].op
     if dtype not in FLOATS:
-        return Outlook(name, ("torch",), f"{str(dtype).removeprefix('torch.')} has no row of ours")
+        return Outlook(name, ("torch",), f"{str(dtype).removeprefix('torch.')} has no kernel of ours")
     device = "cpu" if device == "meta" else device
     if environment.selection_policy() == "listed":
         return _listed(name, op, dtype, device, kind)
@@ -97,9 +97,9 @@ def outlook(
     return Outlook(name, ("torch",), why)
 
 
-NOT_TIMED_REASON = "no timing says that ours is quicker here; `kernelworks autotune` measures"
-NOISY_REASON = "timed in a noisy hour, which says nothing: `kernelworks autotune` measures again"
-TORCH_WON_REASON = "timed here: torch's own is as quick or quicker"
+NOT_TIMED_REASON = "no tuning record says that ours is faster here; `kernelworks autotune` measures"
+NOISY_REASON = "measurement too noisy to tell: `kernelworks autotune` measures again"
+TORCH_WON_REASON = "measured here: torch's own is as fast or faster"
 
 
 def _listed(name: str, op: Op, dtype: torch.dtype, device: str, kind: str | None) -> Outlook:
@@ -123,8 +123,8 @@ def _reason(reasons: list[str]) -> str:
     """The one that a user can do something about, or else the first."""
     unverified = [r for r in reasons if "kernelworks verify" in r]
     if unverified:
-        return f"{unverified[0].partition(';')[0]}; `kernelworks verify --missing` proves what may run here"
-    return reasons[0] if reasons else "no row of ours serves it here"
+        return f"{unverified[0].partition(';')[0]}; `kernelworks verify --missing` verifies what may run here"
+    return reasons[0] if reasons else "no kernel of ours serves it here"
 
 
 class _WithoutValues(TorchFunctionMode):

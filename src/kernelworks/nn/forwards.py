@@ -1,7 +1,7 @@
 """The modules that a swap knows by what they compute, and the forwards that replace theirs.
 
 A module is recognised by its forward function, not by its class's name: torch's own (``nn.Linear.forward`` and
-subclasses that keep it), or one that is proved to compute the same formula (``identify.py``), such as the norm of
+subclasses that keep it), or one that is verified to compute the same formula (``identify.py``), such as the norm of
 transformers' Llama and its many copies. The replacement is set on the instance, so hooks keep working.
 """
 
@@ -33,7 +33,7 @@ class KnownForward:
 
 
 def known_forward(module: nn.Module) -> KnownForward | None:
-    """What ``module`` is, or None where its forward is none of those above."""
+    """What ``module`` is, or None if its forward is none of those above."""
     forward = forward_of(module)
     for shipped, kind, op, ours in TORCH_MODULES:
         if forward is shipped:
@@ -57,10 +57,10 @@ def activations(module: nn.Module) -> dict[str, str]:
 
 
 _NOT_OURS: tuple[tuple[type[nn.Module], str], ...] = (
-    (nn.Embedding, "torch already reads the rows at the rate of memory"),
+    (nn.Embedding, "torch already reads the table's rows at memory bandwidth"),
     (nn.Dropout, "no arithmetic in inference, random numbers in training"),
     (nn.Identity, "does nothing"),
-    (nn.SiLU, "stands alone: kernelworks has silu fused with the product that follows, not silu"),
+    (nn.SiLU, "kernelworks fuses silu with the product that follows it; no product follows here"),
 )
 
 
@@ -70,7 +70,7 @@ def reason_left(module: nn.Module) -> str:
         return "it writes into its input"
     for shipped, _, op, _ in TORCH_MODULES:
         if forward_of(module) is shipped:
-            return f"torch.nn.functional.{op} was replaced, by somebody else"
+            return f"torch.nn.functional.{op} was replaced by somebody else"
     if type(module).__module__ == "kernelworks.nn":
         return "a module of kernelworks' own"
     for cls, reason in _NOT_OURS:
@@ -80,5 +80,5 @@ def reason_left(module: nn.Module) -> str:
         return reason_not_identified(module)
     activation = getattr(module, "act_fn", None)
     if activation is not None and hasattr(module, "gate_proj"):
-        return f"its gate is {type(activation).__name__}, and fused ops are for {' and '.join(gates())}"
+        return f"its gate is {type(activation).__name__}, and fused ops exist for {' and '.join(gates())}"
     return "its forward calls nothing that kernelworks has an op for"

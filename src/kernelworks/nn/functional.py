@@ -1,15 +1,16 @@
 """The functions of torch.nn.functional that kernelworks has an op for, with torch's own signatures.
 
-Each calls the op where it can say what was asked for, and torch's function otherwise: another device, float64,
+Each calls the op if it can say what was asked for, and torch's function otherwise: another device, float64,
 autocast, mixed dtypes, nested and sparse tensors, a bias that broadcasts, a keyword that the op does not have. What an
 op's contract refuses is torch's to take or to refuse, too. So what a swapped model accepts, and the errors it raises on
-bad input, stay torch's. "torch's function" is the one that torch ships (``shipped.py``): what a user has put in its
+bad input, stay torch's. "torch's function" is the one that torch ships (``originals.py``): what a user has put in its
 place is looked up where the call stands, before any of these is reached.
 
-Whether a row of ours runs is the op's own choice, by the timings of this machine; where it leaves a call to torch it
-calls the same function of torch's, forward and backward. Where what was written is no single function of torch's (a
-formula, a rotary embedding, transformers' attention), that choice is asked for first (``prefers_torch``), and what was written
-runs. A compiler makes one kernel of several small ones by itself, of which no timing speaks: on a GPU it is left those.
+Whether a kernel of ours runs is the op's own choice, by the tuning records of this machine; if it leaves a call to
+torch it calls the same function of torch's, forward and backward. If what was written is no single function of torch's
+(a formula, a rotary embedding, transformers' attention), that choice is asked for first (``prefers_torch``), and what
+was written runs. A compiler fuses several small kernels by itself, and no tuning record speaks of that: on a GPU such
+calls are left to it.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ __all__ = [
     "takes_rows",
 ]  # fmt: skip
 
-WIDEST_HEAD = 256  # of the attention op
+WIDEST_HEAD = 256  # The attention op takes no wider heads.
 FUSIBLE = 2**22  # elements: with fewer, a kernel on a GPU is over before it is launched, and a compiler fuses it
 
 _SUPPORTED = frozenset(FLOATS)
@@ -87,11 +88,11 @@ def _standing_in(x: Tensor) -> bool:
 
 
 def expressible(x: Tensor, *others: Tensor | None) -> bool:
-    """Whether kernelworks has rows for these tensors: no subclass that means something by a call, all on the CPU or on
-    one GPU, all of one of the three dtypes, no autocast, no trace and no mode of the program's own. (What else a tensor
-    may be, sparse or without memory, the op's entry asks, and takes torch's own operators.)
+    """Whether kernelworks has kernels for these tensors: no subclass that means something by a call, all on the CPU or
+    on one GPU, all of one of the three dtypes, no autocast, no trace and no mode of the program's own. (What else a
+    tensor may be, sparse or without memory, the op's entry asks, and takes torch's own operators.)
 
-    It is asked at every call, so it asks what is cheap, in C where no compiler has to follow."""
+    It is asked at every call, so it asks what is cheap, in C if no compiler has to follow."""
     compiling = _is_compiling()
     if not compiling and (
         ((_function_modes() or _dispatch_modes()) and has_override_mode()) or _any_autocast() or _traced()
@@ -122,7 +123,7 @@ def takes_rows(x: Tensor, weight: Tensor) -> bool:
 
 
 def _one_row(normalized_shape: Any, weight: Tensor) -> bool:
-    """Whether a shape, in a form that torch takes, is that of a weight of one dimension."""
+    """Whether a shape, as a sequence that torch takes, is that of a weight of one dimension."""
     if type(normalized_shape) not in _SHAPES or len(normalized_shape) != 1 or weight.dim() != 1:
         return False
     size = normalized_shape[0]
@@ -141,7 +142,7 @@ _NUMBERS = frozenset({int, float})
 
 
 def is_bool(value: Any) -> bool:
-    """Whether a value is a truth value as torch takes one: no 1, no None, none of NumPy's."""
+    """Whether a value is a bool as torch takes one: no 1, no None, none of NumPy's."""
     return type(value) is bool
 
 
@@ -163,8 +164,8 @@ def prefers_torch(op: Op, *args: Any) -> bool:
     return op.choice(args, None, op.inputs_requiring_grad(args) if _grad_enabled() else ()).native
 
 
-# A call like one before is the op's to carry out: all that is asked below was asked of that one (``Op.call_planned``), and the
-# questions of Python's would be most of what a small call takes. A compiler follows them.
+# The op carries out a call like one before (``Op.call_planned``): all that is asked below was asked of that one, and
+# Python's questions would be most of what a small call takes. A compiler follows them.
 
 
 def linear(input: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tensor:
@@ -286,7 +287,7 @@ def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
 
 
 def softmax_by_op(input: Tensor, dim: int | None, dtype: torch.dtype | None) -> Tensor | None:
-    """The op's softmax, or None where it is torch's to take or to refuse."""
+    """The op's softmax, or None if it is torch's to take or to refuse."""
     if dtype is None and dim is not None and not _traced_by_dynamo():
         known: Tensor = SOFTMAX.call_planned(input, dim)
         if known is not NotImplemented:
@@ -328,7 +329,7 @@ def scaled_dot_product_attention(
 
 
 def _attended(asked: tuple[Any, ...], grouped: bool) -> Tensor | None:
-    """The op's attention, or None where it is torch's to take or to refuse."""
+    """The op's attention, or None if it is torch's to take or to refuse."""
     query, key, value, mask = *asked[:3], asked[6]
     if not _traced_by_dynamo() and (grouped or _as_many_heads(query, key)):
         known: Tensor = ATTENTION.call_planned(*asked)
@@ -363,7 +364,7 @@ def _lies_plainly(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 def attends(query: Tensor, key: Tensor | None, value: Tensor | None, mask: Tensor | None, *, grouped: bool) -> bool:
     """Whether the attention op takes these: [B, H, Lq, D] with [B, Hkv, Lk, D] twice, nothing broadcast, and a mask
-    of truth values, if any, that broadcasts to [B, H, Lq, Lk]."""
+    that is boolean, if any, and broadcasts to [B, H, Lq, Lk]."""
     if key is None or value is None or not expressible(query, key, value):
         return False
     if not query.dim() == key.dim() == value.dim() == 4:
@@ -412,7 +413,7 @@ def rotary(
 
 
 def _stand_in(torch_signature: TorchSignature) -> Callable[..., Any]:
-    """Torch's function by the op that its spelling says is the same, asked as the functions above ask."""
+    """Torch's function by the op that its torch signature says is the same, asked as the functions above ask."""
     op, ours, torchs_own = torch_signature.op, torch_signature.ours, TORCH_FUNCTIONS[torch_signature.name]
     schema = torch._C.parse_schema(op.passes["forward"].schema)
     places = [i for i, a in enumerate(schema.arguments) if str(a.type) in ("Tensor", "Optional[Tensor]")]
@@ -450,8 +451,8 @@ def _expressible(tensors: list[Any]) -> bool:
     return all((type(t) in PLAIN_TYPES or _standing_in(t)) and t.get_device() == device for t in others)
 
 
-# What stands in for torch's functions in a rebound forward, by their name there: those above, which take their
-# arguments apart as quickly as they can or ask for more than the op's spelling does, and all others by their spelling.
+# These stand in for torch's functions in a rebound forward, by their name there. Those above take their arguments apart
+# as fast as they can or ask for more than the op's torch signature does; all others go by their torch signature.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: _stand_in(s) for name, s in torch_signatures().items() if not s.no_swap_reason
 } | {

@@ -1,15 +1,15 @@
 """``silu(a) * b``, or any gate of ours, in a function that a user wrote, made one call of the fused op.
 
-Which activations there are is said by the rooms (``spelling.Gate``): torch's functions, its modules that call one of
-them, and modules that are proved to be one (``identify.py``).
+The op packages name the activations (``signature.Gate``): torch's functions, its modules that call one of them, and
+modules that are verified to be one (``identify.py``).
 
-The function's source is parsed, the products are rewritten, and the result compiled in its place. That is done only
-where compiling the source as it is gives the function's own bytecode, so what was parsed is what runs.
+The function's source is parsed, the products are rewritten, and the result is compiled in its place. That is done only
+if compiling the source as it is gives the function's own bytecode, so what was parsed is what runs.
 
-Fusing moves the activation behind the evaluation of the other factor. Nobody can tell where either nobody else holds
-the gate (it came from a plain linear layer just now) or the other factor's evaluation does nothing but compute (a name,
-or plain linear layers of names). That is looked up at each call, since hooks come and go; where it is not so, the
-activation is computed before the other factor, as it was written.
+Fusing moves the activation behind the evaluation of the other factor. Nobody can tell if nobody else holds the gate (it
+came from a plain linear layer just now), or if the other factor's evaluation does nothing but compute (a name, or plain
+linear layers of names). Each call checks this, since hooks come and go. If neither holds, the activation is computed
+before the other factor, as it was written.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _GLOBAL_HOOKS = (
     torch_module._global_backward_hooks, torch_module._global_backward_pre_hooks,
 )  # fmt: skip
 _BY_NAME = gates()
-# Each gate with torch's function, what stands for that in a rebound forward, and how it is fused; those of torch's
-# modules whose forward is a call of it; and other classes' forwards that are proved to be it. Compilers look through
-# these.
+# These hold each gate with torch's function, what stands for that in a rebound forward, and how it is fused; those of
+# torch's modules whose forward is a call of it; and other classes' forwards that are verified to be it. Compilers look
+# through these.
 _FUNCTIONS = tuple(
     (gate, TORCH_FUNCTIONS[name], FUNCTIONS.get(name, TORCH_FUNCTIONS[name]), GATED_FUNCTIONS[name])
     for name, gate in _BY_NAME.items()
@@ -51,19 +51,17 @@ _SHIPPED = tuple((forward, name) for forward, name in only_calls() if name in _B
 _IDENTIFIED: tuple[tuple[Any, IdentifiedForward], ...] = ()
 
 FusedGate = tuple[Any, tuple[str, ...]]  # how a gate is fused, and its words
-PendingGate = tuple[
-    FusedGate | None, Any
-]  # an activation still to be computed, and of what; or else None and its value
+PendingGate = tuple[FusedGate | None, Any]  # an activation to be computed, and of what; or else None and its value
 
 
 def gate_begin(
     activation: Any, gate: Any, owner: Any, source: str, parts: tuple[str, ...] | None, given: tuple[Any, ...],
     **named: Any,
 ) -> PendingGate:  # fmt: skip
-    """``activation(gate)``, put off where it may be computed together with the product.
+    """``activation(gate)``, put off if it may be computed together with the product.
 
     ``source`` is the module of ``owner`` that just returned ``gate``, or "". ``parts`` are those that the other factor
-    calls, and ``given`` what it calls them with; None where its evaluation may be anything.
+    calls, and ``given`` what it calls them with; None if its evaluation may be anything.
     """
     fused = gate_of(activation, **named) if type(gate) in PLAIN_TYPES and gate.is_floating_point() else None
     if fused is not None:
@@ -112,7 +110,7 @@ def _computes(owner: Any, name: str) -> bool:
 
 
 def gate_of(activation: Any, **named: Any) -> FusedGate | None:
-    """The gate that a call of ``activation`` begins, where it is that and nothing else: no hook watches it, it does not
+    """The gate that a call of ``activation`` begins, if it is that and nothing else: no hook watches it, it does not
     write into its argument, and nobody replaced it or its forward."""
     for gate, function, ours, fused in _FUNCTIONS:
         if activation is function or activation is ours:
@@ -135,7 +133,7 @@ def gate_of(activation: Any, **named: Any) -> FusedGate | None:
 
 
 def learn_gate(activation: nn.Module) -> str:
-    """The op whose gate a call of a module begins, or ""; remembered where its class is proved to."""
+    """The op whose gate a call of a module begins, or ""; remembered if its class is verified to begin it."""
     global _IDENTIFIED
     identified = identify_forward(activation)
     if identified is not None and identified.kind in _BY_NAME:
@@ -240,7 +238,7 @@ def _call(function: Any, *arguments: ast.expr, words: Sequence[ast.keyword] = ()
 
 
 def with_fused_gates(function: types.FunctionType, own: Mapping[str, str]) -> tuple[types.CodeType, set[str]] | None:
-    """The code of ``function`` with its gates fused and the ops that they call, or None where there is none, or its
+    """The code of ``function`` with its gates fused and the ops that they call, or None if there is none, or its
     source is not what runs.
 
     ``own`` are the attributes of ``self`` that are activations, with the op whose gate they begin.

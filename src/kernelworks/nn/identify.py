@@ -1,6 +1,6 @@
-"""What a forward computes, proved and not guessed: norms and activations that somebody wrote out in arithmetic.
+"""What a forward computes, verified and not guessed: norms and activations that somebody wrote out in arithmetic.
 
-A proof has two halves, and both are needed.
+A verification has two halves, and both are needed.
 
 - **Structure.** The forward and the methods that it calls are plain functions without a branch, a loop, a closure or a
   name that is not known to be harmless; run on symbols, they record nothing but smooth operations without side effects
@@ -10,8 +10,8 @@ A proof has two halves, and both are needed.
   gradients by input and weight, and in each dtype, for large, tiny, infinite and undefined values. Smooth formulas that
   agree at random points are the same formula; a dtype in which they part is left to the module's own forward.
 
-What was read may change later. So the forward that takes the place of a proved one first asks for each thing that was
-read whether it is what it was, and calls the module's own forward where it is not.
+What was read may change later. So the forward that takes the place of an identified one first asks for each thing that
+was read whether it is what it was, and calls the module's own forward if it is not.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class NotIdentified(Exception):
-    """There is no proof. What the message says is for whoever debugs one."""
+    """The forward is not identified. The message says why, for whoever debugs it."""
 
 
 # ---------------------------------------------------------------- structure
@@ -165,7 +165,7 @@ def check(module: nn.Module | None, function: Any, seen: ForwardReads, more: fro
 
 
 def _structure(module: nn.Module, forward: Any) -> ForwardReads:
-    """Runs a forward on symbols. Raises where it is more than smooth operations on its argument and the weight."""
+    """Runs a forward on symbols. Raises if it is more than smooth operations on its argument and the weight."""
     seen = ForwardReads()
     check(module, forward, seen)
     graph = fx.Graph()
@@ -279,7 +279,7 @@ def _agrees(run: Callable[[Tensor, Tensor], Any], formula: _Formula, number: Any
 
 
 def _serves(run: Callable[[Tensor, Tensor], Any], formula: _Formula, number: Any, dtype: torch.dtype) -> bool:
-    """In one of the dtypes of the rows: the same dtype out, and the same where numbers are out of the ordinary."""
+    """In one of the dtypes of the kernels: the same dtype out, and the same where numbers are out of the ordinary."""
     limits = torch.finfo(dtype)
     rounding = 8 * limits.eps
     scales = (1.0, 30.0, limits.max**0.25, limits.max**0.75, 1e-2, limits.tiny**0.5, 0.0)
@@ -302,12 +302,12 @@ def _serves(run: Callable[[Tensor, Tensor], Any], formula: _Formula, number: Any
     return True
 
 
-# ---------------------------------------------------------------- proofs
+# ---------------------------------------------------------------- verification
 
 
 @dataclass(frozen=True)
 class IdentifiedForward:
-    """What a forward was proved to be. ``forward`` takes its place; ``numbers`` are the attributes that it read, with
+    """What a forward was verified to be. ``forward`` takes its place; ``numbers`` are the attributes that it read, with
     their values, and ``number`` is the formula's (an eps, or which of two GELUs)."""
 
     kind: str
@@ -323,8 +323,8 @@ _IDENTIFIED: dict[Any, IdentifiedForward | None] = {}
 
 
 def identify_forward(module: nn.Module) -> IdentifiedForward | None:
-    """A proof that ``module``'s forward is one of ``FORMULAS``, or None. It runs no code of the user's that could do
-    anything but arithmetic."""
+    """Which of ``FORMULAS`` the forward of ``module`` is, verified, or None. It runs no code of the user's that could
+    do anything but arithmetic."""
     try:
         return _identify(module)
     except (NotIdentified, *FAILURES):
@@ -332,21 +332,21 @@ def identify_forward(module: nn.Module) -> IdentifiedForward | None:
 
 
 def reason_not_identified(module: nn.Module) -> str:
-    """What kept a module that looks like a norm from being proved to be one; "" for any other."""
+    """Why a module that looks like a norm was not verified to be one; "" for any other."""
     code = getattr(forward_of(module), "__code__", None)
     classes = type(module).__mro__[: type(module).__mro__.index(nn.Module)]
     inner = [f.__code__ for cls in classes for f in vars(cls).values() if isinstance(f, types.FunctionType)]
     names = {n for c in (code, *inner) if c is not None for n in c.co_names}
     if "weight" not in module._parameters or "mean" not in names or not names & {"rsqrt", "sqrt", "pow"}:
         return ""
-    why = "its values or gradients are not those of one"
+    why = "its values or gradients differ from those of one"
     try:
         _identify(module)
     except NotIdentified as error:
         why = str(error)
     except FAILURES:
         why = "its arithmetic cannot be followed"
-    return f"it looks like a root mean square norm, and is not proved to be one: {why}"
+    return f"it looks like a root mean square norm, but was not verified to be one: {why}"
 
 
 def _identify(module: nn.Module) -> IdentifiedForward | None:
@@ -375,7 +375,7 @@ FAILURES = (RuntimeError, TypeError, ValueError, AttributeError, IndexError, fx.
 
 @contextlib.contextmanager
 def default_torch_modes() -> Iterator[None]:
-    """Nothing of what the caller has set up sees the values' half of a proof, nor bends it."""
+    """Torch's default modes, so that what the caller has set up neither sees nor changes the check of values."""
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
         yield
 
@@ -423,7 +423,7 @@ _WEIGHT = """weight = self._parameters.get("weight")
 def _in_its_place(
     forward: Any, formula: _Formula, number: Any, seen: ForwardReads, dtypes: frozenset[torch.dtype]
 ) -> tuple[Any, Callable[[Any], bool]]:
-    """The forward that calls the op, as long as all that the proof has read is what it was; and that question."""
+    """The forward that calls the op as long as all that the verification read is what it was; and that question."""
     scope: dict[str, Any] = {
         "DTYPES": dtypes, "F": F, "FORWARD": forward, "NUMBER": number,
         "OP": formula.op, "REFUSED": calls.CONTRACT_ERRORS, "expressible": calls.expressible, "fusible": calls.fusible,

@@ -1,9 +1,9 @@
 """What a swap puts on an instance, how it comes off, and why copies come out without it.
 
-A swapped module differs from the module that it was by a few entries of its ``__dict__``. ``InstalledAttributes`` knows them. It
-stands in the same ``__dict__`` as ``__getstate__``, which ``copy.copy``, ``copy.deepcopy``, ``pickle`` and
+A swapped module differs from the module that it was by a few entries of its ``__dict__``. ``InstalledAttributes`` knows
+them. It stands in the same ``__dict__`` as ``__getstate__``, which ``copy.copy``, ``copy.deepcopy``, ``pickle`` and
 ``torch.save`` ask for what an object consists of: the answer leaves the entries out, so that a copy is the model as it
-was, bound to nothing that ``undo()`` takes away, and a file of it can be read where kernelworks is not installed.
+was, bound to nothing that ``undo()`` takes away, and a file of it can be read without kernelworks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STATE, _REPLICATE, _SCRIPT = "__getstate__", "_replicate_for_data_parallel", "_
 
 
 class InstalledAttributes:
-    """The entries that one swap, or one remedy, set in one module's ``__dict__``, each with what stood there before.
+    """The entries that one swap, or one optimization, set in a module's ``__dict__``, each with what was there before.
 
     A second one on the same module lies on the first, and is removed before it.
     """

@@ -5,9 +5,9 @@ float32: for 16384 tokens of 128256 classes in bfloat16 that is 4 GB, and twice 
 training step needs none of them. The forward here calls the fused op on what the head would have been given.
 
 As Liger's users know it: with labels in training, ``logits`` of the output is None. In evaluation, or without labels,
-the model's own forward runs and returns the logits. The same holds wherever the loss is more than transformers' own
-of a plain linear head (hooks or an adapter on the head, another loss, ``logits_to_keep``), and where the dispatcher has
-no row for it but torch's, as on CPUs.
+the model's own forward runs and returns the logits. The same holds if the loss is more than transformers' own
+of a plain linear head (hooks or an adapter on the head, another loss, ``logits_to_keep``), or if the dispatcher has
+no kernel for it but torch's, as on CPUs.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from kernelworks.ops.reduction.linear_cross_entropy import OP, linear_cross_entr
 __all__ = ["USES", "FusedLossSite", "fused_loss_site", "is_known_causal_lm", "loss_of", "with_fused_loss"]
 
 USES = (OP.name,)
-LOSS = "ForCausalLM"  # transformers' name of it
-MANY = 4096  # rows: enough to stand for a training step that a compiler traces
+LOSS = "ForCausalLM"  # This is transformers' name of the loss.
+MANY = 4096  # So many rows stand for a training step that a compiler traces.
 
 _GLOBAL_HOOKS = (torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks)
 
@@ -113,7 +113,7 @@ def with_fused_loss() -> Callable[..., Any]:
 
 @dataclass
 class FusedLossSite:
-    """What a swap found in a model, and where the op has a row of its own."""
+    """What a swap found in a model, and for which calls the op has a kernel of its own."""
 
     loss: Any
     forward: Any  # of the head
@@ -121,12 +121,12 @@ class FusedLossSite:
     taken: dict[tuple[torch.dtype, str, int, int], bool] = field(default_factory=dict)
 
     def serves(self, weight: Tensor, rows: int) -> bool:
-        """Whether a row of ours would take a training step of so many rows. torch's stores the logits."""
+        """Whether a kernel of ours would take a training step of so many rows. torch's stores the logits."""
         compiling = torch.compiler.is_compiling()
         key = (_product_dtype(weight), weight.device.type, MANY if compiling else rows, generation())
         found = self.taken.get(key)
         if found is None:
-            if compiling:  # what the compiler traces must be settled before
+            if compiling:  # what the compiler traces must be known before
                 return False
             found = self.taken[key] = is_watching() or _taken(weight.shape, *key[:3])
         return found
@@ -160,7 +160,7 @@ def _product_dtype(weight: Tensor) -> torch.dtype:
 
 def _plain_head(model: Any, rows: int) -> bool:
     """Whether the head still is a linear layer that nothing watches, the loss the one that was there, and the op has a
-    row for them."""
+    kernel for them."""
     head, found = model._modules.get("lm_head"), model._kernelworks_loss
     if type(head).forward is not FORWARDS[nn.Linear] or head.__dict__.get("forward") is not found.forward:
         return False

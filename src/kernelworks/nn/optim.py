@@ -1,4 +1,4 @@
-"""``torch.optim.AdamW`` whose step is ``kernelworks.adamw_`` where that is quicker."""
+"""``torch.optim.AdamW`` whose step is ``kernelworks.adamw_`` if that is faster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SERVED_OPTIONS: dict[str, tuple[Any, ...]] = {
 class AdamW(torch.optim.AdamW):
     """AdamW with torch's arguments, parameter groups, state and hooks; a state dict of either is one of the other.
 
-    A group is stepped by ``kernelworks.adamw_`` where the chooser takes a row of ours for its tensors, and by torch's
+    A group is stepped by ``kernelworks.adamw_`` if the chooser takes a kernel of ours for its tensors, and by torch's
     own step else: ``amsgrad``, ``capturable``, ``differentiable``, ``foreach`` or ``fused`` asked for, a learning rate
     that is a tensor, sparse and complex gradients, subclasses of tensors, while a graph is captured or a program
     compiled.
@@ -93,8 +93,8 @@ class AdamW(torch.optim.AdamW):
 
 
 def _calls(params: list[Tensor], states: list[dict[str, Tensor]]) -> list[tuple[int, Lists]] | None:
-    """The calls of the op for these parameters: one for each step that some of them are at; None where torch counts
-    otherwise, or where there is something that no kernel may read."""
+    """The calls of the op for these parameters: one for each step that some of them are at; None if torch counts
+    otherwise, or if there is something that no kernel may read."""
     by_step: dict[float, list[int]] = {}
     for i, state in enumerate(states):
         if not state["step"].is_cpu:
@@ -110,7 +110,7 @@ def _calls(params: list[Tensor], states: list[dict[str, Tensor]]) -> list[tuple[
 
 
 def _lists(params: list[Tensor], states: list[dict[str, Tensor]]) -> Lists | None:
-    """What a step reads and writes; None where some of it is nothing that a kernel may read."""
+    """What a step reads and writes; None if some of it is nothing that a kernel may read."""
     grads = [p.grad for p in params]
     lists = (params, grads, [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states])
     for p, g, m, v in zip(*lists, strict=True):

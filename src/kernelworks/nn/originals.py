@@ -1,8 +1,8 @@
 """What torch and transformers ship under a name, told from what a user has put there.
 
 ``torch.nn.functional.gelu``, ``nn.Linear.forward`` and ``modeling_llama.apply_rotary_pos_emb`` are variables. A swap
-takes the place of what the library ships, so it has to know that from a patch, also where the patch was made before
-this module was read, or dresses as what it replaces (``functools.wraps``): by the file that the code was compiled from.
+takes the place of what the library ships, so it has to know that from a patch. It knows by the file that the code was
+compiled from, also if the patch was made before this module was read, or wraps what it replaces (``functools.wraps``).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def is_from_package(package: str, function: Any) -> bool:
 
 
 def unwrap_decorators(function: Any, package: str) -> Any:
-    """What a function decorates, through the package's own decorators only; None where somebody else's is met."""
+    """What a function decorates, through the package's own decorators only; None if somebody else's is met."""
     while is_from_package(package, function):
         inner = getattr(function, "__wrapped__", None)
         if inner is None:

@@ -7,8 +7,8 @@ see it; every other global is still read where it always was, so later changes t
 traces the copy like any function. Helper functions that the forward calls by a global name are rebound with it.
 
 What was replaced may be replaced by the user too: a name that has come to mean another object, or another forward on
-the class, sends the call to the function as it was written (``guarded_method``). A name in a module's globals stays there as
-long as a function lives that looks it up, so whoever holds a rebound forward can call it.
+the class, sends the call to the function as it was written (``guarded_method``). A name in a module's globals stays
+there as long as a function lives that looks it up, so whoever holds a rebound forward can call it.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Rebinder:
     _kept: list[Any] = field(default_factory=list)  # functions whose ids are keys above
 
     def rebind(self, function: Any, own: Mapping[str, str] = MappingProxyType({})) -> Rebound | None:
-        """The rebound copy of a plain Python function, or None where there is nothing in it to rebind.
+        """The rebound copy of a plain Python function, or None if there is nothing in it to rebind.
 
         ``own`` are the attributes of its ``self`` that are activations, with the op whose gate each begins.
         """

@@ -1,4 +1,4 @@
-"""Rotary embeddings as transformers' models write them, proved as ``identify.py`` proves forwards."""
+"""Rotary embeddings as transformers' models write them, verified as ``identify.py`` verifies forwards."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _NAMES = frozenset({"cat", "shape", "unsqueeze"})
 _RECORDED = frozenset({"add", "cat", "floordiv", "getattr", "getitem", "mul", "neg", "unsqueeze"})
 _is_compiling = torch.compiler.is_compiling
 
-# function -> what takes its place, and the globals that the proof has read; None where there is no proof
+# function -> what takes its place, and the globals that the verification read; None if it was not identified
 _KNOWN: dict[types.FunctionType, tuple[Callable[..., Any], list[tuple[dict[str, Any], str, Any]]] | None] = {}
 
 
 def known_rotary(function: types.FunctionType) -> tuple[str, Callable[..., Any]] | None:
-    """Our stand-in for a function that is proved to be Llama's rotary embedding: halves of each head are turned."""
+    """Our stand-in for a function that is verified to be Llama's rotary embedding: halves of each head are turned."""
     if function.__name__ != NAME:
         return None
     if function not in _KNOWN:
@@ -40,7 +40,7 @@ def known_rotary(function: types.FunctionType) -> tuple[str, Callable[..., Any]]
 
 
 def rotary_globals(function: Any) -> tuple[tuple[dict[str, Any], str, Any], ...]:
-    """The globals that must be what they were for the proof to hold."""
+    """The globals that must be what they were for the verification to hold."""
     found = _KNOWN.get(function)
     return () if found is None else tuple(found[1])
 

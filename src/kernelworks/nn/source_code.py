@@ -1,4 +1,4 @@
-"""The source of a function that runs: its syntax tree, where compiling it gives the function's own bytecode."""
+"""The source of a function that runs: its syntax tree, if compiling it gives the function's own bytecode."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _like(codes: tuple[types.CodeType, ...], wanted: types.CodeType) -> types.Co
 
 
 def definition(code: types.CodeType, tree: ast.Module | None = None) -> ast.FunctionDef | None:
-    """The definition of the function with this code in its file's tree (or in a copy of it), or None where the source
+    """The definition of the function with this code in its file's tree (or in a copy of it), or None if the source
     is not what runs."""
     if not equal_code(_like(_codes(code.co_filename), code), code):
         return None

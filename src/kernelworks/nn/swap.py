@@ -1,8 +1,9 @@
 """``swap(model)``: kernelworks' ops in place of torch's, in a model that exists, explicitly and reversibly.
 
-Put in place is what a timing says may be quicker here, in the model's dtype, on its device, for the sizes that a module
-is known to have; every other module is left as it is, without a stand-in to pass through. ``autotune`` measures first:
-then every op is put in place, the calls that a run makes are raced, and what won nothing is taken out again.
+A swap puts an op in place if a tuning record says that it may be faster here, in the model's dtype, on its device, for
+the sizes that a module is known to have. It leaves every other module as it is, without a stand-in to pass through.
+``autotune`` measures first: then every op is put in place, the calls that a run makes are benchmarked, and what won
+nothing is taken out again.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ class LeftModule:
 class Swap(Record):
     """What a swap did to one model; ``undo()`` takes all of it back. Also a context manager that undoes on leaving.
 
-    ``replaced`` and ``left`` list every module that computes something itself, in the model's order. ``autotune_result`` is
-    what was measured for it, if anything was; ``waiting`` says that the model's next call is to be measured.
+    ``replaced`` and ``left`` list every module that computes something itself, in the model's order.
+    ``autotune_result`` is what was measured for it, if anything was; ``waiting`` says that the model's next call is to
+    be measured.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -97,14 +99,14 @@ class Swap(Record):
         return {op for r in self.replaced for op in r.ops} if on_cpu else set()
 
     def outlooks(self) -> tuple[tuple[Outlook, ...], ...]:
-        """For each of ``replaced`` the rows that its ops will take, in the dtype and on the device that the model has
-        now; asked of the dispatcher, for the sizes that the ops' benches time."""
+        """For each of ``replaced`` the kernels that its ops will take, in the dtype and on the device that the model
+        has now; asked of the dispatcher, for the sizes that the ops' benches time."""
         outlooks = Outlooks(self.model)
         return tuple(tuple(outlooks.of(op, r.path) for op in r.ops) for r in self.replaced)
 
     def lines(self) -> list[str]:
-        """What was replaced, by which row of ours, where torch's own rows run all the same, and what was left, each
-        with why; one line for each group of like modules."""
+        """What was replaced, and by which kernel of ours; where torch's own kernels run all the same, and why; what was
+        left, and why. One line for each group of like modules."""
         if self.waiting:
             every = f"every op is in place in {len(self.replaced)} of {len(self.replaced) + len(self.left)}"
             return [f"{every}: the model's next call measures which of them stay"]
@@ -116,11 +118,11 @@ class Swap(Record):
         same = _grouped((r.path, r.type, text) for r, of, text in pairs if not any(o.has_our_kernel for o in of))
         kept = _grouped((item.path, item.type, item.reason) for item in self.left)
         ours = sum(any(o.has_our_kernel for o in of) for _, of, _ in pairs)
-        nothing = "" if ours else " nothing will run otherwise than before"
+        nothing = "" if ours else " the model runs as before"
         return [
             f"replaced {ours} of {len(self.replaced) + len(self.left)}:{nothing}",
             *(f"  {line}" for line in done),
-            *(["an op is in place, and torch's own row runs:", *(f"  {line}" for line in same)] if same else []),
+            *(["an op is in place, and torch's own kernel runs:", *(f"  {line}" for line in same)] if same else []),
             *(["left as they are:", *(f"  {line}" for line in kept)] if kept else []),
             *([str(self.autotune_result).splitlines()[-1]] if self.autotune_result is not None else []),
         ]
@@ -164,19 +166,19 @@ def swap(
     ``torch.nn.functional`` that kernelworks has an op for. Parameters, buffers, hooks, the modules themselves and
     ``state_dict`` stay the same objects, with no copy of a weight.
 
-    A module is left as it is where no timing says that a row of ours may be quicker on this kind of machine, in its
-    dtype and for its sizes. In one that is replaced each call takes what the timings say of it, torch's own function
-    among them; calls outside what an op can say (float64, another device, autocast) are torch's too.
+    A module is left as it is if no tuning record says that a kernel of ours may be faster on this kind of machine, in
+    its dtype and for its sizes. In one that is replaced each call takes the kernel that its tuning record names, which
+    may be torch's own function. Calls outside what an op can say (float64, another device, autocast) are torch's too.
 
-    Works in inference and training, and under ``torch.compile`` where the model does; swap before compiling, since a
+    Works in inference and training, and under ``torch.compile`` if the model does; swap before compiling, since a
     compiled graph keeps what it was traced from. While swapped, a plain ``DynamicCache`` grows in place instead of
     being copied at every token, and on a GPU a causal language model in training mode that is given labels computes
     its loss without storing logits: ``output.logits`` is None then.
 
     Args:
         model: any module. Its configuration, if transformers made it, is changed until ``undo()``.
-        settle: how to measure first what is not known of this machine yet. A function that runs the model as it will be
-            run (``lambda: model(x)``, or a training step): it is called once, before ``swap`` returns. True: the
+        autotune: how to measure first what is not known of this machine yet. A function that runs the model as it will
+            be run (``lambda: model(x)``, or a training step): it is called once, before ``swap`` returns. True: the
             model's next call is measured, which then takes seconds more; a model that is called in several ways (a
             prompt, then tokens) wants a function that does them all. What was measured is kept for later processes.
         verbose: whether to print the lines that ``str()`` of the result gives.
@@ -187,7 +189,7 @@ def swap(
         Swap: ``replaced``, ``left``, ``autotune_result`` and ``undo()``.
 
     Raises:
-        TypeError: ``model`` is not a module; ``autotune`` is neither a function nor a truth value.
+        TypeError: ``model`` is not a module; ``autotune`` is neither a function nor a bool.
         ValueError: one of ``ops`` is no op.
         RuntimeError: it, or a part of it, is swapped already.
         Whatever ``autotune`` raises; the model is as it was then.
@@ -195,7 +197,7 @@ def swap(
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if not (isinstance(autotune, bool) or callable(autotune)):
-        raise TypeError(f"settle must be True, False or a function to run, got {type(autotune).__name__}")
+        raise TypeError(f"autotune must be True, False or a function to run, got {type(autotune).__name__}")
     unknown = sorted(set(ops or ()) - OPS.keys())
     if unknown:
         raise ValueError(f"ops must be names of ops, got {unknown[0]!r}")
@@ -218,8 +220,8 @@ def swap(
 
 def swap_beside(model: nn.Module, others: Set[int], *, every: bool = False, ops: Collection[str] | None = None) -> Swap:
     """``swap`` of what is not swapped yet in a model some modules of which (by ``id``) belong to another swap too.
-    Undo such swaps in the reverse of their order. With ``every`` whatever an op can say is put in place, also where
-    no timing says that it is quicker: so that it may be measured."""
+    Undo such swaps in the reverse of their order. With ``every`` whatever an op can say is put in place, also if no
+    tuning record says that it is faster: so that it may be measured."""
     for module in model.modules():
         take_off_strangers(module)
     result = Swap(model)
@@ -276,7 +278,7 @@ _KINDS: dict[tuple[str, ...], str] = {(gate.op.name,): "gated MLP" for gate in g
 
 
 def _sizes(op: str, module: nn.Module | None) -> dict[str, int]:
-    """The dimensions of an op's calls, by their names in its contract, that a module's weight settles: one that has its
+    """The dimensions of an op's calls, by their names in its contract, that a module's weight fixes: one that has its
     sizes by now, and is no tensor of a kind that may not be asked for them."""
     weight = None if module is None else module._parameters.get("weight")
     if weight is None or type(weight) not in PLAIN_TYPES or weight.is_nested:
@@ -342,21 +344,21 @@ class _Walk:
                 self.result._undo.append(attention.install_name(config))
 
     def _no_gain(self, ops: tuple[str, ...], path: str, module: nn.Module | None = None) -> str:
-        """Why none of these ops may make a part of the model quicker, or "" where one may."""
+        """Why none of these ops may make a part of the model faster, or "" if one may."""
         if self.ops is not None and not self.ops.issuperset(ops):
-            return "not among the ops that were asked for"
+            return "its ops are not among those that were asked for"
         if self.every:
             return ""
         found = [self.outlooks.of(op, path, _sizes(op, module)) for op in ops]
         return "" if any(o.has_our_kernel for o in found) else found[0].why
 
     def _module(self, path: str, module: nn.Module) -> tuple[str, tuple[str, ...]] | str:
-        """(kind, ops) of what was replaced in a module, or why it was left, or "" for one that only holds others."""
+        """(kind, ops) of what was replaced in a module, or why it was left, or "" if it only holds others."""
         worth_a_line = not any(True for _ in module.children()) or bool(module._parameters)
         if isinstance(module, torch.jit.ScriptModule):
-            return "torch.jit.script made it: its code is no longer Python's"
+            return "torch.jit.script compiled it"
         if "forward" in module.__dict__:
-            return "its forward was already replaced on the instance, by somebody else"
+            return "its forward was already replaced on the instance by somebody else"
         if writes_into_its_input(module):
             return reason_left(module)
         entry = known_forward(module)
@@ -415,7 +417,7 @@ class _Walk:
         return tuple(sorted(ops)), "" if ops else why
 
     def _layers(self) -> None:
-        """Decoder layers whose parts are all replaced run in one piece where nothing watches the parts."""
+        """Decoder layers whose parts are all replaced run in one piece if nothing watches the parts."""
         for path, module in self._modules():
             parts = None if self._no_gain(decoder.USES, path) else parts_of(module)
             if parts is not None and self.attention.get(id(parts.attention.config)) == "":

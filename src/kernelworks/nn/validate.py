@@ -61,9 +61,9 @@ def validate(
 ) -> Validation:
     """Swaps a model, compares, and gives it back as it was.
 
-    ``no_worse`` asks that the error against float64 grows by at most a tenth where the parameters are bfloat16 or
-    float16, whose rounding between ops dominates, and at most threefold in float32, where it measures the order of
-    summation, plus one rounding of the dtype.
+    ``no_worse`` bounds the growth of the error against float64. It may grow by a tenth if the parameters are bfloat16
+    or float16, whose rounding between ops dominates. It may grow threefold in float32, where it measures the order of
+    summation. One rounding of the dtype is added.
 
     Args:
         model: a module that is not swapped. It runs in evaluation mode here, so that dropout is off.
@@ -107,7 +107,7 @@ def validate(
 
 
 def relative_error(value: Tensor, reference: Tensor) -> float:
-    """|value - truth| / |truth| in the 2-norm; inf where either holds a NaN that the other does not."""
+    """|value - reference| / |reference| in the 2-norm; inf if either holds a NaN that the other does not."""
     value, reference = value.double(), reference.double()
     if not torch.equal(value.isnan(), reference.isnan()):
         return float("inf")
