@@ -1,4 +1,4 @@
-"""One tile's journey through the memory pyramid, counted from the loops of a blocked matrix product.
+"""One tile's journey through the memory hierarchy, counted from the loops of a blocked matrix product.
 
 for each block of B, block_k x block_n:                   from memory to L2, once
     for each panel of A, tile_m x block_k:                from memory to L1, once a block

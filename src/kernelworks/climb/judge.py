@@ -19,7 +19,7 @@ def _poison(dtype: torch.dtype) -> float:
 
 
 class GuardedTensor:
-    """A tensor with a band on either side, all of it poisoned before each proof."""
+    """A tensor with a band on either side, all of it poisoned before each verification."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
         self.count = torch.Size(shape).numel()

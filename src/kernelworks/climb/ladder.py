@@ -5,13 +5,13 @@ A header is the first lines of the file, ``// key: text``, longer texts continue
 
 | key | meaning |
 |---|---|
-| title | the idea |
-| hypothesis | what the rung before waited on, and why this one should not |
+| title | the technique by its standard name, then a picture if it helps: ``Serpentine tile order: there and back`` |
+| hypothesis | what the rung before was bound by, and why this one should not be |
 | predicts | times as quick as the rung before; none for the first |
-| next | what this one waits on |
+| next | what this one is bound by |
 | loads | bytes that each multiply-add moves, by level: ``L1 12, L3 4`` |
 | format | of the problem's formats, the one its inputs come in; the problem's own without it |
-| multiples | what sizes must be multiples of: ``M 128, N 128, K 64``; sizes of the proof that are not are left out |
+| multiples | what sizes must be multiples of: ``M 128, N 128, K 64``; verification sizes that are not are left out |
 | target | C++: what it is compiled for, a target of ``build.cpp`` |
 | threads | C++: ``1``, or ``1, all`` |
 | rows | C++: how many rows of the problem a slow rung is timed on; all without it |

@@ -163,7 +163,7 @@ def _evidence(record: Climb, rung: RungResult) -> str:
 
 def _rung(record: Climb, rung: RungResult, lines: Sequence[Line]) -> str:
     tag, colour = words.verdict(rung), climb_plot.COLOURS.get(words.verdict(rung), "muted")
-    if rung.status != "proved":
+    if rung.status != "verified":
         tag, colour = rung.status, "dispatch"
     badge = f'<span class="tag" style="color:var(--{colour})">{escape(tag)}</span>' if tag else ""
     parts = [
