@@ -115,7 +115,7 @@ def test_kernelbook_rows_have_its_columns_and_can_be_judged(store: Store, tmp_pa
 
 def test_a_problem_that_is_no_module_has_no_kernelbook_rows(tmp_path: Path) -> None:
     with Store.open(tmp_path / "r.sqlite", read_problem("relu"), over="eager", threads=1, machine="m") as store:
-        with pytest.raises(ValueError, match="relu is one of room; kevin and sft-jsonl take it"):
+        with pytest.raises(ValueError, match="relu is one of op; kevin and sft-jsonl take it"):
             export(store, "kernelbook", tmp_path / "rows.jsonl")
         assert not (tmp_path / "rows.jsonl").exists()
         (id,) = store.add([Draft("def relu(x):\n    return x\n", "torch", "model")])

@@ -194,14 +194,14 @@ def test_the_quickest_is_the_likeliest_parent_and_none_is_the_only_one() -> None
 
 def test_what_was_refused_is_mended_a_few_times_and_then_left() -> None:
     assert parents([], 1) == [""]
-    row = [one(1, "refused")]
-    assert set(parents(row)) == {"c1"}
+    streak = [one(1, "refused")]
+    assert set(parents(streak)) == {"c1"}
     for number in range(2, REPAIRS + 1):
-        row.append(one(number, "refused", 0.0, f"c{number - 1}"))
-    assert set(parents(row)) == {f"c{REPAIRS}"}
-    row.append(one(REPAIRS + 1, "refused", 0.0, f"c{REPAIRS}"))
-    assert set(parents(row)) == {""}
-    assert set(parents([*row, one(9, "right", 0.1)])) == {"c9"}
+        streak.append(one(number, "refused", 0.0, f"c{number - 1}"))
+    assert set(parents(streak)) == {f"c{REPAIRS}"}
+    streak.append(one(REPAIRS + 1, "refused", 0.0, f"c{REPAIRS}"))
+    assert set(parents(streak)) == {""}
+    assert set(parents([*streak, one(9, "right", 0.1)])) == {"c9"}
     assert set(parents([one(1, "refused"), one(2, "right", 0.1)])) == {"c1", "c2"}
 
 
@@ -241,7 +241,7 @@ def test_a_prompt_says_all_that_the_judge_knows(problem: Problem) -> None:
     text = asked["content"]
     for said in (
         "torch.sigmoid(a) * b", "x = 1", "idea 1", "10.0x as quick as eager", "100 ms a call", "at least 25.0 ms",
-        "25% of the limit", "DRAM read 80 GB/s", "It waits on: memory", "0.4 of the bound", "mul 100%", "a machine",
+        "25% of the limit", "DRAM read 80 GB/s", "It is bound by: memory", "0.4 of the bound", "mul 100%", "a machine",
         "idea 7: refused: raised", "ctypes.CDLL", "up to 2",
     ):  # fmt: skip
         assert said in text, said

@@ -1,4 +1,4 @@
-"""Rows of ours with other numbers in their sources: which there are, a text that says them, and that it compiles."""
+"""Kernels of ours with other numbers in their sources: which there are, a text that says them, and that it compiles."""
 
 from __future__ import annotations
 

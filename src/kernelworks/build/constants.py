@@ -142,7 +142,7 @@ def with_entry(table: str, op_kernel: str, constants: Constants, measured: Seque
 
 
 def _entry(op_kernel: str, constants: Constants, measured: Sequence[Mapping[str, Any]]) -> str:
-    lines = [KEY, f"row = {json.dumps(op_kernel)}"]
+    lines = [KEY, f"op_kernel = {json.dumps(op_kernel)}"]
     if constants.flags:
         lines.append(f"flags = {_value(list(constants.flags))}")
     if constants.numbers:

@@ -1,7 +1,7 @@
 """Where a search is kept: its problem, every candidate with its parents, every verdict. One SQLite file a search.
 
 Whatever is in it was committed whole, so a search that is killed goes on where it was: a candidate that has a verdict
-is never judged again, one that was offered and not judged is judged first. A file beside it (``.lock``) is held by the
+is never judged again, one that was proposed and not judged is judged first. A file beside it (``.lock``) is held by the
 one process that searches; others read meanwhile.
 
 | table | a row is |

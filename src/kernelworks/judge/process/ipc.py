@@ -59,8 +59,8 @@ def hear(at: socket.socket, seconds: float | None = None) -> tuple[Any, list[int
     """A message and its descriptors. Raises TimeoutError, EOFError where the other end is gone, ValueError where it
     is no JSON."""
     at.settimeout(seconds)
-    room = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
-    data, rights, flags, _ = at.recvmsg(MOST_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+    ancillary_bytes = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
+    data, rights, flags, _ = at.recvmsg(MOST_BYTES, ancillary_bytes, socket.MSG_CMSG_CLOEXEC)
     found = array.array("i")
     for level, kind, held in rights:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

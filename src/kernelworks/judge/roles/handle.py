@@ -279,7 +279,7 @@ class VariantProcess:
         a message, by the process's clock too, which a busy machine does not stretch (one that lies about it still has
         its kernels running when it is stopped). Its own events are read then; they show no more time than the clock."""
         begin = time.perf_counter_ns()
-        said = self._heard({"do": "settle"}, count)
+        said = self._heard({"do": "synchronize"}, count)
         took = min((time.perf_counter_ns() - begin) / 1e9, seconds(said.get("took")))
         self.left = self.left + 2 if took > LEFT_S else max(0, self.left - 1)
         if self.left > OFTEN:
@@ -386,7 +386,7 @@ LAYOUTS = {"rows of a wider tensor": _wide_rows, "columns first": _columns_first
 
 
 def _drawn(places: Tensor, draw: random.Random) -> Tensor:
-    """Some of the places of an answer that the truth is known at."""
+    """Some of the places of an answer that the reference is known at."""
     count = places.numel()
     if count <= READ_AT_ONCE:
         return places

@@ -24,7 +24,7 @@ class Move:
     name: str
     legal: str  # when it is
     costs: str
-    bottlenecks: tuple[str, ...]  # what it may help a kernel that waits on
+    bottlenecks: tuple[str, ...]  # what it may help a kernel that is bound by
     draw: Callable[[Plan, random.Random], Args | None]
     edit: Callable[..., Schedule]
 
