@@ -152,8 +152,8 @@ def test_rows_are_written_as_they_are_read(store: Store) -> None:
     class Endless:
         """As many candidates as are asked for; only the first are in the tree that is kept."""
 
-        problem, over, machine, seen = store.problem, store.over, store.machine, store.candidate
-        tried = staticmethod(store.summaries)
+        problem, over, machine, candidate = store.problem, store.over, store.machine, store.candidate
+        summaries = staticmethod(store.summaries)
 
         @property
         def history(self) -> Iterator[StoredCandidate]:

@@ -1,4 +1,5 @@
-"""What a search found, put into an op package: what is refused and why, what is written, and what a kill leaves as it was."""
+"""What a search found, put into an op package: what is refused and why, what is written, and what a kill leaves as it
+was."""
 
 from __future__ import annotations
 
@@ -173,7 +174,8 @@ def other() -> str:
 
 @pytest.fixture
 def kept(source: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Keeps a search's best in a copy of its op package, with measurements and a verification that are said beforehand."""
+    """Keeps a search's best in a copy of its op package, with measurements and a verification that are said
+    beforehand."""
     op = OPS["relu"]
     monkeypatch.setattr(op, "op_package", source.parent)
 

@@ -1,5 +1,5 @@
-"""Kernels of ours on a GPU with other launch constants: which there are, a text that says them, and that it computes the
-same. None of this needs a GPU."""
+"""Kernels of ours on a GPU with other launch constants: which there are, a text that says them, and that it computes
+the same. None of this needs a GPU."""
 
 from __future__ import annotations
 

@@ -65,7 +65,8 @@ def test_a_model_that_stumbles_and_cheats_comes_to_a_right_candidate(
         {"half": fence_code(RIGHT)},
         {"reply": "Kernels are hard; what would you like?"},
         {
-            "reply": f"Hypothesis: nobody looks\n\n{fence_code(ZEROS)}\n\nHypothesis: the first will do\n\n{fence_code(STALE)}"
+            "reply": f"Hypothesis: nobody looks\n\n{fence_code(ZEROS)}\n\n"
+            f"Hypothesis: the first will do\n\n{fence_code(STALE)}"
         },
         {"reply": f"Hypothesis: tell me all\n\n{fence_code(THIEF)}"},
         {"reply": f"Hypothesis: in C++\n\n{fence_code(BROKEN)}"},
@@ -124,7 +125,8 @@ def test_a_model_that_stumbles_and_cheats_comes_to_a_right_candidate(
 def test_a_command_is_as_good_a_model(problem: Problem, tmp_path: Path) -> None:
     script = tmp_path / "model.py"
     script.write_text(
-        f"import sys\nprompt = sys.stdin.read()\nassert 'torch.sigmoid(a) * b' in prompt\nprint({fence_code(OTHER)!r})\n",
+        "import sys\nprompt = sys.stdin.read()\nassert 'torch.sigmoid(a) * b' in prompt\n"
+        f"print({fence_code(OTHER)!r})\n",
         encoding="utf-8",
     )
     model = Model(way_to(command=f"{sys.executable} {script}"), transcripts=tmp_path / "t.jsonl")

@@ -1,5 +1,5 @@
-"""One rung after the other, on whatever device: built, verified, benchmarked, and looked into. What the CPU and a GPU do each
-in their own way is in ``on_cpu`` and ``on_gpu``."""
+"""One rung after the other, on whatever device: built, verified, benchmarked, and looked into. What the CPU and a GPU
+do each in their own way is in ``on_cpu`` and ``on_gpu``."""
 
 from __future__ import annotations
 

@@ -204,9 +204,11 @@ def climb(
     """Builds, verifies and benchmarks every rung of a ladder, or one of them; ``done`` is called after each.
 
     Verification: at every verification size and every timed one, with each thread count, outputs poisoned and guarded,
-    inputs compared, everything twice. A rung that is wrong gets no figure, nor one that crashes, hangs or stops the GPU.
-    Benchmark: the rung, the rung before it (if right), the problem's baselines and on the CPU the measured peak itself
-    run in alternation, ``budget_s`` seconds a variant and at least seven rounds; five of a CPU's calls that take long.
+    inputs compared, everything twice. A rung that is wrong gets no figure, nor one that crashes, hangs or stops the
+    GPU.
+    Benchmark: the rung, the rung before it (if right), the problem's baselines and on the CPU the measured peak
+    itself run in alternation, ``budget_s`` seconds a variant and at least seven rounds; five of a CPU's calls that take
+    long.
 
     Args:
         size: what to time instead of the problem's own. known: measured peaks, by default this machine's, measured if

@@ -125,7 +125,8 @@ class OnCpu(Climber):
         timed = found.stats(THIS_RUNG)
         return RungTime(
             threads=threads, size=size, median_s=timed.median, low_s=timed.low, high_s=timed.high,
-            samples=timed.samples, rate=rates[THIS_RUNG], peak=max(self._recorded_peak(threads), _high(found, peak_work)),
+            samples=timed.samples, rate=rates[THIS_RUNG],
+            peak=max(self._recorded_peak(threads), _high(found, peak_work)),
             baselines={name: rates[name] for name in problem.baselines_of(format_name) if name in rates},
             before=rates.get(PREVIOUS_RUNG), thrown=found.thrown,
             rough=bool(found.taken),

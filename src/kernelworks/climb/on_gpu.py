@@ -1,4 +1,5 @@
-"""Rungs in CUDA C++ on a GPU: compiled by NVRTC, benchmarked in batches between events, over inputs that L2 cannot hold."""
+"""Rungs in CUDA C++ on a GPU: compiled by NVRTC, benchmarked in batches between events, over inputs that L2 cannot
+hold."""
 
 from __future__ import annotations
 
@@ -135,7 +136,8 @@ class OnGpu(Climber):
         return max(r.burst_tflops * 1e3 for r in self.known.rates if (r.dtype, r.unit) == (kind, unit))
 
     def shares(self, rung: Rung, timed: RungTime) -> dict[str, float]:
-        """Its multiply-adds, its bytes at each level that has a measured peak, and what must come from memory at least."""
+        """Its multiply-adds, its bytes at each level that has a measured peak, and what must come from memory at
+        least."""
         problem, shares, reads = self.ladder.problem, dict[str, float](), roofs.slopes(self.known, 1)
         gflops = problem.flop(timed.size) / timed.median_s / 1e9
         if problem.unit == "GFLOP/s":

@@ -45,10 +45,10 @@ class Problem:
     """One computation. A rung exports ``symbol`` with C linkage and fills one output.
 
     ``size`` is what is timed, ``verification_sizes`` what is tried before (odd sizes, edges of tiles), ``also`` further
-    sizes that only the last rung is verified and timed at. ``inputs(size, generator)`` makes the tensors, on the generator's
-    device; ``reference`` takes them in float64; ``bound(exact, reference)`` is the largest error allowed, elementwise,
-    derived and not chosen. ``flop`` and ``bytes`` are of one call, bytes compulsory ones. ``unit`` says which of the
-    two is the rate: "GFLOP/s" against multiply-adds of ``arithmetic``, or "GB/s" against reads of memory.
+    sizes that only the last rung is verified and timed at. ``inputs(size, generator)`` makes the tensors, on the
+    generator's device; ``reference`` takes them in float64; ``bound(exact, reference)`` is the largest error allowed,
+    elementwise, derived and not chosen. ``flop`` and ``bytes`` are of one call, bytes compulsory ones. ``unit`` says
+    which of the two is the rate: "GFLOP/s" against multiply-adds of ``arithmetic``, or "GB/s" against reads of memory.
 
     On the CPU a rung has the ctypes ``signature`` and gets ``arguments(size, given, out, threads)``; ``rows`` names
     the dimension of which slow rungs are timed on a part (the work of one row is that of every other). On a GPU
@@ -58,7 +58,8 @@ class Problem:
     little.
 
     ``formats`` by name, for rungs that take their inputs in another one. ``baselines`` by name, torch's
-    default first; ``said`` says in words what each is. ``lessons`` is the file of the library that took the last rung's ideas.
+    default first; ``said`` says in words what each is. ``lessons`` is the file of the library that took the last rung's
+    ideas.
     """
 
     title: str

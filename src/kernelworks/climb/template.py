@@ -1,4 +1,5 @@
-"""A ladder to begin with, on the CPU or on a GPU: sums of rows, two rungs, a problem with all that a verification needs."""
+"""A ladder to begin with, on the CPU or on a GPU: sums of rows, two rungs, a problem with all that a verification
+needs."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ def judge_all(
     progress: Say | None = None,
     nursery: Nursery | None = None,
 ) -> list[Judgement]:
-    """``judge`` for several candidates of one problem, which share its reference and what they are timed against; those of
-    several problems may share a ``nursery``, which takes seconds to start."""
+    """``judge`` for several candidates of one problem, which share its reference and what they are timed against; those
+    of several problems may share a ``nursery``, which takes seconds to start."""
     asked = problem_on_device(problem, device) if isinstance(problem, Problem) else read_problem(problem, device)
     read = [c if isinstance(c, Candidate) else read_candidate(c, asked) for c in candidates]
     interpreted = asked.device == "cpu" and any(c.language == "triton" for c in read)

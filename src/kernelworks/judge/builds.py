@@ -1,8 +1,9 @@
 """Building candidates: each in a process that ends after its first answer, those that come next beside it.
 
 A compiler has one thread, and a sitting more cores: while a candidate is built, so are those that come next, one on
-each core that is left; and beside what is asked of a kernel of ours once its times are taken. They lie there stopped then,
-and nothing is timed before they do. Only kernels of ours are built ahead: nobody else's code is let run before it is on trial.
+each core that is left; and beside what is asked of a kernel of ours once its times are taken. They lie there stopped
+then, and nothing is timed before they do. Only kernels of ours are built ahead: nobody else's code is let run before it
+is on trial.
 """
 
 from __future__ import annotations

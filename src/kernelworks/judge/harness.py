@@ -168,7 +168,8 @@ class Bench:
         asked = {
             "do": "case", "backward": backward, "seed": secrets.randbits(SEED_BITS), "draw": draw,
             "places": self.places if len(self.cases) < 2 else secrets.randbits(SEED_BITS),
-            "most": FULL_COMPARE_ELEMENTS if len(self.cases) < 2 else MOST_PLACES, "twice": not self.cases and not backward,
+            "most": FULL_COMPARE_ELEMENTS if len(self.cases) < 2 else MOST_PLACES,
+            "twice": not self.cases and not backward,
         }  # fmt: skip
         with self.on_device(self.beside):
             said, descriptors = self.ask_oracle(process, asked)

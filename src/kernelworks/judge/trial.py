@@ -318,8 +318,9 @@ class Trial:
             self.tried.charge("changes the process", f"{'; '.join(lines[:3])}{more} ({when})")
 
     def _race(self, variants: list[VariantProcess], cases: list[Case], group: int) -> None:
-        """Each case once in each variant, in turns; an empty answer between. Nothing that is timed was seen before; what
-        remembers nothing has more turns of the same cases, since drawing one and its reference takes longer than many."""
+        """Each case once in each variant, in turns; an empty answer between. Nothing that is timed was seen before;
+        what remembers nothing has more turns of the same cases, since drawing one and its reference takes longer than
+        many."""
         tried, nothing = self.tried, list[Answer]()
         tried.seconds = {variant.name: [] for variant in variants}
         if self.ours:

@@ -1,4 +1,5 @@
-"""A judgement in words for whoever writes the next candidate: why it was refused, how quick it is, what it is bound by."""
+"""A judgement in words for whoever writes the next candidate: why it was refused, how quick it is, what it is bound
+by."""
 
 from __future__ import annotations
 

@@ -2,11 +2,11 @@
 timed, verified in full, and only then written.
 
 What can be kept is a kernel of ours with other constants, as an entry in the package's tuning.toml by which it is
-compiled from then on (``build.constants``); and any other kernel in C++ of an op, as the package's ``searched.py`` and a
-line that adds it to the op's kernels, for the forward (``build.kernels.searched_kernel``). Kernels take every size and
-dtype of the contract: what takes fewer fails its verification. The verification runs in a copy of this package, where the entry stands already; nothing of
-the package is touched before it holds, and then by renames, the certificate first. So whatever is killed, and whenever,
-the package is as it was, or as it was verified.
+compiled from then on (``build.constants``); and any other kernel in C++ of an op, as the package's ``searched.py`` and
+a line that adds it to the op's kernels, for the forward (``build.kernels.searched_kernel``). Kernels take every size
+and dtype of the contract: what takes fewer fails its verification. The verification runs in a copy of this package,
+where the entry stands already; nothing of the package is touched before it holds, and then by renames, the certificate
+first. So whatever is killed, and whenever, the package is as it was, or as it was verified.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ def keepable(problem: Problem) -> None:
     """Raises ValueError if what is found for a problem has no op package, or the package cannot be written."""
     if problem.format != op_packages.NAME:
         raise ValueError(
-            f"keep takes an op of ours, whose package the kernel goes into; got {problem.name}, a problem in the format "
-            f"{problem.format} (--out FILE writes its best candidate)"
+            f"keep takes an op of ours, whose package the kernel goes into; got {problem.name}, a problem in the "
+            f"format {problem.format} (--out FILE writes its best candidate)"
         )
     contract = OPS[problem.entry].contract
     verified_cases = {one.name for one in (*contract.device_bench_cases, *contract.device_cases)}
     if problem.device == "cuda" and problem.shapes[0].name not in verified_cases:
         raise ValueError(
-            f"keep takes a size that a verification of {problem.entry} reaches on a GPU, got {problem.shapes[0].name} (it has "
-            f"{', '.join([*verified_cases][:8])}; --out FILE writes the best candidate)"
+            f"keep takes a size that a verification of {problem.entry} reaches on a GPU, got {problem.shapes[0].name} "
+            f"(it has {', '.join([*verified_cases][:8])}; --out FILE writes the best candidate)"
         )
     op_package = OPS[problem.entry].op_package
     if not os.access(op_package, os.W_OK):
@@ -92,8 +92,8 @@ def keepable(problem: Problem) -> None:
 def keep(
     found: Search, problem: Problem, *, budget: Budget, peaks: Peaks | GpuPeaks | None, say: Say
 ) -> KeepResult:  # fmt: skip
-    """Puts the best of a search into its op package, or says why not. Raises OSError where a file cannot be written; those
-    that were written before it are as they were then."""
+    """Puts the best of a search into its op package, or says why not. Raises OSError where a file cannot be written;
+    those that were written before it are as they were then."""
     op_kernel, sizes = "", list[SizeSpeedup]()
     try:
         code = _best(found)
@@ -142,8 +142,8 @@ def _change(problem: Problem, code: str, measured: Sequence[Mapping[str, object]
 
 
 def _configured(problem: Problem, code: str, measured: Sequence[Mapping[str, object]]) -> Change:
-    """Entries of the package's table for the GPU kernels that are launched otherwise, at exactly these sizes: nothing else was
-    measured. Raises NotKept."""
+    """Entries of the package's table for the GPU kernels that are launched otherwise, at exactly these sizes: nothing
+    else was measured. Raises NotKept."""
     kept = our_kernels_gpu.sets_in(problem, code)
     if kept is None:
         raise NotKept("for a GPU an op package takes its own kernels launched otherwise; --out FILE writes its text")
@@ -205,9 +205,9 @@ def _target() -> str:
 def _measured(
     found: Search, problem: Problem, code: str, budget: Budget, peaks: Peaks | GpuPeaks | None, say: Say
 ) -> Iterator[SizeSpeedup]:
-    """The kernel as it is and what is to be kept, judged at one sitting for each size that it is for: on a CPU those that
-    ``bench`` times, too. Raises NotKept if it is no quicker at the size that was searched, slower at another, or not
-    right."""
+    """The kernel as it is and what is to be kept, judged at one sitting for each size that it is for: on a CPU those
+    that ``bench`` times, too. Raises NotKept if it is no quicker at the size that was searched, slower at another, or
+    not right."""
     op, asked = problem.entry, problem.shapes[0].name
     as_it_is = _as_it_is(problem, code)
     others = [case.name for case in OPS[op].contract.bench_cases] if problem.device == "cpu" else []
@@ -287,7 +287,8 @@ def _verified(op: str, change: Change, say: Say) -> tuple[Verification, certific
         why = f"{first.case} {first.dtype}: {first.message}" if first else f"{verification.checks}"
         raise NotKept(f"its verification fails: {why}")
     return verification, certificates.Certificate(
-        op=op, kernel=change.kernel, source_hash=str(said["hash"]), toolchain=str(said["toolchain"]), kind=verification.kind,
+        op=op, kernel=change.kernel, source_hash=str(said["hash"]), toolchain=str(said["toolchain"]),
+        kind=verification.kind,
         cases=verification.cases, worst=verification.worst, mutants_rejected=verification.mutants_rejected,
         date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), worst_by_dtype=verification.worst_by_dtype,
     )  # fmt: skip
@@ -298,8 +299,8 @@ def _ran(op: str, kernel: str, folder: Path, say: Say) -> dict[str, object]:
     paths = os.pathsep.join((str(folder), *(path for path in sys.path if path)))
     said: dict[str, object] = {"error": "it said nothing"}
     with subprocess.Popen(
-        [sys.executable, "-m", WORKER, op, kernel], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
-        env=environment.variables() | {"PYTHONPATH": paths},
+        [sys.executable, "-m", WORKER, op, kernel], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=folder, env=environment.variables() | {"PYTHONPATH": paths},
     ) as process:  # fmt: skip
         assert process.stdout is not None and process.stderr is not None
         try:

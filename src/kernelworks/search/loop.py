@@ -1,9 +1,9 @@
 """The loop: whose turn it is proposes drafts, each is judged, what is right and quicker is gone on from.
 
-All candidates of a problem are judged at one sitting, or one of each worker (``farm``): its reference, its processes and
-its baseline are made once. While searching a judgement is short, and ends with the first reason against a candidate;
-what looks best in the end is judged again at a sitting of its own, in full and on other inputs, and its speed is said
-as it was then: the best of many measurements is a lucky one too.
+All candidates of a problem are judged at one sitting, or one of each worker (``farm``): its reference, its processes
+and its baseline are made once. While searching a judgement is short, and ends with the first reason against a
+candidate; what looks best in the end is judged again at a sitting of its own, in full and on other inputs, and its
+speed is said as it was then: the best of many measurements is a lucky one too.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def search(
         budget_s: seconds of this run. The candidate that is being judged when they are over is finished.
         most: candidates of the whole search, this run's and those before it.
         store: the SQLite file that it is kept in; without it one of the problem's own in the user's cache.
-        over: the baseline: eager, compiled or ours. threads: of every variant; torch's own count without it, or if there
+        over: the baseline: eager, compiled or ours. threads: of every variant; torch's own count without it, or if
+        there
             are more workers an equal part of the cores.
         seed: of what proposers draw. options: of proposers, ``{"PROPOSER.NAME": value}``.
         judging: the budget of a judgement while searching, and of the last one.
@@ -317,8 +318,8 @@ class _Run:
             Sitting(
                 self.store.problem, over=(self.store.over,), budget=budget, threads=self.store.threads,
                 peaks=self.peaks, nursery=self.nursery, interpreted=self.interpreted, progress=self.say,
-                known=own_text_predicate(self.store.problem), provided=precompiled_files(self.store.problem), alone=alone, beside=beside,
-                many=True,
+                known=own_text_predicate(self.store.problem), provided=precompiled_files(self.store.problem),
+                alone=alone, beside=beside,                many=True,
             )
         )  # fmt: skip
 
@@ -365,7 +366,8 @@ class _Run:
                 desk.take_up(brought[desk.name])
 
     def _ask(self, wanted: int, flying: int) -> bool:
-        """Asks the proposer whose turn it is for drafts, as many as workers want or a few more; False if nobody has any."""
+        """Asks the proposer whose turn it is for drafts, as many as workers want or a few more; False if nobody has
+        any."""
         desk = turn([desk for desk in self.desks if desk.name not in self.silent], self.wins)
         if desk is None:
             return False

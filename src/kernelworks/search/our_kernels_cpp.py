@@ -91,8 +91,8 @@ def text_of(name: str) -> str | None:
 
 
 def constants_in(name: str, code: str) -> tuple[str, Constants] | None:
-    """The kernel that a candidate's text is of, and what it has otherwise than the kernel's sources say; None if the text
-    is another than ours with other constants."""
+    """The kernel that a candidate's text is of, and what it has otherwise than the kernel's sources say; None if the
+    text is another than ours with other constants."""
     own, space = space_in(text_of(name) or ""), space_in(code)
     if own is None or space is None or own.family != space.family:
         return None
@@ -138,8 +138,8 @@ def modules(problem: Problem) -> list[str]:
 
 
 def own_text_predicate(problem: Problem) -> Callable[[str], bool]:
-    """Whether a text is our kernel of the problem's op with constants out of our kernel's own space: such a one, whoever sent
-    it, has not a word of its own."""
+    """Whether a text is our kernel of the problem's op with constants out of our kernel's own space: such a one,
+    whoever sent it, has not a word of its own."""
     if problem.format == op_packages.NAME and problem.device == "cuda":
         return functools.partial(_known_on_gpu, problem)
     source = text_of(problem.entry) if problem.format == op_packages.NAME else None

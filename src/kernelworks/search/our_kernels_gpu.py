@@ -1,9 +1,9 @@
 """Kernels of ours on a GPU as candidates: the kernel as it is, in a text that says how its kernels are launched.
 
-What may be otherwise is what the op package's tuning.toml picks for the sizes of the problem: rows and columns of a tile,
-warps, stages, registers. What is tried of each is what the package's ``[[space]]`` lists for these sizes; if it
-lists nothing, halves and doubles. A kernel of ours in CUDA C++ has the GPU kernels alone that its source makes, which are those
-that its table names: there a whole entry of the table is one choice.
+What may be otherwise is what the op package's tuning.toml picks for the sizes of the problem: rows and columns of a
+tile, warps, stages, registers. What is tried of each is what the package's ``[[space]]`` lists for these sizes; if it
+lists nothing, halves and doubles. A kernel of ours in CUDA C++ has the GPU kernels alone that its source makes, which
+are those that its table names: there a whole entry of the table is one choice.
 
 A candidate is a file of the judge's format for ops, with those as its constants and its ``SPACE``; what launches it
 (``triton``, ``cuda``) runs in the candidate's own process, on a copy of the package's module.
@@ -100,8 +100,8 @@ def _module(op_kernel: Kernel) -> Path:
 
 @functools.cache
 def picked_configs(op: str, shape: str) -> dict[str, dict[Point, dict[str, Any]]]:
-    """Kernels of an op on a GPU that take a case, best first -> what its forward picks of the package's table, of those that
-    pick anything."""
+    """Kernels of an op on a GPU that take a case, best first -> what its forward picks of the package's table, of those
+    that pick anything."""
     case, found = op_packages.case_named(op, "cuda", shape), OPS[op]
     given = case.make(torch.Generator().manual_seed(0), case.dtypes[0])
     args = [on_meta(given.get(name)) for name in found.passes["forward"].names]
@@ -185,8 +185,8 @@ def _of_ours(problem: Problem, code: str) -> tuple[str, Space] | None:
 
 
 def sets_in(problem: Problem, code: str) -> tuple[str, dict[Point, dict[str, Any]]] | None:
-    """The kernel that a text is of, and with what it launches each of the GPU kernels that are picked at the problem's case;
-    None where the text is another than ours with other constants. Raises Misread."""
+    """The kernel that a text is of, and with what it launches each of the GPU kernels that are picked at the problem's
+    case; None where the text is another than ours with other constants. Raises Misread."""
     found = _of_ours(problem, code)
     if found is None:
         return None
@@ -202,7 +202,8 @@ def sets_in(problem: Problem, code: str) -> tuple[str, dict[Point, dict[str, Any
 
 
 def precompiled_files(problem: Problem) -> list[Path]:
-    """What a candidate's process would compile whatever its constants are: the launcher, and the GPU kernels in CUDA C++."""
+    """What a candidate's process would compile whatever its constants are: the launcher, and the GPU kernels in CUDA
+    C++."""
     from kernelworks.build import cuda as cuda_build
     from kernelworks.build.cpp import build_library
     from kernelworks.build.launcher import SOURCE
@@ -247,5 +248,6 @@ def triton(op: str, op_kernel: str, sets: Mapping[str, Mapping[str, Any]]) -> Ca
 
 
 def cuda(op: str, op_kernel: str, sets: Mapping[str, str]) -> Callable[..., Any]:
-    """The same of a kernel of ours in CUDA C++, each of whose GPU kernels is named by a whole entry of the table, as JSON."""
+    """The same of a kernel of ours in CUDA C++, each of whose GPU kernels is named by a whole entry of the table, as
+    JSON."""
     return triton(op, op_kernel, {kernel: json.loads(its) for kernel, its in sets.items()})

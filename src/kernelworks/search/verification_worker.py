@@ -2,7 +2,8 @@
 
 ``python -m kernelworks.search.verification_worker OP KERNEL``.
 
-Writes ``{"at": ...}`` at each step and the verification at the end, with what a certificate needs of the kernel. Writes no certificate.
+Writes ``{"at": ...}`` at each step and the verification at the end, with what a certificate needs of the kernel. Writes
+no certificate.
 """
 
 from __future__ import annotations

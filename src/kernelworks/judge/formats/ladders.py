@@ -71,8 +71,9 @@ def problem_of(name: str) -> Problem:
     verification_sizes = [s for s in _literal(said, "verification_sizes", where) if _whole(s, every)]
     device = _literal(said, "device", where) if "device" in said else "cpu"
     return Problem(
-        name=folder.resolve().name + (f"#{format_name}" if format_name else ""), format=NAME, files={FILE: source}, loader=__name__,
-        entry=format_name, shapes=tuple(Shape(_words(s), s) for s in (first, *verification_sizes)), device=device, remarks=remarks,
+        name=folder.resolve().name + (f"#{format_name}" if format_name else ""), format=NAME, files={FILE: source},
+        loader=__name__, entry=format_name, device=device, remarks=remarks,
+        shapes=tuple(Shape(_words(s), s) for s in (first, *verification_sizes)),
     )  # fmt: skip
 
 

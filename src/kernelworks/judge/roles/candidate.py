@@ -186,8 +186,8 @@ def _take(made: Any, state: dict[str, Tensor]) -> str:
 
 
 def _with_ours(made: Any, loaded: Any) -> Any:
-    """What a problem is computed by with our kernels, those that are verified here and listed first: no tuning record of
-    this machine's is seen in a process of the judge's, and without one torch's functions would run."""
+    """What a problem is computed by with our kernels, those that are verified here and listed first: no tuning record
+    of this machine's is seen in a process of the judge's, and without one torch's functions would run."""
     environment.restore_variables(environment.variables() | {"KERNELWORKS_CHOOSE": "listed"})
     if hasattr(loaded, "ours"):  # of a format whose problems are ops
         return loaded.ours()

@@ -1,5 +1,5 @@
-"""The process of the reference: it has the problem, draws its inputs from seeds that nobody else is told, and says of each
-element of the answer what it is in float64 and how far rounding alone may carry it.
+"""The process of the reference: it has the problem, draws its inputs from seeds that nobody else is told, and says of
+each element of the answer what it is in float64 and how far rounding alone may carry it.
 
 Inputs are drawn on the CPU. The run in float64 is made where candidates work, in this process's own memory there: a GPU
 does at once what takes cores minutes. A reference that does not run there is run on the CPU.
@@ -292,7 +292,7 @@ def _work(oracle: Oracle, asked: dict[str, Any]) -> dict[str, Any]:
 def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
     """Answers until the other end is gone."""
     oracle = None
-    keep_freed()  # a reference is a hundred tensors of the answer's size one after the other: most of its time, faulted in
+    keep_freed()  # a reference is a hundred tensors of the answer's size in turn: page faults were most of its time
     while True:
         try:
             asked, _ = hear(control, IDLE_S)

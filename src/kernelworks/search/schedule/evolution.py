@@ -1,7 +1,7 @@
 """The proposer: schedules that change by moves and by crossing, from a plain loop nest on.
 
-What is quick is changed further. Which move is tried hangs on what the judge says that its parent is bound by, and on how
-often the move has helped before.
+What is quick is changed further. Which move is tried hangs on what the judge says that its parent is bound by, and on
+how often the move has helped before.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 its host. Either way each has a core set of its own, and a sitting (``juror``).
 
 What runs beside each other are builds and questions of right and wrong; times are taken by one worker of a host at a
-time (``shares.clock``), since cores share caches and memory. What others build meanwhile still shares those: both variants
-of a race have that in turns, so it widens the interval, and the best is judged again once all workers are gone. On a
-GPU, which is one worker's alone where there are enough and several workers' where not, a candidate's calls have it for
-themselves, and builds and references are made beside each other: work of others would count as the candidate's there.
+time (``shares.clock``), since cores share caches and memory. What others build meanwhile still shares those: both
+variants of a race have that in turns, so it widens the interval, and the best is judged again once all workers are
+gone. On a GPU, which is one worker's alone where there are enough and several workers' where not, a candidate's calls
+have it for themselves, and builds and references are made beside each other: work of others would count as the
+candidate's there.
 """
 
 from __future__ import annotations
