@@ -77,7 +77,7 @@ test-all: lint
 	$(BIN)/python -m pytest --all -n 2 --dist worksteal
 
 # Rewrites what is generated: ops/generated.py, the ladders' documents, the tables between the markers of pages,
-# docs/reference.md, docs/limits.md and the attacks of docs/judge.md.
+# docs/reference.md, docs/limits.md and docs/attacks.md.
 docs: $(STAMPS)/demo
 	$(BIN)/python tools/schemas.py
 	$(BIN)/python -m kernelworks.climb.command

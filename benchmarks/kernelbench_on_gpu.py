@@ -5,7 +5,7 @@
 
 judges several beside each other, which share the GPU by turns, and appends a line of JSON for each to ``--rows``. Those
 that are in it are left out, so it goes on where it was stopped. ``--order`` names files in the order in which they are
-taken. ``--write`` puts the rows on record, and the table of docs/check-problem.md beside what lint says of them.
+taken. ``--write`` puts the rows on record, and the table of docs/check-problem-kernelbench.md beside what the problem check says of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parents[1]
 RESULTS = HERE / "benchmarks" / "results"
 RECORD, LINTED = RESULTS / "kernelbench-on-gpu.json", RESULTS / "kernelbench-lint.json"
-PAGE = HERE / "docs" / "lint-problem.md"
+PAGE = HERE / "docs" / "check-problem-kernelbench.md"
 
 
 MARK = "<!-- written by benchmarks/kernelbench_on_gpu.py -->"
