@@ -64,12 +64,12 @@ def test_an_entry_is_put_in_its_place_and_nothing_else_changes() -> None:
     assert once.startswith(TABLE)
     (entry,) = tomllib.loads(once)["constants"]
     assert entry == {
-        "kernel": "avx2", "flags": ["-funroll-loops"], "set": {"simd/map.hpp": {"PAST_CACHE_BYTES": 4 << 20}},
+        "op_kernel": "avx2", "flags": ["-funroll-loops"], "set": {"simd/map.hpp": {"PAST_CACHE_BYTES": 4 << 20}},
         "measured": [SEEN],
     }  # fmt: skip
     other = with_entry(once, "avx512", Constants(flags=("-O2",)), [])
     again = with_entry(other, "avx2", Constants({"simd/map.hpp": {"PAST_CACHE_BYTES": 7}}), [])
-    assert [(e["kernel"], e.get("set")) for e in tomllib.loads(again)["constants"]] == [
+    assert [(e["op_kernel"], e.get("set")) for e in tomllib.loads(again)["constants"]] == [
         ("avx512", None), ("avx2", {"simd/map.hpp": {"PAST_CACHE_BYTES": 7}}),
     ]  # fmt: skip
     assert again.startswith(TABLE) and tomllib.loads(again)["config"] == tomllib.loads(TABLE)["config"]
@@ -129,7 +129,7 @@ def test_what_is_otherwise_is_hashed_and_compiled(source: Path, monkeypatch: pyt
     constants_of.cache_clear()
 
 
-def test_a_candidate_says_what_of_a_row_is_otherwise() -> None:
+def test_a_candidate_says_what_of_a_kernel_is_otherwise() -> None:
     source = text_of("relu")
     if source is None or TARGET == "scalar":  # the plain sources name no numbers
         return
