@@ -332,7 +332,7 @@ def test_sizes_are_found_however_they_are_written(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- our own ops
 
 
-def test_a_room_is_named(tmp_path: Path) -> None:
+def test_an_op_is_named(tmp_path: Path) -> None:
     problem = read_problem("rms_norm:N=7")
     assert (problem.format, problem.entry, problem.shapes[0].name) == ("op", "rms_norm", "N=7")
     text = (
@@ -348,7 +348,7 @@ def test_a_room_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rms_norm", "rms_norm:N=7", "rms_norm:96x80 float32"])
-def test_each_shape_of_a_room_is_a_case_of_its_own(name: str, tmp_path: Path) -> None:
+def test_each_shape_of_an_op_is_a_case_of_its_own(name: str, tmp_path: Path) -> None:
     problem, contract = read_problem(name), OPS["rms_norm"].contract
     cases = {case.name: case for case in (*contract.bench_cases, *contract.cases)}
     small = [s for s in problem.shapes if s.name in cases and "x" not in s.name]
@@ -362,7 +362,7 @@ def test_each_shape_of_a_room_is_a_case_of_its_own(name: str, tmp_path: Path) ->
         assert op_packages.load(problem, problem.shapes[0], tmp_path).inputs()[0].shape == (96, 80)
 
 
-def test_a_rooms_own_row_is_its_best_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_ops_own_kernel_is_its_best_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     problem = read_problem("relu")
     listed = [kernel.name for kernel in op_packages.runnable_cpp_kernels(OPS["relu"])]
     assert listed == [kernel.name for kernel in OPS["relu"].kernels if kernel.name in listed]  # best first

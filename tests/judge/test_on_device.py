@@ -106,7 +106,7 @@ def test_without_a_gpu_there_is_no_verdict_on_one(tmp_path: Path, monkeypatch: p
         judge(file, problem, device="tpu")
 
 
-def test_a_problem_for_a_gpu_has_its_truth_here() -> None:
+def test_a_problem_for_a_gpu_has_its_reference_here() -> None:
     with CudaOnCpuMode():
         x = torch.randn(3, device="cuda")
         y = torch.zeros(3, device=torch.device("cuda", 0)).cuda() + x.to("cuda:0")

@@ -204,7 +204,7 @@ INF, NAN = float("inf"), float("nan")
     ],
     ids=["near", "as the reference has them", "NaN", "no NaN", "far", "the same", "nothing"],
 )
-def test_answers_are_held_against_the_truth(
+def test_answers_are_compared_with_the_reference(
     answer: list[float], reference: list[float], bound: list[float], worst: float, wrong: bool
 ) -> None:
     want, most = (torch.tensor(of, dtype=torch.float64) for of in (reference, bound))

@@ -63,7 +63,7 @@ def test_the_first_draft_is_the_plain_nest_and_none_comes_twice(proposer: Schedu
         assert evolution.candidate_of(make_plan(kernel, Schedule.from_json(draft.detail["schedule"]))) == draft.code
 
 
-def test_the_same_seed_offers_the_same(proposer: ScheduleRewriting) -> None:
+def test_the_same_seed_proposes_the_same(proposer: ScheduleRewriting) -> None:
     other = ScheduleRewriting(seed=5)
     assert proposer.propose(PROBLEM, [], 6) == other.propose(PROBLEM, [], 6)
     assert proposer.propose(PROBLEM, [], 6) != ScheduleRewriting(seed=6).propose(PROBLEM, [], 6)

@@ -28,7 +28,7 @@ SIZED = [
 
 
 @pytest.mark.parametrize("name", [*SIZED, "linear:64x256x512 bfloat16", "cross_entropy:33x8192 mean"])
-def test_a_row_says_how_else_it_may_be_launched(name: str) -> None:
+def test_a_kernel_says_how_else_it_may_be_launched(name: str) -> None:
     problem = read_problem(name, "cuda")
     (source,) = our_kernels_cpp.texts_of(problem)
     assert (
@@ -43,7 +43,7 @@ def test_a_row_says_how_else_it_may_be_launched(name: str) -> None:
     assert our_kernels_gpu.sets_in(problem, source) == ("triton", picks)
 
 
-def test_what_the_room_offers_is_what_is_tried() -> None:
+def test_what_the_op_package_lists_is_what_is_tried() -> None:
     (source,) = our_kernels_cpp.texts_of(read_problem("softmax:8192x4096", "cuda"))
     space = space_in(source)
     assert space is not None and dict(space.choices) == {"FORWARD_ROWS": (1, 2), "FORWARD_NUM_WARPS": (4, 8, 16)}
@@ -94,7 +94,7 @@ print("same")
 """
 
 
-def test_a_row_launched_otherwise_computes_the_same() -> None:
+def test_a_kernel_launched_otherwise_computes_the_same() -> None:
     paths = environment.variables() | {"TRITON_INTERPRET": "1", "PYTHONPATH": ":".join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True, env=paths, check=False)
     assert done.stdout == "same\n", done.stderr

@@ -122,7 +122,7 @@ def test_it_goes_on_where_it_stopped_and_judges_nothing_twice(
     assert len(set(pretended.judged)) == 15
 
 
-def test_what_was_offered_and_not_judged_is_judged_first(
+def test_what_was_proposed_and_not_judged_is_judged_first(
     searched: Run, pretended: type[Pretended], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only(monkeypatch, Scripted("one", [text(1 + i / 10) for i in range(4)]))

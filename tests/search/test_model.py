@@ -253,7 +253,7 @@ def test_a_prompt_says_all_that_the_judge_knows(problem: Problem) -> None:
 
 
 @pytest.mark.parametrize("op", ["softmax", "relu", "rms_norm", "rope", "gelu_mul", "linear"])
-def test_a_room_is_told_by_its_contract(op: str) -> None:
+def test_an_op_is_told_by_its_contract(op: str) -> None:
     rules, asked = conversation(read_problem(op), None, 1, machine="m")
     contract = OPS[op].contract
     assert f"a function {op}" in rules["content"]

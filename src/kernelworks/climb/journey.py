@@ -19,7 +19,7 @@ FLOAT = 4  # bytes
 def journey(
     size: tuple[int, int, int] = (64, 64, 64), tile: tuple[int, int] = (4, 8), block: tuple[int, int] = (32, 32)
 ) -> Journey:
-    """Counts every trip of a product of M x N x K. Raises ValueError where a size is no multiple of its part."""
+    """Counts every trip of a product of M x N x K. Raises ValueError if a size is no multiple of its part."""
     (m, n, k), (tile_m, tile_n), (block_k, block_n) = size, tile, block
     if m % tile_m or n % block_n or block_n % tile_n or k % block_k:
         raise ValueError(f"M, N, K = {size} must be multiples of the tile {tile} and of the block {block}")

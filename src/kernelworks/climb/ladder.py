@@ -180,7 +180,7 @@ def _header(path: Path) -> dict[str, str]:
 
 
 def rung_of(path: Path) -> Rung:
-    """The rung in a file. Raises ValueError where its header lacks a key or has one that means nothing."""
+    """The rung in a file. Raises ValueError if its header lacks a key or has one that means nothing."""
     found, language = _header(path), path.suffix[1:]
     needed, known = REQUIRED_KEYS[language], KEYS | OWN_KEYS[language]
     if found.keys() - known or needed - found.keys():
@@ -222,7 +222,7 @@ def _box(text: str) -> tuple[int, int]:
 
 
 def _launch(text: str) -> Launch:
-    """Raises ValueError where the text does not describe a launch."""
+    """Raises ValueError if the text does not describe a launch."""
     found = _pairs(text, r"\d+ x \d+|\w+")
     known = {"threads", "tile", "shared", "cluster", "grid", "workspace", "early", "each"}
     if found.keys() - known or {"threads", "tile"} - found.keys() or found.get("grid", "") not in GRIDS:

@@ -47,7 +47,7 @@ class OnCpu(Climber):
         return sorted({count or machine().cores for count in rung.threads})
 
     def function(self, rung: Rung) -> Any:
-        """The rung's compiled function. Raises BuildError, also where the function is missing."""
+        """The rung's compiled function. Raises BuildError, also if the function is missing."""
         if self._loaded is None:
             self._loaded = {}
         if rung.number not in self._loaded:

@@ -57,7 +57,7 @@ class OnGpu(Climber):
         return self.loads.call(rung, size, given, out)
 
     def climb_rung(self, rung: Rung, before: Rung | None) -> RungResult:
-        """Raises Stopped where the GPU does not survive the rung."""
+        """Raises DeviceStopped if the GPU does not survive the rung."""
         try:
             return super().climb_rung(rung, before)
         except RuntimeError as error:

@@ -110,7 +110,7 @@ class Problem:
 
 
 def problem_of(folder: Path) -> Problem:
-    """The ``PROBLEM`` in a ladder's ``problem.py``. Raises ValueError where there is none of use."""
+    """The ``PROBLEM`` in a ladder's ``problem.py``. Raises ValueError if there is none of use."""
     path = folder / "problem.py"
     if not path.is_file():
         raise ValueError(f"{folder} is no ladder: it has no problem.py")

@@ -169,7 +169,7 @@ FILES = {
 
 
 def start(name: str, root: Path = Path("ladders"), device: str = "cpu") -> Path:
-    """Writes the template of a device to ``ladders/<name>/`` of the working folder. Raises ValueError where that
+    """Writes the template of a device to ``ladders/<name>/`` of the working folder. Raises ValueError if that
     cannot be."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name) or name in ("new", "tile"):
         raise ValueError(

@@ -40,7 +40,7 @@ class Building:
     seconds: float = 0.0
 
     def wait_loaded(self, patience_s: float) -> Any:
-        """What it said of how it was loaded. Raises Ended."""
+        """What it said of how it was loaded. Raises ProcessEnded."""
         if self.said is None:
             self.said = parse_load_answer(self.variant.process.hear(patience_s)[0])
             self.seconds = time.monotonic() - self.begun
@@ -64,7 +64,7 @@ class Site:
         self.ahead: list[Building] = []
 
     def start_build(self, candidate: Candidate, folder: Path) -> Building:
-        """Raises Ended."""
+        """Raises ProcessEnded."""
         begin = time.monotonic()
         variant = self.bench.start_variant("candidate", candidate, self.bench.problem.shapes[0], folder)
         return Building(candidate, variant, folder, begin)

@@ -276,7 +276,7 @@ class Bench:
     def load_variant(
         self, name: str, candidate: Candidate | None, shape: Shape, folder: Path | None = None, *, silent: bool = False
     ) -> tuple[VariantProcess, Any]:
-        """A process that has made its callable, and what it said of that. Raises Ended."""
+        """A process that has made its callable, and what it said of that. Raises ProcessEnded."""
         variant = self.start_variant(name, candidate, shape, folder, silent=silent)
         if candidate is not None:
             self.visiting.append(variant)
@@ -285,7 +285,7 @@ class Bench:
     def start_variant(
         self, name: str, candidate: Candidate | None, shape: Shape, folder: Path | None = None, *, silent: bool = False
     ) -> VariantProcess:
-        """A process that makes its callable, and will say so. Raises Ended."""
+        """A process that makes its callable, and will say so. Raises ProcessEnded."""
         _, given = self.oracle(shape)
         papers = {
             "problem": self.problem if candidate is None else strip_reference(self.problem),

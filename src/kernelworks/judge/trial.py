@@ -116,7 +116,7 @@ class Trial:
             shutil.copyfile(path, place / path.name)
 
     def run(self) -> TrialResult:
-        """All of it. Raises NoVerdict where the problem's own processes fail."""
+        """All of it. Raises NoVerdict if the problem's own processes fail."""
         steps = (
             (self._build, "building"), (self._calls, "calling and timing"), (self._gradients, "gradients"),
             (self._otherwise_laid, "other strides"), (self._left, "what it leaves"), (self._silenced, "decoys"),

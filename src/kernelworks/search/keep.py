@@ -92,7 +92,7 @@ def keepable(problem: Problem) -> None:
 def keep(
     found: Search, problem: Problem, *, budget: Budget, peaks: Peaks | GpuPeaks | None, say: Say
 ) -> KeepResult:  # fmt: skip
-    """Puts the best of a search into its op package, or says why not. Raises OSError where a file cannot be written;
+    """Puts the best of a search into its op package, or says why not. Raises OSError if a file cannot be written;
     those that were written before it are as they were then."""
     op_kernel, sizes = "", list[SizeSpeedup]()
     try:

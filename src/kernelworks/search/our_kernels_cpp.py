@@ -178,7 +178,7 @@ def _constant(file: str, name: str) -> str:
 def compile_kernel(op: str, target: str, flags: str, constants: Mapping[str, Mapping[str, int]]) -> Callable[..., Any]:
     """The forward of an op's kernel, compiled with other numbers and further flags, in this process's cache.
 
-    Raises ValueError where a file does not name such a number, BuildError.
+    Raises ValueError if a file does not name such a number, BuildError.
     """
     found = OPS[op].kernel(target)
     assert found.source is not None

@@ -63,7 +63,7 @@ class _Family:
 
 
 class Parameters:
-    """The proposer. Raises Unfit without Optuna."""
+    """The proposer. Raises UnfitProposer without Optuna."""
 
     name = "parameters"
 

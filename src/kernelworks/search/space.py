@@ -48,7 +48,7 @@ class Space:
 
 
 def space_in(source: str) -> Space | None:
-    """The space of a text, None where it declares none. Raises Misread where what it declares is no space."""
+    """The space of a text, None where it declares none. Raises Misread if what it declares is no space."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
@@ -59,7 +59,9 @@ def space_in(source: str) -> Space | None:
     try:
         said = ast.literal_eval(stated[NAME])
     except ValueError:
-        raise Misread(f"{NAME} is no literal; a dictionary of lists of numbers, texts or booleans is accepted") from None
+        raise Misread(
+            f"{NAME} is no literal; a dictionary of lists of numbers, texts or booleans is accepted"
+        ) from None
     if not isinstance(said, dict) or not said:
         raise Misread(f"{NAME} is {str(said)[:60]!r}; a dictionary of lists is accepted")
     choices: dict[str, tuple[Value, ...]] = {}

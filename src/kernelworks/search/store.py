@@ -101,7 +101,7 @@ class Store:
 
     @classmethod
     def open(cls, path: str | Path, problem: Problem, *, over: str, threads: int, machine: str) -> Store:
-        """For a search, anew or where one was left. Raises Occupied where another process searches with it,
+        """For a search, anew or where one was left. Raises StoreLocked if another process searches with it,
         ValueError where it holds another search, OSError."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ class Store:
 
     @classmethod
     def read(cls, path: str | Path) -> Store:
-        """To look at, while somebody searches too. Raises ValueError where it is none, OSError."""
+        """To look at, while somebody searches too. Raises ValueError if it is none, OSError."""
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(2, "no such file", str(path))

@@ -61,7 +61,7 @@ def _case(op: str, device: str, name: str) -> Case | None:
 
 
 def case_named(op: str, device: str, name: str) -> Case:
-    """Raises Misread where there is none of that name, and none can be made."""
+    """Raises Misread if there is none of that name, and none can be made."""
     found = _case(op, device, name)
     if found is None:
         raise Misread(f"{op}: no case {name!r}")

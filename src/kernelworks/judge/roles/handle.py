@@ -143,7 +143,7 @@ class VariantProcess:
     ) -> Answer:  # fmt: skip
         """Hands cases over, one after the other in one go, and takes their answers; those that are to be asked for
         again, or compared with others, are to ``keep``. With a ``pause_s`` it is stopped so long after the clock's
-        start, and let go on once its answers' places were looked at. Raises Ended."""
+        start, and let go on once its answers' places were looked at. Raises ProcessEnded."""
         with self.turn():
             return self._called(cases, how, look, again, layout, weights, keep, pause_s)
 
@@ -335,11 +335,11 @@ class VariantProcess:
             raise ProcessEnded(self.process.end_reason()) from error
 
     def _heard(self, asked: Any, times: int = 1) -> dict[str, Any]:
-        """What it answers to a question. Raises Ended."""
+        """What it answers to a question. Raises ProcessEnded."""
         return words(self.process.ask(asked, self.answer_s * times)[0])
 
     def ask(self, what: str, of: str) -> list[str]:
-        """A question that is no call, and the lines of its answer by that name. Raises Ended."""
+        """A question that is no call, and the lines of its answer by that name. Raises ProcessEnded."""
         self.process.go_on()
         return lines(self._heard({"do": what}).get(of))
 

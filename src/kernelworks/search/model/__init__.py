@@ -60,7 +60,7 @@ def way_to(
 
 
 def make_model(setting: Setting) -> Model:
-    """The proposer for a search, by the options that were given for it. Raises Unfit where no model is named,
+    """The proposer for a search, by the options that were given for it. Raises UnfitProposer if no model is named,
     ValueError that names the option, what came and what is accepted."""
     given = dict(setting.options)
     unknown = [name for name in given if name not in OPTIONS]

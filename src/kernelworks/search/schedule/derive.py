@@ -30,7 +30,7 @@ DECOMPOSED_OPS = """
 
 
 def derive_nest(call: Callable[..., Any], inputs: Sequence[Any]) -> Kernel:
-    """The nest of ``call(*inputs)``, a module or a function, for inputs of these shapes. Raises Declined."""
+    """The nest of ``call(*inputs)``, a module or a function, for inputs of these shapes. Raises NotDerivable."""
     state = dict(call.state_dict(keep_vars=True)) if isinstance(call, nn.Module) else {}
     trained = {n for n, _ in call.named_parameters()} if isinstance(call, nn.Module) else set()
     tensors = [v for v in inputs if isinstance(v, Tensor)]

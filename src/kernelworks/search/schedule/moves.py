@@ -30,7 +30,7 @@ class Move:
 
 
 def apply(kernel: Kernel, schedule: Schedule, name: str, args: Mapping[str, Any]) -> Schedule:
-    """The schedule after a move. Raises Illegal where the move is not legal there."""
+    """The schedule after a move. Raises Illegal if the move is not legal there."""
     move = MOVES.get(name)
     if move is None:
         raise Illegal(f"no move {name!r}; there are {', '.join(MOVES)}")

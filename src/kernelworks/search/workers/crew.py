@@ -162,7 +162,7 @@ class Crew:
     """``with Crew(workers, papers) as crew: crew.hire()``, and ``crew.allowed()`` of them at a time.
 
     With Ray in its cluster where the program has one, or ``RAY_ADDRESS`` names one; else in one of its own, which ends
-    with it. Without it processes of this host. Raises ValueError where so many workers have no core set each, and where
+    with it. Without it processes of this host. Raises ValueError if so many workers have no core set each, and where
     ``RAY_ADDRESS`` is set and there is no Ray.
     """
 
@@ -226,7 +226,7 @@ def _folder(stack: contextlib.ExitStack) -> str:
 
 
 def _ray() -> Any:
-    """Ray; None where it is not installed. Raises ValueError where a cluster of it is named then."""
+    """Ray; None where it is not installed. Raises ValueError if a cluster of it is named then."""
     try:
         import ray
     except ImportError:
@@ -240,7 +240,7 @@ def _ray() -> Any:
 
 
 def check_workers(workers: int, threads: int) -> None:
-    """Raises ValueError where so many workers have no core set each on this host, or a cluster is named without Ray."""
+    """Raises ValueError if so many workers have no core set each on this host, or a cluster is named without Ray."""
     _ray()
     if not environment.ray_address():
         _fitting(workers, len(shares.cores()), threads)
