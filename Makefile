@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint docs clean
+.PHONY: help demo test test-all lint docs site clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -77,7 +77,7 @@ test-all: lint
 	$(BIN)/python -m pytest --all -n 2 --dist worksteal
 
 # Rewrites what is generated: ops/generated.py, the ladders' documents, the tables between the markers of pages,
-# docs/reference.md, docs/limits.md and the attacks of docs/judge.md.
+# docs/reference.md, docs/limits.md and docs/attacks.md.
 docs: $(STAMPS)/demo
 	$(BIN)/python tools/schemas.py
 	$(BIN)/python -m kernelworks.climb.command
@@ -85,6 +85,10 @@ docs: $(STAMPS)/demo
 	$(BIN)/kernelworks map --markdown docs/reference.md
 	PYTHONPATH=tests/support $(BIN)/python tests/limits/limits.py
 	$(BIN)/python tests/judge/attack_table.py
+
+# The ladders' pages, from their results.json.
+site: $(STAMPS)/demo
+	$(BIN)/python -m kernelworks.climb.command out/site
 
 clean:
 	rm -rf $(VENV) $(STAMPS) out

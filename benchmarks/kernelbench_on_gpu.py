@@ -5,7 +5,8 @@
 
 judges several beside each other, which share the GPU by turns, and appends a line of JSON for each to ``--rows``. Those
 that are in it are left out, so it goes on where it was stopped. ``--order`` names files in the order in which they are
-taken. ``--write`` puts the rows on record, and the table of docs/check-problem.md beside what lint says of them.
+taken. ``--write`` puts the rows on record, and writes the table of docs/check-problem-kernelbench.md beside what the
+problem check says of them.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from typing import Any
 HERE = Path(__file__).resolve().parents[1]
 RESULTS = HERE / "benchmarks" / "results"
 RECORD, LINTED = RESULTS / "kernelbench-on-gpu.json", RESULTS / "kernelbench-lint.json"
-PAGE = HERE / "docs" / "lint-problem.md"
+PAGE = HERE / "docs" / "check-problem-kernelbench.md"
 
 
 MARK = "<!-- written by benchmarks/kernelbench_on_gpu.py -->"
 SECTION = f"""
-### At their own sizes, on a GPU
+## At their own sizes, on a GPU
 
 As they are, `python benchmarks/kernelbench_on_gpu.py KERNELBENCH/level1 KERNELBENCH/level2` has the judge take each
 problem's reference as a candidate, several beside each other on one GPU.
@@ -153,7 +154,7 @@ def read(rows: Path) -> list[dict[str, Any]]:
 
 
 def linted(row: dict[str, Any]) -> str:
-    """What lint says of it at sizes of a CPU; "" where it has not looked."""
+    """What the problem check says of it at sizes of a CPU; "" if it has not looked."""
     if LINTED.is_file():
         found = json.loads(LINTED.read_text(encoding="utf-8"))["rows"].get(row["problem"])
         return "" if found is None else str(found["verdict"])
@@ -169,14 +170,15 @@ def counted(rows: list[dict[str, Any]]) -> str:
     counts = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(sorted(verdicts)))
     sound = [row for row in rows if linted(row) not in ("", "not worth scoring")]
     right = sum(row["verdict"] == "right" for row in sound)
-    return f"{len(rows)} problems: {counts}. Of {len(sound)} that lint finds worth a score the judge passes {right}."
+    checked = f"Of {len(sound)} that the problem check finds worth a score the judge passes {right}."
+    return f"{len(rows)} problems: {counts}. {checked}"
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     lines = [
         counted(rows),
         "",
-        "| problem | its reference as a candidate | worst, of the bound | lint |",
+        "| problem | its reference as a candidate | worst, of the bound | problem check |",
         "|---|---|---|---|",
     ]
     for row in sorted(rows, key=lambda r: (r["problem"].split("/")[0], int(re.findall(r"/(\d+)", r["problem"])[0]))):

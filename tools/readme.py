@@ -417,8 +417,7 @@ def _ladders(root: Path, hashes: Hashes) -> str:
         found.append((record.device, len(below.parts), below.as_posix(), record))
     lines = []
     for *_, place, record in sorted(found, key=lambda item: item[:3]):
-        folder = f"{{up}}{LADDERS}/{place}"
-        links = f"[{record.ladder}]({folder}/worklog.md) ([page]({folder}/{record.ladder}.html))"
+        links = f"[{record.ladder}]({{up}}{LADDERS}/{place}/worklog.md)"
         on = f"{climb_words.machine(record)}, {record.date[:10]}"
         lines.append(f"| {links} | {climb_words.headline(record)} | {on} |")
     return "\n".join(["| ladder | from where to where | on |", "|---|---|---|", *lines, ""]) if lines else ""

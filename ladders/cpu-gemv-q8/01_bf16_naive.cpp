@@ -1,11 +1,11 @@
-// title: bfloat16, naive
+// title: Naive bfloat16
 // target: avx2
 // threads: 1
 // format: bf16
 // loads: L1 6, DRAM 2
 // hypothesis: The formula as it is written. A bfloat16 is the upper half of a float32, so widening it is a shift.
 //   Each addition waits for the one before it, 4 cycles, in which memory could hand over far more than the 2 bytes of
-//   one weight. So this waits on the latency of an addition, and memory stands idle.
+//   one weight. So this is bound by the latency of an addition, and memory stands idle.
 // next: One chain of additions, one element an instruction. Use vectors, and several chains.
 #include <bit>
 #include <cstdint>

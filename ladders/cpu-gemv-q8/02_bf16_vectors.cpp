@@ -1,4 +1,4 @@
-// title: Vectors and chains
+// title: SIMD vectors and independent accumulators
 // target: avx2
 // threads: 1
 // format: bf16

@@ -1,4 +1,4 @@
-// title: Pairs
+// title: bfloat16 unpacked in pairs
 // target: avx2
 // threads: 1, all
 // format: bf16

@@ -1,4 +1,4 @@
-// title: Streams and prefetch
+// title: Row streams and software prefetch
 // target: avx2
 // threads: 1, all
 // format: bf16

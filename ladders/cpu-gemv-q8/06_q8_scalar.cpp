@@ -1,4 +1,4 @@
-// title: Q8_0, scalar
+// title: Scalar Q8_0
 // target: avx2
 // threads: 1, all
 // format: q8_0

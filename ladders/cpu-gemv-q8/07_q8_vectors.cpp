@@ -1,4 +1,4 @@
-// title: Vectors again
+// title: SIMD dequantisation of Q8_0
 // target: avx2
 // threads: 1, all
 // format: q8_0

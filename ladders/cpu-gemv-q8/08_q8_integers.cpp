@@ -1,4 +1,4 @@
-// title: Integers
+// title: int8 dot products, x quantised too
 // target: avx2
 // threads: 1, all
 // format: q8_0_x8

@@ -1,4 +1,4 @@
-// title: Streams and prefetch again
+// title: Row streams and software prefetch for Q8_0
 // target: avx512_vnni
 // threads: 1, all
 // format: q8_0_x8

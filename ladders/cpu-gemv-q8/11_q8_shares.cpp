@@ -1,4 +1,4 @@
-// title: Shares as they come
+// title: Dynamic scheduling: shares as they come
 // target: avx512_vnni
 // threads: 1, all
 // format: q8_0_x8

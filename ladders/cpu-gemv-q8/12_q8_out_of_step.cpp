@@ -1,4 +1,4 @@
-// title: Out of step
+// title: Cache-set conflicts avoided: streams out of step
 // target: avx512_vnni
 // threads: 1, all
 // format: q8_0_x8

@@ -1,4 +1,4 @@
-// title: Large pages
+// title: Huge pages
 // target: avx512_vnni
 // threads: 1, all
 // format: q8_0_x8_large
@@ -6,8 +6,8 @@
 // loads: L1 2.56, DRAM 1.0625
 // hypothesis: The weights are read for every token, so it pays to ask the system once, in the first call, to move
 //   them to pages of 2 MiB: it copies them within a tenth of a second, and every call after that looks up 30
-//   addresses and not 15 000, and the prefetcher comes to a boundary 512 times less often. The ceiling that this is
-//   held against is read on small pages, so it is no limit here. (Tried in a sketch before this was written down.)
+//   addresses and not 15 000, and the prefetcher comes to a boundary 512 times less often. The measured peak of
+//   memory is read on small pages, so it is no limit here. (Tried in a sketch before this was written down.)
 // predicts: 1.04
 // next: Memory, and what keeps a core from asking it for more: some ten lines can be on their way to one core at a
 //   time. Only fewer bytes a weight would help.

@@ -25,7 +25,7 @@ Given = dict[str, Tensor]
 
 
 def inputs(size: Size, generator: torch.Generator) -> Given:
-    """Random numbers; in the small sizes of the proof also rows whose products with x are all positive, and mostly
+    """Random numbers; in the small verification sizes also rows whose products with x are all positive, and mostly
     positive x: there what is off by a little adds up, where elsewhere it would cancel."""
     weight = torch.randn(size["N"], size["K"], generator=generator)
     x = torch.randn(size["K"], generator=generator).bfloat16().float()

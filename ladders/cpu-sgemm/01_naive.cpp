@@ -5,7 +5,7 @@
 // loads: L1 8, L3 64
 // hypothesis: The formula as it is written: one output at a time, a sum over k. Each multiply-add waits for the
 //   addition before it (4 cycles), and each element of B lies N elements after the one before, in a cache line of
-//   its own. So this waits on memory latency, and the multipliers stand idle.
+//   its own. So this is bound by memory latency, and the multipliers stand idle.
 // next: Neighbouring elements of B lie along j, not along k. Walk them in that order.
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-// title: Blocking
+// title: Cache blocking
 // target: avx2
 // threads: 1
 // rows: 512

@@ -1,4 +1,4 @@
-// title: Register microkernel
+// title: Register-blocked microkernel
 // target: avx2
 // threads: 1
 // loads: L1 0.92, L2 0.67

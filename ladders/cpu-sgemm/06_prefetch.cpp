@@ -1,4 +1,4 @@
-// title: Alignment and prefetch
+// title: Alignment and software prefetch
 // target: avx2
 // threads: 1
 // loads: L1 0.92, L2 0.67

@@ -1,4 +1,4 @@
-// title: A query a block
+// title: Naive: one block per query
 // launch: threads 128, tile 1 x 128, grid tiles, shared 16384
 // hypothesis: The formula as it is written: a block has one query, keeps its scores in shared memory, turns them into
 //   weights, and sums the values. A thread forms the scores of every 128th key, each from 256 bytes that are its own, so

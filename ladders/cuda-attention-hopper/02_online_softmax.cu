@@ -1,4 +1,4 @@
-// title: Tiles, and a softmax kept up to date
+// title: Tiling and online softmax
 // launch: threads 256, tile 64 x 128, grid tiles, shared 101376
 // hypothesis: A block has 64 queries and passes over 64 keys and values at a time, in shared memory and in float32. Of a
 //   block of scores only its largest and its sum are kept: where a later one is larger, what was summed before shrinks

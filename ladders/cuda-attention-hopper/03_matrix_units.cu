@@ -1,4 +1,4 @@
-// title: Matrix units
+// title: Tensor cores (mma.sync)
 // launch: threads 128, tile 64 x 128, grid tiles, shared 52224
 // hypothesis: mma.sync multiplies 16 x 16 by 16 x 8 out of registers. A warp has 16 queries, whose elements it keeps; keys
 //   and values stay bfloat16, in half the shared memory, and ldmatrix spreads them as the unit wants them, values turned

@@ -1,4 +1,4 @@
-// title: Copies ahead
+// title: Asynchronous copies (cp.async)
 // launch: threads 128, tile 64 x 128, grid tiles, shared 87040
 // hypothesis: cp.async takes keys and values to shared memory past the registers, and nobody waits: the values of a block
 //   come while its scores are formed, the next keys while its values are summed. That needs a second place for the

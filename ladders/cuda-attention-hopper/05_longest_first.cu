@@ -1,4 +1,4 @@
-// title: The longest first
+// title: Longest-first tile order
 // launch: threads 128, tile 64 x 128, grid tiles, shared 87040
 // hypothesis: The last queries of all heads start first: they take longest, and the short ones fill the gaps at the end.
 //   Sixteen heads at a time, whose keys and values (34 MB) fit L2 together; as soon as some of their blocks have ended,

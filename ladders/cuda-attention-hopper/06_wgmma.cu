@@ -1,4 +1,4 @@
-// title: wgmma
+// title: Warpgroup MMA (wgmma)
 // launch: threads 256, tile 128 x 128, grid tiles, shared 163840
 // hypothesis: Hopper's own matrix instruction reads keys and values out of shared memory by itself, for 64 queries at a
 //   time: no ldmatrix, a quarter of the bytes, and four times the rate of a warp's mma.sync. Two groups of four warps

@@ -1,4 +1,4 @@
-// title: The copy unit
+// title: Bulk tensor copies (TMA)
 // launch: threads 256, tile 128 x 128, grid tiles, shared 163840
 // maps: q 128 x 64, k 128 x 64, v 128 x 64
 // hypothesis: Two instructions of one thread fetch 128 keys, swizzled, and their bytes report at a barrier in shared

@@ -1,4 +1,4 @@
-// title: Warps that only fetch
+// title: Warp specialisation: warps that only fetch
 // launch: threads 384, tile 128 x 128, grid tiles, shared 163840
 // maps: q 128 x 64, k 128 x 64, v 128 x 64
 // hypothesis: Four more warps, of which one thread fetches: it waits for places to become free, and nobody waits for it.

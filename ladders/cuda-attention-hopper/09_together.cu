@@ -1,4 +1,4 @@
-// title: The next scores beside this sum
+// title: Overlap of QK and PV: the next scores beside this sum
 // launch: threads 384, tile 128 x 128, grid tiles, shared 163840
 // maps: q 128 x 64, k 128 x 64, v 128 x 64
 // hypothesis: A group starts the scores of the next block and the sum of this one together. It waits for the scores only,

@@ -1,4 +1,4 @@
-// title: The maximum is raised late
+// title: Lazy rescaling: the maximum is raised late
 // launch: threads 384, tile 128 x 128, grid tiles, shared 163840
 // maps: q 128 x 64, k 128 x 64, v 128 x 64
 // hypothesis: Weights may be relative to any number that is not too far below the largest score: to an old maximum, as long

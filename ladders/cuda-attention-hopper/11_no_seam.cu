@@ -1,10 +1,10 @@
-// title: No seam between tiles
+// title: Persistent blocks, overlapped tiles: no seam
 // launch: threads 384, tile 128 x 128, grid multiprocessors, shared 196608, workspace 8
 // maps: q 128 x 64, k 128 x 64, v 128 x 64
 // hypothesis: A block for each multiprocessor, which draws one tile after the other, still the longest first. Queries have
 //   two places, so the next tile's are there before this one ends, and so are its first keys: the group starts the first
 //   scores of the next tile beside the last sum of this one, and the output is written while the softmax of the next tile
-//   begins. Of two blocks of keys without company a tile, in 17, nearly all is had back.
+//   begins. Of two blocks of keys without company a tile, in 17, nearly all is recovered.
 // predicts: 1.12
 // next: The multiplications themselves. Power limits the clock, and shared memory is read for queries again and again,
 //   the same 64 for every block of keys.

@@ -1,4 +1,4 @@
-// title: Exponentials among sums
+// title: Softmax interleaved with its sums
 // launch: threads 384, tile 128 x 128, grid multiprocessors, shared 196608, workspace 8
 // maps: q 128 x 64, k 128 x 64, v 128 x 64
 // hypothesis: Eight scores at a time: their multiply-adds, exponentials, sums and rounding, then the next eight. Nothing in

@@ -1,4 +1,4 @@
-// title: The output by the copy unit
+// title: TMA store of the output
 // launch: threads 384, tile 128 x 128, grid multiprocessors, shared 229376, workspace 8
 // maps: q 128 x 64, k 128 x 64, v 128 x 64, out 64 x 64
 // hypothesis: A group's output goes to shared memory with eight instructions, and the copy unit brings it to memory while

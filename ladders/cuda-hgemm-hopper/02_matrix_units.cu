@@ -1,4 +1,4 @@
-// title: Matrix units
+// title: Tensor cores (mma.sync)
 // launch: threads 256, tile 64 x 16
 // multiples: M 64, N 16, K 16
 // loads: L1 0.375

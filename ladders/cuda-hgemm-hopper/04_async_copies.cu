@@ -1,4 +1,4 @@
-// title: Asynchronous copies
+// title: Asynchronous copies (cp.async)
 // launch: threads 256, tile 128 x 128, shared 98304
 // multiples: M 128, N 128, K 64
 // loads: L2 0.03125, shared 0.125

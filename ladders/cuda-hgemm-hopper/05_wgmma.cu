@@ -1,4 +1,4 @@
-// title: wgmma
+// title: Warpgroup MMA (wgmma)
 // launch: threads 256, tile 128 x 128
 // multiples: M 128, N 128, K 64
 // loads: L2 0.03125, shared 0.078125

@@ -1,4 +1,4 @@
-// title: Tensor copies
+// title: Bulk tensor copies (TMA)
 // launch: threads 256, tile 128 x 128
 // maps: A 128 x 64, B 128 x 64
 // loads: L2 0.03125, shared 0.078125

@@ -1,4 +1,4 @@
-// title: A ring of stages
+// title: Multistage pipeline: a ring of stages
 // launch: threads 256, tile 128 x 128, shared 98304
 // maps: A 128 x 64, B 128 x 64
 // loads: L2 0.03125, shared 0.078125

@@ -1,4 +1,4 @@
-// title: Producer and consumers
+// title: Warp specialisation: producer and consumers
 // launch: threads 288, tile 128 x 128, shared 98304
 // maps: A 128 x 64, B 128 x 64
 // loads: L2 0.03125, shared 0.078125

@@ -1,4 +1,4 @@
-// title: A tile of 128 x 256
+// title: Larger tile: 128 x 256
 // launch: threads 384, tile 128 x 256, shared 196608
 // maps: A 128 x 64, B 256 x 64
 // loads: L2 0.0234375, shared 0.0625

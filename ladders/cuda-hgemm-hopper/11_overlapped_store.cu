@@ -1,4 +1,4 @@
-// title: Overlapped store
+// title: Overlapped epilogue: TMA store
 // launch: threads 384, tile 128 x 256, shared 229376, grid multiprocessors
 // maps: A 128 x 64, B 256 x 64, C 64 x 64
 // loads: L2 0.0234375, shared 0.0625

@@ -1,4 +1,4 @@
-// title: A shared last turn
+// title: Stream-K: a shared last turn
 // launch: threads 384, tile 128 x 256, shared 229376, cluster 2, grid multiprocessors, workspace 17305600
 // maps: A 128 x 64, B 128 x 64, C 16 x 64
 // loads: L2 0.015625, shared 0.0625

@@ -1,4 +1,4 @@
-// title: Clusters taken back
+// title: Multicast removed: clusters taken back
 // launch: threads 384, tile 128 x 256, shared 229376, grid multiprocessors, workspace 17305600, early yes
 // maps: A 128 x 64, B 256 x 64, C 16 x 64
 // loads: L2 0.0234375, shared 0.0625

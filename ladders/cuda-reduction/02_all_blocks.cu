@@ -1,4 +1,4 @@
-// title: A block for every 1024
+// title: Tree reduction: a block for every 1024
 // launch: threads 1024, tile 1024 x 1, grid tiles, workspace 16777216
 // hypothesis: A million blocks, an element a thread, and in each a tree over shared memory: at every step half as many
 //   threads add. Each block leaves its sum in memory and counts itself; the last to come adds up all of them, always

@@ -1,4 +1,4 @@
-// title: Whole warps leave the tree
+// title: Warp divergence removed: whole warps leave the tree
 // launch: threads 1024, tile 1024 x 1, grid tiles, workspace 16777216
 // hypothesis: The same tree, the other way round: at each step the first half of the threads adds what the second half
 //   holds. After the first step half of the warps only wait, after the fifth all but one; neighbours read neighbours,

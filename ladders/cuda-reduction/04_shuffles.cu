@@ -1,4 +1,4 @@
-// title: Shuffles
+// title: Warp shuffles
 // launch: threads 1024, tile 1024 x 1, grid tiles, workspace 16777216
 // hypothesis: Five shuffles add up a warp without shared memory or barrier, 32 sums go through shared memory, and the
 //   first warp adds those with five more: two barriers in place of eleven. Some 0.3 us for the tree in place of 1, so

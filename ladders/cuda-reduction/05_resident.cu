@@ -1,4 +1,4 @@
-// title: Blocks that stay
+// title: Persistent blocks, grid-stride loop: blocks that stay
 // launch: threads 1024, tile 1024 x 1, grid multiprocessors, each 2, workspace 16384
 // hypothesis: As many blocks as the multiprocessors hold, and each walks through x in steps as wide as all of them
 //   together, adding to one register a thread. Tree, count and start happen once for each of 264 blocks and not a

@@ -1,4 +1,4 @@
-// title: Four numbers a load
+// title: Vectorised loads: four numbers a load
 // launch: threads 1024, tile 4096 x 1, grid multiprocessors, each 2, workspace 16384
 // hypothesis: 16 bytes a thread and load: a quarter of the instructions and addresses, four times the bytes on their way,
 //   128 KiB in each multiprocessor where 28 would do. Memory itself is what is left to wait for.

@@ -1,4 +1,4 @@
-// title: Eight loads before the first sum
+// title: Unrolled loads: eight before the first sum
 // launch: threads 512, tile 16384 x 1, grid multiprocessors, each 2, workspace 16384
 // hypothesis: Written out: a thread asks for eight times 16 bytes, and then adds all of them. 1024 threads have 128 KiB on
 //   their way in each multiprocessor, at the top of every turn, whatever the compiler thinks, with half the warps and

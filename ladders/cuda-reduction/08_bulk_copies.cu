@@ -1,9 +1,9 @@
-// title: A ring of copies in bulk
+// title: Multistage bulk copies (TMA): a ring
 // launch: threads 512, tile 8192 x 1, grid multiprocessors, shared 196608, workspace 16384
 // hypothesis: One thread asks for 32 KiB with one instruction; the copy unit fetches them into shared memory, past L1 and
 //   registers, and reports at a barrier when they are there. Six such stages in turn: whatever the block does, 160 KiB
 //   are on their way in each multiprocessor, and never fewer than five stages. No gap between one turn's loads and the
-//   next one's, so what the rung before lost to its turns is had back: I expect a hundredth or two.
+//   next one's, so what the rung before lost to its turns is recovered: I expect a hundredth or two.
 // predicts: 1.02
 // next: Memory, and where there is less to sum, what lies around it. A block that fills its ring first, and adds only when
 //   32 KiB are there, begins later than one that loads: of 2^24 floats CUB's sum is ahead by 2%.

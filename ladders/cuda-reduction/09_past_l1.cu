@@ -1,4 +1,4 @@
-// title: Past L1
+// title: Loads past L1 (no-allocate)
 // launch: threads 512, tile 16384 x 1, grid multiprocessors, each 2, workspace 16384
 // hypothesis: The ring taken back, for eight loads at once as before it, but of a kind that looks for no line of L1 to keep
 //   what it brings: nobody reads it again. Beside the ring nothing is to be gained here. The first sums are made sooner,

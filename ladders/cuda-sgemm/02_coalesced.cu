@@ -1,4 +1,4 @@
-// title: Coalesced
+// title: Coalesced loads
 // launch: threads 1024, tile 32 x 32
 // loads: L1 8
 // hypothesis: With / and % exchanged, a warp owns 32 columns of one row: all its threads want the same element of A,

@@ -1,4 +1,4 @@
-// title: Shared memory
+// title: Shared-memory tiles
 // launch: threads 1024, tile 32 x 32
 // loads: shared 5, L2 0.25
 // hypothesis: The block copies 32 x 32 of A and of B into shared memory and uses each element 32 times from there.

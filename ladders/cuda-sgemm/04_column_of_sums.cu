@@ -1,4 +1,4 @@
-// title: A column of sums
+// title: 1D register tile: a column of sums
 // launch: threads 512, tile 64 x 64
 // loads: shared 1.5, L2 0.125
 // hypothesis: Eight outputs a thread, one below the other: an element of B is loaded once and meets eight of A. For

@@ -1,4 +1,4 @@
-// title: A square of sums
+// title: 2D register tile: a square of sums
 // launch: threads 256, tile 128 x 128
 // loads: shared 1, L2 0.0625
 // hypothesis: 8 x 8 outputs a thread: 16 numbers loaded for 64 multiply-adds, one byte of shared memory for each.

@@ -1,4 +1,4 @@
-// title: Vector loads
+// title: Vectorised loads
 // launch: threads 256, tile 128 x 128
 // loads: shared 1, L2 0.0625
 // hypothesis: Four numbers a load. B lies on end along the outputs of a thread already; A does once it is stored

@@ -1,4 +1,4 @@
-// title: Bank conflicts
+// title: Bank conflicts removed
 // launch: threads 256, tile 128 x 128
 // loads: shared 1, L2 0.0625
 // hypothesis: Shared memory has 32 banks of 4 bytes. If a thread's 8 columns are two quads 64 apart, neighbouring

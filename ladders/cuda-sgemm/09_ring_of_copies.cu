@@ -1,4 +1,4 @@
-// title: A ring of copies
+// title: Multistage cp.async pipeline: a ring of copies
 // launch: threads 256, tile 128 x 128, shared 49920
 // loads: shared 1, L2 0.0625
 // hypothesis: cp.async writes from global to shared memory without passing through registers, and nobody waits for it:

@@ -1,4 +1,4 @@
-// title: Twice the sums
+// title: Larger register tile: twice the sums
 // launch: threads 256, tile 128 x 256, shared 49664
 // multiples: M 128, N 256, K 8
 // loads: shared 0.75, L2 0.046875
@@ -8,7 +8,7 @@
 //   long, 18 KB of instructions as before. The price: half of all registers hold sums, and a scheduler has two warps,
 //   not four, to fill one's waits with another's work. So it matters how early the compiler loads.
 // predicts: 1.1
-// next: 77% of the ceiling where 92% of the slots multiply, and few warps wait for numbers from shared memory. The
+// next: 77% of the measured peak where 92% of the slots multiply, and few warps wait for numbers from shared memory. The
 //   counters call what is missing dispatch: in a tenth of their time warps have been picked and then stand still,
 //   because a multiply-add waits for its registers.
 

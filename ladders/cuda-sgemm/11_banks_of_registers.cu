@@ -1,4 +1,4 @@
-// title: Banks of registers
+// title: Register bank conflicts removed
 // launch: threads 256, tile 128 x 256, shared 49664
 // multiples: M 128, N 256, K 8
 // loads: shared 0.75, L2 0.046875

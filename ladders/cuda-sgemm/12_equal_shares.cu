@@ -1,4 +1,4 @@
-// title: Equal shares
+// title: Stream-K: equal shares
 // launch: threads 256, tile 128 x 256, shared 49664, grid multiprocessors, workspace 1024
 // multiples: M 128, N 256, K 32
 // loads: shared 0.75, L2 0.046875

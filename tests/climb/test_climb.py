@@ -50,7 +50,7 @@ def test_the_results_are_those_of_these_rungs(name: str) -> None:
     assert record.problem == ladder.sha256() and record.size == ladder.problem.size
     assert (record.device, record.unit) == (ladder.problem.device, ladder.problem.unit)
     assert {r.file: r.sha256 for r in record.rungs} == {r.path.name: r.sha256() for r in ladder.rungs}
-    assert all(bool(r.times) == (r.status == "proved") for r in record.rungs)
+    assert all(bool(r.times) == (r.status == "verified") for r in record.rungs)
     assert [r.predicted for r in record.rungs] == [r.predicts for r in ladder.rungs]
 
 
@@ -73,15 +73,15 @@ def own(tmp_path: Path) -> Ladder:
     return ladder_named(str(tmp_path / "mine"))
 
 
-def test_a_climb_proves_and_times_every_rung(own: Ladder, ceilings: Peaks) -> None:
+def test_a_climb_verifies_and_times_every_rung(own: Ladder, ceilings: Peaks) -> None:
     record = climb(own, size={"M": 8, "N": 64}, known=ceilings, budget_s=0.01, watch=False)
-    assert [r.status for r in record.rungs] == ["proved", "proved"], [r.reason for r in record.rungs]
+    assert [r.status for r in record.rungs] == ["verified", "verified"], [r.reason for r in record.rungs]
     first, second = record.rungs
     assert first.gain is None and second.gain and second.times[0].before
     assert 0 <= (second.worst or 0) <= 1 and second.times[0].baselines["torch"] > 0
     assert from_json(Climb, to_json(record)) == record
     page = climb_page.page(record, sources(own))
-    assert "Four chains" in page and 'class="line come"' in page and "https:" not in page
+    assert "Four independent accumulators" in page and 'class="line come"' in page and "https:" not in page
     assert "Predicted 4.00x" in worklog(record, sources(own))
 
 
@@ -127,7 +127,7 @@ def test_a_rung_that_crashes_is_wrong_and_the_climb_goes_on(own: Ladder, ceiling
     )  # fmt: skip
     first, second = record.rungs
     assert (first.status, first.reason, first.times) == ("wrong", CRASHES[fault], ())
-    assert second.status == "proved" and second.times and second.gain is None
+    assert second.status == "verified" and second.times and second.gain is None
 
 
 def test_a_rung_that_hangs_is_wrong(own: Ladder, ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_a_rung_that_hangs_is_wrong(own: Ladder, ceilings: Peaks, monkeypatch: p
     assert [(r.status, r.reason) for r in record.rungs] == [("wrong", "did not come back within 8 s")]
 
 
-def test_a_result_that_moves_is_a_race(own: Ladder, ceilings: Peaks) -> None:
+def test_a_result_that_changes_is_a_data_race(own: Ladder, ceilings: Peaks) -> None:
     path = own.rungs[1].path
     text = path.read_text().replace(
         "y[m] = (sum[0]", "static int calls; y[m] = (calls++ % 2 ? 1.0000002f : 1) * ((sum[0]"
@@ -171,7 +171,7 @@ def test_a_rung_may_take_its_inputs_in_another_format(own: Ladder, ceilings: Pea
     ladder = ladder_named(str(own.folder))
     record = climb(ladder, known=ceilings, budget_s=0.01, watch=False)
     first, second = record.rungs
-    assert [r.status for r in record.rungs] == ["proved", "proved"], [r.reason for r in record.rungs]
+    assert [r.status for r in record.rungs] == ["verified", "verified"], [r.reason for r in record.rungs]
     assert (record.unit, first.format, second.format, second.skipped) == ("GB/s", "", "half", 3)
     assert [t.size for t in second.times] == [ladder.problem.size, {"M": 5, "N": 32}] and len(first.times) == 1
     here = second.times[0]
@@ -208,9 +208,9 @@ EVERY = 3  # of the rungs that ran on a GPU as they stand
 
 @functools.cache
 def climbed(folder: Path) -> dict[str, str]:
-    """By file, the hashes of the rungs that a record says were proved."""
+    """By file, the hashes of the rungs that a record says were verified."""
     record = from_json(Climb, (folder / "results.json").read_text(encoding="utf-8"))
-    return {rung.file: rung.sha256 for rung in record.rungs if rung.status == "proved"}
+    return {rung.file: rung.sha256 for rung in record.rungs if rung.status == "verified"}
 
 
 @pytest.mark.parametrize("rung", CUDA, ids=lambda rung: f"{rung.path.parent.name}-{rung.path.stem}")
@@ -278,7 +278,7 @@ def test_the_hot_loop_is_the_dense_one() -> None:
 def test_counters_become_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ladder = ladder_named(str(start("mine", tmp_path, "cuda")))
     time = RungTime(0, ladder.problem.size, 1e-3, 1e-3, 1e-3, 12, 100.0, 4000.0, {}, None, 0)
-    blank = [unmeasured_result(rung, "proved", "") for rung in ladder.rungs]
+    blank = [unmeasured_result(rung, "verified", "") for rung in ladder.rungs]
     results = [blank[0], dataclasses.replace(blank[1], times=(time,), resources={"shared_bytes": 64})]
     table = {"seconds": "1,000", "L1 and shared memory": "75", "issuing": "1", "waiting for global memory": "3"}
     lines = (["Kernel Name", *(METRICS[name] for name in table)], ["", "ns", "%", "", ""], ["k", *table.values()])
@@ -310,7 +310,7 @@ def test_on_a_gpu_right_is_timed_and_wrong_is_not(tmp_path: Path, change: tuple[
     path = start("mine", tmp_path, "cuda") / "02_warp_a_row.cu"
     path.write_text(path.read_text().replace(*change))
     record = climb(ladder_named(str(path.parent)), budget_s=0.05)
-    assert [r.status for r in record.rungs] == ["proved", "wrong"] and record.rungs[0].times
+    assert [r.status for r in record.rungs] == ["verified", "wrong"] and record.rungs[0].times
 
 
 # ---------------------------------------------------------------- one tile's journey

@@ -68,8 +68,8 @@ MUTANTS = {
     "kept for good": ("kept = {place", "kept |= {place"),
     "kept without a mark": ("in reads if reuse}", "in reads}"),
     "kept only without loads between": ("            now += 1\n", "            now += 1\n" + " " * 12 + AFTER_LOADS),
-    "nothing but float32 reads": ("ARITHMETIC | BESIDE else", "ARITHMETIC else"),
-    "loads read too": ("if name in ARITHMETIC | BESIDE else None", "if name else None"),
+    "nothing but float32 reads": ("ARITHMETIC | FIXED_LATENCY_OPS else", "ARITHMETIC else"),
+    "loads read too": ("if name in ARITHMETIC | FIXED_LATENCY_OPS else None", "if name else None"),
     "predicates take a place": ("operands = operands[1:]", "break"),
     "no sign is read": ('r"\\s*[-~|]*R', 'r"\\s*R'),
 }  # fmt: skip

@@ -13,7 +13,7 @@ from browser import opened, without_browser
 from printed import printed
 
 from kernelworks.climb import ladder_named
-from kernelworks.climb.command import documents
+from kernelworks.climb.command import documents, write_pages
 from kernelworks.records import GpuBandwidth, GpuPeaks, GpuRate, Peaks, from_json
 from kernelworks.records.climb import Climb, RungResult, RungTime
 from kernelworks.report.climb import evidence as climb_evidence
@@ -33,10 +33,10 @@ SOURCES = {
 }
 
 
-def timed(rate: float, ceiling: float, before: float | None = None, threads: int = 1, **more: Any) -> RungTime:
+def timed(rate: float, peak: float, before: float | None = None, threads: int = 1, **more: Any) -> RungTime:
     made = RungTime(
         threads=threads, size={"M": 64, "N": 64}, median_s=1e-3 / rate, low_s=0.99e-3 / rate, high_s=1.03e-3 / rate,
-        samples=9, rate=rate, peak=ceiling, baselines={"torch": 50.0, "tuned": 90.0}, before=before, thrown=0,
+        samples=9, rate=rate, peak=peak, baselines={"torch": 50.0, "tuned": 90.0}, before=before, thrown=0,
     )  # fmt: skip
     return dataclasses.replace(made, **more)
 
@@ -48,7 +48,7 @@ def rung(number: int, title: str, times: tuple[RungTime, ...], **more: Any) -> R
     made = RungResult(
         number=number, file=files[number - 1], sha256="", title=title, target="avx2",
         hypothesis=f"{title} is quicker.", next="More.", predicted=None if number == 1 else 4.0,
-        status="proved" if times else "wrong", reason="" if times else "M 3, N 5: 2 of 15 elements", worst=0.25,
+        status="verified" if times else "wrong", reason="" if times else "M 3, N 5: 2 of 15 elements", worst=0.25,
         times=times, gain=judged[0].rate / judged[0].before if judged and judged[0].before else None,
         loads={"L1": 8.0 / number}, shares={"multiply-adds": 0.7, "L1": 0.2}, bottleneck="compute",
         assembly=("vmovups ymm0,[rax]", "vfmadd231ps ymm1,ymm0,ymm2", "jne 10"),
@@ -56,19 +56,19 @@ def rung(number: int, title: str, times: tuple[RungTime, ...], **more: Any) -> R
     return dataclasses.replace(made, **more)
 
 
-def climb_of(ceilings: Peaks | GpuPeaks, *rungs: RungResult, **more: Any) -> Climb:
+def climb_of(peaks: Peaks | GpuPeaks, *rungs: RungResult, **more: Any) -> Climb:
     made = Climb(
         ladder="mine", title="sums of rows", size={"M": 64, "N": 64}, flop=1e6, bytes=1e4, lessons="src/lessons.hpp",
-        date="2026-01-01T00:00:00", commit="", versions={"torch": "2.13.0"}, peaks=ceilings, rungs=rungs,
+        date="2026-01-01T00:00:00", commit="", versions={"torch": "2.13.0"}, peaks=peaks, rungs=rungs,
         notes=("tuned does not run here",), seconds=1.0,
     )  # fmt: skip
     return dataclasses.replace(made, **more)
 
 
-def on_cpu(ceilings: Peaks) -> Climb:
+def on_cpu(peaks: Peaks) -> Climb:
     """A slow rung timed on some rows, one that is wrong, one of several threads."""
     return climb_of(
-        ceilings,
+        peaks,
         rung(1, "Naive", (timed(1.0, 268.0, size={"M": 4, "N": 64}),)),
         rung(2, "Chains", ()),
         rung(3, "Wide", (timed(45.0, 268.0, 10.0), timed(95.0, 530.0, 20.0, threads=2)), gain=4.75),
@@ -113,10 +113,10 @@ def on_gpu() -> Climb:
     )  # fmt: skip
 
 
-def on_memory(ceilings: Peaks) -> Climb:
+def on_memory(peaks: Peaks) -> Climb:
     """Rates in GB/s, a format that moves fewer bytes, a rung without a figure because the machine was busy."""
     return climb_of(
-        ceilings,
+        peaks,
         rung(1, "Naive", (timed(10.0, 42.0, baselines={}),), format="bf16", shares={"DRAM": 0.2}, bottleneck="latency"),
         rung(2, "Chains", (), status="ambiguous", reason="the machine was busy", format="bf16"),
         rung(3, "Wide", (timed(40.0, 42.0, 8.0, baselines={"ggml": 30.0}, median_s=1e-5),), format="q8_0", gain=5.0,
@@ -138,9 +138,19 @@ def test_the_documents_are_made_from_the_results(path: Path) -> None:
     """After a change of the report: ``python -m kernelworks.climb.command`` writes them anew."""
     ladder = ladder_named(str(LADDERS / path.relative_to(LADDERS).parts[0]))
     record = from_json(Climb, path.read_text(encoding="utf-8"))
-    worklog, page = documents(record, ladder, path.parent)
+    worklog, _ = documents(record, ladder, path.parent)
     assert (path.parent / "worklog.md").read_text(encoding="utf-8") == worklog
-    assert (path.parent / f"{ladder.name}.html").read_text(encoding="utf-8") == page
+
+
+def test_the_pages_are_built_from_the_results(tmp_path: Path) -> None:
+    """As ``make site`` does: a page for each ladder with every rung in it, and nothing beside it."""
+    pages = write_pages(LADDERS, tmp_path)
+    assert [page.parent.relative_to(tmp_path) for page in pages] == [x.parent.relative_to(LADDERS) for x in RECORDS]
+    for page, path in zip(pages, RECORDS, strict=True):
+        text, record = page.read_text(encoding="utf-8"), from_json(Climb, path.read_text(encoding="utf-8"))
+        assert page.name == f"{record.ladder}.html" and "https:" not in text
+        assert all(f'id="rung-{one.number}"' in text for one in record.rungs)
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(pages)
 
 
 # ---------------------------------------------------------------- all three ways of showing it

@@ -133,9 +133,9 @@ def _rung(number: int, status: str, times: int = 0) -> RungResult:
 @pytest.mark.parametrize(
     ("rungs", "what"),
     [
-        ([_rung(1, "proved", 1), _rung(2, "proved", 2)], ""),
-        ([_rung(1, "proved", 1), _rung(2, "not run")], ""),
-        ([_rung(1, "proved", 1), _rung(2, "ambiguous")], "ambiguous"),
+        ([_rung(1, "verified", 1), _rung(2, "verified", 2)], ""),
+        ([_rung(1, "verified", 1), _rung(2, "not run")], ""),
+        ([_rung(1, "verified", 1), _rung(2, "ambiguous")], "ambiguous"),
         ([_rung(1, "ambiguous"), _rung(2, "wrong")], "wrong"),
         ([_rung(1, "not run")], "no figure"),
     ],

@@ -90,7 +90,7 @@ def rung(**changed: object) -> RungResult:
     )  # fmt: skip
     return RungResult(
         number=2, file="02_x.cpp", sha256="", title="x", target="avx2", hypothesis="", next="", predicted=2.0,
-        status="proved", reason="", worst=0.5, times=(timed,), gain=None, loads={}, shares={}, bottleneck="",
+        status="verified", reason="", worst=0.5, times=(timed,), gain=None, loads={}, shares={}, bottleneck="",
         assembly=(),
         **changed,
     )  # fmt: skip

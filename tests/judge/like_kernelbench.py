@@ -10,7 +10,8 @@ __all__ = ["SOUND", "UNSOUND", "Written"]
 
 @dataclass(frozen=True)
 class Written:
-    """``inputs`` and ``init`` are what the two functions return; ``reason`` is a word of what lint has to say."""
+    """``inputs`` and ``init`` are what the two functions return; ``reason`` is a word of what the problem check has to
+    say."""
 
     forward: str
     inputs: str

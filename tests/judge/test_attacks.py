@@ -26,7 +26,7 @@ FIRST = {a.family: a for a in reversed(ATTACKS)}  # of each family, where there 
 
 
 def _tried(config: pytest.Config) -> list[Attack]:
-    """Those of one problem after each other: its truth is there then."""
+    """Those of one problem after each other: its reference is there then."""
     some = [a for a in ATTACKS if config.getoption("--all") or a in FIRST.values()]
     return sorted(some, key=lambda a: [*PROBLEMS].index(a.problem))
 
@@ -43,14 +43,14 @@ class Court:
         self.nursery, self.folder, self.stack = nursery, folder, stack
         # A machine that reads at a fourth of the speed: far from what a twin takes, as it is from what an attack does.
         slow = tuple(dataclasses.replace(b, gbs=b.gbs / 4) for b in ceilings.bandwidth)
-        self.ceilings = dataclasses.replace(ceilings, bandwidth=slow)
+        self.peaks = dataclasses.replace(ceilings, bandwidth=slow)
         self.sittings: dict[str, Sitting] = {}
 
     def judgement(self, attack: Attack, text: str) -> Judgement:
         name = attack.problem
         if name not in self.sittings:
             sitting = Sitting(
-                problem_in(self.folder, name), peaks=self.ceilings, threads=1, nursery=self.nursery,
+                problem_in(self.folder, name), peaks=self.peaks, threads=1, nursery=self.nursery,
                 budget=LONG if name == "long" else BUDGET,
             )  # fmt: skip
             self.sittings[name] = self.stack.enter_context(sitting)
@@ -85,4 +85,4 @@ def test_every_attack_has_a_name_of_its_own() -> None:
 
 def test_the_table_of_the_page_is_this_one() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert PART.search(text) and page(text) == text, "docs/judge.md is out of date: make docs"
+    assert PART.search(text) and page(text) == text, "docs/attacks.md is out of date: make docs"

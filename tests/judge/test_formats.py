@@ -329,12 +329,12 @@ def test_sizes_are_found_however_they_are_written(tmp_path: Path) -> None:
     assert {"sides[1]=8", "channels=1", "depth=5"} <= {shape.name for shape in problem.shapes}
 
 
-# ---------------------------------------------------------------- our own rooms
+# ---------------------------------------------------------------- our own ops
 
 
-def test_a_room_is_named(tmp_path: Path) -> None:
+def test_an_op_is_named(tmp_path: Path) -> None:
     problem = read_problem("rms_norm:N=7")
-    assert (problem.format, problem.entry, problem.shapes[0].name) == ("room", "rms_norm", "N=7")
+    assert (problem.format, problem.entry, problem.shapes[0].name) == ("op", "rms_norm", "N=7")
     text = (
         "def rms_norm(x, weight, eps, residual=None):\n    return x * x.pow(2).mean(-1, True).add(eps).rsqrt() * weight"
     )
@@ -348,7 +348,7 @@ def test_a_room_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rms_norm", "rms_norm:N=7", "rms_norm:96x80 float32"])
-def test_each_shape_of_a_room_is_a_case_of_its_own(name: str, tmp_path: Path) -> None:
+def test_each_shape_of_an_op_is_a_case_of_its_own(name: str, tmp_path: Path) -> None:
     problem, contract = read_problem(name), OPS["rms_norm"].contract
     cases = {case.name: case for case in (*contract.bench_cases, *contract.cases)}
     small = [s for s in problem.shapes if s.name in cases and "x" not in s.name]
@@ -362,16 +362,16 @@ def test_each_shape_of_a_room_is_a_case_of_its_own(name: str, tmp_path: Path) ->
         assert op_packages.load(problem, problem.shapes[0], tmp_path).inputs()[0].shape == (96, 80)
 
 
-def test_a_rooms_own_row_is_its_best_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_ops_own_kernel_is_its_best_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     problem = read_problem("relu")
-    listed = [row.name for row in op_packages.runnable_cpp_kernels(OPS["relu"])]
-    assert listed == [row.name for row in OPS["relu"].kernels if row.name in listed]  # best first
+    listed = [kernel.name for kernel in op_packages.runnable_cpp_kernels(OPS["relu"])]
+    assert listed == [kernel.name for kernel in OPS["relu"].kernels if kernel.name in listed]  # best first
     assert "scalar" in listed and "torch" not in listed
-    row = SimpleNamespace(load=lambda pass_: ("its row", pass_))
-    monkeypatch.setattr(op_packages, "runnable_cpp_kernels", lambda op: [row] if op is OPS["relu"] else [])
+    kernel = SimpleNamespace(load=lambda pass_: ("its kernel", pass_))
+    monkeypatch.setattr(op_packages, "runnable_cpp_kernels", lambda op: [kernel] if op is OPS["relu"] else [])
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
     loaded = op_packages.load(problem, problem.shapes[0], tmp_path)
-    assert caller._with_ours(loaded.reference(), loaded) == ("its row", "forward")
+    assert caller._with_ours(loaded.reference(), loaded) == ("its kernel", "forward")
     assert environment.selection_policy() == "listed"  # a process of the judge's sees no timings: torch would run
     on_gpu = op_packages.load(dataclasses.replace(problem, device="cuda"), problem.shapes[0], tmp_path)
     assert on_gpu.ours() is OPS["relu"]

@@ -75,16 +75,16 @@ def test_what_a_stream_was_left_to_do_is_found(what: str, judged: Callable[[str]
 
 def test_kernels_that_run_while_their_process_is_stopped_delay_others() -> None:
     delays, ended = iter([2e-5, 2e-3, 2e-5, 2e-3, 1.9e-3, 2e-5, 2e-3, 1.9e-3, 1.8e-3]), list[int]()
-    born = types.SimpleNamespace(end=lambda: ended.append(1))
-    arm = types.SimpleNamespace(device=types.SimpleNamespace(delay_s=lambda: next(delays)), born=born)
-    arm._theirs = lambda: VariantProcess._theirs(cast("Any", arm))
+    process = types.SimpleNamespace(end=lambda: ended.append(1))
+    variant = types.SimpleNamespace(device=types.SimpleNamespace(delay_s=lambda: next(delays)), process=process)
+    variant._theirs = lambda: VariantProcess._theirs(cast("Any", variant))
     works: Any = VariantProcess._device_works
-    assert works(arm) == ""
-    assert works(arm) == ""  # once only: something else was there for a moment
+    assert works(variant) == ""
+    assert works(variant) == ""  # once only: something else was there for a moment
     assert not ended
-    assert "run while it is stopped" in works(arm)
+    assert "run while it is stopped" in works(variant)
     with pytest.raises(DeviceInUse, match=r"other processes use the GPU: a kernel waits 0\.0018 s"):
-        works(arm)  # goes on when its process has ended
+        works(variant)  # goes on when its process has ended
 
 
 def test_a_gpu_that_others_use_gives_no_verdict(
@@ -106,7 +106,7 @@ def test_without_a_gpu_there_is_no_verdict_on_one(tmp_path: Path, monkeypatch: p
         judge(file, problem, device="tpu")
 
 
-def test_a_problem_for_a_gpu_has_its_truth_here() -> None:
+def test_a_problem_for_a_gpu_has_its_reference_here() -> None:
     with CudaOnCpuMode():
         x = torch.randn(3, device="cuda")
         y = torch.zeros(3, device=torch.device("cuda", 0)).cuda() + x.to("cuda:0")
@@ -115,33 +115,33 @@ def test_a_problem_for_a_gpu_has_its_truth_here() -> None:
 
 
 class Moving(Imitated):
-    """Has room for so many tensors and modules."""
+    """Holds so many tensors and modules."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, capacity: int) -> None:
         super().__init__()
-        self.room = room
+        self.capacity = capacity
 
     def to_device(self, value: Any) -> Any:
-        self.room -= 1
-        if self.room < 0:
+        self.capacity -= 1
+        if self.capacity < 0:
             raise RuntimeError("the device is full")
         return value
 
 
-@pytest.mark.parametrize("room", [100, 1, 0])
-def test_a_truth_is_made_where_candidates_work_or_here(
-    room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("capacity", [100, 1, 0])
+def test_a_reference_is_run_where_candidates_work_or_here(
+    capacity: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "enabled", True)  # as it is again after this
     problem = problem_in(tmp_path, "layer")
     papers: dict[str, Any] = {
         "problem": problem, "shape": problem.shapes[0], "weights": 1, "threads": torch.get_num_threads(),
     }  # fmt: skip
-    there, here = (Oracle({**papers, "device": device}, tmp_path) for device in (Moving(room), Host()))
+    there, here = (Oracle({**papers, "device": device}, tmp_path) for device in (Moving(capacity), Host()))
     args = there.inputs(3, "given")
     ours, plain = there.bound(args, 3), here.bound(args, 3)
     assert torch.equal(ours.reference[0], plain.reference[0]) and torch.equal(ours.outputs[0], plain.outputs[0])
-    assert there.device.apart == (room == 100) == (not there.left) and there.flows(args, 3)[0].equal(
+    assert there.device.apart == (capacity == 100) == (not there.left) and there.flows(args, 3)[0].equal(
         here.flows(args, 3)[0]
     )
 

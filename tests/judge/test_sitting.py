@@ -47,9 +47,9 @@ def get_init_inputs():
 """
 CANDIDATE = """
 import torch
-from kernelworks.search.our_kernels_cpp import row
+from kernelworks.search.our_kernels_cpp import compile_kernel
 
-run = row("relu", {target!r}, "", {{}})
+run = compile_kernel("relu", {target!r}, "", {{}})
 
 
 class ModelNew(torch.nn.Module):
@@ -162,7 +162,7 @@ def test_what_serves_all_candidates_is_made_once(ceilings: Peaks, nursery: Nurse
 def test_what_comes_next_is_built_beside_what_is_on_trial(ceilings: Peaks, nursery: Nursery) -> None:
     problem = kernelbench.problem_in(Path("relu.py"), PROBLEM)
     one, two, broken = ((f"candidate_{n}", f"# {n}\n{HONEST}", "c++") for n in range(3))
-    broken = (broken[0], broken[1].replace("row(", "row(1 / 0, "), "c++")
+    broken = (broken[0], broken[1].replace("compile_kernel(", "compile_kernel(1 / 0, "), "c++")
     with Sitting(
         problem, budget=dataclasses.replace(LITTLE, many=0, shapes=0), threads=2, peaks=ceilings, nursery=nursery,
         known=lambda source: "# 3" not in source,
@@ -192,7 +192,7 @@ INF, NAN = float("inf"), float("nan")
 
 
 @pytest.mark.parametrize(
-    ("answer", "truth", "bound", "worst", "wrong"),
+    ("answer", "reference", "bound", "worst", "wrong"),
     [
         ([1.5, 2.0], [1.0, 2.0], [1.0, 0.0], 0.5, False),
         ([1.5, NAN, INF], [1.0, NAN, INF], [1.0, 1.0, 1.0], 0.5, False),
@@ -202,16 +202,16 @@ INF, NAN = float("inf"), float("nan")
         ([1.0], [1.0 + 2**-60], [0.0], 0.0, False),
         ([], [], [], 0.0, False),
     ],
-    ids=["near", "as the truth has them", "NaN", "no NaN", "far", "the same", "nothing"],
+    ids=["near", "as the reference has them", "NaN", "no NaN", "far", "the same", "nothing"],
 )
-def test_answers_are_held_against_the_truth(
-    answer: list[float], truth: list[float], bound: list[float], worst: float, wrong: bool
+def test_answers_are_compared_with_the_reference(
+    answer: list[float], reference: list[float], bound: list[float], worst: float, wrong: bool
 ) -> None:
-    want, most = (torch.tensor(of, dtype=torch.float64) for of in (truth, bound))
-    case: Any = SimpleNamespace(names=["it"], reference=[want], bound=[most], places=[torch.arange(len(truth))])
+    want, most = (torch.tensor(of, dtype=torch.float64) for of in (reference, bound))
+    case: Any = SimpleNamespace(names=["it"], reference=[want], bound=[most], places=[torch.arange(len(reference))])
     for dtype in (torch.float32, torch.bfloat16):
         found = compare_answers(case, [torch.tensor(answer, dtype=dtype)])
-        assert (found.worst, bool(found.wrong), found.elements) == (worst, wrong, len(truth))
+        assert (found.worst, bool(found.wrong), found.elements) == (worst, wrong, len(reference))
     whole: Any = SimpleNamespace(
         names=["it"], reference=[torch.tensor([True, False])], bound=[torch.zeros(2).double()], places=[torch.arange(2)]
     )

@@ -95,7 +95,7 @@ def test_folders_are_removed_however_deep(tmp_path: Path) -> None:
 
 @dataclass
 class _Imagined:
-    """An arm whose process used so much of a core, each time, between its stop and the clock's start."""
+    """A variant whose process used so much of a core, each time, between its stop and the clock's start."""
 
     used: list[int]
     said: list[str] = field(default_factory=list)

@@ -94,7 +94,7 @@ class Pretended:
         limit = SimpleNamespace(seconds=1e-4, whole=SimpleNamespace(peak="L2 read 400 GB/s"))
         ceilings: Peaks = settings["peaks"]
         self.work = None if self.allows else SimpleNamespace(
-            limit=limit, on=lambda threads: limit, flop=2e5, bytes=1e5, peaks=ceilings
+            limit=limit, limit_on=lambda threads: limit, flop=2e5, bytes=1e5, peaks=ceilings
         )  # fmt: skip
 
     def __enter__(self) -> Pretended:

@@ -1,4 +1,4 @@
-"""The proposer: what it offers first, what it makes of verdicts, and that it repeats nothing but itself."""
+"""The proposer: what it proposes first, what it makes of verdicts, and that it repeats nothing but itself."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_first_draft_is_the_plain_nest_and_none_comes_twice(proposer: Schedu
         assert evolution.candidate_of(make_plan(kernel, Schedule.from_json(draft.detail["schedule"]))) == draft.code
 
 
-def test_the_same_seed_offers_the_same(proposer: ScheduleRewriting) -> None:
+def test_the_same_seed_proposes_the_same(proposer: ScheduleRewriting) -> None:
     other = ScheduleRewriting(seed=5)
     assert proposer.propose(PROBLEM, [], 6) == other.propose(PROBLEM, [], 6)
     assert proposer.propose(PROBLEM, [], 6) != ScheduleRewriting(seed=6).propose(PROBLEM, [], 6)
@@ -98,7 +98,7 @@ def test_the_quicker_parents_are_changed_more_often(proposer: ScheduleRewriting)
 def test_of_an_op_of_ours_the_draft_is_a_function(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     call, inputs = PROBLEMS["tanh_gelu"]
     monkeypatch.setattr(evolution, "nest_of", lambda problem: derive_nest(call, inputs()))
-    (draft,) = ScheduleRewriting().propose(dataclasses.replace(PROBLEM, format="room", entry="gelu"), [], 1)
+    (draft,) = ScheduleRewriting().propose(dataclasses.replace(PROBLEM, format="op", entry="gelu"), [], 1)
     (x,) = inputs()
     answer = module_of("scheduled_function", draft.code, tmp_path).gelu(x, "tanh")
     assert share(answer, call, [x]) <= 1

@@ -115,7 +115,7 @@ def test_kernelbook_rows_have_its_columns_and_can_be_judged(store: Store, tmp_pa
 
 def test_a_problem_that_is_no_module_has_no_kernelbook_rows(tmp_path: Path) -> None:
     with Store.open(tmp_path / "r.sqlite", read_problem("relu"), over="eager", threads=1, machine="m") as store:
-        with pytest.raises(ValueError, match="relu is one of room; kevin and sft-jsonl take it"):
+        with pytest.raises(ValueError, match="relu is one of op; kevin and sft-jsonl take it"):
             export(store, "kernelbook", tmp_path / "rows.jsonl")
         assert not (tmp_path / "rows.jsonl").exists()
         (id,) = store.add([Draft("def relu(x):\n    return x\n", "torch", "model")])
@@ -152,8 +152,8 @@ def test_rows_are_written_as_they_are_read(store: Store) -> None:
     class Endless:
         """As many candidates as are asked for; only the first are in the tree that is kept."""
 
-        problem, over, machine, seen = store.problem, store.over, store.machine, store.candidate
-        tried = staticmethod(store.summaries)
+        problem, over, machine, candidate = store.problem, store.over, store.machine, store.candidate
+        summaries = staticmethod(store.summaries)
 
         @property
         def history(self) -> Iterator[StoredCandidate]:

@@ -45,7 +45,7 @@ def farmed(crowd: Crowd) -> Farm:
 
 
 def all_of(farm: Farm, tasks: list[Task]) -> list[TaskResult]:
-    """Gives what there is room for, and takes what is judged, until all are."""
+    """Gives as much as fits, and takes what is judged, until all are."""
     waiting, done = list(tasks), list[TaskResult]()
     until = time.monotonic() + LONG_S
     while (waiting or farm.pending_ids) and time.monotonic() < until:

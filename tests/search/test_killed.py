@@ -27,13 +27,13 @@ CODE = """
 import sys
 from pathlib import Path
 from kernelworks.judge.harness import Budget
-from kernelworks.records import Ceilings, from_json
+from kernelworks.records import Peaks, from_json
 from kernelworks.search import search
 
 folder = Path(sys.argv[1])
 search(
     folder / "twice.py", parents=[folder / "mine.py"], proposers=["parameters"], store=folder / "s.sqlite", threads=1,
-    judging=({little!r},) * 2, peaks=from_json(Ceilings, (folder / "ceilings.json").read_text()),
+    judging=({little!r},) * 2, peaks=from_json(Peaks, (folder / "peaks.json").read_text()),
 )
 """
 
@@ -41,7 +41,7 @@ search(
 def test_a_killed_search_goes_on(tmp_path: Path, ceilings: Peaks) -> None:
     (tmp_path / "twice.py").write_text(TEXT, encoding="utf-8")
     (tmp_path / "mine.py").write_text(PARENT, encoding="utf-8")
-    (tmp_path / "ceilings.json").write_text(to_json(ceilings), encoding="utf-8")
+    (tmp_path / "peaks.json").write_text(to_json(ceilings), encoding="utf-8")
     store = tmp_path / "s.sqlite"
     with subprocess.Popen([sys.executable, "-c", CODE.format(little=LITTLE), str(tmp_path)]) as process:
         until = time.monotonic() + UNTIL_S

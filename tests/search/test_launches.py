@@ -1,5 +1,5 @@
-"""Rows of ours on a GPU with other launch constants: which there are, a text that says them, and that it computes the
-same. None of this needs a GPU."""
+"""Kernels of ours on a GPU with other launch constants: which there are, a text that says them, and that it computes
+the same. None of this needs a GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIZED = [
 
 
 @pytest.mark.parametrize("name", [*SIZED, "linear:64x256x512 bfloat16", "cross_entropy:33x8192 mean"])
-def test_a_row_says_how_else_it_may_be_launched(name: str) -> None:
+def test_a_kernel_says_how_else_it_may_be_launched(name: str) -> None:
     problem = read_problem(name, "cuda")
     (source,) = our_kernels_cpp.texts_of(problem)
     assert (
@@ -43,7 +43,7 @@ def test_a_row_says_how_else_it_may_be_launched(name: str) -> None:
     assert our_kernels_gpu.sets_in(problem, source) == ("triton", picks)
 
 
-def test_what_the_room_offers_is_what_is_tried() -> None:
+def test_what_the_op_package_lists_is_what_is_tried() -> None:
     (source,) = our_kernels_cpp.texts_of(read_problem("softmax:8192x4096", "cuda"))
     space = space_in(source)
     assert space is not None and dict(space.choices) == {"FORWARD_ROWS": (1, 2), "FORWARD_NUM_WARPS": (4, 8, 16)}
@@ -55,9 +55,9 @@ def test_of_a_text_at_another_point_what_is_launched_is_known_and_of_another_tex
     space, holds = space_in(source), our_kernels_cpp.own_text_predicate(problem)
     assert space is not None
     other = space.text_at({"FORWARD_NUM_WARPS": 8, "FORWARD_CHUNK": 2048})
-    row, sets = our_kernels_gpu.sets_in(problem, other) or ("", {})
+    op_kernel, sets = our_kernels_gpu.sets_in(problem, other) or ("", {})
     ((kernel, dims, dtype),) = sets
-    assert (row, kernel, dict(dims)["N"], str(dtype)) == ("triton", "forward", 24576, "torch.float16")
+    assert (op_kernel, kernel, dict(dims)["N"], str(dtype)) == ("triton", "forward", 24576, "torch.float16")
     assert sets[kernel, dims, dtype]["num_warps"] == 8 and sets[kernel, dims, dtype]["CHUNK"] == 2048
     assert holds(source) and holds(other)
     for wrong in (
@@ -94,7 +94,7 @@ print("same")
 """
 
 
-def test_a_row_launched_otherwise_computes_the_same() -> None:
+def test_a_kernel_launched_otherwise_computes_the_same() -> None:
     paths = environment.variables() | {"TRITON_INTERPRET": "1", "PYTHONPATH": ":".join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True, env=paths, check=False)
     assert done.stdout == "same\n", done.stderr
@@ -161,8 +161,10 @@ def test_a_winner_becomes_an_entry_for_exactly_its_sizes() -> None:
     assert keep._as_it_is(problem, code) == source
 
 
-def test_what_a_proof_does_not_reach_is_not_kept() -> None:
-    with pytest.raises(ValueError, match="a size that a proof of rms_norm reaches on a GPU, got 64x24576 float16"):
+def test_what_a_verification_does_not_reach_is_not_kept() -> None:
+    with pytest.raises(
+        ValueError, match="a size that a verification of rms_norm reaches on a GPU, got 64x24576 float16"
+    ):
         keep.keepable(read_problem("rms_norm:64x24576 float16", "cuda"))
     keep.keepable(read_problem("rms_norm:40x20000", "cuda"))
-    assert {row.name for row in OPS["rms_norm"].kernels if row.device == "cuda"} == {"triton"}
+    assert {one.name for one in OPS["rms_norm"].kernels if one.device == "cuda"} == {"triton"}

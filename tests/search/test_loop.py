@@ -32,7 +32,7 @@ Run = Callable[..., Search]
 
 
 class Scripted:
-    """Offers the texts that it was made with, each a child of the quickest so far, and hears what came of them."""
+    """Proposes the texts that it was made with, each a child of the quickest so far, and hears what came of them."""
 
     def __init__(self, name: str, texts: Sequence[str], raises: str = "") -> None:
         self.name, self.texts, self.raises = name, list(texts), raises
@@ -122,7 +122,7 @@ def test_it_goes_on_where_it_stopped_and_judges_nothing_twice(
     assert len(set(pretended.judged)) == 15
 
 
-def test_what_was_offered_and_not_judged_is_judged_first(
+def test_what_was_proposed_and_not_judged_is_judged_first(
     searched: Run, pretended: type[Pretended], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only(monkeypatch, Scripted("one", [text(1 + i / 10) for i in range(4)]))
@@ -162,7 +162,7 @@ def test_one_that_raises_ends_alone(searched: Run, monkeypatch: pytest.MonkeyPat
     found = searched()
     assert found.stopped == "nothing left" and found.outcome == "better"
     assert {b.proposer: b.remark for b in found.by_proposer} == {
-        "one": "nothing more to offer",
+        "one": "nothing more to propose",
         "two": "it raised RuntimeError: no such thing",
     }
 

@@ -65,7 +65,8 @@ def test_a_model_that_stumbles_and_cheats_comes_to_a_right_candidate(
         {"half": fence_code(RIGHT)},
         {"reply": "Kernels are hard; what would you like?"},
         {
-            "reply": f"Hypothesis: nobody looks\n\n{fence_code(ZEROS)}\n\nHypothesis: the first will do\n\n{fence_code(STALE)}"
+            "reply": f"Hypothesis: nobody looks\n\n{fence_code(ZEROS)}\n\n"
+            f"Hypothesis: the first will do\n\n{fence_code(STALE)}"
         },
         {"reply": f"Hypothesis: tell me all\n\n{fence_code(THIEF)}"},
         {"reply": f"Hypothesis: in C++\n\n{fence_code(BROKEN)}"},
@@ -124,7 +125,8 @@ def test_a_model_that_stumbles_and_cheats_comes_to_a_right_candidate(
 def test_a_command_is_as_good_a_model(problem: Problem, tmp_path: Path) -> None:
     script = tmp_path / "model.py"
     script.write_text(
-        f"import sys\nprompt = sys.stdin.read()\nassert 'torch.sigmoid(a) * b' in prompt\nprint({fence_code(OTHER)!r})\n",
+        "import sys\nprompt = sys.stdin.read()\nassert 'torch.sigmoid(a) * b' in prompt\n"
+        f"print({fence_code(OTHER)!r})\n",
         encoding="utf-8",
     )
     model = Model(way_to(command=f"{sys.executable} {script}"), transcripts=tmp_path / "t.jsonl")
@@ -194,14 +196,14 @@ def test_the_quickest_is_the_likeliest_parent_and_none_is_the_only_one() -> None
 
 def test_what_was_refused_is_mended_a_few_times_and_then_left() -> None:
     assert parents([], 1) == [""]
-    row = [one(1, "refused")]
-    assert set(parents(row)) == {"c1"}
+    streak = [one(1, "refused")]
+    assert set(parents(streak)) == {"c1"}
     for number in range(2, REPAIRS + 1):
-        row.append(one(number, "refused", 0.0, f"c{number - 1}"))
-    assert set(parents(row)) == {f"c{REPAIRS}"}
-    row.append(one(REPAIRS + 1, "refused", 0.0, f"c{REPAIRS}"))
-    assert set(parents(row)) == {""}
-    assert set(parents([*row, one(9, "right", 0.1)])) == {"c9"}
+        streak.append(one(number, "refused", 0.0, f"c{number - 1}"))
+    assert set(parents(streak)) == {f"c{REPAIRS}"}
+    streak.append(one(REPAIRS + 1, "refused", 0.0, f"c{REPAIRS}"))
+    assert set(parents(streak)) == {""}
+    assert set(parents([*streak, one(9, "right", 0.1)])) == {"c9"}
     assert set(parents([one(1, "refused"), one(2, "right", 0.1)])) == {"c1", "c2"}
 
 
@@ -241,7 +243,7 @@ def test_a_prompt_says_all_that_the_judge_knows(problem: Problem) -> None:
     text = asked["content"]
     for said in (
         "torch.sigmoid(a) * b", "x = 1", "idea 1", "10.0x as quick as eager", "100 ms a call", "at least 25.0 ms",
-        "25% of the limit", "DRAM read 80 GB/s", "It waits on: memory", "0.4 of the bound", "mul 100%", "a machine",
+        "25% of the limit", "DRAM read 80 GB/s", "It is bound by: memory", "0.4 of the bound", "mul 100%", "a machine",
         "idea 7: refused: raised", "ctypes.CDLL", "up to 2",
     ):  # fmt: skip
         assert said in text, said
@@ -251,7 +253,7 @@ def test_a_prompt_says_all_that_the_judge_knows(problem: Problem) -> None:
 
 
 @pytest.mark.parametrize("op", ["softmax", "relu", "rms_norm", "rope", "gelu_mul", "linear"])
-def test_a_room_is_told_by_its_contract(op: str) -> None:
+def test_an_op_is_told_by_its_contract(op: str) -> None:
     rules, asked = conversation(read_problem(op), None, 1, machine="m")
     contract = OPS[op].contract
     assert f"a function {op}" in rules["content"]

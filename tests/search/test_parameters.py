@@ -1,4 +1,4 @@
-"""The search of parameters: it finds a bowl's bottom in few points, offers none twice, knows again what it knew, and
+"""The search of parameters: it finds a bowl's bottom in few points, proposes none twice, knows again what it knew, and
 leaves out what the model of time rules out."""
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ LITTLE = Budget(
 )  # fmt: skip
 LONG_S = 300.0  # a busy machine takes some of it
 WORKERS = 2
-SITS = 5  # processes of a judge that waits: where all are born, the truth's and the baseline's, each with a keeper
+SITS = 5  # processes of a judge that waits: where all are born, the reference's and the baseline's, each with a keeper
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -103,7 +103,7 @@ def test_no_reply_breaks_the_parser_and_code_comes_back_as_it_was(noise: str, cu
     assert codes(f"Hypothesis: it is\n\n{fence_code(code)}\n", it) == [code]
 
 
-def test_rooms_and_functions_have_their_own_names(tmp_path: Path) -> None:
-    room = read_problem("relu")
-    assert codes(fence_code("def relu(x):\n    return x.clamp(min=0)\n"), room)
-    assert "no function relu" in parse_reply(Text(fence_code(RIGHT)), room, 9).why[0]
+def test_ops_and_functions_have_their_own_names(tmp_path: Path) -> None:
+    op = read_problem("relu")
+    assert codes(fence_code("def relu(x):\n    return x.clamp(min=0)\n"), op)
+    assert "no function relu" in parse_reply(Text(fence_code(RIGHT)), op, 9).why[0]

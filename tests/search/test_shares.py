@@ -17,7 +17,7 @@ OTHER = """
 import time
 from kernelworks.search.workers import cores as shares
 
-held = shares.claimed("cores", [4, 5, 6], 2, 0.0)
+held = shares.claim_resources("cores", [4, 5, 6], 2, 0.0)
 with shares.Share("cores", 4, 4, 1) as share, shares.clock():
     print(share.workers(), flush=True)
     time.sleep(600)

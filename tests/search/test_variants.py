@@ -1,4 +1,4 @@
-"""Rows of ours with other numbers in their sources: which there are, a text that says them, and that it compiles."""
+"""Kernels of ours with other numbers in their sources: which there are, a text that says them, and that it compiles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANY = "scalar" if "avx2" not in machine().features else "avx2"
 
 
 @pytest.mark.parametrize("op", ["silu_mul", "softmax", "sum", "linear", "rms_norm"])
-def test_a_row_says_what_of_it_may_be_otherwise(op: str) -> None:
+def test_a_kernel_says_what_of_it_may_be_otherwise(op: str) -> None:
     source = our_kernels_cpp.text_of(op)
     if ANY == "scalar":  # the plain sources name no numbers
         return
@@ -40,7 +40,7 @@ def test_numbers_are_read_as_the_compiler_reads_them() -> None:
         assert found["simd/reduction.hpp"]["PART"] == 1 << 16 and "MOST_LINE" not in found["simd/reduction.hpp"]
 
 
-def test_a_row_with_other_numbers_computes_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_with_other_numbers_computes_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     monkeypatch.setattr(cpp, "_loaded", {})
     source = OPS["relu"].kernel(ANY).source

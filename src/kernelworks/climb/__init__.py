@@ -1,4 +1,4 @@
-"""Runs a ladder: rung by rung, proved against float64, raced against the vendors' libraries, written up."""
+"""Runs a ladder: each rung is verified against float64, benchmarked beside the vendors' libraries, and written up."""
 
 from kernelworks.climb import baselines, baselines_cub, baselines_ggml  # for the problems of ladders
 from kernelworks.climb.driver import climb

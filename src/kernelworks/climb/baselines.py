@@ -1,7 +1,7 @@
-"""Vendors' libraries to race a ladder against, each tuned as its own users would.
+"""Vendors' libraries that a ladder is compared with, each tuned as its own users would.
 
 Every maker takes the inputs and a thread count and returns a call without arguments, or None where it does not run
-here. torch's thread count is set by the race.
+here. The benchmark sets torch's thread count.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _openblas() -> Any:
     """NumPy's OpenBLAS, loaded a second time with the core type that this CPU deserves; None where there is none.
 
     OpenBLAS reads its core type once, when it is loaded, and takes a Zen 5 for a Haswell: so a copy is loaded beside
-    NumPy's own. Its idle threads are told to sleep at once, or they would run into the next arm's time.
+    NumPy's own. Its idle threads are told to sleep at once, or they would run into the next variant's time.
     """
     spec = importlib.util.find_spec("numpy")
     if spec is None or spec.origin is None:

@@ -1,4 +1,5 @@
-"""CUB's sum as a peer: compiled by the CUDA toolkit's own compiler, which its users have, and called through ctypes."""
+"""CUB's sum as a baseline: compiled by the CUDA toolkit's own compiler, which its users have, and called through
+ctypes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ggml's CPU backend as a peer: the library that llama-cpp-python brings, called through ctypes, never imported.
+"""ggml's CPU backend as a baseline: the library that llama-cpp-python brings, called through ctypes, never imported.
 
 The graph of one matrix product is built once, over the very memory of the inputs, and computed in every call: as its
 own users do for every token.
@@ -23,7 +23,7 @@ __all__ = ["ggml"]
 Inputs = dict[str, Tensor]
 F32, Q8_0, BF16 = 0, 8, 30  # enum ggml_type
 Q8_0_BLOCK_BYTES = 34
-CONTEXT_BYTES = 1 << 20  # room for the graph and the headers of three tensors
+CONTEXT_BYTES = 1 << 20  # for the graph and the headers of three tensors
 
 pointer, size, whole = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
 

@@ -1,5 +1,5 @@
-"""One rung after the other, on whatever device: built, proved, raced, and looked into. What the CPU and a GPU do each
-in their own way is in ``on_cpu`` and ``on_gpu``."""
+"""One rung after the other, on whatever device: built, verified, benchmarked, and looked into. What the CPU and a GPU
+do each in their own way is in ``on_cpu`` and ``on_gpu``."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ __all__ = [
 
 MULTIPLY_ADDS, PEAK, THIS_RUNG, PREVIOUS_RUNG = "multiply-adds", "peak", "this rung", "rung before"
 MATRIX_PIPE = "matrix units' cycles"  # counted, at the clock that the power limit left
-EXPLAINED_SHARE = 0.6  # of the time: from here on the largest term names the regime
-BASELINE_TOLERANCE = 16.0  # times the bound: what a peer may be off by and still be the same computation
+EXPLAINED_SHARE = 0.6  # of the time: from here on the largest term names the bottleneck
+BASELINE_TOLERANCE = 16.0  # times the bound: what a baseline may be off by and still be the same computation
 
 
 class DeviceStopped(RuntimeError):
@@ -74,7 +74,7 @@ class Climber(ABC):
     ladder: Ladder
     size: Size
     known: Peaks | GpuPeaks
-    budget_s: float  # of a race, for each arm
+    budget_s: float  # of a race, for each variant
     watch: bool  # the other processes' use of the cores
     rough: bool = False  # time all the same where they use them, and say so
     beat: Callable[[str], None] = lambda what: None
@@ -100,7 +100,7 @@ class Climber(ABC):
 
     @abstractmethod
     def shares(self, rung: Rung, timed: RungTime) -> dict[str, float]:
-        """Of the rung's time, what each ceiling explains."""
+        """The share of the rung's time that each measured peak explains."""
 
     @abstractmethod
     def counts(self, rung: Rung) -> list[int]:
@@ -110,7 +110,7 @@ class Climber(ABC):
         """What is wrong after a call beside the output: of what only this device has."""
         return ""
 
-    # ------------------------------------------------ proof
+    # ------------------------------------------------ verification
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -145,7 +145,7 @@ class Climber(ABC):
                     return worst, f"{size_text(size)} is timed, and the rung does not take it", skipped
                 skipped += 1
                 continue
-            self.beat(f"proving at {size_text(size)}")
+            self.beat(f"verifying at {size_text(size)}")
             reference_case = self.reference_case(size, rung.format)
             for threads in self.counts(rung):
                 share, wrong = self._tried(rung, reference_case, threads)
@@ -155,7 +155,7 @@ class Climber(ABC):
         return worst, "", skipped
 
     def _tried(self, rung: Rung, reference_case: ReferenceCase, threads: int) -> tuple[float, str]:
-        """Twice the same call: what moves between two is a race, however small the error."""
+        """Twice the same call: a difference between the two is a data race, however small the error."""
         problem = self.ladder.problem
         held = [GuardedTensor(problem.shape(reference_case.size), problem.dtype, problem.device) for _ in range(2)]
         for each in held:
@@ -166,7 +166,7 @@ class Climber(ABC):
         if not wrong and not reference_case.has_unchanged_inputs():
             wrong = "changed its inputs"
         if not wrong and not torch.equal(held[0].out, held[1].out):
-            wrong = "gave two different results for the same inputs: a race"
+            wrong = "gave two different results for the same inputs: a data race"
         return share, wrong or self.post_call_error(rung)
 
     # ------------------------------------------------ one rung
@@ -174,7 +174,7 @@ class Climber(ABC):
     def baselines(
         self, size: Size, format_name: str, threads: int
     ) -> dict[str, Callable[[Inputs], Callable[[], Tensor]]]:
-        """By name, what makes a peer's call for given inputs: of every peer that runs here and computes the same."""
+        """By name, what makes a baseline's call: of every baseline that runs here and computes the same."""
         reference_case, found = (
             self.reference_case(size, format_name),
             dict[str, Callable[[Inputs], Callable[[], Tensor]]](),
@@ -189,12 +189,12 @@ class Climber(ABC):
                 self.note(f"{name} is left out, its result is wrong: {wrong}")
                 continue
             if wrong:
-                self.note(f"{name} is raced, though its largest error is {share:.3g} times the bound of a rung's")
+                self.note(f"{name} is benchmarked, though its largest error is {share:.3g} times the bound of a rung's")
             found[name] = _of_threads(maker, threads)
         return found
 
     def climb_rung(self, rung: Rung, before: Rung | None) -> RungResult:
-        status, reason, worst, skipped = "proved", "", None, 0
+        status, reason, worst, skipped = "verified", "", None, 0
         times, evidence = list[RungTime](), Evidence()
         missing = self.missing_reason(rung)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +29,7 @@ __all__ = [
     "tile",
     "verdict",
     "write",
+    "write_pages",
 ]  # fmt: skip
 
 OUT = Path("kernelworks-out")
@@ -36,7 +38,7 @@ DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What a climb comes to: "" where every rung that runs here has its figure, "wrong", "ambiguous", or "no figure";
+    """What a climb comes to: "" if every rung that runs here has its figure, "wrong", "ambiguous", or "no figure";
     and the sentence that says so."""
 
     what: str = ""
@@ -174,14 +176,35 @@ def documents(record: Climb, ladder: Ladder, folder: Path) -> tuple[str, str]:
 
 
 def rewrite_documents(root: Path) -> list[Path]:
-    """Writes the documents of every ladder below a folder anew from their records, without running anything."""
+    """Writes results.json and worklog.md of every ladder below a folder anew from its record. Runs nothing."""
     paths = sorted(root.glob("*/**/results.json"))
     for path in paths:
-        ladder = ladder_named(str(root / path.relative_to(root).parts[0]))
-        write(from_json(Climb, path.read_text(encoding="utf-8")), ladder, path.parent)
+        record, ladder = _record_of(path, root)
+        path.write_text(to_json(record) + "\n", encoding="utf-8")
+        path.with_name("worklog.md").write_text(documents(record, ladder, path.parent)[0], encoding="utf-8")
     return paths
 
 
+def write_pages(root: Path, out: Path) -> list[Path]:
+    """Writes the page of every ladder below a folder to ``out``, at its place below the folder. Runs nothing."""
+    pages = []
+    for path in sorted(root.glob("*/**/results.json")):
+        record, ladder = _record_of(path, root)
+        pages.append(out / path.parent.relative_to(root) / f"{record.ladder}.html")
+        pages[-1].parent.mkdir(parents=True, exist_ok=True)
+        pages[-1].write_text(documents(record, ladder, path.parent)[1], encoding="utf-8")
+    return pages
+
+
+def _record_of(path: Path, root: Path) -> tuple[Climb, Ladder]:
+    ladder = ladder_named(str(root / path.relative_to(root).parts[0]))
+    return from_json(Climb, path.read_text(encoding="utf-8")), ladder
+
+
 if __name__ == "__main__":
-    for path in rewrite_documents(Path("ladders")):
-        print(f"{path.parent}: written anew from its results.json")
+    if sys.argv[1:]:  # a folder: the pages go there
+        for page_path in write_pages(Path("ladders"), Path(sys.argv[1])):
+            print(page_path)
+    else:
+        for path in rewrite_documents(Path("ladders")):
+            print(f"{path.parent}: written anew from its results.json")

@@ -62,7 +62,7 @@ TIMEOUT_S = 120
 
 
 def read_counters(ladder: Ladder, size: Size, results: Sequence[RungResult]) -> tuple[list[RungResult], str]:
-    """The results with the counters of every rung that was proved, and why there are none. Cost: one more process,
+    """The results with the counters of every rung that was verified, and why there are none. Cost: one more process,
     and some 0.1 s a rung."""
     right = [r.number for r in results if r.times]
     if not right:
@@ -81,17 +81,17 @@ def read_counters(ladder: Ladder, size: Size, results: Sequence[RungResult]) -> 
         done = subprocess.run(command(METRICS, program), capture_output=True, text=True, timeout=TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return list(results), f"no counters: ncu could not be run: {error}"
-    rows = parse_counters(done.stdout, METRICS)
-    if len(rows) != len(right):
+    launches = parse_counters(done.stdout, METRICS)
+    if len(launches) != len(right):
         return list(results), f"no counters: {refusal(done)}"
-    found = {number: numbers for number, (_, numbers) in zip(right, rows, strict=True)}
+    found = {number: numbers for number, (_, numbers) in zip(right, launches, strict=True)}
     return [_with(r, found[r.number]) if r.number in found else r for r in results], ""
 
 
 def _with(result: RungResult, numbers: dict[str, float]) -> RungResult:
-    """With its counters as shares. What no ceiling is measured for then explains a part of the time too: L1 and shared
+    """With its counters as shares. What no peak is measured for then explains a part of the time too: L1 and shared
     memory, and how long the matrix units were busy, at whatever clock. Of L2 the counter takes the place of a header's
-    bytes: our ceiling is what plain loads get from it, and copies in bulk get more."""
+    bytes: our measured peak is what plain loads get from it, and copies in bulk get more."""
     cycles = sum(numbers.get(name, 0.0) for name in WARPS) or 1.0
     shares = {name: numbers[name] / 100 for name in UNITS if name in numbers}
     waits = {name: numbers[name] / cycles for name in WARPS if name in numbers}

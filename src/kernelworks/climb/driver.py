@@ -1,4 +1,4 @@
-"""Climbs a ladder: every rung is built here, then proved and raced in a process of its own that may crash."""
+"""Climbs a ladder: every rung is built here, then verified and benchmarked in a process of its own that may crash."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class _Climbing:
         """Climbs all rungs, in as many processes as it takes."""
         left = list(self.task.rungs)
         while left:
-            right = [r.number for r in self.results if r.status in ("proved", "ambiguous")]
+            right = [r.number for r in self.results if r.status in ("verified", "ambiguous")]
             before = right or [n for n in self.task.before if n < left[0]]
             task = dataclasses.replace(
                 self.task, rungs=tuple(left), before=tuple(before), trusted=(*self.task.trusted, *right)
@@ -163,8 +163,8 @@ def _versions(device: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _held_against(ladder: Ladder) -> str:
-    """The ceiling in words."""
+def _peak_text(ladder: Ladder) -> str:
+    """The measured peak in words."""
     kind, unit = ladder.problem.arithmetic, ladder.problem.unit
     if ladder.problem.device == "cuda":
         if unit == "GB/s":
@@ -185,7 +185,7 @@ def _document(
         lessons=problem.lessons, date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         commit=commit(), versions=_versions(problem.device), peaks=known, rungs=tuple(results), notes=tuple(notes),
         seconds=0.0, device=problem.device, unit=problem.unit, arithmetic=problem.arithmetic,
-        peak=_held_against(ladder), baselines=problem.said, problem=ladder.sha256(),
+        peak=_peak_text(ladder), baselines=problem.said, problem=ladder.sha256(),
     )  # fmt: skip
 
 
@@ -201,20 +201,22 @@ def climb(
     progress: Progress | None = None,
     done: Callable[[RungResult], None] | None = None,
 ) -> Climb:
-    """Builds, proves and races every rung of a ladder, or one of them; ``done`` is called after each.
+    """Builds, verifies and benchmarks every rung of a ladder, or one of them; ``done`` is called after each.
 
-    Proof: every size of the problem's and the timed ones, each thread count, outputs poisoned and guarded, inputs
-    compared, everything twice; a rung that is wrong gets no figure, also one that crashes, hangs or stops the GPU.
-    Race: the rung, the rung before it (if right), the problem's peers and on the CPU the ceiling itself, in
-    alternation, ``budget_s`` seconds an arm and at least seven rounds; five of a CPU's calls that take long.
+    Verification: at every verification size and every timed one, with each thread count, outputs poisoned and guarded,
+    inputs compared, everything twice. A rung that is wrong gets no figure, nor one that crashes, hangs or stops the
+    GPU.
+    Benchmark: the rung, the rung before it (if right), the problem's baselines and on the CPU the measured peak
+    itself run in alternation, ``budget_s`` seconds a variant and at least seven rounds; five of a CPU's calls that take
+    long.
 
     Args:
-        size: what to time instead of the problem's own. known: ceilings, by default this machine's, measured if need
-            be. watch: throw away what was timed while other processes used the cores.
-            rough: keep it where nothing else came; such a time says that it is rough, and goes from the least to the
+        size: what to time instead of the problem's own. known: measured peaks, by default this machine's, measured if
+            need be. watch: throw away what was timed while other processes used the cores.
+            rough: keep it if nothing else came; such a time says that it is rough, and goes from the least to the
             most.
     Raises: ValueError for a rung that the ladder does not have or a problem that cannot be stated; RuntimeError for a
-        ladder of a device that is not here; Ambiguous where the ceilings could not be measured.
+        ladder of a device that is not here; Ambiguous if the peaks could not be measured.
     """
     begin = time.monotonic()
     device = ladder.problem.device

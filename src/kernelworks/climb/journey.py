@@ -1,4 +1,4 @@
-"""One tile's journey through the memory pyramid, counted from the loops of a blocked matrix product.
+"""One tile's journey through the memory hierarchy, counted from the loops of a blocked matrix product.
 
 for each block of B, block_k x block_n:                   from memory to L2, once
     for each panel of A, tile_m x block_k:                from memory to L1, once a block
@@ -19,7 +19,7 @@ FLOAT = 4  # bytes
 def journey(
     size: tuple[int, int, int] = (64, 64, 64), tile: tuple[int, int] = (4, 8), block: tuple[int, int] = (32, 32)
 ) -> Journey:
-    """Counts every trip of a product of M x N x K. Raises ValueError where a size is no multiple of its part."""
+    """Counts every trip of a product of M x N x K. Raises ValueError if a size is no multiple of its part."""
     (m, n, k), (tile_m, tile_n), (block_k, block_n) = size, tile, block
     if m % tile_m or n % block_n or block_n % tile_n or k % block_k:
         raise ValueError(f"M, N, K = {size} must be multiples of the tile {tile} and of the block {block}")

@@ -19,7 +19,7 @@ def _poison(dtype: torch.dtype) -> float:
 
 
 class GuardedTensor:
-    """A tensor with a band on either side, all of it poisoned before each proof."""
+    """A tensor with a band on either side, all of it poisoned before each verification."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
         self.count = torch.Size(shape).numel()
@@ -46,7 +46,7 @@ def _banded(value: Tensor) -> Tensor:
 
 
 def draw_inputs(problem: Problem, size: Size, format_name: str, seed: int) -> Inputs:
-    """What a rung of this format receives, of random numbers. Raises ValueError where it lies on another device."""
+    """What a rung of this format receives, of random numbers. Raises ValueError if it lies on another device."""
     given = problem.encode_inputs(format_name, problem.inputs(size, torch.Generator(problem.device).manual_seed(seed)))
     away = [name for name, value in given.items() if value.device.type != problem.device]
     if away:

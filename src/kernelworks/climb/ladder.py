@@ -5,13 +5,13 @@ A header is the first lines of the file, ``// key: text``, longer texts continue
 
 | key | meaning |
 |---|---|
-| title | the idea |
-| hypothesis | what the rung before waited on, and why this one should not |
+| title | the technique by its standard name, then a picture if it helps: ``Serpentine tile order: there and back`` |
+| hypothesis | what the rung before was bound by, and why this one should not be |
 | predicts | times as quick as the rung before; none for the first |
-| next | what this one waits on |
+| next | what this one is bound by |
 | loads | bytes that each multiply-add moves, by level: ``L1 12, L3 4`` |
 | format | of the problem's formats, the one its inputs come in; the problem's own without it |
-| multiples | what sizes must be multiples of: ``M 128, N 128, K 64``; sizes of the proof that are not are left out |
+| multiples | what sizes must be multiples of: ``M 128, N 128, K 64``; verification sizes that are not are left out |
 | target | C++: what it is compiled for, a target of ``build.cpp`` |
 | threads | C++: ``1``, or ``1, all`` |
 | rows | C++: how many rows of the problem a slow rung is timed on; all without it |
@@ -180,7 +180,7 @@ def _header(path: Path) -> dict[str, str]:
 
 
 def rung_of(path: Path) -> Rung:
-    """The rung in a file. Raises ValueError where its header lacks a key or has one that means nothing."""
+    """The rung in a file. Raises ValueError if its header lacks a key or has one that means nothing."""
     found, language = _header(path), path.suffix[1:]
     needed, known = REQUIRED_KEYS[language], KEYS | OWN_KEYS[language]
     if found.keys() - known or needed - found.keys():
@@ -222,7 +222,7 @@ def _box(text: str) -> tuple[int, int]:
 
 
 def _launch(text: str) -> Launch:
-    """Raises ValueError where the text does not describe a launch."""
+    """Raises ValueError if the text does not describe a launch."""
     found = _pairs(text, r"\d+ x \d+|\w+")
     known = {"threads", "tile", "shared", "cluster", "grid", "workspace", "early", "each"}
     if found.keys() - known or {"threads", "tile"} - found.keys() or found.get("grid", "") not in GRIDS:

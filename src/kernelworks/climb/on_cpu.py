@@ -1,4 +1,4 @@
-"""Rungs in C++ on the CPU: compiled like the library's kernels, raced in quiet windows on one core and on all."""
+"""Rungs in C++ on the CPU: compiled like the library's kernels, benchmarked in quiet windows on one core and on all."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from kernelworks.records.climb import RungTime
 __all__ = ["OnCpu"]
 
 Call = Callable[[int], object]
-IDLE_PAUSE_S = 0.02  # between arms of several threads: what a library's idle threads spin for
-PEAK_S = 0.01  # one call of the ceiling's arm
+IDLE_PAUSE_S = 0.02  # between variants of several threads: what a library's idle threads spin for
+PEAK_S = 0.01  # one call of the peak's variant
 ENOUGH_S = 6.0  # of a race: calls of tenths of a second are timed five times, so that a ladder takes under 3 minutes
 BEYOND = 4  # times the largest cache: what inputs in rotation must exceed where reads of memory are measured
 MOST_SETS = 12
@@ -47,7 +47,7 @@ class OnCpu(Climber):
         return sorted({count or machine().cores for count in rung.threads})
 
     def function(self, rung: Rung) -> Any:
-        """The rung's compiled function. Raises BuildError, also where the function is missing."""
+        """The rung's compiled function. Raises BuildError, also if the function is missing."""
         if self._loaded is None:
             self._loaded = {}
         if rung.number not in self._loaded:
@@ -125,7 +125,8 @@ class OnCpu(Climber):
         timed = found.stats(THIS_RUNG)
         return RungTime(
             threads=threads, size=size, median_s=timed.median, low_s=timed.low, high_s=timed.high,
-            samples=timed.samples, rate=rates[THIS_RUNG], peak=max(self._recorded_peak(threads), _high(found, peak_work)),
+            samples=timed.samples, rate=rates[THIS_RUNG],
+            peak=max(self._recorded_peak(threads), _high(found, peak_work)),
             baselines={name: rates[name] for name in problem.baselines_of(format_name) if name in rates},
             before=rates.get(PREVIOUS_RUNG), thrown=found.thrown,
             rough=bool(found.taken),
@@ -141,7 +142,7 @@ class OnCpu(Climber):
         return [given, *({name: value.clone() for name, value in given.items()} for _ in range(count - 1))]
 
     def _recorded_peak(self, threads: int) -> float:
-        """The ceiling that is on record for this machine."""
+        """The measured peak that is on record for this machine."""
         if self.ladder.problem.unit == "GB/s":
             return max(self._reads("DRAM", threads), default=0.0)
         kind = self.ladder.problem.arithmetic
@@ -198,5 +199,5 @@ def _reading(threads: int) -> tuple[Call, float]:
 
 
 def _high(found: Race, work: float) -> float:
-    """What the ceiling's arm reached in this race: its 90th percentile, as a ceiling is read."""
+    """What the peak's variant reached in this race: its 90th percentile, as a peak is read."""
     return work / found.stats(PEAK).low

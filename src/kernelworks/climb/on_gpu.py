@@ -1,4 +1,5 @@
-"""Rungs in CUDA C++ on a GPU: compiled by NVRTC, raced in batches between events, over inputs that L2 cannot hold."""
+"""Rungs in CUDA C++ on a GPU: compiled by NVRTC, benchmarked in batches between events, over inputs that L2 cannot
+hold."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ BATCH_S = 0.003  # of calls between two events
 MOST_CALLS = 64  # in a batch
 MOST_SETS = 8  # of inputs
 QUEUED_ROUNDS = 4  # rounds before the host waits
-WARM_UP_S = 0.5  # of the race itself, untimed: until then power has settled the clock
+WARM_UP_S = 0.5  # of the race itself, untimed: by then the power limit has fixed the clock
 LEAST_ROUNDS, MOST_ROUNDS = 12, 120
 SLOW_S = 0.1  # a call: from here on a few rounds must do
 SLOW_ROUNDS = 5
@@ -41,7 +42,7 @@ class OnGpu(Climber):
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        torch.backends.cuda.matmul.allow_tf32 = False  # a float32 peer is one in float32
+        torch.backends.cuda.matmul.allow_tf32 = False  # a float32 baseline computes in float32
         self.loads = RungLoader(self.ladder.problem)
         self._sets: tuple[Any, list[Inputs]] = (None, [])
 
@@ -56,7 +57,7 @@ class OnGpu(Climber):
         return self.loads.call(rung, size, given, out)
 
     def climb_rung(self, rung: Rung, before: Rung | None) -> RungResult:
-        """Raises Stopped where the GPU does not survive the rung."""
+        """Raises DeviceStopped if the GPU does not survive the rung."""
         try:
             return super().climb_rung(rung, before)
         except RuntimeError as error:
@@ -87,7 +88,7 @@ class OnGpu(Climber):
     # ------------------------------------------------ the race
 
     def sets(self, size: Size, format_name: str) -> list[Inputs]:
-        """The proved inputs, and so many more that one round of calls moves twice what L2 holds."""
+        """The verified inputs, and so many more that one round of calls moves twice what L2 holds."""
         key = (*size.values(), format_name)
         if self._sets[0] != key:
             first = self.reference_case(size, format_name).given
@@ -125,7 +126,7 @@ class OnGpu(Climber):
     def _out(self, size: Size) -> Tensor:
         return torch.empty(self.ladder.problem.shape(size), dtype=self.ladder.problem.dtype, device="cuda")
 
-    # ------------------------------------------------ what the ceilings explain
+    # ------------------------------------------------ what the measured peaks explain
 
     def _peak(self) -> float:
         if self.ladder.problem.unit == "GB/s":
@@ -135,7 +136,8 @@ class OnGpu(Climber):
         return max(r.burst_tflops * 1e3 for r in self.known.rates if (r.dtype, r.unit) == (kind, unit))
 
     def shares(self, rung: Rung, timed: RungTime) -> dict[str, float]:
-        """Its multiply-adds, its bytes at each level that has a ceiling, and what must come from memory at least."""
+        """Its multiply-adds, its bytes at each level that has a measured peak, and what must come from memory at
+        least."""
         problem, shares, reads = self.ladder.problem, dict[str, float](), roofs.slopes(self.known, 1)
         gflops = problem.flop(timed.size) / timed.median_s / 1e9
         if problem.unit == "GFLOP/s":
@@ -202,10 +204,10 @@ def _calls(seconds: float, sets: int) -> int:
 def race_batches(
     variants: dict[str, list[Callable[[], Tensor]]], budget_s: float, note: Callable[[str], None] = lambda text: None
 ) -> Race:
-    """Every arm in turn, a batch of calls each, the order turned round every time. Device time a call.
+    """Every variant in turn, a batch of calls each, the order turned round every time. Device time a call.
 
-    A batch takes some 3 ms, its calls walk over an arm's input sets, and it is one CUDA graph: of every arm, or of
-    none where one of them cannot be captured.
+    A batch takes some 3 ms, its calls walk over a variant's input sets, and it is one CUDA graph. If one variant
+    cannot be captured, none is.
     """
     isolated_s: dict[str, float] = {}
     for name, calls in variants.items():

@@ -1,4 +1,4 @@
-"""What a ladder climbs: one computation with its float64 reference, its bound, its cost and the peers to race."""
+"""What a ladder climbs: one computation with its float64 reference, its bound, its cost and its baselines."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Format:
 class Problem:
     """One computation. A rung exports ``symbol`` with C linkage and fills one output.
 
-    ``size`` is what is timed, ``verification_sizes`` what is tried before (odd sizes, edges of tiles), ``also`` further sizes
-    that only the last rung is proved and timed at. ``inputs(size, generator)`` makes the tensors, on the generator's
-    device; ``reference`` takes them in float64; ``bound(exact, reference)`` is the largest error allowed, elementwise,
-    derived and not chosen. ``flop`` and ``bytes`` are of one call, bytes compulsory ones. ``unit`` says which of the
-    two is the rate: "GFLOP/s" against multiply-adds of ``arithmetic``, or "GB/s" against reads of memory.
+    ``size`` is what is timed, ``verification_sizes`` what is tried before (odd sizes, edges of tiles), ``also`` further
+    sizes that only the last rung is verified and timed at. ``inputs(size, generator)`` makes the tensors, on the
+    generator's device; ``reference`` takes them in float64; ``bound(exact, reference)`` is the largest error allowed,
+    elementwise, derived and not chosen. ``flop`` and ``bytes`` are of one call, bytes compulsory ones. ``unit`` says
+    which of the two is the rate: "GFLOP/s" against multiply-adds of ``arithmetic``, or "GB/s" against reads of memory.
 
     On the CPU a rung has the ctypes ``signature`` and gets ``arguments(size, given, out, threads)``; ``rows`` names
     the dimension of which slow rungs are timed on a part (the work of one row is that of every other). On a GPU
@@ -57,8 +57,9 @@ class Problem:
     gives the shape that a launch's tiles divide, where that is not the output's: of the inputs, where much becomes
     little.
 
-    ``formats`` by name, for rungs that take their inputs in another one. ``baselines`` are raced by name, torch's default
-    first; ``said`` says in words what each is. ``lessons`` is the file of the library that took the last rung's ideas.
+    ``formats`` by name, for rungs that take their inputs in another one. ``baselines`` by name, torch's
+    default first; ``said`` says in words what each is. ``lessons`` is the file of the library that took the last rung's
+    ideas.
     """
 
     title: str
@@ -109,7 +110,7 @@ class Problem:
 
 
 def problem_of(folder: Path) -> Problem:
-    """The ``PROBLEM`` in a ladder's ``problem.py``. Raises ValueError where there is none of use."""
+    """The ``PROBLEM`` in a ladder's ``problem.py``. Raises ValueError if there is none of use."""
     path = folder / "problem.py"
     if not path.is_file():
         raise ValueError(f"{folder} is no ladder: it has no problem.py")

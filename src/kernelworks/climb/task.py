@@ -12,7 +12,7 @@ __all__ = ["Task"]
 @dataclass(frozen=True)
 class Task:
     """``rungs`` are climbed in this order. ``before``: rungs of which the last one that is right is the first one's
-    rung before; those of ``trusted`` were proved already."""
+    rung before; those of ``trusted`` were verified already."""
 
     folder: str
     size: dict[str, int]

@@ -1,4 +1,5 @@
-"""A ladder to begin with, on the CPU or on a GPU: sums of rows, two rungs, a problem with all that a proof needs."""
+"""A ladder to begin with, on the CPU or on a GPU: sums of rows, two rungs, a problem with all that a verification
+needs."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ PROBLEM = Problem(
     symbol="kernel",
     signature=(ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64),
     size={"M": 256, "N": 4096},
-    proof_sizes=({"M": 1, "N": 1}, {"M": 3, "N": 7}, {"M": 17, "N": 129}),
+    verification_sizes=({"M": 1, "N": 1}, {"M": 3, "N": 7}, {"M": 17, "N": 129}),
     inputs=lambda size, generator: {"x": torch.randn(size["M"], size["N"], generator=generator)},
     shape=lambda size: (size["M"],),
     reference=lambda exact: exact["x"].square().sum(1),
@@ -54,8 +55,8 @@ NAIVE = """// title: Naive
 // target: avx2
 // threads: 1
 // loads: L1 4
-// hypothesis: The formula as it is written. Every addition waits for the one before it, 4 cycles, so this waits on
-//   latency and neither on the multipliers nor on memory.
+// hypothesis: The formula as it is written. Every addition waits for the one before it, 4 cycles, so this is
+//   bound by the latency of an addition, neither by the multipliers nor by memory.
 // next: One chain of additions. Use several.
 #include <cstdint>
 
@@ -68,7 +69,7 @@ extern "C" [[gnu::visibility("default")]] void kernel(int64_t M, int64_t N, cons
 }
 """
 
-CHAINS = """// title: Four chains
+CHAINS = """// title: Four independent accumulators
 // target: avx2
 // threads: 1
 // loads: L1 4
@@ -116,7 +117,7 @@ PROBLEM = Problem(
     output="y",
     unit="GB/s",  # it does next to nothing with what it reads
     size={"M": 16384, "N": 8192},
-    proof_sizes=({"M": 1, "N": 1}, {"M": 3, "N": 7}, {"M": 17, "N": 129}, {"M": 300, "N": 1000}),
+    verification_sizes=({"M": 1, "N": 1}, {"M": 3, "N": 7}, {"M": 17, "N": 129}, {"M": 300, "N": 1000}),
     inputs=lambda size, generator: {
         "x": torch.randn(size["M"], size["N"], generator=generator, device=generator.device)
     },
@@ -130,11 +131,11 @@ PROBLEM = Problem(
 )
 '''
 
-CUDA_NAIVE = """// title: A thread a row
+CUDA_NAIVE = """// title: One thread per row
 // launch: threads 256, tile 256 x 1, grid tiles
 // hypothesis: The formula as it is written. The 32 threads of a warp read from 32 rows at once, 4 bytes out of every
-//   sector of 32, and what they leave may be gone from the cache when they come back for it. So this waits on memory,
-//   and on most of what it moves for nothing.
+//   sector of 32, and what they leave may be gone from the cache when they come back for it. So this is bound by
+//   memory, and moves most of it for nothing.
 // next: Neighbouring threads should read neighbouring numbers.
 extern "C" __global__ void kernel(const float* x, float* y, long long M, long long N) {
     long long m = blockIdx.x * 256ll + threadIdx.x;
@@ -145,7 +146,7 @@ extern "C" __global__ void kernel(const float* x, float* y, long long M, long lo
 }
 """
 
-CUDA_WARP = """// title: A warp a row
+CUDA_WARP = """// title: One warp per row
 // launch: threads 256, tile 8 x 1, grid tiles
 // hypothesis: A warp reads 128 neighbouring bytes at a time and uses all of them. Eight times less is moved for the
 //   same sums, and there are 32 times as many threads to wait for it.
@@ -168,7 +169,7 @@ FILES = {
 
 
 def start(name: str, root: Path = Path("ladders"), device: str = "cpu") -> Path:
-    """Writes the template of a device to ``ladders/<name>/`` of the working folder. Raises ValueError where that
+    """Writes the template of a device to ``ladders/<name>/`` of the working folder. Raises ValueError if that
     cannot be."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name) or name in ("new", "tile"):
         raise ValueError(

@@ -52,7 +52,7 @@ def main() -> None:
                 say(begin=number)
                 result = c.climb_rung(rungs[number], right)
                 say(notes=c.notes, result=json.loads(to_json(result)))
-                if result.status in ("proved", "ambiguous"):
+                if result.status in ("verified", "ambiguous"):
                     right = rungs[number]
     except DeviceStopped as error:
         say(stopped=str(error))

@@ -32,7 +32,7 @@ def judge(
     """Whether a candidate does what a problem asks, how quick it is, and if not, why it is refused.
 
     ``device`` is "cpu" or "cuda"; the problem's own without it. Nothing of the candidate runs in this process. Raises
-    OSError or ValueError where a file is no problem, or no candidate of it, ValueError for a device that is neither.
+    OSError or ValueError if a file is no problem, or no candidate of it, ValueError for a device that is neither.
     """
     return judge_all(
         [candidate], problem, over=over, budget=budget, threads=threads, device=device, peaks=peaks,
@@ -52,8 +52,8 @@ def judge_all(
     progress: Say | None = None,
     nursery: Nursery | None = None,
 ) -> list[Judgement]:
-    """``judge`` for several candidates of one problem, which share its truth and what they are timed against; those of
-    several problems may share a ``nursery``, which takes seconds to start."""
+    """``judge`` for several candidates of one problem, which share its reference and what they are timed against; those
+    of several problems may share a ``nursery``, which takes seconds to start."""
     asked = problem_on_device(problem, device) if isinstance(problem, Problem) else read_problem(problem, device)
     read = [c if isinstance(c, Candidate) else read_candidate(c, asked) for c in candidates]
     interpreted = asked.device == "cpu" and any(c.language == "triton" for c in read)

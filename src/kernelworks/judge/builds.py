@@ -1,8 +1,9 @@
 """Building candidates: each in a process that ends after its first answer, those that come next beside it.
 
 A compiler has one thread, and a sitting more cores: while a candidate is built, so are those that come next, one on
-each core that is left; and beside what is asked of a row of ours once its times are taken. They lie there stopped then,
-and nothing is timed before they do. Of rows of ours alone: nobody else's code is let run before it is on trial.
+each core that is left; and beside what is asked of a kernel of ours once its times are taken. They lie there stopped
+then, and nothing is timed before they do. Only kernels of ours are built ahead: nobody else's code is let run before it
+is on trial.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Building:
     seconds: float = 0.0
 
     def wait_loaded(self, patience_s: float) -> Any:
-        """What it said of how it was loaded. Raises Ended."""
+        """What it said of how it was loaded. Raises ProcessEnded."""
         if self.said is None:
             self.said = parse_load_answer(self.variant.process.hear(patience_s)[0])
             self.seconds = time.monotonic() - self.begun
@@ -63,7 +64,7 @@ class Site:
         self.ahead: list[Building] = []
 
     def start_build(self, candidate: Candidate, folder: Path) -> Building:
-        """Raises Ended."""
+        """Raises ProcessEnded."""
         begin = time.monotonic()
         variant = self.bench.start_variant("candidate", candidate, self.bench.problem.shapes[0], folder)
         return Building(candidate, variant, folder, begin)

@@ -1,7 +1,7 @@
-"""The bench: a problem with its truth, and the arms that candidates are held against, set up once for many candidates.
+"""The bench: a problem with its reference, and the baselines of candidates, set up once for many candidates.
 
-The supervisor's side of it has the seeds and runs nothing of anybody's. Beside it are the process of the truth
-(``reference``) and those of what candidates are timed against (``caller``), each born in a process that has loaded torch
+The supervisor's side of it has the seeds and runs nothing of anybody's. Beside it are the process of the reference
+(``oracle``) and those of what candidates are timed against (``caller``), each born in a process that has loaded torch
 and nothing else (``birth``) and apart from all others (``sandbox``).
 """
 
@@ -32,13 +32,13 @@ from kernelworks.records.judgement import Charge
 
 __all__ = ["BUILDING", "WARMING", "Bench", "Budget", "NoVerdict"]
 
-MOST_PLACES = 1 << 14  # of one answer at which the truth is kept, where it is larger
-FULL_COMPARE_ELEMENTS = 1 << 20  # elements up to which an answer is held against the truth as a whole
+MOST_PLACES = 1 << 14  # of one answer at which the reference is kept, if it is larger
+FULL_COMPARE_ELEMENTS = 1 << 20  # elements up to which the whole of an answer is compared with the reference
 SEED_BITS = 62
 ALL_DAY_S = 86_400.0  # of CPU, for what serves every candidate
 Turn = Callable[[], AbstractContextManager[None]]
 BUILDING, WARMING = "building", "warming"  # what cases that are in no race are for
-MOST_ORACLES = 6  # processes of the truth at sizes of the problem, its own among them, that are kept for the next
+MOST_ORACLES = 6  # processes of the reference at sizes of the problem, its own among them, kept for the next
 
 
 class NoVerdict(Exception):
@@ -53,7 +53,7 @@ class NoVerdict(Exception):
 class Budget:
     """Seconds for the parts of a judgement, and how many calls at the most."""
 
-    reference_s: float = 20.0  # for drawing cases and their truth
+    reference_s: float = 20.0  # for drawing cases and their reference
     build_s: float = 300.0  # for loading a candidate and its first call
     answer_s: float = 60.0  # for one answer
     cpu_s: float = 900.0  # of all cores, for one process of a candidate
@@ -71,7 +71,7 @@ class Budget:
 
 
 class Bench:
-    """A problem with its truth, and the arms that candidates are held against: set up once, for many candidates."""
+    """A problem with its reference, and the baselines of candidates: set up once, for many candidates."""
 
     def __init__(self, nursery: Nursery, problem: Problem, budget: Budget, threads: int, device: Host) -> None:
         self.nursery, self.problem, self.budget, self.threads = nursery, problem, budget, threads
@@ -89,7 +89,7 @@ class Bench:
         self.alone: Turn = contextlib.nullcontext  # while times are taken
         self.beside: Turn = contextlib.nullcontext  # while a device is used, and no times are taken there
         self._turn = False  # whether it is ours now
-        self.provided: Sequence[Path] = ()  # compiled, for candidates that are rows of ours on a GPU
+        self.provided: Sequence[Path] = ()  # compiled, for candidates that are kernels of ours on a GPU
         self.set_aside: dict[str, Case] = {}
         self.elsewhere: dict[str, list[Case]] = {}  # shape -> cases, where all candidates have the same sizes
         self.weighted: dict[str, int] = {}  # shape -> elements of weights that have others in place of one number
@@ -131,10 +131,10 @@ class Bench:
     def _call_turn(self) -> AbstractContextManager[None]:
         return self.on_device(self.alone if self.alone_calls else self.beside)
 
-    # ------------------------------------------------------------ the truth
+    # ------------------------------------------------------------ the reference
 
     def oracle(self, shape: Shape) -> tuple[ChildProcess, bytes]:
-        """The process of the truth at a shape, and what a candidate is made with. Raises NoVerdict."""
+        """The process of the reference at a shape, and what a candidate is made with. Raises NoVerdict."""
         if shape.name not in self.oracles:
             papers = {
                 "problem": self.problem, "shape": shape, "weights": self.weights, "threads": self.threads,
@@ -168,7 +168,8 @@ class Bench:
         asked = {
             "do": "case", "backward": backward, "seed": secrets.randbits(SEED_BITS), "draw": draw,
             "places": self.places if len(self.cases) < 2 else secrets.randbits(SEED_BITS),
-            "most": FULL_COMPARE_ELEMENTS if len(self.cases) < 2 else MOST_PLACES, "twice": not self.cases and not backward,
+            "most": FULL_COMPARE_ELEMENTS if len(self.cases) < 2 else MOST_PLACES,
+            "twice": not self.cases and not backward,
         }  # fmt: skip
         with self.on_device(self.beside):
             said, descriptors = self.ask_oracle(process, asked)
@@ -210,7 +211,7 @@ class Bench:
         return self.elsewhere[shape.name]
 
     def collect(self) -> None:
-        """Cases for all arms, as many as the budget allows. Raises NoVerdict."""
+        """Cases for all variants, as many as the budget allows. Raises NoVerdict."""
         shape, begin = self.problem.shapes[0], time.monotonic()
         others = self.draw.sample([*DRAWS][1:], len(DRAWS) - 1)
         usable = sorted(others, key=lambda draw: draw != BEYOND)  # in turns: none is left to chance
@@ -229,7 +230,7 @@ class Bench:
             if draw == "given" and case.own > 1:
                 raise NoVerdict(
                     "unsound",
-                    f"the reference itself is {case.own:.3g} times the derived bound off its truth in float64",
+                    f"the reference itself is {case.own:.3g} times the derived bound off its own float64 run",
                 )
             if case.drawn:
                 raise NoVerdict("unsound", "two runs on the same inputs differ: its answer is drawn anew in each")
@@ -243,7 +244,7 @@ class Bench:
 
     def _sound(self) -> None:
         """A problem whose answer does not depend on its input lets anything through. Raises NoVerdict."""
-        first, second = self.cases[:2]  # whose answers are held against the truth at the same places
+        first, second = self.cases[:2]  # whose answers are compared with the reference at the same places
         both = zip(first.reference, second.reference, second.bound, strict=True)
         if first.given and all(bool(((a.double() - b.double()).abs() <= most).all()) for a, b, most in both):
             raise NoVerdict("unsound", "the answer to other inputs passes for the right one: it hardly depends on them")
@@ -270,12 +271,12 @@ class Bench:
         names = self.backward[0].names if self.backward else []
         return self.backward, [name for name in names if not name.startswith("input ")]
 
-    # ------------------------------------------------------------ the arms
+    # ------------------------------------------------------------ the variants
 
     def load_variant(
         self, name: str, candidate: Candidate | None, shape: Shape, folder: Path | None = None, *, silent: bool = False
     ) -> tuple[VariantProcess, Any]:
-        """A process that has made its callable, and what it said of that. Raises Ended."""
+        """A process that has made its callable, and what it said of that. Raises ProcessEnded."""
         variant = self.start_variant(name, candidate, shape, folder, silent=silent)
         if candidate is not None:
             self.visiting.append(variant)
@@ -284,7 +285,7 @@ class Bench:
     def start_variant(
         self, name: str, candidate: Candidate | None, shape: Shape, folder: Path | None = None, *, silent: bool = False
     ) -> VariantProcess:
-        """A process that makes its callable, and will say so. Raises Ended."""
+        """A process that makes its callable, and will say so. Raises ProcessEnded."""
         _, given = self.oracle(shape)
         papers = {
             "problem": self.problem if candidate is None else strip_reference(self.problem),
@@ -304,7 +305,7 @@ class Bench:
         self.trim()
 
     def trim(self) -> None:
-        """Ends the truth at sizes other than the problem's own, but for the latest."""
+        """Ends the reference at sizes other than the problem's own, but for the latest."""
         for name in [*self.oracles][1 : 1 - MOST_ORACLES]:
             self.oracles.pop(name)[0].end()
 

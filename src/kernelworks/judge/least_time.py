@@ -26,7 +26,7 @@ __all__ = ["CallTime", "Limit", "limit"]
 
 UNCERTAINTY_FACTOR = 3.0  # median deviations of an empty answer's time, within which a difference of two times is none
 READINGS, READING_SHARE = 8, 0.5  # of what adding inputs up takes: much of that is reading them
-BUSY_SHARE = 0.1  # share of the cores that others took, from which on ceilings are rough
+BUSY_SHARE = 0.1  # share of the cores that others took, from which on measured peaks are rough
 CLOCKS_DIFFER = 0.8  # of a limit, above which two clocks and two measurements may differ
 
 
@@ -64,14 +64,14 @@ class Limit:
     alone_s: float
     arithmetic_s: float
     needed: float = 0.0  # bytes of the inputs that must be read
-    busy: bool = False  # others used the cores while the ceilings were measured
+    busy: bool = False  # others used the cores while the peaks were measured
 
     @property
     def seconds(self) -> float:
         return self.whole.seconds
 
     def broken_by(self, took: CallTime, inputs: Sequence[Tensor] = ()) -> str:
-        """Which law of nature a time is against, "" for none. Where the ceilings were measured on a busy machine, only
+        """Which law of nature a time is against, "" for none. If the peaks were measured on a busy machine, only
         if reading these inputs, here and now, takes longer too."""
         said = self._against(took)
         if said and inputs and self.busy:
@@ -117,7 +117,7 @@ def reading_s(inputs: Sequence[Tensor]) -> float:
 
 
 def limit(work: Mapping[str, Any], threads: int, peaks: Peaks | GpuPeaks) -> Limit:
-    """Of the work that the process of the truth counted."""
+    """Of the work that the process of the reference counted."""
     calls = work["calls"]
     inputs, weights = work["read"]
     flop = sum(c[1] for c in calls)

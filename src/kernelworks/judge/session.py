@@ -1,5 +1,5 @@
-"""One problem's judge, kept open: its truth, its processes and what candidates are timed against are made at the start,
-and serve as many candidates as come."""
+"""One problem's judge, kept open: its reference, its processes and what candidates are timed against are made at the
+start, and serve as many candidates as come."""
 
 from __future__ import annotations
 
@@ -74,12 +74,13 @@ class Sitting:
     """``with Sitting(problem) as sitting: sitting.judge(candidate)``, as often as wanted. ``work`` is None, and
     ``nothing`` says why, where the problem allows no verdict. ``alone()`` lasts as long as times are taken: where
     several sit on one machine, one of them at a time. On a GPU that they share it lasts as long as a candidate's calls
-    do, since others' kernels there would count as its own, and ``beside()`` as long as truths are made and candidates
-    are built: any number of those beside each other, while nobody is ``alone()``. ``known`` says of a text whether it
-    is a row of ours, and ``provided`` are files that such a one would compile anew; ``modules`` are those of a
-    ``Nursery`` of its own. Where ``many`` come, what serves all of them is made at the start too, whoever the first is.
+    do, since others' kernels there would count as its own, and ``beside()`` as long as references are run and
+    candidates are built: any number of those beside each other, while nobody is ``alone()``. ``known`` says of a text
+    whether it is a kernel of ours, and ``provided`` are files that such a one would compile anew; ``modules`` are those
+    of a ``Nursery`` of its own. Where ``many`` come, what serves all of them is made at the start too, whoever the
+    first is.
 
-    Raises ValueError for an arm that there is not.
+    Raises ValueError for a baseline that there is not.
     """
 
     def __init__(
@@ -146,9 +147,9 @@ class Sitting:
         return NoVerdict("undecided", said)
 
     def _set_up(self, limits: Peaks | GpuPeaks) -> None:
-        """The truth, and the least time; or why there is none."""
+        """The reference, and the least time; or why there is none."""
         try:
-            self.say("the truth")
+            self.say("the reference")
             self.bench.collect()
             work = Work(self.bench.work(), self.threads, limits)
             if self._many:

@@ -14,7 +14,7 @@ WIDE = 0.10  # of a ratio, from which on its interval is called ambiguous
 
 
 def pace(variant: str, seconds: Sequence[float], nothing: float) -> Pace:
-    """Of an arm's hand-overs, less ``nothing``: what one takes that is answered without work."""
+    """Of a variant's hand-overs, less ``nothing``: what one takes that is answered without work."""
     net = sorted(max(0.0, s - nothing) for s in seconds)
 
     def at(share: float) -> float:

@@ -1,5 +1,5 @@
-"""One candidate before the bench: every step asks it for answers in another way, and each answer is held against the
-truth. What is found is charged once for each kind."""
+"""One candidate before the bench: every step asks it for answers in another way, and each answer is compared with the
+reference. What is found is charged once for each kind."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TrialResult:
     worst: float = 0.0
     calls: int = 0
     elements: int = 0
-    seconds: dict[str, list[float]] = field(default_factory=dict)  # arm -> of each hand-over, paired by place
+    seconds: dict[str, list[float]] = field(default_factory=dict)  # variant -> of each hand-over, paired by place
     nothing_s: float = 0.0
     events_s: float = 0.0  # a call, by the device's own clock
     took: CallTime | None = None
@@ -104,19 +104,19 @@ class Trial:
         self.fresh: list[Answer] = []  # of the race: to inputs that it had not seen, where it could remember
         self.tried = TrialResult()
         self.constants = 0  # elements of weights of the latest process that would be one number everywhere
-        self.ours = candidate.known and bench.device.apart  # a row of ours as a GPU has it
+        self.ours = candidate.known and bench.device.apart  # a kernel of ours as a GPU has it
         if self.ours:
             self._provided()
 
     def _provided(self) -> None:
-        """What is compiled of a row of ours whatever its constants are is found by its process."""
+        """What is compiled of a kernel of ours whatever its constants are is found by its process."""
         place = self.folder / CACHES["KERNELWORKS_CACHE"] / "build"
         place.mkdir(parents=True)
         for path in self.bench.provided:
             shutil.copyfile(path, place / path.name)
 
     def run(self) -> TrialResult:
-        """All of it. Raises NoVerdict where the problem's own processes fail."""
+        """All of it. Raises NoVerdict if the problem's own processes fail."""
         steps = (
             (self._build, "building"), (self._calls, "calling and timing"), (self._gradients, "gradients"),
             (self._otherwise_laid, "other strides"), (self._left, "what it leaves"), (self._silenced, "decoys"),
@@ -183,7 +183,7 @@ class Trial:
             tuple(variant.process.open),
         )
         self.charge_changes(said["changed"], "when it was loaded")
-        self.arm = variant
+        self.variant = variant
         with bench.on_device(bench.alone):
             self._called(baselines, variant)
 
@@ -236,7 +236,7 @@ class Trial:
             some = case.first_outputs(count)
             if not some.outputs:
                 return
-            answer = self.arm.call([some], "backward", weights=named)
+            answer = self.variant.call([some], "backward", weights=named)
             if answer.raised:
                 tried.remarks.append(Charge("no gradients", answer.raised))
                 return
@@ -245,14 +245,16 @@ class Trial:
     def _otherwise_laid(self) -> None:
         """Inputs of other strides, which the problem does not promise: an error is an answer, a wrong answer is not."""
         for layout in () if self.tried.reasons else LAYOUTS:  # what is refused already is no righter there
-            answer = self.arm.call(self.bench.cases[:1], layout=layout)
+            answer = self.variant.call(self.bench.cases[:1], layout=layout)
             if answer.wrong or answer.late or answer.touched:
                 said = f"inputs with {layout}: {answer.wrong or answer.late or answer.touched}"
                 self.tried.remarks.append(Charge("other strides", said))
 
     def _left(self) -> None:
-        self.charge_changes([*self.arm.process.code_changes(), *self.arm.ask("state", "changed")], "after its calls")
-        self.arm.process.end()
+        self.charge_changes(
+            [*self.variant.process.code_changes(), *self.variant.ask("state", "changed")], "after its calls"
+        )
+        self.variant.process.end()
 
     def _shapes(self) -> None:
         """Other sizes of the problem, drawn from those that it has: a process of its own for each."""
@@ -272,7 +274,7 @@ class Trial:
 
     def _otherwise_weighted(self) -> None:
         """Norms begin with ones and zeros, biases with zeros, and have others in use. A candidate whose weights have
-        other names has as many such as the reference, or it has them in another form: then nobody can say which."""
+        other names has as many such as the reference, or it has them in another layout: then nobody can say which."""
         if self.tried.reasons:
             return
         shape = dataclasses.replace(self.shape, name="other weights", weighted=True)
@@ -316,8 +318,9 @@ class Trial:
             self.tried.charge("changes the process", f"{'; '.join(lines[:3])}{more} ({when})")
 
     def _race(self, variants: list[VariantProcess], cases: list[Case], group: int) -> None:
-        """Each case once in each arm, in turns; an empty answer between. Nothing that is timed was seen before; what
-        remembers nothing has more turns of the same cases, since drawing one and its truth takes longer than many."""
+        """Each case once in each variant, in turns; an empty answer between. Nothing that is timed was seen before;
+        what remembers nothing has more turns of the same cases, since drawing one and its reference takes longer than
+        many."""
         tried, nothing = self.tried, list[Answer]()
         tried.seconds = {variant.name: [] for variant in variants}
         if self.ours:
@@ -358,7 +361,7 @@ class Trial:
             self.tried.remarks.append(Charge("more cores", said))
 
     def _on_its_way(self, variant: VariantProcess, case: Case) -> None:
-        """Answers are copied to their places once they are there, in every arm, and that is taken off. One that has
+        """Answers are copied to their places once they are there, in every variant, and that is taken off. One that has
         found the places and computes there makes no copy: while it is at work they are not empty any more. Nor is it
         counted what processes of its own take of the cores that are gone before it answers."""
         work_s = min(answer.seconds for answer in self.fresh) - self.tried.nothing_s

@@ -2,7 +2,7 @@
 
 The share of a proposer is what it has brought (candidates that beat their parents) for the judging time that it used,
 and more where little is known of it yet: an upper confidence bound, as for bandits (Auer, Cesa-Bianchi and Fischer
-2002, Machine Learning 47). One that offers nothing rests until somebody brings something that it could go on from.
+2002, Machine Learning 47). One that proposes nothing rests until somebody brings something that it could go on from.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_KNOWN = 3  # turns in a row that bring nothing but what is there already, b
 
 @dataclass
 class Desk:
-    """A proposer with what came of it. ``rests_at`` is how many candidates had won when it had nothing to offer;
+    """A proposer with what came of it. ``rests_at`` is how many candidates had won when it had nothing to propose;
     ``failed`` is what it raised."""
 
     proposer: Proposer
@@ -41,9 +41,9 @@ class Desk:
 
     @property
     def remark(self) -> str:
-        """Why it offers no more, in its own words (``remark``) where it has any."""
+        """Why it proposes no more, in its own words (``remark``) where it has any."""
         own = str(getattr(self.proposer, "remark", ""))
-        return self.failed or own or ("nothing more to offer" if self.rests_at >= 0 else "")
+        return self.failed or own or ("nothing more to propose" if self.rests_at >= 0 else "")
 
     def take_up(self, brought: ProposerResult) -> None:
         """What it brought before this run."""
@@ -62,7 +62,7 @@ class Desk:
 
 
 def turn(desks: Sequence[Desk], wins: int) -> Desk | None:
-    """Whose turn it is; None where nobody has more to offer. One that was never asked comes first."""
+    """Whose turn it is; None if nobody has more to propose. One that was never asked comes first."""
     awake = [desk for desk in desks if desk.is_awake(wins)]
     if not awake:
         return None

@@ -1,4 +1,5 @@
-"""A judgement in words for whoever writes the next candidate: why it was refused, how quick it is, what it waits on."""
+"""A judgement in words for whoever writes the next candidate: why it was refused, how quick it is, what it is bound
+by."""
 
 from __future__ import annotations
 
@@ -64,6 +65,6 @@ def _times(found: Judgement) -> list[str]:
         lines.append(
             f"This machine needs at least {quantity.seconds(found.limit_s)} for the bytes and the arithmetic of a call "
             f"({found.peak}), so it runs at {quantity.percent(found.limit_s / own)} of the limit on {found.threads} "
-            f"threads. It waits on: {found.bound_by}."
+            f"threads. It is bound by: {found.bound_by}."
         )
     return lines

@@ -1,12 +1,12 @@
-"""What a search found, put into its op's room: measured once more beside the row as it is, at all sizes that are timed,
-proved in full, and only then written.
+"""What a search found, put into its op package: measured once more beside the kernel as it is, at all sizes that are
+timed, verified in full, and only then written.
 
-What can be kept is a row of ours with other constants, as an entry in the room's tuning.toml by which the row is
-compiled from then on (``build.constants``); and any other kernel in C++ of an op, as the room's ``searched.py`` and a
-line that makes a row of it, a forward (``build.kernels.searched_kernel``). Rows take every size and dtype of the contract:
-what takes fewer fails its proof. The proof runs in a copy of this package, where the entry stands already; nothing of
-the package is touched before it holds, and then by renames, the certificate first. So whatever is killed, and whenever,
-the room is as it was, or as it was proved.
+What can be kept is a kernel of ours with other constants, as an entry in the package's tuning.toml by which it is
+compiled from then on (``build.constants``); and any other kernel in C++ of an op, as the package's ``searched.py`` and
+a line that adds it to the op's kernels, for the forward (``build.kernels.searched_kernel``). Kernels take every size
+and dtype of the contract: what takes fewer fails its verification. The verification runs in a copy of this package,
+where the entry stands already; nothing of the package is touched before it holds, and then by renames, the certificate
+first. So whatever is killed, and whenever, the package is as it was, or as it was verified.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 WORKER = "kernelworks.search.verification_worker"
 KERNELS_MODULE = "kernelworks.build.kernels"
 HEAD = """# A kernel that a search found, put here by `kernelworks search --keep`. What was measured of it, beside the
-# row that was the best until then:
+# kernel that was the best until then:
 # mypy: ignore-errors
 # ruff: noqa
 """
@@ -64,25 +64,25 @@ class NotKept(Exception):
 
 @dataclass(frozen=True)
 class Change:
-    """What keeping would do: the row that is another one from then on, and the new texts of files."""
+    """What keeping would do: the kernel that is another one from then on, and the new texts of files."""
 
     kernel: str
     files: Mapping[Path, str]
 
 
 def keepable(problem: Problem) -> None:
-    """Raises ValueError where what is found for a problem has no room, or the room cannot be written."""
+    """Raises ValueError if what is found for a problem has no op package, or the package cannot be written."""
     if problem.format != op_packages.NAME:
         raise ValueError(
-            f"keep takes an op of ours, whose room the kernel goes into; got {problem.name}, a problem in the format "
-            f"{problem.format} (--out FILE writes its best candidate)"
+            f"keep takes an op of ours, whose package the kernel goes into; got {problem.name}, a problem in the "
+            f"format {problem.format} (--out FILE writes its best candidate)"
         )
     contract = OPS[problem.entry].contract
     verified_cases = {one.name for one in (*contract.device_bench_cases, *contract.device_cases)}
     if problem.device == "cuda" and problem.shapes[0].name not in verified_cases:
         raise ValueError(
-            f"keep takes a size that a proof of {problem.entry} reaches on a GPU, got {problem.shapes[0].name} (it has "
-            f"{', '.join([*verified_cases][:8])}; --out FILE writes the best candidate)"
+            f"keep takes a size that a verification of {problem.entry} reaches on a GPU, got {problem.shapes[0].name} "
+            f"(it has {', '.join([*verified_cases][:8])}; --out FILE writes the best candidate)"
         )
     op_package = OPS[problem.entry].op_package
     if not os.access(op_package, os.W_OK):
@@ -92,8 +92,8 @@ def keepable(problem: Problem) -> None:
 def keep(
     found: Search, problem: Problem, *, budget: Budget, peaks: Peaks | GpuPeaks | None, say: Say
 ) -> KeepResult:  # fmt: skip
-    """Puts the best of a search into its room, or says why not. Raises OSError where a file cannot be written; those
-    that were written before it are as they were then."""
+    """Puts the best of a search into its op package, or says why not. Raises OSError if a file cannot be written;
+    those that were written before it are as they were then."""
     op_kernel, sizes = "", list[SizeSpeedup]()
     try:
         code = _best(found)
@@ -105,7 +105,7 @@ def keep(
         verification, certificate = _verified(problem.entry, change, say)
     except NotKept as error:
         return KeepResult(problem.entry, op_kernel, (), tuple(sizes), None, str(error))
-    certificates.write(certificate)  # it speaks for a row that nobody has yet; the other way round nobody would run
+    certificates.write(certificate)  # it speaks for a kernel that nobody has yet; the other way round nobody would run
     _write(change.files)
     return KeepResult(
         problem.entry, op_kernel, tuple(str(path) for path in change.files), tuple(sizes), verification, ""
@@ -113,7 +113,7 @@ def keep(
 
 
 def _best(found: Search) -> str:
-    """The text of what is better than what the search began with. Raises Refused."""
+    """The text of what is better than what the search began with. Raises NotKept."""
     if found.outcome != BETTER or found.best is None or found.best.again is None:
         raise NotKept(f"nothing was found that is better than what the search began with ({found.outcome})")
     speed = _speed(found.best.again, found.over)
@@ -128,7 +128,7 @@ def _speed(found: Judgement, over: str) -> Speed | None:
 
 
 def _change(problem: Problem, code: str, measured: Sequence[Mapping[str, object]] = ()) -> Change:
-    """Raises Refused where the text is of no form that a room has a place for."""
+    """Raises NotKept if an op package has no place for such a text."""
     op, op_package = problem.entry, OPS[problem.entry].op_package
     if problem.device == "cuda":
         return _configured(problem, code, measured)
@@ -142,11 +142,11 @@ def _change(problem: Problem, code: str, measured: Sequence[Mapping[str, object]
 
 
 def _configured(problem: Problem, code: str, measured: Sequence[Mapping[str, object]]) -> Change:
-    """Entries of the room's table for the kernels that are launched otherwise, at exactly these sizes: nothing else was
-    measured. Raises Refused."""
+    """Entries of the package's table for the GPU kernels that are launched otherwise, at exactly these sizes: nothing
+    else was measured. Raises NotKept."""
     kept = our_kernels_gpu.sets_in(problem, code)
     if kept is None:
-        raise NotKept("of a GPU a room has a place for its rows launched otherwise; --out FILE writes its text")
+        raise NotKept("for a GPU an op package takes its own kernels launched otherwise; --out FILE writes its text")
     op_kernel, sets = kept
     path = OPS[problem.entry].op_package / TABLE
     its = our_kernels_gpu.picked_configs(problem.entry, problem.shapes[0].name)[op_kernel]
@@ -163,10 +163,10 @@ def _configured(problem: Problem, code: str, measured: Sequence[Mapping[str, obj
 
 
 def _own_kernel(op: str, code: str, op_package: Path, measured: Sequence[Mapping[str, object]]) -> Change:
-    """A kernel as a file of the room, and a line for its row. Raises Refused."""
+    """A kernel as a file of the op package, and a line that adds it to the op's kernels. Raises NotKept."""
     if text.language(code) != "c++":
         raise NotKept(
-            f"it is in {text.language(code)}: a room has a place for its rows with other constants, and for kernels in "
+            f"it is in {text.language(code)}: an op package takes its own kernels with other constants, and kernels in "
             "C++; --out FILE writes its text"
         )
     noted = "".join(f"# {json.dumps(one)}\n" for one in measured)
@@ -179,15 +179,15 @@ def _own_kernel(op: str, code: str, op_package: Path, measured: Sequence[Mapping
 
 
 def _with_kernel(source: str) -> str:
-    """A room's text with the row put before its others. Raises Refused where it has no ``OP = ...``."""
+    """An op package's text with the kernel put before its others. Raises NotKept if it has no ``OP = ...``."""
     body = ast.parse(source).body
     made = [one for one in body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "OP"]
     ours = [one for one in body if isinstance(one, ast.ImportFrom) and (one.module or "").startswith("kernelworks.")]
     behind = [
         one for one in ours if (one.module or "") > KERNELS_MODULE
-    ]  # of which the import of the row's maker comes
+    ]  # of which the import of the kernel's maker comes
     if len(made) != 1 or not behind:
-        raise NotKept("its room has no plain line that makes the op, behind which a row could be named")
+        raise NotKept("its op package has no plain line that makes the op, behind which a kernel could be named")
     lines = source.splitlines(keepends=True)
     lines.insert(made[0].end_lineno or 0, f"OP.kernels = (searched_kernel(__file__, {_target()!r}), *OP.kernels)\n")
     lines.insert(behind[0].lineno - 1, f"from {KERNELS_MODULE} import searched_kernel\n")
@@ -205,9 +205,9 @@ def _target() -> str:
 def _measured(
     found: Search, problem: Problem, code: str, budget: Budget, peaks: Peaks | GpuPeaks | None, say: Say
 ) -> Iterator[SizeSpeedup]:
-    """The row as it is and what is to be kept, judged at one sitting for each size that it is for: on a CPU those that
-    ``bench`` times, too. Raises Refused where it is no quicker at the size that was searched, slower at another, or not
-    right."""
+    """The kernel as it is and what is to be kept, judged at one sitting for each size that it is for: on a CPU those
+    that ``bench`` times, too. Raises NotKept if it is no quicker at the size that was searched, slower at another, or
+    not right."""
     op, asked = problem.entry, problem.shapes[0].name
     as_it_is = _as_it_is(problem, code)
     others = [case.name for case in OPS[op].contract.bench_cases] if problem.device == "cpu" else []
@@ -225,18 +225,18 @@ def _measured(
             one = _beside(case, found.over, before, after)
             yield one
             if case == asked and one.low <= 1:
-                said = f"{one.low:.3f} to {one.high:.3f} times as quick as the row as it is"
+                said = f"{one.low:.3f} to {one.high:.3f} times as quick as the kernel as it is"
                 raise NotKept(f"beside each other at {case} it is {said}: that is ambiguous")
             if one.high < 1:
-                raise NotKept(f"it is slower than the row as it is at {case}: {one.low:.3f} to {one.high:.3f} times")
+                raise NotKept(f"it is slower than the kernel as it is at {case}: {one.low:.3f} to {one.high:.3f} times")
 
 
 def _as_it_is(problem: Problem, code: str) -> str:
-    """Our row that a text is to be better than. Raises Refused."""
+    """Our kernel that a text is to be better than. Raises NotKept."""
     kept = our_kernels_gpu.sets_in(problem, code) if problem.device == "cuda" else None
     found = text_of(problem.entry) if kept is None else our_kernels_gpu.text_at(problem, kept[0])
     if found is None:
-        raise NotKept(f"{problem.entry} has no row in C++ on this CPU that it could be held against")
+        raise NotKept(f"{problem.entry} has no kernel in C++ on this CPU that it could be compared with")
     return found
 
 
@@ -246,7 +246,7 @@ def _beside(case: str, over: str, before: Judgement, after: Judgement) -> SizeSp
         raise NotKept(f"the judge says of it at {case}: {after.verdict}: {why}")
     was, now = _speed(before, over), _speed(after, over)
     if was is None or now is None:
-        raise NotKept(f"the judge took no times at {case} (the row as it is: {before.verdict})")
+        raise NotKept(f"the judge took no times at {case} (the kernel as it is: {before.verdict})")
     ours = next((pace.median_s for pace in after.paces if pace.variant == "candidate"), 0.0)
     return SizeSpeedup(case, now.ratio / was.ratio, now.low / was.high, now.high / was.low, now.ratio, ours)
 
@@ -257,7 +257,7 @@ def _on(found: Search) -> dict[str, object]:
 
 
 def _record(found: Search, one: SizeSpeedup) -> dict[str, object]:
-    """Of what was measured, as the room's table has it."""
+    """Of what was measured, as the package's table has it."""
     return {
         "case": one.case, "us": round(one.seconds * 1e6, 3), "over_before": round(one.ratio, 3),
         "low": round(one.low, 3), "high": round(one.high, 3), f"over_{found.over}": round(one.over, 3),
@@ -266,11 +266,11 @@ def _record(found: Search, one: SizeSpeedup) -> dict[str, object]:
     }  # fmt: skip
 
 
-# ---------------------------------------------------------------- proved
+# ---------------------------------------------------------------- verified
 
 
 def _verified(op: str, change: Change, say: Say) -> tuple[Verification, certificates.Certificate]:
-    """The whole proof of the row, in a copy of this package that has the change. Raises Refused."""
+    """The whole verification of the kernel, in a copy of this package that has the change. Raises NotKept."""
     from kernelworks.report.verify import is_verified
 
     with tempfile.TemporaryDirectory(prefix="kernelworks-keep-") as scratch:
@@ -280,26 +280,27 @@ def _verified(op: str, change: Change, say: Say) -> tuple[Verification, certific
             (copy / path.relative_to(PACKAGE)).write_text(whole, encoding="utf-8")
         said = _ran(op, change.kernel, Path(scratch), say)
     if "verification" not in said:
-        raise NotKept(f"its proof came to no end: {said['error']}")
+        raise NotKept(f"its verification came to no end: {said['error']}")
     verification = from_json(Verification, json.dumps(said["verification"]))
     if not is_verified(verification):
         first = verification.failures[0] if verification.failures else None
         why = f"{first.case} {first.dtype}: {first.message}" if first else f"{verification.checks}"
-        raise NotKept(f"its proof fails: {why}")
+        raise NotKept(f"its verification fails: {why}")
     return verification, certificates.Certificate(
-        op=op, kernel=change.kernel, source_hash=str(said["hash"]), toolchain=str(said["toolchain"]), kind=verification.kind,
+        op=op, kernel=change.kernel, source_hash=str(said["hash"]), toolchain=str(said["toolchain"]),
+        kind=verification.kind,
         cases=verification.cases, worst=verification.worst, mutants_rejected=verification.mutants_rejected,
         date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), worst_by_dtype=verification.worst_by_dtype,
     )  # fmt: skip
 
 
 def _ran(op: str, kernel: str, folder: Path, say: Say) -> dict[str, object]:
-    """What the process of the proof says, as it goes and at its end."""
+    """What the process of the verification says, as it goes and at its end."""
     paths = os.pathsep.join((str(folder), *(path for path in sys.path if path)))
     said: dict[str, object] = {"error": "it said nothing"}
     with subprocess.Popen(
-        [sys.executable, "-m", WORKER, op, kernel], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
-        env=environment.variables() | {"PYTHONPATH": paths},
+        [sys.executable, "-m", WORKER, op, kernel], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=folder, env=environment.variables() | {"PYTHONPATH": paths},
     ) as process:  # fmt: skip
         assert process.stdout is not None and process.stderr is not None
         try:
@@ -307,7 +308,7 @@ def _ran(op: str, kernel: str, folder: Path, say: Say) -> dict[str, object]:
                 with contextlib.suppress(ValueError):
                     one = json.loads(line)
                     if "at" in one:
-                        say(f"proof: {one['at']}")
+                        say(f"verification: {one['at']}")
                     else:
                         said = one
             errors = process.stderr.read().strip().splitlines()

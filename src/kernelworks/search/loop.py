@@ -1,9 +1,9 @@
-"""The loop: whose turn it is offers drafts, each is judged, what is right and quicker is gone on from.
+"""The loop: whose turn it is proposes drafts, each is judged, what is right and quicker is gone on from.
 
-All candidates of a problem are judged at one sitting, or one of each worker (``farm``): its truth, its processes and
-its baseline are made once. While searching a judgement is short, and ends with the first reason against a candidate;
-what looks best in the end is judged again at a sitting of its own, in full and on other inputs, and its speed is said
-as it was then: the best of many measurements is a lucky one too.
+All candidates of a problem are judged at one sitting, or one of each worker (``farm``): its reference, its processes
+and its baseline are made once. While searching a judgement is short, and ends with the first reason against a
+candidate; what looks best in the end is judged again at a sitting of its own, in full and on other inputs, and its
+speed is said as it was then: the best of many measurements is a lucky one too.
 """
 
 from __future__ import annotations
@@ -91,14 +91,15 @@ def search(
         budget_s: seconds of this run. The candidate that is being judged when they are over is finished.
         most: candidates of the whole search, this run's and those before it.
         store: the SQLite file that it is kept in; without it one of the problem's own in the user's cache.
-        over: the baseline: eager, compiled or ours. threads: of every arm; torch's own count without it, or where there
+        over: the baseline: eager, compiled or ours. threads: of every variant; torch's own count without it, or if
+        there
             are more workers an equal part of the cores.
         seed: of what proposers draw. options: of proposers, ``{"PROPOSER.NAME": value}``.
         judging: the budget of a judgement while searching, and of the last one.
-        ceilings: what this machine was measured to do; found or measured without it.
+        peaks: what this machine was measured to do; found or measured without it.
         workers: processes that judge beside each other, each on a core set (or a GPU) of its own. More than one need
             Ray.
-        keep: put the best into its op's room once it is proved (``keep``).
+        keep: put the best into its op package once it is verified (``keep``).
         progress: told what is done, ``(what, done, total)``.
 
     Returns:
@@ -155,9 +156,9 @@ def _text(seen: StoredCandidate) -> tuple[str, str, str]:
 
 
 def _own(problem: Problem) -> list[Draft]:
-    """Of an op of ours its rows as they are."""
+    """Of an op of ours its kernels as they are."""
     return [
-        Draft(found, text.language(found), INITIAL_PROPOSER, note="our row as it is") for found in texts_of(problem)
+        Draft(found, text.language(found), INITIAL_PROPOSER, note="our kernel as it is") for found in texts_of(problem)
     ]
 
 
@@ -230,7 +231,7 @@ class _Run:
         self.judging_s = time.monotonic() - begin
 
     def _fill(self, given: int) -> bool:
-        """Gives workers what they can take; False where nobody has more to offer now."""
+        """Gives workers what they can take; False if nobody has more to propose now."""
         while (capacity := self.farm.free_slots()) > 0:
             flying = self.farm.pending_ids
             judged = self.store.count_judged()
@@ -280,7 +281,7 @@ class _Run:
             return here
         from kernelworks.search.workers.crew import Crew, Papers
 
-        self.say("the machine's ceilings")
+        self.say("the machine's peaks")
         self.peaks = self.peaks or measured_peaks(rough=True, device=self.store.problem.device)
         self.say(f"{self.workers} workers")
         problem = self.store.problem
@@ -294,7 +295,7 @@ class _Run:
     def _sits(self) -> bool:
         """Opens the sitting of this run, or the first worker's; False where the problem allows no verdict."""
         begin = time.monotonic()
-        self.say("the truth")
+        self.say("the reference")
         opened = self.farm.open(self._ended)
         self.set_up_s = time.monotonic() - begin
         if opened is None:
@@ -317,8 +318,8 @@ class _Run:
             Sitting(
                 self.store.problem, over=(self.store.over,), budget=budget, threads=self.store.threads,
                 peaks=self.peaks, nursery=self.nursery, interpreted=self.interpreted, progress=self.say,
-                known=own_text_predicate(self.store.problem), provided=precompiled_files(self.store.problem), alone=alone, beside=beside,
-                many=True,
+                known=own_text_predicate(self.store.problem), provided=precompiled_files(self.store.problem),
+                alone=alone, beside=beside,                many=True,
             )
         )  # fmt: skip
 
@@ -365,7 +366,8 @@ class _Run:
                 desk.take_up(brought[desk.name])
 
     def _ask(self, wanted: int, flying: int) -> bool:
-        """Has whose turn it is offer drafts, as many as workers want or a few more; False where nobody has any."""
+        """Asks the proposer whose turn it is for drafts, as many as workers want or a few more; False if nobody has
+        any."""
         desk = turn([desk for desk in self.desks if desk.name not in self.silent], self.wins)
         if desk is None:
             return False

@@ -1,9 +1,9 @@
-"""Rows of ours in C++ as candidates: the row as it is, in a text that says what of it may be otherwise.
+"""Kernels of ours in C++ as candidates: the kernel as it is, in a text that says what of it may be otherwise.
 
 What may be otherwise are the whole numbers that its sources name (``constexpr int64_t GRAIN = 32 << 10``: how much is
 worth a thread, how many vectors are in flight, from how many bytes on the caches are passed by), the compiler's flags,
-and the instruction set. A candidate is a file of the judge's format for rooms, with those numbers as its constants and
-its ``SPACE``; what compiles it (``row``) runs in the candidate's own process.
+and the instruction set. A candidate is a file of the judge's format for ops, with those numbers as its constants and
+its ``SPACE``; what compiles it (``compile_kernel``) runs in the candidate's own process.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = [
 LARGE = 1 << 20  # bytes from which on something is done another way: tried far off too
 FLAGS = ("", "-O2", "-funroll-loops", "-fno-tree-slp-vectorize")
 
-TEXT = '''"""{op}: our row in C++, compiled with the constants below."""
+TEXT = '''"""{op}: our kernel in C++, compiled with the constants below."""
 
-from kernelworks.search.our_kernels_cpp import row
+from kernelworks.search.our_kernels_cpp import compile_kernel
 
 TARGET = {target!r}
 FLAGS = {flags!r}
@@ -50,7 +50,7 @@ SPACE = {{
 {space}
 }}
 
-_run = row({op!r}, TARGET, FLAGS, {{
+_run = compile_kernel({op!r}, TARGET, FLAGS, {{
 {given}
 }})
 
@@ -67,7 +67,7 @@ def _choices(number: int) -> list[int]:
 
 
 def text_of(name: str) -> str | None:
-    """The candidate of an op's best row in C++ as it is, with its space; None where it has no such row here."""
+    """The candidate of an op's best kernel in C++ as it is, with its space; None if it has no such kernel here."""
     kernels = op_packages.runnable_cpp_kernels(OPS[name])
     if not kernels or kernels[0].source is None:
         return None
@@ -91,8 +91,8 @@ def text_of(name: str) -> str | None:
 
 
 def constants_in(name: str, code: str) -> tuple[str, Constants] | None:
-    """The row that a candidate's text is of, and what it has otherwise than the row's sources say; None where the text
-    is another than ours with other constants."""
+    """The kernel that a candidate's text is of, and what it has otherwise than the kernel's sources say; None if the
+    text is another than ours with other constants."""
     own, space = space_in(text_of(name) or ""), space_in(code)
     if own is None or space is None or own.family != space.family:
         return None
@@ -108,8 +108,8 @@ def constants_in(name: str, code: str) -> tuple[str, Constants] | None:
 
 
 def texts_of(problem: Problem) -> list[str]:
-    """The candidates of an op's rows as they are: its best one in C++ for this CPU, or those on a GPU that the room's
-    table has something to choose for (``launches``). None of a problem that is no op of ours."""
+    """The candidates of an op's kernels as they are: its best one in C++ for this CPU, or those on a GPU that the op
+    package's table has something to choose for (``launches``). None of a problem that is no op of ours."""
     if problem.format != op_packages.NAME:
         return []
     if problem.device == "cuda":
@@ -121,7 +121,7 @@ def texts_of(problem: Problem) -> list[str]:
 
 
 def precompiled_files(problem: Problem) -> list[Path]:
-    """Files that rows of ours on a GPU find compiled, whatever their constants are."""
+    """Files that kernels of ours on a GPU find compiled, whatever their constants are."""
     if problem.format != op_packages.NAME or problem.device != "cuda":
         return []
     from kernelworks.search import our_kernels_gpu
@@ -138,8 +138,8 @@ def modules(problem: Problem) -> list[str]:
 
 
 def own_text_predicate(problem: Problem) -> Callable[[str], bool]:
-    """Whether a text is our row of the problem's op with constants out of our row's own space: such a one, whoever sent
-    it, has not a word of its own."""
+    """Whether a text is our kernel of the problem's op with constants out of our kernel's own space: such a one,
+    whoever sent it, has not a word of its own."""
     if problem.format == op_packages.NAME and problem.device == "cuda":
         return functools.partial(_known_on_gpu, problem)
     source = text_of(problem.entry) if problem.format == op_packages.NAME else None
@@ -176,9 +176,9 @@ def _constant(file: str, name: str) -> str:
 
 
 def compile_kernel(op: str, target: str, flags: str, constants: Mapping[str, Mapping[str, int]]) -> Callable[..., Any]:
-    """The forward of an op's row, compiled with other numbers and further flags, in this process's cache.
+    """The forward of an op's kernel, compiled with other numbers and further flags, in this process's cache.
 
-    Raises ValueError where a file does not name such a number, BuildError.
+    Raises ValueError if a file does not name such a number, BuildError.
     """
     found = OPS[op].kernel(target)
     assert found.source is not None

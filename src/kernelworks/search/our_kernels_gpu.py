@@ -1,12 +1,12 @@
-"""Rows of ours on a GPU as candidates: the row as it is, in a text that says how its kernels are launched.
+"""Kernels of ours on a GPU as candidates: the kernel as it is, in a text that says how its kernels are launched.
 
-What may be otherwise is what the room's tuning.toml picks for the sizes of the problem: rows and columns of a tile,
-warps, stages, registers. What is tried of each is what the room's ``[[space]]`` offers for these sizes; of what it
-offers nothing for, halves and doubles. A row in CUDA C++ has the kernels alone that its source makes, which are those
-that its table names: there a whole entry of the table is one choice.
+What may be otherwise is what the op package's tuning.toml picks for the sizes of the problem: rows and columns of a
+tile, warps, stages, registers. What is tried of each is what the package's ``[[space]]`` lists for these sizes; if it
+lists nothing, halves and doubles. A kernel of ours in CUDA C++ has the GPU kernels alone that its source makes, which
+are those that its table names: there a whole entry of the table is one choice.
 
-A candidate is a file of the judge's format for rooms, with those as its constants and its ``SPACE``; what launches it
-(``triton``, ``cuda``) runs in the candidate's own process, on a copy of the room's module.
+A candidate is a file of the judge's format for ops, with those as its constants and its ``SPACE``; what launches it
+(``triton``, ``cuda``) runs in the candidate's own process, on a copy of the package's module.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REGISTERS = (64, 80, 96, 128, 168)  # a thread
 FEW = {"num_stages": 5, "STAGES": 3}  # stages: every number up to this is one
 MOST = {"num_warps": 32}
 
-TEXT = '''"""{op}: our row {row}, launched as the constants below say."""
+TEXT = '''"""{op}: our kernel {kernel}, launched as the constants below say."""
 
 from kernelworks.search.our_kernels_gpu import {kind}
 
@@ -45,7 +45,7 @@ SPACE = {{
 {space}
 }}
 
-_run = {kind}({op!r}, {row!r}, {{
+_run = {kind}({op!r}, {kernel!r}, {{
 {given}
 }})
 
@@ -72,12 +72,12 @@ def _choices(name: str, value: Any, values_to_try: Sequence[Any]) -> list[Any]:
     return found if isinstance(value, str) else sorted(found)
 
 
-# ---------------------------------------------------------------- what the row picks
+# ---------------------------------------------------------------- what the kernel picks
 
 
 @contextlib.contextmanager
 def _unlaunched() -> Iterator[None]:
-    """Kernels are neither compiled nor run: what is asked of a row is what it would launch."""
+    """GPU kernels are neither compiled nor run: what is asked of a kernel of ours is what it would launch."""
     from kernelworks.build import cuda as cuda_build
     from kernelworks.build import triton as triton_build
 
@@ -93,15 +93,15 @@ def _unlaunched() -> Iterator[None]:
 
 
 def _module(op_kernel: Kernel) -> Path:
-    """What launches a row's kernels."""
+    """What launches the GPU kernels of a kernel of ours."""
     assert op_kernel.source is not None
     return op_kernel.source if op_kernel.source.suffix == ".py" else op_kernel.source.with_name(f"{op_kernel.name}.py")
 
 
 @functools.cache
 def picked_configs(op: str, shape: str) -> dict[str, dict[Point, dict[str, Any]]]:
-    """Rows of an op on a GPU that take a case, best first -> what its forward picks of the room's table, of those that
-    pick anything."""
+    """Kernels of an op on a GPU that take a case, best first -> what its forward picks of the package's table, of those
+    that pick anything."""
     case, found = op_packages.case_named(op, "cuda", shape), OPS[op]
     given = case.make(torch.Generator().manual_seed(0), case.dtypes[0])
     args = [on_meta(given.get(name)) for name in found.passes["forward"].names]
@@ -125,13 +125,13 @@ def picked_configs(op: str, shape: str) -> dict[str, dict[Point, dict[str, Any]]
 
 
 def texts_of(problem: Problem) -> list[str]:
-    """The candidates of an op's rows on a GPU as they are, each with its space, at the problem's own case."""
+    """The candidates of an op's kernels on a GPU as they are, each with its space, at the problem's own case."""
     picks = picked_configs(problem.entry, problem.shapes[0].name)
     return [_text(problem.entry, op_kernel, points) for op_kernel, points in picks.items()]
 
 
 def text_at(problem: Problem, op_kernel: str) -> str:
-    """The candidate of one of those rows as it is."""
+    """The candidate of one of those kernels as it is."""
     return _text(problem.entry, op_kernel, picked_configs(problem.entry, problem.shapes[0].name)[op_kernel])
 
 
@@ -172,7 +172,7 @@ def _entries(table: Configs, op_kernel: str, kernel: str, own: Mapping[str, Any]
 
 
 def _of_ours(problem: Problem, code: str) -> tuple[str, Space] | None:
-    """The row that a text is of, and its space; None where it is another than ours at a point of our own space."""
+    """The kernel that a text is of, and its space; None if it is another than ours at a point of our own space."""
     space = space_in(code)
     if space is None:
         return None
@@ -185,8 +185,8 @@ def _of_ours(problem: Problem, code: str) -> tuple[str, Space] | None:
 
 
 def sets_in(problem: Problem, code: str) -> tuple[str, dict[Point, dict[str, Any]]] | None:
-    """The row that a text is of, and with what it launches each of the kernels that are picked at the problem's case;
-    None where the text is another than ours with other constants. Raises Misread."""
+    """The kernel that a text is of, and with what it launches each of the GPU kernels that are picked at the problem's
+    case; None where the text is another than ours with other constants. Raises Misread."""
     found = _of_ours(problem, code)
     if found is None:
         return None
@@ -202,7 +202,8 @@ def sets_in(problem: Problem, code: str) -> tuple[str, dict[Point, dict[str, Any
 
 
 def precompiled_files(problem: Problem) -> list[Path]:
-    """What a candidate's process would compile whatever its constants are: the launcher, and a CUDA row's kernels."""
+    """What a candidate's process would compile whatever its constants are: the launcher, and the GPU kernels in CUDA
+    C++."""
     from kernelworks.build import cuda as cuda_build
     from kernelworks.build.cpp import build_library
     from kernelworks.build.launcher import SOURCE
@@ -223,7 +224,7 @@ def precompiled_files(problem: Problem) -> list[Path]:
 
 
 class _Given(Configs):
-    """A room's configurations, but for the kernels of a row that have others here."""
+    """An op package's configurations, but for the GPU kernels of a kernel of ours that have others here."""
 
     def __init__(self, base: Configs, op_kernel: str, sets: Mapping[str, Mapping[str, Any]]) -> None:
         self.base, self.op_kernel, self.sets = base, op_kernel, sets
@@ -237,7 +238,7 @@ class _Given(Configs):
 
 
 def triton(op: str, op_kernel: str, sets: Mapping[str, Mapping[str, Any]]) -> Callable[..., Any]:
-    """The forward of an op's row, its kernels launched with these settings whatever the sizes are."""
+    """The forward of an op's kernel, its GPU kernels launched with these settings whatever the sizes are."""
     found = OPS[op].kernel(op_kernel)
     assert found.source is not None
     run: Callable[..., Any] = execute_with_configs(
@@ -247,5 +248,6 @@ def triton(op: str, op_kernel: str, sets: Mapping[str, Mapping[str, Any]]) -> Ca
 
 
 def cuda(op: str, op_kernel: str, sets: Mapping[str, str]) -> Callable[..., Any]:
-    """The same of a row in CUDA C++, each of whose kernels is named by a whole entry of the table, as JSON."""
+    """The same of a kernel of ours in CUDA C++, each of whose GPU kernels is named by a whole entry of the table, as
+    JSON."""
     return triton(op, op_kernel, {kernel: json.loads(its) for kernel, its in sets.items()})

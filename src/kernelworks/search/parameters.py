@@ -63,14 +63,14 @@ class _Family:
 
 
 class Parameters:
-    """The proposer. Raises Unfit without Optuna."""
+    """The proposer. Raises UnfitProposer without Optuna."""
 
     name = "parameters"
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.optuna = setting, _optuna()
         self.families: dict[str, _Family] = {}
-        self.remark = ""  # why it offers nothing
+        self.remark = ""  # why it proposes nothing
         self._looked = 0  # candidates of the store that were looked at
         self._draw = random.Random(setting.seed)
         self._waiting: dict[str, tuple[StoredCandidate, Space]] = {}  # looked at before they were judged
@@ -171,7 +171,7 @@ class Parameters:
     def _decoded(self, space: Space, params: dict[str, Any]) -> Point:
         return {n: values[params[n]] if _ordered(values) else params[n] for n, values in space.choices.items()}
 
-    # ------------------------------------------------------------ what is offered
+    # ------------------------------------------------------------ what is proposed
 
     def _turn(self) -> _Family | None:
         """The family that is asked next: by turns the quickest, and the one that was asked least."""
@@ -189,7 +189,7 @@ class Parameters:
         return not self._closed(family)
 
     def _closed(self, family: _Family) -> str:
-        """Why nothing of a family is offered any more."""
+        """Why nothing of a family is proposed any more."""
         if family.over or len(family.known) >= family.space.size:
             return "every point was tried"
         least = self.setting.least_s(self.setting.threads) if self.setting.least_s else 0.0

@@ -1,4 +1,4 @@
-"""What a proposer is: it sees what was judged and offers drafts; it neither builds nor judges."""
+"""What a proposer is: it sees what was judged and proposes drafts; it neither builds nor judges."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class StoredCandidate:
         return next((pace.median_s for pace in self.judgement.paces if pace.variant == "candidate"), None)
 
     def ratio(self, over: str = "eager") -> float | None:
-        """How many times as quick as an arm; None where it is not right or was not timed against it."""
+        """How many times as quick as a variant; None if it is not right or was not timed against it."""
         if self.judgement is None or not self.right:
             return None
         return next((speed.ratio for speed in self.judgement.speeds if speed.over == over), None)
 
 
 class Proposer(Protocol):
-    """One way to come by drafts. A proposer that has nothing more to offer returns an empty list."""
+    """One way to come by drafts. A proposer that has nothing more to propose returns an empty list."""
 
     name: str
 

@@ -31,7 +31,7 @@ def _model(setting: Setting) -> Proposer:
     return make_model(setting)
 
 
-# A factory raises Unfit where its proposer has nothing to work with.
+# A factory raises UnfitProposer if its proposer has nothing to work with.
 PROPOSERS: dict[str, Callable[[Setting], Proposer]] = {
     "parameters": _parameters,
     "model": _model,
@@ -44,8 +44,8 @@ def make_proposers(
 ) -> tuple[list[Proposer], list[str]]:
     """The proposers of these names, or all that can do something here, and a line for each that cannot.
 
-    ``options`` are ``PROPOSER.NAME`` -> value. Raises ValueError for a name that there is not, Unfit where one that was
-    asked for can do nothing.
+    ``options`` are ``PROPOSER.NAME`` -> value. Raises ValueError for a name that there is not, UnfitProposer if one that
+    was asked for can do nothing.
     """
     for name in names or ():
         if name not in PROPOSERS:

@@ -48,7 +48,7 @@ class Space:
 
 
 def space_in(source: str) -> Space | None:
-    """The space of a text, None where it declares none. Raises Misread where what it declares is no space."""
+    """The space of a text, None where it declares none. Raises Misread if what it declares is no space."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
@@ -59,7 +59,9 @@ def space_in(source: str) -> Space | None:
     try:
         said = ast.literal_eval(stated[NAME])
     except ValueError:
-        raise Misread(f"{NAME} is no literal; a dictionary of lists of numbers, texts or truths is accepted") from None
+        raise Misread(
+            f"{NAME} is no literal; a dictionary of lists of numbers, texts or booleans is accepted"
+        ) from None
     if not isinstance(said, dict) or not said:
         raise Misread(f"{NAME} is {str(said)[:60]!r}; a dictionary of lists is accepted")
     choices: dict[str, tuple[Value, ...]] = {}
@@ -79,7 +81,7 @@ def _choices(name: object, values: object) -> tuple[Value, ...]:
         raise Misread(f"{NAME} has {str(name)[:40]!r}; names of constants are accepted")
     plain = isinstance(values, (list, tuple)) and values
     if not plain or not all(isinstance(v, (bool, int, float, str)) for v in values):  # type: ignore[attr-defined]
-        raise Misread(f"{NAME}[{name!r}] is {str(values)[:60]!r}; a list of numbers, texts or truths is accepted")
+        raise Misread(f"{NAME}[{name!r}] is {str(values)[:60]!r}; a list of numbers, texts or booleans is accepted")
     found: tuple[Value, ...] = tuple(values)  # type: ignore[arg-type]
     if any(isinstance(v, (int, float)) and not isinstance(v, bool) and (v < 0 or not math.isfinite(v)) for v in found):
         raise Misread(f"{NAME}[{name!r}] has a number with a sign, or none at all; 0 and above are accepted")

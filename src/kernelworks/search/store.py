@@ -1,7 +1,7 @@
 """Where a search is kept: its problem, every candidate with its parents, every verdict. One SQLite file a search.
 
 Whatever is in it was committed whole, so a search that is killed goes on where it was: a candidate that has a verdict
-is never judged again, one that was offered and not judged is judged first. A file beside it (``.lock``) is held by the
+is never judged again, one that was proposed and not judged is judged first. A file beside it (``.lock``) is held by the
 one process that searches; others read meanwhile.
 
 | table | a row is |
@@ -101,7 +101,7 @@ class Store:
 
     @classmethod
     def open(cls, path: str | Path, problem: Problem, *, over: str, threads: int, machine: str) -> Store:
-        """For a search, anew or where one was left. Raises Occupied where another process searches with it,
+        """For a search, anew or where one was left. Raises StoreLocked if another process searches with it,
         ValueError where it holds another search, OSError."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ class Store:
 
     @classmethod
     def read(cls, path: str | Path) -> Store:
-        """To look at, while somebody searches too. Raises ValueError where it is none, OSError."""
+        """To look at, while somebody searches too. Raises ValueError if it is none, OSError."""
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(2, "no such file", str(path))

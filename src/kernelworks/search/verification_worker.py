@@ -1,6 +1,9 @@
-"""The whole proof of a row, in the process of a copy of this package: ``python -m kernelworks.search.verification_worker OP ROW``.
+"""The whole verification of a kernel, in the process of a copy of this package.
 
-Writes ``{"at": ...}`` at each step and the proof at the end, with what a certificate needs of the row; no certificate.
+``python -m kernelworks.search.verification_worker OP KERNEL``.
+
+Writes ``{"at": ...}`` at each step and the verification at the end, with what a certificate needs of the kernel. Writes
+no certificate.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ def main() -> None:
     op, kernel = sys.argv[1:]
     (verification,) = verify(op, kernel, write=False, progress=lambda line: _say(at=line))
     found = OPS[op].kernel(kernel)
-    _say(proof=json.loads(to_json(verification)), hash=found.hash(), toolchain=found.toolchain())
+    _say(verification=json.loads(to_json(verification)), hash=found.hash(), toolchain=found.toolchain())
 
 
 if __name__ == "__main__":

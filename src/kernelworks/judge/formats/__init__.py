@@ -10,7 +10,7 @@ runs foreign code (``load``, ``load_candidate``) is called in processes of the j
 | ``robust-kbench`` | a file with ``forward_fn``, ``Model``, ``get_inputs`` | one with ``forward_fn`` or ``forward`` |
 | ``kernelbook`` | ``ROWS.jsonl#3``: ``python_code``, ``entry_point`` | the row's ``triton_code``, or a file |
 | ``flashinfer-bench``, ``sol-execbench`` | a definition, its workloads | a solution, or a file with ``run`` |
-| ``room`` | an op's name, ``rms_norm`` or ``rms_norm:CASE`` | a file with a function of that name |
+| ``op`` | an op's name, ``rms_norm`` or ``rms_norm:CASE`` | a file with a function of that name |
 | ``ladder`` | a ladder's name or folder, ``cpu-sgemm`` | a rung in C++ |
 """
 

@@ -23,7 +23,7 @@ def reads(path: Path, source: str) -> bool:
 
 
 def row_in(path: Path, source: str, which: str = "") -> dict[str, Any]:
-    """The row of a file. Raises Misread where it has none of that number or name."""
+    """The row of a file. Raises Misread if it has none of that number or name."""
     rows: list[Any] = []
     try:
         said = parse_json(source)

@@ -1,8 +1,8 @@
 """Our ladders: ``cpu-sgemm``, or a folder with a ``problem.py`` like theirs; ``cpu-gemv-q8#q8_0`` for rungs of one of
 its formats, ``cpu-sgemm:M=96,N=512,K=64`` for another size. A candidate is a rung: a C++ file with its header.
 
-The ladder's own size is halved until one call is a matter of milliseconds to a plain rung too; the sizes of its proof
-are shapes that a rung must take. The truth and the bound are the ladder's, in float64.
+The ladder's own size is halved until one call is a matter of milliseconds to a plain rung too; its
+verification sizes are shapes that a rung must take. The reference and the bound are the ladder's, in float64.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kernelworks.machine import machine
 __all__ = ["candidate_in", "is_ladder_name", "load", "load_candidate", "problem_of"]
 
 NAME, FILE = "ladder", "problem.py"
-LADDER_NAME = re.compile(r"(?P<ladder>[^#:]+)(?:#(?P<form>\w+))?(?::(?P<sizes>\w+=\d+(?:,\w+=\d+)*))?")
+LADDER_NAME = re.compile(r"(?P<ladder>[^#:]+)(?:#(?P<format>\w+))?(?::(?P<sizes>\w+=\d+(?:,\w+=\d+)*))?")
 MOST_WORK, MOST_ELEMENTS = 1 << 27, 1 << 21  # the product of all sizes, and of the two largest
 
 
@@ -53,7 +53,7 @@ def is_ladder_name(name: str) -> bool:
 def problem_of(name: str) -> Problem:
     folder, found = _folder(name), LADDER_NAME.fullmatch(name)
     assert folder is not None and found is not None
-    source, where, format_name = text.read_text(folder / FILE), str(folder / FILE), found["form"] or ""
+    source, where, format_name = text.read_text(folder / FILE), str(folder / FILE), found["format"] or ""
     said = _said(source, where)
     format_names = [key.value for key in getattr(said.get("formats"), "keys", ()) if isinstance(key, ast.Constant)]
     if format_name not in (format_names or [""]):
@@ -68,11 +68,12 @@ def problem_of(name: str) -> Problem:
         raise Misread(f"{name}: the sizes {', '.join(own)} are accepted, got {', '.join(size)}")
     first = size or _halved(own, every)
     remarks = () if size or first == own else (f"its own size, {_words(own)}, is halved to {_words(first)}",)
-    verification_sizes = [s for s in _literal(said, "proof_sizes", where) if _whole(s, every)]
+    verification_sizes = [s for s in _literal(said, "verification_sizes", where) if _whole(s, every)]
     device = _literal(said, "device", where) if "device" in said else "cpu"
     return Problem(
-        name=folder.resolve().name + (f"#{format_name}" if format_name else ""), format=NAME, files={FILE: source}, loader=__name__,
-        entry=format_name, shapes=tuple(Shape(_words(s), s) for s in (first, *verification_sizes)), device=device, remarks=remarks,
+        name=folder.resolve().name + (f"#{format_name}" if format_name else ""), format=NAME, files={FILE: source},
+        loader=__name__, entry=format_name, device=device, remarks=remarks,
+        shapes=tuple(Shape(_words(s), s) for s in (first, *verification_sizes)),
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
-"""Our own rooms: ``rms_norm``, or ``rms_norm:1024x4096`` for one of its cases. The reference is what a user writes in
-torch, the inputs are the contract's, and every case of it is a shape: one that a candidate must take where the op is
-asked for, one that it may refuse where a case is. On a GPU they are what is timed and proved there.
+"""Our own ops: ``rms_norm``, or ``rms_norm:1024x4096`` for one of its cases. The reference is what a user writes in
+torch, the inputs are the contract's, and every case of it is a shape: one that a candidate must take if the op is
+asked for, one that it may refuse if a case is. On a GPU they are what is timed and verified there.
 
 A candidate is a Python file with a function of the op's name, which takes the op's arguments in their order.
 """
@@ -26,7 +26,7 @@ from kernelworks.machine import machine
 
 __all__ = ["candidate_in", "case_named", "is_op_name", "load", "load_candidate", "problem_of", "runnable_cpp_kernels"]
 
-NAME = "room"
+NAME = "op"
 CASE_NAME = re.compile(r"(?P<word>[a-z]+ )?(?P<sizes>[1-9]\d*(x[1-9]\d*){1,2}) (?P<dtype>float32|bfloat16|float16)")
 
 
@@ -36,7 +36,7 @@ def is_op_name(name: str) -> bool:
 
 
 def _cases(op: str, device: str) -> dict[str, Case]:
-    """What is timed first, then what a proof tries, largest dtype first."""
+    """What is timed first, then what a verification tries, largest dtype first."""
     contract = OPS[op].contract
     if device == "cpu":
         return {case.name: case for case in (*contract.bench_cases, *contract.cases)}
@@ -47,7 +47,7 @@ def _cases(op: str, device: str) -> dict[str, Case]:
 
 
 def _case(op: str, device: str, name: str) -> Case | None:
-    """Of a name that the contract gives, or of sizes and a dtype that the op's form makes one of."""
+    """Of a name that the contract gives, or of sizes and a dtype that the op's template makes one of."""
     known = _cases(op, device)
     if name in known:
         return known[name]
@@ -61,7 +61,7 @@ def _case(op: str, device: str, name: str) -> Case | None:
 
 
 def case_named(op: str, device: str, name: str) -> Case:
-    """Raises Misread where there is none of that name, and none can be made."""
+    """Raises Misread if there is none of that name, and none can be made."""
     found = _case(op, device, name)
     if found is None:
         raise Misread(f"{op}: no case {name!r}")
@@ -77,7 +77,7 @@ def problem_of(name: str, device: str = "cpu") -> Problem:
     if case and _case(op, device, case) is None:
         raise Misread(
             f"{op}: no case {case!r}; it has {', '.join([*known][:8])} and {max(0, len(known) - 8)} more, and ops of a "
-            "form take sizes and a dtype (300x4096 bfloat16)"
+            "template take sizes and a dtype (300x4096 bfloat16)"
         )
     first = case or next(iter(known))
     names = [first, *(n for n in known if n != first)]
@@ -94,7 +94,7 @@ def candidate_in(path: Path, source: str, problem: Problem) -> Candidate:
 
 
 def runnable_cpp_kernels(op: Op) -> list[Kernel]:
-    """An op's rows in C++ that this CPU can run, best first, of one source."""
+    """An op's kernels in C++ that this CPU can run, best first, of one source."""
     here = [
         r for r in op.kernels
         if r.source is not None and r.source.suffix == ".cpp" and cpp.TARGETS[r.target].needs <= machine().features
@@ -103,7 +103,7 @@ def runnable_cpp_kernels(op: Op) -> list[Kernel]:
 
 
 def _ours(op: Op, device: str) -> Callable[..., Any]:
-    """The forward of an op's best row, as a candidate is called: on a CPU of those in C++, where there are some."""
+    """The forward of an op's best kernel, as a candidate is called: on a CPU of those in C++, if there are any."""
     kernels = runnable_cpp_kernels(op) if device == "cpu" else []
     return kernels[0].load("forward") if kernels else op
 

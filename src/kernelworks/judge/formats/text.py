@@ -14,7 +14,7 @@ __all__ = ["classes", "constants", "functions", "language", "names_in", "parse_m
 
 
 def read_text(path: Path) -> str:
-    """Raises Misread where there is no such text."""
+    """Raises Misread if there is no such text."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

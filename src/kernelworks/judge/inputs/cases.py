@@ -64,7 +64,7 @@ class Case:
 
 
 def case_of(draw: str, said: dict[str, Any], descriptors: list[int]) -> Case:
-    """What the process of the truth says, beside the memory that it says it of."""
+    """What the process of the reference says, beside the memory that it says it of."""
     memory = Memory.of(descriptors[0])
     for number in descriptors[1:]:
         os.close(number)
@@ -92,7 +92,7 @@ def _picked(answer: Tensor, at: Tensor) -> Tensor:
 
 
 def compare_answers(case: Case, answers: list[Tensor]) -> Comparison:
-    """Answers, each flat and whole, against the truth. NaN and infinities must stand where they do there."""
+    """Answers, each flat and whole, against the reference. NaN and infinities must stand where they do there."""
     worst, elements = 0.0, 0
     for name, answer, reference, bound, at in zip(
         case.names, answers, case.reference, case.bound, case.places, strict=True

@@ -48,7 +48,7 @@ class Narrow(TorchDispatchMode):
         return self.round_to(value) if narrow else value
 
 
-# What a lint tries, by name: how operands are rounded, and whether those of products alone.
+# What a problem check tries, by name: how operands are rounded, and whether those of products alone.
 FEWER_BITS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
     "TF32 in products": (tf32, True),
     "half precision": (half, False),

@@ -47,7 +47,7 @@ def _filters(pid: int) -> list[str]:
 
 
 def find_code_changes(pid: int, maker: int) -> list[str]:
-    """What of the code that it was forked with a process has changed, a line each. Raises OSError where the kernel does
+    """What of the code that it was forked with a process has changed, a line each. Raises OSError if the kernel does
     not say."""
     there = {at for at, _ in _ranges(Path(f"/proc/{maker}/maps").read_text(encoding="utf-8", errors="replace"))}
     now = dict(_ranges(Path(f"/proc/{pid}/smaps").read_text(encoding="utf-8", errors="replace")))

@@ -47,7 +47,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def say(to: socket.socket, message: Any, descriptors: Sequence[int] = ()) -> None:
-    """Raises OSError where the other end is gone, ValueError for a message that is too long."""
+    """Raises OSError if the other end is gone, ValueError for a message that is too long."""
     data = json.dumps(message).encode()
     if len(data) > MOST_BYTES:
         raise ValueError(f"a message of {len(data)} bytes")
@@ -56,11 +56,11 @@ def say(to: socket.socket, message: Any, descriptors: Sequence[int] = ()) -> Non
 
 
 def hear(at: socket.socket, seconds: float | None = None) -> tuple[Any, list[int]]:
-    """A message and its descriptors. Raises TimeoutError, EOFError where the other end is gone, ValueError where it
+    """A message and its descriptors. Raises TimeoutError, EOFError if the other end is gone, ValueError where it
     is no JSON."""
     at.settimeout(seconds)
-    room = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
-    data, rights, flags, _ = at.recvmsg(MOST_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+    ancillary_bytes = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
+    data, rights, flags, _ = at.recvmsg(MOST_BYTES, ancillary_bytes, socket.MSG_CMSG_CLOEXEC)
     found = array.array("i")
     for level, kind, held in rights:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
@@ -112,7 +112,7 @@ class Memory:
         return cls(0, descriptor)
 
     def tensor(self, spot: Spot) -> Tensor:
-        """The tensor at a spot. Raises ValueError where it does not lie within."""
+        """The tensor at a spot. Raises ValueError if it does not lie within."""
         at, shape, strides, dtype, steps = within(spot, self.size)
         if not steps:
             return torch.empty(tuple(shape), dtype=dtype)

@@ -59,14 +59,14 @@ class ChildProcess:
     gone: str = ""
 
     def say(self, message: Any, descriptors: tuple[int, ...] = ()) -> None:
-        """Raises Ended."""
+        """Raises ProcessEnded."""
         try:
             say(self.control, message, descriptors)
         except OSError as error:
             raise ProcessEnded(self.end_reason()) from error
 
     def hear(self, seconds: float) -> tuple[Any, list[int]]:
-        """What it answers. Raises Ended where it does not; it is gone then."""
+        """What it answers. Raises ProcessEnded if it does not; it is gone then."""
         try:
             said, rights = hear(self.control, seconds)
             if self.role != "caller":
@@ -100,7 +100,7 @@ class ChildProcess:
         return self.gone
 
     def stop(self) -> None:
-        """No thread of it runs any more when this returns. Raises Ended."""
+        """No thread of it runs any more when this returns. Raises ProcessEnded."""
         self._signal(signal.SIGSTOP)
         until = time.monotonic() + STOP_S
         while not self.is_stopped():
@@ -111,7 +111,7 @@ class ChildProcess:
             self._signal(signal.SIGSTOP)  # something may have let it go on
 
     def is_stopped(self) -> bool:
-        """A thread that has just ended does not run any more either. Raises Ended."""
+        """A thread that has just ended does not run any more either. Raises ProcessEnded."""
         try:
             for task in os.scandir(f"/proc/{self.pid}/task"):
                 if _state(f"{task.path}/stat") not in (b"T", b"t", b"Z", b"X"):
@@ -125,7 +125,7 @@ class ChildProcess:
         return True
 
     def is_running(self) -> bool:
-        """Whether a thread of it has a core, or waits for one. Raises Ended."""
+        """Whether a thread of it has a core, or waits for one. Raises ProcessEnded."""
         try:
             tasks = list(os.scandir(f"/proc/{self.pid}/task"))
         except OSError as error:
@@ -305,7 +305,7 @@ class Nursery:
         device: str = "cpu",
     ) -> ChildProcess:  # fmt: skip
         """A process of a role with what it is given at its start; with the folder of another, or one of its own.
-        Raises Ended."""
+        Raises ProcessEnded."""
         shared = folder is not None
         folder = folder or self.folder(role)
         control, its_control = pair()

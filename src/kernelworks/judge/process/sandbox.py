@@ -20,7 +20,8 @@ from pathlib import Path
 from kernelworks.machine import environment
 
 __all__ = [
-    "CACHES", "INSIDE", "Isolation", "caches", "die_with_parent", "enclose", "keep_only", "keep_orphans", "leave_others",
+    "CACHES", "INSIDE", "Isolation", "caches", "die_with_parent", "enclose", "keep_only", "keep_orphans",
+    "leave_others",
 ]  # fmt: skip
 
 NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x20000000, 0x40000000

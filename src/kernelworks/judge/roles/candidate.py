@@ -1,7 +1,7 @@
 """The process of a candidate, or of a reference that is timed beside it: it makes the callable, and calls it.
 
 Nothing that it says is believed but the answers in the memory that it shares with the supervisor, and those only once
-they were held against the truth. So it does not matter what a candidate does to the code of this module.
+they were compared with the reference. So it does not matter what a candidate does to the code of this module.
 
 | asked | done |
 |---|---|
@@ -186,8 +186,8 @@ def _take(made: Any, state: dict[str, Tensor]) -> str:
 
 
 def _with_ours(made: Any, loaded: Any) -> Any:
-    """What a problem is computed by with our rows, those that are proved here and listed first: no timing of this
-    machine's is seen in a process of the judge's, and without one torch's functions would run."""
+    """What a problem is computed by with our kernels, those that are verified here and listed first: no tuning record
+    of this machine's is seen in a process of the judge's, and without one torch's functions would run."""
     environment.restore_variables(environment.variables() | {"KERNELWORKS_CHOOSE": "listed"})
     if hasattr(loaded, "ours"):  # of a format whose problems are ops
         return loaded.ours()
@@ -246,7 +246,7 @@ def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
             say(control, {"nonce": said["nonce"], "wrong": wrong})
         elif do == "memory":
             caller.set_memory(descriptors[0], int(said["size"]))
-        elif do == "settle":
+        elif do == "synchronize":
             say(control, _or_trouble(caller.synchronize_device))
         elif do == "prepare":
             say(control, _or_trouble(functools.partial(caller.prepare, said)))

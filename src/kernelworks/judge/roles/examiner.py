@@ -232,18 +232,18 @@ class _Examined:
 
     def shape_of_answers(self) -> None:
         """Answers that are nearly one value, or nothing but rounding."""
-        for name, truth, bound in zip(self.bound.names, self.bound.reference, self.bound.outputs, strict=True):
-            if truth.numel() < 16:
+        for name, reference, bound in zip(self.bound.names, self.bound.reference, self.bound.outputs, strict=True):
+            if reference.numel() < 16:
                 continue
-            if truth.is_floating_point():
-                eaten = float((bound >= truth.abs()).double().mean())
-                exact = float((truth == 0).double().mean())
+            if reference.is_floating_point():
+                eaten = float((bound >= reference.abs()).double().mean())
+                exact = float((reference == 0).double().mean())
                 if eaten - exact >= EATEN:
                     said = f"{_percent(eaten)} of {name} is no larger than rounding may make it: zeros would do there"
                     self.add_finding("rounding", said, fatal=True)
                     continue
-            middle = truth.double().reshape(-1).median()
-            alike = float(((truth.double() - middle).abs() <= bound).double().mean())
+            middle = reference.double().reshape(-1).median()
+            alike = float(((reference.double() - middle).abs() <= bound).double().mean())
             if ALIKE <= alike < 1:
                 self.add_finding("constant", f"{_percent(alike)} of {name} is the one value {float(middle):.6g}")
 

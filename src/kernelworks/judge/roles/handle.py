@@ -143,7 +143,7 @@ class VariantProcess:
     ) -> Answer:  # fmt: skip
         """Hands cases over, one after the other in one go, and takes their answers; those that are to be asked for
         again, or compared with others, are to ``keep``. With a ``pause_s`` it is stopped so long after the clock's
-        start, and let go on once its answers' places were looked at. Raises Ended."""
+        start, and let go on once its answers' places were looked at. Raises ProcessEnded."""
         with self.turn():
             return self._called(cases, how, look, again, layout, weights, keep, pause_s)
 
@@ -279,7 +279,7 @@ class VariantProcess:
         a message, by the process's clock too, which a busy machine does not stretch (one that lies about it still has
         its kernels running when it is stopped). Its own events are read then; they show no more time than the clock."""
         begin = time.perf_counter_ns()
-        said = self._heard({"do": "settle"}, count)
+        said = self._heard({"do": "synchronize"}, count)
         took = min((time.perf_counter_ns() - begin) / 1e9, seconds(said.get("took")))
         self.left = self.left + 2 if took > LEFT_S else max(0, self.left - 1)
         if self.left > OFTEN:
@@ -335,11 +335,11 @@ class VariantProcess:
             raise ProcessEnded(self.process.end_reason()) from error
 
     def _heard(self, asked: Any, times: int = 1) -> dict[str, Any]:
-        """What it answers to a question. Raises Ended."""
+        """What it answers to a question. Raises ProcessEnded."""
         return words(self.process.ask(asked, self.answer_s * times)[0])
 
     def ask(self, what: str, of: str) -> list[str]:
-        """A question that is no call, and the lines of its answer by that name. Raises Ended."""
+        """A question that is no call, and the lines of its answer by that name. Raises ProcessEnded."""
         self.process.go_on()
         return lines(self._heard({"do": what}).get(of))
 
@@ -386,7 +386,7 @@ LAYOUTS = {"rows of a wider tensor": _wide_rows, "columns first": _columns_first
 
 
 def _drawn(places: Tensor, draw: random.Random) -> Tensor:
-    """Some of the places of an answer that the truth is known at."""
+    """Some of the places of an answer that the reference is known at."""
     count = places.numel()
     if count <= READ_AT_ONCE:
         return places

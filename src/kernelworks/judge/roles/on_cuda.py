@@ -67,7 +67,7 @@ def _call(name: str, *args: Any) -> None:
 
 
 def persisting() -> int:
-    """Bytes of L2 that are kept for what a program marks. Raises RuntimeError where no GPU is in use."""
+    """Bytes of L2 that are kept for what a program marks. Raises RuntimeError if no GPU is in use."""
     if not torch.cuda.is_initialized():
         raise RuntimeError("no GPU is in use")
     found = ctypes.c_size_t()
@@ -128,7 +128,7 @@ class DeviceMemory:
         self.bytes = _bytes(_Range(handle, size, device), f"cuda:{device}")
 
     def tensor(self, spot: Spot) -> Tensor:
-        """The tensor at a spot. Raises ValueError where it does not lie within."""
+        """The tensor at a spot. Raises ValueError if it does not lie within."""
         at, shape, strides, dtype, steps = within(spot, self.size)
         if not steps:
             return torch.empty(tuple(shape), dtype=dtype, device=self.bytes.device)

@@ -1,8 +1,8 @@
-"""The process of the truth: it has the problem, draws its inputs from seeds that nobody else is told, and says of each
-element of the answer what it is in float64 and how far rounding alone may carry it.
+"""The process of the reference: it has the problem, draws its inputs from seeds that nobody else is told, and says of
+each element of the answer what it is in float64 and how far rounding alone may carry it.
 
 Inputs are drawn on the CPU. The run in float64 is made where candidates work, in this process's own memory there: a GPU
-does at once what takes cores minutes. A reference that does not run there has its truth on the CPU.
+does at once what takes cores minutes. A reference that does not run there is run on the CPU.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Oracle:
         torch.set_num_threads(papers["threads"])
         problem, shape = papers["problem"], papers["shape"]
         self.for_cuda, self.device = problem.device == "cuda", papers["device"]
-        self.left = ""  # why the truth is made on the CPU where candidates do not work there
+        self.left = ""  # why the reference is run on the CPU if candidates do not work there
         if self.device.apart:
             self.device.start()
             torch.backends.cudnn.enabled = (
@@ -93,7 +93,7 @@ class Oracle:
                 full = isinstance(error, torch.OutOfMemoryError)
                 said = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
             self.device.release()
-            if full and time.monotonic() < until:  # others' truths are in its memory, for a moment
+            if full and time.monotonic() < until:  # others' references are in its memory, for a moment
                 time.sleep(MOMENT_S)
             else:
                 self.device, self.left = Host(), said
@@ -153,7 +153,7 @@ class Oracle:
             return self.at_home(lambda: own(args))
 
     def is_random(self, args: list[Any], seed: int, bound: Bound) -> bool:
-        """Whether its answer is drawn: with other random numbers it is further from the truth than its bound."""
+        """Whether its answer is drawn: with other random numbers it is further from the reference than its bound."""
 
         def found(given: list[Any]) -> tuple[Tensor, ...]:
             given = [_all(value, torch.clone) for value in given]
@@ -179,7 +179,7 @@ class Oracle:
         return [torch.randn(shape, generator=generator).to(dtype) for shape, dtype in self.run(args, found)]
 
     def gradients(self, args: list[Any], flows: list[Tensor], seed: int) -> tuple[Bound, list[str]]:
-        """Of every floating input, then of every parameter: their truth and bound, and what each is of."""
+        """Of every floating input, then of every parameter: their reference and bound, and what each is of."""
         named = {} if self.module is None else {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         inputs = [number for number, value in enumerate(args) if is_differentiable(value)]
 
@@ -214,7 +214,7 @@ def _own_share(bound: Bound) -> list[float]:
 
 
 def _case(oracle: Oracle, asked: dict[str, Any]) -> tuple[dict[str, Any], int]:
-    """One case in memory: inputs, the truth and the bound, of large answers at places that are drawn."""
+    """One case in memory: inputs, the reference and the bound, of large answers at places that are drawn."""
     seed = int(asked["seed"])
     args = oracle.inputs(seed, asked["draw"])
     held: list[Tensor] = []
@@ -292,7 +292,7 @@ def _work(oracle: Oracle, asked: dict[str, Any]) -> dict[str, Any]:
 def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
     """Answers until the other end is gone."""
     oracle = None
-    keep_freed()  # a truth is a hundred tensors of the answer's size one after the other: most of its time, faulted in
+    keep_freed()  # a reference is a hundred tensors of the answer's size in turn: page faults were most of its time
     while True:
         try:
             asked, _ = hear(control, IDLE_S)

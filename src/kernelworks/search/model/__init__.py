@@ -28,7 +28,7 @@ OPTIONS: dict[str, type] = {
 KINDS = {float: "a number", int: "a whole number"}
 KEY = "KERNELWORKS_MODEL_KEY"
 MOST_A_REPLY = 4  # candidates that are asked for at once: more are shallower
-REPLIES = 3  # that may hold nothing before the model has nothing more to offer
+REPLIES = 3  # that may hold nothing before the model has nothing more to propose
 MOST_BEFORE = 4000  # characters of a useless reply that the model is shown again
 
 
@@ -60,7 +60,7 @@ def way_to(
 
 
 def make_model(setting: Setting) -> Model:
-    """The proposer for a search, by the options that were given for it. Raises Unfit where no model is named,
+    """The proposer for a search, by the options that were given for it. Raises UnfitProposer if no model is named,
     ValueError that names the option, what came and what is accepted."""
     given = dict(setting.options)
     unknown = [name for name in given if name not in OPTIONS]
@@ -102,7 +102,7 @@ class Model:
         self.way, self.language = way, language
         self._kept = Transcripts(transcripts) if transcripts is not None else None
         self._draw = random.Random(seed)
-        self.remark = ""  # why it offers nothing
+        self.remark = ""  # why it proposes nothing
         self._has_permanent_failure = False
         self._lineage = Lineage(self.name)
 

@@ -106,7 +106,7 @@ class Patience:
 
 
 def until_answered(once: Callable[[], Reply], patience: Patience, said: str) -> Reply:
-    """``once`` until it answers. Raises Unanswered where it does not in as many tries as there are."""
+    """``once`` until it answers. Raises Unanswered if it does not in as many tries as there are."""
     begin, failed = time.monotonic(), list[FailedAttempt]()
     for number in range(patience.tries):
         started = time.monotonic()

@@ -92,7 +92,7 @@ def _shown(message: Message) -> str:
 def _exchanged(process: subprocess.Popen[bytes], prompt: bytes, until: float) -> tuple[bytes, bytes]:
     """What it writes to stdout, and the end of what it writes to stderr, while it is given the prompt.
 
-    Raises TimeoutError, and Passing where it writes too much.
+    Raises TimeoutError, and TransientFailure where it writes too much.
     """
     assert process.stdin and process.stdout and process.stderr
     found = {"out": bytearray(), "errors": bytearray()}

@@ -130,7 +130,7 @@ class Endpoint:
             raise TransientFailure(f"the connection broke: {type(error).__name__}: {error}") from None
 
     def _refused(self, error: urllib.error.HTTPError, until: float) -> NoReturn:
-        """Raises Passing where another attempt may be taken, else Unanswered."""
+        """Raises TransientFailure if another attempt may be taken, else Unanswered."""
         try:
             text, kind = _error(_whole(error, until))
         except (OSError, TransientFailure, http.client.HTTPException):
@@ -146,7 +146,7 @@ class Endpoint:
 
 
 def _whole(response: Any, until: float) -> bytes:
-    """All that a response holds. Raises Passing where that is too much, or takes too long."""
+    """All that a response holds. Raises TransientFailure if that is too much, or takes too long."""
     parts, count = list[bytes](), 0
     while part := response.read1(CHUNK):
         parts.append(part)
@@ -190,7 +190,7 @@ def _error(body: bytes) -> tuple[str, str]:
 
 
 def _reply(body: bytes) -> Reply:
-    """Raises Passing where it is no reply."""
+    """Raises TransientFailure if it is no reply."""
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):
@@ -206,7 +206,7 @@ def _reply(body: bytes) -> Reply:
 
 
 def _text(choice: Any) -> Text:
-    """Raises Passing."""
+    """Raises TransientFailure."""
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(message, dict):
         raise TransientFailure("a reply with a choice that has no message")

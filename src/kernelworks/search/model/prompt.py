@@ -52,11 +52,11 @@ def _answer(problem: Problem) -> str:
 def system(problem: Problem, most: int) -> Message:
     """The rules, the same for every prompt of a problem."""
     answer_rule = ANSWER_RULES.get(problem.format, FUNCTION).format(answer=_answer(problem), entry=problem.entry)
-    return {"role": "system", "content": template("system").substitute(most=most, form=answer_rule)}
+    return {"role": "system", "content": template("system").substitute(most=most, answer_rule=answer_rule)}
 
 
 def _described(problem: Problem) -> str:
-    """The problem's own text; of a room its contract."""
+    """The problem's own text; of an op of ours its contract."""
     if not problem.files:
         return _contract(problem.entry)
     tongues = {"py": "python", "json": "json", "jsonl": "json"}
@@ -81,7 +81,7 @@ def _contract(name: str) -> str:
     lines = [
         f"The op {contract.name}: {contract.formula}",
         f"Source: {contract.source}",
-        f"Called with {', '.join(op.passes['forward'].names)}, by position (there is no out and no row); it returns "
+        f"Called with {', '.join(op.passes['forward'].names)}, by position (there is no out and no kernel); it returns "
         f"{', '.join(contract.outputs)}.",
         f"Dtypes: {kinds}; gradients of: {', '.join(contract.differentiable) or 'none'}.",
         f"It is tried at {len(cases)} cases, first: {'; '.join(cases[:MOST_CASES])}.",
@@ -93,7 +93,7 @@ def _contract(name: str) -> str:
 
 
 def _defined(reference: Callable[..., Any]) -> list[str]:
-    """The definition's text, where it has one of its own: a form's is what its room gave the form."""
+    """The definition's text, where it has one of its own: a template's is what its op package gave the template."""
     op_template = getattr(reference, "__self__", None)
     for given in (getattr(op_template, "reference", None), getattr(op_template, "function", None), reference):
         if inspect.isbuiltin(given):

@@ -18,7 +18,8 @@ __all__ = ["Transcripts", "exchange"]
 
 
 def exchange(
-    said: str, problem: str, messages: Sequence[Message], *, texts: Sequence[Text] = (), failed: Sequence[FailedAttempt] = (),
+    said: str, problem: str, messages: Sequence[Message], *, texts: Sequence[Text] = (),
+    failed: Sequence[FailedAttempt] = (),
     tokens: Mapping[str, int] | None = None, seconds: float = 0.0, candidates: int = 0, why: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """A line: whom (``said``), on what problem, the prompt, every text that came with why it ended, attempts that

@@ -30,13 +30,13 @@ DECOMPOSED_OPS = """
 
 
 def derive_nest(call: Callable[..., Any], inputs: Sequence[Any]) -> Kernel:
-    """The nest of ``call(*inputs)``, a module or a function, for inputs of these shapes. Raises Declined."""
+    """The nest of ``call(*inputs)``, a module or a function, for inputs of these shapes. Raises NotDerivable."""
     state = dict(call.state_dict(keep_vars=True)) if isinstance(call, nn.Module) else {}
     trained = {n for n, _ in call.named_parameters()} if isinstance(call, nn.Module) else set()
     tensors = [v for v in inputs if isinstance(v, Tensor)]
     for value in (*tensors, *state.values()):
         if value.dtype not in (torch.float32, torch.int64, torch.bool):
-            raise NotDerivable(f"a tensor of {value.dtype}; float32, int64 as places and truth values are taken")
+            raise NotDerivable(f"a tensor of {value.dtype}; float32, int64 as places and booleans are taken")
     graph = _traced(call, state, inputs)
     builder = Builder()
     given: list[Value] = []
@@ -235,7 +235,7 @@ class _Walk:
         return self._materialize_shared(node, found) if isinstance(found, Lazy) else found
 
     def _materialize_shared(self, node: torch.fx.Node, value: Lazy) -> Value:
-        """What several operators read is computed once; truth values and numbers where they are read."""
+        """What several operators read is computed once; booleans and numbers where they are read."""
         light = not isinstance(value.value, Apply)
         if len(node.users) <= 1 or value.decides or light:
             return value

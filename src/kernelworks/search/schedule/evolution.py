@@ -1,7 +1,7 @@
 """The proposer: schedules that change by moves and by crossing, from a plain loop nest on.
 
-What is quick is changed further. Which move is tried hangs on what the judge says that its parent waits on, and on how
-often the move has helped before.
+What is quick is changed further. Which move is tried hangs on what the judge says that its parent is bound by, and on
+how often the move has helped before.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from kernelworks.search.schedule.values import NotDerivable
 
 __all__ = ["ScheduleRewriting"]
 
-FORMATS = ("kernelbench", "kernelbook", "room")  # candidates of the last are functions
+FORMATS = ("kernelbench", "kernelbook", "op")  # candidates of the last are functions
 ELITE = 12  # parents
 CROSSOVER_SHARE = 0.25  # of the drafts
 FEW, OPENING_SHARE = 6, 0.08  # parents up to which drafts are openings, and the share that they are from then on
-GUIDED_WEIGHT = 3.0  # how much likelier a move is that helps what the parent waits on
+GUIDED_WEIGHT = 3.0  # how much likelier a move is that helps against what the parent is bound by
 MOST_STEPS = 60
 MOST_TEXT = 120_000  # characters of a candidate: g++ takes seconds for more
 TRIES = 60  # for one draft
@@ -61,7 +61,7 @@ class ScheduleRewriting:
         self.seed, self.over, self.asked = seed, over, 0
         self.declined, self.function = "", ""
         self.kernels: dict[str, Kernel | None] = {}
-        self.offered: set[str] = set()
+        self.proposed: set[str] = set()
         self.helped = {name: [0, 0] for name in MOVES}  # tried, quicker than the parent
         self.fitness: dict[str, float] = {}  # of candidates by their ids
 
@@ -71,10 +71,10 @@ class ScheduleRewriting:
         kernel = self.kernel(problem)
         if kernel is None or most < 1:
             return []
-        self.function = problem.entry if problem.format == "room" else ""
+        self.function = problem.entry if problem.format == "op" else ""
         self.asked += 1
         draw = random.Random(f"{self.seed} {self.asked} {len(seen)}")
-        known = {s.draft.code for s in seen} | self.offered
+        known = {s.draft.code for s in seen} | self.proposed
         parents = self._parents(seen)
         drafts: list[Draft] = []
         for _ in range(TRIES * most):
@@ -83,7 +83,7 @@ class ScheduleRewriting:
             draft = self._drafted(kernel, parents, draw, first=not known)
             if draft is not None and draft.code not in known and len(draft.code) <= MOST_TEXT:
                 known.add(draft.code)
-                self.offered.add(draft.code)
+                self.proposed.add(draft.code)
                 drafts.append(draft)
         return drafts
 
@@ -99,16 +99,16 @@ class ScheduleRewriting:
 
     @property
     def remark(self) -> str:
-        """Why it offers nothing, where it does not."""
+        """Why it proposes nothing, if it does not."""
         return self.declined
 
     # ------------------------------------------------------------ parents
 
     def unfit(self, problem: Problem) -> str:
-        """Why nothing can be offered for a problem, as far as that is seen without running it; "" where it may be."""
+        """Why nothing can be proposed for a problem, as far as that is seen without running it; "" where it may be."""
         if problem.format not in FORMATS:
             return f"a problem of the format {problem.format}; of {', '.join(FORMATS)} it is taken"
-        if problem.format == "room" and any(shape.required for shape in problem.shapes[1:]):
+        if problem.format == "op" and any(shape.required for shape in problem.shapes[1:]):
             return f"all sizes of {problem.entry}; a schedule is for one: {problem.entry}:CASE names it"
         if problem.device != "cpu":
             return f"a problem for {problem.device}; schedules are for the CPU"

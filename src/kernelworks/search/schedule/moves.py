@@ -24,13 +24,13 @@ class Move:
     name: str
     legal: str  # when it is
     costs: str
-    bottlenecks: tuple[str, ...]  # what it may help a kernel that waits on
+    bottlenecks: tuple[str, ...]  # what it may help a kernel that is bound by
     draw: Callable[[Plan, random.Random], Args | None]
     edit: Callable[..., Schedule]
 
 
 def apply(kernel: Kernel, schedule: Schedule, name: str, args: Mapping[str, Any]) -> Schedule:
-    """The schedule after a move. Raises Illegal where the move is not legal there."""
+    """The schedule after a move. Raises Illegal if the move is not legal there."""
     move = MOVES.get(name)
     if move is None:
         raise Illegal(f"no move {name!r}; there are {', '.join(MOVES)}")

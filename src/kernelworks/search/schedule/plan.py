@@ -98,7 +98,7 @@ class Schedule:
 
     @staticmethod
     def from_json(said: Mapping[str, Any]) -> Schedule:
-        """Raises Illegal where it is no schedule."""
+        """Raises Illegal if it is no schedule."""
         try:
             groups = tuple(
                 Group(

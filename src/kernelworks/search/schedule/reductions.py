@@ -71,7 +71,7 @@ def _of_pair(rule: Rule) -> Rule:
 
 
 def _truth(monoid: str) -> Rule:
-    """Whether all, or any, of some truth values hold."""
+    """Whether all, or any, of some booleans hold."""
 
     def rule(builder: Builder, name: str, bound: Bound, node: torch.fx.Node) -> Lazy:
         dims = _dims(bound["self"], bound.get("dim"))

@@ -31,7 +31,7 @@ MOST_BYTES = 1 << 24  # of the nest
 
 
 def nest_of(problem: Problem) -> Kernel:
-    """The nest of a problem's reference at its own shape; found once in a process. Raises Declined."""
+    """The nest of a problem's reference at its own shape; found once in a process. Raises NotDerivable."""
     key = json.dumps(dataclasses.asdict(problem))
     if key not in _known:
         try:

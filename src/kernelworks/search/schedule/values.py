@@ -46,7 +46,7 @@ class Place:
 @dataclass(frozen=True)
 class Lazy:
     """``axes``: for each axis its dimension; None where it has one element, or where the expression is the same all
-    along it. One that ``decides`` is a truth value."""
+    along it. One that ``decides`` is a boolean."""
 
     shape: tuple[int, ...]
     axes: tuple[str | None, ...]

@@ -105,7 +105,7 @@ class Claim(Generic[N]):
 
 
 def claim_resources(kind: str, among: Sequence[N], count: int, patience_s: float) -> Claim[N]:
-    """So many of the ``"cores"`` or ``"gpus"`` of these numbers or names, all at once. Raises TimeoutError where others
+    """So many of the ``"cores"`` or ``"gpus"`` of these numbers or names, all at once. Raises TimeoutError if others
     have them for longer than that."""
     folder, until = environment.cache_dir("farm"), time.monotonic() + patience_s
     while True:

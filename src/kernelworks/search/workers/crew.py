@@ -2,10 +2,11 @@
 its host. Either way each has a core set of its own, and a sitting (``juror``).
 
 What runs beside each other are builds and questions of right and wrong; times are taken by one worker of a host at a
-time (``shares.clock``), since cores share caches and memory. What others build meanwhile still shares those: both arms
-of a race have that in turns, so it widens the interval, and the best is judged again once all workers are gone. On a
-GPU, which is one worker's alone where there are enough and several workers' where not, a candidate's calls have it for
-themselves, and builds and truths are made beside each other: work of others would count as the candidate's there.
+time (``shares.clock``), since cores share caches and memory. What others build meanwhile still shares those: both
+variants of a race have that in turns, so it widens the interval, and the best is judged again once all workers are
+gone. On a GPU, which is one worker's alone where there are enough and several workers' where not, a candidate's calls
+have it for themselves, and builds and references are made beside each other: work of others would count as the
+candidate's there.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ class Crew:
     """``with Crew(workers, papers) as crew: crew.hire()``, and ``crew.allowed()`` of them at a time.
 
     With Ray in its cluster where the program has one, or ``RAY_ADDRESS`` names one; else in one of its own, which ends
-    with it. Without it processes of this host. Raises ValueError where so many workers have no core set each, and where
+    with it. Without it processes of this host. Raises ValueError if so many workers have no core set each, and where
     ``RAY_ADDRESS`` is set and there is no Ray.
     """
 
@@ -225,7 +226,7 @@ def _folder(stack: contextlib.ExitStack) -> str:
 
 
 def _ray() -> Any:
-    """Ray; None where it is not installed. Raises ValueError where a cluster of it is named then."""
+    """Ray; None where it is not installed. Raises ValueError if a cluster of it is named then."""
     try:
         import ray
     except ImportError:
@@ -239,7 +240,7 @@ def _ray() -> Any:
 
 
 def check_workers(workers: int, threads: int) -> None:
-    """Raises ValueError where so many workers have no core set each on this host, or a cluster is named without Ray."""
+    """Raises ValueError if so many workers have no core set each on this host, or a cluster is named without Ray."""
     _ray()
     if not environment.ray_address():
         _fitting(workers, len(shares.cores()), threads)

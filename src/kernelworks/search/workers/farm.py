@@ -1,8 +1,8 @@
 """Who judges: workers, each with a sitting of its own; what each is at, and what is judged anew where one was lost.
 
-A worker is this process (``InProcessWorker``), or a process of Ray's (``crew``). The farm knows neither the store nor Ray: it
-hands out tasks and hands back verdicts. A task whose worker is gone goes to another one; only where ``TRIES`` of them
-were lost over it is it given up, with the verdict "undecided".
+A worker is this process (``InProcessWorker``), or a process of Ray's (``crew``). The farm knows neither the store nor
+Ray: it hands out tasks and hands back verdicts. A task whose worker is gone goes to another one; only where ``TRIES``
+of them were lost over it is it given up, with the verdict "undecided".
 """
 
 from __future__ import annotations

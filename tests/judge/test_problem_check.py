@@ -1,4 +1,4 @@
-"""Lint: every problem that is not worth a score is named, with the reason, and no sound one is."""
+"""The problem check: every problem that is not worth a score is named, with the reason, and no sound one is."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_command_looks_apart_and_judges_sizes_by_the_device(tmp_path: Path) 
     path = tmp_path / "tiny.py"
     path.write_text(UNSOUND["tiny"].text)
     page = tmp_path / "page.html"
-    done = CliRunner().invoke(app, ["lint-problem", str(path), "--device", "cuda", "--json", "--page", str(page)])
+    done = CliRunner().invoke(app, ["check-problem", str(path), "--device", "cuda", "--json", "--page", str(page)])
     assert done.exit_code == 0
     found = from_json(ProblemCheck, done.stdout)
     assert [f.kind for f in found.findings] == ["launch-bound"]
@@ -102,7 +102,7 @@ def test_the_command_looks_apart_and_judges_sizes_by_the_device(tmp_path: Path) 
 
 
 def test_what_cannot_be_looked_at_is_said(tmp_path: Path) -> None:
-    assert CliRunner().invoke(app, ["lint-problem", str(tmp_path / "none.py")]).exit_code == 2
+    assert CliRunner().invoke(app, ["check-problem", str(tmp_path / "none.py")]).exit_code == 2
     path = tmp_path / "tiny.py"
     path.write_text(UNSOUND["tiny"].text)
     with pytest.raises(ValueError, match="device must be cpu or cuda, got 'tpu'"):
