@@ -22,8 +22,8 @@ __all__ = ["describe_call"]
 def describe_call(
     torch_signature: TorchSignature, args: Sequence[Any], named: Mapping[str, Any], result: Any
 ) -> Call | None:
-    """The call with its arguments in the order of the spelling's names; None where they are no plain tensors, or not
-    what the spelling knows."""
+    """The call with its arguments in the order of the torch pattern's names; None if they are no plain tensors, or not
+    what the torch pattern knows."""
     given = dict(zip(torch_signature.positional, args, strict=False)) | dict(named)
     values = [given.get(name, torch_signature.defaults.get(name)) for name in torch_signature.names]
     made = list(leaves((result,)))

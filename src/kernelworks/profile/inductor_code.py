@@ -248,7 +248,7 @@ class _Walk:
             self.sizes[name] = SizedTensor(shape, stride, known.dtype if known else "", self.same.get(name, name))
 
     def _value(self, node: ast.expr) -> Any:
-        """What an argument is, None where the text does not tell."""
+        """What an argument is, None if the text does not tell."""
         if isinstance(node, ast.Name):
             number = self.numbers.get(node.id) or (SizeExpression(node.id) if SIZE.match(node.id) else None)
             return self.sizes.get(node.id, number)

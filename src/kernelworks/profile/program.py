@@ -75,7 +75,7 @@ class Program:
     """``run()`` does the whole work once and returns what the function returned (None for a script).
 
     Where the program only promises its work (a coroutine, a generator), the work is done: awaited, or run to its end.
-    ``run`` raises what the program raises, and RuntimeError where it exits with a code other than 0. ``collected`` are
+    ``run`` raises what the program raises, and RuntimeError if it exits with a code other than 0. ``collected`` are
     the seconds that a run is in full collections of garbage where the process holds the program's own objects alone.
     """
 
@@ -199,7 +199,7 @@ def _leave(code: int) -> NoReturn:
 
 
 def from_function(fn: Callable[..., Any], args: Sequence[Any] = (), name: str = "") -> Program:
-    """A function with its arguments. Raises TypeError where ``fn`` cannot be called."""
+    """A function with its arguments. Raises TypeError if ``fn`` cannot be called."""
     if not callable(fn):
         raise TypeError(f"fn must be callable, got {type(fn).__name__}")
     shown = name or getattr(fn, "__qualname__", type(fn).__name__)
@@ -269,7 +269,7 @@ def _module(target: str, args: Sequence[str]) -> Program:
 
 
 def _function(module: ModuleType, name: str, target: str) -> Callable[..., Any]:
-    """Raises TargetError where the module has nothing of this name that can be called without arguments."""
+    """Raises TargetError if the module has nothing of this name that can be called without arguments."""
     if "." in name:
         raise NoFunction(f"{target} must name a function of the file, got {name!r}; wrap the method in a function")
     found = getattr(module, name, None)

@@ -30,7 +30,7 @@ __all__ = [
 
 PYTHON, DISPATCH, LAUNCH, SYNC, ALLOCATION = "python", "dispatch", "launch", "sync", "allocation"
 DEPTH = 1024  # launches that the driver queues
-BLOCKED_FACTOR = 20  # a launch that takes so many times the usual one waited for room in the queue
+BLOCKED_FACTOR = 20  # a launch that takes so many times the usual one waited for space in the queue
 
 SYNC_CALLS = (
     "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cuStreamSynchronize", "cuCtxSynchronize",
@@ -175,7 +175,7 @@ def _usual_launch(trace: Trace) -> float:
 
 
 def pace(trace: Trace) -> Pace:
-    """Latency and gap as this trace shows them; the usual ones where it shows none."""
+    """Latency and gap as this trace shows them; the usual ones if it shows none."""
     latencies, gaps, ended = [], [], dict[int, DeviceWork]()
     for runtime in _all_runtime(trace):
         for work in runtime.works:

@@ -59,7 +59,7 @@ class Look:
 
     @property
     def kind(self) -> str | None:
-        """What the program was doing, None where that cannot be told."""
+        """What the program was doing, None if that cannot be told."""
         if self.late - self.delayed > SHORT_S * 1e9:
             return NATIVE
         if self.late > SWITCH_S * 0.5e9:

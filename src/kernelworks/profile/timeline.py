@@ -129,8 +129,8 @@ class Timeline(abc.ABC):
     noisy: int = 0  # windows of runs that were thrown away because others used the machine
     noise: Noise = QUIET  # of the windows that were kept
     loud: bool = False  # no window was quiet
-    surveyed: int | None = None  # how many calls were surveyed, for all others like them; None where all were
-    outside: GapBreakdown | None = None  # what the gaps were made of; None where nothing was asked
+    surveyed: int | None = None  # how many calls were surveyed, for all others like them; None if all were
+    outside: GapBreakdown | None = None  # what the gaps were made of; None if nothing was asked
     unwatched: bool = False  # that was not asked, as the budget was over
     looking_s: float = 0.0  # that one run took longer because it was looked at, and for reading what was seen
     taken: float = 0.0  # seconds of a run for which its threads had no core, because others had them

@@ -70,7 +70,7 @@ def document(results: Sequence[BenchResult], command: str = "") -> dict[str, Any
     return {
         **here,
         "command": command,
-        "gate": "every arm within the float64 bound, or the case has no figure",
+        "gate": "every variant within the float64 bound, or the case has no figure",
         "results": [json.loads(to_json(result)) for result in results],
     }
 

@@ -4,26 +4,26 @@
 whether ours beats torch by ``MARGIN``, and what it costs is paid before a program runs; so what is clear ends early.
 
 - A sample is a queue of calls and the wait for its end, by the wall clock: host time, launches and allocations count.
-- The arms take turns, and whoever goes first changes every round. What is judged is the ratio within a round, which a
-  neighbour that slows both arms leaves alone.
-- Rounds in which other processes kept our threads off the cores are left out (``ceilings.quiet`` has the rule), as long
-  as others come. Where too few come, a race of several threads is not believed, since noise does not hit both arms
+- The variants take turns, and whoever goes first changes every round. What is judged is the ratio within a round, which a
+  neighbour that slows both variants leaves alone.
+- Rounds in which other processes kept our threads off the cores are left out (``clock/noise.py`` has the rule), as long
+  as others come. Where too few come, a race of several threads is not believed, since noise does not hit both variants
   alike: what is held up goes on on one thread here (``build/sharing.py``), and in torch it does not.
-- So is a round in which nothing of ours ran for a tenth of the time though it was not kept off a core: an arm slept, or
-  the machine under this machine did. It is no work of either arm, and never believed.
-- Where a result of some megabytes comes to lie decides a quarter of the time that it takes, for either arm, and in a
+- So is a round in which nothing of ours ran for a tenth of the time though it was not kept off a core: a variant slept, or
+  the machine under this machine did. It is no work of either variant, and never believed.
+- Where a result of some megabytes comes to lie decides a quarter of the time that it takes, for either variant, and in a
   loop it lies in the same place for as long as the loop runs. So on a CPU blocks of other sizes are taken and given
   back between the rounds of calls that are long enough: what is judged is many places, not the one that a loop found.
 - The rounds are cut into two halves in time, and in each the median of the rounds and the quickest calls must both say
-  so: what holds up one arm in every round alike (threads that wait for a core, pages that the system took back and
+  so: what holds up one variant in every round alike (threads that wait for a core, pages that the system took back and
   hands out anew) spares some call among many. Where the two are far apart, the medians measured something else than
-  the arms.
-- ``spread`` is by how much the quicker arm's time varied from round to round, as a share of the slower arm's: half the
+  the variants.
+- ``spread`` is by how much the quicker variant's time varied from round to round, as a share of the slower variant's: half the
   distance between the quartiles, between the halves, or between the medians and the quickest calls, where that is more.
-  Over ``NOISY`` nothing is believed: the race is run again, ``MAX_RERUNS`` times at most. (Of the slower arm's, so that 16
+  Over ``NOISY`` nothing is believed: the race is run again, ``MAX_RERUNS`` times at most. (Of the slower variant's, so that 16
   times as quick, give or take 4, is certain.)
 - Where the time for a race is over before there are rounds enough, what there is may say it all the same: where the
-  calls that warmed up and every round agree that the one arm is ``FAR_RATIO`` times as quick, nothing is missing.
+  calls that warmed up and every round agree that the one variant is ``FAR_RATIO`` times as quick, nothing is missing.
 - No clock runs while something is built, which is waited for once.
 """
 
@@ -52,10 +52,8 @@ Call = Callable[[], object]
 MAX_RERUNS = 2
 SAMPLE_S = 0.002  # a queue of calls takes this long: well above a clock's cost, and less than a neighbour's turn
 QUEUED_S = 0.004  # the same on a device: well above the wait's own time
-PARTS = 16  # of a sample that are timed by themselves: one quick one among them is what the arm can do
-DOUBTFUL_RATIO = (
-    4.0  # times as quick, and torch's arm is looked at for longer: it may have been held up in every call so far
-)
+PARTS = 16  # of a sample that are timed by themselves: one quick one among them is what the variant can do
+DOUBTFUL_RATIO = 4.0  # So many times as quick: torch's variant is timed longer, each call so far may have been held up.
 AWAKE_SHARE = 0.9  # of a round's time that threads of ours must have run, or waited for a core
 MOST_CALLS = 2000
 LEAST_ROUNDS, MOST_ROUNDS = 6, 24
@@ -71,7 +69,7 @@ PAUSE_S = 0.1  # before a race is run again: most bursts are short
 FAR_RATIO = 5.0  # a ratio that a round tells from noise: by its spread a race of such ones never comes to NOISY
 CLEAR_RATIO = 1.15  # a ratio beyond which more rounds change nothing; its inverse where ours loses
 WARM_UP, WARM_S = 3, 0.05  # calls before anything is timed, or this long: glibc stops faulting after the third
-TRY_S = 0.0015  # a sample that says which of several rows is worth a race
+TRY_S = 0.0015  # a sample that says which of several kernels is worth a race
 
 
 class OverTime(RuntimeError):
@@ -116,8 +114,8 @@ def clock() -> float:
 
 
 def duel(ours: Call, torchs: Call, wait: Call | None = None, *, alike: bool = True, until: float = math.inf) -> Duel:
-    """Races the two arms. ``wait``, where calls only queue their work, returns when that is done; ``alike`` says that
-    noise hits both arms alike. Raises OverTime where nothing is known ``until`` then, by ``clock``."""
+    """Races the two variants. ``wait``, where calls only queue their work, returns when that is done; ``alike`` says that
+    noise hits both variants alike. Raises OverTime if nothing is known ``until`` then, by ``clock``."""
     look = _looked(ours, torchs, wait)
     found = _race(ours, torchs, wait, look, alike, until)
     with contextlib.suppress(OverTime):  # then a noisy race is what is known
@@ -130,7 +128,7 @@ def duel(ours: Call, torchs: Call, wait: Call | None = None, *, alike: bool = Tr
 
 
 def fastest_variant(variants: Sequence[tuple[str, Call]], wait: Call | None = None, until: float = math.inf) -> str:
-    """The name of the arm that a quick look finds quickest, each at its best of three samples; of those that are about
+    """The name of the variant that a quick look finds quickest, each at its best of three samples; of those that are about
     as quick, the first. Raises OverTime."""
     if len(variants) == 1:
         return variants[0][0]
@@ -190,7 +188,7 @@ def _once(call: Call, wait: Call | None) -> float:
 class Look:
     """What the first calls say: how many of them fill a sample, and how long one takes."""
 
-    count: int  # of torch's arm, one number for both
+    count: int  # of torch's variant, one number for both
     ours: float
     torchs: float
 
@@ -306,7 +304,7 @@ def _spread(ratios: Sequence[float], least: float) -> float:
     """``least`` is the same ratio by the quickest calls."""
     middle = statistics.median(ratios)
 
-    def share(ratio: float) -> float:  # the quicker arm's time in the slower one's
+    def share(ratio: float) -> float:  # the quicker variant's time in the slower one's
         return 1 / ratio if middle > 1 else ratio
 
     shares = [share(r) for r in ratios]

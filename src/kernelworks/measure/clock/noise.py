@@ -127,7 +127,7 @@ QUIET = Noise()
 def noise_between(before: CpuTimes, after: CpuTimes) -> Noise:
     """Threads of ours that wait for each other (more of them than cores) are not kept off by others: what they had no
     core for counts only as far as there were cores that we did not use, and others that did. Of several
-    threads the one that was kept off longest counts, since the others wait for it; the truth may be up to their sum.
+    threads the one that was kept off longest counts, since the others wait for it; the real figure may be up to their sum.
 
     The cores are counted in ticks, so over a short time they say little; the delay is exact.
     """

@@ -1,8 +1,8 @@
 """Keeping page faults out of a comparison.
 
 torch has no caching allocator on the CPU: glibc maps every large output afresh and gives it back at once, and a
-64 MiB relu then runs at a tenth of the memory's rate. That is a regime of its own (``diagnose`` reports it as
-allocation); in a race between kernels it would only hide the kernels. So while arms are timed, glibc is told to keep
+64 MiB relu then runs at a tenth of the memory's rate. That bottleneck has its own name (``diagnose`` reports it as
+allocation); in a race between kernels it would only hide the kernels. So while variants are timed, glibc is told to keep
 what it has: the same as starting the process with MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ raised.
 
 glibc adapts both by itself to the blocks that a program frees, up to 32 MiB and 64 MiB, and stops once it is told a
@@ -75,7 +75,7 @@ class _Malloc:
 
 
 def set_thresholds(wanted: Mapping[int, int]) -> bool:
-    """Sets malloc's thresholds from here on; glibc then adapts them no more. False where the C library takes none."""
+    """Sets malloc's thresholds from here on; glibc then adapts them no more. False if the C library takes none."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
@@ -91,7 +91,7 @@ def set_thresholds(wanted: Mapping[int, int]) -> bool:
 
 
 def thresholds() -> Mapping[int, int] | None:
-    """Malloc's thresholds as they are, to be told again; None where the C library takes none."""
+    """Malloc's thresholds as they are, to be told again; None if the C library takes none."""
     libc = _libc()
     if getattr(libc, "mallopt", None) is None or _foreign():
         return None
@@ -202,7 +202,7 @@ def run_with_own_faults(run: Callable[[], float], runs: int) -> float:
 
 def _apart(taken: int) -> float:
     """How much further from the page faults that the program takes by itself a run took than two of its runs may be:
-    the logarithm of their share; 0 where they are alike, and where nothing is known of them."""
+    the logarithm of their share; 0 if they are alike, and where nothing is known of them."""
     own, few = _Malloc.taken, _Malloc.few
     if _Malloc.own is None or _Malloc.now == RAISED_THRESHOLDS or own is None or abs(taken - own) <= few:
         return 0.0
@@ -226,7 +226,7 @@ def _nearer(taken: int, *, warmed_up: bool) -> None:
 
 @functools.cache
 def _counts() -> Callable[[], _Counts] | None:
-    """glibc's ``mallinfo2``; None where there is none, or where another malloc (jemalloc, tcmalloc) serves the process:
+    """glibc's ``mallinfo2``; None if there is none, or where another malloc (jemalloc, tcmalloc) serves the process:
     glibc's counts stand still then, and what it is told changes nothing."""
     libc = _libc()
     counts = getattr(libc, "mallinfo2", None)
@@ -360,6 +360,6 @@ class Memory:
 
 @contextlib.contextmanager
 def without_page_faults() -> Iterator[bool]:
-    """Inside, freed memory is kept for the next allocation. Yields False where the C library cannot be told so."""
+    """Inside, freed memory is kept for the next allocation. Yields False if the C library cannot be told so."""
     with Memory():
         yield set_thresholds(RAISED_THRESHOLDS)

@@ -47,7 +47,7 @@ KERNELS = 700  # in a queue; the driver takes 1024 before a launch waits
 
 @functools.cache
 def fingerprint() -> str:
-    """What a GPU's ceilings depend on, as 20 hexadecimal digits: the card, driver, power limit, torch, our kernels."""
+    """What a GPU's measured peaks depend on, as 20 hexadecimal digits: the card, driver, power limit, torch, our kernels."""
     here = gpu()
     parts = [here.uuid, here.name, here.driver, f"{here.power_limit_w:.0f}", torch.__version__, triton_toolchain()]
     parts += [path.read_text(encoding="utf-8") for path in (Path(__file__), Path(gpu_kernels.__file__))]
@@ -166,7 +166,7 @@ def _product(dtype: str, side: int) -> Callable[[], object]:
 
 
 def _measure_product_rates(dtype: str, evict: Evictor, empty_s: float) -> tuple[float, float, float]:
-    """TFLOP/s. Raises RuntimeError where torch has no such product on this GPU."""
+    """TFLOP/s. Raises RuntimeError if torch has no such product on this GPU."""
     best, run, flop = 0.0, None, 0.0
     for side in SIDES:
         run, flop = _product(dtype, side), 2.0 * side**3
@@ -311,7 +311,7 @@ def _again(record: GpuPeaks, memory: _Memory, step: Callable[[str], None]) -> Gp
             max(b, getattr(memory, b.cache)(b.kind, b.bytes), key=lambda each: each.gbs) if b.name in doubted else b
             for b in record.bandwidth
         )
-    arithmetic = {f"{r.name} {how}" for r in record.rates for how in ("burst", "sustained", "raced")}
+    arithmetic = {f"{r.name} {how}" for r in record.rates for how in ("burst", "sustained", "benchmarked")}
     if doubted.keys() & (arithmetic | set(record.functions)):
         fused, functions = _chains(memory.here, step)
         now = {rate.name: rate for rate in (fused, *_products(memory.evict, empty_s, step))}

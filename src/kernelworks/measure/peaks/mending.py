@@ -85,7 +85,7 @@ def _suspects(rates: Mapping[str, float], laws: Laws, loud: Collection[str]) -> 
 
 
 def _allowed(rate: float, name: str, laws: Laws, good: Mapping[str, float]) -> float | None:
-    """What the ``good`` ones allow for a point that is nearest to its rate; None where they say nothing."""
+    """What the ``good`` ones allow for a point that is nearest to its rate; None if they say nothing."""
     least = max((factor * good[less] for less, (factor, _) in laws.get(name, {}).items() if less in good), default=0.0)
     above = (good[more] / its[name][0] for more, its in laws.items() if name in its and more in good)
     most = min(above, default=math.inf)
@@ -143,7 +143,7 @@ def _put_gpu(record: GpuPeaks, rates: Mapping[str, float | None], said: dict[str
     arithmetic = [
         GpuRate(
             r.dtype, r.unit, at(f"{r.name} burst", r.burst_tflops), at(f"{r.name} sustained", r.sustained_tflops),
-            at(f"{r.name} raced", r.benchmarked_tflops),
+            at(f"{r.name} benchmarked", r.benchmarked_tflops),
         )
         for r in record.rates
     ]  # fmt: skip

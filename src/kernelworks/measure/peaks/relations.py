@@ -146,7 +146,7 @@ def _gpu_rates(record: GpuPeaks) -> Iterator[tuple[str, float]]:
         yield f"{r.name} burst", r.burst_tflops
         yield f"{r.name} sustained", r.sustained_tflops
         if r.benchmarked_tflops:
-            yield f"{r.name} raced", r.benchmarked_tflops
+            yield f"{r.name} benchmarked", r.benchmarked_tflops
     yield from record.functions.items()
     for name in FLOORS:
         time = getattr(record, name)
@@ -159,7 +159,7 @@ def _of_gpu(record: GpuPeaks) -> Iterator[Relation]:
     yield from _of_device_memory(record)
     for r in record.rates:
         yield Relation(f"{r.name} burst", f"{r.name} sustained", 1.0, POWER)
-        yield Relation(f"{r.name} burst", f"{r.name} raced", 1.0, RACE_BELOW_BURST)
+        yield Relation(f"{r.name} burst", f"{r.name} benchmarked", 1.0, RACE_BELOW_BURST)
     yield from _of_products(record)
     chain = "float32 multiply-add burst"
     for function in record.functions:

@@ -1,6 +1,6 @@
 """Measure what this machine can do. Nothing here is a datasheet figure, and nothing is printed when it was too busy.
 
-A ceiling is what the machine reaches when it is left alone. So every figure is taken in several rounds some seconds
+A measured peak is what the machine reaches when it is left alone. So every figure is taken in several rounds some seconds
 apart, each a window in which other processes used at most a tenth of the cores; a window's figure is the 90th
 percentile of samples of a few milliseconds (not one lucky sample), and the best round counts. Rounds matter because
 a neighbour on the same silicon but in another virtual machine takes half the bandwidth without being seen here; a
@@ -58,7 +58,7 @@ def targets(here: Machine) -> list[str]:
 
 @functools.cache
 def fingerprint() -> str:
-    """What a ceiling depends on, as 20 hexadecimal digits: machine, cores, torch, and the kernels that measure."""
+    """What the measured peaks depend on, as 20 hexadecimal digits: machine, cores, torch, and the kernels that measure."""
     here = machine()
     parts = [here.kind, here.name, str(here.cores), str(here.cache_bytes), torch.__version__]
     parts += [source_hash(source, target) for source in SOURCES for target in targets(here)]
@@ -310,7 +310,7 @@ def _again(points: Sequence[Point], record: Callable[[], Peaks], quiet: Quiet, p
 
 
 def quiet_windows(*, rough: bool = False) -> Quiet:
-    """The windows in which ceilings are measured; rough ones wait for a quiet window twice, not 48 times, and are taken
+    """The windows in which peaks are measured; rough ones wait for a quiet window twice, not 48 times, and are taken
     once, not three times."""
     return Quiet(window_s=WINDOW_S, patience=48, deadline_s=DEADLINE_S, rough=rough)
 
@@ -319,7 +319,7 @@ def measure(progress: Progress | None = None, *, quiet: Quiet | None = None, bri
     """Measure this machine: bandwidths, arithmetic and transcendental rates, floors. Prints nothing, caches nothing.
 
     ``progress(what, done, total)`` is called before each figure. ``brief`` and rough ones are taken in one round. Cost:
-    30 to 55 s, of one round 15, and up to a quarter of the memory; up to 15 s more where figures contradict each other:
+    30 to 55 s, of one round 15, and up to a quarter of the memory; up to 15 s more if figures contradict each other:
     those are measured again, and what is contradicted still follows from the others (``Peaks.inferred``).
     Raises Ambiguous when other processes kept using more than 10% of the cores, BuildError without a compiler.
     """

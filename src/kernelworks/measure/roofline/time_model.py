@@ -1,10 +1,10 @@
-"""How long a kernel of ours should take on a GPU, where ``bound`` says how long it must.
+"""How long a kernel of ours should take on a GPU; ``bound`` says how long it must take.
 
     T = start + between kernels + scratch + joins + max(memory, products + weights + power + pipe)
         + first and last tile + seams + ends
 
-Each term is physics with figures of this machine (``kernelworks machine``); what a row's kernels do beside what its
-contract counts stands in its room's ``times.toml`` (a ``Manner``), with where it was read or measured. Nothing is
+Each term is physics with figures of this machine (``kernelworks machine``); what a kernel does beside what its
+contract counts stands in its op package's ``times.toml`` (a ``Manner``), with where it was read or measured. Nothing is
 fitted to a shape.
 
 - **start**: between two events an empty kernel takes ``isolated_us``, in a full queue ``launch_us``. Of one launched
@@ -100,12 +100,12 @@ class Piece:
 
 @dataclass(frozen=True)
 class Manner:
-    """How a row's kernels go about a pass, beside what the contract counts.
+    """How a kernel goes about a pass, beside what the contract counts.
 
     - ``kernels``, whether the first is launched ``ahead`` of its turn and the later ones ``early``, and ``scratch``:
       bytes that go through memory between them, as products of numbers and dimensions. ``joins``: how often memory
       answers while shares are put together.
-    - ``tiles`` name two dimensions and what they are cut into, rows first; of several the row takes the quickest. So
+    - ``tiles`` name two dimensions and what they are cut into, rows first; of several the kernel takes the quickest. So
       many multiprocessors take one ``together``, and what is left over after whole rounds is ``cut`` (``shares.TileSplit``).
       ``paces``: the rate of each, as a share of the best one's. ``whole``: across, where all keys are seen.
     - ``each`` is the flop of one pair of those, where the second is passed over block by block; ``bands`` how many such
@@ -169,7 +169,7 @@ def estimate_time(
     """Seconds of a call on an otherwise idle GPU, between two events (``alone``), or as one of many in a queue.
 
     ``warm``: for some tenths of a second such calls ran already, as in a queue; a race between events may begin so too.
-    Cost: some 20 us, a millisecond where tiles differ, ten where sequences do.
+    Cost: some 20 us, a millisecond if tiles differ, ten if sequences do.
     """
     warm = not alone if warm is None else warm
     found = (_estimate_for_tile(piece, manner, tile, peaks, alone, warm) for tile in manner.tiles or ({},))
@@ -221,7 +221,7 @@ def _estimate_for_tile(
 
 
 def _memory(read: float, written: float, peaks: GpuPeaks) -> float:
-    """At the rates of kernels: the driver's own copies are quicker at some sizes, and not what a row is made of."""
+    """At the rates of kernels: the driver's own copies are quicker at some sizes, and not what a kernel is made of."""
     if not read + written:
         return 0.0
     kernels = tuple(b for b in peaks.bandwidth if b.kind != "memcpy")

@@ -34,7 +34,7 @@ NOTABLE_NS = 200_000  # of an op that is not torch's, from which on what its par
 
 
 def work(call: Call) -> Work | None:
-    """The least that the call must do, or None where neither a contract nor a formula says.
+    """The least that the call must do, or None if neither a contract nor a formula says.
 
     An op without a formula that is made of other ops does their arithmetic, and moves what any implementation must
     move: each tensor that it was given once, and what it returns. What its parts write and read among themselves is
@@ -50,7 +50,7 @@ def work(call: Call) -> Work | None:
 
 
 def _parts(call: Call) -> list[tuple[Call, Work]] | None:
-    """The calls at and below this one that have a formula, with their work; None where one has none."""
+    """The calls at and below this one that have a formula, with their work; None if one has none."""
     if call.kernel is not None:
         written = generated_work(call.kernel, Arguments(call))
         return None if written is None else [(call, written)]
@@ -142,7 +142,7 @@ def _known(call: Call) -> Work | None:
 
 
 def _function(call: Call) -> TorchSignature | None:
-    """The spelling of a function of torch's that has no operator of its own; None for any other call."""
+    """The torch pattern of a function of torch's that has no operator of its own; None for any other call."""
     torch_signature = by_operator(call.name)
     return torch_signature if torch_signature is not None and torch_signature.composite else None
 
@@ -190,7 +190,7 @@ def _try(count: Formula, call: Call) -> Work | None:
 
 
 def op_and_pass(name: str) -> tuple[Op, str] | None:
-    """The op of ours and the pass that an operator of this name runs; None where it is none of ours."""
+    """The op of ours and the pass that an operator of this name runs; None if it is none of ours."""
     plain = name.removeprefix(OURS)
     pass_ = "backward" if plain.endswith("_backward") else "forward"
     op = OPS.get(plain.removesuffix("_backward")) if name.startswith(OURS) else None

@@ -18,7 +18,7 @@ __all__ = ["Arguments", "Operand", "broadcast", "distinct_elements", "name_of", 
 @dataclass(frozen=True)
 class Operand:
     """A tensor argument without its data. ``tensor`` says which arguments are one tensor, ``storage`` which share their
-    bytes, ``storage_bytes`` how many bytes that storage has; 0 where it is not known."""
+    bytes, ``storage_bytes`` how many bytes that storage has; 0 if it is not known."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]

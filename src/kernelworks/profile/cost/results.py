@@ -29,7 +29,7 @@ _known: dict[Any, list[Operand] | None] = {}
 
 
 def results(a: Arguments) -> list[Operand] | None:
-    """The tensors that the call returns and that are not its arguments' own bytes; None where torch cannot tell them
+    """The tensors that the call returns and that are not its arguments' own bytes; None if torch cannot tell them
     from shapes alone (``nonzero``), or not from what the profiler records (a string without a default)."""
     if a.out:
         return a.out
