@@ -1,5 +1,5 @@
-"""Measures each call of a program, or of an op, against torch's own function; with ``--configs`` also the configurations
-of a GPU kernel."""
+"""Measures each call of a program, or of an op, against torch's own function; with ``--configs`` also the
+configurations of a GPU kernel."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ class Gpu:
     """One GPU, as far as choosing, verifying and measuring kernels depends on it.
 
     ``kind`` names the sort of GPU that a certificate speaks for: compute capability and model. ``driver`` and
-    ``power_limit_w`` do not enter it, but measured peaks are kept by them: they change how quick a kernel is, not whether it
-    is right. Both are empty if the management library (nvidia-ml-py) is not installed.
+    ``power_limit_w`` do not enter it, but measured peaks are kept by them: they change how quick a kernel is, not
+    whether it is right. Both are empty if the management library (nvidia-ml-py) is not installed.
     """
 
     kind: str

@@ -40,9 +40,9 @@ class Call:
     ``shapes`` and ``strides`` hold a list of sizes per argument, a list of lists for a list of tensors, and [] for
     anything else; ``dtypes`` a torch dtype per tensor argument, else None; ``scalars`` the numbers and lists of
     numbers: calls that are alike share them. The profiler's tree tells the rest (``inputs``): ``pointers`` a storage
-    address per tensor argument, ``tensors`` which tensor it is, ``storage_bytes`` the bytes of its storage, of an outermost op
-    alone; ``listed`` the dtype of the tensors in lists; ``made`` address and bytes of each storage that the call
-    allocated and left behind.
+    address per tensor argument, ``tensors`` which tensor it is, ``storage_bytes`` the bytes of its storage, of an
+    outermost op alone; ``listed`` the dtype of the tensors in lists; ``made`` address and bytes of each storage that
+    the call allocated and left behind.
     """
 
     name: str

@@ -22,8 +22,8 @@ class Inputs:
 
     ``pointers`` are storage addresses; ``shapes`` and ``strides`` as in Call, empty where the profiler's events say
     them; ``listed`` is the dtype of the tensors in lists. ``tensors`` says which arguments are one tensor (by the
-    address of torch's own record of it) and ``storage_bytes`` the bytes of its storage, 0 if that is older than the run.
-    ``made`` are the storages, with their bytes, that the call allocated and did not free before it ended.
+    address of torch's own record of it) and ``storage_bytes`` the bytes of its storage, 0 if that is older than the
+    run. ``made`` are the storages, with their bytes, that the call allocated and did not free before it ended.
     """
 
     pointers: list[Any] = field(default_factory=list)

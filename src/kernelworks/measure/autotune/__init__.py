@@ -61,20 +61,20 @@ def autotune(
     """Runs a program once and measures each call signature of ours that it makes: the kernels that are verified here
     against torch's own function, on the call's own tensors. From then on a call takes a kernel of ours if it won.
 
-    A forward is measured as it is. If gradients are wanted, so are forward and backward together, and the backward alone
-    (unless it is made with the forward). Ours has to win each by 3% in both halves of the race. A call signature with a
-    tuning record of this kind of machine is not measured again, unless ``again`` says so. If an op has no verified
-    kernel for a call on this kind of CPU, the first listed is tried on some cases and benchmarked; if it wins, it is verified
-    at the end, which takes some seconds a kernel. Cost: the run of the program and about 0.3 s for each call signature
-    and pass, until races have taken ``budget_s``. What is met after that takes torch's function.
+    A forward is measured as it is. If gradients are wanted, so are forward and backward together, and the backward
+    alone (unless it is made with the forward). Ours has to win each by 3% in both halves of the race. A call signature
+    with a tuning record of this kind of machine is not measured again, unless ``again`` says so. If an op has no
+    verified kernel for a call on this kind of CPU, the first listed is tried on some cases and benchmarked; if it wins,
+    it is verified at the end, which takes some seconds a kernel. Cost: the run of the program and about 0.3 s for each
+    call signature and pass, until races have taken ``budget_s``. What is met after that takes torch's function.
 
     The program's answers, gradients and random numbers are what they would have been. It may raise: what was measured
-    up to there is kept, and the exception goes on. Calls in other threads, in CUDA graphs that are being captured, under
-    a profiler, a mode or a transform are not benchmarked.
+    up to there is kept, and the exception goes on. Calls in other threads, in CUDA graphs that are being captured,
+    under a profiler, a mode or a transform are not benchmarked.
 
     Args:
-        program_or_ops: a function, called as ``program_or_ops(*args)``; or an op or several, by name, for the calls that
-            ``bench`` times.
+        program_or_ops: a function, called as ``program_or_ops(*args)``; or an op or several, by name, for the calls
+            that ``bench`` times.
         expected: names of ops, ours or torch's functions, that the program is known to call on the CPU. What must be
             compiled for them is compiled beforehand, several at a time.
         device: of the ops' calls, ``cpu`` or ``cuda``; by default the CPU, and the GPU with ``configs``.

@@ -21,8 +21,8 @@ Call = Callable[[], Any]
 @dataclass(frozen=True)
 class CallRace:
     """The quickest way of ours against torch: the forward, or forward and backward ``whole`` and the ``backward``
-    alone; for a kernel that makes the gradients with its forward, that is the whole again. ``lost`` says why a way could
-    not be benchmarked."""
+    alone; for a kernel that makes the gradients with its forward, that is the whole again. ``lost`` says why a way
+    could not be benchmarked."""
 
     way: str
     whole: Duel | None  # None if no way could be benchmarked

@@ -178,7 +178,8 @@ def unify_choices(results: Sequence[ConfigTuning]) -> list[ConfigTuning]:
 
 
 def validate_request(op: Op, kernel: str, cases: Sequence[str] | None) -> None:
-    """Raises ValueError if the op has no such kernel or case, or the kernel no candidates; RuntimeError without a GPU."""
+    """Raises ValueError if the op has no such kernel or case, or the kernel no candidates; RuntimeError without a
+    GPU."""
     if not has_gpu():
         raise RuntimeError("configurations are tried on a CUDA device, and there is none here")
     source = op.kernel(kernel).source

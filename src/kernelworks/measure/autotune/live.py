@@ -155,8 +155,8 @@ class Training:
         return lambda: torch.autograd.grad(outputs, self.wanted, grads, retain_graph=True, allow_unused=True)
 
     def _flows(self, outputs: Any) -> list[Tensor]:
-        """Gradients that flow in, for each output that has one: into a loss 1, as ``backward()`` starts it (its kernel may
-        have made that gradient with the forward), else drawn."""
+        """Gradients that flow in, for each output that has one: into a loss 1, as ``backward()`` starts it (its kernel
+        may have made that gradient with the forward), else drawn."""
         made = []
         for output in _recorded(outputs):
             if output.dim() == 0:

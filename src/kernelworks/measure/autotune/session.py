@@ -291,8 +291,8 @@ class Session:
 
 
 def _can_race(args: Sequence[Any]) -> bool:
-    """Whether these are tensors with data that may be timed now: no profiler or mode watches operators, nothing is being
-    recorded or transformed."""
+    """Whether these are tensors with data that may be timed now: no profiler or mode watches operators, nothing is
+    being recorded or transformed."""
     if is_transform_active() or is_observed() or torch.compiler.is_compiling() or not is_plain(*leaves(args)):
         return False
     return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())

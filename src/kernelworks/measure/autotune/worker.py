@@ -1,8 +1,8 @@
 """The two steps of ``autotune OP --configs``, each in a process of its own: trying configurations, and the race.
 
 A process keeps the tables that it has read and the plans that it has made with them. The race must time the table that
-was just written, so it runs in a process that starts afterwards. A candidate that corrupts the CUDA context ends its own
-process and no other.
+was just written, so it runs in a process that starts afterwards. A candidate that corrupts the CUDA context ends its
+own process and no other.
 
 The request is one JSON argument. The worker writes JSON lines: ``{"progress": ...}`` at each step, at last
 ``{"result": ...}``, or ``{"refused": ...}`` for a ValueError.

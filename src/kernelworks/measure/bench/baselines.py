@@ -37,8 +37,8 @@ def eager_baseline(op: Op) -> Baseline:
 
 
 def has_inductor_kernel(op: Op) -> bool:
-    """Whether torch.compile makes a kernel of its own for the op. If the op multiplies matrices, or writes into what it is
-    given, inductor calls the kernel that eager calls."""
+    """Whether torch.compile makes a kernel of its own for the op. If the op multiplies matrices, or writes into what it
+    is given, inductor calls the kernel that eager calls."""
     return op.contract.arithmetic != "products" and not op.contract.mutates
 
 

@@ -48,8 +48,8 @@ Quiets = Callable[[], Quiet]
 class _Entrant:
     """One variant: a call for each input set, and what its outputs were found to be.
 
-    ``held`` says that the contract's bound holds for it: for kernels of ours, not for torch's kernels, whoever calls them;
-    ``inner`` which of the contract's bounds (see ``Kernel``).
+    ``held`` says that the contract's bound holds for it: for kernels of ours, not for torch's kernels, whoever calls
+    them; ``inner`` which of the contract's bounds (see ``Kernel``).
     """
 
     name: str
@@ -127,10 +127,11 @@ def _ours(op: Op, kernel: str | None = None) -> Maker:
 
 
 def _enter(b: _Bench, name: str, make: Maker, kernel: Kernel | None = None) -> None:
-    """Adds a variant, judged on every input set. ``make(args)`` prepares the call for one set, or returns None to decline.
+    """Adds a variant, judged on every input set. ``make(args)`` prepares the call for one set, or returns
+    None to decline.
 
-    In-place ops get copies of their own, so that every variant starts from the same values. ``kernel`` is our kernel that runs,
-    None for a baseline.
+    In-place ops get copies of their own, so that every variant starts from the same values. ``kernel`` is our kernel
+    that runs, None for a baseline.
     """
     mutates = b.op.contract.mutates
     names = b.op.passes["forward"].names
@@ -334,8 +335,8 @@ def bench(
         baselines, compile: whether the others run at all, and whether torch.compile (seconds a case) does.
         caches: ``"warm"`` (inputs rotate among three sets) and ``"cold"`` (caches overwritten before each call); on a
             GPU always cold.
-        budget_s: timed seconds a variant and case, by default 0.8 and on a GPU 0.1. known: measured peaks, by default this
-            machine's, measured if need be.
+        budget_s: timed seconds a variant and case, by default 0.8 and on a GPU 0.1. known: measured peaks, by default
+            this machine's, measured if need be.
         device: "cpu" or "cuda".
         rough: give figures while other processes use the machine, too: each result's ``rough`` says so, and times are
             from the least to the most.

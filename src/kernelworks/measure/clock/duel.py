@@ -4,24 +4,24 @@
 whether ours beats torch by ``MARGIN``, and what it costs is paid before a program runs; so what is clear ends early.
 
 - A sample is a queue of calls and the wait for its end, by the wall clock: host time, launches and allocations count.
-- The variants take turns, and whoever goes first changes every round. What is judged is the ratio within a round, which a
-  neighbour that slows both variants leaves alone.
+- The variants take turns, and whoever goes first changes every round. What is judged is the ratio within a round, which
+  a neighbour that slows both variants leaves alone.
 - Rounds in which other processes kept our threads off the cores are left out (``clock/noise.py`` has the rule), as long
   as others come. Where too few come, a race of several threads is not believed, since noise does not hit both variants
   alike: what is held up goes on on one thread here (``build/sharing.py``), and in torch it does not.
-- So is a round in which nothing of ours ran for a tenth of the time though it was not kept off a core: a variant slept, or
-  the machine under this machine did. It is no work of either variant, and never believed.
-- Where a result of some megabytes comes to lie decides a quarter of the time that it takes, for either variant, and in a
-  loop it lies in the same place for as long as the loop runs. So on a CPU blocks of other sizes are taken and given
+- So is a round in which nothing of ours ran for a tenth of the time though it was not kept off a core: a variant slept,
+  or the machine under this machine did. It is no work of either variant, and never believed.
+- Where a result of some megabytes comes to lie decides a quarter of the time that it takes, for either variant, and in
+  a loop it lies in the same place for as long as the loop runs. So on a CPU blocks of other sizes are taken and given
   back between the rounds of calls that are long enough: what is judged is many places, not the one that a loop found.
 - The rounds are cut into two halves in time, and in each the median of the rounds and the quickest calls must both say
   so: what holds up one variant in every round alike (threads that wait for a core, pages that the system took back and
   hands out anew) spares some call among many. Where the two are far apart, the medians measured something else than
   the variants.
-- ``spread`` is by how much the quicker variant's time varied from round to round, as a share of the slower variant's: half the
-  distance between the quartiles, between the halves, or between the medians and the quickest calls, where that is more.
-  Over ``NOISY`` nothing is believed: the race is run again, ``MAX_RERUNS`` times at most. (Of the slower variant's, so that 16
-  times as quick, give or take 4, is certain.)
+- ``spread`` is by how much the quicker variant's time varied from round to round, as a share of the slower variant's:
+  half the distance between the quartiles, between the halves, or between the medians and the quickest calls, where that
+  is more. Over ``NOISY`` nothing is believed: the race is run again, ``MAX_RERUNS`` times at most. (Of the slower
+  variant's, so that 16 times as quick, give or take 4, is certain.)
 - Where the time for a race is over before there are rounds enough, what there is may say it all the same: where the
   calls that warmed up and every round agree that the one variant is ``FAR_RATIO`` times as quick, nothing is missing.
 - No clock runs while something is built, which is waited for once.
@@ -114,8 +114,8 @@ def clock() -> float:
 
 
 def duel(ours: Call, torchs: Call, wait: Call | None = None, *, alike: bool = True, until: float = math.inf) -> Duel:
-    """Races the two variants. ``wait``, where calls only queue their work, returns when that is done; ``alike`` says that
-    noise hits both variants alike. Raises OverTime if nothing is known ``until`` then, by ``clock``."""
+    """Races the two variants. ``wait``, where calls only queue their work, returns when that is done; ``alike`` says
+    that noise hits both variants alike. Raises OverTime if nothing is known ``until`` then, by ``clock``."""
     look = _looked(ours, torchs, wait)
     found = _race(ours, torchs, wait, look, alike, until)
     with contextlib.suppress(OverTime):  # then a noisy race is what is known
@@ -128,8 +128,8 @@ def duel(ours: Call, torchs: Call, wait: Call | None = None, *, alike: bool = Tr
 
 
 def fastest_variant(variants: Sequence[tuple[str, Call]], wait: Call | None = None, until: float = math.inf) -> str:
-    """The name of the variant that a quick look finds quickest, each at its best of three samples; of those that are about
-    as quick, the first. Raises OverTime."""
+    """The name of the variant that a quick look finds quickest, each at its best of three samples; of those that are
+    about as quick, the first. Raises OverTime."""
     if len(variants) == 1:
         return variants[0][0]
     looks = {}

@@ -126,8 +126,8 @@ QUIET = Noise()
 
 def noise_between(before: CpuTimes, after: CpuTimes) -> Noise:
     """Threads of ours that wait for each other (more of them than cores) are not kept off by others: what they had no
-    core for counts only as far as there were cores that we did not use, and others that did. Of several
-    threads the one that was kept off longest counts, since the others wait for it; the real figure may be up to their sum.
+    core for counts only as far as there were cores that we did not use, and others that did. Of several threads the one
+    that was kept off longest counts, since the others wait for it; the real figure may be up to their sum.
 
     The cores are counted in ticks, so over a short time they say little; the delay is exact.
     """
@@ -201,10 +201,10 @@ class Quiet:
     """Collects samples in windows and throws the noisy ones away.
 
     ``patience``: so many noisy windows in a row and ``collect`` raises Ambiguous; so it does at ``deadline_s`` seconds
-    after the object was made. With ``rough`` it gives the least noisy of two windows instead; ``rough_windows`` counts those,
-    and ``taken`` is the most that others used of the cores in one.
-    ``times`` is the reader (tests pass their own). Afterwards ``kept_windows`` and ``thrown_windows`` count windows and ``share`` is
-    the mean foreign share of the kept ones.
+    after the object was made. With ``rough`` it gives the least noisy of two windows instead; ``rough_windows`` counts
+    those, and ``taken`` is the most that others used of the cores in one. ``times`` is the reader (tests pass their
+    own). Afterwards ``kept_windows`` and ``thrown_windows`` count windows and ``share`` is the mean foreign share of
+    the kept ones.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Keeping page faults out of a comparison.
 
-torch has no caching allocator on the CPU: glibc maps every large output afresh and gives it back at once, and a
-64 MiB relu then runs at a tenth of the memory's rate. That bottleneck has its own name (``diagnose`` reports it as
-allocation); in a race between kernels it would only hide the kernels. So while variants are timed, glibc is told to keep
-what it has: the same as starting the process with MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ raised.
+torch has no caching allocator on the CPU: glibc maps every large output afresh and gives it back at once, and a 64 MiB
+relu then runs at a tenth of the memory's rate. That bottleneck has its own name (``diagnose`` reports it as
+allocation); in a race between kernels it would only hide the kernels. So while variants are timed, glibc is told to
+keep what it has: the same as starting the process with MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ raised.
 
 glibc adapts both by itself to the blocks that a program frees, up to 32 MiB and 64 MiB, and stops once it is told a
 number, which nothing takes back. So that the process is not slower afterwards than it was, it is then left where that
@@ -146,8 +146,8 @@ def _adapted(libc: ctypes.CDLL) -> Mapping[int, int]:
 
 def learn_heap(taken: Sequence[int], few: int = 1) -> None:
     """What malloc has adapted to by now, and what it holds free, are the program's own, whose runs took so many page
-    faults, the last ones as it goes on; a ``few`` take no time that matters. ``restore_heap`` goes back to both, until the
-    end of the outermost ``Memory``; outside of any nothing is learnt."""
+    faults, the last ones as it goes on; a ``few`` take no time that matters. ``restore_heap`` goes back to both, until
+    the end of the outermost ``Memory``; outside of any nothing is learnt."""
     counts = _counts()
     if _Malloc.open and _Malloc.now != RAISED_THRESHOLDS and counts is not None:
         _Malloc.own, _Malloc.holes = thresholds(), _below(counts())

@@ -41,7 +41,7 @@ class TimeStats:
 
 @dataclass(frozen=True)
 class Race:
-    """``samples`` holds seconds a call, by variant, in the order they were taken, one of every variant in each round."""
+    """``samples`` holds seconds a call, by variant, in the order they were taken: one of every variant a round."""
 
     samples: dict[str, list[float]]
     thrown: int  # windows
@@ -90,8 +90,8 @@ def race(
     enough_s: float = math.inf,
     quiet: Quiet | None = None,
 ) -> Race:
-    """Times every variant over the input sets 0 to ``sets`` - 1, ``budget_s`` seconds a variant, at least 7 rounds; or 5 where
-    more would take longer than ``enough_s``.
+    """Times every variant over the input sets 0 to ``sets`` - 1, ``budget_s`` seconds a variant, at least 7 rounds; or
+    5 where more would take longer than ``enough_s``.
 
     Warm: a sample is the mean of enough calls to fill 4 ms, the sets in rotation. Cold: a sample is one call after
     the caches were overwritten. ``pause_s``: a pause before each sample, see ``_pause_and_wake``.
@@ -132,8 +132,8 @@ def race(
 
 
 def _pause_and_wake(call: Call, first: int, sets: int, seconds: float) -> None:
-    """For variants of several threads: lets those of the variant before fall asleep, then wakes this one's. In the first
-    milliseconds after a pause both threads of a pool may share one core, whoever's pool it is."""
+    """For variants of several threads: lets those of the variant before fall asleep, then wakes this one's. In the
+    first milliseconds after a pause both threads of a pool may share one core, whoever's pool it is."""
     time.sleep(seconds)
     end = time.perf_counter() + seconds / 2
     while True:

@@ -1,10 +1,10 @@
 """The race on a GPU: all variants in turn between CUDA events, each call after L2 was filled with other bytes.
 
-As on the CPU the variants are interleaved and their order is turned round every time. The filling reads, so that no variant
-pays for writing back what another one left in L2. What is timed is the GPU's work, and host time is taken beside it:
-the GPU sleeps ahead of each batch for as long as the host would fall behind in it (a backward through autograd takes
-the host longer than many a kernel takes the GPU). One variant more is a device copy of as many bytes as the op cannot do
-without.
+As on the CPU the variants are interleaved and their order is turned round every time. The filling reads, so that no
+variant pays for writing back what another one left in L2. What is timed is the GPU's work, and host time is taken
+beside it: the GPU sleeps ahead of each batch for as long as the host would fall behind in it (a backward through
+autograd takes the host longer than many a kernel takes the GPU). One variant more is a device copy of as many bytes as
+the op cannot do without.
 """
 
 from __future__ import annotations

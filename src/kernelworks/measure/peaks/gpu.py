@@ -47,7 +47,7 @@ KERNELS = 700  # in a queue; the driver takes 1024 before a launch waits
 
 @functools.cache
 def fingerprint() -> str:
-    """What a GPU's measured peaks depend on, as 20 hexadecimal digits: the card, driver, power limit, torch, our kernels."""
+    """What a GPU's peaks depend on, as 20 hexadecimal digits: the card, driver, power limit, torch, our kernels."""
     here = gpu()
     parts = [here.uuid, here.name, here.driver, f"{here.power_limit_w:.0f}", torch.__version__, triton_toolchain()]
     parts += [path.read_text(encoding="utf-8") for path in (Path(__file__), Path(gpu_kernels.__file__))]

@@ -1,10 +1,10 @@
 """Measure what this machine can do. Nothing here is a datasheet figure, and nothing is printed when it was too busy.
 
-A measured peak is what the machine reaches when it is left alone. So every figure is taken in several rounds some seconds
-apart, each a window in which other processes used at most a tenth of the cores; a window's figure is the 90th
-percentile of samples of a few milliseconds (not one lucky sample), and the best round counts. Rounds matter because
-a neighbour on the same silicon but in another virtual machine takes half the bandwidth without being seen here; a
-figure that two rounds agree on is not measured a third time.
+A measured peak is what the machine reaches when it is left alone. So every figure is taken in several rounds some
+seconds apart, each a window in which other processes used at most a tenth of the cores; a window's figure is the 90th
+percentile of samples of a few milliseconds (not one lucky sample), and the best round counts. Rounds matter because a
+neighbour on the same silicon but in another virtual machine takes half the bandwidth without being seen here; a figure
+that two rounds agree on is not measured a third time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def targets(here: Machine) -> list[str]:
 
 @functools.cache
 def fingerprint() -> str:
-    """What the measured peaks depend on, as 20 hexadecimal digits: machine, cores, torch, and the kernels that measure."""
+    """What the measured peaks depend on, as 20 hexadecimal digits: machine, cores, torch, measuring kernels."""
     here = machine()
     parts = [here.kind, here.name, str(here.cores), str(here.cache_bytes), torch.__version__]
     parts += [source_hash(source, target) for source in SOURCES for target in targets(here)]
@@ -337,8 +337,8 @@ def measure(progress: Progress | None = None, *, quiet: Quiet | None = None, bri
 
     def record() -> Peaks:
         return dataclasses.replace(
-            found, bandwidth=tuple(p.measured_record() for p in bandwidth), flops=tuple(p.measured_record() for p in flops),
-            functions=tuple(p.measured_record() for p in functions),
+            found, bandwidth=tuple(p.measured_record() for p in bandwidth),
+            flops=tuple(p.measured_record() for p in flops), functions=tuple(p.measured_record() for p in functions),
         )  # fmt: skip
 
     found = Peaks(

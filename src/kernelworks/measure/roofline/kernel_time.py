@@ -38,7 +38,7 @@ WORDS = frozenset(f.name for f in fields(Manner))
 
 @functools.cache
 def tables(op_package: Path) -> tuple[Mapping[str, Any], ...]:
-    """The tables of an op package, in their order; none if it has no such file. Raises ValueError for an unknown word."""
+    """The tables of an op package, in their order; none without such a file. Raises ValueError for an unknown word."""
     path = op_package / TIMES
     if not path.is_file():
         return ()
@@ -86,8 +86,8 @@ def piece_of(op: Op, request: Request) -> Piece:
 
 
 def estimate_kernel_time(op: Op, request: Request, kernel: str, known: GpuPeaks, *, alone: bool = True) -> TimeEstimate:
-    """The time that a kernel of ours should take for a call: on an idle GPU between two events, or in the middle of a program. Of a
-    request without what its work hangs on (``Contract.assumed``) it is that of the work that is assumed."""
+    """The time that a kernel of ours should take for a call: on an idle GPU between two events, or in the middle of a
+    program. If a request lacks the values that its work depends on, it is the time of ``Contract.assumed``."""
     piece = piece_of(op, request)
     how = manner(op, kernel, request.pass_, piece.dims)
     return estimate_time(piece, how, known, alone=alone)
@@ -98,7 +98,7 @@ def estimate_kernel_time(op: Op, request: Request, kernel: str, known: GpuPeaks,
 
 @dataclass(frozen=True)
 class ModelComparison:
-    """One line of a record: what was predicted from shapes and measured peaks, the bound, and what it took. Microseconds."""
+    """One line of a record, in microseconds: the prediction from shapes and measured peaks, the bound, the time."""
 
     case: str
     kernel: str
@@ -118,8 +118,8 @@ class ModelComparison:
 
 
 def compare_model(lines: Iterable[Mapping[str, Any]], known: GpuPeaks) -> list[ModelComparison]:
-    """The lines of ``h200-ops.json`` that kernels of ours ran, in their order. What torch's own kernels take nothing here
-    speaks of."""
+    """The lines of ``h200-ops.json`` that kernels of ours ran, in their order. Nothing here predicts
+    torch's own kernels."""
     found = []
     for line in lines:
         op = OPS.get(line["op"])

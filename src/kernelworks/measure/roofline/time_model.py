@@ -106,8 +106,9 @@ class Manner:
       bytes that go through memory between them, as products of numbers and dimensions. ``joins``: how often memory
       answers while shares are put together.
     - ``tiles`` name two dimensions and what they are cut into, rows first; of several the kernel takes the quickest. So
-      many multiprocessors take one ``together``, and what is left over after whole rounds is ``cut`` (``shares.TileSplit``).
-      ``paces``: the rate of each, as a share of the best one's. ``whole``: across, where all keys are seen.
+      many multiprocessors take one ``together``, and what is left over after whole rounds is ``cut``
+      (``shares.TileSplit``). ``paces``: the rate of each, as a share of the best one's. ``whole``: across, where all
+      keys are seen.
     - ``each`` is the flop of one pair of those, where the second is passed over block by block; ``bands`` how many such
       there are (heads), ``packed`` how many lie one behind the other in the two dimensions, taken to be of one length;
       ``lists``: blocks are named, and each tile has as many as the mean. ``seam``: a tile begins when the one before is
