@@ -151,7 +151,7 @@ def test_odd_tensors_of_an_op_are_asked_again_when_a_row_of_it_changes(
     assert trust.on_record(file, HEAD, set(), within=1, again=True)["not_done"] == ["rope", "relu"] and not asked
 
 
-def test_a_proof_that_fails_says_why_in_its_line(whole: ModuleType) -> None:
+def test_a_verification_that_fails_says_why_in_its_line(whole: ModuleType) -> None:
     assert whole.unproved(0, []) == ""
     assert whole.unproved(1, {"stdout": "", "stderr": "No module named x\n"}) == "NOT PROVED: No module named x"
     failed = {"failures": [{"case": "tiles", "message": "off by 3"}], "checks": {"parity": False, "mutants": True}}
@@ -160,14 +160,14 @@ def test_a_proof_that_fails_says_why_in_its_line(whole: ModuleType) -> None:
     assert died == "NOT PROVED, 0 failures, survived: no case was tried"
 
 
-def test_proofs_are_kept_one_by_one_until_the_time_is_up(whole: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row that fails beside others is tried once more alone; what the time cuts short is no proof."""
+def test_verifications_are_kept_one_by_one_until_the_time_is_up(whole: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that fails beside others is tried once more alone; what the time cuts short is no verification."""
     said: list[str] = []
     kept: list[int] = []
     jobs: set[str] = set()
 
     def run(command: list[str], **how: Any) -> Any:
-        name = command[command.index("prove") + 1]
+        name = command[command.index("verify") + 1]
         said.append(name)
         jobs.add(command[command.index("--jobs") + 1])
         if name == "relu.triton":

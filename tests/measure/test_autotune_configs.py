@@ -263,7 +263,7 @@ def test_a_look_writes_nothing_and_races_nothing(stand_in: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "program", ["raise MemoryError('no room')", "import os; os.abort()", "print('[1]')", "print('{}')"]
+    "program", ["raise MemoryError('no op package')", "import os; os.abort()", "print('[1]')", "print('{}')"]
 )
 def test_a_worker_that_dies_is_said_to_have(stand_in: str, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
     monkeypatch.setattr(worker, "WORKER", (sys.executable, "-c", program))

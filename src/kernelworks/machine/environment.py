@@ -4,7 +4,7 @@
 |---|---|---|
 | ``KERNELWORKS_CACHE`` | folder for compiled libraries, certificates and measured peaks | the platform's cache folder |
 | ``KERNELWORKS_CXX`` | the C++ compiler | ``g++`` |
-| ``KERNELWORKS_CHOOSE`` | ``timed``: the kernel that a tuning record names; ``listed``: the first verified | ``timed`` |
+| ``KERNELWORKS_CHOOSE`` | ``timed``: kernels by tuning records; ``listed``: the first verified one | ``timed`` |
 | ``KERNELWORKS_COMPILE_SECONDS`` | how long one compile may take before its compiler is given up | 120 |
 | ``KERNELWORKS_MODEL_KEY`` | what a language model's endpoint is shown; a search may name another variable | unset |
 | ``KERNELWORKS_NATIVE`` | calls through C++ where verbs ``build`` that, where it is ``found``, or ``0`` | ``build`` |
