@@ -1,4 +1,5 @@
-"""What a program calls is benchmarked once, on its own tensors; its answers are as they were, and calls take what won."""
+"""What a program calls is benchmarked once, on its own tensors; its answers are as they were, and calls take what
+won."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         environment, "cache_dir", lambda kind: tmp_path / kind if kind == "tuning_records" else own(kind)
     )
     monkeypatch.setattr(tuning_records, "SHIPPED_DIR", tmp_path / "none")
-    monkeypatch.setattr(certificates, "invalid_reason", lambda op, kernel, kind=None: None if kernel.device == "cpu" else "no GPU")
+    monkeypatch.setattr(
+        certificates, "invalid_reason", lambda op, kernel, kind=None: None if kernel.device == "cpu" else "no GPU"
+    )
     monkeypatch.setattr(certificates, "transferable_certificate", lambda op, kernel: None)
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
     tuning_records.reread()
@@ -106,7 +109,9 @@ def test_a_kernel_without_a_certificate_is_tried_then_benchmarked_and_verified_i
         held.update(() if refused else kernels)
         return [verification(op, kernel, *[wrong] * refused, certified=not refused) for op, kernel in kernels]
 
-    monkeypatch.setattr(certificates, "invalid_reason", lambda op, kernel, kind=None: None if (op, kernel.name) in held else "no")
+    monkeypatch.setattr(
+        certificates, "invalid_reason", lambda op, kernel, kind=None: None if (op, kernel.name) in held else "no"
+    )
     monkeypatch.setattr(session, "confirm", confirm)
     monkeypatch.setattr(session, "verify_missing", verify_missing)
     ended, x, y = outcome(monkeypatch, ratio), torch.randn(4, 64), torch.randn(5, 64)
@@ -465,7 +470,8 @@ def test_torchs_variant_is_torchs_function_and_ours_the_public_one() -> None:
     torchs = live.torch_call(OPS["softmax"], (x, -1))
     ours = live.kernelworks_call(OPS["softmax"], (x, -1), "avx2")
     called = [
-        [cell.cell_contents for cell in variant.__closure__ if callable(cell.cell_contents)] for variant in (torchs, ours)
+        [cell.cell_contents for cell in variant.__closure__ if callable(cell.cell_contents)]
+        for variant in (torchs, ours)
     ]
     assert called[0] == [torch.softmax]
     assert called[1] == [kw.softmax]

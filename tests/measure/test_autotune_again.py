@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_autotune import ROWS, apart, graded, outcome, taken  # noqa: F401  a fixture for all
+from test_autotune import KERNELS, apart, graded, outcome, taken  # noqa: F401  a fixture for all
 
 import kernelworks as kw
 from kernelworks.diagnose.explain import explain

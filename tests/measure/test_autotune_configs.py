@@ -1,4 +1,5 @@
-"""Configurations of GPU kernels, without a GPU: what is tried, which wins, what is kept, and what the race then sees."""
+"""Configurations of GPU kernels, without a GPU: what is tried, which wins, what is kept, and what the race then
+sees."""
 
 from __future__ import annotations
 

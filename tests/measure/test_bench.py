@@ -270,7 +270,8 @@ def test_threads_are_set_and_put_back(small_case: Case) -> None:
     ("arguments", "text"),
     [
         ({"op": "no_such_op"}, "op must be one of"), ({"cases": ["no such case"]}, "cases must be among"),
-        ({"kernels": ["no_such_kernel"]}, "kernel must be one of"), ({"caches": ["hot"]}, "caches must be among warm, cold"),
+        ({"kernels": ["no_such_kernel"]}, "kernel must be one of"),
+        ({"caches": ["hot"]}, "caches must be among warm, cold"),
     ],
 )  # fmt: skip
 def test_bad_requests_name_what_is_accepted(arguments: dict[str, Any], text: str) -> None:

@@ -1,4 +1,5 @@
-"""What is measured on a GPU, without one: bounds from made-up measured peaks, pages, the map, tuning, generated figures."""
+"""What is measured on a GPU, without one: bounds from made-up measured peaks, pages, the map, tuning, generated
+figures."""
 
 from __future__ import annotations
 
@@ -101,7 +102,12 @@ def test_the_footprint_decides_between_l2_and_memory(mib: int, level: str) -> No
 def test_traffic_that_l2_served_is_called_so_and_never_over_the_peak() -> None:
     here = record()
     far, near = (roofline.bound(0, 0, 4e9, footprint, "float32", 1, here) for footprint in (math.inf, 0.0))
-    for seconds, bottleneck in ((2e-3, "latency"), (1.1e-3, "memory HBM"), (0.95e-3, "memory HBM"), (0.7e-3, "memory L2")):
+    for seconds, bottleneck in (
+        (2e-3, "latency"),
+        (1.1e-3, "memory HBM"),
+        (0.95e-3, "memory HBM"),
+        (0.7e-3, "memory L2"),
+    ):
         found = roofline.applicable_bound(far, near, seconds)
         assert roofline.bottleneck_of(found, seconds) == bottleneck
         assert found.seconds <= seconds
@@ -132,11 +138,25 @@ def test_a_bench_is_held_to_one_launch_between_two_events() -> None:
 
 def gpu_result(case: str = "8192x4096", **changes: Any) -> BenchResult:
     variants = (
-        Variant("kernelworks", 40.0, 39.0, 42.0, 15, 0.9, 0.5, 5.0), Variant("eager", 60.0, 59.0, 61.0, 15, 0.6, 0.5, 9.0),
+        Variant("kernelworks", 40.0, 39.0, 42.0, 15, 0.9, 0.5, 5.0),
+        Variant("eager", 60.0, 59.0, 61.0, 15, 0.6, 0.5, 9.0),
         Variant("inductor", 38.0, 37.0, 39.0, 15, 0.95, 0.5, 20.0), Variant("copy", 36.0, 35.0, 37.0, 15, 1.0),
     )  # fmt: skip
     base = BenchResult(
-        "rms_norm", case, "bfloat16", 2, "cold", 1e8, 1.3e8, 36.0, "memory HBM", variants, "triton", "", 0, device="cuda"
+        "rms_norm",
+        case,
+        "bfloat16",
+        2,
+        "cold",
+        1e8,
+        1.3e8,
+        36.0,
+        "memory HBM",
+        variants,
+        "triton",
+        "",
+        0,
+        device="cuda",
     )
     return dataclasses.replace(base, **changes)
 
@@ -376,7 +396,8 @@ def cli(*arguments: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "command", [("machine", "--device", "cuda"), ("bench", "rms_norm", "--device", "cuda"), ("autotune", "softmax", "--configs"),
+    "command", [("machine", "--device", "cuda"), ("bench", "rms_norm", "--device", "cuda"),
+                ("autotune", "softmax", "--configs"),
                 ("explain", "rms_norm", "--device", "cuda"), ("machine", "--device", "tpu")],
 )  # fmt: skip
 def test_a_device_that_is_not_there_is_usage(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:

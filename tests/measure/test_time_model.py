@@ -1,5 +1,5 @@
-"""The model of a kernel's time on a GPU: its terms, what op packages say of their rows, and how near it comes to timings on
-record that it was not made from."""
+"""The model of a kernel's time on a GPU: its terms, what op packages say of their rows, and how near it comes to
+timings on record that it was not made from."""
 
 from __future__ import annotations
 
@@ -509,7 +509,8 @@ def test_the_table_says_what_it_took_beside_what_was_predicted() -> None:
     assert "Of 2 cases of our kernels 1 were predicted within 10%" in table
     assert "| +5% | memory |" in table and "| **-50%** | memory |" in table
     assert (
-        expectations.table([]) == ["No kernel of ours is on record."] and expectations.unseen_calls(None, "x.json") == []
+        expectations.table([]) == ["No kernel of ours is on record."]
+        and expectations.unseen_calls(None, "x.json") == []
     )
     rows = [{"predicted_us": p, "us": 10.0} for p in (10.5, 12.0, 9.5)]
     assert (
