@@ -412,7 +412,7 @@ def test_machine_shows_both_devices_or_the_one_asked_for(monkeypatch: pytest.Mon
     def known(progress: Any, again: bool = False, device: str = "cpu") -> Peaks | GpuPeaks:
         return record() if device == "cuda" else cpu_record()
 
-    monkeypatch.setattr(importlib.import_module("kernelworks.measure.peaks"), "peak_memory", known)
+    monkeypatch.setattr(importlib.import_module("kernelworks.measure.peaks"), "get_peaks", known)
     monkeypatch.setattr(importlib.import_module("kernelworks.machine"), "has_gpu", lambda: True)
     both = cli("machine", "--html", str(tmp_path / "machine.html"))
     assert "memory hierarchy" in both.stdout and "Imaginary GPU" in both.stdout
