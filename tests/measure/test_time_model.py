@@ -1,5 +1,5 @@
-"""The model of a kernel's time on a GPU: its terms, what op packages say of their rows, and how near it comes to
-timings on record that it was not made from."""
+"""The model of a kernel's time on a GPU: its terms, what op packages say of their kernels, and how near it comes to
+times on record that it was not made from."""
 
 from __future__ import annotations
 
@@ -25,15 +25,7 @@ from kernelworks.contract import Request, TensorSpec
 from kernelworks.diagnose.account import on_gpu
 from kernelworks.diagnose.account.on_gpu import Gpu
 from kernelworks.dispatch.op import OPS, Op
-from kernelworks.measure.roofline.kernel_time import (
-    ModelComparison,
-    compare_model,
-    count_values,
-    estimate_kernel_time,
-    manner,
-    piece_of,
-    tables,
-)
+from kernelworks.measure.roofline.kernel_time import compare_model, count_values, estimate_kernel_time, piece_of, tables
 from kernelworks.measure.roofline.time_model import Manner, Piece, estimate_time, race_rate
 from kernelworks.measure.roofline.waves import product_of
 from kernelworks.ops.attention.block_sparse_attention.contract import BLOCK, expand_mask
@@ -431,10 +423,8 @@ def test_timings_that_the_model_was_not_made_from_are_predicted() -> None:
     assert len(off) > 60
     assert statistics.median(map(abs, off)) < 0.05
     assert sum(abs(o) <= expectations.NEAR_SHARE for o in off) > 0.9 * len(off)
-    missed = {
-        name for name, found in of_op.items() if sum(abs(o) <= expectations.NEAR_SHARE for o in found) < len(found) / 2
-    }
-    assert missed <= OFF  # no other op is off as a whole
+    for name in of_op.keys() - OFF:  # no other op is off as a whole
+        assert sum(abs(o) <= expectations.NEAR_SHARE for o in of_op[name]) >= len(of_op[name]) / 2, name
 
 
 def test_calls_that_nobody_had_timed_are_predicted() -> None:
@@ -445,9 +435,8 @@ def test_calls_that_nobody_had_timed_are_predicted() -> None:
     after = []
     for row in rows:
         op = OPS[row["op"]]
-        said = estimate_kernel_time(
-            op, asked(op, re.sub("; top=.*?(?=;)", "", row["call"])), row["kernel"], known, alone=False
-        )
+        request = asked(op, re.sub("; top=.*?(?=;)", "", row["call"]))
+        said = estimate_kernel_time(op, request, row["kernel"], known, alone=False)
         after.append(said.seconds * 1e6 / row["us"] - 1)
     assert len(rows) >= 40 and sum(abs(o) <= expectations.NEAR_SHARE for o in before) > 0.7 * len(rows)
     assert sum(abs(o) <= expectations.NEAR_SHARE for o in after) > 0.85 * len(rows)
@@ -481,40 +470,3 @@ def test_a_call_of_ours_that_was_not_timed_is_expected_to_take_what_its_kernel_t
     assert (found.kernels == (said.seconds,)) is modelled and found.kernels[0] > 0
     theirs = dataclasses.replace(call, name="aten::relu", shapes=[[8192, 4096]], strides=[[4096, 1]], dtypes=[BF16])
     assert device.at_its_bound(theirs, 2e-6).kernels[0] > 0 and len(chosen) == 1
-
-
-# ---------------------------------------------------------------- the table
-
-
-def test_the_table_says_what_it_took_beside_what_was_predicted() -> None:
-    op = OPS["rms_norm"]
-    request = asked(op, "x bf16[8192,4096]; weight bf16[4096]")
-    piece = piece_of(op, request)
-    work = {f.name: getattr(piece, f.name) for f in dataclasses.fields(piece) if f.name != "function"}
-    said = estimate_time(piece, manner(op, "triton", "forward", piece.dims), HERE).seconds * 1e3
-    line = {
-        "op": "rms_norm",
-        "pass": "forward",
-        "shape": "8192x4096",
-        "kernel": "triton",
-        "source_hash": "h",
-        "work": work,
-    }
-    lines = [{**line, "ms": {"ours": said / 1.05}}, {**line, "ms": {"ours": said * 2}}]
-    torchs, failed = {**line, "kernel": "torch", "source_hash": ""}, {**line, "failed": "it raised"}
-    found = compare_model([*lines, torchs, failed, {**line, "work": {}}], HERE)
-    assert [round(c.off, 2) for c in found] == [0.05, -0.5]
-    assert found[0].bound_us < found[0].expected_us
-    table = "\n".join(expectations.table(found))
-    assert "Of 2 cases of our kernels 1 were predicted within 10%" in table
-    assert "| +5% | memory |" in table and "| **-50%** | memory |" in table
-    assert (
-        expectations.table([]) == ["No kernel of ours is on record."]
-        and expectations.unseen_calls(None, "x.json") == []
-    )
-    rows = [{"predicted_us": p, "us": 10.0} for p in (10.5, 12.0, 9.5)]
-    assert (
-        "Of 3 other calls" in (told := expectations.unseen_calls({"rows": rows}, "x.json")[0])
-        and " 2 were within" in told
-    )
-    assert isinstance(found[0], ModelComparison)

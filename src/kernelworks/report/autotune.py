@@ -134,7 +134,7 @@ def _config_line(tuning: ConfigTuning) -> str:
 
 
 def _config_summary(record: AutotuneResult) -> str:
-    """The last line if nothing was raced."""
+    """The last line if no call was benchmarked."""
     better = sum(tuning.chosen != tuning.used for tuning in record.configs)
     tried = sum(len(tuning.candidates) for tuning in record.configs)
     sizes = _count(len(record.configs), "size")

@@ -50,7 +50,9 @@ class Session:
         self._met: set[tuple[str, str, str]] = set()
         self._race_counts: dict[tuple[str, str, str], int] = {}  # calls by op, pass and bucket
         self._asked: set[tuple[str, str]] = set()  # (op, kernel) that were tried for a certificate or a race
-        self._tried: set[tuple[str, str]] = set()  # those that may be raced: right on some cases, not verified yet
+        self._tried: set[tuple[str, str]] = (
+            set()
+        )  # those that may be benchmarked: right on some cases, not verified yet
         self._unverified: dict[tuple[str, str], None] = {}  # those that won and are not verified yet
 
     def record(self) -> AutotuneResult:
@@ -305,7 +307,7 @@ def _because(found: tuning_records.Verdict) -> str:
         return found.because
     if found.way:
         return f"{t.ratio:.2f}x torch"
-    return f"torch is as fast or faster ({t.ratio:.2f}x)"
+    return f"{t.ratio:.2f}x torch: under the margin of {tuning_records.MARGIN:.2f}x"
 
 
 def _parts(pass_: str, found: CallRace) -> list[tuple[str, Duel]]:
