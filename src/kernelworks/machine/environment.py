@@ -7,7 +7,7 @@
 | ``KERNELWORKS_CHOOSE`` | ``timed``: kernels by tuning records; ``listed``: the first verified one | ``timed`` |
 | ``KERNELWORKS_COMPILE_SECONDS`` | how long one compile may take before its compiler is given up | 120 |
 | ``KERNELWORKS_MODEL_KEY`` | what a language model's endpoint is shown; a search may name another variable | unset |
-| ``KERNELWORKS_NATIVE`` | calls through C++ where verbs ``build`` that, where it is ``found``, or ``0`` | ``build`` |
+| ``KERNELWORKS_NATIVE`` | calls through C++: verbs ``build`` it; only if it is ``found``; or ``0`` | ``build`` |
 | ``RAY_ADDRESS`` | a running cluster of Ray's, in which a search's workers run | a cluster of the search's own |
 | ``NO_COLOR`` | any value: no colours in the terminal | unset |
 | ``TRITON_INTERPRET`` | ``1``: Triton's interpreter runs kernels on CPU tensors (Triton reads it too) | unset |
@@ -124,7 +124,7 @@ def variables_without_secrets() -> dict[str, str]:
 
 def passive_wait_variables() -> dict[str, str]:
     """All variables, for a process of several threads that shares the cores with others like it: its threads sleep
-    where they wait for each other, and do not spin."""
+    if they wait for each other, and do not spin."""
     return {"OMP_WAIT_POLICY": "passive", **os.environ}
 
 

@@ -1,7 +1,7 @@
 """Calls of torch's functions that are made of several operators (``F.softsign``: abs, add, div), seen as one.
 
 The profiler records what such a function calls, and no call of it. A survey is told of it all the same, with what it
-was given: where an op of ours says the same, the operators that it calls are one call, named as torch's operator would
+was given: if an op of ours says the same, the operators that it calls are one call, named as torch's operator would
 be if there were one.
 """
 

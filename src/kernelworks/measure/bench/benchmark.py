@@ -34,11 +34,11 @@ from kernelworks.verify.reference import Reference, copy_tensors, flat_outputs
 
 __all__ = ["OURS", "SETS", "bench"]
 
-OURS = "kernelworks"  # the public function, whatever kernel the dispatcher takes
-SETS = 3  # of inputs, in rotation
-WIN = 1.10  # over the best baseline: from here on the two halves of a race must agree
+OURS = "kernelworks"  # This variant is the public function, whatever kernel the dispatcher takes.
+SETS = 3  # So many sets of inputs rotate.
+WIN = 1.10  # From this speedup over the best baseline on, the two halves of a race must agree.
 DISAGREE = 0.15
-SAME_OP = 64  # unit roundoffs, normwise: beyond this a baseline computes something else
+SAME_OP = 64  # A baseline that is more unit roundoffs off (normwise) computes something else.
 
 Progress = Callable[..., None]
 Quiets = Callable[[], Quiet]

@@ -29,8 +29,8 @@ from kernelworks.templates.description import derived_parts
 __all__ = ["keep_benches", "kept_benches", "kernel_map", "source_hashes", "stale_kernels"]
 
 PACKAGE = Path(__file__).resolve().parents[2]
-LOSS = 0.97  # of the best baseline's speed: below it a case is lost, above it is noise
-COPY = "copy"  # the variant that is no op but a device copy
+LOSS = 0.97  # Below this share of the best baseline's speed a case is lost; above it is noise.
+COPY = "copy"  # This variant is no op but a device copy.
 
 
 def _bench_path(op: str, device: str) -> Path:
@@ -44,7 +44,7 @@ def keep_benches(results: Sequence[BenchResult]) -> None:
 
 
 def kept_benches(op: str, device: str = "cpu") -> list[BenchResult]:
-    """The results that were kept for an op on this kind of machine; none where there are none or they do not read."""
+    """The results that were kept for an op on this kind of machine; none if there are none or they do not read."""
     if device == "cuda" and not has_gpu():
         return []
     try:

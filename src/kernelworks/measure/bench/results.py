@@ -34,7 +34,7 @@ def _git(*command: str) -> str | None:
 
 
 def commit() -> str:
-    """The commit this package was run from, with ``+`` where its files differ from it; ``""`` outside a checkout."""
+    """The commit this package was run from, with ``+`` if its files differ from it; ``""`` outside a checkout."""
     head = _git("rev-parse", "--short=12", "HEAD")
     if not head:
         return ""

@@ -23,10 +23,10 @@ __all__ = ["Race", "TimeStats", "race"]
 
 Call = Callable[[int], object]  # runs a variant once on the input set of that number
 
-SAMPLE_S = 0.004  # a warm sample repeats a call for this long, well above the clock's own cost
+SAMPLE_S = 0.004  # A warm sample repeats a call for this long, well above the clock's own cost.
 LEAST_ROUNDS, OF_LONG_CALLS = 7, 5
-WARM_UP = 4  # calls before anything is timed: glibc stops faulting after the third
-WARM_S = 0.5  # or this long: what faults cost is little of so long a call
+WARM_UP = 4  # So many calls come before anything is timed: glibc stops faulting after the third.
+WARM_S = 0.5  # Or they take this long: page faults are a small part of such a call.
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def race(
     quiet: Quiet | None = None,
 ) -> Race:
     """Times every variant over the input sets 0 to ``sets`` - 1, ``budget_s`` seconds a variant, at least 7 rounds; or
-    5 where more would take longer than ``enough_s``.
+    5 if more would take longer than ``enough_s``.
 
     Warm: a sample is the mean of enough calls to fill 4 ms, the sets in rotation. Cold: a sample is one call after
     the caches were overwritten. ``pause_s``: a pause before each sample, see ``_pause_and_wake``.

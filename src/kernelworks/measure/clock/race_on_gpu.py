@@ -22,13 +22,13 @@ from kernelworks.measure.clock.race import Call, Race
 
 __all__ = ["COPY", "copy_of", "host_us", "race_on_gpu"]
 
-COPY = "copy"  # the variant's name
+COPY = "copy"  # This variant is a device copy.
 LEAST_ROUNDS, MOST_ROUNDS = 15, 200
-BATCH = 5  # rounds that are queued before the host waits
+BATCH = 5  # So many rounds are queued before the host waits.
 WARM_UP = 3
-HOST_CALLS = 64  # fewer than the driver queues before a launch waits for the GPU
-CYCLES = 2e9  # of a second's sleep: no GPU's clock is higher by much
-LONGEST_S = 0.02  # of sleep: what falls further behind is as slow for whoever calls it
+HOST_CALLS = 64  # The driver queues more than these before a launch waits for the GPU.
+CYCLES = 2e9  # A second's sleep takes these cycles: no GPU's clock is higher by much.
+LONGEST_S = 0.02  # The GPU sleeps no longer: what falls further behind is as slow for its caller.
 
 
 def race_on_gpu(variants: Mapping[str, Call], *, budget_s: float) -> Race:

@@ -23,8 +23,8 @@ from kernelworks.records.json_text import format_lines, read_json
 __all__ = ["cached_peaks", "forget_peaks", "get_peaks", "save_peaks"]
 
 Device = Literal["cpu", "cuda"]
-ROUGH_S = 1800.0  # for which what was measured on a busy machine serves other rough figures
-BRIEF_S = 1800.0  # for which what was measured in one round serves other diagnoses
+ROUGH_S = 1800.0  # Peaks from a busy machine serve other rough figures for this long.
+BRIEF_S = 1800.0  # Peaks from one round serve other diagnoses for this long.
 
 
 def _fingerprint(device: str) -> str:

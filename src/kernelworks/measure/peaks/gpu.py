@@ -37,12 +37,15 @@ WARM_MIB = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 COLD_MIB = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 BUFFER_BYTES = 1024 * MIB
 COLD_SAMPLES, WARM_SAMPLES = 15, 5
-WARM_BYTES = 2048 * MIB  # that a warm sample moves at least, by repeated passes
-SUSTAINED_S = 1.2  # of matrix products; the rate is that of the second half
-IDLE_S = 0.1  # before a burst
-RACE_S, MAX_RACE_CALLS = 0.5, 2000  # of a race of products, and how many of them at most
-SIDES = (4096, 8192)  # of the square products: burst and race are the better one's, the second is sustained
-KERNELS = 700  # in a queue; the driver takes 1024 before a launch waits
+WARM_BYTES = 2048 * MIB  # A warm sample moves at least this much, by repeated passes.
+SUSTAINED_S = 1.2  # Matrix products run this long; the rate is that of the second half.
+IDLE_S = 0.1  # The GPU idles this long before a burst.
+RACE_S, MAX_RACE_CALLS = 0.5, 2000  # A race of products takes at most this long and so many calls.
+SIDES = (4096, 8192)  # Square products: the better side gives burst and race, the second the sustained rate.
+    4096,
+    8192,
+)  # Square products have these sides: the better one gives burst and race, the second the sustained rate.
+KERNELS = 700  # A queue holds so many; the driver takes 1024 before a launch waits.
 
 
 @functools.cache

@@ -14,12 +14,12 @@ from kernelworks.records import Bandwidth, FlopRate, FunctionRate, GpuPeaks, Pea
 
 __all__ = ["FLOORS", "HOST", "Relation", "rates_of", "relations_of"]
 
-ISAS = ("scalar", "avx2", "avx512")  # each has at least the width of the one before
+ISAS = ("scalar", "avx2", "avx512")  # Each has at least the vector width of the one before.
 LEVELS = ("L1", "L2", "L3", "DRAM")
 FLOORS = ("launch_us", "isolated_us", "graph_us", "host_launch_us", "dispatch_us", "round_trip_us")  # of a GPU
 HOST = ("to_device_gbs", "to_host_gbs")
-FEW = 8  # a working set of a smaller part of L2 is too little work for all multiprocessors
-AMPERE = 80  # the architecture from which products in bfloat16 and TF32 have units of their own
+FEW = 8  # A working set below this part of L2 is too little work for all multiprocessors.
+AMPERE = 80  # From this architecture on, bfloat16 and TF32 products have units of their own.
 
 THREADS = "threads together are no slower than one"
 ONE_THREAD = "one thread alone is no slower than each of several"

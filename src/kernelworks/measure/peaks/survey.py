@@ -41,11 +41,11 @@ FUNCTIONS = ("exp", "tanh", "erf", "log")
 SAMPLE_S = 0.004
 WINDOW_S = 0.18
 ROUNDS, AGREE = 3, 0.05  # at the most; how near two rounds' figures are that nothing disturbed
-DEADLINE_S = 50.0  # no later round starts or goes on after this
-ROUND_S = 15.0  # what a quiet round takes at least
-ATTEMPTS, AGAIN_S = 2, 15.0  # in which what others contradict is measured again
+DEADLINE_S = 50.0  # No later round starts or goes on after this.
+ROUND_S = 15.0  # A quiet round takes at least this long.
+ATTEMPTS, AGAIN_S = 2, 15.0  # Contradictory figures are measured again so often, within this time.
 KIB, MIB = 1024, 1024**2
-PAD_BYTES = 4096  # between the parts of two threads, and once for alignment: see bandwidth.cpp
+PAD_BYTES = 4096  # So much lies between the parts of two threads (bandwidth.cpp).
 
 Progress = Callable[[str, int, int], None]
 

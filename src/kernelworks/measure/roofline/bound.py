@@ -17,9 +17,9 @@ from kernelworks.records import GpuPeaks, Peaks
 
 __all__ = ["RIDGE", "SHARE", "Bound", "applicable_bound", "bottleneck_of", "bound"]
 
-SHARE = 0.6  # of the measured time: from here on the largest term names the bottleneck
-RIDGE = 0.85  # two terms this close to each other
-DISPATCH_CALLS = 20  # a call that does less work than one dispatch and takes under 20 of them is host-bound
+SHARE = 0.6  # From this share of the measured time on, the largest term names the bottleneck.
+RIDGE = 0.85  # Two terms this close to each other are a ridge.
+DISPATCH_CALLS = 20  # A call that does less work than one dispatch and takes under 20 of them is host-bound.
 
 # Which arithmetic a dtype can use: its own unit, and the float32 units that it is widened to.
 UNITS = {

@@ -66,7 +66,7 @@ def manner(op: Op, kernel: str, pass_: str, dims: Mapping[str, int]) -> Manner:
 
 
 def count_values(op: Op, request: Request, args: Sequence[Any]) -> Request:
-    """The request, with what its work hangs on beside shapes, counted in the forward's arguments where they hold data.
+    """The request, with what its work hangs on beside shapes, counted in the forward's arguments if they hold data.
     Waits for a GPU; of most ops it is the request as it was."""
     values = op.contract.values
     if values is None or any(tensor_kind(t) != MEMORY or t.device.type == "meta" for t in leaves(args)):

@@ -1,6 +1,6 @@
 """Which aten op has which formula.
 
-An op that is not here counts as what it calls; where that is not here either, the op is reported as unmodelled.
+An op that is not here counts as what it calls; if that is not here either, the op is reported as unmodelled.
 In-place forms (``add_``) share the entry of the plain form.
 """
 
