@@ -137,7 +137,7 @@ def record(
     places: list[Place] = []
     with contextlib.ExitStack() as whole:
         compiled = whole.enter_context(annotate_kernels())
-        whole.enter_context(annotate_extension_calls(survey.placed if survey is not None else None))
+        whole.enter_context(annotate_extension_calls(survey.annotate_frame if survey is not None else None))
         if survey is not None:
             whole.enter_context(_quiet())  # the memory profiler warns of every block that is older than it
         with _quiet():
