@@ -42,9 +42,6 @@ SUSTAINED_S = 1.2  # Matrix products run this long; the rate is that of the seco
 IDLE_S = 0.1  # The GPU idles this long before a burst.
 RACE_S, MAX_RACE_CALLS = 0.5, 2000  # A race of products takes at most this long and so many calls.
 SIDES = (4096, 8192)  # Square products: the better side gives burst and race, the second the sustained rate.
-    4096,
-    8192,
-)  # Square products have these sides: the better one gives burst and race, the second the sustained rate.
 KERNELS = 700  # A queue holds so many; the driver takes 1024 before a launch waits.
 
 
