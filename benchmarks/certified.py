@@ -1,7 +1,7 @@
 """Puts the cache's certificates into the package: ``python benchmarks/certified.py`` after ``kernelworks verify ...``.
 
-Every kind of machine that the cache knows: its whole proofs of the rows as they are take the place of what shipped.
-Of every kind that ships, what was proved of another source than the one at hand is left out.
+Every kind of machine that the cache knows: its whole verifications of the kernels as they are take the place of what
+shipped. Of every kind that ships, what was verified of another source than the one at hand is left out.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from kernelworks.machine import environment
 
 
 def current(certificate: Certificate) -> bool:
-    """Whether it is a whole proof, and of the row as it is."""
-    rows = {row.name: row for row in OPS[certificate.op].kernels} if certificate.op in OPS else {}
-    row = rows.get(certificate.kernel)
-    return row is not None and not certificate.verified_on and certificates.is_current(certificate, row)
+    """Whether it is a whole verification, and of the kernel as it is."""
+    kernels = {kernel.name: kernel for kernel in OPS[certificate.op].kernels} if certificate.op in OPS else {}
+    kernel = kernels.get(certificate.kernel)
+    return kernel is not None and not certificate.verified_on and certificates.is_current(certificate, kernel)
 
 
 def main() -> None:
@@ -32,7 +32,9 @@ def main() -> None:
         kept = {at: c for at, c in held.items() if current(c)}
         if kept | made != held:
             path = certificates.write_shipped((kept | made).values(), kind)
-            print(f"{path}: {len(kept | made)} rows, {len(made)} of this cache, {len(held) - len(kept)} stale left out")
+            print(
+                f"{path}: {len(kept | made)} kernels, {len(made)} of this cache, {len(held) - len(kept)} stale left out"
+            )
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def record(figures: Any, threads: int | None, device: str = "cpu", **more: Any) 
 
 def measured(command: list[str]) -> tuple[Any, dict[str, Any]]:
     """Runs a script to its end, which is shown; its figures, and what is to be known of the run. A script may end with
-    another exit code than 0 where a figure is short of a bar: that is on record too."""
+    another exit code than 0 if a figure is short of a bar: that is on record too."""
     before, last = _times(), ""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "figures.json"

@@ -1,16 +1,17 @@
 """Every figure on record for a GPU, measured anew in one command, within eight minutes.
 
-    python benchmarks/h200.py [--parts machine,proofs,ops,blocks,models,trust,sanitizer] [--within S] [--again]
+    python benchmarks/h200.py [--parts machine,verifications,ops,blocks,models,trust,sanitizer] [--within S] [--again]
 
 | part | what it does | file |
 |---|---|---|
-| machine | the ceilings of this GPU | h200-machine.json |
-| proofs | GPU rows without a certificate that holds are proved, a process each, into the cache | h200-proofs.json |
+| machine | the measured peaks of this GPU | h200-machine.json |
+| verifications | GPU kernels without a certificate that holds are verified, a process each, into the cache |
+h200-verifications.json |
 | ops | each op beside a device copy of the same bytes, torch eager, torch.compile, Liger and cuDNN | h200-ops.json |
 | blocks | attention of named blocks, beside FlexAttention and beside our rate for all blocks | h200-blocks.json |
 | models | a 1B model: training step and decode, eager, swapped, captured, compiled; its answers | h200-models.json |
 | trust | odd tensors and derivatives of every kind through each op, beside torch's functions | h200-trust.json |
-| sanitizer | compute-sanitizer memcheck and racecheck of the GPU rows that the record lacks | h200-sanitizer.json |
+| sanitizer | compute-sanitizer memcheck and racecheck of the GPU kernels that the record lacks | h200-sanitizer.json |
 
 Ops, blocks and models are processes side by side (``side_by_side.py``): all of them compile at once on every core, and
 as soon as one has all of its own ready it is timed alone, whatever it consists of, while the others are halted, their
@@ -57,43 +58,44 @@ TIMED = ("ops", "blocks", "models")
 READY_SHARE = 0.45  # of the time, in which ops and blocks are made ready; what is not is compiled when it is measured
 STANDING_S = 300.0  # for which the others stand still while one is timed
 SAID = 5  # lines of what a process said last, where it failed
-JOBS = 3  # processes of one proof; of all proofs at once as many as there are cores, or they outgrow the memory
+JOBS = 3  # Processes of one verification; all at once use as many as there are cores, or they outgrow the memory.
 MOST_SAID = 300  # characters
 LEAST_S = 25.0  # what is begun with less than this left comes to nothing
 
 
-def unproved(code: int, said: Any) -> str:
-    """Why a proof failed, in a line; "" where it did not."""
+def unverified(code: int, said: Any) -> str:
+    """Why a verification failed, in a line; "" if it did not."""
     if not code:
         return ""
     if not isinstance(said, list):
-        return f"NOT PROVED: {said['stderr'].strip() or said['stdout'].strip() or f'exit code {code}'}"[:MOST_SAID]
-    failures = [failure for proof in said for failure in proof["failures"]]
-    checks = [name for proof in said for name, right in proof["checks"].items() if not right]
+        return f"NOT VERIFIED: {said['stderr'].strip() or said['stdout'].strip() or f'exit code {code}'}"[:MOST_SAID]
+    failures = [failure for verification in said for failure in verification["failures"]]
+    checks = [name for verification in said for name, right in verification["checks"].items() if not right]
     first = f"{failures[0]['case']}: {failures[0]['message']}" if failures else "no case was tried"
-    return f"NOT PROVED, {len(failures)} failures, {', '.join(checks)}: {first}"[:MOST_SAID]
+    return f"NOT VERIFIED, {len(failures)} failures, {', '.join(checks)}: {first}"[:MOST_SAID]
 
 
-def proofs_part(
+def verifications_part(
     only: set[str], again: bool, until: float, keep: Callable[[dict[str, Any]], None], jobs: int = JOBS
 ) -> dict[str, Any]:  # fmt: skip
-    """Those of most cases begin first. What was proved by then is kept after each, with its certificates; a proof that
-    ``until`` (of the monotonic clock) cuts short, or leaves no time for, is named. ``jobs``: processes of one proof."""
-    rows = [
-        (op, row)
-        for op, row in h200_sanitizer.gpu_rows()
-        if (not only or {op, f"{op}.{row}"} & only)
-        and (again or certificates.invalid_reason(op, OPS[op].kernel(row)) is not None)
+    """Those of most cases begin first. What was verified by then is kept after each, with its certificates. A
+    verification that ``until`` (of the monotonic clock) cuts short, or leaves no time for, is named. ``jobs``:
+    processes of one verification."""
+    kernels = [
+        (op, kernel)
+        for op, kernel in h200_sanitizer.gpu_kernels()
+        if (not only or {op, f"{op}.{kernel}"} & only)
+        and (again or certificates.invalid_reason(op, OPS[op].kernel(kernel)) is not None)
     ]
 
     def made() -> list[dict[str, Any]]:
-        """The certificates that hold here, of these rows and of others."""
+        """The certificates that hold here, of these kernels and of others."""
         held = (
-            (op, row, c)
-            for op, row in h200_sanitizer.gpu_rows()
-            for c in certificates.find_certificates(op, row, gpu().kind)
+            (op, kernel, c)
+            for op, kernel in h200_sanitizer.gpu_kernels()
+            for c in certificates.find_certificates(op, kernel, gpu().kind)
         )
-        return [vars(c) for op, row, c in held if certificates.is_current(c, OPS[op].kernel(row))]
+        return [vars(c) for op, kernel, c in held if certificates.is_current(c, OPS[op].kernel(kernel))]
 
     def run(pair: tuple[str, str]) -> dict[str, Any]:
         command = [sys.executable, "-m", "kernelworks", "verify", ".".join(pair), "--jobs", str(jobs), "--json"]
@@ -110,7 +112,7 @@ def proofs_part(
             said = json.loads(done.stdout)
         except ValueError:
             said = {"stdout": done.stdout[-2000:], "stderr": done.stderr[-2000:]}
-        print(f"{'.'.join(pair):32s} {unproved(done.returncode, said) or 'proved'} {seconds:6.1f} s", flush=True)
+        print(f"{'.'.join(pair):32s} {unverified(done.returncode, said) or 'verified'} {seconds:6.1f} s", flush=True)
         found = {"op": pair[0], "kernel": pair[1], "exit": done.returncode, "seconds": seconds, "verification": said}
         with lock:
             taken.append(found)
@@ -119,11 +121,11 @@ def proofs_part(
 
     taken: list[dict[str, Any]] = []
     lock = threading.Lock()
-    if not rows:
+    if not kernels:
         return {}
-    rows.sort(key=lambda pair: -max((c.cases for c in certificates.find_certificates(*pair, gpu().kind)), default=0))
+    kernels.sort(key=lambda pair: -max((c.cases for c in certificates.find_certificates(*pair, gpu().kind)), default=0))
     with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 4) // jobs)) as pool:
-        results = list(pool.map(run, rows))
+        results = list(pool.map(run, kernels))
     for at, found in enumerate(results):
         if found["exit"] > 0:  # it may have had no memory beside others
             results[at] = run((found["op"], found["kernel"]))
@@ -229,14 +231,16 @@ class Run:
 
     # ------------------------------------------------------------ all of it
 
-    def proved(self, found: dict[str, Any]) -> None:
+    def verified(self, found: dict[str, Any]) -> None:
         written(self.file("verifications"), {**self.head, **found})
 
     def all(self) -> int:
         if "machine" in self.parts:
             self.alone("machine", machine_part)
         if "verifications" in self.parts:
-            self.alone("verifications", lambda: proofs_part(self.some, self.again, self.end, self.proved, self.jobs))
+            self.alone(
+                "verifications", lambda: verifications_part(self.some, self.again, self.end, self.verified, self.jobs)
+            )
         if set(self.parts) & set(TIMED):
             self.timed()
         untimed: dict[str, Callable[[], dict[str, Any]]] = {
@@ -285,11 +289,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument(
-        "--only", default="", help="these ops alone, for proofs, ops, trust, sanitizer (`small`: small calls)"
+        "--only", default="", help="these ops alone, for verifications, ops, trust, sanitizer (`small`: small calls)"
     )
     parser.add_argument("--within", type=float, default=450, help="seconds that all of it may take, once imported")
     parser.add_argument("--limit", type=float, default=150, help="seconds that one run of `sanitizer` may take")
-    parser.add_argument("--jobs", type=int, default=JOBS, help="processes of one proof: more where few are made")
+    parser.add_argument("--jobs", type=int, default=JOBS, help="processes of one verification: more where few are made")
     parser.add_argument("--tools", default="", help="memcheck or racecheck alone, for `sanitizer`")
     parser.add_argument("--again", action="store_true", help="makes anew what is on record")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")

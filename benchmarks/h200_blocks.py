@@ -4,10 +4,10 @@
 
 What ``h200_ops.py`` cannot say of `block_sparse_attention`: how the rate of the blocks that are computed compares with
 ``attention``'s, which computes all of them at the same lengths. FlexAttention is compiled, and its mask is made ahead;
-our lists are made in each call. Medians of Triton's ``do_bench`` (L2 is filled ahead of each call), arms in turns. How
-far our output and gradients lie from FlexAttention's, normwise, stands beside the times. Workers compile a share of the
-shapes each, all at once; then one shape is timed after the other. Each goes on record at once, and what stands there
-of the sources as they are is not measured again, but for ``--again``.
+our lists are made in each call. Medians of Triton's ``do_bench`` (L2 is filled ahead of each call), variants in turns.
+How far our output and gradients lie from FlexAttention's, normwise, stands beside the times. Workers compile a share of
+the shapes each, all at once; then one shape is timed after the other. Each goes on record at once, and what stands
+there of the sources as they are is not measured again, but for ``--again``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Arm = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def arms_of(args: dict[str, Any]) -> dict[str, Arm]:
-    """Our rows by name, so that no choice is timed; the gradients' row where gradients flow."""
+    """Our kernels by name, so that no choice is timed; the gradients' kernel if gradients flow."""
     mask, causal, shared = args["block_mask"], args["is_causal"], args["enable_gqa"]
 
     def row(q: Tensor) -> str:

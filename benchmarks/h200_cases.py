@@ -1,8 +1,8 @@
 """What ``h200_ops.py`` times, and beside whom: groups of lines, each made when its turn comes.
 
-What an op is timed on, its room says: the contract's cases for a GPU, ``library_baselines.py``, what users write. Beside those
-stand the tables below: products, attention, packed sequences, blocks and AdamW, in sizes that no proof tries or against
-peers that no room has. A line more is a row more in one of them.
+What an op is timed on, its op package says: the contract's cases for a GPU, ``baselines.py`` and what users write.
+Beside those stand the tables below: products, attention, packed sequences, blocks and AdamW, in sizes that no
+verification tries or against baselines that no op package has. A line more is a line in one of them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def written(op: str) -> Callable[..., Any]:
 
 
 def when_called(make: Callable[[], Call]) -> Call:
-    """What ``make`` makes, made at the first call: what fails there fails one arm, not those behind it."""
+    """What ``make`` makes, made at the first call: what fails there fails one variant, not those behind it."""
     made = functools.cache(make)
     return lambda: made()()
 
@@ -134,7 +134,7 @@ PREFILL = (
     (4, 8, 4, 4096, 256, True), (4, 8, 4, 4096, 256, False),
     (64, 12, 12, 256, 64, False), (64, 16, 16, 197, 64, False), (8, 12, 12, 1500, 64, False),
 )  # fmt: skip
-SHORT = 2048  # up to here torch as it is called by default is raced too
+SHORT = 2048  # up to here torch as it is called by default is benchmarked too
 # name, batch, heads, key-value heads, length, head_dim, what of attention's arguments is given: beside FlexAttention
 SPECIAL: tuple[tuple[str, int, int, int, int, int, dict[str, Any]], ...] = (
     ("window 1024", 1, 16, 16, 16384, 128, {"window": 1024}),
@@ -300,7 +300,7 @@ def loss(m: int, n: int) -> Iterator[Case]:
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- by the rooms
+# ---------------------------------------------------------------- by the op packages
 
 
 @dataclass
@@ -352,8 +352,8 @@ def moved(case: contract.Case) -> int:
 
 
 def of_contract(asked: Asked) -> Iterator[Case]:
-    """An op's passes: what users write, torch.compile of it, peers and ours. A backward's forwards are run when it is
-    first called."""
+    """An op's passes: what users write, torch.compile of it, baselines and ours. A backward's forwards are run when it
+    is first called."""
     op, given, shape = asked.op, asked.given, asked.case.name
     eager = asked.eager
     functions = {"eager": eager, "ours": op} | (
@@ -376,7 +376,7 @@ def by_room(op: Op, case: contract.Case) -> Iterator[Case]:
 
 
 def groups() -> list[Group]:
-    """All of them, in the order of the table. An op whose sizes stand above is not timed by its room."""
+    """All of them, in the order of the table. An op whose sizes stand above is not timed by its op package."""
     some = functools.partial
     found = [Group("linear", f"{m}x{n}x{k}", some(product, m, n, k, True)) for m, n, k in READING]
     found += [Group("linear", f"{m}x{n}x{k}", some(product, m, n, k, False)) for m, n, k in MULTIPLYING]

@@ -117,8 +117,8 @@ def made_ready(workers: Sequence[Worker], wanted: Sequence[int], within_s: float
 
 
 def lines(workers: Sequence[Worker], number: int, *more: Any) -> Iterator[Line]:
-    """What a number holds, measured by whoever has it ready. Raises EOFError or OSError where that worker ends, and
-    LookupError where none is left."""
+    """What a number holds, measured by whoever has it ready. Raises EOFError or OSError if that worker ends, and
+    LookupError if none is left."""
     able = [w for w in workers if not w.gone]
     if not able:
         raise LookupError("no worker is left")

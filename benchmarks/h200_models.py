@@ -15,7 +15,7 @@ MLP of 6144, 128256 tied classes, 1.07 billion parameters.
 - opcheck: ``torch.library.opcheck`` of every op on the GPU.
 
 train and decode are several processes (``model_variants.py``), one for each program and mode of torch.compile: all of them
-compile beside each other, and as soon as one is ready it times its arms, in turns of that process and alternating
+compile beside each other, and as soon as one is ready it times its variants, in turns of that process and alternating
 order, while the others are halted. The other parts are run beside them, as no clock decides them. What ``--within``
 leaves no time for is told as cut off. Before the first round `swap(settle=)` times what the record does not know of
 this machine yet, as a user would have it. ``--tiny`` runs the same code on a toy model, on the CPU too.
@@ -104,7 +104,7 @@ def settle(model: nn.Module, run: Callable[[], Any]) -> list[str]:
     done.undo()
     model.zero_grad(set_to_none=True)
     print(
-        f"  (settled in {time.perf_counter() - begin:.1f} s: {str(done.autotune_result).splitlines()[-1]})",
+        f"  (autotuned in {time.perf_counter() - begin:.1f} s: {str(done.autotune_result).splitlines()[-1]})",
         file=sys.stderr, flush=True,
     )  # fmt: skip
     calls = done.autotune_result.calls if done.autotune_result else ()
@@ -133,7 +133,7 @@ def milliseconds(run: Callable[[], Any]) -> float:
 
 # ---------------------------------------------------------------- speed
 
-# A program, and how it is compiled beside the arms that all have: first what torch's users are told to take.
+# A program, and how it is compiled beside the variants that all have: first what torch's users are told to take.
 TASKS: dict[str, tuple[Task, ...]] = {
     "decode": (
         ("decode-32", "static-reduce-overhead"), ("decode-1", "static-reduce-overhead"),
@@ -231,7 +231,7 @@ OF_A_MODE = ("ms", "ms_a_token", "compile_s", "failed", "kernels_taken", "date",
 
 
 def together(entries: Mapping[Task, Entry]) -> dict[str, Any]:
-    """One record for each program: its first mode's, and what the other modes took beside the same arms."""
+    """One record for each program: its first mode's, and what the other modes took beside the same variants."""
     found: dict[str, Entry] = {}
     known = [task for tasks in TASKS.values() for task in tasks if task in entries]
     for task in sorted(known, key=lambda task: "failed" in entries[task]):
@@ -280,7 +280,7 @@ def answers(tiny: bool) -> dict[str, Any]:
 
 
 def several_steps(model: nn.Module, inputs: dict[str, Tensor], count: int = 4) -> dict[str, float]:
-    """How far the change of all parameters after some steps of SGD is from float64's, per arm. The parameters are
+    """How far the change of all parameters after some steps of SGD is from float64's, per variant. The parameters are
     kept in float32 between steps, so that what shows is the gradients' error and not the rounding of the sum."""
 
     def update(of: nn.Module) -> Tensor:
@@ -424,7 +424,7 @@ def main() -> int:
     parser.add_argument("--parts", default=",".join([*TASKS, *PARTS]))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--tiny", action=argparse.BooleanOptionalAction, default=False)
-    parser.add_argument("--profile", type=Path, help="a file for the device's time by kernel, of each arm")
+    parser.add_argument("--profile", type=Path, help="a file for the device's time by kernel, of each variant")
     parser.add_argument("--within", type=float, default=112.0, help="seconds that all of it may take")
     parser.add_argument("--here", action="store_true", help="in this process, what no clock decides")
     given = parser.parse_args()

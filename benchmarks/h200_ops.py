@@ -1,13 +1,13 @@
-"""How the GPU rows stand against a device copy of the same bytes and the strongest peers, in one run.
+"""How the GPU kernels stand against a device copy of the same bytes and the strongest baselines, in one run.
 
     python benchmarks/h200_ops.py [--only rms_norm,softmax] [--out FILE] [--again] [--workers 14]
 
 ``h200_cases.py`` beside this says what is timed. Workers make ready a share of the lines each, all at once: they
-compile every arm and call it. Then the lines are measured one by one, by the worker that has them ready, while the
-others stand still: a call that no timing speaks for is raced first, as a user would have it; ours is held against
-float32 torch on the timed inputs (its proof holds it to its bound); and all arms are timed by turns between events,
-each with L2 full of other bytes. Of a backward the caller's wall clock is taken too, since autograd's own time counts
-there.
+compile every variant and call it. Then the lines are measured one by one, by the worker that has them ready, while the
+others stand still: a call without a tuning record is benchmarked first, as a user would have it; ours is held against
+float32 torch on the timed inputs (its verification holds it to its bound); and all variants are timed by turns between
+events, each with L2 full of other bytes. Of a backward the caller's wall clock is taken too, since autograd's own time
+counts there.
 
 Each line goes on record at once, with the hash of the source that it ran, so that a figure of changed source is not
 shown. Whoever is cut off calls again: what is on record of the sources and the timing as they are is not measured
@@ -53,14 +53,14 @@ from kernelworks.measure.roofline.kernel_time import count_values, piece_of
 from kernelworks.records.json_text import format_lines
 
 GIB = 2**30
-SAME = 3e-3  # how much further from float32 torch than eager an arm may be, normwise: half an ulp of bfloat16
+SAME = 3e-3  # how much further from float32 torch than eager a variant may be, normwise: half an ulp of bfloat16
 # What an op's error may be beside others': attention's truth is bfloat16 itself; weights of 8 bits, beside those of 16.
 ROUNDED = {"attention": 1.5e-2, "attention_fp8": 4e-2}
-BUDGET_S = 0.04  # of timing, an arm
+BUDGET_S = 0.04  # of timing, a variant
 WARM_S = 0.25  # of turns that are not counted, where power sets the clock: a card from rest would slow down meanwhile
-WALL_S, WALLS = 0.01, 3  # of a queue of calls, and how often, an arm
+WALL_S, WALLS = 0.01, 3  # of a queue of calls, and how often, a variant
 RACES_S = 4.0  # for the calls of one group that no timing speaks for
-UNBUILT = ("eager", "fused")  # arms that nothing is compiled for
+UNBUILT = ("eager", "fused")  # variants that nothing is compiled for
 WORKERS = max(2, (os.cpu_count() or 4) - 2)
 HERE = Path(__file__).resolve().parent
 
@@ -89,7 +89,7 @@ def request_of(case: Case) -> Request:
 
 
 def row_of(case: Case) -> str:
-    """The row that the dispatcher takes for the pass that was timed; gradients are settled with their forward."""
+    """The kernel that the dispatcher takes for the pass that was timed; gradients are chosen with their forward."""
     op, request = OPS[case.op], request_of(case)
     choice = choose(op, request)
     if case.pass_ not in TRAINING:
@@ -102,7 +102,7 @@ def row_of(case: Case) -> str:
 def work_of(case: Case) -> dict[str, Any]:
     """What the call cannot do without, as its contract counts it, and its dimensions: what a time is predicted from."""
     op, request = OPS[case.op], request_of(case)
-    if case.pass_ in TRAINING:  # of both, what a row that makes them at once cannot do without
+    if case.pass_ in TRAINING:  # of both, what a kernel that makes them at once cannot do without
         request = op.backward_of(request)
     piece = piece_of(op, count_values(op, request, case.asked))
     work = dataclasses.asdict(piece) | {"flop": case.flop or piece.flop}
@@ -133,7 +133,7 @@ def wall_ms(arms: dict[str, Call], about_ms: dict[str, float]) -> dict[str, floa
 
 
 def able(arms: dict[str, Call]) -> tuple[dict[str, Call], dict[str, str]]:
-    """The arms that run, and why a peer does not: torch's backends decline some shapes. Ours must run, and one
+    """The variants that run, and why a baseline does not: torch's backends decline some shapes. Ours must run, and one
     other."""
     found, unable = dict[str, Call](), dict[str, str]()
     for name, call in arms.items():
@@ -146,12 +146,12 @@ def able(arms: dict[str, Call]) -> tuple[dict[str, Call], dict[str, str]]:
         else:
             found[name] = call
     if len(found) < 2:
-        raise RuntimeError(f"no peer runs: {unable}")
+        raise RuntimeError(f"no baseline runs: {unable}")
     return found, unable
 
 
 def timed(case: Case, peak: float) -> Line:
-    """One line of the record: milliseconds by arm, what was reached, and the error of ours beside a peer's."""
+    """One line of the record: milliseconds by variant, what was reached, and the error of ours beside a baseline's."""
     arms, unable = able(case.arms)
     want, errors = case.truth(), dict[str, float]()
     if want is not None:
@@ -193,7 +193,7 @@ def shown(line: Line) -> str:
     return (
         f"{line['op']:14s} {line['pass']:9s} {line['shape']:26s} {reached} {1e3 * line['ms']['ours']:9.1f} us{waited}  "
         f"{line['over_best']:.2f}x {line['best']} [{line['kernel']}]{'  WRONG' if line['wrong'] else ''}"
-        + (f"  not settled: {line['unsettled']}" if "unsettled" in line else "")
+        + (f"  not autotuned: {line['unsettled']}" if "unsettled" in line else "")
     )
 
 
@@ -261,7 +261,8 @@ def settled(group: Group) -> dict[tuple[str, str, str], str]:
 
 
 def prepare(group: Group) -> None:
-    """Compiles and calls once whatever is compiled, and what will be raced. What fails says so when it is timed."""
+    """Compiles and calls once whatever is compiled, and what will be benchmarked. What fails says so when it is
+    timed."""
     for case in group.make():
         built = [call for name, call in case.arms.items() if name not in UNBUILT]
         for call in (*built, *(() if group.small or known(case) else ways(case))):
@@ -292,7 +293,7 @@ def measured(group: Group, peak: float) -> Iterator[Line]:
 
 
 def work(pipe: Connection) -> None:
-    """A worker's whole life. The way into ops in C++ is there before the first call, as for those who settle."""
+    """A worker's whole life. The way into ops in C++ is there before the first call, as for those who autotune."""
     native.provide()
     torch.manual_seed(0)
     torch._dynamo.config.recompile_limit = 1000  # torch.compile of all ops' baselines goes by one code object

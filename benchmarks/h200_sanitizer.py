@@ -1,4 +1,4 @@
-"""compute-sanitizer's memcheck and racecheck over small cases of every GPU row: the part `sanitizer` of h200.py.
+"""compute-sanitizer's memcheck and racecheck over small cases of every GPU kernel: the part `sanitizer` of h200.py.
 
 One process a row and tool, several at a time. Each run that ends is put on record at once, so that being cut off loses
 nothing, and a later call makes only the runs that are missing: of rows or cases that changed since, or out of time.
@@ -74,14 +74,14 @@ NAMED: dict[str, str] = {
 }
 
 
-def arguments(op: str, row: str) -> list[str]:
-    """What ``prove.sanitized`` is told to run of a row."""
-    named = NAMED.get(f"{op}.{row}")
+def arguments(op: str, kernel: str) -> list[str]:
+    """What ``verify.sanitized`` is told to run of a kernel."""
+    named = NAMED.get(f"{op}.{kernel}")
     return ["--calls", str(max(26, 2 * len(named.split(";")))), "--cases", named] if named else MOST
 
 
-def gpu_rows() -> list[tuple[str, str]]:
-    return [(op.name, row.name) for op in OPS.values() for row in op.kernels if row.device == "cuda"]
+def gpu_kernels() -> list[tuple[str, str]]:
+    return [(op.name, kernel.name) for op in OPS.values() for kernel in op.kernels if kernel.device == "cuda"]
 
 
 def words(output: str) -> list[str]:
@@ -100,7 +100,7 @@ def _finished(line: dict[str, Any]) -> bool:
 
 def current(record: dict[str, Any]) -> list[dict[str, Any]]:
     """The finished runs of a record whose row has not changed since, each with the date it was made."""
-    hashes = {(op, row): OPS[op].kernel(row).hash() for op, row in gpu_rows()}
+    hashes = {(op, kernel): OPS[op].kernel(kernel).hash() for op, kernel in gpu_kernels()}
     return [
         {"date": record.get("date"), "commit": record.get("commit"), **line}
         for line in record.get("rows", ())
@@ -117,15 +117,15 @@ class Runs:
         self.lines = {self._key(line): line for line in current(before)}
         same = {key for key, line in self.lines.items() if line.get("arguments") == arguments(*key[:2])}
         self.clean = {key for key, line in self.lines.items() if line["exit"] == 0}
-        self.settled = set() if again else same & self.clean
+        self.done = set() if again else same & self.clean
 
     @staticmethod
     def _key(line: dict[str, Any]) -> tuple[str, str, str]:
         return line["op"], line["kernel"], line["tool"]
 
     def found(self) -> dict[str, Any]:
-        every = [(op, row, tool) for op, row in gpu_rows() for tool in TOOLS]
-        missing = [f"{op}.{row} {tool}" for op, row, tool in every if self._unfinished(op, row, tool)]
+        every = [(op, kernel, tool) for op, kernel in gpu_kernels() for tool in TOOLS]
+        missing = [f"{op}.{kernel} {tool}" for op, kernel, tool in every if self._unfinished(op, kernel, tool)]
         return {"rows": [self.lines[key] for key in every if key in self.lines], "not_done": missing}
 
     def _unfinished(self, *key: str) -> bool:
@@ -143,10 +143,19 @@ class Runs:
             partial.replace(self.file)
 
 
-def run(op: str, row: str, tool: str, limit: float) -> dict[str, Any]:
+def run(op: str, kernel: str, tool: str, limit: float) -> dict[str, Any]:
     """One run under a tool, ended after ``limit`` seconds; the process makes no call in the last third of them."""
-    more = arguments(op, row)
-    inner = [sys.executable, "-m", "kernelworks.verify.sanitizer", op, row, "--seconds", f"{limit * 2 / 3:.0f}", *more]
+    more = arguments(op, kernel)
+    inner = [
+        sys.executable,
+        "-m",
+        "kernelworks.verify.sanitizer",
+        op,
+        kernel,
+        "--seconds",
+        f"{limit * 2 / 3:.0f}",
+        *more,
+    ]
     watched = ["compute-sanitizer", "--tool", tool, *TOOLS[tool], "--show-backtrace", "no", "--error-exitcode", "9"]
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     begin = time.monotonic()
@@ -165,12 +174,12 @@ def run(op: str, row: str, tool: str, limit: float) -> dict[str, Any]:
     said = words(output) if status is not None else [*words(output), f"not done within {limit:.0f} s"]
     calls = re.findall(r"^call \d+: .*", output, re.MULTILINE)
     line = {
-        "op": op, "kernel": row, "tool": tool, "exit": status, "calls": len(calls),
+        "op": op, "kernel": kernel, "tool": tool, "exit": status, "calls": len(calls),
         "cut_off": next(iter(re.findall(r"^out of time at .*", output, re.MULTILINE)), ""),
         "summary": said, "seconds": round(time.monotonic() - begin, 1), "arguments": more,
-        "source_hash": OPS[op].kernel(row).hash(),
+        "source_hash": OPS[op].kernel(kernel).hash(),
     }  # fmt: skip
-    print(f"{op}.{row} {tool}: exit {status}, {len(calls)} calls, {line['seconds']} s: {said[-1:]}", flush=True)
+    print(f"{op}.{kernel} {tool}: exit {status}, {len(calls)} calls, {line['seconds']} s: {said[-1:]}", flush=True)
     if status != 0:
         print(output[-2500:], flush=True)
     return line
@@ -191,12 +200,12 @@ def measure(
             runs.add({"date": now, "commit": head["commit"], **run(*job, left)})
 
     jobs = [
-        (op, row, tool)
+        (op, kernel, tool)
         for tool in ("racecheck", "memcheck")
-        for op, row in gpu_rows()
-        if (not tools or tool in tools) and (not only or op in only or f"{op}.{row}" in only)
+        for op, kernel in gpu_kernels()
+        if (not tools or tool in tools) and (not only or op in only or f"{op}.{kernel}" in only)
     ]
-    jobs = sorted((job for job in jobs if job not in runs.settled), key=lambda job: job in runs.clean)
+    jobs = sorted((job for job in jobs if job not in runs.done), key=lambda job: job in runs.clean)
     with concurrent.futures.ThreadPoolExecutor(max_workers=max(2, (os.cpu_count() or 4) - 2)) as pool:
         list(pool.map(one, jobs))
     return runs.found()

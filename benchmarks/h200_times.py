@@ -2,8 +2,8 @@
 
     python benchmarks/h200_times.py [--only attention,linear] [--record FILE] [--machine FILE] [--terms]
 
-The predictions are made anew from the shapes on record, the ceilings of ``h200-machine.json`` and the model as it lies
-here (``measure/roofline/time_model.py``, the rooms' ``times.toml``), of whatever source the figures are.
+The predictions are made anew from the shapes on record, the measured peaks of ``h200-machine.json`` and the model as it
+lies here (``measure/roofline/time_model.py``, the op packages' ``times.toml``), of whatever source the figures are.
 """
 
 from __future__ import annotations

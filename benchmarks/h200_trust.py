@@ -1,4 +1,4 @@
-"""Odd tensors and derivatives of every kind through each op's own choice of a row, beside torch's functions.
+"""Odd tensors and derivatives of every kind through each op's own choice of a kernel, beside torch's functions.
 
     python benchmarks/h200_trust.py [--device cuda] [--only gelu,softmax] [--together] [--json FILE]
 
@@ -11,9 +11,9 @@ Each op runs in a process of its own (with `--together` all in one), and the dev
 first of torch's function, then of ours: a fault of the device names the call that made it, and whose. A process that
 such a fault ends is followed by another, which leaves the rest of that case out where the call was torch's.
 
-Without a GPU the rows in Triton can be asked, in its interpreter:
+Without a GPU the Triton kernels can be asked, in its interpreter:
 
-    TRITON_INTERPRET=1 python benchmarks/h200_trust.py --device cpu --row triton --only linear_cross_entropy
+    TRITON_INTERPRET=1 python benchmarks/h200_trust.py --device cpu --kernel triton --only linear_cross_entropy
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ def difference(got: Any, want: Any, true: Any, dtype: torch.dtype) -> str:
         if ((finite[0] != finite[1]) & (finite[0] != finite[2])).any():  # torch's products smear NaN over neighbours
             return "{} finite numbers, torch {}, in float64 {}".format(*(int(f.sum()) for f in finite))
         counts = finite[0] & finite[1] & finite[2]
-        truth = t.double()[counts]
-        if not truth.numel():
+        reference = t.double()[counts]
+        if not reference.numel():
             continue
-        ours, theirs = ((x.double()[counts] - truth).abs().max().item() for x in (a, b))
-        scale = truth.abs().max().item()
+        ours, theirs = ((x.double()[counts] - reference).abs().max().item() for x in (a, b))
+        scale = reference.abs().max().item()
         if not ours <= max(CLOSE[dtype] * max(scale, 1e-3), TIMES * theirs):
             return f"off by {ours:.3g} of {scale:.3g}, torch by {theirs:.3g}"
     return ""
@@ -207,7 +207,7 @@ def jobs(names: Sequence[str], device: str, cases: Sequence[Case] | None = None)
                         yield Job(head | {"check": title}, checks, call, true)
 
 
-def check(job: Job, row: str | None, tell: Callable[[Said], None], wait: Callable[[], None]) -> Said:
+def check(job: Job, kernel: str | None, tell: Callable[[Said], None], wait: Callable[[], None]) -> Said:
     """What a check came to; ``tell`` is told whose call is made before it is."""
     said, op = job.said | {"wrong": ""}, job.checks.op
     tell(said | {"calls": "torch"})
@@ -219,19 +219,20 @@ def check(job: Job, row: str | None, tell: Callable[[Said], None], wait: Callabl
     except RuntimeError as error:
         return said | {"torch": str(error)[:200]}  # what torch cannot do is not asked of us
     tell(said | {"calls": "kernelworks"})
-    ours = functools.partial(op, kernel=row)
+    ours = functools.partial(op, kernel=kernel)
     try:
         wrong = difference(job.call(ours), want, true, job.checks.dtype) if job.call else versions(job.checks, ours)
         wait()
     except Exception as error:
         wrong = f"{type(error).__name__}: {str(error)[:200]}"
-        if row and DECLINED in wrong:
-            return said | {"declined": wrong}  # as a row that is asked for by name should where it cannot serve
+        if kernel and DECLINED in wrong:
+            return said | {"declined": wrong}  # as a kernel that is asked for by name should if it cannot serve
     return said | {"wrong": wrong}
 
 
 def all_checks(
-    names: Sequence[str], device: str, cases: Sequence[Case] | None = None, *, row: str | None = None, after: int = 0,
+    names: Sequence[str], device: str, cases: Sequence[Case] | None = None, *,
+    kernel: str | None = None, after: int = 0,
     left: Sequence[str] = (), tell: Callable[[Said], None] = lambda said: None,
 ) -> list[Said]:  # fmt: skip
     """All checks of these ops but the first ``after`` and those of the cases ``left`` out ("op: case"): what each came
@@ -242,7 +243,7 @@ def all_checks(
         job.said["number"] = str(number)
         if number < after or f"{job.said['op']}: {job.said['case']}" in left:
             continue
-        found.append(check(job, row, tell, wait))
+        found.append(check(job, kernel, tell, wait))
         torch._dynamo.reset()
         tell(found[-1])
         if FAULT in str(found[-1]):
@@ -262,14 +263,14 @@ def _ended(command: list[str], seconds: float) -> tuple[int, str, str]:
             return TOO_LONG, output, f"not at its end after {seconds:.0f} s"
 
 
-def followed(names: Sequence[str], device: str, row: str | None, seconds: float) -> list[Said]:
+def followed(names: Sequence[str], device: str, kernel: str | None, seconds: float) -> list[Said]:
     """All checks of these ops in another process, and in one more behind each that ends one, for ``seconds`` in all."""
     results: list[Said] = []
     until = time.monotonic() + seconds
     after, left = 0, []
     for _ in range(PROCESSES):
         command = [sys.executable, __file__, "--ops", ",".join(names), "--after", str(after), "--device", device]
-        command += ["--row", row] if row else []
+        command += ["--kernel", kernel] if kernel else []
         command += [f"--left={case}" for case in left]
         ended, output, errors = _ended(command, max(1.0, until - time.monotonic()))
         lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
@@ -326,19 +327,20 @@ def on_record(file: Path, head: dict[str, Any], only: set[str], *, within: float
 
 
 def sources_of(name: str, sources: dict[str, str]) -> str:
-    """One hash of an op's rows, and of how they are checked."""
-    rows = [f"{row} {digest}" for row, digest in sorted(sources.items()) if row.split(".")[0] == name]
-    return hashlib.sha256("\n".join([*rows, Path(__file__).read_text(encoding="utf-8")]).encode()).hexdigest()[:12]
+    """One hash of an op's kernels, and of how they are checked."""
+    kernels = [f"{kernel} {digest}" for kernel, digest in sorted(sources.items()) if kernel.split(".")[0] == name]
+    return hashlib.sha256("\n".join([*kernels, Path(__file__).read_text(encoding="utf-8")]).encode()).hexdigest()[:12]
 
 
 def measure(
-    only: set[str], device: str = "cuda", *, together: bool = False, row: str | None = None, seconds: float = LONGEST_S
+    only: set[str], device: str = "cuda", *, together: bool = False,
+    kernel: str | None = None, seconds: float = LONGEST_S
 ) -> dict[str, Any]:  # fmt: skip
     """All checks of the ops named, or of all of them."""
     names = [name for name in OPS if not only or name in only]
     groups = [names] if together else [[name] for name in names]
     with concurrent.futures.ThreadPoolExecutor(len(groups)) as pool:
-        found = pool.map(lambda group: followed(group, device, row, seconds), groups)
+        found = pool.map(lambda group: followed(group, device, kernel, seconds), groups)
     return {"checks": [said for group in found for said in group]}
 
 
@@ -350,19 +352,19 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=LONGEST_S, help="that one process may take")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--ops", help="these ops in this process, as the others are started")
-    parser.add_argument("--row", help="this row, not the one that the dispatcher chooses")
+    parser.add_argument("--kernel", help="this kernel, not the one that the dispatcher chooses")
     parser.add_argument("--after", type=int, default=0, help="with --ops: how many checks to leave out")
     parser.add_argument("--left", action="append", default=[], help="with --ops: a case to leave out")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     if given.ops:
         said = all_checks(
-            given.ops.split(","), given.device, kernel=given.row, after=given.after, left=given.left,
+            given.ops.split(","), given.device, kernel=given.kernel, after=given.after, left=given.left,
             tell=lambda said: print(json.dumps(said), flush=True),
         )  # fmt: skip
         return int(bool(said) and FAULT in str(said[-1]))
     only = set(filter(None, given.only.split(",")))
-    found = measure(only, given.device, together=given.together, kernel=given.row, seconds=given.seconds)
+    found = measure(only, given.device, together=given.together, kernel=given.kernel, seconds=given.seconds)
     wrong = [r for r in found["checks"] if r.get("wrong")]
     faults = [r for r in found["checks"] if FAULT in r.get("torch", "")]
     for r in (*wrong, *faults):

@@ -4,8 +4,8 @@
 
 A call is a line ``op|row|arguments``, tensors as a timing's call has them (``x bf16[384,5120]``), other arguments as
 ``name=value``; without a file those on record are measured anew. The prediction is that of the model as it lies here.
-Times are those of a call in a queue, as ``autotune`` takes them: by the host's clock, the median of queues of 8 ms over a
-quarter of a second.
+Times are those of a call in a queue, as ``autotune`` takes them: by the host's clock, the median of queues of 8 ms over
+a quarter of a second.
 """
 
 from __future__ import annotations

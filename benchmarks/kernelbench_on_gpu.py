@@ -1,12 +1,12 @@
 """KernelBench's problems as they are, on a GPU: the reference of each goes before the judge as its own candidate.
 
     python benchmarks/kernelbench_on_gpu.py KERNELBENCH/level1 KERNELBENCH/level2 [--jobs 7] [--threads 2] \\
-        [--seconds 600] [--order FILE] [--rows rows.jsonl] [--ceilings FILE]
+        [--seconds 600] [--order FILE] [--rows rows.jsonl] [--peaks FILE]
 
 judges several beside each other, which share the GPU by turns, and appends a line of JSON for each to ``--rows``. Those
 that are in it are left out, so it goes on where it was stopped. ``--order`` names files in the order in which they are
-taken. ``--write`` puts the rows on record, and writes the table of docs/check-problem-kernelbench.md beside what the
-problem check says of them.
+taken. ``--write`` puts the rows on record, and the table of docs/check-problem-kernelbench.md beside what the problem check says of
+them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parents[1]
 RESULTS = HERE / "benchmarks" / "results"
-RECORD, LINTED = RESULTS / "kernelbench-on-gpu.json", RESULTS / "kernelbench-lint.json"
+RECORD, CHECKED = RESULTS / "kernelbench-on-gpu.json", RESULTS / "kernelbench-lint.json"
 PAGE = HERE / "docs" / "check-problem-kernelbench.md"
 
 
@@ -61,7 +61,7 @@ def paths(args: argparse.Namespace) -> list[Path]:
 
 
 def claimed(path: Path, rows: Path) -> Any:
-    """A lock that nobody else has and that ends with this process; None where a row is there, or another is at it."""
+    """A lock that nobody else has and that ends with this process; None if a row is there, or another is at it."""
     file = open(rows.with_name(f"{rows.name}.{named(path).replace('/', '-')}.lock"), "w")  # noqa: SIM115
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,7 +82,7 @@ def judging(args: argparse.Namespace, number: int) -> None:
     from kernelworks.measure.peaks import get_peaks
     from kernelworks.records import GpuPeaks, from_json
 
-    given = None if args.ceilings is None else json.loads(args.ceilings.read_text(encoding="utf-8"))["peaks"]
+    given = None if args.peaks is None else json.loads(args.peaks.read_text(encoding="utf-8"))["peaks"]
     limits = get_peaks(rough=True, device="cuda") if given is None else from_json(GpuPeaks, json.dumps(given))
     with Nursery() as nursery:
         for path in paths(args):
@@ -153,10 +153,10 @@ def read(rows: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()] if rows.exists() else []
 
 
-def linted(row: dict[str, Any]) -> str:
-    """What the problem check says of it at sizes of a CPU; "" if it has not looked."""
-    if LINTED.is_file():
-        found = json.loads(LINTED.read_text(encoding="utf-8"))["rows"].get(row["problem"])
+def problem_check(row: dict[str, Any]) -> str:
+    """What the problem check says of it at sizes of a CPU; "" where it has not looked."""
+    if CHECKED.is_file():
+        found = json.loads(CHECKED.read_text(encoding="utf-8"))["rows"].get(row["problem"])
         return "" if found is None else str(found["verdict"])
     return ""
 
@@ -168,10 +168,10 @@ def why(row: dict[str, Any]) -> str:
 def counted(rows: list[dict[str, Any]]) -> str:
     verdicts = [row["verdict"] for row in rows]
     counts = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(sorted(verdicts)))
-    sound = [row for row in rows if linted(row) not in ("", "not worth scoring")]
+    sound = [row for row in rows if problem_check(row) not in ("", "not worth scoring")]
     right = sum(row["verdict"] == "right" for row in sound)
-    checked = f"Of {len(sound)} that the problem check finds worth a score the judge passes {right}."
-    return f"{len(rows)} problems: {counts}. {checked}"
+    worth = f"Of {len(sound)} that the problem check finds worth a score the judge passes {right}."
+    return f"{len(rows)} problems: {counts}. {worth}"
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -184,7 +184,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in sorted(rows, key=lambda r: (r["problem"].split("/")[0], int(re.findall(r"/(\d+)", r["problem"])[0]))):
         worst = f"{row['worst']:.2f}" if row.get("worst") is not None else ""
         said = row["verdict"] if row["verdict"] == "right" else why(row)[:160] or row["verdict"]
-        lines.append(f"| {row['problem']} | {said} | {worst} | {linted(row)} |")
+        lines.append(f"| {row['problem']} | {said} | {worst} | {problem_check(row)} |")
     first = next((row for row in rows if "machine" in row), {})
     told = ", ".join(f"{package} {version}" for package, version in first.get("versions", {}).items())
     return "\n".join([*lines, "", f"<sub>{first.get('machine', '')}, {told}, {first.get('date', '')[:10]}</sub>", ""])
@@ -198,7 +198,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--order", type=Path)
     parser.add_argument("--rows", type=Path, default=Path("kernelbench-on-gpu.jsonl"))
-    parser.add_argument("--ceilings", type=Path, help="what `kernelworks machine --device cuda --json` wrote")
+    parser.add_argument("--peaks", type=Path, help="what `kernelworks machine --device cuda --json` wrote")
     parser.add_argument("--write", action="store_true", help="put the rows on record, and the page's table")
     parser.add_argument("--number", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -206,7 +206,7 @@ def main() -> None:
         judging(args, args.number)
         return
     if args.folders:
-        if args.ceilings is None:
+        if args.peaks is None:
             from kernelworks.measure.peaks import get_peaks
 
             get_peaks(rough=True, device="cuda")  # before others are at work there; kept for them

@@ -2,7 +2,7 @@
 
 Of every kind of machine that the cache knows (one may have been brought here from another machine): what it holds takes
 the place of what shipped for the same call. Timings of noisy hours or another format, and of
-rows whose source or toolchain is another one by now, are left out.
+kernels whose source or toolchain is another one by now, are left out.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from kernelworks.machine import environment
 
 
 def current(timing: TuningRecord) -> bool:
-    """Whether it speaks of the rows as they are."""
+    """Whether it speaks of the kernels as they are."""
     op = OPS.get(timing.op)
-    names = {row.name for row in op.kernels} if op else set()
+    names = {kernel.name for kernel in op.kernels} if op else set()
     ways = timing.way.split("+")
     if op is None or not names.issuperset(ways):
         return False

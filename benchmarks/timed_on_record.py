@@ -2,8 +2,8 @@
 
 ``benchmarks/results/ops-N-threads.json`` holds medians of torch's function and of ours on one kind of machine, taken in
 quiet windows, inputs in rotation. They are no races in two halves: both halves are given the ratio on record, the
-spread is given as the most that a timing may have, and only what won by ``LEAST`` is made a timing. The row is
-the one that the tables of preferences of that commit took. ``autotune`` on such a machine races all of them anew.
+spread is given as the most that a timing may have, and only what won by ``LEAST`` is made a tuning record. The kernel
+is the one that the tables of preferences of that commit took. ``autotune`` on such a machine races all of them anew.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def arguments(op: str, case: str, dtype: torch.dtype) -> tuple[Any, ...]:
 
 
 def row_of(op: Op, case: str, dtype: torch.dtype) -> str:
-    """The row that was timed: the first listed, but for one row of a product in bfloat16, which waits on memory."""
+    """The kernel that was timed: the first listed, but for one row of a product in bfloat16, which is bound by
+    memory."""
     if op.name == "linear" and dtype == torch.bfloat16 and case.startswith("1x"):
         return "avx512"
     return next(row.name for row in op.kernels if row.device == "cpu")
@@ -71,7 +72,7 @@ def timing(record: dict[str, Any], row: dict[str, Any], kind: str) -> TuningReco
     held = next(
         (c for c in certificates.find_certificates(name, way, kind) if c.source_hash == op.kernel(way).hash()), None
     )
-    if held is None:  # the row that was timed is no more
+    if held is None:  # the kernel that was timed is no more
         return None
     return TuningRecord(
         op=name, pass_="forward", way=way, bucket=tuning_records.bucket_of(op.contract, request),

@@ -58,15 +58,15 @@ def test_every_op_with_a_row_for_a_gpu_stands_in_the_table(cases: Any) -> None:
     assert {group.op for group in cases.small_calls()} <= rows
 
 
-def test_calls_that_no_timing_speaks_for_are_raced_before_they_are_timed(
+def test_calls_that_no_timing_speaks_for_are_benchmarked_before_they_are_timed(
     ops: Any, cases: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x, made, raced = torch.ones(4), [], []
+    x, made, benchmarked = torch.ones(4), [], []
 
     def group() -> Iterator[Any]:
-        made.append(len(raced))
+        made.append(len(benchmarked))
         for name in ("gelu", "relu"):
-            arms = {"ours": lambda name=name: raced.append(name)}
+            arms = {"ours": lambda name=name: benchmarked.append(name)}
             yield cases.Case(name, "forward", "4", arms, lambda: x, asked=(x,))
 
     def autotune(call: Callable[[], Any], budget_s: float) -> AutotuneResult:
@@ -80,7 +80,7 @@ def test_calls_that_no_timing_speaks_for_are_raced_before_they_are_timed(
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     found = list(ops.measured(cases.Group("gelu", "4", group), 1.0))
     assert [line["op"] for line in found] == ["gelu", "relu"]
-    assert raced == ["gelu"] and made == [0, 1]  # and made anew, so that what was found serves gradients too
+    assert benchmarked == ["gelu"] and made == [0, 1]  # and made anew, so that what was found serves gradients too
     # Why torch stands in the line of what is quicker by far, the line itself says.
     assert [line.get("unsettled") for line in found] == ["the forward has no memory", None]
 
@@ -112,7 +112,7 @@ def test_a_call_is_known_by_what_is_there_today(ops: Any, cases: Any, monkeypatc
         assert ops.known(case) is known, (held, there)
 
 
-def test_a_peer_that_declines_leaves_the_others(ops: Any) -> None:
+def test_a_baseline_that_declines_leaves_the_others(ops: Any) -> None:
     def no() -> None:
         raise RuntimeError("No available kernel.\nAborting")
 

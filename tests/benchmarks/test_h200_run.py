@@ -151,17 +151,19 @@ def test_odd_tensors_of_an_op_are_asked_again_when_a_row_of_it_changes(
     assert trust.on_record(file, HEAD, set(), within=1, again=True)["not_done"] == ["rope", "relu"] and not asked
 
 
-def test_a_proof_that_fails_says_why_in_its_line(whole: ModuleType) -> None:
-    assert whole.unproved(0, []) == ""
-    assert whole.unproved(1, {"stdout": "", "stderr": "No module named x\n"}) == "NOT PROVED: No module named x"
+def test_a_verification_that_fails_says_why_in_its_line(whole: ModuleType) -> None:
+    assert whole.unverified(0, []) == ""
+    assert whole.unverified(1, {"stdout": "", "stderr": "No module named x\n"}) == "NOT VERIFIED: No module named x"
     failed = {"failures": [{"case": "tiles", "message": "off by 3"}], "checks": {"parity": False, "mutants": True}}
-    assert whole.unproved(1, [failed]) == "NOT PROVED, 1 failures, parity: tiles: off by 3"
-    died = whole.unproved(1, [{"failures": [], "checks": {"survived": False}}])
-    assert died == "NOT PROVED, 0 failures, survived: no case was tried"
+    assert whole.unverified(1, [failed]) == "NOT VERIFIED, 1 failures, parity: tiles: off by 3"
+    died = whole.unverified(1, [{"failures": [], "checks": {"survived": False}}])
+    assert died == "NOT VERIFIED, 0 failures, survived: no case was tried"
 
 
-def test_proofs_are_kept_one_by_one_until_the_time_is_up(whole: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row that fails beside others is tried once more alone; what the time cuts short is no proof."""
+def test_verifications_are_kept_one_by_one_until_the_time_is_up(
+    whole: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that fails beside others is tried once more alone; what the time cuts short is no verification."""
     said: list[str] = []
     kept: list[int] = []
     jobs: set[str] = set()
@@ -177,14 +179,14 @@ def test_proofs_are_kept_one_by_one_until_the_time_is_up(whole: ModuleType, monk
 
     rows = [("gelu", "triton"), ("relu", "triton"), ("sum", "triton")]
     monkeypatch.setattr(whole.subprocess, "run", run)
-    monkeypatch.setattr(whole.h200_sanitizer, "gpu_rows", lambda: rows)
+    monkeypatch.setattr(whole.h200_sanitizer, "gpu_kernels", lambda: rows)
     monkeypatch.setattr(whole.certificates, "invalid_reason", lambda *args: "stale")
     monkeypatch.setattr(whole.certificates, "find_certificates", lambda *args: [])
     monkeypatch.setattr(whole, "gpu", lambda: type("Gpu", (), {"kind": "sm_90-x"}))
     keep = lambda found: kept.append(len(found["rows"]))  # noqa: E731
-    found = whole.proofs_part(set(), False, whole.time.monotonic() + 100, keep)
+    found = whole.verifications_part(set(), False, whole.time.monotonic() + 100, keep)
     assert {(r["op"], r["exit"]) for r in found["rows"]} == {("gelu", 0), ("relu", -1), ("sum", 0)}
     assert sorted(said) == ["gelu.triton", "gelu.triton", "relu.triton", "sum.triton"] and kept == [1, 2, 3]
-    assert all(r["exit"] == -1 for r in whole.proofs_part(set(), False, whole.time.monotonic(), keep)["rows"])
-    whole.proofs_part(set(), False, whole.time.monotonic() + 100, keep, 7)
+    assert all(r["exit"] == -1 for r in whole.verifications_part(set(), False, whole.time.monotonic(), keep)["rows"])
+    whole.verifications_part(set(), False, whole.time.monotonic() + 100, keep, 7)
     assert jobs == {str(whole.JOBS), "7"}

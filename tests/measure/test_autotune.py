@@ -1,4 +1,5 @@
-"""What a program calls is raced once, on its own tensors; its answers are as they were, and calls take what won."""
+"""What a program calls is benchmarked once, on its own tensors; its answers are as they were, and calls take what
+won."""
 
 from __future__ import annotations
 
@@ -29,19 +30,21 @@ from kernelworks.records import AutotuneResult, Parity, Verification, from_json,
 from kernelworks.report.autotune import autotune_result as picture
 from kernelworks.report.autotune import text
 
-ROWS = tuple(name for name in ("avx512_bf16", "avx512", "avx2") if TARGETS[name].needs <= machine().features)
+KERNELS = tuple(name for name in ("avx512_bf16", "avx512", "avx2") if TARGETS[name].needs <= machine().features)
 
 
 @pytest.fixture(autouse=True)
 def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Timings of its own, every C++ row proved, and rows chosen by timings."""
+    """Tuning records of its own, every C++ kernel verified, and kernels chosen by tuning records."""
     own = environment.cache_dir
     monkeypatch.setattr(
         environment, "cache_dir", lambda kind: tmp_path / kind if kind == "tuning_records" else own(kind)
     )
     monkeypatch.setattr(tuning_records, "SHIPPED_DIR", tmp_path / "none")
-    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: None if row.device == "cpu" else "no GPU")
-    monkeypatch.setattr(certificates, "transferable_certificate", lambda op, row: None)
+    monkeypatch.setattr(
+        certificates, "invalid_reason", lambda op, kernel, kind=None: None if kernel.device == "cpu" else "no GPU"
+    )
+    monkeypatch.setattr(certificates, "transferable_certificate", lambda op, kernel: None)
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
     tuning_records.reread()
     forget_all()
@@ -62,7 +65,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, *ratios: float, spread: float = 0.0
         return Duel(RaceResult(10.0, 10.0 * ratio, (ratio, ratio), spread), 6)
 
     monkeypatch.setattr(candidates, "duel", duel)
-    monkeypatch.setattr(candidates, "fastest_variant", lambda arms, *how: arms[0][0])
+    monkeypatch.setattr(candidates, "fastest_variant", lambda variants, *how: variants[0][0])
     return ended
 
 
@@ -74,64 +77,66 @@ def graded(*shape: int) -> Tensor:
     return torch.randn(*shape, requires_grad=True)
 
 
-# ---------------------------------------------------------------- rows that nobody has proved
+# ---------------------------------------------------------------- kernels that nobody has verified
 
 
 @pytest.mark.parametrize(
     ("ratio", "tried_wrong", "refused", "verifications", "taken_of"),
     [
-        (1.5, 0, 0, 1, "ours"),  # it won: it is proved, and taken
-        (0.8, 0, 0, 0, "torch"),  # it lost: a proof would be for nothing
-        (1.5, 1, 0, 0, "torch"),  # wrong on the few cases: not raced
-        (1.5, 0, 1, 1, "torch"),  # it won, and the proof refuses it
+        (1.5, 0, 0, 1, "ours"),  # it won: it is verified, and taken
+        (0.8, 0, 0, 0, "torch"),  # it lost: a verification would be for nothing
+        (1.5, 1, 0, 0, "torch"),  # wrong on the few cases: not benchmarked
+        (1.5, 0, 1, 1, "torch"),  # it won, and the verification refuses it
     ],
 )
-def test_a_row_without_a_certificate_is_tried_then_raced_and_proved_where_it_won(
-    monkeypatch: pytest.MonkeyPatch, ratio: float, tried_wrong: int, refused: int, proofs: int, taken_of: str
+def test_a_kernel_without_a_certificate_is_tried_then_benchmarked_and_verified_if_it_won(
+    monkeypatch: pytest.MonkeyPatch, ratio: float, tried_wrong: int, refused: int, verifications: int, taken_of: str
 ) -> None:
     wrong = Parity("gelu", "", "forward", "c", "float32", 2.0, False, "element 0 is off")
     held: set[tuple[str, str]] = set()
     tried: list[tuple[str, str]] = []
-    proved: list[tuple[str, str]] = []
+    verified: list[tuple[str, str]] = []
 
-    def proof(op: str, row: str, *failures: Parity, certified: bool = False) -> Verification:
-        return Verification(op, row, "here", 9, 0.5, "", failures, 0, 0, {}, 0.1, certified)
+    def verification(op: str, kernel: str, *failures: Parity, certified: bool = False) -> Verification:
+        return Verification(op, kernel, "here", 9, 0.5, "", failures, 0, 0, {}, 0.1, certified)
 
-    def confirm(rows: list[tuple[str, str]], progress: Any) -> list[Verification]:
-        tried.extend(rows)
-        return [proof(op, row, *[wrong] * tried_wrong) for op, row in rows]
+    def confirm(kernels: list[tuple[str, str]], progress: Any) -> list[Verification]:
+        tried.extend(kernels)
+        return [verification(op, kernel, *[wrong] * tried_wrong) for op, kernel in kernels]
 
-    def prove_missing(rows: list[tuple[str, str]], progress: Any) -> list[Verification]:
-        proved.extend(rows)
-        held.update(() if refused else rows)
-        return [proof(op, row, *[wrong] * refused, certified=not refused) for op, row in rows]
+    def verify_missing(kernels: list[tuple[str, str]], progress: Any) -> list[Verification]:
+        verified.extend(kernels)
+        held.update(() if refused else kernels)
+        return [verification(op, kernel, *[wrong] * refused, certified=not refused) for op, kernel in kernels]
 
-    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: None if (op, row.name) in held else "no")
+    monkeypatch.setattr(
+        certificates, "invalid_reason", lambda op, kernel, kind=None: None if (op, kernel.name) in held else "no"
+    )
     monkeypatch.setattr(session, "confirm", confirm)
-    monkeypatch.setattr(session, "verify_missing", prove_missing)
+    monkeypatch.setattr(session, "verify_missing", verify_missing)
     ended, x, y = outcome(monkeypatch, ratio), torch.randn(4, 64), torch.randn(5, 64)
     lines = kw.autotune(lambda: (kw.gelu(x), kw.gelu(y))).calls
-    assert len(tried) == 1 and tried[0][1] in ROWS  # the first listed alone, once for all calls
+    assert len(tried) == 1 and tried[0][1] in KERNELS  # the first listed alone, once for all calls
     assert len(ended) == (0 if tried_wrong else 2)
-    assert (proved, len(proved)) == (tried[: len(proved)], proofs)
+    assert (verified, len(verified)) == (tried[: len(verified)], verifications)
     expected = tried[0][1] if taken_of == "ours" else "torch"
     assert [line.taken for line in lines] == [expected] * 2
     assert explain("gelu", x).kernel == expected
     if refused:
-        assert "its proof refuses it" in lines[0].why
+        assert "it failed verification" in lines[0].why
 
 
-# ---------------------------------------------------------------- what is raced, and what is taken
+# ---------------------------------------------------------------- what is benchmarked, and what is taken
 
 
-def test_a_forward_is_raced_and_the_winner_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forward_is_benchmarked_and_the_winner_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     ended, x = outcome(monkeypatch, 1.5), torch.randn(4, 64)
     record = kw.autotune(lambda: kw.gelu(x))
     assert ended == [1.5]
     (call,) = record.calls
     assert (call.op, call.what, call.ratio, call.rounds) == ("gelu", "forward", 1.5, 6)
     assert call.taken == call.kernel
-    assert call.kernel in ROWS
+    assert call.kernel in KERNELS
     assert explain("gelu", x).kernel == call.kernel
     assert "1.50x" in explain("gelu", x).because
 
@@ -144,7 +149,7 @@ def test_near_parity_and_below_torch_is_taken(monkeypatch: pytest.MonkeyPatch, r
     assert explain("gelu", x).kernel == "torch"
 
 
-def test_gradients_are_raced_too_and_both_must_be_won(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_are_benchmarked_too_and_both_must_be_won(monkeypatch: pytest.MonkeyPatch) -> None:
     ended, x = outcome(monkeypatch, 1.5, 1.2, 1.01), graded(4, 64)
     record = kw.autotune(lambda: kw.gelu(x).sum().backward())
     assert [(c.what, c.taken == "torch") for c in record.calls] == [
@@ -161,7 +166,7 @@ def test_gradients_that_were_won_run_ours(monkeypatch: pytest.MonkeyPatch) -> No
     assert type(kw.gelu(x).grad_fn).__name__ != "GeluBackward0"
 
 
-def test_noise_is_torchs_and_is_raced_again_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_is_torchs_and_is_benchmarked_again_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome(monkeypatch, 2.0, spread=0.3)
     x = torch.randn(4, 64)
     (call,) = kw.autotune(lambda: kw.gelu(x)).calls
@@ -172,13 +177,13 @@ def test_noise_is_torchs_and_is_raced_again_the_next_time(monkeypatch: pytest.Mo
     assert len(ended) == 1
 
 
-def test_one_kind_of_call_is_raced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_kind_of_call_is_benchmarked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ended, x = outcome(monkeypatch, 1.5), torch.randn(4, 64)
     kw.autotune(lambda: [kw.gelu(x) for _ in range(20)])
     assert len(ended) == 1
 
 
-def test_a_loop_of_lengths_is_raced_where_it_says_something(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_of_lengths_is_benchmarked_if_it_says_something(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = outcome(monkeypatch, 1.5)
     record = kw.autotune(lambda: [kw.gelu(torch.ones(4, n)) for n in range(64, 128)])
     assert len(ended) == 4
@@ -189,37 +194,37 @@ def test_a_loop_of_lengths_is_raced_where_it_says_something(monkeypatch: pytest.
     assert len(ended) == 12
 
 
-def test_a_row_asked_for_by_name_is_not_raced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_asked_for_by_name_is_not_benchmarked(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = outcome(monkeypatch, 1.5)
     kw.autotune(lambda: kw.gelu(torch.ones(3), kernel="reference"))
     assert not ended
 
 
-def test_without_a_proved_row_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: "not proved here")
-    monkeypatch.setattr(session, "confirm", lambda rows, progress: [])  # its worker died
+def test_without_a_verified_kernel_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificates, "invalid_reason", lambda op, kernel, kind=None: "not verified here")
+    monkeypatch.setattr(session, "confirm", lambda kernels, progress: [])  # its worker died
     (call,) = kw.autotune(lambda: kw.gelu(torch.ones(3))).calls
     assert call.taken == "torch"
-    assert "not proved here" in call.why
+    assert "not verified here" in call.why
 
 
-def test_rows_that_only_want_a_confirmation_are_confirmed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_only_want_a_confirmation_are_confirmed_first(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str]] = []
-    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: "proved elsewhere")
-    monkeypatch.setattr(certificates, "transferable_certificate", lambda op, row: object())
-    monkeypatch.setattr(session, "confirm", lambda rows, progress: asked.extend(rows) or [])
+    monkeypatch.setattr(certificates, "invalid_reason", lambda op, kernel, kind=None: "verified elsewhere")
+    monkeypatch.setattr(certificates, "transferable_certificate", lambda op, kernel: object())
+    monkeypatch.setattr(session, "confirm", lambda kernels, progress: asked.extend(kernels) or [])
     kw.autotune(lambda: [kw.gelu(torch.ones(n)) for n in (3, 4)])
-    assert asked == [("gelu", row.name) for row in OPS["gelu"].kernels if row.name in ROWS]
+    assert asked == [("gelu", kernel.name) for kernel in OPS["gelu"].kernels if kernel.name in KERNELS]
 
 
-def test_what_is_expected_is_tried_at_once_before_anything_is_raced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_expected_is_tried_at_once_before_anything_is_benchmarked(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[tuple[str, str]]] = []
-    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: "never proved")
-    monkeypatch.setattr(session, "confirm", lambda rows, progress: asked.append(list(rows)) or [])
+    monkeypatch.setattr(certificates, "invalid_reason", lambda op, kernel, kind=None: "never verified")
+    monkeypatch.setattr(session, "confirm", lambda kernels, progress: asked.append(list(kernels)) or [])
     kw.autotune(lambda: kw.gelu(torch.ones(3)), expected=["gelu", "scaled_dot_product_attention", "gelu", "unknown"])
     (first,) = asked  # the call of gelu finds its row tried
     assert [op for op, _ in first] == ["gelu", "attention"]
-    assert {row for _, row in first} <= set(ROWS)
+    assert {kernel for _, kernel in first} <= set(KERNELS)
 
 
 def test_a_real_race_says_what_each_took() -> None:
@@ -229,7 +234,7 @@ def test_a_real_race_says_what_each_took() -> None:
     assert call.rounds
 
 
-def test_ops_are_settled_by_their_bench_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ops_are_autotuned_by_their_bench_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome(monkeypatch, 1.5)
     op = OPS["softmax"]
     monkeypatch.setattr(type(op.contract), "bench_cases", property(lambda self: self.cases[2:3]), raising=False)
@@ -311,7 +316,7 @@ def test_hooks_on_saved_tensors_see_the_call_alone() -> None:
     assert len(packed) == once
 
 
-def test_a_checkpointed_program_is_settled() -> None:
+def test_a_checkpointed_program_is_autotuned() -> None:
     x = graded(8, 64)
     record = kw.autotune(lambda: checkpoint(lambda t: kw.gelu(t) * 2, x, use_reentrant=False).sum().backward())
     assert "backward" in [call.what for call in record.calls]
@@ -355,7 +360,7 @@ def test_a_program_that_raises_keeps_what_was_found(monkeypatch: pytest.MonkeyPa
 
     with pytest.raises(ValueError, match="own"):
         kw.autotune(program)
-    assert explain("gelu", x).kernel in ROWS
+    assert explain("gelu", x).kernel in KERNELS
 
 
 def test_a_call_that_torch_refuses_raises_as_ever() -> None:
@@ -386,7 +391,7 @@ def test_a_record_says_what_it_found(monkeypatch: pytest.MonkeyPatch, capsys: py
 
     stdout().print(picture(record))
     assert "forward + backward" in capsys.readouterr().out
-    assert "nothing to settle" in str(kw.autotune(lambda: None))
+    assert "nothing to autotune" in str(kw.autotune(lambda: None))
 
 
 def test_where_nothing_can_be_written_choices_hold_for_the_process(
@@ -398,7 +403,7 @@ def test_where_nothing_can_be_written_choices_hold_for_the_process(
     record = kw.autotune(lambda: kw.gelu(x))
     assert not record.kept
     assert len([note for note in record.notes if "this process alone" in note]) == 1
-    assert explain("gelu", x).kernel in ROWS
+    assert explain("gelu", x).kernel in KERNELS
 
 
 # ---------------------------------------------------------------- the command
@@ -409,12 +414,12 @@ def test_where_nothing_can_be_written_choices_hold_for_the_process(
     [
         ("import torch, kernelworks as kw\nkw.gelu(torch.ones(2, 8))", (), 0, "gelu", ""),
         ("import torch, kernelworks as kw\nkw.gelu(torch.ones(2, 8))", ("--json",), 0, '"calls"', ""),
-        ("print('nothing of ours')", (), 0, "nothing to settle", ""),
-        ("raise ValueError('of the program')", (), 1, "", "only what it had called until then is settled"),
+        ("print('nothing of ours')", (), 0, "nothing to autotune", ""),
+        ("raise ValueError('of the program')", (), 1, "", "only what it had called until then is autotuned"),
         (None, (), 2, "", "no file"),
     ],
 )
-def test_a_program_is_settled_from_the_command_line(
+def test_a_program_is_autotuned_from_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, arguments: tuple[str, ...], code: int,
     out: str, err: str,
 ) -> None:  # fmt: skip
@@ -422,36 +427,36 @@ def test_a_program_is_settled_from_the_command_line(
     file = tmp_path / "program.py"
     if program is not None:
         file.write_text(program)
-    result = CliRunner().invoke(app, ["settle", str(file), *arguments])
+    result = CliRunner().invoke(app, ["autotune", str(file), *arguments])
     assert result.exit_code == code, result.output
     assert out in result.stdout
     assert err in result.stderr
 
 
 def test_ops_are_named_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = CliRunner().invoke(app, ["settle", "nope"])
+    result = CliRunner().invoke(app, ["autotune", "nope"])
     assert result.exit_code == 2
     assert "a program is a Python file" in " ".join(result.stderr.split())
 
 
-# ---------------------------------------------------------------- arms as a user writes them
+# ---------------------------------------------------------------- variants as a user writes them
 
 
 @pytest.mark.parametrize("op", list(OPS.values()), ids=lambda op: op.name)
-def test_both_arms_compute_the_call_itself(op: Op) -> None:
+def test_both_variants_compute_the_call_itself(op: Op) -> None:
     case = next(c for c in op.contract.cases if torch.float32 in c.dtypes and c.gradients)
     made = case.make(torch.Generator().manual_seed(0), torch.float32)
     args = tuple(made.get(name) for name in op.passes["forward"].names)
-    arms = (
+    variants = (
         live.torch_call,
         lambda op, args: live.kernelworks_call(op, args, "reference"),
         lambda op, args: lambda: op.native(*args),
     )
     found = []
-    for arm in arms:
+    for variant in variants:
         own = live.detach_args(op, args)
         with torch.no_grad():
-            result = arm(op, own)()
+            result = variant(op, own)()
         written = [own[op.passes["forward"].names.index(n)] for n in op.contract.mutates]
         found.append([t for t in leaves([*as_tuple(result), *written]) if t.numel()])
     for other in found[1:]:
@@ -459,19 +464,20 @@ def test_both_arms_compute_the_call_itself(op: Op) -> None:
             assert torch.allclose(got, want, atol=1e-4, rtol=1e-4)
 
 
-def test_torchs_arm_is_torchs_function_and_ours_the_public_one() -> None:
-    """A frame of Python more is a tenth of a small call, and would be charged to the wrong arm."""
+def test_torchs_variant_is_torchs_function_and_ours_the_public_one() -> None:
+    """A frame of Python more is a tenth of a small call, and would be charged to the wrong variant."""
     x = torch.randn(3, 4)
     torchs = live.torch_call(OPS["softmax"], (x, -1))
     ours = live.kernelworks_call(OPS["softmax"], (x, -1), "avx2")
     called = [
-        [cell.cell_contents for cell in arm.__closure__ if callable(cell.cell_contents)] for arm in (torchs, ours)
+        [cell.cell_contents for cell in variant.__closure__ if callable(cell.cell_contents)]
+        for variant in (torchs, ours)
     ]
     assert called[0] == [torch.softmax]
     assert called[1] == [kw.softmax]
 
 
-def test_a_loss_is_raced_as_backward_starts_it() -> None:
+def test_a_loss_is_benchmarked_as_backward_starts_it() -> None:
     """Its rows may make the gradient for a 1 with the forward, and would be charged for it twice."""
     logits, target = torch.randn(4, 9, requires_grad=True), torch.arange(4)
     torch.nn.functional.cross_entropy(logits, target).backward()

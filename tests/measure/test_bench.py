@@ -67,17 +67,17 @@ def _arguments(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]
 # ---------------------------------------------------------------- the race
 
 
-def test_arms_alternate_and_inputs_rotate() -> None:
+def test_variants_alternate_and_inputs_rotate() -> None:
     calls: list[tuple[str, int]] = []
 
-    def arm(name: str) -> Callable[[int], None]:
+    def variant(name: str) -> Callable[[int], None]:
         def call(index: int) -> None:
             calls.append((name, index))
-            time.sleep(0.005)  # one call fills a sample, so a round calls each arm once
+            time.sleep(0.005)  # one call fills a sample, so a round calls each variant once
 
         return call
 
-    found = race({"a": arm("a"), "b": arm("b")}, 3, budget_s=0.0, quiet=calm())
+    found = race({"a": variant("a"), "b": variant("b")}, 3, budget_s=0.0, quiet=calm())
     rounds = calls[-14:]
     assert [name for name, _ in rounds] == list("abba" * 4)[:14]
     assert {index for name, index in rounds if name == "a"} == {0, 1, 2}
@@ -85,7 +85,7 @@ def test_arms_alternate_and_inputs_rotate() -> None:
     assert all(0.005 <= found.stats(n).low <= found.stats(n).median <= found.stats(n).high for n in "ab")
 
 
-def test_cold_arms_are_called_once_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cold_variants_are_called_once_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     found = race({"a": calls.append}, 2, budget_s=0.0, cold=True, quiet=calm())
     assert len(calls) == len(found.samples["a"]) == 7
@@ -163,16 +163,16 @@ def test_what_a_race_told_malloc_makes_nothing_slower_afterwards() -> None:
 # ---------------------------------------------------------------- the gate
 
 
-def test_a_right_row_has_figures(small_case: Case) -> None:
-    (result,) = small_bench(rows=("scalar", "reference"), caches=("warm",))
+def test_a_right_kernel_has_figures(small_case: Case) -> None:
+    (result,) = small_bench(kernels=("scalar", "reference"), caches=("warm",))
     assert result.gate == ""
     assert [a.name for a in result.variants] == ["kernelworks", "scalar", "reference", "eager"]
     assert all(a.median_us > 0 and a.samples >= 14 and 0 <= (a.worst or 0) <= 1 for a in result.variants)
     assert (result.case, result.dtype, result.cache) == ("4x64", "float32", "warm")
     assert result.flop == 4 * 4 * 64 and result.bytes == 2 * 4 * 64 * 4 + 64 * 4
     assert result.bound_us == pytest.approx(1.0)  # the imaginary machine's dispatch floor
-    for arm in result.variants:
-        assert arm.share_of_bound == pytest.approx(result.bound_us / arm.median_us)
+    for variant in result.variants:
+        assert variant.share_of_bound == pytest.approx(result.bound_us / variant.median_us)
 
 
 WRONG: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -185,7 +185,7 @@ WRONG: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("fault", WRONG)
-def test_a_wrong_row_has_none(small_case: Case, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+def test_a_wrong_kernel_has_none(small_case: Case, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """The gate stops it before anything is timed."""
 
     def wrong(x: torch.Tensor, weight: torch.Tensor, eps: float, residual: None) -> torch.Tensor:
@@ -198,7 +198,7 @@ def test_a_wrong_row_has_none(small_case: Case, monkeypatch: pytest.MonkeyPatch,
     assert result.variants == ()
 
 
-def test_a_row_that_goes_wrong_while_it_is_timed_has_none(small_case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_goes_wrong_while_it_is_timed_has_none(small_case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Right when judged, from then on a copy of its first answer: what a cached output would look like."""
     first: dict[int, torch.Tensor] = {}
 
@@ -222,7 +222,7 @@ def test_a_baseline_of_another_op_is_no_baseline(small_case: Case, monkeypatch: 
     assert result.variants == ()
 
 
-def test_a_baseline_that_rounds_more_is_still_raced(small_case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_baseline_that_rounds_more_is_still_benchmarked(small_case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     def rounded(x: torch.Tensor, weight: torch.Tensor, eps: float, residual: None) -> torch.Tensor:
         return torch.nn.functional.rms_norm(x, (x.shape[-1],), weight, eps) * (1 + 24 * 2.0**-24)
 
@@ -243,20 +243,20 @@ def test_a_baseline_that_cannot_run_is_noted(small_case: Case, monkeypatch: pyte
     assert [a.name for a in result.variants] == ["kernelworks", "eager"]
 
 
-def test_where_torch_would_run_the_first_proved_row_is_timed_too(
+def test_where_torch_would_run_the_first_verified_kernel_is_timed_too(
     small_case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
     monkeypatch.setattr(tuning_records, "SHIPPED_DIR", tmp_path)
     monkeypatch.setattr(tuning_records, "_folder", lambda place: tmp_path)
-    monkeypatch.setattr(certificates, "invalid_reason", lambda op, row, kind=None: None)
+    monkeypatch.setattr(certificates, "invalid_reason", lambda op, kernel, kind=None: None)
     tuning_records.reread()
     forget_all()
     (result,) = small_bench(baselines=False)
     forget_all()
     op = OPS["rms_norm"]
     best = next(iter(eligible_ways(op, op.request("forward", (torch.ones(4, 8), None, 1e-6, None)))[0]))
-    assert result.chosen == "torch" and [arm.name for arm in result.variants] == ["kernelworks", best]
+    assert result.chosen == "torch" and [variant.name for variant in result.variants] == ["kernelworks", best]
 
 
 def test_threads_are_set_and_put_back(small_case: Case) -> None:
@@ -270,7 +270,8 @@ def test_threads_are_set_and_put_back(small_case: Case) -> None:
     ("arguments", "text"),
     [
         ({"op": "no_such_op"}, "op must be one of"), ({"cases": ["no such case"]}, "cases must be among"),
-        ({"rows": ["no_such_row"]}, "kernel must be one of"), ({"caches": ["hot"]}, "caches must be among warm, cold"),
+        ({"kernels": ["no_such_kernel"]}, "kernel must be one of"),
+        ({"caches": ["hot"]}, "caches must be among warm, cold"),
     ],
 )  # fmt: skip
 def test_bad_requests_name_what_is_accepted(arguments: dict[str, Any], text: str) -> None:
@@ -307,18 +308,18 @@ def test_every_baseline_computes_the_op(name: str, monkeypatch: pytest.MonkeyPat
     assert {e.name: e.wrong for e in entered.entrants if e.wrong} == {}
 
 
-def test_a_peer_that_this_cpu_has_no_instructions_for_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_baseline_that_this_cpu_has_no_instructions_for_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     for dtype, there in ((torch.float32, True), (torch.bfloat16, False)):
         given = {"x": torch.ones(2, 8, dtype=dtype), "weight": torch.ones(4, 8, dtype=dtype)}
         assert (baselines.library_baselines(OPS["linear"], "cpu")["mkldnn"](given) is not None) == there
 
 
-def test_a_compiled_peer_never_runs_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_baseline_never_runs_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond torch's own limit of recompiles, where a peer would be timed unfused, and past what cannot be compiled."""
     ran: list[bool] = []
 
-    def peer(x: torch.Tensor) -> torch.Tensor:
+    def baseline(x: torch.Tensor) -> torch.Tensor:
         if not torch.compiler.is_compiling():
             ran.append(True)
         return x + 1
@@ -326,7 +327,7 @@ def test_a_compiled_peer_never_runs_as_it_is_written(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     config: Any = torch._dynamo.config
     with config.patch(recompile_limit=8):
-        made = compiled_whole(peer)
+        made = compiled_whole(baseline)
         for size in range(2, 13):
             assert torch.equal(made(torch.zeros(size)), torch.ones(size))
         assert not ran
@@ -380,8 +381,8 @@ def test_prediction_follows_the_nearest_measured_case() -> None:
     least = forecast.limit(op, request, record(), op.contract.cost(request).bytes)
     near, far = least.seconds * 1e6 * 2, least.seconds * 1e6 * 100
 
-    def ask(*held: BenchResult, row: str = "avx2") -> float | None:
-        return forecast.predict(op, request, row, record(), held)
+    def ask(*held: BenchResult, kernel: str = "avx2") -> float | None:
+        return forecast.predict(op, request, kernel, record(), held)
 
     a, b = kept(bound_us=near, median_us=4 * near), kept(bound_us=far, median_us=2 * far)
     assert ask(a, b) == pytest.approx(4 * least.seconds)

@@ -1,4 +1,4 @@
-"""What is raced against what: torch's arm is what a user of torch would have called."""
+"""What is benchmarked against what: torch's variant is what a user of torch would have called."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Seen(TorchFunctionMode):
     [((None, None, True), True), (("bottom_right", 4, None), False), (("top_left", None, None), True)],
     ids=["a mask of padding", "a window", "causal"],
 )
-def test_the_arm_of_torch_is_what_a_user_would_have_called(words: tuple[Any, ...], kept: bool) -> None:
+def test_the_variant_of_torch_is_what_a_user_would_have_called(words: tuple[Any, ...], kept: bool) -> None:
     """One function of torch's, with the mask as it is or as a model makes it once for all layers; the same answer."""
     torch.manual_seed(0)
     q, k = torch.randn(2, 4, 8, 16), torch.randn(2, 4, 8, 16)

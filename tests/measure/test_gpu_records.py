@@ -1,4 +1,5 @@
-"""What is measured on a GPU, without one: bounds from made-up ceilings, pages, the map, tuning, generated figures."""
+"""What is measured on a GPU, without one: bounds from made-up measured peaks, pages, the map, tuning, generated
+figures."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def test_json_gives_the_record_back() -> None:
     assert from_json(GpuPeaks, to_json(record())) == record()
 
 
-def test_each_term_names_its_regime_on_a_gpu() -> None:
+def test_each_term_names_its_bottleneck_on_a_gpu() -> None:
     here = record()
     reading = roofline.bound(0, 0, 4e9, math.inf, "bfloat16", 1, here)
     assert reading.seconds == pytest.approx(1e-3)
@@ -98,12 +99,17 @@ def test_the_footprint_decides_between_l2_and_memory(mib: int, level: str) -> No
     assert found.terms["memory"] == pytest.approx(share * far + (1 - share) * near)
 
 
-def test_traffic_that_l2_served_is_called_so_and_never_over_the_ceiling() -> None:
+def test_traffic_that_l2_served_is_called_so_and_never_over_the_peak() -> None:
     here = record()
     far, near = (roofline.bound(0, 0, 4e9, footprint, "float32", 1, here) for footprint in (math.inf, 0.0))
-    for seconds, regime in ((2e-3, "latency"), (1.1e-3, "memory HBM"), (0.95e-3, "memory HBM"), (0.7e-3, "memory L2")):
+    for seconds, bottleneck in (
+        (2e-3, "latency"),
+        (1.1e-3, "memory HBM"),
+        (0.95e-3, "memory HBM"),
+        (0.7e-3, "memory L2"),
+    ):
         found = roofline.applicable_bound(far, near, seconds)
-        assert roofline.bottleneck_of(found, seconds) == regime
+        assert roofline.bottleneck_of(found, seconds) == bottleneck
         assert found.seconds <= seconds
     impossible = roofline.applicable_bound(far, near, 1e-6)
     assert impossible.seconds == 1e-6 and impossible.bottleneck == "memory L2"
@@ -131,12 +137,26 @@ def test_a_bench_is_held_to_one_launch_between_two_events() -> None:
 
 
 def gpu_result(case: str = "8192x4096", **changes: Any) -> BenchResult:
-    arms = (
-        Variant("kernelworks", 40.0, 39.0, 42.0, 15, 0.9, 0.5, 5.0), Variant("eager", 60.0, 59.0, 61.0, 15, 0.6, 0.5, 9.0),
+    variants = (
+        Variant("kernelworks", 40.0, 39.0, 42.0, 15, 0.9, 0.5, 5.0),
+        Variant("eager", 60.0, 59.0, 61.0, 15, 0.6, 0.5, 9.0),
         Variant("inductor", 38.0, 37.0, 39.0, 15, 0.95, 0.5, 20.0), Variant("copy", 36.0, 35.0, 37.0, 15, 1.0),
     )  # fmt: skip
     base = BenchResult(
-        "rms_norm", case, "bfloat16", 2, "cold", 1e8, 1.3e8, 36.0, "memory HBM", arms, "triton", "", 0, device="cuda"
+        "rms_norm",
+        case,
+        "bfloat16",
+        2,
+        "cold",
+        1e8,
+        1.3e8,
+        36.0,
+        "memory HBM",
+        variants,
+        "triton",
+        "",
+        0,
+        device="cuda",
     )
     return dataclasses.replace(base, **changes)
 
@@ -151,7 +171,7 @@ def test_a_prediction_on_a_gpu_comes_from_benches_on_a_gpu() -> None:
     assert found == pytest.approx(limit(OPS["rms_norm"], request, record(), math.inf).seconds / 0.9)
 
 
-def test_without_a_gpu_no_ceilings_are_cached_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_no_peaks_are_cached_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernelworks.measure.peaks.cache.has_gpu", lambda: False)
     assert peaks.cached_peaks("cuda") is None
 
@@ -198,48 +218,48 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def certify(source_hash: str) -> None:
-    row = OPS["rms_norm"].kernel("triton")
+    kernel = OPS["rms_norm"].kernel("triton")
     held = certificates.Certificate(
-        "rms_norm", "triton", source_hash, row.toolchain(), KIND, 10, 0.5, 3, "2026-01-01"
+        "rms_norm", "triton", source_hash, kernel.toolchain(), KIND, 10, 0.5, 3, "2026-01-01"
     )  # fmt: skip
     certificates.write_shipped([held], KIND)
     certificates._shipped.cache_clear()
 
 
-def test_the_map_names_gpu_rows_whose_certificate_is_missing_or_stale(
+def test_the_map_names_gpu_kernels_whose_certificate_is_missing_or_stale(
     shipped: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel_map, "has_gpu", lambda: False)
     name = "rms_norm.triton"
-    assert f"{name}: not proved on any GPU" in kernel_map.stale_kernels("rms_norm")
+    assert f"{name}: not verified on any GPU" in kernel_map.stale_kernels("rms_norm")
     certify(OPS["rms_norm"].kernel("triton").hash())
     assert not [line for line in kernel_map.stale_kernels("rms_norm") if line.startswith(name)]
-    row = next(r for r in kernel_map.kernel_map("rms_norm")[0].kernels if r.name == "triton")
-    assert (row.certificate, row.kind, row.reason) == ("2026-01-01", KIND, "")
-    assert f"proved 2026-01-01 on {KIND}" in printed(map_report.kernel_map(kernel_map.kernel_map("rms_norm"), "here"))
+    kernel = next(r for r in kernel_map.kernel_map("rms_norm")[0].kernels if r.name == "triton")
+    assert (kernel.certificate, kernel.kind, kernel.reason) == ("2026-01-01", KIND, "")
+    assert f"verified 2026-01-01 on {KIND}" in printed(map_report.kernel_map(kernel_map.kernel_map("rms_norm"), "here"))
     certify("another source")
     stale = next(line for line in kernel_map.stale_kernels("rms_norm") if line.startswith(name))
     assert "stale certificate: the source changed" in stale and KIND in stale
 
 
-def test_the_map_lists_what_a_row_loses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_map_lists_what_a_kernel_loses(monkeypatch: pytest.MonkeyPatch) -> None:
     results = [
         gpu_result(),
         gpu_result("16x1024", variants=(Variant("kernelworks", 5.0, 5.0, 5.0, 9), Variant("eager", 6.0, 6, 6, 9))),
     ]
     monkeypatch.setattr(kernel_map, "has_gpu", lambda: True)
     monkeypatch.setattr(kernel_map, "kind_of", lambda device: KIND if device == "cuda" else "cpu")
-    row = kernel_map._map_kernel(OPS["rms_norm"], OPS["rms_norm"].kernel("triton"), KIND, results)
-    assert row.losses == ("8192x4096 bfloat16 (0.95x inductor)",)
-    assert row.ratio == pytest.approx((38 / 40 + 6 / 5) / 2)
+    kernel = kernel_map._map_kernel(OPS["rms_norm"], OPS["rms_norm"].kernel("triton"), KIND, results)
+    assert kernel.losses == ("8192x4096 bfloat16 (0.95x inductor)",)
+    assert kernel.ratio == pytest.approx((38 / 40 + 6 / 5) / 2)
 
 
 # ---------------------------------------------------------------- generated figures
 
 
-def line(row: str, source_hash: str | None, **changes: Any) -> dict[str, Any]:
+def line(kernel: str, source_hash: str | None, **changes: Any) -> dict[str, Any]:
     base = {
-        "op": "rms_norm", "pass": "forward", "shape": "8192x4096", "kernel": row, "source_hash": source_hash,
+        "op": "rms_norm", "pass": "forward", "shape": "8192x4096", "kernel": kernel, "source_hash": source_hash,
         "ms": {"copy": 0.036, "eager": 0.06, "ours": 0.037}, "share_of_copy": 0.973, "of_1_gib_copy": False,
         "tflops": None, "best": "eager", "over_best": 1.62, "wrong": False,
     }  # fmt: skip
@@ -251,7 +271,7 @@ def test_figures_of_changed_source_are_left_out(tmp_path: Path) -> None:
         "machine": {"name": "Imaginary GPU", "driver": "1.2"}, "date": "2026-01-01", "commit": "c",
         "versions": {"torch": "2"},
     }  # fmt: skip
-    rows = [
+    kernels = [
         line("triton", "current"),
         line("triton", "old", op="softmax", over_best=9.99),
         line("triton", "current", **{"pass": "backward", "wall_ms": {"copy": 0.05, "eager": 0.12, "ours": 0.1}}),
@@ -260,7 +280,7 @@ def test_figures_of_changed_source_are_left_out(tmp_path: Path) -> None:
     ]
     results = tmp_path / "benchmarks" / "results"
     results.mkdir(parents=True)
-    (results / "h200-ops.json").write_text(json.dumps({**head, "rows": rows, "small_calls": []}))
+    (results / "h200-ops.json").write_text(json.dumps({**head, "rows": kernels, "small_calls": []}))
     page_text = "".join(f"<!-- generated: {name} -->\n<!-- end generated -->\n" for name in ("gpu_ops", "gpu_cases"))
     (tmp_path / "README.md").write_text(page_text)
     hashes = {"rms_norm.triton": "current", "softmax.triton": "changed since"}
@@ -273,7 +293,7 @@ def test_figures_of_changed_source_are_left_out(tmp_path: Path) -> None:
     assert "9.99" in readme.generate(tmp_path, "README.md", hashes | {"softmax.triton": "old"})
 
 
-def test_models_are_shown_while_no_gpu_row_has_changed(tmp_path: Path) -> None:
+def test_models_are_shown_while_no_gpu_kernel_has_changed(tmp_path: Path) -> None:
     step = {
         "parameters": 1.2e9, "rows": 8, "length": 2048, "ms": {"eager": 900.0, "swapped": 600.0},
         "peak_gb": {"eager": 50.0, "swapped": 45.5},
@@ -376,11 +396,12 @@ def cli(*arguments: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "command", [("machine", "--device", "cuda"), ("bench", "rms_norm", "--device", "cuda"), ("tune", "softmax"),
+    "command", [("machine", "--device", "cuda"), ("bench", "rms_norm", "--device", "cuda"),
+                ("autotune", "softmax", "--configs"),
                 ("explain", "rms_norm", "--device", "cuda"), ("machine", "--device", "tpu")],
 )  # fmt: skip
 def test_a_device_that_is_not_there_is_usage(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("kernelworks.machine", "kernelworks.measure.tune", "kernelworks.cli.arguments"):
+    for module in ("kernelworks.machine", "kernelworks.measure.autotune.configs", "kernelworks.cli.arguments"):
         monkeypatch.setattr(importlib.import_module(module), "has_gpu", lambda: False)
     found = cli(*command)
     assert found.exit_code == 2, found.output
@@ -391,16 +412,16 @@ def test_machine_shows_both_devices_or_the_one_asked_for(monkeypatch: pytest.Mon
     def known(progress: Any, again: bool = False, device: str = "cpu") -> Peaks | GpuPeaks:
         return record() if device == "cuda" else cpu_record()
 
-    monkeypatch.setattr(importlib.import_module("kernelworks.measure.peaks"), "peak_memory", known)
+    monkeypatch.setattr(importlib.import_module("kernelworks.measure.peaks"), "get_peaks", known)
     monkeypatch.setattr(importlib.import_module("kernelworks.machine"), "has_gpu", lambda: True)
     both = cli("machine", "--html", str(tmp_path / "machine.html"))
-    assert "memory pyramid" in both.stdout and "Imaginary GPU" in both.stdout
+    assert "memory hierarchy" in both.stdout and "Imaginary GPU" in both.stdout
     assert "Imaginary GPU" in (tmp_path / "machine.html").read_text()
     assert [item["name"] for item in json.loads(cli("machine", "--json").stdout)] == ["x", "Imaginary GPU"]
     assert from_json(GpuPeaks, cli("machine", "--device", "cuda", "--json").stdout) == record()
 
 
-def test_stale_rows_are_named_and_are_no_failure(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stale_kernels_are_named_and_are_no_failure(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_map, "has_gpu", lambda: False)
     certify("another source")
     found = cli("map", "rms_norm", "--stale")

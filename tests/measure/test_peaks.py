@@ -1,4 +1,4 @@
-"""Ceilings: measured only on a quiet machine, cached only whole, and the bound that follows from them."""
+"""Measured peaks: measured only on a quiet machine, cached only whole, and the bound that follows from them."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_an_unwritable_cache_still_returns_the_result(own_cache, monkeypatch) ->
 # ---------------------------------------------------------------- the bound
 
 
-def test_each_term_names_its_regime() -> None:
+def test_each_term_names_its_bottleneck() -> None:
     here = record()
     streaming = roofline.bound(1e6, 0, 400e6, float("inf"), torch.float32, 1, here)
     assert streaming.seconds == pytest.approx(10e-3)  # 400 MB at 40 GB/s

@@ -173,7 +173,7 @@ def test_what_contradicts_others_is_measured_again_and_then_follows(again: Any, 
         point.measure(watch)
 
     def now() -> Peaks:
-        return record(bandwidth=(), functions=(), flops=tuple(point.filled() for point in points))
+        return record(bandwidth=(), functions=(), flops=tuple(point.measured_record() for point in points))
 
     survey._again(points, now, watch, None)
     made = repair_record(now())

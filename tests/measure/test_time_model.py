@@ -1,5 +1,5 @@
-"""The model of a kernel's time on a GPU: its terms, what rooms say of their rows, and how near it comes to timings on
-record that it was not made from."""
+"""The model of a kernel's time on a GPU: its terms, what op packages say of their kernels, and how near it comes to
+times on record that it was not made from."""
 
 from __future__ import annotations
 
@@ -25,15 +25,7 @@ from kernelworks.contract import Request, TensorSpec
 from kernelworks.diagnose.account import on_gpu
 from kernelworks.diagnose.account.on_gpu import Gpu
 from kernelworks.dispatch.op import OPS, Op
-from kernelworks.measure.roofline.kernel_time import (
-    ModelComparison,
-    compare_model,
-    count_values,
-    estimate_kernel_time,
-    manner,
-    piece_of,
-    tables,
-)
+from kernelworks.measure.roofline.kernel_time import compare_model, count_values, estimate_kernel_time, piece_of, tables
 from kernelworks.measure.roofline.time_model import Manner, Piece, estimate_time, race_rate
 from kernelworks.measure.roofline.waves import product_of
 from kernelworks.ops.attention.block_sparse_attention.contract import BLOCK, expand_mask
@@ -51,7 +43,7 @@ BF16 = torch.bfloat16
 
 
 def h200(of: str = "") -> GpuPeaks:
-    """The ceilings on record, or those of a day: of the card that figures were taken on."""
+    """The measured peaks on record, or those of a day: of the card that figures were taken on."""
     found = json.loads((ROOT / f"benchmarks/results/h200-machine{of}.json").read_text(encoding="utf-8"))
     return from_json(GpuPeaks, json.dumps(found["peaks"]))
 
@@ -95,7 +87,7 @@ def test_tiles_come_in_whole_rounds_unless_the_last_is_cut() -> None:
     assert short == pytest.approx(estimate_time(product(rounds + 1, side, 64 * 15), tiles, HERE).terms["products"])
 
 
-def test_multiprocessors_that_take_a_tile_together_leave_power_to_others_where_they_stand_idle() -> None:
+def test_multiprocessors_that_take_a_tile_together_leave_power_to_others_if_they_stand_idle() -> None:
     pairs = Manner(tiles=({"M": 256, "N": 256},), together=2)
     units = HERE.multiprocessors // 2
     full, half = (
@@ -105,19 +97,19 @@ def test_multiprocessors_that_take_a_tile_together_leave_power_to_others_where_t
     assert "power" not in estimate_time(product(256 * units, 256, 8192), pairs, HERE).terms
 
 
-def test_power_takes_what_it_took_of_products_that_were_raced() -> None:
+def test_power_takes_what_it_took_of_products_that_were_benchmarked() -> None:
     """A record from before races has none, and is read all the same."""
     known = h200()
     before = dataclasses.asdict(known)
     for rate in before["rates"]:
         rate.pop("benchmarked_tflops")
     assert from_json(GpuPeaks, json.dumps(before)) == dataclasses.replace(
-        known, rates=tuple(dataclasses.replace(r, raced_tflops=0.0) for r in known.rates)
+        known, rates=tuple(dataclasses.replace(r, benchmarked_tflops=0.0) for r in known.rates)
     )
     pairs, piece = Manner(tiles=({"M": 256, "N": 256},), together=2), product(256 * 66, 256, 8192)
 
     def power(share: float, torchs: bool = True, **how: Any) -> float:
-        rates = tuple(dataclasses.replace(r, raced_tflops=share * r.burst_tflops) for r in known.rates)
+        rates = tuple(dataclasses.replace(r, benchmarked_tflops=share * r.burst_tflops) for r in known.rates)
         manner = dataclasses.replace(pairs, torchs=torchs)
         terms = estimate_time(piece, manner, dataclasses.replace(known, rates=rates), **how).terms
         return terms["power"] / terms["products"]
@@ -126,7 +118,7 @@ def test_power_takes_what_it_took_of_products_that_were_raced() -> None:
     assert power(0.8, torchs=False, alone=False) == pytest.approx(1 / 0.9 - 1)  # ours lose half of that
     assert 0 < power(0.8, warm=True) < power(0.8, alone=False)  # in a race others work in between
     found = next(r for r in known.rates if r.dtype == "bfloat16")
-    between = race_rate(dataclasses.replace(found, raced_tflops=0.0))
+    between = race_rate(dataclasses.replace(found, benchmarked_tflops=0.0))
     assert between == pytest.approx((found.burst_tflops + found.sustained_tflops) / 2)
 
 
@@ -170,7 +162,7 @@ def test_tiles_of_named_blocks_have_their_number_of_them() -> None:
     assert estimate_time(edges, lists, HERE).terms["products"] == pytest.approx(quarter * 10 / 8)
 
 
-def test_sequences_have_tiles_of_their_own_where_their_lengths_are_known() -> None:
+def test_sequences_have_tiles_of_their_own_if_their_lengths_are_known() -> None:
     packed = dataclasses.replace(FORWARD, tiles=({"T": 128, "Tk": 128},), bands="N * H", packed="N")
     dims = {"T": 4096, "Tk": 4096, "N": 4, "H": 64, "D": 128}
 
@@ -250,16 +242,16 @@ def test_factors_are_numbers_and_dimensions() -> None:
         product_of("4 * nothing", {"N": 8})
 
 
-# ---------------------------------------------------------------- what rooms say
+# ---------------------------------------------------------------- what op packages say
 
 SAID = [(name, number) for name in OPS for number in range(len(tables(OPS[name].op_package)))]
 
 
 @pytest.mark.parametrize(("name", "number"), SAID)
-def test_what_a_room_says_is_of_a_row_and_of_dimensions_that_there_are(name: str, number: int) -> None:
+def test_what_an_op_package_says_is_of_a_kernel_and_of_dimensions_that_there_are(name: str, number: int) -> None:
     op, table = OPS[name], tables(OPS[name].op_package)[number]
-    row = op.kernel(table["kernel"])
-    assert row.device == "cuda" and table["pass"] in op.passes and table["source"]
+    kernel = op.kernel(table["op_kernel"])
+    assert kernel.device == "cuda" and table["pass"] in op.passes and table["source"]
     args = _made(op)
     request = op.request("forward", tuple(args.get(n) for n in op.passes["forward"].names))
     dims = op.contract.dims(request)
@@ -269,7 +261,7 @@ def test_what_a_room_says_is_of_a_row_and_of_dimensions_that_there_are(name: str
     for tile in table.get("tiles", ()):
         assert len(tile) == 2 and set(tile) <= set(dims)
     fields = {f.name for f in dataclasses.fields(Manner)}
-    assert set(table) <= fields | {"kernel", "pass", "when"}
+    assert set(table) <= fields | {"op_kernel", "pass", "when"}
 
 
 def _made(op: Op) -> dict[str, Any]:
@@ -280,12 +272,12 @@ def _made(op: Op) -> dict[str, Any]:
 
 
 def test_a_word_that_no_kernel_has_is_refused(tmp_path: Path) -> None:
-    for text in ('row = "sm90"\npass = "forward"\nsource = "x"\nspeed = 2\n', 'row = "sm90"\n'):
-        room = tmp_path / str(len(text))
-        room.mkdir()
-        (room / "times.toml").write_text(f"[[kernels]]\n{text}")
+    for text in ('op_kernel = "sm90"\npass = "forward"\nsource = "x"\nspeed = 2\n', 'op_kernel = "sm90"\n'):
+        op_package = tmp_path / str(len(text))
+        op_package.mkdir()
+        (op_package / "times.toml").write_text(f"[[kernels]]\n{text}")
         with pytest.raises(ValueError, match=r"times\.toml"):
-            tables(room)
+            tables(op_package)
 
 
 # ---------------------------------------------------------------- what values say
@@ -295,7 +287,7 @@ HANGS = [name for name in OPS if OPS[name].contract.values is not None]
 
 
 @pytest.mark.parametrize("name", HANGS)
-def test_what_work_hangs_on_is_counted_where_there_is_data(name: str) -> None:
+def test_what_work_hangs_on_is_counted_if_there_is_data(name: str) -> None:
     """And said to be assumed where there is none. What is counted is never more than what is assumed of a mask or of
     targets."""
     op = OPS[name]
@@ -431,10 +423,8 @@ def test_timings_that_the_model_was_not_made_from_are_predicted() -> None:
     assert len(off) > 60
     assert statistics.median(map(abs, off)) < 0.05
     assert sum(abs(o) <= expectations.NEAR_SHARE for o in off) > 0.9 * len(off)
-    missed = {
-        name for name, found in of_op.items() if sum(abs(o) <= expectations.NEAR_SHARE for o in found) < len(found) / 2
-    }
-    assert missed <= OFF  # no other op is off as a whole
+    for name in of_op.keys() - OFF:  # no other op is off as a whole
+        assert sum(abs(o) <= expectations.NEAR_SHARE for o in of_op[name]) >= len(of_op[name]) / 2, name
 
 
 def test_calls_that_nobody_had_timed_are_predicted() -> None:
@@ -445,9 +435,8 @@ def test_calls_that_nobody_had_timed_are_predicted() -> None:
     after = []
     for row in rows:
         op = OPS[row["op"]]
-        said = estimate_kernel_time(
-            op, asked(op, re.sub("; top=.*?(?=;)", "", row["call"])), row["kernel"], known, alone=False
-        )
+        request = asked(op, re.sub("; top=.*?(?=;)", "", row["call"]))
+        said = estimate_kernel_time(op, request, row["kernel"], known, alone=False)
         after.append(said.seconds * 1e6 / row["us"] - 1)
     assert len(rows) >= 40 and sum(abs(o) <= expectations.NEAR_SHARE for o in before) > 0.7 * len(rows)
     assert sum(abs(o) <= expectations.NEAR_SHARE for o in after) > 0.85 * len(rows)
@@ -457,63 +446,27 @@ def test_calls_that_nobody_had_timed_are_predicted() -> None:
 # ---------------------------------------------------------------- what a fix promises by
 
 
-@pytest.mark.parametrize(("row", "modelled"), [("triton", True), ("torch", False)])
-def test_a_call_of_ours_that_was_not_timed_is_expected_to_take_what_its_row_takes(
-    row: str, modelled: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("kernel", "modelled"), [("triton", True), ("torch", False)])
+def test_a_call_of_ours_that_was_not_timed_is_expected_to_take_what_its_kernel_takes(
+    kernel: str, modelled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where torch's own function runs, and of calls of torch's, the bound over what is usual speaks."""
     op, chosen = OPS["rms_norm"], []
 
     def choose(op: Op, request: Request, name: str | None) -> Any:
         chosen.append((request.device, name))
-        return SimpleNamespace(kernel=op.kernel(row))
+        return SimpleNamespace(kernel=op.kernel(kernel))
 
     monkeypatch.setattr(on_gpu, "choose", choose)
     device = Gpu(HERE, Floors(0.0, 0.0, 0.0, 0.0, 0.0))
-    place = Place("M", "m.py:1", 0, "M", words=(("kernel", row),))
+    place = Place("M", "m.py:1", 0, "M", words=(("kernel", kernel),))
     call = Call(
         "kernelworks::rms_norm", 0, 10, shapes=[[8192, 4096], [4096], [], []], strides=[[4096, 1], [1], [], []],
         dtypes=[BF16, BF16, None, None], scalars=[None, None, 1e-6, None], place=place,
     )  # fmt: skip
     found = device.at_its_bound(call, 2e-6)
     said = estimate_kernel_time(op, asked(op, "x bf16[8192,4096]; weight bf16[4096]"), "triton", HERE, alone=False)
-    assert found.host == 2e-6 and chosen == [("cuda", row)]
+    assert found.host == 2e-6 and chosen == [("cuda", kernel)]
     assert (found.kernels == (said.seconds,)) is modelled and found.kernels[0] > 0
     theirs = dataclasses.replace(call, name="aten::relu", shapes=[[8192, 4096]], strides=[[4096, 1]], dtypes=[BF16])
     assert device.at_its_bound(theirs, 2e-6).kernels[0] > 0 and len(chosen) == 1
-
-
-# ---------------------------------------------------------------- the table
-
-
-def test_the_table_says_what_it_took_beside_what_was_predicted() -> None:
-    op = OPS["rms_norm"]
-    request = asked(op, "x bf16[8192,4096]; weight bf16[4096]")
-    piece = piece_of(op, request)
-    work = {f.name: getattr(piece, f.name) for f in dataclasses.fields(piece) if f.name != "function"}
-    said = estimate_time(piece, manner(op, "triton", "forward", piece.dims), HERE).seconds * 1e3
-    line = {
-        "op": "rms_norm",
-        "pass": "forward",
-        "shape": "8192x4096",
-        "kernel": "triton",
-        "source_hash": "h",
-        "work": work,
-    }
-    lines = [{**line, "ms": {"ours": said / 1.05}}, {**line, "ms": {"ours": said * 2}}]
-    torchs, failed = {**line, "kernel": "torch", "source_hash": ""}, {**line, "failed": "it raised"}
-    found = compare_model([*lines, torchs, failed, {**line, "work": {}}], HERE)
-    assert [round(c.off, 2) for c in found] == [0.05, -0.5]
-    assert found[0].bound_us < found[0].expected_us
-    table = "\n".join(expectations.table(found))
-    assert "Of 2 cases of our rows 1 were predicted within 10%" in table
-    assert "| +5% | memory |" in table and "| **-50%** | memory |" in table
-    assert (
-        expectations.table([]) == ["No row of ours is on record."] and expectations.unseen_calls(None, "x.json") == []
-    )
-    rows = [{"predicted_us": p, "us": 10.0} for p in (10.5, 12.0, 9.5)]
-    assert (
-        "Of 3 other calls" in (told := expectations.unseen_calls({"rows": rows}, "x.json")[0])
-        and " 2 were within" in told
-    )
-    assert isinstance(found[0], ModelComparison)

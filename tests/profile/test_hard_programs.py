@@ -323,9 +323,9 @@ atexit.register(print, "at the very end")
 
 COMMAND = """
 import sys, importlib
-from kernelworks.records import Ceilings, from_json
-ceilings = from_json(Ceilings, open(sys.argv.pop(1)).read())
-importlib.import_module("kernelworks.diagnose").measured_ceilings = lambda *args, **more: ceilings
+from kernelworks.records import Measured peaks, from_json
+measured peaks = from_json(Measured peaks, open(sys.argv.pop(1)).read())
+importlib.import_module("kernelworks.diagnose").measured_ceilings = lambda *args, **more: measured peaks
 from kernelworks.cli import main
 main()
 """
@@ -448,9 +448,9 @@ def test_a_script_that_changes_folder_runs_again(folder: Path, monkeypatch: pyte
 
 
 WRONG = {
-    ("prove", "softmax", "--dtype", "float7"): "dtype must be one of float32, bfloat16, float16, got 'float7'",
-    ("prove", "softmax", "--jobs", "0"): "Invalid value for '--jobs'",
-    ("bench", "softmax", "--row", "nothing"): "got 'nothing'",
+    ("verify", "softmax", "--dtype", "float7"): "dtype must be one of float32, bfloat16, float16, got 'float7'",
+    ("verify", "softmax", "--jobs", "0"): "Invalid value for '--jobs'",
+    ("bench", "softmax", "--kernel", "nothing"): "got 'nothing'",
     ("bench", "softmax", "--threads", "many"): "Invalid value for '--threads'",
     ("explain", "softmax", "4x8", "dim=abc"): "dim must be an int, got 'abc'",
     ("explain", "rms_norm", "4x8", "8", "eps=abc"): "eps must be a float, got 'abc'",
@@ -459,7 +459,7 @@ WRONG = {
     ("explain", "softmax", "99999999x99999999x99"): "cannot be made here",
     ("machine", "--device", "tpu"): "--device must be cpu or cuda, got 'tpu'",
     ("climb", "nothing"): "there is no ladder 'nothing'",
-    ("tune", "nothing"): "got 'nothing'",
+    ("autotune", "softmax", "--look"): "--kernel, --case, --keep and --look need --configs",
     ("map", "nothing", "--stale", "--json"): "no op is named 'nothing'",
     ("swap", "p.py:needs"): "p.py:needs must take no arguments, got a",
     ("swap", "p.py"): "the model must be given as FILE.py:FUNCTION, got 'p.py'",

@@ -9,8 +9,8 @@ import torch
 from kernelworks.profile.process_state import Surroundings, _settings
 
 
-def test_what_a_remedy_sets_is_not_said_of_the_program() -> None:
-    """A compiler sets the limit of recursion, and a remedy the number of threads: put back, and no finding."""
+def test_what_an_optimization_sets_is_not_said_of_the_program() -> None:
+    """A compiler sets the limit of recursion, and a optimization the number of threads: put back, and no finding."""
     before = _settings()
     with Surroundings() as around:
         torch.use_deterministic_algorithms(True)

@@ -26,7 +26,7 @@ from kernelworks.profile.trace import Trace, record
 LINEAR = torch.nn.Linear(16, 4)
 BAG = torch.nn.EmbeddingBag(50, 16, mode="sum", sparse=True)
 FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
-PROVED = {  # problems that a rule may see in a tiny program only where its pattern is
+VERIFIED = {  # problems that a rule may see in a tiny program only where its pattern is
     "a norm made of many ops": "norm", "a rotary embedding made of many ops": "rotary",
     "a gate made of two ops": "gate", "a growing cache copied at every step": "cache",
     "an optimizer in many passes": "adam", "batch norms that convolutions could hold": "foldable",
@@ -93,4 +93,4 @@ def test_program(name: str, grad: bool) -> None:
     timeline = fit_timeline(wall, [trace], trace, FLOORS)
     its, problems = find_hotspots(account(timeline, Cpu(machine(), FLOORS, 2)), wall, Races(0.0, 2))
     assert math.isclose(sum(region.seconds for region in its), wall, rel_tol=1e-6)
-    assert {PROVED[problem] for problem in problems if problem in PROVED} <= expected
+    assert {VERIFIED[problem] for problem in problems if problem in VERIFIED} <= expected

@@ -35,7 +35,6 @@ from kernelworks.cli import (
     predictions,
     search,
     swap,
-    tune,
     verify,
 )
 from kernelworks.cli.console import guard_command
@@ -73,7 +72,7 @@ def _options(
 
 # In the order in which ``--help`` lists them.
 VERBS = {
-    **diagnose.VERBS, **machine.VERBS, **autotune.VERBS, **verify.VERBS, **bench.VERBS, **explain.VERBS, **tune.VERBS,
+    **diagnose.VERBS, **machine.VERBS, **autotune.VERBS, **verify.VERBS, **bench.VERBS, **explain.VERBS,
     **climb.VERBS, **swap.VERBS, **map.VERBS, **compare.VERBS, **predictions.VERBS, **judge.VERBS,
     **check_problem.VERBS, **search.VERBS, **export.VERBS,
 }  # fmt: skip

@@ -1,4 +1,5 @@
-"""Races what a program calls against torch's own functions."""
+"""Measures each call of a program, or of an op, against torch's own function; with ``--configs`` also the
+configurations of a GPU kernel."""
 
 from __future__ import annotations
 
@@ -7,13 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelworks.cli.console import device_named, guard_program, print_json, show
+from kernelworks.cli.console import FAILED, USAGE, device_named, fail, guard_program, print_json, show
 from kernelworks.cli.options import Device, Json
 
 if TYPE_CHECKING:
+    from kernelworks.dispatch.op import Op
     from kernelworks.records import AutotuneResult
 
 __all__ = ["VERBS"]
+
+GPU_KERNEL = "triton"  # The kernel whose configurations are tried, unless --kernel names another.
 
 
 def autotune(
@@ -24,53 +28,113 @@ def autotune(
             metavar="[PROGRAM | OP...]",
         ),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Race also what was settled before.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Measure again what has a tuning record.")] = False,
     module: Annotated[
         bool, typer.Option("-m", "--module", help="PROGRAM is a module, as after python -m, or MODULE:FUNCTION.")
     ] = False,
     device: Device = None,
+    configs: Annotated[
+        bool, typer.Option("--configs", help="First try the configurations of the OPs' GPU kernel. Slow; GPU only.")
+    ] = False,
+    kernel: Annotated[
+        str | None, typer.Option(help=f"With --configs: the GPU kernel, {GPU_KERNEL} without it.", show_default=False)
+    ] = None,
+    cases: Annotated[
+        list[str] | None, typer.Option("--case", help="With --configs: only this case; may be repeated.")
+    ] = None,
+    keep: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep/--look", help="With --configs: keep the winners, or show them and stop.", show_default=False
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Races what a program calls against torch's own functions, so that each call takes what is quickest here.
+    """Measures each call signature of a program against torch's own function, and keeps what is faster here.
 
-    Once for each kind of call, on the program's own tensors; of ops without a program the calls that `bench` times. A
-    row of ours is taken from then on where it won by 3% in both halves of the race, host time counted, and torch's
-    function everywhere else.
+    The program runs once, and each call signature is measured on the program's own tensors. For an OP, the calls are
+    those that `bench` times. A kernel of ours serves a call from then on if it won by 3% in both halves of the race,
+    host time counted. Otherwise torch's function runs.
+
+    With --configs, the configurations that the OPs' GPU kernel lists are tried first: each is compared with the float64
+    reference, then timed interleaved. Winners go into your own table for this kind of GPU, and the kernel is verified
+    with them. A table that fails verification is taken back (exit code 1). The race then times the new table.
     """
     from kernelworks.report import autotune as report
     from kernelworks.report import terminal as console
 
-    where = device_named(device)
-    so = "only what it had called until then is settled"
-    with guard_program(json=json, so=so), console.progress("settle") as progress:
-        found = _run_autotune(what or [], module=module, device=where, again=again, progress=progress)
+    names = what or []
+    if not configs and (kernel is not None or cases or keep is not None):
+        fail("--kernel, --case, --keep and --look need --configs", USAGE)
+    if configs and (not names or module or _is_program(names)):
+        fail("--configs takes names of ops, not a program", USAGE)
+    if configs and device == "cpu":
+        fail("--configs tries configurations of GPU kernels, so --device cannot be cpu", USAGE)
+    where = device_named("cuda" if configs else device)
+    so = "only what it had called until then is autotuned"
+    with guard_program(json=json, so=so), console.progress("autotune") as progress:
+        if configs:
+            found = _run_configs(
+                names, kernel or GPU_KERNEL, cases=cases, keep=keep is not False, again=again, progress=progress
+            )
+        else:
+            found = _run_autotune(names, module=module, device=where, again=again, progress=progress)
     if json:
         print_json(found)
     else:
         show(report.autotune_result(found))
+    if not all(verification.certified for verification in found.verifications):
+        raise typer.Exit(FAILED)
+
+
+def _is_program(names: Sequence[str]) -> bool:
+    return bool(names) and (".py" in names[0] or "/" in names[0])
 
 
 def _run_autotune(
     what: Sequence[str], *, module: bool = False, device: str = "cpu", again: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> AutotuneResult:  # fmt: skip
-    """Settles a program, as ``diagnose`` takes it, or ops by name. Raises TargetError if ``what`` is neither, and what
-    the program raises."""
-    from kernelworks.measure.autotune import autotune as race
+    """Autotunes a program, as ``diagnose`` takes it, or ops by name. Raises TargetError if ``what`` is neither, and
+    what the program raises."""
+    from kernelworks.measure.autotune import autotune as run
     from kernelworks.measure.autotune import autotune_cases
-    from kernelworks.ops import op_named, ops_named
+    from kernelworks.ops import ops_named
     from kernelworks.profile.program import TargetError, from_target
 
-    if module or (what and (".py" in what[0] or "/" in what[0])):
+    if module or _is_program(what):
         if not what:
             raise TargetError("-m wants the name of a module")
         program = from_target(what[0], what[1:], module=module)
-        return race(program.run, again=again, progress=progress)
+        return run(program.run, again=again, progress=progress)
+    ops = _named(what) or ops_named(None)
+    return autotune_cases(ops, device=device, again=again, progress=progress)
+
+
+def _run_configs(
+    names: Sequence[str], kernel: str, *, cases: Sequence[str] | None, keep: bool, again: bool,
+    progress: Callable[[str], None] | None = None,
+) -> AutotuneResult:  # fmt: skip
+    """Raises TargetError if the command line names an op, a kernel or a case that is not there."""
+    from kernelworks.measure.autotune import autotune_configs
+    from kernelworks.profile.program import TargetError
+
+    ops = _named(names)
     try:
-        ops = [op_named(name) for name in what] or ops_named(None)
+        return autotune_configs(ops, kernel, cases=cases, keep=keep, again=again, progress=progress)
+    except ValueError as error:
+        raise TargetError(str(error)) from None
+
+
+def _named(names: Sequence[str]) -> list[Op]:
+    """The ops of these names. Raises TargetError if one is not there."""
+    from kernelworks.ops import op_named
+    from kernelworks.profile.program import TargetError
+
+    try:
+        return [op_named(name) for name in names]
     except ValueError as error:
         raise TargetError(f"{error}; a program is a Python file or file.py:function") from None
-    return autotune_cases(ops, device=device, again=again, progress=progress)
 
 
 VERBS: dict[str, Callable[..., None]] = {"autotune": autotune}

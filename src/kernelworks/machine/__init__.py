@@ -1,4 +1,4 @@
-"""Which machine is this? Reads what the system says of itself and measures nothing (see ``ceilings`` for that)."""
+"""Which machine is this? Reads what the system says of itself and measures nothing (see ``measure.peaks`` for that)."""
 
 from kernelworks.machine.cpu import Machine, machine
 from kernelworks.machine.gpu import Gpu, gpu, has_gpu
@@ -7,16 +7,16 @@ __all__ = ["Gpu", "Machine", "gpu", "has_gpu", "kind_of", "machine", "place_of"]
 
 
 def kind_of(device: str) -> str:
-    """The kind of machine that a certificate names, for a type of device ("cpu", "cuda").
+    """The kind of machine that a certificate names, by type of device ("cpu", "cuda").
 
-    Raises RuntimeError where there is no such device.
+    Raises RuntimeError if there is no such device.
     """
     return gpu().kind if device.startswith("cuda") else machine().kind
 
 
 def place_of(device: str, kind: str | None = None) -> str:
-    """The kind of machine that a timing names: what is quickest changes with the number of a CPU's cores, which share
-    its memory, where what is right does not. Raises RuntimeError where there is no such device.
+    """The kind of machine that a tuning record names: what is quickest changes with the number of a CPU's cores, which
+    share its memory; what is right does not. Raises RuntimeError if there is no such device.
 
     ``kind`` is a kind of machine in place of this one.
     """

@@ -20,10 +20,10 @@ FEATURES = {
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine, as far as choosing and proving kernels depends on it.
+    """One machine, as far as choosing and verifying kernels depends on it.
 
     ``kind`` names the sort of machine that a certificate speaks for: architecture, vendor, family and model, and the
-    instruction sets that its rows may use. Two machines of one kind run the same instructions with the same result.
+    instruction sets that its kernels may use. Two machines of one kind run the same instructions with the same result.
     """
 
     kind: str

@@ -1,13 +1,13 @@
-"""The one reader of environment variables, and the one place that knows where caches live.
+"""The one reader of environment variables, and the one place that knows the cache folders.
 
 | variable | meaning | default |
 |---|---|---|
-| ``KERNELWORKS_CACHE`` | folder for compiled libraries, certificates and ceilings | the platform's cache folder |
+| ``KERNELWORKS_CACHE`` | folder for compiled libraries, certificates and measured peaks | the platform's cache folder |
 | ``KERNELWORKS_CXX`` | the C++ compiler | ``g++`` |
-| ``KERNELWORKS_CHOOSE`` | ``timed``: rows run where a timing says so; ``listed``: the first proved one | ``timed`` |
+| ``KERNELWORKS_CHOOSE`` | ``timed``: kernels by tuning records; ``listed``: the first verified one | ``timed`` |
 | ``KERNELWORKS_COMPILE_SECONDS`` | how long one compile may take before its compiler is given up | 120 |
 | ``KERNELWORKS_MODEL_KEY`` | what a language model's endpoint is shown; a search may name another variable | unset |
-| ``KERNELWORKS_NATIVE`` | calls through C++ where verbs ``build`` that, where it is ``found``, or ``0`` | ``build`` |
+| ``KERNELWORKS_NATIVE`` | calls through C++: verbs ``build`` it; only if it is ``found``; or ``0`` | ``build`` |
 | ``RAY_ADDRESS`` | a running cluster of Ray's, in which a search's workers run | a cluster of the search's own |
 | ``NO_COLOR`` | any value: no colours in the terminal | unset |
 | ``TRITON_INTERPRET`` | ``1``: Triton's interpreter runs kernels on CPU tensors (Triton reads it too) | unset |
@@ -45,7 +45,7 @@ __all__ = [
     "write_whole",
 ]  # fmt: skip
 
-COMPILE_S = 120.0  # the largest room takes 4 s on a quiet core
+COMPILE_S = 120.0  # The largest op package takes 4 s on a quiet core.
 
 # Words of names whose values are nobody else's business; and names that were read as such here.
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL")
@@ -86,7 +86,7 @@ def compiler() -> str:
 
 
 def selection_policy() -> str:
-    """How rows are chosen, ``"timed"`` or ``"listed"``. Raises ValueError where the variable says neither."""
+    """How kernels are chosen, ``"timed"`` or ``"listed"``. Raises ValueError if the variable says neither."""
     given = os.environ.get("KERNELWORKS_CHOOSE") or "timed"
     if given not in ("timed", "listed"):
         raise ValueError(f"KERNELWORKS_CHOOSE must be timed or listed, got {given!r}")
@@ -94,7 +94,7 @@ def selection_policy() -> str:
 
 
 def compile_seconds() -> float:
-    """The time limit of one compile; the default where the variable holds no positive number."""
+    """The time limit of one compile; the default if the variable holds no positive number."""
     try:
         given = float(os.environ.get("KERNELWORKS_COMPILE_SECONDS", ""))
     except ValueError:
@@ -108,7 +108,7 @@ def variables() -> dict[str, str]:
 
 
 def secret(name: str) -> str:
-    """What a variable that the user names holds, "" where it is unset; no process of a candidate's is handed it."""
+    """What a variable that the user names holds, "" if it is unset; no process of a candidate's is handed it."""
     _read_as_secrets.add(name)
     return os.environ.get(name, "")
 
@@ -124,7 +124,7 @@ def variables_without_secrets() -> dict[str, str]:
 
 def passive_wait_variables() -> dict[str, str]:
     """All variables, for a process of several threads that shares the cores with others like it: its threads sleep
-    where they wait for each other, and do not spin."""
+    if they wait for each other, and do not spin."""
     return {"OMP_WAIT_POLICY": "passive", **os.environ}
 
 
@@ -136,12 +136,12 @@ def restore_variables(before: dict[str, str]) -> None:
 
 
 def ray_address() -> str:
-    """Where a cluster of Ray's runs that searches are to use, "" where none is named."""
+    """Where a cluster of Ray's runs that searches are to use, "" if none is named."""
     return os.environ.get("RAY_ADDRESS", "")
 
 
 def visible_gpus() -> list[str] | None:
-    """The GPUs that this process is shown, by number or name; None where that is all of them."""
+    """The GPUs that this process is shown, by number or name; None if that is all of them."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     return None if given is None else [name.strip() for name in given.split(",") if name.strip()]
 

@@ -13,11 +13,11 @@ __all__ = ["Gpu", "gpu", "has_gpu"]
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU, as far as choosing, proving and measuring kernels depends on it.
+    """One GPU, as far as choosing, verifying and measuring kernels depends on it.
 
     ``kind`` names the sort of GPU that a certificate speaks for: compute capability and model. ``driver`` and
-    ``power_limit_w`` do not enter it, but ceilings are kept by them: they change how quick a kernel is, not whether it
-    is right. Both are empty where the management library (nvidia-ml-py) is not installed.
+    ``power_limit_w`` do not enter it, but measured peaks are kept by them: they change how quick a kernel is, not
+    whether it is right. Both are empty if the management library (nvidia-ml-py) is not installed.
     """
 
     kind: str
@@ -52,7 +52,7 @@ def _managed(uuid: str) -> tuple[str, float]:
 
 @functools.cache
 def gpu(index: int | None = None) -> Gpu:
-    """The GPU of this number (by default the current one). Raises RuntimeError where there is none."""
+    """The GPU of this number (by default the current one). Raises RuntimeError if there is none."""
     if not has_gpu():
         raise RuntimeError("no CUDA device: torch.cuda.is_available() is False")
     if index is None:

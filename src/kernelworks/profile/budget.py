@@ -57,11 +57,11 @@ class Budget:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds; below 0 where the budget is over."""
+        """Seconds; below 0 if the budget is over."""
         return self.seconds - self.kept + self.free + self.runs * self.wall - (time.perf_counter() - self.begun)
 
     def ask(self, doing: str, needs: float = 0.0) -> None:
-        """Raises Over where fewer than ``needs`` seconds are left to do it in."""
+        """Raises Over if fewer than ``needs`` seconds are left to do it in."""
         left = self.seconds_left
         if left < needs or left < 0:
             more = self.seconds + max(needs - left, -left)

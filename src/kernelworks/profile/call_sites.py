@@ -107,7 +107,7 @@ class Survey(TorchFunctionMode):
 
     def _callback(self, callback: Any) -> Any:
         """Where dynamo begins to look at frames the survey ends, and begins again where that ends: code that was
-        compiled without a mode and without hooks is compiled anew where it finds any. The end is told by who calls:
+        compiled without a mode and without hooks is compiled anew if it finds any. The end is told by who calls:
         dynamo sets this and takes it back many times in between, as it compiles."""
         if threading.get_ident() == self._thread:
             caller = sys._getframe(1)

@@ -40,9 +40,9 @@ class Call:
     ``shapes`` and ``strides`` hold a list of sizes per argument, a list of lists for a list of tensors, and [] for
     anything else; ``dtypes`` a torch dtype per tensor argument, else None; ``scalars`` the numbers and lists of
     numbers: calls that are alike share them. The profiler's tree tells the rest (``inputs``): ``pointers`` a storage
-    address per tensor argument, ``tensors`` which tensor it is, ``storage_bytes`` the bytes of its storage, of an outermost op
-    alone; ``listed`` the dtype of the tensors in lists; ``made`` address and bytes of each storage that the call
-    allocated and left behind.
+    address per tensor argument, ``tensors`` which tensor it is, ``storage_bytes`` the bytes of its storage, of an
+    outermost op alone; ``listed`` the dtype of the tensors in lists; ``made`` address and bytes of each storage that
+    the call allocated and left behind.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Call:
     runtime: list[Runtime] = field(default_factory=list)  # calls of the device's driver made in it or below
     like: int = 0  # the same number for calls that have their shapes of one call of the survey
     graph: str = ""  # the run of a compiled graph that it is part of
-    kernel: Kernel | None = None  # that inductor wrote, where the call is one of it
+    kernel: Kernel | None = None  # that inductor wrote, if the call is one of it
 
     @property
     def display_name(self) -> str:
@@ -101,7 +101,7 @@ class Call:
 
 @dataclass(slots=True)
 class DeviceWork:
-    """A kernel, copy or fill that a GPU did. Times in ns, on the host's clock. ``call`` is what it was done for, where
+    """A kernel, copy or fill that a GPU did. Times in ns, on the host's clock. ``call`` is what it was done for, if
     that is not the call that launched it: one of CUDA's graphs does the work of many."""
 
     name: str

@@ -1,7 +1,7 @@
 """Calls of torch's functions that are made of several operators (``F.softsign``: abs, add, div), seen as one.
 
 The profiler records what such a function calls, and no call of it. A survey is told of it all the same, with what it
-was given: where an op of ours says the same, the operators that it calls are one call, named as torch's operator would
+was given: if an op of ours says the same, the operators that it calls are one call, named as torch's operator would
 be if there were one.
 """
 
@@ -22,8 +22,8 @@ __all__ = ["describe_call"]
 def describe_call(
     torch_signature: TorchSignature, args: Sequence[Any], named: Mapping[str, Any], result: Any
 ) -> Call | None:
-    """The call with its arguments in the order of the spelling's names; None where they are no plain tensors, or not
-    what the spelling knows."""
+    """The call with its arguments in the order of the torch pattern's names; None if they are no plain tensors, or not
+    what the torch pattern knows."""
     given = dict(zip(torch_signature.positional, args, strict=False)) | dict(named)
     values = [given.get(name, torch_signature.defaults.get(name)) for name in torch_signature.names]
     made = list(leaves((result,)))

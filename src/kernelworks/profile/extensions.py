@@ -70,7 +70,7 @@ def _built() -> int:
 @functools.lru_cache(maxsize=1)
 def _functions(modules: int, built: int) -> tuple[tuple[ModuleType, str, Any], ...]:
     """The functions of extensions whose signature, which pybind11 writes, names a tensor. ``modules`` and ``built`` are
-    how many there are: where that has changed, they are looked for anew."""
+    how many there are: if that has changed, they are looked for anew."""
     found: list[tuple[ModuleType, str, Any]] = []
     named = [held for held in list(sys.modules.values()) if type(held) is ModuleType]
     for module in {id(held): held for held in (*named, *_unnamed(built))}.values():
@@ -122,7 +122,7 @@ def _annotated(mark: str, function: Any, placed: FrameAnnotator | None) -> Any:
 
 
 def _launched(launch: Any, placed: FrameAnnotator | None) -> Any:
-    """``JITFunction.run``, which launches or, where asked to, only compiles."""
+    """``JITFunction.run``, which launches or, if asked to, only compiles."""
 
     @functools.wraps(launch)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:

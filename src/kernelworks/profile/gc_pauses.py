@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["Collections"]
 
-FULL = 2  # the generation that holds all objects
+FULL = 2  # This generation holds all objects.
 
 
 class Collections:

@@ -45,8 +45,9 @@ WORDS = re.compile(r"(?:cpp|triton)_(?:poi_|red_|per_|tem_|for_|mm_|split_scan_|
 SOURCES = re.compile(r"Source Nodes: \[(.*?)\], Original ATen: \[(.*?)\]")
 FILE = re.compile(r"# File: (.*):(\d+) in ([^,]*), code: (.*)")
 NODE = re.compile(r'\s+(\w+)(?:: "?([^"=]*)"?)? = (torch\.ops\.[\w.]+|[\w.]+)\((.*)\)')
-SIZE = re.compile(r"[suk]s?\d+$|\w+numel$")  # a variable that holds a number
-SKIPPED_LINE = re.compile(r"\s*(?:#|\w+numel = |stream\d+ = |del )")  # what stands between a comment and its call
+SIZE = re.compile(r"[suk]s?\d+$|\w+numel$")  # It matches a variable that holds a number.
+# It matches what stands between a comment and its call.
+SKIPPED_LINE = re.compile(r"\s*(?:#|\w+numel = |stream\d+ = |del )")
 NAME = re.compile(r"\b[a-zA-Z_]\w*\b")
 
 
@@ -95,7 +96,7 @@ class Kernel:
 class Invocation:
     """One call in the module: of a kernel by its name, or of an operator of torch's (``aten::addmm``).
 
-    ``sources`` and ``operators`` are the nodes and operators it was made of, where a comment says so. ``arguments`` and
+    ``sources`` and ``operators`` are the nodes and operators it was made of, if a comment says so. ``arguments`` and
     ``results`` are names of the module's variables, each the first that had the block of memory. ``given`` are the
     arguments as far as the text tells them, each with its keyword or "": a tensor's sizes, a number, a list.
     """
@@ -248,7 +249,7 @@ class _Walk:
             self.sizes[name] = SizedTensor(shape, stride, known.dtype if known else "", self.same.get(name, name))
 
     def _value(self, node: ast.expr) -> Any:
-        """What an argument is, None where the text does not tell."""
+        """What an argument is, None if the text does not tell."""
         if isinstance(node, ast.Name):
             number = self.numbers.get(node.id) or (SizeExpression(node.id) if SIZE.match(node.id) else None)
             return self.sizes.get(node.id, number)

@@ -20,10 +20,10 @@ MEMORY = "[memory]"
 class Inputs:
     """What the tree knows of one call. A list has an entry per argument: one of a tensor, a list of a list of tensors.
 
-    ``pointers`` are storage addresses; ``shapes`` and ``strides`` as in Call, empty where the profiler's events say
+    ``pointers`` are storage addresses; ``shapes`` and ``strides`` as in Call, empty if the profiler's events say
     them; ``listed`` is the dtype of the tensors in lists. ``tensors`` says which arguments are one tensor (by the
-    address of torch's own record of it) and ``storage_bytes`` the bytes of its storage, 0 where that is older than the run.
-    ``made`` are the storages, with their bytes, that the call allocated and did not free before it ended.
+    address of torch's own record of it) and ``storage_bytes`` the bytes of its storage, 0 if that is older than the
+    run. ``made`` are the storages, with their bytes, that the call allocated and did not free before it ended.
     """
 
     pointers: list[Any] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Inputs:
 def inputs_of(results: Any) -> dict[int, Inputs]:
     """The inputs of every call by its correlation.
 
-    Sizes and strides only where the events do not know those of a list of tensors (before torch 2.12).
+    Sizes and strides only if the events do not know those of a list of tensors (before torch 2.12).
     """
     sizes_too = not hasattr(torch._C._autograd._KinetoEvent, "structured_input_shapes")
     found: dict[int, Inputs] = {}

@@ -39,7 +39,7 @@ TORCH_NAMESPACES = frozenset({
 
 
 def call_name(name: str) -> str:
-    """What an annotation is called here that is a call by itself; "" where it is none."""
+    """What an annotation is called here that is a call by itself; "" if it is none."""
     if name == "dynamo" or name.startswith(COMPILER):
         return COMPILES
     loader = LOADER.match(name)

@@ -41,13 +41,13 @@ __all__ = ["PREEMPTION", "UNWATCHED_TIME", "CpuTimeline", "Moment", "fit_timelin
 
 Say = Callable[[str], None]
 
-PREEMPTION = "taken"  # the cause of a gap: other processes had the cores
-UNWATCHED_TIME = "unwatched"  # nobody asked what it was, as the budget was over
+PREEMPTION = "taken"  # This cause of a gap is CPU contention: other processes had the cores.
+UNWATCHED_TIME = "unwatched"  # This time is not attributed, as the budget was over.
 MOST_ROUNDS = 3
 COLD = 2.0  # times as long as a run after it, and the first one did what no other does: it read a model's weights
-RUNS_A_ROUND = 5  # what a round costs, in plain runs: one plain, one profiled, and sorting its calls
-FEW_FAULTS = 0.03  # of the wall clock
-NOTABLE_GAPS = 0.03  # of the wall clock
+RUNS_A_ROUND = 5  # A round costs so many plain runs: one plain, one profiled, and sorting its calls.
+FEW_FAULTS = 0.03  # Fewer page faults than this share of the wall clock do not matter.
+NOTABLE_GAPS = 0.03  # Gaps from this share of the wall clock on are looked into.
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ def fit_timeline(
     """The timeline of one plain run from profiled ones: what the profiler adds taken off, then fitted to ``wall`` less
     what others took of it.
 
-    Where all profiled runs made the same calls, each call and gap is its median over them; else the run whose wall
+    If all profiled runs made the same calls, each call and gap is its median over them; else the run whose wall
     clock is the median stands for all.
     """
     profiled = sorted(profiled, key=lambda t: t.end - t.start)

@@ -1,4 +1,4 @@
-"""What a program shares with the process that diagnoses it: put back afterwards, and said where it was changed."""
+"""What a program shares with the process that diagnoses it: put back afterwards, and said if it was changed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from kernelworks.machine import environment
 
 __all__ = ["Surroundings"]
 
-MOST_BYTES = 1 << 30  # of arguments that are kept to be put back
+MOST_BYTES = 1 << 30  # At most so many bytes of arguments are kept to be put back.
 
 
 class Surroundings:
     """As a context: the process's settings, its random numbers and the arguments' values are as they were on leaving:
     those of tensors, and what lists, dictionaries and sets among the arguments and in each other hold.
 
-    Raises RuntimeError on entering where a profiler of torch's is running: ours would end it.
+    Raises RuntimeError on entering if a profiler of torch's is running: ours would end it.
     """
 
     def __init__(self, args: Sequence[Any] = ()) -> None:
@@ -100,7 +100,7 @@ class Surroundings:
 
 
 CONTAINERS = (dict, list, set, deque)
-DEEPEST = 8  # containers in each other
+DEEPEST = 8  # Containers are searched so many levels deep.
 
 
 def _held(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:

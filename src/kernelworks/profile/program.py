@@ -43,8 +43,8 @@ __all__ = [
     "versions",
 ]
 
-ENDLESS_S = 60.0  # for a generator's items, after which it is taken for one without an end
-LAZY = (types.GeneratorType, map, filter, zip)  # they have done nothing when they are returned
+ENDLESS_S = 60.0  # A generator that gives items for longer is taken for one without an end.
+LAZY = (types.GeneratorType, map, filter, zip)  # These have done nothing when they are returned.
 
 
 class TargetError(Exception):
@@ -74,14 +74,14 @@ class Entry:
 class Program:
     """``run()`` does the whole work once and returns what the function returned (None for a script).
 
-    Where the program only promises its work (a coroutine, a generator), the work is done: awaited, or run to its end.
-    ``run`` raises what the program raises, and RuntimeError where it exits with a code other than 0. ``collected`` are
-    the seconds that a run is in full collections of garbage where the process holds the program's own objects alone.
+    If the program only promises its work (a coroutine, a generator), the work is done: awaited, or run to its end.
+    ``run`` raises what the program raises, and RuntimeError if it exits with a code other than 0. ``collected`` are
+    the seconds that a run is in full collections of garbage if the process holds the program's own objects alone.
     """
 
     name: str
     run: Callable[[], Any]
-    entry: Entry | None = None  # what it calls, where that is a function
+    entry: Entry | None = None  # what it calls, if that is a function
     file: Path | None = None  # that it begins in
     collected: float = 0.0
 
@@ -95,7 +95,7 @@ class Program:
         return took - max(0.0, collections.seconds - self.collected)
 
     def median(self, runs: int, *, alone: bool) -> float:
-        """The median second of so many runs, with page faults of the program's own, after one that is not counted where
+        """The median second of so many runs, with page faults of the program's own, after one that is not counted if
         others had used its memory. ``alone``: nothing of it is changed, so it takes as many as by itself."""
         if restore_heap():
             self.run()
@@ -108,7 +108,7 @@ class Program:
 
 
 def note_reruns(run: Callable[[], Any]) -> Callable[[], Any]:
-    """``run``, whose errors say so where it is a later run that raises."""
+    """``run``, whose errors say so if it is a later run that raises."""
     runs = 0
 
     def once() -> Any:
@@ -169,7 +169,7 @@ def _done(name: str, promised: Any) -> Any:
     with contextlib.suppress(Exception):
         promised.close()
     raise RuntimeError(
-        f"{name} is async, and an event loop is running in this thread already: diagnose it where none is, "
+        f"{name} is async, and an event loop is running in this thread already: diagnose it outside of one, "
         "or in a thread of its own"
     )
 
@@ -199,7 +199,7 @@ def _leave(code: int) -> NoReturn:
 
 
 def from_function(fn: Callable[..., Any], args: Sequence[Any] = (), name: str = "") -> Program:
-    """A function with its arguments. Raises TypeError where ``fn`` cannot be called."""
+    """A function with its arguments. Raises TypeError if ``fn`` cannot be called."""
     if not callable(fn):
         raise TypeError(f"fn must be callable, got {type(fn).__name__}")
     shown = name or getattr(fn, "__qualname__", type(fn).__name__)
@@ -269,7 +269,7 @@ def _module(target: str, args: Sequence[str]) -> Program:
 
 
 def _function(module: ModuleType, name: str, target: str) -> Callable[..., Any]:
-    """Raises TargetError where the module has nothing of this name that can be called without arguments."""
+    """Raises TargetError if the module has nothing of this name that can be called without arguments."""
     if "." in name:
         raise NoFunction(f"{target} must name a function of the file, got {name!r}; wrap the method in a function")
     found = getattr(module, name, None)

@@ -3,7 +3,7 @@
 The profiler slows the host (every op and every launch is recorded) and hardly the device. So its times are not the
 program's: the host's are scaled until the replay takes as long as the plain run, and the device's are kept. The replay
 also says what would happen if something took less time, which no sum of times can: a kernel made quicker gives nothing
-back where the device waits for the host.
+back if the device waits for the host.
 
 The model: one host thread, streams that do their work in order, a launch that takes ``Pace.latency`` from the host's
 call to the device's start when the device is idle and leaves ``Pace.gap`` between two kernels when it is not, and a
@@ -29,8 +29,8 @@ __all__ = [
 ]  # fmt: skip
 
 PYTHON, DISPATCH, LAUNCH, SYNC, ALLOCATION = "python", "dispatch", "launch", "sync", "allocation"
-DEPTH = 1024  # launches that the driver queues
-BLOCKED_FACTOR = 20  # a launch that takes so many times the usual one waited for room in the queue
+DEPTH = 1024  # The driver queues so many launches.
+BLOCKED_FACTOR = 20  # A launch that takes so many times the usual one waited for space in the queue.
 
 SYNC_CALLS = (
     "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cuStreamSynchronize", "cuCtxSynchronize",
@@ -175,7 +175,7 @@ def _usual_launch(trace: Trace) -> float:
 
 
 def pace(trace: Trace) -> Pace:
-    """Latency and gap as this trace shows them; the usual ones where it shows none."""
+    """Latency and gap as this trace shows them; the usual ones if it shows none."""
     latencies, gaps, ended = [], [], dict[int, DeviceWork]()
     for runtime in _all_runtime(trace):
         for work in runtime.works:
@@ -236,7 +236,7 @@ LEAST_HOST, MOST_HOST = 0.25, 1.25
 def fit_scales(program: Sequence[Step], at: Pace, wall: float) -> tuple[float, float]:
     """The scales of host and device with which the replay takes ``wall``.
 
-    The host's is fitted alone while that is enough. Where the program waits for the device whatever the host does, or
+    The host's is fitted alone while that is enough. If the program waits for the device whatever the host does, or
     for a host slower than the profiled one, both are scaled alike.
     """
     low, high = LEAST_HOST, MOST_HOST
@@ -272,7 +272,7 @@ def gaps(program: Sequence[Step], played: ReplayResult) -> list[Gap]:
     """The idle device's time, cut by what it waited for. With the busy time it adds to the wall clock.
 
     A kernel starts a latency after its launch, so the device was idle for what the host did in a time as long just
-    before that launch, not for what it did meanwhile. Where the host waited for the device then, and between two
+    before that launch, not for what it did meanwhile. If the host waited for the device then, and between two
     kernels that were both queued, it is the launch itself that takes the time.
     """
     found: list[Gap] = []

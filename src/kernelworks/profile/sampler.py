@@ -35,13 +35,13 @@ __all__ = ["NATIVE", "OTHER_THREADS", "WAITING", "GapBreakdown", "Look", "break_
 
 PYTHON, NATIVE, WAITING, OTHER_THREADS = "python", "native", "waiting", "others"
 NAP_S = 0.0005
-SWITCH_S = 0.001  # the interpreter's switch interval while it is watched; usually 5 ms
+SWITCH_S = 0.001  # The interpreter's switch interval while it is sampled; usually it is 5 ms.
 SHORT_S = 2.5 * SWITCH_S
-LONG_S = 0.002  # gaps from here on are judged each by itself, shorter ones together
-SURE_S = 5e-5  # a look so soon after an op may have got its lock inside the op
-LEAST_LOOKS = 5  # at short gaps, before any of them counts
-LEAST_S, MOST_RUNS = 0.3, 20  # short programs are watched again until something was seen
-WORKING = 0.25  # of a core, from which other threads are said to work
+LONG_S = 0.002  # Gaps from this length on are judged each by itself, shorter ones together.
+SURE_S = 5e-5  # A look so soon after an op may have got its lock inside the op.
+LEAST_LOOKS = 5  # Short gaps need so many looks before any of them counts.
+LEAST_S, MOST_RUNS = 0.3, 20  # Short programs are sampled again until something was seen.
+WORKING = 0.25  # Other threads are said to work from this share of a core on.
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Look:
 
     @property
     def kind(self) -> str | None:
-        """What the program was doing, None where that cannot be told."""
+        """What the program was doing, None if that cannot be told."""
         if self.late - self.delayed > SHORT_S * 1e9:
             return NATIVE
         if self.late > SWITCH_S * 0.5e9:
@@ -131,7 +131,7 @@ def watch_program(run: Callable[[], Any]) -> tuple[list[Trace], list[list[Look]]
 
 
 def break_down_gaps(traces: Sequence[Trace], looks: Sequence[Sequence[Look]], names: Sequence[str]) -> GapBreakdown:
-    """The looks by gap. ``names`` are the calls of the timeline; gap ``i`` comes before call ``i``. Where a watched run
+    """The looks by gap. ``names`` are the calls of the timeline; gap ``i`` comes before call ``i``. If a watched run
     made other calls, all its gaps count together."""
     long: dict[int, GapSamples] = {}
     short = GapSamples(short=True)

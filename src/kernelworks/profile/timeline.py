@@ -46,12 +46,12 @@ __all__ = [
 
 Say = Callable[[str], None]
 
-ENDLESS_S = 60  # after which a first run that has not ended is spoken of
-LEAST_SURVEYED = 2048  # calls
-SURVEY_S = 250e-6  # what one of them costs: to record, to read, to sort
-WINDOWS = 0.05  # of the budget, that a window of short plain runs takes at most
+ENDLESS_S = 60  # A first run that takes longer is reported.
+LEAST_SURVEYED = 2048  # At least so many calls are surveyed.
+SURVEY_S = 250e-6  # One surveyed call costs this: to record, to read, to sort.
+WINDOWS = 0.05  # A window of short plain runs takes at most this share of the budget.
 UNKNOWN = "kernels outside any op"
-PATIENCE = 0.3  # of the budget, after which no quieter window is waited for
+PATIENCE = 0.3  # After this share of the budget no quieter window is waited for.
 
 
 # ---------------------------------------------------------------- what a run was made of
@@ -66,7 +66,7 @@ class Cost:
     waits: bool = False
 
     def at(self, pace: float) -> Cost:
-        """The same where all takes ``pace`` times as long."""
+        """The same if all takes ``pace`` times as long."""
         return Cost(self.host * pace, tuple(seconds * pace for seconds in self.kernels), self.waits)
 
 
@@ -129,8 +129,8 @@ class Timeline(abc.ABC):
     noisy: int = 0  # windows of runs that were thrown away because others used the machine
     noise: Noise = QUIET  # of the windows that were kept
     loud: bool = False  # no window was quiet
-    surveyed: int | None = None  # how many calls were surveyed, for all others like them; None where all were
-    outside: GapBreakdown | None = None  # what the gaps were made of; None where nothing was asked
+    surveyed: int | None = None  # how many calls were surveyed, for all others like them; None if all were
+    outside: GapBreakdown | None = None  # what the gaps were made of; None if nothing was asked
     unwatched: bool = False  # that was not asked, as the budget was over
     looking_s: float = 0.0  # that one run took longer because it was looked at, and for reading what was seen
     taken: float = 0.0  # seconds of a run for which its threads had no core, because others had them
@@ -170,7 +170,7 @@ class Timeline(abc.ABC):
 
     def pages(self, calls: Sequence[Call], freed: int, faults: int | None) -> Pages:
         """What a run of these surveyed calls pays for fresh pages, of which it takes ``faults`` when it runs plain, and
-        for giving back ``freed`` bytes at its end. Nothing where the wall clock does not show it."""
+        for giving back ``freed`` bytes at its end. Nothing if the wall clock does not show it."""
         return NO_PAGES
 
     @property

@@ -45,9 +45,9 @@ __all__ = [
 ]
 
 OWN_PROFILER = "the program starts torch's profiler itself, which ends ours: take it out to diagnose the program"
-RUN_ANNOTATION = "kernelworks run"  # the annotation around one run of the program
+RUN_ANNOTATION = "kernelworks run"  # This annotation surrounds one run of the program.
 GRAPH_LAUNCH = "GraphLaunch"  # of the driver's call that runs one of CUDA's graphs
-GRAPH_ANNOTATION = "## Call CompiledFxGraph"  # the annotation around a graph that torch.compile made
+GRAPH_ANNOTATION = "## Call CompiledFxGraph"  # This annotation surrounds a graph that torch.compile made.
 MEMORY = "[memory]"
 LARGE = 128 * 1024  # bytes; malloc gives smaller blocks back to itself, not to the system
 BACKWARD = 1  # at::RecordScope
@@ -307,7 +307,7 @@ def _backward(calls: list[Call]) -> bool:
 
 def _link(trace: Trace, device: list[Any], runtime: list[Any], graphs: dict[int, Call]) -> None:
     """Puts the driver's calls to the ops that made them, and what the device did to the driver's calls. The launch of
-    one of CUDA's graphs is a call of its own where what compiled it shows other calls (copies of its inputs, say)."""
+    one of CUDA's graphs is a call of its own if what compiled it shows other calls (copies of its inputs, say)."""
     works: dict[int, list[DeviceWork]] = defaultdict(list)
     for event in sorted(device, key=lambda e: e.start_ns()):
         work = DeviceWork(event.name(), event.start_ns(), event.end_ns(), event.device_resource_id())
@@ -423,7 +423,7 @@ def _outermost(roots: list[Call], places: list[Place], graphs: dict[int, Call] |
     return sorted(calls, key=lambda c: c.start)
 
 
-PLACE = "kernelworks place "  # the annotation that a survey puts round each call; its number follows
+PLACE = "kernelworks place "  # A survey puts this annotation round each call; its number follows.
 
 
 def _sequences(call: Call) -> Iterator[int]:
@@ -448,8 +448,8 @@ def _prune(call: Call) -> None:
 def join(timed: Trace, survey: Trace) -> list[Call]:
     """The timed calls, each with the shapes and place of the survey's call of the same name and turn.
 
-    A timed call that the survey never saw keeps empty shapes: it ends up unmodelled, never dropped. Where the program
-    made more calls of a name than the survey saw, the last stands for the rest; where the survey was cut, all of them
+    A timed call that the survey never saw keeps empty shapes: it ends up unmodelled, never dropped. If the program
+    made more calls of a name than the survey saw, the last stands for the rest; if the survey was cut, all of them
     in turn do, as in a loop.
     """
     same = len(timed.calls) == len(survey.calls) and all(

@@ -341,6 +341,8 @@ class AutotuneResult(Record):
     seconds: float
     kept: str = ""  # where the timings are; "" where they could not be written, and hold for this process alone
     notes: tuple[str, ...] = ()
+    configs: tuple[ConfigTuning, ...] = ()  # with ``configs``: what was tried before the race
+    verifications: tuple[Verification, ...] = ()  # of the kernels whose table of configurations was written
 
     def __str__(self) -> str:
         return str(renderer().text(self))

@@ -37,7 +37,6 @@ from kernelworks.report import (
     page,
     predictions,
     search,
-    tune,
     verify,
 )
 from kernelworks.report.climb import terminal as climb
@@ -69,7 +68,7 @@ RENDERERS: dict[type, Callable[[Several], tuple[str, Sequence[str]]]] = {
     AutotuneResult: lambda some: ("kernelworks autotune", [html(autotune.autotune_result(one)) for one in some]),
     SwapRecord: lambda some: ("kernelworks swap", [_text("\n".join(one.lines)) for one in some]),
     PredictionAccuracy: lambda some: ("kernelworks predictions", predictions.parts(some[0])),
-    ConfigTuning: lambda some: (f"{_ops(some)} - kernelworks tune", [html(tune.tuning(some))]),
+    ConfigTuning: lambda some: (f"{_ops(some)} - kernelworks autotune", [html(autotune.config_tunings(some))]),
 }
 
 

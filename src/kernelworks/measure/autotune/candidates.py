@@ -1,4 +1,4 @@
-"""One kind of call, raced: every way to run it with rows of ours against torch's own function."""
+"""One call signature, benchmarked: every way to run it with kernels of ours against torch's own function."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Call = Callable[[], Any]
 @dataclass(frozen=True)
 class CallRace:
     """The quickest way of ours against torch: the forward, or forward and backward ``whole`` and the ``backward``
-    alone, which of a row that makes the gradients with its forward is the whole again. ``lost`` says why a way could
-    not be raced."""
+    alone; for a kernel that makes the gradients with its forward, that is the whole again. ``lost`` says why a way
+    could not be benchmarked."""
 
     way: str
-    whole: Duel | None  # None where no way could be raced
+    whole: Duel | None  # None if no way could be benchmarked
     backward: Duel | None
     lost: dict[str, str]
 
 
 def race_forward(op: Op, args: tuple[Any, ...], ways: Iterable[str], until: float = math.inf) -> CallRace:
-    """Raises what torch's own function raises: then the call itself would; and OverTime, where nothing is known
+    """Raises what torch's own function raises: then the call itself would; and OverTime, if nothing is known
     ``until`` then (``duel.clock``)."""
     mine = detach_args(op, args)
     wait = waiter(mine)
@@ -45,9 +45,9 @@ def race_forward(op: Op, args: tuple[Any, ...], ways: Iterable[str], until: floa
 
 
 def race_training(op: Op, args: tuple[Any, ...], ways: Sequence[str], until: float = math.inf) -> CallRace:
-    """A way is a row that makes the gradients with its forward, or a row for each with a ``+`` between.
+    """A way is a kernel that makes the gradients with its forward, or a kernel for each with a ``+`` between.
 
-    Raises what torch's own function raises, and OverTime; not between the two races, where the first found ours far
+    Raises what torch's own function raises, and OverTime; not between the two races, if the first found ours far
     ahead: what it took, the second takes no more of.
     """
     with torch.enable_grad():
@@ -79,7 +79,7 @@ def race_training(op: Op, args: tuple[Any, ...], ways: Sequence[str], until: flo
 def _able(
     variants: Iterable[tuple[str, Call]], wait: Call | None, until: float
 ) -> tuple[dict[str, Call], dict[str, str]]:  # fmt: skip
-    """The arms that run through once, and for the others why not: a kernel that cannot be built, no memory left."""
+    """The variants that run through once, and for the others why not: a kernel that cannot be built, no memory left."""
     able: dict[str, Call] = {}
     lost: dict[str, str] = {}
     for name, variant in variants:
@@ -94,7 +94,7 @@ def _able(
 
 
 def _alike(wait: Call | None) -> bool:
-    """Whether a busy neighbour slows both arms alike: where nothing of a call waits for another thread of the CPU."""
+    """Whether a busy neighbour slows both sides alike: if nothing of a call waits for another thread of the CPU."""
     return wait is not None or torch.get_num_threads() == 1
 
 

@@ -1,4 +1,4 @@
-"""The two arms of a race made of a call that a program is about to make: its own tensors, its own modes.
+"""A call that a program is about to make, as the two sides of a race: its own tensors, its own modes.
 
 Nothing of the program may change by it. Inputs are shared, not copied (``detach`` has the same memory), and only what
 an op writes into is cloned. Gradients are asked for by ``torch.autograd.grad``, so no ``.grad`` is written and no hook
@@ -29,7 +29,7 @@ Call = Callable[[], Any]
 
 
 def waiter(args: Sequence[Any]) -> Call | None:
-    """What returns when the work on these tensors' device is done; None where a call returns when it is."""
+    """What returns when the work on these tensors' device is done; None if a call returns when it is."""
     device = next((t.device for t in leaves(args)), torch.device("cpu"))
     return (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else None
 
@@ -37,18 +37,18 @@ def waiter(args: Sequence[Any]) -> Call | None:
 def detach_args(op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
     """The arguments without gradients; what the op writes into is cloned, all else is the program's own memory."""
     names = op.passes["forward"].names
-    return tuple(_alone(a, own=n in op.contract.mutates) for n, a in zip(names, args, strict=True))
+    return tuple(_without_gradient(a, own=n in op.contract.mutates) for n, a in zip(names, args, strict=True))
 
 
-def _alone(value: Any, *, own: bool) -> Any:
+def _without_gradient(value: Any, *, own: bool) -> Any:
     if isinstance(value, Tensor):
         found = value.detach()
         return found.clone(memory_format=torch.preserve_format) if own else found
-    return [_alone(v, own=own) for v in value] if isinstance(value, (list, tuple)) else value
+    return [_without_gradient(v, own=own) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def _leaf(value: Any) -> Any:
-    """The same memory as a leaf of its own, which wants a gradient where the program's tensor does."""
+    """The same memory as a leaf of its own, which wants a gradient if the program's tensor does."""
     return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
 
 
@@ -70,7 +70,7 @@ class _Outermost(TorchFunctionMode):
 
 
 def torch_call(op: Op, args: tuple[Any, ...]) -> Call:
-    """The call that a user would have written. Where that is one function of torch's, it is called with no function of
+    """The call that a user would have written. If that is one function of torch's, it is called with no function of
     ours round it: on a small tensor a frame of Python is a tenth of the time."""
     written = _as_users_do(op, args)
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
@@ -84,14 +84,14 @@ def torch_call(op: Op, args: tuple[Any, ...]) -> Call:
 
 
 def _as_users_do(op: Op, args: tuple[Any, ...]) -> Callable[..., Any] | None:
-    """What the room says that users of torch write for such a call, called once: what they keep between calls (a mask
-    for what the op says in words, made once for all layers) is there then. None where it says nothing of such a one."""
-    told, names = eager_of(op.name), op.passes["forward"].names
-    if told is None:
+    """What the op package says that users of torch write for such a call; None if it says nothing. It is called once
+    here, so that what users keep between calls (a mask made once for all layers) is there."""
+    stated, names = eager_of(op.name), op.passes["forward"].names
+    if stated is None:
         return None
 
     def call(*args: Any) -> Any:
-        return told(**dict(zip(names, args, strict=True)))
+        return stated(**dict(zip(names, args, strict=True)))
 
     try:
         call(*args)
@@ -101,7 +101,7 @@ def _as_users_do(op: Op, args: tuple[Any, ...]) -> Callable[..., Any] | None:
 
 
 def kernelworks_call(op: Op, args: tuple[Any, ...], way: str) -> Call:
-    """The same of ours: the public function, where the op has one that takes these arguments."""
+    """The same of ours: the public function, if the op has one that takes these arguments."""
     function = getattr(ops, op.name, None)
     if function is None:
         return _written(op.call, args, {"kernel": way})
@@ -128,14 +128,14 @@ def _written(function: Callable[..., Any], args: Sequence[Any], named: Mapping[s
 
 
 class Training:
-    """The arms of a call whose gradients are wanted."""
+    """The sides of a race of a call whose gradients are wanted."""
 
     def __init__(self, op: Op, args: tuple[Any, ...]) -> None:
         self.op, self.args = op, tuple(_leaf(a) for a in args)
         self.wanted = [t for t in leaves(self.args) if t.requires_grad]
 
     def forward(self, way: str | None) -> Call:
-        """A forward that autograd records: ours, or torch's own where ``way`` is None."""
+        """A forward that autograd records: ours, or torch's own if ``way`` is None."""
         return torch_call(self.op, self.args) if way is None else kernelworks_call(self.op, self.args, way)
 
     def forward_backward(self, way: str | None) -> Call:
@@ -155,8 +155,8 @@ class Training:
         return lambda: torch.autograd.grad(outputs, self.wanted, grads, retain_graph=True, allow_unused=True)
 
     def _flows(self, outputs: Any) -> list[Tensor]:
-        """Gradients that flow in, for each output that has one: into a loss 1, as ``backward()`` starts it (its row may
-        have made that gradient with the forward), else drawn."""
+        """Gradients that flow in, for each output that has one: into a loss 1, as ``backward()`` starts it (its kernel
+        may have made that gradient with the forward), else drawn."""
         made = []
         for output in _recorded(outputs):
             if output.dim() == 0:

@@ -1,4 +1,4 @@
-"""One run of ``autotune``: meets the calls of a program one kind after the other, and says what is to be raced."""
+"""One run of ``autotune``: meets each call signature of a program, and decides which are benchmarked."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from kernelworks.verify.confirmation import confirm
 
 __all__ = ["Session"]
 
-AGREEING_RACES = 4  # calls of one bucket that were raced and agree: the next ones go by them (a decode loop's lengths)
-MAX_RACES = 12  # calls of one bucket that are raced at all
+AGREEING_RACES = 4  # Once so many calls of a bucket agree, the next ones follow them (a decode loop's lengths).
+MAX_RACES = 12  # At most so many calls of a bucket are benchmarked.
 
 PASS_LABELS = {"forward": "forward", "training": "forward + backward"}
 BACKWARD = "backward"
@@ -44,21 +44,22 @@ class Session:
         self.left_s = budget_s  # for races; the calls themselves take what they take
         self.skipped_calls = 0
         self.lines: list[AutotunedCall] = []
-        self.kept: dict[str, str] = {}  # place -> the folder of its timings
+        self.kept: dict[str, str] = {}  # place -> the folder of its tuning records
         self.notes: dict[str, None] = {}
         self._begin = time.perf_counter()
         self._met: set[tuple[str, str, str]] = set()
         self._race_counts: dict[tuple[str, str, str], int] = {}  # calls by op, pass and bucket
-        self._asked: set[tuple[str, str]] = set()  # rows, as (op, row), that were tried for a certificate or a race
-        self._tried: set[tuple[str, str]] = set()  # those that may be raced: right on some cases, not proved here yet
-        self._owed: dict[tuple[str, str], None] = {}  # those that won, and want their proof
+        self._asked: set[tuple[str, str]] = set()  # (op, kernel) that were tried for a certificate or a race
+        self._tried: set[tuple[str, str]] = (
+            set()
+        )  # those that may be benchmarked: right on some cases, not verified yet
+        self._unverified: dict[tuple[str, str], None] = {}  # those that won and are not verified yet
 
     def record(self) -> AutotuneResult:
         seconds = time.perf_counter() - self._begin
         if self.skipped_calls:
-            self.notes[
-                f"{self.skipped_calls} kinds of call were not raced: the time for it was over; torch runs them"
-            ] = None
+            calls = f"{self.skipped_calls} call signature{'' if self.skipped_calls == 1 else 's'}"
+            self.notes[f"out of time: {calls} not benchmarked; torch runs them"] = None
         return AutotuneResult(
             kinds=tuple(self.kept), threads=torch.get_num_threads(), calls=tuple(self.lines), seconds=seconds,
             kept=", ".join(filter(None, self.kept.values())), notes=tuple(self.notes),
@@ -67,7 +68,7 @@ class Session:
     # ------------------------------------------------------------ meeting a call
 
     def meet(self, op: Op, pass_: str, args: tuple[Any, ...], kernel: str | None) -> None:
-        """A call that is about to be made. Never raises: what cannot be raced is torch's."""
+        """A call that is about to be made. Never raises: what cannot be benchmarked is torch's."""
         if kernel is not None or not _can_race(args):
             return
         with without_saved_tensor_hooks():
@@ -77,27 +78,26 @@ class Session:
                 self._autotune_call(op, "training", args, op.inputs_requiring_grad(args))
 
     def prepare(self, ops: Sequence[Op]) -> None:
-        """Sees to it that there are rows to race of all these ops before the first is met: compilers and trials of
-        several work beside each other."""
-        named: list[tuple[str, str]] = []
+        """Compiles and tries kernels of all these ops before the first is met, several at a time."""
+        untried: list[tuple[str, str]] = []
         for op in ops:
             kernels = {r.name: r for r in op.kernels if r.device == "cpu" and r.source and r.target != "scalar"}
-            named += self._to_try(
+            untried += self._to_try(
                 op, {name: kernel for name, kernel in kernels.items() if unsupported_reason(op, kernel) is None}
             )
-        self._try(named)
+        self._try(untried)
 
     def _admit(self, op: Op, ways: Ways) -> None:
-        """Sees to it that there are rows to race for a call that these ways would serve."""
+        """Tries the kernels of these ways, if any of them must be tried before a race."""
         self._try(
             self._to_try(op, {kernel.name: kernel for way in ways.values() for kernel in way if kernel.device == "cpu"})
         )
 
     def _to_try(self, op: Op, kernels: Mapping[str, Kernel]) -> list[tuple[str, str]]:
-        """Which of an op's rows are to be tried before one of them may be raced.
+        """Which of an op's kernels are to be tried before one of them may be benchmarked.
 
-        Those that were proved on another kind of CPU: to confirm them takes a second each. Where no row was proved
-        anywhere, the first listed is tried on as few cases: then it may be raced, and is proved where it wins
+        Those that were verified on another kind of CPU: to confirm them takes a second each. If no kernel was verified
+        anywhere, the first listed is tried on as few cases: then it may be benchmarked, and is verified if it wins
         (``verify_winners``). The others would each be compiled for it, and are seldom quicker.
         """
         unverified = [
@@ -112,7 +112,7 @@ class Session:
         return [(op.name, name) for name in wanted if (op.name, name) not in self._asked]
 
     def _try(self, named: Sequence[tuple[str, str]]) -> None:
-        """Tries rows in processes of their own."""
+        """Tries kernels in processes of their own."""
         if not named:
             return
         self._asked.update(named)
@@ -127,22 +127,24 @@ class Session:
             )
 
     def verify_winners(self) -> None:
-        """Proves the rows that won and that no certificate speaks for, once, several at a time. A row that is refused
-        is not taken."""
-        owed = [
+        """Verifies the kernels that won without a certificate, once, several at a time. A kernel that fails is not
+        taken."""
+        unverified = [
             (op, kernel)
-            for op, kernel in self._owed
+            for op, kernel in self._unverified
             if certificates.invalid_reason(op, OPS[op].kernel(kernel)) is not None
         ]
-        if not owed:
+        if not unverified:
             return
-        self.progress(f"proving what won: {', '.join(f'{op}.{kernel}' for op, kernel in owed)}")
-        refused = dict.fromkeys(owed, "its proof did not come to its end")
+        self.progress(f"verifying the winners: {', '.join(f'{op}.{kernel}' for op, kernel in unverified)}")
+        refused = dict.fromkeys(unverified, "its verification did not finish")
         try:
-            for verification in verify_missing(owed, progress=self.progress):
-                refused[verification.op, verification.kernel] = "" if verification.certified else "its proof refuses it"
+            for verification in verify_missing(unverified, progress=self.progress):
+                refused[verification.op, verification.kernel] = (
+                    "" if verification.certified else "it failed verification"
+                )
         except (BuildError, OSError) as error:
-            self.notes[f"not proved: {failure_reason(error)}"] = None
+            self.notes[f"not verified: {failure_reason(error)}"] = None
         for number, line in enumerate(self.lines):
             why = [refused.get((line.op, part)) for part in line.taken.split("+")]
             if any(why):
@@ -162,7 +164,7 @@ class Session:
             )
             known = tuning_records.ways_digest(ways)
             if ways and self._decided(op, request, ways, call):
-                self._owe(op, request, ways)
+                self._note_unverified(op, request, ways)
                 return
             self._admit(op, ways)
             ways, declined = eligible_ways(op, request, trying=self._tried)
@@ -171,7 +173,7 @@ class Session:
                 return
             if self.left_s <= 0:
                 self.skipped_calls += 1
-                self._line(op, pass_, call, "not raced: the time for it was over")
+                self._line(op, pass_, call, "not benchmarked: out of time")
                 return
             self.progress(f"{op.name} {PASS_LABELS[pass_]} {call}")
             for kernel in {kernel.name: kernel for kernels in ways.values() for kernel in kernels}.values():
@@ -180,23 +182,23 @@ class Session:
             begin = clock()  # a build is waited for once, and is no race's time
             self._race(op, request, args, ways, place, known)
             self.left_s -= clock() - begin
-            self._owe(op, request, ways)
+            self._note_unverified(op, request, ways)
         except OverTime as error:
             self.left_s = 0.0
             self.skipped_calls += 1
-            self._line(op, pass_, call, f"not raced: {error}")
+            self._line(op, pass_, call, f"not benchmarked: {error}")
         except Exception as error:  # the program goes on, whatever a race met
-            self._line(op, pass_, call, f"could not be raced: {failure_reason(error)}")
+            self._line(op, pass_, call, f"could not be benchmarked: {failure_reason(error)}")
 
-    def _owe(self, op: Op, request: Request, ways: Ways) -> None:
-        """Notes what a call takes by the timings and may not before it is proved."""
+    def _note_unverified(self, op: Op, request: Request, ways: Ways) -> None:
+        """Notes the kernels that a call takes by its tuning records but may not take before they are verified."""
         way = tuning_records.verdict(op.name, op.contract, request, ways).way
         for kernel in ways.get(way, ()):
             if kernel.device == "cpu" and certificates.invalid_reason(op.name, kernel) is not None:
-                self._owed[op.name, kernel.name] = None
+                self._unverified[op.name, kernel.name] = None
 
     def _decided(self, op: Op, request: Request, ways: Ways, call: str) -> bool:
-        """Whether timings say already what this call takes; then there is a line."""
+        """Whether tuning records already say what this call takes; then there is a line."""
         exact, near = tuning_records.valid_records(op.name, op.contract, request, ways)
         key = (op.name, request.pass_, tuning_records.bucket_of(op.contract, request))
         race_count = self._race_counts.get(key, 0)
@@ -204,12 +206,12 @@ class Session:
         if not self.again and any(
             tuning_records.is_decisive(t, ways) and not tuning_records.is_shipped(t) for t in exact
         ):
-            self._told(op, request, call, found, "settled before: ")
+            self._line_of_verdict(op, request, call, found, "tuned before: ")
             return True
         clear = [t for t in near if not t.is_noisy]
         agree = bool(clear) and (bool(found.way) or all(t.ratio < tuning_records.MARGIN for t in clear))
         if race_count >= MAX_RACES or (race_count >= AGREEING_RACES and agree):
-            self._told(op, request, call, found, "not raced, like others that were: ")
+            self._line_of_verdict(op, request, call, found, "not benchmarked, similar calls were: ")
             return True
         self._race_counts[key] = race_count + 1
         return False
@@ -238,13 +240,13 @@ class Session:
         )  # fmt: skip
         self._keep(tuning_record)
         decided = tuning_records.verdict(op.name, op.contract, request, ways)
-        lost = "".join(f"; {way} was not raced: {why}" for way, why in found.lost.items())
+        lost = "".join(f"; {way} was not benchmarked: {why}" for way, why in found.lost.items())
         for what, duel in _parts(request.pass_, found):
             self._line(op, request.pass_, call, _because(decided) + lost, found.way, decided.way, what, duel)
 
     def _pairs(self, op: Op, args: tuple[Any, ...], ways: Ways) -> list[str]:
-        """The ways of a training call that are worth a look: those with the forward that this call takes quickest,
-        where that was found, and all that make the gradients with the forward."""
+        """The ways of a training call that are worth a look: those with this call's fastest forward,
+        if that was found, and all that make the gradients with the forward."""
         forward = op.request("forward", args)
         exact, _ = tuning_records.valid_records(
             op.name, op.contract, forward, {r.name: (r,) for r in op.kernels if r.source is not None}
@@ -258,11 +260,13 @@ class Session:
             self.kept[tuning_record.place] = str(tuning_records.write(tuning_record).parent)
         except OSError as error:
             tuning_records.remember(tuning_record)
-            self.notes[f"timings hold for this process alone: {error.strerror or error} ({error.filename})"] = None
+            self.notes[f"tuning records hold for this process alone: {error.strerror or error} ({error.filename})"] = (
+                None
+            )
 
     # ------------------------------------------------------------ lines
 
-    def _told(self, op: Op, request: Request, call: str, found: tuning_records.Verdict, prefix: str) -> None:
+    def _line_of_verdict(self, op: Op, request: Request, call: str, found: tuning_records.Verdict, prefix: str) -> None:
         t = found.tuning_record
         parts = [(PASS_LABELS[request.pass_], t.whole)] if t else []
         if t and t.backward is not None and "+" in t.way:
@@ -289,21 +293,21 @@ class Session:
 
 
 def _can_race(args: Sequence[Any]) -> bool:
-    """Whether these are tensors with data, in a world that may be timed: nobody watches operators, nothing is being
-    recorded or transformed."""
+    """Whether these are tensors with data that may be timed now: no profiler or mode watches operators, nothing is
+    being recorded or transformed."""
     if is_transform_active() or is_observed() or torch.compiler.is_compiling() or not is_plain(*leaves(args)):
         return False
     return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 
 def _because(found: tuning_records.Verdict) -> str:
-    """Beside the figures of a race, what they come to."""
+    """What the figures of a race decide, in words."""
     t = found.tuning_record
     if t is None or t.is_noisy:
         return found.because
     if found.way:
         return f"{t.ratio:.2f}x torch"
-    return f"torch is as quick or quicker ({t.ratio:.2f}x)"
+    return f"{t.ratio:.2f}x torch: under the margin of {tuning_records.MARGIN:.2f}x"
 
 
 def _parts(pass_: str, found: CallRace) -> list[tuple[str, Duel]]:
@@ -312,9 +316,9 @@ def _parts(pass_: str, found: CallRace) -> list[tuple[str, Duel]]:
 
 
 def _none(declined: Mapping[str, str]) -> str:
-    """Why no row of ours may be chosen: the reasons, each once."""
+    """Why no kernel of ours may be chosen: the reasons, each once."""
     reasons: dict[str, list[str]] = {}
     for name, reason in declined.items():
         reasons.setdefault(reason, []).append(name)
     said = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
-    return f"no row of ours may be chosen ({said})" if said else "no row of ours serves it"
+    return f"no kernel of ours may be chosen ({said})" if said else "no kernel of ours serves it"

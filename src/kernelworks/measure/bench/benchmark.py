@@ -34,11 +34,11 @@ from kernelworks.verify.reference import Reference, copy_tensors, flat_outputs, 
 
 __all__ = ["OURS", "SETS", "bench"]
 
-OURS = "kernelworks"  # the public function, whatever row the dispatcher takes
-SETS = 3  # of inputs, in rotation
-WIN = 1.10  # over the best baseline: from here on the two halves of a race must agree
+OURS = "kernelworks"  # This variant is the public function, whatever kernel the dispatcher takes.
+SETS = 3  # So many sets of inputs rotate.
+WIN = 1.10  # From this speedup over the best baseline on, the two halves of a race must agree.
 DISAGREE = 0.15
-SAME_OP = 64  # unit roundoffs, normwise: beyond this a baseline computes something else
+SAME_OP = 64  # A baseline that is more unit roundoffs off (normwise) computes something else.
 
 Progress = Callable[..., None]
 Quiets = Callable[[], Quiet]
@@ -46,10 +46,10 @@ Quiets = Callable[[], Quiet]
 
 @dataclass
 class _Entrant:
-    """One arm: a call for each input set, and what its outputs were found to be.
+    """One variant: a call for each input set, and what its outputs were found to be.
 
-    ``held`` says that the contract's bound holds for it: for rows of ours, not for torch's kernels, whoever calls them;
-    ``inner`` which of the contract's bounds (see Row).
+    ``held`` says that the contract's bound holds for it: for kernels of ours, not for torch's kernels, whoever calls
+    them; ``inner`` which of the contract's bounds (see ``Kernel``).
     """
 
     name: str
@@ -78,7 +78,7 @@ class _Bench:
     others: dict[tuple[int, str], Reference] = field(default_factory=dict)
 
     def reference_for(self, index: int, inner: str) -> Reference:
-        """The truth of one input set with the bounds for rows that keep ``inner`` between two products."""
+        """The reference of one input set with the bounds for kernels that keep ``inner`` between two products."""
         if inner == "float32":
             return self.references[index]
         if (index, inner) not in self.others:
@@ -102,11 +102,11 @@ def _inputs(op: Op, case: Case, dtype: torch.dtype, device: str = "cpu") -> list
     return references
 
 
-# ---------------------------------------------------------------- arms
+# ---------------------------------------------------------------- variants
 
 
 def _public(op: Op) -> Callable[..., Any]:
-    """The function that users call; the op itself where no function has its name."""
+    """The function that users call; the op itself if no function has its name."""
     return getattr(ops, op.name, None) or op
 
 
@@ -126,10 +126,11 @@ def _ours(op: Op, kernel: str | None = None) -> Maker:
 
 
 def _enter(b: _Bench, name: str, make: Maker, kernel: Kernel | None = None) -> None:
-    """Adds an arm, judged on every input set. ``make(args)`` prepares the call for one set, or returns None to decline.
+    """Adds a variant, judged on every input set. ``make(args)`` prepares the call for one set, or returns
+    None to decline.
 
-    In-place ops get copies of their own, so that every arm starts from the same values. ``kernel`` is the row of ours that
-    runs, None for a baseline.
+    In-place ops get copies of their own, so that every variant starts from the same values. ``kernel`` is our kernel
+    that runs, None for a baseline.
     """
     mutates = b.op.contract.mutates
     names = b.op.passes["forward"].names
@@ -167,7 +168,7 @@ def _judged(entrant: _Entrant, outputs: Any, reference: Reference, dtype: torch.
 
 
 def _another_op(result: Any, reference: Reference, dtype: torch.dtype) -> str:
-    """What is wrong with a baseline, "" where it computes the same op.
+    """What is wrong with a baseline, "" if it computes the same op.
 
     A baseline is not held to our bound (it may round more often, and is what users have); it must only be the same
     function, so that beating it means something. Its error is reported beside its time.
@@ -190,7 +191,7 @@ def _enter_all(b: _Bench, kernels: Sequence[str], *, baselines: bool, compile: b
     request = b.op.request("forward", b.references[0].positional(b.op))
     choice = choose(b.op, request)
     _enter(b, OURS, _ours(b.op), choice.kernel)
-    if choice.native and not kernels:  # what would run if it were quicker
+    if choice.native and not kernels:  # the one that would run if it were quicker
         kernels = list(eligible_ways(b.op, request)[0])[:1]
     for kernel in kernels:
         _enter(b, kernel, _ours(b.op, kernel), b.op.kernel(kernel))
@@ -213,7 +214,7 @@ def _gate(b: _Bench) -> str:
 
 
 def _still_right(b: _Bench) -> None:
-    """After the timing our arms must give what they gave before: nothing was kept from an earlier call."""
+    """After the timing our variants must give what they gave before: nothing was kept from an earlier call."""
     if b.op.contract.mutates:
         return  # their inputs have moved on
     for entrant in (e for e in b.entrants if e.ours):
@@ -318,27 +319,27 @@ def bench(
     device: str = "cpu",
     rough: bool = False,
 ) -> Records[BenchResult]:
-    """Races an op's public function against torch eager, torch.compile and the family's peers, on its bench cases.
+    """Races an op's public function against torch eager, torch.compile and the family's baselines, on its bench cases.
 
-    First the gate: every arm runs on exactly the inputs that are timed and is judged against float64 (ours by the
-    contract's bound); where one is wrong there are no figures and ``gate`` says why. Then all arms are timed
+    First the gate: every variant runs on exactly the inputs that are timed and is judged against float64 (ours by the
+    contract's bound); if one is wrong there are no figures and ``gate`` says why. Then all variants are timed
     interleaved: on the CPU with page faults kept out and noisy windows thrown away, on a GPU between CUDA events with
-    L2 filled before each call and a device copy of the same bytes as one more arm.
+    L2 filled before each call and a device copy of the same bytes as one more variant.
 
     Args:
         op: its name. cases, dtypes: only these of the contract's ``bench_cases`` (GPU: ``device_bench_cases``).
-        threads: torch's thread count for every arm; unchanged without it.
-        rows: rows to time by name beside what the dispatcher takes; where that is torch's function, by default the
-            first proved one.
+        threads: torch's thread count for every variant; unchanged without it.
+        kernels: kernels to time by name beside what the dispatcher takes; if that is torch's function, by default the
+            first verified one.
         baselines, compile: whether the others run at all, and whether torch.compile (seconds a case) does.
         caches: ``"warm"`` (inputs rotate among three sets) and ``"cold"`` (caches overwritten before each call); on a
             GPU always cold.
-        budget_s: timed seconds an arm and case, by default 0.8 and on a GPU 0.1. known: ceilings, by default this
-            machine's, measured if need be.
+        budget_s: timed seconds a variant and case, by default 0.8 and on a GPU 0.1. known: measured peaks, by default
+            this machine's, measured if need be.
         device: "cpu" or "cuda".
         rough: give figures while other processes use the machine, too: each result's ``rough`` says so, and times are
             from the least to the most.
-    Raises: ValueError for an unknown op, case, row or device; RuntimeError without such a device; Ambiguous when the
+    Raises: ValueError for an unknown op, case, kernel or device; RuntimeError without such a device; Ambiguous when the
         machine stays busy and ``rough`` was not asked for.
     """
     if op not in OPS:
@@ -372,6 +373,6 @@ def bench(
                     _still_right(b)
                 results.append(_result(b, None if _gate(b) else timed, known, cold=cold))
             del b
-            if device == "cuda":  # float64 truths are large
+            if device == "cuda":  # float64 references are large
                 torch.cuda.empty_cache()
     return results

@@ -1,8 +1,8 @@
-"""The kernel map of this machine: every op and row with its certificate, and its speed where one was measured.
+"""The kernel map of this machine: every op and kernel with its certificate, and its speed if one was measured.
 
 Speeds come from benches that ran on this kind of machine: those kept by ``kernelworks bench`` in the cache folder. A
-row for a GPU is shown by this machine's GPU; where there is none, by the kinds of GPU whose certificates ship, so that
-a kernel that was changed where none is at hand is named.
+GPU kernel is shown for this machine's GPU; without one, for the kinds of GPU whose certificates ship, so that a kernel
+that was changed without a GPU at hand is named.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from kernelworks.templates.description import derived_parts
 __all__ = ["keep_benches", "kept_benches", "kernel_map", "source_hashes", "stale_kernels"]
 
 PACKAGE = Path(__file__).resolve().parents[2]
-LOSS = 0.97  # of the best baseline's speed: below it a case is lost, above it is noise
-COPY = "copy"  # the arm that is no op but a device copy
+LOSS = 0.97  # Below this share of the best baseline's speed a case is lost; above it is noise.
+COPY = "copy"  # This variant is no op but a device copy.
 
 
 def _bench_path(op: str, device: str) -> Path:
@@ -44,7 +44,7 @@ def keep_benches(results: Sequence[BenchResult]) -> None:
 
 
 def kept_benches(op: str, device: str = "cpu") -> list[BenchResult]:
-    """The results that were kept for an op on this kind of machine; none where there are none or they do not read."""
+    """The results that were kept for an op on this kind of machine; none if there are none or they do not read."""
     if device == "cuda" and not has_gpu():
         return []
     try:
@@ -54,16 +54,16 @@ def kept_benches(op: str, device: str = "cpu") -> list[BenchResult]:
 
 
 def kernel_map(op: str | None = None) -> Records[MapOp]:
-    """All ops, or one, which then says what its form derived. Builds nothing and measures nothing.
+    """All ops, or one, which then says what its op template derived. Builds nothing and measures nothing.
 
-    Raises ValueError where there is no such op.
+    Raises ValueError if there is no such op.
     """
     return Records(_op(found, alone=op is not None) for found in ops_named(op))
 
 
 def stale_kernels(op: str | None = None) -> list[str]:
-    """A line for every row without a certificate that holds, on this machine and on every kind whose certificates
-    ship: what must be proved again before it is chosen there."""
+    """A line for every kernel without a certificate that holds, on this machine and on every kind whose certificates
+    ship: what must be verified again before it is chosen there."""
     lines = []
     for found in ops_named(op):
         for kernel in (r for r in found.kernels if r.source is not None):
@@ -72,12 +72,12 @@ def stale_kernels(op: str | None = None) -> list[str]:
                 if reason:
                     lines.append(f"{found.name}.{kernel.name}: {reason.split('; run')[0]}" + _on(reason, kind))
             if not _kinds(kernel):
-                lines.append(f"{found.name}.{kernel.name}: not proved on any GPU")
+                lines.append(f"{found.name}.{kernel.name}: not verified on any GPU")
     return lines
 
 
 def source_hashes() -> dict[str, str]:
-    """The hash of every GPU row's source as it lies here, by "op.row"."""
+    """The hash of every GPU kernel's source as it lies here, by "op.kernel"."""
     return {
         f"{op.name}.{kernel.name}": kernel.hash()
         for op in ops_named(None)
@@ -91,7 +91,7 @@ def _on(reason: str, kind: str) -> str:
 
 
 def _missing(op: str, kernel: Kernel, kind: str) -> str:
-    """Why a row has no certificate that holds, or nothing. Where its compiler is not here, that is why."""
+    """Why a kernel has no certificate that holds, or nothing. If its compiler is not here, that is why."""
     try:
         return certificates.invalid_reason(op, kernel, kind) or ""
     except BuildError as error:
@@ -99,7 +99,7 @@ def _missing(op: str, kernel: Kernel, kind: str) -> str:
 
 
 def _kinds(kernel: Kernel) -> list[str]:
-    """The kinds of machine that a row is to be certified for: this one, and for a GPU's row those that ship."""
+    """The kinds of machine that a kernel is to be certified for: this one, and for a GPU kernel those that ship."""
     if kernel.device != "cuda":
         return [kind_of("cpu")]
     here = [kind_of("cuda")] if has_gpu() else []
@@ -138,7 +138,7 @@ def _calls(op: Op) -> tuple[str, ...]:
 
 
 def _map_kernel(op: Op, kernel: Kernel, kind: str, benches: Iterable[BenchResult]) -> MapKernel:
-    reason = _missing(op.name, kernel, kind) if kind else "not proved on any GPU"
+    reason = _missing(op.name, kernel, kind) if kind else "not verified on any GPU"
     certificate, worst = "", None
     by_dtype: dict[str, float] = {}
     if kernel.source is not None and not reason:

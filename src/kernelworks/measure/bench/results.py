@@ -34,7 +34,7 @@ def _git(*command: str) -> str | None:
 
 
 def commit() -> str:
-    """The commit this package was run from, with ``+`` where its files differ from it; ``""`` outside a checkout."""
+    """The commit this package was run from, with ``+`` if its files differ from it; ``""`` outside a checkout."""
     head = _git("rev-parse", "--short=12", "HEAD")
     if not head:
         return ""
@@ -70,7 +70,7 @@ def document(results: Sequence[BenchResult], command: str = "") -> dict[str, Any
     return {
         **here,
         "command": command,
-        "gate": "every arm within the float64 bound, or the case has no figure",
+        "gate": "every variant within the float64 bound, or the case has no figure",
         "results": [json.loads(to_json(result)) for result in results],
     }
 

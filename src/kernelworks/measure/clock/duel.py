@@ -1,29 +1,29 @@
-"""Two ways to do the same work, timed as whoever calls them waits: is the one quicker, and is that certain?
+"""Two ways to do the same work, timed as their caller waits: is one faster, and is that certain?
 
 ``race`` (``measure/clock/race.py``) gives figures to be quoted, and takes seconds for them. Here one bit is wanted,
 whether ours beats torch by ``MARGIN``, and what it costs is paid before a program runs; so what is clear ends early.
 
 - A sample is a queue of calls and the wait for its end, by the wall clock: host time, launches and allocations count.
-- The arms take turns, and whoever goes first changes every round. What is judged is the ratio within a round, which a
-  neighbour that slows both arms leaves alone.
-- Rounds in which other processes kept our threads off the cores are left out (``ceilings.quiet`` has the rule), as long
-  as others come. Where too few come, a race of several threads is not believed, since noise does not hit both arms
+- The variants take turns, and whoever goes first changes every round. What is judged is the ratio within a round, which
+  a neighbour that slows both variants leaves alone.
+- Rounds in which other processes kept our threads off the cores are left out (``clock/noise.py`` has the rule), as long
+  as others come. If too few come, a race of several threads is not believed, since noise does not hit both variants
   alike: what is held up goes on on one thread here (``build/sharing.py``), and in torch it does not.
-- So is a round in which nothing of ours ran for a tenth of the time though it was not kept off a core: an arm slept, or
-  the machine under this machine did. It is no work of either arm, and never believed.
-- Where a result of some megabytes comes to lie decides a quarter of the time that it takes, for either arm, and in a
-  loop it lies in the same place for as long as the loop runs. So on a CPU blocks of other sizes are taken and given
+- So is a round in which nothing of ours ran for a tenth of the time though it was not kept off a core: a variant slept,
+  or the machine under this machine did. It is no work of either variant, and never believed.
+- Where a result of some megabytes comes to lie decides a quarter of the time that it takes, for either variant, and in
+  a loop it lies in the same place for as long as the loop runs. So on a CPU blocks of other sizes are taken and given
   back between the rounds of calls that are long enough: what is judged is many places, not the one that a loop found.
 - The rounds are cut into two halves in time, and in each the median of the rounds and the quickest calls must both say
-  so: what holds up one arm in every round alike (threads that wait for a core, pages that the system took back and
-  hands out anew) spares some call among many. Where the two are far apart, the medians measured something else than
-  the arms.
-- ``spread`` is by how much the quicker arm's time varied from round to round, as a share of the slower arm's: half the
-  distance between the quartiles, between the halves, or between the medians and the quickest calls, where that is more.
-  Over ``NOISY`` nothing is believed: the race is run again, ``MAX_RERUNS`` times at most. (Of the slower arm's, so that 16
-  times as quick, give or take 4, is certain.)
-- Where the time for a race is over before there are rounds enough, what there is may say it all the same: where the
-  calls that warmed up and every round agree that the one arm is ``FAR_RATIO`` times as quick, nothing is missing.
+  so: what holds up one variant in every round alike (threads that wait for a core, pages that the system took back and
+  hands out anew) spares some call among many. If the two are far apart, the medians measured something else than
+  the variants.
+- ``spread`` is by how much the quicker variant's time varied from round to round, as a share of the slower variant's:
+  half the distance between the quartiles, between the halves, or between the medians and the quickest calls, if that
+  is more. Over ``NOISY`` nothing is believed: the race is run again, ``MAX_RERUNS`` times at most. (Of the slower
+  variant's, so that 16 times as quick, give or take 4, is certain.)
+- If the time for a race is over before there are rounds enough, what there is may say it all the same: if the
+  calls that warmed up and every round agree that the one variant is ``FAR_RATIO`` times as quick, nothing is missing.
 - No clock runs while something is built, which is waited for once.
 """
 
@@ -49,29 +49,27 @@ __all__ = ["FAR_RATIO", "Duel", "OverTime", "check_time", "clock", "duel", "fast
 
 Call = Callable[[], object]
 
-MAX_RERUNS = 2
-SAMPLE_S = 0.002  # a queue of calls takes this long: well above a clock's cost, and less than a neighbour's turn
-QUEUED_S = 0.004  # the same on a device: well above the wait's own time
-PARTS = 16  # of a sample that are timed by themselves: one quick one among them is what the arm can do
-DOUBTFUL_RATIO = (
-    4.0  # times as quick, and torch's arm is looked at for longer: it may have been held up in every call so far
-)
-AWAKE_SHARE = 0.9  # of a round's time that threads of ours must have run, or waited for a core
+MAX_RERUNS = 2  # A noisy race is run again this often.
+SAMPLE_S = 0.002  # A queue of calls takes this long: well above a clock's cost, and less than a neighbour's turn.
+QUEUED_S = 0.004  # It takes this long on a device: well above the wait's own time.
+PARTS = 16  # So many parts of a sample are timed by themselves: a quick one shows what the variant can do.
+DOUBTFUL_RATIO = 4.0  # So many times as quick: torch's variant is timed longer, each call so far may have been held up.
+AWAKE_SHARE = 0.9  # Our threads must have run, or waited for a core, for this share of a round.
 MOST_CALLS = 2000
 LEAST_ROUNDS, MOST_ROUNDS = 6, 24
-WIDE_S = 100e-6  # a call that takes longer may have a result whose place matters
-PLACES, BLOCKS = 3, (64 << 10, 4 << 20)  # so many blocks between these sizes (bytes) are held at a time
-OF_LONG_CALLS, LONG_S = 4, 0.05  # rounds, where one call takes longer than that
+WIDE_S = 100e-6  # A longer call may have a result whose place in memory matters.
+PLACES, BLOCKS = 3, (64 << 10, 4 << 20)  # So many blocks between these sizes (bytes) are held at a time.
+OF_LONG_CALLS, LONG_S = 4, 0.05  # So many rounds are enough if one call takes longer than this.
 OF_ENDLESS_CALLS, ENDLESS_S = 2, 0.5
 BUDGET_S = 0.25
-PATIENCE = 4  # times the budget, while rounds are left out
-LOUD_SPREAD = 1.0  # the spread of a race whose rounds others took part in
-STALL_FACTOR = 16  # times its length, and a sample is cut: a neighbour holds one of the cores
-PAUSE_S = 0.1  # before a race is run again: most bursts are short
-FAR_RATIO = 5.0  # a ratio that a round tells from noise: by its spread a race of such ones never comes to NOISY
-CLEAR_RATIO = 1.15  # a ratio beyond which more rounds change nothing; its inverse where ours loses
-WARM_UP, WARM_S = 3, 0.05  # calls before anything is timed, or this long: glibc stops faulting after the third
-TRY_S = 0.0015  # a sample that says which of several rows is worth a race
+PATIENCE = 4  # A race may take so many times its budget while rounds are left out.
+LOUD_SPREAD = 1.0  # A race under CPU contention in every round is given this spread.
+STALL_FACTOR = 16  # A sample of so many times its length is cut: a neighbour holds one of the cores.
+PAUSE_S = 0.1  # A race waits this long before it is run again: most bursts are short.
+FAR_RATIO = 5.0  # One round tells this ratio from noise.
+CLEAR_RATIO = 1.15  # Beyond this ratio more rounds change nothing (below its inverse, if ours loses).
+WARM_UP, WARM_S = 3, 0.05  # So many calls, or seconds, warm up: glibc stops faulting after the third call.
+TRY_S = 0.0015  # A sample this long tells which of several kernels is worth a race.
 
 
 class OverTime(RuntimeError):
@@ -88,7 +86,7 @@ class Duel:
 
     @property
     def ours(self) -> bool:
-        """Whether ours is to be taken. Near parity, and where the machine was too busy to tell, torch is."""
+        """Whether ours is to be taken. Near parity, and if the machine was too busy to tell, torch is."""
         return not self.result.is_noisy and self.result.ratio >= MARGIN
 
 
@@ -116,8 +114,8 @@ def clock() -> float:
 
 
 def duel(ours: Call, torchs: Call, wait: Call | None = None, *, alike: bool = True, until: float = math.inf) -> Duel:
-    """Races the two arms. ``wait``, where calls only queue their work, returns when that is done; ``alike`` says that
-    noise hits both arms alike. Raises OverTime where nothing is known ``until`` then, by ``clock``."""
+    """Races the two variants. ``wait``, if calls only queue their work, returns when that is done; ``alike`` says
+    that noise hits both variants alike. Raises OverTime if nothing is known ``until`` then, by ``clock``."""
     look = _looked(ours, torchs, wait)
     found = _race(ours, torchs, wait, look, alike, until)
     with contextlib.suppress(OverTime):  # then a noisy race is what is known
@@ -130,8 +128,8 @@ def duel(ours: Call, torchs: Call, wait: Call | None = None, *, alike: bool = Tr
 
 
 def fastest_variant(variants: Sequence[tuple[str, Call]], wait: Call | None = None, until: float = math.inf) -> str:
-    """The name of the arm that a quick look finds quickest, each at its best of three samples; of those that are about
-    as quick, the first. Raises OverTime."""
+    """The name of the variant that a quick look finds quickest, each at its best of three samples; of those that are
+    about as quick, the first. Raises OverTime."""
     if len(variants) == 1:
         return variants[0][0]
     looks = {}
@@ -190,7 +188,7 @@ def _once(call: Call, wait: Call | None) -> float:
 class Look:
     """What the first calls say: how many of them fill a sample, and how long one takes."""
 
-    count: int  # of torch's arm, one number for both
+    count: int  # of torch's variant, one number for both
     ours: float
     torchs: float
 
@@ -306,7 +304,7 @@ def _spread(ratios: Sequence[float], least: float) -> float:
     """``least`` is the same ratio by the quickest calls."""
     middle = statistics.median(ratios)
 
-    def share(ratio: float) -> float:  # the quicker arm's time in the slower one's
+    def share(ratio: float) -> float:  # the quicker variant's time in the slower one's
         return 1 / ratio if middle > 1 else ratio
 
     shares = [share(r) for r in ratios]

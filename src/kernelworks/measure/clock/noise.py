@@ -3,7 +3,7 @@
 A neighbour's burst makes a peak read two or three times low and a two-thread kernel take multiples of a time slice.
 Neither a median nor a minimum repairs that when the burst lasts, so samples are taken in short windows, and a window is
 thrown away whole in which other processes (or the hypervisor, as steal) used more than a tenth of the cores, or kept
-our threads off them for more than a twentieth of the time. Where no window is left the result is *ambiguous*: it says
+our threads off them for more than a twentieth of the time. If no window is left the result is *ambiguous*: it says
 so in its first line, gives no figure, and the exit code is 3. Whoever asks for *rough* figures gets them all the same,
 with wide intervals, and each line says that it is rough.
 """
@@ -35,12 +35,12 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-LIMIT = 0.10  # of the cores, used by others
-DELAY_LIMIT = 0.05  # of the wall clock, for which our threads had no core
-FAR_APART = 3.0  # times the shortest of several runs
-ROUGH_PATIENCE = 2  # windows, where rough figures will do
-WINDOW_S = 0.25  # the kernel accounts in ticks of 10 ms: shorter windows would read noise
-TICKS = 2  # by which a reading of the cores may be off
+LIMIT = 0.10  # Others may use this share of the cores.
+DELAY_LIMIT = 0.05  # Our threads may be without a core for this share of the wall clock.
+FAR_APART = 3.0  # Runs this many times the shortest are far apart.
+ROUGH_PATIENCE = 2  # Rough figures wait for so many windows.
+WINDOW_S = 0.25  # The kernel accounts in ticks of 10 ms: shorter windows would read noise.
+TICKS = 2  # A reading of the cores may be off by so many.
 
 
 class Ambiguous(RuntimeError):
@@ -83,7 +83,7 @@ def cpu_times() -> CpuTimes:
 
 
 def _delays() -> dict[int, float]:
-    """Of the threads there are now; none where the kernel does not say."""
+    """Of the threads there are now; none if the kernel does not say."""
     found = {}
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError, ValueError, IndexError):  # the thread ended meanwhile
@@ -126,8 +126,8 @@ QUIET = Noise()
 
 def noise_between(before: CpuTimes, after: CpuTimes) -> Noise:
     """Threads of ours that wait for each other (more of them than cores) are not kept off by others: what they had no
-    core for counts only as far as there were cores that we did not use, and others that did. Of several
-    threads the one that was kept off longest counts, since the others wait for it; the truth may be up to their sum.
+    core for counts only as far as there were cores that we did not use, and others that did. Of several threads the one
+    that was kept off longest counts, since the others wait for it; the real figure may be up to their sum.
 
     The cores are counted in ticks, so over a short time they say little; the delay is exact.
     """
@@ -174,7 +174,7 @@ def sample_windows(
     say: Callable[[int], None] | None = None,
 ) -> SampledWindows[T]:
     """Takes windows of samples (one each, or as many as fill ``window_s``) until ``wanted`` were quiet, ``tries`` were
-    taken (by default three times as many), or ``deadline_s`` is over; after ``enough_s`` one quiet one will do. Where
+    taken (by default three times as many), or ``deadline_s`` is over; after ``enough_s`` one quiet one will do. If
     not one is quiet all are kept, and the result is loud; it never raises on account of noise."""
     begin = time.monotonic()
     kept: list[tuple[tuple[T, ...], Noise]] = []
@@ -201,10 +201,10 @@ class Quiet:
     """Collects samples in windows and throws the noisy ones away.
 
     ``patience``: so many noisy windows in a row and ``collect`` raises Ambiguous; so it does at ``deadline_s`` seconds
-    after the object was made. With ``rough`` it gives the least noisy of two windows instead; ``rough_windows`` counts those,
-    and ``taken`` is the most that others used of the cores in one.
-    ``times`` is the reader (tests pass their own). Afterwards ``kept_windows`` and ``thrown_windows`` count windows and ``share`` is
-    the mean foreign share of the kept ones.
+    after the object was made. With ``rough`` it gives the least noisy of two windows instead; ``rough_windows`` counts
+    those, and ``taken`` is the most that others used of the cores in one. ``times`` is the reader (tests pass their
+    own). Afterwards ``kept_windows`` and ``thrown_windows`` count windows and ``share`` is the mean foreign share of
+    the kept ones.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Keeping page faults out of a comparison.
 
-torch has no caching allocator on the CPU: glibc maps every large output afresh and gives it back at once, and a
-64 MiB relu then runs at a tenth of the memory's rate. That is a regime of its own (``diagnose`` reports it as
-allocation); in a race between kernels it would only hide the kernels. So while arms are timed, glibc is told to keep
-what it has: the same as starting the process with MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ raised.
+torch has no caching allocator on the CPU: glibc maps every large output afresh and gives it back at once, and a 64 MiB
+relu then runs at a tenth of the memory's rate. That bottleneck has its own name (``diagnose`` reports it as
+allocation); in a race between kernels it would only hide the kernels. So while variants are timed, glibc is told to
+keep what it has: the same as starting the process with MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ raised.
 
 glibc adapts both by itself to the blocks that a program frees, up to 32 MiB and 64 MiB, and stops once it is told a
 number, which nothing takes back. So that the process is not slower afterwards than it was, it is then left where that
@@ -39,19 +39,19 @@ __all__ = [
     "without_page_faults",
 ]  # fmt: skip
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # These are from glibc's malloc.h.
 ADAPTIVE_THRESHOLDS = {M_MMAP_THRESHOLD: 32 << 20, M_TRIM_THRESHOLD: 64 << 20}  # as far as glibc goes by itself
 # The largest block that an int can name, and never to trim; older versions of glibc take no threshold of blocks above
 # what they adapt to.
 RAISED_THRESHOLDS = {M_MMAP_THRESHOLD: (1 << 31) - 1, M_TRIM_THRESHOLD: -1}
-BLOCK = 64 << 20  # what the heap is grown by at once
-LARGE = 100 << 10  # bytes: to free a block so large makes malloc look at what it holds
+BLOCK = 64 << 20  # The heap grows by this much at once.
+LARGE = 100 << 10  # Freeing a block this large (bytes) makes malloc look at what it holds.
 PLUG = 0.8  # of a size, for which a place is looked for after that
-MUCH = 8 << 20  # bytes that a program may leave free in the heap more or less
+MUCH = 8 << 20  # A program may leave so many bytes more or less free in the heap.
 SIZES, AT_ONCE = (1 << 20, 128 << 10), 64  # bytes of the blocks by which places are taken, and how many between looks
 ATTEMPTS, ALIKE = 5, 1.3  # in which runs come to take as many page faults as the program by itself, and how nearly
-RESIDENT = 1 << 30  # bytes that others may leave free with their pages
-FIRST_BYTES = 128 * 1024  # where glibc begins to adapt
+RESIDENT = 1 << 30  # Others may leave so many bytes free with their pages.
+FIRST_BYTES = 128 * 1024  # From this block size on, glibc adapts.
 PAGE, HEADER = mmap.PAGESIZE, 8  # bytes that a mapped block is rounded up to, and that a block takes beside its own
 
 
@@ -75,7 +75,7 @@ class _Malloc:
 
 
 def set_thresholds(wanted: Mapping[int, int]) -> bool:
-    """Sets malloc's thresholds from here on; glibc then adapts them no more. False where the C library takes none."""
+    """Sets malloc's thresholds from here on; glibc then adapts them no more. False if the C library takes none."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
@@ -91,7 +91,7 @@ def set_thresholds(wanted: Mapping[int, int]) -> bool:
 
 
 def thresholds() -> Mapping[int, int] | None:
-    """Malloc's thresholds as they are, to be told again; None where the C library takes none."""
+    """Malloc's thresholds as they are, to be told again; None if the C library takes none."""
     libc = _libc()
     if getattr(libc, "mallopt", None) is None or _foreign():
         return None
@@ -146,8 +146,8 @@ def _adapted(libc: ctypes.CDLL) -> Mapping[int, int]:
 
 def learn_heap(taken: Sequence[int], few: int = 1) -> None:
     """What malloc has adapted to by now, and what it holds free, are the program's own, whose runs took so many page
-    faults, the last ones as it goes on; a ``few`` take no time that matters. ``restore_heap`` goes back to both, until the
-    end of the outermost ``Memory``; outside of any nothing is learnt."""
+    faults, the last ones as it goes on; a ``few`` take no time that matters. ``restore_heap`` goes back to both, until
+    the end of the outermost ``Memory``; outside of any nothing is learnt."""
     counts = _counts()
     if _Malloc.open and _Malloc.now != RAISED_THRESHOLDS and counts is not None:
         _Malloc.own, _Malloc.holes = thresholds(), _below(counts())
@@ -159,7 +159,7 @@ def learn_heap(taken: Sequence[int], few: int = 1) -> None:
 def restore_heap() -> bool:
     """Before runs of the program that was learnt of: malloc's thresholds are its own again, and it finds as much free
     below the heap's end as by itself. Other places there, in which others had theirs, are taken, the smaller ones
-    first; nobody writes to them. Nothing where malloc was told to keep what is freed. Returns whether anything changed,
+    first; nobody writes to them. Nothing if malloc was told to keep what is freed. Returns whether anything changed,
     so that the next run finds the heap as no run of the program left it."""
     counts = _counts()
     if _Malloc.own is None or _Malloc.now == RAISED_THRESHOLDS or counts is None:
@@ -183,7 +183,7 @@ def restore_heap() -> bool:
 
 def run_with_own_faults(run: Callable[[], float], runs: int) -> float:
     """The median of what so many runs of the program that was learnt of say, once they take about as many page faults
-    as by itself; else of those that came nearest. A run finds what the one before it left, as by itself, and only where
+    as by itself; else of those that came nearest. A run finds what the one before it left, as by itself, and only if
     that does not do, more or fewer bytes free below the heap's end."""
     found: list[tuple[float, float]] = []
     for attempt in range(ATTEMPTS):
@@ -202,7 +202,7 @@ def run_with_own_faults(run: Callable[[], float], runs: int) -> float:
 
 def _apart(taken: int) -> float:
     """How much further from the page faults that the program takes by itself a run took than two of its runs may be:
-    the logarithm of their share; 0 where they are alike, and where nothing is known of them."""
+    the logarithm of their share; 0 if they are alike, and if nothing is known of them."""
     own, few = _Malloc.taken, _Malloc.few
     if _Malloc.own is None or _Malloc.now == RAISED_THRESHOLDS or own is None or abs(taken - own) <= few:
         return 0.0
@@ -210,7 +210,7 @@ def _apart(taken: int) -> float:
 
 
 def _nearer(taken: int, *, warmed_up: bool) -> None:
-    """Leaves fewer bytes free where a run takes fewer page faults than the program by itself; more where it takes more,
+    """Leaves fewer bytes free if a run takes fewer page faults than the program by itself; more if it takes more,
     once it has had a run to settle."""
     counts = _counts()
     assert _Malloc.taken is not None and counts is not None
@@ -226,7 +226,7 @@ def _nearer(taken: int, *, warmed_up: bool) -> None:
 
 @functools.cache
 def _counts() -> Callable[[], _Counts] | None:
-    """glibc's ``mallinfo2``; None where there is none, or where another malloc (jemalloc, tcmalloc) serves the process:
+    """glibc's ``mallinfo2``; None if there is none, or if another malloc (jemalloc, tcmalloc) serves the process:
     glibc's counts stand still then, and what it is told changes nothing."""
     libc = _libc()
     counts = getattr(libc, "mallinfo2", None)
@@ -260,7 +260,7 @@ def _fill(libc: ctypes.CDLL, counts: Callable[[], _Counts]) -> None:
 
 
 def grow_heap(size: int) -> None:
-    """Has malloc take so many bytes of fresh pages and keep them, where it was told to: a program that runs next is as
+    """Has malloc take so many bytes of fresh pages and keep them, if it was told to: a program that runs next is as
     one that has run before."""
     libc = _libc()
     blocks = [libc.malloc(BLOCK) for _ in range(-(-size // BLOCK))]
@@ -272,7 +272,7 @@ def grow_heap(size: int) -> None:
 
 def release_memory(held: int) -> None:
     """Gives the system back what malloc holds free beyond its threshold, as it does by itself when a large block is
-    freed: as long as that is there, large blocks are cut from it and take no fresh pages. Where something small lies
+    freed: as long as that is there, large blocks are cut from it and take no fresh pages. If something small lies
     above it, so that more than the bytes ``held`` stay, the pages are given back, and their place in the heap, which
     the next large block would still be cut from, is taken: such blocks are mapped afresh again."""
     if _Malloc.own is not None:
@@ -320,7 +320,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def free_bytes() -> int:
-    """What malloc holds free in its heap, or -1 where it does not tell."""
+    """What malloc holds free in its heap, or -1 if it does not tell."""
     counts = _counts()
     return -1 if counts is None else int(counts().fordblks)
 
@@ -360,6 +360,6 @@ class Memory:
 
 @contextlib.contextmanager
 def without_page_faults() -> Iterator[bool]:
-    """Inside, freed memory is kept for the next allocation. Yields False where the C library cannot be told so."""
+    """Inside, freed memory is kept for the next allocation. Yields False if the C library cannot be told so."""
     with Memory():
         yield set_thresholds(RAISED_THRESHOLDS)

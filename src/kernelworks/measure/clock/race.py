@@ -1,7 +1,7 @@
-"""The race: all arms in turn, in quiet windows, over rotating inputs.
+"""The race: all variants in turn, in quiet windows, over rotating inputs.
 
-Two timers of the public can disagree 2.7 times on one kernel. What makes the difference is fixed here: the arms are
-interleaved and their order is turned round every time (the second arm of a fixed pair reads 1 to 8% slow), inputs
+Two timers of the public can disagree 2.7 times on one kernel. What makes the difference is fixed here: the variants are
+interleaved and their order is turned round every time (the second variant of a fixed pair reads 1 to 8% slow), inputs
 rotate, windows with a busy neighbour are thrown away whole, and a warm and a cold cache are two different questions.
 """
 
@@ -21,17 +21,17 @@ from kernelworks.measure.clock.page_faults import minor_faults
 
 __all__ = ["Race", "TimeStats", "race"]
 
-Call = Callable[[int], object]  # runs an arm once on the input set of that number
+Call = Callable[[int], object]  # runs a variant once on the input set of that number
 
-SAMPLE_S = 0.004  # a warm sample repeats a call for this long, well above the clock's own cost
+SAMPLE_S = 0.004  # A warm sample repeats a call for this long, well above the clock's own cost.
 LEAST_ROUNDS, OF_LONG_CALLS = 7, 5
-WARM_UP = 4  # calls before anything is timed: glibc stops faulting after the third
-WARM_S = 0.5  # or this long: what faults cost is little of so long a call
+WARM_UP = 4  # So many calls come before anything is timed: glibc stops faulting after the third.
+WARM_S = 0.5  # Or they take this long: page faults are a small part of such a call.
 
 
 @dataclass(frozen=True)
 class TimeStats:
-    """Seconds a call of one arm."""
+    """Seconds a call of one variant."""
 
     median: float
     low: float  # 10th percentile, or the least of rough samples
@@ -41,7 +41,7 @@ class TimeStats:
 
 @dataclass(frozen=True)
 class Race:
-    """``samples`` holds seconds a call, by arm, in the order they were taken, one of every arm in each round."""
+    """``samples`` holds seconds a call, by variant, in the order they were taken: one of every variant a round."""
 
     samples: dict[str, list[float]]
     thrown: int  # windows
@@ -70,7 +70,7 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
 
 
 class _Evictor:
-    """Twice the last cache level, written over: nothing of the arms' data is left in any cache."""
+    """Twice the last cache level, written over: nothing of the variants' data is left in any cache."""
 
     def __init__(self) -> None:
         largest = max((size for _, size in machine().cache_bytes), default=32 << 20)
@@ -90,8 +90,8 @@ def race(
     enough_s: float = math.inf,
     quiet: Quiet | None = None,
 ) -> Race:
-    """Times every arm over the input sets 0 to ``sets`` - 1, ``budget_s`` seconds an arm, at least 7 rounds; or 5 where
-    more would take longer than ``enough_s``.
+    """Times every variant over the input sets 0 to ``sets`` - 1, ``budget_s`` seconds a variant, at least 7 rounds; or
+    5 if more would take longer than ``enough_s``.
 
     Warm: a sample is the mean of enough calls to fill 4 ms, the sets in rotation. Cold: a sample is one call after
     the caches were overwritten. ``pause_s``: a pause before each sample, see ``_pause_and_wake``.
@@ -132,8 +132,8 @@ def race(
 
 
 def _pause_and_wake(call: Call, first: int, sets: int, seconds: float) -> None:
-    """For arms of several threads: lets those of the arm before fall asleep, then wakes this one's. In the first
-    milliseconds after a pause both threads of a pool may share one core, whoever's pool it is."""
+    """For variants of several threads: lets those of the variant before fall asleep, then wakes this one's. In the
+    first milliseconds after a pause both threads of a pool may share one core, whoever's pool it is."""
     time.sleep(seconds)
     end = time.perf_counter() + seconds / 2
     while True:

@@ -1,10 +1,10 @@
-"""The race on a GPU: all arms in turn between CUDA events, each call after L2 was filled with other bytes.
+"""The race on a GPU: all variants in turn between CUDA events, each call after L2 was filled with other bytes.
 
-As on the CPU the arms are interleaved and their order is turned round every time. The filling reads, so that no arm
-pays for writing back what another one left in L2. What is timed is the GPU's work, and host time is taken beside it:
-the GPU sleeps ahead of each batch for as long as the host would fall behind in it (a backward through autograd takes
-the host longer than many a kernel takes the GPU). One arm more is a device copy of as many bytes as the op cannot do
-without.
+As on the CPU the variants are interleaved and their order is turned round every time. The filling reads, so that no
+variant pays for writing back what another one left in L2. What is timed is the GPU's work, and host time is taken
+beside it: the GPU sleeps ahead of each batch for as long as the host would fall behind in it (a backward through
+autograd takes the host longer than many a kernel takes the GPU). One variant more is a device copy of as many bytes as
+the op cannot do without.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from kernelworks.measure.clock.race import Call, Race
 
 __all__ = ["COPY", "copy_of", "host_us", "race_on_gpu"]
 
-COPY = "copy"  # the arm's name
+COPY = "copy"  # This variant is a device copy.
 LEAST_ROUNDS, MOST_ROUNDS = 15, 200
-BATCH = 5  # rounds that are queued before the host waits
+BATCH = 5  # So many rounds are queued before the host waits.
 WARM_UP = 3
-HOST_CALLS = 64  # fewer than the driver queues before a launch waits for the GPU
-CYCLES = 2e9  # of a second's sleep: no GPU's clock is higher by much
-LONGEST_S = 0.02  # of sleep: what falls further behind is as slow for whoever calls it
+HOST_CALLS = 64  # The driver queues more than these before a launch waits for the GPU.
+CYCLES = 2e9  # A second's sleep takes these cycles: no GPU's clock is higher by much.
+LONGEST_S = 0.02  # The GPU sleeps no longer: what falls further behind is as slow for its caller.
 
 
 def race_on_gpu(variants: Mapping[str, Call], *, budget_s: float) -> Race:
-    """Times every arm for about ``budget_s`` seconds, L2 filled before each call. Device time a call."""
+    """Times every variant for about ``budget_s`` seconds, L2 filled before each call. Device time a call."""
     evict = Evictor(gpu())
     for call in variants.values():
         for _ in range(WARM_UP):
@@ -62,7 +62,7 @@ def _behind(variants: Mapping[str, Call], evict: Evictor) -> float:
     pairs = [_one(call, evict) for call in variants.values()]
     host = time.perf_counter() - begin
     torch.cuda.synchronize()
-    least = min(b.elapsed_time(e) for b, e in pairs) / 1e3  # an arm that waited for its host reads too long
+    least = min(b.elapsed_time(e) for b, e in pairs) / 1e3  # a variant that waited for its host reads too long
     return float(min(LONGEST_S / BATCH, max(0.0, 4 / 3 * host - len(pairs) * least)))
 
 

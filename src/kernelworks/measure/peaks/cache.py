@@ -1,4 +1,4 @@
-"""Ceilings that were measured before, kept per machine, and per GPU, driver and power limit.
+"""Peaks that were measured before, kept per machine, and per GPU, driver and power limit.
 
 An entry that is not exactly what was written is not used.
 """
@@ -23,8 +23,8 @@ from kernelworks.records.json_text import format_lines, read_json
 __all__ = ["cached_peaks", "forget_peaks", "get_peaks", "save_peaks"]
 
 Device = Literal["cpu", "cuda"]
-ROUGH_S = 1800.0  # for which what was measured on a busy machine serves other rough figures
-BRIEF_S = 1800.0  # for which what was measured in one round serves other diagnoses
+ROUGH_S = 1800.0  # Peaks from a busy machine serve other rough figures for this long.
+BRIEF_S = 1800.0  # Peaks from one round serve other diagnoses for this long.
 
 
 def _fingerprint(device: str) -> str:
@@ -51,7 +51,7 @@ def cached_peaks(device: str) -> Peaks | GpuPeaks | None: ...
 
 
 def cached_peaks(device: str = "cpu") -> Peaks | GpuPeaks | None:
-    """The ceilings measured before on this machine, or on its GPU with ``device="cuda"``; None without any.
+    """The peaks measured before on this machine, or on its GPU with ``device="cuda"``; None without any.
 
     Measures nothing and never raises for a bad entry.
     """
@@ -138,15 +138,15 @@ def get_peaks(
     progress: Progress | None = None, *, again: bool = False, device: str = "cpu", rough: bool = False,
     brief: bool = False,
 ) -> Peaks | GpuPeaks:  # fmt: skip
-    """The ceilings of this machine, or with ``device="cuda"`` of its GPU: from the cache, else measured (30 to 50 s)
-    and cached. ``again`` measures in any case. With ``rough`` a busy machine is measured all the same, once (some
-    15 s): what that gives serves other rough figures for half an hour, and its ``foreign_share`` says what others took.
+    """The measured peaks of this machine, or of its GPU with ``device="cuda"``: from the cache, else measured (30 to
+    50 s) and cached. ``again`` measures in any case. With ``rough`` a busy machine is measured all the same, once
+    (15 s): that serves other rough figures for half an hour, and its ``foreign_share`` says what others took.
     With ``brief`` what is not in the cache is measured once too, while nobody uses the machine, and serves for half an
     hour: a round that a neighbour slowed unseen, in another virtual machine on the same silicon, is not to be believed
     for longer.
 
-    Raises Ambiguous when the machine is too busy to measure, BuildError without a compiler, RuntimeError where there
-    is no GPU. Where the cache folder cannot be written the result is still returned, with a warning.
+    Raises Ambiguous when the machine is too busy to measure, BuildError without a compiler, RuntimeError if there
+    is no GPU. If the cache folder cannot be written, the result is still returned, with a warning.
     """
     record = None if again else cached_peaks(device)
     if record is None and rough and not again and device == "cpu":
@@ -171,6 +171,6 @@ def get_peaks(
         try:
             save_peaks(record)
         except OSError as error:
-            warnings.warn(f"ceilings were measured but could not be cached: {error}", stacklevel=2)
+            warnings.warn(f"the peaks were measured but could not be cached: {error}", stacklevel=2)
         _found[_path(device)] = record
     return record

@@ -37,17 +37,17 @@ WARM_MIB = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 COLD_MIB = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 BUFFER_BYTES = 1024 * MIB
 COLD_SAMPLES, WARM_SAMPLES = 15, 5
-WARM_BYTES = 2048 * MIB  # that a warm sample moves at least, by repeated passes
-SUSTAINED_S = 1.2  # of matrix products; the rate is that of the second half
-IDLE_S = 0.1  # before a burst
-RACE_S, MAX_RACE_CALLS = 0.5, 2000  # of a race of products, and how many of them at most
-SIDES = (4096, 8192)  # of the square products: burst and race are the better one's, the second is sustained
-KERNELS = 700  # in a queue; the driver takes 1024 before a launch waits
+WARM_BYTES = 2048 * MIB  # A warm sample moves at least this much, by repeated passes.
+SUSTAINED_S = 1.2  # Matrix products run this long; the rate is that of the second half.
+IDLE_S = 0.1  # The GPU idles this long before a burst.
+RACE_S, MAX_RACE_CALLS = 0.5, 2000  # A race of products takes at most this long and so many calls.
+SIDES = (4096, 8192)  # Square products: the better side gives burst and race, the second the sustained rate.
+KERNELS = 700  # A queue holds so many; the driver takes 1024 before a launch waits.
 
 
 @functools.cache
 def fingerprint() -> str:
-    """What a GPU's ceilings depend on, as 20 hexadecimal digits: the card, driver, power limit, torch, our kernels."""
+    """What a GPU's peaks depend on, as 20 hexadecimal digits: the card, driver, power limit, torch, our kernels."""
     here = gpu()
     parts = [here.uuid, here.name, here.driver, f"{here.power_limit_w:.0f}", torch.__version__, triton_toolchain()]
     parts += [path.read_text(encoding="utf-8") for path in (Path(__file__), Path(gpu_kernels.__file__))]
@@ -166,7 +166,7 @@ def _product(dtype: str, side: int) -> Callable[[], object]:
 
 
 def _measure_product_rates(dtype: str, evict: Evictor, empty_s: float) -> tuple[float, float, float]:
-    """TFLOP/s. Raises RuntimeError where torch has no such product on this GPU."""
+    """TFLOP/s. Raises RuntimeError if torch has no such product on this GPU."""
     best, run, flop = 0.0, None, 0.0
     for side in SIDES:
         run, flop = _product(dtype, side), 2.0 * side**3
@@ -311,7 +311,7 @@ def _again(record: GpuPeaks, memory: _Memory, step: Callable[[str], None]) -> Gp
             max(b, getattr(memory, b.cache)(b.kind, b.bytes), key=lambda each: each.gbs) if b.name in doubted else b
             for b in record.bandwidth
         )
-    arithmetic = {f"{r.name} {how}" for r in record.rates for how in ("burst", "sustained", "raced")}
+    arithmetic = {f"{r.name} {how}" for r in record.rates for how in ("burst", "sustained", "benchmarked")}
     if doubted.keys() & (arithmetic | set(record.functions)):
         fused, functions = _chains(memory.here, step)
         now = {rate.name: rate for rate in (fused, *_products(memory.evict, empty_s, step))}

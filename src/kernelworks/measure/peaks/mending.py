@@ -1,7 +1,7 @@
 """Rates that contradict each other: which of them are not to be believed, and what follows for them from the others.
 
 Noise slows, and nothing quickens: of two rates that contradict each other the one that is too low is likelier wrong,
-the more so the more others it contradicts, and where it was measured while others used the machine. What is not
+the more so the more others it contradicts, and if it was measured while others used the machine. What is not
 believed is given the value that the others allow and that is nearest to it, and is marked.
 """
 
@@ -18,7 +18,7 @@ from kernelworks.records import GpuPeaks, GpuRate, Peaks
 __all__ = ["NOISE", "doubts", "repair_record", "suspects"]
 
 R = TypeVar("R", bound=Peaks | GpuPeaks)
-NOISE = 0.8  # of what a law asks, which two measurements of a quiet machine reach
+NOISE = 0.8  # Two measurements of a quiet machine reach this share of what a law asks.
 LOW, LOUD = 4.0, 2.0  # times as suspect: beside another one too low, not too high; measured while others ran
 Laws = dict[str, dict[str, tuple[float, str]]]  # more -> less -> factor, reason: what follows from others as well
 
@@ -85,7 +85,7 @@ def _suspects(rates: Mapping[str, float], laws: Laws, loud: Collection[str]) -> 
 
 
 def _allowed(rate: float, name: str, laws: Laws, good: Mapping[str, float]) -> float | None:
-    """What the ``good`` ones allow for a point that is nearest to its rate; None where they say nothing."""
+    """What the ``good`` ones allow for a point that is nearest to its rate; None if they say nothing."""
     least = max((factor * good[less] for less, (factor, _) in laws.get(name, {}).items() if less in good), default=0.0)
     above = (good[more] / its[name][0] for more, its in laws.items() if name in its and more in good)
     most = min(above, default=math.inf)
@@ -102,8 +102,8 @@ def doubts(record: Peaks | GpuPeaks, loud: Collection[str] = ()) -> dict[str, st
 
 
 def repair_record(record: R, loud: Collection[str] = ()) -> R:
-    """The record without contradictions: what was not to be believed is what follows from the others, or left out where
-    nothing does, and said in ``inferred``. The same object where nothing contradicts anything."""
+    """The record without contradictions: what was not to be believed is what follows from the others, or left out if
+    nothing does, and said in ``inferred``. The same object if nothing contradicts anything."""
     rates, relations = rates_of(record), relations_of(record)
     laws = _closed(relations)
     found = _suspects(rates, laws, loud)
@@ -143,7 +143,7 @@ def _put_gpu(record: GpuPeaks, rates: Mapping[str, float | None], said: dict[str
     arithmetic = [
         GpuRate(
             r.dtype, r.unit, at(f"{r.name} burst", r.burst_tflops), at(f"{r.name} sustained", r.sustained_tflops),
-            at(f"{r.name} raced", r.benchmarked_tflops),
+            at(f"{r.name} benchmarked", r.benchmarked_tflops),
         )
         for r in record.rates
     ]  # fmt: skip

@@ -14,12 +14,12 @@ from kernelworks.records import Bandwidth, FlopRate, FunctionRate, GpuPeaks, Pea
 
 __all__ = ["FLOORS", "HOST", "Relation", "rates_of", "relations_of"]
 
-ISAS = ("scalar", "avx2", "avx512")  # each has at least the width of the one before
+ISAS = ("scalar", "avx2", "avx512")  # Each has at least the vector width of the one before.
 LEVELS = ("L1", "L2", "L3", "DRAM")
 FLOORS = ("launch_us", "isolated_us", "graph_us", "host_launch_us", "dispatch_us", "round_trip_us")  # of a GPU
 HOST = ("to_device_gbs", "to_host_gbs")
-FEW = 8  # a working set of a smaller part of L2 is too little work for all multiprocessors
-AMPERE = 80  # the architecture from which products in bfloat16 and TF32 have units of their own
+FEW = 8  # A working set below this part of L2 is too little work for all multiprocessors.
+AMPERE = 80  # From this architecture on, bfloat16 and TF32 products have units of their own.
 
 THREADS = "threads together are no slower than one"
 ONE_THREAD = "one thread alone is no slower than each of several"
@@ -146,7 +146,7 @@ def _gpu_rates(record: GpuPeaks) -> Iterator[tuple[str, float]]:
         yield f"{r.name} burst", r.burst_tflops
         yield f"{r.name} sustained", r.sustained_tflops
         if r.benchmarked_tflops:
-            yield f"{r.name} raced", r.benchmarked_tflops
+            yield f"{r.name} benchmarked", r.benchmarked_tflops
     yield from record.functions.items()
     for name in FLOORS:
         time = getattr(record, name)
@@ -159,7 +159,7 @@ def _of_gpu(record: GpuPeaks) -> Iterator[Relation]:
     yield from _of_device_memory(record)
     for r in record.rates:
         yield Relation(f"{r.name} burst", f"{r.name} sustained", 1.0, POWER)
-        yield Relation(f"{r.name} burst", f"{r.name} raced", 1.0, RACE_BELOW_BURST)
+        yield Relation(f"{r.name} burst", f"{r.name} benchmarked", 1.0, RACE_BELOW_BURST)
     yield from _of_products(record)
     chain = "float32 multiply-add burst"
     for function in record.functions:

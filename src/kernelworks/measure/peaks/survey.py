@@ -1,10 +1,10 @@
 """Measure what this machine can do. Nothing here is a datasheet figure, and nothing is printed when it was too busy.
 
-A ceiling is what the machine reaches when it is left alone. So every figure is taken in several rounds some seconds
-apart, each a window in which other processes used at most a tenth of the cores; a window's figure is the 90th
-percentile of samples of a few milliseconds (not one lucky sample), and the best round counts. Rounds matter because
-a neighbour on the same silicon but in another virtual machine takes half the bandwidth without being seen here; a
-figure that two rounds agree on is not measured a third time.
+A measured peak is what the machine reaches when it is left alone. So every figure is taken in several rounds some
+seconds apart, each a window in which other processes used at most a tenth of the cores; a window's figure is the 90th
+percentile of samples of a few milliseconds (not one lucky sample), and the best round counts. Rounds matter because a
+neighbour on the same silicon but in another virtual machine takes half the bandwidth without being seen here; a figure
+that two rounds agree on is not measured a third time.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ FUNCTIONS = ("exp", "tanh", "erf", "log")
 SAMPLE_S = 0.004
 WINDOW_S = 0.18
 ROUNDS, AGREE = 3, 0.05  # at the most; how near two rounds' figures are that nothing disturbed
-DEADLINE_S = 50.0  # no later round starts or goes on after this
-ROUND_S = 15.0  # what a quiet round takes at least
-ATTEMPTS, AGAIN_S = 2, 15.0  # in which what others contradict is measured again
+DEADLINE_S = 50.0  # No later round starts or goes on after this.
+ROUND_S = 15.0  # A quiet round takes at least this long.
+ATTEMPTS, AGAIN_S = 2, 15.0  # Contradictory figures are measured again so often, within this time.
 KIB, MIB = 1024, 1024**2
-PAD_BYTES = 4096  # between the parts of two threads, and once for alignment: see bandwidth.cpp
+PAD_BYTES = 4096  # So much lies between the parts of two threads (bandwidth.cpp).
 
 Progress = Callable[[str, int, int], None]
 
@@ -58,7 +58,7 @@ def targets(here: Machine) -> list[str]:
 
 @functools.cache
 def fingerprint() -> str:
-    """What a ceiling depends on, as 20 hexadecimal digits: machine, cores, torch, and the kernels that measure."""
+    """What the measured peaks depend on, as 20 hexadecimal digits: machine, cores, torch, measuring kernels."""
     here = machine()
     parts = [here.kind, here.name, str(here.cores), str(here.cache_bytes), torch.__version__]
     parts += [source_hash(source, target) for source in SOURCES for target in targets(here)]
@@ -310,7 +310,7 @@ def _again(points: Sequence[Point], record: Callable[[], Peaks], quiet: Quiet, p
 
 
 def quiet_windows(*, rough: bool = False) -> Quiet:
-    """The windows in which ceilings are measured; rough ones wait for a quiet window twice, not 48 times, and are taken
+    """The windows in which peaks are measured; rough ones wait for a quiet window twice, not 48 times, and are taken
     once, not three times."""
     return Quiet(window_s=WINDOW_S, patience=48, deadline_s=DEADLINE_S, rough=rough)
 
@@ -319,7 +319,7 @@ def measure(progress: Progress | None = None, *, quiet: Quiet | None = None, bri
     """Measure this machine: bandwidths, arithmetic and transcendental rates, floors. Prints nothing, caches nothing.
 
     ``progress(what, done, total)`` is called before each figure. ``brief`` and rough ones are taken in one round. Cost:
-    30 to 55 s, of one round 15, and up to a quarter of the memory; up to 15 s more where figures contradict each other:
+    30 to 55 s, of one round 15, and up to a quarter of the memory; up to 15 s more if figures contradict each other:
     those are measured again, and what is contradicted still follows from the others (``Peaks.inferred``).
     Raises Ambiguous when other processes kept using more than 10% of the cores, BuildError without a compiler.
     """
@@ -337,8 +337,8 @@ def measure(progress: Progress | None = None, *, quiet: Quiet | None = None, bri
 
     def record() -> Peaks:
         return dataclasses.replace(
-            found, bandwidth=tuple(p.measured_record() for p in bandwidth), flops=tuple(p.measured_record() for p in flops),
-            functions=tuple(p.measured_record() for p in functions),
+            found, bandwidth=tuple(p.measured_record() for p in bandwidth),
+            flops=tuple(p.measured_record() for p in flops), functions=tuple(p.measured_record() for p in functions),
         )  # fmt: skip
 
     found = Peaks(

@@ -1,4 +1,4 @@
-"""The least time that a piece of work can take on this machine, and what it then waits on.
+"""The least time that a piece of work can take on this machine, and what then bounds it.
 
 T_min = max(dispatch or launch floor, flop / peak, bytes / bandwidth, elementary functions / rate)
 
@@ -17,9 +17,9 @@ from kernelworks.records import GpuPeaks, Peaks
 
 __all__ = ["RIDGE", "SHARE", "Bound", "applicable_bound", "bottleneck_of", "bound"]
 
-SHARE = 0.6  # of the measured time: from here on the largest term names the regime
-RIDGE = 0.85  # two terms this close to each other
-DISPATCH_CALLS = 20  # a call that does less work than one dispatch and takes under 20 of them is host-bound
+SHARE = 0.6  # From this share of the measured time on, the largest term names the bottleneck.
+RIDGE = 0.85  # Two terms this close to each other are a ridge.
+DISPATCH_CALLS = 20  # A call that does less work than one dispatch and takes under 20 of them is host-bound.
 
 # Which arithmetic a dtype can use: its own unit, and the float32 units that it is widened to.
 UNITS = {
@@ -33,9 +33,9 @@ class Bound:
     """``seconds`` is T_min; ``terms`` holds what it is the largest of: dispatch (on a GPU: launch), compute, memory,
     transcendental.
 
-    ``regime`` is the largest term's name ("memory DRAM", "compute", ...), or "ridge A/B" where the second is within
+    ``bottleneck`` is the largest term's name ("memory DRAM", "compute", ...), or "ridge A/B" if the second is within
     15% of it; ``peak`` says in words and figures what limits, such as "DRAM read 83 GB/s"; ``level`` is the level
-    of the memory pyramid that most of the memory time is spent in ("L1" to "DRAM"; on a GPU "L2" or "HBM").
+    of the memory hierarchy that most of the memory time is spent in ("L1" to "DRAM"; on a GPU "L2" or "HBM").
     """
 
     seconds: float
@@ -54,7 +54,7 @@ def _at(rates: dict[int, float], threads: int) -> float:
 
 
 def _peak(peaks: Peaks, dtype: str, threads: int, isa: str | None) -> tuple[float, str]:
-    """GFLOP/s of the best unit for a dtype (of one instruction set, if given), and its name. 0 where there is none."""
+    """GFLOP/s of the best unit for a dtype (of one instruction set, if given), and its name. 0 if there is none."""
     best, name = 0.0, ""
     for unit in UNITS.get(dtype, ("float32",)):
         found = [(f.isa, f.threads, f.gflops) for f in peaks.flops if f.dtype == unit]
@@ -66,7 +66,7 @@ def _peak(peaks: Peaks, dtype: str, threads: int, isa: str | None) -> tuple[floa
 
 def _quickest(found: Iterable[tuple[str, int, float]], threads: int, isa: str | None) -> tuple[float, str]:
     """The best rate of (isa, threads, rate) at some threads, of what code of ``isa`` may use, and its instruction set.
-    0 where there is none."""
+    0 if there is none."""
     rates: dict[str, dict[int, float]] = {}
     for candidate, count, rate in found:
         if isa is None or _may_use(isa, candidate):
@@ -80,7 +80,7 @@ def _quickest(found: Iterable[tuple[str, int, float]], threads: int, isa: str | 
 
 
 def _may_use(isa: str, unit: str) -> bool:
-    """Whether a row of one instruction set may use a unit: its own, or those that come with it."""
+    """Whether a kernel of one instruction set may use a unit: its own, or those that come with it."""
     with_it = {"avx512_bf16": ("avx512", "avx512_bf16"), "avx512": ("avx512", "avx512_vnni")}
     return unit in with_it.get(isa, (isa,))
 
@@ -121,7 +121,7 @@ def _bandwidths(peaks: Peaks, level: str, threads: int) -> dict[str, float]:
 
 
 def _memory(rates: dict[str, float], read_bytes: float, written_bytes: float) -> tuple[float, str]:
-    """Seconds and the name of the ceiling.
+    """Seconds and the name of the peak.
 
     A read byte costs what it costs when only reading. A copied pair costs what the faster copy costs, so a written
     byte costs the rest of that pair; reads beyond the written bytes go at the read rate.
@@ -156,7 +156,7 @@ def bound(
     function: str = "exp",
     launches: int = 1,
 ) -> Bound:
-    """T_min of some work on ``threads`` threads, or on a GPU where the ceilings are one's.
+    """T_min of some work on ``threads`` threads, or on a GPU if the measured peaks are a GPU's.
 
     ``bytes`` are all compulsory bytes, of which ``written_bytes`` are written (they may use non-temporal stores);
     ``footprint_bytes`` is what is touched between two uses of the same byte, which decides the level: all rotating
@@ -166,7 +166,7 @@ def bound(
     ``function`` is the elementary function counted. Cost: about 20 us.
 
     On a GPU ``threads`` and ``isa`` mean nothing, the work is ``launches`` kernels, peaks are those of a burst (power
-    lowers them within a second), and bytes come from L2 where the footprint fits, else from device memory at the rate
+    lowers them within a second), and bytes come from L2 if the footprint fits, else from device memory at the rate
     that a launch of that size reached. ``dtype`` may also be "tf32".
     """
     name = str(dtype).removeprefix("torch.")
@@ -221,19 +221,19 @@ def applicable_bound(far: Bound, near: Bound, seconds: float) -> Bound:
     ``near`` from the last cache (a footprint of infinity, and of 0).
 
     Work that was quicker than the far bound, by more than the tenth that two measurements may differ, had its bytes
-    served by the cache: then the near one, whose regime says so. Where it was quicker even than that (a peak measured
-    low, or bytes that were not moved), T_min is the time it took, so a share of a ceiling is never above 1.
+    served by the cache: then the near one, whose bottleneck says so. If it was quicker even than that (a peak measured
+    low, or bytes that were not moved), T_min is the time it took, so no share of a peak is above 1.
     """
     found = far if seconds >= 0.9 * far.seconds else near
     return found if seconds >= found.seconds else replace(found, seconds=seconds)
 
 
 def bottleneck_of(limit: Bound, seconds: float) -> str:
-    """What work that took ``seconds`` waited on: "compute", "memory L1" to "memory DRAM", "transcendental",
-    "ridge A/B", "dispatch" ("launch" on a GPU), or "latency".
+    """What bounds work that took ``seconds``: "compute", "memory L1" to "memory DRAM", "transcendental",
+    "ridge A/B", "dispatch" ("launch" on a GPU), or "latency": below the roofline, cause unknown.
 
-    The bound's largest term names it when it explains at least 60% of the time. Below that nothing that was counted
-    explains it, so it is never called memory or compute: "dispatch" where the work itself is less than one dispatch
+    The bound's largest term names it if it explains at least 60% of the time. Below that nothing that was counted
+    explains it, so it is never called memory or compute. It is "dispatch" if the work itself is less than one dispatch
     and the call takes under 20 of them, else "latency" (dependent operations, idle threads, poor occupancy).
     """
     if limit.seconds >= SHARE * seconds:

@@ -21,7 +21,7 @@ def limit(op: Op, request: Request, known: Peaks | GpuPeaks, footprint_bytes: fl
     """T_min of one call. Only products of matrices may use the dot-product units of a narrow dtype.
 
     On a GPU it is that of one launch between two events, as ``bench`` times it: what an empty one takes is added, and
-    names the regime where it is the larger part.
+    names the bottleneck if it is the larger part.
     """
     cost = op.contract.cost(request)
     least = roofline.bound(
@@ -39,7 +39,7 @@ def limit(op: Op, request: Request, known: Peaks | GpuPeaks, footprint_bytes: fl
 
 
 def _share(result: BenchResult, kernel: str) -> float | None:
-    """T_min / T of this row in one result."""
+    """T_min / T of this kernel in one result."""
     for variant in result.variants:
         if variant.name == kernel or (variant.name == OURS and result.chosen == kernel):
             return result.bound_us / variant.median_us if variant.median_us > 0 else None
@@ -49,11 +49,11 @@ def _share(result: BenchResult, kernel: str) -> float | None:
 def predict(
     op: Op, request: Request, kernel: str, known: Peaks | GpuPeaks, results: Sequence[BenchResult]
 ) -> float | None:
-    """Seconds that a call of one row should take, or None where no like call was measured and no model speaks of it.
+    """Seconds that a call of one kernel should take, or None if no like call was measured and no model speaks of it.
 
-    T = T_min / share, with the share of the bound that the same row reached, in the same dtype, in the measured case
+    T = T_min / share, with the share of the bound that the same kernel reached, in the same dtype, in the measured case
     whose T_min is nearest (in ratio) and whose threads agree if any do. ``results`` are benches of this kind of
-    machine; those that failed their gate do not count. On a GPU a row of ours without such a case takes what
+    machine; those that failed their gate do not count. On a GPU a kernel of ours without such a case takes what
     ``estimate_kernel_time`` makes of its kernels. Cost: some microseconds a result.
     """
     dtype = str(request.dtype).removeprefix("torch.")

@@ -14,7 +14,7 @@ L2, MEMORY = "L2", "HBM"
 
 
 def peak(peaks: GpuPeaks, dtype: str) -> tuple[float, str]:
-    """TFLOP/s of a dtype in a burst, the best of what was measured, and its unit. (0, "") where nothing was."""
+    """TFLOP/s of a dtype in a burst, the best of what was measured, and its unit. (0, "") if nothing was."""
     found = [(r.burst_tflops, r.unit) for r in peaks.rates if r.dtype == dtype]
     return max(found, default=(0.0, ""))
 
@@ -62,7 +62,7 @@ def _levels(peaks: GpuPeaks, footprint_bytes: float) -> list[tuple[str, float]]:
 
 
 def _memory(peaks: GpuPeaks, level: str, share: float, read: float, written: float) -> tuple[float, str]:
-    """Seconds for this share of the bytes, and the name of the ceiling. A launch's size decides its rate."""
+    """Seconds for this share of the bytes, and the name of the peak. A launch's size decides its rate."""
 
     def rate(kind: str) -> float:
         return l2_rate(peaks, kind) if level == L2 else bandwidth(peaks, kind, read + written)

@@ -1,11 +1,11 @@
-"""What a row of ours should take on a GPU, by the model of ``ceilings.estimate_time``; and how that compares with figures on
-record.
+"""The time that a kernel of ours should take on a GPU, by ``time_model.estimate_time``, and how that compares with
+figures on record.
 
-What a row's kernels do beside what its contract counts stands in its room's ``times.toml``, one table for each row and
-pass (the first whose ``when`` holds; a pass without one streams once over what it reads and writes):
+The op package's ``times.toml`` says what a kernel does beside what the contract counts: one table for each kernel and
+pass, the first whose ``when`` holds. A pass without a table streams once over what it reads and writes:
 
     [[kernels]]
-    row = "sm90_backward"
+    op_kernel = "sm90_backward"
     pass = "backward"
     when = { D = [64, 128] }         # of the contract's dimensions, inclusive
     kernels = 3
@@ -38,7 +38,7 @@ WORDS = frozenset(f.name for f in fields(Manner))
 
 @functools.cache
 def tables(op_package: Path) -> tuple[Mapping[str, Any], ...]:
-    """The tables of a room, in their order; none where it has no such file. ValueError for a word that is none."""
+    """The tables of an op package, in their order; none without such a file. Raises ValueError for an unknown word."""
     path = op_package / TIMES
     if not path.is_file():
         return ()
@@ -46,13 +46,13 @@ def tables(op_package: Path) -> tuple[Mapping[str, Any], ...]:
     for table in found:
         unknown = table.keys() - WORDS - {"op_kernel", "pass", "when"}
         if unknown or not {"op_kernel", "pass", "source"} <= table.keys():
-            said = f"unknown words {sorted(unknown)}" if unknown else "row, pass and source must be given"
+            said = f"unknown words {sorted(unknown)}" if unknown else "op_kernel, pass and source must be given"
             raise ValueError(f"{path.parent.name}/{TIMES}: {said}")
     return tuple(found)
 
 
 def manner(op: Op, kernel: str, pass_: str, dims: Mapping[str, int]) -> Manner:
-    """How a row goes about a call of these dimensions."""
+    """How a kernel goes about a call of these dimensions."""
     for table in tables(op.op_package):
         ranges = table.get("when", {}).items()
         if (table["op_kernel"], table["pass"]) == (kernel, pass_) and all(
@@ -66,7 +66,7 @@ def manner(op: Op, kernel: str, pass_: str, dims: Mapping[str, int]) -> Manner:
 
 
 def count_values(op: Op, request: Request, args: Sequence[Any]) -> Request:
-    """The request, with what its work hangs on beside shapes, counted in the forward's arguments where they hold data.
+    """The request, with what its work hangs on beside shapes, counted in the forward's arguments if they hold data.
     Waits for a GPU; of most ops it is the request as it was."""
     values = op.contract.values
     if values is None or any(tensor_kind(t) != MEMORY or t.device.type == "meta" for t in leaves(args)):
@@ -75,7 +75,7 @@ def count_values(op: Op, request: Request, args: Sequence[Any]) -> Request:
 
 
 def piece_of(op: Op, request: Request) -> Piece:
-    """What a call cannot do without, as its contract counts it; by its values, where the request has them."""
+    """What a call cannot do without, as its contract counts it; by its values, if the request has them."""
     cost, unit = op.contract.cost(request), str(op.contract.unit(request)).removeprefix("torch.")
     values = dict(request.values)
     lengths = values.pop("lengths", {})
@@ -86,8 +86,8 @@ def piece_of(op: Op, request: Request) -> Piece:
 
 
 def estimate_kernel_time(op: Op, request: Request, kernel: str, known: GpuPeaks, *, alone: bool = True) -> TimeEstimate:
-    """What a row of ours should take for a call: on an idle GPU between two events, or in the middle of a program. Of a
-    request without what its work hangs on (``Contract.assumed``) it is that of the work that is assumed."""
+    """The time that a kernel of ours should take for a call: on an idle GPU between two events, or in the middle of a
+    program. If a request lacks the values that its work depends on, it is the time of ``Contract.assumed``."""
     piece = piece_of(op, request)
     how = manner(op, kernel, request.pass_, piece.dims)
     return estimate_time(piece, how, known, alone=alone)
@@ -98,7 +98,7 @@ def estimate_kernel_time(op: Op, request: Request, kernel: str, known: GpuPeaks,
 
 @dataclass(frozen=True)
 class ModelComparison:
-    """One line of a record: what was predicted from shapes and ceilings, the bound, and what it took. Microseconds."""
+    """One line of a record, in microseconds: the prediction from shapes and measured peaks, the bound, the time."""
 
     case: str
     kernel: str
@@ -118,8 +118,8 @@ class ModelComparison:
 
 
 def compare_model(lines: Iterable[Mapping[str, Any]], known: GpuPeaks) -> list[ModelComparison]:
-    """The lines of ``h200-ops.json`` that rows of ours ran, in their order. What torch's own kernels take nothing here
-    speaks of."""
+    """The lines of ``h200-ops.json`` that kernels of ours ran, in their order. Nothing here predicts
+    torch's own kernels."""
     found = []
     for line in lines:
         op = OPS.get(line["op"])

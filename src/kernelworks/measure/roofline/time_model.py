@@ -1,10 +1,10 @@
-"""How long a kernel of ours should take on a GPU, where ``bound`` says how long it must.
+"""How long a kernel of ours should take on a GPU; ``bound`` says how long it must take.
 
     T = start + between kernels + scratch + joins + max(memory, products + weights + power + pipe)
         + first and last tile + seams + ends
 
-Each term is physics with figures of this machine (``kernelworks machine``); what a row's kernels do beside what its
-contract counts stands in its room's ``times.toml`` (a ``Manner``), with where it was read or measured. Nothing is
+Each term is physics with figures of this machine (``kernelworks machine``); what a kernel does beside what its
+contract counts stands in its op package's ``times.toml`` (a ``Manner``), with where it was read or measured. Nothing is
 fitted to a shape.
 
 - **start**: between two events an empty kernel takes ``isolated_us``, in a full queue ``launch_us``. Of one launched
@@ -20,14 +20,14 @@ fitted to a shape.
   multiprocessor that ends last, over the rate of a burst. Units that wait for weights in between make 4096 flop a clock
   and multiprocessor (of 8 bits twice as many) instead.
 - **weights**, a softmax's: what of them no other group's products hide. Exponentials, 16 a clock and multiprocessor;
-  where it is the whole, for each also two float32 instructions (scale, sum) and one and a half at half their rate
+  if it is the whole, for each also two float32 instructions (scale, sum) and one and a half at half their rate
   (maximum, packing two into one): the loops of the ladder ``cuda-attention-hopper`` hold these. In 8 bits straight
   lines may stand for exponentials: all instructions of that loop are counted.
 - **power**: of such calls, one after the other, the limit of power lowers the clock within a second, as the rate of
   products falls from a burst to a race of some tenths (of records without one halfway to a long run). Units that wait,
   multiprocessors without a tile, and what is done in between, leave power to them.
-- **pipe**: where a tile's next step is asked for only so many steps ahead, memory's answer, a step.
-- **seams**: where what a multiprocessor holds waits for the rest of its row, each turn waits once; a tile that must
+- **pipe**: if a tile's next step is asked for only so many steps ahead, memory's answer, a step.
+- **seams**: if what a multiprocessor holds waits for the rest of its row, each turn waits once; a tile that must
   look up where its rows lie waits for each answer.
 - **first and last tile**: a kernel of tiles waits once for memory before anything is computed, and puts the last away
   when nothing else is left to do; tiles of unlike lengths do not end together. With a seam between its tiles it waits
@@ -67,17 +67,17 @@ FUNCTIONS_A_CLOCK = 16  # CUDA C++ programming guide, throughput of native arith
 FULL, HALF = 2.0, 1.5  # instructions a score at 128 and at 64 lanes a clock beside its exponential
 # Of a weight in 8 bits by a straight line: the compiled loop has 403 instructions of a warp for 64 scores of a thread.
 LINES = 403 / 64
-FROM_L2 = 0.5  # of memory's answer, where L2 has it
-HALFWAY = 0.5  # from a burst to a long run, where a record says nothing of races
-# What our products lose to the limit of power in a race, of what torch's own lose: 4 to 9% where those lost 8 to 14 (an
+FROM_L2 = 0.5  # of memory's answer, if L2 has it
+HALFWAY = 0.5  # A record without races lies this far from a burst to a long run.
+# What our products lose to the limit of power in a race, of what torch's own lose: 4 to 9% if those lost 8 to 14 (an
 # H200, 8192x8192x8192, 4096x28672x4096 and 16384x4096x4096 in one run).
 OURS = 0.5
-BLOCK = 128  # queries and keys of a block that a mask names
-SCHEDULERS = 4  # of a multiprocessor, an instruction of a warp each a clock
+BLOCK = 128  # A block that a mask names has so many queries and keys.
+SCHEDULERS = 4  # A multiprocessor issues so many warp instructions a clock.
 # Clocks that a warp's instruction takes while nothing else waits: its issue, and fixed latencies of what it needs
 # (counters of attention_fp8's loop: 4.6 with others beside it, of which one and a half are those latencies).
 INSTRUCTION_CLOCKS = 2.5
-KNEE = 3  # powers that add: what memory, waits and instructions take each hides the others, less where they are alike
+KNEE = 3  # powers that add: what memory, waits and instructions take each hides the others, less if they are alike
 PRODUCTS = ("bfloat16", "float16", "float8_e4m3fn")  # what matrix units multiply here; float32 is outside of them
 CORE = ("products", "arithmetic", "weights", "power", "pipe")
 SERIAL_TERMS = ("start", "between kernels", "scratch", "joins", "first and last tile", "seams", "ends")
@@ -86,7 +86,7 @@ SERIAL_TERMS = ("start", "between kernels", "scratch", "joins", "first and last 
 @dataclass(frozen=True)
 class Piece:
     """What one call cannot do without, as its contract counts it, and its dimensions by the contract's names; of packed
-    sequences, where somebody looked, how long each is in a dimension, and how many ``pairs`` it has in a band."""
+    sequences, if somebody looked, how long each is in a dimension, and how many ``pairs`` it has in a band."""
 
     flop: float
     transcendental: float
@@ -100,15 +100,16 @@ class Piece:
 
 @dataclass(frozen=True)
 class Manner:
-    """How a row's kernels go about a pass, beside what the contract counts.
+    """How a kernel goes about a pass, beside what the contract counts.
 
     - ``kernels``, whether the first is launched ``ahead`` of its turn and the later ones ``early``, and ``scratch``:
       bytes that go through memory between them, as products of numbers and dimensions. ``joins``: how often memory
       answers while shares are put together.
-    - ``tiles`` name two dimensions and what they are cut into, rows first; of several the row takes the quickest. So
-      many multiprocessors take one ``together``, and what is left over after whole rounds is ``cut`` (``shares.TileSplit``).
-      ``paces``: the rate of each, as a share of the best one's. ``whole``: across, where all keys are seen.
-    - ``each`` is the flop of one pair of those, where the second is passed over block by block; ``bands`` how many such
+    - ``tiles`` name two dimensions and what they are cut into, rows first; of several the kernel takes the quickest. So
+      many multiprocessors take one ``together``, and what is left over after whole rounds is ``cut``
+      (``shares.TileSplit``). ``paces``: the rate of each, as a share of the best one's. ``whole``: across, if all
+      keys are seen.
+    - ``each`` is the flop of one pair of those, if the second is passed over block by block; ``bands`` how many such
       there are (heads), ``packed`` how many lie one behind the other in the two dimensions, taken to be of one length;
       ``lists``: blocks are named, and each tile has as many as the mean. ``seam``: a tile begins when the one before is
       done. ``ends``: instructions of a thread for a tile outside its loop. ``pipe``: how far ahead steps are asked for
@@ -118,7 +119,7 @@ class Manner:
     - ``held``: bytes that a multiprocessor has in registers until all of a row is there; memory waits meanwhile.
     - ``weights`` are what of a softmax products wait for: "exponentials", "whole", "lines" in place of exponentials, or
       nothing.
-    - ``rate`` of the products: "clock" where they wait for weights, "burst" where nothing holds them up but power.
+    - ``rate`` of the products: "clock" if they wait for weights, "burst" if nothing holds them up but power.
     - ``products`` and ``weighed``: how often what the contract counts once is computed. ``torchs``: the products are
       torch's own.
     """
@@ -153,7 +154,7 @@ class Manner:
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """``seconds`` with its parts, by name, in seconds; memory and core do not add where they go on side by side."""
+    """``seconds`` with its parts, by name, in seconds; memory and core do not add if they go on side by side."""
 
     seconds: float
     terms: dict[str, float]
@@ -169,7 +170,7 @@ def estimate_time(
     """Seconds of a call on an otherwise idle GPU, between two events (``alone``), or as one of many in a queue.
 
     ``warm``: for some tenths of a second such calls ran already, as in a queue; a race between events may begin so too.
-    Cost: some 20 us, a millisecond where tiles differ, ten where sequences do.
+    Cost: some 20 us, a millisecond if tiles differ, ten if sequences do.
     """
     warm = not alone if warm is None else warm
     found = (_estimate_for_tile(piece, manner, tile, peaks, alone, warm) for tile in manner.tiles or ({},))
@@ -221,7 +222,7 @@ def _estimate_for_tile(
 
 
 def _memory(read: float, written: float, peaks: GpuPeaks) -> float:
-    """At the rates of kernels: the driver's own copies are quicker at some sizes, and not what a row is made of."""
+    """At the rates of kernels: the driver's own copies are quicker at some sizes, and not what a kernel is made of."""
     if not read + written:
         return 0.0
     kernels = tuple(b for b in peaks.bandwidth if b.kind != "memcpy")

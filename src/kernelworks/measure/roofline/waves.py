@@ -21,10 +21,10 @@ __all__ = [
     "turns",
 ]
 
-MANY = 32  # rounds of tiles, of which it matters no more which multiprocessor ends last
+MANY = 32  # After so many rounds of tiles it no longer matters which multiprocessor ends last.
 LANES = 32
-ALL_KEYS_SHARE = 0.95  # of the keys, and a query is taken to see all
-VECTOR = 8  # elements of 16 bits in 16 bytes
+ALL_KEYS_SHARE = 0.95  # A query that sees this share of the keys counts as seeing all.
+VECTOR = 8  # 16 bytes hold so many elements of 16 bits.
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Share:
 @dataclass(frozen=True)
 class TileSplit:
     """Of tiles that are left over after whole rounds, each is cut ``along`` a dimension, in steps of ``step``, so that
-    all end together: where ``steps`` are at least ``least``, at ``cost`` steps for adding up what the parts found."""
+    all end together: if ``steps`` are at least ``least``, at ``cost`` steps for adding up what the parts found."""
 
     along: str
     step: int
@@ -64,9 +64,9 @@ class Pipe:
 @dataclass(frozen=True)
 class Turn:
     """Programs that each read what they need, compute and write it: ``each`` says what of the dimensions one takes,
-    ``padded`` to what the elements along the last dimension are filled up, where a program takes all of it. So many are
+    ``padded`` to what the elements along the last dimension are filled up, if a program takes all of it. So many are
     ``resident`` on a multiprocessor, of so many ``threads`` each; ``slots`` are instructions an element, ``unaligned``
-    where a row of N does not begin at whole 16 bytes, so that elements are loaded one by one; ``waits`` is how
+    if a row of N does not begin at whole 16 bytes, so that elements are loaded one by one; ``waits`` is how
     often a program waits for memory, one after the other."""
 
     each: Mapping[str, int]
@@ -88,7 +88,7 @@ def product_of(words: str, dims: Mapping[str, float]) -> float:
 
 
 def cut_along(tiles: int, units: int, cut: TileSplit | None, dims: Mapping[str, float]) -> float:
-    """Rounds that ``units`` need for so many tiles that take equally long. Where none is cut, whole ones."""
+    """Rounds that ``units`` need for so many tiles that take equally long. If none is cut, whole ones."""
     whole = math.ceil(tiles / units)
     rest = tiles % units
     if cut is None or not rest or tiles <= units:
@@ -102,7 +102,7 @@ def cut_along(tiles: int, units: int, cut: TileSplit | None, dims: Mapping[str, 
 
 
 def lengths_seen(each: float, down: int, high: int, wide: int, keys: float) -> list[float]:
-    """Keys that each tile of queries passes over, where a query sees ``each`` on average: all, those up to its own
+    """Keys that each tile of queries passes over, if a query sees ``each`` on average: all, those up to its own
     place, or a window behind that. Blocks that an edge crosses are computed whole."""
     whole = math.ceil(keys / wide) * wide
     if each > ALL_KEYS_SHARE * keys:

@@ -1,6 +1,6 @@
 """Which aten op has which formula.
 
-An op that is not here counts as what it calls; where that is not here either, the op is reported as unmodelled.
+An op that is not here counts as what it calls; if that is not here either, the op is reported as unmodelled.
 In-place forms (``add_``) share the entry of the plain form.
 """
 
@@ -129,12 +129,15 @@ FORMULAS: dict[str, f.Formula] = {
     **_each("_thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl", f.loop(3, "exp", 1.25)),
     **_each("_thnn_fused_gru_cell _thnn_fused_gru_cell_backward", f.loop(3, "exp")),
     # factorisations, transforms
-    "cholesky": g.factorization(1 / 3), "linalg_cholesky_ex": g.factorization(1 / 3), "cholesky_inverse": g.factorization(2 / 3),
+    "cholesky": g.factorization(1 / 3), "linalg_cholesky_ex": g.factorization(1 / 3),
+    "cholesky_inverse": g.factorization(2 / 3),
     **_each("linalg_lu_factor_ex linalg_lu _linalg_det _linalg_slogdet", g.factorization(2 / 3)),
-    **_each("linalg_ldl_factor_ex", g.factorization(1 / 3)), "linalg_inv_ex": g.factorization(2), "lu_unpack": f.data_movement,
+    **_each("linalg_ldl_factor_ex", g.factorization(1 / 3)), "linalg_inv_ex": g.factorization(2),
+    "lu_unpack": f.data_movement,
     **_each("geqrf linalg_householder_product", g.factorization(-2 / 3, 2)), "linalg_qr": g.factorization(-4 / 3, 4),
     "_linalg_eigh": g.factorization(9), "linalg_eig": g.factorization(25), "_linalg_eigvals": g.factorization(10),
-    "_linalg_svd": g.factorization(8, 4), "linalg_matrix_exp": g.factorization(14), "linalg_lstsq": g.factorization(-2 / 3, 2),
+    "_linalg_svd": g.factorization(8, 4), "linalg_matrix_exp": g.factorization(14),
+    "linalg_lstsq": g.factorization(-2 / 3, 2),
     "ormqr": g.factorization(0, 4), "linalg_pinv": g.factorization(8, 4),
     "_linalg_solve_ex": g.linear_solve(2, 2 / 3), **_each("linalg_lu_solve linalg_ldl_solve", g.linear_solve(2)),
     "_cholesky_solve_helper": g.linear_solve(2), **_each("linalg_solve_triangular triangular_solve", g.linear_solve(1)),

@@ -34,11 +34,11 @@ NOTABLE_NS = 200_000  # of an op that is not torch's, from which on what its par
 
 
 def work(call: Call) -> Work | None:
-    """The least that the call must do, or None where neither a contract nor a formula says.
+    """The least that the call must do, or None if neither a contract nor a formula says.
 
     An op without a formula that is made of other ops does their arithmetic, and moves what any implementation must
     move: each tensor that it was given once, and what it returns. What its parts write and read among themselves is
-    not counted: one kernel would keep it in registers. Where one of the parts has no formula either, or the op has a
+    not counted: one kernel would keep it in registers. If one of the parts has no formula either, or the op has a
     kernel of its own, it is unmodelled.
     """
     parts = _parts(call)
@@ -50,7 +50,7 @@ def work(call: Call) -> Work | None:
 
 
 def _parts(call: Call) -> list[tuple[Call, Work]] | None:
-    """The calls at and below this one that have a formula, with their work; None where one has none."""
+    """The calls at and below this one that have a formula, with their work; None if one has none."""
     if call.kernel is not None:
         written = generated_work(call.kernel, Arguments(call))
         return None if written is None else [(call, written)]
@@ -98,7 +98,7 @@ def _whole(call: Call, parts: list[tuple[Call, Work]]) -> Work:
 
 
 def _touch(touched: dict[int, float], operands: list[Operand], read: float) -> None:
-    """Adds to each storage what a part reads of it: its operands there, or all that it reads where that is less."""
+    """Adds to each storage what a part reads of it: its operands there, or all that it reads if that is less."""
     for storage in {o.storage for o in operands} & touched.keys():
         touched[storage] += min(read, total_bytes(o for o in operands if o.storage == storage))
 
@@ -106,7 +106,7 @@ def _touch(touched: dict[int, float], operands: list[Operand], read: float) -> N
 def _written(a: Arguments, parts: list[tuple[Call, Work]], total: Work) -> float:
     """Bytes of what the call returns and of what it writes into its arguments.
 
-    Where torch's rules of shapes do not tell what it returns, it is what the call left behind and no part of it has
+    If torch's rules of shapes do not tell what it returns, it is what the call left behind and no part of it has
     read: not what autograd keeps.
     """
     found = results(a)
@@ -142,7 +142,7 @@ def _known(call: Call) -> Work | None:
 
 
 def _function(call: Call) -> TorchSignature | None:
-    """The spelling of a function of torch's that has no operator of its own; None for any other call."""
+    """The torch pattern of a function of torch's that has no operator of its own; None for any other call."""
     torch_signature = by_operator(call.name)
     return torch_signature if torch_signature is not None and torch_signature.composite else None
 
@@ -190,7 +190,7 @@ def _try(count: Formula, call: Call) -> Work | None:
 
 
 def op_and_pass(name: str) -> tuple[Op, str] | None:
-    """The op of ours and the pass that an operator of this name runs; None where it is none of ours."""
+    """The op of ours and the pass that an operator of this name runs; None if it is none of ours."""
     plain = name.removeprefix(OURS)
     pass_ = "backward" if plain.endswith("_backward") else "forward"
     op = OPS.get(plain.removesuffix("_backward")) if name.startswith(OURS) else None
@@ -227,7 +227,7 @@ def _by_contract(op: Op, request: Request) -> Work:
 
 
 def _specs(call: Call, schema: str, device: str) -> list[Any]:
-    """The arguments as a contract's cost wants them, a backward's strings as its forward had them; where nobody saw
+    """The arguments as a contract's cost wants them, a backward's strings as its forward had them; if nobody saw
     them their default stands."""
     arguments = torch._C.parse_schema(schema).arguments
     words = dict(call.place.words)

@@ -2,7 +2,7 @@
 
 A formula gives the work that any implementation must do: every distinct input byte read once, every output byte
 written once, the textbook count of arithmetic (a multiply-add is 2 flop; a square root or a division is 1), and
-elementary functions apart. None where the arguments do not tell.
+elementary functions apart. None if the arguments do not tell.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from kernelworks.profile.inductor_code import Kernel
 
 __all__ = ["generated_work"]
 
-# Elementary functions by the name of their kind that ceilings know; the code calls them ``std::exp``, ``.exp_u20()``,
-# ``tl_math.exp``, ``libdevice.exp``.
+# Elementary functions by the name of their kind that measured peaks know; the code calls them ``std::exp``,
+# ``.exp_u20()``, ``tl_math.exp``, ``libdevice.exp``.
 FUNCTIONS = re.compile(
     r"(?:\.|::|\b)(?:Sleef_)?(exp_u20|fexp_u20|expm1|exp2|exp|log1p|log2|log10|log|tanh|erfinv|erfc|erf|sinh|cosh|sin|"
     r"cos|tan|asin|acos|atan2|atan|pow|lgamma|digamma|sigmoid)[df]?\d*\("
@@ -47,7 +47,7 @@ class _Line:
 
 
 def generated_work(kernel: Kernel, a: Arguments) -> Work | None:
-    """What the kernel does with these arguments; None where neither its code nor its arguments tell."""
+    """What the kernel does with these arguments; None if neither its code nor its arguments tell."""
     if not a.operands:
         return None
     names = _parameters(kernel)

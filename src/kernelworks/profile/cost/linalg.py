@@ -71,7 +71,7 @@ def _squares(tensors: list[Operand]) -> bool:
 
 def fourier(a: Arguments) -> Work | None:
     """A transform of complex numbers over N = the sizes of ``dim``: 5 N log2 N flop each, half
-    where one side is real."""
+    if one side is real."""
     x, out = a[0], results(a)
     if not isinstance(x, Operand) or not out or not x.shape:
         return None

@@ -18,7 +18,7 @@ __all__ = ["Arguments", "Operand", "broadcast", "distinct_elements", "name_of", 
 @dataclass(frozen=True)
 class Operand:
     """A tensor argument without its data. ``tensor`` says which arguments are one tensor, ``storage`` which share their
-    bytes, ``storage_bytes`` how many bytes that storage has; 0 where it is not known."""
+    bytes, ``storage_bytes`` how many bytes that storage has; 0 if it is not known."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -110,7 +110,7 @@ class Arguments:
         return call.scalars[i] if i < len(call.scalars) else None
 
     def _list_dtype(self) -> torch.dtype:
-        """The dtype of a list of tensors; where nothing told it, that of the first tensor in or below the call that has
+        """The dtype of a list of tensors; if nothing told it, that of the first tensor in or below the call that has
         one."""
         if self.call.listed is not None:
             return self.call.listed
@@ -167,7 +167,7 @@ class Arguments:
         return self.name.endswith("_") and not self.name.endswith("__")
 
     def dims(self, name: str, rank: int) -> tuple[int, ...]:
-        """The dimensions that argument ``name`` says, all of them where there is no such argument or it is empty."""
+        """The dimensions that argument ``name`` says, all of them if there is no such argument or it is empty."""
         value = self[name]
         if isinstance(value, bool) or not isinstance(value, (int, list)) or value == []:
             return tuple(range(rank))

@@ -117,7 +117,7 @@ def distances(a: Arguments) -> Work | None:
 
 
 def pairs(Lq: int, Lk: int, causal: bool) -> int:
-    """Pairs of a query and a key that are not masked: where causal the lower triangle from the top left."""
+    """Pairs of a query and a key that are not masked: if causal the lower triangle from the top left."""
     short = min(Lq, Lk)
     return short * (short + 1) // 2 + max(Lq - Lk, 0) * Lk if causal else Lq * Lk
 

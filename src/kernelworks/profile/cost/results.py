@@ -15,7 +15,7 @@ from kernelworks.profile.cost.operands import Arguments, Operand, schema_of
 
 __all__ = ["result_bytes", "results"]
 
-MOST = 4096  # distinct calls that are remembered
+MOST = 4096  # So many distinct calls are remembered.
 
 SCALAR_TYPES = {
     0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16, 6: torch.float32,
@@ -29,7 +29,7 @@ _known: dict[Any, list[Operand] | None] = {}
 
 
 def results(a: Arguments) -> list[Operand] | None:
-    """The tensors that the call returns and that are not its arguments' own bytes; None where torch cannot tell them
+    """The tensors that the call returns and that are not its arguments' own bytes; None if torch cannot tell them
     from shapes alone (``nonzero``), or not from what the profiler records (a string without a default)."""
     if a.out:
         return a.out
@@ -45,7 +45,7 @@ def results(a: Arguments) -> list[Operand] | None:
 
 
 def result_bytes(a: Arguments) -> int | None:
-    """Bytes of ``results``; where torch cannot tell them, of what the call was seen to allocate and leave behind."""
+    """Bytes of ``results``; if torch cannot tell them, of what the call was seen to allocate and leave behind."""
     found = results(a)
     if found is not None:
         return sum(o.bytes for o in found)

@@ -55,7 +55,7 @@ def _tags(name: str) -> frozenset[str]:
 
 
 def by_schema(a: Arguments) -> Work | None:
-    """The work of an op without a formula, where its schema and tags tell it; None where they do not."""
+    """The work of an op without a formula, if its schema and tags tell it; None if they do not."""
     schema, name, overload = a.schema, a.call.name, a.call.overload
     if schema is None:
         return None

@@ -13,7 +13,7 @@ __all__ = ["Signature", "bucket_sizes", "clusters", "signature"]
 Signature = tuple[tuple[tuple[int, ...], str], ...]
 
 SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f64", "int64": "i64", "int32": "i32"}
-RATIO = 2  # sizes further apart than this are different work
+RATIO = 2  # Sizes further apart than this are different work.
 
 
 def signature(call: Call) -> Signature:

@@ -52,7 +52,7 @@ def _per_dimension(value: Any, rank: int, default: int) -> list[int]:
 class _Convolution:
     """The geometry of one: ``x`` [B, C, ...], ``weight`` [Cout, C / groups, ...], transposed [C, Cout / groups, ..].
 
-    Where it is transposed every element of x has a window on the result, else every result has one on x.
+    If it is transposed every element of x has a window on the result, else every result has one on x.
     """
 
     def __init__(self, a: Arguments, x: Operand, weight: Operand) -> None:

@@ -33,7 +33,7 @@ KERNEL = "inductor::"  # what a kernel of inductor's is called here; its name an
 @dataclass(frozen=True)
 class CompiledGraph:
     """One graph that inductor compiled: ``module`` is the name of the module it wrote, ``annotation`` the graph's key
-    in the profiler's annotation, ``text`` the module's, ``graph`` that of the graph it was made of, where it is known.
+    in the profiler's annotation, ``text`` the module's, ``graph`` that of the graph it was made of, if it is known.
     """
 
     module: str
@@ -41,7 +41,7 @@ class CompiledGraph:
     annotation: str = ""
     graph: str = ""
     traced: TracedGraphs = field(default_factory=TracedGraphs)
-    skipped: str = ""  # why CUDA graphs were not made of it, where they were asked for
+    skipped: str = ""  # why CUDA graphs were not made of it, if they were asked for
     given: tuple[tuple[int, int], ...] = ()  # the numbers among what it was called with: place, value
 
     @property
@@ -77,7 +77,7 @@ class AnnotatedModules:
     given: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)  # by the module's name
 
     def graphs(self, modules: Collection[str] = ()) -> list[CompiledGraph]:
-        """What is known of them now. ``modules`` are the paths of the program's modules, where they are known."""
+        """What is known of them now. ``modules`` are the paths of the program's modules, if they are known."""
         if not self.modules:
             return []
         made = {str(g.cache_key): g for g in gc.get_objects() if type(g).__name__ == "CompiledFxGraph"}

@@ -35,7 +35,7 @@ class TracedGraphs:
     modules: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def module(self, source: str) -> str:
-        """The module that a line runs in; where there are several, what their paths begin with."""
+        """The module that a line runs in; if there are several, what their paths begin with."""
         return common_prefix(self.modules.get(source, ()))
 
     def near(self, sources: Collection[str]) -> TracedGraphs:
@@ -133,7 +133,7 @@ def _place(node: Any) -> Place:
 
 
 def _rooted(place: Place, known: Collection[str]) -> Place:
-    """With the path from the outermost module on, where one alone has such a module."""
+    """With the path from the outermost module on, if one alone has such a module."""
     if not place.module or place.module in known:
         return place
     whole = [path for path in known if path.endswith(f".{place.module}")]
@@ -143,7 +143,7 @@ def _rooted(place: Place, known: Collection[str]) -> Place:
 
 def _path(stack: Sequence[Any]) -> str:
     """``BertModel.encoder.layer.0`` from what dynamo says of the modules around a node: each its source's expression
-    (``L['self'].encoder.layer.0``) and its class. The outermost has no name where its own call was not traced."""
+    (``L['self'].encoder.layer.0``) and its class. The outermost has no name if its own call was not traced."""
     if not stack:
         return ""
     (first, kind), (last, _) = stack[0][:2], stack[-1][:2]

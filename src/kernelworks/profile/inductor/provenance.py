@@ -15,11 +15,11 @@ from kernelworks.profile.inductor_code import VIEWS, GeneratedModule, Graph, Inv
 
 __all__ = ["origins"]
 
-DEEP = 6  # views between an input of the graph and its reader
+DEEP = 6  # So many views may lie between an input of the graph and its reader.
 
 
 def origins(module: GeneratedModule, graph: Graph, traced: TracedGraphs) -> list[Place]:
-    """One place for each of the module's calls; an empty one where nothing tells it."""
+    """One place for each of the module's calls; an empty one if nothing tells it."""
     said = [name for call in module.invocations for name in call.sources]
     steps = {} if module.backward else traced.graph_with(said)  # of a backward, comments name its own nodes
     traced = traced.near({node.source for node in graph.values() if node.source})

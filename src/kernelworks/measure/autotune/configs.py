@@ -1,18 +1,18 @@
-"""Tune a GPU row: try the configurations that its room offers, on this GPU, and keep those that are right and faster.
+"""The configurations of a GPU kernel, tried on this GPU: those that are right and faster are kept.
 
-A room offers candidates in its tuning.toml, every combination of the listed values; they enter no hash:
+An op package lists candidates in its tuning.toml, every combination of the listed values; they enter no hash:
 
     [[space]]
-    row = "triton"
+    op_kernel = "triton"
     kernel = "forward"
     when = { N = [1, 4096] }
     set = { ROWS = [1, 2], num_warps = [4, 8, 16] }
 
-Each candidate runs in a copy of the room's module of its own, is held to the float64 bound on every case (a
-configuration may be wrong where its neighbour is right), and those that pass are timed interleaved. A winner that beats
-what is used today by more than noise goes into this user's table for this kind of GPU, which is read before the one
-that ships; then the row is proved again, so that the certificate covers what was written. Calls take it from the next
-process on.
+Each candidate runs in a copy of the kernel's module. It is compared with the float64 reference on every case, since a
+configuration may be wrong and its neighbour right. Those that pass are timed interleaved. If a winner beats today's
+configuration by more than noise, it goes into this user's table for this kind of GPU, which is read before the one that
+ships. Then the kernel is verified again, so that its certificate covers the new table. A process that has read the old
+table keeps it: calls take the new one from the next process on (``worker``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kernelworks.build.configs import (
     write_tuned,
 )
 from kernelworks.contract import Case
-from kernelworks.dispatch.op import OPS, Op
+from kernelworks.dispatch.op import Op
 from kernelworks.machine import gpu, has_gpu
 from kernelworks.measure.clock.race_on_gpu import race_on_gpu
 from kernelworks.records import ConfigCandidate, ConfigTuning, Verification
@@ -46,26 +46,26 @@ from kernelworks.verify.compare import compare
 from kernelworks.verify.parity import judge
 from kernelworks.verify.reference import Reference, compute_reference, copy_tensors, flat_outputs
 
-__all__ = ["best_config", "tune", "unify_choices"]
+__all__ = ["best_config", "try_configs", "unify_choices", "validate_request"]
 
-GAIN = 1.02  # over what is used today: less is noise, and every entry is one more to prove
+GAIN = 1.02  # The least speedup over today's configuration: less is noise, and every entry must be verified.
 
 Progress = Callable[..., None]
 
 
 def _module(op: Op, op_kernel: str, forced: Mapping[Point, dict[str, Any]]) -> tuple[Any, RecordingConfigs]:
-    """The room's triton.py executed afresh, so that nothing it keeps of another candidate is used."""
+    """The kernel's module executed afresh, so that nothing it keeps of another candidate is used."""
     source = op.kernel(op_kernel).source
     assert source is not None
-    watched = RecordingConfigs(configs(source), op_kernel, forced)
-    return execute_with_configs(source, watched), watched
+    recorder = RecordingConfigs(configs(source), op_kernel, forced)
+    return execute_with_configs(source, recorder), recorder
 
 
 # ---------------------------------------------------------------- one pass of one case
 
 
 def _arguments(op: Op, pass_: str, expected: Reference) -> tuple[Any, ...] | None:
-    """The arguments of a pass; None where the case has no gradients."""
+    """The arguments of a pass; None if the case has no gradients."""
     forward = expected.positional(op)
     mutates = op.contract.mutates
     if pass_ == "forward":
@@ -84,7 +84,7 @@ def _arguments(op: Op, pass_: str, expected: Reference) -> tuple[Any, ...] | Non
 
 
 def _wrong(op: Op, pass_: str, expected: Reference, args: tuple[Any, ...], result: Any) -> tuple[float, str]:
-    """The worst error as a share of the bound, and what is wrong."""
+    """The worst error as a share of the bound, and what is wrong ("" if nothing is)."""
     if pass_ == "forward":
         names = op.passes["forward"].names
         mutated = [args[names.index(n)] for n in op.contract.mutates]
@@ -100,7 +100,7 @@ def _wrong(op: Op, pass_: str, expected: Reference, args: tuple[Any, ...], resul
 def _try(
     op: Op, op_kernel: str, pass_: str, expected: Reference, args: tuple[Any, ...], forced: Mapping[Point, Any]
 ) -> Any:
-    """(call, worst, what is wrong) of one candidate; poisoned memory is not needed: the proof does that."""
+    """The call of one candidate, its worst error and what is wrong. Poisoned memory is left to verification."""
     module, _ = _module(op, op_kernel, forced)
     call = functools.partial(getattr(module, pass_), *args)
     try:
@@ -114,29 +114,29 @@ def _try(
 
 
 def best_config(tried: Sequence[Sequence[ConfigCandidate]], used: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration to use: ``used`` or one that is right, and faster by more than noise.
+    """The configuration to use: ``used``, or one that is right and faster by more than noise.
 
     ``tried`` holds the candidates of every case that picks by the same sizes (the number of rows need not be one of
-    them): what is taken is right in all, slower than today by more than noise in none, and fastest in the geometric
-    mean of the speedups.
+    them). The winner is right in all of them, slower by more than noise in none, and has the best geometric mean of the
+    speedups.
     """
     times = [{str(c.set): c.median_us for c in case if not c.wrong and c.median_us} for case in tried]
-    taken, most = dict(used), GAIN
+    best, best_gain = dict(used), GAIN
     if not all(str(dict(used)) in case for case in times):
-        return taken
+        return best
     for candidate in tried[0]:
         gains = [case[str(dict(used))] / case.get(str(candidate.set), math.inf) for case in times]
         mean = math.prod(gains) ** (1 / len(gains))
-        if min(gains) > 1 / GAIN and mean >= most:
-            taken, most = candidate.set, mean
-    return taken
+        if min(gains) > 1 / GAIN and mean >= best_gain:
+            best, best_gain = candidate.set, mean
+    return best
 
 
-def _at_any(call: Callable[[], object]) -> Callable[[int], object]:
+def _ignore_index(call: Callable[[], object]) -> Callable[[int], object]:
     return lambda index: call()
 
 
-def _tuned(
+def _tune_point(
     op: Op, op_kernel: str, pass_: str, case: Case, dtype: torch.dtype, expected: Reference, point: Point,
     space: Sequence[dict[str, Any]], used: dict[str, Any], budget_s: float,
 ) -> ConfigTuning:  # fmt: skip
@@ -150,7 +150,7 @@ def _tuned(
         call, worst, wrong = _try(op, op_kernel, pass_, expected, args, {point: candidate})
         found.append(ConfigCandidate(candidate, worst, wrong))
         if not wrong:
-            calls[str(number)] = _at_any(call)
+            calls[str(number)] = _ignore_index(call)
     if calls:
         race = race_on_gpu(calls, budget_s=budget_s)
         for key in calls:
@@ -174,11 +174,29 @@ def unify_choices(results: Sequence[ConfigTuning]) -> list[ConfigTuning]:
     return [dataclasses.replace(r, chosen=chosen[key(r)]) for r in results]
 
 
-# ---------------------------------------------------------------- all of it
+# ---------------------------------------------------------------- the whole op
 
 
-def tune(
-    op: str,
+def validate_request(op: Op, kernel: str, cases: Sequence[str] | None) -> None:
+    """Raises ValueError if the op has no such kernel or case, or the kernel no candidates; RuntimeError without a
+    GPU."""
+    if not has_gpu():
+        raise RuntimeError("configurations are tried on a CUDA device, and there is none here")
+    source = op.kernel(kernel).source
+    if source is None or not any(space["op_kernel"] == kernel for space in configs(source).spaces):
+        raise ValueError(f"{op.name}.{kernel} lists no configurations to try ([[space]] in its tuning.toml)")
+    names = [case.name for case in _bench_cases(op)]
+    unknown = sorted(set(cases or ()) - set(names))
+    if unknown:
+        raise ValueError(f"cases must be among {', '.join(names)}; got {', '.join(unknown)}")
+
+
+def _bench_cases(op: Op) -> Sequence[Case]:
+    return op.contract.device_bench_cases or op.contract.bench_cases
+
+
+def try_configs(
+    op: Op,
     kernel: str = "triton",
     *,
     cases: Sequence[str] | None = None,
@@ -186,79 +204,68 @@ def tune(
     keep: bool = True,
     progress: Progress | None = None,
 ) -> tuple[list[ConfigTuning], list[Verification]]:
-    """Tries the configurations that a room offers on the sizes of its GPU benchmark, and keeps the winners.
+    """Tries the configurations that a GPU kernel lists on the sizes of the op's GPU benchmark, and keeps the winners.
 
     Args:
-        op, row: the GPU row. cases: only these of the contract's ``device_bench_cases``.
-        budget_s: timed seconds a candidate. keep: whether winners are written and the row is proved with them.
-    Returns: what was tried for each kernel and size, and the proof of the row (none where nothing was written). A
-        table whose proof fails is taken back.
-    Raises: ValueError where there is no such op, row or case, or the room offers nothing to try; RuntimeError without a
-        GPU.
+        cases: only these of the contract's ``device_bench_cases``.
+        budget_s: timed seconds a candidate.
+        keep: whether winners are written and the kernel is verified with them.
+    Returns: what was tried for each GPU kernel and size, and the kernel's verification (none if nothing was written).
+        A table that fails verification is taken back.
+    Raises: what ``validate_request`` raises.
     """
-    if op not in OPS:
-        raise ValueError(f"op must be one of {', '.join(OPS)}, got {op!r}")
-    if not has_gpu():
-        raise RuntimeError("tune needs a CUDA device")
-    found = OPS[op]
-    found.kernel(kernel)
-    source = found.kernel(kernel).source
-    candidates = [] if source is None else [s for s in configs(source).spaces if s["op_kernel"] == kernel]
-    if not candidates or source is None:
-        raise ValueError(f"{op}.{kernel} offers no configurations to choose from ([[space]] in its tuning.toml)")
-    there = found.contract.device_bench_cases or found.contract.bench_cases
-    unknown = set(cases or ()) - {c.name for c in there}
-    if unknown:
-        raise ValueError(f"cases must be among {', '.join(c.name for c in there)}; got {', '.join(sorted(unknown))}")
+    validate_request(op, kernel, cases)
+    source = op.kernel(kernel).source
+    assert source is not None
     results: list[ConfigTuning] = []
-    for case in (c for c in there if cases is None or c.name in cases):
+    for case in (c for c in _bench_cases(op) if cases is None or c.name in cases):
         for dtype in case.dtypes:
             if progress is not None:
-                progress(f"{op} {case.name} {str(dtype).removeprefix('torch.')}")
-            results += _case(found, kernel, case, dtype, budget_s)
+                progress(f"{op.name} {case.name} {str(dtype).removeprefix('torch.')}")
+            results += _tune_case(op, kernel, case, dtype, budget_s)
     results = unify_choices(results)
     winners = [r for r in results if r.chosen != r.used]
     if not keep or not winners:
         return results, []
-    return results, _kept(found, kernel, source, winners, progress)
+    return results, _keep_winners(op, kernel, source, winners, progress)
 
 
-def _case(op: Op, op_kernel: str, case: Case, dtype: torch.dtype, budget_s: float) -> list[ConfigTuning]:
+def _tune_case(op: Op, op_kernel: str, case: Case, dtype: torch.dtype, budget_s: float) -> list[ConfigTuning]:
     expected = compute_reference(op, case, dtype, 0, "cuda", op.kernel(op_kernel).inner)
     results, seen = [], set[Point]()
     for pass_ in (p for p in op.kernel(op_kernel).passes if p in op.passes):
         args = _arguments(op, pass_, expected)
         if args is None:
             continue
-        module, watched = _module(op, op_kernel, {})
+        module, recorder = _module(op, op_kernel, {})
         getattr(module, pass_)(*args)
-        for point, used in list(watched.points.items()):
+        for point, used in list(recorder.points.items()):
             kernel, dims, kind = point
-            candidates = watched.base.candidates(kernel, op_kernel=op_kernel, dtype=kind, **dict(dims))
+            candidates = recorder.base.candidates(kernel, op_kernel=op_kernel, dtype=kind, **dict(dims))
             if candidates and point not in seen:
                 seen.add(point)
                 results.append(
-                    _tuned(op, op_kernel, pass_, case, dtype, expected, point, candidates, dict(used), budget_s)
+                    _tune_point(op, op_kernel, pass_, case, dtype, expected, point, candidates, dict(used), budget_s)
                 )
     compute_reference.cache_clear()
     torch.cuda.empty_cache()
     return results
 
 
-def _kept(
+def _keep_winners(
     op: Op, op_kernel: str, source: Path, winners: Sequence[ConfigTuning], progress: Progress | None
 ) -> list[Verification]:
     before = table_of(source)
     entries: dict[str, dict[str, Any]] = {}
     for winner in winners:
         made = _entry(winner)
-        held = entries.setdefault(f"{winner.kernel} {made['when']}", made)
-        if held is not made:  # another case of the same sizes
-            held["measured"] += made["measured"]
+        same = entries.setdefault(f"{winner.kernel} {made['when']}", made)
+        if same is not made:  # another case of the same sizes
+            same["measured"] += made["measured"]
     write_tuned(source, list(entries.values()))
     clear_configs()
     verifications = verify(op.name, op_kernel, progress=progress)
-    if not all(p.certified for p in verifications):
+    if not all(verification.certified for verification in verifications):
         write_tuned(source, before, replace=True)
         clear_configs()
     return verifications
