@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pytest
 import torch
 from rows import ALL_OPS, certified, label, runnable_rows
+from telling_cases import SHORT, SMOKE, telling, traits_of
 from torch import Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF, Case
@@ -23,30 +25,37 @@ def poisoned_memory():
     torch.use_deterministic_algorithms(False)
 
 
-EVERY = 3  # of an op that is proved as it stands, each so many cases: the rows together try all of them
-
-
 def _cases(op: Op, row: str, whole: bool) -> tuple[Case, ...]:
-    """torch's row and the reference have no source that could have changed: they are asked as the op's own rows are."""
-    here = [name for other, name in runnable_rows() if other is op]
-    ours = [name for name in here if op.row(name).source is not None]
-    proved = bool(ours) and all(certified(op, name) for name in ([row] if row in ours else ours))
-    return op.contract.cases if whole or not proved else op.contract.cases[here.index(row) % EVERY :: EVERY]
+    """The reference has no source that could have changed: it is asked as the op's own rows are."""
+    ours = [name for other, name in runnable_rows() if other is op and op.row(name).source is not None]
+    proved = all(certified(op, name) for name in ([row] if row in ours else ours))
+    return op.contract.cases if whole else telling(op, SMOKE if proved else SHORT)
 
 
-@pytest.mark.parametrize(("op", "row"), [(op, row) for op, row in runnable_rows() if row != "torch"], ids=label)
-def test_row_keeps_the_contract(op: Op, row: str, request: pytest.FixtureRequest) -> None:
-    """All cases where nothing on record says that this very source was tried on them, or with ``--all``."""
-    failures, compared = [], 0
-    for case in _cases(op, row, request.config.getoption("--all")):
+def _asked(op: Op, rows: list[str], whole: bool) -> Iterator[tuple[Case, torch.dtype, list[str]]]:
+    """A case's rows one after the other: its truth takes longer than any of them."""
+    wanted = {row: {(case.name, d) for case in _cases(op, row, whole) for d in case.dtypes} for row in rows}
+    for case in op.contract.cases:
         for dtype in case.dtypes:
+            some = [row for row in rows if (case.name, dtype) in wanted[row]]
+            if some:
+                yield case, dtype, some
+
+
+@pytest.mark.parametrize("op", ALL_OPS, ids=label)
+def test_rows_keep_the_contract(op: Op, request: pytest.FixtureRequest) -> None:
+    """On a few cases where a certificate speaks for this very source, on more where none does, on all with ``--all``."""
+    rows = [row for other, row in runnable_rows() if other is op and row != "torch"]
+    failures, compared = [], dict.fromkeys(rows, 0)
+    for case, dtype, some in _asked(op, rows, request.config.getoption("--all")):
+        for row in some:
             for parity in parities(op, row, case, dtype):
-                compared += 1
+                compared[row] += 1
                 if not parity.ok:
                     failures.append(
-                        f"{parity.pass_} {parity.case} {parity.dtype}: {parity.message}\n{parity.reproduce}"
+                        f"{row} {parity.pass_} {parity.case} {parity.dtype}: {parity.message}\n{parity.reproduce}"
                     )
-    assert compared > 20
+    assert min(compared.values()) > 20, compared
     assert not failures, f"{len(failures)} of {compared}:\n" + "\n".join(failures[:10])
 
 
@@ -85,7 +94,7 @@ def test_the_torch_row_computes_the_same_op(op: Op, request: pytest.FixtureReque
     guarded memory (its libraries read past their inputs); but it must be the same function, and so must our formula
     for its backward."""
     compared = 0
-    for case in _cases(op, "torch", request.config.getoption("--all")):
+    for case in op.contract.cases if request.config.getoption("--all") else telling(op, SHORT):
         for dtype in case.dtypes:
             expected = truth(op, case, dtype)
             if HARD.search(case.name) or not all(o.numel() for o in expected.outputs):
@@ -105,12 +114,26 @@ def test_the_torch_row_computes_the_same_op(op: Op, request: pytest.FixtureReque
     assert compared > 20
 
 
-def test_a_row_that_is_not_proved_is_tried_on_all_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_is_not_proved_is_tried_on_more_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(op, row) for op, row in runnable_rows() if op.name == "rms_norm"]
     monkeypatch.setattr(certificates, "invalid", lambda *asked: None)
-    tried = {case.name for op, row in rows for case in _cases(op, row, False)}
-    assert tried == {case.name for case in rows[0][0].contract.cases}
-    assert all(_cases(op, row, True) == op.contract.cases != _cases(op, row, False) for op, row in rows)
+    few = {row: _cases(op, row, False) for op, row in rows}
+    assert all(_cases(op, row, True) == op.contract.cases for op, row in rows)
     monkeypatch.setattr(certificates, "invalid", lambda *asked: "not proved")
     monkeypatch.setattr(certificates, "elsewhere", lambda *asked: None)
-    assert all(_cases(op, row, False) == op.contract.cases for op, row in rows)
+    assert all({c.name for c in few[row]} < {c.name for c in _cases(op, row, False)} for op, row in rows)
+
+
+@pytest.mark.parametrize("op", ALL_OPS, ids=label)
+@pytest.mark.parametrize("work", [SMOKE, SHORT])
+def test_few_cases_are_of_every_kind(op: Op, work: int) -> None:
+    """Every dtype, gradients, views, ragged lines and what a tensor may hold, where an op has cases of it."""
+    some, whole = telling(op, work), op.contract.cases
+    assert {d for c in some for d in c.dtypes} == {d for c in whole for d in c.dtypes}
+    for dtype in {d for c in whole for d in c.dtypes}:
+        for trait in ("gradients", "layouts"):
+            assert any(getattr(c, trait) and dtype in c.dtypes for c in some) == any(
+                getattr(c, trait) and dtype in c.dtypes for c in whole
+            )
+    assert traits_of(op, some) == traits_of(op, whole)
+    assert telling(op, work) == some
