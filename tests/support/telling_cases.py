@@ -2,9 +2,9 @@
 
 A case in a dtype has traits: what its tensors hold (infinities, NaN, numbers at both ends of the range, zeros), where
 they end (a ragged last dimension, a single element, none), how it is tried (as views of every layout, with gradients),
-and which arguments are given. The pairs are picked greedily, the most traits that none before has for the least work,
-and once every trait is there they are picked anew from those that are left, until the work is what was granted. Work is counted in elements and calls, not in seconds: the
-same pairs are picked on every machine.
+and which arguments are given. Pairs are picked greedily, the most traits that none before has for the least work. Once
+every trait is there they are picked anew from those that are left, until the work is what was granted. Work is counted
+in elements and calls, not in seconds: the same pairs are picked on every machine.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ def _pairs(op: Op) -> tuple[tuple[tuple[Case, torch.dtype], frozenset[Any], floa
         calls = (10 if case.layouts else 2) + 2 * gradients
         tried = {"layouts": case.layouts, "gradients": gradients, "flow": gradients and case.flow is not None}
         for dtype in case.dtypes:
-            traits = {dtype, *own, *((dtype, t) for t in tried if tried[t]), *((dtype, t) for t in BY_DTYPE if t in own)}
-            found.append(((case, dtype), frozenset(traits), calls * (1 + elements / CALL), elements))
+            by_dtype = [t for t in tried if tried[t]] + [t for t in BY_DTYPE if t in own]
+            traits = frozenset({dtype, *own, *((dtype, trait) for trait in by_dtype)})
+            found.append(((case, dtype), traits, calls * (1 + elements / CALL), elements))
     return tuple(found)
 
 

@@ -44,7 +44,7 @@ def _asked(op: Op, rows: list[str], whole: bool) -> Iterator[tuple[Case, torch.d
 
 @pytest.mark.parametrize("op", ALL_OPS, ids=label)
 def test_rows_keep_the_contract(op: Op, request: pytest.FixtureRequest) -> None:
-    """On a few cases where a certificate speaks for this very source, on more where none does, on all with ``--all``."""
+    """A few cases where a certificate speaks for this very source, more where none does, all with ``--all``."""
     rows = [row for other, row in runnable_rows() if other is op and row != "torch"]
     failures, compared = [], dict.fromkeys(rows, 0)
     for case, dtype, some in _asked(op, rows, request.config.getoption("--all")):
