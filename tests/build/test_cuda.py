@@ -6,18 +6,23 @@ from pathlib import Path
 
 import pytest
 import torch
+from rows import certified
 
 from kernelworks import ops  # noqa: F401  fills OPS
 from kernelworks.build import BuildError, cuda
 from kernelworks.contract import Row
 from kernelworks.dispatch.op import OPS
 
-ROWS = {f"{op.name}.{row.name}": row for op in OPS.values() for row in op.rows if row.target == "sm_90a"}
+ROWS = [
+    pytest.param(row, id=f"{op.name}.{row.name}", marks=[pytest.mark.thorough] if certified(op, row.name) else [])
+    for op in OPS.values()
+    for row in op.rows
+    if row.target == "sm_90a"
+]
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_no_kernel_spills(name: str) -> None:
-    row: Row = ROWS[name]
+@pytest.mark.parametrize("row", ROWS)
+def test_no_kernel_spills(row: Row) -> None:
     assert row.source is not None
     kernels = cuda.resources(row.source)
     assert kernels

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
 import kernelworks
 from kernelworks.build.cpp import TARGETS
 from kernelworks.contract import Row
@@ -11,6 +16,7 @@ from kernelworks.machine import has_gpu, machine
 
 assert kernelworks.__version__  # importing the package lists the ops
 
+T = TypeVar("T")
 ALL_OPS = list(OPS.values())
 
 
@@ -42,6 +48,14 @@ def certified(op: Op, row: str) -> bool:
         any(certificates.invalid(op.name, found, kind) is None for kind in kinds)
         or certificates.elsewhere(op.name, found) is not None
     )
+
+
+def thorough_if_certified(op: str, *rows: str) -> Callable[[T], T]:
+    """Decorates a test of what a GPU's rows compile to: it takes a compile of up to 15 s, and a certificate says that
+    this very source was compiled, and ran."""
+    if all(certified(OPS[op], row) for row in rows):
+        return pytest.mark.thorough
+    return lambda test: test
 
 
 def label(value: object) -> str:
