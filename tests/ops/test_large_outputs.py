@@ -32,6 +32,7 @@ def _widest(op: str) -> str:
     return rows[0].name
 
 
+@pytest.mark.thorough  # gigabytes; cases whose rows lie 2^31 elements apart are everywhere
 @pytest.mark.xdist_group("memory")
 @pytest.mark.parametrize("op", CALLS)
 def test_more_than_two_to_the_31_elements(op: str) -> None:
