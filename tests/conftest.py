@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +87,17 @@ def _own_history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     environment.cache_dir = apart
     yield
     environment.cache_dir = cache_dir
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_compiled_is_left() -> Iterator[None]:
+    """Where inductor has compiled something in this process, every diagnosis walks over all objects that there are, to
+    name its kernels: a quarter of a second each, of a process that has collected all tests."""
+    yield
+    codecache = sys.modules.get("torch._inductor.codecache")
+    if codecache is not None and codecache.PyCodeCache.modules:
+        sys.modules["torch"]._dynamo.reset()
+        codecache.PyCodeCache.cache_clear()
 
 
 @pytest.fixture
