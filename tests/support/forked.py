@@ -49,8 +49,11 @@ for line in sys.stdin:
 """
 
 
-PACKAGE = ("kernelworks",)
-INTERPRETER = ("kernelworks.verify.interpreted", "triton.runtime.interpreter", "triton.language")
+# What programs load sooner or later, which takes each of them more than a second.
+PACKAGE = ("kernelworks.cli", "kernelworks.diagnose", "kernelworks.verify", "torch._dynamo")
+INTERPRETER = (
+    "kernelworks.verify.interpreted", "triton.runtime.interpreter", "triton.language", "torch._dynamo",
+)  # fmt: skip
 
 
 @functools.cache
