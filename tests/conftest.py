@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 # Started first, in this order: no worker is then left with one long test when the other has nothing more to take.
 LONG = ("test_triton", "test_parity", "test_faulty_kernels", "test_opcheck")
+# Started last: the type checker has looked at the package meanwhile, and what it found is in its cache.
+LAST = "test_typing"
 
 LEVELS = (("L1", 16 << 10, 450.0), ("L2", 512 << 10, 255.0), ("L3", 8 << 20, 105.0), ("DRAM", 256 << 20, 42.0))
 
@@ -59,7 +61,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left = [item for item in items if item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
-    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+    turns = {**{stem: turn for turn, stem in enumerate(LONG, -len(LONG))}, LAST: 1}
+    items.sort(key=lambda item: turns.get(item.path.stem, 0))
     if config.getoption("--shuffle") is not None:
         random.Random(config.getoption("--shuffle")).shuffle(items)
 

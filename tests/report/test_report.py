@@ -324,7 +324,7 @@ def _machines() -> dict[str, Ceilings | GpuCeilings]:
     }
 
 
-@pytest.mark.parametrize("width", [plot.WIDE, plot.NARROW])
+@pytest.mark.parametrize("width", [pytest.param(plot.WIDE, marks=pytest.mark.thorough), plot.NARROW])
 @pytest.mark.parametrize("name", _machines())
 def test_names_of_levels_lie_on_no_other(name: str, width: float) -> None:
     here = _machines()[name]

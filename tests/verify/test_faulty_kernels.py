@@ -17,13 +17,17 @@ from kernelworks.verify import prove
 
 ROOM = OPS["rms_norm"].room
 
-# Runs the worker on a copy of the room beside which lie its headers, changed.
+# Runs the worker on a copy of the room beside which lie its headers, changed, and on the few cases that a row with a
+# certificate is tried on.
 WORKER = """
-import sys
+import dataclasses, sys
 from pathlib import Path
 import kernelworks
 from kernelworks.dispatch.op import OPS
+sys.path.insert(0, sys.argv[2])
+from telling_cases import SMOKE, telling
 op = OPS["rms_norm"]
+op.contract = dataclasses.replace(op.contract, cases=telling(op, SMOKE))
 op.rows = (*op.form.rows(Path(sys.argv[1]), {"scalar": "rowwise.cpp"}), *op.rows[-2:])
 sys.argv = ["worker", "rms_norm", "scalar"]
 from kernelworks.verify.worker import main
@@ -52,7 +56,7 @@ BREAKAGES = {
     ),
     "counts its calls": (
         "return {mean, 1.0 / std::sqrt(squares",
-        "static int calls = 0; return {mean, (++calls % 1000 == 0 ? 2 : 1) / std::sqrt(squares",
+        "static int calls = 0; return {mean, (++calls % 100 == 0 ? 2 : 1) / std::sqrt(squares",
         "elements off",
     ),
     "forgets eps": ("(n) + eps)", "(n))", "elements off"),
@@ -70,7 +74,7 @@ def test_a_broken_kernel_is_caught(name: str, tmp_path: Path) -> None:
     shutil.copy(ROOM / "rowwise.cpp", room)
     for header, source in sources.items():
         (room / header).write_text(source.replace(old, new, 1) if old else source, encoding="utf-8")
-    done = forked.python(str(room), code=WORKER)
+    done = forked.python(str(room), str(Path(forked.__file__).parent), code=WORKER)
     if expected == "died":
         assert done.returncode < 0, done.stdout[-500:]
         return
