@@ -66,10 +66,12 @@ lint: $(STAMPS)/test
 	$(BIN)/lint-imports --no-cache
 
 # Half of the tests measure, beside another worker and whoever else is on the machine. What fails runs once more with the
-# machine to itself; what fails then has failed.
-test: lint
-	@$(BIN)/python -m pytest -n 2 --dist worksteal || { [ $$? = 1 ] && echo "what failed, once more and alone:" && \
-		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
+# machine to itself; what fails then has failed. The linters run beside the first tests, which wait for a compiler.
+test: $(STAMPS)/test
+	@$(MAKE) --no-print-directory lint & linted=$$!; \
+	$(BIN)/python -m pytest -n 2 --dist worksteal || { [ $$? = 1 ] && echo "what failed, once more and alone:" && \
+		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none; } || { wait $$linted; exit 1; }; \
+	wait $$linted || { echo "the tests hold; the linters do not: make lint" >&2; exit 1; }
 	@echo "kernels to verify again where such a machine is:"; $(BIN)/kernelworks map --stale
 
 # What a night has time for: every repetition that `make test` leaves out.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 # Started first, in this order: no worker is then left with one long test when the other has nothing more to take.
 LONG = ("test_triton", "test_parity", "test_faulty_kernels", "test_opcheck")
+# Started last: the type checker has looked at the package meanwhile, and what it found is in its cache.
+LAST = "test_typing"
 
 LEVELS = (("L1", 16 << 10, 450.0), ("L2", 512 << 10, 255.0), ("L3", 8 << 20, 105.0), ("DRAM", 256 << 20, 42.0))
 
@@ -54,7 +57,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+    if not config.getoption("--all"):
+        left = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+    turns = {**{stem: turn for turn, stem in enumerate(LONG, -len(LONG))}, LAST: 1}
+    items.sort(key=lambda item: turns.get(item.path.stem, 0))
     if config.getoption("--shuffle") is not None:
         random.Random(config.getoption("--shuffle")).shuffle(items)
 
@@ -82,6 +90,17 @@ def _own_history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     environment.cache_dir = apart
     yield
     environment.cache_dir = cache_dir
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_compiled_is_left() -> Iterator[None]:
+    """Where inductor has compiled something in this process, every diagnosis walks over all objects that there are, to
+    name its kernels: a quarter of a second each, of a process that has collected all tests."""
+    yield
+    codecache = sys.modules.get("torch._inductor.codecache")
+    if codecache is not None and codecache.PyCodeCache.modules:
+        sys.modules["torch"]._dynamo.reset()
+        codecache.PyCodeCache.cache_clear()
 
 
 @pytest.fixture

@@ -6,20 +6,25 @@ from pathlib import Path
 
 import pytest
 import torch
+from op_kernels import certified
 
 from kernelworks import ops  # noqa: F401  fills OPS
 from kernelworks.build import BuildError, cuda
 from kernelworks.contract import Kernel
 from kernelworks.dispatch.op import OPS
 
-KERNELS = {
-    f"{op.name}.{kernel.name}": kernel for op in OPS.values() for kernel in op.kernels if kernel.target == "sm_90a"
-}
+KERNELS = [
+    pytest.param(
+        kernel, id=f"{op.name}.{kernel.name}", marks=[pytest.mark.thorough] if certified(op, kernel.name) else []
+    )
+    for op in OPS.values()
+    for kernel in op.kernels
+    if kernel.target == "sm_90a"
+]
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_no_kernel_spills(name: str) -> None:
-    kernel: Kernel = KERNELS[name]
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_no_kernel_spills(kernel: Kernel) -> None:
     assert kernel.source is not None
     kernels = cuda.resources(kernel.source)
     assert kernels

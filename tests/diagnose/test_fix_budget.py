@@ -76,6 +76,7 @@ def test_a_fix_ends_and_says_why(name: str, ceilings: Peaks) -> None:
     assert took < 60 * run + 10, f"{took:.1f} s, a run takes {run:.2f} s"
 
 
+@pytest.mark.thorough  # a real clock
 def test_modules_of_a_run_are_found_in_time_that_grows_with_their_number() -> None:
     seconds = []
     for number in (1000, 8000):

@@ -78,6 +78,7 @@ def test_what_a_later_run_raises_says_that_earlier_ones_ended_well(run: int, cei
     assert f"ran {run - 1} time" in note and "several times" in note
 
 
+@pytest.mark.thorough  # seconds of a real budget
 def test_a_fix_of_very_many_calls_keeps_its_own_share_of_the_budget(
     ceilings: Peaks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

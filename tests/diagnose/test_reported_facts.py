@@ -119,11 +119,13 @@ def beside(*, rough: bool) -> list[str]:
     return done.stdout.strip().splitlines()
 
 
+@pytest.mark.thorough  # what real neighbours take; noise that is made up has tests of its own
 def test_beside_busy_neighbours_the_first_word_is_ambiguous(neighbours: None) -> None:
     sentence, _ = beside(rough=False)
     assert sentence.startswith("ambiguous") and not re.search(r"\d ms", sentence)
 
 
+@pytest.mark.thorough
 def test_figures_beside_neighbours_are_rough_and_what_those_took_is_theirs(neighbours: None) -> None:
     sentence, parts = beside(rough=True)
     assert sentence.startswith("rough") and "CPU contention" in parts
@@ -250,6 +252,7 @@ class Paced(nn.Module):
         return self.act(x)  # type: ignore[no-any-return]
 
 
+@pytest.mark.thorough  # a real clock
 @pytest.mark.parametrize(("first", "later"), [(0.04, 0.02), (0.02, 0.04)])
 def test_a_machine_that_changes_its_pace_is_no_gain(first: float, later: float, ceilings: Peaks) -> None:
     """What is predicted of a swap of next to nothing is next to nothing, though all of it takes half or twice as long

@@ -328,7 +328,8 @@ def test_a_checkpointed_program_is_autotuned() -> None:
     [torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu"), torch.enable_grad],
     ids=["inference_mode", "no_grad", "autocast", "enable_grad"],
 )
-def test_modes_are_as_they_were(inside: Callable[[], Any]) -> None:
+def test_modes_are_as_they_were(inside: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome(monkeypatch, 1.5)
     with inside():
         before = torch.is_inference_mode_enabled(), torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
         record = kw.autotune(lambda: kw.gelu(torch.randn(8, 64)))

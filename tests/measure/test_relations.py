@@ -216,11 +216,11 @@ def shown(found: Any, draw: Callable[..., Any]) -> str:
     ("found", "draw", "point"),
     [
         (record(), machine_report.peaks, "float32 avx512, 2 threads"),
-        (record(), machine_report.peaks, "L1 read, 2 threads"),
-        (record(), machine_report.peaks, "exp avx512, 2 threads"),
+        pytest.param(record(), machine_report.peaks, "L1 read, 2 threads", marks=pytest.mark.thorough),
+        pytest.param(record(), machine_report.peaks, "exp avx512, 2 threads", marks=pytest.mark.thorough),
         (gpu_record(), gpu_report.gpu, "bfloat16 torch.mm burst"),
-        (gpu_record(), gpu_report.gpu, "read cold, 1073741824 bytes"),
-        (gpu_record(), gpu_report.gpu, "exp"),
+        pytest.param(gpu_record(), gpu_report.gpu, "read cold, 1073741824 bytes", marks=pytest.mark.thorough),
+        pytest.param(gpu_record(), gpu_report.gpu, "exp", marks=pytest.mark.thorough),
     ],
 )
 def test_the_terminal_and_the_page_mark_what_follows_from_others(

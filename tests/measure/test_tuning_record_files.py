@@ -55,10 +55,10 @@ def shared_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_two_processes_that_autotune_at_once_leave_whole_files(shared_cache: Path) -> None:
-    both = [started(shared_cache, 60, 63), started(shared_cache, 61, 64)]
+def test_two_processes_that_settle_at_once_leave_whole_files(shared_cache: Path) -> None:
+    both = [started(shared_cache, 60, 62), started(shared_cache, 61, 63)]
     assert [process.wait(120) for process in both] == [0, 0]
-    assert whole(shared_cache) in (0, 4)  # 0 if no kernel is verified on this kind of machine
+    assert whole(shared_cache) in (0, 3)  # 0 where no row is proved on this kind of machine
 
 
 def test_a_process_that_is_killed_leaves_whole_files(shared_cache: Path) -> None:

@@ -8,8 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_a_model_on_triton_kernels() -> None:
+
+@pytest.mark.thorough  # each of its kernels is interpreted on the cases that tell most
+def test_a_model_on_triton_rows() -> None:
     script = Path(__file__).with_name("interpreted_model.py")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True)

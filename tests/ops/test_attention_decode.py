@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from op_kernels import thorough_if_certified
 
 from kernelworks.build import cuda
 from kernelworks.contract import Request, TensorSpec
@@ -131,12 +132,11 @@ def test_shares_hold_every_key_that_is_seen(
 @pytest.mark.parametrize("dim", decode.STAGES)
 @pytest.mark.parametrize("pairs", [1, 2, 8, 33, 66, 100, 128, 500])
 @pytest.mark.parametrize("keys", [1, 100, 3000, 131072])
-def test_cuts_fill_the_gpu_and_are_compiled(dim: int, pairs: int, keys: int) -> None:
+def test_cuts_fill_the_gpu(dim: int, pairs: int, keys: int) -> None:
     cut = decode._cut(dim, pairs, keys, 132)
     assert cut.shares == 1 if cut.how == "whole" else 2 <= cut.shares <= 8 if cut.how == "cluster" else cut.shares > 1
     assert (cut.shares - 1) * decode.KEYS < max(keys, 1)  # no share is without a key
-    name = f"{cut.how}_bfloat16_{dim}_{cut.warps}"
-    assert name in cuda.resources(decode.SOURCE)
+    assert (cut.how, dim, cut.warps) in CUTS
     # A block for each multiprocessor where there is much to read, else for half of them, but for what one share more of
     # each head would pass, or where keys run out.
     steps = -(-keys // (decode.KEYS * cut.warps))
@@ -148,6 +148,11 @@ def test_cuts_fill_the_gpu_and_are_compiled(dim: int, pairs: int, keys: int) -> 
     assert cut.how == ("whole" if most < 2 else "cluster" if most <= (8 if few else 2) else "apart")
 
 
-def test_no_kernel_spills() -> None:
-    for name, taken in cuda.resources(decode.SOURCE).items():
+@thorough_if_certified("attention", "sm90_decode")
+def test_every_cut_is_compiled_and_none_spills() -> None:
+    compiled = cuda.resources(decode.SOURCE)
+    assert {f"{how}_{dtype}_{dim}_{warps}" for how, dim, warps in CUTS for dtype in ("bfloat16", "float16")} <= set(
+        compiled
+    )
+    for name, taken in compiled.items():
         assert not taken["local"] and not taken["stack"], (name, taken)

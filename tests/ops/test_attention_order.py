@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from op_kernels import thorough_if_certified
 
 from kernelworks import ops  # noqa: F401  fills OPS
 from kernelworks.build import cuda
@@ -174,6 +175,7 @@ def test_every_step_of_the_gradients_once(
             assert sorted(steps) == wanted
 
 
+@thorough_if_certified("attention", "sm90")
 def test_every_kernel_is_named_and_reached() -> None:
     """The table names kernels that the source has; some case of the verification runs each of them."""
     op, reached = OPS["attention"], set()

@@ -34,6 +34,7 @@ def _widest(op: str) -> str:
     return kernels[0].name
 
 
+@pytest.mark.thorough  # gigabytes; cases whose rows lie 2^31 elements apart are everywhere
 @pytest.mark.xdist_group("memory")
 @pytest.mark.parametrize("op", CALLS)
 def test_more_than_two_to_the_31_elements(op: str) -> None:

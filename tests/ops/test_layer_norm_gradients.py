@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from op_kernels import thorough_if_certified
 
 from kernelworks.build import cuda
 from kernelworks.contract import Request, TensorSpec
@@ -31,6 +32,7 @@ def test_guard(shape: tuple[int, ...], dtype: torch.dtype, reason: str | None) -
     assert said is None if reason is None else said is not None and reason in said
 
 
+@thorough_if_certified("layer_norm", "sm90_backward")
 def test_constants_are_those_of_the_source(tmp_path: Path) -> None:
     m = sm90_backward
     same = {

@@ -20,7 +20,7 @@ from kernelworks.profile.cost.calls import work
 from kernelworks.profile.trace import Call, record
 
 SAMPLES = 1  # of each op; more find nothing more (tried with 6)
-EVERY = 3  # of the database's ops, in `make test`
+EVERY = 12  # of the database's ops, in `make test`
 
 # What stays without a formula, and why. An op that has got one is to be taken out.
 UNMODELLED = {

@@ -324,7 +324,7 @@ def _machines() -> dict[str, Peaks | GpuPeaks]:
     }
 
 
-@pytest.mark.parametrize("width", [plot.WIDE_INCHES, plot.NARROW_INCHES])
+@pytest.mark.parametrize("width", [pytest.param(plot.WIDE_INCHES, marks=pytest.mark.thorough), plot.NARROW_INCHES])
 @pytest.mark.parametrize("name", _machines())
 def test_names_of_levels_lie_on_no_other(name: str, width: float) -> None:
     here = _machines()[name]

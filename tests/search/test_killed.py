@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 from pretended import PARENT, TEXT
 
 from kernelworks.judge.harness import Budget
@@ -38,6 +39,7 @@ search(
 """
 
 
+@pytest.mark.thorough  # a search in processes of its own, killed and taken up again
 def test_a_killed_search_goes_on(tmp_path: Path, ceilings: Peaks) -> None:
     (tmp_path / "twice.py").write_text(TEXT, encoding="utf-8")
     (tmp_path / "mine.py").write_text(PARENT, encoding="utf-8")

@@ -1,5 +1,5 @@
 """Programs in a process of their own, without the seconds that every process takes to import torch: one process imports
-the package, and a fork of it runs each program. It has run nothing before, and no thread of it is running."""
+what programs begin with, and a fork of it runs each. It has run nothing before, and no thread of it is running."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import tempfile
 from pathlib import Path
 
 SERVER = """
-import json, os, runpy, sys, traceback
-import kernelworks
+import importlib, json, os, runpy, sys, traceback
+
+for name in sys.argv[1:]:
+    importlib.import_module(name)
 
 def run(told):
     for fd, name in enumerate((os.devnull, told["out"], told["err"])):
@@ -47,14 +49,28 @@ for line in sys.stdin:
 """
 
 
+# What programs load sooner or later, which takes each of them more than a second.
+PACKAGE = ("kernelworks.cli", "kernelworks.diagnose", "kernelworks.verify", "torch._dynamo")
+INTERPRETER = (
+    "kernelworks.verify.triton_interpreter", "triton.runtime.interpreter", "triton.language", "torch._dynamo",
+)  # fmt: skip
+
+
 @functools.cache
-def _server() -> subprocess.Popen[str]:
-    """Ends when this process does, since its input ends then."""
-    return subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def _server(loaded: tuple[str, ...], interpreting: bool) -> subprocess.Popen[str]:
+    """Has imported the modules of those names, with kernels of Triton's for its interpreter or not. Ends when this
+    process does, since its input ends then."""
+    env = {**os.environ, **({"TRITON_INTERPRET": "1"} if interpreting else {})}
+    command = [sys.executable, "-c", SERVER, *loaded]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
 
 
-def python(*args: str, code: str = "", module: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-    """What ``python -c code args`` or ``python -m module args`` gives, with ``env`` added to the environment."""
+def python(
+    *args: str, code: str = "", module: str = "", loaded: tuple[str, ...] = (), **env: str
+) -> subprocess.CompletedProcess[str]:
+    """What ``python -c code args`` or ``python -m module args`` gives, with ``env`` added to the environment.
+    ``loaded`` are the modules that are there already, if not those that such programs begin with."""
+    interpreting = env.get("TRITON_INTERPRET") == "1"
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         out.touch()
@@ -63,7 +79,7 @@ def python(*args: str, code: str = "", module: str = "", **env: str) -> subproce
             "code": code, "module": module, "argv": [module or "-c", *args], "env": {**os.environ, **env},
             "out": str(out), "err": str(err),
         }  # fmt: skip
-        server = _server()
+        server = _server(loaded or (INTERPRETER if interpreting else PACKAGE), interpreting)
         assert server.stdin is not None and server.stdout is not None
         server.stdin.write(json.dumps(told) + "\n")
         server.stdin.flush()

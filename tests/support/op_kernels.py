@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
 import kernelworks
 from kernelworks.build.cpp import TARGETS
 from kernelworks.contract import Kernel
@@ -11,6 +16,7 @@ from kernelworks.machine import has_gpu, machine
 
 assert kernelworks.__version__  # importing the package lists the ops
 
+T = TypeVar("T")
 ALL_OPS = list(OPS.values())
 
 
@@ -42,6 +48,14 @@ def certified(op: Op, kernel: str) -> bool:
         any(certificates.invalid_reason(op.name, found, kind) is None for kind in kinds)
         or certificates.transferable_certificate(op.name, found) is not None
     )
+
+
+def thorough_if_certified(op: str, *kernels: str) -> Callable[[T], T]:
+    """Decorates a test of what a GPU's kernels compile to: it takes a compile of up to 15 s, and a certificate says that
+    this very source was compiled, and ran."""
+    if all(certified(OPS[op], kernel) for kernel in kernels):
+        return pytest.mark.thorough
+    return lambda test: test
 
 
 def label(value: object) -> str:

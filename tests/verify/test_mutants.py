@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from op_kernels import ALL_OPS, label
+from telling_cases import SHORT, telling
 
 from kernelworks.build.kernels import in_float64
 from kernelworks.dispatch.op import OPS, Op
@@ -18,6 +21,13 @@ from kernelworks.verify.reference import compute_reference
 def test_every_mutant_is_rejected(op: Op) -> None:
     assert len(op.mutants) >= 5
     assert surviving_mutants(op) == []
+
+
+@pytest.mark.parametrize("op", ALL_OPS, ids=label)
+def test_the_few_cases_of_a_row_without_a_certificate_reject_them_too(op: Op, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But one that a single case of the contract may be there for."""
+    monkeypatch.setattr(op, "contract", dataclasses.replace(op.contract, cases=telling(op, SHORT)))
+    assert len(surviving_mutants(op)) <= 1
 
 
 def _judge(got: list[float], want: list[float], bound: float = 1e-3, dtype: torch.dtype = torch.float32) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pytest
 import torch
 from op_kernels import ALL_OPS, certified, label, runnable_kernels
+from telling_cases import SHORT, SMOKE, telling, traits_of
 from torch import Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF, Case
@@ -23,33 +25,37 @@ def poisoned_memory():
     torch.use_deterministic_algorithms(False)
 
 
-EVERY = 3  # of an op that is verified as it stands, each so many cases: the kernels together try all of them
-
-
 def _cases(op: Op, kernel: str, whole: bool) -> tuple[Case, ...]:
-    """torch's kernel and the reference have no source that could have changed: they are asked as the op's own kernels
-    are."""
-    here = [name for other, name in runnable_kernels() if other is op]
-    ours = [name for name in here if op.kernel(name).source is not None]
-    verified = bool(ours) and all(certified(op, name) for name in ([kernel] if kernel in ours else ours))
-    return op.contract.cases if whole or not verified else op.contract.cases[here.index(kernel) % EVERY :: EVERY]
+    """The reference has no source that could have changed: it is asked as the op's own kernels are."""
+    ours = [name for other, name in runnable_kernels() if other is op and op.kernel(name).source is not None]
+    proved = all(certified(op, name) for name in ([kernel] if kernel in ours else ours))
+    return op.contract.cases if whole else telling(op, SMOKE if proved else SHORT)
 
 
-@pytest.mark.parametrize(
-    ("op", "kernel"), [(op, kernel) for op, kernel in runnable_kernels() if kernel != "torch"], ids=label
-)
-def test_kernel_keeps_the_contract(op: Op, kernel: str, request: pytest.FixtureRequest) -> None:
-    """All cases where nothing on record says that this very source was tried on them, or with ``--all``."""
-    failures, compared = [], 0
-    for case in _cases(op, kernel, request.config.getoption("--all")):
+def _asked(op: Op, kernels: list[str], whole: bool) -> Iterator[tuple[Case, torch.dtype, list[str]]]:
+    """A case's kernels one after the other: its truth takes longer than any of them."""
+    wanted = {kernel: {(case.name, d) for case in _cases(op, kernel, whole) for d in case.dtypes} for kernel in kernels}
+    for case in op.contract.cases:
         for dtype in case.dtypes:
+            some = [kernel for kernel in kernels if (case.name, dtype) in wanted[kernel]]
+            if some:
+                yield case, dtype, some
+
+
+@pytest.mark.parametrize("op", ALL_OPS, ids=label)
+def test_rows_keep_the_contract(op: Op, request: pytest.FixtureRequest) -> None:
+    """A few cases where a certificate speaks for this very source, more where none does, all with ``--all``."""
+    kernels = [kernel for other, kernel in runnable_kernels() if other is op and kernel != "torch"]
+    failures, compared = [], dict.fromkeys(kernels, 0)
+    for case, dtype, some in _asked(op, kernels, request.config.getoption("--all")):
+        for kernel in some:
             for parity in parities(op, kernel, case, dtype):
-                compared += 1
+                compared[kernel] += 1
                 if not parity.ok:
                     failures.append(
-                        f"{parity.pass_} {parity.case} {parity.dtype}: {parity.message}\n{parity.reproduce}"
+                        f"{kernel} {parity.pass_} {parity.case} {parity.dtype}: {parity.message}\n{parity.reproduce}"
                     )
-    assert compared > 20
+    assert min(compared.values()) > 20, compared
     assert not failures, f"{len(failures)} of {compared}:\n" + "\n".join(failures[:10])
 
 
@@ -57,7 +63,7 @@ def test_kernel_keeps_the_contract(op: Op, kernel: str, request: pytest.FixtureR
 # them too.
 HARD = re.compile(
     "tiny|huge|subnormal|large_mean|constant|inf|nan|zeros|mean 1e|eps 0|far|climbing|no memory|first step|ignored"
-    "|no rows|bottom right|sinks, large"
+    "|no kernels|bottom right|sinks, large"
 )
 
 
@@ -89,7 +95,7 @@ def test_the_torch_kernel_computes_the_same_op(op: Op, request: pytest.FixtureRe
     guarded memory (its libraries read past their inputs); but it must be the same function, and so must our formula
     for its backward."""
     compared = 0
-    for case in _cases(op, "torch", request.config.getoption("--all")):
+    for case in op.contract.cases if request.config.getoption("--all") else telling(op, SHORT):
         for dtype in case.dtypes:
             expected = compute_reference(op, case, dtype)
             if HARD.search(case.name) or not all(o.numel() for o in expected.outputs):
@@ -109,12 +115,26 @@ def test_the_torch_kernel_computes_the_same_op(op: Op, request: pytest.FixtureRe
     assert compared > 20
 
 
-def test_a_kernel_that_is_not_verified_is_tried_on_all_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_is_not_proved_is_tried_on_more_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = [(op, kernel) for op, kernel in runnable_kernels() if op.name == "rms_norm"]
     monkeypatch.setattr(certificates, "invalid_reason", lambda *asked: None)
-    tried = {case.name for op, kernel in kernels for case in _cases(op, kernel, False)}
-    assert tried == {case.name for case in kernels[0][0].contract.cases}
-    assert all(_cases(op, kernel, True) == op.contract.cases != _cases(op, kernel, False) for op, kernel in kernels)
+    few = {kernel: _cases(op, kernel, False) for op, kernel in kernels}
+    assert all(_cases(op, kernel, True) == op.contract.cases for op, kernel in kernels)
     monkeypatch.setattr(certificates, "invalid_reason", lambda *asked: "not verified")
     monkeypatch.setattr(certificates, "transferable_certificate", lambda *asked: None)
-    assert all(_cases(op, kernel, False) == op.contract.cases for op, kernel in kernels)
+    assert all({c.name for c in few[kernel]} < {c.name for c in _cases(op, kernel, False)} for op, kernel in kernels)
+
+
+@pytest.mark.parametrize("op", ALL_OPS, ids=label)
+@pytest.mark.parametrize("work", [SMOKE, SHORT])
+def test_few_cases_are_of_every_kind(op: Op, work: int) -> None:
+    """Every dtype, gradients, views, ragged lines and what a tensor may hold, where an op has cases of it."""
+    some, whole = telling(op, work), op.contract.cases
+    assert {d for c in some for d in c.dtypes} == {d for c in whole for d in c.dtypes}
+    for dtype in {d for c in whole for d in c.dtypes}:
+        for trait in ("gradients", "layouts"):
+            assert any(getattr(c, trait) and dtype in c.dtypes for c in some) == any(
+                getattr(c, trait) and dtype in c.dtypes for c in whole
+            )
+    assert traits_of(op, some) == traits_of(op, whole)
+    assert telling(op, work) == some

@@ -33,8 +33,8 @@ def verify(
     from kernelworks.records import Verification
     from kernelworks.report import terminal as console
     from kernelworks.report import verify as report
-    from kernelworks.verify import verify_missing
     from kernelworks.verify import verify as run
+    from kernelworks.verify import verify_missing
 
     verifications: list[Verification] = []
     forget_failures()

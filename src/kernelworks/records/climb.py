@@ -56,7 +56,9 @@ class RungResult:
     assembly: tuple[str, ...]  # of the loop with the arithmetic
     language: str = "cpp"  # or "cu"
     format: str = ""  # of the inputs, where a rung has its own
-    multiples: dict[str, int] = field(default_factory=dict)  # what the sizes must be multiples of; others are not verified
+    multiples: dict[str, int] = field(
+        default_factory=dict
+    )  # what the sizes must be multiples of; others are not verified
     skipped: int = 0  # verification sizes that are no such multiples
     launch: dict[str, int] = field(default_factory=dict)  # GPU: threads, blocks, cluster, tile_rows, workspace, ...
     resources: dict[str, int] = field(default_factory=dict)  # GPU: registers, shared_bytes, loop_stalls, ...
