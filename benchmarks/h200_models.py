@@ -14,11 +14,11 @@ MLP of 6144, 128256 tied classes, 1.07 billion parameters.
 - compile: that model's training step under ``torch.compile(fullgraph=True)``, as it is and swapped.
 - opcheck: ``torch.library.opcheck`` of every op on the GPU.
 
-train and decode are several processes (``model_variants.py``), one for each program and mode of torch.compile: all of them
-compile beside each other, and as soon as one is ready it times its variants, in turns of that process and alternating
-order, while the others are halted. The other parts are run beside them, as no clock decides them. What ``--within``
-leaves no time for is told as cut off. Before the first round `swap(settle=)` times what the record does not know of
-this machine yet, as a user would have it. ``--tiny`` runs the same code on a toy model, on the CPU too.
+train and decode are several processes (``model_variants.py``), one for each program and mode of torch.compile: all of
+them compile beside each other, and as soon as one is ready it times its variants, in turns of that process and
+alternating order, while the others are halted. The other parts are run beside them, as no clock decides them. What
+``--within`` leaves no time for is told as cut off. Before the first round `swap(settle=)` times what the record does
+not know of this machine yet, as a user would have it. ``--tiny`` runs the same code on a toy model, on the CPU too.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 
 judges several beside each other, which share the GPU by turns, and appends a line of JSON for each to ``--rows``. Those
 that are in it are left out, so it goes on where it was stopped. ``--order`` names files in the order in which they are
-taken. ``--write`` puts the rows on record, and the table of docs/check-problem-kernelbench.md beside what the problem check says of
-them.
+taken. ``--write`` puts the rows on record, and the table of docs/check-problem-kernelbench.md beside what the problem
+check says of them.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ def inputs(size: Size, generator: torch.Generator) -> Inputs:
 def bound(exact: Inputs, reference: Tensor) -> Tensor:
     """Nothing, where every sum is exact. Else gamma_n sum |x| (Higham, Accuracy and Stability of Numerical Algorithms,
     section 4.2), n the longest chain of additions: of a thread among 1024, and of their sums. That is wide, and is
-    there to see that the timed call has computed its own inputs' sum and no other's; exact sums are the verification."""
+    there to see that the timed call has computed its own inputs' sum and no other's; exact sums are the
+    verification."""
     x = exact["x"]
     if x.numel() not in TIMED:
         return torch.zeros_like(reference)

@@ -27,7 +27,8 @@ def inputs(size: Size, generator: torch.Generator) -> Inputs:
 def bound(exact: Inputs, reference: Tensor) -> Tensor:
     """However the K terms are grouped, each meets at most K roundings: gamma_K |A| |B| (Higham, Accuracy and
     Stability of Numerical Algorithms, section 3.5). It grows with K and a random error only with its root: tf32, which
-    keeps 10 bits and not 23, would be far outside at K = 32 and inside at 4096. So there are short sums among the verification sizes."""
+    keeps 10 bits and not 23, would be far outside at K = 32 and inside at 4096. So there are short sums among the
+    verification sizes."""
     steps = exact["A"].shape[1] * UNIT_ROUNDOFF
     return steps / (1 - steps) * (exact["A"].abs() @ exact["B"].abs())
 

@@ -21,7 +21,8 @@ from kernelworks.report import html
 LADDERS = Path(__file__).resolve().parents[2] / "ladders"
 NASTY = '<script>alert("&")</script>'
 NAMES = (
-    "peaks", "diagnosis", "fix", "verification", "verifications", "bench", "benches", "map", "explanation", "settled", "swapped",
+    "peaks", "diagnosis", "fix", "verification", "verifications", "bench", "benches", "map", "explanation", "settled",
+    "swapped",
     "climb",
 )  # fmt: skip
 

@@ -51,8 +51,8 @@ def certified(op: Op, kernel: str) -> bool:
 
 
 def thorough_if_certified(op: str, *kernels: str) -> Callable[[T], T]:
-    """Decorates a test of what a GPU's kernels compile to: it takes a compile of up to 15 s, and a certificate says that
-    this very source was compiled, and ran."""
+    """Decorates a test of what a GPU's kernels compile to: it takes a compile of up to 15 s, and a certificate says
+    that this very source was compiled, and ran."""
     if all(certified(OPS[op], kernel) for kernel in kernels):
         return pytest.mark.thorough
     return lambda test: test

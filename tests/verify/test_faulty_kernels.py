@@ -17,8 +17,8 @@ from kernelworks.verify import verify
 
 OP_PACKAGE = OPS["rms_norm"].op_package
 
-# Runs the worker on a copy of the op package beside which lie its headers, changed, and on the few cases that a kernel with a
-# certificate is tried on.
+# Runs the worker on a copy of the op package beside which lie its headers, changed, and on the few cases that a kernel
+# with a certificate is tried on.
 WORKER = """
 import dataclasses, sys
 from pathlib import Path

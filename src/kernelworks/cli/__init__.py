@@ -49,7 +49,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Point it at a PyTorch program: it says what bounds every kernel and how much time is recoverable, swaps "
     "in kernels that are verified on this machine, and shows the gain it predicted beside the gain it got.",
-    epilog="Exit codes: 0 done, 1 a verification failed or outputs disagreed, 2 usage, 3 the machine was too busy to measure.",
+    epilog="Exit codes: 0 done, 1 a verification failed or outputs disagreed, 2 usage, 3 the machine was too busy to "
+    "measure.",
 )
 
 

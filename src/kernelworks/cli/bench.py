@@ -31,8 +31,8 @@ def bench(
     """Times ops against torch eager, torch.compile and, where installed, tuned baselines: interleaved, each case gated.
 
     A case whose outputs were wrong for any variant gives no figure and exit code 1. On a GPU L2 is emptied before each
-    call, and one variant is a device copy of the same bytes. While other processes keep the cores busy there is no figure
-    (exit code 3); with --rough there are wide ones, marked, and the map does not keep them.
+    call, and one variant is a device copy of the same bytes. While other processes keep the cores busy there is no
+    figure (exit code 3); with --rough there are wide ones, marked, and the map does not keep them.
     """
     from kernelworks.measure.bench import bench as run
     from kernelworks.measure.bench import save_results as write

@@ -36,8 +36,8 @@ def climb(
 
     Each rung says what it expects, is verified against float64, and is then benchmarked against the rung before and the
     vendors' libraries, beside what the machine was measured to do. A rung that is wrong gets no figure (exit code 1),
-    nor does one that was benchmarked while the machine was busy (exit code 3); with --rough it gets a wide one, marked, and
-    no verdict on what it predicted.
+    nor does one that was benchmarked while the machine was busy (exit code 3); with --rough it gets a wide one,
+    marked, and no verdict on what it predicted.
     """
     from kernelworks.climb import command
     from kernelworks.report.terminal import progress

@@ -1,4 +1,5 @@
-"""Plain records that pass between the packages: what was measured, verified and found. No logic, no torch, JSON both ways.
+"""Plain records that pass between the packages: what was measured, verified and found. No logic, no torch, JSON both
+ways.
 
 Units are in the names: ``_s`` seconds, ``_us`` microseconds, ``gbs`` GB/s (10^9), ``gflops`` GFLOP/s.
 """
@@ -130,8 +131,9 @@ class GpuBandwidth:
 
 @dataclass(frozen=True)
 class GpuRate:
-    """Arithmetic of one dtype. ``sustained`` is the rate after a second of it, when power limits the clock; ``benchmarked``
-    that of calls which are timed one by one for some tenths of a second, the better side's: 0 where nobody did."""
+    """Arithmetic of one dtype. ``sustained`` is the rate after a second of it, when power limits the clock;
+    ``benchmarked`` that of calls which are timed one by one for some tenths of a second, the better side's: 0 where
+    nobody did."""
 
     dtype: str  # "bfloat16", "float16", "tf32", "float32", "float8_e4m3fn"
     unit: str  # "multiply-add" (a kernel of ours), "torch.mm", "torch._scaled_mm"
@@ -255,8 +257,9 @@ class Variant:
 
 @dataclass(frozen=True)
 class BenchResult(Record):
-    """One case, all variants interleaved in one run. ``gate`` is empty when every variant was right on these very inputs:
-    ours within the contract's bound, a baseline close enough to be the same op (its error stands in ``Variant.worst``)."""
+    """One case, all variants interleaved in one run. ``gate`` is empty when every variant was right on these very
+    inputs: ours within the contract's bound, a baseline close enough to be the same op (its error stands in
+    ``Variant.worst``)."""
 
     op: str
     case: str

@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 
 def renderer() -> Any:
-    """What draws records: ``fragment``, ``render_page`` and ``text``. It is above them, and they ask the package's face."""
+    """What draws records: ``fragment``, ``render_page`` and ``text``. It is above them, and they ask the package's
+    face."""
     return sys.modules["kernelworks"].pages()
 
 

@@ -3,7 +3,7 @@ more than the noise.
 
 | record | figures that are judged | figures that say where it lies |
 |---|---|---|
-| a diagnosis (``kernelworks diagnose --json``) | the wall clock, as it was and with the fix | hotspots, time breakdown |
+| a diagnosis (``kernelworks diagnose --json``) | the wall clock, as it was and with the fix | hotspots, breakdown |
 | benches (``kernelworks bench --json``, ``--save``) | our time of each case | |
 | the suite (``benchmarks/programs.py``) | each program under each mode, over its own eager | |
 

@@ -1,8 +1,8 @@
 """Predictions of fixes on this machine, each beside its outcome: what calibrates the next one.
 
-One line of JSON for each optimization that was measured, appended in one write to a file in the cache: whoever reads it finds
-whole lines, and skips one that a kill cut short. Predictions are kept as they were made, before any calibration, so
-that what was learned from them is not learned twice.
+One line of JSON for each optimization that was measured, appended in one write to a file in the cache: whoever reads
+it finds whole lines, and skips one that a kill cut short. Predictions are kept as they were made, before any
+calibration, so that what was learned from them is not learned twice.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class Outcome:
 
 
 def is_prediction_accurate(predicted_s: float, gain_s: float, wall_s: float) -> bool:
-    """Whether a prediction was true: within ``GAIN_TOLERANCE`` of the gain, or both within ``NOISE_SHARE`` of the wall clock."""
+    """Whether a prediction was true: within ``GAIN_TOLERANCE`` of the gain, or both within ``NOISE_SHARE`` of the
+    wall clock."""
     near = abs(predicted_s - gain_s) <= GAIN_TOLERANCE * abs(gain_s)
     return near or max(abs(predicted_s), abs(gain_s)) <= NOISE_SHARE * wall_s
 
@@ -109,8 +110,9 @@ def read_outcomes(kind: str | None = None) -> list[Outcome]:
 
 
 def calibration(optimization: str, outcomes: Sequence[Outcome]) -> float:
-    """By what an optimization's prediction is to be multiplied, from its last outcomes on this kind of machine: the middle of
-    what was got for what was predicted; 1 where there are too few of them, or where they say nothing of the next."""
+    """By what an optimization's prediction is to be multiplied, from its last outcomes on this kind of machine: the
+    middle of what was got for what was predicted; 1 where there are too few of them, or where they say nothing of the
+    next."""
     ratios = [
         one.gain_s / one.predicted_s
         for one in outcomes

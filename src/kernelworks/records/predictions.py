@@ -1,7 +1,8 @@
-"""How true the predictions of fixes were on this machine: what each optimization was said to bring beside what it brought.
+"""How true the predictions of fixes were on this machine: what each optimization was said to bring beside what it
+brought.
 
-Reads the local history alone (``history``): every optimization that was measured left a line there. A prediction is as the
-user was told it; what it was before calibration is judged beside it, so that calibration has to earn its place.
+Reads the local history alone (``history``): every optimization that was measured left a line there. A prediction is as
+the user was told it; what it was before calibration is judged beside it, so that calibration has to earn its place.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ MAX_DRAWN_OUTCOMES = 500  # outcomes that are drawn
 
 @dataclass(frozen=True)
 class OptimizationAccuracy:
-    """What became of one optimization's predictions on one kind of machine. Errors are the middle distance between predicted
-    and got, as a share of the wall clock of the program."""
+    """What became of one optimization's predictions on one kind of machine. Errors are the middle distance between
+    predicted and got, as a share of the wall clock of the program."""
 
     kind: str
     optimization: str

@@ -1,4 +1,5 @@
-"""What a problem check found: whether a problem is worth a score, why not, and which answers would pass without its work."""
+"""What a problem check found: whether a problem is worth a score, why not, and which answers would pass without its
+work."""
 
 from __future__ import annotations
 

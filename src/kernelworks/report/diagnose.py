@@ -51,8 +51,8 @@ BAR_WIDTH = 60
 
 
 def sort_worst_first(found: tuple[Hotspot, ...]) -> list[Hotspot]:
-    """By the time that is predicted to come back where that is worth having, then by the gain at the roofline, then by the
-    time taken."""
+    """By the time that is predicted to come back where that is worth having, then by the gain at the roofline, then by
+    the time taken."""
 
     def worth(hotspot: Hotspot) -> tuple[float, float, float]:
         promised = hotspot.high_s if hotspot.high_s * hotspot.share >= MIN_GAIN_SHARE * hotspot.seconds else 0.0
@@ -132,8 +132,8 @@ def _where(hotspot: Hotspot, column_width: int) -> Text:
 
 
 def break_long_words(text: str, column_width: int) -> str:
-    """Breaks what is too long for a line of ``column_width`` cells after a full stop, a stroke or an underline in it, so that
-    no word is cut in two."""
+    """Breaks what is too long for a line of ``column_width`` cells after a full stop, a stroke or an underline in it,
+    so that no word is cut in two."""
     return re.sub(rf"\S{{{column_width + 1},}}", lambda match: _cut(match[0], max(column_width, 8)), text)
 
 

@@ -42,7 +42,8 @@ def summary(lines: Sequence[Line]) -> str:
         statistics.median(1 - line.bound_us / line.measured_us for line in lines),
     )
     return (
-        f"Of {len(lines)} cases of our kernels {near} were predicted within {quantity.percent(NEAR_SHARE)}; the model is off by "
+        f"Of {len(lines)} cases of our kernels {near} were predicted within {quantity.percent(NEAR_SHARE)}; "
+        f"the model is off by "
         f"{quantity.percent(middle)} in the median, the bound by {quantity.percent(bounds)}."
     )
 
@@ -57,7 +58,8 @@ def table(lines: Sequence[Line]) -> list[str]:
         figures = (quantity.figures(us) for us in (line.bound_us, line.expected_us, line.measured_us))
         off = f"{100 * line.off:+.0f}%"
         rows.append(
-            f"| {line.case} | {line.kernel} | {' | '.join(figures)} | {off if abs(line.off) <= NEAR_SHARE else f'**{off}**'} "
+            f"| {line.case} | {line.kernel} | {' | '.join(figures)} "
+            f"| {off if abs(line.off) <= NEAR_SHARE else f'**{off}**'} "
             f"| {line.bound_by} |"
         )
     return [summary(lines), "", *head, *rows] if lines else [summary(lines)]

@@ -118,7 +118,8 @@ def plain_text(record: Fix) -> str:
     """The same in lines of text."""
     if record.rounds:
         speedup = quantity.ratio(record.before_s / record.after_s if record.after_s > 0 else None)
-        head = f"{quantity.seconds(record.before_s)} -> {quantity.seconds(record.after_s)}, {speedup}; {gain_verdict(record)}"
+        times = f"{quantity.seconds(record.before_s)} -> {quantity.seconds(record.after_s)}"
+        head = f"{times}, {speedup}; {gain_verdict(record)}"
     else:
         head = f"nothing was changed{f': {record.refused}' if record.refused else ''}"
     lines = [

@@ -18,7 +18,8 @@ from kernelworks.report.inferred_figures import inference_notes, mark_inferred
 from kernelworks.report.markup import html
 
 __all__ = [
-    "REPORT_DIR", "STYLES", "colours", "context_line", "diagnosis", "diagnosis_parts", "document", "machine", "machine_parts",
+    "REPORT_DIR", "STYLES", "colours", "context_line", "diagnosis", "diagnosis_parts", "document", "machine",
+    "machine_parts",
 ]  # fmt: skip
 
 REPORT_DIR = Path(__file__).resolve().parent

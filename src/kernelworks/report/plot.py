@@ -362,8 +362,8 @@ def bandwidths(peaks: GpuPeaks, width: float = WIDE_INCHES) -> str:
 
 
 def memory_hierarchy(peaks: Peaks, width: float = WIDE_INCHES) -> str:
-    """The memory hierarchy: smaller and faster upwards, each level with its read and copy bandwidths; on a narrow picture
-    those with the most threads alone."""
+    """The memory hierarchy: smaller and faster upwards, each level with its read and copy bandwidths; on a narrow
+    picture those with the most threads alone."""
     narrow = width < WIDE_INCHES
     counts = roofs.thread_counts(peaks)[-1 if narrow else 0 :]
     levels = [lv for lv in roofs.LEVELS if any(b.level == lv for b in peaks.bandwidth)]

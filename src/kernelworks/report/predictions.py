@@ -43,7 +43,8 @@ def sentence(found: PredictionAccuracy) -> str:
     if not found.outcome_count:
         return NO_OUTCOMES_TEXT
     share = quantity.percent(found.accurate_count / found.outcome_count)
-    return f"{found.accurate_count} of {found.outcome_count} predictions held ({share}): within a fifth of the gain, or both under 2%"
+    held = f"{found.accurate_count} of {found.outcome_count} predictions held ({share})"
+    return f"{held}: within a fifth of the gain, or both under 2%"
 
 
 def prediction_accuracy(found: PredictionAccuracy, width: int) -> RenderableType:

@@ -176,7 +176,8 @@ def _again(plans: Sequence[Row]) -> list[str]:
     slowest = f", in place in {quantity.seconds(max(row['apply_s'] for row in ran))} at the most" if ran else ""
     beside = " beside compilers" if ran else ""
     return [
-        f"{same} of {len(plans)} plans gained the same within {100 * SAME_GAIN_SHARE:.0f}% in another process{slowest}{beside}"
+        f"{same} of {len(plans)} plans gained the same within {100 * SAME_GAIN_SHARE:.0f}% in another "
+        f"process{slowest}{beside}"
     ]
 
 
@@ -231,7 +232,8 @@ def table(rows: Sequence[Row], programs: Sequence[str] = (), modes: Sequence[str
         over = f"**{quantity.ratio(p.over)}**" if p.over else ""
         own = f" {_together(p)} |" if beside else ""
         lines.append(
-            f"| {p.name} | {p.eager()} | {_switch(p)} | {_ours(p)} | {over} |{own} {_prediction_cell(p.modes.get(FIX))} |"
+            f"| {p.name} | {p.eager()} | {_switch(p)} | {_ours(p)} | {over} |{own} "
+            f"{_prediction_cell(p.modes.get(FIX))} |"
         )
     said = [f"{summary(rows)}."]
     if any(map(is_rough, rows)):

@@ -119,7 +119,8 @@ def _keep_result(found: Search) -> str:
         if kept.verification
         else "nothing"
     )
-    return f"{kept.op}.{kept.kernel}: {beside} over the kernel as it was; verified by {verified}; in {', '.join(kept.files)}"
+    gain = f"{kept.op}.{kept.kernel}: {beside} over the kernel as it was"
+    return f"{gain}; verified by {verified}; in {', '.join(kept.files)}"
 
 
 def _share(found: Search) -> str:

@@ -93,7 +93,8 @@ def _failures(verification: Verification) -> list[RenderableType]:
     if len(verification.failures) > MOST_FAILURES:
         lines.append(
             Text(
-                f"  and {len(verification.failures) - MOST_FAILURES} more failures of {verification.op}.{verification.kernel}"
+                f"  and {len(verification.failures) - MOST_FAILURES} more failures of "
+                f"{verification.op}.{verification.kernel}"
             )
         )
     return lines

@@ -242,7 +242,8 @@ def totals(record: Climb) -> list[str]:
             least = min((t for t in everywhere if name in t.baselines), key=lambda t: t.rate / t.baselines[name])
             sentences.append(
                 f"Over these {len(everywhere)} sizes the geometric mean is "
-                f"{speedup_text(geometric_mean(everywhere, name))} {name}, the least {speedup_text(least.rate / least.baselines[name])}, at "
+                f"{speedup_text(geometric_mean(everywhere, name))} {name}, the least "
+                f"{speedup_text(least.rate / least.baselines[name])}, at "
                 f"{sizes(least.size)}."
             )
     wrong = [r for r in record.rungs if r.status == "wrong"]
@@ -368,6 +369,7 @@ def verification_sentence(rung: RungResult) -> str:
         asked = ", ".join(f"{name} a multiple of {count}" for name, count in rung.multiples.items())
         text += f" It asks for {asked}"
         if rung.skipped:
-            text += f"; {rung.skipped} size{'s' if rung.skipped > 1 else ''} of the verification that are not so were left out"
+            sizes = f"{rung.skipped} size{'s' if rung.skipped > 1 else ''}"
+            text += f"; {sizes} of the verification that are not so were left out"
         text += "."
     return text.strip()

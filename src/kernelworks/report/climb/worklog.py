@@ -133,7 +133,8 @@ def _of_gpu(record: Climb) -> list[tuple[str, str]]:
         )
         found.append(
             ("clock", f"{text}. All variants of a race run at the same clock, the one at which power has settled after "
-             "half a second of it. Another race may have met another clock: so 'got' and the shares of a baseline compare "
+             "half a second of it. Another race may have met another clock: so 'got' and the shares of a baseline "
+             "compare "
              "within one race, and may say more than two rates of different races do.")
         )  # fmt: skip
     return found
