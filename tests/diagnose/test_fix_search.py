@@ -169,7 +169,7 @@ def test_what_is_measured_decides(really: float, why: str, model: nn.Module, mon
     assert one.taken == (really == 0.4) and why in one.why
     assert one.predicted_gain_s == pytest.approx(0.5 * WALL) and one.gain_s == pytest.approx(really * WALL)
     assert found.gain_s == pytest.approx(one.gain_s if one.taken else 0.0) and found.agrees and not found.refused
-    first = sentence({"at peak": 0.5, "unexplained": 0.0}, (), 1.0, found)
+    first = sentence({"useful at ceiling": 0.5, "unexplained": 0.0}, (), 1.0, found)
     assert ("was predicted to bring 50 ms" in first) == one.taken
 
 
@@ -449,5 +449,5 @@ def test_where_others_used_the_machine_the_figures_are_ambiguous(
     monkeypatch.setattr(quiet, "noise_between", lambda before, after: noise)
     found = fixed(model, monkeypatch, Stand("it", 0.5))
     assert found.ambiguous == str(noise) and not found.refused
-    said = sentence({"at peak": 0.5, "unexplained": 0.0}, (), 1.0, found)
+    said = sentence({"useful at ceiling": 0.5, "unexplained": 0.0}, (), 1.0, found)
     assert said.startswith("ambiguous: the fix was measured")
