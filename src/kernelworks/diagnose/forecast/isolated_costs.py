@@ -24,7 +24,7 @@ Kind = tuple[str, Signature, tuple[str, ...]]  # a call's full name, its shapes,
 
 @dataclass
 class IsolatedCosts:
-    """Costs by kind of call. Of the kinds in ``torchs`` torch's own kernel is taken: a call of one costs what torch's
+    """Costs by call signature. Of those in ``torchs`` torch's own kernel is taken: a call of one costs what torch's
     costs in the original, if that is known."""
 
     costs: dict[Kind, Cost] = field(default_factory=dict)

@@ -113,7 +113,7 @@ class Capture(TorchDispatchMode):
 
 
 def time_isolated(captured: list[CapturedCall], budget_s: float = math.inf) -> IsolatedCosts:
-    """Seconds of each kind of call: medians over passes, of which there is one at the least, and no more once
+    """Seconds of each call signature: medians over passes, of which there is one at the least, and no more once
     ``budget_s`` is over."""
     begin = time.perf_counter()
     seconds: dict[Kind, list[float]] = {}

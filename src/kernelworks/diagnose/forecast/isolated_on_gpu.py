@@ -61,8 +61,8 @@ def _sizes(shapes: Signature) -> tuple[tuple[int, ...], ...]:
 
 
 def time_isolated(calls: Iterable[Call], words: Words, l2_bytes: int, budget_s: float = math.inf) -> IsolatedCosts:
-    """What each kind of call of ours takes. Kinds that cannot be made up are left out, and those that ``budget_s`` does
-    not allow, of which the least frequent ones come last."""
+    """What each call signature of ours takes. Those that cannot be made up are left out, and those that ``budget_s``
+    does not allow, of which the least frequent ones come last."""
     begin = time.perf_counter()
     kinds: dict[Kind, list[Call]] = {}
     training = False
