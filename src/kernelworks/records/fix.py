@@ -16,8 +16,7 @@ NOT_TRIED = "not tried"  # it was never put in place, or the budget ended before
 
 @dataclass(frozen=True)
 class TriedOptimization:
-    """One optimization at one place: what it was predicted to save, and what it saved of the program as it was by
-    then."""
+    """One optimization at one place: its predicted and its measured gain on the program as it was by then."""
 
     optimization: str
     place: str
