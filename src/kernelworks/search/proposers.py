@@ -44,8 +44,8 @@ def make_proposers(
 ) -> tuple[list[Proposer], list[str]]:
     """The proposers of these names, or all that can do something here, and a line for each that cannot.
 
-    ``options`` are ``PROPOSER.NAME`` -> value. Raises ValueError for a name that there is not, UnfitProposer if one that
-    was asked for can do nothing.
+    ``options`` are ``PROPOSER.NAME`` -> value. Raises ValueError for a name that there is not, UnfitProposer if one
+    that was asked for can do nothing.
     """
     for name in names or ():
         if name not in PROPOSERS:
