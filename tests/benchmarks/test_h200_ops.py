@@ -36,7 +36,7 @@ def cases(ops: Any) -> Any:
 @pytest.mark.parametrize("name", ["relu", "silu_mul", "rms_norm", "softmax", "embedding", "linear"])
 def test_an_op_is_measured_by_its_contract(name: str, ops: Any, cases: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the record has no shapes of its own for it: both passes, ours beside what users write."""
-    monkeypatch.setattr(cases, "compile_for", lambda name: OPS[name])  # which takes seconds
+    monkeypatch.setattr(cases, "compiled", lambda name: OPS[name])  # which takes seconds
     op = OPS[name]
     case = next(c for c in op.contract.cases if c.gradients and torch.bfloat16 in c.dtypes and "3" in c.name)
     forward, backward = cases.of_contract(cases.Asked(op, case, "cpu"))
@@ -118,7 +118,7 @@ def test_a_baseline_that_declines_leaves_the_others(ops: Any) -> None:
 
     found, unable = ops.able({"cudnn": no, "ours": lambda: 1, "eager": lambda: 2})
     assert list(found) == ["ours", "eager"] and unable == {"cudnn": "RuntimeError: No available kernel."}
-    with pytest.raises(RuntimeError, match="no peer runs"):
+    with pytest.raises(RuntimeError, match="no baseline runs"):
         ops.able({"cudnn": no, "ours": lambda: 1})
     with pytest.raises(RuntimeError, match="No available"):
         ops.able({"cudnn": lambda: 1, "ours": no})
@@ -177,7 +177,7 @@ def bench(ops: Any, cases: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[...
         monkeypatch.setattr(ops, "table", lambda: order)
         monkeypatch.setattr(ops, "head", lambda: {**HEAD, "sources": {"gelu.r": "h"}, **head})
         monkeypatch.setattr(ops, "copy_rate", lambda: 4000.0)
-        monkeypatch.setattr(ops, "display_name", str)
+        monkeypatch.setattr(ops, "shown", str)
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
         return prepared
 

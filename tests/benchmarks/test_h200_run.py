@@ -87,8 +87,8 @@ def test_what_time_is_left_for_is_on_record_and_the_rest_is_named(
     monkeypatch.setattr(importlib.import_module("side_by_side"), "LEAST_S", 0.0)
     monkeypatch.setattr(whole, "machine_part", lambda: 1 / 0)
     monkeypatch.setattr(whole.h200_models, "tasks_of", lambda parts, searched: tasks)
-    monkeypatch.setattr(whole.h200_ops, "missing_reason", lambda file, head, only: [])
-    monkeypatch.setattr(whole.h200_blocks, "missing_reason", lambda file: ["[1, 16]"])
+    monkeypatch.setattr(whole.h200_ops, "missing", lambda file, head, only: [])
+    monkeypatch.setattr(whole.h200_blocks, "missing", lambda file: ["[1, 16]"])
     out = tmp_path / "out"
     out.mkdir()
     whole.h200_models.Figures(out / "h200-models.json", HEAD).tell(DYNAMIC, timed(3.0))
