@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from optimized import asked, scene_of
+from optimization_stands import asked, scene_of
 from torch import Tensor, nn
 
 from kernelworks.diagnose.fix.attempt import Try

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from optimized import Case, OnGpu, X, asked, attending, candidates, looks, net, scene_of, trained
+from optimization_stands import Case, OnGpu, X, asked, attending, candidates, looks, net, scene_of, trained
 from torch import Tensor, nn
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 

@@ -89,7 +89,7 @@ def test_fresh_modules_are_swapped_as_they_come(model: Block) -> None:
     with SwappedModules(roots) as swapped:
         program()
         assert len(swapped.swaps) == 1 and swapped.swaps[0].replaced
-        assert swapped.spent > 0
+        assert swapped.seconds_spent > 0
     assert not swapped.swaps
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from optimized import Case, X, candidates, net, scene_of, trained
+from optimization_stands import Case, X, candidates, net, scene_of, trained
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from optimized import Case, OnGpu, candidates, scene_of
+from optimization_stands import Case, OnGpu, candidates, scene_of
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 

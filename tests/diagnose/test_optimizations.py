@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from optimized import Case, Net, asked, attending, candidates, counted, looks, net, scene_of, trained
+from optimization_stands import Case, Net, asked, attending, candidates, counted, looks, net, scene_of, trained
 from torch import Tensor, nn
 
 from kernelworks.diagnose.fix.plan import apply, as_plan

@@ -268,7 +268,7 @@ def test_a_function_of_a_file_is_replaced_where_it_is_called_and_prints_once(
     program.run()
     (function,) = find_functions(program)
     module: ModuleType = sys.modules["filed"]
-    with function.installed():
+    with function.install():
         assert module.work is not function.fn
         roots = find_roots(program.run, functions=())
     assert roots.modules == (function,) and module.work is function.fn

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from optimized import X, net
+from optimization_stands import X, net
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad
 from torch.optim.lr_scheduler import StepLR

@@ -46,13 +46,17 @@ FOLDERS = {  # folder -> what may lie in it, as a pattern of the path below it
     "ladders": r"[\w-]+/.*",
     "tools": r"\w+\.py",
 }
-ROOM_FILES = {"__init__.py", "contract.py", "mutants.py", "scalar.cpp", "simd.cpp", "README.md"}
-IN_PYTHON = {name for name in ROOM_FILES if not name.endswith(".cpp")}
-OF_A_FORM = {"__init__.py", "contract.py", "README.md"}  # beside C++, of which a form says what; mutants are given
-OF_FORMS = {"pointwise.cpp", "rowwise.cpp"}
-# A room whose kernels take too long to compile together splits them: few queries, and gradients.
-ROOM_MAY_HOLD = (
-    ROOM_FILES
+OP_PACKAGE_FILES = {"__init__.py", "contract.py", "mutants.py", "scalar.cpp", "simd.cpp", "README.md"}
+IN_PYTHON = {name for name in OP_PACKAGE_FILES if not name.endswith(".cpp")}
+OF_A_TEMPLATE = {
+    "__init__.py",
+    "contract.py",
+    "README.md",
+}  # beside C++, of which a template says what; mutants are given
+OF_TEMPLATES = {"pointwise.cpp", "rowwise.cpp"}
+# An op package whose kernels take too long to compile together splits them: few queries, and gradients.
+OP_PACKAGE_MAY_HOLD = (
+    OP_PACKAGE_FILES
     | {
         "tuning.toml",
         "times.toml",
@@ -65,7 +69,7 @@ ROOM_MAY_HOLD = (
         "decode.cpp",
         "backward.cpp",
     }
-    | OF_FORMS
+    | OF_TEMPLATES
     | {f"{target}.cpp" for target in TARGETS}
 )
 # Modules that nothing imports because something else starts them.
@@ -74,10 +78,10 @@ STARTED = {
     "profile.ncu_target", "climb.worker", "climb.single_launch", "judge.roles.spawn", "search.verification_worker",
     "nn.validate", "report.expectations", "report.picture", "report.programs",  # asked for by name, and by tools/
 }  # fmt: skip
-# Imported when the room's row is loaded, by what names them there, or by bench.
-ROW_MODULES = {
-    "triton.py": ("triton_row(", "FORM.op("), "sm90.py": ("cuda_row(",), "searched.py": ("searched_row(",),
-    "peers.py": ("CONTRACT",),
+# Imported when the op package's kernel is loaded, by what names them there, or by bench.
+KERNEL_MODULES = {
+    "triton.py": ("triton_kernel(", "TEMPLATE.op("), "sm90.py": ("cuda_kernel(",), "searched.py": ("searched_kernel(",),
+    "baselines.py": ("CONTRACT",),
 }  # fmt: skip
 DATA = {".toml", ".json", ".css", ".js", ".md"}
 
@@ -93,7 +97,7 @@ def tree(root: Path) -> list[str]:
     )
 
 
-def rooms(files: list[str]) -> dict[str, set[str]]:
+def op_packages(files: list[str]) -> dict[str, set[str]]:
     """Room folder -> names of the files in it."""
     found: dict[str, set[str]] = {}
     for name in files:
@@ -148,9 +152,9 @@ def orphans(root: Path, files: list[str]) -> list[str]:
     wrong = []
     for dotted, name in known.items():
         is_package = name.endswith("/__init__.py")
-        room = f"{Path(name).parent}/__init__.py"
-        by_a_row = any(maker in text.get(room, "") for maker in ROW_MODULES.get(Path(name).name, ()))
-        if not (dotted in used or dotted in STARTED or is_package or by_a_row or ".rules." in f".{dotted}"):
+        op_package = f"{Path(name).parent}/__init__.py"
+        by_a_kernel = any(maker in text.get(op_package, "") for maker in KERNEL_MODULES.get(Path(name).name, ()))
+        if not (dotted in used or dotted in STARTED or is_package or by_a_kernel or ".rules." in f".{dotted}"):
             wrong.append(f"{name}: no module imports it")
     for name in sources:
         base = Path(name).name
@@ -166,39 +170,40 @@ def orphans(root: Path, files: list[str]) -> list[str]:
 
 
 def second_homes(root: Path, files: list[str]) -> list[str]:
-    """Ops with two rooms, rooms that hold another op than their name says, contracts outside the rooms."""
+    """Ops with two op packages, op packages that hold another op than their name says, contracts outside the op
+    packages."""
     homes: dict[str, str] = {}
     wrong = []
-    for room in rooms(files):
-        name = Path(room).name
+    for op_package in op_packages(files):
+        name = Path(op_package).name
         if name in homes:
-            wrong.append(f"{room}: {name} lives in {homes[name]} already")
-        homes[name] = room
-        contract = root / room / "contract.py"
+            wrong.append(f"{op_package}: {name} lives in {homes[name]} already")
+        homes[name] = op_package
+        contract = root / op_package / "contract.py"
         if contract.exists():
             said = re.search(r"Contract\(\s*(?:name=)?\"(\w+)\"", contract.read_text(encoding="utf-8"))
             if said and said[1].rstrip("_") != name:
-                wrong.append(f"{room}: its contract is for {said[1]}")
+                wrong.append(f"{op_package}: its contract is for {said[1]}")
     for name in files:
         outside = name.startswith(f"{PACKAGE}/") and name.endswith(".py") and not name.startswith(f"{PACKAGE}/ops/")
         if outside and re.search(r"^CONTRACT\b|^OP = Op\(", (root / name).read_text(encoding="utf-8"), re.M):
-            wrong.append(f"{name}: an op outside the rooms")
+            wrong.append(f"{name}: an op outside the op packages")
     return wrong
 
 
-def unfinished_rooms(root: Path, files: list[str]) -> list[str]:
-    """Rooms that lack a file they need, or hold one that no room has."""
+def unfinished_op_packages(root: Path, files: list[str]) -> list[str]:
+    """Rooms that lack a file they need, or hold one that no op package has."""
     wrong = []
-    for room, names in rooms(files).items():
-        # An op that is made of others' kernels has rows in Python alone.
+    for op_package, names in op_packages(files).items():
+        # An op that is made of others' kernels has kernels in Python alone.
         on_a_gpu = names & {"triton.py", "sm90.cu"}
-        needed = ROOM_FILES if any(n.endswith(".cpp") for n in names) or not on_a_gpu else IN_PYTHON
-        if "__init__.py" in names and "FORM.op(" in (root / room / "__init__.py").read_text(encoding="utf-8"):
-            needed = OF_A_FORM
-        wrong += [f"{room}: has no {name}" for name in sorted(needed - names)]
-        for name in sorted(names - ROOM_MAY_HOLD):
+        needed = OP_PACKAGE_FILES if any(n.endswith(".cpp") for n in names) or not on_a_gpu else IN_PYTHON
+        if "__init__.py" in names and "TEMPLATE.op(" in (root / op_package / "__init__.py").read_text(encoding="utf-8"):
+            needed = OF_A_TEMPLATE
+        wrong += [f"{op_package}: has no {name}" for name in sorted(needed - names)]
+        for name in sorted(names - OP_PACKAGE_MAY_HOLD):
             if Path(name).suffix not in (".hpp", ".cuh", ".py") or "/" in name:
-                wrong.append(f"{room}/{name}: not a file of a room")
+                wrong.append(f"{op_package}/{name}: not a file of an op package")
     return wrong
 
 
@@ -254,7 +259,7 @@ def environment_readers(root: Path, files: list[str]) -> list[str]:
     return wrong
 
 
-# Where an op is named outside its room, since the module's subject is that op, or what stands for it elsewhere.
+# Where an op is named outside its op package, since the module's subject is that op, or what stands for it elsewhere.
 NAMES_OPS = {
     "benchmarks/h200_blocks.py": "one op's rate beside that of another",
     "benchmarks/h200_cases.py": "the shapes of the figures on record that no proof tries",
@@ -262,10 +267,10 @@ NAMES_OPS = {
     "benchmarks/timed_on_record.py": "the same, as timings",
     f"{PACKAGE}/climb/baselines.py": "a ladder races what its op races",
     f"{PACKAGE}/nn/attention.py": "transformers' attention interface",
-    f"{PACKAGE}/nn/functional.py": "stand-ins that take arguments apart quicker, or ask more, than a spelling says",
+    f"{PACKAGE}/nn/functional.py": "stand-ins that read arguments quicker, or ask more, than a torch signature says",
     f"{PACKAGE}/nn/compiled_loss.py": "one op's operator for compilers",
     f"{PACKAGE}/nn/decoder.py": "one kind of layer, of these ops",
-    f"{PACKAGE}/nn/identify.py": "formulas that are proved to be these ops",
+    f"{PACKAGE}/nn/identify.py": "formulas that are verified to be these ops",
     f"{PACKAGE}/nn/language.py": "a language model's loss",
     f"{PACKAGE}/nn/torch_modules.py": "forwards that look for their parameters by hand",
     f"{PACKAGE}/nn/__init__.py": "torch's modules on our ops",
@@ -279,8 +284,8 @@ BY_TORCHS_NAMES = tuple(
 
 
 def ops_named_elsewhere(root: Path, files: list[str]) -> list[str]:
-    """Modules outside the rooms that import one, or name an op as text or as a function, for no reason given above; and
-    reasons for a module that names none."""
+    """Modules outside the op packages that import one, or name an op as text or as a function, for no reason given
+    above; and reasons for a module that names none."""
     names = _ops_of(root)
     wrong, named = [], set()
     for name in files:
@@ -393,7 +398,7 @@ def loose_modules(root: Path, files: list[str]) -> list[str]:
 
 
 RULES: list[Callable[[Path, list[str]], list[str]]] = [
-    strays, orphans, second_homes, unfinished_rooms, names_outside_the_grammar, oversize, leftovers,
+    strays, orphans, second_homes, unfinished_op_packages, names_outside_the_grammar, oversize, leftovers,
     environment_readers, ops_named_elsewhere, unknown_commands, dead_links, undrawn_folders,
     shared_test_names, loose_modules,
 ]  # fmt: skip
@@ -403,7 +408,7 @@ BROKEN: dict[str, dict[str, str]] = {
     "strays": {"notes.txt": "", "src/other/thing.py": ""},
     "orphans": {f"{PACKAGE}/lonely.py": "", f"{PACKAGE}/simd/lonely.hpp": "", f"{PACKAGE}/lonely/data.json": ""},
     "second_homes": {f"{PACKAGE}/ops/a/gelu/x.py": "", f"{PACKAGE}/ops/b/gelu/x.py": "", f"{PACKAGE}/o.py": "OP = Op("},
-    "unfinished_rooms": {f"{PACKAGE}/ops/a/gelu/__init__.py": "", f"{PACKAGE}/ops/a/gelu/notes.txt": ""},
+    "unfinished_op_packages": {f"{PACKAGE}/ops/a/gelu/__init__.py": "", f"{PACKAGE}/ops/a/gelu/notes.txt": ""},
     "names_outside_the_grammar": {
         f"{PACKAGE}/tensor_utils.py": "",
         f"{PACKAGE}/new/a.py": "",

@@ -156,7 +156,7 @@ class Change:
     """An optimization applied from entering to leaving, again and again: ``put`` applies it and returns what undoes it.
 
     Entering and leaving are not part of a measured run, but stand between any two: what takes long (compilers,
-    repacked weights) is to be kept (``Scene.keep``). ``spent`` counts seconds that installing took inside a run,
+    repacked weights) is to be kept (``Scene.keep``). ``seconds_spent`` is what installing took inside a run,
     which are taken off its time. ``done`` and ``left`` are lines on what was changed and what was not, and why.
     ``verified_against`` says against what the optimization itself verified what modules' answers do not show; those are
     not compared then.
@@ -166,7 +166,7 @@ class Change:
         self._put = put
         self.verified_against = verified_against
         self._back: Callable[[], None] | None = None
-        self.spent = 0.0
+        self.seconds_spent = 0.0
         self.random: Change | None = None  # is verified in its place, if it draws other random numbers
         self.done: tuple[str, ...] = ()
         self.left: tuple[str, ...] = ()
@@ -200,8 +200,8 @@ class CombinedChange:
         return CombinedChange(change.random or change for change in self.changes)
 
     @property
-    def spent(self) -> float:
-        return sum(change.spent for change in self.changes)
+    def seconds_spent(self) -> float:
+        return sum(change.seconds_spent for change in self.changes)
 
     def is_untouched(self, module: nn.Module) -> bool:
         return all(change.is_untouched(module) for change in self.changes)

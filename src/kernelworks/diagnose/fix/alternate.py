@@ -65,9 +65,9 @@ def alternate(
         times = {}
         for variant in ("before", "after") if next(turns) % 2 == 0 else ("after", "before"):
             with before if variant == "before" else after as changes:
-                spent = changes.spent
+                spent = changes.seconds_spent
                 times[variant] = program.median(runs, alone=not changes.changes)
-            times[variant] -= (changes.spent - spent) / runs
+            times[variant] -= (changes.seconds_spent - spent) / runs
         return times["before"], times["after"]
 
     return sample_windows(

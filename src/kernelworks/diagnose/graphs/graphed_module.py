@@ -29,7 +29,7 @@ from torch.utils import _pytree as pytree
 
 from kernelworks.diagnose.graphs.held_state import PLAIN_TYPES, HeldState, Itself
 from kernelworks.diagnose.graphs.host_values import HostMade
-from kernelworks.diagnose.graphs.other_data import (
+from kernelworks.diagnose.graphs.other_data import (  # fmt: skip
     host_numbers,
     other_data,
     pattern,

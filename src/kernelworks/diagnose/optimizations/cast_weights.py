@@ -124,7 +124,7 @@ class CastOnce:
         if isinstance(module, nn.modules.conv._ConvTransposeNd) and module.padding_mode != "zeros":
             return None  # which it refuses
         dtype = torch.get_autocast_dtype("cpu")
-        found = self.cast.cached(held, dtype)
+        found = self.cast.cached_value(held, dtype)
         if found is None:
             if not readable(held) or any(t.dtype is not torch.float32 for t in held):
                 return None

@@ -73,7 +73,7 @@ class DerivedValue(Generic[T]):
         self._make = make
         self._record: _Record[T] | None = None
 
-    def cached(self, tensors: Sequence[Any], attributes: Hashable) -> T | None:
+    def cached_value(self, tensors: Sequence[Any], attributes: Hashable) -> T | None:
         """What was made before, if it is valid. That these are plain tensors that fit each other was checked then."""
         record = self._record
         if record is None or len(record.tensors) != len(tensors) or record.attributes != attributes:

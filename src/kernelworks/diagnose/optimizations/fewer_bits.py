@@ -165,7 +165,7 @@ class QuantizedLinear:
             return None
         if torch.is_autocast_enabled("cpu") or x.shape[-1:] != held[0].shape[1:]:
             return None
-        packed = self.packed.cached(held, len(held))
+        packed = self.packed.cached_value(held, len(held))
         if packed is None:
             if not readable(held):
                 return None

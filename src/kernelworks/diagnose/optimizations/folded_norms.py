@@ -411,7 +411,7 @@ class Pair:
         dtype = _computed_in(x, held[0])
         there = tuple([t is not None for t in maybe[3:]])
         attributes = dtype, x.device, norm.eps, transposed, there
-        found = self.folded.cached(held, attributes)
+        found = self.folded.cached_value(held, attributes)
         if found is None:
             channels = held[0].shape[1 if transposed else 0]
             alike = all(t.dtype is held[0].dtype and t.device == x.device for t in held)

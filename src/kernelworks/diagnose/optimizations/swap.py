@@ -75,7 +75,7 @@ class _Swap(Change):
         def back() -> None:
             self._note(swapped)
             swapped.__exit__(None, None, None)
-            self.spent += swapped.spent
+            self.seconds_spent += swapped.seconds_spent
 
         return self._unset if self._entries else back
 

@@ -124,7 +124,7 @@ class Function(nn.Module):
         return back
 
     @contextmanager
-    def installed(self) -> Iterator[None]:
+    def install(self) -> Iterator[None]:
         """The program calls this module in the function's place."""
         mine = {id(t) for t in (*self.parameters(), *self.buffers())}
 

@@ -73,7 +73,7 @@ def find_roots(run: Callable[[], Any], budget: Budget | None = None, functions: 
     looking at it."""
     with contextlib.ExitStack() as stack:
         for function in functions:
-            stack.enter_context(function.installed())
+            stack.enter_context(function.install())
         return _find_roots(run, budget)
 
 
@@ -216,8 +216,8 @@ class SwappedModules:
     """As a context: our kernels (of ``ops``, by default of all) are in the outermost modules; on leaving every module
     is as it was.
 
-    If the program makes fresh modules each time, they are swapped as they are first called; ``spent`` is what that
-    took, to be taken off a wall clock measured inside. ``every``: ops are put in place whatever the tuning records say,
+    If the program makes fresh modules each time, they are swapped as they are first called; ``seconds_spent`` is what
+    that took, to be taken off a wall clock measured inside. ``every``: ops are put in place whatever tuning records say,
     to be measured. ``most_s``: swapping that takes longer ends, and on leaving BudgetExceeded is raised.
     """
 
@@ -226,7 +226,7 @@ class SwappedModules:
     most_s: float = math.inf
     ops: Collection[str] | None = None
     swaps: list[Swap] = field(default_factory=list)
-    spent: float = 0.0
+    seconds_spent: float = 0.0
     taking: float = 0.0  # seconds for all that was swapped, fresh or not
     _held: set[int] = field(default_factory=set)  # ids of the modules that are in swaps, parts too
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
@@ -240,7 +240,7 @@ class SwappedModules:
                 for module in self.roots.models:
                     self._swap(module)
                 self._check()
-                self.spent = 0.0
+                self.seconds_spent = 0.0
             self._stack = stack.pop_all()
         return self
 
@@ -270,7 +270,7 @@ class SwappedModules:
         self.swaps.append(swap_beside(module, self._held, every=self.every, ops=self.ops))
         self._held |= within
         took = time.perf_counter() - start
-        self.spent += took
+        self.seconds_spent += took
         self.taking += took
 
     def _undo(self) -> None:
