@@ -29,14 +29,9 @@ from torch.utils import _pytree as pytree
 
 from kernelworks.diagnose.graphs.held_state import PLAIN_TYPES, HeldState, Itself
 from kernelworks.diagnose.graphs.host_values import HostMade
-from kernelworks.diagnose.graphs.other_data import (  # fmt: skip
-    host_numbers,
-    other_data,
-    pattern,
-    relative_errors,
-    same_numbers,
-    within_rounding,
-)
+from kernelworks.diagnose.graphs.other_data import (
+    host_numbers, other_data, pattern, relative_errors, same_numbers, within_rounding,
+)  # fmt: skip
 from kernelworks.diagnose.graphs.outputs import ReturnedValue
 from kernelworks.diagnose.graphs.recorder import Recorder
 from kernelworks.diagnose.graphs.written_objects import can_be_written, marks, tensors_in

@@ -217,7 +217,7 @@ class SwappedModules:
     is as it was.
 
     If the program makes fresh modules each time, they are swapped as they are first called; ``seconds_spent`` is what
-    that took, to be taken off a wall clock measured inside. ``every``: ops are put in place whatever tuning records say,
+    that took, to be taken off a wall clock measured inside. ``every``: ops are swapped whatever tuning records say,
     to be measured. ``most_s``: swapping that takes longer ends, and on leaving BudgetExceeded is raised.
     """
 
