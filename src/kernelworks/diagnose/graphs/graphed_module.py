@@ -1,14 +1,12 @@
 """A module's forward, and its backward if the program trains it, as CUDA graphs: launched as one, no host between.
 
-A graph reads its inputs where they lay when it was captured, so inputs are copied there, and outputs are copied out of
-what the next replay writes. It is captured once for each call signature (sizes, dtypes, gradients, modes) and up to
-``MAX_GRAPHS`` of them; any other call runs as it always did. So does one whose predecessor still waits for its
-backward, since both would share what was saved for it, and one of a module that holds something else than when it was
-captured.
+Inputs are copied to where they lay at the capture, outputs out of what the next replay writes. One graph is captured
+for each call signature (sizes, dtypes, gradients, modes), up to ``MAX_GRAPHS``; any other call runs as it always did.
+So does a call whose predecessor still waits for its backward, since both would share what was saved for it, and a call
+of a module that holds something else than at the capture.
 
-The capture shows that the host decides nothing on the way: a call that waits for the device raises in one. What
-a program decides only while no graph is captured must not be part of a graph unseen, so each graph is held against the
-module on other data before it serves a call.
+The capture shows that the host decides nothing on the way: a call that waits for the device raises in one. A program
+may decide otherwise while no graph is captured, so each graph is compared with the module on other data first.
 """
 
 from __future__ import annotations
@@ -30,8 +28,13 @@ from torch.utils import _pytree as pytree
 from kernelworks.diagnose.graphs.held_state import PLAIN_TYPES, HeldState, Itself
 from kernelworks.diagnose.graphs.host_values import HostMade
 from kernelworks.diagnose.graphs.other_data import (
-    host_numbers, other_data, pattern, relative_errors, same_numbers, within_rounding,
-)  # fmt: skip
+    host_numbers,
+    other_data,
+    pattern,
+    relative_errors,
+    same_numbers,
+    within_rounding,
+)
 from kernelworks.diagnose.graphs.outputs import ReturnedValue
 from kernelworks.diagnose.graphs.recorder import Recorder
 from kernelworks.diagnose.graphs.written_objects import can_be_written, marks, tensors_in
@@ -49,9 +52,8 @@ FOLDERS = (Path(torch.__file__).resolve().parent, Path(__file__).resolve().paren
 class Pools:
     """What the graphs of one program share: memory that each of them writes before it reads it.
 
-    Forwards have one pool, backwards another. What a forward saves for its backward is alive when later ones are
-    captured, so those write elsewhere; an earlier one may write over it. So no forward is replayed while a later graph
-    waits for its backward (``clear``).
+    Forwards have one pool, backwards another. A later graph writes elsewhere than to what a forward saves for its
+    backward; an earlier one may write over it: no forward is replayed while a later graph waits (``clear``).
     """
 
     def __init__(self, recorder: type[Recorder]) -> None:
@@ -62,8 +64,7 @@ class Pools:
 
     def renew(self) -> None:
         """After a capture that failed: torch's allocator may still take its pool for the one that it gives from."""
-        for name in ("forward", "backward"):
-            self.__dict__.pop(name, None)
+        self.__dict__.pop("forward", None), self.__dict__.pop("backward", None)
 
     @functools.cached_property
     def forward(self) -> Any:
