@@ -57,8 +57,8 @@ def test_cases_are_named_or_the_largest_of_each_size() -> None:
     sizes = [sanitizer._size(case) for case, _ in sanitizer.select_cases(op, elements=50_000)]
     assert sizes == sorted(sizes, reverse=True) and max(sizes) <= 50_000
     assert len(set(sizes)) == len({case.name for case, _ in sanitizer.select_cases(op, elements=50_000)})
-    found = [(case.name, dtype) for case, dtype in sanitizer.select_cases(op, ("N=4096", "many kernels@bfloat16"))]
-    assert found == [*(("N=4096", dtype) for dtype in FLOATS), ("many kernels", torch.bfloat16)]
+    found = [(case.name, dtype) for case, dtype in sanitizer.select_cases(op, ("N=4096", "many rows@bfloat16"))]
+    assert found == [*(("N=4096", dtype) for dtype in FLOATS), ("many rows", torch.bfloat16)]
     with pytest.raises(ValueError, match="softmax has no case 'none such'"):
         sanitizer.select_cases(op, ("N=4096", "none such"))
 
@@ -202,13 +202,13 @@ def test_a_record_keeps_the_runs_of_unchanged_rows_and_makes_the_others(
         line(part, "racecheck", exit=9, summary=["1 error"]),
         line(part, "memcheck", op="gelu", source_hash="changed since"),
     ]
-    file.write_text(json.dumps({"date": "2025-01-01", "commit": "b", "kernels": old}))
+    file.write_text(json.dumps({"date": "2025-01-01", "commit": "b", "rows": old}))
     made: list[tuple[str, str, str]] = []
 
     def run(op: str, kernel: str, tool: str, limit: float) -> dict[str, Any]:
         made.append((op, kernel, tool))
         status = None if op == "gelu" else 0
-        on_record = json.loads(file.read_text())["kernels"]
+        on_record = json.loads(file.read_text())["rows"]
         assert any(r["op"] == "rms_norm" and r["tool"] == "memcheck" for r in on_record)
         return line(part, tool, op=op, exit=status, source_hash=OPS[op].kernel(kernel).hash())
 
@@ -218,7 +218,7 @@ def test_a_record_keeps_the_runs_of_unchanged_rows_and_makes_the_others(
     assert sorted(made) == [
         ("gelu", "triton", "memcheck"), ("gelu", "triton", "racecheck"), ("rms_norm", "triton", "racecheck"),
     ]  # fmt: skip
-    kept = {(r["op"], r["tool"]): r for r in json.loads(file.read_text())["kernels"]}
+    kept = {(r["op"], r["tool"]): r for r in json.loads(file.read_text())["rows"]}
     assert kept["rms_norm", "memcheck"]["date"] == "2025-01-01" and kept["rms_norm", "racecheck"]["exit"] == 0
     assert kept["rms_norm", "racecheck"]["date"] != "2025-01-01"
     assert "gelu.triton memcheck" in found["not_done"] and "rms_norm.triton racecheck" not in found["not_done"]
@@ -238,9 +238,9 @@ def test_a_run_without_an_end_replaces_none_that_had_one(part: Any, tmp_path: Pa
     runs.add(line(part, "memcheck", exit=None))
     runs.add(line(part, "memcheck", exit=1, calls=0))
     runs.add(line(part, "memcheck", calls=1, cut_off="out of time at N=4096 bfloat16"))
-    assert [(r["exit"], r["calls"]) for r in runs.found()["kernels"]] == [(0, 3)]
+    assert [(r["exit"], r["calls"]) for r in runs.found()["rows"]] == [(0, 3)]
     runs.add(line(part, "memcheck", exit=9, cut_off="out of time at N=4096 bfloat16"))
-    assert [r["exit"] for r in runs.found()["kernels"]] == [9], "what was found counts, however far the run came"
+    assert [r["exit"] for r in runs.found()["rows"]] == [9], "what was found counts, however far the run came"
 
 
 def test_a_run_that_takes_too_long_is_ended(part: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def cli(*arguments: str) -> Result:
 
 
 def patch(monkeypatch: pytest.MonkeyPatch, module: str, name: str, value: Callable[..., Any]) -> None:
-    """Puts a stand-in where a verb will import it from (``kernelworks.prove`` is also a function, so by import)."""
+    """Puts a stand-in where a verb will import it from (``kernelworks.verify`` is also a function, so by import)."""
     monkeypatch.setattr(importlib.import_module(module), name, value)
 
 
@@ -45,8 +45,8 @@ def patch(monkeypatch: pytest.MonkeyPatch, module: str, name: str, value: Callab
 
 
 def test_the_verbs_are_those_of_the_design() -> None:
-    measuring = {"diagnose", "machine", "prove", "bench", "explain", "settle", "swap", "tune", "climb"}
-    assert set(VERBS) == measuring | {"map", "compare", "truth", "judge", "lint-problem", "search", "export"}
+    measuring = {"diagnose", "machine", "verify", "bench", "explain", "autotune", "swap", "climb"}
+    assert set(VERBS) == measuring | {"map", "compare", "predictions", "judge", "check-problem", "search", "export"}
     assert cli("--version").stdout.startswith("kernelworks ")
     assert cli().exit_code == 2  # without a verb: the help, as for a wrong command line
 
@@ -84,7 +84,7 @@ def program(monkeypatch: pytest.MonkeyPatch, diagnosis: Diagnosis, tmp_path: Pat
         calls.append((target, args))
         return dataclasses.replace(diagnosis, program=" ".join((target, *args)), fix=diagnosis.fix if fix else None)
 
-    patch(monkeypatch, "kernelworks.diagnose", "run", run)
+    patch(monkeypatch, "kernelworks.diagnose", "diagnose_script", run)
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "train.py"
     path.write_text("", encoding="utf-8")
@@ -110,7 +110,7 @@ def test_diagnose_passes_the_programs_own_arguments(program: Path) -> None:
 def test_a_fix_that_disagrees_fails(program: Path, monkeypatch: pytest.MonkeyPatch, diagnosis: Diagnosis) -> None:
     assert diagnosis.fix is not None
     wrong = dataclasses.replace(diagnosis, fix=dataclasses.replace(diagnosis.fix, agrees=False))
-    patch(monkeypatch, "kernelworks.diagnose", "run", lambda *args, **kwargs: wrong)
+    patch(monkeypatch, "kernelworks.diagnose", "diagnose_script", lambda *args, **kwargs: wrong)
     assert cli("diagnose", str(program), "--fix").exit_code == 1
 
 
@@ -124,10 +124,10 @@ def test_a_program_that_is_not_there_is_usage() -> None:
 
 
 def test_machine_prints_json_and_a_page(monkeypatch: pytest.MonkeyPatch, ceilings: Peaks, tmp_path: Path) -> None:
-    patch(monkeypatch, "kernelworks.measure.peaks", "peaks", lambda progress, again: ceilings)
+    patch(monkeypatch, "kernelworks.measure.peaks", "get_peaks", lambda progress, again: ceilings)
     result = cli("machine", "--json", "--html", str(tmp_path / "machine.html"))
     assert from_json(Peaks, result.stdout) == ceilings
-    assert "Memory pyramid" in (tmp_path / "machine.html").read_text()
+    assert "Memory hierarchy" in (tmp_path / "machine.html").read_text()
     assert "ridge points" in cli("machine").stdout
 
 
@@ -135,39 +135,39 @@ def test_a_busy_machine_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
     def busy(progress: Any, again: bool) -> Peaks:
         raise Ambiguous(0.34)
 
-    patch(monkeypatch, "kernelworks.measure.peaks", "peaks", busy)
+    patch(monkeypatch, "kernelworks.measure.peaks", "get_peaks", busy)
     result = cli("machine")
     assert result.exit_code == 3
     assert "ambiguous: other processes used 34% of the cores" in result.stderr
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize("verb", [("diagnose", "p.py:f"), ("settle", "p.py:f")])
+@pytest.mark.parametrize("verb", [("diagnose", "p.py:f"), ("autotune", "p.py:f")])
 def test_a_machine_too_busy_for_a_program_is_no_fault_of_the_programs(
     monkeypatch: pytest.MonkeyPatch, verb: tuple[str, str]
 ) -> None:
     def busy(*given: Any, **named: Any) -> Any:
         raise Ambiguous(0.34)
 
-    patch(monkeypatch, "kernelworks.diagnose", "run", busy)
-    patch(monkeypatch, "kernelworks.cli.autotune", "_settled", busy)
+    patch(monkeypatch, "kernelworks.diagnose", "diagnose_script", busy)
+    patch(monkeypatch, "kernelworks.cli.autotune", "_run_autotune", busy)
     assert cli(*verb).exit_code == 3
 
 
-def test_a_refused_proof_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, proofs: list[Verification]) -> None:
+def test_a_refused_verification_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, proofs: list[Verification]) -> None:
     asked: list[Any] = []
 
-    def prove(op: str, row: str | None, **more: Any) -> list[Verification]:
+    def verify(op: str, row: str | None, **more: Any) -> list[Verification]:
         asked.append((op, row, more["case"], more["dtype"]))
         return proofs if row == "avx2" else proofs[:1]
 
-    patch(monkeypatch, "kernelworks.verify", "prove", prove)
+    patch(monkeypatch, "kernelworks.verify", "verify", verify)
     case = OPS["rms_norm"].contract.cases[3].name
-    result = cli("prove", "rms_norm.avx2", "--case", case, "--dtype", "float32")
+    result = cli("verify", "rms_norm.avx2", "--case", case, "--dtype", "float32")
     assert result.exit_code == 1
     assert "REFUSED" in result.stdout
     assert asked == [("rms_norm", "avx2", case, "float32")]
-    result = cli("prove", "rms_norm", "--json")
+    result = cli("verify", "rms_norm", "--json")
     assert result.exit_code == 0
     assert from_json(Verification, json.dumps(json.loads(result.stdout)[0])) == proofs[0]
 
@@ -187,7 +187,7 @@ def test_a_bench_without_its_gate_is_exit_code_1(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("prove", "nothing"), ("prove", "rms_norm", "--case", "nothing"),
+        ("verify", "nothing"), ("verify", "rms_norm", "--case", "nothing"),
         ("bench", "nothing"), ("explain", "nothing"), ("map", "nothing"), ("dance",),
         ("explain", "rms_norm", "16xx4"), ("explain", "rms_norm", "4x8", "8", "epsilon=1"), ("swap", "nothing"),
         ("explain", "rms_norm", "4x8", "8", "eps=1e-6", "--dtype", "float7"), ("machine", "--colour"),
@@ -307,7 +307,7 @@ def test_the_examples_of_the_pages_run(
     page: str, number: int, text: str, monkeypatch: pytest.MonkeyPatch, ceilings: Peaks, tmp_path: Path
 ) -> None:
     # the ceilings of a test machine: measuring this one takes a minute and wants it quiet
-    patch(monkeypatch, "kernelworks.diagnose", "measured_ceilings", lambda *args, **more: ceilings)
+    patch(monkeypatch, "kernelworks.diagnose", "measured_peaks", lambda *args, **more: ceilings)
     monkeypatch.chdir(tmp_path)
     exec(compile(text, f"{page}, example {number}", "exec"), {"__name__": "example"})
 
@@ -356,7 +356,7 @@ def test_parts_are_made_of_the_results(tmp_path: Path, diagnosis: Diagnosis) -> 
     assert readme.main(["--check", str(tmp_path)]) == 0
 
 
-def test_a_row_of_a_gpu_that_is_not_here_is_refused_in_words() -> None:
-    result = cli("prove", "softmax.triton")
+def test_a_kernel_of_a_gpu_that_is_not_here_is_refused_in_words() -> None:
+    result = cli("verify", "softmax.triton")
     assert result.exit_code == 2
     assert "there is none here" in " ".join(result.output.split())

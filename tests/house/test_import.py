@@ -40,7 +40,7 @@ gc.enable()
 import kernelworks.measure.bench, kernelworks.diagnose, kernelworks.machine, kernelworks.judge  # the folders, first
 import kernelworks.ops.attention.attention, kernelworks.ops.linear.linear
 
-for name in ("bench", "diagnose", "machine", "prove", "swap", "explain", "attention", "linear"):
+for name in ("bench", "diagnose", "machine", "verify", "swap", "explain", "attention", "linear"):
     assert callable(getattr(kw, name)), name
 assert kw.diagnose.__module__ == "kernelworks.diagnose"
 assert kw.ops.attention is kw.attention and kw.ops.linear is kw.linear
@@ -75,22 +75,22 @@ x = torch.randn(3, 8, requires_grad=True)
 torch.testing.assert_close(torch.compile(program, fullgraph=True, backend="aot_eager")(x), program(x))
 """
 
-# An op's room is loaded in the midst of whatever asks for it first.
+# An op package is loaded in the midst of whatever asks for it first.
 WITHIN = """
 import sys
 import torch
 import kernelworks
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from kernelworks.dispatch.registry import ROOMS, entered
+from kernelworks.dispatch.registry import OP_PACKAGES, load_op_package
 
 class Refuses(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         raise AssertionError(func)
 
 with Refuses(), torch.device("meta"), torch.inference_mode():
-    for room in ROOMS.values():
-        entered(room)
+    for package in OP_PACKAGES.values():
+        load_op_package(package)
 with FakeTensorMode():
     made = torch.ops.kernelworks.rms_norm(torch.ones(3, 4), torch.ones(4), 1e-6, None)
 assert [tuple(t.shape) for t in made] == [(3, 4), (0,)]

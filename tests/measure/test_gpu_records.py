@@ -185,7 +185,7 @@ def test_the_machine_shows_its_gpu_beside_the_cpu() -> None:
     for expected in (*shown, "ridge points", "50.0 GB/s"):
         assert expected in text, expected
     both = page.machine(cpu_record(), record())
-    assert "Imaginary GPU" in both and "Memory pyramid" in both and both.count("<svg") == 2 * 4  # wide and narrow
+    assert "Imaginary GPU" in both and "Memory hierarchy" in both and both.count("<svg") == 2 * 4  # wide and narrow
     assert "<svg" in plot.roofline(record(), 1)
     assert roofs.slopes(record(), 1) == {"L2": 8000.0, "HBM": 4000.0}
     assert [r.dtype for r in roofs.best_flops(record(), 1)] == ["float32", "tf32", "bfloat16"]

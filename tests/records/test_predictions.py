@@ -51,8 +51,8 @@ def test_predictions_are_judged_by_kind_of_machine_and_remedy(lived: PredictionA
     assert {k.optimization for k in prediction_accuracy(optimization="swap").kept} == {"swap"}
 
 
-def test_the_terminal_shows_a_point_for_each_remedy_and_the_diagonal(lived: PredictionAccuracy) -> None:
-    shown = CliRunner().invoke(app, ["truth"])
+def test_the_terminal_shows_a_point_for_each_optimization_and_the_diagonal(lived: PredictionAccuracy) -> None:
+    shown = CliRunner().invoke(app, ["predictions"])
     assert shown.exit_code == 0
     assert "5 of 9 predictions held (56%)" in shown.output and "\x1b[" not in shown.output
     picture = shown.output[shown.output.index("cpu 2 cores") : shown.output.index("optimization")].splitlines()
@@ -69,19 +69,19 @@ def test_every_point_is_inside_its_picture() -> None:
         kept("k", "swap", share, share, -share)
     low, high = report._reach(prediction_accuracy().outcomes)
     assert low == pytest.approx(-1) and high == pytest.approx(1), "what lies beyond is drawn at the edge"
-    assert CliRunner().invoke(app, ["truth"]).exit_code == 0
+    assert CliRunner().invoke(app, ["predictions"]).exit_code == 0
 
 
 def test_files_and_json(lived: PredictionAccuracy, tmp_path: Path) -> None:
     page, picture = tmp_path / "a" / "t.html", tmp_path / "b" / "t.png"
-    assert CliRunner().invoke(app, ["truth", "--html", str(page), "--png", str(picture)]).exit_code == 0
+    assert CliRunner().invoke(app, ["predictions", "--html", str(page), "--png", str(picture)]).exit_code == 0
     text = page.read_text()
     assert text.count("<svg") == 2 and "torch.compile: 0 of 4 held" in text
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert json.loads(CliRunner().invoke(app, ["truth", "--json"]).stdout)["kept"][0]["kind"] == "cpu 2 cores"
+    assert json.loads(CliRunner().invoke(app, ["predictions", "--json"]).stdout)["kept"][0]["kind"] == "cpu 2 cores"
     assert "predictions held" in lived._repr_html_()
 
 
 def test_without_a_history_it_says_how_one_comes_about(tmp_path: Path) -> None:
-    assert "diagnose PROGRAM --fix" in CliRunner().invoke(app, ["truth"]).output
-    assert CliRunner().invoke(app, ["truth", "--png", str(tmp_path / "t.png")]).exit_code == 1
+    assert "diagnose PROGRAM --fix" in CliRunner().invoke(app, ["predictions"]).output
+    assert CliRunner().invoke(app, ["predictions", "--png", str(tmp_path / "t.png")]).exit_code == 1

@@ -137,7 +137,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(
 
 def test_text_stays_as_it_was(handed: dict[str, Any]) -> None:
     assert repr(handed["verifications"]) == repr(list(handed["verifications"]))
-    assert repr(handed["verification"]).startswith("Proof(op='softmax', kernel='avx512'")
+    assert repr(handed["verification"]).startswith("Verification(op='softmax', kernel='avx512'")
     assert str(Records([1, 2])) == "[1, 2]"
 
 

@@ -165,9 +165,9 @@ def test_ridges_are_rates_over_bandwidths(ceilings: Peaks) -> None:
     assert found["L1", "bfloat16"] == pytest.approx(1080.0 / (450.0 * 1.9))
 
 
-def test_a_proof_prints_the_line_that_shows_a_failure_again(proofs: list[Verification]) -> None:
+def test_a_verification_prints_the_line_that_shows_a_failure_again(proofs: list[Verification]) -> None:
     text = printed(verify.verifications(proofs))
-    assert "proved, certified" in text
+    assert "verified, certified" in text
     assert "REFUSED" in text
     assert "kernelworks verify softmax.avx2 --case 'length 17'" in text
     assert [verify.is_verified(p) for p in proofs] == [True, False]
@@ -184,7 +184,7 @@ def test_a_bench_without_its_gate_gives_no_figure(benches: list[BenchResult]) ->
 
 def test_the_map_shows_certificate_share_and_ratio(map_ops: list[MapOp]) -> None:
     text = printed(kernel_map.kernel_map(map_ops, "kind"))
-    for expected in ("reduction", "softmax", "avx512", "81% of bound", "2.25x over inductor", "proved 2026-01-01"):
+    for expected in ("reduction", "softmax", "avx512", "81% of bound", "2.25x over inductor", "verified 2026-01-01"):
         assert expected in text
     page_text = kernel_map.markdown(map_ops)
     assert "### gelu" in page_text

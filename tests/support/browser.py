@@ -29,7 +29,7 @@ if (table) {
   table.tHead.rows[0].cells[2].querySelector("button").click();
   found.ascending = times();
 }
-const shown = () => [...document.querySelectorAll("#regions tbody tr")].filter((row) => row.offsetHeight > 0).length;
+const shown = () => [...document.querySelectorAll("#hotspots tbody tr")].filter((row) => row.offsetHeight > 0).length;
 const first = shown();
 document.getElementById("more")?.click();
 found.shown = [first, shown()];

@@ -147,7 +147,7 @@ def test_a_changed_configuration_changes_the_hash(tmp_path: Path) -> None:
     table = configs.Configs(tmp_path / "tuning.toml")
     kernel = OPS["rms_norm"].kernel("triton")
     assert kernel.source is not None
-    entry = '[[config]]\nrow = "triton"\nkernel = "forward"\nset = {{ num_warps = {} }}\n{}\n'
+    entry = '[[config]]\nop_kernel = "triton"\nkernel = "forward"\nset = {{ num_warps = {} }}\n{}\n'
     said = 'evidence = "words"'
     hashes = []
     for warps, evidence in ((4, said), (8, said), (4, ""), (4, 'measured = [{ case = "a", us = 1.0 }]')):
@@ -161,9 +161,9 @@ def test_a_changed_configuration_changes_the_hash(tmp_path: Path) -> None:
 def test_configurations_are_picked_in_order(tmp_path: Path) -> None:
     table = tmp_path / "tuning.toml"
     table.write_text(
-        '[[config]]\nrow = "triton"\nkernel = "forward"\nwhen = { N = [1, 64], dtype = ["bfloat16"] }\n'
+        '[[config]]\nop_kernel = "triton"\nkernel = "forward"\nwhen = { N = [1, 64], dtype = ["bfloat16"] }\n'
         'set = { num_warps = 1 }\nevidence = "small"\n'
-        '[[config]]\nrow = "triton"\nkernel = "forward"\nset = { num_warps = 8 }\nevidence = "any"\n',
+        '[[config]]\nop_kernel = "triton"\nkernel = "forward"\nset = { num_warps = 8 }\nevidence = "any"\n',
         encoding="utf-8",
     )
     found = configs.Configs(table)
