@@ -350,7 +350,7 @@ def test_a_method_of_a_tensor_is_no_call_of_a_function_of_its_name() -> None:
 def test_our_ops_go_into_a_function_and_out_again() -> None:
     scene = scene_of(activating)
     (candidate,) = swapped_functions.OPTIMIZATION.candidates(scene)
-    assert candidate.says == "gelu of ours in it"
+    assert candidate.says == "gelu of kernelworks in it"
     assert candidate.code == "# in activated(): kernelworks.gelu in place of gelu"
     plain, original = activating(), activated
     for within in (scene, Scene(find_roots(lambda: None))):  # a plan knows no more

@@ -114,7 +114,7 @@ def test_short_calls_are_replayed(monkeypatch: pytest.MonkeyPatch, name: str) ->
         taken.append((function.__module__.rsplit(".")[-1], function.__name__, len(args)))
         return lambda *given, out=None: len(given)
 
-    monkeypatch.setattr(kernels.series, "replay_forward", replayed)
+    monkeypatch.setattr(kernels.series, "make_replay", replayed)
     kernel, q = OP.kernel(name), torch.empty(1, 2, 64, 64, dtype=torch.bfloat16, device="meta")
     lse = torch.empty(1, 2, 64, device="meta")
     options: tuple[Any, ...] = (None, None, None, None)

@@ -12,7 +12,7 @@ from kernelworks.dispatch.op import OPS
 from kernelworks.ops.linear.linear import sm90_middle as middle
 from kernelworks.ops.linear.linear.contract import DEVICE_SHAPES
 
-CUTS = [middle.TileConfig(**entry["set"]) for entry in middle.CONFIGS.entries if entry["kernel"] == "sm90_middle"]
+CUTS = [middle.TileConfig(**entry["set"]) for entry in middle.CONFIGS.entries if entry["op_kernel"] == "sm90_middle"]
 TILES = ("GROUPS", "HEIGHT", "LOADED", "WIDTH", "DEPTH", "STAGES", "DOWN", "ACROSS", "PARTS", "RESIDENT")
 SIZES = [
     (17, 5120, 3072), (24, 27648, 5120), (32, 3072, 8192), (33, 4096, 14336), (64, 7168, 5120), (65, 10240, 8192),

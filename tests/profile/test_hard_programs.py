@@ -28,8 +28,8 @@ from kernelworks.records import Diagnosis, Peaks, from_json
 X = torch.ones(64, 64)
 
 
-def diagnosed(fn: Callable[..., Any], *args: Any, ceilings: Peaks, fix: bool = False) -> Diagnosis:
-    return kw.diagnose(fn, *args, peaks=ceilings, budget_s=0.05, fix=fix, rough=True)
+def diagnosed(fn: Callable[..., Any], *args: Any, peaks: Peaks, fix: bool = False) -> Diagnosis:
+    return kw.diagnose(fn, *args, peaks=peaks, budget_s=0.05, fix=fix, rough=True)
 
 
 # ---------------------------------------------------------------- programs that only promise their work
@@ -323,9 +323,9 @@ atexit.register(print, "at the very end")
 
 COMMAND = """
 import sys, importlib
-from kernelworks.records import Measured peaks, from_json
-measured peaks = from_json(Measured peaks, open(sys.argv.pop(1)).read())
-importlib.import_module("kernelworks.diagnose").measured_ceilings = lambda *args, **more: measured peaks
+from kernelworks.records import Peaks, from_json
+peaks = from_json(Peaks, open(sys.argv.pop(1)).read())
+importlib.import_module("kernelworks.diagnose").measured_peaks = lambda *args, **more: peaks
 from kernelworks.cli import main
 main()
 """

@@ -297,7 +297,7 @@ def test_what_is_verified_is_written_with_what_was_measured(kept: Callable[..., 
 @pytest.mark.parametrize(
     ("why", "code", "said"),
     [
-        ("", 0, "relu.avx2: 1.30x (1024x4096) over the row as it was; proved by"),
+        ("", 0, "relu.avx2: 1.30x (1024x4096) over the kernel as it was; verified by"),
         ("its verification fails", 1, "nothing was: its verification fails"),
     ],
 )
