@@ -347,7 +347,7 @@ def test_the_command_lists_and_starts(tmp_path: Path, monkeypatch: pytest.Monkey
     assert CliRunner().invoke(app, ["climb", "new", "mine"]).exit_code == 0
     assert {p.name for p in (tmp_path / "ladders" / "mine").iterdir()} == set(FILES["cpu"])
     listed = CliRunner().invoke(app, ["climb", "--list"])
-    assert "cpu-sgemm" in listed.stdout and "mine" in listed.stdout and "Register microkernel" in listed.stdout
+    assert "cpu-sgemm" in listed.stdout and "mine" in listed.stdout and "Stream-K: equal shares" in listed.stdout
     assert CliRunner().invoke(app, ["climb", "new", "mine"]).exit_code == 2
     assert CliRunner().invoke(app, ["climb", "new", "gpu", "--device", "cuda"]).exit_code == 0
     checked = CliRunner().invoke(app, ["climb", "gpu", "--check"])

@@ -259,18 +259,18 @@ def test_a_rough_rate_is_said_to_be_one(ceilings: Peaks) -> None:
 
 def test_every_size_and_their_mean_are_reported() -> None:
     said = climb_words.totals(on_gpu())
-    assert "720 TFLOP/s" in said[0] and "1.029x cuBLAS" in said[0] and "90% of the ceiling" in said[0]
+    assert "720 TFLOP/s" in said[0] and "1.029x cuBLAS" in said[0] and "90% of the peak" in said[0]
     assert "8192" in said[1] and "1.016x cuBLAS" in said[1]
     assert "Over these 2 sizes the geometric mean is 1.022x cuBLAS, the least 1.016x" in said[2]
     text = worklog(on_gpu(), SOURCES)
-    assert "| geometric mean |" in text and "a multiple of 128; 2 sizes of the proof" in text
+    assert "| geometric mean |" in text and "a multiple of 128; 2 sizes of the verification" in text
     assert "torch.mm(A, B.t(), out=C)" in text and "658" not in text and "660 TFLOP/s after a second" in text
 
 
 def test_a_format_that_moves_fewer_bytes_lies_further_right(ceilings: Peaks) -> None:
     record = on_memory(ceilings)
     assert "as bf16 or 0.400 MB as q8_0" in climb_words.limit(record)
-    assert "flop per byte of memory" in roofline(record) and "% of the ceiling" in stairs(record)
+    assert "flop per byte of memory" in roofline(record) and "% of the peak" in stairs(record)
 
 
 # ---------------------------------------------------------------- evidence

@@ -176,7 +176,7 @@ def test_a_line_that_fills_gradients_with_zeros_is_told_with_what_it_takes(monke
     scene = scene_of(case)
     (candidate,) = candidates(zeroed_gradients.OPTIMIZATION, scene)
     assert nbytes == [sum(p.nbytes for p in case.model.parameters())]
-    assert "takes 2 of 10 ms a run" in candidate.advice and candidate.advice.startswith("optimized.py:")
+    assert "takes 2 of 10 ms a run" in candidate.advice and candidate.advice.startswith("optimization_stands.py:")
     assert zeroed_gradients.OPTIMIZATION.predict(scene, candidate).saves is None
     monkeypatch.setattr(zeroed_gradients, "seconds_of", lambda gradients, whole: 1e-5)
     assert candidates(zeroed_gradients.OPTIMIZATION, scene) == []
