@@ -20,9 +20,9 @@ out of date.
 took
 |
 | ``ladders`` | ``ladders/**/results.json``, Climbs | one line a ladder and machine: from where to where |
-| ``rooms`` | the kernel map | the ops of each family, with links to their rooms |
+| ``op packages`` | the kernel map | the ops of each family, with links to their folders |
 
-A figure of a GPU's row carries the hash of the source that it was measured with. Where that source has changed since
+A figure of a GPU kernel carries the hash of the source that it was measured with. Where that source has changed since
 (here, where there may be no GPU to measure it anew), the figure is left out and the page says so. Rows that came after
 a measurement, and that a call may take by now, are named below it.
 
@@ -60,7 +60,7 @@ PART = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n).*?(<!-- end generated 
 WIDTH = 100
 SHOWN_REGIONS, DRAWN_REGIONS = 5, 4
 
-Hashes = Mapping[str, str]  # of the sources as they lie here, by "op.row"
+Hashes = Mapping[str, str]  # of the sources as they lie here, by "op.kernel"
 
 
 def _read(root: Path, name: str) -> dict[str, Any] | None:
@@ -228,7 +228,7 @@ def _newer(found: dict[str, Any], hashes: Hashes) -> list[str]:
     """The rows that were not there when a record was made, whose place others have in its tables."""
     known = found.get("sources", {})
     names = ", ".join(f"`{name}`" for name in hashes if known and name not in known)
-    return [f"Measured before these rows were there, which calls may take by now: {names}.", ""] if names else []
+    return [f"Measured before these kernels were there, which calls may take by now: {names}.", ""] if names else []
 
 
 def _measured(found: dict[str, Any], hashes: Hashes) -> tuple[list[dict[str, Any]], list[str]]:
@@ -269,7 +269,7 @@ def _gpu_ops(root: Path, hashes: Hashes) -> str:
     lines = [
         f"And on one {found['machine']['name']}, in bfloat16:",
         "",
-        "| op | pass | row | cases | reached | over the best of eager, torch.compile, Liger, cuDNN, FlexAttention |",
+        "| op | pass | kernel | cases | reached | over the best of eager, torch.compile, Liger, cuDNN, FlexAttention |",
         "|---|---|---|---:|---|---:|",
     ]
     kinds = dict.fromkeys(
@@ -303,7 +303,7 @@ def _gpu_cases(root: Path, hashes: Hashes) -> str:
     lines = [
         f"### {found['machine']['name']}",
         "",
-        f"| case | row | {', us | '.join(arms)}, us | ours, us | reached | over the best other | as its caller waits |",
+        f"| case | kernel | {', us | '.join(arms)}, us | ours, us | reached | over the best other | as its caller waits |",
         f"|---|---|{'---:|' * len(arms)}---:|---|---:|---|",
     ]
     for r in rows:
@@ -327,7 +327,7 @@ def _gpu_cases(root: Path, hashes: Hashes) -> str:
 
 
 def _gpu_times(root: Path, hashes: Hashes) -> str:
-    """Predicted anew from the shapes and ceilings on record, whenever the page is written."""
+    """Predicted anew from the shapes and peaks on record, whenever the page is written."""
     name = "h200-ops.json"
     found, here = _read(root, name), _read(root, "h200-machine.json")
     if found is None or here is None:
@@ -384,7 +384,7 @@ def _beside_compiled(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _took(figures: Mapping[str, Any]) -> set[str] | None:
-    """The rows that the programs called; None where the record does not say."""
+    """The kernels that the programs called; None where the record does not say."""
     runs = [run for run in (figures.get("train"), *figures.get("decode", ())) if run and "failed" not in run]
     return (
         {row for run in runs for row in run["kernels_taken"]} if all("kernels_taken" in run for run in runs) else None
@@ -423,11 +423,11 @@ def _ladders(root: Path, hashes: Hashes) -> str:
     return "\n".join(["| ladder | from where to where | on |", "|---|---|---|", *lines, ""]) if lines else ""
 
 
-def _rooms(root: Path, hashes: Hashes) -> str:
+def _op_packages(root: Path, hashes: Hashes) -> str:
     lines = []
     for family, names in FAMILIES.items():
-        rooms = (f"[`{name}`]({{up}}src/kernelworks/ops/{family}/{name.rstrip('_')})" for name in names)
-        lines.append(f"- {family}: {', '.join(rooms)}")
+        links = (f"[`{name}`]({{up}}src/kernelworks/ops/{family}/{name.rstrip('_')})" for name in names)
+        lines.append(f"- {family}: {', '.join(links)}")
     return "\n".join([*lines, ""])
 
 
@@ -447,7 +447,7 @@ PARTS: dict[str, Callable[[Path, Hashes], str]] = {
     "programs_intel": _of_the_suite("programs-cpu-intel.json", *ON_CPU),
     "gpu_programs": _of_the_suite("programs-cuda.json", "reduce-overhead", *ON_CPU), "models": _models, "ops": _ops,
     "cases": _cases, "gpu_ops": _gpu_ops, "gpu_models": _gpu_models, "gpu_cases": _gpu_cases, "gpu_times": _gpu_times,
-    "ladders": _ladders, "rooms": _rooms,
+    "ladders": _ladders, "op packages": _op_packages,
 }  # fmt: skip
 
 
@@ -457,7 +457,7 @@ PARTS: dict[str, Callable[[Path, Hashes], str]] = {
 def generate(root: Path, page: str, hashes: Hashes | None = None) -> str:
     """The text of one page with its generated parts as the results have them now. KeyError for an unknown part.
 
-    ``hashes`` are those of the rows' sources by "op.row", by default as they lie here.
+    ``hashes`` are those of the kernels' sources by "op.kernel", by default as they lie here.
     """
     up = "../" * page.count("/")
     known = source_hashes() if hashes is None else hashes

@@ -18,7 +18,7 @@ NO_WORSE_FACTOR = 3.0  # times the error of before: between two orders of one su
 
 
 def fix(record: Fix, mark: str = "") -> RenderableType:
-    """Before and after, the gain that was predicted beside the gain that was got, and the table of remedies. ``mark``
+    """Before and after, the gain that was predicted beside the gain that was got, and the table of optimizations. ``mark``
     stands after every figure."""
     mark = mark or (ROUGH_MARK if record.rough else "")
     speedup = record.before_s / record.after_s if record.after_s > 0 else None
@@ -38,7 +38,7 @@ def fix(record: Fix, mark: str = "") -> RenderableType:
         table.add_row("error before", f"{record.error_before:.2e}", f"relative, against {record.against}")
         table.add_row("error after", f"{record.error_after:.2e}", verdict)
     else:
-        table.add_row("error", "-", Text("NOT COMPARED: not proved", style="bold red"))
+        table.add_row("error", "-", Text("NOT COMPARED: not verified", style="bold red"))
     head = Text(f"with the fix, {record.rounds} rounds in alternation", style="bold")
     lines: list[RenderableType] = [head, table] if record.rounds else [Text("no fix was applied", style="bold")]
     if record.refused:
@@ -68,7 +68,7 @@ def optimization_table(record: Fix, mark: str = "") -> Table:
     table = Table(title="optimizations", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.show_edge = False
     table.add_column("", no_wrap=True)
-    table.add_column("remedy, where", overflow="fold", ratio=2)
+    table.add_column("optimization, where", overflow="fold", ratio=2)
     for heading in ("predicted", "got", "cost", "error"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("why", overflow="fold", ratio=3)

@@ -132,7 +132,7 @@ def _of_gpu(record: Climb) -> list[tuple[str, str]]:
             f"{here.power_limit_w:.0f} W had lowered the clock"
         )
         found.append(
-            ("clock", f"{text}. All variants of a race run at the same clock, the one at which power has settled after "
+            ("clock", f"{text}. All variants of a race run at the same clock, the one at which power is steady after "
              "half a second of it. Another race may have met another clock: so 'got' and the shares of a baseline "
              "compare "
              "within one race, and may say more than two rates of different races do.")
