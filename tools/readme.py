@@ -303,7 +303,8 @@ def _gpu_cases(root: Path, hashes: Hashes) -> str:
     lines = [
         f"### {found['machine']['name']}",
         "",
-        f"| case | kernel | {', us | '.join(arms)}, us | ours, us | reached | over the best other | as its caller waits |",
+        f"| case | kernel | {', us | '.join(arms)}, us | ours, us | reached "
+        "| over the best other | as its caller waits |",
         f"|---|---|{'---:|' * len(arms)}---:|---|---:|---|",
     ]
     for r in rows:

@@ -18,7 +18,7 @@ NO_WORSE_FACTOR = 3.0  # times the error of before: between two orders of one su
 
 
 def fix(record: Fix, mark: str = "") -> RenderableType:
-    """Before and after, the gain that was predicted beside the gain that was got, and the table of optimizations. ``mark``
+    """Before and after, the gain that was predicted beside the gain that was got, and the optimizations. ``mark``
     stands after every figure."""
     mark = mark or (ROUGH_MARK if record.rough else "")
     speedup = record.before_s / record.after_s if record.after_s > 0 else None
