@@ -43,7 +43,7 @@ $(STAMPS)/test: $(STAMPS)/venv pyproject.toml constraints.txt
 
 # The machine is measured first; a neighbour that keeps the cores busy gets a second chance to leave, and after that all
 # figures are rough, and marked; so are those of a program that a neighbour came in on (exit code 3). A fix that is
-# refused (1) is an answer. What the programs call and has no proof here is proved where it wins its race. Of what a fix
+# refused (1) is an answer. Kernels that the programs call are verified if they win. Of what a fix
 # may try, the demo tries what fits FIX seconds a program: kernels of ours, hardly compilers.
 FIX ?= 30
 demo: $(STAMPS)/demo

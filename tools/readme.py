@@ -44,6 +44,7 @@ from typing import Any
 
 from rich.console import Console
 
+from gpu_models import model_lines, unchanged_runs
 from kernelworks.measure.bench.kernel_map import source_hashes
 from kernelworks.measure.roofline.kernel_time import compare_model
 from kernelworks.ops import FAMILIES
@@ -340,50 +341,6 @@ def _gpu_times(root: Path, hashes: Hashes) -> str:
     return "\n".join([*lines, "", *_left_out(changed), *unseen, _provenance(found, name), ""])
 
 
-CAPTURED, OPTIMIZED = "swapped and captured", "swapped, kw.AdamW"
-OURS = ("swapped", CAPTURED, OPTIMIZED)
-
-
-def _model_lines(figures: Mapping[str, Any]) -> list[str]:
-    """What ``benchmarks/h200_models.py`` measured: a training step, and decoding."""
-    lines = []
-    step = figures.get("train")
-    if step and "ms" in step:
-        ms, peak = step["ms"], step["peak_gb"]
-        eager, ours = (f"{quantity.seconds(ms[arm] / 1e3)}, {peak[arm]:.1f} GB" for arm in ("eager", "swapped"))
-        what = f"training step, {step['parameters'] / 1e9:.2f}B parameters, {step['rows']} x {step['length']} tokens"
-        lines.append(f"| {what} | {eager} | {ours} | **{quantity.ratio(ms['eager'] / ms['swapped'])}** |")
-        for arm, words in ((CAPTURED, "and captured"), (OPTIMIZED, "and `kw.AdamW`")):
-            if arm in ms:
-                ours = f"{quantity.seconds(ms[arm] / 1e3)}, {peak[arm]:.1f} GB, {words}"
-                lines.append(f"| {what} | {eager} | {ours} | **{quantity.ratio(ms['eager'] / ms[arm])}** |")
-    for run in figures.get("decode", ()):
-        if "ms_a_token" not in run:  # cut off, which the record says
-            continue
-        ms = run["ms_a_token"]
-        eager, ours = (quantity.seconds(ms[arm] / 1e3) for arm in ("eager", "swapped"))
-        what = f"decode, batch {run['batch']}, a token"
-        lines.append(f"| {what} | {eager} | {ours} | **{quantity.ratio(ms['eager'] / ms['swapped'])}** |")
-        if CAPTURED in ms:
-            ours = f"{quantity.seconds(ms[CAPTURED] / 1e3)}, and captured"
-            lines.append(f"| {what} | {eager} | {ours} | **{quantity.ratio(ms['eager'] / ms[CAPTURED])}** |")
-    return [*lines, *_beside_compiled(figures)]
-
-
-def _beside_compiled(figures: Mapping[str, Any]) -> list[str]:
-    """The same beside what torch.compile made of the model, each mode in turns with ours in one process."""
-    found = []
-    for run in [each for each in (figures.get("train"), *figures.get("decode", ())) if each]:
-        what = f"decode, batch {run['batch']}" if "batch" in run else "training step"
-        for took in run.get("modes", {}).values():
-            ms = took.get("ms") or took.get("ms_a_token") or {}
-            ours = min((ms[arm] for arm in OURS if arm in ms), default=None)
-            for mode in ms.keys() - {"eager", *OURS}:
-                ratio = f"{quantity.ratio(ms[mode] / ours)} over `{mode}`" if ours is not None else ""
-                found.append(f"{what} {quantity.seconds(ms[mode] / 1e3)}, ours {ratio}")
-    return ["", f"Under torch.compile: {'; '.join(found)}."] if found else []
-
-
 def _took(figures: Mapping[str, Any]) -> set[str] | None:
     """The kernels that the programs called; None where the record does not say."""
     runs = [run for run in (figures.get("train"), *figures.get("decode", ())) if run and "failed" not in run]
@@ -397,12 +354,16 @@ def _gpu_models(root: Path, hashes: Hashes) -> str:
     found = _read(root, name)
     if found is None:
         return ""
-    took, sources = _took(found.get("figures", {})), found.get("sources", {})
-    changed = [row for row in sources if (took is None or row in took) and sources[row] != hashes.get(row)]
+    figures, sources = found.get("figures", {}), found.get("sources", {})
+    took = _took(figures)
+    changed = [
+        kernel for kernel in sources if (took is None or kernel in took) and sources[kernel] != hashes.get(kernel)
+    ]
+    runs = model_lines(unchanged_runs(figures, changed))
     lines = [f"| on one {found['machine']['name']}, bfloat16 | torch eager | after `kw.swap` | speedup over eager |"]
-    lines += ["|---|---:|---:|---:|", *_model_lines(found.get("figures", {})), ""]
+    lines += ["|---|---:|---:|---:|", *runs, ""]
     return "\n".join(
-        [*([] if changed else lines), *_left_out(changed), *_newer(found, hashes), _provenance(found, name), ""]
+        [*(lines if runs else []), *_left_out(changed), *_newer(found, hashes), _provenance(found, name), ""]
     )
 
 

@@ -1,6 +1,6 @@
-"""What torch and type checkers know of the ops before any room is loaded: ``python tools/schemas.py [--check]``.
+"""What torch and type checkers know of the ops before any op package is loaded: ``python tools/schemas.py [--check]``.
 
-Writes ``ops/generated.py`` from the rooms; with ``--check`` writes nothing and exits with 1 where it is out of date.
+Writes ``ops/generated.py`` from the op packages; with ``--check`` writes nothing and exits with 1 if it is out of date.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SCHEMAS = {{
 
 
 def generate() -> str:
-    """The text of the file, as the rooms have it now."""
-    imports = sorted(f"    from {room} import {name} as {name}" for name, room in OP_PACKAGES.items())
+    """The text of the file, as the op packages have it now."""
+    imports = sorted(f"    from {package} import {name} as {name}" for name, package in OP_PACKAGES.items())
     names = [f'        "{name}",' for name in sorted(OP_PACKAGES)]
     schemas = []
     for name in OP_PACKAGES:

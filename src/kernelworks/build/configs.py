@@ -7,7 +7,7 @@
     set = { BLOCK = 1024, num_warps = 4 }
     evidence = "what was measured, where and when"
 
-``kernelworks tune`` writes ``measured`` instead, a list of what it saw: case, us, used_us (of what was used before),
+``autotune --configs`` writes ``measured`` instead, a list of what it saw: case, us, used_us (of what was used before),
 gpu, driver, date. The first entry whose ``when`` holds is taken: ranges are inclusive, a name that is left out may be
 anything. Nothing is searched when an op is called.
 
@@ -16,7 +16,7 @@ anything. Nothing is searched when an op is called.
     kernel = "forward"
     set = { BLOCK = [1024, 2048], num_warps = [4, 8] }
 
-says what ``kernelworks tune`` may try, every combination of the values; it enters no hash. An op package of an op
+says what ``autotune --configs`` may try, every combination of the values; it enters no hash. An op package of an op
 template says ``template = "pointwise"`` and has the entries of that op template (``tile/pointwise.toml``) behind its
 own. What ``tune`` found better on this user's GPU lies in a table of the same layout in the cache folder, which is read
 first; its entries enter the hash of the kernel like the others, so they need a verification of their own.
