@@ -81,7 +81,7 @@ def test_every_op_takes_arrays(name: str) -> None:
 def _arguments(op: Any) -> list[tuple[str, Any]]:
     usual = {"bool": False, "int": -100, "str": "mean"}
     schema = torch._C.parse_schema(op.passes["forward"].schema)
-    return [(a.name, usual.get(str(a.type))) for a in schema.arguments if a.name != "kernel"]
+    return [(a.name, usual.get(str(a.type))) for a in schema.arguments if a.name != "op_kernel"]
 
 
 @pytest.mark.parametrize("name", NAMES)

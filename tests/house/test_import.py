@@ -163,11 +163,11 @@ def test_each_op_is_in_the_family_of_its_contract() -> None:
 
 
 def test_a_schema_that_the_room_has_changed_counts() -> None:
-    torch_library.define("changed", {"forward": "changed(Tensor x, str? kernel=None) -> Tensor"})
+    torch_library.define("changed", {"forward": "changed(Tensor x, str? op_kernel=None) -> Tensor"})
     before = torch.ops.kernelworks.changed.default
-    torch_library.define("changed", {"forward": "changed(Tensor x, str? kernel=None) -> Tensor"})
+    torch_library.define("changed", {"forward": "changed(Tensor x, str? op_kernel=None) -> Tensor"})
     assert torch.ops.kernelworks.changed.default is before
-    torch_library.define("changed", {"forward": "changed(Tensor x, int dim, str? kernel=None) -> Tensor"})
+    torch_library.define("changed", {"forward": "changed(Tensor x, int dim, str? op_kernel=None) -> Tensor"})
     assert "int dim" in str(torch.ops.kernelworks.changed.default._schema)
 
 

@@ -459,7 +459,7 @@ def test_a_call_of_ours_that_was_not_timed_is_expected_to_take_what_its_kernel_t
 
     monkeypatch.setattr(on_gpu, "choose", choose)
     device = Gpu(HERE, Floors(0.0, 0.0, 0.0, 0.0, 0.0))
-    place = Place("M", "m.py:1", 0, "M", words=(("kernel", kernel),))
+    place = Place("M", "m.py:1", 0, "M", words=(("op_kernel", kernel),))
     call = Call(
         "kernelworks::rms_norm", 0, 10, shapes=[[8192, 4096], [4096], [], []], strides=[[4096, 1], [1], [], []],
         dtypes=[BF16, BF16, None, None], scalars=[None, None, 1e-6, None], place=place,

@@ -77,7 +77,7 @@ def _parse_arguments(op: Op, texts: Sequence[str], dtype: str, device: str) -> d
         cases = (op.contract.device_bench_cases if device == "cuda" else ()) or op.contract.bench_cases
         return cases[0].make(torch.Generator(device).manual_seed(0), _dtype(dtype))
     schema = torch._C.parse_schema(op.passes["forward"].schema)
-    kinds = {argument.name: str(argument.type) for argument in schema.arguments if argument.name != "kernel"}
+    kinds = {argument.name: str(argument.type) for argument in schema.arguments if argument.name != "op_kernel"}
     given: dict[str, Any] = {}
     for index, text in enumerate(texts):
         name, equals, value = text.partition("=")

@@ -209,7 +209,7 @@ class _Trained(Function):
 
 
 def _kinds(schema: str) -> dict[str, str]:
-    return {a.name: str(a.type) for a in torch._C.parse_schema(schema).arguments if a.name != "kernel"}
+    return {a.name: str(a.type) for a in torch._C.parse_schema(schema).arguments if a.name != "op_kernel"}
 
 
 def _outputs_wanted(op: Any) -> list[str]:

@@ -84,7 +84,7 @@ class Pass:
 
     def __post_init__(self) -> None:
         parsed = torch._C.parse_schema(self.schema)
-        object.__setattr__(self, "names", tuple(a.name for a in parsed.arguments if a.name != "kernel"))
+        object.__setattr__(self, "names", tuple(a.name for a in parsed.arguments if a.name != "op_kernel"))
 
 
 class Op:

@@ -95,19 +95,19 @@ def register(op: Any) -> None:
 
 
 @skip_dynamo
-def _fake(name: str, pass_: str, *args: Any, kernel: str | None = None) -> Any:
+def _fake(name: str, pass_: str, *args: Any, op_kernel: str | None = None) -> Any:
     definition = OPS[name].passes[pass_]
-    return definition.fake(*args[: len(definition.names)])  # torch passes `kernel` by position or by name
+    return definition.fake(*args[: len(definition.names)])  # torch passes `op_kernel` by position or by name
 
 
 @skip_dynamo
-def _implementation(name: str, pass_: str, *args: Any, kernel: str | None = None) -> Any:
+def _implementation(name: str, pass_: str, *args: Any, op_kernel: str | None = None) -> Any:
     op: Any = OPS[name]
     op.entry.ensure_native()
     names = op.passes[pass_].names
-    if len(args) > len(names):  # torch passes `kernel` by position
-        args, kernel = args[: len(names)], args[len(names)]
-    result = op.run(pass_, args, None, kernel)
+    if len(args) > len(names):  # torch passes `op_kernel` by position
+        args, op_kernel = args[: len(names)], args[len(names)]
+    result = op.run(pass_, args, None, op_kernel)
     if pass_ == "forward" and op._to_torch:
         return op._to_torch(result, *args)
     if not all(t.is_contiguous() for t in leaves((result, args))):
@@ -132,7 +132,7 @@ def _owned(result: Tensor, args: tuple[Any, ...]) -> Tensor:
 
 
 @skip_dynamo
-def _composed(name: str, *args: Any, kernel: str | None = None) -> Any:
+def _composed(name: str, *args: Any, op_kernel: str | None = None) -> Any:
     """The forward in torch's own operators, returning what the schema says."""
     op: Any = OPS[name]
     args = args[: len(op.passes["forward"].names)]
@@ -141,7 +141,7 @@ def _composed(name: str, *args: Any, kernel: str | None = None) -> Any:
 
 
 @skip_dynamo
-def _derived(name: str, *args: Any, kernel: str | None = None) -> Any:
+def _derived(name: str, *args: Any, op_kernel: str | None = None) -> Any:
     op: Any = OPS[name]
     return derivative(op, args[: len(op.passes["backward"].names)])
 
@@ -158,7 +158,7 @@ def _autograd(name: str, keyset: Any, *args: Any, **named: Any) -> Any:
     register_with_counters(op)
     count = len(op.passes["forward"].names)
     given = args[:count]
-    kernel = args[count] if len(args) > count else named.get("kernel")
+    kernel = args[count] if len(args) > count else named.get("op_kernel")
     wanted = op.inputs_requiring_grad(given) if torch.is_grad_enabled() else ()
     choice = op.tuned_choice(given, wanted) if kernel is None else None
     if choice is not None:
@@ -189,7 +189,7 @@ def _recorder(op: Any) -> Callable[..., Any]:
 
 def _setup_context(op: Any, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     forward, backward = op.passes["forward"], op.passes["backward"]
-    have = dict(zip((*forward.names, "kernel"), inputs, strict=False))
+    have = dict(zip((*forward.names, "op_kernel"), inputs, strict=False))
     have |= dict(zip(op.contract.outputs, as_tuple(output), strict=True))
     kept = [n for n in backward.names if n in have]
     tensors = {n: have[n] for n in kept if isinstance(have[n], Tensor)}
@@ -202,7 +202,7 @@ def _setup_context(op: Any, ctx: Any, inputs: tuple[Any, ...], output: Any) -> N
     ctx.tensor_names = [n for n in tensors if n not in unread]
     ctx.save_for_backward(*(have[n] for n in ctx.tensor_names))
     ctx.others = {n: unread.get(n, have[n]) for n in kept if n not in ctx.tensor_names}
-    ctx.kernel = have.get("kernel")
+    ctx.kernel = have.get("op_kernel")
     ctx.absent = {n for n in forward.names if have[n] is None}
     differentiable = {n.removeprefix("grad_") for n in backward.names if n.startswith("grad_")}
     rest = [o for n, o in zip(op.contract.outputs, as_tuple(output), strict=True) if n not in differentiable]

@@ -59,100 +59,100 @@ if TYPE_CHECKING:
 
 SCHEMAS = {
     "gelu": {
-        "forward": "gelu(Tensor x, str approximate, str? kernel=None) -> Tensor",
-        "backward": "gelu_backward(Tensor grad_output, Tensor x, str approximate, bool[] needs, str? kernel=None) -> Tensor",
+        "forward": "gelu(Tensor x, str approximate, str? op_kernel=None) -> Tensor",
+        "backward": "gelu_backward(Tensor grad_output, Tensor x, str approximate, bool[] needs, str? op_kernel=None) -> Tensor",
     },
     "gelu_mul": {
-        "forward": "gelu_mul(Tensor gate, Tensor up, str approximate, str? kernel=None) -> Tensor",
-        "backward": "gelu_mul_backward(Tensor grad_output, Tensor gate, Tensor up, str approximate, bool[] needs, str? kernel=None) -> (Tensor, Tensor)",
+        "forward": "gelu_mul(Tensor gate, Tensor up, str approximate, str? op_kernel=None) -> Tensor",
+        "backward": "gelu_mul_backward(Tensor grad_output, Tensor gate, Tensor up, str approximate, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
     "relu": {
-        "forward": "relu(Tensor x, str? kernel=None) -> Tensor",
-        "backward": "relu_backward(Tensor grad_output, Tensor x, bool[] needs, str? kernel=None) -> Tensor",
+        "forward": "relu(Tensor x, str? op_kernel=None) -> Tensor",
+        "backward": "relu_backward(Tensor grad_output, Tensor x, bool[] needs, str? op_kernel=None) -> Tensor",
     },
     "silu_mul": {
-        "forward": "silu_mul(Tensor gate, Tensor up, str? kernel=None) -> Tensor",
-        "backward": "silu_mul_backward(Tensor grad_output, Tensor gate, Tensor up, bool[] needs, str? kernel=None) -> (Tensor, Tensor)",
+        "forward": "silu_mul(Tensor gate, Tensor up, str? op_kernel=None) -> Tensor",
+        "backward": "silu_mul_backward(Tensor grad_output, Tensor gate, Tensor up, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
     "attention": {
-        "forward": "attention(Tensor q, Tensor k, Tensor v, str? causal, int? window, float? scale, Tensor? mask, bool with_lse, float? softcap, Tensor? sinks, str? kernel=None) -> (Tensor, Tensor)",
-        "backward": "attention_backward(Tensor grad_output, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, str? causal, int? window, float? scale, Tensor? mask, bool[] needs, float? softcap, Tensor? sinks, str? kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+        "forward": "attention(Tensor q, Tensor k, Tensor v, str? causal, int? window, float? scale, Tensor? mask, bool with_lse, float? softcap, Tensor? sinks, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "attention_backward(Tensor grad_output, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, str? causal, int? window, float? scale, Tensor? mask, bool[] needs, float? softcap, Tensor? sinks, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
     },
     "attention_fp8": {
-        "forward": "attention_fp8(Tensor q, Tensor k, Tensor v, Tensor q_descale, Tensor k_descale, Tensor v_descale, str? causal, float? scale, str out_dtype, str? kernel=None) -> Tensor",
+        "forward": "attention_fp8(Tensor q, Tensor k, Tensor v, Tensor q_descale, Tensor k_descale, Tensor v_descale, str? causal, float? scale, str out_dtype, str? op_kernel=None) -> Tensor",
     },
     "block_sparse_attention": {
-        "forward": "block_sparse_attention(Tensor query, Tensor key, Tensor value, Tensor block_mask, bool is_causal, float? scale, bool enable_gqa, bool with_lse, str? kernel=None) -> (Tensor, Tensor)",
-        "backward": "block_sparse_attention_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor output, Tensor lse, Tensor block_mask, bool is_causal, float? scale, bool enable_gqa, bool[] needs, str? kernel=None) -> (Tensor, Tensor, Tensor)",
+        "forward": "block_sparse_attention(Tensor query, Tensor key, Tensor value, Tensor block_mask, bool is_causal, float? scale, bool enable_gqa, bool with_lse, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "block_sparse_attention_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor output, Tensor lse, Tensor block_mask, bool is_causal, float? scale, bool enable_gqa, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "varlen_attn": {
-        "forward": "varlen_attn(Tensor query, Tensor key, Tensor value, Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa, bool with_lse, str? kernel=None) -> (Tensor, Tensor)",
-        "backward": "varlen_attn_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor output, Tensor lse, Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa, bool[] needs, str? kernel=None) -> (Tensor, Tensor, Tensor)",
+        "forward": "varlen_attn(Tensor query, Tensor key, Tensor value, Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa, bool with_lse, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "varlen_attn_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor output, Tensor lse, Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "linear": {
-        "forward": "linear(Tensor x, Tensor weight, Tensor? bias, str? kernel=None) -> Tensor",
-        "backward": "linear_backward(Tensor grad_output, Tensor x, Tensor weight, bool[] needs, str? kernel=None) -> (Tensor, Tensor, Tensor)",
+        "forward": "linear(Tensor x, Tensor weight, Tensor? bias, str? op_kernel=None) -> Tensor",
+        "backward": "linear_backward(Tensor grad_output, Tensor x, Tensor weight, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "linear_add": {
-        "forward": "linear_add(Tensor x, Tensor weight, Tensor residual, Tensor? bias, str? kernel=None) -> Tensor",
-        "backward": "linear_add_backward(Tensor grad_output, Tensor x, Tensor weight, Tensor residual, Tensor? bias, bool[] needs, str? kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+        "forward": "linear_add(Tensor x, Tensor weight, Tensor residual, Tensor? bias, str? op_kernel=None) -> Tensor",
+        "backward": "linear_add_backward(Tensor grad_output, Tensor x, Tensor weight, Tensor residual, Tensor? bias, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
     },
     "linear_gelu": {
-        "forward": "linear_gelu(Tensor x, Tensor weight, Tensor? bias, str approximate, str? kernel=None) -> Tensor",
-        "backward": "linear_gelu_backward(Tensor grad_output, Tensor x, Tensor weight, Tensor? bias, str approximate, bool[] needs, str? kernel=None) -> (Tensor, Tensor, Tensor)",
+        "forward": "linear_gelu(Tensor x, Tensor weight, Tensor? bias, str approximate, str? op_kernel=None) -> Tensor",
+        "backward": "linear_gelu_backward(Tensor grad_output, Tensor x, Tensor weight, Tensor? bias, str approximate, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "linear_silu_mul": {
-        "forward": "linear_silu_mul(Tensor x, Tensor gate_weight, Tensor up_weight, str? kernel=None) -> Tensor",
-        "backward": "linear_silu_mul_backward(Tensor grad_output, Tensor x, Tensor gate_weight, Tensor up_weight, bool[] needs, str? kernel=None) -> (Tensor, Tensor, Tensor)",
+        "forward": "linear_silu_mul(Tensor x, Tensor gate_weight, Tensor up_weight, str? op_kernel=None) -> Tensor",
+        "backward": "linear_silu_mul_backward(Tensor grad_output, Tensor x, Tensor gate_weight, Tensor up_weight, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "rms_norm_linear": {
-        "forward": "rms_norm_linear(Tensor x, Tensor weight, Tensor? bias, float eps, str? kernel=None) -> Tensor",
-        "backward": "rms_norm_linear_backward(Tensor grad_output, Tensor x, Tensor weight, Tensor? bias, float eps, bool[] needs, str? kernel=None) -> (Tensor, Tensor, Tensor)",
+        "forward": "rms_norm_linear(Tensor x, Tensor weight, Tensor? bias, float eps, str? op_kernel=None) -> Tensor",
+        "backward": "rms_norm_linear_backward(Tensor grad_output, Tensor x, Tensor weight, Tensor? bias, float eps, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "embedding": {
-        "forward": "embedding(Tensor ids, Tensor weight, str? kernel=None) -> Tensor",
-        "backward": "embedding_backward(Tensor grad_output, Tensor ids, Tensor weight, bool[] needs, str? kernel=None) -> Tensor",
+        "forward": "embedding(Tensor ids, Tensor weight, str? op_kernel=None) -> Tensor",
+        "backward": "embedding_backward(Tensor grad_output, Tensor ids, Tensor weight, bool[] needs, str? op_kernel=None) -> Tensor",
     },
     "add_layer_norm": {
-        "forward": "add_layer_norm(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, float eps, str? kernel=None) -> (Tensor, Tensor)",
-        "backward": "add_layer_norm_backward(Tensor grad_output, Tensor? grad_sum, Tensor x, Tensor residual, Tensor? weight, Tensor? bias, float eps, bool[] needs, str? kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+        "forward": "add_layer_norm(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, float eps, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "add_layer_norm_backward(Tensor grad_output, Tensor? grad_sum, Tensor x, Tensor residual, Tensor? weight, Tensor? bias, float eps, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
     },
     "layer_norm": {
-        "forward": "layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps, str? kernel=None) -> Tensor",
-        "backward": "layer_norm_backward(Tensor grad_output, Tensor x, Tensor? weight, Tensor? bias, float eps, bool[] needs, str? kernel=None) -> (Tensor, Tensor, Tensor)",
+        "forward": "layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps, str? op_kernel=None) -> Tensor",
+        "backward": "layer_norm_backward(Tensor grad_output, Tensor x, Tensor? weight, Tensor? bias, float eps, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "rms_norm": {
-        "forward": "rms_norm(Tensor x, Tensor? weight, float eps, Tensor? residual, str? kernel=None) -> (Tensor, Tensor)",
-        "backward": "rms_norm_backward(Tensor grad_output, Tensor? grad_sum, Tensor x, Tensor? weight, float eps, Tensor? residual, bool[] needs, str? kernel=None) -> (Tensor, Tensor, Tensor)",
+        "forward": "rms_norm(Tensor x, Tensor? weight, float eps, Tensor? residual, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "rms_norm_backward(Tensor grad_output, Tensor? grad_sum, Tensor x, Tensor? weight, float eps, Tensor? residual, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "adamw_": {
-        "forward": "adamw_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, int step, float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? kernel=None) -> ()",
+        "forward": "adamw_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, int step, float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
     },
     "rope": {
-        "forward": "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved, str? kernel=None) -> (Tensor, Tensor)",
-        "backward": "rope_backward(Tensor grad_q_turned, Tensor grad_k_turned, Tensor cos, Tensor sin, bool interleaved, bool[] needs, str? kernel=None) -> (Tensor, Tensor)",
+        "forward": "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "rope_backward(Tensor grad_q_turned, Tensor grad_k_turned, Tensor cos, Tensor sin, bool interleaved, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
     "argmax": {
-        "forward": "argmax(Tensor x, int? dim, bool keepdim, str? kernel=None) -> Tensor",
+        "forward": "argmax(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
     },
     "cross_entropy": {
-        "forward": "cross_entropy(Tensor logits, Tensor target, int ignore_index, str reduction, str? kernel=None) -> Tensor",
-        "backward": "cross_entropy_backward(Tensor grad_loss, Tensor logits, Tensor target, int ignore_index, str reduction, str? kernel=None) -> Tensor",
+        "forward": "cross_entropy(Tensor logits, Tensor target, int ignore_index, str reduction, str? op_kernel=None) -> Tensor",
+        "backward": "cross_entropy_backward(Tensor grad_loss, Tensor logits, Tensor target, int ignore_index, str reduction, str? op_kernel=None) -> Tensor",
     },
     "linear_cross_entropy": {
-        "forward": "linear_cross_entropy(Tensor x, Tensor weight, Tensor target, Tensor? bias, int ignore_index, str? kernel=None) -> Tensor",
-        "backward": "linear_cross_entropy_backward(Tensor grad_loss, Tensor x, Tensor weight, Tensor target, Tensor? bias, int ignore_index, bool[] needs, str? kernel=None) -> (Tensor, Tensor, Tensor)",
+        "forward": "linear_cross_entropy(Tensor x, Tensor weight, Tensor target, Tensor? bias, int ignore_index, str? op_kernel=None) -> Tensor",
+        "backward": "linear_cross_entropy_backward(Tensor grad_loss, Tensor x, Tensor weight, Tensor target, Tensor? bias, int ignore_index, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "log_softmax": {
-        "forward": "log_softmax(Tensor x, int dim, str? kernel=None) -> Tensor",
-        "backward": "log_softmax_backward(Tensor grad_output, Tensor output, int dim, str? kernel=None) -> Tensor",
+        "forward": "log_softmax(Tensor x, int dim, str? op_kernel=None) -> Tensor",
+        "backward": "log_softmax_backward(Tensor grad_output, Tensor output, int dim, str? op_kernel=None) -> Tensor",
     },
     "softmax": {
-        "forward": "softmax(Tensor x, int dim, str? kernel=None) -> Tensor",
-        "backward": "softmax_backward(Tensor grad_output, Tensor output, int dim, str? kernel=None) -> Tensor",
+        "forward": "softmax(Tensor x, int dim, str? op_kernel=None) -> Tensor",
+        "backward": "softmax_backward(Tensor grad_output, Tensor output, int dim, str? op_kernel=None) -> Tensor",
     },
     "sum": {
-        "forward": "sum(Tensor x, int? dim, bool keepdim, str? kernel=None) -> Tensor",
-        "backward": "sum_backward(Tensor grad_output, Tensor x, int? dim, bool keepdim, str? kernel=None) -> Tensor",
+        "forward": "sum(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+        "backward": "sum_backward(Tensor grad_output, Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
     },
 }

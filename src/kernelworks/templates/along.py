@@ -214,10 +214,10 @@ class Along(OpPackage):
             ],
             op_package=self.op_package,
             forward=Pass(
-                f"{name}({schema_of(ARGUMENTS)}, str? kernel=None) -> Tensor", lambda x, dim: x.new_empty(x.shape)
+                f"{name}({schema_of(ARGUMENTS)}, str? op_kernel=None) -> Tensor", lambda x, dim: x.new_empty(x.shape)
             ),
             backward=Pass(
-                f"{name}_backward(Tensor grad_output, Tensor output, int dim, str? kernel=None) -> Tensor",
+                f"{name}_backward(Tensor grad_output, Tensor output, int dim, str? op_kernel=None) -> Tensor",
                 lambda grad, output, dim: output.new_empty(output.shape),
                 returns=("x",),
             ),

@@ -251,9 +251,9 @@ class Epilogue(OpPackage):
             return tuple(grad.new_empty(0) if have[n] is None else torch.empty_like(have[n]) for n in names)
 
         return (
-            Pass(f"{self.name}({arguments}, str? kernel=None) -> Tensor", fake),
+            Pass(f"{self.name}({arguments}, str? op_kernel=None) -> Tensor", fake),
             Pass(
-                f"{self.name}_backward(Tensor grad_output, {arguments}, bool[] needs, str? kernel=None) "
+                f"{self.name}_backward(Tensor grad_output, {arguments}, bool[] needs, str? op_kernel=None) "
                 f"-> ({', '.join('Tensor' for _ in names)})",
                 fake_backward,
                 returns=names,

@@ -336,9 +336,9 @@ class Norm(OpPackage):
         flows = "Tensor grad_output, Tensor? grad_sum" if self.residual else "Tensor grad_output"
         made = "(Tensor, Tensor)" if self.residual else "Tensor"
         return (
-            Pass(f"{self.name}({schema_of(self.arguments)}, str? kernel=None) -> {made}", self._fake),
+            Pass(f"{self.name}({schema_of(self.arguments)}, str? op_kernel=None) -> {made}", self._fake),
             Pass(
-                f"{self.name}_backward({flows}, {schema_of(self.arguments)}, bool[] needs, str? kernel=None) "
+                f"{self.name}_backward({flows}, {schema_of(self.arguments)}, bool[] needs, str? op_kernel=None) "
                 f"-> ({gradients})",
                 self._fake_backward,
                 returns=self.returns,

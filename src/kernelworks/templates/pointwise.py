@@ -274,10 +274,10 @@ class Pointwise(OpPackage):
         """Both directions as torch knows them."""
         gradients = f"({', '.join('Tensor' for _ in self.tensors)})" if len(self.tensors) > 1 else "Tensor"
         return (
-            Pass(f"{self.name}({schema_of(self.arguments)}, str? kernel=None) -> Tensor", self._fake),
+            Pass(f"{self.name}({schema_of(self.arguments)}, str? op_kernel=None) -> Tensor", self._fake),
             Pass(
                 f"{self.name}_backward(Tensor grad_output, {schema_of(self.arguments)}, bool[] needs, "
-                f"str? kernel=None) -> {gradients}",
+                f"str? op_kernel=None) -> {gradients}",
                 self._fake_backward,
                 returns=self.tensors,
                 reads=self.reads,

@@ -199,11 +199,11 @@ class Product(OpPackage):
             ],
             op_package=self.op_package,
             forward=Pass(
-                f"{self.name}({schema_of(ARGUMENTS)}, str? kernel=None) -> Tensor",
+                f"{self.name}({schema_of(ARGUMENTS)}, str? op_kernel=None) -> Tensor",
                 lambda x, weight, bias: x.new_empty((*x.shape[:-1], weight.shape[0])),
             ),
             backward=Pass(
-                f"{self.name}_backward(Tensor grad_output, Tensor x, Tensor weight, bool[] needs, str? kernel=None) "
+                f"{self.name}_backward(Tensor grad_output, Tensor x, Tensor weight, bool[] needs, str? op_kernel=None) "
                 "-> (Tensor, Tensor, Tensor)",
                 lambda grad, x, weight, needs: gradients_like(x, weight, needs),
                 returns=RETURNS,

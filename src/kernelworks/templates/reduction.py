@@ -185,7 +185,7 @@ class Reduction(OpPackage):
         """The op; ``mutants`` are the op package's own."""
         made = schema_of(self.arguments)
         back = Pass(
-            f"{self.name}_backward(Tensor grad_output, {made}, str? kernel=None) -> Tensor",
+            f"{self.name}_backward(Tensor grad_output, {made}, str? op_kernel=None) -> Tensor",
             lambda grad, x, dim, keepdim: x.new_empty(x.shape),
             returns=("x",),
             reads={"x": ("grad_output",)},
@@ -195,7 +195,7 @@ class Reduction(OpPackage):
             self._kernels(),
             op_package=self.op_package,
             forward=Pass(
-                f"{self.name}({made}, str? kernel=None) -> Tensor",
+                f"{self.name}({made}, str? op_kernel=None) -> Tensor",
                 lambda x, dim, keepdim: x.new_empty(_shape(x, dim, keepdim), dtype=self.dtype or x.dtype),
             ),
             backward=back if self.dtype is None else None,

@@ -171,7 +171,7 @@ def _expected(call: Call, peaks: GpuPeaks) -> float | None:
         return None
     op, request = found
     try:
-        op_kernel = choose(op, request, dict(call.place.words).get("kernel")).kernel
+        op_kernel = choose(op, request, dict(call.place.words).get("op_kernel")).kernel
         return (
             None
             if op_kernel.source is None

@@ -53,7 +53,7 @@ class IsolatedCosts:
 
 
 def kind_of(call: Call) -> Kind:
-    return call.name, signature(call), tuple(value for name, value in call.place.words if name != "kernel")
+    return call.name, signature(call), tuple(value for name, value in call.place.words if name != "op_kernel")
 
 
 def kind_of_args(name: str, args: Sequence[Any]) -> Kind:

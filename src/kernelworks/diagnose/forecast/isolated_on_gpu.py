@@ -198,7 +198,7 @@ def _tensors(args: Iterable[Any]) -> list[Tensor]:
 def _arguments(op: Op, pass_: str, call: Call, words: Words) -> list[Any]:
     """Random arguments of a call's shapes, strides and dtypes, its numbers, and defaults for what was not recorded."""
     items = Arguments(call).items
-    schema = [a for a in torch._C.parse_schema(op.passes[pass_].schema).arguments if a.name != "kernel"]
+    schema = [a for a in torch._C.parse_schema(op.passes[pass_].schema).arguments if a.name != "op_kernel"]
     named = {a.name: item for a, item in zip(schema, items, strict=False)}
     args: list[Any] = []
     strings, said = words.of(call), dict(call.place.words)

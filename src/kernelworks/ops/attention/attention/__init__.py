@@ -321,12 +321,12 @@ OP = Op(
     op_package=__file__,
     forward=Pass(
         "attention(Tensor q, Tensor k, Tensor v, str? causal, int? window, float? scale, Tensor? mask, bool with_lse, "
-        "float? softcap, Tensor? sinks, str? kernel=None) -> (Tensor, Tensor)",
+        "float? softcap, Tensor? sinks, str? op_kernel=None) -> (Tensor, Tensor)",
         _fake,
     ),
     backward=Pass(
         "attention_backward(Tensor grad_output, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, str? causal, "
-        "int? window, float? scale, Tensor? mask, bool[] needs, float? softcap, Tensor? sinks, str? kernel=None) "
+        "int? window, float? scale, Tensor? mask, bool[] needs, float? softcap, Tensor? sinks, str? op_kernel=None) "
         "-> (Tensor, Tensor, Tensor, Tensor)",
         _fake_backward,
         returns=("q", "k", "v", "sinks"),

@@ -99,7 +99,7 @@ OP = Op(
     op_package=__file__,
     forward=Pass(
         "attention_fp8(Tensor q, Tensor k, Tensor v, Tensor q_descale, Tensor k_descale, Tensor v_descale, "
-        "str? causal, float? scale, str out_dtype, str? kernel=None) -> Tensor",
+        "str? causal, float? scale, str out_dtype, str? op_kernel=None) -> Tensor",
         _fake,
     ),
     composite=composite,

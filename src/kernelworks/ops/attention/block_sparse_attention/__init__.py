@@ -168,11 +168,11 @@ OP = Op(
     ],
     op_package=__file__,
     forward=Pass(
-        f"block_sparse_attention({TENSORS}, {OPTIONS}, bool with_lse, str? kernel=None) -> (Tensor, Tensor)", _fake
+        f"block_sparse_attention({TENSORS}, {OPTIONS}, bool with_lse, str? op_kernel=None) -> (Tensor, Tensor)", _fake
     ),
     backward=Pass(
         f"block_sparse_attention_backward(Tensor grad_output, {TENSORS}, Tensor output, Tensor lse, {OPTIONS}, "
-        "bool[] needs, str? kernel=None) -> (Tensor, Tensor, Tensor)",
+        "bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
         _fake_backward,
         returns=("query", "key", "value"),
     ),

@@ -232,11 +232,13 @@ OP = Op(
     ],
     op_package=__file__,
     forward=Pass(
-        f"varlen_attn({TENSORS}, {OPTIONS}, bool with_lse, str? kernel=None) -> (Tensor, Tensor)", _fake, free=LENGTHS
+        f"varlen_attn({TENSORS}, {OPTIONS}, bool with_lse, str? op_kernel=None) -> (Tensor, Tensor)",
+        _fake,
+        free=LENGTHS,
     ),
     backward=Pass(
         f"varlen_attn_backward(Tensor grad_output, {TENSORS}, Tensor output, Tensor lse, {OPTIONS}, bool[] needs, "
-        "str? kernel=None) -> (Tensor, Tensor, Tensor)",
+        "str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
         _fake_backward,
         returns=("query", "key", "value"),
         free=LENGTHS,

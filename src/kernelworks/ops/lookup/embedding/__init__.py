@@ -136,11 +136,12 @@ OP = Op(
     ],
     op_package=__file__,
     forward=Pass(
-        "embedding(Tensor ids, Tensor weight, str? kernel=None) -> Tensor",
+        "embedding(Tensor ids, Tensor weight, str? op_kernel=None) -> Tensor",
         lambda ids, weight: weight.new_empty((*ids.shape, weight.shape[1])),
     ),
     backward=Pass(
-        "embedding_backward(Tensor grad_output, Tensor ids, Tensor weight, bool[] needs, str? kernel=None) -> Tensor",
+        "embedding_backward(Tensor grad_output, Tensor ids, Tensor weight, bool[] needs, "
+        "str? op_kernel=None) -> Tensor",
         lambda grad, ids, weight, needs: weight.new_empty(weight.shape),
         returns=("weight",),
     ),

@@ -157,7 +157,7 @@ OP = Op(
     op_package=__file__,
     forward=Pass(
         "adamw_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, int step, "
-        "float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? kernel=None) -> ()",
+        "float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
         _fake,
         free={
             "step": lambda step: step.__class__ is int and step >= 1,

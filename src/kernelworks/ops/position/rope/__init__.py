@@ -149,12 +149,12 @@ OP = Op(
     ],
     op_package=__file__,
     forward=Pass(
-        "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved, str? kernel=None) -> (Tensor, Tensor)",
+        "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved, str? op_kernel=None) -> (Tensor, Tensor)",
         _fake,
     ),
     backward=Pass(
         "rope_backward(Tensor grad_q_turned, Tensor grad_k_turned, Tensor cos, Tensor sin, bool interleaved, "
-        "bool[] needs, str? kernel=None) -> (Tensor, Tensor)",
+        "bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
         lambda grad_q, grad_k, cos, sin, interleaved, needs: (new_output(grad_q), new_output(grad_k)),
         returns=("q", "k"),
     ),

@@ -183,9 +183,9 @@ OP = Op(
         python_kernel("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),
     ],
     op_package=__file__,
-    forward=Pass(f"cross_entropy({schema_of(ARGUMENTS)}, str? kernel=None) -> Tensor", _fake),
+    forward=Pass(f"cross_entropy({schema_of(ARGUMENTS)}, str? op_kernel=None) -> Tensor", _fake),
     backward=Pass(
-        f"cross_entropy_backward(Tensor grad_loss, {schema_of(ARGUMENTS)}, str? kernel=None) -> Tensor",
+        f"cross_entropy_backward(Tensor grad_loss, {schema_of(ARGUMENTS)}, str? op_kernel=None) -> Tensor",
         _fake_backward,
         returns=("logits",),
     ),

@@ -158,9 +158,9 @@ OP = Op(
         python_kernel("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),
     ],
     op_package=__file__,
-    forward=Pass(f"linear_cross_entropy({schema_of(ARGUMENTS)}, str? kernel=None) -> Tensor", _fake),
+    forward=Pass(f"linear_cross_entropy({schema_of(ARGUMENTS)}, str? op_kernel=None) -> Tensor", _fake),
     backward=Pass(
-        f"linear_cross_entropy_backward(Tensor grad_loss, {schema_of(ARGUMENTS)}, bool[] needs, str? kernel=None) "
+        f"linear_cross_entropy_backward(Tensor grad_loss, {schema_of(ARGUMENTS)}, bool[] needs, str? op_kernel=None) "
         "-> (Tensor, Tensor, Tensor)",
         lambda grad, x, weight, target, bias, ignore_index, needs: gradients_like(x, weight, needs),
         returns=("x", "weight", "bias"),
