@@ -23,7 +23,7 @@ from kernelworks.measure.bench import results
 from kernelworks.measure.peaks import cache as ceilings
 from kernelworks.records import Bandwidth, BenchResult, Peaks, Verification, from_json, history, json_text
 from kernelworks.records.compare import NoRecord, compare
-from kernelworks.records.json_text import build_record
+from kernelworks.records.json_text import build_record, json_messages
 
 SECONDS = 20  # in which a read has come back; a pipe that nobody writes to never does
 DEEP = 100_000
@@ -205,3 +205,18 @@ def test_regular_files_alone_are_read_and_none_that_is_too_large(tmp_path: Path)
     assert json_text.read_regular(path, 5) == b"12345"
     with pytest.raises(OSError, match="5 bytes, at most 4"):
         json_text.read_regular(path, 4)
+
+
+def test_what_a_library_prints_between_messages_is_passed_over() -> None:
+    """A line of its own words, a number, a list, and one that is nested too deep."""
+    lines = [
+        "loading...\n",
+        "3\n",
+        "[1]\n",
+        '"at"\n',
+        "[" * 100_000 + "\n",
+        '{"at": 1}\n',
+        "",
+        '{"result": {"a": null}}\n',
+    ]
+    assert list(json_messages(lines)) == [{"at": 1}, {"result": {"a": None}}]

@@ -10,6 +10,7 @@ import os
 import stat
 import types
 import typing
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ __all__ = [
     "build_record",
     "format_lines",
     "from_json",
+    "json_messages",
     "parse_json",
     "read_json",
     "read_regular",
@@ -49,6 +51,18 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("nested too deep") from None
+
+
+def json_messages(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The JSON objects that a process of ours writes, one a line. What else it printed, a library's words or a number,
+    is passed over."""
+    for line in lines:
+        try:
+            message = parse_json(line)
+        except ValueError:
+            continue
+        if isinstance(message, dict):
+            yield message
 
 
 def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:

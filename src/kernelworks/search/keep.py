@@ -38,6 +38,7 @@ from kernelworks.judge.process.pool import Nursery
 from kernelworks.judge.session import Sitting
 from kernelworks.machine import environment, gpu, machine
 from kernelworks.records import GpuPeaks, Peaks, Verification, from_json
+from kernelworks.records.json_text import json_messages
 from kernelworks.records.judgement import Judgement, Speed
 from kernelworks.records.search import BETTER, KeepResult, Search, SizeSpeedup
 from kernelworks.search import our_kernels_gpu
@@ -304,13 +305,11 @@ def _ran(op: str, kernel: str, folder: Path, say: Say) -> dict[str, object]:
     ) as process:  # fmt: skip
         assert process.stdout is not None and process.stderr is not None
         try:
-            for line in process.stdout:
-                with contextlib.suppress(ValueError):
-                    one = json.loads(line)
-                    if "at" in one:
-                        say(f"verification: {one['at']}")
-                    else:
-                        said = one
+            for one in json_messages(process.stdout):
+                if "at" in one:
+                    say(f"verification: {one['at']}")
+                else:
+                    said = one
             errors = process.stderr.read().strip().splitlines()
         except BaseException:
             process.kill()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import datetime
-import json
 import os
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from kernelworks.dispatch.op import OPS, Op
 from kernelworks.machine import environment, has_gpu, kind_of, machine
 from kernelworks.records import Parity, Verification
 from kernelworks.records.base import Records
+from kernelworks.records.json_text import json_messages
 from kernelworks.verify import bounds
 from kernelworks.verify.confirmation import confirm
 
@@ -239,11 +239,7 @@ def _work(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment.passive_wait_variables()
     ) as worker:
         assert worker.stdout is not None and worker.stderr is not None
-        for line in worker.stdout:
-            try:
-                said = json.loads(line)
-            except ValueError:
-                continue  # something printed by a library
+        for said in json_messages(worker.stdout):
             if "at" in said:
                 at = said["at"]
                 if progress:

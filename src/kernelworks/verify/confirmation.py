@@ -27,6 +27,7 @@ from kernelworks.dispatch import certificates
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.machine import environment, machine
 from kernelworks.records import Parity, Verification, to_json
+from kernelworks.records.json_text import json_messages
 from kernelworks.verify.bounds import Shares, merge_shares
 from kernelworks.verify.guarded_buffers import poisoned_memory
 from kernelworks.verify.parity import parities
@@ -65,11 +66,7 @@ def _worked(kernels: Sequence[tuple[str, str]], progress: Progress | None) -> di
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment.passive_wait_variables()
     ) as worker:
         assert worker.stdout is not None
-        for line in worker.stdout:
-            try:
-                said = json.loads(line)
-            except ValueError:
-                continue  # something printed by a library
+        for said in json_messages(worker.stdout):
             if "at" in said:
                 if progress:
                     progress(f"confirming {said['at']}")

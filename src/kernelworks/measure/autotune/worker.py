@@ -23,7 +23,8 @@ import torch
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.machine import environment
 from kernelworks.measure.autotune.configs import try_configs
-from kernelworks.records import AutotuneResult, from_json, to_json
+from kernelworks.records import AutotuneResult, to_json
+from kernelworks.records.json_text import build_record, json_messages
 
 __all__ = ["main", "race_in_worker", "try_configs_in_worker"]
 
@@ -59,19 +60,13 @@ def _run(request: dict[str, Any], progress: Progress) -> AutotuneResult:
             env=environment.passive_wait_variables(),
         ) as worker:  # fmt: skip
             assert worker.stdout is not None
-            for line in worker.stdout:
-                try:
-                    message = json.loads(line)
-                except ValueError:
-                    continue  # something printed by a library
-                if not isinstance(message, dict):
-                    continue
+            for message in json_messages(worker.stdout):
                 if "progress" in message:
                     progress(message["progress"])
                 elif "refused" in message:
                     raise ValueError(message["refused"])
                 elif "result" in message:
-                    result = from_json(AutotuneResult, json.dumps(message["result"]))
+                    result = build_record(AutotuneResult, message["result"])
         if result is None or worker.returncode:
             errors.seek(0)
             last = (errors.read().strip().splitlines() or ["it said nothing"])[-1][:500]
