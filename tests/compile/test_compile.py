@@ -7,6 +7,7 @@ in their place here.
 from __future__ import annotations
 
 import tomllib
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -400,7 +401,8 @@ class Mixed(nn.Module):
 def test_a_model_compiles_and_says_what_was_done() -> None:
     """The one test here that waits for inductor."""
     net = Mixed()
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("error", message="kernelworks: inductor failed")
         how = {"fullgraph": True, "options": {"kernelworks.budget_s": 0}}
         got = torch.compile(net, backend=kw.compile.backend, **how)(X)
         torch.testing.assert_close(got, net(X))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -173,3 +174,17 @@ def test_every_op_has_a_public_function_that_rejects_bad_input() -> None:
         public = getattr(kw, name)
         assert "Raises" in (public.__doc__ or ""), name
         assert len(op.contract.errors) >= 4, name
+
+
+@pytest.mark.parametrize("op", ALL_OPS, ids=label)
+def test_no_argument_has_the_name_of_a_parameter_of_inductor(op: Op) -> None:
+    """Inductor hands an operator's arguments on by name beside its own: one of the same name ends the lowering."""
+    from torch._inductor.ir import FallbackKernel
+
+    taken = {
+        name for make in (FallbackKernel.create, FallbackKernel.process_kernel) for name in signature(make).parameters
+    }
+    assert "kernel" in taken
+    for pass_ in op.passes.values():
+        arguments = torch._C.parse_schema(pass_.schema).arguments
+        assert not {argument.name for argument in arguments} & taken, pass_.schema
