@@ -19,18 +19,20 @@ def model_lines(figures: Mapping[str, Any]) -> list[str]:
     step = figures.get("train")
     if step and "ms" in step:
         ms, peak = step["ms"], step["peak_gb"]
-        eager, ours = (f"{quantity.seconds(ms[arm] / 1e3)}, {peak[arm]:.1f} GB" for arm in ("eager", "swapped"))
+        eager, ours = (
+            f"{quantity.seconds(ms[variant] / 1e3)}, {peak[variant]:.1f} GB" for variant in ("eager", "swapped")
+        )
         what = f"training step, {step['parameters'] / 1e9:.2f}B parameters, {step['rows']} x {step['length']} tokens"
         lines.append(f"| {what} | {eager} | {ours} | **{quantity.ratio(ms['eager'] / ms['swapped'])}** |")
-        for arm, words in ((CAPTURED, "and captured"), (OPTIMIZED, "and `kw.AdamW`")):
-            if arm in ms:
-                ours = f"{quantity.seconds(ms[arm] / 1e3)}, {peak[arm]:.1f} GB, {words}"
-                lines.append(f"| {what} | {eager} | {ours} | **{quantity.ratio(ms['eager'] / ms[arm])}** |")
+        for variant, words in ((CAPTURED, "and captured"), (OPTIMIZED, "and `kw.AdamW`")):
+            if variant in ms:
+                ours = f"{quantity.seconds(ms[variant] / 1e3)}, {peak[variant]:.1f} GB, {words}"
+                lines.append(f"| {what} | {eager} | {ours} | **{quantity.ratio(ms['eager'] / ms[variant])}** |")
     for run in figures.get("decode", ()):
         if "ms_a_token" not in run:  # cut off, which the record says
             continue
         ms = run["ms_a_token"]
-        eager, ours = (quantity.seconds(ms[arm] / 1e3) for arm in ("eager", "swapped"))
+        eager, ours = (quantity.seconds(ms[variant] / 1e3) for variant in ("eager", "swapped"))
         what = f"decode, batch {run['batch']}, a token"
         lines.append(f"| {what} | {eager} | {ours} | **{quantity.ratio(ms['eager'] / ms['swapped'])}** |")
         if CAPTURED in ms:
@@ -46,7 +48,7 @@ def _beside_compiled(figures: Mapping[str, Any]) -> list[str]:
         what = f"decode, batch {run['batch']}" if "batch" in run else "training step"
         for took in run.get("modes", {}).values():
             ms = took.get("ms") or took.get("ms_a_token") or {}
-            ours = min((ms[arm] for arm in OURS if arm in ms), default=None)
+            ours = min((ms[variant] for variant in OURS if variant in ms), default=None)
             for mode in ms.keys() - {"eager", *OURS}:
                 ratio = f"{quantity.ratio(ms[mode] / ours)} over `{mode}`" if ours is not None else ""
                 found.append(f"{what} {quantity.seconds(ms[mode] / 1e3)}, ours {ratio}")

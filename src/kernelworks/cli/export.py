@@ -13,11 +13,6 @@ from kernelworks.cli.console import USAGE, fail, faults, print_json
 
 __all__ = ["VERBS"]
 
-Store = Annotated[
-    Path | None,
-    typer.Option("--store", help="The file that keeps the search.", metavar="FILE", show_default="in the cache"),
-]
-
 
 def export(
     store: Annotated[Path, typer.Argument(help="What a search was kept in: `kernelworks search` says where.")],

@@ -68,14 +68,15 @@ def to_device(value: Any, device: str) -> Any:
 
 
 def output_bounds(
-    contract: Contract, args: Mapping[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype, **options: Any
-) -> tuple[Tensor, ...]:
-    """The largest error of each output that a right kernel may make; ``args`` as the call takes them.
+    contract: Contract, args: Mapping[str, Any], exact: Mapping[str, Any], outputs: tuple[Tensor, ...],
+    dtype: torch.dtype, **options: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The largest error of each output that a right kernel may make; ``args`` as the call takes them, ``exact`` the
+    same in float64.
 
     A bound that takes ``given`` depends on the dtypes of single arguments (a float32 state beside 16-bit weights).
     """
     given = {"given": args} if "given" in inspect.signature(contract.bound).parameters else {}
-    exact = {name: as_float64(value) for name, value in args.items()}
     return flat_outputs(contract.bound(exact, outputs, dtype, **given, **options))
 
 
@@ -101,7 +102,7 @@ def _compute_reference(
         made = contract.reference(**exact)
         outputs = flat_outputs(made)
         names = tuple(n for n, part in zip(contract.outputs, made, strict=False) for _ in flat_outputs(part))
-        bounds = output_bounds(contract, args, outputs, dtype, **bound_options)
+        bounds = output_bounds(contract, args, exact, outputs, dtype, **bound_options)
         promised = op.forward_shapes(tuple(args.get(name) for name in op.passes["forward"].names))
     dtypes = () if promised is None else tuple(t.dtype for t in flat_outputs(promised))
     if contract.gradient_bound is None or not case.gradients or not contract.differentiable:

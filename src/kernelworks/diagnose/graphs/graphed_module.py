@@ -1,9 +1,8 @@
 """A module's forward, and its backward if the program trains it, as CUDA graphs: launched as one, no host between.
 
 Inputs are copied to where they lay at the capture, outputs out of what the next replay writes. One graph is captured
-for each call signature (sizes, dtypes, gradients, modes), up to ``MAX_GRAPHS``; any other call runs as it always did.
-So does a call whose predecessor still waits for its backward, since both would share what was saved for it, and a call
-of a module that holds something else than at the capture.
+for each call signature, up to ``MAX_GRAPHS``; any other call runs as it always did. So does a call whose predecessor
+still waits for its backward, since both would share what was saved, and a call of a module that holds something else.
 
 The capture shows that the host decides nothing on the way: a call that waits for the device raises in one. A program
 may decide otherwise while no graph is captured, so each graph is compared with the module on other data first.
@@ -64,7 +63,8 @@ class Pools:
 
     def renew(self) -> None:
         """After a capture that failed: torch's allocator may still take its pool for the one that it gives from."""
-        self.__dict__.pop("forward", None), self.__dict__.pop("backward", None)
+        for name in ("forward", "backward"):
+            self.__dict__.pop(name, None)
 
     @functools.cached_property
     def forward(self) -> Any:

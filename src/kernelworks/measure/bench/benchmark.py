@@ -83,8 +83,11 @@ class _Bench:
             return self.references[index]
         if (index, inner) not in self.others:
             reference = self.references[index]
+            exact = {n: as_float64(v) for n, v in reference.args.items()}
             with torch.device(self.device):
-                bounds = output_bounds(self.op.contract, reference.args, reference.outputs, self.dtype, inner=inner)
+                bounds = output_bounds(
+                    self.op.contract, reference.args, exact, reference.outputs, self.dtype, inner=inner
+                )
             self.others[index, inner] = replace(reference, bounds=bounds)
         return self.others[index, inner]
 
@@ -97,7 +100,7 @@ def _inputs(op: Op, case: Case, dtype: torch.dtype, device: str = "cpu") -> list
             args = case.make(torch.Generator(device).manual_seed(seed), dtype)
             exact = {name: copy_tensors(as_float64(value)) for name, value in args.items()}
             outputs = flat_outputs(op.contract.reference(**exact))
-            bounds = output_bounds(op.contract, args, outputs, dtype)
+            bounds = output_bounds(op.contract, args, {n: as_float64(v) for n, v in args.items()}, outputs, dtype)
             references.append(Reference(args, outputs, bounds, (), {}, {}))
     return references
 
