@@ -13,7 +13,6 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
@@ -39,7 +38,6 @@ __all__ = [
 FAILED, USAGE, AMBIGUOUS, INTERRUPTED = 1, 2, 3, 130
 
 PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
-PROGRAM = f"{PACKAGE}profile{os.sep}program.py"  # whose last frame in a traceback is the last before the user's
 
 
 def fail(message: str, code: int) -> NoReturn:
@@ -88,6 +86,7 @@ def guard_program(*, json: bool, so: str = "there is no diagnosis of it") -> Ite
     it prints is not among the ``json``."""
     from kernelworks.measure.clock.noise import Ambiguous
     from kernelworks.profile.program import TargetError
+    from kernelworks.profile.raised import raised_by_program
 
     shown = UnclosableStream(sys.stderr if json else sys.stdout)
     with faults((TargetError,)), contextlib.redirect_stdout(shown):
@@ -117,38 +116,6 @@ def _ours(error: BaseException) -> bool:
     """Whether an error is a fault inside the package, not one that it raises on purpose: something else raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     return not (frames and frames[-1].filename.startswith(PACKAGE) and (frames[-1].line or "").startswith("raise"))
-
-
-def raised_by_program(error: BaseException) -> str:
-    """The traceback without our frames, of an error that the user's program raised; empty for any other."""
-    if not _own_frames(error.__traceback__) and not isinstance(error, SyntaxError):
-        return ""
-    return "".join(_format_error(error, set()))
-
-
-def _format_error(error: BaseException, seen: set[int]) -> Iterator[str]:
-    """The lines of an error after those of its cause, as Python prints them."""
-    seen.add(id(error))
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if cause is not None and id(cause) not in seen:
-        yield from _format_error(cause, seen)
-        direct = "The above exception was the direct cause of the following exception:"
-        yield f"\n{direct if error.__cause__ else 'During handling of the above exception, another occurred:'}\n\n"
-    frames = _own_frames(error.__traceback__)
-    if frames:
-        yield "Traceback (most recent call last):\n"
-        yield from traceback.format_list(frames)
-    yield from traceback.format_exception_only(error)
-
-
-def _own_frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:
-    """The frames of the user's program and of what it calls: those after the last of ours that ran it."""
-    frames = traceback.extract_tb(trace)
-    at = max((i for i, frame in enumerate(frames) if frame.filename == PROGRAM), default=-1)
-    if at < 0 and frames and frames[0].filename.startswith(PACKAGE):
-        return []  # not raised by the program; a cause that the program caught has its own frames alone
-    machinery = (PACKAGE, "<frozen ")
-    return [f for f in frames[at + 1 :] if not f.filename.startswith(machinery) and not f.filename.endswith("runpy.py")]
 
 
 def show(table: RenderableType) -> None:

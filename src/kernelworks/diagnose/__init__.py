@@ -13,6 +13,7 @@ import torch
 from kernelworks.diagnose.account.on_cpu import Cpu
 from kernelworks.diagnose.account.on_gpu import Gpu
 from kernelworks.diagnose.counters import checks
+from kernelworks.diagnose.fix.journal import Journal, State
 from kernelworks.diagnose.fix.plan import apply, load_plan
 from kernelworks.diagnose.fix.search import Search
 from kernelworks.diagnose.forecast.device import Device
@@ -27,7 +28,7 @@ from kernelworks.profile.program import Program, from_function, from_target, not
 from kernelworks.profile.timeline import Timeline, first_run
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks
 
-__all__ = ["apply", "diagnose", "diagnose_script"]
+__all__ = ["Fixing", "apply", "diagnose", "diagnose_script", "run_diagnosis"]
 
 Say = Callable[[str], None]
 BUDGET_S = 15.0  # the timed runs take at most so many seconds
@@ -93,7 +94,7 @@ def diagnose(
         Whatever ``fn`` raises.
     """
     made, say = from_function(fn, args, program), progress or _silent
-    return _diagnose(made, _Fixing.of(fix, fix_s, budget_s, allow), peaks, budget_s, say, given=args, rough=rough)
+    return run_diagnosis(made, Fixing.of(fix, fix_s, budget_s, allow), peaks, budget_s, say, given=args, rough=rough)
 
 
 def diagnose_script(
@@ -122,10 +123,19 @@ def diagnose_script(
     can be run, OSError or ValueError if ``plan`` is none, RuntimeError if a script exits with a code, and what
     ``diagnose`` raises.
     """
-    check_budget(budget_s)
-    program, say = from_target(target, args, module=module), progress or _silent
-    fixing = _Fixing.of(fix, fix_s, budget_s, allow, plan)
-    return _diagnose(program, fixing, peaks, budget_s, say, (target, *args) if counters else (), rough=rough)
+    fixing, say = Fixing.of(fix, fix_s, budget_s, allow, plan), progress or _silent
+    if fixing is None:
+        counted = (target, *args) if counters else ()
+        return run_diagnosis(from_target(target, args, module=module), None, peaks, budget_s, say, counted, rough=rough)
+    from kernelworks.diagnose.fix.supervisor import Request, supervise
+
+    return supervise(
+        Request(
+            target=target, args=args, module=module, peaks=peaks, budget_s=budget_s, fix_s=fixing.seconds,
+            allow=fixing.allow, plan=fixing.plan, counters=(target, *args) if counters else (), rough=rough,
+        ),
+        say,
+    )  # fmt: skip
 
 
 def _silent(line: str) -> None:
@@ -133,18 +143,20 @@ def _silent(line: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Fixing:
+class Fixing:
     """What a fix may take, and which changes of numbers it may try."""
 
     seconds: float
     allow: tuple[str, ...]
     searched: list[Search] | None = None  # the search is appended to it
     plan: Mapping[str, Any] | None = None  # it is applied in place of a search
+    journal: Journal = dataclasses.field(default_factory=Journal)
+    resumed: State | None = None  # what another process has noted
 
     @classmethod
     def of(
         cls, fix: bool | list[Search], fix_s: float | None, budget_s: float, allow: Sequence[str], plan: Any = None
-    ) -> _Fixing | None:
+    ) -> Fixing | None:
         """None without a fix. Raises OSError, TypeError or ValueError."""
         check_budget(budget_s)
         if fix_s is not None:
@@ -166,9 +178,9 @@ def check_budget(budget_s: float) -> None:
         raise ValueError(f"budget_s must be a finite number of seconds above 0, got {budget_s}")
 
 
-def _diagnose(
+def run_diagnosis(
     program: Program,
-    fix: _Fixing | None,
+    fix: Fixing | None,
     peaks: Peaks | GpuPeaks | None,
     budget_s: float,
     say: Say,
@@ -191,7 +203,7 @@ def _diagnose(
 
 def _observed(
     program: Program,
-    fix: _Fixing | None,
+    fix: Fixing | None,
     peaks: Peaks | GpuPeaks | None,
     budget_s: float,
     say: Say,
@@ -207,9 +219,11 @@ def _observed(
     around.mark()
     done = None
     if fix and (rough or not timeline.loud):
+        fix.journal.observed(make_diagnosis(program.name, timeline, device, rough=rough))
         forecaster = Forecaster(timeline, device, device.fixing * budget_s)
         search = Search(
-            program, timeline.walls, forecaster, budget_s=fix.seconds, say=say, allow=fix.allow, plan=fix.plan
+            program, timeline.walls, forecaster, budget_s=fix.seconds, say=say, allow=fix.allow, plan=fix.plan,
+            journal=fix.journal, resumed=fix.resumed,
         )  # fmt: skip
         done = search.fix()
         if fix.searched is not None:

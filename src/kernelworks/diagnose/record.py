@@ -19,7 +19,7 @@ from kernelworks.profile.trace import without_collection
 from kernelworks.records import Diagnosis, Fix
 from kernelworks.report.diagnose import sort_worst_first
 
-__all__ = ["make_diagnosis"]
+__all__ = ["make_diagnosis", "with_fix"]
 
 
 def make_diagnosis(
@@ -68,3 +68,10 @@ def make_diagnosis(
         ambiguous=str(timeline.noise) if silent else "",
         rough=marked is not None,
     )
+
+
+def with_fix(diagnosis: Diagnosis, fix: Fix) -> Diagnosis:
+    """A diagnosis that was made before its fix, with that."""
+    found = tuple(sort_worst_first(rescale_to_fix(diagnosis.hotspots, fix)))
+    said = sentence(diagnosis.time_breakdown, found, diagnosis.wall_s, fix)
+    return dataclasses.replace(diagnosis, hotspots=found, fix=fix, sentence=said)

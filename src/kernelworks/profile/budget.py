@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,14 +18,14 @@ class BudgetExceeded(Exception):
 
 @dataclass
 class Budget:
-    """``seconds`` for all that is done to a program. Its own runs come on top: whoever gives few seconds for a program
-    that runs for minutes still wants it run. Each counts for ``wall`` seconds, what it takes by itself; what it took
-    longer, being looked at, was for looking."""
+    """``seconds`` for all that is done to a program. Its own runs come on top, all or the first ``free_runs``: whoever
+    gives few seconds for a program that runs for minutes still wants it run. Each counts for ``wall`` seconds, what it
+    takes by itself; what it took longer, being looked at, was for looking."""
 
     seconds: float
     wall: float
+    free_runs: float = math.inf
     runs: int = 0
-    free: float = 0.0  # seconds of what has a bound of its own
     kept: float = 0.0  # seconds that are there for something else
     begun: float = field(default_factory=time.perf_counter)
 
@@ -38,15 +39,6 @@ class Budget:
         return whole
 
     @contextlib.contextmanager
-    def exclude(self) -> Iterator[None]:
-        """What is done within has a bound of its own, and is not counted."""
-        begun, runs = time.perf_counter(), self.runs
-        try:
-            yield
-        finally:
-            self.free += time.perf_counter() - begun - (self.runs - runs) * self.wall
-
-    @contextlib.contextmanager
     def reserve(self, seconds: float) -> Iterator[None]:
         """What is done within has so many seconds less."""
         self.kept += seconds
@@ -58,7 +50,9 @@ class Budget:
     @property
     def seconds_left(self) -> float:
         """Seconds; below 0 if the budget is over."""
-        return self.seconds - self.kept + self.free + self.runs * self.wall - (time.perf_counter() - self.begun)
+        return (
+            self.seconds - self.kept + min(self.runs, self.free_runs) * self.wall - (time.perf_counter() - self.begun)
+        )
 
     def ask(self, doing: str, needs: float = 0.0) -> None:
         """Raises Over if fewer than ``needs`` seconds are left to do it in."""
@@ -66,7 +60,7 @@ class Budget:
         if left < needs or left < 0:
             more = self.seconds + max(needs - left, -left)
             raise BudgetExceeded(
-                f"{doing} takes about {needs:.2g} s beside the program's own runs, more than is left of the budget of "
+                f"{doing} takes about {needs:.2g} s, more than is left of the budget of "
                 f"{self.seconds:g} s: a budget of {rounded_up(2 * more)} s would do"
                 if left >= 0
                 else f"the budget of {self.seconds:g} s was over before the end of {doing}: a budget of "

@@ -11,7 +11,6 @@ budget.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import statistics
 import time
@@ -19,24 +18,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
+from kernelworks.diagnose import optimizations as every_optimization
 from kernelworks.diagnose.fix.alternate import (
     LEAST_NOISE,
     alternate,
     gain_of,
     gain_text,
     noise_between,
-    noise_of,
     range_of,
 )
 from kernelworks.diagnose.fix.attempt import MOST_SHARE, Try, reason_not_tried
 from kernelworks.diagnose.fix.duels import duel, is_close_rival
+from kernelworks.diagnose.fix.journal import DeviceLost, Journal, State, device_fault, tries_of
 from kernelworks.diagnose.fix.outcome import fix_record, in_a_line, place
 from kernelworks.diagnose.fix.output_check import check_outputs
-from kernelworks.diagnose.fix.patch import as_patch
-from kernelworks.diagnose.fix.plan import as_plan, candidates_of
-from kernelworks.diagnose.fix.watchdog import Stopping
+from kernelworks.diagnose.fix.plan import candidates_of
+from kernelworks.diagnose.fix.result import make_record, remember, so_far
 from kernelworks.diagnose.forecast.forecaster import Forecaster
 from kernelworks.diagnose.optimization import (
     Candidate,
@@ -47,7 +44,6 @@ from kernelworks.diagnose.optimization import (
     Rejected,
     Scene,
 )
-from kernelworks.diagnose.optimizations import OPTIMIZATIONS
 from kernelworks.diagnose.sites.functions import count_outside_calls, find_functions
 from kernelworks.diagnose.sites.modules import Roots, find_roots
 from kernelworks.measure.clock.noise import SampledWindows, far_apart
@@ -62,6 +58,7 @@ Say = Callable[[str], None]
 NOTHING = "no optimization makes this program faster here"
 PART = 0.0625  # of the budget, for one verification or one measurement
 OUTSIDE = 0.1  # of the program's time: with more outside of modules its functions are looked at
+FREE_RUNS = 3  # of the program, beyond the budget
 LONGER = 4  # times as many turns, if the first do not show whether the gain is significant
 RESERVED_SHARE = 0.5  # of the rest of the budget, to try what is predicted to save time
 FIRST, SOON_S = 0.1, 10.0  # after so long, what is predicted to save so much is tried before more is predicted
@@ -84,8 +81,10 @@ class Search:
     budget_s: float
     say: Say
     allow: Iterable[str] = ()
-    optimizations: Sequence[Optimization] = OPTIMIZATIONS
+    optimizations: Sequence[Optimization] = field(default_factory=lambda: every_optimization.OPTIMIZATIONS)
     plan: Mapping[str, Any] | None = None
+    journal: Journal = field(default_factory=Journal)
+    resumed: State | None = None  # what another process noted: the search goes on from there
     doing: str = "starting"
     tried: list[Try] = field(default_factory=list)
     kept: list[Try] = field(default_factory=list)
@@ -98,39 +97,42 @@ class Search:
         other error is the reason why a candidate is rejected or not tried, or why the whole fix is refused."""
         try:
             self._searched()
-            return self._make_record()
+            return make_record(self)
         except BudgetExceeded as over:
             refused = f"the budget was too small: {over}"
+        except DeviceLost as lost:
+            return so_far(self, f"the search ended early: {lost}")
         except Exception as error:  # the program's, changed or run once too often, or ours: the diagnosis stands
             refused = f"the search failed: {self.doing}: {in_a_line(error)}"
         self.kept = []
         wall, note = statistics.median(self.walls), "every module is as it was, and the rest of the diagnosis holds"
         return fix_record(wall, wall, notes=(note,), agrees=False, refused=refused)
 
-    def _step(self, what: str) -> None:
+    def step(self, what: str) -> None:
         self.doing = what
         self.say(what)
 
     def _searched(self) -> None:
-        budget = Budget(self.budget_s, statistics.median(self.walls))
+        budget = Budget(self.budget_s, statistics.median(self.walls), free_runs=FREE_RUNS)
         program = dataclasses.replace(self.program, run=budget.count_runs(self.program.run))
-        self._step("finding the modules that the program calls")
+        self.step("finding the modules that the program calls")
         roots = self._roots(program, budget)
         scene = self.scene = Scene(
             roots, self.forecaster.with_sync(program), forecaster=self.forecaster, walls=self.walls, budget=budget,
-            allow=frozenset(self.allow), say=self._step, optimizers=roots.optimizers,
+            allow=frozenset(self.allow), say=self.step, optimizers=roots.optimizers,
         )  # fmt: skip
         self.place = place(scene.device)
         self.outcomes = history.read_outcomes(self.place)
         if self.plan is not None:
             self._planned(self.plan)
             return
-        for optimization in self.optimizations:
-            try:
-                self.tried += [Try(optimization, candidate) for candidate in optimization.candidates(scene)]
-            except Impossible as why:
-                self.impossible.append(TriedOptimization(optimization.name, "", "", "", NOT_TRIED, str(why)))
-        waiting, later = self._asked(tuple(self.tried), [])
+        if self.resumed is None:
+            self._list_candidates()
+        else:
+            self._resume(self.resumed)
+        pending = [one for one in self.tried if one.promise is None and not (one.why or one.rejected)]
+        waiting = [one for one in self.tried if one.saves is not None and not one.why and one.found is None]
+        waiting, later = self._asked(pending, waiting)
         while waiting or later or (waiting := self._again()):
             if not waiting:
                 waiting, later = self._asked(later, [])
@@ -146,6 +148,35 @@ class Search:
                 waiting += self._less(one)
             if later and one.found is not None:
                 waiting, later = self._asked(later, waiting)
+
+    def _list_candidates(self) -> None:
+        for optimization in self.optimizations:
+            try:
+                self.tried += [Try(optimization, candidate) for candidate in optimization.candidates(self.scene)]
+            except Impossible as why:
+                self.impossible.append(TriedOptimization(optimization.name, "", "", "", NOT_TRIED, str(why)))
+
+    def _resume(self, state: State) -> None:
+        """Goes on from what another process noted: what was kept there is put in place here."""
+        self.tried = tries_of(state, self.optimizations)
+        self.impossible = [TriedOptimization(**one) for one in state["impossible"]]
+        self.over = [self.tried[number] for number in state["over"]]
+        self.kept = [self.tried[number] for number in state["kept"]]
+        for one in list(self.kept):
+            self._guarded(one, lambda one=one: self._put_in_place(one))  # type: ignore[misc]
+            if one.change is None:
+                one.applied = False
+                self.kept.remove(one)
+        self.last = self.kept[-1] if self.kept else None
+
+    def _put_in_place(self, one: Try) -> None:
+        self.step(f"putting in place anew: {one.candidate.optimization}, {one.candidate.says}")
+        assert self.scene.program is not None
+        change = one.optimization.apply(self.scene, one.candidate)
+        with CombinedChange((*self.scene.taken, change)):
+            self.scene.program.run()
+        one.change = change
+        self.scene.taken.append(change)
 
     def _asked(self, tries: Iterable[Try], waiting: Sequence[Try]) -> tuple[list[Try], list[Try]]:
         """Predicts these. Returns what waits to be tried, and what is to be predicted after the best was tried. As long
@@ -178,7 +209,7 @@ class Search:
         roots = find_roots(program.run, budget)
         if roots.fresh or sum(roots.seconds.values()) > (1 - OUTSIDE) * budget.wall:
             return roots
-        self._step("finding the functions that the program calls")
+        self.step("finding the functions that the program calls")
         functions = find_functions(program, count_outside_calls(getattr(self.forecaster, "timeline", None)))
         return find_roots(program.run, budget, functions) if functions else roots
 
@@ -197,8 +228,8 @@ class Search:
         whole.promise = Promise(saves, how="as the plan was measured") if isinstance(saves, float) else None
         together = CombinedChange(changes)
         assert self.scene.program is not None and self.scene.budget is not None
-        self._step("the first run with the plan in place")
-        with Stopping(self.scene.budget, self.doing), together:
+        self.step("the first run with the plan in place")
+        with together:
             self.scene.program.run()
         whole.why = ""
         self._judged(whole, together, [])
@@ -225,7 +256,7 @@ class Search:
         return not one.why
 
     def _promised(self, one: Try, upon: Sequence[Try]) -> None:
-        self._step(f"predicting its gain: {one.candidate.optimization}, {one.candidate.says}")
+        self.step(f"predicting its gain: {one.candidate.optimization}, {one.candidate.says}")
         taken = list(self.scene.taken)
         self.scene.taken[:] = [other.change for other in upon if other.change is not None]
         try:
@@ -239,7 +270,7 @@ class Search:
             return
         if far_apart(self.walls):
             one.promise = dataclasses.replace(found, saves=None)
-            self._note(f"{range_of(self.walls)}{UNFORESEEN}")
+            self.note(f"{range_of(self.walls)}{UNFORESEEN}")
             return
         if found.saves > 0:
             factor = history.calibration(one.candidate.optimization, self.outcomes)
@@ -331,7 +362,7 @@ class Search:
         assert self.scene.budget is not None and one.promise is not None
         rivals = self._rivals(one)
         self.scene.budget.ask("benchmarking two optimizations of one place")
-        self._step(f"benchmarking in turns: {one.candidate.says}, and {rival.candidate.says} in its place")
+        self.step(f"benchmarking in turns: {one.candidate.says}, and {rival.candidate.says} in its place")
         left = 1 - duel(self.scene, one, rivals, self._beside(one))
         for other in rivals:
             left *= 1 - other.saved_share
@@ -351,9 +382,20 @@ class Search:
     def _guarded(self, one: Try, act: Callable[[], None]) -> None:
         """What goes wrong is the reason why the candidate is rejected or not tried."""
         assert self.scene.budget is not None
+        kept = list(self.kept)
+        self.journal.begin(self, one)
+        self._attempt(one, act)
+        fault = device_fault()
+        if fault:
+            one.why, one.rejected, one.applied = f"the device was lost: {fault}", True, False
+            self.kept = [other for other in kept if other is not one]
+        self.journal.end(self)
+        if fault:
+            self.journal.lost()
+
+    def _attempt(self, one: Try, act: Callable[[], None]) -> None:
         try:
-            with Stopping(self.scene.budget, f"{one.candidate.optimization}, {one.candidate.says}"):
-                act()
+            act()
         except BudgetExceeded as over:
             one.why = f"the budget was too small: {over}"
             self.over.append(one)
@@ -362,6 +404,10 @@ class Search:
             one.rejected = one.rejected or isinstance(why, Rejected)
         except Exception as error:
             one.why, one.rejected = f"{self.doing}: {in_a_line(error)}", True
+        except (KeyboardInterrupt, SystemExit) as error:
+            if not self.journal.isolated:  # the user's own key, or the program's exit
+                raise
+            one.why, one.rejected = f"{self.doing}: it raised {type(error).__name__}", True
 
     def _measured(self, one: Try) -> None:
         assert self.scene.budget is not None
@@ -376,21 +422,21 @@ class Search:
         """Verifies and measures the program with ``together`` in place, and applies that if its gain is significant."""
         scene, candidate = self.scene, one.candidate
         rivals = [other for other in self.kept if other not in rest]
-        self._step(f"comparing the outputs: {candidate.optimization}, {candidate.says}")
+        self.step(f"comparing the outputs: {candidate.optimization}, {candidate.says}")
         check_outputs(scene, one, together, self.kept, PART * self.budget_s)
         if one.why:
             one.rejected = True
             return
-        self._step(f"measuring: {candidate.optimization}, {candidate.says}")
+        self.step(f"measuring: {candidate.optimization}, {candidate.says}")
         one.told = self._left(one) if one.saves is not None else None
-        one.found = found = self._in_turns(scene.in_place(), together)
+        one.found = found = self.in_turns(scene.in_place(), together)
         before, _ = one.pairs
         if LEAST_NOISE * statistics.median(before) < abs(gain_of(one.turns)) <= noise_between(one.turns):
-            one.found = found = self._in_turns(scene.in_place(), together, times=LONGER)
+            one.found = found = self.in_turns(scene.in_place(), together, times=LONGER)
             before, _ = one.pairs
         if far_apart(before):
             one.told = None
-            self._note(f"{range_of(before)}{UNFORESEEN}")
+            self.note(f"{range_of(before)}{UNFORESEEN}")
         gain, noise = gain_of(one.turns), noise_between(one.turns)
         theirs = found.loud and candidate.cores  # what other processes leave of the cores decides it, not the program
         one.applied = gain > noise and not theirs
@@ -399,99 +445,19 @@ class Search:
             self.kept, self.last = [*rest, one], one
             scene.taken[:] = together.changes
         one.why = f"ambiguous: {found.noise}" if found.loud else gain_text(gain, noise, statistics.median(before))
-        self._remember(one, rivals, noise)
+        remember(self, one, rivals, noise)
 
-    def _in_turns(
+    def in_turns(
         self, before: CombinedChange, after: CombinedChange, *, times: int = 1
     ) -> SampledWindows[tuple[float, float]]:
         scene = self.scene
         assert scene.program is not None
         return alternate(
-            scene.program, before, after, scene.wall, PART * self.budget_s, self._step,
+            scene.program, before, after, scene.wall, PART * self.budget_s, self.step,
             most=times * self.forecaster.most_rounds,
         )  # fmt: skip
 
-    def _remember(self, one: Try, rivals: Sequence[Try], noise: float) -> None:
-        """Adds it to the history, if both prediction and measurement are sound."""
-        if one.predicted is None or one.told is None or one.found is None or one.found.loud:
-            return
-        before, after = (statistics.median(walls) for walls in one.pairs)
-        predicted = 1 - (1 - one.predicted) * (1 - one.told) / (1 - (one.saves or 0.0)) if rivals else one.predicted
-        with contextlib.suppress(OSError, ValueError):
-            history.append_outcome(
-                history.Outcome(
-                    self.place, self.program.name, one.candidate.optimization, str(one.candidate.site),
-                    one.candidate.says, before, predicted * before, one.told * before, before - after, noise,
-                    one.applied,
-                    torch=str(torch.__version__),
-                )
-            )  # fmt: skip
-
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
         said = self.scene.notes
         if text not in said and not (text.endswith(UNFORESEEN) and any(note.endswith(UNFORESEEN) for note in said)):
             self.scene.notes.insert(0, text)
-
-    # ------------------------------------------------------------ the record
-
-    def _make_record(self) -> Fix:
-        wall = self.scene.wall
-        measured = [one for one in self.tried if one.found is not None]
-        notes = [*self.scene.notes]
-        if self.scene.roots.alike and measured:
-            notes.append(f"{self.scene.roots.alike} modules were not compared: others of their kind were")
-        gained = self._gained(notes) if self.kept else None
-        ended = gained.ambiguous if gained is not None else ""
-        if gained is not None and self.plan is None and gained.gain_s <= gained.noise_s:
-            for one in self.kept:
-                one.applied, one.rejected = False, True
-                one.why = "with all that was applied, the gain of the whole is not significant"
-            self.kept, self.scene.taken[:], gained = [], [], None
-        changes = [one.change for one in self.kept if one.change is not None]
-        candidates = [one.candidate for one in self.kept]
-        said = tuple(one.record(wall) for one in self.tried) + tuple(self.impossible)
-        shared: dict[str, Any] = {
-            "optimizations": said,
-            "replaced": tuple(line for change in changes for line in change.done),
-            "left": tuple(line for change in changes for line in change.left),
-            "code": "\n".join(candidate.code for candidate in candidates if candidate.code),
-        }
-        if gained is not None:
-            saves = gained.gain_s / gained.before_s
-            plan = as_plan(candidates, self.scene.roots, program=self.program.name, kind=self.place, saves=saves)
-            entry = self.program.entry.fn if self.program.entry is not None else None
-            patch = as_patch(candidates, self.scene, self.program.file, entry)
-            return dataclasses.replace(gained, plan=plan, patch=patch, **shared)
-        why = "" if said else ": there is no candidate"  # else each candidate says why
-        ambiguous = ended or next((str(one.found.noise) for one in measured if one.found and one.found.loud), "")
-        allowed = {
-            one for one in self.tried if not one.candidate.advice and one.candidate.changes in {"", *self.scene.allow}
-        }
-        refused = self.over[0].why if self.over and set(self.over) == allowed else ""
-        return fix_record(
-            wall, wall, notes=(f"{NOTHING}{why}", *notes), refused=refused, agrees=not refused,
-            ambiguous=ambiguous, noise_s=noise_of(self.walls), **shared,
-        )  # fmt: skip
-
-    def _gained(self, notes: list[str]) -> Fix:
-        """What everything that was applied saved, measured as one."""
-        last = self.last
-        assert last is not None and last.agreement is not None and last.found is not None
-        found = last.found
-        if (
-            len([one for one in self.tried if one.found and one.saved_share > 0]) > 1
-        ):  # each on top of what was applied before it
-            self._step("measuring the best program found beside the program as it was")
-            found = self._in_turns(CombinedChange(()), self.scene.in_place())
-        before, after = ([pair[variant] for pair in found.samples] for variant in (0, 1))
-        was, now = statistics.median(before), statistics.median(after)
-        left: float | None = 1.0
-        for one in self.kept if self.plan is None else [last]:
-            left = None if left is None or one.saves is None else left * (1 - one.saves)
-        return fix_record(
-            was, now, predicted_gain_s=None if left is None or far_apart(before) else was * (1 - left),
-            error_before=last.agreement.before, error_after=last.agreement.after, agrees=True, rounds=len(before),
-            notes=tuple(note for note in (last.agreement.note, *notes) if note),
-            noise_s=noise_between(found.samples), ambiguous=str(found.noise) if found.loud else "",
-            against=last.agreement.against,
-        )  # fmt: skip

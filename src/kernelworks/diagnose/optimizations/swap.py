@@ -168,14 +168,12 @@ class _Optimization:
         assert forecaster is not None and program is not None and budget is not None
         if scene.taken or candidate.option("ops"):
             return self._race_modules(scene, candidate)
-        with budget.exclude():  # it has a budget of its own
-            scene.notes += self._autotune(scene, program, part_of(budget))
-            forecaster.before(program)
+        scene.notes += self._autotune(scene, program, part_of(budget))
+        forecaster.before(program)
         scene.say("building the kernels that the swapped program needs")
         change = self.apply(scene, candidate)
         with change:
-            with budget.exclude():  # compilers have one too
-                program.run()
+            program.run()
             if not change.done:
                 raise Impossible(NOTHING)
             budget.ask("predicting the gain of a swap", forecaster.needs() + TURNS * change.taking)

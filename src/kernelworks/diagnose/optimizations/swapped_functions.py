@@ -43,7 +43,7 @@ class _Optimization:
         assert program is not None and budget is not None
         change = self.apply(scene, candidate)
         scene.say("autotuning what the program's functions call")
-        with budget.exclude(), scene.in_place(), change:
+        with scene.in_place(), change:
             autotune(program.run, progress=scene.say, budget_s=part_of(budget))
         return race_promise(scene, change, scene.scene_of(scene.at(candidate.site)).roots)
 

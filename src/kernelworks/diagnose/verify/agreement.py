@@ -438,12 +438,16 @@ def _shortened(sample: Sample) -> Sample:
 
 
 def available_bytes(device: torch.device) -> int:
+    """Memory that this process may still take: what the machine has free, and what its control group leaves."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    try:
+    found = [1 << 62]
+    with contextlib.suppress(OSError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 1 << 62
+                found.append(int(line.split()[1]) * 1024)
+    with contextlib.suppress(OSError, ValueError):  # ValueError: the limit is "max"
+        group = Path("/sys/fs/cgroup")
+        limit, taken = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        found.append(max(0, limit - taken))
+    return min(found)

@@ -1,0 +1,143 @@
+"""What a search has done so far, in plain values: another process goes on from there.
+
+A trial may end the process that it runs in (a segmentation fault, a lost CUDA context, a compiler that does not end).
+So the search writes down each trial before it begins and after it has ended. ``Journal`` takes these notes and forgets
+them: the search of ``kernelworks.fix`` on a function that no other process can build has nobody to tell. A worker's
+journal sends them to its supervisor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from kernelworks.diagnose.fix.attempt import Try
+from kernelworks.diagnose.optimization import Candidate, Optimization, Promise, Site
+from kernelworks.diagnose.verify.agreement import Agreement
+from kernelworks.measure.clock.noise import Noise, SampledWindows
+from kernelworks.records.json_text import build_record
+
+if TYPE_CHECKING:
+    from kernelworks.diagnose.fix.search import Search
+    from kernelworks.records import Diagnosis
+
+__all__ = ["DeviceLost", "Journal", "State", "as_state", "device_fault", "most_silent_s", "tries_of"]
+
+SILENT_SHARE = 0.6  # of the rest of the budget, in which a compiler may say nothing
+SILENT_S, SILENT_RUNS = 20.0, 3
+
+State = dict[str, Any]  # of JSON's types
+
+
+class DeviceLost(Exception):
+    """The device answers no more, whatever is asked of it: nothing else can be tried in this process."""
+
+
+class Journal:
+    """Takes what a search notes. ``isolated``: the search has a process of its own, and another follows it."""
+
+    isolated = False
+
+    def observed(self, diagnosis: Diagnosis) -> None:
+        """Where the time goes, before anything is tried."""
+
+    def begin(self, search: Search, one: Try) -> None:
+        """A trial begins."""
+
+    def end(self, search: Search) -> None:
+        """It has ended."""
+
+    def lost(self) -> NoReturn:
+        """The device is lost."""
+        raise DeviceLost("the device was lost")
+
+
+def most_silent_s(search: Search) -> float:
+    """Seconds after which a trial that has said nothing is taken for one that hangs."""
+    assert search.scene.budget is not None
+    return max(SILENT_S + SILENT_RUNS * search.scene.wall, SILENT_SHARE * search.scene.budget.seconds_left)
+
+
+def device_fault() -> str:
+    """Why the CUDA device answers no more; "" if it does, or if there is none."""
+    if not torch.cuda.is_initialized():
+        return ""
+    try:
+        torch.cuda.synchronize()
+        torch.zeros(1, device="cuda").item()
+    except RuntimeError as error:  # torch.AcceleratorError is one
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            return ""
+        return str(error).strip().splitlines()[0]
+    return ""
+
+
+# ---------------------------------------------------------------- tries as plain values
+
+PLAIN = ("why", "predicted", "told", "applied", "rejected", "allotted_s")
+
+
+def as_state(search: Search, running: Try | None = None) -> State:
+    """What a search knows of its candidates."""
+    place = {id(one): number for number, one in enumerate(search.tried)}
+    return {
+        "tries": [_as_plain(one, place) for one in search.tried],
+        "kept": [place[id(one)] for one in search.kept],
+        "over": [place[id(one)] for one in search.over if id(one) in place],
+        "impossible": [dataclasses.asdict(one) for one in search.impossible],
+        "running": None if running is None else place.get(id(running)),
+    }
+
+
+def _as_plain(one: Try, place: Mapping[int, int]) -> State:
+    candidate, promise, found = one.candidate, one.promise, one.found
+    fields = {field.name: getattr(candidate, field.name) for field in dataclasses.fields(candidate)}
+    return {
+        **{name: getattr(one, name) for name in PLAIN},
+        "candidate": fields
+        | {
+            "site": dataclasses.asdict(candidate.site), "options": dict(candidate.options),
+            "touches": sorted(candidate.touches),
+        },
+        "promise": promise and [promise.saves, promise.cost_s, promise.cost_bytes, promise.how],
+        "parts": promise is not None and promise.less is not None,
+        "upon": [place[id(other)] for other in one.upon if id(other) in place],
+        "agreement": one.agreement and dataclasses.asdict(one.agreement),
+        "samples": found and [list(pair) for pair in found.samples],
+        "noise": found and dataclasses.asdict(found.noise),
+        "loud": found is not None and found.loud,
+    }  # fmt: skip
+
+
+def tries_of(state: State, optimizations: Sequence[Optimization]) -> list[Try]:
+    """The tries of a state; of those that were kept nothing is in place yet."""
+    known = {optimization.name: optimization for optimization in optimizations}
+    tries = [_as_try(one, known) for one in state["tries"]]
+    for one, plain in zip(tries, state["tries"], strict=True):
+        one.upon = tuple(tries[number] for number in plain["upon"])
+    return tries
+
+
+def _as_try(plain: State, known: Mapping[str, Optimization]) -> Try:
+    fields = dict(plain["candidate"])
+    candidate = Candidate(
+        **fields
+        | {
+            "site": Site(**fields["site"]), "options": tuple(fields["options"].items()),
+            "touches": frozenset(fields["touches"]),
+        }
+    )  # fmt: skip
+    one = Try(known[candidate.optimization], candidate, **{name: plain[name] for name in PLAIN})
+    if plain["promise"] is not None:
+        one.promise = Promise(*plain["promise"])
+    if plain["agreement"] is not None:
+        one.agreement = build_record(Agreement, plain["agreement"])
+    if plain["samples"] is not None:
+        window = tuple((was, now) for was, now in plain["samples"])
+        one.found = SampledWindows((window,), (build_record(Noise, plain["noise"]),), 0, plain["loud"])
+    if plain["parts"] and one.promise is not None and not one.found:
+        one.promise = None  # which parts of it may be tried instead is known to the process that predicted it alone
+    return one

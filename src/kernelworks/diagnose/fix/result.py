@@ -1,0 +1,144 @@
+"""What came of a search, as a record; and what later searches may learn of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernelworks.diagnose.fix.alternate import noise_between, noise_of
+from kernelworks.diagnose.fix.attempt import Try
+from kernelworks.diagnose.fix.outcome import fix_record
+from kernelworks.diagnose.fix.patch import as_patch
+from kernelworks.diagnose.fix.plan import as_plan
+from kernelworks.diagnose.optimization import CombinedChange
+from kernelworks.measure.clock.noise import far_apart
+from kernelworks.records import history
+from kernelworks.records.fix import NOT_TRIED, Fix, TriedOptimization
+
+if TYPE_CHECKING:
+    from kernelworks.diagnose.fix.search import Search
+
+__all__ = ["make_record", "remember", "so_far"]
+
+NOT_OVER = "the search was not over"
+NOTHING = "no optimization makes this program faster here"
+
+
+def make_record(search: Search) -> Fix:
+    """The record of a search that came to its end: all that was applied is measured as one."""
+    wall = search.scene.wall
+    measured = [one for one in search.tried if one.found is not None]
+    notes = [*search.scene.notes]
+    if search.scene.roots.alike and measured:
+        notes.append(f"{search.scene.roots.alike} modules were not compared: others of their kind were")
+    gained = _gained(search, notes) if search.kept else None
+    ended = gained.ambiguous if gained is not None else ""
+    if gained is not None and search.plan is None and gained.gain_s <= gained.noise_s:
+        for one in search.kept:
+            one.applied, one.rejected = False, True
+            one.why = "with all that was applied, the gain of the whole is not significant"
+        search.kept, search.scene.taken[:], gained = [], [], None
+    if gained is not None:
+        return _with_plan(search, gained)
+    why = "" if search.tried or search.impossible else ": there is no candidate"  # else each candidate says why
+    ambiguous = ended or next((str(one.found.noise) for one in measured if one.found and one.found.loud), "")
+    allowed = {
+        one for one in search.tried if not one.candidate.advice and one.candidate.changes in {"", *search.scene.allow}
+    }
+    refused = search.over[0].why if search.over and set(search.over) == allowed else ""
+    return fix_record(
+        wall, wall, notes=(f"{NOTHING}{why}", *notes), refused=refused, agrees=not refused,
+        ambiguous=ambiguous, noise_s=noise_of(search.walls), optimizations=_outcomes(search),
+    )  # fmt: skip
+
+
+def so_far(search: Search, ended: str = NOT_OVER) -> Fix:
+    """The record as it would be if the search ended here, without another run of the program. ``ended`` says why."""
+    wall, last = search.scene.wall, search.last
+    outcomes = tuple(
+        one if one.why or one.outcome != NOT_TRIED else dataclasses.replace(one, why=ended) for one in _outcomes(search)
+    )
+    if not search.kept or last is None or last.found is None or last.agreement is None:
+        return fix_record(
+            wall, wall, notes=tuple(search.scene.notes), refused=ended, agrees=False, noise_s=noise_of(search.walls),
+            optimizations=outcomes,
+        )  # fmt: skip
+    left: float | None = 1.0
+    for one in search.kept:
+        left = None if left is None or one.saves is None else left * (1 - one.saves)
+    now = statistics.median(last.pairs[1])
+    found = fix_record(
+        wall, now, predicted_gain_s=None if left is None else wall * (1 - left),
+        error_before=last.agreement.before, error_after=last.agreement.after, agrees=True, rounds=len(last.turns),
+        notes=(f"{ended}: what was applied was measured one by one, not as a whole", *search.scene.notes),
+        noise_s=noise_between(last.turns), against=last.agreement.against,
+    )  # fmt: skip
+    return dataclasses.replace(_with_plan(search, found), optimizations=outcomes)
+
+
+def _outcomes(search: Search) -> tuple[TriedOptimization, ...]:
+    return tuple(one.record(search.scene.wall) for one in search.tried) + tuple(search.impossible)
+
+
+def _with_plan(search: Search, gained: Fix) -> Fix:
+    """With what another process, or the program's author, puts in place."""
+    changes = [one.change for one in search.kept if one.change is not None]
+    candidates = [one.candidate for one in search.kept]
+    saves = gained.gain_s / gained.before_s
+    plan = as_plan(candidates, search.scene.roots, program=search.program.name, kind=search.place, saves=saves)
+    entry = search.program.entry.fn if search.program.entry is not None else None
+    return dataclasses.replace(
+        gained,
+        optimizations=_outcomes(search),
+        replaced=tuple(line for change in changes for line in change.done),
+        left=tuple(line for change in changes for line in change.left),
+        code="\n".join(candidate.code for candidate in candidates if candidate.code),
+        plan=plan,
+        patch=as_patch(candidates, search.scene, search.program.file, entry),
+    )
+
+
+def _gained(search: Search, notes: list[str]) -> Fix:
+    """What everything that was applied saved, measured as one."""
+    last = search.last
+    assert last is not None and last.agreement is not None and last.found is not None
+    found = last.found
+    if (
+        len([one for one in search.tried if one.found and one.saved_share > 0]) > 1
+    ):  # each on top of what was applied before it
+        search.step("measuring the best program found beside the program as it was")
+        found = search.in_turns(CombinedChange(()), search.scene.in_place())
+    before, after = ([pair[variant] for pair in found.samples] for variant in (0, 1))
+    was, now = statistics.median(before), statistics.median(after)
+    left: float | None = 1.0
+    for one in search.kept if search.plan is None else [last]:
+        left = None if left is None or one.saves is None else left * (1 - one.saves)
+    return fix_record(
+        was, now, predicted_gain_s=None if left is None or far_apart(before) else was * (1 - left),
+        error_before=last.agreement.before, error_after=last.agreement.after, agrees=True, rounds=len(before),
+        notes=tuple(note for note in (last.agreement.note, *notes) if note),
+        noise_s=noise_between(found.samples), ambiguous=str(found.noise) if found.loud else "",
+        against=last.agreement.against,
+    )  # fmt: skip
+
+
+def remember(search: Search, one: Try, rivals: Sequence[Try], noise: float) -> None:
+    """Adds it to the history, if both prediction and measurement are sound."""
+    if one.predicted is None or one.told is None or one.found is None or one.found.loud:
+        return
+    before, after = (statistics.median(walls) for walls in one.pairs)
+    predicted = 1 - (1 - one.predicted) * (1 - one.told) / (1 - (one.saves or 0.0)) if rivals else one.predicted
+    with contextlib.suppress(OSError, ValueError):
+        history.append_outcome(
+            history.Outcome(
+                search.place, search.program.name, one.candidate.optimization, str(one.candidate.site),
+                one.candidate.says, before, predicted * before, one.told * before, before - after, noise,
+                one.applied,
+                torch=str(torch.__version__),
+            )
+        )  # fmt: skip

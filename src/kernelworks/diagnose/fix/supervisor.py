@@ -1,0 +1,294 @@
+"""Diagnoses and fixes a program in a worker process, so that nothing a trial does can lose the diagnosis.
+
+A trial may end the process that it runs in, hang it, lose its device or outgrow the memory. That costs this one trial,
+which is rejected with the cause. The next worker builds the program anew, puts in place what was kept, and goes on. A
+compiler that is still at work when its time is over is ended with its process; no exception is raised inside it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from kernelworks.diagnose.fix.worker import LOST
+from kernelworks.diagnose.record import with_fix
+from kernelworks.diagnose.verify.agreement import available_bytes
+from kernelworks.profile.raised import TEXT
+from kernelworks.records import Diagnosis, GpuPeaks, Peaks
+from kernelworks.records.fix import REJECTED, Fix
+from kernelworks.records.json_text import build_record, parse_json, to_json
+
+__all__ = ["ProcessEnded", "Request", "supervise"]
+
+Say = Callable[[str], None]
+MODULE = "kernelworks.diagnose.fix.worker"
+SPARE_S, SPARE_RUNS = 30.0, 3  # beyond the budget, in which a fix has ended
+MOST_DEATHS = 8  # then the search ends with what it has
+LOOK_S = 0.25  # between two looks at the worker's memory and time
+LEAVE_S = 10.0  # for a worker that has said all to end by itself
+AGAIN_S = 5.0  # of observing in a later worker: the first one's diagnosis stands
+MEMORY_SHARE = 0.9  # of what is free when the worker starts
+
+
+class ProcessEnded(RuntimeError):
+    """The program ended its process before anything was tried on it."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is diagnosed, and what may be tried on it."""
+
+    target: str
+    args: Sequence[str]
+    module: bool
+    peaks: Peaks | GpuPeaks | None
+    budget_s: float
+    fix_s: float
+    allow: Sequence[str]
+    plan: Mapping[str, Any] | None
+    counters: Sequence[str]
+    rough: bool
+
+
+@dataclass
+class Progress:
+    """What is known by now: the diagnosis, the tries, and the fix as far as it got."""
+
+    diagnosis: Diagnosis | None = None
+    state: dict[str, Any] | None = None
+    fix: Fix | None = None
+    spare_s: float = SPARE_S
+    begun: float = 0.0  # of the worker at work
+    started_s: float = 0.0  # that a worker takes until the first trial
+    ends_at: float = float("inf")
+    deaths: list[str] = field(default_factory=list)
+
+    @property
+    def seconds_left(self) -> float:
+        """Of the budget."""
+        return self.ends_at - self.spare_s - time.monotonic()
+
+    def note_observed(self, diagnosis: Diagnosis, budget_s: float) -> None:
+        self.started_s = time.monotonic() - self.begun
+        if self.diagnosis is None:
+            self.diagnosis = diagnosis
+            self.spare_s = SPARE_S + SPARE_RUNS * diagnosis.wall_s
+            self.ends_at = time.monotonic() + budget_s + self.spare_s
+
+    def running(self) -> dict[str, Any] | None:
+        """The try that was under way, if one was."""
+        number = None if self.state is None else self.state["running"]
+        if self.state is None or number is None:
+            return None
+        found: dict[str, Any] = self.state["tries"][number]
+        return found
+
+    def blame(self, cause: str) -> None:
+        """The try that was under way is rejected, and so is out of the plan."""
+        self.deaths.append(cause)
+        one = self.running()
+        if one is None or self.state is None:
+            return
+        number = self.state["running"]
+        one.update(why=cause, rejected=True, applied=False, promise=None, parts=False, samples=None, noise=None)
+        self.state.update(kept=[n for n in self.state["kept"] if n != number], running=None)
+        if self.fix is not None and number < len(self.fix.optimizations):
+            tried = list(self.fix.optimizations)
+            tried[number] = dataclasses.replace(tried[number], outcome=REJECTED, why=cause)
+            self.fix = dataclasses.replace(self.fix, optimizations=tuple(tried))
+
+
+def supervise(request: Request, say: Say) -> Diagnosis:
+    """The diagnosis with its fix.
+
+    Raises what the program raises when it is first run, ProcessEnded if it ends its process then.
+    """
+    progress = Progress()
+    while True:
+        done = _one_worker(request, progress, say)
+        if done is not None:
+            return done
+        cause = progress.deaths[-1]
+        if progress.diagnosis is None:
+            raise ProcessEnded(f"there is no diagnosis, as the program's own run ends its process: {cause}")
+        time_for_another = progress.seconds_left > progress.started_s
+        if progress.state is None or len(progress.deaths) > MOST_DEATHS or not time_for_another:
+            return _as_far_as_it_got(progress)
+        say(f"{cause}; going on in another process")
+
+
+def _as_far_as_it_got(progress: Progress) -> Diagnosis:
+    assert progress.diagnosis is not None
+    fix = progress.fix
+    if fix is None:
+        wall = progress.diagnosis.wall_s
+        fix = Fix((), (), wall, wall, 0.0, 0.0, 0.0, 0.0, agrees=False, rounds=0, refused=progress.deaths[-1])
+    return with_fix(progress.diagnosis, fix)
+
+
+def _one_worker(request: Request, progress: Progress, say: Say) -> Diagnosis | None:
+    """What one worker finds; None if it has ended before its time, of which ``progress`` has the cause then."""
+    progress.begun, limit = time.monotonic(), Limit()
+    with _worker(request, progress) as (process, messages):
+        for message in messages.until(lambda: limit.reached(process.pid, progress.ends_at)):
+            kind = message["kind"]
+            if kind == "say":
+                limit.progress()
+                say(message["text"])
+            elif kind == "observed":
+                progress.note_observed(build_record(Diagnosis, message["diagnosis"]), request.fix_s)
+            elif kind == "begin":
+                progress.state = message["state"]
+                limit.begin(message["seconds"])
+            elif kind == "end":
+                progress.state, progress.fix = message["state"], build_record(Fix, message["fix"])
+                limit.end()
+            elif kind == "raised":
+                if progress.diagnosis is None:
+                    _raise(message)
+                progress.blame(f"it raised {message['named']}: {message['line']}")
+                return None
+            elif kind == "done":
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(LEAVE_S)
+                return build_record(Diagnosis, message["diagnosis"])
+        if not limit.cause:
+            code = process.wait()
+            limit.cause = _ending(code)
+        progress.blame(limit.cause)
+    return None
+
+
+@contextlib.contextmanager
+def _worker(request: Request, progress: Progress) -> Iterator[tuple[subprocess.Popen[bytes], Messages]]:
+    """A worker with its request; on leaving it has ended, and every process that it started in its group."""
+    ours, theirs = socket.socketpair()
+    package = str(Path(__file__).resolve().parents[3])
+    paths = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH", ""), package)))
+    with ours, theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", MODULE, str(theirs.fileno())], pass_fds=(theirs.fileno(),),
+            env=os.environ | {"PYTHONPATH": paths}, start_new_session=True,
+        )  # fmt: skip
+        theirs.close()
+        try:
+            ours.sendall((to_json(_as_sent(request, progress), line=True) + "\n").encode())
+            yield process, Messages(ours)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _as_sent(request: Request, progress: Progress) -> dict[str, Any]:
+    fields = {each.name: getattr(request, each.name) for each in dataclasses.fields(request)}
+    peaks = request.peaks
+    fields["peaks"] = peaks and {"gpu": isinstance(peaks, GpuPeaks), "record": dataclasses.asdict(peaks)}
+    fields["resumed"] = progress.state
+    if progress.state is not None:
+        fields |= {"fix_s": progress.seconds_left, "budget_s": min(request.budget_s, AGAIN_S)}
+    return fields
+
+
+class Messages:
+    """What a worker sends."""
+
+    def __init__(self, ours: socket.socket) -> None:
+        self._socket, self._rest = ours, b""
+
+    def until(self, over: Callable[[], bool]) -> Iterator[dict[str, Any]]:
+        """Each message, until the worker has closed its end or ``over`` says so."""
+        while not over():
+            ready, _, _ = select.select([self._socket], [], [], LOOK_S)
+            if not ready:
+                continue
+            try:
+                received = self._socket.recv(1 << 20)
+            except ConnectionResetError:
+                return
+            if not received:
+                return
+            *whole, self._rest = (self._rest + received).split(b"\n")
+            for line in whole:
+                yield parse_json(line)
+
+
+class Limit:
+    """Seconds and memory that a worker may take; ``cause`` says which of them it has exceeded."""
+
+    def __init__(self) -> None:
+        self.cause = ""
+        self._trial_ends, self._seconds = float("inf"), 0.0
+        self._most_bytes = MEMORY_SHARE * available_bytes(torch.device("cpu"))
+
+    def begin(self, seconds: float) -> None:
+        self._trial_ends, self._seconds = time.monotonic() + seconds, seconds
+
+    def progress(self) -> None:
+        if self._trial_ends < float("inf"):
+            self.begin(self._seconds)
+
+    def end(self) -> None:
+        self._trial_ends = float("inf")
+
+    def reached(self, pid: int, ends_at: float) -> bool:
+        now, taken = time.monotonic(), resident_bytes(pid)
+        if now > self._trial_ends:
+            self.cause = f"it hung: nothing was heard of it for {self._seconds:.0f} s, and its process was ended"
+        elif now > ends_at:
+            self.cause = "the budget was over, and its process was ended"
+        elif taken > self._most_bytes:
+            self.cause = f"its process grew past {self._most_bytes / 1e9:.1f} GB of memory, and was ended"
+        return bool(self.cause)
+
+
+def resident_bytes(pid: int) -> int:
+    """What a process has in memory; 0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _ending(code: int) -> str:
+    """How a process ended, in words."""
+    if code == LOST:
+        return "the device was lost"
+    if code >= 0:
+        return f"its process exited with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    words = SIGNALS.get(name, "")
+    return f"its process was ended by {name}{f' ({words})' if words else ''}"
+
+
+SIGNALS = {
+    "SIGSEGV": "segmentation fault", "SIGABRT": "abort", "SIGKILL": "killed, as when memory runs out",
+    "SIGBUS": "bus error", "SIGILL": "illegal instruction", "SIGFPE": "arithmetic error",
+}  # fmt: skip
+
+
+def _raise(message: Mapping[str, Any]) -> NoReturn:
+    """What the worker raised, with the text of its traceback."""
+    error: BaseException = RuntimeError(f"{message['named']}: {message['line']}")
+    if message["pickled"]:
+        error = pickle.loads(base64.b64decode(message["pickled"]))  # from our own process
+    setattr(error, TEXT, message["text"])
+    raise error

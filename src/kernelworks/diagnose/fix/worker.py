@@ -1,0 +1,109 @@
+"""The process in which a program is diagnosed and optimizations are tried on it: ``python -m`` with a socket's number.
+
+It builds the program, puts what was kept so far in place, and goes on with the search. What it notes goes to its
+supervisor, line by line. Whatever a trial does to this process, the supervisor has what came before it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import socket
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from kernelworks.diagnose import Fixing, run_diagnosis
+from kernelworks.diagnose.fix.attempt import Try
+from kernelworks.diagnose.fix.journal import Journal, as_state, most_silent_s
+from kernelworks.diagnose.fix.result import so_far
+from kernelworks.profile.program import from_target
+from kernelworks.profile.raised import raised_by_program
+from kernelworks.records import Diagnosis, GpuPeaks, Peaks, to_json
+from kernelworks.records.json_text import build_record
+
+if TYPE_CHECKING:
+    from kernelworks.diagnose.fix.search import Search
+
+__all__ = ["LOST", "main"]
+
+LOST = 75  # the exit code of a worker whose device is lost
+
+
+class Channel:
+    """Lines of JSON to the supervisor and back."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._lines = self._socket.makefile("r", encoding="utf-8")
+
+    def receive(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._lines.readline())
+        return found
+
+    def send(self, kind: str, **fields: Any) -> None:
+        self._socket.sendall((to_json({"kind": kind, **fields}, line=True) + "\n").encode())
+
+    def say(self, text: str) -> None:
+        self.send("say", text=text)
+
+
+class WorkersJournal(Journal):
+    """Sends all of it."""
+
+    isolated = True
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def observed(self, diagnosis: Diagnosis) -> None:
+        self._channel.send("observed", diagnosis=diagnosis)
+
+    def begin(self, search: Search, one: Try) -> None:
+        self._channel.send("begin", state=as_state(search, one), seconds=most_silent_s(search))
+
+    def end(self, search: Search) -> None:
+        self._channel.send("end", state=as_state(search), fix=so_far(search))
+
+    def lost(self) -> NoReturn:
+        os._exit(LOST)
+
+
+def main() -> None:
+    channel = Channel(int(sys.argv[1]))
+    request = channel.receive()
+    try:
+        channel.send("done", diagnosis=_diagnosed(request, channel))
+    except BaseException as error:
+        channel.send("raised", text=raised_by_program(error), **_as_sent(error))
+    sys.stdout.flush()
+
+
+def _diagnosed(request: dict[str, Any], channel: Channel) -> Diagnosis:
+    if request["resumed"] is not None:  # the first process has shown what the program prints
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    program = from_target(request["target"], request["args"], module=request["module"])
+    fixing = Fixing(
+        request["fix_s"], tuple(request["allow"]), plan=request["plan"], journal=WorkersJournal(channel),
+        resumed=request["resumed"],
+    )  # fmt: skip
+    peaks = request["peaks"]
+    return run_diagnosis(
+        program, fixing, peaks and build_record(GpuPeaks if peaks["gpu"] else Peaks, peaks["record"]),
+        request["budget_s"], channel.say, tuple(request["counters"]), rough=request["rough"],
+    )  # fmt: skip
+
+
+def _as_sent(error: BaseException) -> dict[str, str]:
+    try:
+        pickled = base64.b64encode(pickle.dumps(error)).decode()
+        pickle.loads(base64.b64decode(pickled))  # an error whose class takes other arguments fails here
+    except Exception:
+        pickled = ""
+    lines = str(error).strip().splitlines()
+    return {"pickled": pickled, "named": type(error).__name__, "line": lines[0] if lines else ""}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""A program that sleeps, and optimizations of it that break the process they are tried in. One of them helps.
+
+``FAULTS`` in the environment names what is planted, in the order in which it is tried: ``where:what``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+
+from kernelworks.diagnose import optimizations
+from kernelworks.diagnose.fix import journal
+from kernelworks.diagnose.optimization import PROGRAM, Candidate, Change, Promise, Scene
+
+SLOW_S, FAST_S = 0.06, 0.02
+journal.SILENT_S = journal.SILENT_SHARE = 0.5  # type: ignore[misc]
+sleeping = {"seconds": SLOW_S}
+held: list[bytearray] = []
+
+
+def hang() -> None:
+    while True:
+        time.sleep(0.1)
+
+
+def leak() -> None:
+    while True:
+        held.append(bytearray(os.urandom(1 << 20)) * 64)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def leave() -> None:
+    raise SystemExit(0)
+
+
+def lose_device() -> None:
+    torch.zeros(4, device="cuda")[torch.tensor([1 << 20], device="cuda")] = 1
+
+
+WHAT: dict[str, Callable[[], object]] = {
+    "segfault": lambda: ctypes.string_at(0), "abort": os.abort, "exit": lambda: os._exit(0), "hang": hang,
+    "leak": leak, "interrupt": interrupt, "leave": leave, "device": lose_device,
+}  # fmt: skip
+
+
+class Planted:
+    """Breaks the process as it is predicted, put in place, run or taken out."""
+
+    def __init__(self, where: str, what: str, saves: float) -> None:
+        self.name, self.where, self.act, self.saves = f"{where} {what}", where, WHAT[what], saves
+
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
+        yield Candidate(self.name, PROGRAM, "it breaks the process")
+
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
+        if self.where == "predict":
+            self.act()
+        return Promise(self.saves)
+
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
+        def put() -> Callable[[], None]:
+            if self.where == "put":
+                self.act()
+            if self.where == "run":
+                breaking.append(self.act)
+
+            def back() -> None:
+                if self.where == "out":
+                    self.act()
+                breaking.clear()
+
+            return back
+
+        return Change(put, verified_against="nothing: it breaks")
+
+
+class Shorter:
+    """Sleeps for less."""
+
+    name = "shorter"
+
+    def candidates(self, scene: Scene) -> Iterator[Candidate]:
+        yield Candidate(self.name, PROGRAM, "sleeps for less")
+
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
+        return Promise(0.6)
+
+    def apply(self, scene: Scene, candidate: Candidate) -> Change:
+        def put() -> Callable[[], None]:
+            sleeping["seconds"] = FAST_S
+            return lambda: sleeping.update(seconds=SLOW_S)
+
+        return Change(put, verified_against="itself")
+
+
+breaking: list[Callable[[], object]] = []
+faults = [one.split(":") for one in os.environ["FAULTS"].split()]
+optimizations.OPTIMIZATIONS = (  # the first is tried before what helps, the others after it
+    *(Planted(where, what, 0.9 if not number else 0.5 - 0.01 * number) for number, (where, what) in enumerate(faults)),
+    Shorter(),
+)
+
+
+def run() -> torch.Tensor:
+    for act in breaking:
+        act()
+    time.sleep(sleeping["seconds"])
+    return torch.ones(2)
