@@ -132,6 +132,7 @@ class Candidate:
     group: str = ""  # of an optimization's candidates in one group only one can be applied: ``mode`` of one module
     cores: bool = False  # it changes how many are used: measured while others use them, it says nothing
     touches: frozenset[str] = frozenset()  # what is gained with others that touch it is not the sum: tried together
+    risky: bool = False  # it may end the process: a capture that goes wrong loses the device
     again: bool = False  # predicted to bring nothing by itself, it may on top of others: asked again once they are kept
 
     def option(self, name: str, default: Any = None) -> Any:
@@ -247,6 +248,7 @@ class Scene:
     allow: frozenset[str] = frozenset()
     say: Say = field(default=lambda line: None)
     taken: list[Change] = field(default_factory=list)  # in place in the program as it is by now
+    beneath: tuple[str, ...] = ()  # what is in place that moves or replaces what a compiler and a graph hold
     notes: list[str] = field(default_factory=list)  # for the reader of the whole
     _kept: dict[Hashable, Any] = field(default_factory=dict)
 

@@ -86,6 +86,7 @@ def as_state(search: Search, running: Try | None = None) -> State:
     return {
         "tries": [_as_plain(one, place) for one in search.tried],
         "kept": [place[id(one)] for one in search.kept],
+        "last": None if search.last is None else place.get(id(search.last)),
         "over": [place[id(one)] for one in search.over if id(one) in place],
         "impossible": [dataclasses.asdict(one) for one in search.impossible],
         "running": None if running is None else place.get(id(running)),

@@ -11,10 +11,11 @@ budget.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,7 @@ from kernelworks.diagnose.fix.alternate import (
 from kernelworks.diagnose.fix.attempt import MOST_SHARE, Try, reason_not_tried
 from kernelworks.diagnose.fix.duels import duel, is_close_rival
 from kernelworks.diagnose.fix.journal import DeviceLost, Journal, State, device_fault, tries_of
+from kernelworks.diagnose.fix.order import SETTINGS, above, beneath, in_order, stage
 from kernelworks.diagnose.fix.outcome import fix_record, in_a_line, place
 from kernelworks.diagnose.fix.output_check import check_outputs
 from kernelworks.diagnose.fix.plan import candidates_of
@@ -132,10 +134,11 @@ class Search:
             self._resume(self.resumed)
         pending = [one for one in self.tried if one.promise is None and not (one.why or one.rejected)]
         waiting = [one for one in self.tried if one.saves is not None and not one.why and one.found is None]
-        waiting, later = self._asked(pending, waiting)
-        while waiting or later or (waiting := self._again()):
+        last = [one for one in pending if one.candidate.risky and not self.journal.isolated]
+        waiting, later = self._asked([one for one in pending if one not in last], waiting)
+        while waiting or later or last or (waiting := self._again()):
             if not waiting:
-                waiting, later = self._asked(later, [])
+                (waiting, later), last = self._asked(later or last, []), last if later else []
                 continue
             waiting.sort(key=lambda one: -self._left(one))
             one = waiting.pop(0)
@@ -167,12 +170,14 @@ class Search:
             if one.change is None:
                 one.applied = False
                 self.kept.remove(one)
-        self.last = self.kept[-1] if self.kept else None
+        measured = self.tried[state["last"]] if state["last"] is not None else None
+        self.last = measured if measured in self.kept else next(iter(self.kept[::-1]), None)
 
     def _put_in_place(self, one: Try) -> None:
         self.step(f"putting in place anew: {one.candidate.optimization}, {one.candidate.says}")
         assert self.scene.program is not None
-        change = one.optimization.apply(self.scene, one.candidate)
+        with self._with_beneath(one, [other for other in self.kept if other.change is not None]):
+            change = one.optimization.apply(self.scene, one.candidate)
         with CombinedChange((*self.scene.taken, change)):
             self.scene.program.run()
         one.change = change
@@ -257,12 +262,8 @@ class Search:
 
     def _promised(self, one: Try, upon: Sequence[Try]) -> None:
         self.step(f"predicting its gain: {one.candidate.optimization}, {one.candidate.says}")
-        taken = list(self.scene.taken)
-        self.scene.taken[:] = [other.change for other in upon if other.change is not None]
-        try:
+        with self._with_beneath(one, upon):
             found = one.optimization.predict(self.scene, one.candidate)
-        finally:
-            self.scene.taken[:] = taken
         if found.saves is not None:
             found = dataclasses.replace(found, saves=max(found.saves, 1 - MOST_SHARE))
         one.promise, one.predicted, one.upon = found, found.saves, tuple(upon)
@@ -281,6 +282,18 @@ class Search:
             wall = self.scene.wall
             one.why = reason_not_tried(found.saves * wall, LEAST_NOISE * wall, wall)
 
+    @contextlib.contextmanager
+    def _with_beneath(self, one: Try, upon: Sequence[Try]) -> Iterator[None]:
+        """The scene as it is when this one is put in place: with what comes before it, and not what comes after."""
+        scene, found = self.scene, beneath(one, upon)
+        taken, names = list(scene.taken), scene.beneath
+        scene.taken[:] = [other.change for other in found if other.change is not None]
+        scene.beneath = tuple(str(other.candidate) for other in found if SETTINGS < stage(other) < stage(one))
+        try:
+            yield
+        finally:
+            scene.taken[:], scene.beneath = taken, names
+
     def _again(self) -> list[Try]:
         """What was predicted to save nothing by itself, and may on top of what is applied by now: a layout whose
         conversions cost more than it saves, until a compiler converts only once."""
@@ -289,7 +302,7 @@ class Search:
             for one in self.tried
             if one.candidate.again and one.saves is not None and one.found is None and set(one.upon) != set(self.kept)
         ]
-        return [one for one in late if self._predicted(one, self.kept)]
+        return [one for one in late if self._on_top(one)]
 
     def _rivals(self, one: Try) -> list[Try]:
         """What was applied and cannot stay, or may save less, if this one is in place."""
@@ -372,8 +385,14 @@ class Search:
         )
 
     def _on_top(self, one: Try) -> bool:
-        """Whether it is worth a try on top of what is applied by now."""
+        """Whether it is worth a try beside what is applied by now. If that must be made anew on top of it, only a
+        measurement of the whole can tell."""
         why, found = one.why, one.found
+        remade = above(one, self.kept)
+        if remade and one.saves is not None:
+            cost_s = sum(other.promise.cost_s for other in remade if other.promise is not None)
+            one.promise, one.why, one.upon = Promise(None, cost_s, how="measured as a whole"), "", tuple(self.kept)
+            return True
         if self._predicted(one, self.kept):
             return True
         one.why, one.found = (f"{why}; on top of that: {one.why}" if why else one.why), found
@@ -410,13 +429,23 @@ class Search:
             one.why, one.rejected = f"{self.doing}: it raised {type(error).__name__}", True
 
     def _measured(self, one: Try) -> None:
-        assert self.scene.budget is not None
-        self.scene.budget.ask("verifying and measuring it")
-        rest = self._beside(one)
-        one.change = one.optimization.apply(self.scene, one.candidate)
-        self._judged(
-            one, CombinedChange((*(other.change for other in rest if other.change is not None), one.change)), rest
-        )
+        """Puts it in place where it belongs, and makes anew what comes on top of it."""
+        rest, budget = self._beside(one), self.scene.budget
+        remade = above(one, rest)
+        assert budget is not None
+        needs_s = sum(other.promise.cost_s for other in remade if other.promise is not None)
+        budget.ask("verifying and measuring it", needs_s)
+        before = [(other, other.change) for other in remade]
+        try:
+            for other in (one, *remade):
+                with self._with_beneath(other, [*rest, one]):
+                    other.change = other.optimization.apply(self.scene, other.candidate)
+            changes = [other.change for other in in_order([*rest, one]) if other.change is not None]
+            self._judged(one, CombinedChange(changes), rest)
+        finally:
+            if not one.applied:
+                for other, change in before:
+                    other.change = change
 
     def _judged(self, one: Try, together: CombinedChange, rest: list[Try]) -> None:
         """Verifies and measures the program with ``together`` in place, and applies that if its gain is significant."""
@@ -442,7 +471,7 @@ class Search:
         one.applied = gain > noise and not theirs
         one.rejected = not one.applied
         if one.applied:
-            self.kept, self.last = [*rest, one], one
+            self.kept, self.last = in_order([*rest, one]), one
             scene.taken[:] = together.changes
         one.why = f"ambiguous: {found.noise}" if found.loud else gain_text(gain, noise, statistics.median(before))
         remember(self, one, rivals, noise)

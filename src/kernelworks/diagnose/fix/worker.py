@@ -88,11 +88,15 @@ def _diagnosed(request: dict[str, Any], channel: Channel) -> Diagnosis:
         request["fix_s"], tuple(request["allow"]), plan=request["plan"], journal=WorkersJournal(channel),
         resumed=request["resumed"],
     )  # fmt: skip
-    peaks = request["peaks"]
     return run_diagnosis(
-        program, fixing, peaks and build_record(GpuPeaks if peaks["gpu"] else Peaks, peaks["record"]),
-        request["budget_s"], channel.say, tuple(request["counters"]), rough=request["rough"],
+        program, fixing, _peaks(request["peaks"]), request["budget_s"], channel.say, tuple(request["counters"]), rough=request["rough"],
     )  # fmt: skip
+
+
+def _peaks(sent: dict[str, Any] | None) -> Peaks | GpuPeaks | None:
+    if sent is None:
+        return None
+    return build_record(GpuPeaks, sent["record"]) if sent["gpu"] else build_record(Peaks, sent["record"])
 
 
 def _as_sent(error: BaseException) -> dict[str, str]:

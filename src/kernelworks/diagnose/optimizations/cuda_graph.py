@@ -67,7 +67,7 @@ class _Optimization:
 
     def _candidate(self, site: Site, says: str, code: str, *parts: str) -> Candidate:
         return Candidate(
-            self.name, site, says, code=code, group=compile_group(site), touches=frozenset({"ops"}),
+            self.name, site, says, code=code, group=compile_group(site), touches=frozenset({"ops"}), risky=True,
             options=((PARTS, " ".join(parts)),) if parts else (),
         )  # fmt: skip
 

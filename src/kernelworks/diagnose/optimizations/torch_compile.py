@@ -168,7 +168,7 @@ class _Optimization:
         options = tuple(mode.how.items()) + ((("blocks", blocks),) if blocks else ())
         return Candidate(
             self.name, site, says, code=code, options=options, group=compile_group(site),
-            touches=frozenset({"ops"}),
+            touches=frozenset({"ops"}), risky=mode.gpu,
         )  # fmt: skip
 
     def _part(self, scene: Scene, part: Function, root: Site) -> Candidate:
@@ -226,7 +226,7 @@ class _Optimization:
         )
 
         def impl(m: nn.Module) -> Any:
-            key = ("torch.compile", drawing_alike, id(m), candidate.options)
+            key = ("torch.compile", drawing_alike, id(m), candidate.options, scene.beneath)
             call = m.fn if isinstance(m, Function) else MethodType(frame, m)
             return scene.keep(key, lambda: torch.compile(call, **how))
 

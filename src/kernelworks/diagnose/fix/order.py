@@ -1,0 +1,51 @@
+"""The order in which what is kept is put in place. A plan has the same order.
+
+A compiler and a graph hold what they were given: the memory of weights, the modules that were there, their dtypes. What
+moves or replaces any of it comes first, and if something comes beneath them later, they are made anew on top of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelworks.diagnose.fix.attempt import Try
+
+__all__ = ["SETTINGS", "above", "beneath", "in_order", "stage"]
+
+SETTINGS, LAYOUT, WEIGHTS, DTYPE, OPS, COMPILED, CAPTURED, BESIDE = range(8)
+STAGES = {
+    "threads": SETTINGS,  # of the process: nothing that is compiled or captured holds them
+    "allocator": SETTINGS,
+    "channels_last": LAYOUT,  # moves weights
+    "folded norms": WEIGHTS,  # replaces modules and their weights
+    "merged projections": WEIGHTS,
+    "weights cast once": DTYPE,
+    "fewer bits": DTYPE,
+    "swap": OPS,  # a compiler traces what the modules call by then
+    "swap in functions": OPS,
+    "torch.compile": COMPILED,
+    "static cache": COMPILED,  # compiles the steps of a decoder
+    "CUDA graph": CAPTURED,
+}  # what is not named (optimizers, input) is beside: it neither moves parameters of modules nor is captured with them
+
+
+def stage(one: Try) -> int:
+    return STAGES.get(one.candidate.optimization, BESIDE)
+
+
+def in_order(tries: Sequence[Try]) -> list[Try]:
+    return sorted(tries, key=stage)
+
+
+def beneath(one: Try, others: Sequence[Try]) -> list[Try]:
+    """Those that are in place when it is put there, in their order: all but what comes on top of it."""
+    mine = stage(one)
+    return in_order([o for o in others if o is not one and not mine < stage(o) < BESIDE])
+
+
+def above(one: Try, others: Sequence[Try]) -> list[Try]:
+    """Those that hold what it moves or replaces, and must be made anew on top of it."""
+    mine = stage(one)
+    if mine == SETTINGS:
+        return []
+    return in_order([o for o in others if o is not one and mine < stage(o) and stage(o) in (COMPILED, CAPTURED)])
