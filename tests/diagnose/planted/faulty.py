@@ -17,9 +17,10 @@ from kernelworks.diagnose.fix import journal
 from kernelworks.diagnose.optimization import PROGRAM, Candidate, Change, Promise, Scene
 
 SLOW_S, FAST_S = 0.06, 0.02
-journal.SILENT_S = journal.SILENT_SHARE = 0.5  # type: ignore[misc]
+journal.SILENT_S, journal.SILENT_SHARE = 4.0, 0.01  # type: ignore[misc]
 sleeping = {"seconds": SLOW_S}
 held: list[bytearray] = []
+scenes: list[Scene] = []
 
 
 def hang() -> None:
@@ -27,9 +28,15 @@ def hang() -> None:
         time.sleep(0.1)
 
 
+def chatter() -> None:
+    while True:
+        scenes[-1].say("still at it")
+        time.sleep(0.05)
+
+
 def leak() -> None:
     while True:
-        held.append(bytearray(os.urandom(1 << 20)) * 64)
+        held.append(bytearray(b"x") * (256 << 20))
 
 
 def interrupt() -> None:
@@ -46,7 +53,7 @@ def lose_device() -> None:
 
 WHAT: dict[str, Callable[[], object]] = {
     "segfault": lambda: ctypes.string_at(0), "abort": os.abort, "exit": lambda: os._exit(0), "hang": hang,
-    "leak": leak, "interrupt": interrupt, "leave": leave, "device": lose_device,
+    "leak": leak, "chatter": chatter, "interrupt": interrupt, "leave": leave, "device": lose_device,
 }  # fmt: skip
 
 
@@ -60,6 +67,7 @@ class Planted:
         yield Candidate(self.name, PROGRAM, "it breaks the process")
 
     def predict(self, scene: Scene, candidate: Candidate) -> Promise:
+        scenes.append(scene)
         if self.where == "predict":
             self.act()
         return Promise(self.saves)

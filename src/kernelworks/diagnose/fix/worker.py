@@ -55,15 +55,18 @@ class WorkersJournal(Journal):
     isolated = True
 
     def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+        self._channel, self._first = channel, True
 
     def observed(self, diagnosis: Diagnosis) -> None:
         self._channel.send("observed", diagnosis=diagnosis)
 
     def begin(self, search: Search, one: Try) -> None:
+        if self._first:
+            self.end(search)
         self._channel.send("begin", state=as_state(search, one), seconds=most_silent_s(search))
 
     def end(self, search: Search) -> None:
+        self._first = False
         self._channel.send("end", state=as_state(search), fix=so_far(search))
 
     def lost(self) -> NoReturn:
@@ -89,7 +92,8 @@ def _diagnosed(request: dict[str, Any], channel: Channel) -> Diagnosis:
         resumed=request["resumed"],
     )  # fmt: skip
     return run_diagnosis(
-        program, fixing, _peaks(request["peaks"]), request["budget_s"], channel.say, tuple(request["counters"]), rough=request["rough"],
+        program, fixing, _peaks(request["peaks"]), request["budget_s"], channel.say, tuple(request["counters"]),
+        rough=request["rough"],
     )  # fmt: skip
 
 

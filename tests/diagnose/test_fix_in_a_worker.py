@@ -1,0 +1,94 @@
+"""A fix of a file runs in worker processes: whatever a trial does to one of them, the diagnosis and the plan stand."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernelworks.diagnose import diagnose_script
+from kernelworks.diagnose.fix import supervisor
+from kernelworks.diagnose.fix.supervisor import ProcessEnded
+from kernelworks.profile.raised import raised_by_program
+from kernelworks.records import Diagnosis, Peaks
+from kernelworks.records.fix import APPLIED, REJECTED
+
+PROGRAM = Path(__file__).parent / "planted" / "faulty.py"
+ENDINGS = {
+    "predict:segfault": "SIGSEGV (segmentation fault)",
+    "put:exit": "exited with code 0",
+    "out:abort": "SIGABRT (abort)",
+    "run:hang": "it hung",
+    "predict:hang": "it hung",
+    "predict:interrupt": "it raised KeyboardInterrupt",
+    "put:leave": "it raised SystemExit",
+    "run:leak": "GB of memory",
+    "run:device": "device",
+}
+
+
+def planted(faults: str, ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> Diagnosis:
+    monkeypatch.setenv("FAULTS", faults)
+    return diagnose_script(f"{PROGRAM}:run", fix=True, fix_s=240.0, budget_s=0.5, rough=True, peaks=ceilings)
+
+
+def holds(found: Diagnosis, faults: str) -> None:
+    """Each fault cost its own trial, and what helps is in the plan."""
+    assert found.fix is not None and found.hotspots
+    outcomes = {one.optimization: one for one in found.fix.optimizations}
+    for fault in faults.split():
+        one = outcomes[fault.replace(":", " ")]
+        assert one.outcome == REJECTED and ENDINGS[fault] in one.why, one
+    assert outcomes["shorter"].outcome == APPLIED
+    assert [each["optimization"] for each in found.fix.plan["candidates"]] == ["shorter"]
+    assert found.fix.after_s < 0.6 * found.fix.before_s
+
+
+def test_trials_that_end_their_process_cost_themselves_alone(ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = "predict:segfault put:exit"
+    holds(planted(faults, ceilings, monkeypatch), faults)
+
+
+@pytest.mark.thorough  # processes, one after the other
+@pytest.mark.parametrize("fault", [fault for fault in ENDINGS if "device" not in fault])
+def test_each_fault_by_itself(fault: str, ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "available_bytes", lambda device: 3e9)
+    holds(planted(fault, ceilings, monkeypatch), fault)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a device is lost on a GPU alone")
+def test_a_lost_device(monkeypatch: pytest.MonkeyPatch, ceilings: Peaks) -> None:
+    holds(planted("run:device", ceilings, monkeypatch), "run:device")
+
+
+def test_a_program_that_ends_its_process_by_itself_is_told(
+    tmp_path: Path, ceilings: Peaks, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "dies.py"
+    path.write_text("import os\n\ndef run():\n    print('here it is', flush=True)\n    os.abort()\n")
+    with pytest.raises(ProcessEnded, match=r"the program's own run ends its process: .*SIGABRT"):
+        diagnose_script(f"{path}:run", fix=True, fix_s=5.0, budget_s=0.2, peaks=ceilings)
+    assert "here it is" in capfd.readouterr().out
+
+
+def test_what_the_program_raises_comes_with_its_own_lines(tmp_path: Path, ceilings: Peaks) -> None:
+    path = tmp_path / "raises.py"
+    path.write_text("def run():\n    {}['missing']\n")
+    with pytest.raises(KeyError, match="missing") as raised:
+        diagnose_script(f"{path}:run", fix=True, fix_s=5.0, budget_s=0.2, peaks=ceilings)
+    text = raised_by_program(raised.value)
+    assert "{}['missing']" in text and str(path) in text and "kernelworks" not in text
+
+
+def test_the_whole_ends_with_its_time_and_gives_what_it_has(ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial that goes on for ever and says so again and again is ended with the budget."""
+    monkeypatch.setattr(supervisor, "SPARE_S", 0.0)
+    monkeypatch.setenv("FAULTS", "predict:chatter")
+    begun = time.monotonic()
+    found = diagnose_script(f"{PROGRAM}:run", fix=True, fix_s=3.0, budget_s=0.5, rough=True, peaks=ceilings)
+    assert time.monotonic() - begun < 120  # it would never end
+    assert found.fix is not None and found.hotspots
+    one = next(each for each in found.fix.optimizations if each.optimization == "predict chatter")
+    assert one.outcome == REJECTED and "the budget was over" in one.why
