@@ -54,7 +54,7 @@ def test_trials_that_end_their_process_cost_themselves_alone(ceilings: Peaks, mo
 @pytest.mark.thorough  # processes, one after the other
 @pytest.mark.parametrize("fault", [fault for fault in ENDINGS if "device" not in fault])
 def test_each_fault_by_itself(fault: str, ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "available_bytes", lambda device: 3e9)
+    monkeypatch.setattr(supervisor, "available_bytes", lambda device: 1e9)
     holds(planted(fault, ceilings, monkeypatch), fault)
 
 

@@ -31,7 +31,7 @@ from kernelworks.diagnose.fix.alternate import (
 from kernelworks.diagnose.fix.attempt import MOST_SHARE, Try, reason_not_tried
 from kernelworks.diagnose.fix.duels import duel, is_close_rival
 from kernelworks.diagnose.fix.journal import DeviceLost, Journal, State, device_fault, tries_of
-from kernelworks.diagnose.fix.order import SETTINGS, above, beneath, in_order, stage
+from kernelworks.diagnose.fix.order import SETTINGS, above, beneath, first_asked, in_order, stage
 from kernelworks.diagnose.fix.outcome import fix_record, in_a_line, place
 from kernelworks.diagnose.fix.output_check import check_outputs
 from kernelworks.diagnose.fix.plan import candidates_of
@@ -132,7 +132,9 @@ class Search:
             self._list_candidates()
         else:
             self._resume(self.resumed)
-        pending = [one for one in self.tried if one.promise is None and not (one.why or one.rejected)]
+        pending = first_asked(
+            [one for one in self.tried if one.promise is None and not (one.why or one.rejected)], on_gpu=scene.on_gpu
+        )
         waiting = [one for one in self.tried if one.saves is not None and not one.why and one.found is None]
         last = [one for one in pending if one.candidate.risky and not self.journal.isolated]
         waiting, later = self._asked([one for one in pending if one not in last], waiting)
