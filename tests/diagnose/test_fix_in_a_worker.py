@@ -11,11 +11,11 @@ import torch
 from kernelworks.diagnose import diagnose_script
 from kernelworks.diagnose.fix import supervisor
 from kernelworks.diagnose.fix.supervisor import ProcessEnded
-from kernelworks.profile.raised import raised_by_program
+from kernelworks.profile.program_errors import raised_by_program
 from kernelworks.records import Diagnosis, Peaks
 from kernelworks.records.fix import APPLIED, REJECTED
 
-PROGRAM = Path(__file__).parent / "planted" / "faulty.py"
+PROGRAM = Path(__file__).parents[1] / "support" / "faulty_program.py"
 ENDINGS = {
     "predict:segfault": "SIGSEGV (segmentation fault)",
     "put:exit": "exited with code 0",
@@ -52,15 +52,10 @@ def test_trials_that_end_their_process_cost_themselves_alone(ceilings: Peaks, mo
 
 
 @pytest.mark.thorough  # processes, one after the other
-@pytest.mark.parametrize("fault", [fault for fault in ENDINGS if "device" not in fault])
+@pytest.mark.parametrize("fault", [fault for fault in ENDINGS if "device" not in fault or torch.cuda.is_available()])
 def test_each_fault_by_itself(fault: str, ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "available_bytes", lambda device: 1e9)
     holds(planted(fault, ceilings, monkeypatch), fault)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="a device is lost on a GPU alone")
-def test_a_lost_device(monkeypatch: pytest.MonkeyPatch, ceilings: Peaks) -> None:
-    holds(planted("run:device", ceilings, monkeypatch), "run:device")
 
 
 def test_a_program_that_ends_its_process_by_itself_is_told(

@@ -86,7 +86,7 @@ def guard_program(*, json: bool, so: str = "there is no diagnosis of it") -> Ite
     it prints is not among the ``json``."""
     from kernelworks.measure.clock.noise import Ambiguous
     from kernelworks.profile.program import TargetError
-    from kernelworks.profile.raised import raised_by_program
+    from kernelworks.profile.program_errors import raised_by_program
 
     shown = UnclosableStream(sys.stderr if json else sys.stdout)
     with faults((TargetError,)), contextlib.redirect_stdout(shown):

@@ -219,7 +219,7 @@ def _observed(
     around.mark()
     done = None
     if fix and (rough or not timeline.loud):
-        fix.journal.observed(make_diagnosis(program.name, timeline, device, rough=rough))
+        fix.journal.note_diagnosis(make_diagnosis(program.name, timeline, device, rough=rough))
         forecaster = Forecaster(timeline, device, device.fixing * budget_s)
         search = Search(
             program, timeline.walls, forecaster, budget_s=fix.seconds, say=say, allow=fix.allow, plan=fix.plan,

@@ -41,16 +41,16 @@ class Journal:
 
     isolated = False
 
-    def observed(self, diagnosis: Diagnosis) -> None:
+    def note_diagnosis(self, diagnosis: Diagnosis) -> None:
         """Where the time goes, before anything is tried."""
 
-    def begin(self, search: Search, one: Try) -> None:
+    def note_trial(self, search: Search, one: Try) -> None:
         """A trial begins."""
 
-    def end(self, search: Search) -> None:
+    def note_outcome(self, search: Search) -> None:
         """It has ended."""
 
-    def lost(self) -> NoReturn:
+    def give_up(self) -> NoReturn:
         """The device is lost."""
         raise DeviceLost("the device was lost")
 
@@ -77,7 +77,7 @@ def device_fault() -> str:
 
 # ---------------------------------------------------------------- tries as plain values
 
-PLAIN = ("why", "predicted", "told", "applied", "rejected", "allotted_s")
+PLAIN_FIELDS = ("why", "predicted", "told", "applied", "rejected", "allotted_s")
 
 
 def as_state(search: Search, running: Try | None = None) -> State:
@@ -97,7 +97,7 @@ def _as_plain(one: Try, place: Mapping[int, int]) -> State:
     candidate, promise, found = one.candidate, one.promise, one.found
     fields = {field.name: getattr(candidate, field.name) for field in dataclasses.fields(candidate)}
     return {
-        **{name: getattr(one, name) for name in PLAIN},
+        **{name: getattr(one, name) for name in PLAIN_FIELDS},
         "candidate": fields
         | {
             "site": dataclasses.asdict(candidate.site), "options": dict(candidate.options),
@@ -131,7 +131,7 @@ def _as_try(plain: State, known: Mapping[str, Optimization]) -> Try:
             "touches": frozenset(fields["touches"]),
         }
     )  # fmt: skip
-    one = Try(known[candidate.optimization], candidate, **{name: plain[name] for name in PLAIN})
+    one = Try(known[candidate.optimization], candidate, **{name: plain[name] for name in PLAIN_FIELDS})
     if plain["promise"] is not None:
         one.promise = Promise(*plain["promise"])
     if plain["agreement"] is not None:

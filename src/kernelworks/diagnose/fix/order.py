@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from kernelworks.diagnose.fix.attempt import Try
 
-__all__ = ["SETTINGS", "above", "beneath", "first_asked", "in_order", "stage"]
+__all__ = ["SETTINGS", "tries_above", "tries_beneath", "first_asked", "in_order", "stage"]
 
-SETTINGS, LAYOUT, WEIGHTS, DTYPE, OPS, COMPILED, CAPTURED, BESIDE = range(8)
+SETTINGS, LAYOUT, WEIGHTS, DTYPE, OPS, COMPILERS, GRAPHS, INDEPENDENT = range(8)
 CUDA_GRAPHS = "reduce-overhead"  # torch.compile's mode
 STAGES = {
     "threads": SETTINGS,  # of the process: nothing that is compiled or captured holds them
@@ -24,32 +24,32 @@ STAGES = {
     "fewer bits": DTYPE,
     "swap": OPS,  # a compiler traces what the modules call by then
     "swap in functions": OPS,
-    "torch.compile": COMPILED,
-    "static cache": COMPILED,  # compiles the steps of a decoder
-    "CUDA graph": CAPTURED,
+    "torch.compile": COMPILERS,
+    "static cache": COMPILERS,  # compiles the steps of a decoder
+    "CUDA graph": GRAPHS,
 }  # what is not named (optimizers, input) is beside: it neither moves parameters of modules nor is captured with them
 
 
 def stage(one: Try) -> int:
-    return STAGES.get(one.candidate.optimization, BESIDE)
+    return STAGES.get(one.candidate.optimization, INDEPENDENT)
 
 
 def in_order(tries: Sequence[Try]) -> list[Try]:
     return sorted(tries, key=stage)
 
 
-def beneath(one: Try, others: Sequence[Try]) -> list[Try]:
+def tries_beneath(one: Try, others: Sequence[Try]) -> list[Try]:
     """Those that are in place when it is put there, in their order: all but what comes on top of it."""
     mine = stage(one)
-    return in_order([o for o in others if o is not one and not mine < stage(o) < BESIDE])
+    return in_order([o for o in others if o is not one and not mine < stage(o) < INDEPENDENT])
 
 
-def above(one: Try, others: Sequence[Try]) -> list[Try]:
+def tries_above(one: Try, others: Sequence[Try]) -> list[Try]:
     """Those that hold what it moves or replaces, and must be made anew on top of it."""
     mine = stage(one)
     if mine == SETTINGS:
         return []
-    return in_order([o for o in others if o is not one and mine < stage(o) and stage(o) in (COMPILED, CAPTURED)])
+    return in_order([o for o in others if o is not one and mine < stage(o) and stage(o) in (COMPILERS, GRAPHS)])
 
 
 def first_asked(tries: Sequence[Try], *, on_gpu: bool) -> list[Try]:

@@ -31,7 +31,7 @@ from kernelworks.diagnose.fix.alternate import (
 from kernelworks.diagnose.fix.attempt import MOST_SHARE, Try, reason_not_tried
 from kernelworks.diagnose.fix.duels import duel, is_close_rival
 from kernelworks.diagnose.fix.journal import DeviceLost, Journal, State, device_fault, tries_of
-from kernelworks.diagnose.fix.order import SETTINGS, above, beneath, first_asked, in_order, stage
+from kernelworks.diagnose.fix.order import SETTINGS, first_asked, in_order, stage, tries_above, tries_beneath
 from kernelworks.diagnose.fix.outcome import fix_record, in_a_line, place
 from kernelworks.diagnose.fix.output_check import check_outputs
 from kernelworks.diagnose.fix.plan import candidates_of
@@ -287,7 +287,7 @@ class Search:
     @contextlib.contextmanager
     def _with_beneath(self, one: Try, upon: Sequence[Try]) -> Iterator[None]:
         """The scene as it is when this one is put in place: with what comes before it, and not what comes after."""
-        scene, found = self.scene, beneath(one, upon)
+        scene, found = self.scene, tries_beneath(one, upon)
         taken, names = list(scene.taken), scene.beneath
         scene.taken[:] = [other.change for other in found if other.change is not None]
         scene.beneath = tuple(str(other.candidate) for other in found if SETTINGS < stage(other) < stage(one))
@@ -390,7 +390,7 @@ class Search:
         """Whether it is worth a try beside what is applied by now. If that must be made anew on top of it, only a
         measurement of the whole can tell."""
         why, found = one.why, one.found
-        remade = above(one, self.kept)
+        remade = tries_above(one, self.kept)
         if remade and one.saves is not None:
             cost_s = sum(other.promise.cost_s for other in remade if other.promise is not None)
             one.promise, one.why, one.upon = Promise(None, cost_s, how="measured as a whole"), "", tuple(self.kept)
@@ -404,15 +404,15 @@ class Search:
         """What goes wrong is the reason why the candidate is rejected or not tried."""
         assert self.scene.budget is not None
         kept = list(self.kept)
-        self.journal.begin(self, one)
+        self.journal.note_trial(self, one)
         self._attempt(one, act)
         fault = device_fault()
         if fault:
             one.why, one.rejected, one.applied = f"the device was lost: {fault}", True, False
             self.kept = [other for other in kept if other is not one]
-        self.journal.end(self)
+        self.journal.note_outcome(self)
         if fault:
-            self.journal.lost()
+            self.journal.give_up()
 
     def _attempt(self, one: Try, act: Callable[[], None]) -> None:
         try:
@@ -433,7 +433,7 @@ class Search:
     def _measured(self, one: Try) -> None:
         """Puts it in place where it belongs, and makes anew what comes on top of it."""
         rest, budget = self._beside(one), self.scene.budget
-        remade = above(one, rest)
+        remade = tries_above(one, rest)
         assert budget is not None
         needs_s = sum(other.promise.cost_s for other in remade if other.promise is not None)
         budget.ask("verifying and measuring it", needs_s)

@@ -25,10 +25,11 @@ from typing import Any, NoReturn
 
 import torch
 
-from kernelworks.diagnose.fix.worker import LOST
+from kernelworks.diagnose.fix.worker import DEVICE_LOST
 from kernelworks.diagnose.record import with_fix
 from kernelworks.diagnose.verify.agreement import available_bytes
-from kernelworks.profile.raised import TEXT
+from kernelworks.machine import environment
+from kernelworks.profile.program_errors import TEXT
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks
 from kernelworks.records.fix import REJECTED, Fix
 from kernelworks.records.json_text import build_record, parse_json, to_json
@@ -145,7 +146,7 @@ def _one_worker(request: Request, progress: Progress, say: Say) -> Diagnosis | N
     """What one worker finds; None if it has ended before its time, of which ``progress`` has the cause then."""
     progress.begun, limit = time.monotonic(), Limit()
     with _worker(request, progress) as (process, messages):
-        for message in messages.until(lambda: limit.reached(process.pid, progress.ends_at)):
+        for message in messages.until(lambda: limit.is_reached(process.pid, progress.ends_at)):
             kind = message["kind"]
             if kind == "say":
                 limit.progress()
@@ -179,11 +180,11 @@ def _worker(request: Request, progress: Progress) -> Iterator[tuple[subprocess.P
     """A worker with its request; on leaving it has ended, and every process that it started in its group."""
     ours, theirs = socket.socketpair()
     package = str(Path(__file__).resolve().parents[3])
-    paths = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH", ""), package)))
+    paths = os.pathsep.join(filter(None, (environment.variables().get("PYTHONPATH", ""), package)))
     with ours, theirs:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", MODULE, str(theirs.fileno())], pass_fds=(theirs.fileno(),),
-            env=os.environ | {"PYTHONPATH": paths}, start_new_session=True,
+            env=environment.variables() | {"PYTHONPATH": paths}, start_new_session=True,
         )  # fmt: skip
         theirs.close()
         try:
@@ -246,7 +247,7 @@ class Limit:
     def end(self) -> None:
         self._trial_ends = float("inf")
 
-    def reached(self, pid: int, ends_at: float) -> bool:
+    def is_reached(self, pid: int, ends_at: float) -> bool:
         now, taken = time.monotonic(), resident_bytes(pid)
         if now > self._trial_ends:
             self.cause = f"it hung: nothing was heard of it for {self._seconds:.0f} s, and its process was ended"
@@ -267,7 +268,7 @@ def resident_bytes(pid: int) -> int:
 
 def _ending(code: int) -> str:
     """How a process ended, in words."""
-    if code == LOST:
+    if code == DEVICE_LOST:
         return "the device was lost"
     if code >= 0:
         return f"its process exited with code {code}"

@@ -19,16 +19,16 @@ from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.journal import Journal, as_state, most_silent_s
 from kernelworks.diagnose.fix.result import so_far
 from kernelworks.profile.program import from_target
-from kernelworks.profile.raised import raised_by_program
+from kernelworks.profile.program_errors import raised_by_program
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks, to_json
 from kernelworks.records.json_text import build_record
 
 if TYPE_CHECKING:
     from kernelworks.diagnose.fix.search import Search
 
-__all__ = ["LOST", "main"]
+__all__ = ["DEVICE_LOST", "main"]
 
-LOST = 75  # the exit code of a worker whose device is lost
+DEVICE_LOST = 75  # the exit code of a worker whose device is lost
 
 
 class Channel:
@@ -57,20 +57,20 @@ class WorkersJournal(Journal):
     def __init__(self, channel: Channel) -> None:
         self._channel, self._first = channel, True
 
-    def observed(self, diagnosis: Diagnosis) -> None:
+    def note_diagnosis(self, diagnosis: Diagnosis) -> None:
         self._channel.send("observed", diagnosis=diagnosis)
 
-    def begin(self, search: Search, one: Try) -> None:
+    def note_trial(self, search: Search, one: Try) -> None:
         if self._first:
-            self.end(search)
+            self.note_outcome(search)
         self._channel.send("begin", state=as_state(search, one), seconds=most_silent_s(search))
 
-    def end(self, search: Search) -> None:
+    def note_outcome(self, search: Search) -> None:
         self._first = False
         self._channel.send("end", state=as_state(search), fix=so_far(search))
 
-    def lost(self) -> NoReturn:
-        os._exit(LOST)
+    def give_up(self) -> NoReturn:
+        os._exit(DEVICE_LOST)
 
 
 def main() -> None:

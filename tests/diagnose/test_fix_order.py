@@ -1,0 +1,87 @@
+"""What a search puts in place beneath what, and what it tries last, on stand-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from test_fix_search import Stand, fixed, in_place, inside, model, nothing_in_place
+from torch import nn
+
+from kernelworks.diagnose.fix import search
+from kernelworks.diagnose.optimization import Candidate, Change, Promise, Scene
+from kernelworks.records.fix import APPLIED, REJECTED
+
+__all__ = ["model", "nothing_in_place"]  # fixtures
+
+
+def test_what_moves_weights_comes_beneath_what_is_compiled_which_is_made_anew(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[str, ...]] = []
+
+    class Compiler(Stand):
+        def apply(self, scene: Scene, candidate: Candidate) -> Change:
+            made.append(scene.beneath)
+            return super().apply(scene, candidate)
+
+    put: list[list[str]] = []
+
+    def noted(held: nn.Module) -> Callable[[], None]:
+        put.append(list(inside))
+        return lambda: None
+
+    compiler = Compiler("torch.compile", 0.5, does=noted)
+    layout = Stand("channels_last", 0.0, really=0.2, candidate={"again": True})
+    found = fixed(model, monkeypatch, compiler, layout)
+    assert [each["optimization"] for each in found.plan["candidates"]] == ["channels_last", "torch.compile"]
+    assert [len(names) for names in made] == [0, 1] and "channels_last" in made[1][0]
+    assert all(before in ([], ["channels_last"]) for before in put) and ["channels_last"] in put
+
+
+def test_a_layout_that_gains_nothing_beneath_a_compiler_leaves_it_as_it_was(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = Stand("torch.compile", 0.5)
+    layout = Stand("channels_last", 0.0, really=-0.3, candidate={"again": True})
+    found = fixed(model, monkeypatch, compiler, layout)
+    assert in_place(found) == ["torch.compile"]
+    assert [each["optimization"] for each in found.plan["candidates"]] == ["torch.compile"]
+
+
+# ---------------------------------------------------------------- what may break the process
+
+
+def test_in_the_users_own_process_what_may_break_it_comes_last(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    class Noted(Stand):
+        def predict(self, scene: Scene, candidate: Candidate) -> Promise:
+            asked.append(self.name)
+            return super().predict(scene, candidate)
+
+    risky = Noted("graph", 0.6, candidate={"risky": True})
+    fixed(model, monkeypatch, risky, Noted("a", 0.1), Noted("b", 0.2))
+    assert asked[:2] == ["a", "b"] and asked[-1] == "graph" and asked.count("graph") == 1
+
+
+def test_a_lost_device_ends_the_search_and_is_told_of_the_trial_that_lost_it_alone(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[str] = []
+
+    class Losing(Stand):
+        def predict(self, scene: Scene, candidate: Candidate) -> Promise:
+            lost.append("CUDA error: an illegal memory access was encountered")
+            return super().predict(scene, candidate)
+
+    monkeypatch.setattr(search, "device_fault", lambda: lost[0] if lost else "")
+    found = fixed(
+        model, monkeypatch, Losing("graph", 0.6, candidate={"risky": True}), Stand("a", 0.3), Stand("z", None)
+    )
+    outcomes = {one.optimization: (one.outcome, one.why) for one in found.optimizations}
+    assert outcomes["graph"][0] == REJECTED and "the device was lost" in outcomes["graph"][1]
+    assert outcomes["a"][0] == APPLIED and in_place(found) == ["a"]
+    assert "the device was lost" in " ".join(found.notes)
