@@ -33,7 +33,7 @@ __all__ = [
     "guard_program",
     "print_json",
     "show",
-    "write",
+    "warn",
 ]
 
 FAILED, USAGE, AMBIGUOUS, INTERRUPTED = 1, 2, 3, 130
@@ -49,6 +49,14 @@ def fail(message: str, code: int) -> NoReturn:
 
     stderr().print(Text(f"kernelworks: {message}", style="red"), soft_wrap=True)
     raise typer.Exit(code)
+
+
+def warn(message: str) -> None:
+    from rich.text import Text
+
+    from kernelworks.report.terminal import stderr
+
+    stderr().print(Text(f"kernelworks: {message}", style="yellow"), soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -155,14 +163,6 @@ def show(table: RenderableType) -> None:
     from kernelworks.report.terminal import stdout
 
     stdout().print(table)
-
-
-def write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        fail(f"could not write {path}: {error}", FAILED)
 
 
 def device_named(device: str | None) -> str:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelworks.cli.console import AMBIGUOUS, FAILED, USAGE, fail, guard_program, print_json, show, write
+from kernelworks.cli.console import (
+    AMBIGUOUS,
+    FAILED,
+    USAGE,
+    device_named,
+    fail,
+    faults,
+    guard_program,
+    print_json,
+    show,
+)
+from kernelworks.cli.files import writable, writable_folder, write
 from kernelworks.cli.options import Json, Rough
 
 if TYPE_CHECKING:
@@ -58,32 +69,58 @@ def diagnose(
     from kernelworks.report import page
     from kernelworks.report import terminal as console
 
-    if patch is not None and not fix:
-        fail("--patch writes what a fix finds: it needs --fix", USAGE)
+    allowed = tuple(word for word in allow.split(",") if word)
+    _check(fix=fix, patch=patch, plan=plan, budget=budget, allowed=allowed)
+    if counters:
+        device_named("cuda")
+    folder = writable_folder(out or Path("kernelworks-out")) if out is not None or not json else None
+    patch_file = writable(patch)
     with guard_program(json=json), console.progress("diagnose") as progress:
         record: Diagnosis = diagnose_script(
             program, tuple(arguments or ()), fix=fix, progress=progress, counters=counters, rough=rough, module=module,
-            fix_s=budget, allow=tuple(word for word in allow.split(",") if word), plan=plan,
+            fix_s=budget, allow=allowed, plan=plan,
         )  # fmt: skip
     if json:
         print_json(record)
     else:
         show(report.diagnosis(record, console.stdout().width))
-    if patch is not None:
+    if patch_file is not None:
         made = record.fix.patch if record.fix is not None else ""
         if made:
-            write(patch, made)
+            write(patch_file, made)
         said = f"the patch: {patch}, for `git apply`" if made else "no patch: the fix changes nothing in a source file"
         console.stderr().print(f"\n{said}", soft_wrap=True)
-    if out is not None or not json:
-        folder = out or Path("kernelworks-out")
+    if folder is not None:
         name = _file(program, module=module)
-        write(folder / f"{name}.html", page.diagnosis(record))
-        write(folder / f"{name}.json", to_json(record) + "\n")
+        wrote = write(folder / f"{name}.json", to_json(record) + "\n")
+        wrote = write(folder / f"{name}.html", page.diagnosis(record)) and wrote
         if record.fix is not None and record.fix.plan:
             write(folder / f"{name}.plan.json", to_json(record.fix.plan) + "\n")
-        console.stderr().print(f"\nthe page: {folder / name}.html   the record: {folder / name}.json", soft_wrap=True)
+        if wrote:
+            said = f"the page: {folder / name}.html   the record: {folder / name}.json"
+            console.stderr().print(f"\n{said}", soft_wrap=True)
     raise typer.Exit({"": 0, "refused": FAILED, "ambiguous": AMBIGUOUS}[report.outcome(record)])
+
+
+def _check(
+    *, fix: bool, patch: Path | None, plan: Path | None, budget: float | None, allowed: Sequence[str]
+) -> None:  # fmt: skip
+    """Leaves if options contradict each other or name what is not there: nothing of the program has run yet."""
+    from kernelworks.diagnose import CHANGES, check_budget
+    from kernelworks.diagnose.fix.plan import load_plan
+
+    named = {"--patch": patch, "--plan": plan, "--budget": budget, "--allow": allowed or None}
+    given = [name for name, value in named.items() if value is not None]
+    if given and not fix:
+        fail(f"{given[0]} is of a fix: it needs --fix", USAGE)
+    unknown = [word for word in allowed if word not in CHANGES]
+    if unknown:
+        fail(f"--allow takes {','.join(CHANGES)}, got {unknown[0]!r}", USAGE)
+    with faults((ValueError, FileNotFoundError)):
+        if budget is not None:
+            check_budget(budget)
+        if plan is not None:
+            load_plan(plan)
 
 
 def _file(program: str, *, module: bool) -> str:

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from kernelworks.cli.console import device_named, faults, print_json, show, write
+from kernelworks.cli.console import device_named, faults, print_json, show
+from kernelworks.cli.files import writable, write
 from kernelworks.cli.options import Device, Json, Rough
 
 __all__ = ["VERBS"]
@@ -33,7 +34,7 @@ def machine(
     from kernelworks.records import GpuPeaks, Peaks
     from kernelworks.report import terminal as console
 
-    first = device_named(device)
+    first, html = device_named(device), writable(html)
     records: list[Peaks | GpuPeaks] = []
     with faults(), console.progress("measuring this machine") as progress:
         if first == "cpu":

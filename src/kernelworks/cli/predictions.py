@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import FAILED, fail, faults, print_json, show, write
+from kernelworks.cli.console import FAILED, USAGE, fail, faults, print_json, show
+from kernelworks.cli.files import writable, write
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
@@ -29,6 +30,9 @@ def predictions(
     from kernelworks.report import predictions as report
     from kernelworks.report.terminal import stdout
 
+    if optimization:
+        _check_optimization(optimization)
+    html, png = writable(html), writable(png)
     found = read(kind, optimization)
     if html is not None:
         write(html, report.document(found))
@@ -42,6 +46,15 @@ def predictions(
         print_json(found)
     else:
         show(report.prediction_accuracy(found, stdout().width))
+
+
+def _check_optimization(name: str) -> None:
+    from kernelworks.diagnose.optimizations import OPTIMIZATIONS
+    from kernelworks.records.history import read_outcomes
+
+    known = {each.name for each in OPTIMIZATIONS} | {each.optimization for each in read_outcomes()}
+    if name not in known:
+        fail(f"no optimization is named {name!r}; there are {', '.join(sorted(known))}", USAGE)
 
 
 VERBS: dict[str, Callable[..., None]] = {"predictions": predictions}
