@@ -46,7 +46,7 @@ def bench(
 
     where, save = device_named(device), writable(save)
     results: list[BenchResult] = []
-    with faults((ValueError,)), console.progress("bench") as progress:
+    with faults((ValueError,), rough=True), console.progress("bench") as progress:
         caches = ("warm", "cold") if cold else ("warm",)
         chosen = ops_named(op)
         for found in chosen:

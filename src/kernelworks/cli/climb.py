@@ -45,7 +45,7 @@ def climb(
 
     if name is not None and ladder != "new":
         fail(f"one ladder at a time; {name!r} is one more", USAGE)
-    with faults((ValueError, RuntimeError)):
+    with faults((ValueError, RuntimeError), rough=True):
         if ladder == "new":
             typer.echo(command.start_ladder(name, device))
             return

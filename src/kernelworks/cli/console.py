@@ -29,6 +29,7 @@ __all__ = [
     "device_named",
     "fail",
     "faults",
+    "first_line",
     "guard_command",
     "guard_program",
     "print_json",
@@ -60,21 +61,23 @@ def warn(message: str) -> None:
 
 
 @contextlib.contextmanager
-def faults(usage: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turns errors into lines on stderr and an exit code; ``usage`` are those that the command line is to blame for."""
+def faults(usage: tuple[type[Exception], ...] = (), *, rough: bool = False) -> Iterator[None]:
+    """Turns errors into lines on stderr and an exit code; ``usage`` are those that the command line is to blame for.
+    ``rough``: the verb has that option, for a machine that is busy."""
     from kernelworks.build import BuildError
     from kernelworks.measure.clock.noise import Ambiguous
 
     try:
         yield
     except Ambiguous as error:
-        fail(f"{error}; run it again when the machine is quiet", AMBIGUOUS)
+        otherwise = ", or with --rough for rough figures now" if rough else ""
+        fail(f"{error}; run it again when the machine is quiet{otherwise}", AMBIGUOUS)
     except BuildError as error:
         fail(str(error), FAILED)
     except usage as error:
-        fail(_first(error), USAGE)
+        fail(first_line(error), USAGE)
     except OSError as error:
-        fail(_first(error), FAILED)
+        fail(first_line(error), FAILED)
 
 
 class UnclosableStream:
@@ -91,14 +94,14 @@ class UnclosableStream:
 
 
 @contextlib.contextmanager
-def guard_program(*, json: bool, so: str = "there is no diagnosis of it") -> Iterator[None]:
+def guard_program(*, json: bool, so: str = "there is no diagnosis of it", rough: bool = False) -> Iterator[None]:
     """``faults`` round a run of the user's program: what the program raises is shown with its own lines, first; what
     it prints is not among the ``json``."""
     from kernelworks.measure.clock.noise import Ambiguous
     from kernelworks.profile.program import TargetError
 
     shown = UnclosableStream(sys.stderr if json else sys.stdout)
-    with faults((TargetError,)), contextlib.redirect_stdout(shown):
+    with faults((TargetError,), rough=rough), contextlib.redirect_stdout(shown):
         try:
             yield
         except (TargetError, Ambiguous, KeyboardInterrupt, SystemExit, typer.Exit):
@@ -109,11 +112,11 @@ def guard_program(*, json: bool, so: str = "there is no diagnosis of it") -> Ite
                 sys.stderr.write(text)
                 fail(f"the program raised this, so {so}", FAILED)
             if isinstance(error, (RuntimeError, ValueError, TypeError)) and not _ours(error):
-                fail(_first(error), FAILED)
+                fail(first_line(error), FAILED)
             raise
 
 
-def _first(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """The error's text as one line."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
@@ -207,7 +210,7 @@ def guard_command(arguments: Sequence[str]) -> Iterator[None]:
             sys.exit(USAGE)
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(PACKAGE)]
         where = f" ({frames[-1].filename.removeprefix(PACKAGE)}:{frames[-1].lineno})" if frames else ""
-        sys.stderr.write(f"kernelworks: a fault of ours: {type(error).__name__}: {_first(error)}{where}\n")
+        sys.stderr.write(f"kernelworks: a fault of ours: {type(error).__name__}: {first_line(error)}{where}\n")
         sys.exit(FAILED)
 
 

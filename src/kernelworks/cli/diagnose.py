@@ -75,7 +75,7 @@ def diagnose(
         device_named("cuda")
     folder = writable_folder(out or Path("kernelworks-out")) if out is not None or not json else None
     patch_file = writable(patch)
-    with guard_program(json=json), console.progress("diagnose") as progress:
+    with guard_program(json=json, rough=True), console.progress("diagnose") as progress:
         record: Diagnosis = diagnose_script(
             program, tuple(arguments or ()), fix=fix, progress=progress, counters=counters, rough=rough, module=module,
             fix_s=budget, allow=allowed, plan=plan,

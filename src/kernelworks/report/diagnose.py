@@ -33,6 +33,7 @@ __all__ = [
 MOST_ROWS = 12  # on the terminal; the JSON and the page hold every hotspot
 # Parts that are not shown where a program has nothing of them.
 HIDDEN_IF_ZERO = (
+    "in ops, peaks unknown",
     "native code outside torch",
     "kernels of its own",
     "input (DataLoader)",
@@ -64,7 +65,7 @@ def sort_worst_first(found: tuple[Hotspot, ...]) -> list[Hotspot]:
 def diagnosis(record: Diagnosis, width: int) -> RenderableType:
     """Everything that ``kernelworks diagnose`` prints for one program, for a terminal ``width`` columns wide."""
     parts: list[RenderableType] = [Text(), Text(headline(record), style="bold"), _context(record), Text()]
-    if record.ambiguous:
+    if record.ambiguous and not record.hotspots:
         return Group(*parts[1:])
     mark = ROUGH_MARK if record.rough else ""
     parts += [hotspots(record, width), Text(), time_breakdown(record.time_breakdown, record.wall_s, width, mark)]

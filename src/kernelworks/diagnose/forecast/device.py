@@ -51,8 +51,9 @@ class Device(abc.ABC):
         return its
 
     @abc.abstractmethod
-    def limit(self, ran: CallRun, its: Work, far: float) -> Bound:
-        """The least time of the work, with ``far`` of its input bytes from beyond the last cache."""
+    def limit(self, ran: CallRun, its: Work, far: float) -> Bound | None:
+        """The least time of the work, with ``far`` of its input bytes from beyond the last cache. None if the measured
+        peaks are unknown."""
 
     def bare(self, ran: CallRun) -> str:
         """The part of a call that moves no data."""

@@ -31,7 +31,7 @@ from kernelworks.measure.clock.noise import Ambiguous, Quiet
 from kernelworks.measure.peaks.mending import doubts, repair_record
 from kernelworks.records import Bandwidth, FlopRate, FunctionRate, Peaks
 
-__all__ = ["FUNCTIONS", "SOURCES", "fingerprint", "measure", "targets", "working_sets"]
+__all__ = ["FUNCTIONS", "SOURCES", "fingerprint", "measure", "targets", "unmeasured", "working_sets"]
 
 FOLDER = Path(__file__).resolve().parent
 SOURCES = tuple(FOLDER / f"{name}.cpp" for name in ("bandwidth", "flops", "functions", "floors"))
@@ -307,6 +307,29 @@ def _again(points: Sequence[Point], record: Callable[[], Peaks], quiet: Quiet, p
                 point.measure(quiet)
                 if point.name in doubts(record(), {each.name for each in points if each.loud}):
                     del point.found[:-1]
+
+
+def unmeasured(why: str) -> Peaks:
+    """What can be said of this machine without a measurement: its name, its caches, and what a call of torch's costs.
+    ``why`` nothing was measured."""
+    here = machine()
+    return Peaks(
+        kind=here.kind,
+        name=here.name,
+        fingerprint="",
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        cores=here.cores,
+        bandwidth=(),
+        flops=(),
+        functions=(),
+        dispatch_us=1e6 * min(_dispatch().sample() for _ in range(5)),
+        fork_join_us=0.0,
+        page_fault_us=0.0,
+        foreign_share=0.0,
+        versions={"torch": torch.__version__},
+        cache_bytes=dict(here.cache_bytes),
+        unknown=why,
+    )
 
 
 def quiet_windows(*, rough: bool = False) -> Quiet:
