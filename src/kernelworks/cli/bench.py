@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import FAILED, device_named, faults, print_json, show
+from kernelworks.cli.console import FAILED, device_named, faults, measuring, print_json, show
 from kernelworks.cli.files import writable
 from kernelworks.cli.options import Device, Json, Rough
 
@@ -42,11 +42,10 @@ def bench(
     from kernelworks.ops import ops_named
     from kernelworks.records import BenchResult
     from kernelworks.report import bench as report
-    from kernelworks.report import terminal as console
 
     where, save = device_named(device), writable(save)
     results: list[BenchResult] = []
-    with faults((ValueError,), rough=True), console.progress("bench") as progress:
+    with faults((ValueError,), rough=True), measuring("bench") as progress:
         caches = ("warm", "cold") if cold else ("warm",)
         chosen = ops_named(op)
         for found in chosen:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import AMBIGUOUS, FAILED, USAGE, fail, faults
+from kernelworks.cli.console import AMBIGUOUS, FAILED, USAGE, fail, faults, measuring
 from kernelworks.cli.files import writable_folder
 from kernelworks.cli.options import Json, Rough
 
@@ -41,7 +41,6 @@ def climb(
     marked, and no verdict on what it predicted.
     """
     from kernelworks.climb import command
-    from kernelworks.report.terminal import progress
 
     if name is not None and ladder != "new":
         fail(f"one ladder at a time; {name!r} is one more", USAGE)
@@ -59,7 +58,7 @@ def climb(
             if ladder == "tile":
                 command.tile(folder, json=json)
                 return
-            with progress(f"climb {ladder}") as advance:
+            with measuring(f"climb {ladder}") as advance:
                 found = command.run_climb(ladder, rung, folder, advance, named=out is not None, json=json, rough=rough)
     if found.what:
         fail(found.said, AMBIGUOUS if found.what == "ambiguous" else FAILED)

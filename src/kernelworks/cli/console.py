@@ -18,13 +18,16 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
+from kernelworks.cli.interrupts import INTERRUPTED, Interrupts
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from kernelworks.report.terminal import Advance
 
 __all__ = [
     "AMBIGUOUS",
     "FAILED",
-    "INTERRUPTED",
     "USAGE",
     "device_named",
     "fail",
@@ -32,12 +35,13 @@ __all__ = [
     "first_line",
     "guard_command",
     "guard_program",
+    "measuring",
     "print_json",
     "show",
     "warn",
 ]
 
-FAILED, USAGE, AMBIGUOUS, INTERRUPTED = 1, 2, 3, 130
+FAILED, USAGE, AMBIGUOUS = 1, 2, 3
 
 PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 PROGRAM = f"{PACKAGE}profile{os.sep}program.py"  # whose last frame in a traceback is the last before the user's
@@ -162,6 +166,16 @@ def _own_frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:
     return [f for f in frames[at + 1 :] if not f.filename.startswith(machinery) and not f.filename.endswith("runpy.py")]
 
 
+@contextlib.contextmanager
+def measuring(title: str) -> Iterator[Advance]:
+    """The progress of a verb that measures: no other one does so at the same time."""
+    from kernelworks.measure.clock.turns import measuring_alone
+    from kernelworks.report.terminal import Notice, progress
+
+    with progress(title) as advance, measuring_alone(advance, lambda line: advance(Notice(line))):
+        yield advance
+
+
 def show(table: RenderableType) -> None:
     from kernelworks.report.terminal import stdout
 
@@ -192,7 +206,8 @@ def guard_command(arguments: Sequence[str]) -> Iterator[None]:
 
         terminal.claim_stdout()
     try:
-        yield
+        with Interrupts():
+            yield
     except typer.Exit as leave:
         sys.exit(leave.exit_code)
     except (KeyboardInterrupt, typer.Abort):

@@ -16,13 +16,16 @@ from kernelworks.cli.console import (
     fail,
     faults,
     guard_program,
+    measuring,
     print_json,
     show,
 )
 from kernelworks.cli.files import writable, writable_folder, write
+from kernelworks.cli.interrupts import report_begins
 from kernelworks.cli.options import Json, Rough
 
 if TYPE_CHECKING:
+    from kernelworks.diagnose import Interrupted
     from kernelworks.records import Diagnosis
 
 __all__ = ["VERBS"]
@@ -63,7 +66,7 @@ def diagnose(
     Prints a table, worst first, and the whole wall clock cut by cause; writes the same as one self-contained HTML page
     and as JSON. With --fix: also the gain that was predicted beside the gain that was got.
     """
-    from kernelworks.diagnose import diagnose_script
+    from kernelworks.diagnose import Interrupted, diagnose_script
     from kernelworks.records import to_json
     from kernelworks.report import diagnose as report
     from kernelworks.report import page
@@ -75,11 +78,15 @@ def diagnose(
         device_named("cuda")
     folder = writable_folder(out or Path("kernelworks-out")) if out is not None or not json else None
     patch_file = writable(patch)
-    with guard_program(json=json, rough=True), console.progress("diagnose") as progress:
-        record: Diagnosis = diagnose_script(
-            program, tuple(arguments or ()), fix=fix, progress=progress, counters=counters, rough=rough, module=module,
-            fix_s=budget, allow=allowed, plan=plan,
-        )  # fmt: skip
+    try:
+        with guard_program(json=json, rough=True), measuring("diagnose") as progress:
+            record: Diagnosis = diagnose_script(
+                program, tuple(arguments or ()), fix=fix, progress=progress, counters=counters, rough=rough,
+                module=module, fix_s=budget, allow=allowed, plan=plan,
+            )  # fmt: skip
+    except Interrupted as stopped:
+        _show_partial(stopped, json=json)
+        raise
     if json:
         print_json(record)
     else:
@@ -100,6 +107,25 @@ def diagnose(
             said = f"the page: {folder / name}.html   the record: {folder / name}.json"
             console.stderr().print(f"\n{said}", soft_wrap=True)
     raise typer.Exit({"": 0, "refused": FAILED, "ambiguous": AMBIGUOUS}[report.outcome(record)])
+
+
+def _show_partial(stopped: Interrupted, *, json: bool) -> None:
+    """What was measured before Ctrl-C."""
+    from kernelworks.report import diagnose as report
+    from kernelworks.report import terminal as console
+
+    report_begins()
+    if stopped.walls:
+        first, *others = (f"{1e3 * wall:.4g} ms" for wall in stopped.walls)
+        more = f", then {', '.join(others[:5])}{' ...' * (len(others) > 5)}" if others else ""
+        console.stderr().print(f"measured until then: a first run of {first}{more}", soft_wrap=True)
+    record = stopped.diagnosis()
+    if record is None:
+        return
+    if json:
+        print_json(record)
+    else:
+        show(report.diagnosis(record, console.stdout().width))
 
 
 def _check(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kernelworks.cli.console import device_named, faults, first_line, print_json, show
+from kernelworks.cli.console import device_named, faults, first_line, measuring, print_json, show
 from kernelworks.cli.files import writable, write
 from kernelworks.cli.options import Device, Json, Rough
 
@@ -36,7 +36,7 @@ def machine(
 
     first, html = device_named(device), writable(html)
     records: list[Peaks | GpuPeaks] = []
-    with faults(rough=True), console.progress("measuring this machine") as progress:
+    with faults(rough=True), measuring("measuring this machine") as progress:
         if first == "cpu":
             asked: dict[str, Any] = {"again": again} | ({"rough": True} if rough else {})
             try:

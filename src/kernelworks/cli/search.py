@@ -17,8 +17,9 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import AMBIGUOUS, FAILED, INTERRUPTED, USAGE, fail, faults, print_json, show
+from kernelworks.cli.console import AMBIGUOUS, FAILED, USAGE, fail, faults, print_json, show
 from kernelworks.cli.files import writable, write
+from kernelworks.cli.interrupts import INTERRUPTED, end_after_this
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
@@ -85,6 +86,7 @@ def search(
     from kernelworks.search import search as run
 
     out, page = writable(out), writable(page)
+    end_after_this()
     with faults((ValueError, FileNotFoundError)), console.progress("search") as progress:
         found = run(
             problem,

@@ -41,10 +41,10 @@ def verify(
 
     verifications: list[Verification] = []
     with faults((ValueError, RuntimeError)), console.progress("verify") as progress:
-        chosen, kernel = _named(what, case, dtype)
+        chosen, only = _named(what, case, dtype)
         forget_failures()
         native.provide(progress)
-        wanted = [*lacking(chosen, kernel)] if missing else [(op.name, kernel or None) for op in chosen]
+        wanted = [*lacking(chosen, only)] if missing else [(found.name, only or None) for found in chosen]
         if missing and case is None and dtype is None:
             verifications = verify_missing([(op, kernel) for op, kernel in wanted if kernel], progress=progress)
         else:

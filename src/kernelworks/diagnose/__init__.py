@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from kernelworks.diagnose.fix.plan import apply, load_plan
 from kernelworks.diagnose.fix.search import Search
 from kernelworks.diagnose.forecast.device import Device
 from kernelworks.diagnose.forecast.forecaster import Forecaster
+from kernelworks.diagnose.forecast.races import NoRaces
 from kernelworks.diagnose.record import make_diagnosis
 from kernelworks.machine.environment import cache_dir
 from kernelworks.measure.clock.noise import Ambiguous
@@ -32,7 +35,7 @@ from kernelworks.profile.timeline import Timeline, first_run
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks
 from kernelworks.report.terminal import Notice
 
-__all__ = ["apply", "diagnose", "diagnose_script"]
+__all__ = ["Interrupted", "apply", "diagnose", "diagnose_script"]
 
 Say = Callable[[str], None]
 BUDGET_S = 15.0  # the timed runs take at most so many seconds
@@ -187,13 +190,58 @@ def _diagnose(
     """The process is as it was when this returns, but for what the findings say of its memory; what the program changed
     in it is among them too."""
     check_budget(budget_s)
-    program = dataclasses.replace(program, run=note_reruns(program.run))
-    with Surroundings(given) as around, Memory() as memory:
-        found = _observed(program, fix, peaks, budget_s, say, counters, memory, around, rough=rough)
+    seen = _Seen(program.name)
+    program = dataclasses.replace(program, run=note_reruns(seen.timed(program.run)))
+    with Surroundings(given) as around, Memory() as memory, seen:
+        found = _observed(program, fix, peaks, budget_s, say, counters, memory, around, seen, rough=rough)
         once = isinstance(found.peaks, Peaks) and found.peaks.versions.get("rounds") == "1"
         more = (*around.look(), *([MALLOC_FINDING] if memory.has_changed else ()), *([ONE_ROUND] if once else ()))
         marked = [f"rough: {line}" for line in more] if found.rough else more
         return dataclasses.replace(found, findings=(*found.findings, *marked))
+
+
+class Interrupted(KeyboardInterrupt):
+    """A diagnosis was interrupted. ``walls`` are the seconds of the program's runs until then."""
+
+    def __init__(self, seen: _Seen) -> None:
+        super().__init__()
+        self.walls, self._seen = tuple(seen.walls), seen
+
+    def diagnosis(self) -> Diagnosis | None:
+        """What was measured until then, if every op was timed: times, calls and lines, and nothing predicted."""
+        timeline, device = self._seen.timeline, self._seen.device
+        if timeline is None or device is None:
+            return None
+        found = make_diagnosis(self._seen.name, timeline, device, NoRaces(0.0, torch.get_num_threads()))
+        said = f"interrupted, so this is what was measured until then; {found.sentence}"
+        return dataclasses.replace(found, sentence=said, ambiguous=found.ambiguous or "interrupted")
+
+
+@dataclasses.dataclass
+class _Seen:
+    """What a diagnosis has measured so far. As a context: an interrupt carries it."""
+
+    name: str
+    walls: list[float] = dataclasses.field(default_factory=list)
+    timeline: Timeline | None = None
+    device: Device | None = None
+
+    def timed(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        def once() -> Any:
+            begin = time.perf_counter()
+            found = run()
+            if self.timeline is None:
+                self.walls.append(time.perf_counter() - begin)
+            return found
+
+        return once
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if isinstance(error, KeyboardInterrupt) and not isinstance(error, Interrupted):
+            raise Interrupted(self) from None
 
 
 def _observed(
@@ -205,12 +253,14 @@ def _observed(
     counters: tuple[str, ...],
     memory: Memory,
     around: Surroundings,
+    seen: _Seen,
     *,
     rough: bool,
 ) -> Diagnosis:
     first = first_run(program.run, say)  # before anything long is measured: it may raise
     device = _device(program, peaks, say)
     timeline = device.observe(program.run, budget_s, say, first=first, memory=memory)
+    seen.timeline, seen.device = timeline, device
     device, unknown = _with_peaks(device, timeline, say, rough=rough)
     around.mark()
     done = None
@@ -269,8 +319,8 @@ def _with_peaks(device: Device, timeline: Timeline, say: Say, *, rough: bool) ->
 
 
 def _explained(diagnosis: Diagnosis, unknown: Exception | None) -> Diagnosis:
-    """The diagnosis with why this machine's peaks are unknown, if they are. A busy machine may be quiet another time, so
-    that is ambiguous; a machine without a compiler has told what it can."""
+    """The diagnosis with why this machine's peaks are unknown, if they are. A busy machine may be quiet another time,
+    so that is ambiguous; a machine without a compiler has told what it can."""
     if unknown is None:
         return diagnosis
     why = str(unknown).splitlines()[0].removeprefix("ambiguous: ")

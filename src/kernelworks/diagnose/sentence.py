@@ -104,8 +104,8 @@ def _head(
     if share < HARDLY:
         part = f"{100 * (1 - share):.0f}% of this program's {_ms(wall)} ms"
         return f"{part} was not modelled, so nothing is predicted for it: {rest}"
-    in_ops = time_breakdown.get(WITHOUT_PEAKS, 0.0)
-    if in_ops:
+    if USEFUL not in time_breakdown:
+        in_ops = time_breakdown.get(WITHOUT_PEAKS, 0.0)
         part = f"{100 * in_ops / wall:.0f}% of this program's {_ms(wall)} ms is inside torch's ops"
         return f"{part}; how near they come to this machine's peaks is unknown, as those could not be measured"
     percent = 100 * time_breakdown[USEFUL] / (wall * share)
@@ -137,7 +137,7 @@ def _promises(
         said = [NO_FIX]
     else:
         said = []
-    if time_breakdown.get(WITHOUT_PEAKS) and max(high, allows) < SMALL * wall:
+    if USEFUL not in time_breakdown and max(high, allows) < SMALL * wall:
         return said
     unseen = sum(r.seconds for r in hotspots if not r.modelled and r.op != PREEMPTION)
     if unseen > (1 - HARDLY) * (wall - time_breakdown.get(PREEMPTION, 0.0)) and max(high, allows) < SMALL * wall:

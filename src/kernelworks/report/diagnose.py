@@ -33,7 +33,6 @@ __all__ = [
 MOST_ROWS = 12  # on the terminal; the JSON and the page hold every hotspot
 # Parts that are not shown where a program has nothing of them.
 HIDDEN_IF_ZERO = (
-    "in ops, peaks unknown",
     "native code outside torch",
     "kernels of its own",
     "input (DataLoader)",

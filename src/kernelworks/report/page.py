@@ -77,7 +77,11 @@ def diagnosis_parts(record: Diagnosis) -> tuple[str, ...]:
         f"<h1>{escape(record.program)}</h1>",
         f'<p class="sentence">{escape(headline(record))}</p>',
         context_line(context),
-        *(() if record.ambiguous and not record.hotspots else _measured(record, sort_worst_first(record.hotspots), mark)),
+        *(
+            ()
+            if record.ambiguous and not record.hotspots
+            else _measured(record, sort_worst_first(record.hotspots), mark)
+        ),
     )
 
 

@@ -210,8 +210,6 @@ def time_breakdown(groups: Iterable[Group], wall: float, parts: Iterable[str]) -
         for name, value in group.parts.items():
             total[name] += value
     total[UNEXPLAINED] += wall - sum(total.values())
-    if total.get(WITHOUT_PEAKS):  # what is unknown is not 0
-        total = {name: value for name, value in total.items() if value or name not in (USEFUL, MEMORY, COMPUTE)}
     return total
 
 

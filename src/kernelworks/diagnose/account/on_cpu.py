@@ -49,8 +49,8 @@ UNWATCHED_TIME = "Python and framework, not attributed"
 PREEMPTION = "CPU contention"
 UNSEEN = frozenset({NATIVE, WAITING, OTHERS, UNWATCHED_TIME, PREEMPTION, COMMUNICATION})  # no model covers these
 PARTS = (
-    USEFUL, MEMORY, COMPUTE, WITHOUT_PEAKS, DISPATCH, HOST, NATIVE, CUSTOM_KERNELS, WAITING, INPUT, COMMUNICATION, COMPILING,
-    OTHERS, UNWATCHED_TIME, PREEMPTION, ALLOCATION, UNEXPLAINED,
+    USEFUL, MEMORY, COMPUTE, WITHOUT_PEAKS, DISPATCH, HOST, NATIVE, CUSTOM_KERNELS, WAITING, INPUT, COMMUNICATION,
+    COMPILING, OTHERS, UNWATCHED_TIME, PREEMPTION, ALLOCATION, UNEXPLAINED,
 )  # fmt: skip
 
 PYTHON, FREE = "python", "free memory"  # the hotspots of gaps have these names
@@ -78,6 +78,12 @@ class Cpu(Device):
     most_rounds: ClassVar[int] = 5
     fixing: ClassVar[float] = 0.25
     takes_pages: ClassVar[bool] = True
+
+    @property
+    def told_parts(self) -> tuple[str, ...]:
+        """Without measured peaks there is no part above or below them: what is unknown is not 0."""
+        absent = (USEFUL, MEMORY, COMPUTE) if self.peaks.unknown else (WITHOUT_PEAKS,)
+        return tuple(part for part in self.parts if part not in absent)
 
     @property
     def cache_bytes(self) -> int:

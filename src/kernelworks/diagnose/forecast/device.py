@@ -37,6 +37,11 @@ class Device(abc.ABC):
     # ---------------------------------------------------------------- what an account asks
 
     @property
+    def told_parts(self) -> tuple[str, ...]:
+        """The parts that this diagnosis can tell apart."""
+        return self.parts
+
+    @property
     @abc.abstractmethod
     def cache_bytes(self) -> int:
         """Of the last cache."""

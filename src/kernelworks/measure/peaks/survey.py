@@ -9,7 +9,6 @@ that two rounds agree on is not measured a third time.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import datetime
@@ -26,6 +25,7 @@ import torch
 
 from kernelworks.build import TARGETS, library
 from kernelworks.build.cpp import source_hash, toolchain
+from kernelworks.build.worker_pool import worker_pool
 from kernelworks.machine import Machine, machine
 from kernelworks.measure.clock.noise import Ambiguous, Quiet
 from kernelworks.measure.peaks.mending import doubts, repair_record
@@ -350,7 +350,7 @@ def measure(progress: Progress | None = None, *, quiet: Quiet | None = None, bri
     quiet = quiet or quiet_windows()
     if progress is not None:
         progress("building", 0, 1)
-    with concurrent.futures.ThreadPoolExecutor(here.cores) as pool:  # compilers work beside each other
+    with worker_pool(here.cores) as pool:  # compilers work beside each other
         lists = [pool.submit(make, here) for make in (_bandwidths, _flops, _functions)]
         floors = pool.submit(_floors, here).result()
         bandwidth, flops, functions = (made.result() for made in lists)
