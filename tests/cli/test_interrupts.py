@@ -204,7 +204,9 @@ def test_the_command_shows_what_was_measured(
     stopped_while_peaks_are_measured: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("prog.py").write_text("import torch\nx = torch.ones(64, 64)\ndef step():\n    return x @ x\n", encoding="utf-8")
+    Path("prog.py").write_text(
+        "import torch\nx = torch.ones(64, 64)\ndef step():\n    return x @ x\n", encoding="utf-8"
+    )
     result = CliRunner().invoke(app, ["diagnose", "prog.py:step"])
     assert result.exit_code == 130
     assert "measured until then: a first run of" in result.stderr

@@ -1,4 +1,4 @@
-"""A diagnosis without measured peaks: on a busy machine, and without a C++ compiler. Times, calls and lines need none."""
+"""A diagnosis without measured peaks: on a busy machine, or without a C++ compiler. Times, calls and lines need none."""
 
 from __future__ import annotations
 
@@ -117,6 +117,7 @@ with warnings.catch_warnings(record=True) as caught:
     before = model(x)
     kw.swap(model, verbose=False)
     torch.testing.assert_close(model(x), before)
+assert caught
 for warning in caught:
     assert warning.filename == "<string>", (warning.filename, warning.lineno, str(warning.message))
 """

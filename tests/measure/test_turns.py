@@ -78,7 +78,7 @@ def test_after_a_while_it_goes_on_all_the_same() -> None:
     first, noticed = holder(), list[str]()
     with measuring_alone(lambda line: None, noticed.append, most_s=0.0):
         assert first.poll() is None
-    assert len(noticed) == 2 and "not waiting any longer" in noticed[1] or "not waiting any longer" in noticed[0]
+    assert (len(noticed) == 2 and "not waiting any longer" in noticed[1]) or "not waiting any longer" in noticed[0]
     first.communicate("\n", timeout=60)
 
 
