@@ -1,4 +1,4 @@
-"""A diagnosis without measured peaks: on a busy machine, or without a C++ compiler. Times, calls and lines need none."""
+"""A diagnosis without measured peaks, on a busy machine or without a C++ compiler: times, calls and lines need none."""
 
 from __future__ import annotations
 

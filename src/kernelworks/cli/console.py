@@ -114,10 +114,20 @@ def guard_program(*, json: bool, so: str = "there is no diagnosis of it", rough:
             text = raised_by_program(error)
             if text:
                 sys.stderr.write(text)
+                _name_extra(error)
                 fail(f"the program raised this, so {so}", FAILED)
             if isinstance(error, (RuntimeError, ValueError, TypeError)) and not _ours(error):
                 fail(first_line(error), FAILED)
             raise
+
+
+def _name_extra(error: BaseException) -> None:
+    """What to install, if an example of ours misses a package."""
+    frames = traceback.extract_tb(error.__traceback__)
+    folder = Path(frames[-1].filename).parent if frames else Path()
+    ours = (Path(PACKAGE) / "examples", Path(PACKAGE).parents[1] / "examples")
+    if isinstance(error, ModuleNotFoundError) and folder in ours:
+        sys.stderr.write('this example needs more packages: pip install "kernelworks[demo]"\n')
 
 
 def first_line(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -28,11 +29,14 @@ def predictions(
     """
     from kernelworks.records.predictions import prediction_accuracy as read
     from kernelworks.report import predictions as report
+    from kernelworks.report.optional_pictures import EXTRA
     from kernelworks.report.terminal import stdout
 
     if optimization:
         _check_optimization(optimization)
     html, png = writable(html), writable(png)
+    if png is not None and importlib.util.find_spec("matplotlib") is None:
+        fail(f"--png needs matplotlib: {EXTRA}", FAILED)
     found = read(kind, optimization)
     if html is not None:
         write(html, report.document(found))

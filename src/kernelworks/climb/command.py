@@ -82,7 +82,7 @@ def list_ladders(*, json: bool) -> None:
         document(to_json(plain))
         return
     if not found:
-        stderr().print("no ladders: run it in a checkout of kernelworks, or start one: kernelworks climb new NAME")
+        stderr().print("no ladders are here; start one: kernelworks climb new NAME")
     for ladder in found:
         stdout().print(
             f"{ladder.name} ({DEVICES[ladder.problem.device]}): {ladder.problem.title}", style="bold", markup=False

@@ -44,6 +44,7 @@ __all__ = [
     "versions",
 ]
 
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"  # with the wheel: a checkout has them at its root
 ENDLESS_S = 60.0  # A generator that gives items for longer is taken for one without an end.
 LAZY = (types.GeneratorType, map, filter, zip)  # These have done nothing when they are returned.
 
@@ -226,6 +227,8 @@ def from_target(target: str, args: Sequence[str] = (), *, module: bool = False) 
     path = Path(file)
     if path.is_dir():
         raise NoFile(f"program must be a Python file, got the folder {file!r}; a package is run with -m")
+    if not path.is_file() and path.parts[:-1] == (EXAMPLES.name,) and (EXAMPLES / path.name).is_file():
+        path = EXAMPLES / path.name
     if not path.is_file():
         raise NoFile(f"program must be a Python file or file.py:function, got {target!r}: no file {file!r}")
     if path.suffix not in (".py", ".pyw", ""):
