@@ -1,11 +1,12 @@
 # make demo   sets everything up in .venv and runs the main job on two real programs
 # make test   sets everything up in .venv and runs the linters, the type checker and the tests; make test-all runs more
+# make wheel  builds dist/kernelworks-*.whl, with the ladders, examples, certificates and tuning records inside
 # Either sets up once; a second run starts at once. `make clean` forgets the set-up.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint docs site clean
+.PHONY: help demo test test-all lint docs site wheel clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,7 +17,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 p
 	"$$p" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 
 help:
-	@sed -n 's/^# //p' Makefile | head -3
+	@sed -n 's/^# //p' Makefile | head -4
 
 $(STAMPS)/venv:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later with the venv module on the PATH (Debian: apt install python3-venv)" >&2; exit 2; }
@@ -92,5 +93,10 @@ docs: $(STAMPS)/demo
 site: $(STAMPS)/demo
 	$(BIN)/python -m kernelworks.climb.command out/site
 
+# Another machine needs nothing else: pip install dist/kernelworks-*.whl
+wheel: $(STAMPS)/venv
+	@rm -rf dist
+	$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps --wheel-dir dist .
+
 clean:
-	rm -rf $(VENV) $(STAMPS) out
+	rm -rf $(VENV) $(STAMPS) out dist

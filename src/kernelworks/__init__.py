@@ -1,7 +1,8 @@
 """kernelworks: what every kernel of a PyTorch program waits on, and kernels proved right on this machine to swap in.
 
-Importing this package probes no device, reads no environment variable and patches nothing. torch knows the ops by their
-schemas from then on; ops, verbs, modules and records are loaded where they are first named.
+Importing this package probes no device, reads no environment variable and patches nothing of torch's. It does not
+import torch: torch knows the ops by their schemas as soon as both are imported, in either order
+(``dispatch.torch_import``). Ops, verbs, modules and records are loaded where they are first named.
 """
 
 import importlib
@@ -51,6 +52,9 @@ class _Package(FunctionPackage):
 sys.modules[__name__].__class__ = _Package
 
 from kernelworks import ops  # noqa: E402  whatever is imported from here on hides no verb
+from kernelworks.dispatch import torch_import  # noqa: E402
+
+torch_import.call_when_imported(ops.define_all)
 
 __all__ = [
     "AdamW",

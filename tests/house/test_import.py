@@ -28,7 +28,10 @@ names = dir(kw)
 def loaded():
     return {name.removeprefix("kernelworks.") for name in sys.modules if name.startswith("kernelworks.")}
 
-dispatch = {f"dispatch.{name}" for name in ("autograd", "flop_counter", "mutation", "registry", "torch_library")}
+dispatch = {
+    f"dispatch.{name}"
+    for name in ("autograd", "flop_counter", "mutation", "registry", "torch_import", "torch_library")
+}
 assert loaded() <= dispatch | {"contract", "contract.tensors", "dispatch", "ops", "ops.generated"}, loaded()
 
 assert callable(kw.softmax) and kw.softmax is kw.ops.softmax

@@ -86,4 +86,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     with guard_command(given):
         code = app(args=given, prog_name="kernelworks", standalone_mode=False)
-    sys.exit(code if isinstance(code, int) else 0)
+        raise typer.Exit(code if isinstance(code, int) else 0)

@@ -66,6 +66,7 @@ def parse_arguments(op: Op, texts: Sequence[str], dtype: str = "float32", device
     (``16x4096``, with ``:bfloat16`` where it differs from ``dtype``). Without any, the contract's first benchmark case
     is taken. Raises ValueError for a name, shape or dtype that does not exist, and for an argument that is missing.
     """
+    _dtype(dtype)  # no shape may ask for it
     if device == "cuda" and not has_gpu():
         raise ValueError("this machine has no CUDA device")
     with torch.device(device):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelworks.cli.console import FAILED, USAGE, device_named, fail, guard_program, print_json, show
+from kernelworks.cli.console import FAILED, USAGE, device_named, fail, guard_program, measuring, print_json, show
 from kernelworks.cli.options import Device, Json
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ def autotune(
     with them. A table that fails verification is taken back (exit code 1). The race then times the new table.
     """
     from kernelworks.report import autotune as report
-    from kernelworks.report import terminal as console
 
     names = what or []
     if not configs and (kernel is not None or cases or keep is not None):
@@ -72,7 +71,7 @@ def autotune(
         fail("--configs tries configurations of GPU kernels, so --device cannot be cpu", USAGE)
     where = device_named("cuda" if configs else device)
     so = "only what it had called until then is autotuned"
-    with guard_program(json=json, so=so), console.progress("autotune") as progress:
+    with guard_program(json=json, so=so), measuring("autotune") as progress:
         if configs:
             found = _run_configs(
                 names, kernel or GPU_KERNEL, cases=cases, keep=keep is not False, again=again, progress=progress

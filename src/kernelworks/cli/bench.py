@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import FAILED, device_named, faults, print_json, show
+from kernelworks.cli.console import FAILED, device_named, faults, measuring, print_json, show
+from kernelworks.cli.files import writable
 from kernelworks.cli.options import Device, Json, Rough
 
 __all__ = ["VERBS"]
@@ -35,18 +36,21 @@ def bench(
     figure (exit code 3); with --rough there are wide ones, marked, and the map does not keep them.
     """
     from kernelworks.measure.bench import bench as run
+    from kernelworks.measure.bench import check_names as check
     from kernelworks.measure.bench import save_results as write
     from kernelworks.measure.bench.kernel_map import keep_benches
     from kernelworks.ops import ops_named
     from kernelworks.records import BenchResult
     from kernelworks.report import bench as report
-    from kernelworks.report import terminal as console
 
-    where = device_named(device)
+    where, save = device_named(device), writable(save)
     results: list[BenchResult] = []
-    with faults((ValueError,)), console.progress("bench") as progress:
-        for found in ops_named(op):
-            caches = ("warm", "cold") if cold else ("warm",)
+    with faults((ValueError,), rough=True), measuring("bench") as progress:
+        caches = ("warm", "cold") if cold else ("warm",)
+        chosen = ops_named(op)
+        for found in chosen:
+            check(found.name, cases=cases, kernels=kernels or (), device=where)
+        for found in chosen:
             results += run(
                 found.name, cases=cases, threads=threads, kernels=kernels or (), caches=caches, progress=progress,
                 device=where, rough=rough,

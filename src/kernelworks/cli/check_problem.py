@@ -16,7 +16,8 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import AMBIGUOUS, FAILED, faults, print_json, show, write
+from kernelworks.cli.console import AMBIGUOUS, FAILED, faults, print_json, show
+from kernelworks.cli.files import writable, write
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
@@ -37,16 +38,18 @@ def check_problem(
     from the problem. Exit code 0 where all are worth scoring, perhaps with care, 1 where one is not, 3 where one is too
     slow or too large to be looked at.
     """
+    from kernelworks.judge.formats import read_problem
     from kernelworks.judge.problem_check import check_problem as look
     from kernelworks.records.problem_check import NOT_LOOKED, NOT_WORTH, ProblemCheck
     from kernelworks.report import check_problem as report
     from kernelworks.report import terminal as console
     from kernelworks.report.html import render_page
 
+    page = writable(page)
     found: list[ProblemCheck] = []
-    with faults((ValueError,)), console.progress("check-problem") as progress:
-        for problem in problems:
-            progress(problem)
+    with faults((ValueError, FileNotFoundError)), console.progress("check-problem") as progress:
+        for problem in [read_problem(problem) for problem in problems]:
+            progress(problem.name)
             found.append(look(problem, device=device, threads=threads))
     if page is not None:
         write(page, render_page(found))

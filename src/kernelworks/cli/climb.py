@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import AMBIGUOUS, FAILED, fail, faults
+from kernelworks.cli.console import AMBIGUOUS, FAILED, USAGE, fail, faults, measuring
+from kernelworks.cli.files import writable_folder
 from kernelworks.cli.options import Json, Rough
 
 __all__ = ["VERBS"]
@@ -40,14 +41,12 @@ def climb(
     marked, and no verdict on what it predicted.
     """
     from kernelworks.climb import command
-    from kernelworks.report.terminal import progress
 
-    with faults((ValueError, RuntimeError)):
+    if name is not None and ladder != "new":
+        fail(f"one ladder at a time; {name!r} is one more", USAGE)
+    with faults((ValueError, RuntimeError), rough=True):
         if ladder == "new":
             typer.echo(command.start_ladder(name, device))
-            return
-        if ladder == "tile":
-            command.tile(out, json=json)
             return
         if listed or ladder is None:
             command.list_ladders(json=json)
@@ -55,8 +54,12 @@ def climb(
         if check:
             found = command.check_ladder(ladder, json=json)
         else:
-            with progress(f"climb {ladder}") as advance:
-                found = command.run_climb(ladder, rung, out, advance, json=json, rough=rough)
+            folder = None if json and out is None else writable_folder(out or command.OUT)
+            if ladder == "tile":
+                command.tile(folder, json=json)
+                return
+            with measuring(f"climb {ladder}") as advance:
+                found = command.run_climb(ladder, rung, folder, advance, named=out is not None, json=json, rough=rough)
     if found.what:
         fail(found.said, AMBIGUOUS if found.what == "ambiguous" else FAILED)
 

@@ -17,25 +17,30 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
+from kernelworks.cli.interrupts import INTERRUPTED, Interrupts
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from kernelworks.report.terminal import Advance
 
 __all__ = [
     "AMBIGUOUS",
     "FAILED",
-    "INTERRUPTED",
     "USAGE",
     "device_named",
     "fail",
     "faults",
+    "first_line",
     "guard_command",
     "guard_program",
+    "measuring",
     "print_json",
     "show",
-    "write",
+    "warn",
 ]
 
-FAILED, USAGE, AMBIGUOUS, INTERRUPTED = 1, 2, 3, 130
+FAILED, USAGE, AMBIGUOUS = 1, 2, 3
 
 PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 
@@ -49,22 +54,32 @@ def fail(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
+def warn(message: str) -> None:
+    from rich.text import Text
+
+    from kernelworks.report.terminal import stderr
+
+    stderr().print(Text(f"kernelworks: {message}", style="yellow"), soft_wrap=True)
+
+
 @contextlib.contextmanager
-def faults(usage: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turns errors into lines on stderr and an exit code; ``usage`` are those that the command line is to blame for."""
+def faults(usage: tuple[type[Exception], ...] = (), *, rough: bool = False) -> Iterator[None]:
+    """Turns errors into lines on stderr and an exit code; ``usage`` are those that the command line is to blame for.
+    ``rough``: the verb has that option, for a machine that is busy."""
     from kernelworks.build import BuildError
     from kernelworks.measure.clock.noise import Ambiguous
 
     try:
         yield
     except Ambiguous as error:
-        fail(f"{error}; run it again when the machine is quiet", AMBIGUOUS)
+        otherwise = ", or with --rough for rough figures now" if rough else ""
+        fail(f"{error}; run it again when the machine is quiet{otherwise}", AMBIGUOUS)
     except BuildError as error:
         fail(str(error), FAILED)
     except usage as error:
-        fail(_first(error), USAGE)
+        fail(first_line(error), USAGE)
     except OSError as error:
-        fail(_first(error), FAILED)
+        fail(first_line(error), FAILED)
 
 
 class UnclosableStream:
@@ -81,7 +96,7 @@ class UnclosableStream:
 
 
 @contextlib.contextmanager
-def guard_program(*, json: bool, so: str = "there is no diagnosis of it") -> Iterator[None]:
+def guard_program(*, json: bool, so: str = "there is no diagnosis of it", rough: bool = False) -> Iterator[None]:
     """``faults`` round a run of the user's program: what the program raises is shown with its own lines, first; what
     it prints is not among the ``json``."""
     from kernelworks.measure.clock.noise import Ambiguous
@@ -89,7 +104,7 @@ def guard_program(*, json: bool, so: str = "there is no diagnosis of it") -> Ite
     from kernelworks.profile.program_errors import raised_by_program
 
     shown = UnclosableStream(sys.stderr if json else sys.stdout)
-    with faults((TargetError,)), contextlib.redirect_stdout(shown):
+    with faults((TargetError,), rough=rough), contextlib.redirect_stdout(shown):
         try:
             yield
         except (TargetError, Ambiguous, KeyboardInterrupt, SystemExit, typer.Exit):
@@ -98,13 +113,23 @@ def guard_program(*, json: bool, so: str = "there is no diagnosis of it") -> Ite
             text = raised_by_program(error)
             if text:
                 sys.stderr.write(text)
+                _name_extra(error)
                 fail(f"the program raised this, so {so}", FAILED)
             if isinstance(error, (RuntimeError, ValueError, TypeError)) and not _ours(error):
-                fail(_first(error), FAILED)
+                fail(first_line(error), FAILED)
             raise
 
 
-def _first(error: BaseException) -> str:
+def _name_extra(error: BaseException) -> None:
+    """What to install, if an example of ours misses a package."""
+    frames = traceback.extract_tb(error.__traceback__)
+    folder = Path(frames[-1].filename).parent if frames else Path()
+    ours = (Path(PACKAGE) / "examples", Path(PACKAGE).parents[1] / "examples")
+    if isinstance(error, ModuleNotFoundError) and folder in ours:
+        sys.stderr.write('this example needs more packages: pip install "kernelworks[demo]"\n')
+
+
+def first_line(error: BaseException) -> str:
     """The error's text as one line."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
@@ -118,18 +143,20 @@ def _ours(error: BaseException) -> bool:
     return not (frames and frames[-1].filename.startswith(PACKAGE) and (frames[-1].line or "").startswith("raise"))
 
 
+@contextlib.contextmanager
+def measuring(title: str) -> Iterator[Advance]:
+    """The progress of a verb that measures: no other one does so at the same time."""
+    from kernelworks.measure.clock.turns import measuring_alone
+    from kernelworks.report.terminal import Notice, progress
+
+    with progress(title) as advance, measuring_alone(advance, lambda line: advance(Notice(line))):
+        yield advance
+
+
 def show(table: RenderableType) -> None:
     from kernelworks.report.terminal import stdout
 
     stdout().print(table)
-
-
-def write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        fail(f"could not write {path}: {error}", FAILED)
 
 
 def device_named(device: str | None) -> str:
@@ -156,7 +183,8 @@ def guard_command(arguments: Sequence[str]) -> Iterator[None]:
 
         terminal.claim_stdout()
     try:
-        yield
+        with Interrupts():
+            yield
     except typer.Exit as leave:
         sys.exit(leave.exit_code)
     except (KeyboardInterrupt, typer.Abort):
@@ -174,7 +202,7 @@ def guard_command(arguments: Sequence[str]) -> Iterator[None]:
             sys.exit(USAGE)
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(PACKAGE)]
         where = f" ({frames[-1].filename.removeprefix(PACKAGE)}:{frames[-1].lineno})" if frames else ""
-        sys.stderr.write(f"kernelworks: a fault of ours: {type(error).__name__}: {_first(error)}{where}\n")
+        sys.stderr.write(f"kernelworks: a fault of ours: {type(error).__name__}: {first_line(error)}{where}\n")
         sys.exit(FAILED)
 
 

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelworks.cli.console import AMBIGUOUS, FAILED, USAGE, fail, guard_program, print_json, show, write
+from kernelworks.cli.console import (
+    AMBIGUOUS,
+    FAILED,
+    USAGE,
+    device_named,
+    fail,
+    faults,
+    guard_program,
+    measuring,
+    print_json,
+    show,
+)
+from kernelworks.cli.files import writable, writable_folder, write
+from kernelworks.cli.interrupts import report_begins
 from kernelworks.cli.options import Json, Rough
 
 if TYPE_CHECKING:
+    from kernelworks.diagnose import Interrupted
     from kernelworks.records import Diagnosis
 
 __all__ = ["VERBS"]
@@ -52,38 +66,87 @@ def diagnose(
     Prints a table, worst first, and the whole wall clock cut by cause; writes the same as one self-contained HTML page
     and as JSON. With --fix: also the gain that was predicted beside the gain that was got.
     """
-    from kernelworks.diagnose import diagnose_script
+    from kernelworks.diagnose import Interrupted, diagnose_script
     from kernelworks.records import to_json
     from kernelworks.report import diagnose as report
     from kernelworks.report import page
     from kernelworks.report import terminal as console
 
-    if patch is not None and not fix:
-        fail("--patch writes what a fix finds: it needs --fix", USAGE)
-    with guard_program(json=json), console.progress("diagnose") as progress:
-        record: Diagnosis = diagnose_script(
-            program, tuple(arguments or ()), fix=fix, progress=progress, counters=counters, rough=rough, module=module,
-            fix_s=budget, allow=tuple(word for word in allow.split(",") if word), plan=plan,
-        )  # fmt: skip
+    allowed = tuple(word for word in allow.split(",") if word)
+    _check(fix=fix, patch=patch, plan=plan, budget=budget, allowed=allowed)
+    if counters:
+        device_named("cuda")
+    folder = writable_folder(out or Path("kernelworks-out")) if out is not None or not json else None
+    patch_file = writable(patch)
+    try:
+        with guard_program(json=json, rough=True), measuring("diagnose") as progress:
+            record: Diagnosis = diagnose_script(
+                program, tuple(arguments or ()), fix=fix, progress=progress, counters=counters, rough=rough,
+                module=module, fix_s=budget, allow=allowed, plan=plan,
+            )  # fmt: skip
+    except Interrupted as stopped:
+        _show_partial(stopped, json=json)
+        raise
     if json:
         print_json(record)
     else:
         show(report.diagnosis(record, console.stdout().width))
-    if patch is not None:
+    if patch_file is not None:
         made = record.fix.patch if record.fix is not None else ""
         if made:
-            write(patch, made)
+            write(patch_file, made)
         said = f"the patch: {patch}, for `git apply`" if made else "no patch: the fix changes nothing in a source file"
         console.stderr().print(f"\n{said}", soft_wrap=True)
-    if out is not None or not json:
-        folder = out or Path("kernelworks-out")
+    if folder is not None:
         name = _file(program, module=module)
-        write(folder / f"{name}.html", page.diagnosis(record))
-        write(folder / f"{name}.json", to_json(record) + "\n")
+        wrote = write(folder / f"{name}.json", to_json(record) + "\n")
+        wrote = write(folder / f"{name}.html", page.diagnosis(record)) and wrote
         if record.fix is not None and record.fix.plan:
             write(folder / f"{name}.plan.json", to_json(record.fix.plan) + "\n")
-        console.stderr().print(f"\nthe page: {folder / name}.html   the record: {folder / name}.json", soft_wrap=True)
+        if wrote:
+            said = f"the page: {folder / name}.html   the record: {folder / name}.json"
+            console.stderr().print(f"\n{said}", soft_wrap=True)
     raise typer.Exit({"": 0, "refused": FAILED, "ambiguous": AMBIGUOUS}[report.outcome(record)])
+
+
+def _show_partial(stopped: Interrupted, *, json: bool) -> None:
+    """What was measured before Ctrl-C."""
+    from kernelworks.report import diagnose as report
+    from kernelworks.report import terminal as console
+
+    report_begins()
+    if stopped.walls:
+        first, *others = (f"{1e3 * wall:.4g} ms" for wall in stopped.walls)
+        more = f", then {', '.join(others[:5])}{' ...' * (len(others) > 5)}" if others else ""
+        console.stderr().print(f"measured until then: a first run of {first}{more}", soft_wrap=True)
+    record = stopped.diagnosis()
+    if record is None:
+        return
+    if json:
+        print_json(record)
+    else:
+        show(report.diagnosis(record, console.stdout().width))
+
+
+def _check(
+    *, fix: bool, patch: Path | None, plan: Path | None, budget: float | None, allowed: Sequence[str]
+) -> None:  # fmt: skip
+    """Leaves if options contradict each other or name what is not there: nothing of the program has run yet."""
+    from kernelworks.diagnose import CHANGES, check_budget
+    from kernelworks.diagnose.fix.plan import load_plan
+
+    named = {"--patch": patch, "--plan": plan, "--budget": budget, "--allow": allowed or None}
+    given = [name for name, value in named.items() if value is not None]
+    if given and not fix:
+        fail(f"{given[0]} is of a fix: it needs --fix", USAGE)
+    unknown = [word for word in allowed if word not in CHANGES]
+    if unknown:
+        fail(f"--allow takes {','.join(CHANGES)}, got {unknown[0]!r}", USAGE)
+    with faults((ValueError, FileNotFoundError)):
+        if budget is not None:
+            check_budget(budget)
+        if plan is not None:
+            load_plan(plan)
 
 
 def _file(program: str, *, module: bool) -> str:

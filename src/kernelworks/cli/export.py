@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from kernelworks.cli.console import USAGE, fail, faults, print_json
+from kernelworks.cli.files import required_file
 
 __all__ = ["VERBS"]
 
@@ -36,6 +37,7 @@ def export(
 
     if json and out is None:
         fail("--json needs --out FILE: without it the rows themselves go to stdout", USAGE)
+    required_file(out)
     with faults((ValueError, FileNotFoundError)):
         done = run(store, format, sys.stdout.write if out is None else out)
     if json:

@@ -16,7 +16,8 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import AMBIGUOUS, FAILED, faults, print_json, show, write
+from kernelworks.cli.console import AMBIGUOUS, FAILED, faults, print_json, show
+from kernelworks.cli.files import writable, write
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
@@ -53,6 +54,7 @@ def judge(
     from kernelworks.report import terminal as console
     from kernelworks.report.html import render_page
 
+    page = writable(page)
     words = tuple(word for word in over.split(",") if word)
     with faults((ValueError, FileNotFoundError)), console.progress("judge") as progress:
         found = run(

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from kernelworks.cli.console import device_named, faults, print_json, show, write
+from kernelworks.cli.console import device_named, faults, first_line, measuring, print_json, show
+from kernelworks.cli.files import writable, write
 from kernelworks.cli.options import Device, Json, Rough
 
 __all__ = ["VERBS"]
@@ -27,24 +28,28 @@ def machine(
     cached with its date. Refuses (exit code 3) while other processes keep the cores busy, since a peak measured
     then would be wrong; with --rough it is measured all the same, marked, and not cached.
     """
-    from kernelworks.build import native
+    from kernelworks.build import BuildError, native
     from kernelworks.machine import has_gpu
-    from kernelworks.measure.peaks import get_peaks
+    from kernelworks.measure.peaks import get_peaks, unmeasured
     from kernelworks.records import GpuPeaks, Peaks
     from kernelworks.report import terminal as console
 
-    first = device_named(device)
+    first, html = device_named(device), writable(html)
     records: list[Peaks | GpuPeaks] = []
-    with faults(), console.progress("measuring this machine") as progress:
+    with faults(rough=True), measuring("measuring this machine") as progress:
         if first == "cpu":
             asked: dict[str, Any] = {"again": again} | ({"rough": True} if rough else {})
-            records.append(get_peaks(progress, **asked))
+            try:
+                records.append(get_peaks(progress, **asked))
+            except BuildError as error:
+                records.append(unmeasured(first_line(error)))
         if first == "cuda" or (device is None and has_gpu()):
             records.append(get_peaks(progress, again=again, device="cuda"))
-    if html is not None:
+    measured = [record for record in records if not getattr(record, "unknown", "")]
+    if html is not None and measured:
         from kernelworks.report import page
 
-        write(html, page.machine(*records))
+        write(html, page.machine(*measured))
     if json:
         print_json(records[0] if len(records) == 1 else records)
         return

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import faults, print_json, show, write
+from kernelworks.cli.console import faults, print_json, show
+from kernelworks.cli.files import required_file, write
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
@@ -28,6 +29,7 @@ def map_(
     from kernelworks.measure.bench.kernel_map import stale_kernels as without_certificate
     from kernelworks.report import map as report
 
+    required_file(markdown)
     with faults((ValueError,)):
         if stale:
             lines = without_certificate(op)

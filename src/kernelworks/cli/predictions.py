@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import FAILED, fail, faults, print_json, show, write
+from kernelworks.cli.console import FAILED, USAGE, fail, faults, print_json, show
+from kernelworks.cli.files import writable, write
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
@@ -27,8 +29,14 @@ def predictions(
     """
     from kernelworks.records.predictions import prediction_accuracy as read
     from kernelworks.report import predictions as report
+    from kernelworks.report.optional_pictures import EXTRA
     from kernelworks.report.terminal import stdout
 
+    if optimization:
+        _check_optimization(optimization)
+    html, png = writable(html), writable(png)
+    if png is not None and importlib.util.find_spec("matplotlib") is None:
+        fail(f"--png needs matplotlib: {EXTRA}", FAILED)
     found = read(kind, optimization)
     if html is not None:
         write(html, report.document(found))
@@ -42,6 +50,15 @@ def predictions(
         print_json(found)
     else:
         show(report.prediction_accuracy(found, stdout().width))
+
+
+def _check_optimization(name: str) -> None:
+    from kernelworks.diagnose.optimizations import OPTIMIZATIONS
+    from kernelworks.records.history import read_outcomes
+
+    known = {each.name for each in OPTIMIZATIONS} | {each.optimization for each in read_outcomes()}
+    if name not in known:
+        fail(f"no optimization is named {name!r}; there are {', '.join(sorted(known))}", USAGE)
 
 
 VERBS: dict[str, Callable[..., None]] = {"predictions": predictions}

@@ -17,7 +17,9 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import AMBIGUOUS, FAILED, INTERRUPTED, USAGE, fail, faults, print_json, show, write
+from kernelworks.cli.console import AMBIGUOUS, FAILED, USAGE, fail, faults, print_json, show
+from kernelworks.cli.files import writable, write
+from kernelworks.cli.interrupts import INTERRUPTED, end_after_this
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
@@ -83,6 +85,8 @@ def search(
     from kernelworks.report.html import render_page
     from kernelworks.search import search as run
 
+    out, page = writable(out), writable(page)
+    end_after_this()
     with faults((ValueError, FileNotFoundError)), console.progress("search") as progress:
         found = run(
             problem,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernelworks.cli.console import FAILED, faults, print_json, show
 from kernelworks.cli.options import Json
+
+if TYPE_CHECKING:
+    from kernelworks.dispatch.op import Op
 
 __all__ = ["VERBS"]
 
@@ -33,14 +36,15 @@ def verify(
     from kernelworks.records import Verification
     from kernelworks.report import terminal as console
     from kernelworks.report import verify as report
+    from kernelworks.verify import lacking, verify_missing
     from kernelworks.verify import verify as run
-    from kernelworks.verify import verify_missing
 
     verifications: list[Verification] = []
-    forget_failures()
     with faults((ValueError, RuntimeError)), console.progress("verify") as progress:
+        chosen, only = _named(what, case, dtype)
+        forget_failures()
         native.provide(progress)
-        wanted = _to_verify(what, case, dtype, missing=missing)
+        wanted = [*lacking(chosen, only)] if missing else [(found.name, only or None) for found in chosen]
         if missing and case is None and dtype is None:
             verifications = verify_missing([(op, kernel) for op, kernel in wanted if kernel], progress=progress)
         else:
@@ -56,19 +60,23 @@ def verify(
         raise typer.Exit(FAILED)
 
 
-def _to_verify(what: str | None, case: str | None, dtype: str | None, *, missing: bool) -> list[tuple[str, str | None]]:
+def _named(what: str | None, case: str | None, dtype: str | None) -> tuple[list[Op], str]:
+    """The ops and the kernel that are meant. Raises ValueError for a name that is not there: nothing is built yet."""
     from kernelworks.ops import ops_named
-    from kernelworks.verify import lacking
 
-    op, _, kernel = (what or "").partition(".")
-    chosen = ops_named(op or None)
+    op, dot, kernel = (what or "").partition(".")
+    if dot and not kernel:
+        raise ValueError(f"give OP or OP.KERNEL, got {what!r}")
+    chosen = ops_named(op if what else None)
+    if kernel:
+        chosen[0].kernel(kernel)
     known = {each.name for found in chosen for each in (*found.contract.cases, *found.contract.device_cases)}
     if case is not None and case not in known:
         raise ValueError(f"no case of {op or 'any op'} is named {case!r}")
     dtypes = list(dict.fromkeys(str(d).removeprefix("torch.") for found in chosen for d in found.contract.dtypes))
     if dtype is not None and dtype not in dtypes:
         raise ValueError(f"dtype must be one of {', '.join(dtypes)}, got {dtype!r}")
-    return [*lacking(chosen, kernel)] if missing else [(found.name, kernel or None) for found in chosen]
+    return chosen, kernel
 
 
 VERBS: dict[str, Callable[..., None]] = {"verify": verify}

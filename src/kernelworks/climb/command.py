@@ -19,6 +19,7 @@ from kernelworks.report.climb import tile as tiles
 from kernelworks.report.terminal import Advance, document, stderr, stdout
 
 __all__ = [
+    "OUT",
     "Verdict",
     "check_ladder",
     "documents",
@@ -81,7 +82,7 @@ def list_ladders(*, json: bool) -> None:
         document(to_json(plain))
         return
     if not found:
-        stderr().print("no ladders: run it in a checkout of kernelworks, or start one: kernelworks climb new NAME")
+        stderr().print("no ladders are here; start one: kernelworks climb new NAME")
     for ladder in found:
         stdout().print(
             f"{ladder.name} ({DEVICES[ladder.problem.device]}): {ladder.problem.title}", style="bold", markup=False
@@ -119,22 +120,26 @@ def check_ladder(name: str, *, json: bool) -> Verdict:
 
 
 def tile(out: Path | None, *, json: bool) -> None:
-    """One tile's journey as text, and as a picture in a page."""
+    """One tile's journey as text, and as a picture in a page in the folder ``out``, if there is one."""
     record = journey()
     if json:
         document(to_json(record))
         return
     stdout().print(tiles.text(record))
-    path = (out or OUT) / "tile.html"
+    if out is None:
+        return
+    path = out / "tile.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(tiles.page(record), encoding="utf-8")
     print(f"\nthe picture: {path}")
 
 
 def run_climb(
-    name: str, rung: int | None, out: Path | None, advance: Advance, *, json: bool, rough: bool = False
-) -> Verdict:
-    """Climbs, shows and writes."""
+    name: str, rung: int | None, out: Path | None, advance: Advance, *, named: bool = False, json: bool,
+    rough: bool = False,
+) -> Verdict:  # fmt: skip
+    """Climbs, shows, and writes to the folder ``out``, if there is one: beside other ladders unless it is ``named`` for
+    this one."""
     ladder = ladder_named(name)
 
     def done(result: RungResult) -> None:
@@ -152,8 +157,8 @@ def run_climb(
         stdout().print(terminal.table(record))
         for sentence in terminal.totals(record):
             stdout().print(sentence, markup=False)
-    if out is not None or not json:
-        paths = write(record, ladder, out or OUT / ladder.name)
+    if out is not None:
+        paths = write(record, ladder, out if named else out / ladder.name)
         if not json:
             print(f"\nthe page: {paths[2]}   the worklog: {paths[1]}   the record: {paths[0]}")
     return found

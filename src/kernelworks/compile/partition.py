@@ -7,7 +7,6 @@ is then left out at once in the rest of the graph: a model has the same block ma
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor, fx, nn
 
 from kernelworks.compile.calls import value_of
 from kernelworks.compile.report import Graph
+from kernelworks.dispatch.user_warning import warn_user
 
 __all__ = ["Parts", "reason", "stops", "twin"]
 
@@ -77,7 +77,7 @@ class Parts(nn.Module):
         left = f"{len(self.left)} nodes run as they were written ({', '.join(few[:6])}{', ...' if few[6:] else ''})"
         said = f"inductor failed on the whole graph ({self.because}): {self.compiled} parts of it are compiled, {left}"
         self.graph_report.notes.append(said)
-        warnings.warn(f"kernelworks: {said}", RuntimeWarning, stacklevel=2)
+        warn_user(f"kernelworks: {said}", RuntimeWarning)
 
 
 class _Part(nn.Module):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
+from types import TracebackType
 from typing import Any
 
 import torch
 
+from kernelworks.build import BuildError
 from kernelworks.diagnose.account.on_cpu import Cpu
 from kernelworks.diagnose.account.on_gpu import Gpu
 from kernelworks.diagnose.counters import checks
@@ -18,17 +21,22 @@ from kernelworks.diagnose.fix.plan import apply, load_plan
 from kernelworks.diagnose.fix.search import Search
 from kernelworks.diagnose.forecast.device import Device
 from kernelworks.diagnose.forecast.forecaster import Forecaster
+from kernelworks.diagnose.forecast.races import NoRaces
 from kernelworks.diagnose.record import make_diagnosis
+from kernelworks.machine.environment import cache_dir
+from kernelworks.measure.clock.noise import Ambiguous
 from kernelworks.measure.clock.page_faults import Memory
 from kernelworks.measure.peaks import get_peaks as measured_peaks
+from kernelworks.measure.peaks import unmeasured
 from kernelworks.profile import overhead
 from kernelworks.profile.on_gpu import GpuTimeline, uses_gpu
 from kernelworks.profile.process_state import Surroundings
 from kernelworks.profile.program import Program, from_function, from_target, note_reruns
 from kernelworks.profile.timeline import Timeline, first_run
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks
+from kernelworks.report.terminal import Notice
 
-__all__ = ["Fixing", "apply", "diagnose", "diagnose_script", "run_diagnosis"]
+__all__ = ["Fixing", "Interrupted", "apply", "diagnose", "diagnose_script", "run_diagnosis"]
 
 Say = Callable[[str], None]
 BUDGET_S = 15.0  # the timed runs take at most so many seconds
@@ -41,6 +49,7 @@ ONE_ROUND = (
     "what this machine can do was measured in one round, which serves for half an hour; "
     "`kernelworks machine` measures until two rounds agree, once"
 )
+FIRST_RUN = "First run here: measuring peak rates, about 15 s, kept in {folder}"
 FIX = 16.0  # a fix may take so many times the budget of a diagnosis: compilers take their time
 CHANGES = ("tf32", "bf16", "int8", "fp8")  # of numbers: each is tried only if it is allowed
 RACES = 0.2  # of a diagnosis's budget, for benchmarks of single calls
@@ -90,7 +99,8 @@ def diagnose(
         ValueError: ``budget_s`` is not above 0, or not finite.
         RuntimeError: torch's profiler is running already or in ``fn``; ``fn`` exits with a code, or is async in a
             running event loop.
-        Ambiguous: the peaks had to be measured and the machine was too busy, and ``rough`` was not asked for.
+        Ambiguous: a GPU's peaks had to be measured and the machine was too busy. (A CPU's are unknown then, and so is
+            each op's share of them; the diagnosis is given, and its ``ambiguous`` says so.)
         Whatever ``fn`` raises.
     """
     made, say = from_function(fn, args, program), progress or _silent
@@ -192,13 +202,62 @@ def run_diagnosis(
     """The process is as it was when this returns, but for what the findings say of its memory; what the program changed
     in it is among them too."""
     check_budget(budget_s)
-    program = dataclasses.replace(program, run=note_reruns(program.run))
-    with Surroundings(given) as around, Memory() as memory:
-        found = _observed(program, fix, peaks, budget_s, say, counters, memory, around, rough=rough)
+    seen = _Seen(program.name)
+    program = dataclasses.replace(program, run=note_reruns(seen.timed(program.run)))
+    with Surroundings(given) as around, Memory() as memory, seen:
+        found = _observed(program, fix, peaks, budget_s, say, counters, memory, around, seen, rough=rough)
         once = isinstance(found.peaks, Peaks) and found.peaks.versions.get("rounds") == "1"
         more = (*around.look(), *([MALLOC_FINDING] if memory.has_changed else ()), *([ONE_ROUND] if once else ()))
         marked = [f"rough: {line}" for line in more] if found.rough else more
         return dataclasses.replace(found, findings=(*found.findings, *marked))
+
+
+class Interrupted(KeyboardInterrupt):
+    """A diagnosis was interrupted. ``walls`` are the seconds of the program's runs until then."""
+
+    def __init__(self, walls: Sequence[float], partial: Callable[[], Diagnosis | None]) -> None:
+        super().__init__()
+        self.walls, self._partial = tuple(walls), partial
+
+    def diagnosis(self) -> Diagnosis | None:
+        """What was measured until then, if every op was timed: times, calls and lines, and the fix as far as it got."""
+        found = self._partial()
+        if found is None:
+            return None
+        said = f"interrupted, so this is what was measured until then; {found.sentence}"
+        return dataclasses.replace(found, sentence=said, ambiguous=found.ambiguous or "interrupted")
+
+
+@dataclasses.dataclass
+class _Seen:
+    """What a diagnosis has measured so far. As a context: an interrupt carries it."""
+
+    name: str
+    walls: list[float] = dataclasses.field(default_factory=list)
+    timeline: Timeline | None = None
+    device: Device | None = None
+
+    def timed(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        def once() -> Any:
+            begin = time.perf_counter()
+            found = run()
+            if self.timeline is None:
+                self.walls.append(time.perf_counter() - begin)
+            return found
+
+        return once
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if isinstance(error, KeyboardInterrupt) and not isinstance(error, Interrupted):
+            raise Interrupted(self.walls, self._partial) from None
+
+    def _partial(self) -> Diagnosis | None:
+        if self.timeline is None or self.device is None:
+            return None
+        return make_diagnosis(self.name, self.timeline, self.device, NoRaces(0.0, torch.get_num_threads()))
 
 
 def _observed(
@@ -210,12 +269,15 @@ def _observed(
     counters: tuple[str, ...],
     memory: Memory,
     around: Surroundings,
+    seen: _Seen,
     *,
     rough: bool,
 ) -> Diagnosis:
     first = first_run(program.run, say)  # before anything long is measured: it may raise
-    device = _device(program, peaks, say, rough=rough)
+    device = _device(program, peaks, say)
     timeline = device.observe(program.run, budget_s, say, first=first, memory=memory)
+    seen.timeline, seen.device = timeline, device
+    device, unknown = _with_peaks(device, timeline, say, rough=rough)
     around.mark()
     done = None
     if fix and (rough or not timeline.loud):
@@ -231,28 +293,61 @@ def _observed(
     say("grouping calls into hotspots, and benchmarking the kernels that a swap would take")
     races = device.races(0.0 if done else RACES * budget_s, say)  # a fix has benchmarked them
     found = make_diagnosis(program.name, timeline, device, races, fix=done, rough=rough)
+    found = _explained(found, unknown)
     return _checked(found, timeline, counters, say) if counters else found
 
 
-def _device(program: Program, peaks: Peaks | GpuPeaks | None, say: Say, *, rough: bool) -> Device:
-    """What the program runs on, with what that can do."""
+def _device(program: Program, peaks: Peaks | GpuPeaks | None, say: Say) -> Device:
+    """What the program runs on, with what that can do; a CPU's peaks that are not given are unknown yet."""
     gpu = uses_gpu(program.run)
-    if peaks is None or (gpu and not isinstance(peaks, GpuPeaks)):
-        say(f"measuring what this {'GPU' if gpu else 'machine'} can do")
-        peaks = _measured(gpu=gpu, rough=rough)
-    if not gpu and not isinstance(peaks, Peaks):
+    if gpu and not isinstance(peaks, GpuPeaks):
+        say("measuring what this GPU can do")
+        peaks = measured_peaks(device="cuda")
+    if not gpu and isinstance(peaks, GpuPeaks):
         raise TypeError("the program ran on the CPU, and peaks are those of a GPU")
     say("measuring the least that a call costs")
     floors = overhead.measure()
     if isinstance(peaks, GpuPeaks):
         return Gpu(peaks, floors)
-    return Cpu(peaks, floors, torch.get_num_threads())
+    return Cpu(peaks or unmeasured("not measured yet"), floors, torch.get_num_threads())
 
 
-def _measured(*, gpu: bool, rough: bool) -> Peaks | GpuPeaks:
-    if gpu:
-        return measured_peaks(device="cuda")
-    return measured_peaks(rough=True) if rough else measured_peaks(brief=True)
+def _with_peaks(device: Device, timeline: Timeline, say: Say, *, rough: bool) -> tuple[Device, Exception | None]:
+    """The device with this machine's measured peaks. They come after the program's own times, which need none and are
+    kept whatever becomes of the peaks; if there are none, the reason comes with the device."""
+    if not isinstance(device, Cpu) or not device.peaks.unknown:
+        return device, None
+    said = False
+
+    def progress(what: str, done: float = 0, total: float = 0) -> None:
+        """Called only if there is something to measure."""
+        nonlocal said
+        if timeline.loud and not rough:  # it will hardly be quiet enough now
+            raise Ambiguous(timeline.noise.share)
+        if not said:
+            say(Notice(FIRST_RUN.format(folder=cache_dir("peaks"))))
+        said = True
+        say(f"measuring peak rates: {what}")
+
+    try:
+        known = measured_peaks(progress, rough=True) if rough else measured_peaks(progress, brief=True)
+    except (Ambiguous, BuildError) as error:
+        return dataclasses.replace(device, peaks=unmeasured(str(error).splitlines()[0])), error
+    return dataclasses.replace(device, peaks=known), None
+
+
+def _explained(diagnosis: Diagnosis, unknown: Exception | None) -> Diagnosis:
+    """The diagnosis with why this machine's peaks are unknown, if they are. A busy machine may be quiet another time,
+    so that is ambiguous; a machine without a compiler has told what it can."""
+    if unknown is None:
+        return diagnosis
+    why = str(unknown).splitlines()[0].removeprefix("ambiguous: ")
+    line = f"no share of peak is given, as measured peaks are unknown: {why}"
+    findings = (line, *diagnosis.findings)
+    if not isinstance(unknown, Ambiguous) or diagnosis.ambiguous:
+        return dataclasses.replace(diagnosis, findings=findings)
+    sentence = f"ambiguous: {line} (run it again when the machine is quiet, or with --rough); {diagnosis.sentence}"
+    return dataclasses.replace(diagnosis, ambiguous=why, sentence=sentence, findings=findings)
 
 
 def _checked(diagnosis: Diagnosis, timeline: Timeline, counters: tuple[str, ...], say: Say) -> Diagnosis:

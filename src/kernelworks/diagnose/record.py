@@ -38,7 +38,7 @@ def make_diagnosis(
     wall, silent = timeline.wall, timeline.loud and not rough
     with without_collection():
         groups = account(timeline, device)
-        parts = time_breakdown(groups, wall, device.parts)
+        parts = time_breakdown(groups, wall, device.told_parts)
         found, problems = find_hotspots(groups, wall, races or device.races(0.0, None), fix)
         gpu, more = device.device_findings(timeline)
         more = (*program_findings(timeline, groups), *more)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kernelworks.diagnose.account.account import UNEXPLAINED, USEFUL
+from kernelworks.diagnose.account.account import UNEXPLAINED, USEFUL, WITHOUT_PEAKS
 from kernelworks.diagnose.account.hotspots import SMALL, WIDER, Problem
 from kernelworks.diagnose.account.on_cpu import FREE, PREEMPTION, PYTHON
 from kernelworks.measure.clock.noise import Noise, far_apart
@@ -104,6 +104,10 @@ def _head(
     if share < HARDLY:
         part = f"{100 * (1 - share):.0f}% of this program's {_ms(wall)} ms"
         return f"{part} was not modelled, so nothing is predicted for it: {rest}"
+    if USEFUL not in time_breakdown:
+        in_ops = time_breakdown.get(WITHOUT_PEAKS, 0.0)
+        part = f"{100 * in_ops / wall:.0f}% of this program's {_ms(wall)} ms is inside torch's ops"
+        return f"{part}; how near they come to this machine's peaks is unknown, as those could not be measured"
     percent = 100 * time_breakdown[USEFUL] / (wall * share)
     shown = f"{percent:.0f}%" if round(percent) else "under 1%"
     shown = rough.percents(percent, wall) if rough else shown
@@ -133,6 +137,8 @@ def _promises(
         said = [NO_FIX]
     else:
         said = []
+    if USEFUL not in time_breakdown and max(high, allows) < SMALL * wall:
+        return said
     unseen = sum(r.seconds for r in hotspots if not r.modelled and r.op != PREEMPTION)
     if unseen > (1 - HARDLY) * (wall - time_breakdown.get(PREEMPTION, 0.0)) and max(high, allows) < SMALL * wall:
         return said  # most of it is unknown: not even "nothing recoverable" is claimed

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +48,7 @@ from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.plans import AUTOGRAD, KERNEL, NATIVE, Plan, Plans, generation
 from kernelworks.dispatch.torch_library import OPS, in_cpp, register
 from kernelworks.dispatch.tuning_records import has_known_sizes
+from kernelworks.dispatch.user_warning import warn_user
 from kernelworks.machine import environment
 
 __all__ = ["OPS", "Op", "Pass"]
@@ -408,11 +408,10 @@ class Op:
         for name, reason in choice.declined:
             if isinstance(reason, LoadFailure) and reason.about not in _said:
                 _said.add(reason.about)
-                warnings.warn(
+                warn_user(
                     f"kernelworks.{self.name} runs its {choice.kernel.name!r} kernel "
                     f"({name!r} is not there): {reason[:800]}",
                     RuntimeWarning,
-                    stacklevel=5,
                 )
 
     def forward_shapes(self, args: tuple[Any, ...]) -> Any:

@@ -9,6 +9,7 @@
 | ``KERNELWORKS_MODEL_KEY`` | what a language model's endpoint is shown; a search may name another variable | unset |
 | ``KERNELWORKS_NATIVE`` | calls through C++: verbs ``build`` it; only if it is ``found``; or ``0`` | ``build`` |
 | ``RAY_ADDRESS`` | a running cluster of Ray's, in which a search's workers run | a cluster of the search's own |
+| ``WORLD_SIZE`` | above 1: one of several ranks of a program, which do not wait for each other's measurements | 1 |
 | ``NO_COLOR`` | any value: no colours in the terminal | unset |
 | ``TRITON_INTERPRET`` | ``1``: Triton's interpreter runs kernels on CPU tensors (Triton reads it too) | unset |
 
@@ -41,6 +42,7 @@ __all__ = [
     "variables",
     "variables_without_secrets",
     "visible_gpus",
+    "world_size",
     "write_lines",
     "write_whole",
 ]  # fmt: skip
@@ -138,6 +140,12 @@ def restore_variables(before: dict[str, str]) -> None:
 def ray_address() -> str:
     """Where a cluster of Ray's runs that searches are to use, "" if none is named."""
     return os.environ.get("RAY_ADDRESS", "")
+
+
+def world_size() -> int:
+    """Of how many ranks of a distributed program this is one; 1 if nothing says so."""
+    given = os.environ.get("WORLD_SIZE", "")
+    return int(given) if given.isdigit() else 1
 
 
 def visible_gpus() -> list[str] | None:

@@ -6,8 +6,6 @@ import functools
 import re
 from dataclasses import dataclass
 
-import torch
-
 __all__ = ["Gpu", "gpu", "has_gpu"]
 
 
@@ -33,6 +31,8 @@ class Gpu:
 
 def has_gpu() -> bool:
     """Whether torch sees a CUDA device."""
+    import torch
+
     return torch.cuda.is_available()
 
 
@@ -53,6 +53,8 @@ def _managed(uuid: str) -> tuple[str, float]:
 @functools.cache
 def gpu(index: int | None = None) -> Gpu:
     """The GPU of this number (by default the current one). Raises RuntimeError if there is none."""
+    import torch
+
     if not has_gpu():
         raise RuntimeError("no CUDA device: torch.cuda.is_available() is False")
     if index is None:

@@ -1,22 +1,20 @@
 """The kernel map: each family is a folder of op packages, one for each op.
 
 An op is called ``kernelworks.NAME``, and lies in the op package ``FAMILY/NAME`` (without the underscore that says that
-it writes to its arguments). torch knows all ops at once, by the schemas in ``generated.py``; an op package is loaded
-when something of it is asked for.
+it writes to its arguments). torch knows all ops at once, by the schemas in ``generated.py`` (``define_all``); an op
+package is loaded when something of it is asked for. The names are known without torch.
 """
 
 import sys
 from typing import TYPE_CHECKING, Any
 
-from kernelworks.dispatch import torch_library
 from kernelworks.dispatch.registry import OP_PACKAGES, FunctionPackage, load_op_package
-from kernelworks.ops.generated import SCHEMAS
 
 if TYPE_CHECKING:
     from kernelworks.dispatch.op import Op
     from kernelworks.ops.generated import *  # noqa: F403
 
-__all__ = ["FAMILIES", "NAMES", "op_named", "ops_named"]
+__all__ = ["FAMILIES", "NAMES", "define_all", "op_named", "ops_named"]
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "activation": (
@@ -68,15 +66,23 @@ OP_PACKAGES.update(
     (name, f"{__name__}.{family}.{name.rstrip('_')}") for family, names in FAMILIES.items() for name in names
 )
 
-for _name, _schemas in SCHEMAS.items():
-    torch_library.define(_name, _schemas)
+
+def define_all() -> None:
+    """Has torch know every op by its schemas. Called once torch is imported."""
+    from kernelworks.dispatch import torch_library
+    from kernelworks.ops.generated import SCHEMAS
+
+    for name, schemas in SCHEMAS.items():
+        torch_library.define(name, schemas)
 
 
 def op_named(name: str) -> "Op":
     """The op of this name. Raises ValueError that lists those there are."""
-    if name not in torch_library.OPS:
+    from kernelworks.dispatch.torch_library import OPS
+
+    if name not in OPS:
         raise ValueError(f"no op is named {name!r}; there are {', '.join(NAMES)}")
-    return torch_library.OPS[name]
+    return OPS[name]
 
 
 def ops_named(name: str | None) -> "list[Op]":
@@ -89,6 +95,8 @@ if not TYPE_CHECKING:  # to a type checker, a name that is not there is an error
     def __getattr__(name: str) -> Any:
         if name not in NAMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        from kernelworks.dispatch import torch_library
+
         function = getattr(load_op_package(OP_PACKAGES[name]), name)
         load_op_package("kernelworks.dispatch.signature").publish_function(function, torch_library.OPS[name])
         globals()[name] = function

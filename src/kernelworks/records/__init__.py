@@ -109,6 +109,7 @@ class Peaks(Record):
     versions: dict[str, str] = field(default_factory=dict)
     cache_bytes: dict[str, int] = field(default_factory=dict)  # "L1" and "L2" of one core, "L3" shared
     inferred: dict[str, str] = field(default_factory=dict)  # figures that follow from others, and why: see mending.py
+    unknown: str = ""  # why nothing was measured: then there are no rates and no bandwidths
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def sort_worst_first(found: tuple[Hotspot, ...]) -> list[Hotspot]:
 def diagnosis(record: Diagnosis, width: int) -> RenderableType:
     """Everything that ``kernelworks diagnose`` prints for one program, for a terminal ``width`` columns wide."""
     parts: list[RenderableType] = [Text(), Text(headline(record), style="bold"), _context(record), Text()]
-    if record.ambiguous:
+    if record.ambiguous and not record.hotspots:
         return Group(*parts[1:])
     mark = ROUGH_MARK if record.rough else ""
     parts += [hotspots(record, width), Text(), time_breakdown(record.time_breakdown, record.wall_s, width, mark)]

@@ -32,6 +32,8 @@ def peaks(record: Peaks, width: int) -> RenderableType:
     share = f"other processes took {quantity.percent(record.foreign_share)} of the cores meanwhile"
     if record.foreign_share > BUSY_SHARE:
         share = f"rough: {share}, so every figure here may be too low"
+    if record.unknown:
+        return _without_figures(record)
     return Group(
         Text(record.name, style="bold"),
         Text(" · ".join(p for p in (*context, share) if p), style="dim"),
@@ -45,6 +47,18 @@ def peaks(record: Peaks, width: int) -> RenderableType:
         *(Text(line, style="yellow") for line in inference_notes(record)),
         Text(),
         roofline(record, width),
+    )
+
+
+def _without_figures(record: Peaks) -> RenderableType:
+    """What is known of a machine whose peaks could not be measured."""
+    caches = ", ".join(f"{level} {quantity.size(size)}" for level, size in record.cache_bytes.items())
+    dispatch = f"torch dispatch {quantity.seconds(record.dispatch_us / 1e6)}"
+    return Group(
+        Text(record.name, style="bold"),
+        Text(" · ".join(p for p in (f"{record.cores} cores", record.kind, caches, dispatch) if p), style="dim"),
+        Text(),
+        Text(f"bandwidths, rates and floors are unknown: {record.unknown}", style="yellow"),
     )
 
 

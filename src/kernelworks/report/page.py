@@ -77,18 +77,23 @@ def diagnosis_parts(record: Diagnosis) -> tuple[str, ...]:
         f"<h1>{escape(record.program)}</h1>",
         f'<p class="sentence">{escape(headline(record))}</p>',
         context_line(context),
-        *(() if record.ambiguous else _measured(record, sort_worst_first(record.hotspots), mark)),
+        *(
+            ()
+            if record.ambiguous and not record.hotspots
+            else _measured(record, sort_worst_first(record.hotspots), mark)
+        ),
     )
 
 
 def _measured(record: Diagnosis, ordered: list[Hotspot], mark: str) -> tuple[str, ...]:
-    picture = _both(lambda width: plot.roofline(record.peaks, record.threads, ordered, width))
+    unknown = isinstance(record.peaks, Peaks) and bool(record.peaks.unknown)
+    picture = "" if unknown else _both(lambda width: plot.roofline(record.peaks, record.threads, ordered, width))
     return (
         _time_breakdown(record.time_breakdown, record.wall_s, mark),
         _fix(record.fix, mark) if record.fix else "",
         _hotspots(ordered, mark),
         _kernels(record.gpu) if record.gpu else "",
-        _roofline(picture),
+        _roofline(picture) if picture else "",
         _list("Findings", record.findings),
         _list("Not modelled", record.unmodelled),
     )

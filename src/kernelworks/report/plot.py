@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kernelworks.records import GpuPeaks, Hotspot, Peaks
 from kernelworks.report import quantity, roofs
 from kernelworks.report.inferred_figures import mark_inferred
+from kernelworks.report.optional_pictures import optional_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,6 +107,7 @@ def canvas(width: float, height: float, salt: str) -> tuple[Figure, Axes]:
 WIDE_INCHES, NARROW_INCHES = 10.5, 4.6  # inches: a picture beside a table, and one on a telephone
 
 
+@optional_picture
 def roofline(peaks: roofs.MachinePeaks, threads: int, found: Sequence[Hotspot] = (), width: float = WIDE_INCHES) -> str:
     """The roofline with its ridge points, and a dot for each hotspot that has flop and bytes.
 
@@ -325,6 +327,7 @@ CURVES = {"read": "useful", "write": "compute", "copy": "memory", "memcpy": "dis
 CURVE_NAMES = {"memcpy": "torch copy_"}
 
 
+@optional_picture
 def bandwidths(peaks: GpuPeaks, width: float = WIDE_INCHES) -> str:
     """Bandwidth over bytes moved: solid where one launch begins with an empty L2, dashed where it walks in place."""
     narrow = width < WIDE_INCHES
@@ -361,6 +364,7 @@ def bandwidths(peaks: GpuPeaks, width: float = WIDE_INCHES) -> str:
 # ---------------------------------------------------------------- memory-hierarchy
 
 
+@optional_picture
 def memory_hierarchy(peaks: Peaks, width: float = WIDE_INCHES) -> str:
     """The memory hierarchy: smaller and faster upwards, each level with its read and copy bandwidths; on a narrow
     picture those with the most threads alone."""

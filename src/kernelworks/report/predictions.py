@@ -21,6 +21,7 @@ from kernelworks.records.history import GAIN_TOLERANCE, NOISE_SHARE, Outcome
 from kernelworks.records.predictions import OptimizationAccuracy, PredictionAccuracy
 from kernelworks.report import page, plot, quantity
 from kernelworks.report.markup import html
+from kernelworks.report.optional_pictures import optional_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -211,13 +212,18 @@ def png(found: PredictionAccuracy) -> bytes:
     return buffer.getvalue()
 
 
+@optional_picture
+def _drawn_svg(points: Sequence[Outcome], names: Sequence[str], label: str) -> str:
+    return plot.svg_text(_picture(points, names, plot.stand_in), label)
+
+
 def parts(found: PredictionAccuracy) -> tuple[str, ...]:
     """What stands on the page."""
     names = _optimization_names(found)
     body = ["<h1>kernelworks predictions</h1>", f'<p class="sentence">{escape(sentence(found))}</p>']
     for kind in dict.fromkeys(one.kind for one in found.kept):
         points = [one for one in found.outcomes if one.kind == kind]
-        svg = plot.svg_text(_picture(points, names, plot.stand_in), f"Predicted against got on {kind}")
+        svg = _drawn_svg(points, names, f"Predicted against got on {kind}")
         body += [f"<h2>{escape(kind)}</h2>", f'<div class="picture">{svg}</div>']
         kept = [one for one in found.kept if one.kind == kind]
         body.append(html(_table(kept, names, lambda at: SHAPES[_shape(at)])))

@@ -16,6 +16,7 @@ from kernelworks.records.search import BETTER, Search, TriedCandidate
 from kernelworks.report import page, plot, quantity
 from kernelworks.report.judge import judgement
 from kernelworks.report.markup import html
+from kernelworks.report.optional_pictures import optional_picture
 
 __all__ = ["parts", "search", "sentence"]
 
@@ -231,6 +232,7 @@ def _climb(found: Search) -> str:
     )
 
 
+@optional_picture
 def _climbed(found: Search, width: float) -> str:
     narrow = "-narrow" if width < plot.WIDE_INCHES else ""
     figure, axes = plot.canvas(width, 4.6, f"search-climb{narrow}")

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from kernelworks.machine import environment
 
-__all__ = ["bar", "claim_stdout", "document", "progress", "stderr", "stdout", "style_of"]
+__all__ = ["Notice", "bar", "claim_stdout", "document", "progress", "stderr", "stdout", "style_of"]
 
 PIPED_WIDTH = 132  # where neither a terminal nor COLUMNS says how wide it is; rich itself would take 80 then
 RICH_FALLBACK_WIDTH = 80
@@ -99,6 +99,12 @@ def bar(share: float, width: int) -> str:
     return ("█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(width, "░")
 
 
+class Notice(str):
+    """A line of progress that stays on the terminal, and is written at once if there is none."""
+
+    __slots__ = ()
+
+
 class Advance(Protocol):
     """Says what is being done, and how far the work is where that is known."""
 
@@ -129,6 +135,9 @@ def progress(title: str) -> Iterator[Advance]:
 
         def advance(what: str, done: float = 0, total: float = 0) -> None:
             nonlocal text, begun
+            if isinstance(what, Notice):
+                speak(what)
+                return
             said = f"{title}: {what}" if what else title
             if said != text:
                 text, begun = said, time.monotonic()

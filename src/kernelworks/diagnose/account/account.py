@@ -5,6 +5,7 @@ The parts add to the wall clock. Each device has its own (``on_cpu.PARTS``, ``on
 - **at peak**: the least time that the work of the modelled ops takes on this machine;
 - **above the memory roofline**, **above the compute roofline**: time beyond that in ops bound by memory, or by
   arithmetic and elementary functions;
+- **in ops, peaks unknown**: all of that, if this machine's peaks could not be measured;
 - **unexplained**: ops without a model, and time that no term explains.
 """
 
@@ -28,8 +29,8 @@ from kernelworks.profile.timeline import UNKNOWN, CallRun, Timeline
 from kernelworks.profile.trace import Call, Place
 
 __all__ = [
-    "ALLOCATION", "CAUSE_UNKNOWN", "COMPUTE", "FUSION", "MEMORY", "UNEXPLAINED", "USEFUL", "Entry", "Group", "account",
-    "time_breakdown",
+    "ALLOCATION", "CAUSE_UNKNOWN", "COMPUTE", "FUSION", "MEMORY", "UNEXPLAINED", "USEFUL", "WITHOUT_PEAKS", "Entry",
+    "Group", "account", "time_breakdown",
 ]  # fmt: skip
 
 USEFUL, UNEXPLAINED = "at peak", "unexplained"
@@ -38,6 +39,8 @@ ALLOCATION = "allocation (page faults)"
 FUSION = "traffic that fusion would remove"  # it is a share of the time at peak
 FLOORS = ("dispatch", "launch")  # these terms of a bound are no work
 CAUSE_UNKNOWN = "below the roofline, cause unknown"  # a bottleneck: no term of the bound explains the time
+UNKNOWN_BOUND = "unknown"  # a bottleneck: there are no measured peaks to tell
+WITHOUT_PEAKS = "in ops, peaks unknown"
 TINY = 0.1  # with less work than this share of a dispatch or a launch, the bound explains nothing
 
 
@@ -114,7 +117,7 @@ class Group:
         if parts.get(ALLOCATION, 0.0) >= 0.5 * self.seconds:
             return "allocation"
         if entry.work is None or entry.limit is None:
-            return "ambiguous"
+            return UNKNOWN_BOUND if entry.work is not None and entry.limit is None else "ambiguous"
         if entry.work.read + entry.work.written == 0:
             return "dispatch"
         found = bottleneck_of(entry.limit, entry.seconds)
@@ -215,7 +218,7 @@ def _inside(ran: CallRun, its: Work | None, limit: Bound | None, fused: float, o
     by_itself = time_category(ran.call.name)
     if by_itself:
         return {by_itself: ran.exclusive}
-    if its is None or limit is None:
+    if its is None:
         return {
             CUSTOM_KERNELS if is_custom_op(ran.call.name) or ran.call.name == UNKNOWN else UNEXPLAINED: ran.exclusive
         }
@@ -231,6 +234,11 @@ def _inside(ran: CallRun, its: Work | None, limit: Bound | None, fused: float, o
 
     if its.read + its.written == 0:
         take(on.bare(ran), rest)
+        return parts
+    if limit is None:
+        for name, seconds in on.overheads(ran, its):
+            take(name, seconds)
+        take(WITHOUT_PEAKS, rest)
         return parts
     terms = {name: value for name, value in limit.terms.items() if name not in FLOORS}
     worst = max(terms, key=lambda name: terms[name])

@@ -73,7 +73,7 @@ def find_hotspots(
     found, problems = [], dict[str, Problem]()
     for group in groups:
         near = siblings.get((group.place.module, group.place.path), frozenset())
-        promise = Promise() if group.gap else races.of(group.typical.call)
+        promise = Promise() if group.gap or group.typical.limit is None else races.of(group.typical.call)
         view = _view(group, wall, near, races, promise.kernel, shares[id(group)])
         advice = _advice(view, group, promise, races, fix)
         hotspot = _hotspot(group, view, advice)
@@ -148,6 +148,8 @@ def _view(
 
 def _advice(view: View, group: Group, promise: Promise, races: Races, fix: Fix | None) -> Advice:
     """The first rule that applies, with the predicted gain of its optimization; else what the roofline alone says."""
+    if not group.gap and group.is_modelled and group.typical.limit is None:
+        return Advice("", "not predicted: measured peaks are unknown", 0.0, 0.0)
     if not group.is_modelled:
         part = max(group.parts, key=lambda name: group.parts[name], default="")
         text = UNMODELLED_ADVICE.get(view.op) or UNMODELLED_ADVICE.get(
@@ -222,7 +224,7 @@ def _with_gain(view: View, rule: Rule, advice: Advice, promise: Promise, races: 
 
 def _recovered_at_roofline(view: View, group: Group, advice: Advice) -> float:
     """What would be recovered at the roofline: on the critical path, all above it. The bound of Python is zero."""
-    if not group.is_modelled:
+    if not group.is_modelled or (not group.gap and group.typical.limit is None):
         return 0.0
     return max(advice.high, min(view.excess(), view.critical, view.seconds))
 
@@ -241,7 +243,7 @@ def _hotspot(group: Group, view: View, advice: Advice) -> Hotspot:
         share=view.share,
         bottleneck=view.bottleneck,
         peak=entry.limit.peak if entry.limit and not between else "",
-        achieved=None if between or not group.is_modelled else view.achieved_share,
+        achieved=None if between or not group.is_modelled or entry.limit is None else view.achieved_share,
         low_s=advice.low,
         high_s=advice.high,
         action=advice.action,

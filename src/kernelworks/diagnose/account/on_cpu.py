@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from kernelworks.diagnose.account.account import ALLOCATION, COMPUTE, MEMORY, UNEXPLAINED, USEFUL
+from kernelworks.diagnose.account.account import ALLOCATION, COMPUTE, MEMORY, UNEXPLAINED, USEFUL, WITHOUT_PEAKS
 from kernelworks.diagnose.account.limits import limit
 from kernelworks.diagnose.forecast.device import REACHED_SHARE, Device
 from kernelworks.diagnose.forecast.isolated_costs import IsolatedCosts
@@ -49,8 +49,8 @@ UNWATCHED_TIME = "Python and framework, not attributed"
 PREEMPTION = "CPU contention"
 UNSEEN = frozenset({NATIVE, WAITING, OTHERS, UNWATCHED_TIME, PREEMPTION, COMMUNICATION})  # no model covers these
 PARTS = (
-    USEFUL, MEMORY, COMPUTE, DISPATCH, HOST, NATIVE, CUSTOM_KERNELS, WAITING, INPUT, COMMUNICATION, COMPILING,
-    OTHERS, UNWATCHED_TIME, PREEMPTION, ALLOCATION, UNEXPLAINED,
+    USEFUL, MEMORY, COMPUTE, WITHOUT_PEAKS, DISPATCH, HOST, NATIVE, CUSTOM_KERNELS, WAITING, INPUT, COMMUNICATION,
+    COMPILING, OTHERS, UNWATCHED_TIME, PREEMPTION, ALLOCATION, UNEXPLAINED,
 )  # fmt: skip
 
 PYTHON, FREE = "python", "free memory"  # the hotspots of gaps have these names
@@ -80,6 +80,12 @@ class Cpu(Device):
     takes_pages: ClassVar[bool] = True
 
     @property
+    def told_parts(self) -> tuple[str, ...]:
+        """Without measured peaks there is no part above or below them: what is unknown is not 0."""
+        absent = (USEFUL, MEMORY, COMPUTE) if self.peaks.unknown else (WITHOUT_PEAKS,)
+        return tuple(part for part in self.parts if part not in absent)
+
+    @property
     def cache_bytes(self) -> int:
         return self.peaks.cache_bytes.get("L3", 32 << 20)
 
@@ -87,8 +93,8 @@ class Cpu(Device):
     def floor(self) -> float:
         return self.peaks.dispatch_us * 1e-6
 
-    def limit(self, ran: CallRun, its: Work, far: float) -> Bound:
-        return limit(its, far, self.threads, self.peaks)
+    def limit(self, ran: CallRun, its: Work, far: float) -> Bound | None:
+        return None if self.peaks.unknown else limit(its, far, self.threads, self.peaks)
 
     def overheads(self, ran: CallRun, its: Work) -> Iterable[tuple[str, float]]:
         wide = its.written >= GRAIN * 4 and self.threads > 1
@@ -113,6 +119,8 @@ class Cpu(Device):
 
     def at_its_bound(self, call: Call, host: float) -> Cost:
         its = work(call)
+        if self.peaks.unknown:  # as long as it takes today
+            return Cost(max(0.0, (call.end - call.start) / 1e9))
         bound = limit(its, 0.0, self.threads, self.peaks).seconds if its is not None else 0.0
         return Cost(max(bound / REACHED_SHARE, self.floors.span * call.events))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -36,6 +35,7 @@ from kernelworks.diagnose.optimization import (
 from kernelworks.diagnose.optimizations import OPTIMIZATIONS
 from kernelworks.diagnose.optimizations.accepted_options import short_repr
 from kernelworks.diagnose.sites.modules import Roots, outermost
+from kernelworks.dispatch.user_warning import warn_user
 from kernelworks.records.json_text import parse_json
 
 __all__ = ["AppliedPlan", "apply", "as_plan", "candidates_of"]
@@ -268,7 +268,7 @@ class AppliedPlan:
     def _fail(self, line: str) -> None:
         if line not in self.failed:
             self.failed.append(line)
-            warnings.warn(f"kernelworks: not applied: {line}", RuntimeWarning, stacklevel=2)
+            warn_user(f"kernelworks: not applied: {line}", RuntimeWarning)
 
     def __enter__(self) -> AppliedPlan:
         return self

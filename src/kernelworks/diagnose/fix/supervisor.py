@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from kernelworks.diagnose import Interrupted
 from kernelworks.diagnose.fix.worker import DEVICE_LOST
 from kernelworks.diagnose.record import with_fix
 from kernelworks.diagnose.verify.agreement import available_bytes
@@ -33,6 +34,7 @@ from kernelworks.profile.program_errors import TEXT
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks
 from kernelworks.records.fix import REJECTED, Fix
 from kernelworks.records.json_text import build_record, parse_json, to_json
+from kernelworks.report.terminal import Notice
 
 __all__ = ["ProcessEnded", "Request", "supervise"]
 
@@ -120,6 +122,13 @@ def supervise(request: Request, say: Say) -> Diagnosis:
     Raises what the program raises when it is first run, ProcessEnded if it ends its process then.
     """
     progress = Progress()
+    try:
+        return _supervised(request, progress, say)
+    except KeyboardInterrupt:
+        raise Interrupted((), lambda: progress.diagnosis and _as_far_as_it_got(progress, "interrupted")) from None
+
+
+def _supervised(request: Request, progress: Progress, say: Say) -> Diagnosis:
     while True:
         done = _one_worker(request, progress, say)
         if done is not None:
@@ -129,16 +138,16 @@ def supervise(request: Request, say: Say) -> Diagnosis:
             raise ProcessEnded(f"there is no diagnosis, as the program's own run ends its process: {cause}")
         time_for_another = progress.seconds_left > progress.started_s
         if progress.state is None or len(progress.deaths) > MOST_DEATHS or not time_for_another:
-            return _as_far_as_it_got(progress)
+            return _as_far_as_it_got(progress, cause)
         say(f"{cause}; going on in another process")
 
 
-def _as_far_as_it_got(progress: Progress) -> Diagnosis:
+def _as_far_as_it_got(progress: Progress, cause: str) -> Diagnosis:
     assert progress.diagnosis is not None
     fix = progress.fix
     if fix is None:
         wall = progress.diagnosis.wall_s
-        fix = Fix((), (), wall, wall, 0.0, 0.0, 0.0, 0.0, agrees=False, rounds=0, refused=progress.deaths[-1])
+        fix = Fix((), (), wall, wall, 0.0, 0.0, 0.0, 0.0, agrees=False, rounds=0, refused=cause)
     return with_fix(progress.diagnosis, fix)
 
 
@@ -150,7 +159,7 @@ def _one_worker(request: Request, progress: Progress, say: Say) -> Diagnosis | N
             kind = message["kind"]
             if kind == "say":
                 limit.progress()
-                say(message["text"])
+                say(Notice(message["text"]) if message["notice"] else message["text"])
             elif kind == "observed":
                 progress.note_observed(build_record(Diagnosis, message["diagnosis"]), request.fix_s)
             elif kind == "begin":

@@ -22,6 +22,7 @@ from kernelworks.profile.program import from_target
 from kernelworks.profile.program_errors import raised_by_program
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks, to_json
 from kernelworks.records.json_text import build_record
+from kernelworks.report.terminal import Notice
 
 if TYPE_CHECKING:
     from kernelworks.diagnose.fix.search import Search
@@ -46,7 +47,7 @@ class Channel:
         self._socket.sendall((to_json({"kind": kind, **fields}, line=True) + "\n").encode())
 
     def say(self, text: str) -> None:
-        self.send("say", text=text)
+        self.send("say", text=text, notice=isinstance(text, Notice))
 
 
 class WorkersJournal(Journal):

@@ -37,6 +37,11 @@ class Device(abc.ABC):
     # ---------------------------------------------------------------- what an account asks
 
     @property
+    def told_parts(self) -> tuple[str, ...]:
+        """The parts that this diagnosis can tell apart."""
+        return self.parts
+
+    @property
     @abc.abstractmethod
     def cache_bytes(self) -> int:
         """Of the last cache."""
@@ -51,8 +56,9 @@ class Device(abc.ABC):
         return its
 
     @abc.abstractmethod
-    def limit(self, ran: CallRun, its: Work, far: float) -> Bound:
-        """The least time of the work, with ``far`` of its input bytes from beyond the last cache."""
+    def limit(self, ran: CallRun, its: Work, far: float) -> Bound | None:
+        """The least time of the work, with ``far`` of its input bytes from beyond the last cache. None if the measured
+        peaks are unknown."""
 
     def bare(self, ran: CallRun) -> str:
         """The part of a call that moves no data."""

@@ -27,7 +27,7 @@ from kernelworks.nn.expected_kernels import outlook
 from kernelworks.profile.cost.shapes import signature
 from kernelworks.profile.trace import Call
 
-__all__ = ["GainRange", "Promise", "Races"]
+__all__ = ["GainRange", "NoRaces", "Promise", "Races"]
 
 MOST_BYTES = 512 << 20
 CAUTION = 0.8  # the low end is taken times this: the arguments are alike, not the program's own
@@ -97,6 +97,16 @@ class Races:
         tuning_record = _deciding_record(found, self.kind)
         may = bool(eligible_ways(found.op, found.request, self.kind)[0])
         return Promise(found.kernel, None if tuning_record is None else GainRange.of(tuning_record), may)
+
+
+class NoRaces(Races):
+    """Asks nothing of any call."""
+
+    def of(self, call: Call) -> Promise:
+        return NO_PROMISE
+
+    def lacks(self, ops: Sequence[str], dtype: str) -> str:
+        return "not asked"
 
 
 def _deciding_record(swapped: SwappedCall, kind: str | None) -> TuningRecord | None:

@@ -1,7 +1,7 @@
 """Honest timing against honest baselines: gate, race, bound."""
 
-from kernelworks.measure.bench.benchmark import OURS, SETS, bench
+from kernelworks.measure.bench.benchmark import OURS, SETS, bench, check_names
 from kernelworks.measure.bench.results import document, read_results, save_results
 from kernelworks.measure.roofline.forecast import limit, predict
 
-__all__ = ["OURS", "SETS", "bench", "document", "limit", "predict", "read_results", "save_results"]
+__all__ = ["OURS", "SETS", "bench", "check_names", "document", "limit", "predict", "read_results", "save_results"]

@@ -32,7 +32,7 @@ from kernelworks.records.base import Records
 from kernelworks.verify.parity import judge
 from kernelworks.verify.reference import Reference, copy_tensors, flat_outputs, output_bounds
 
-__all__ = ["OURS", "SETS", "bench"]
+__all__ = ["OURS", "SETS", "bench", "check_names"]
 
 OURS = "kernelworks"  # This variant is the public function, whatever kernel the dispatcher takes.
 SETS = 3  # So many sets of inputs rotate.
@@ -305,6 +305,19 @@ def _wanted(op: Op, cases: Sequence[str] | None, device: str) -> list[Case]:
     return [c for c in there if cases is None or c.name in cases]
 
 
+def check_names(
+    op: str, *, cases: Sequence[str] | None = None, kernels: Sequence[str] = (), device: str = "cpu"
+) -> list[Case]:
+    """The cases that ``bench`` would time. Raises ValueError for an unknown op, case, kernel or device."""
+    if op not in OPS:
+        raise ValueError(f"op must be one of {', '.join(OPS)}, got {op!r}")
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda, got {device!r}")
+    for kernel in kernels:
+        OPS[op].kernel(kernel)
+    return _wanted(OPS[op], cases, device)
+
+
 def bench(
     op: str,
     cases: Sequence[str] | None = None,
@@ -345,17 +358,11 @@ def bench(
     Raises: ValueError for an unknown op, case, kernel or device; RuntimeError without such a device; Ambiguous when the
         machine stays busy and ``rough`` was not asked for.
     """
-    if op not in OPS:
-        raise ValueError(f"op must be one of {', '.join(OPS)}, got {op!r}")
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f"device must be cpu or cuda, got {device!r}")
-    found = OPS[op]
-    for kernel in kernels:
-        found.kernel(kernel)
     for cache in caches:
         if cache not in ("warm", "cold"):
             raise ValueError(f"caches must be among warm, cold; got {cache!r}")
-    wanted = _wanted(found, cases, device)
+    wanted = check_names(op, cases=cases, kernels=kernels, device=device)
+    found = OPS[op]
     known = known or peaks.get_peaks(progress, device=device, rough=rough)
     quiet = quiet or (lambda: Quiet(patience=40, rough=rough))
     pairs = [(c, d) for c in wanted for d in c.dtypes if dtypes is None or d in dtypes]

@@ -9,10 +9,10 @@ import contextlib
 import hashlib
 import json
 import time
-import warnings
 from pathlib import Path
 from typing import Literal, overload
 
+from kernelworks.dispatch.user_warning import warn_user
 from kernelworks.machine import environment, has_gpu
 from kernelworks.measure.peaks import gpu, survey
 from kernelworks.measure.peaks.mending import repair_record
@@ -171,6 +171,6 @@ def get_peaks(
         try:
             save_peaks(record)
         except OSError as error:
-            warnings.warn(f"the peaks were measured but could not be cached: {error}", stacklevel=2)
+            warn_user(f"the peaks were measured but could not be cached: {error}")
         _found[_path(device)] = record
     return record

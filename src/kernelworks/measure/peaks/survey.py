@@ -9,7 +9,6 @@ that two rounds agree on is not measured a third time.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import datetime
@@ -26,12 +25,13 @@ import torch
 
 from kernelworks.build import TARGETS, library
 from kernelworks.build.cpp import source_hash, toolchain
+from kernelworks.build.worker_pool import worker_pool
 from kernelworks.machine import Machine, machine
 from kernelworks.measure.clock.noise import Ambiguous, Quiet
 from kernelworks.measure.peaks.mending import doubts, repair_record
 from kernelworks.records import Bandwidth, FlopRate, FunctionRate, Peaks
 
-__all__ = ["FUNCTIONS", "SOURCES", "fingerprint", "measure", "targets", "working_sets"]
+__all__ = ["FUNCTIONS", "SOURCES", "fingerprint", "measure", "targets", "unmeasured", "working_sets"]
 
 FOLDER = Path(__file__).resolve().parent
 SOURCES = tuple(FOLDER / f"{name}.cpp" for name in ("bandwidth", "flops", "functions", "floors"))
@@ -309,6 +309,29 @@ def _again(points: Sequence[Point], record: Callable[[], Peaks], quiet: Quiet, p
                     del point.found[:-1]
 
 
+def unmeasured(why: str) -> Peaks:
+    """What can be said of this machine without a measurement: its name, its caches, and what a call of torch's costs.
+    ``why`` nothing was measured."""
+    here = machine()
+    return Peaks(
+        kind=here.kind,
+        name=here.name,
+        fingerprint="",
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        cores=here.cores,
+        bandwidth=(),
+        flops=(),
+        functions=(),
+        dispatch_us=1e6 * min(_dispatch().sample() for _ in range(5)),
+        fork_join_us=0.0,
+        page_fault_us=0.0,
+        foreign_share=0.0,
+        versions={"torch": torch.__version__},
+        cache_bytes=dict(here.cache_bytes),
+        unknown=why,
+    )
+
+
 def quiet_windows(*, rough: bool = False) -> Quiet:
     """The windows in which peaks are measured; rough ones wait for a quiet window twice, not 48 times, and are taken
     once, not three times."""
@@ -327,7 +350,7 @@ def measure(progress: Progress | None = None, *, quiet: Quiet | None = None, bri
     quiet = quiet or quiet_windows()
     if progress is not None:
         progress("building", 0, 1)
-    with concurrent.futures.ThreadPoolExecutor(here.cores) as pool:  # compilers work beside each other
+    with worker_pool(here.cores) as pool:  # compilers work beside each other
         lists = [pool.submit(make, here) for make in (_bandwidths, _flops, _functions)]
         floors = pool.submit(_floors, here).result()
         bandwidth, flops, functions = (made.result() for made in lists)

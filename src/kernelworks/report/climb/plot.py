@@ -13,6 +13,7 @@ from kernelworks.records import GpuPeaks
 from kernelworks.records.climb import Climb, RungResult, RungTime
 from kernelworks.report import plot, quantity, roofs
 from kernelworks.report.climb import words
+from kernelworks.report.optional_pictures import optional_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -103,6 +104,7 @@ def level_of_unsure(record: Climb) -> str:
 # ---------------------------------------------------------------- roofline
 
 
+@optional_picture
 def roofline(record: Climb) -> str:
     """The climb on the roofline. Empty where the peaks lack a roof or no rung has a figure."""
     slopes, tops, dots = _slopes(record), _tops(record), _dots(record)
@@ -288,6 +290,7 @@ def _write(axes: Axes, dot: Dot, offset: tuple[float, float], side: int, *, tied
 COLOURS = {"as predicted": "useful", "more than predicted": "memory", "less than predicted": "compute"}
 
 
+@optional_picture
 def stairs(record: Climb) -> str:
     """Rung by rung what came and what was predicted, as shares of the best baseline in the same race (in GB/s: of the
     peak), with the other baselines and the peak. Empty where fewer than two rungs have a figure."""

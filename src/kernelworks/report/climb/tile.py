@@ -11,6 +11,7 @@ from rich.text import Text
 
 from kernelworks.records.climb import Journey, Move
 from kernelworks.report import plot, quantity
+from kernelworks.report.optional_pictures import optional_picture
 from kernelworks.report.page import document
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def sentence(record: Journey) -> str:
     )
 
 
+@optional_picture
 def picture(record: Journey) -> str:
     """The memory hierarchy, with an arrow for each kind of trip, as thick as its share of the bytes."""
     figure, axes = plot.canvas(10.5, 6.0, "tile")

@@ -1,0 +1,74 @@
+"""Files that verbs write beside what they print. Whether they can be written is asked before anything is measured."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+from kernelworks.cli.console import FAILED, fail, warn
+
+__all__ = ["required_file", "writable", "writable_folder", "write"]
+
+
+def writable(path: Path | None) -> Path | None:
+    """The file if it can be written. If not: None, after a warning, so that what is printed is not lost."""
+    why = None if path is None else _obstacle(path)
+    if why:
+        warn(f"cannot write {path} ({why}): this file will be missing")
+    return None if why else path
+
+
+def writable_folder(path: Path) -> Path | None:
+    """The same for a folder of files."""
+    why = _obstacle(path, folder=True)
+    if why:
+        warn(f"cannot write to {path} ({why}): no files will be written, only what is printed remains")
+    return None if why else path
+
+
+def required_file(path: Path | None) -> Path | None:
+    """The file, of a verb that prints nothing else. Leaves if it cannot be written."""
+    why = None if path is None else _obstacle(path)
+    if why:
+        fail(f"cannot write {path} ({why})", FAILED)
+    return path
+
+
+def write(path: Path | None, text: str) -> bool:
+    """Whether the file was written; one that is None is not. A disk that has filled up meanwhile is a warning too."""
+    if path is None:
+        return False
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        warn(f"could not write {path}: {error.strerror or error}")
+        return False
+    return True
+
+
+def _obstacle(path: Path, *, folder: bool = False) -> str:
+    """Why the file, or a file in the folder, cannot be written; "" if it can. Tried, not asked: permissions do not tell
+    of a read-only file system. Leaves nothing behind."""
+    place = path if folder else path.parent
+    made = [each for each in (place, *place.parents) if not each.exists()]
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        if folder:
+            with tempfile.NamedTemporaryFile(dir=place):
+                return ""
+        if path.is_dir():
+            return "it is a folder"
+        if path.exists():
+            return "" if os.access(path, os.W_OK) else "permission denied"
+        path.touch(exist_ok=False)
+        path.unlink()
+        return ""
+    except OSError as error:
+        return error.strerror or str(error)
+    finally:
+        for each in made:
+            with contextlib.suppress(OSError):
+                each.rmdir()

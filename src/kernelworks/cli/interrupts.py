@@ -1,0 +1,163 @@
+"""Ctrl-C: a command ends within a second, with all that it has started.
+
+Python raises KeyboardInterrupt in the main thread once that runs Python again, and then leaves ``with`` blocks, some of
+which wait for threads that wait for compilers. So a thread of ours watches for the signal (``set_wakeup_fd``): it says
+that the command was interrupted, and if the command is not over in time it ends every process that was started
+since, and this one. What the build cache holds is whole whenever a process ends (``build/cache.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+__all__ = ["INTERRUPTED", "Interrupts", "end_after_this", "report_begins"]
+
+INTERRUPTED = 130
+GRACE_S = 0.5  # in which the command may leave by itself
+REPORT_S = 2.0  # more, if it prints what it has measured
+ONE_S = 0.3  # signals within that time are one: a terminal sends it to every process, and forks may share our pipe
+
+
+class Interrupts:
+    """As a context, around a whole command. Outside the main thread it does nothing."""
+
+    def __init__(self) -> None:
+        self._is_said = self._reports = False
+        self._show_cursor = "\x1b[?25h\r\x1b[K" if sys.stderr.isatty() else ""  # a progress line hides it
+        self._received = threading.Event()
+        self.warnings = 0  # so many signals are the command's own to answer
+        self._left = threading.Event()
+
+    def __enter__(self) -> Interrupts:
+        global _current
+        _current = self
+        self._before: int | None = None
+        if threading.current_thread() is threading.main_thread():
+            self._read, write = os.pipe()
+            os.set_blocking(write, False)
+            self._there = _descendants()
+            self._before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+            os.register_at_fork(after_in_child=_forget)
+            threading.Thread(target=self._watch, name="kernelworks interrupts", daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """If the command was interrupted, ends what it has started, and this process: what Python does at its end takes
+        seconds with torch, or waits for threads."""
+        global _current
+        _current = None
+        if self._before is None:
+            return
+        interrupted = isinstance(error, KeyboardInterrupt) or getattr(error, "exit_code", None) == INTERRUPTED
+        if self._received.is_set() or (interrupted and self._received.wait(0.1)):
+            self._leave()
+        if interrupted:  # by the program itself
+            self._say()
+        self._left.set()
+        with contextlib.suppress(ValueError):
+            signal.set_wakeup_fd(self._before)
+
+    def _watch(self) -> None:
+        last, seen = 0.0, 0
+        while not self._left.is_set():
+            if signal.SIGINT not in os.read(self._read, 64):
+                continue
+            now = time.monotonic()
+            if now - last < ONE_S:
+                continue
+            last, seen = now, seen + 1
+            if seen <= self.warnings:
+                continue
+            if self._received.is_set():  # once more
+                self._leave()
+            self._say()
+            self._received.set()
+            threading.Thread(target=self._wait, name="kernelworks deadline", daemon=True).start()
+
+    def _wait(self) -> None:
+        time.sleep(GRACE_S)
+        if self._reports:
+            time.sleep(REPORT_S)
+        self._leave()
+
+    def _leave(self) -> NoReturn:
+        subprocess.Popen.__init__ = _refuse  # type: ignore[method-assign]  # threads may be about to start the next one
+        _end(self._there)
+        flush = threading.Thread(target=_flush, daemon=True)  # it may wait for whoever reads
+        flush.start()
+        flush.join(0.1)
+        _end(self._there)
+        os._exit(INTERRUPTED)
+
+    def _say(self) -> None:
+        if not self._is_said:
+            with contextlib.suppress(OSError):
+                os.write(2, f"{self._show_cursor}kernelworks: interrupted\n".encode())
+            self._is_said = True
+
+
+_current: Interrupts | None = None
+
+
+def end_after_this() -> None:
+    """The first Ctrl-C is the command's own: it ends once what it is doing is done."""
+    if _current is not None:
+        _current.warnings = 1
+
+
+def report_begins() -> None:
+    """What was measured until the interrupt is being printed."""
+    if _current is not None:
+        _current._reports = True
+
+
+def _refuse(*given: Any, **more: Any) -> None:
+    raise OSError("the command was interrupted")
+
+
+def _forget() -> None:
+    """A fork shares the pipe: signals to it are none of ours."""
+    with contextlib.suppress(ValueError):
+        signal.set_wakeup_fd(-1)
+
+
+def _flush() -> None:
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+
+
+def _descendants() -> set[int]:
+    """The processes that this one, and those, have started."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                parent = int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found: set[int] = set()
+    pending = [os.getpid()]
+    while pending:
+        new = [child for child in children.get(pending.pop(), ()) if child not in found]
+        found.update(new)
+        pending += new
+    return found
+
+
+def _end(before: set[int]) -> None:
+    """Ends every process that was started since. Again, since they may start others meanwhile."""
+    for _ in range(3):
+        started = _descendants() - before
+        for process in sorted(started):  # a driver before what it drives: it has nothing to report then
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+        if not started:
+            return

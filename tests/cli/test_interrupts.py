@@ -1,0 +1,214 @@
+"""Ctrl-C: the command says so, ends what it has started, and shows what was measured until then."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import kernelworks as kw
+from kernelworks.cli import app
+from kernelworks.cli.interrupts import Interrupts
+from kernelworks.diagnose import Interrupted
+from kernelworks.records import Diagnosis, from_json
+
+# A command whose main thread waits for a thread that waits for a process that has a group of its own: a compiler's run.
+STUCK = """
+import subprocess, sys
+from concurrent.futures import ThreadPoolExecutor
+from kernelworks.cli.console import guard_command
+from kernelworks.cli.interrupts import end_after_this
+
+PROGRAM = "import subprocess, sys; p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); p.wait()"
+
+def work(number):
+    driver = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, start_new_session=True)
+    print(driver.pid, int(driver.stdout.readline()), flush=True)
+    driver.wait()
+
+with guard_command([]):
+    {first}
+    with ThreadPoolExecutor(1) as pool:
+        for number in range(100):  # each of them would wait again
+            pool.submit(work, number)
+"""
+
+# One that catches what Python raises, and goes on.
+STUBBORN = """
+import time
+from kernelworks.cli.console import guard_command
+
+with guard_command([]):
+    said = ["ready"]
+    while True:
+        try:
+            if said:
+                print(said.pop(), flush=True)
+            time.sleep(600)
+        except KeyboardInterrupt:
+            print("caught", flush=True)
+"""
+
+# A fork shares the pipe that tells of signals.
+FORKED = """
+import os, time
+from kernelworks.cli.console import guard_command
+
+with guard_command([]):
+    child = os.fork()
+    if not child:
+        try:
+            print(os.getpid(), flush=True)
+            time.sleep(600)
+        except KeyboardInterrupt:
+            os._exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+RAISED = """
+from kernelworks.cli.console import guard_command
+
+with guard_command([]):
+    raise KeyboardInterrupt
+"""
+
+
+def started(code: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except OSError:
+        return False
+
+
+def test_what_was_started_ends_with_the_command() -> None:
+    process = started(STUCK.replace("{first}", ""))
+    pids = [int(pid) for pid in line(process).split()]
+    assert all(map(is_alive, pids))
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said == "kernelworks: interrupted\n"
+    assert not any(map(is_alive, pids))
+
+
+def test_a_verb_may_answer_the_first_one_itself() -> None:
+    first = "end_after_this(); import signal; signal.signal(signal.SIGINT, lambda *_: None)"
+    process = started(STUCK.replace("{first}", first))
+    pids = [int(pid) for pid in line(process).split()]
+    process.send_signal(signal.SIGINT)
+    assert process.poll() is None and all(map(is_alive, pids))
+    time.sleep(0.5)  # two within three tenths of a second are one
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and said == "kernelworks: interrupted\n"
+    assert not any(map(is_alive, pids))
+
+
+def test_a_program_that_goes_on_is_ended() -> None:
+    process = started(STUBBORN)
+    assert line(process) == "ready"
+    process.send_signal(signal.SIGINT)
+    shown, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and said == "kernelworks: interrupted\n" and shown == "caught\n"
+
+
+def test_a_signal_to_a_fork_is_not_ours() -> None:
+    process = started(FORKED)
+    os.kill(int(line(process)), signal.SIGINT)
+    shown, said = process.communicate(timeout=60)
+    assert (process.returncode, shown, said) == (0, "7\n", "")
+
+
+def test_an_interrupt_that_the_program_raises_ends_it_in_the_ordinary_way() -> None:
+    process = started(RAISED)
+    shown, said = process.communicate(timeout=60)
+    assert (process.returncode, shown, said) == (130, "", "kernelworks: interrupted\n")
+
+
+def test_without_an_interrupt_nothing_is_left() -> None:
+    before = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(before)
+    with Interrupts():
+        pass
+    after = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(after)
+    assert after == before
+
+
+# ---------------------------------------------------------------- what was measured until then
+
+
+def interrupting(at: int) -> Callable[[], torch.Tensor]:
+    """A program whose run of that number is interrupted."""
+    runs, x = 0, torch.ones(64, 64)
+
+    def step() -> torch.Tensor:
+        nonlocal runs
+        runs += 1
+        if runs == at:
+            raise KeyboardInterrupt
+        return torch.softmax(x @ x, -1)
+
+    return step
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_an_interrupted_diagnosis_tells_its_runs(at: int) -> None:
+    with pytest.raises(Interrupted) as caught:
+        kw.diagnose(interrupting(at), budget_s=0.5)
+    assert len(caught.value.walls) == at - 1 and all(wall > 0 for wall in caught.value.walls)
+    assert caught.value.diagnosis() is None
+
+
+@pytest.fixture
+def stopped_while_peaks_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(*given: Any, **more: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib.import_module("kernelworks.diagnose"), "measured_peaks", measured)
+
+
+def test_once_ops_are_timed_they_are_told(stopped_while_peaks_are_measured: None) -> None:
+    with pytest.raises(Interrupted) as caught:
+        kw.diagnose(interrupting(10**9), budget_s=0.5)
+    record = caught.value.diagnosis()
+    assert record is not None and "interrupted" in record.sentence and record.ambiguous
+    ops = {hotspot.op: hotspot for hotspot in record.hotspots}
+    assert {"mm", "softmax"} <= {op.removeprefix("aten::").lstrip("_") for op in ops} or len(ops) > 1
+    assert all(hotspot.achieved is None and hotspot.high_s == 0 for hotspot in record.hotspots if hotspot.calls)
+    assert from_json(Diagnosis, kw.records.to_json(record)) == record
+
+
+def test_the_command_shows_what_was_measured(
+    stopped_while_peaks_are_measured: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("prog.py").write_text(
+        "import torch\nx = torch.ones(64, 64)\ndef step():\n    return x @ x\n", encoding="utf-8"
+    )
+    result = CliRunner().invoke(app, ["diagnose", "prog.py:step"])
+    assert result.exit_code == 130
+    assert "measured until then: a first run of" in result.stderr
+    assert "nterrupted, so this is what was measured until then" in result.stdout
+    assert "where the time went" in result.stdout and "prog.py:4" in result.stdout
