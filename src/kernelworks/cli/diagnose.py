@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelworks.cli.console import AMBIGUOUS, FAILED, USAGE, fail, guard_program, print_json, show, write
-from kernelworks.cli.options import Json, Rough
+from kernelworks.cli.options import Json, Rough, Verbose
 
 if TYPE_CHECKING:
     from kernelworks.records import Diagnosis
+    from kernelworks.report.next_steps import Files
 
 __all__ = ["VERBS"]
 
@@ -42,6 +43,7 @@ def diagnose(
         Path | None, typer.Option("--out", help="Folder for the page and the JSON.", show_default="kernelworks-out")
     ] = None,
     rough: Rough = False,
+    verbose: Verbose = False,
     module: Annotated[
         bool, typer.Option("-m", "--module", help="PROGRAM is a module, as after python -m, or MODULE:FUNCTION.")
     ] = False,
@@ -49,14 +51,14 @@ def diagnose(
 ) -> None:
     """Where a program's time goes on this machine, what bounds each part, and what is recoverable.
 
-    Prints a table, worst first, and the whole wall clock cut by cause; writes the same as one self-contained HTML page
-    and as JSON. With --fix: also the gain that was predicted beside the gain that was got.
+    Prints the result, the next command to type, the time by cause and the hotspots; writes all of it as one
+    self-contained HTML page and as a record, which `kernelworks show` prints again. With --fix: also the gain that was
+    predicted beside the gain that was got.
     """
     from kernelworks.diagnose import diagnose_script
-    from kernelworks.records import to_json
     from kernelworks.report import diagnose as report
-    from kernelworks.report import page
     from kernelworks.report import terminal as console
+    from kernelworks.report.next_steps import Files
 
     if patch is not None and not fix:
         fail("--patch writes what a fix finds: it needs --fix", USAGE)
@@ -65,25 +67,35 @@ def diagnose(
             program, tuple(arguments or ()), fix=fix, progress=progress, counters=counters, rough=rough, module=module,
             fix_s=budget, allow=tuple(word for word in allow.split(",") if word), plan=plan,
         )  # fmt: skip
+    files = Files()
+    if out is not None or not json:
+        stem = (out or Path("kernelworks-out")) / _file(program, module=module)
+        files = _write_files(record, stem)
     if json:
         print_json(record)
     else:
-        show(report.diagnosis(record, console.stdout().width))
+        show(report.diagnosis(record, console.stdout().width, verbose=verbose, files=files))
     if patch is not None:
         made = record.fix.patch if record.fix is not None else ""
         if made:
             write(patch, made)
         said = f"the patch: {patch}, for `git apply`" if made else "no patch: the fix changes nothing in a source file"
-        console.stderr().print(f"\n{said}", soft_wrap=True)
-    if out is not None or not json:
-        folder = out or Path("kernelworks-out")
-        name = _file(program, module=module)
-        write(folder / f"{name}.html", page.diagnosis(record))
-        write(folder / f"{name}.json", to_json(record) + "\n")
-        if record.fix is not None and record.fix.plan:
-            write(folder / f"{name}.plan.json", to_json(record.fix.plan) + "\n")
-        console.stderr().print(f"\nthe page: {folder / name}.html   the record: {folder / name}.json", soft_wrap=True)
+        console.stderr().print(said, soft_wrap=True)
     raise typer.Exit({"": 0, "refused": FAILED, "ambiguous": AMBIGUOUS}[report.outcome(record)])
+
+
+def _write_files(record: Diagnosis, stem: Path) -> Files:
+    """Writes the page, the record, and the plan of a fix that applied something."""
+    from kernelworks.records import to_json
+    from kernelworks.report import page
+    from kernelworks.report.next_steps import Files
+
+    plan = record.fix.plan if record.fix is not None else {}
+    texts = {".html": page.diagnosis(record), ".json": to_json(record) + "\n"}
+    texts |= {".plan.json": to_json(plan) + "\n"} if plan else {}
+    for ending, text in texts.items():
+        write(Path(f"{stem}{ending}"), text)
+    return Files(*(f"{stem}{ending}" if ending in texts else "" for ending in (".html", ".json", ".plan.json")))
 
 
 def _file(program: str, *, module: bool) -> str:

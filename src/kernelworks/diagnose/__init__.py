@@ -125,7 +125,9 @@ def diagnose_script(
     check_budget(budget_s)
     program, say = from_target(target, args, module=module), progress or _silent
     fixing = _Fixing.of(fix, fix_s, budget_s, allow, plan)
-    return _diagnose(program, fixing, peaks, budget_s, say, (target, *args) if counters else (), rough=rough)
+    found = _diagnose(program, fixing, peaks, budget_s, say, (target, *args) if counters else (), rough=rough)
+    command = (*(["-m"] if module else []), target, *(("--", *args) if args else ()))
+    return dataclasses.replace(found, command=command)
 
 
 def _silent(line: str) -> None:
@@ -184,9 +186,8 @@ def _diagnose(
     with Surroundings(given) as around, Memory() as memory:
         found = _observed(program, fix, peaks, budget_s, say, counters, memory, around, rough=rough)
         once = isinstance(found.peaks, Peaks) and found.peaks.versions.get("rounds") == "1"
-        more = (*around.look(), *([MALLOC_FINDING] if memory.has_changed else ()), *([ONE_ROUND] if once else ()))
-        marked = [f"rough: {line}" for line in more] if found.rough else more
-        return dataclasses.replace(found, findings=(*found.findings, *marked))
+        more = (*([MALLOC_FINDING] if memory.has_changed else ()), *([ONE_ROUND] if once else ()))
+        return dataclasses.replace(found, findings=(*found.findings, *around.look()), notes=(*found.notes, *more))
 
 
 def _observed(

@@ -117,7 +117,7 @@ class Group:
             return "ambiguous"
         if entry.work.read + entry.work.written == 0:
             return "dispatch"
-        found = bottleneck_of(entry.limit, entry.seconds)
+        found = bottleneck_of(entry.limit, entry.seconds - entry.parts.get(ALLOCATION, 0.0))
         return CAUSE_UNKNOWN if found == "latency" else found
 
 

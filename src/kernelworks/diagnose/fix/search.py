@@ -100,12 +100,12 @@ class Search:
             self._searched()
             return self._make_record()
         except BudgetExceeded as over:
-            refused = f"the budget was too small: {over}"
+            refused, needs = f"the budget was too small: {over}", over.needs_s
         except Exception as error:  # the program's, changed or run once too often, or ours: the diagnosis stands
-            refused = f"the search failed: {self.doing}: {in_a_line(error)}"
+            refused, needs = f"the search failed: {self.doing}: {in_a_line(error)}", 0.0
         self.kept = []
         wall, note = statistics.median(self.walls), "every module is as it was, and the rest of the diagnosis holds"
-        return fix_record(wall, wall, notes=(note,), agrees=False, refused=refused)
+        return fix_record(wall, wall, notes=(note,), agrees=False, refused=refused, needs_s=needs)
 
     def _step(self, what: str) -> None:
         self.doing = what
@@ -351,11 +351,13 @@ class Search:
     def _guarded(self, one: Try, act: Callable[[], None]) -> None:
         """What goes wrong is the reason why the candidate is rejected or not tried."""
         assert self.scene.budget is not None
+        one.needs_s = 0.0
         try:
             with Stopping(self.scene.budget, f"{one.candidate.optimization}, {one.candidate.says}"):
                 act()
         except BudgetExceeded as over:
             one.why = f"the budget was too small: {over}"
+            one.needs_s = over.needs_s or 2 * self.budget_s
             self.over.append(one)
         except Impossible as why:
             one.why, one.promise = str(why), why.instead or one.promise
@@ -451,11 +453,12 @@ class Search:
         candidates = [one.candidate for one in self.kept]
         said = tuple(one.record(wall) for one in self.tried) + tuple(self.impossible)
         shared: dict[str, Any] = {
-            "optimizations": said,
+            "optimizations": said, "allowed": tuple(sorted(self.scene.allow)),
             "replaced": tuple(line for change in changes for line in change.done),
             "left": tuple(line for change in changes for line in change.left),
             "code": "\n".join(candidate.code for candidate in candidates if candidate.code),
-        }
+            "budget_s": self.budget_s, "needs_s": max((one.needs_s for one in self.tried), default=0.0),
+        }  # fmt: skip
         if gained is not None:
             saves = gained.gain_s / gained.before_s
             plan = as_plan(candidates, self.scene.roots, program=self.program.name, kind=self.place, saves=saves)

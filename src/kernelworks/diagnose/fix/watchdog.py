@@ -61,9 +61,11 @@ class Stopping:
             _drop_waiting()
             took = time.perf_counter() - self._begun
             given = self.budget.seconds
+            enough = rounded_up(2 * (given + took))
             raise BudgetExceeded(
                 f"{self.doing}: the compiler was stopped after {took:.2g} s, as the budget of {given:g} s was over: "
-                f"a budget of {rounded_up(2 * (given + took))} s may do"
+                f"a budget of {enough} s may do",
+                needs_s=enough,
             ) from None
 
     def _tell(self, unraisable: sys.UnraisableHookArgs) -> None:
