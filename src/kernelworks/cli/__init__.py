@@ -34,6 +34,7 @@ from kernelworks.cli import (
     map,
     predictions,
     search,
+    show,
     swap,
     verify,
 )
@@ -73,7 +74,7 @@ def _options(
 
 # In the order in which ``--help`` lists them.
 VERBS = {
-    **diagnose.VERBS, **machine.VERBS, **autotune.VERBS, **verify.VERBS, **bench.VERBS, **explain.VERBS,
+    **diagnose.VERBS, **show.VERBS, **machine.VERBS, **autotune.VERBS, **verify.VERBS, **bench.VERBS, **explain.VERBS,
     **climb.VERBS, **swap.VERBS, **map.VERBS, **compare.VERBS, **predictions.VERBS, **judge.VERBS,
     **check_problem.VERBS, **search.VERBS, **export.VERBS,
 }  # fmt: skip

@@ -86,13 +86,13 @@ def diagnose(
 
 def _write_files(record: Diagnosis, stem: Path) -> Files:
     """Writes the page, the record, and the plan of a fix that applied something."""
-    from kernelworks.records import to_json
+    from kernelworks.records import to_document
     from kernelworks.report import page
     from kernelworks.report.next_steps import Files
 
     plan = record.fix.plan if record.fix is not None else {}
-    texts = {".html": page.diagnosis(record), ".json": to_json(record) + "\n"}
-    texts |= {".plan.json": to_json(plan) + "\n"} if plan else {}
+    texts = {".html": page.diagnosis(record), ".json": to_document(record)}
+    texts |= {".plan.json": to_document(plan)} if plan else {}
     for ending, text in texts.items():
         write(Path(f"{stem}{ending}"), text)
     return Files(*(f"{stem}{ending}" if ending in texts else "" for ending in (".html", ".json", ".plan.json")))

@@ -13,6 +13,7 @@ from kernelworks.diagnose.account.account import UNEXPLAINED, USEFUL
 from kernelworks.diagnose.account.hotspots import SMALL, WIDER, Problem
 from kernelworks.diagnose.account.on_cpu import FREE, PREEMPTION, PYTHON
 from kernelworks.measure.clock.noise import Noise, far_apart
+from kernelworks.profile.non_compute import INPUT
 from kernelworks.profile.timeline import Timeline
 from kernelworks.profile.trace import GRAPH_ANNOTATION
 from kernelworks.records import Fix, Hotspot
@@ -166,6 +167,9 @@ def _promises(
     bound = f"up to {_ms(allows)} ms at the roofline (theoretical limit){rest}" if allows - high >= SMALL * wall else ""
     if high < SMALL * wall:
         nothing = "no other optimization is predicted to gain" if fix is not None else NO_GAIN
+        waited = time_breakdown.get(INPUT, 0.0)
+        if waited >= DOUBT * wall:
+            nothing = f"it waits for its input for {_ms(waited)} ms of {_ms(wall)} ms: load ahead"
         return [nothing, bound] if bound else [nothing + rest]
     by_op: dict[str, float] = {}
     for hotspot in left:

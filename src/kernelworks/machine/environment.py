@@ -9,6 +9,7 @@
 | ``KERNELWORKS_MODEL_KEY`` | what a language model's endpoint is shown; a search may name another variable | unset |
 | ``KERNELWORKS_NATIVE`` | calls through C++: verbs ``build`` it; only if it is ``found``; or ``0`` | ``build`` |
 | ``RAY_ADDRESS`` | a running cluster of Ray's, in which a search's workers run | a cluster of the search's own |
+| ``COLUMNS`` | how wide a report is | the terminal's width, 132 in a pipe |
 | ``NO_COLOR`` | any value: no colours in the terminal | unset |
 | ``TRITON_INTERPRET`` | ``1``: Triton's interpreter runs kernels on CPU tensors (Triton reads it too) | unset |
 
@@ -27,6 +28,7 @@ import platformdirs
 
 __all__ = [
     "cache_dir",
+    "columns",
     "compile_seconds",
     "compiler",
     "is_interpreting",
@@ -162,6 +164,12 @@ def native() -> str:
 def no_color() -> bool:
     """Whether the user asked for plain text (https://no-color.org)."""
     return "NO_COLOR" in os.environ
+
+
+def columns() -> int:
+    """How wide the user says that the terminal is; 0 if nothing is said."""
+    text = os.environ.get("COLUMNS", "")
+    return int(text) if text.isdigit() else 0
 
 
 def is_interpreting() -> bool:

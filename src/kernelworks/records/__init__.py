@@ -11,7 +11,7 @@ from typing import Any
 
 from kernelworks.records.base import Record, renderer
 from kernelworks.records.fix import Fix
-from kernelworks.records.json_text import from_json, to_json
+from kernelworks.records.json_text import from_json, to_document, to_json
 
 __all__ = [
     "AutotuneResult",
@@ -40,6 +40,7 @@ __all__ = [
     "Verification",
     "from_json",
     "name_with_threads",
+    "to_document",
     "to_json",
 ]  # fmt: skip
 

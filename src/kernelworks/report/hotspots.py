@@ -13,7 +13,7 @@ from kernelworks.report import quantity
 from kernelworks.report.terminal import style_of
 from kernelworks.report.text_lines import cells, fold_items, last_parts, paragraph, section
 
-__all__ = ["bound_by", "hotspots", "sort_worst_first"]
+__all__ = ["CONTENTION", "bound_by", "hotspots", "sort_worst_first"]
 
 SHOWN = 5  # the JSON and the page hold every hotspot
 MIN_GAIN_SHARE = 0.02  # of the wall clock: a smaller predicted gain does not put a hotspot before others
@@ -25,6 +25,7 @@ TIME, SHARE, PEAK, RECOVERABLE = -9, -7, -9, -14
 MOST_NAME_COLUMNS, CAUSE_COLUMNS = 50, 36
 CAUSE_UNKNOWN = "cause unknown"
 AT_THE_ROOFLINE = "at the roofline"
+CONTENTION = "CPU contention"  # no hotspot of the program's own: the time breakdown has it
 
 # A part of the time breakdown -> what bounds a hotspot whose time it is; "" where that is what bounds its work.
 CAUSES = {
@@ -87,7 +88,7 @@ def bound_by(hotspot: Hotspot) -> str:
 
 def hotspots(record: Diagnosis, width: int, *, verbose: bool = False) -> Iterable[Text]:
     """The section of hotspots, by recoverable time; those left out are counted in its last line."""
-    ordered = sort_worst_first(record.hotspots)
+    ordered = [r for r in sort_worst_first(record.hotspots) if verbose or r.op != CONTENTION]
     notable = [r for r in ordered if max(r.seconds, r.high_s) >= MIN_SHOWN_SHARE * record.wall_s] or ordered
     shown = notable if verbose else notable[:SHOWN]
     notable_ids = {id(r) for r in notable}
@@ -105,10 +106,11 @@ def hotspots(record: Diagnosis, width: int, *, verbose: bool = False) -> Iterabl
         part = quantity.percent(sum(r.share for r in rest), 1)
         said = f"{len(rest)} more, {quantity.seconds(sum(r.seconds for r in rest))} together ({part})"
         yield from paragraph(f"+ {said}" if shown else said, width, 2, style="dim")
-    if record.unmodelled:
-        names = record.unmodelled if verbose else record.unmodelled[:3]
-        more = [f"{len(record.unmodelled) - len(names)} more"] if len(names) < len(record.unmodelled) else []
-        yield from fold_items((*names, *more), width, 15, "  not modelled ", "dim")
+    unmodelled = dict.fromkeys(r.op for r in rest if not r.modelled and r.op != CONTENTION)
+    if unmodelled:
+        names = list(unmodelled)[: len(unmodelled) if verbose else 3]
+        more = [f"{len(unmodelled) - len(names)} more"] if len(names) < len(unmodelled) else []
+        yield from fold_items((*names, *more), width, 4, "    of them not modelled:", "dim")
 
 
 def _name_columns(width: int) -> int:

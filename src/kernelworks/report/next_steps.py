@@ -15,6 +15,7 @@ from rich.text import Text
 from kernelworks.records import Diagnosis, Fix, Hotspot
 from kernelworks.records.fix import NOT_TRIED, REJECTED, TriedOptimization
 from kernelworks.report import quantity
+from kernelworks.report.hotspots import CONTENTION
 from kernelworks.report.text_lines import command_lines, paragraph
 
 __all__ = ["MOST_STEPS", "Files", "Step", "needs_allowing", "next_steps", "step_lines"]
@@ -23,6 +24,7 @@ MOST_STEPS = 3
 DEFAULT_BUDGET_S = 240  # of a fix
 LONGER = 4  # times the budget, to measure what was not significant
 LEAST_EDIT_SHARE = 0.02  # of the wall clock: an edit that recovers less is no next step
+LEAST_UNSEEN_SHARE = 0.2  # of the program's own time, from which on an unmodelled hotspot is a next step
 SEEN_SHARE = 0.25  # of the wall clock: if less was modelled, optimizations of torch's work gain little
 
 
@@ -64,8 +66,7 @@ def next_steps(record: Diagnosis, files: Files | None = None) -> list[Step]:
 
 
 def _before_fix(record: Diagnosis) -> list[Step]:
-    unseen = sum(r.seconds for r in record.hotspots if not r.modelled)
-    if unseen > (1 - SEEN_SHARE) * record.wall_s:
+    if _unseen(record) > 1 - SEEN_SHARE:
         return []
     rough = ("--rough",) if record.rough else ()
     minutes = _minutes(DEFAULT_BUDGET_S)
@@ -120,8 +121,22 @@ def _edits(record: Diagnosis) -> list[Step]:
         Step((), f"{r.source or r.op}: {r.action} ({quantity.seconds_range(r.low_s, r.high_s)} recoverable)")
         for r in sorted(worth, key=lambda r: -r.high_s)[:1]
     ]
-    unseen = [r for r in record.hotspots if not r.modelled and r.share > 1 - SEEN_SHARE and r.source]
-    return steps + [Step((), f"{r.source}: most of the time is here: {r.action}") for r in unseen[:1]]
+    own = record.wall_s - record.time_breakdown.get(CONTENTION, 0.0)
+    unseen = [r for r in record.hotspots if not r.modelled and r.op != CONTENTION and r.source and r.action]
+    largest = max(unseen, key=lambda r: r.seconds, default=None)
+    if largest is not None and largest.seconds > LEAST_UNSEEN_SHARE * own:
+        share = quantity.percent(largest.seconds / own)
+        steps.insert(
+            0, Step((), f"{largest.source}: {quantity.seconds(largest.seconds)} ({share}) here: {largest.action}")
+        )
+    return steps
+
+
+def _unseen(record: Diagnosis) -> float:
+    """The share of the program's own time that was not modelled."""
+    own = record.wall_s - record.time_breakdown.get(CONTENTION, 0.0)
+    unseen = sum(r.seconds for r in record.hotspots if not r.modelled and r.op != CONTENTION)
+    return unseen / own if own > 0 else 1.0
 
 
 def _is_edit(hotspot: Hotspot, fix: Fix | None) -> bool:

@@ -32,7 +32,7 @@ from kernelworks.diagnose.fix.alternate import (
 )
 from kernelworks.diagnose.fix.attempt import MOST_SHARE, Try, reason_not_tried
 from kernelworks.diagnose.fix.duels import duel, is_close_rival
-from kernelworks.diagnose.fix.outcome import fix_record, in_a_line, place
+from kernelworks.diagnose.fix.outcome import fix_record, in_a_line, place, with_budget
 from kernelworks.diagnose.fix.output_check import check_outputs
 from kernelworks.diagnose.fix.patch import as_patch
 from kernelworks.diagnose.fix.plan import as_plan, candidates_of
@@ -109,7 +109,7 @@ class Search:
 
     def _step(self, what: str) -> None:
         self.doing = what
-        self.say(what)
+        self.say(with_budget(what, getattr(self, "scene", None)))
 
     def _searched(self) -> None:
         budget = Budget(self.budget_s, statistics.median(self.walls))
