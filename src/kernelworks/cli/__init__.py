@@ -39,11 +39,13 @@ from kernelworks.cli import (
     verify,
 )
 from kernelworks.cli.console import guard_command
+from kernelworks.cli.help_texts import PANELS, VerbCommand, VerbGroup
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="kernelworks",
+    cls=VerbGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -79,7 +81,7 @@ VERBS = {
     **check_problem.VERBS, **search.VERBS, **export.VERBS,
 }  # fmt: skip
 for name, verb in VERBS.items():
-    app.command(name=name)(verb)
+    app.command(name=name, cls=VerbCommand, rich_help_panel=PANELS[name])(verb)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

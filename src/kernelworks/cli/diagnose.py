@@ -25,7 +25,7 @@ def diagnose(
     ] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Try optimizations: each predicted, verified, measured.")] = False,
     budget: Annotated[
-        float | None, typer.Option("--budget", help="Seconds for a fix.", metavar="SECONDS", show_default="240")
+        float | None, typer.Option("--budget", help="Seconds for a fix, by default 240.", metavar="SECONDS")
     ] = None,
     allow: Annotated[
         str, typer.Option("--allow", help="Changes of numbers to try, by comma: tf32,bf16,int8,fp8.", metavar="WORDS")
@@ -40,7 +40,8 @@ def diagnose(
         bool, typer.Option("--counters", help="On a GPU: check our flop and bytes against Nsight Compute's counters.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the page and the JSON.", show_default="kernelworks-out")
+        Path | None,
+        typer.Option("--out", help="Folder for page and record, by default kernelworks-out.", metavar="FOLDER"),
     ] = None,
     rough: Rough = False,
     verbose: Verbose = False,

@@ -17,7 +17,7 @@ __all__ = ["VERBS"]
 def map_(
     op: Annotated[str | None, typer.Argument(help="One op; every op without it.")] = None,
     stale: Annotated[
-        bool, typer.Option("--stale", help="Only a line for each row without a certificate that holds, GPUs' too.")
+        bool, typer.Option("--stale", help="Only a line for each kernel without a certificate that holds, GPUs' too.")
     ] = False,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the docs' reference page here.")] = None,
     verbose: Verbose = False,
@@ -40,7 +40,7 @@ def map_(
             if json:
                 print_json(lines)
             else:
-                typer.echo("\n".join(lines or ["every row has a certificate that holds"]))
+                typer.echo("\n".join(lines or ["every kernel has a certificate that holds"]))
             return
         found = kernel_map(op)
     if markdown is not None:

@@ -170,6 +170,8 @@ def _promises(
         waited = time_breakdown.get(INPUT, 0.0)
         if waited >= DOUBT * wall:
             nothing = f"it waits for its input for {_ms(waited)} ms of {_ms(wall)} ms: load ahead"
+        if fix is not None and fix.needs_s and nothing.startswith("no other"):  # of what did not fit nothing is known
+            return [bound] if bound else []
         return [nothing, bound] if bound else [nothing + rest]
     by_op: dict[str, float] = {}
     for hotspot in left:

@@ -54,7 +54,7 @@ def diagnosis(record: Diagnosis, width: int, *, verbose: bool = False, files: Fi
     if steps:
         lines += step_lines(steps[0], width, LABEL, Text("NEXT", style="bold"))
     parts: list[RenderableType] = [*lines]
-    if not record.ambiguous:
+    if record.hotspots or not record.ambiguous:
         parts += [Text(), *_measured(record, width, verbose=verbose)]
     if len(steps) > 1:
         parts += [Text(), section("next steps")]
@@ -122,7 +122,7 @@ def _header(record: Diagnosis, width: int, *, verbose: bool) -> Iterable[Text]:
     torch = f"torch {record.versions['torch']}" if "torch" in record.versions else ""
     machine = ", ".join(part for part in (_machine_name(record), threads, torch) if part)
     first = [(Text(record.program, style="bold"), cell_len(record.program) + 3), (_wall(record), 1)]
-    line = cells(first if not record.ambiguous else first[:1])
+    line = cells(first if record.hotspots or not record.ambiguous else first[:1])
     if cell_len(line.plain) + 3 + len(machine) <= width:
         line.append(f"   {machine}", style="dim")
         yield line

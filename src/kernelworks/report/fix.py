@@ -188,7 +188,7 @@ def _not_tried(record: Fix) -> list[str]:
     said = [f"{_counted(budget)} (needs --budget {record.needs_s:.0f})"] if budget else []
     said += [f"{_counted(allow)} (needs --allow {','.join(words)})"] if allow else []
     said += [f"{_counted(unpromising)} (predicted not to gain)"] if unpromising else []
-    return said + [f"{_name(one)} ({one.why})" for one in other]
+    return said + [f"{one.optimization} ({one.why})" for one in other]
 
 
 def _counted(some: Sequence[TriedOptimization]) -> str:

@@ -41,6 +41,7 @@ CAUSES = {
     "native code outside torch": "native code",
     "compiling (torch.compile)": "compiling",
     "input (DataLoader)": "input",
+    "in ops, peaks unknown": "peaks unknown",
     "unexplained": CAUSE_UNKNOWN,
 }
 

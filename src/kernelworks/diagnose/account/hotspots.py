@@ -191,7 +191,8 @@ def _advice(view: View, group: Group, promise: Promise, races: Races, fix: Fix |
 
 
 def _rejection(rule: Rule, fix: Fix | None) -> str:
-    """That a fix did not apply what a rule advises, and why; "" if it did, or if its gain is unknown."""
+    """That a fix did not apply what a rule advises; "" if it did, or if its gain is unknown. The figures that decided
+    stand with the optimization."""
     tried = (
         [one for one in fix.optimizations if one.optimization == rule.optimization]
         if fix is not None and rule.optimization
@@ -200,7 +201,8 @@ def _rejection(rule: Rule, fix: Fix | None) -> str:
     known = [one for one in tried if one.gain_s is not None or one.predicted_gain_s is not None]
     if not known or any(one.applied for one in tried):
         return ""
-    return f"{rule.optimization} is not applied: {known[-1].why}"
+    why = "it was measured, and rejected" if known[-1].gain_s is not None else "it is predicted not to gain"
+    return f"{rule.optimization} is not applied: {why}"
 
 
 def _with_gain(view: View, rule: Rule, advice: Advice, promise: Promise, races: Races) -> Advice:
