@@ -198,8 +198,7 @@ def test_a_fix_that_alone_was_loud_is_rough_where_that_was_asked_for(diagnosis: 
     assert outcome(dataclasses.replace(diagnosis, fix=loud)) == "ambiguous"
     asked = dataclasses.replace(loud, rough=True)
     assert outcome(dataclasses.replace(diagnosis, fix=asked)) == ""
-    lines = [line for line in text(shown_fix(asked)).splitlines() if " ms" in line]
-    assert lines and all("rough" in line for line in lines)
+    assert text(shown_fix(asked)).startswith("Rough figures: the fix was measured while other processes used 50%")
 
 
 def test_a_fix_of_which_nothing_was_predicted_says_so(diagnosis: Diagnosis) -> None:

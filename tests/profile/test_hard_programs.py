@@ -213,7 +213,7 @@ def test_threads_of_the_program_are_said(ceilings: Peaks) -> None:
             worker.join()
 
     found = kw.diagnose(program, peaks=ceilings, budget_s=1.0, rough=True)
-    assert any("thread" in line for line in (found.sentence, *found.findings)), found
+    assert any("thread" in line for line in (found.sentence, *found.notes)), found
 
 
 # ---------------------------------------------------------------- the budget
@@ -249,7 +249,7 @@ def test_programs_of_very_many_calls_cost_what_the_budget_says(ceilings: Peaks) 
     seconds = time.process_time() - start
     assert sum(r.calls for r in found.hotspots if r.op == "add") == 8_000
     assert not any("add" in line for line in found.unmodelled)
-    assert any("of 8000 calls the first 20" in line for line in found.findings), found.findings
+    assert any("of 8000 calls the first 20" in line for line in found.notes), found.notes
     assert seconds < 8 * 0.5 + 40 * plain + 3, seconds
     assert sum(found.time_breakdown.values()) == pytest.approx(found.wall_s)
 

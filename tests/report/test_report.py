@@ -79,62 +79,43 @@ def test_the_printed_parts_add_to_exactly_one_hundred(parts: dict[str, float]) -
 # ---------------------------------------------------------------- the terminal
 
 
-@pytest.mark.parametrize("width", [80, 100, 132, 200])
-def test_a_diagnosis_prints_every_column(diagnosis: Diagnosis, width: int) -> None:
-    text = printed(diagnose.diagnosis(diagnosis, width), width)
+@pytest.mark.parametrize("width", [60, 80, 100, 132, 200])
+def test_a_diagnosis_prints_every_figure(diagnosis: Diagnosis, width: int) -> None:
+    text = printed(diagnose.diagnosis(diagnosis, width, verbose=True), width)
     assert max(map(len, text.splitlines())) <= width
     joined = " ".join(text.split())
     assert "runs at 38% of what this machine can do" in joined
-    for region in diagnosis.hotspots:
-        assert region.op in text
+    for hotspot in diagnosis.hotspots:
+        assert hotspot.op in text
     for part in diagnosis.time_breakdown:
         assert part in text
     for expected in (
-        "120 ms",
-        "30.0%",
-        "compute",
-        "45%",
-        "40-59 ms",
-        "model.py:123",
-        "100.0%",
-        "next" if width > 120 else ">",
-    ):
+        "400 ms -> 265 ms per run: 1.51x", "120 ms predicted, 135 +- 0 ms got", "120 ms", "30%", "compute", "45%",
+        "40-59 ms", "model.py:123", "100.0%",
+    ):  # fmt: skip
         assert expected in joined, expected
-    assert "1.51x" in text
-    assert "120 ms" in text.split("gain predicted")[1].splitlines()[0]
-    assert "135 ms" in text.split("gain got")[1].splitlines()[0]
-
-
-@pytest.mark.parametrize("width", [80, 100, 120, 132, 200])
-def test_no_text_is_cut_off(diagnosis: Diagnosis, width: int) -> None:
-    """Everything in a column is there, wrapped: read down the columns, no letter is missing."""
-    text = "".join(printed(diagnose.hotspots(diagnosis, width), width).split())
-    for region in diagnosis.hotspots:
-        for word in (*region.action.split(), region.source):
-            letters = re.escape(word[-4:])
-            assert re.search(letters, text), f"{word} at {width}"
-    table = diagnose.hotspots(diagnosis, width)
-    unlimited = printed(table, 1000)
-    assert max(len(line.rstrip()) for line in unlimited.splitlines()) <= width
 
 
 def test_the_worst_comes_first(diagnosis: Diagnosis) -> None:
     ordered = diagnose.sort_worst_first(diagnosis.hotspots)
-    assert [r.high_s for r in ordered] == sorted((r.high_s for r in ordered), reverse=True)
-    text = printed(diagnose.hotspots(diagnosis, 140))
+    worth = [r.high_s for r in ordered if r.high_s >= 0.02 * diagnosis.wall_s]
+    assert len(worth) > 3 and worth == sorted(worth, reverse=True)
+    text = printed(diagnose.diagnosis(diagnosis, 140, verbose=True)).partition("HOTSPOTS")[2]
     assert text.index("encoder.layer.*.attention") < text.index("layer_norm") < text.index("unique_dim")
 
 
 def test_a_long_table_counts_what_it_leaves_out(diagnosis: Diagnosis) -> None:
     many = dataclasses.replace(diagnosis, hotspots=diagnosis.hotspots * 4)
-    assert f"and {len(many.hotspots) - diagnose.MOST_ROWS} more" in printed(diagnose.hotspots(many, 140))
+    text = printed(diagnose.diagnosis(many, 140))
+    left = len(many.hotspots) - len(re.findall(r"^ ?\d+ \w+ x\d+", text, re.M))
+    assert f"+ {left} more" in text and left > 20
 
 
 def test_a_fix_that_disagrees_says_so(diagnosis: Diagnosis) -> None:
     assert diagnosis.fix is not None
     wrong = dataclasses.replace(diagnosis.fix, agrees=False, gain_s=-0.01)
     assert "WORSE" in printed(fix.fix(wrong))
-    assert "no gain" in printed(fix.fix(wrong))
+    assert "-10.0 +- 0 ms got (slower)" in printed(fix.fix(wrong))
     unforeseen = dataclasses.replace(diagnosis.fix, predicted_gain_s=-0.05)
     assert "no gain was predicted" in printed(fix.fix(unforeseen))
 

@@ -21,9 +21,9 @@ def test_what_nothing_can_measure_is_0(value: float, shown: str) -> None:
     assert quantity.seconds_range(value, 1e-10) == "0"
 
 
-@pytest.mark.parametrize("width", [80, 100, 118, 160])
-def test_a_table_eats_no_brackets_and_cuts_no_words(width: int, diagnosis: Diagnosis) -> None:
-    """Brackets are no markup, long names are broken after their separators alone, and rows of nothing are counted."""
+@pytest.mark.parametrize("width", [60, 80, 100, 118, 160])
+def test_a_report_eats_no_brackets_and_cuts_no_words(width: int, diagnosis: Diagnosis) -> None:
+    """Brackets are no markup, long names stand whole, and what took no time is counted."""
     long = dataclasses.replace(
         diagnosis.hotspots[0],
         op="_scaled_dot_product_flash_attention_for_cpu",
@@ -41,10 +41,9 @@ def test_a_table_eats_no_brackets_and_cuts_no_words(width: int, diagnosis: Diagn
     console.file, console.width = io.StringIO(), width
     console.print(drawn.diagnosis(record, width))
     text = console.file.getvalue()
-    assert "tiny" not in text and "-0.0" not in text and "and 1 more" in text
+    assert "tiny" not in text and "-0.0" not in text and re.search(r"\+ \d more", text)
     assert all(word in text for word in ("[bold]x[i][/bold]", "[B,", "D]"))
-    pieces = {p for name in (long.op, long.source, long.action) for p in re.split(r"(?<=[._/: -])", name) if len(p) > 3}
-    assert all(piece.strip() in text for piece in pieces), [p for p in pieces if p.strip() not in text]
+    assert all(word in text for word in (long.op, long.source, *long.action.split()))
 
 
 def test_a_map_without_triton_is_a_map(monkeypatch: pytest.MonkeyPatch) -> None:

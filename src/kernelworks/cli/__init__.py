@@ -34,15 +34,18 @@ from kernelworks.cli import (
     map,
     predictions,
     search,
+    show,
     swap,
     verify,
 )
 from kernelworks.cli.console import guard_command
+from kernelworks.cli.help_texts import PANELS, VerbCommand, VerbGroup
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="kernelworks",
+    cls=VerbGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -73,12 +76,12 @@ def _options(
 
 # In the order in which ``--help`` lists them.
 VERBS = {
-    **diagnose.VERBS, **machine.VERBS, **autotune.VERBS, **verify.VERBS, **bench.VERBS, **explain.VERBS,
+    **diagnose.VERBS, **show.VERBS, **machine.VERBS, **autotune.VERBS, **verify.VERBS, **bench.VERBS, **explain.VERBS,
     **climb.VERBS, **swap.VERBS, **map.VERBS, **compare.VERBS, **predictions.VERBS, **judge.VERBS,
     **check_problem.VERBS, **search.VERBS, **export.VERBS,
 }  # fmt: skip
 for name, verb in VERBS.items():
-    app.command(name=name)(verb)
+    app.command(name=name, cls=VerbCommand, rich_help_panel=PANELS[name])(verb)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -28,7 +28,11 @@ def climb(
     device: Annotated[str, typer.Option("--device", help="After `new`: cpu or cuda.")] = "cpu",
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder for results.json, worklog.md and the page.", show_default="kernelworks-out"),
+        typer.Option(
+            "--out",
+            help="Folder for the results, the worklog and the page, by default kernelworks-out.",
+            metavar="FOLDER",
+        ),
     ] = None,
     rough: Rough = False,
     json: Json = False,

@@ -208,7 +208,7 @@ def guard_command(arguments: Sequence[str]) -> Iterator[None]:
 
 def print_json(record: Any) -> None:
     """A record as the one JSON document."""
-    from kernelworks.records import to_json
+    from kernelworks.records import to_document
     from kernelworks.report.terminal import document
 
-    document(to_json(record))
+    document(to_document(record).rstrip("\n"))

@@ -22,11 +22,12 @@ from kernelworks.cli.console import (
 )
 from kernelworks.cli.files import writable, writable_folder, write
 from kernelworks.cli.interrupts import report_begins
-from kernelworks.cli.options import Json, Rough
+from kernelworks.cli.options import Json, Rough, Verbose
 
 if TYPE_CHECKING:
     from kernelworks.diagnose import Interrupted
     from kernelworks.records import Diagnosis
+    from kernelworks.report.next_steps import Files
 
 __all__ = ["VERBS"]
 
@@ -38,7 +39,7 @@ def diagnose(
     ] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Try optimizations: each predicted, verified, measured.")] = False,
     budget: Annotated[
-        float | None, typer.Option("--budget", help="Seconds for a fix.", metavar="SECONDS", show_default="240")
+        float | None, typer.Option("--budget", help="Seconds for a fix, by default 240.", metavar="SECONDS")
     ] = None,
     allow: Annotated[
         str, typer.Option("--allow", help="Changes of numbers to try, by comma: tf32,bf16,int8,fp8.", metavar="WORDS")
@@ -53,9 +54,11 @@ def diagnose(
         bool, typer.Option("--counters", help="On a GPU: check our flop and bytes against Nsight Compute's counters.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the page and the JSON.", show_default="kernelworks-out")
+        Path | None,
+        typer.Option("--out", help="Folder for page and record, by default kernelworks-out.", metavar="FOLDER"),
     ] = None,
     rough: Rough = False,
+    verbose: Verbose = False,
     module: Annotated[
         bool, typer.Option("-m", "--module", help="PROGRAM is a module, as after python -m, or MODULE:FUNCTION.")
     ] = False,
@@ -63,14 +66,14 @@ def diagnose(
 ) -> None:
     """Where a program's time goes on this machine, what bounds each part, and what is recoverable.
 
-    Prints a table, worst first, and the whole wall clock cut by cause; writes the same as one self-contained HTML page
-    and as JSON. With --fix: also the gain that was predicted beside the gain that was got.
+    Prints the result, the next command to type, the time by cause and the hotspots; writes all of it as one
+    self-contained HTML page and as a record, which `kernelworks show` prints again. With --fix: also the gain that was
+    predicted beside the gain that was got.
     """
     from kernelworks.diagnose import Interrupted, diagnose_script
-    from kernelworks.records import to_json
     from kernelworks.report import diagnose as report
-    from kernelworks.report import page
     from kernelworks.report import terminal as console
+    from kernelworks.report.next_steps import Files
 
     allowed = tuple(word for word in allow.split(",") if word)
     _check(fix=fix, patch=patch, plan=plan, budget=budget, allowed=allowed)
@@ -87,26 +90,31 @@ def diagnose(
     except Interrupted as stopped:
         _show_partial(stopped, json=json)
         raise
+    files = Files() if folder is None else _write_files(record, folder / _file(program, module=module))
     if json:
         print_json(record)
     else:
-        show(report.diagnosis(record, console.stdout().width))
+        show(report.diagnosis(record, console.stdout().width, verbose=verbose, files=files))
     if patch_file is not None:
         made = record.fix.patch if record.fix is not None else ""
         if made:
             write(patch_file, made)
         said = f"the patch: {patch}, for `git apply`" if made else "no patch: the fix changes nothing in a source file"
-        console.stderr().print(f"\n{said}", soft_wrap=True)
-    if folder is not None:
-        name = _file(program, module=module)
-        wrote = write(folder / f"{name}.json", to_json(record) + "\n")
-        wrote = write(folder / f"{name}.html", page.diagnosis(record)) and wrote
-        if record.fix is not None and record.fix.plan:
-            write(folder / f"{name}.plan.json", to_json(record.fix.plan) + "\n")
-        if wrote:
-            said = f"the page: {folder / name}.html   the record: {folder / name}.json"
-            console.stderr().print(f"\n{said}", soft_wrap=True)
+        console.stderr().print(said, soft_wrap=True)
     raise typer.Exit({"": 0, "refused": FAILED, "ambiguous": AMBIGUOUS}[report.outcome(record)])
+
+
+def _write_files(record: Diagnosis, stem: Path) -> Files:
+    """Writes the page, the record, and the plan of a fix that applied something."""
+    from kernelworks.records import to_document
+    from kernelworks.report import page
+    from kernelworks.report.next_steps import Files
+
+    plan = record.fix.plan if record.fix is not None else {}
+    texts = {".json": to_document(record), ".html": page.diagnosis(record)}
+    texts |= {".plan.json": to_document(plan)} if plan else {}
+    written = {ending for ending, text in texts.items() if write(Path(f"{stem}{ending}"), text)}
+    return Files(*(f"{stem}{ending}" if ending in written else "" for ending in (".html", ".json", ".plan.json")))
 
 
 def _show_partial(stopped: Interrupted, *, json: bool) -> None:

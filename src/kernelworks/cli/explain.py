@@ -1,4 +1,4 @@
-"""Which row an op takes, and why."""
+"""Which kernel an op takes, and why."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def explain(
     device: Device = None,
     json: Json = False,
 ) -> None:
-    """Which row an op would take for these arguments, why each row above it declined, and what limits it.
+    """Which kernel an op would take for these arguments, why each one above it declined, and what limits it.
 
     Example: kernelworks explain rms_norm 16x4096 4096 eps=1e-6 --dtype bfloat16
     """

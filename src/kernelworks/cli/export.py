@@ -20,9 +20,7 @@ def export(
     format: Annotated[
         str, typer.Option("--format", help="kernelbook, kevin or sft-jsonl.", metavar="FORMAT")
     ] = "sft-jsonl",
-    out: Annotated[
-        Path | None, typer.Option("--out", help="The file; stdout without it.", metavar="FILE", show_default="stdout")
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The file; stdout without it.", metavar="FILE")] = None,
     json: Annotated[
         bool, typer.Option("--json", help="With --out: print what was written as one JSON document.")
     ] = False,

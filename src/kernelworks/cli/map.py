@@ -10,7 +10,7 @@ import typer
 
 from kernelworks.cli.console import faults, print_json, show
 from kernelworks.cli.files import required_file, write
-from kernelworks.cli.options import Json
+from kernelworks.cli.options import Json, Verbose
 
 __all__ = ["VERBS"]
 
@@ -18,16 +18,22 @@ __all__ = ["VERBS"]
 def map_(
     op: Annotated[str | None, typer.Argument(help="One op; every op without it.")] = None,
     stale: Annotated[
-        bool, typer.Option("--stale", help="Only a line for each row without a certificate that holds, GPUs' too.")
+        bool, typer.Option("--stale", help="Only a line for each kernel without a certificate that holds, GPUs' too.")
     ] = False,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the docs' reference page here.")] = None,
+    verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """The kernel map: families, ops and rows, with certificate, share of the bound and ratio to the best baseline."""
+    """The kernel map: families, ops and their kernels, with certificate, share of the bound and ratio to the best
+    baseline.
+
+    With --verbose also what an op template derived for each op: cases, mutants, launches.
+    """
     from kernelworks.machine import machine as here
     from kernelworks.measure.bench.kernel_map import kernel_map
     from kernelworks.measure.bench.kernel_map import stale_kernels as without_certificate
     from kernelworks.report import map as report
+    from kernelworks.report.terminal import stdout
 
     required_file(markdown)
     with faults((ValueError,)):
@@ -36,7 +42,7 @@ def map_(
             if json:
                 print_json(lines)
             else:
-                typer.echo("\n".join(lines or ["every row has a certificate that holds"]))
+                typer.echo("\n".join(lines or ["every kernel has a certificate that holds"]))
             return
         found = kernel_map(op)
     if markdown is not None:
@@ -44,7 +50,7 @@ def map_(
     elif json:
         print_json(found)
     else:
-        show(report.kernel_map(found, here().kind))
+        show(report.kernel_map(found, here().kind, stdout().width, verbose=verbose))
 
 
 VERBS: dict[str, Callable[..., None]] = {"map": map_}

@@ -30,7 +30,7 @@ Device = Annotated[
 ]
 Store = Annotated[
     Path | None,
-    typer.Option("--store", help="The file that keeps the search.", metavar="FILE", show_default="in the cache"),
+    typer.Option("--store", help="The file that keeps the search, by default in the cache.", metavar="FILE"),
 ]
 
 
@@ -41,7 +41,7 @@ def search(
     ] = None,
     proposers: Annotated[
         str | None,
-        typer.Option("--proposers", help="Who proposes, by comma.", metavar="NAMES", show_default="all that can"),
+        typer.Option("--proposers", help="Who proposes, by comma; by default all that can.", metavar="NAMES"),
     ] = None,
     budget: Annotated[float, typer.Option("--budget", help="Seconds of this run.", metavar="SECONDS")] = 600.0,
     most: Annotated[

@@ -134,18 +134,20 @@ def diagnose_script(
     ``diagnose`` raises.
     """
     fixing, say = Fixing.of(fix, fix_s, budget_s, allow, plan), progress or _silent
+    counted = (target, *args) if counters else ()
     if fixing is None:
-        counted = (target, *args) if counters else ()
-        return run_diagnosis(from_target(target, args, module=module), None, peaks, budget_s, say, counted, rough=rough)
-    from kernelworks.diagnose.fix.supervisor import Request, supervise
+        program = from_target(target, args, module=module)
+        found = run_diagnosis(program, None, peaks, budget_s, say, counted, rough=rough)
+    else:
+        from kernelworks.diagnose.fix.supervisor import Request, supervise
 
-    return supervise(
-        Request(
+        request = Request(
             target=target, args=args, module=module, peaks=peaks, budget_s=budget_s, fix_s=fixing.seconds,
-            allow=fixing.allow, plan=fixing.plan, counters=(target, *args) if counters else (), rough=rough,
-        ),
-        say,
-    )  # fmt: skip
+            allow=fixing.allow, plan=fixing.plan, counters=counted, rough=rough,
+        )  # fmt: skip
+        found = supervise(request, say)
+    command = (*(["-m"] if module else []), target, *(("--", *args) if args else ()))
+    return dataclasses.replace(found, command=command)
 
 
 def _silent(line: str) -> None:
@@ -207,9 +209,8 @@ def run_diagnosis(
     with Surroundings(given) as around, Memory() as memory, seen:
         found = _observed(program, fix, peaks, budget_s, say, counters, memory, around, seen, rough=rough)
         once = isinstance(found.peaks, Peaks) and found.peaks.versions.get("rounds") == "1"
-        more = (*around.look(), *([MALLOC_FINDING] if memory.has_changed else ()), *([ONE_ROUND] if once else ()))
-        marked = [f"rough: {line}" for line in more] if found.rough else more
-        return dataclasses.replace(found, findings=(*found.findings, *marked))
+        more = (*([MALLOC_FINDING] if memory.has_changed else ()), *([ONE_ROUND] if once else ()))
+        return dataclasses.replace(found, findings=(*found.findings, *around.look()), notes=(*found.notes, *more))
 
 
 class Interrupted(KeyboardInterrupt):
@@ -301,7 +302,7 @@ def _device(program: Program, peaks: Peaks | GpuPeaks | None, say: Say) -> Devic
     """What the program runs on, with what that can do; a CPU's peaks that are not given are unknown yet."""
     gpu = uses_gpu(program.run)
     if gpu and not isinstance(peaks, GpuPeaks):
-        say("measuring what this GPU can do")
+        say("measuring this GPU's peak rates")
         peaks = measured_peaks(device="cuda")
     if not gpu and isinstance(peaks, GpuPeaks):
         raise TypeError("the program ran on the CPU, and peaks are those of a GPU")

@@ -12,7 +12,15 @@ from kernelworks.diagnose.account.compile_findings import program_findings
 from kernelworks.diagnose.account.hotspots import drop_promises, find_hotspots, rescale_to_fix, widen_ranges
 from kernelworks.diagnose.forecast.device import Device
 from kernelworks.diagnose.forecast.races import Races
-from kernelworks.diagnose.sentence import RoughFigures, ambiguous, findings, sentence, unmodelled_ops
+from kernelworks.diagnose.sentence import (
+    RoughFigures,
+    ambiguous,
+    clauses,
+    findings,
+    notes,
+    sentence,
+    unmodelled_ops,
+)
 from kernelworks.profile.program import versions
 from kernelworks.profile.timeline import Timeline
 from kernelworks.profile.trace import without_collection
@@ -48,9 +56,8 @@ def make_diagnosis(
         found = rescale_to_fix(found, fix)
     unforeseen = silent or (marked is not None and marked.far_apart)
     found = drop_promises(found) if unforeseen else widen_ranges(found) if marked else found
+    left = {} if unforeseen else {name: its.left(found) for name, its in problems.items()}
     found = tuple(sort_worst_first(found))
-    lines = findings({} if unforeseen else problems, timeline) + (() if silent else more)
-    lines = tuple(f"rough: {line}" for line in lines) if marked else lines
     return Diagnosis(
         program=program,
         sentence=ambiguous(timeline.noise) if silent else sentence(parts, found, wall, fix, marked),
@@ -58,7 +65,7 @@ def make_diagnosis(
         hotspots=found,
         time_breakdown=parts,
         unmodelled=unmodelled_ops(found),
-        findings=lines,
+        findings=findings(left, wall) + (() if silent else more),
         threads=torch.get_num_threads(),
         peaks=device.peaks,
         versions=versions(),
@@ -67,6 +74,10 @@ def make_diagnosis(
         gpu=gpu,
         ambiguous=str(timeline.noise) if silent else "",
         rough=marked is not None,
+        walls_s=tuple(timeline.walls),
+        clauses=() if silent else clauses(parts, found, wall, fix, marked),
+        disturbed=str(timeline.noise) if marked else "",
+        notes=notes(timeline),
     )
 
 

@@ -13,17 +13,19 @@ from kernelworks.diagnose.account.account import UNEXPLAINED, USEFUL, WITHOUT_PE
 from kernelworks.diagnose.account.hotspots import SMALL, WIDER, Problem
 from kernelworks.diagnose.account.on_cpu import FREE, PREEMPTION, PYTHON
 from kernelworks.measure.clock.noise import Noise, far_apart
+from kernelworks.profile.non_compute import INPUT
 from kernelworks.profile.timeline import Timeline
 from kernelworks.profile.trace import GRAPH_ANNOTATION
 from kernelworks.records import Fix, Hotspot
 
-__all__ = ["RoughFigures", "ambiguous", "findings", "sentence", "unmodelled_ops"]
+__all__ = ["RoughFigures", "ambiguous", "clauses", "findings", "notes", "sentence", "unmodelled_ops"]
 
 HARDLY, MOSTLY = 0.25, 0.9  # if less is modelled, nothing is predicted; if more is, the rest is not named
 DOUBT = 0.1  # if more of the wall clock is unexplained, the sentence says so
 VAGUE = 20.0  # above this percentage a rough interval is left out if its ends lie tenfold apart
 MANY = 10  # a slowdown under the profiler beyond this is only called large
 NO_FIX = "no optimization gains here"
+NO_GAIN = "no known optimization is predicted to gain"
 NAMES = {
     PYTHON: "Python overhead", FREE: "memory given back and taken again", "launch latency": "waiting for launches",
     "torch's dispatch": "torch's dispatch of small ops",
@@ -54,12 +56,35 @@ def sentence(
     elif fix is not None and fix.ambiguous and rough is None:  # else all of it is marked as such
         first = f"rough, as to the fix, which was measured while {fix.ambiguous}; "
     marked = f"rough, since {rough.noise}: " if rough else ""
-    promises = _promises(time_breakdown, hotspots, wall, fix)
+    head, *promises = clauses(time_breakdown, hotspots, wall, fix, rough)
+    return first + marked + "; ".join((head, *_outcome(fix), *promises))
+
+
+def clauses(
+    time_breakdown: Mapping[str, float],
+    hotspots: Sequence[Hotspot],
+    wall: float,
+    fix: Fix | None = None,
+    rough: RoughFigures | None = None,
+) -> tuple[str, ...]:
+    """What the sentence says of the program as it is: how near it runs to the peaks, then what is recoverable beside
+    what a fix has applied."""
+    head = _head(time_breakdown, hotspots, wall, rough)
     if rough and rough.far_apart:
-        promises = [p for p in promises if p.startswith("the fix")]
-        promises.append(f"its runs took {_ms(rough.shortest)} to {_ms(rough.longest)} ms, so nothing is predicted")
-    parts = (_head(time_breakdown, hotspots, wall, rough), *promises)
-    return first + marked + "; ".join(part for part in parts if part)
+        return head, f"its runs took {_ms(rough.shortest)} to {_ms(rough.longest)} ms, so nothing is predicted"
+    return head, *_promises(time_breakdown, hotspots, wall, fix)
+
+
+def _outcome(fix: Fix | None) -> list[str]:
+    """What the fix saved, beside what was predicted."""
+    if fix is None or fix.refused:
+        return []
+    if not fix.rounds:
+        return [NO_FIX]
+    brought, predicted = f"brought {_ms(fix.gain_s)} ms", fix.predicted_gain_s
+    if predicted is None:
+        return [f"the fix {brought}, of which nothing was predicted"]
+    return [f"the fix was predicted to bring {_ms(predicted)} ms and {brought}"]
 
 
 @dataclass(frozen=True)
@@ -126,46 +151,41 @@ def _shown(op: str) -> str:
 def _promises(
     time_breakdown: Mapping[str, float], hotspots: Sequence[Hotspot], wall: float, fix: Fix | None
 ) -> list[str]:
-    low, high = sum(r.low_s for r in hotspots), sum(r.high_s for r in hotspots)
-    allows = sum(r.allows_s for r in hotspots)
-    if fix is not None and fix.rounds and not fix.refused:
-        brought = f"brought {_ms(fix.gain_s)} ms"
-        predicted = fix.predicted_gain_s
-        said = [f"the fix was predicted to bring {_ms(predicted)} ms and {brought}"] if predicted is not None else []
-        said = said or [f"the fix {brought}, of which nothing was predicted"]
-    elif fix is not None and not fix.refused:
-        said = [NO_FIX]
-    else:
-        said = []
-    if USEFUL not in time_breakdown and max(high, allows) < SMALL * wall:
-        return said
+    """What known optimizations are predicted to gain, and what only the roofline would. What a fix has applied is its
+    gain, and not counted twice."""
+    left = [r for r in hotspots if not r.applied]
+    low, high, allows = (
+        (sum(values) for values in zip(*((r.low_s, r.high_s, r.allows_s) for r in left), strict=True))
+        if left
+        else (0.0, 0.0, 0.0)
+    )
+    if USEFUL not in time_breakdown and max(high, allows) < SMALL * wall:  # nothing is known of the machine
+        return []
     unseen = sum(r.seconds for r in hotspots if not r.modelled and r.op != PREEMPTION)
     if unseen > (1 - HARDLY) * (wall - time_breakdown.get(PREEMPTION, 0.0)) and max(high, allows) < SMALL * wall:
-        return said  # most of it is unknown: not even "nothing recoverable" is claimed
+        return []  # most of it is unknown: not even that nothing is predicted to gain is claimed
     doubt = time_breakdown[UNEXPLAINED] / wall if wall else 0.0
     rest = (
         f" ({100 * doubt:.0f}% of the time is unexplained)"
         if doubt > DOUBT and not any(not r.modelled for r in hotspots)
         else ""
     )
-    if max(high, allows) < SMALL * wall:
-        return (
-            [f"{NO_FIX}, and nothing is recoverable{rest}"]
-            if said == [NO_FIX]
-            else [*said, f"nothing worth recovering{rest}"]
-        )
     bound = f"up to {_ms(allows)} ms at the roofline (theoretical limit){rest}" if allows - high >= SMALL * wall else ""
     if high < SMALL * wall:
-        if said == [NO_FIX]:
-            return [f"{NO_FIX}, and no other is predicted to", bound]
-        return [*said, "no known optimization is predicted to gain", bound]
+        nothing = "no other optimization is predicted to gain" if fix is not None else NO_GAIN
+        waited = time_breakdown.get(INPUT, 0.0)
+        if waited >= DOUBT * wall:
+            nothing = f"it waits for its input for {_ms(waited)} ms of {_ms(wall)} ms: load ahead"
+        if fix is not None and fix.needs_s and nothing.startswith("no other"):  # of what did not fit nothing is known
+            return [bound] if bound else []
+        return [nothing, bound] if bound else [nothing + rest]
     by_op: dict[str, float] = {}
-    for hotspot in hotspots:
+    for hotspot in left:
         by_op[hotspot.op] = by_op.get(hotspot.op, 0.0) + hotspot.high_s
     most = max(by_op, key=lambda op: by_op[op])
     back = f"{_ms(low)} to {_ms(high)}" if low >= 0.01 * high else f"up to {_ms(high)}"
     promise = f"{back} ms of {_ms(wall)} ms recoverable, most of it in {NAMES.get(most, most)}"
-    return [*said, promise + ("" if bound else rest), bound]
+    return [promise, bound] if bound else [promise + rest]
 
 
 def unmodelled_ops(hotspots: Sequence[Hotspot]) -> tuple[str, ...]:
@@ -179,11 +199,15 @@ def unmodelled_ops(hotspots: Sequence[Hotspot]) -> tuple[str, ...]:
     return tuple(f"{op}: {calls} calls, {_time(seconds)}" for op, (calls, seconds) in ordered)
 
 
-def findings(problems: Mapping[str, Problem], timeline: Timeline) -> tuple[str, ...]:
-    """The problems by the time they cost, and what to know about the measurement itself."""
-    wall = timeline.wall
+def findings(problems: Mapping[str, Problem], wall: float) -> tuple[str, ...]:
+    """The problems by the time they cost."""
     ordered = sorted(problems.items(), key=lambda item: (-item[1].high, -item[1].allows))
-    lines = [_problem(name, its, wall) for name, its in ordered if max(its.high, its.allows) >= SMALL * wall]
+    return tuple(_problem(name, its, wall) for name, its in ordered if max(its.high, its.allows) >= SMALL * wall)
+
+
+def notes(timeline: Timeline) -> tuple[str, ...]:
+    """What to know about the measurement itself."""
+    lines = []
     if timeline.noisy:
         lines.append(f"{timeline.noisy} windows of runs were discarded: other processes used the machine meanwhile")
     if abs(1 / timeline.profiler_slowdown - 1) > timeline.may_differ:

@@ -10,6 +10,7 @@
 | ``KERNELWORKS_NATIVE`` | calls through C++: verbs ``build`` it; only if it is ``found``; or ``0`` | ``build`` |
 | ``RAY_ADDRESS`` | a running cluster of Ray's, in which a search's workers run | a cluster of the search's own |
 | ``WORLD_SIZE`` | above 1: one of several ranks of a program, which do not wait for each other's measurements | 1 |
+| ``COLUMNS`` | how wide a report is | the terminal's width, 132 in a pipe |
 | ``NO_COLOR`` | any value: no colours in the terminal | unset |
 | ``TRITON_INTERPRET`` | ``1``: Triton's interpreter runs kernels on CPU tensors (Triton reads it too) | unset |
 
@@ -28,6 +29,7 @@ import platformdirs
 
 __all__ = [
     "cache_dir",
+    "columns",
     "compile_seconds",
     "compiler",
     "is_interpreting",
@@ -170,6 +172,12 @@ def native() -> str:
 def no_color() -> bool:
     """Whether the user asked for plain text (https://no-color.org)."""
     return "NO_COLOR" in os.environ
+
+
+def columns() -> int:
+    """How wide the user says that the terminal is; 0 if nothing is said."""
+    text = os.environ.get("COLUMNS", "")
+    return int(text) if text.isdigit() else 0
 
 
 def is_interpreting() -> bool:

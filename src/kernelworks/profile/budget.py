@@ -13,7 +13,11 @@ __all__ = ["Budget", "BudgetExceeded", "rounded_up"]
 
 
 class BudgetExceeded(Exception):
-    """The budget is over; the text says before what, and which budget would do."""
+    """The budget is over; the text says before what, and which budget would do: so do ``needs_s``, 0 if unknown."""
+
+    def __init__(self, text: str, needs_s: float = 0.0) -> None:
+        super().__init__(text)
+        self.needs_s = needs_s
 
 
 @dataclass
@@ -59,12 +63,14 @@ class Budget:
         left = self.seconds_left
         if left < needs or left < 0:
             more = self.seconds + max(needs - left, -left)
+            enough = rounded_up((2 if left >= 0 else 4) * more)
             raise BudgetExceeded(
                 f"{doing} takes about {needs:.2g} s, more than is left of the budget of "
-                f"{self.seconds:g} s: a budget of {rounded_up(2 * more)} s would do"
+                f"{self.seconds:g} s: a budget of {enough} s would do"
                 if left >= 0
-                else f"the budget of {self.seconds:g} s was over before the end of {doing}: a budget of "
-                f"{rounded_up(4 * more)} s may do"
+                else f"the budget of {self.seconds:g} s was over before the end of {doing}: a budget of {enough} s "
+                "may do",
+                needs_s=enough,
             )
 
 

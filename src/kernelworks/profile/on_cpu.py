@@ -192,7 +192,7 @@ def observe(
 
     profiled = sample_windows(
         under_the_profiler, rounds, tries=tries, deadline_s=patience, enough_s=budget_s / 2,
-        say=lambda i: say(f"timing every op, {i} of {rounds}"),
+        say=lambda which: say(f"timing every op, {which}"),
     )  # fmt: skip
     say("surveying shapes and places")
     survey, persistent = survey_run(run, survey_limit(budget_s, budget.wall))
@@ -235,7 +235,7 @@ def _rounds(budget_s: float, wall: float) -> tuple[int, int]:
 def _plain(run: Callable[[], Any], rounds: int, tries: int, budget_s: float, say: Say) -> SampledWindows[PlainRun]:
     return sample_windows(
         lambda: plain_run(run), rounds, window_s=window_s(budget_s), tries=tries, deadline_s=PATIENCE * budget_s,
-        say=lambda i: say(f"timing without the profiler, {i} of {rounds}"),
+        say=lambda which: say(f"timing runs, {which}"),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from kernelworks.records.base import Record, renderer
 from kernelworks.records.fix import Fix
-from kernelworks.records.json_text import from_json, to_json
+from kernelworks.records.json_text import from_json, to_document, to_json
 
 __all__ = [
     "AutotuneResult",
@@ -40,6 +40,7 @@ __all__ = [
     "Verification",
     "from_json",
     "name_with_threads",
+    "to_document",
     "to_json",
 ]  # fmt: skip
 
@@ -413,6 +414,8 @@ class Hotspot:
     kernels: tuple[str, ...] = ()  # on a GPU: what its calls launched
     allows_s: float = 0.0  # the gain at its roofline, by whatever means; never less than `high_s`
     op_kernel: str = ""  # "kw.linear: avx512": the row that its calls would take once swapped
+    optimization: str = ""  # that its action names, if a fix tries it
+    applied: bool = False  # by the fix: what is recoverable here is part of its gain
 
 
 @dataclass(frozen=True)
@@ -475,6 +478,11 @@ class Diagnosis(Record):
     gpu: GpuTime | None = None
     ambiguous: str = ""  # what others took of the machine, where that was too much for figures
     rough: bool = False  # figures were asked for all the same: each is rough
+    walls_s: tuple[float, ...] = ()  # of the timed runs, of which `wall_s` is the median
+    clauses: tuple[str, ...] = ()  # what `sentence` says of the program as it is, one fact each
+    disturbed: str = ""  # what others took of the machine, if the figures are rough
+    notes: tuple[str, ...] = ()  # on the measurement itself: runs that were discarded, what the process was left with
+    command: tuple[str, ...] = ()  # what stands after ``kernelworks diagnose``, without its options; () from Python
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from kernelworks.machine.environment import write_whole
-from kernelworks.records.json_text import to_json
+from kernelworks.records.json_text import to_document
 
 __all__ = ["Record", "Records", "renderer"]
 
@@ -23,7 +23,9 @@ def renderer() -> Any:
 
 
 class Record:
-    """What a verb returns, or one of several."""
+    """What a verb returns, or one of several. ``VERSION`` is that of the fields: a document names it (``schema``)."""
+
+    VERSION: ClassVar[int] = 1
 
     def record(self) -> Any:
         """The plain record that is shown and kept: this one, where it is one."""
@@ -53,7 +55,7 @@ class Records(list[T]):
 def _save(path: str | PathLike[str], record: Any, several: Sequence[Any]) -> Path:
     to = Path(path)
     if to.suffix == ".json":
-        text = to_json(record) + "\n"
+        text = to_document(record)
     elif to.suffix in (".html", ".htm"):
         text = str(renderer().render_page(several))
     else:

@@ -34,6 +34,8 @@ class TriedOptimization:
     changes: str = ""  # the word that must be allowed for it
     advice: str = ""  # what only the author can do
     how: str = ""  # where the prediction comes from
+    noise_s: float | None = None  # a gain or loss below this is not significant; None if it was not measured
+    needs_s: float = 0.0  # the budget that would do, if the budget was too small for it
 
     @property
     def applied(self) -> bool:
@@ -63,4 +65,7 @@ class Fix(Record):
     optimizations: tuple[TriedOptimization, ...] = ()  # in the order in which they were tried
     plan: dict[str, Any] = field(default_factory=dict)  # what ``kernelworks.apply`` puts in place
     code: str = ""  # what a user writes to have the best program without kernelworks
+    budget_s: float = 0.0  # seconds that the search had
+    needs_s: float = 0.0  # the budget that would do for what did not fit it; 0 if all did
+    allowed: tuple[str, ...] = ()  # changes of numbers that might be tried
     patch: str = ""  # the same as a unified diff on the program's own source; "" if that is in no file

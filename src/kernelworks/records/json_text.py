@@ -23,6 +23,7 @@ __all__ = [
     "parse_json",
     "read_json",
     "read_regular",
+    "to_document",
     "to_json",
 ]  # fmt: skip
 
@@ -95,6 +96,19 @@ def to_json(record: Any, *, line: bool = False) -> str:
     return whole if line else format_lines(json.loads(whole))
 
 
+def to_document(record: Any) -> str:
+    """The text of a file that a user is handed: a record, or each of a list, says of which kind and version it is
+    (``schema``). What is no record of a version is as ``to_json`` has it."""
+    several = isinstance(record, (list, tuple))
+    plain = [_with_schema(one, json.loads(to_json(one))) for one in (record if several else (record,))]
+    return format_lines(plain if several else plain[0]) + "\n"
+
+
+def _with_schema(record: Any, plain: Any) -> Any:
+    version = getattr(type(record), "VERSION", 0)
+    return {"schema": f"{type(record).__name__}/{version}", **plain} if version and isinstance(plain, dict) else plain
+
+
 def _fields(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
@@ -106,10 +120,13 @@ def from_json(cls: type[T], text: str) -> T:
     return build_record(cls, parse_json(text))
 
 
-def build_record(cls: type[T], value: Any) -> T:
-    """The record of class ``cls`` of plain values. Raises ValueError as ``from_json``."""
+def build_record(cls: type[T], value: Any, *, lenient: bool = False) -> T:
+    """The record of class ``cls`` of plain values; a ``schema`` that a document names is passed over, with ``lenient``
+    every field that the class does not have. Raises ValueError as ``from_json``."""
+    if isinstance(value, dict) and "schema" in value:
+        value = {name: item for name, item in value.items() if name != "schema"}
     try:
-        return typing.cast(T, _build(cls, value))
+        return typing.cast(T, _build(cls, value, lenient=lenient))
     except RecursionError:
         raise ValueError(f"not a {cls.__name__}: nested too deep") from None
 
@@ -119,25 +136,27 @@ def _hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
-def _build(kind: Any, value: Any) -> Any:
+def _build(kind: Any, value: Any, *, lenient: bool = False) -> Any:
+    build = functools.partial(_build, lenient=lenient)
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = _hints(kind)
         try:
-            return kind(**{name: _build(hints[name], item) for name, item in value.items()})
+            known = {name: item for name, item in value.items() if name in hints or not lenient}
+            return kind(**{name: build(hints[name], item) for name, item in known.items()})
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a {kind.__name__}: {error}") from error
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
             raise ValueError(f"not a list: {str(value)[:40]!r}")
         kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
-        return tuple(_build(k, item) for k, item in zip(kinds, value, strict=True))
+        return tuple(build(k, item) for k, item in zip(kinds, value, strict=True))
     if origin in (typing.Union, types.UnionType):
-        return None if value is None else _build(_alternative(inner, value), value)
+        return None if value is None else build(_alternative(inner, value), value)
     if origin is dict:
         if not isinstance(value, dict):
             raise ValueError(f"not an object: {str(value)[:40]!r}")
-        return {name: _build(inner[1], item) for name, item in value.items()}
+        return {name: build(inner[1], item) for name, item in value.items()}
     if kind in LEAVES and type(value) not in LEAVES[kind]:
         raise ValueError(f"not a {kind.__name__}: {str(value)[:40]!r}")
     return value
@@ -153,4 +172,5 @@ def _alternative(kinds: tuple[Any, ...], value: Any) -> Any:
         for kind in real:
             if dataclasses.is_dataclass(kind) and value.keys() <= {f.name for f in dataclasses.fields(kind)}:
                 return kind
+        return max(real, key=lambda kind: len(value.keys() & set(getattr(kind, "__dataclass_fields__", ()))))
     return real[0]

@@ -1,6 +1,9 @@
-"""A fix as its reader sees it: before and after, and every optimization, applied, rejected or not tried, and why."""
+"""A fix as its reader sees it: what it gained, and every optimization, applied, rejected or not tried, and why."""
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -8,49 +11,76 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kernelworks.records.fix import Fix, TriedOptimization
+from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED, Fix, TriedOptimization
 from kernelworks.report import quantity
+from kernelworks.report.next_steps import needs_allowing
+from kernelworks.report.text_lines import cells, fold_items, paragraph, section
 
-__all__ = ["ROUGH_MARK", "error_verdict", "fix", "gain_verdict", "optimization_table", "plain_text"]
+__all__ = [
+    "ROUGH_MARK", "error_verdict", "fix", "gain_verdict", "optimization_table", "optimizations", "plain_text",
+    "result_lines",
+]  # fmt: skip
 
-ROUGH_MARK = " rough"  # behind the figures of every line, where others used the machine
+ROUGH_MARK = " rough"  # of a page, behind figures that were taken while others used the machine
+
 NO_WORSE_FACTOR = 3.0  # times the error of before: between two orders of one sum, that is luck
+WIDE_COLUMNS = 100  # from so many columns on predicted and got have columns of their own
+MOST_COLUMNS = 140
+NAME, PREDICTED, GOT = 46, -12, -20
+OUTCOMES = (APPLIED, REJECTED)
+STYLES = {APPLIED: "green", REJECTED: "yellow"}
 
 
-def fix(record: Fix, mark: str = "") -> RenderableType:
-    """Before and after, the gain that was predicted beside the gain that was got, and the optimizations. ``mark``
-    stands after every figure."""
-    mark = mark or (ROUGH_MARK if record.rough else "")
-    speedup = record.before_s / record.after_s if record.after_s > 0 else None
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column()
-    table.add_column(justify="right", style="bold")
-    table.add_column()
-    table.add_row("before", quantity.seconds(record.before_s) + mark, "")
-    table.add_row(
-        "after", quantity.seconds(record.after_s) + mark, f"{quantity.ratio(speedup)} over the program as it was"
-    )
-    predicted = record.predicted_gain_s
-    table.add_row("gain predicted", "-" if predicted is None else quantity.seconds(predicted) + mark, "")
-    table.add_row("gain got", quantity.seconds(record.gain_s) + mark, gain_verdict(record))
-    if record.against:
-        verdict = Text(error_verdict(record), style="green" if record.agrees else "bold red")
-        table.add_row("error before", f"{record.error_before:.2e}", f"relative, against {record.against}")
-        table.add_row("error after", f"{record.error_after:.2e}", verdict)
-    else:
-        table.add_row("error", "-", Text("NOT COMPARED: not verified", style="bold red"))
-    head = Text(f"with the fix, {record.rounds} rounds in alternation", style="bold")
-    lines: list[RenderableType] = [head, table] if record.rounds else [Text("no fix was applied", style="bold")]
+# ---------------------------------------------------------------- the result
+
+
+def result_lines(record: Fix, *, rough: bool = False) -> list[str]:
+    """What came of the fix, a sentence each: the gain beside its prediction, the counts, the errors. With ``rough`` it
+    was said before that others used the machine."""
+    if record.ambiguous and not (rough and record.rough):
+        word = "Rough figures" if record.rough else "Ambiguous"
+        return [f"{word}: the fix was measured while {record.ambiguous}.", *_outcome_lines(record)]
+    return _outcome_lines(record)
+
+
+def _outcome_lines(record: Fix) -> list[str]:
+    counts = count_outcomes(record)
     if record.refused:
-        lines.append(Text(f"refused: {record.refused}", style="bold red"))
-    if record.optimizations:
-        lines += [Text(), optimization_table(record, mark)]
-    if record.code:
-        lines += [Text("to have it without kernelworks", style="bold"), Padding(Text(record.code), (0, 0, 0, 2))]
-    for title, items in (("replaced", record.replaced), ("left as it was", record.left), ("notes", record.notes)):
-        if items:
-            lines += [Text(title, style="bold"), *(Padding(Text(f"- {item}"), (0, 0, 0, 2)) for item in items)]
-    return Group(*lines)
+        return [f"The fix is refused: {record.refused}.", counts]
+    if not record.rounds:
+        return [f"No optimization applied: {counts[0].lower()}{counts[1:]}"]
+    speedup = quantity.ratio(record.before_s / record.after_s if record.after_s > 0 else None)
+    predicted = record.predicted_gain_s
+    said = "not predicted" if predicted is None else f"{quantity.seconds(predicted)} predicted"
+    times = f"{quantity.seconds(record.before_s)} -> {quantity.seconds(record.after_s)}"
+    return [
+        f"{times} per run: {speedup}.",
+        f"Gain: {said}, {quantity.with_interval(record.gain_s, record.noise_s)} got ({gain_verdict(record)}).",
+        counts,
+        _errors(record),
+    ]
+
+
+def count_outcomes(record: Fix) -> str:
+    """How many optimizations were applied, rejected and not tried; advice is none of these."""
+    found = [one.outcome for one in record.optimizations if is_candidate(one)]
+    words = [f"{found.count(outcome)} {outcome}" for outcome in (APPLIED, REJECTED, NOT_TRIED) if outcome in found]
+    budget = f" (budget {record.budget_s:.0f} s)" if record.needs_s and record.budget_s else ""
+    return f"{', '.join(words)}{budget}." if words else "None applies to this program."
+
+
+def is_candidate(one: TriedOptimization) -> bool:
+    """Whether it has a place in the program and a fix could apply it."""
+    return bool(one.place) and not one.advice
+
+
+def _errors(record: Fix) -> str:
+    if not record.against:
+        return "NOT COMPARED: not verified."
+    if not record.error_before and not record.error_after:
+        return f"Outputs as before (compared with {record.against})."
+    figures = f"relative error {record.error_before:.1e} -> {record.error_after:.1e}"
+    return f"Outputs compared with {record.against}: {figures}, {error_verdict(record)}."
 
 
 def error_verdict(record: Fix) -> str:
@@ -63,8 +93,127 @@ def error_verdict(record: Fix) -> str:
     return f"more, as {', '.join(allowed)} allows" if allowed else "more, and no more than rounding explains"
 
 
+def gain_verdict(record: Fix) -> str:
+    """How the prediction compares with what was got, in words."""
+    if record.gain_s <= record.noise_s:
+        return "slower" if record.gain_s < -record.noise_s else "not significant"
+    if record.predicted_gain_s is None:
+        return "nothing was predicted"
+    if record.predicted_gain_s <= 0:
+        return "no gain was predicted"
+    return f"{quantity.percent(record.gain_s / record.predicted_gain_s)} of the prediction"
+
+
+# ---------------------------------------------------------------- the optimizations
+
+
+def optimizations(record: Fix, width: int, *, verbose: bool = False) -> Iterable[Text]:
+    """The section: what was applied and what was rejected, a line or two each, and what was not tried in one."""
+    width = min(width, MOST_COLUMNS)
+    tried = [one for outcome in OUTCOMES for one in record.optimizations if one.outcome == outcome and not one.advice]
+    wide = width >= WIDE_COLUMNS and bool(tried)
+    heads = [("", NAME + 2), ("predicted", PREDICTED), ("got", GOT), ("  verdict", 12)]
+    yield section("optimizations", heads if wide else ())
+    for one in tried:
+        yield from _tried_wide(one, width) if wide else _tried(one, width)
+    if verbose:
+        for one in record.optimizations:
+            if one not in tried:
+                yield from paragraph(f"{_name(one)}: {one.advice or one.why}", width, 13, f"  {_verdict(one)}")
+    else:
+        left = _not_tried(record)
+        yield from fold_items(left, width, 13, "  not tried", between="; ") if left else ()
+        for one in record.optimizations:
+            if one.advice:
+                yield from paragraph(f"{_name(one)}: {one.advice}", width, 13, "  advice")
+    for line in itertools.chain(record.left, record.notes) if verbose else ():
+        yield from paragraph(line, width, 13, "  note", style="dim")
+    if record.code and record.rounds and (verbose or not record.plan):
+        yield Text("  to keep it without a plan:" if record.plan else "  to keep it:", style="dim")
+        yield from (Text(f"    {line}", no_wrap=True, overflow="fold") for line in record.code.splitlines())
+
+
+def _tried(one: TriedOptimization, width: int) -> Iterable[Text]:
+    """On a narrow terminal: what it does, and below it the figures that decided."""
+    yield from paragraph(_name(one), width, 13, Text(f"  {one.outcome}", style=STYLES[one.outcome]))
+    yield from paragraph(f"{_predicted(one)} predicted, {_got(one)} got: {_reason(one)}", width, 13, style="dim")
+
+
+def _tried_wide(one: TriedOptimization, width: int) -> Iterable[Text]:
+    start = NAME + 2 - PREDICTED - GOT + 2
+    what = paragraph(_name(one), NAME, 4, "  ")
+    verdict = paragraph(f"{one.outcome}: {_reason(one)}".removesuffix(": "), width - start)
+    verdict[0].stylize(STYLES[one.outcome], 0, len(one.outcome))
+    first = [(what[0], NAME + 2), (_predicted(one), PREDICTED), (_got(one), GOT), ("  ", 2), (verdict[0], 1)]
+    yield cells(first)
+    for name, reason in itertools.zip_longest(what[1:], verdict[1:], fillvalue=Text()):
+        yield cells([(name, start), (reason, 1)])
+
+
+def _reason(one: TriedOptimization) -> str:
+    """Why it was applied or rejected, if the figures do not say so."""
+    measured = one.outcome == REJECTED and one.noise_s is not None and one.gain_s is not None
+    if measured and abs(one.gain_s or 0.0) <= (one.noise_s or 0.0):
+        return "not significant"
+    return one.why
+
+
+def _name(one: TriedOptimization) -> str:
+    return f"{one.optimization}: {one.says}" if one.says else one.optimization
+
+
+def _verdict(one: TriedOptimization) -> str:
+    return "advice" if one.advice else one.outcome
+
+
+def _predicted(one: TriedOptimization) -> str:
+    return "-" if one.predicted_gain_s is None else quantity.seconds(one.predicted_gain_s)
+
+
+def _got(one: TriedOptimization) -> str:
+    if one.gain_s is None:
+        return "-"
+    return quantity.seconds(one.gain_s) if one.noise_s is None else quantity.with_interval(one.gain_s, one.noise_s)
+
+
+def _not_tried(record: Fix) -> list[str]:
+    """What was not tried, by what would have it tried."""
+    left = [one for one in record.optimizations if one.outcome == NOT_TRIED and is_candidate(one)]
+    budget = [one for one in left if one.needs_s]
+    words = needs_allowing(record)
+    allow = [one for one in left if one.changes in words]
+    rest = [one for one in left if one not in budget and one not in allow]
+    unpromising = [one for one in rest if one.predicted_gain_s is not None]
+    other = [one for one in rest if one not in unpromising]
+    said = [f"{_counted(budget)} (needs --budget {record.needs_s:.0f})"] if budget else []
+    said += [f"{_counted(allow)} (needs --allow {','.join(words)})"] if allow else []
+    said += [f"{_counted(unpromising)} (predicted not to gain)"] if unpromising else []
+    return said + [f"{one.optimization} ({one.why})" for one in other]
+
+
+def _counted(some: Sequence[TriedOptimization]) -> str:
+    names = [one.optimization for one in some]
+    return ", ".join(n if names.count(n) == 1 else f"{n} in {names.count(n)} ways" for n in dict.fromkeys(names))
+
+
+# ---------------------------------------------------------------- on a page, in a notebook
+
+
+def fix(record: Fix) -> RenderableType:
+    """A fix by itself, without the diagnosis that it belongs to, for a page."""
+    lines: list[RenderableType] = [Text(said, style="" if i else "bold") for i, said in enumerate(result_lines(record))]
+    if record.optimizations:
+        lines += [Text(), optimization_table(record)]
+    if record.code and record.rounds:
+        lines += [Text("to keep it", style="bold"), Padding(Text(record.code), (0, 0, 0, 2))]
+    for title, items in (("replaced", record.replaced), ("left as it was", record.left), ("notes", record.notes)):
+        if items:
+            lines += [Text(title, style="bold"), *(Padding(Text(f"- {item}"), (0, 0, 0, 2)) for item in items)]
+    return Group(*lines)
+
+
 def optimization_table(record: Fix, mark: str = "") -> Table:
-    """Every optimization: applied, rejected or not tried, and why; what was predicted and got, its cost and error."""
+    """Every optimization with its prediction, what it got, its cost and error, and why, in one table of a page."""
     table = Table(title="optimizations", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.show_edge = False
     table.add_column("", no_wrap=True)
@@ -76,14 +225,10 @@ def optimization_table(record: Fix, mark: str = "") -> Table:
         what = Text.assemble((one.optimization, "bold"), f": {one.says}" if one.says else "")
         if one.place:
             what.append(f"\n{one.place}", style="dim")
-        gains = ("-" if gain is None else quantity.seconds(gain) + mark for gain in (one.predicted_gain_s, one.gain_s))
-        style = "green" if one.applied else "yellow" if one.advice else "dim"
-        table.add_row(Text(_verdict(one), style=style), what, *gains, _cost(one), _error(one), one.advice or one.why)
+        style = "yellow" if one.advice else STYLES.get(one.outcome, "dim")
+        figures = (f"{_predicted(one)}{mark}", f"{_got(one)}{mark}", _cost(one), _error(one))
+        table.add_row(Text(_verdict(one), style=style), what, *figures, one.advice or one.why)
     return table
-
-
-def _verdict(one: TriedOptimization) -> str:
-    return "advice" if one.advice else one.outcome
 
 
 def _cost(one: TriedOptimization) -> str:
@@ -103,27 +248,10 @@ def _error(one: TriedOptimization) -> str:
     return f"{one.error_after:.1e}" if one.error_after else "0"
 
 
-def gain_verdict(record: Fix) -> str:
-    """How the prediction compares with what was got, in words."""
-    if record.predicted_gain_s is None:
-        return "nothing was predicted"
-    if record.gain_s <= record.noise_s:
-        return "no gain: slower" if record.gain_s < -record.noise_s else "no gain beyond the noise"
-    if record.predicted_gain_s <= 0:
-        return "no gain was predicted"
-    return f"the prediction was {quantity.percent(record.predicted_gain_s / record.gain_s)} of it"
-
-
 def plain_text(record: Fix) -> str:
     """The same in lines of text."""
-    if record.rounds:
-        speedup = quantity.ratio(record.before_s / record.after_s if record.after_s > 0 else None)
-        times = f"{quantity.seconds(record.before_s)} -> {quantity.seconds(record.after_s)}"
-        head = f"{times}, {speedup}; {gain_verdict(record)}"
-    else:
-        head = f"nothing was changed{f': {record.refused}' if record.refused else ''}"
     lines = [
-        f"  {_verdict(one)}: {one.optimization}{f', {one.says}' if one.says else ''}: {one.advice or one.why}"
+        f"  {_verdict(one)}: {_name(one)}: {one.advice or one.why}"
         for one in sorted(record.optimizations, key=lambda one: not one.applied)
     ]
-    return "\n".join([head, *lines])
+    return "\n".join([*result_lines(record), *lines])

@@ -75,7 +75,7 @@ def _facts(found: Judgement) -> Table:
         ("weights", found.weights),
         ("own kernels that ran", ", ".join(found.kernels)),
         ("least time", "" if found.limit_s is None else f"{quantity.seconds(found.limit_s)}: {found.peak}"),
-        ("bound by", found.bound_by),
+        ("bound by", quantity.bottleneck(found.bound_by)),
         ("by its own events", "" if found.events_s is None else f"{quantity.seconds(found.events_s)} a call"),
         ("kept from", ", ".join(found.kept_from)),
         ("build", quantity.seconds(found.build_s)),

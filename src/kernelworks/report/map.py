@@ -14,34 +14,45 @@ from kernelworks.report import quantity
 
 __all__ = ["kernel_map", "markdown"]
 
+WIDE_COLUMNS = 100  # from so many columns on what a kernel is worth stands behind its name
 GPUS = "sm_"  # how the kinds of GPUs begin
 
 
-def kernel_map(ops: Sequence[MapOp], kind: str) -> RenderableType:
-    """What ``kernelworks map`` prints. ``kind`` is the kind of machine that the certificates speak for."""
+def kernel_map(ops: Sequence[MapOp], kind: str, width: int = WIDE_COLUMNS, *, verbose: bool = False) -> RenderableType:
+    """What ``kernelworks map`` prints. ``kind`` is the kind of machine that the certificates speak for. With
+    ``verbose`` also what an op template derived for each op."""
     tree = Tree(Text.assemble(("kernel map", "bold"), (f"  {kind}", "dim")), guide_style="dim")
     for family in dict.fromkeys(op.family for op in ops):
         branch = tree.add(Text(family, style="bold"))
         for op in (o for o in ops if o.family == family):
             leaf = branch.add(Text.assemble((op.op, "bold cyan"), (f"  {op.formula}", "dim")))
-            leaf.add(_kernel_table(op.kernels))
-            if len(ops) == 1 and op.derived:
+            leaf.add(_kernel_table(op.kernels, wide=width >= WIDE_COLUMNS))
+            if verbose and op.derived:
                 leaf.add(_derived(op.derived))
     if any("run `kernelworks verify" in kernel.reason for op in ops for kernel in op.kernels):
         return Group(tree, Text("\n`kernelworks verify --missing` verifies what has no certificate here", style="dim"))
     return tree
 
 
-def _kernel_table(kernels: Sequence[MapKernel]) -> Table:
+def _kernel_table(kernels: Sequence[MapKernel], *, wide: bool) -> Table:
+    """A line for each kernel; on a narrow terminal what it is worth stands below its name."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(min_width=12, no_wrap=True)
-    table.add_column(min_width=9, justify="right", no_wrap=True)
-    table.add_column(min_width=9, no_wrap=True)
-    table.add_column(overflow="fold")
+    if not wide:
+        table.add_column(overflow="fold")
+    else:
+        table.add_column(min_width=12, no_wrap=True)
+        table.add_column(min_width=9, justify="right", no_wrap=True)
+        table.add_column(min_width=9, no_wrap=True)
+        table.add_column(overflow="fold")
     for kernel in kernels:
         speed = f"{quantity.percent(kernel.share_of_bound)} of bound" if kernel.share_of_bound is not None else ""
         against = f"{quantity.ratio(kernel.ratio)} over {kernel.baseline}" if kernel.ratio is not None else ""
-        table.add_row(Text(kernel.name, style="" if not kernel.reason else "dim"), speed, against, _standing(kernel))
+        name = Text(kernel.name, style="" if not kernel.reason else "dim")
+        if wide:
+            table.add_row(name, speed, against, _standing(kernel))
+        else:
+            words = (name, *(f"  {figure}" for figure in (speed, against) if figure), "\n  ", _standing(kernel))
+            table.add_row(Text.assemble(*words))
     return table
 
 

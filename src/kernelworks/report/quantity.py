@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["figures", "gbs", "gflops", "percent", "ratio", "seconds", "seconds_range", "short_flops", "size"]
+__all__ = [
+    "bottleneck", "figures", "gbs", "gflops", "percent", "ratio", "seconds", "seconds_range", "short_flops", "size", "with_interval",
+]  # fmt: skip
 
 LEAST_S = 0.5e-9
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
@@ -42,6 +44,20 @@ def seconds_range(low: float, high: float) -> str:
     scale, name = _time_unit(high)
     first, last = figures(low / scale, 2), figures(high / scale, 2)
     return f"{last} {name}" if first == last else f"{first}-{last} {name}"
+
+
+def with_interval(value: float, noise: float) -> str:
+    """A time with what it may be off, in one unit: ``-41 +- 117 ms``."""
+    scale, name = _time_unit(max(abs(value), abs(noise)))
+    error = figures(noise / scale, 2)
+    decimals = len(error.partition(".")[2])
+    shown = f"{value / scale:.{decimals}f}" if noise else figures(value / scale)
+    return f"{shown} +- {error} {name}"
+
+
+def bottleneck(name: str) -> str:
+    """What bounds a kernel, in the glossary's words."""
+    return "cause unknown" if name == "latency" else name
 
 
 def percent(share: float | None, decimals: int = 0) -> str:

@@ -19,7 +19,6 @@ from kernelworks.machine import environment
 __all__ = ["Notice", "bar", "claim_stdout", "document", "progress", "stderr", "stdout", "style_of"]
 
 PIPED_WIDTH = 132  # where neither a terminal nor COLUMNS says how wide it is; rich itself would take 80 then
-RICH_FALLBACK_WIDTH = 80
 SPEAK_S = 8.0  # between lines of progress where no line can be written over
 LOOK_S = 1.0  # how often it is asked whether one is due
 
@@ -60,7 +59,7 @@ def style_of(text: str) -> str:
 
 def _console(*, error: bool) -> Console:
     probe = Console(stderr=error)
-    width = PIPED_WIDTH if not probe.is_terminal and probe.width == RICH_FALLBACK_WIDTH else None
+    width = None if probe.is_terminal or environment.columns() else PIPED_WIDTH
     return Console(stderr=error, width=width, no_color=environment.no_color() or None, highlight=False, markup=False)
 
 
@@ -127,8 +126,9 @@ def progress(title: str) -> Iterator[Advance]:
 
     def remind() -> None:
         while not over.wait(LOOK_S):
+            elapsed = time.monotonic() - begun
             if time.monotonic() - spoken > SPEAK_S:
-                speak(f"{text}, for {time.monotonic() - begun:.0f} s")
+                speak(f"{text} ({elapsed:.0f} s)" if elapsed >= 1 else text)
 
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
         task = shown.add_task(title, total=None)

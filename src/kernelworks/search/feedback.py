@@ -65,6 +65,6 @@ def _times(found: Judgement) -> list[str]:
         lines.append(
             f"This machine needs at least {quantity.seconds(found.limit_s)} for the bytes and the arithmetic of a call "
             f"({found.peak}), so it runs at {quantity.percent(found.limit_s / own)} of the limit on {found.threads} "
-            f"threads. It is bound by: {found.bound_by}."
+            f"threads. It is bound by: {quantity.bottleneck(found.bound_by)}."
         )
     return lines

@@ -120,7 +120,7 @@ class Group:
             return UNKNOWN_BOUND if entry.work is not None and entry.limit is None else "ambiguous"
         if entry.work.read + entry.work.written == 0:
             return "dispatch"
-        found = bottleneck_of(entry.limit, entry.seconds)
+        found = bottleneck_of(entry.limit, entry.seconds - entry.parts.get(ALLOCATION, 0.0))
         return CAUSE_UNKNOWN if found == "latency" else found
 
 

@@ -7,8 +7,8 @@ at the roofline, the theoretical limit.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 from kernelworks.diagnose.account.account import Group
 from kernelworks.diagnose.account.on_cpu import NATIVE, OTHERS, PREEMPTION, UNWATCHED_TIME, WAITING
@@ -21,7 +21,6 @@ from kernelworks.profile.non_compute import COMMUNICATION, COMPILING, CUSTOM_KER
 from kernelworks.records import Fix, Hotspot
 
 __all__ = [
-    "NOTHING_RECOVERABLE",
     "SMALL",
     "Problem",
     "drop_promises",
@@ -30,7 +29,6 @@ __all__ = [
     "widen_ranges",
 ]
 
-NOTHING_RECOVERABLE = "nothing recoverable"
 AT_THE_ROOFLINE = "at the roofline"  # an action; it is said from 80% of the roofline on
 SWAP = "swap in "  # an action begins so if it puts a kernel of ours in place of torch's
 SMALL = 0.005  # less than this share of the wall clock is not worth a word
@@ -40,8 +38,8 @@ UNMODELLED_ADVICE = {
     NATIVE: "native code outside torch: not measured, so nothing is predicted",
     WAITING: "the program's thread waited (a file, a lock, a clock): not measured, so nothing is predicted",
     UNWATCHED_TIME: "Python, native code or waiting: not attributed, as the budget was over",
-    PREEMPTION: "other processes had the cores: this program cannot change that",
-    INPUT: "the program waited for its input",
+    PREEMPTION: "other processes had the cores",
+    INPUT: "load ahead: DataLoader(..., num_workers=2, persistent_workers=True)",
     COMMUNICATION: "the program exchanged data with other processes",
     COMPILING: "torch's compiler was at work: once if nothing changes, in each run if something does",
     CUSTOM_KERNELS: "an operator that is not torch's: its bytes are its arguments', its arithmetic is not known",
@@ -53,12 +51,22 @@ BOUND_ALONE = frozenset({"decode_attention", "gemv", "half_without_hardware", "t
 
 @dataclass
 class Problem:
-    """What the hotspots with one problem take, what of it is recoverable, and what would be at the roofline."""
+    """What the hotspots with one problem take, what of it is recoverable, and what would be at the roofline.
+    ``members`` are their places among the hotspots."""
 
     seconds: float = 0.0
     low: float = 0.0
     high: float = 0.0
     allows: float = 0.0
+    members: list[int] = field(default_factory=list)
+
+    def left(self, hotspots: Sequence[Hotspot]) -> Problem:
+        """The same as the hotspots now have it: what a fix has applied is no problem any more."""
+        mine = [hotspots[i] for i in self.members if not hotspots[i].applied]
+        return Problem(
+            sum(r.seconds for r in mine) if len(mine) < len(self.members) else self.seconds, sum(r.low_s for r in mine),
+            sum(r.high_s for r in mine), sum(r.allows_s for r in mine), self.members,
+        )  # fmt: skip
 
 
 def find_hotspots(
@@ -71,17 +79,20 @@ def find_hotspots(
     much they gain; a ``fix`` which optimizations were tried on the whole program."""
     siblings, shares = _siblings(groups), _shares(groups)
     found, problems = [], dict[str, Problem]()
+    kept = () if fix is None or fix.refused or not fix.rounds else fix.optimizations
+    applied = {one.optimization for one in kept if one.applied}
     for group in groups:
         near = siblings.get((group.place.module, group.place.path), frozenset())
         promise = Promise() if group.gap or group.typical.limit is None else races.of(group.typical.call)
         view = _view(group, wall, near, races, promise.kernel, shares[id(group)])
         advice = _advice(view, group, promise, races, fix)
-        hotspot = _hotspot(group, view, advice)
+        hotspot = _hotspot(group, view, advice, applied)
         if advice.problem:
             its = problems.setdefault(advice.problem, Problem())
             its.seconds += min(view.seconds, view.critical)
             its.low, its.high = its.low + hotspot.low_s, its.high + hotspot.high_s
             its.allows += hotspot.allows_s
+            its.members.append(len(found))
         found.append(hotspot)
     return tuple(found), problems
 
@@ -161,28 +172,29 @@ def _advice(view: View, group: Group, promise: Promise, races: Races, fix: Fix |
         advice = rule.applies(view) if view.device in rule.devices else None
         if advice is not None:
             rejection = _rejection(rule, fix)
-            return Advice("", rejection, 0.0, 0.0) if rejection else _with_gain(view, rule, advice, promise, races)
+            if rejection:
+                return Advice("", rejection, 0.0, 0.0)
+            made = _with_gain(view, rule, advice, promise, races)
+            return dataclasses.replace(made, optimization=rule.optimization or "swap" * made.action.startswith(SWAP))
     excess = min(view.excess(), most)
     if group.gap or most < 0.1 * view.seconds:
-        beside = "" if group.gap else "not on the critical path: "
-        return Advice("", f"{beside}{NOTHING_RECOVERABLE}", 0.0, 0.0)
+        return Advice("", "" if group.gap else "not on the critical path", 0.0, 0.0)
     if view.achieved_share >= 0.8:
         floor = view.bottleneck in ("dispatch", "launch")
-        return Advice("", NOTHING_RECOVERABLE if floor else AT_THE_ROOFLINE, 0.0, 0.0)
+        return Advice("", "" if floor else AT_THE_ROOFLINE, 0.0, 0.0)
     if excess < SMALL * view.wall:
-        return Advice("", NOTHING_RECOVERABLE, 0.0, 0.0)
-    limit = group.typical.limit
-    at = f"the roofline ({limit.peak})" if limit else "the roofline"
-    why = "no verified kernel here"
+        return Advice("", "", 0.0, 0.0)
+    why = "no other verified kernel here"
     if promise.gain is not None:
-        why = "benchmarked here: torch's own is at least as fast as our kernels"
+        why = "no kernel faster than torch's was measured here"
     elif promise.may:
-        why = "a kernel may serve it, but no tuning record says yet whether it is faster (`kernelworks autotune`)"
-    return Advice("", f"{why}; only a kernel at {at} would recover this", 0.0, 0.0)
+        why = "no tuning record yet: `kernelworks autotune` says whether a kernel is faster"
+    return Advice("", why, 0.0, 0.0)
 
 
 def _rejection(rule: Rule, fix: Fix | None) -> str:
-    """That a fix did not apply what a rule advises, and why; "" if it did, or if its gain is unknown."""
+    """That a fix did not apply what a rule advises; "" if it did, or if its gain is unknown. The figures that decided
+    stand with the optimization."""
     tried = (
         [one for one in fix.optimizations if one.optimization == rule.optimization]
         if fix is not None and rule.optimization
@@ -191,7 +203,8 @@ def _rejection(rule: Rule, fix: Fix | None) -> str:
     known = [one for one in tried if one.gain_s is not None or one.predicted_gain_s is not None]
     if not known or any(one.applied for one in tried):
         return ""
-    return f"{NOTHING_RECOVERABLE}: {rule.optimization} is not applied: {known[-1].why}"
+    why = "it was measured, and rejected" if known[-1].gain_s is not None else "it is predicted not to gain"
+    return f"{rule.optimization} is not applied: {why}"
 
 
 def _with_gain(view: View, rule: Rule, advice: Advice, promise: Promise, races: Races) -> Advice:
@@ -208,13 +221,13 @@ def _with_gain(view: View, rule: Rule, advice: Advice, promise: Promise, races: 
                 if most
                 else "could serve it, but it is not on the critical path"
             )
-            return Advice("", f"{NOTHING_RECOVERABLE}: {view.kernel} {why}", 0.0, 0.0)
+            return Advice("", f"{view.kernel} {why}", 0.0, 0.0)
         return dataclasses.replace(
             advice, low=min(gain.low * view.seconds, most), high=min(gain.high * view.seconds, most)
         )
     why = races.lacks(advice.ops, view.dtypes[0] if view.dtypes else "") if advice.ops else ""
     if why:
-        said, of = advice.action.removeprefix(SWAP), f"{NOTHING_RECOVERABLE} by " * advice.action.startswith(SWAP)
+        said, of = advice.action.removeprefix(SWAP), "no gain by " * advice.action.startswith(SWAP)
         return dataclasses.replace(advice, action=f"{of}{said} ({why})", low=0.0, high=0.0)
     if rule.name in BOUND_ALONE:
         return dataclasses.replace(advice, low=0.0, high=0.0)
@@ -229,7 +242,7 @@ def _recovered_at_roofline(view: View, group: Group, advice: Advice) -> float:
     return max(advice.high, min(view.excess(), view.critical, view.seconds))
 
 
-def _hotspot(group: Group, view: View, advice: Advice) -> Hotspot:
+def _hotspot(group: Group, view: View, advice: Advice, applied: Collection[str]) -> Hotspot:
     entry = group.typical
     between = bool(group.gap)
     work = group.work
@@ -254,6 +267,8 @@ def _hotspot(group: Group, view: View, advice: Advice) -> Hotspot:
         kernels=group.kernels,
         allows_s=_recovered_at_roofline(view, group, advice),
         op_kernel=view.kernel,
+        optimization=advice.optimization,
+        applied=advice.optimization in applied,
     )
 
 
@@ -299,7 +314,7 @@ def _shared(hotspot: Hotspot, share: float) -> Hotspot:
     """A swap's hotspot with that share of its recoverable time; what gains nothing is no next action."""
     action = hotspot.action
     if not share * hotspot.high_s:
-        action = f"{NOTHING_RECOVERABLE}: {hotspot.op_kernel} is not applied by the fix"
+        action = f"{hotspot.op_kernel} is not applied by the fix"
     return dataclasses.replace(hotspot, low_s=hotspot.low_s * share, high_s=hotspot.high_s * share, action=action)
 
 

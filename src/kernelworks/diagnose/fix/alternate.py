@@ -72,7 +72,7 @@ def alternate(
 
     return sample_windows(
         turn, rounds, tries=2 * rounds, deadline_s=budget_s,
-        say=lambda number: say(f"measuring in alternation, {number} of {rounds}"),
+        say=lambda which: say(f"measuring in alternation, {which}"),
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from kernelworks.diagnose.fix.alternate import ms
+from kernelworks.diagnose.fix.alternate import ms, noise_between
 from kernelworks.diagnose.optimization import Candidate, Change, Optimization, Promise
 from kernelworks.diagnose.verify.agreement import Agreement
 from kernelworks.measure.clock.noise import SampledWindows
@@ -34,6 +34,7 @@ class Try:
     applied: bool = False
     rejected: bool = False  # it was put in place, and failed, was not verified, or saved nothing significant
     allotted_s: float = 0.0  # seconds that a prediction had which did not end
+    needs_s: float = 0.0  # the budget that would do, if the budget was too small for it
 
     @property
     def outcome(self) -> str:
@@ -70,6 +71,7 @@ class Try:
             gain_s=wall - statistics.median(after) if after else None, cost_s=promise.cost_s,
             cost_bytes=promise.cost_bytes, error_before=agreement.before, error_after=agreement.after,
             against=agreement.against, changes=self.candidate.changes, advice=self.candidate.advice, how=promise.how,
+            noise_s=noise_between(self.turns) if before else None, needs_s=self.needs_s,
         )  # fmt: skip
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernelworks.diagnose.optimization import Scene
 from kernelworks.machine import place_of
 from kernelworks.records.fix import Fix
 
-__all__ = ["fix_record", "in_a_line", "place"]
+__all__ = ["fix_record", "in_a_line", "place", "with_budget"]
 
 
 def fix_record(was: float, now: float, **fields: Any) -> Fix:
@@ -25,6 +26,13 @@ def place(device: str) -> str:
         return place_of(device)
     except RuntimeError:  # a GPU that recordings stand for
         return device
+
+
+def with_budget(what: str, scene: Scene | None) -> str:
+    """What a search is doing, with what is left of its budget."""
+    if scene is None or scene.budget is None:
+        return what
+    return f"{what} ({max(0.0, scene.budget.seconds_left):.0f} of {scene.budget.seconds:.0f} s left)"
 
 
 def in_a_line(error: Exception) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -53,7 +53,7 @@ def make_record(search: Search) -> Fix:
     refused = search.over[0].why if search.over and set(search.over) == allowed else ""
     return fix_record(
         wall, wall, notes=(f"{NOTHING}{why}", *notes), refused=refused, agrees=not refused,
-        ambiguous=ambiguous, noise_s=noise_of(search.walls), optimizations=_outcomes(search),
+        ambiguous=ambiguous, noise_s=noise_of(search.walls), **_account(search),
     )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def so_far(search: Search, ended: str = NOT_OVER) -> Fix:
     if not search.kept or last is None or last.found is None or last.agreement is None:
         return fix_record(
             wall, wall, notes=tuple(search.scene.notes), refused=ended, agrees=False, noise_s=noise_of(search.walls),
-            optimizations=outcomes,
+            **_account(search) | {"optimizations": outcomes},
         )  # fmt: skip
     left: float | None = 1.0
     for one in search.kept:
@@ -85,6 +85,14 @@ def _outcomes(search: Search) -> tuple[TriedOptimization, ...]:
     return tuple(one.record(search.scene.wall) for one in search.tried) + tuple(search.impossible)
 
 
+def _account(search: Search) -> dict[str, Any]:
+    """What was allowed, what came of each candidate, and which budget would have done."""
+    return {
+        "optimizations": _outcomes(search), "allowed": tuple(sorted(search.scene.allow)), "budget_s": search.budget_s,
+        "needs_s": max((one.needs_s for one in search.tried), default=0.0),
+    }  # fmt: skip
+
+
 def _with_plan(search: Search, gained: Fix) -> Fix:
     """With what another process, or the program's author, puts in place."""
     changes = [one.change for one in search.kept if one.change is not None]
@@ -94,7 +102,7 @@ def _with_plan(search: Search, gained: Fix) -> Fix:
     entry = search.program.entry.fn if search.program.entry is not None else None
     return dataclasses.replace(
         gained,
-        optimizations=_outcomes(search),
+        **_account(search),
         replaced=tuple(line for change in changes for line in change.done),
         left=tuple(line for change in changes for line in change.left),
         code="\n".join(candidate.code for candidate in candidates if candidate.code),

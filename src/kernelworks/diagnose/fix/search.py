@@ -32,7 +32,7 @@ from kernelworks.diagnose.fix.attempt import MOST_SHARE, Try, reason_not_tried
 from kernelworks.diagnose.fix.duels import duel, is_close_rival
 from kernelworks.diagnose.fix.journal import DeviceLost, Journal, State, device_fault, tries_of
 from kernelworks.diagnose.fix.order import SETTINGS, first_asked, in_order, stage, tries_above, tries_beneath
-from kernelworks.diagnose.fix.outcome import fix_record, in_a_line, place
+from kernelworks.diagnose.fix.outcome import fix_record, in_a_line, place, with_budget
 from kernelworks.diagnose.fix.output_check import check_outputs
 from kernelworks.diagnose.fix.plan import candidates_of
 from kernelworks.diagnose.fix.result import make_record, remember, so_far
@@ -101,18 +101,18 @@ class Search:
             self._searched()
             return make_record(self)
         except BudgetExceeded as over:
-            refused = f"the budget was too small: {over}"
+            refused, needs = f"the budget was too small: {over}", over.needs_s
         except DeviceLost as lost:
             return so_far(self, f"the search ended early: {lost}")
         except Exception as error:  # the program's, changed or run once too often, or ours: the diagnosis stands
-            refused = f"the search failed: {self.doing}: {in_a_line(error)}"
+            refused, needs = f"the search failed: {self.doing}: {in_a_line(error)}", 0.0
         self.kept = []
         wall, note = statistics.median(self.walls), "every module is as it was, and the rest of the diagnosis holds"
-        return fix_record(wall, wall, notes=(note,), agrees=False, refused=refused)
+        return fix_record(wall, wall, notes=(note,), agrees=False, refused=refused, needs_s=needs)
 
     def step(self, what: str) -> None:
         self.doing = what
-        self.say(what)
+        self.say(with_budget(what, getattr(self, "scene", None)))
 
     def _searched(self) -> None:
         budget = Budget(self.budget_s, statistics.median(self.walls), free_runs=FREE_RUNS)
@@ -415,10 +415,12 @@ class Search:
             self.journal.give_up()
 
     def _attempt(self, one: Try, act: Callable[[], None]) -> None:
+        one.needs_s = 0.0
         try:
             act()
         except BudgetExceeded as over:
             one.why = f"the budget was too small: {over}"
+            one.needs_s = over.needs_s or 2 * self.budget_s
             self.over.append(one)
         except Impossible as why:
             one.why, one.promise = str(why), why.instead or one.promise

@@ -96,6 +96,7 @@ class Advice:
     low: float
     high: float
     ops: tuple[str, ...] = ()
+    optimization: str = ""  # that does it, if a fix tries one
 
 
 def replacement_ops(pattern: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +35,7 @@ MAX_RACES = 12  # At most so many calls of a bucket are benchmarked.
 
 PASS_LABELS = {"forward": "forward", "training": "forward + backward"}
 BACKWARD = "backward"
+STRIDES = re.compile(r" by \[[^\]]*\]")  # in a call's text: nothing for a line of progress
 
 
 class Session:
@@ -175,7 +177,7 @@ class Session:
                 self.skipped_calls += 1
                 self._line(op, pass_, call, "not benchmarked: out of time")
                 return
-            self.progress(f"{op.name} {PASS_LABELS[pass_]} {call}")
+            self.progress(f"benchmarking {op.name} {PASS_LABELS[pass_]} {STRIDES.sub('', call)}")
             for kernel in {kernel.name: kernel for kernels in ways.values() for kernel in kernels}.values():
                 with contextlib.suppress(BuildError):  # which the race will say
                     kernel.load(kernel.passes[0])

@@ -171,11 +171,12 @@ def sample_windows(
     tries: int | None = None,
     deadline_s: float = float("inf"),
     enough_s: float = float("inf"),
-    say: Callable[[int], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> SampledWindows[T]:
     """Takes windows of samples (one each, or as many as fill ``window_s``) until ``wanted`` were quiet, ``tries`` were
     taken (by default three times as many), or ``deadline_s`` is over; after ``enough_s`` one quiet one will do. If
-    not one is quiet all are kept, and the result is loud; it never raises on account of noise."""
+    not one is quiet all are kept, and the result is loud; it never raises on account of noise. ``say`` is told which
+    window comes, as "2 of 3", and how many were disturbed."""
     begin = time.monotonic()
     kept: list[tuple[tuple[T, ...], Noise]] = []
     loud: list[tuple[tuple[T, ...], Noise]] = []
@@ -187,7 +188,8 @@ def sample_windows(
         if len(loud) + len(kept) >= wanted and time.monotonic() - begin > deadline_s:
             break
         if say is not None:
-            say(len(kept) + len(loud) + 1)
+            disturbed = f", after {len(loud)} that others disturbed" if loud else ""
+            say(f"{len(kept) + 1} of {wanted}{disturbed}")
         before, start, samples = cpu_times(), time.monotonic(), list[T]()
         while not samples or time.monotonic() - start < window_s:
             samples.append(sample())

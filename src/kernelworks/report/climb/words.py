@@ -356,7 +356,7 @@ def bottleneck_sentence(rung: RungResult) -> str:
 
 def bottleneck_name(rung: RungResult) -> str:
     """What it is bound by, in a word or two: a level of memory by its name."""
-    name = rung.bottleneck.removeprefix("memory ")
+    name = quantity.bottleneck(rung.bottleneck).removeprefix("memory ")
     return {"compute": "the multipliers"}.get(name, LEVELS.get(name, name))
 
 

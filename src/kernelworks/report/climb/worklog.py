@@ -93,8 +93,8 @@ def reading(record: Climb) -> list[tuple[str, str]]:
     least = "memory, L2; L1 and shared memory as the GPU's counters have it" if on_gpu else "DRAM, L2, L1"
     found.append(
         ("bound by", f"its multiply-adds, and its bytes at each level ({least}), would at the measured peaks take "
-         "some share of the time it took. The largest, from 60% on, is what bounds the rung; below that it is bound by "
-         "latency: on answers, not on a rate.")
+         "some share of the time it took. The largest, from 60% on, is what bounds the rung; below that it is "
+         "below the roofline, cause unknown: it may wait for answers, not for a rate.")
     )  # fmt: skip
     if on_gpu:
         found += _of_gpu(record)

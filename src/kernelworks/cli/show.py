@@ -1,0 +1,53 @@
+"""Any record, printed again: on any machine, without measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernelworks.cli.console import USAGE, fail, faults, print_json
+from kernelworks.cli.files import write
+from kernelworks.cli.console import show as show_table
+from kernelworks.cli.options import Json, Verbose
+
+__all__ = ["VERBS"]
+
+
+def show(
+    record: Annotated[Path, typer.Argument(help="A record: of diagnose, or what another verb printed with --json.")],
+    html: Annotated[Path | None, typer.Option("--html", help="Also write it as one page.", metavar="FILE")] = None,
+    verbose: Verbose = False,
+    json: Json = False,
+) -> None:
+    """Prints a record again, as the verb that made it does, or writes its page. Nothing is measured.
+
+    A record may come from another machine. Exit code 2 if the file is no record, or one of a newer version.
+
+    Example: kernelworks show kernelworks-out/train.json --html train.html
+    """
+    from kernelworks.records.schema import NoRecord, read_record
+    from kernelworks.report.html import render_page
+    from kernelworks.report.next_steps import Files
+    from kernelworks.report.shown import shown
+    from kernelworks.report.terminal import stdout
+
+    with faults((NoRecord,)):
+        try:
+            found = read_record(record)
+        except OSError as error:
+            fail(f"{record}: {error.strerror or error}", USAGE)
+    several = found if isinstance(found, list) else [found]
+    if html is not None:
+        write(html, render_page(several))
+    if json:
+        print_json(found)
+        return
+    plan = record.with_suffix(".plan.json")
+    files = Files(page=str(html or ""), record=str(record), plan=str(plan) if plan.exists() else "")
+    show_table(shown(several, stdout().width, verbose=verbose, files=files))
+
+
+VERBS: dict[str, Callable[..., None]] = {"show": show}

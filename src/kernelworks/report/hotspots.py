@@ -1,0 +1,173 @@
+"""The hotspots of a diagnosis on a terminal: their time, what bounds them, what is recoverable, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import starmap
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from kernelworks.records import Diagnosis, Hotspot
+from kernelworks.report import quantity
+from kernelworks.report.terminal import style_of
+from kernelworks.report.text_lines import cells, fold_items, last_parts, paragraph, section
+
+__all__ = ["CONTENTION", "bound_by", "hotspots", "sort_worst_first"]
+
+SHOWN = 5  # the JSON and the page hold every hotspot
+MIN_GAIN_SHARE = 0.02  # of the wall clock: a smaller predicted gain does not put a hotspot before others
+MIN_SHOWN_SHARE = 0.001  # of the wall clock: what takes less has no line of its own
+SECOND_CAUSE_SHARE = 0.15  # of a hotspot's time: from here on its second cause is named too
+WIDE_COLUMNS = 108  # from so many columns on a hotspot's figures stand behind its name, else below it
+MOST_COLUMNS = 140
+TIME, SHARE, PEAK, RECOVERABLE = -9, -7, -9, -14
+MOST_NAME_COLUMNS, CAUSE_COLUMNS = 50, 36
+CAUSE_UNKNOWN = "cause unknown"
+AT_THE_ROOFLINE = "at the roofline"
+CONTENTION = "CPU contention"  # no hotspot of the program's own: the time breakdown has it
+
+# A part of the time breakdown -> what bounds a hotspot whose time it is; "" where that is what bounds its work.
+CAUSES = {
+    "at peak": "",
+    "above the memory roofline": "",
+    "above the compute roofline": "",
+    "traffic that fusion would remove": "",
+    "allocation (page faults)": "page faults",
+    "allocation (cudaMalloc)": "cudaMalloc",
+    "Python overhead (host)": "Python",
+    "Python and framework (host)": "Python, framework",
+    "Python and framework, not attributed": "not attributed",
+    "native code outside torch": "native code",
+    "compiling (torch.compile)": "compiling",
+    "input (DataLoader)": "input",
+    "in ops, peaks unknown": "peaks unknown",
+    "unexplained": CAUSE_UNKNOWN,
+}
+
+
+def sort_worst_first(found: tuple[Hotspot, ...]) -> list[Hotspot]:
+    """By the recoverable time if that is worth having, then by what the roofline allows, then by the time taken."""
+
+    def worth(hotspot: Hotspot) -> tuple[float, float, float]:
+        promised = hotspot.high_s if hotspot.high_s * hotspot.share >= MIN_GAIN_SHARE * hotspot.seconds else 0.0
+        return -promised, -hotspot.allows_s, -hotspot.seconds
+
+    return sorted(found, key=worth)
+
+
+def causes(hotspot: Hotspot) -> dict[str, float]:
+    """What bounds a hotspot, with its seconds: each second of it has one cause."""
+    found: dict[str, float] = {}
+    for part, seconds in hotspot.parts.items():
+        cause = CAUSES.get(part, part) or _bottleneck(hotspot)
+        found[cause] = found.get(cause, 0.0) + seconds
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _bottleneck(hotspot: Hotspot) -> str:
+    """What bounds the work of a hotspot, whatever else its calls wait for."""
+    if hotspot.bottleneck.endswith(CAUSE_UNKNOWN):
+        return CAUSE_UNKNOWN
+    if hotspot.bottleneck in ("allocation", "dispatch", "launch", "ambiguous", ""):
+        return "memory" if "above the memory roofline" in hotspot.parts else "compute"
+    return hotspot.bottleneck
+
+
+def bound_by(hotspot: Hotspot) -> str:
+    """What most of its time is bound by, with the second cause if it has much of the time: "compute 81%, page faults
+    19%"."""
+    found = causes(hotspot)
+    total = sum(found.values())
+    if not total:
+        return hotspot.bottleneck
+    (first, most), *others = found.items()
+    if not others or others[0][1] < SECOND_CAUSE_SHARE * total:
+        return first
+    return f"{first} {100 * most / total:.0f}%, {others[0][0]} {100 * others[0][1] / total:.0f}%"
+
+
+def hotspots(record: Diagnosis, width: int, *, verbose: bool = False) -> Iterable[Text]:
+    """The section of hotspots, by recoverable time; those left out are counted in its last line."""
+    ordered = [r for r in sort_worst_first(record.hotspots) if verbose or r.op != CONTENTION]
+    notable = [r for r in ordered if max(r.seconds, r.high_s) >= MIN_SHOWN_SHARE * record.wall_s] or ordered
+    shown = notable if verbose else notable[:SHOWN]
+    notable_ids = {id(r) for r in notable}
+    width = min(width, MOST_COLUMNS)
+    figures = [("time", TIME), ("of wall", SHARE - 1), ("of peak", PEAK), ("recoverable", RECOVERABLE)]
+    if width >= WIDE_COLUMNS:
+        yield section("hotspots", [("", _name_columns(width)), *figures, ("  bound by", 20)])
+    else:
+        yield section("hotspots")
+        yield cells([(Text(name, style="dim"), size) for name, size in [*figures, ("  bound by", 20)]], 1)
+    for lines in starmap(lambda i, r: _hotspot(i, r, width, verbose=verbose), enumerate(shown, 1)):
+        yield from lines
+    rest = [*notable[len(shown) :], *(r for r in ordered if id(r) not in notable_ids)]
+    if rest:
+        part = quantity.percent(sum(r.share for r in rest), 1)
+        said = f"{len(rest)} more, {quantity.seconds(sum(r.seconds for r in rest))} together ({part})"
+        yield from paragraph(f"+ {said}" if shown else said, width, 2, style="dim")
+    unmodelled = dict.fromkeys(r.op for r in rest if not r.modelled and r.op != CONTENTION)
+    if unmodelled:
+        names = list(unmodelled)[: len(unmodelled) if verbose else 3]
+        more = [f"{len(unmodelled) - len(names)} more"] if len(names) < len(unmodelled) else []
+        yield from fold_items((*names, *more), width, 4, "    of them not modelled:", "dim")
+
+
+def _name_columns(width: int) -> int:
+    return min(MOST_NAME_COLUMNS, width - CAUSE_COLUMNS + TIME + SHARE - 1 + PEAK + RECOVERABLE)
+
+
+def _hotspot(number: int, hotspot: Hotspot, width: int, *, verbose: bool) -> Iterable[Text]:
+    figures: list[tuple[str | Text, int]] = [
+        (quantity.seconds(hotspot.seconds), TIME),
+        (quantity.percent(hotspot.share), SHARE - 1),
+        (quantity.percent(hotspot.achieved), PEAK),
+        (_recoverable(hotspot), RECOVERABLE),
+        ("  ", 2),
+    ]
+    bound = bound_by(hotspot)
+    cause = Text(bound, style=style_of(bound))
+    if width >= WIDE_COLUMNS:
+        columns = _name_columns(width)
+        yield cells([(_name(number, hotspot, columns), columns), *figures, (cause, cell_len(bound))])
+    else:
+        yield cells([(_name(number, hotspot, width), width)])
+        first = cells(figures, 1)
+        beside = width - cell_len(first.plain) - 2
+        if cell_len(bound) <= beside:
+            yield cells([*figures, (cause, cell_len(bound))], 1)
+        else:
+            yield first
+            yield from paragraph(cause, width, 4)
+    yield from _details(hotspot, width, verbose=verbose)
+
+
+def _details(hotspot: Hotspot, width: int, *, verbose: bool) -> Iterable[Text]:
+    """The line of source and what to do, if there is anything; with ``verbose`` what it was called with."""
+    action = f"{hotspot.optimization}: applied" if hotspot.applied else hotspot.action
+    if action == AT_THE_ROOFLINE and not verbose:
+        action = ""
+    words = [word for word in (hotspot.source, action) if word]
+    if words:
+        yield from paragraph(": ".join(words), width, 4, style="dim")
+    if verbose:
+        for line in (hotspot.shapes, hotspot.peak and f"peak: {hotspot.peak}", " ".join(hotspot.kernels)):
+            if line:
+                yield from paragraph(line, width, 4, style="dim")
+
+
+def _name(number: int, hotspot: Hotspot, width: int) -> Text:
+    """Rank, op, number of calls, and as much of the module as fits."""
+    text = Text.assemble(f"{number:2d} ", (hotspot.op, "bold"), f" x{hotspot.calls}")
+    left = width - cell_len(text.plain) - 2
+    if hotspot.module and left >= cell_len(last_parts(hotspot.module, left)):
+        text.append(f"  {last_parts(hotspot.module, left)}", style="dim")
+    return text
+
+
+def _recoverable(hotspot: Hotspot) -> str:
+    """What is predicted to be recoverable; "<=" what would be at the roofline; "-" if neither is known."""
+    if hotspot.high_s >= 1e-9:
+        return quantity.seconds_range(hotspot.low_s, hotspot.high_s)
+    return f"<= {quantity.seconds(hotspot.allows_s)}" if hotspot.allows_s >= 1e-9 else "-"

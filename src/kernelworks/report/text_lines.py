@@ -1,0 +1,104 @@
+"""Lines of a report that fit a terminal: cells side by side, paragraphs under a hanging indent, commands to paste.
+
+Everything here measures in cells of the terminal, as a wide character takes two. No line is wider than it is asked to
+be, except for a single word that no line could hold: a terminal breaks that by itself, and it can still be pasted.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len
+from rich.text import Text
+
+__all__ = ["cells", "command_lines", "fold_items", "last_parts", "paragraph", "section"]
+
+Cell = str | Text
+
+
+def _line(text: Cell) -> Text:
+    line = text if isinstance(text, Text) else Text(text)
+    line.no_wrap, line.overflow = True, "ignore"
+    return line
+
+
+def cells(columns: Sequence[tuple[Cell, int]], indent: int = 0) -> Text:
+    """One line of cells, each with its width: above 0 the text stands at its left, below 0 at its right. What is wider
+    than its cell moves the others on."""
+    line = Text(" " * indent)
+    for text, width in columns:
+        cell = text.copy() if isinstance(text, Text) else Text(text)
+        space = Text(" " * max(0, abs(width) - cell_len(cell.plain)))
+        line.append_text(cell + space if width > 0 else space + cell)
+    line.rstrip()
+    return _line(line)
+
+
+def paragraph(text: Cell, width: int, indent: int = 0, first: Cell = "", style: str = "") -> list[Text]:
+    """Words of a text in lines of ``width`` cells, all but the first ``indent`` cells in; ``first`` stands at the
+    beginning of the first line, in the place of its indent."""
+    words = text.split(" ") if isinstance(text, Text) else [Text(word) for word in text.split(" ")]
+    head = first.copy() if isinstance(first, Text) else Text(first)
+    lines = [head + Text(" " * max(0, indent - cell_len(head.plain)))]
+    empty = True
+    for word in words:
+        if not word.plain:
+            continue
+        if not empty and cell_len(lines[-1].plain) + 1 + cell_len(word.plain) > width:
+            lines.append(Text(" " * indent))
+            empty = True
+        if not empty:
+            lines[-1].append(" ")
+        lines[-1].append(word.plain, style=style) if style else lines[-1].append_text(word)
+        empty = False
+    return [_line(line) for line in lines if line.plain.strip()]
+
+
+def fold_items(
+    items: Iterable[str], width: int, indent: int, first: Cell = "", style: str = "", between: str = ", "
+) -> list[Text]:
+    """A list of items, one behind the other, in the lines of a paragraph."""
+    return paragraph(between.join(items), width, indent, first, style)
+
+
+def command_lines(words: Sequence[str], width: int, indent: int, first: Cell = "") -> list[Text]:
+    """A shell command that can be pasted as it stands: what does not fit a line goes on after a backslash."""
+    lines = [first.copy() if isinstance(first, Text) else Text(first)]
+    lines[0].append(" " * max(0, indent - cell_len(lines[0].plain)))
+    empty = True
+    for number, word in enumerate(words):
+        quoted, last = shlex.quote(word), number == len(words) - 1
+        room = width - (0 if last else 2)  # for the backslash of a line that goes on
+        if not empty and cell_len(lines[-1].plain) + 1 + cell_len(quoted) > room:
+            lines[-1].append(" \\", style="bold")
+            lines.append(Text(" " * (indent + 2)))
+            empty = True
+        lines[-1].append(quoted if empty else f" {quoted}", style="bold")
+        empty = False
+    return [_line(line) for line in lines]
+
+
+def section(title: str, columns: Sequence[tuple[Cell, int]] = ()) -> Text:
+    """The heading of a section: its title in capitals, then those of its columns, dim."""
+    line = Text(title.upper(), style="bold")
+    for index, (text, width) in enumerate(columns):
+        heading = str(text)
+        if index == 0:
+            width = (
+                max(width - len(title), len(heading) + 1) if width > 0 else min(width + len(title), -len(heading) - 1)
+            )
+        space = " " * max(0, abs(width) - len(heading))
+        line.append(heading + space if width > 0 else space + heading, style="not bold dim")
+    line.rstrip()
+    return _line(line)
+
+
+def last_parts(path: str, width: int) -> str:
+    """A dotted path cut at a dot from the left until it fits: ``..layer.*.attention``; its last part at the least."""
+    parts = path.split(".")
+    if cell_len(path) <= width:
+        return path
+    while len(parts) > 1 and cell_len(".".join(parts)) + 2 > width:
+        parts.pop(0)
+    return ".." + ".".join(parts)
