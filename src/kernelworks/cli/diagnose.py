@@ -41,6 +41,10 @@ def diagnose(
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for the page and the JSON.", show_default="kernelworks-out")
     ] = None,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option("--perfetto", help="Write one run as a trace for ui.perfetto.dev.", metavar="FILE"),
+    ] = None,
     rough: Rough = False,
     module: Annotated[
         bool, typer.Option("-m", "--module", help="PROGRAM is a module, as after python -m, or MODULE:FUNCTION.")
@@ -55,7 +59,7 @@ def diagnose(
     from kernelworks.diagnose import diagnose_script
     from kernelworks.records import to_json
     from kernelworks.report import diagnose as report
-    from kernelworks.report import page
+    from kernelworks.report import page, perfetto_trace
     from kernelworks.report import terminal as console
 
     if patch is not None and not fix:
@@ -75,6 +79,8 @@ def diagnose(
             write(patch, made)
         said = f"the patch: {patch}, for `git apply`" if made else "no patch: the fix changes nothing in a source file"
         console.stderr().print(f"\n{said}", soft_wrap=True)
+    if perfetto is not None:
+        write(perfetto, perfetto_trace.trace_events(record))
     if out is not None or not json:
         folder = out or Path("kernelworks-out")
         name = _file(program, module=module)

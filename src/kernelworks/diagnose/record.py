@@ -10,6 +10,7 @@ import torch
 from kernelworks.diagnose.account.account import account, time_breakdown
 from kernelworks.diagnose.account.compile_findings import program_findings
 from kernelworks.diagnose.account.hotspots import drop_promises, find_hotspots, rescale_to_fix, widen_ranges
+from kernelworks.diagnose.account.program_run import module_tree, operator_spans
 from kernelworks.diagnose.forecast.device import Device
 from kernelworks.diagnose.forecast.races import Races
 from kernelworks.diagnose.sentence import RoughFigures, ambiguous, findings, sentence, unmodelled_ops
@@ -48,7 +49,8 @@ def make_diagnosis(
         found = rescale_to_fix(found, fix)
     unforeseen = silent or (marked is not None and marked.far_apart)
     found = drop_promises(found) if unforeseen else widen_ranges(found) if marked else found
-    found = tuple(sort_worst_first(found))
+    grouped, found = found, tuple(sort_worst_first(found))
+    numbers = {id(hotspot): number for number, hotspot in enumerate(found)}
     lines = findings({} if unforeseen else problems, timeline) + (() if silent else more)
     lines = tuple(f"rough: {line}" for line in lines) if marked else lines
     return Diagnosis(
@@ -67,4 +69,6 @@ def make_diagnosis(
         gpu=gpu,
         ambiguous=str(timeline.noise) if silent else "",
         rough=marked is not None,
+        modules=module_tree(groups, wall),
+        spans=operator_spans(groups, [numbers[id(hotspot)] for hotspot in grouped]),
     )

@@ -12,6 +12,7 @@ from typing import Any
 from kernelworks.records.base import Record, renderer
 from kernelworks.records.fix import Fix
 from kernelworks.records.json_text import from_json, to_json
+from kernelworks.records.program_run import ModuleTree, OperatorSpans, SourceLines
 
 __all__ = [
     "AutotuneResult",
@@ -412,6 +413,7 @@ class Hotspot:
     kernels: tuple[str, ...] = ()  # on a GPU: what its calls launched
     allows_s: float = 0.0  # the gain at its roofline, by whatever means; never less than `high_s`
     op_kernel: str = ""  # "kw.linear: avx512": the row that its calls would take once swapped
+    code: SourceLines | None = None  # around `source`
 
 
 @dataclass(frozen=True)
@@ -474,6 +476,8 @@ class Diagnosis(Record):
     gpu: GpuTime | None = None
     ambiguous: str = ""  # what others took of the machine, where that was too much for figures
     rough: bool = False  # figures were asked for all the same: each is rough
+    modules: ModuleTree | None = None
+    spans: OperatorSpans | None = None
 
 
 @dataclass(frozen=True)
