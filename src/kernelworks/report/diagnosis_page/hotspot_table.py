@@ -63,7 +63,7 @@ def _hotspot(number: int, hotspot: Hotspot) -> str:
     causes = {n: round(s, 9) for n, s in hotspot.parts.items() if s >= LEAST_CAUSE_SHARE * hotspot.seconds}
     words = " ".join((hotspot.op, hotspot.module, hotspot.source, hotspot.shapes, hotspot.bottleneck, hotspot.action))
     return (
-        f'<tbody id="hotspot-{number}" tabnumber="-1" data-words="{escape(words.lower())}" '
+        f'<tbody id="hotspot-{number}" data-words="{escape(words.lower())}" '
         f'data-causes="{escape(json.dumps(causes))}">{_row(number, hotspot)}{_detail(number, hotspot)}</tbody>'
     )
 
@@ -143,4 +143,4 @@ def _code(source: str, code: SourceLines) -> str:
         f'<span class="line-number">{code.first + i}</span>{escape(line) or " "}</span>'
         for i, line in enumerate(code.lines)
     )
-    return f'<pre tabnumber="0" aria-label="Source around {escape(source)}"><code>{lines}</code></pre>'
+    return f'<pre tabindex="0" aria-label="Source around {escape(source)}"><code>{lines}</code></pre>'
