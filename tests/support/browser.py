@@ -23,13 +23,13 @@ PROBE = """<script>
 const found = {};
 const table = document.getElementById("hotspots");
 if (table) {
-  const times = () => [...table.tBodies[0].rows].map((row) => Number(row.cells[2].dataset.value));
+  const times = () => [...table.tBodies].map((body) => Number(body.rows[0].cells[2].dataset.value));
   table.tHead.rows[0].cells[2].querySelector("button").click();
   found.descending = times();
   table.tHead.rows[0].cells[2].querySelector("button").click();
   found.ascending = times();
 }
-const shown = () => [...document.querySelectorAll("#hotspots tbody tr")].filter((row) => row.offsetHeight > 0).length;
+const shown = () => [...document.querySelectorAll("#hotspots tr.hotspot")].filter((row) => row.offsetHeight > 0).length;
 const first = shown();
 document.getElementById("more")?.click();
 found.shown = [first, shown()];
@@ -61,15 +61,16 @@ def browser() -> str | None:
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-def opened(text: str, folder: Path, width: int = 1280) -> tuple[dict[str, Any], list[str]]:
-    """What the probe found in the page, and the console's messages. Without a browser, fails under CI."""
+def opened(text: str, folder: Path, width: int = 1280, probe: str = PROBE) -> tuple[dict[str, Any], list[str]]:
+    """What the probe found in the page, and the console's messages. Without a browser, fails under CI. A ``probe`` is a
+    script that leaves JSON in an element with the id ``probe``."""
     chromium = browser()
     assert chromium is not None, "no chromium on the PATH (Debian: apt install chromium)"
     file = folder / "page.html"
     # the probe is an inline script like the page's own, so the page's policy against requests stays in force
     # no window of chromium's is narrower than 500 pixels, a page may be
     narrow = f"<style>html {{ width: {width}px }}</style></head>" if width < 500 else "</head>"
-    file.write_text(text.replace("</head>", narrow).replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    file.write_text(text.replace("</head>", narrow).replace("</body>", probe + "</body>"), encoding="utf-8")
     command = [
         chromium,
         *FLAGS,

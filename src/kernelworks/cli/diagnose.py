@@ -57,6 +57,10 @@ def diagnose(
         Path | None,
         typer.Option("--out", help="Folder for page and record, by default kernelworks-out.", metavar="FOLDER"),
     ] = None,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option("--perfetto", help="Write one run as a trace for ui.perfetto.dev.", metavar="FILE"),
+    ] = None,
     rough: Rough = False,
     verbose: Verbose = False,
     module: Annotated[
@@ -72,6 +76,7 @@ def diagnose(
     """
     from kernelworks.diagnose import Interrupted, diagnose_script
     from kernelworks.report import diagnose as report
+    from kernelworks.report import perfetto_trace
     from kernelworks.report import terminal as console
     from kernelworks.report.next_steps import Files
 
@@ -80,7 +85,7 @@ def diagnose(
     if counters:
         device_named("cuda")
     folder = writable_folder(out or Path("kernelworks-out")) if out is not None or not json else None
-    patch_file = writable(patch)
+    patch_file, trace_file = writable(patch), writable(perfetto)
     try:
         with guard_program(json=json, rough=True), measuring("diagnose") as progress:
             record: Diagnosis = diagnose_script(
@@ -95,6 +100,8 @@ def diagnose(
         print_json(record)
     else:
         show(report.diagnosis(record, console.stdout().width, verbose=verbose, files=files))
+    if trace_file is not None:
+        write(trace_file, perfetto_trace.trace_events(record))
     if patch_file is not None:
         made = record.fix.patch if record.fix is not None else ""
         if made:

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from kernelworks.cli.console import USAGE, fail, faults, print_json
-from kernelworks.cli.files import write
 from kernelworks.cli.console import show as show_table
+from kernelworks.cli.files import write
 from kernelworks.cli.options import Json, Verbose
 
 __all__ = ["VERBS"]

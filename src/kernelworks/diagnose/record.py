@@ -10,6 +10,7 @@ import torch
 from kernelworks.diagnose.account.account import account, time_breakdown
 from kernelworks.diagnose.account.compile_findings import program_findings
 from kernelworks.diagnose.account.hotspots import drop_promises, find_hotspots, rescale_to_fix, widen_ranges
+from kernelworks.diagnose.account.program_run import module_tree, operator_spans
 from kernelworks.diagnose.forecast.device import Device
 from kernelworks.diagnose.forecast.races import Races
 from kernelworks.diagnose.sentence import (
@@ -57,7 +58,8 @@ def make_diagnosis(
     unforeseen = silent or (marked is not None and marked.far_apart)
     found = drop_promises(found) if unforeseen else widen_ranges(found) if marked else found
     left = {} if unforeseen else {name: its.left(found) for name, its in problems.items()}
-    found = tuple(sort_worst_first(found))
+    grouped, found = found, tuple(sort_worst_first(found))
+    numbers = {id(hotspot): number for number, hotspot in enumerate(found)}
     return Diagnosis(
         program=program,
         sentence=ambiguous(timeline.noise) if silent else sentence(parts, found, wall, fix, marked),
@@ -78,6 +80,8 @@ def make_diagnosis(
         clauses=() if silent else clauses(parts, found, wall, fix, marked),
         disturbed=str(timeline.noise) if marked else "",
         notes=notes(timeline),
+        modules=module_tree(groups, wall),
+        spans=operator_spans(groups, [numbers[id(hotspot)] for hotspot in grouped]),
     )
 
 

@@ -175,7 +175,8 @@ class Survey(TorchFunctionMode):
     def annotate_frame(self, frame: types.FrameType) -> str:
         """The annotation of a call that is made from there, which has a place from now on."""
         path = self._stack[-1] if self._stack else ""
-        self.places.append(Place(fold(path), line_of(frame), 0, path))
+        file, source = line_of(frame)
+        self.places.append(Place(fold(path), source, 0, path, file=file))
         return f"{PLACE}{len(self.places) - 1}"
 
 
@@ -196,11 +197,11 @@ def _overridden(args: Iterable[Any]) -> bool:
     return any(getattr(type(t), "__torch_function__", disabled) not in plain for t in args)
 
 
-def line_of(frame: types.FrameType | None) -> str:
-    """The innermost line outside torch and this package, as ``file.py:123``."""
+def line_of(frame: types.FrameType | None) -> tuple[str, str]:
+    """The innermost line outside torch and this package: its file's path, and ``file.py:123``."""
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(MACHINERY):
-            return f"{Path(name).name}:{frame.f_lineno}"
+            return name, f"{Path(name).name}:{frame.f_lineno}"
         frame = frame.f_back
-    return ""
+    return "", ""

@@ -31,6 +31,7 @@ class Place:
     path: str = ""  # the dotted path with its indices
     words: tuple[tuple[str, str], ...] = ()  # strings that an op of ours was given, which the profiler does not record
     function: Call | None = field(default=None, compare=False)  # of torch's, that it is made in (``functions``)
+    file: str = field(default="", compare=False)  # the whole path of the file of ``source``, "" if it is not known
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 from kernelworks.records.base import Record, renderer
 from kernelworks.records.fix import Fix
 from kernelworks.records.json_text import from_json, to_document, to_json
+from kernelworks.records.program_run import ModuleTree, OperatorSpans, SourceLines
 
 __all__ = [
     "AutotuneResult",
@@ -416,6 +417,7 @@ class Hotspot:
     op_kernel: str = ""  # "kw.linear: avx512": the row that its calls would take once swapped
     optimization: str = ""  # that its action names, if a fix tries it
     applied: bool = False  # by the fix: what is recoverable here is part of its gain
+    code: SourceLines | None = None  # around `source`
 
 
 @dataclass(frozen=True)
@@ -483,6 +485,8 @@ class Diagnosis(Record):
     disturbed: str = ""  # what others took of the machine, if the figures are rough
     notes: tuple[str, ...] = ()  # on the measurement itself: runs that were discarded, what the process was left with
     command: tuple[str, ...] = ()  # what stands after ``kernelworks diagnose``, without its options; () from Python
+    modules: ModuleTree | None = None
+    spans: OperatorSpans | None = None
 
 
 @dataclass(frozen=True)

@@ -34,12 +34,14 @@ from kernelworks.report import (
     explain,
     fix,
     judge,
-    page,
     predictions,
     search,
     verify,
 )
 from kernelworks.report.climb import terminal as climb
+from kernelworks.report.diagnosis_page.page_parts import SCRIPTS, STYLES, diagnosis_parts
+from kernelworks.report.document import document, read_texts
+from kernelworks.report.machine_page import machine_parts
 from kernelworks.report.map import kernel_map
 from kernelworks.report.markup import html
 
@@ -50,13 +52,13 @@ Several = Sequence[Any]
 # A record, or several of one kind -> title and body.
 RENDERERS: dict[type, Callable[[Several], tuple[str, Sequence[str]]]] = {
     BenchResult: lambda some: (f"{_ops(some)} - kernelworks bench", [html(bench.benches(some))]),
-    Peaks: lambda some: (some[0].name, page.machine_parts(*some)),
+    Peaks: lambda some: (some[0].name, machine_parts(*some)),
     Climb: lambda some: (f"{some[0].ladder} - kernelworks climb", [html(climb.table(one)) for one in some]),
     Comparison: lambda some: ("kernelworks compare", [html(compare.comparison(one)) for one in some]),
-    Diagnosis: lambda some: (some[0].program, page.diagnosis_parts(some[0])),
+    Diagnosis: lambda some: (some[0].program, diagnosis_parts(some[0])),
     Explanation: lambda some: (f"{_ops(some)} - kernelworks explain", [html(explain.explanation(one)) for one in some]),
     Fix: lambda some: ("kernelworks diagnose --fix", [html(fix.fix(one)) for one in some]),
-    GpuPeaks: lambda some: (some[0].name, page.machine_parts(*some)),
+    GpuPeaks: lambda some: (some[0].name, machine_parts(*some)),
     Judgement: lambda some: (f"{some[0].candidate} - kernelworks judge", [html(judge.judgement(one)) for one in some]),
     ProblemCheck: lambda some: (
         f"{some[0].name} - kernelworks check-problem",
@@ -89,16 +91,16 @@ def _parts(some: Several) -> tuple[str, Sequence[str]]:
 def render_page(some: Several) -> str:
     """One self-contained HTML page."""
     title, parts = _parts(some)
-    return page.document(title, parts, STYLES)
+    return document(title, parts, ALL_STYLES, SCRIPTS)
 
 
-STYLES = (*page.STYLES, "shown.css")
-# Only where a script is: a page's tables are sorted and cut, a notebook's are not.
+ALL_STYLES = (*STYLES, "shown.css")
+# Only where a script is: a page's tables are sorted, a notebook's are not.
 NOTEBOOK_CSS = """
 & { padding: 12px 16px 16px; }
-.more { display: none; }
 th button { pointer-events: none; }
 th button::after { content: none; }"""
+DATA = re.compile(r"<script type=.application/json.*?</script>", re.S)  # what a page's own scripts read
 
 
 def text(record: AutotuneResult) -> str:
@@ -109,8 +111,8 @@ def text(record: AutotuneResult) -> str:
 def fragment(some: Several) -> str:
     """A piece of a page, with the pages' styles for itself alone and without a script."""
     _, parts = _parts(some)
-    css = "".join((page.REPORT_DIR / name).read_text(encoding="utf-8") for name in STYLES)
+    css = read_texts(ALL_STYLES)
     scoped = re.sub(r"(?<![\w-])(:root|body)(?= \{)", "&", css)
-    body = "\n".join(part for part in parts if part).replace('class="sortable"', 'class="sortable all"')
+    body = DATA.sub("", "\n".join(part for part in parts if part))
     body = re.sub(r"(<style[^>]*>)\s*\*\s*\{", r"\1.kernelworks svg * {", body)  # a picture's own rule
     return f'<style>\n.kernelworks {{\n{scoped}\n{NOTEBOOK_CSS}\n}}</style>\n<div class="kernelworks">\n{body}\n</div>'

@@ -16,9 +16,10 @@ __all__ = ["html"]
 
 # rich's names of colours -> the pages' own, which mean the same on the terminal (terminal.STYLES)
 COLOURS = {
-    "green": "useful", "blue": "memory", "yellow": "compute", "magenta": "transcendental", "red": "dispatch",
-    "cyan": "allocation", "bright_red": "host", "bright_yellow": "host", "bright_black": "unexplained",
-    "bright_magenta": "transcendental", "bright_blue": "latency", "bright_cyan": "latency", "bright_green": "muted",
+    "green": "good", "blue": "memory", "yellow": "compute", "magenta": "transcendental", "red": "bad",
+    "cyan": "allocation", "bright_red": "host", "bright_yellow": "sync", "bright_black": "muted",
+    "bright_magenta": "native", "bright_blue": "waiting", "bright_cyan": "communication",
+    "bright_green": "contention",
 }  # fmt: skip
 
 _console = Console(color_system="standard", force_terminal=True, width=10_000)
@@ -88,7 +89,7 @@ def _table(table: Table) -> str:
     rows = "".join(
         "<tr>"
         + "".join(
-            f'<td{n} data-label="{title if i else ""}">{_words(cells[row])}</td>'
+            f'<td{n} data-label="{title if i else ""}"><div>{_words(cells[row])}</div></td>'
             for i, (n, title, (_, cells)) in enumerate(zip(number, titles, columns, strict=True))
         )
         + "</tr>"
@@ -96,5 +97,5 @@ def _table(table: Table) -> str:
     )
     title = f"<h2>{_words(table.title)}</h2>" if table.title else ""
     caption = f'<p class="note" style="margin-top:8px">{_words(table.caption)}</p>' if table.caption else ""
-    kind = "all" if table.show_header else "all pairs"
-    return f'{title}<div class="scroll"><table class="{kind}">{head}<tbody>{rows}</tbody></table></div>{caption}'
+    kind = "" if table.show_header else ' class="pairs"'
+    return f'{title}<div class="scroll"><table{kind}>{head}<tbody>{rows}</tbody></table></div>{caption}'

@@ -7,6 +7,7 @@ what a fix has applied and is to be kept.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from kernelworks.report import quantity
 from kernelworks.report.hotspots import CONTENTION
 from kernelworks.report.text_lines import command_lines, paragraph
 
-__all__ = ["MOST_STEPS", "Files", "Step", "needs_allowing", "next_steps", "step_lines"]
+__all__ = ["MOST_STEPS", "Files", "Step", "command_text", "needs_allowing", "next_steps", "step_lines"]
 
 MOST_STEPS = 3
 DEFAULT_BUDGET_S = 240  # of a fix
@@ -192,3 +193,8 @@ def step_lines(step: Step, width: int, indent: int, first: Text | str = "") -> l
         code = Text(step.command[0], style="bold")
         return [*paragraph(code, width, indent, first), *paragraph(step.why, width, indent, style="dim")]
     return [*command_lines(step.command, width, indent, first), *paragraph(step.why, width, indent, style="dim")]
+
+
+def command_text(step: Step) -> str:
+    """What is pasted: a shell command, or a line of Python."""
+    return step.command[0] if step.python else shlex.join(step.command)

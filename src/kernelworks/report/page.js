@@ -1,38 +1,54 @@
 "use strict";
-// A click on a heading sorts by that column, numbers by their data-value; a second click turns the order round.
+document.querySelector("main").classList.add("scripted");
+// A click on a heading sorts by that column, numbers by their data-value; a second click turns the order round. A table's
+// rows are in one body, or each in a body of its own.
 for (const table of document.querySelectorAll("table.sortable")) {
-  const body = table.tBodies[0];
   const headings = [...table.tHead.rows[0].cells];
   headings.forEach((heading, column) => {
     heading.querySelector("button").addEventListener("click", () => {
       const descending = heading.getAttribute("aria-sort") !== "descending";
       headings.forEach((other) => other.removeAttribute("aria-sort"));
       heading.setAttribute("aria-sort", descending ? "descending" : "ascending");
-      const key = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent.trim();
+      const many = table.tBodies.length > 1;
+      const first = (item) => (many ? item.rows[0] : item);
+      const key = (item) => first(item).cells[column].dataset.value ?? first(item).cells[column].textContent.trim();
       const order = (a, b) => {
         const [x, y] = [key(a), key(b)];
         const numbers = x !== "" && y !== "" && !Number.isNaN(Number(x)) && !Number.isNaN(Number(y));
         return numbers ? Number(x) - Number(y) : x.localeCompare(y);
       };
-      const rows = [...body.rows].sort(order);
-      body.append(...(descending ? rows.reverse() : rows));
+      const sorted = [...(many ? table.tBodies : table.tBodies[0].rows)].sort(order);
+      (many ? table : table.tBodies[0]).append(...(descending ? sorted.reverse() : sorted));
+      table.dispatchEvent(new Event("sorted"));
     });
   });
 }
-// A row of the table and its dot in the roofline light up together.
-for (const dot of document.querySelectorAll("g.dot")) {
-  const row = document.getElementById(dot.id.replace("dot-", "hotspot-"));
-  if (!row) continue;
-  for (const one of [dot, row]) {
-    one.addEventListener("mouseenter", () => [dot, row].forEach((e) => e.classList.add("lit")));
-    one.addEventListener("mouseleave", () => [dot, row].forEach((e) => e.classList.remove("lit")));
-  }
-}
-// The first rows are enough at first, in whatever order they are.
-const more = document.getElementById("more");
-if (more) {
+// Of a long table the first rows are enough at first.
+for (const table of document.querySelectorAll("table.folded")) {
+  const rest = [...table.tBodies[0].rows].slice(12);
+  if (!rest.length) continue;
+  rest.forEach((row) => (row.hidden = true));
+  const more = document.createElement("button");
+  more.type = "button";
+  more.className = "more";
+  more.textContent = `Show all ${rest.length + 12}`;
   more.addEventListener("click", () => {
-    document.getElementById("hotspots").classList.add("all");
+    rest.forEach((row) => (row.hidden = false));
     more.remove();
+  });
+  table.parentElement.after(more);
+}
+// A button copies what stands beside it; where the clipboard is closed to a page, it selects it.
+for (const button of document.querySelectorAll("button.copy")) {
+  button.addEventListener("click", async () => {
+    const code = button.parentElement.querySelector("code");
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(code);
+      button.textContent = "Selected";
+    }
+    setTimeout(() => (button.textContent = "Copy"), 2000);
   });
 }

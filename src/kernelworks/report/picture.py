@@ -7,7 +7,7 @@ import io
 from rich.console import Console, RenderableType
 from rich.terminal_theme import TerminalTheme
 
-from kernelworks.report import page
+from kernelworks.report.document import colours
 
 __all__ = ["svg"]
 
@@ -28,8 +28,8 @@ FRAME = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}
 """
 # In the order of a terminal's colours: black, red, green, yellow, blue, magenta, cyan, white, and the bright ones.
 COLOURS = (
-    "line", "dispatch", "useful", "compute", "memory", "transcendental", "allocation", "ink",
-    "unexplained", "host", "muted", "host", "latency", "transcendental", "allocation", "ink",
+    "line", "bad", "useful", "compute", "memory", "transcendental", "allocation", "ink",
+    "unexplained", "host", "muted", "sync", "waiting", "native", "communication", "ink",
 )  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def svg(shown: RenderableType, width: int, label: str) -> str:
         legacy_windows=False,
     )  # fmt: skip
     console.print(shown)
-    inks = page.colours(dark=True)
+    inks = colours(dark=True)
     sixteen = [_rgb(inks[name]) for name in COLOURS]
     theme = TerminalTheme(_rgb(inks["paper"]), _rgb(inks["ink"]), sixteen[:8], sixteen[8:])
     frame = FRAME.replace("{paper}", inks["paper"])

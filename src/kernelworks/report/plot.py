@@ -2,7 +2,7 @@
 
 matplotlib draws with stand-in colours, and each is then replaced by a CSS variable (``var(--ink)``), so one picture
 serves light and dark. Text stays text. Every dot of a hotspot is a group ``<g id="dot-N">`` with a ``<title>``, which
-is its tooltip and lets the page tie it to row N of the table.
+is its tooltip; N, from 1, is the hotspot's number in the table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from kernelworks.records import GpuPeaks, Hotspot, Peaks
 from kernelworks.report import quantity, roofs
-from kernelworks.report.inferred_figures import mark_inferred
 from kernelworks.report.optional_pictures import optional_picture
 
 if TYPE_CHECKING:
@@ -35,19 +34,19 @@ __all__ = [
     "svg_text",
 ]
 
-# One CSS variable for one cause: in the bar, in the table, in the roofline. The first word that a name holds decides.
+# One CSS variable for one cause, and for nothing else: in the bar, in the tables, in the roofline. The first word here
+# that a name holds decides.
 CAUSES = {
-    "at peak": "useful", "memory": "memory", "compute": "compute", "transcendental": "transcendental",
-    "dispatch": "dispatch", "launch": "dispatch", "host": "host", "allocation": "allocation", "latency": "latency",
-    "cause unknown": "latency",
-    "sync": "latency", "fusion": "transcendental", "ridge": "compute",
-    "its own": "transcendental", "input": "latency", "communication": "latency", "compiling": "host",
-    "native": "transcendental", "waiting": "latency", "threads": "latency", "attributed": "unexplained",
-    "contention": "muted",
-    "unexplained": "unexplained", "unmodelled": "unexplained", "ambiguous": "unexplained",
+    "at peak": "useful", "fusion": "fusion", "memory": "memory", "compute": "compute",
+    "transcendental": "transcendental", "dispatch": "dispatch", "launch": "dispatch", "attributed": "unattributed",
+    "cause unknown": "unknown", "latency": "unknown", "host": "host", "allocation": "allocation", "sync": "sync",
+    "its own": "custom", "native": "native", "input": "input", "communication": "communication",
+    "compiling": "compiling", "waiting": "waiting", "threads": "threads", "contention": "contention",
+    "ridge": "compute", "unexplained": "unexplained", "unmodelled": "unexplained", "ambiguous": "unexplained",
 }  # fmt: skip
-LEVEL_VARIABLES = {"L1": "useful", "L2": "allocation", "L3": "compute", "DRAM": "memory", "HBM": "memory"}
-_VARIABLES = ("ink", "muted", "line", "paper", *dict.fromkeys(CAUSES.values()))
+SERIES = ("series1", "series2", "series3", "series4", "accent", "good", "bad")  # of what is no cause
+_VARIABLES = {"L1": "useful", "L2": "allocation", "L3": "compute", "DRAM": "memory", "HBM": "memory"}
+_VARIABLES = ("ink", "muted", "line", "paper", *SERIES, *dict.fromkeys(CAUSES.values()))
 MOST_LABELS = 8
 MOST_DECADES = 4.5  # of GFLOP/s, downwards from the highest roof
 LEAST_INTENSITY = 1 / 32
@@ -78,7 +77,9 @@ def svg_text(figure: Figure, label: str) -> str:
     for variable in _VARIABLES:
         text = text.replace(stand_in(variable), f"var(--{variable})")
     # matplotlib numbers its groups from 1 in every picture; only what is referred to keeps its id
-    text = re.sub(r' id="(?:figure|axes|patch|line2d|text|matplotlib\.axis|[xy]tick)_\d+"', "", text)
+    text = re.sub(
+        r' id="(?:figure|axes|patch|line2d|text|legend|matplotlib\.axis|[xy]tick|\w*Collection)_\d+"', "", text
+    )
     text = re.sub(r"font(-family)?: ([^;\"]*)'DejaVu Sans'[^;\"]*", r"font\1: \2var(--font)", text)
     return re.sub(r"\s*\n\s*", " ", text).strip()
 
@@ -109,7 +110,8 @@ WIDE_INCHES, NARROW_INCHES = 10.5, 4.6  # inches: a picture beside a table, and 
 
 @optional_picture
 def roofline(peaks: roofs.MachinePeaks, threads: int, found: Sequence[Hotspot] = (), width: float = WIDE_INCHES) -> str:
-    """The roofline with its ridge points, and a dot for each hotspot that has flop and bytes.
+    """The roofline with its ridge points, and a dot for each hotspot that has flop and bytes. With hotspots, only the
+    roofs of the dtypes and the slopes of the memory levels that occur in them are drawn.
 
     A dot lies at the hotspot's flop per byte of compulsory traffic and at the rate it ran at; its area goes with the
     time it took. Returns an empty string where a bandwidth or a rate is missing.
@@ -117,6 +119,7 @@ def roofline(peaks: roofs.MachinePeaks, threads: int, found: Sequence[Hotspot] =
     slopes, tops = roofs.slopes(peaks, threads), roofs.best_flops(peaks, threads)
     if not slopes or not tops:
         return ""
+    slopes, tops = roofs.slopes_in_use(slopes, found), roofs.roofs_in_use(tops, found)
     dots = [
         (index, r.flop / r.bytes, r.flop / r.seconds / 1e9)
         for index, r in enumerate(found)
@@ -147,8 +150,8 @@ def roofline(peaks: roofs.MachinePeaks, threads: int, found: Sequence[Hotspot] =
     text = svg_text(figure, f"Roofline of this machine{at}")
     for index, intensity, rate in dots:
         title = html.escape(_tooltip(found[index], intensity, rate))
-        its = f'<g id="dot{narrow}-{index}" class="dot"><title>{title}</title>'
-        text = text.replace(f'<g id="dot-{index}">', its, 1)
+        its = f'<g id="dot{narrow}-{index + 1}" class="dot"><title>{title}</title>'
+        text = text.replace(f'<g id="mark-{index}">', its, 1)
     return text
 
 
@@ -163,9 +166,10 @@ def draw_roofs(
     """The slopes and roofs with their names. ``dots`` (flop per byte, GFLOP/s, radius in points) are kept clear of."""
     highest = tops[-1]
     figure: Any = axes.figure
-    for level, gbs in slopes.items():
-        colour = stand_in(LEVEL_VARIABLES.get(level.split()[0], "muted"))
-        axes.plot([left, highest.gflops / gbs], [left * gbs, highest.gflops], color=colour, linewidth=1.8, zorder=2)
+    for gbs in slopes.values():
+        axes.plot(
+            [left, highest.gflops / gbs], [left * gbs, highest.gflops], color=stand_in("muted"), linewidth=1.6, zorder=2
+        )
     outermost = min(slopes.values())
     for roof in tops:
         start = roof.gflops / max(slopes.values())
@@ -180,7 +184,7 @@ def draw_roofs(
             label, (_clear_of(axes, label, height, right, dots), height), xytext=(-4, 3), textcoords="offset points",
             ha="right", va="bottom", fontsize=9.5, color=stand_in("ink"),
         )  # fmt: skip
-    _slope_labels(axes, slopes)
+    _slope_labels(axes, slopes, dots)
 
 
 def _clear_of(axes: Axes, label: str, height: float, right: float, dots: Sequence[tuple[float, float, float]]) -> float:
@@ -202,11 +206,12 @@ def _clear_of(axes: Axes, label: str, height: float, right: float, dots: Sequenc
     return right
 
 
-def _slope_labels(axes: Axes, slopes: dict[str, float]) -> None:
+def _slope_labels(axes: Axes, slopes: dict[str, float], dots: Sequence[tuple[float, float, float]] = ()) -> None:
     """Each level's name along its own line, low on the left where dots are rare, each a step further to the right.
 
     The lines are parallel, so two names lie on each other where their lines are nearer than a line of text is high and
-    they begin within a name's length of each other: then the later one begins where the earlier one ends.
+    they begin within a name's length of each other: then the later one begins where the earlier one ends. A name that
+    would lie on a dot begins behind it.
     """
     left, bottom = axes.get_xlim()[0], axes.get_ylim()[0]
     placed: list[tuple[float, float, float]] = []  # along the lines, across them, length; in points
@@ -214,9 +219,13 @@ def _slope_labels(axes: Axes, slopes: dict[str, float]) -> None:
         text = f"{level} {quantity.gbs(gbs)}"
         angle, length = _angle(axes, gbs), LETTER * len(text)
         place = max(left * 1.2, bottom / gbs * 1.2) * 2 ** (0.5 * index)
-        for _ in range(len(placed)):
+        beside = [(*_turned(axes, x, y, angle), radius) for x, y, radius in dots]
+        for _ in range(len(placed) + len(dots)):
             along, across = _turned(axes, place, place * gbs, angle)
             ends = [u + w for u, v, w in placed if abs(v - across) < LINE and u - length < along < u + w + LETTER]
+            ends += [
+                u + r - LETTER for u, v, r in beside if -r < v - across < LINE + r and u - r - length < along < u + r
+            ]
             if not ends:
                 break
             step, _ = _turned(axes, 2 * place, 2 * place * gbs, angle)
@@ -225,7 +234,7 @@ def _slope_labels(axes: Axes, slopes: dict[str, float]) -> None:
         axes.annotate(
             text, (place, place * gbs), xytext=(0, 4) if angle < STEEP_DEGREES else (-5, 1), textcoords="offset points",
             rotation=angle, rotation_mode="anchor", ha="left", va="bottom", fontsize=9.5,
-            color=stand_in(LEVEL_VARIABLES.get(level.split()[0], "muted")),
+            color=stand_in("muted"),
         )  # fmt: skip
 
 
@@ -262,7 +271,7 @@ def _dots(axes: Axes, found: Sequence[Hotspot], dots: list[tuple[int, float, flo
             [intensity], [rate], s=sizes[index], color=stand_in(cause(found[index].bottleneck)), alpha=0.75,
             edgecolors=stand_in("paper"), linewidths=1.2, zorder=4,
         )  # fmt: skip
-        marks.set_gid(f"dot-{index}")
+        marks.set_gid(f"mark-{index}")
     radii = {index: math.sqrt(size) / 2 for index, size in sizes.items()}
     _dot_labels(axes, [(found[i].op, x, y, radii[i]) for i, x, y in sorted(dots, key=lambda d: -sizes[d[0]])])
 
@@ -323,7 +332,7 @@ def _tooltip(hotspot: Hotspot, intensity: float, rate: float) -> str:
 
 # ---------------------------------------------------------------- a GPU's memory
 
-CURVES = {"read": "useful", "write": "compute", "copy": "memory", "memcpy": "dispatch"}
+CURVES = {"read": "series1", "write": "series2", "copy": "series3", "memcpy": "series4"}
 CURVE_NAMES = {"memcpy": "torch copy_"}
 
 
@@ -361,61 +370,52 @@ def bandwidths(peaks: GpuPeaks, width: float = WIDE_INCHES) -> str:
     return svg_text(figure, "Bandwidth of this GPU over bytes moved")
 
 
-# ---------------------------------------------------------------- memory-hierarchy
+# ---------------------------------------------------------------- memory hierarchy
+
+
+MARKS = {
+    "read": ("read", "o", "series1"),
+    "copy": ("copy", "s", "series2"),
+    "copy_nt": ("copy past the caches", "^", "series3"),
+}
 
 
 @optional_picture
 def memory_hierarchy(peaks: Peaks, width: float = WIDE_INCHES) -> str:
-    """The memory hierarchy: smaller and faster upwards, each level with its read and copy bandwidths; on a narrow
-    picture those with the most threads alone."""
+    """The bandwidth of each memory level as dots on a log axis: filled with the most threads, open with one."""
     narrow = width < WIDE_INCHES
-    counts = roofs.thread_counts(peaks)[-1 if narrow else 0 :]
+    counts = roofs.thread_counts(peaks)
     levels = [lv for lv in roofs.LEVELS if any(b.level == lv for b in peaks.bandwidth)]
     if not levels:
         return ""
-    kinds = (("read", "read"), ("copy", "copy"), ("copy_nt", "nt copy"))
-    columns = [
-        (kind, title, threads)
-        for threads in counts
-        for kind, title in kinds
-        if any(b.kind == kind and b.threads == threads for b in peaks.bandwidth)
-    ]
-    threads_said = f"{counts[-1]} threads,\n" if narrow else ""
-    figure, axes = canvas(width, 0.8 * len(levels) + 1.0, f"memory-hierarchy{'-narrow' if narrow else ''}")
-    axes.set_axis_off()
-    size_at, first_at, step = (5.6, 8.0, 2.0) if narrow else (4.1, 5.4, 1.15)
-    count = len(levels)
-    for index, level in enumerate(levels):
-        top, bottom = count - index, count - index - 0.94
-        upper, lower = 0.55 * index + 0.45, 0.55 * (index + 0.94) + 0.45
-        corners = [(-upper, top), (upper, top), (lower, bottom), (-lower, bottom)]
-        axes.fill(*zip(*corners, strict=True), color=stand_in(LEVEL_VARIABLES.get(level, "muted")), alpha=0.85)
-        middle = (top + bottom) / 2
-        axes.text(0, middle, level, ha="center", va="center", fontsize=14, weight="bold", color=stand_in("paper"))
-        tried = next(b for b in peaks.bandwidth if b.level == level)
-        size = quantity.size(tried.working_set_bytes)
-        axes.text(size_at, middle, size, ha="right", va="center", color=stand_in("muted"))
-        for column, (kind, _, threads) in enumerate(columns):
-            found = roofs.bandwidth(peaks, level, kind, threads)
-            text = mark_inferred(peaks, found.name, quantity.figures(found.gbs)) if found else "-"
-            axes.text(first_at + step * column, middle, text, ha="right", va="center", color=stand_in("ink"))
-    axes.text(
-        size_at,
-        count + 0.25,
-        f"{threads_said}tried with\n(a thread)",
-        ha="right",
-        va="bottom",
-        color=stand_in("muted"),
-        fontsize=10,
+    figure, axes = canvas(
+        width, 0.62 * len(levels) + (1.9 if narrow else 1.3), f"memory-hierarchy{'-narrow' if narrow else ''}"
     )
-    for column, (_, title, threads) in enumerate(columns):
-        heading = title if narrow else f"{title}\n{threads} thread{'s' if threads > 1 else ''}"
-        axes.text(
-            first_at + step * column, count + 0.25, heading, ha="right", va="bottom", fontsize=10, color=stand_in("ink")
-        )
-    axes.text(
-        first_at + step * (len(columns) - 1), 0.0, "GB/s", ha="right", va="top", fontsize=10, color=stand_in("muted")
+    axes.set_xscale("log", base=2)
+    for kind, (name, shape, variable) in MARKS.items():
+        for threads in counts:
+            at = [(levels.index(b.level), b.gbs) for b in peaks.bandwidth if (b.kind, b.threads) == (kind, threads)]
+            if not at:
+                continue
+            face = stand_in(variable) if threads == counts[-1] else stand_in("paper")
+            label = f"{name}, {threads} thread{'s' if threads > 1 else ''}"
+            axes.scatter(
+                [gbs for _, gbs in at], [-level for level, _ in at], s=62, marker=shape, facecolors=face,
+                edgecolors=stand_in(variable), linewidths=1.6, zorder=3, label=label,
+            )  # fmt: skip
+    sizes = [next(b.working_set_bytes for b in peaks.bandwidth if b.level == level) for level in levels]
+    axes.set_yticks(
+        [-i for i in range(len(levels))],
+        [f"{level}\n{quantity.size(size)} a thread" for level, size in zip(levels, sizes, strict=True)],
     )
-    axes.set_xlim(-2.8, first_at + 0.1 + step * (len(columns) - 1))
-    axes.set_ylim(-0.3, count + 0.9)
-    return svg_text(figure, "Memory hierarchy of this machine")
+    axes.tick_params(axis="y", length=0, labelcolor=stand_in("ink"))
+    axes.set_ylim(-len(levels) + 0.4, 0.6)
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    axes.set_xlabel("GB/s", color=stand_in("muted"))
+    axes.grid(which="major", color=stand_in("line"), linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(0, 1), ncols=2 if narrow else 6, fontsize=9, frameon=False,
+        labelcolor=stand_in("ink"), borderpad=0, handletextpad=0.1, columnspacing=1.2,
+    )  # fmt: skip
+    return svg_text(figure, "Bandwidth of each memory level of this machine")

@@ -19,7 +19,10 @@ from rich.text import Text
 
 from kernelworks.records.history import GAIN_TOLERANCE, NOISE_SHARE, Outcome
 from kernelworks.records.predictions import OptimizationAccuracy, PredictionAccuracy
-from kernelworks.report import page, plot, quantity
+from kernelworks.report import plot, quantity
+from kernelworks.report.document import STYLES as PAGE_STYLES
+from kernelworks.report.document import colours
+from kernelworks.report.document import document as html_document
 from kernelworks.report.markup import html
 from kernelworks.report.optional_pictures import optional_picture
 
@@ -33,7 +36,7 @@ NO_OUTCOMES_TEXT = (
     "tries"
 )
 HEIGHT = 17  # lines of the picture on a terminal
-COLOURS = ("memory", "compute", "useful", "transcendental", "dispatch", "allocation", "host", "latency", "muted")
+COLOURS = ("series1", "series2", "series3", "series4", "accent", "good", "bad", "ink", "muted")
 STYLES = ("blue", "yellow", "green", "magenta", "red", "cyan", "bright_yellow", "bright_blue", "bright_black")
 MARKS = "abcdefghijklmnopqrstuvwxyz"
 SHAPES = {"o": "●", "s": "■", "^": "▲"}  # of points in a file, as matplotlib calls them; each with every colour
@@ -203,7 +206,7 @@ def png(found: PredictionAccuracy) -> bytes:
     """The picture of all outcomes. Raises ValueError where there are none."""
     if not found.outcome_count:
         raise ValueError(NO_OUTCOMES_TEXT)
-    inks = page.colours(dark=False)
+    inks = colours(dark=False)
     kinds = ", ".join(dict.fromkeys(one.kind for one in found.kept))
     title = f"{sentence(found)}\n{kinds}"
     figure = _picture(found.outcomes, _optimization_names(found), inks.__getitem__, title)
@@ -232,4 +235,4 @@ def parts(found: PredictionAccuracy) -> tuple[str, ...]:
 
 def document(found: PredictionAccuracy) -> str:
     """One self-contained page."""
-    return page.document("kernelworks predictions", parts(found), (*page.STYLES, "shown.css"))
+    return html_document("kernelworks predictions", parts(found), (*PAGE_STYLES, "shown.css"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelworks.records import Bandwidth, GpuBandwidth, GpuPeaks, Peaks
+from kernelworks.records import Bandwidth, GpuBandwidth, GpuPeaks, Hotspot, Peaks
 from kernelworks.report import quantity
 
 __all__ = [
@@ -18,7 +18,9 @@ __all__ = [
     "labels",
     "large_transfers",
     "ridges",
+    "roofs_in_use",
     "slopes",
+    "slopes_in_use",
     "thread_counts",
 ]
 
@@ -84,6 +86,33 @@ def best_flops(peaks: MachinePeaks, threads: int) -> list[Roof]:
         if rate.threads == threads and (rate.dtype not in best or rate.gflops > best[rate.dtype].gflops):
             best[rate.dtype] = Roof(rate.dtype, rate.isa, rate.gflops)
     return sorted(best.values(), key=lambda roof: roof.gflops)
+
+
+# What a hotspot's shapes call a dtype -> what its roof is called.
+ROOF_NAMES = {
+    "f32": "float32",
+    "f64": "float64",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "uint8": "int8",
+    "qint8": "int8",
+}
+
+
+def roofs_in_use(tops: Sequence[Roof], hotspots: Sequence[Hotspot]) -> list[Roof]:
+    """The roofs of the dtypes that the hotspots compute in; all of them if no hotspot says."""
+    words = {w for h in hotspots if h.flop > 0 for text in (h.shapes, h.peak) for w in text.replace(",", " ").split()}
+    names = {ROOF_NAMES.get(word, word) for word in words}
+    return [roof for roof in tops if roof.dtype in names] or list(tops)
+
+
+def slopes_in_use(slopes: dict[str, float], hotspots: Sequence[Hotspot]) -> dict[str, float]:
+    """The memory levels that bound a hotspot, and always the outermost; all of them without hotspots."""
+    if not hotspots or not slopes:
+        return slopes
+    words = {word for h in hotspots if h.flop > 0 for text in (h.peak, h.bottleneck) for word in text.split()}
+    outermost = min(slopes, key=lambda level: slopes[level])
+    return {level: gbs for level, gbs in slopes.items() if level == outermost or level in words}
 
 
 MERGE_RATIO = 1.35  # roofs nearer to each other than this share one label: two would lie on each other

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from rich import box
@@ -13,7 +13,8 @@ from rich.tree import Tree
 
 from kernelworks.records import Hotspot
 from kernelworks.records.search import BETTER, Search, TriedCandidate
-from kernelworks.report import page, plot, quantity
+from kernelworks.report import plot, quantity
+from kernelworks.report.document import context_line, figure_both
 from kernelworks.report.judge import judgement
 from kernelworks.report.markup import html
 from kernelworks.report.optional_pictures import optional_picture
@@ -21,7 +22,7 @@ from kernelworks.report.optional_pictures import optional_picture
 __all__ = ["parts", "search", "sentence"]
 
 STYLES = {"right": "green", "refused": "red", "unsound": "yellow", "undecided": "yellow", "": "dim"}
-COLOURS = ("memory", "compute", "useful", "transcendental", "allocation", "host", "latency")
+COLOURS = ("series1", "series2", "series3", "series4", "accent", "good", "muted")
 STOPS = {
     "budget": "its time was over", "count": "as many were judged as were asked for", "interrupted": "interrupted",
     "nothing left": "nobody had more to offer", "no verdict": "the problem allows no verdict", "": "not run",
@@ -179,7 +180,7 @@ def parts(found: Search) -> tuple[str, ...]:
     body = [
         "<h1>kernelworks search</h1>",
         f'<p class="sentence">{escape(sentence(found))}</p>',
-        page.context_line(context),
+        context_line(context),
         html(_facts(found)),
         _climb(found),
         _roofline(found),
@@ -211,13 +212,6 @@ def _leaders(found: Search) -> list[TriedCandidate]:
     return held
 
 
-def _both(draw: Callable[[float], str]) -> str:
-    wide = draw(plot.WIDE_INCHES)
-    return (
-        f'<div class="wide-only">{wide}</div><div class="narrow-only">{draw(plot.NARROW_INCHES)}</div>' if wide else ""
-    )
-
-
 def _climb(found: Search) -> str:
     """Every candidate in the order of judging, and how far the roof is."""
     if not any(one.ratio is not None for one in found.candidates):
@@ -228,7 +222,7 @@ def _climb(found: Search) -> str:
         "is, with its interval; a tick at the foot is one that is not. The line is what was surely the quickest so far "
         "(whose interval begins highest); the roof is what the bytes and the arithmetic take at least on this "
         "machine.</p>\n"
-        f'<div class="picture" id="climb">{_both(lambda width: _climbed(found, width))}</div>'
+        f'<div class="picture" id="climb">{figure_both(lambda width: _climbed(found, width))}</div>'
     )
 
 
@@ -250,7 +244,7 @@ def _climbed(found: Search, width: float) -> str:
             edgecolors=ink("paper"), linewidths=0.8,
         )  # fmt: skip
     wrong = [t.number for t in found.candidates if t.verdict and t.ratio is None]
-    axes.plot(wrong, [lowest] * len(wrong), "|", color=ink("dispatch"), ms=9, mew=1.6, zorder=3)
+    axes.plot(wrong, [lowest] * len(wrong), "|", color=ink("bad"), ms=9, mew=1.6, zorder=3)
     leaders = _leaders(found)
     last = max(t.number for t in found.candidates)
     steps = [(t.number, t.ratio or 0.0) for t in leaders] + [(last, leaders[-1].ratio or 0.0)]
@@ -296,7 +290,7 @@ def _roofline(found: Search) -> str:
     if peaks is None or not found.flop or not found.bytes:
         return ""
     dots = [_hotspot(found, one) for one in _leaders(found) if one.seconds]
-    picture = _both(lambda width: plot.roofline(peaks, found.threads, dots, width))
+    picture = figure_both(lambda width: plot.roofline(peaks, found.threads, dots, width))
     if not picture or not dots:
         return ""
     return (

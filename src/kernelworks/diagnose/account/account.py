@@ -269,7 +269,8 @@ def _grouped(entries: list[Entry]) -> list[Group]:
     known: dict[int, Signature] = {}
     for (name, module, source, _), members in alike.items():
         for text, indices in clusters([_once(known, e.call, signature) for e in members]):
-            groups.append(Group(name, Place(module, source), text, [members[i] for i in indices]))
+            file = members[indices[0]].call.place.file
+            groups.append(Group(name, Place(module, source, file=file), text, [members[i] for i in indices]))
     return groups
 
 
@@ -285,7 +286,8 @@ def _between(gaps: Iterable[Gap], on: Device) -> list[Group]:
         key = (name, call.place.module)
         group = found.setdefault(key, Group(name, call.place, "", gap=bound_by))
         if gap.seconds > slowest.get(key, 0.0):
-            slowest[key], group.place = gap.seconds, Place(call.place.module, call.place.source)
+            slowest[key] = gap.seconds
+            group.place = Place(call.place.module, call.place.source, file=call.place.file)
         its = None if part in on.unseen else NOTHING
         group.entries.append(Entry(call, gap.seconds, its, None, {part: gap.seconds}, gap.seconds))
     return list(found.values())

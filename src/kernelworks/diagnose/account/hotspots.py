@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from kernelworks.diagnose.account.account import Group
 from kernelworks.diagnose.account.on_cpu import NATIVE, OTHERS, PREEMPTION, UNWATCHED_TIME, WAITING
+from kernelworks.diagnose.account.program_run import source_lines
 from kernelworks.diagnose.forecast.races import Promise, Races
 from kernelworks.diagnose.rules import RULES, Advice, Rule, View
 from kernelworks.diagnose.rules.patterns import patterns
@@ -269,6 +270,7 @@ def _hotspot(group: Group, view: View, advice: Advice, applied: Collection[str])
         op_kernel=view.kernel,
         optimization=advice.optimization,
         applied=advice.optimization in applied,
+        code=source_lines(group.place.file, group.place.source),
     )
 
 

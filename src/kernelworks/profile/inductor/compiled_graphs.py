@@ -231,4 +231,4 @@ def _name_all(calls: Sequence[Call], compiled: CompiledGraph) -> None:
         if left:
             place = compiled.places[left.pop(0)]
         if place.source or place.module:
-            call.place = Place(place.module, place.source, call.place.faults, place.path)
+            call.place = Place(place.module, place.source, call.place.faults, place.path, file=place.file)

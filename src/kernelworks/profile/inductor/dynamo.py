@@ -129,7 +129,7 @@ def _place(node: Any) -> Place:
     frames = FRAME.findall(node.meta.get("stack_trace") or "")
     source = f"{Path(frames[-1][0]).name}:{frames[-1][1]}" if frames else ""
     path = _path(list((node.meta.get("nn_module_stack") or {}).values()))
-    return Place(fold(path), source, 0, path)
+    return Place(fold(path), source, 0, path, file=frames[-1][0] if frames else "")
 
 
 def _rooted(place: Place, known: Collection[str]) -> Place:
@@ -138,7 +138,7 @@ def _rooted(place: Place, known: Collection[str]) -> Place:
         return place
     whole = [path for path in known if path.endswith(f".{place.module}")]
     root = whole[0].removesuffix(place.module) if len(whole) == 1 else ""
-    return Place(root + place.module, place.source, 0, root + place.path)
+    return Place(root + place.module, place.source, 0, root + place.path, file=place.file)
 
 
 def _path(stack: Sequence[Any]) -> str:

@@ -38,7 +38,8 @@ def origins(module: GeneratedModule, graph: Graph, traced: TracedGraphs) -> list
         step = _step(call, kernel, module, writer, steps)
         told = any(name in steps for name in call.sources)
         if step is not None and (told or not place.module or step.place.source == place.source):
-            place = step.place if step.place.source else Place(step.place.module, place.source, 0, step.place.path)
+            near = step.place
+            place = near if near.source else Place(near.module, place.source, 0, near.path, file=place.file)
         places.append(place)
         for name in call.results or (call.arguments if kernel is not None else ()):
             writer[name] = number

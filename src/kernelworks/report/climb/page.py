@@ -12,7 +12,7 @@ from kernelworks.report.climb import evidence, words
 from kernelworks.report.climb import plot as climb_plot
 from kernelworks.report.climb.code import Line, rewritten, rungs
 from kernelworks.report.climb.worklog import glossary, reading
-from kernelworks.report.page import context_line, document
+from kernelworks.report.document import context_line, document
 
 __all__ = ["page"]
 
@@ -70,7 +70,7 @@ def _climbed(record: Climb) -> str:
 
 def _spread(timed: RungTime) -> str:
     text = words.spread(timed)
-    return f'<b style="color:var(--compute)">{text}</b>' if words.is_imprecise(timed) else text
+    return f'<b style="color:var(--bad)">{text}</b>' if words.is_imprecise(timed) else text
 
 
 def _meter(timed: RungTime, bottleneck: str) -> str:
@@ -164,7 +164,7 @@ def _evidence(record: Climb, rung: RungResult) -> str:
 def _rung(record: Climb, rung: RungResult, lines: Sequence[Line]) -> str:
     tag, colour = words.verdict(rung), climb_plot.COLOURS.get(words.verdict(rung), "muted")
     if rung.status != "verified":
-        tag, colour = rung.status, "dispatch"
+        tag, colour = rung.status, "bad"
     badge = f'<span class="tag" style="color:var(--{colour})">{escape(tag)}</span>' if tag else ""
     parts = [
         f'<section class="rung" id="rung-{rung.number}"><h2>{rung.number}. {escape(rung.title)}{badge}</h2>',

@@ -287,7 +287,7 @@ def _write(axes: Axes, dot: Dot, offset: tuple[float, float], side: int, *, tied
 
 # ---------------------------------------------------------------- prediction beside outcome
 
-COLOURS = {"as predicted": "useful", "more than predicted": "memory", "less than predicted": "compute"}
+COLOURS = {"as predicted": "good", "more than predicted": "accent", "less than predicted": "bad"}
 
 
 @optional_picture
@@ -312,7 +312,7 @@ def stairs(record: Climb) -> str:
         _step(axes, i, rung, timed, _whole(timed, name))
     for i, rung in enumerate(record.rungs):
         if not rung.times:
-            axes.text(i, 6, rung.status, ha="center", color=plot.stand_in("dispatch"), fontsize=9.5)
+            axes.text(i, 6, rung.status, ha="center", color=plot.stand_in("bad"), fontsize=9.5)
     _names(axes, record.rungs)
     axes.set_ylabel(f"% of {name or 'the peak'}, in the same race", color=plot.stand_in("muted"))
     axes.grid(which="major", axis="y", color=plot.stand_in("line"), linewidth=0.5, alpha=0.5)

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from kernelworks.records.climb import Journey, Move
 from kernelworks.report import plot, quantity
+from kernelworks.report.document import document
 from kernelworks.report.optional_pictures import optional_picture
-from kernelworks.report.page import document
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ __all__ = ["page", "picture", "text"]
 
 LEVELS = ("memory", "L2", "L1", "registers")
 HEIGHTS = {"memory": 0.0, "L2": 1.0, "L1": 2.0, "registers": 3.0}
-COLOURS = {"A": "compute", "B": "memory", "C": "useful"}
+COLOURS = {"A": "series1", "B": "series2", "C": "series3"}
 
 
 def _title(record: Journey) -> str:

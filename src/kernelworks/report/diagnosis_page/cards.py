@@ -1,0 +1,114 @@
+"""The figures on top of the page: the wall clock, the share of the peak, what is recoverable, what was gained."""
+
+from __future__ import annotations
+
+from html import escape
+
+from kernelworks.records import Diagnosis, Fix
+from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED
+from kernelworks.report import quantity
+from kernelworks.report.fix import gain_verdict
+
+__all__ = ["cards"]
+
+AT_PEAK, CONTENTION = "at peak", "CPU contention"  # parts of the time breakdown
+LEAST_MODELLED = 0.25  # if less of the time has a model, there is no share of the peak
+MOSTLY_MODELLED = 0.9  # if less, the card says of how much of the time it speaks
+NOTABLE_CONTENTION = 0.05  # of the wall clock
+
+
+def cards(record: Diagnosis) -> str:
+    return (
+        '<div class="cards" id="cards">'
+        f"{_wall(record)}{_share_of_peak(record)}{_recoverable(record)}{_gain(record)}</div>"
+    )
+
+
+def _card(title: str, big: str, *lines: str) -> str:
+    """One figure; ``lines`` are HTML."""
+    inside = "".join(lines)
+    return f'<section class="card"><h2>{escape(title)}</h2><div class="big">{escape(big)}</div>{inside}</section>'
+
+
+def _small(text: str) -> str:
+    return f'<div class="small">{escape(text)}</div>' if text else ""
+
+
+def _wall(record: Diagnosis) -> str:
+    others = record.time_breakdown.get(CONTENTION, 0.0)
+    said = f"{quantity.seconds(others)} of it is CPU contention: other processes had the cores"
+    calls = sum(hotspot.calls for hotspot in record.hotspots if hotspot.achieved is not None)
+    lines = [_small(said)] if others > NOTABLE_CONTENTION * record.wall_s else []
+    return _card("Wall clock per run", quantity.seconds(record.wall_s), *lines, _small(f"{calls} calls with a model"))
+
+
+def _share_of_peak(record: Diagnosis) -> str:
+    """Of the time that the program had cores and that has a model."""
+    wall = record.wall_s - record.time_breakdown.get(CONTENTION, 0.0)
+    unmodelled = sum(h.seconds for h in record.hotspots if not h.modelled and h.op != CONTENTION)
+    share = 1 - min(1.0, unmodelled / wall) if wall > 0 else 0.0
+    peak = record.time_breakdown.get(AT_PEAK, 0.0)
+    if share < LEAST_MODELLED:
+        return _card("Share of the measured peak", "unknown", _small(f"{quantity.percent(1 - share)} has no model"))
+    achieved = min(1.0, peak / (wall * share))
+    of = "" if share > MOSTLY_MODELLED else f", of the {quantity.percent(share)} of the time that has a model"
+    meter = f'<div class="meter"><span style="width:{100 * achieved:.0f}%;background:var(--useful)"></span></div>'
+    return _card(
+        "Share of the measured peak", quantity.percent(achieved), meter, _small(f"{quantity.seconds(peak)} at peak{of}")
+    )
+
+
+def _recoverable(record: Diagnosis) -> str:
+    low, high = sum(h.low_s for h in record.hotspots), sum(h.high_s for h in record.hotspots)
+    roofline = sum(h.allows_s for h in record.hotspots)
+    limit = f"{quantity.seconds(roofline)} at the roofline (theoretical limit)" if roofline > high else ""
+    figure = quantity.seconds_range(low, high)
+    return _card(
+        "Recoverable", figure if high > 0 else "none predicted", _small("predicted for known optimizations"),
+        _small(limit),
+    )  # fmt: skip
+
+
+def _gain(record: Diagnosis) -> str:
+    fix = record.fix
+    if fix is None:
+        return _card("Applied gain", "not tried", _small("--fix tries optimizations and measures them"))
+    if not fix.rounds or fix.refused:
+        return _card("Applied gain", "none", _small(_counts(fix)))
+    speedup = quantity.ratio(fix.before_s / fix.after_s) if fix.after_s > 0 else "-"
+    times = f"{quantity.seconds(fix.before_s)} to {quantity.seconds(fix.after_s)}, {fix.rounds} rounds in alternation"
+    return _card("Applied gain", speedup, _gain_bars(fix), _small(gain_verdict(fix)), _small(times))
+
+
+def _counts(fix: Fix) -> str:
+    found = [one.outcome for one in fix.optimizations]
+    return ", ".join(f"{found.count(name)} {name}" for name in (APPLIED, REJECTED, NOT_TRIED) if name in found)
+
+
+def _gain_bars(fix: Fix) -> str:
+    """Predicted beside got on one scale; a loss goes to the left of zero. The line is the noise of what was got."""
+    rows = [("predicted", fix.predicted_gain_s, 0.0, "outline"), ("got", fix.gain_s, fix.noise_s, "solid")]
+    ends = [0.0, *(v + s * n for _, v, n, _ in rows if v is not None for s in (-1, 1))]
+    least, most = min(ends), max(ends)
+    whole = most - least or 1.0
+
+    def at(value: float) -> str:
+        return f"{100 * (value - least) / whole:.1f}%"
+
+    lines = []
+    for name, value, noise, kind in rows:
+        if value is None:
+            lines.append(f'<div class="pair"><span>{name}</span><span></span><span class="figure">-</span></div>')
+            continue
+        left, size = at(min(value, 0.0)), f"{100 * abs(value) / whole:.1f}%"
+        loss = " loss" if value < 0 else ""
+        bars = f'<span class="gain {kind}{loss}" style="left:{left};width:{size}"></span>'
+        figure = quantity.seconds(value)
+        if noise > 0:
+            bars += f'<span class="whisker" style="left:{at(value - noise)};width:{200 * noise / whole:.1f}%"></span>'
+            figure += f" &plusmn; {quantity.seconds(noise)}"
+        lines.append(
+            f'<div class="pair"><span>{name}</span><span class="track">{bars}</span>'
+            f'<span class="figure">{figure}</span></div>'
+        )
+    return "".join(lines)
