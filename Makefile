@@ -79,12 +79,12 @@ test-all: lint
 	$(BIN)/python -m pytest --all -n 2 --dist worksteal
 
 # Rewrites what is generated: ops/generated.py, the ladders' documents, the tables between the markers of pages,
-# docs/reference.md, docs/limits.md and docs/attacks.md.
+# docs/reference/ops.md, docs/reference/limits.md and docs/reference/attacks.md.
 docs: $(STAMPS)/demo
 	$(BIN)/python tools/schemas.py
 	$(BIN)/python -m kernelworks.climb.command
 	$(BIN)/python tools/readme.py
-	$(BIN)/kernelworks map --markdown docs/reference.md
+	$(BIN)/kernelworks map --markdown docs/reference/ops.md
 	PYTHONPATH=tests/support $(BIN)/python tests/limits/limits.py
 	$(BIN)/python tests/judge/attack_table.py
 

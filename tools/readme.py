@@ -55,7 +55,7 @@ from kernelworks.report.climb import words as climb_words
 
 __all__ = ["PAGES", "generate", "main", "outdated"]
 
-PAGES = ("README.md", "docs/results.md", "docs/climb.md", "docs/suite.md")
+PAGES = ("README.md", "docs/reference/results.md", "docs/reference/climb.md", "docs/reference/suite.md")
 RESULTS, LADDERS = Path("benchmarks") / "results", "ladders"
 PART = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n).*?(<!-- end generated -->)", re.S)
 WIDTH = 100

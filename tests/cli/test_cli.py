@@ -62,7 +62,7 @@ def test_every_verb_explains_itself_and_has_json(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", list(VERBS))
 def test_every_verb_has_a_page(verb: str) -> None:
-    assert f"kernelworks {verb}" in (ROOT / "docs" / f"{verb}.md").read_text(encoding="utf-8")
+    assert f"kernelworks {verb}" in (ROOT / "docs/reference" / f"{verb}.md").read_text(encoding="utf-8")
 
 
 def test_the_module_is_the_command() -> None:
@@ -280,7 +280,7 @@ def test_json_is_all_that_stdout_holds() -> None:
 
 def test_generated_pages_are_up_to_date() -> None:
     assert readme.outdated(ROOT) == [], "run `make docs`"
-    reference = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    reference = (ROOT / "docs" / "reference" / "ops.md").read_text(encoding="utf-8")
     assert reference == map_report.markdown(kernel_map()), "run `make docs`"
 
 
@@ -293,7 +293,7 @@ def test_the_first_screen_ends_with_the_first_table() -> None:
 
 def blocks() -> list[tuple[str, int, str]]:
     """The examples in Python of README.md and of the docs: page, number, text."""
-    pages = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    pages = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
     found = {
         page: re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.M | re.S) for page in pages
     }
@@ -348,8 +348,8 @@ def test_parts_are_made_of_the_results(tmp_path: Path, diagnosis: Diagnosis) -> 
         "### 2 threads",
     ):
         assert expected in text, expected
-    (tmp_path / "docs").mkdir()
     for page in readme.PAGES[1:]:
+        (tmp_path / page).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / page).write_text("")
     assert readme.main(["--check", str(tmp_path)]) == 1
     assert readme.main([str(tmp_path)]) == 0
