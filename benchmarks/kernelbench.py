@@ -3,8 +3,8 @@
     python benchmarks/kernelbench.py KERNELBENCH/level1 KERNELBENCH/level2 [--only NAMES] [--seconds 3600]
 
 writes the table of docs/reference/check-problem-kernelbench.md from folders with KernelBench's files. Sizes for a GPU
-are halved until they fit (as ``check-problem`` does), and the reference is judged at those. What is on record already is kept, but
-for what ``--only`` names; ``--anew`` forgets it.
+are halved until they fit (as ``check-problem`` does), and the reference is judged at those. What is on record is
+kept, but for what ``--only`` names; ``--anew`` forgets it.
 """
 
 from __future__ import annotations
