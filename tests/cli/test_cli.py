@@ -19,6 +19,7 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 import readme
+import reference_pages
 from kernelworks.cli import app
 from kernelworks.cli.arguments import parse_arguments
 from kernelworks.dispatch.op import OPS
@@ -282,6 +283,7 @@ def test_generated_pages_are_up_to_date() -> None:
     assert readme.outdated(ROOT) == [], "run `make docs`"
     reference = (ROOT / "docs" / "reference" / "ops.md").read_text(encoding="utf-8")
     assert reference == map_report.markdown(kernel_map()), "run `make docs`"
+    assert list(reference_pages.outdated(ROOT)) == [], "run `make docs`"
 
 
 def test_the_first_screen_ends_with_the_first_table() -> None:

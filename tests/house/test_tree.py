@@ -35,6 +35,7 @@ BANNED_MARKS = ("TO" + "DO", "FIX" + "ME", "X" + "XX", "NotImplemented" + "Error
 
 TOP = {
     "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile", "pyproject.toml", "constraints.txt",
+    "mkdocs.yml",
     ".gitignore", ".pre-commit-config.yaml", ".ci/run",
 }  # fmt: skip
 FOLDERS = {  # folder -> what may lie in it, as a pattern of the path below it
@@ -42,7 +43,7 @@ FOLDERS = {  # folder -> what may lie in it, as a pattern of the path below it
     "tests": r"conftest\.py|\w+/\w+\.py|diagnose/traces/\w+\.json\.gz",
     "examples": r"\w+\.py",
     "benchmarks": r"(programs/)?\w+\.py|results/[\w.-]+\.json",
-    "docs": r"((reference|explanation|how-to)/)?[\w-]+\.md|pictures/[\w-]+\.(svg|png)",
+    "docs": r"((reference|explanation|how-to)/)?[\w-]+\.md|pictures/[\w-]+\.(svg|png)|assets/[\w-]+\.(css|js)",
     "ladders": r"[\w-]+/.*",
     "tools": r"\w+\.py",
 }
