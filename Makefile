@@ -79,19 +79,25 @@ test: $(STAMPS)/test
 test-all: lint
 	$(BIN)/python -m pytest --all -n 2 --dist worksteal
 
-# Rewrites what is generated: ops/generated.py, the ladders' documents, the tables between the markers of pages,
-# docs/reference.md, docs/limits.md and docs/attacks.md.
+# Rewrites what is generated: ops/generated.py, the ladders' documents, the tables between the markers of pages, and
+# docs/reference/{cli,api,ops,limits,attacks}.md.
 docs: $(STAMPS)/demo
 	$(BIN)/python tools/schemas.py
 	$(BIN)/python -m kernelworks.climb.command
 	$(BIN)/python tools/readme.py
-	$(BIN)/kernelworks map --markdown docs/reference.md
+	$(BIN)/python tools/reference_pages.py
+	$(BIN)/kernelworks map --markdown docs/reference/ops.md
 	PYTHONPATH=tests/support $(BIN)/python tests/limits/limits.py
 	$(BIN)/python tests/judge/attack_table.py
 
-# The ladders' pages, from their results.json.
-site: $(STAMPS)/demo
-	$(BIN)/python -m kernelworks.climb.command out/site
+$(STAMPS)/site: $(STAMPS)/demo
+	@$(call installed,.[site])
+	@touch $@
+
+# The documentation and the ladders' pages as one site in out/site, which needs no server. Any warning is an error.
+site: $(STAMPS)/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open out/site/index.html in a browser"
 
 # Another machine needs nothing else: pip install dist/kernelworks-*.whl
 wheel: $(STAMPS)/venv

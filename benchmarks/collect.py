@@ -9,7 +9,7 @@ The last runs a script that writes its figures to the file behind its own ``--js
 that has them, and keeps with them how it was called, the last line that it printed, its exit code and how busy others
 kept the cores meanwhile. With ``--device cuda`` the machine is the GPU.
 
-Then ``make docs`` writes README.md and docs/results.md anew from what is on record.
+Then ``make docs`` writes README.md and docs/reference/results.md anew from what is on record.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python benchmarks/kernelbench.py KERNELBENCH/level1 KERNELBENCH/level2 [--only NAMES] [--seconds 3600]
 
-writes the table of docs/check-problem-kernelbench.md from folders with KernelBench's files. Sizes for a GPU are halved
-until they fit (as ``check-problem`` does), and the reference is judged at those. What is on record already is kept, but
-for what ``--only`` names; ``--anew`` forgets it.
+writes the table of docs/reference/check-problem-kernelbench.md from folders with KernelBench's files. Sizes for a GPU
+are halved until they fit (as ``check-problem`` does), and the reference is judged at those. What is on record is
+kept, but for what ``--only`` names; ``--anew`` forgets it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kernelworks.records.problem_check import WEAK, WORTH, ProblemCheck
 
 HERE = Path(__file__).resolve().parents[1]
 RECORD = HERE / "benchmarks" / "results" / "kernelbench-lint.json"
-PAGE = HERE / "docs" / "check-problem-kernelbench.md"
+PAGE = HERE / "docs" / "reference" / "check-problem-kernelbench.md"
 PART = re.compile(r"(<!-- written by benchmarks/kernelbench.py -->\n).*?(<!-- end -->)", re.S)
 BUDGET = Budget(reference_s=5.0, most_cases=8, many=100, many_s=2.0)
 

@@ -5,8 +5,8 @@
 
 judges several beside each other, which share the GPU by turns, and appends a line of JSON for each to ``--rows``. Those
 that are in it are left out, so it goes on where it was stopped. ``--order`` names files in the order in which they are
-taken. ``--write`` puts the rows on record, and the table of docs/check-problem-kernelbench.md beside what the problem
-check says of them.
+taken. ``--write`` puts the rows on record, and the table of docs/reference/check-problem-kernelbench.md beside what the
+problem check says of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parents[1]
 RESULTS = HERE / "benchmarks" / "results"
 RECORD, CHECKED = RESULTS / "kernelbench-on-gpu.json", RESULTS / "kernelbench-lint.json"
-PAGE = HERE / "docs" / "check-problem-kernelbench.md"
+PAGE = HERE / "docs" / "reference" / "check-problem-kernelbench.md"
 
 
 MARK = "<!-- written by benchmarks/kernelbench_on_gpu.py -->"

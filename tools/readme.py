@@ -6,7 +6,11 @@ out of date.
 
 | part | from | shows |
 |---|---|---|
-| ``diagnose`` | ``diagnose-minilm.json``, a Diagnosis | the sentence, the worst regions, the bar, the fix |
+| ``diagnose`` | ``diagnose-minilm.json``, a Diagnosis | the whole report |
+| ``readme_fix`` | ``diagnose-qwen3.json`` | the result of its fix |
+| ``gpu_training`` | ``h200-diagnose-training.json`` | the first screen of the report |
+| ``tutorial_diagnosis``, ``tutorial_fix`` | ``tutorial-before.json``, ``tutorial-fix.json`` | the tutorial's reports |
+| ``compared`` | ``tutorial-before.json``, ``tutorial-after.json`` | what ``kernelworks compare`` prints of the two |
 | ``programs`` | ``programs-cpu.json`` | the suite on a CPU: eager, torch's best switch, the fix, predicted beside got |
 | ``programs_intel`` | ``programs-cpu-intel.json`` | the same on a CPU of another make |
 | ``gpu_programs`` | ``programs-cuda.json`` | the same on a GPU |
@@ -16,17 +20,15 @@ out of date.
 | ``gpu_ops`` | ``h200-ops.json`` | one line an op and pass: how near to a copy, over the best peer |
 | ``gpu_models`` | ``h200-models.json`` | models on the GPU before and after a swap |
 | ``gpu_cases`` | ``h200-ops.json`` | every case on the GPU |
-| ``gpu_times`` | ``h200-ops.json``, ``h200-machine.json`` | what the model of time says of each case beside what it
-took
-|
+| ``gpu_times`` | ``h200-ops.json``, ``h200-machine.json`` | what the model of time says of each case, what it took |
 | ``ladders`` | ``ladders/**/results.json``, Climbs | one line a ladder and machine: from where to where |
-| ``op packages`` | the kernel map | the ops of each family, with links to their folders |
+| ``results`` | ``programs-cpu.json``, ``programs-cuda.json`` | five programs of the suites, from best to worst |
 
 A figure of a GPU kernel carries the hash of the source that it was measured with. Where that source has changed since
 (here, where there may be no GPU to measure it anew), the figure is left out and the page says so. Rows that came after
 a measurement, and that a call may take by now, are named below it.
 
-The picture ``docs/pictures/diagnosis.svg`` is drawn from the same diagnosis.
+The pictures ``docs/pictures/*.svg`` are drawn from ``diagnose-qwen3.json``.
 
 A part whose file is not there is left empty: no figure stands in the page that no file holds.
 """
@@ -42,24 +44,23 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+import report_excerpts
 from gpu_models import model_lines, unchanged_runs
 from kernelworks.measure.bench.kernel_map import source_hashes
 from kernelworks.measure.roofline.kernel_time import compare_model
-from kernelworks.ops import FAMILIES
-from kernelworks.records import BenchResult, Diagnosis, GpuPeaks, from_json
+from kernelworks.records import BenchResult, GpuPeaks, from_json
 from kernelworks.records.climb import Climb
-from kernelworks.report import bench, diagnose, expectations, picture, programs, quantity
+from kernelworks.report import bench, expectations, programs, quantity
 from kernelworks.report.climb import words as climb_words
 
 __all__ = ["PAGES", "generate", "main", "outdated"]
 
-PAGES = ("README.md", "docs/results.md", "docs/climb.md", "docs/suite.md")
+PAGES = (
+    "README.md", "docs/tutorial.md", "docs/how-to/gpu-training.md", "docs/how-to/pull-requests.md",
+    "docs/reference/results.md", "docs/reference/climb.md", "docs/reference/suite.md",
+)  # fmt: skip
 RESULTS, LADDERS = Path("benchmarks") / "results", "ladders"
 PART = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n).*?(<!-- end generated -->)", re.S)
-WIDTH = 100
-SHOWN_REGIONS, DRAWN_REGIONS = 5, 4
 
 Hashes = Mapping[str, str]  # of the sources as they lie here, by "op.kernel"
 
@@ -106,16 +107,8 @@ def _provenance(found: dict[str, Any], name: str) -> str:
 # ---------------------------------------------------------------- the parts
 
 
-def _diagnose(root: Path, hashes: Hashes) -> str:
-    path = root / RESULTS / "diagnose-minilm.json"
-    if not path.is_file():
-        return ""
-    record = from_json(Diagnosis, path.read_text(encoding="utf-8"))
-    console = Console(width=WIDTH, force_terminal=False, no_color=True, highlight=False)
-    with console.capture() as captured:
-        console.print(diagnose.summary(record, WIDTH, SHOWN_REGIONS))
-    lines = [line.rstrip() for line in captured.get().strip("\n").splitlines()]
-    return "\n".join(["```text", *lines, "```", ""])
+def _excerpt(write: Callable[[Path], str]) -> Callable[[Path, Hashes], str]:
+    return lambda root, hashes: write(root)
 
 
 def _suite(root: Path) -> list[str]:
@@ -141,6 +134,34 @@ def _of_the_suite(name: str, *modes: str) -> Callable[[Path, Hashes], str]:
         return "\n".join([*head, *programs.table(found["rows"], _suite(root), modes), _provenance(found, name), ""])
 
     return part
+
+
+SUITE_PAGE = "docs/reference/suite.md"
+SHOWN_SUITES = {"CPU": ("programs-cpu.json", 3), "GPU": ("programs-cuda.json", 2)}  # in README: record, programs
+
+
+def _results(root: Path, hashes: Hashes) -> str:
+    """Five programs of the suites, the best and the worst of each among them, and what all of each come to."""
+    records = {name: record for name, (file, _) in SHOWN_SUITES.items() if (record := _read(root, file))}
+    if not records:
+        return ""
+    lines = programs.chart(
+        {name: record["rows"] for name, record in records.items()},
+        {name: count for name, (_, count) in SHOWN_SUITES.items()},
+        _descriptions(root),
+    )
+    said = [
+        f"**{name}**: {programs.result(record['rows'])} ({record['machine']['name']}, {record['date'][:10]})."
+        for name, record in records.items()
+    ]
+    return "\n".join([*lines, "", *said, ""])
+
+
+def _descriptions(root: Path) -> dict[str, str]:
+    """What each program of the suite does, as the suite's page says."""
+    page = root / SUITE_PAGE
+    text = page.read_text(encoding="utf-8") if page.is_file() else ""
+    return dict(re.findall(r"^\| (\w+) \| ([^|]+?) \| [^|]+ \| [^|]+ \|$", text, re.M))
 
 
 def _models(root: Path, hashes: Hashes) -> str:
@@ -385,31 +406,18 @@ def _ladders(root: Path, hashes: Hashes) -> str:
     return "\n".join(["| ladder | from where to where | on |", "|---|---|---|", *lines, ""]) if lines else ""
 
 
-def _op_packages(root: Path, hashes: Hashes) -> str:
-    lines = []
-    for family, names in FAMILIES.items():
-        links = (f"[`{name}`]({{up}}src/kernelworks/ops/{family}/{name.rstrip('_')})" for name in names)
-        lines.append(f"- {family}: {', '.join(links)}")
-    return "\n".join([*lines, ""])
-
-
-def _picture(root: Path) -> str:
-    """The diagnosis on record as a terminal shows it, its worst regions; nothing without one."""
-    path = root / RESULTS / "diagnose-minilm.json"
-    if not path.is_file():
-        return ""
-    record = from_json(Diagnosis, path.read_text(encoding="utf-8"))
-    return picture.svg(diagnose.summary(record, WIDTH, DRAWN_REGIONS), WIDTH, f"A diagnosis of {record.program}")
-
-
 ON_CPU = ("default", "max-autotune-no-cudagraphs", "fix", "kernelworks")  # what the suite is measured under
-PICTURES: dict[str, Callable[[Path], str]] = {"docs/pictures/diagnosis.svg": _picture}
+PICTURES: dict[str, Callable[[Path], str]] = {
+    "docs/pictures/diagnosis.svg": report_excerpts.draw_screen,
+    "docs/pictures/numbered.svg": report_excerpts.draw_numbered,
+}  # fmt: skip
 PARTS: dict[str, Callable[[Path, Hashes], str]] = {
-    "diagnose": _diagnose, "programs": _of_the_suite("programs-cpu.json", *ON_CPU),
+     "programs": _of_the_suite("programs-cpu.json", *ON_CPU),
     "programs_intel": _of_the_suite("programs-cpu-intel.json", *ON_CPU),
     "gpu_programs": _of_the_suite("programs-cuda.json", "reduce-overhead", *ON_CPU), "models": _models, "ops": _ops,
     "cases": _cases, "gpu_ops": _gpu_ops, "gpu_models": _gpu_models, "gpu_cases": _gpu_cases, "gpu_times": _gpu_times,
-    "ladders": _ladders, "op packages": _op_packages,
+    "ladders": _ladders, "results": _results,
+    **{name: _excerpt(draw) for name, draw in report_excerpts.PARTS.items()},
 }  # fmt: skip
 
 

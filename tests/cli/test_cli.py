@@ -19,6 +19,7 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 import readme
+import reference_pages
 from kernelworks.cli import app
 from kernelworks.cli.arguments import parse_arguments
 from kernelworks.dispatch.op import OPS
@@ -27,6 +28,7 @@ from kernelworks.measure.clock.noise import Ambiguous
 from kernelworks.ops import op_named
 from kernelworks.records import BenchResult, Diagnosis, Explanation, MapOp, Peaks, Verification, from_json
 from kernelworks.report import map as map_report
+from kernelworks.report import programs
 
 ROOT = Path(__file__).resolve().parents[2]
 VERBS: dict[str, Any] = getattr(get_command(app), "commands", {})
@@ -62,7 +64,7 @@ def test_every_verb_explains_itself_and_has_json(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", list(VERBS))
 def test_every_verb_has_a_page(verb: str) -> None:
-    assert f"kernelworks {verb}" in (ROOT / "docs" / f"{verb}.md").read_text(encoding="utf-8")
+    assert f"kernelworks {verb}" in (ROOT / "docs/reference" / f"{verb}.md").read_text(encoding="utf-8")
 
 
 def test_the_module_is_the_command() -> None:
@@ -280,20 +282,42 @@ def test_json_is_all_that_stdout_holds() -> None:
 
 def test_generated_pages_are_up_to_date() -> None:
     assert readme.outdated(ROOT) == [], "run `make docs`"
-    reference = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    reference = (ROOT / "docs" / "reference" / "ops.md").read_text(encoding="utf-8")
     assert reference == map_report.markdown(kernel_map()), "run `make docs`"
+    assert list(reference_pages.outdated(ROOT)) == [], "run `make docs`"
 
 
-def test_the_first_screen_ends_with_the_first_table() -> None:
-    screen = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:40]
-    table = [line for line in screen if line.startswith("| ")]
-    assert len(table) == 1 + len(readme._suite(ROOT)), "a line for each program below its head"
-    assert sum(line.startswith("![") for line in screen) == 1 and screen.count("```") == 1
+def test_readme_is_a_page_to_read_in_one_go() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 80 and max(map(len, lines)) <= 160
+    assert sum(line.startswith("![") for line in lines) == 1
+    heads = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
+    assert heads == ["Install", "Three commands", "Results", "Compared with", "Limits", "Read on"]
+
+
+def test_the_chart_shows_the_best_and_the_worst_of_each_machine() -> None:
+    def row(name: str, mode: str, share: float) -> dict[str, Any]:
+        times = {"before_s": 1.0, "after_s": share, "predicted_gain_s": 1 - share, "gain_s": 1 - share}
+        return {"program": name, "mode": mode, "share": share, "eager_ms": 1e3, "spread": 0.0, **times}
+
+    shares = {"a": 0.5, "b": 0.25, "c": 2.0, "d": 1.0, "e": 0.8}
+    rows = [row(name, mode, s if mode == "fix" else 1.0) for name, s in shares.items() for mode in ("default", "fix")]
+    lines = programs.chart({"CPU": rows, "GPU": rows[:4]}, {"CPU": 3, "GPU": 2}, {"b": "the best"})[2:]
+    assert [line.split(" | ")[0] for line in lines] == [
+        "| CPU: the best",
+        "| CPU: e",
+        "| CPU: c",
+        "| GPU: the best",
+        "| GPU: a",
+    ]
+    assert "4.00x" in lines[0] and "0.500x" in lines[2]
+    said = programs.result(rows)
+    assert "of 5 programs, 1 of them slower" in said and "5 of 5 predictions held" in said
 
 
 def blocks() -> list[tuple[str, int, str]]:
     """The examples in Python of README.md and of the docs: page, number, text."""
-    pages = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    pages = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
     found = {
         page: re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.M | re.S) for page in pages
     }
@@ -348,8 +372,8 @@ def test_parts_are_made_of_the_results(tmp_path: Path, diagnosis: Diagnosis) -> 
         "### 2 threads",
     ):
         assert expected in text, expected
-    (tmp_path / "docs").mkdir()
     for page in readme.PAGES[1:]:
+        (tmp_path / page).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / page).write_text("")
     assert readme.main(["--check", str(tmp_path)]) == 1
     assert readme.main([str(tmp_path)]) == 0

@@ -1,4 +1,4 @@
-"""How many hands a warm call goes through: those that docs/architecture.md names, and no more."""
+"""How many hands a warm call goes through: those that docs/explanation/architecture.md names, and no more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import kernelworks as kw
 from kernelworks.build import native, sharing
 from kernelworks.dispatch.op import OPS
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/architecture.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/explanation/architecture.md"
 MOST = 5
 
 

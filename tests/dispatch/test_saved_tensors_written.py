@@ -25,7 +25,7 @@ OPS: dict[str, tuple[Any, Any, list[tuple[int, ...]]]] = {
     "gelu": (kw.gelu, F.gelu, [(4, 8)]),
     "silu_mul": (kw.silu_mul, lambda a, b: F.silu(a) * b, [(4, 8), (4, 8)]),
 }  # fmt: skip
-# torch keeps what it made of these where they ask for no gradient themselves: docs/limits.md, and for gates below
+# torch keeps what it made of these if they ask for no gradient themselves: docs/reference/limits.md. Gates: below
 KEPT = {("rms_norm", (False, True), 0), ("silu_mul", (False, True), 0)}
 GIVEN = [
     (name, asked, written)

@@ -122,7 +122,7 @@ class Wide(TorchFunctionMode):
 
 
 MINDS_NAN = "returned nan values"  # autograd's check for anomalies, which minds no infinity
-OVERWRITTEN = "modified by an inplace operation"  # docs/limits.md
+OVERWRITTEN = "modified by an inplace operation"  # docs/reference/limits.md
 
 MEASURES = {"float64": Wide, "rounded": rounded}
 

@@ -12,7 +12,7 @@ from typer.main import get_command
 from kernelworks.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
 
 # Each pattern with what to write instead. Rows of a matrix or of a table are rows; so the patterns for a kernel's old
 # name ask for its neighbours.

@@ -1,4 +1,4 @@
-"""The tables of attacks in docs/attacks.md: ``python tests/judge/attack_table.py`` writes it anew."""
+"""The tables of attacks in docs/reference/attacks.md: ``python tests/judge/attack_table.py`` writes it anew."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attacks_on_cuda import ON_CUDA
 
 __all__ = ["PAGE", "PART", "page"]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "attacks.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "attacks.md"
 PART = re.compile(r"(<!-- generated: (attacks|attacks on a GPU) -->\n).*?(<!-- end generated -->)", re.S)
 OF = {"attacks": ATTACKS, "attacks on a GPU": ON_CUDA}
 

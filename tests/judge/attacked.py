@@ -283,7 +283,7 @@ def candidate(problem: str, body: str, top: str = "", init: str = "") -> str:
 
 @dataclass(frozen=True)
 class Attack:
-    """``kind`` is what it must be refused for: a word of docs/judge.md."""
+    """``kind`` is what it must be refused for: a word of docs/reference/judge.md."""
 
     name: str
     family: str

@@ -85,4 +85,4 @@ def test_every_attack_has_a_name_of_its_own() -> None:
 
 def test_the_table_of_the_page_is_this_one() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert PART.search(text) and page(text) == text, "docs/attacks.md is out of date: make docs"
+    assert PART.search(text) and page(text) == text, "docs/reference/attacks.md is out of date: make docs"

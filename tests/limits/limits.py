@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import kernelworks as kw
 from kernelworks.nn.compiled_loss import loss_with_gradients
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "limits.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "limits.md"
 HEAD = """# limits
 
 What kernelworks does not do, and what happens then. A test makes each of these calls; this page is written from the
@@ -479,7 +479,7 @@ SECTIONS = {
 
 
 def page() -> str:
-    """The text of docs/limits.md."""
+    """The text of docs/reference/limits.md."""
     parts = [HEAD]
     for title, limits in SECTIONS.items():
         parts.append(f"## {title}\n")

@@ -1,4 +1,4 @@
-"""What is not supported is declined as docs/limits.md says."""
+"""What is not supported is declined as docs/reference/limits.md says."""
 
 from __future__ import annotations
 

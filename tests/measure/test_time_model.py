@@ -410,7 +410,7 @@ OFF = {"argmax", "rope"}
 
 def test_timings_that_the_model_was_not_made_from_are_predicted() -> None:
     """Races of an H200 in queues: most within a tenth. What is left out is not of one tensor's sizes: lists, packed
-    sequences, named blocks; and what misses is named where it is told (docs/results.md)."""
+    sequences, named blocks; and what misses is named where it is told (docs/reference/results.md)."""
     known, off, of_op = h200(), list[float](), dict[str, list[float]]()
     shipped = json.loads((ROOT / "src/kernelworks/dispatch/timed/sm_90-nvidia_h200.json").read_text(encoding="utf-8"))
     for timing in shipped["tuning_records"]:

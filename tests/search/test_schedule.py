@@ -126,7 +126,7 @@ def test_every_opening_is_a_schedule(name: str) -> None:
 
 
 def test_the_page_lists_every_move() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "search-schedule.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs/reference/search-schedule.md").read_text(encoding="utf-8")
     lines = [f"| {m.name} | {m.legal} | {m.costs} | {', '.join(m.bottlenecks)} |" for m in MOVES.values()]
     section = page.partition("## Moves")[2].partition("\n## ")[0]
     assert [line for line in section.splitlines() if line.startswith("| ") and "| legal" not in line] == lines

@@ -62,7 +62,7 @@ def machine(
     for record in records:
         show(gpu(record, width) if isinstance(record, GpuPeaks) else picture(record, width))
     why = native.fallback_reason()
-    show(Text(f"calls of ops go through {f'Python: {why}' if why else 'C++'} (docs/dispatch.md)"))
+    show(Text(f"calls of ops go through {f'Python: {why}' if why else 'C++'} (docs/explanation/dispatch.md)"))
 
 
 VERBS: dict[str, Callable[..., None]] = {"machine": machine}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -207,9 +206,5 @@ def _record_of(path: Path, root: Path) -> tuple[Climb, Ladder]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:  # a folder: the pages go there
-        for page_path in write_pages(Path("ladders"), Path(sys.argv[1])):
-            print(page_path)
-    else:
-        for path in rewrite_documents(Path("ladders")):
-            print(f"{path.parent}: written anew from its results.json")
+    for path in rewrite_documents(Path("ladders")):
+        print(f"{path.parent}: written anew from its results.json")

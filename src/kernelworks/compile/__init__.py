@@ -3,7 +3,7 @@
 ``backend`` hands a graph on to inductor, with its modes and options. Before it does, it looks for calls that match the
 torch signature of an op. It gives such a call to a kernel of ours if the region around the call ran faster with that
 kernel than inductor's version of the region. ``compile_report`` says what was replaced, what was not, and why.
-``docs/compile.md`` tells more.
+``docs/reference/compile.md`` tells more.
 """
 
 from __future__ import annotations

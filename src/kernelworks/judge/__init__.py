@@ -1,4 +1,6 @@
-"""Judges a candidate kernel that nobody trusts: right or not, how quick, and why it is refused (docs/judge.md)."""
+"""Judges a candidate kernel that nobody trusts: right or not, how fast, and why it is refused.
+
+docs/reference/judge.md has the rules."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ __all__ = ["Charge", "Judgement", "Pace", "Speed"]
 class Charge:
     """One reason why a candidate is refused, or what its reader must know."""
 
-    kind: str  # "wrong answer", "late answer", "falls back", ...: a word of docs/judge.md
+    kind: str  # "wrong answer", "late answer", "falls back", ...: a word of docs/reference/judge.md
     said: str
 
 

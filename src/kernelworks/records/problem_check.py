@@ -15,8 +15,8 @@ TOO_MUCH = {"too slow", "too large"}  # for this machine: says nothing of the pr
 
 @dataclass(frozen=True)
 class Finding:
-    """``kind`` is a word of the table in docs/check-problem.md. One that is ``fatal`` leaves nothing to score: an
-    answer made without the problem's work passes, or none can be judged."""
+    """``kind`` is a word of the table in docs/reference/check-problem.md. One that is ``fatal`` leaves nothing to
+    score: an answer made without the problem's work passes, or none can be judged."""
 
     kind: str
     fatal: bool

@@ -75,6 +75,6 @@ def unseen_calls(found: Mapping[str, Any] | None, name: str) -> list[str]:
     return [
         f"Of {len(off)} other calls, each predicted before anybody had timed it, {near} were within "
         f"{quantity.percent(NEAR_SHARE)}; the model as it was then was off by {middle} in the median "
-        f"([{name}](../benchmarks/results/{name})).",
+        f"([{name}]({{up}}benchmarks/results/{name})).",
         "",
     ]

@@ -82,19 +82,19 @@ def _standing(kernel: MapKernel) -> Text:
 
 
 def markdown(ops: Sequence[MapOp]) -> str:
-    """The reference page of the docs: what every op computes, from where, and its rows. No figures: those age."""
+    """The reference page of the docs: what every op computes, from where, and its kernels. No figures: those age."""
     lines = [
-        "# Reference: ops and rows",
+        "# Ops and kernels",
         "",
-        "Generated from the rows by `kernelworks map --markdown docs/reference.md`; a test checks that it is current.",
-        "`kernelworks map` prints the same tree with this machine's certificates and speeds. Each op is called in its",
-        "own way, or as torch's function is ([faces](calling-conventions.md)).",
+        "Written by `kernelworks map --markdown docs/reference/ops.md`; a test checks that it is current.",
+        "`kernelworks map` prints the same tree with this machine's certificates and speeds. Each op takes its own",
+        "arguments, or those of torch's function ([calling conventions](calling-conventions.md)).",
     ]
     for family in dict.fromkeys(op.family for op in ops):
         lines += ["", f"## {family}"]
         for op in (o for o in ops if o.family == family):
             kernels = ", ".join(f"`{name}`" for name in dict.fromkeys(kernel.name for kernel in op.kernels))
-            readme = f"../src/kernelworks/{op.op_package}/README.md"
+            readme = f"../../src/kernelworks/{op.op_package}/README.md"
             lines += [
                 "",
                 f"### {op.op}",
@@ -103,7 +103,7 @@ def markdown(ops: Sequence[MapOp]) -> str:
                 "",
                 *(f"- {'as torch is' if i else 'called'}: `{call}`" for i, call in enumerate(op.calls)),
                 f"- source: {op.source}",
-                f"- rows, best first: {kernels}",
+                f"- kernels, best first: {kernels}",
             ]
             lines += [f"- mathematics, bound, choices: [{op.op}]({readme})"]
     return "\n".join(lines) + "\n"

@@ -19,7 +19,7 @@ from typing import Any
 from kernelworks.records import history
 from kernelworks.report import quantity
 
-__all__ = ["is_rough", "line", "summary", "table"]
+__all__ = ["chart", "is_rough", "line", "result", "summary", "table"]
 
 SWITCHES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
 FIX, BACKEND, INDUCTOR, PLAN = "fix", "kernelworks", "default", "plan"
@@ -242,6 +242,49 @@ def table(rows: Sequence[Row], programs: Sequence[str] = (), modes: Sequence[str
     if failed:
         said.append(f"Failed: {', '.join(failed)}.")
     return [*lines, "", " ".join([*said, *_missing(found, programs, modes)]), ""]
+
+
+BAR_CELLS = 8  # of a bar of the chart that stands for 1x: the time of torch's best switch
+
+
+def chart(suites: Mapping[str, Sequence[Row]], counts: Mapping[str, int], descriptions: Mapping[str, str]) -> list[str]:
+    """A short table in Markdown of several records by the machine's name: of each the program with the highest speedup
+    over torch's best switch, that with the least, and as many between them as ``counts`` says in all. A program is
+    named by its description, if there is one."""
+    lines = [
+        "| program | eager | torch's best switch | with `--fix` | speedup over torch's best switch |",
+        "|---|---:|---:|---:|---|",
+    ]
+    for name, rows in suites.items():
+        ranked = sorted((p for p in _programs(rows) if p.over), key=lambda p: p.over or 0.0, reverse=True)
+        for p in _spread_over(ranked, counts[name]):
+            assert p.over is not None
+            bar = "█" * max(1, round(BAR_CELLS * p.over))
+            what = descriptions.get(p.name, p.name)
+            figures = f"{p.eager()} | {_switch(p)} | {_ours(p)} | {bar} {quantity.ratio(p.over)}"
+            lines.append(f"| {name}: {what} | {figures} |")
+    return lines
+
+
+def _spread_over(ranked: Sequence[_Program], count: int) -> list[_Program]:
+    """The first, the last, and what lies at even distances between them."""
+    last = len(ranked) - 1
+    places = [round(last * i / (count - 1)) for i in range(count)] if count > 1 else [0]
+    return [ranked[place] for place in dict.fromkeys(places) if ranked]
+
+
+def result(rows: Sequence[Row]) -> str:
+    """What a record comes to, in a few words: the geometric mean, how many programs lose, how many predictions held."""
+    found = _programs(rows)
+    over = [p.over for p in found if p.over]
+    if not over:
+        return "nothing is measured yet"
+    slower = sum(ratio < 1 for ratio in over)
+    held = [h for p in found if FIX in p.modes and (h := _prediction_held(p.modes[FIX])) is not None]
+    return (
+        f"{quantity.ratio(_mean(over))} is the geometric mean of {len(over)} programs, {slower} of them slower than "
+        f"torch's best switch; {sum(held)} of {len(held)} predictions held"
+    )
 
 
 def _missing(found: Sequence[_Program], programs: Sequence[str], modes: Sequence[str]) -> list[str]:
