@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
+from rich.console import Console, RenderableType
+
 from kernelworks.records import (
     AutotuneResult,
     BenchResult,
@@ -31,6 +33,7 @@ from kernelworks.report import (
     bench,
     check_problem,
     compare,
+    diagnose,
     explain,
     fix,
     judge,
@@ -101,9 +104,27 @@ th button { pointer-events: none; }
 th button::after { content: none; }"""
 
 
-def text(record: AutotuneResult) -> str:
-    """A record in plain text."""
-    return autotune.text(record)
+def text(record: Any) -> str:
+    """A record in plain text: what its verb prints, or its ``repr`` if no verb prints it alone."""
+    if isinstance(record, AutotuneResult):
+        return autotune.text(record)
+    draw = PRINTED.get(type(record))
+    if draw is None:
+        return repr(record)
+    console = Console(width=TEXT_COLUMNS, force_terminal=False, no_color=True, highlight=False, markup=False)
+    with console.capture() as captured:
+        console.print(draw(record))
+    return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())
+
+
+TEXT_COLUMNS = 100
+# What IPython shows of a record on a terminal.
+PRINTED: dict[type, Callable[[Any], RenderableType]] = {
+    Comparison: compare.comparison,
+    Diagnosis: lambda record: diagnose.diagnosis(record, TEXT_COLUMNS),
+    Explanation: explain.explanation,
+    Fix: fix.fix,
+}
 
 
 def fragment(some: Several) -> str:
