@@ -28,6 +28,7 @@ from kernelworks.records.judgement import Judgement
 from kernelworks.records.predictions import PredictionAccuracy
 from kernelworks.records.problem_check import ProblemCheck
 from kernelworks.records.search import Search
+from kernelworks.records.trace import TraceDiagnosis
 from kernelworks.report import (
     autotune,
     bench,
@@ -40,6 +41,7 @@ from kernelworks.report import (
     page,
     predictions,
     search,
+    trace,
     verify,
 )
 from kernelworks.report.climb import terminal as climb
@@ -49,6 +51,7 @@ from kernelworks.report.markup import html
 __all__ = ["fragment", "render_page", "text"]
 
 Several = Sequence[Any]
+TEXT_COLUMNS = 100
 
 # A record, or several of one kind -> title and body.
 RENDERERS: dict[type, Callable[[Several], tuple[str, Sequence[str]]]] = {
@@ -71,6 +74,10 @@ RENDERERS: dict[type, Callable[[Several], tuple[str, Sequence[str]]]] = {
     AutotuneResult: lambda some: ("kernelworks autotune", [html(autotune.autotune_result(one)) for one in some]),
     SwapRecord: lambda some: ("kernelworks swap", [_text("\n".join(one.lines)) for one in some]),
     PredictionAccuracy: lambda some: ("kernelworks predictions", predictions.parts(some[0])),
+    TraceDiagnosis: lambda some: (
+        f"{some[0].file} - kernelworks diagnose --trace",
+        [html(trace.trace_diagnosis(one, TEXT_COLUMNS)) for one in some],
+    ),
     ConfigTuning: lambda some: (f"{_ops(some)} - kernelworks autotune", [html(autotune.config_tunings(some))]),
 }
 
@@ -117,13 +124,13 @@ def text(record: Any) -> str:
     return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())
 
 
-TEXT_COLUMNS = 100
 # What IPython shows of a record on a terminal.
 PRINTED: dict[type, Callable[[Any], RenderableType]] = {
     Comparison: compare.comparison,
     Diagnosis: lambda record: diagnose.diagnosis(record, TEXT_COLUMNS),
     Explanation: explain.explanation,
     Fix: fix.fix,
+    TraceDiagnosis: lambda record: trace.trace_diagnosis(record, TEXT_COLUMNS),
 }
 
 
