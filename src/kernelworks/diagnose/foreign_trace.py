@@ -16,7 +16,14 @@ import numpy as np
 from kernelworks.measure.peaks import cached_peaks
 from kernelworks.measure.roofline.bound import Bound, bottleneck_of, bound
 from kernelworks.profile.cost import Work
-from kernelworks.profile.foreign.breakdown import COMPUTE_PARTS, Window, device_breakdown, find_window, host_breakdown
+from kernelworks.profile.foreign.breakdown import (
+    COMPUTE_PARTS,
+    KERNELS,
+    Window,
+    device_breakdown,
+    find_window,
+    host_breakdown,
+)
 from kernelworks.profile.foreign.events import COPY, FILL, KERNEL, OP, PYTHON, RUNTIME, Events, TraceError
 from kernelworks.profile.foreign.formats import KernelSums, read_trace_file
 from kernelworks.profile.foreign.nesting import FRAME, MODULE, Nesting, nest
@@ -129,7 +136,10 @@ def _hotspots(
         group.device_us += length
         group.kernels[events.text(index)] += length
         group.calls += top < 0
-    time = (lambda g: g.device_us) if on_device else (lambda g: g.host_us)
+
+    def time(group: _Group) -> float:
+        return group.device_us if on_device else group.host_us
+
     ordered = sorted(groups.items(), key=lambda item: -time(item[1]))
     ordered = [item for item in ordered if time(item[1]) > 0][:MOST_HOTSPOTS]
     return tuple(
@@ -245,7 +255,8 @@ def _sentence(window: Window, parts: dict[str, float], spots: tuple[TraceHotspot
     total, worst = sum(idle.values()), max(idle, key=lambda name: idle[name])
     why = f", mostly {worst.removeprefix('GPU idle: ')}" if total else ""
     first = f"; {part:.0f}% of its work is for {spots[0].op}" if busy else ""
-    return f"{what}; the GPU ran kernels for {100 * parts['kernels'] / wall:.0f}%, idle for {100 * total / wall:.0f}%{why}{first}"
+    ran, waited = 100 * parts[KERNELS] / wall, 100 * total / wall
+    return f"{what}; the GPU ran kernels for {ran:.0f}%, idle for {waited:.0f}%{why}{first}"
 
 
 def _unknown(events: Events, window: Window, peaks: GpuPeaks | None, *, on_device: bool) -> tuple[str, ...]:

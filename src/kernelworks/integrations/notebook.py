@@ -10,19 +10,20 @@ import argparse
 import ast
 import contextlib
 import dataclasses
+import io
 import linecache
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from kernelworks.diagnose import diagnose
 from kernelworks.measure.clock.noise import Ambiguous
 from kernelworks.records import Diagnosis, Hotspot
 from kernelworks.report import terminal
 
-__all__ = ["DIAGNOSE_OPTIONS", "diagnose_cell", "diagnose_statement", "register_magics"]
+__all__ = ["diagnose_cell", "diagnose_statement", "register_magics"]
 
 PAGE = "notebook"  # the files that --out writes
 CHANGES_HELP = "changes of numbers to try with --fix, by comma: tf32,bf16,int8,fp8"
@@ -73,11 +74,6 @@ def _make_parser() -> OptionParser:
     return parser
 
 
-DIAGNOSE_OPTIONS = tuple(
-    word for action in _make_parser()._actions for word in action.option_strings if word.startswith("--")
-)
-
-
 def _split_line(line: str) -> tuple[argparse.Namespace, str]:
     """The options before a statement, and the statement as it was typed: its own quotes and dashes are its own."""
     parser, rest = _make_parser(), line.strip()
@@ -97,13 +93,14 @@ def _split_line(line: str) -> tuple[argparse.Namespace, str]:
 
 def _next_word(text: str) -> tuple[list[str], str]:
     """The first word of a text, which quotes may hold together, and the rest."""
-    lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
+    source = io.StringIO(text)
+    lexer = shlex.shlex(source, posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
         word = lexer.get_token()
     except ValueError as error:  # a quote that is not closed
         raise Refusal(f"{error}: {text}") from error
-    return ([] if word is None else [word]), lexer.instream.read().lstrip()
+    return ([] if word is None else [word]), source.read().lstrip()
 
 
 # ---------------------------------------------------------------- running
@@ -181,7 +178,7 @@ def _compile(shell: Any, source: str) -> CodeType:
         flags = compiler.flags  # `from __future__` of earlier cells
         at = compiler.cache(text, shell.execution_count)
     try:
-        return compile(text, at, "exec", flags=flags, dont_inherit=True)
+        return cast(CodeType, compile(text, at, "exec", flags=flags, dont_inherit=True))
     except SyntaxError:
         if _is_async(text):
             raise Refusal("`await` outside a function: diagnose asyncio.run(...) or a function that does it") from None

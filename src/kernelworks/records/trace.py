@@ -11,7 +11,7 @@ __all__ = ["TraceDiagnosis", "TraceHotspot", "TraceKernel"]
 
 @dataclass(frozen=True)
 class TraceHotspot:
-    """The outermost calls of one op from one place. On a trace with a GPU ``seconds`` are its kernels', else its own."""
+    """The outermost calls of one op from one place. ``seconds``: its kernels', or its own if there is no GPU."""
 
     op: str
     module: str  # "Linear_0", the innermost module, where the trace has stacks

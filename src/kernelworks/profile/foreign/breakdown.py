@@ -17,7 +17,15 @@ from kernelworks.profile.foreign.events import COPY, FILL, KERNEL, OP, RUNTIME, 
 from kernelworks.profile.foreign.intervals import Stretches, union
 from kernelworks.profile.foreign.nesting import Nesting, is_torch_op
 
-__all__ = ["COMPUTE_PARTS", "Window", "device_breakdown", "find_window", "host_breakdown", "is_communication"]
+__all__ = [
+    "COMPUTE_PARTS",
+    "KERNELS",
+    "Window",
+    "device_breakdown",
+    "find_window",
+    "host_breakdown",
+    "is_communication",
+]
 
 COMMUNICATION = re.compile(r"nccl|rccl", re.I)
 WAITS = re.compile(r"Synchronize|cudaMemcpy(?!Async)|hipMemcpy(?!Async|WithStream)", re.I)
@@ -103,7 +111,7 @@ def _covered(events: Events, chosen: NDArray[np.bool_], window: Window) -> Stret
 def _idle(events: Events, window: Window, busy: Stretches) -> dict[str, float]:
     """Why the GPU did nothing, in microseconds by part."""
     idle = busy.gaps(window.start, window.end)
-    launch_start, launch_end = _launches(events, busy, idle)
+    launch_end = _launch_ends(events, idle)
     known = np.isfinite(launch_end)
     # until when the host is to blame: all of the last stretch, and of one whose launch is not known
     host_end = np.where(known, np.clip(launch_end, idle.start, idle.end), idle.end)
@@ -128,18 +136,16 @@ def _idle(events: Events, window: Window, busy: Stretches) -> dict[str, float]:
     }
 
 
-def _launches(
-    events: Events, busy: Stretches, idle: Stretches
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
-    """Of each idle stretch, start and end of the call that launched the work at its end; not a number if unknown."""
+def _launch_ends(events: Events, idle: Stretches) -> NDArray[np.float64]:
+    """Of each idle stretch the end of the call that launched the work at its end; not a number if unknown."""
     works = np.nonzero(events.of(KERNEL, COPY, FILL))[0]
     works = works[np.argsort(events.start[works], kind="stable")]
     starts = events.start[works]
     which = np.searchsorted(starts, idle.end, side="left")
-    begin, end = np.full(len(idle.end), np.nan), np.full(len(idle.end), np.nan)
+    end = np.full(len(idle.end), np.nan)
     calls = np.nonzero(events.of(RUNTIME) & (events.link >= 0))[0]
     if not len(calls) or not len(works):
-        return begin, end
+        return end
     order = np.argsort(events.link[calls], kind="stable")
     calls = calls[order]
     links = events.link[calls]
@@ -148,8 +154,8 @@ def _launches(
     valid &= events.link[work] >= 0
     at = np.minimum(np.searchsorted(links, events.link[work]), len(links) - 1)
     valid &= links[at] == events.link[work]
-    begin[valid], end[valid] = events.start[calls[at]][valid], events.end[calls[at]][valid]
-    return begin, end
+    end[valid] = events.end[calls[at]][valid]
+    return end
 
 
 # ---------------------------------------------------------------- without

@@ -1,7 +1,8 @@
 """One table of events for every kind of trace: columns of numbers, each name once.
 
 A trace may hold millions of events, and anything at all in them. What makes no sense (a time that is no number, a
-negative duration) is counted and left out. Memory: 41 bytes an event, ``MOST_EVENTS`` at most, and ``MOST_NAMES`` names.
+negative duration) is counted and left out. Memory: 41 bytes an event, some times that while they are sorted; of
+``MOST_EVENTS`` at most, and ``MOST_NAMES`` names.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ MOST_DETAILS = 50_000  # different sets of arguments
 OTHER = "(more names than are kept)"
 LATEST_US = 1e18  # of a time stamp: 30 thousand years
 NO_NUMBER = -1
+COLUMNS: dict[str, Any] = {
+    "kind": np.int8, "name": np.int32, "lane": np.int32, "start": np.float64, "end": np.float64, "link": np.int64,
+    "detail": np.int32,
+}  # fmt: skip
 
 
 class TraceError(ValueError):
@@ -71,6 +76,7 @@ class EventTable:
         self._kind, self._name, self._lane = array("b"), array("i"), array("i")
         self._start, self._end, self._link, self._detail = array("d"), array("d"), array("q"), array("i")
         self._known: dict[str, int] = {}
+        self._origin: float | None = None  # times are kept from here on: a nanosecond is lost in 10^12 us
 
     def __len__(self) -> int:
         return len(self._kind)
@@ -80,8 +86,15 @@ class EventTable:
         return len(self._kind) >= MOST_EVENTS
 
     def add(
-        self, kind: int, name: object, lane: str, start: object, duration: object, link: object = None, detail: Any = None
-    ) -> bool:  # fmt: skip
+        self,
+        kind: int,
+        name: object,
+        lane: str,
+        start: object,
+        duration: object,
+        link: object = None,
+        detail: Any = None,
+    ) -> bool:
         """Keeps an event, times in microseconds. False if it makes no sense."""
         begin, length = _number(start), _number(duration)
         if begin is None or length is None or length < 0 or abs(begin) > LATEST_US or length > LATEST_US:
@@ -90,6 +103,9 @@ class EventTable:
         if not isinstance(name, str) or not name:
             self.skipped += 1
             return False
+        if self._origin is None:
+            self._origin = begin
+        begin -= self._origin
         self._kind.append(kind)
         self._name.append(self.names.number(name))
         self._lane.append(self.lanes.number(lane))
@@ -113,15 +129,20 @@ class EventTable:
         return found
 
     def finish(self) -> Events:
-        """The columns, sorted by lane and time, an outer event before an inner one. Empties the table."""
-        columns = {
-            "kind": np.frombuffer(self._kind, np.int8), "name": np.frombuffer(self._name, np.int32),
-            "lane": np.frombuffer(self._lane, np.int32), "start": np.frombuffer(self._start, np.float64),
-            "end": np.frombuffer(self._end, np.float64), "link": np.frombuffer(self._link, np.int64),
-            "detail": np.frombuffer(self._detail, np.int32),
-        } if len(self) else dict.fromkeys(("kind", "name", "lane", "start", "end", "link", "detail"), np.zeros(0))  # fmt: skip
-        order = np.lexsort((columns["kind"], -columns["end"], columns["start"], columns["lane"]))
-        return Events(self, **{name: column[order] for name, column in columns.items()})
+        """The columns, sorted by lane and time, an outer event before an inner one."""
+        kind, name, lane = (
+            self._column("kind", self._kind), self._column("name", self._name), self._column("lane", self._lane),
+        )  # fmt: skip
+        start, end = self._column("start", self._start), self._column("end", self._end)
+        link, detail = self._column("link", self._link), self._column("detail", self._detail)
+        order = np.lexsort((kind, -end, start, lane))
+        return Events(
+            self, kind[order], name[order], lane[order], start[order], end[order], link[order], detail[order]
+        )  # fmt: skip
+
+    @staticmethod
+    def _column(name: str, values: array[Any]) -> NDArray[Any]:
+        return np.array(values, COLUMNS[name])
 
 
 @dataclass

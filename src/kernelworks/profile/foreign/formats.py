@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import csv
+import functools
 import gzip
 import io
 import os
 import stat
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from kernelworks.profile.foreign.chrome import read_chrome_trace
 from kernelworks.profile.foreign.events import EventTable, TraceError
@@ -44,7 +44,6 @@ BY_ENDING = {
 class TraceFile:
     format: str
     content: EventTable | KernelSums
-    remarks: tuple[str, ...] = field(default=())
 
 
 def read_trace_file(path: Path) -> TraceFile:
@@ -63,16 +62,32 @@ def read_trace_file(path: Path) -> TraceFile:
         other = next((said for first, said in OTHERS if head.startswith(first)), ending)
         if other is not None:
             raise TraceError(f"{path} is {other}")
-        packed: IO[bytes] = file
+        packed: io.BufferedReader = file
         if head.startswith(b"\x1f\x8b"):
-            packed = gzip.GzipFile(fileobj=file)
-            try:
-                head = packed.read(HEAD)
-                packed.seek(0)
-            except (EOFError, OSError, zlib.error):
-                raise TraceError(f"{path} is a gzip file that is damaged or ends in the middle") from None
+            packed = io.BufferedReader(Unpacked(file), HEAD)
+            head = packed.peek(HEAD)
+            if not head:
+                raise TraceError(f"{path} is a gzip file that is empty, damaged or ends in the middle")
         text = io.TextIOWrapper(packed, encoding=_encoding(head, path), errors="replace", newline="")
         return _read_text(path, text, head)
+
+
+class Unpacked(io.RawIOBase):
+    """The bytes of a gzip file as far as it is whole: where it is damaged or cut they end."""
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self._file = gzip.GzipFile(fileobj=file)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            piece = self._file.read1(len(buffer))
+        except (EOFError, OSError, zlib.error):
+            return 0
+        buffer[: len(piece)] = piece
+        return len(piece)
 
 
 def _encoding(head: bytes, path: Path) -> str:
@@ -93,15 +108,13 @@ def _read_text(path: Path, text: IO[str], head: bytes) -> TraceFile:
         for number, row in enumerate(rows):
             names = {name.strip() for name in row}
             if "Kernel Name" in names and len(names) > 2:
-                return TraceFile("Nsight Compute", _said(path, lambda row=row: read_compute_csv(row, rows)))
+                return TraceFile("Nsight Compute", _said(path, functools.partial(read_compute_csv, row, rows)))
             if {"Name", "Operation"} & names and any(name.startswith(("Total Time", "Duration")) for name in names):
-                return TraceFile("Nsight Systems", _said(path, lambda row=row: read_systems_csv(row, rows)))
+                return TraceFile("Nsight Systems", _said(path, functools.partial(read_systems_csv, row, rows)))
             if number > MOST_LINES:
                 break
     except csv.Error as error:
         raise TraceError(f"{path} is no trace: {error}") from None
-    except (EOFError, OSError, zlib.error):
-        raise TraceError(f"{path} is damaged or ends in the middle") from None
     raise TraceError(
         f"{path} is no trace: neither Chrome JSON (torch.profiler), nor an export of Nsight Systems (SQLite, CSV), nor "
         "one of Nsight Compute (CSV)"
@@ -114,10 +127,10 @@ def _lines(text: IO[str]) -> Iterator[str]:
         yield line.replace("\x00", "")
 
 
-def _said(path: Path, read: object) -> EventTable | KernelSums:
+def _said(path: Path, read: Callable[[], EventTable | KernelSums]) -> EventTable | KernelSums:
     """What a reader gives; its complaint names the file."""
     try:
-        return read()  # type: ignore[operator,no-any-return]
+        return read()
     except TraceError as error:
         raise TraceError(f"{path} is {error}") from None
     except csv.Error as error:

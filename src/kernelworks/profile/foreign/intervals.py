@@ -40,7 +40,8 @@ class Stretches(NamedTuple):
     def _covers(self, at: NDArray[np.float64]) -> NDArray[np.bool_]:
         """For each point, whether a stretch begins at or before it and ends after it."""
         which = np.searchsorted(self.start, at, side="right") - 1
-        return (which >= 0) & (self.end[np.maximum(which, 0)] > at)
+        inside: NDArray[np.bool_] = (which >= 0) & (self.end[np.maximum(which, 0)] > at)
+        return inside
 
 
 NOTHING = Stretches(np.zeros(0), np.zeros(0))

@@ -25,6 +25,7 @@ from kernelworks.profile.foreign.sums import UNITS, KernelSums, Totals, figure, 
 
 __all__ = ["read_systems_csv", "read_systems_sqlite"]
 
+HEADER = 100  # bytes of an SQLite file; it holds the size of a page and how many there are
 COPIES = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD", 10: "Memcpy PtoP"}
 NVTX_RANGES = (59, 60, 70, 71)  # pushed and started ranges, of NVTX 3 and of torch's
 UNKNOWN = (
@@ -42,6 +43,11 @@ UNKNOWN = (
 def read_systems_sqlite(path: Path) -> EventTable:
     """Kernels, copies, fills, calls of CUDA's API and NVTX ranges. Raises TraceError if there are none."""
     table = EventTable()
+    with path.open("rb") as file:
+        head = file.read(HEADER)
+    size = int.from_bytes(head[16:18], "big")
+    if int.from_bytes(head[28:32], "big") * (65536 if size == 1 else size) > path.stat().st_size:
+        table.remarks.append("the file ends in the middle: what is there was read")
     try:
         database = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)
         try:
