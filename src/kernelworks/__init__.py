@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kernelworks.nn.swap import Swap, swap
     from kernelworks.ops.generated import *  # noqa: F403
     from kernelworks.records import AutotuneResult
+    from kernelworks.records.compare import compare
     from kernelworks.records.search import Search
     from kernelworks.search import search
     from kernelworks.verify import verify
@@ -36,7 +37,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "AdamW": "nn.optim", "CapturedModel": "diagnose.capture", "Fix": "diagnose.fix.handle", "Machine": "machine",
     "Search": "records.search", "AutotuneResult": "records", "Swap": "nn.swap",
-    "apply": "diagnose.fix.plan", "bench": "measure.bench", "capture": "diagnose.capture", "compile_report": "compile",
+    "apply": "diagnose.fix.plan", "bench": "measure.bench", "capture": "diagnose.capture", "compare": "records.compare",
+    "compile_report": "compile",
     "diagnose": "diagnose", "explain": "diagnose.explain", "fix": "diagnose.fix.handle", "judge": "judge",
     "machine": "machine", "verify": "verify",
     "search": "search", "autotune": "measure.autotune", "swap": "nn.swap",
@@ -69,6 +71,7 @@ __all__ = [
     "autotune",
     "bench",
     "capture",
+    "compare",
     "compile_report",
     "diagnose",
     "explain",
@@ -101,6 +104,11 @@ if not TYPE_CHECKING:  # to a type checker, a name that is not there is an error
 def pages() -> Any:
     """What draws records as pages and as text. Records ask the package's face for it, which is above both."""
     return importlib.import_module("kernelworks.report.html")
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """What ``%load_ext kernelworks`` calls."""
+    importlib.import_module("kernelworks.integrations.notebook").register_magics(shell)
 
 
 def __dir__() -> list[str]:

@@ -35,12 +35,11 @@ BANNED_MARKS = ("TO" + "DO", "FIX" + "ME", "X" + "XX", "NotImplemented" + "Error
 
 TOP = {
     "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile", "pyproject.toml", "constraints.txt",
-    "mkdocs.yml",
-    ".gitignore", ".pre-commit-config.yaml", ".ci/run",
+    "mkdocs.yml", ".gitignore", ".pre-commit-config.yaml", ".ci/run", "action.yml", "src/pytest_kernelworks.py",
 }  # fmt: skip
 FOLDERS = {  # folder -> what may lie in it, as a pattern of the path below it
     "src/kernelworks": r".*",
-    "tests": r"conftest\.py|\w+/\w+\.py|diagnose/traces/\w+\.json\.gz",
+    "tests": r"conftest\.py|\w+/\w+\.py|(diagnose|profile)/traces/[\w.]+\.(json\.gz|csv)",
     "examples": r"\w+\.py",
     "benchmarks": r"(programs/)?\w+\.py|results/[\w.-]+\.json",
     "docs": r"((reference|explanation|how-to)/)?[\w-]+\.md|pictures/[\w-]+\.(svg|png)|assets/[\w-]+\.(css|js)",

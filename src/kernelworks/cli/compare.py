@@ -31,6 +31,9 @@ def compare(
     limit: Annotated[
         str | None, typer.Option("--fail-if-slower", help="Exit code 1 where B is slower by more.", metavar="PERCENT")
     ] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown, for a job's summary or a comment.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """What got slower or faster from one record to another, beyond the noise, and where it lies.
@@ -43,12 +46,17 @@ def compare(
     """
     from kernelworks.records import compare as comparing
     from kernelworks.report import compare as report
+    from kernelworks.report.terminal import document
 
+    if json and markdown:
+        fail("--json and --markdown are two documents: ask for one", USAGE)
     wanted = None if limit is None else _share(limit)
     with faults((comparing.NoRecord, FileNotFoundError)):
         found = comparing.compare(first, second, limit=wanted)
     if json:
         print_json(found)
+    elif markdown:
+        document(report.markdown(found))
     else:
         show(report.comparison(found))
     codes = {comparing.SAME: 0, comparing.SLOWER: FAILED, comparing.AMBIGUOUS: AMBIGUOUS}

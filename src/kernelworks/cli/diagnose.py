@@ -23,6 +23,7 @@ from kernelworks.cli.console import (
 from kernelworks.cli.files import writable, writable_folder, write
 from kernelworks.cli.interrupts import report_begins
 from kernelworks.cli.options import Json, Rough, Verbose
+from kernelworks.cli.trace import diagnose_trace_file
 
 if TYPE_CHECKING:
     from kernelworks.diagnose import Interrupted
@@ -33,7 +34,9 @@ __all__ = ["VERBS"]
 
 
 def diagnose(
-    program: Annotated[str, typer.Argument(help="A Python script, or FILE.py:FUNCTION to call without arguments.")],
+    program: Annotated[
+        str | None, typer.Argument(help="A Python script, or FILE.py:FUNCTION to call without arguments.")
+    ] = None,
     arguments: Annotated[
         list[str] | None, typer.Argument(help="The script's own arguments, after `--`.", metavar="[-- ARGUMENTS]")
     ] = None,
@@ -66,6 +69,10 @@ def diagnose(
     module: Annotated[
         bool, typer.Option("-m", "--module", help="PROGRAM is a module, as after python -m, or MODULE:FUNCTION.")
     ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", help="Read a trace of torch.profiler or Nsight; run nothing.", metavar="FILE"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Where a program's time goes on this machine, what bounds each part, and what is recoverable.
@@ -74,6 +81,12 @@ def diagnose(
     self-contained HTML page and as a record, which `kernelworks show` prints again. With --fix: also the gain that was
     predicted beside the gain that was got.
     """
+    if trace is not None:
+        if program is not None or fix or counters or rough or module or plan or patch or allow or budget is not None:
+            fail("--trace reads a file and runs nothing: it goes with --out and --json alone", USAGE)
+        raise typer.Exit(diagnose_trace_file(trace, out, json=json))
+    if program is None:
+        fail("name a program (a script, or FILE.py:FUNCTION), or a trace with --trace FILE; see --help", USAGE)
     from kernelworks.diagnose import Interrupted, diagnose_script
     from kernelworks.report import diagnose as report
     from kernelworks.report import perfetto_trace

@@ -31,6 +31,7 @@ HOOKS = "Using `torch.compile\\(module\\)` when there are global hooks"  # ours,
 SET_CALLBACK = "_maybe_set_eval_frame"  # what torch.compile calls as it enters and leaves code that is compiled
 # Lines in these folders are the machinery, not the program.
 MACHINERY = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).resolve().parents[1]) + os.sep, "<")
+CELL = "<ipython-input-"  # So IPython names the code that a user typed.
 
 
 class Survey(TorchFunctionMode):
@@ -201,7 +202,7 @@ def line_of(frame: types.FrameType | None) -> tuple[str, str]:
     """The innermost line outside torch and this package: its file's path, and ``file.py:123``."""
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(MACHINERY):
+        if not name.startswith(MACHINERY) or name.startswith(CELL):
             return name, f"{Path(name).name}:{frame.f_lineno}"
         frame = frame.f_back
     return "", ""

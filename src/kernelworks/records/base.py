@@ -35,6 +35,10 @@ class Record:
         """As notebooks show it; ``repr`` and ``str`` stay as they are."""
         return str(renderer().fragment([self.record()]))
 
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """As IPython asks: the page's piece for a notebook, the printed report for a terminal."""
+        return {"text/html": self._repr_html_(), "text/plain": str(renderer().text(self.record()))}
+
     def save(self, path: str | PathLike[str]) -> Path:
         """Writes the record, all of it or nothing: as JSON (``from_json`` reads it) or as one self-contained page, by
         the path's ending. Returns the path. Raises ValueError for another ending, OSError."""
@@ -46,6 +50,9 @@ class Records(list[T]):
 
     def _repr_html_(self) -> str:
         return str(renderer().fragment(self))
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/html": self._repr_html_(), "text/plain": "\n\n".join(str(renderer().text(one)) for one in self)}
 
     def save(self, path: str | PathLike[str]) -> Path:
         """As ``Record.save``, all of them in one file."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -10,7 +12,7 @@ from rich.text import Text
 from kernelworks.records.compare import AMBIGUOUS, SLOWER, ComparedFigure, Comparison
 from kernelworks.report import quantity
 
-__all__ = ["comparison", "sentence"]
+__all__ = ["comparison", "markdown", "sentence"]
 
 MOST_PARTS = 12
 
@@ -20,9 +22,7 @@ def comparison(found: Comparison) -> RenderableType:
     first, second = (_head(head) for head in found.heads)
     lines: list[RenderableType] = [Text(f"A  {first}"), Text(f"B  {second}")]
     lines += [Text(line, style="yellow") for line in found.remarks]
-    judged = [c for c in found.compared if c.judged]
-    parts = sorted((c for c in found.compared if not c.judged), key=lambda c: -abs(c.after - c.before))
-    moved = [c for c in parts if c.exceeds_noise][:MOST_PARTS]
+    judged, moved = _judged_and_moved(found)
     lines += [Text(), _table(judged)]
     if moved:
         lines += [Text(), Text("where it lies", style="bold"), _table(moved)]
@@ -30,6 +30,52 @@ def comparison(found: Comparison) -> RenderableType:
         if only:
             lines.append(Text(f"only in {name}: {', '.join(only[:6])}{_more(len(only) - 6)}", style="dim"))
     return Group(*lines, Text(), Text(sentence(found), style="bold"))
+
+
+def markdown(found: Comparison) -> str:
+    """The same for a job's summary or a comment: the verdict first, then the tables. Names are code, so that nothing in
+    them is read as markup."""
+    judged, moved = _judged_and_moved(found)
+    lines = [f"### kernelworks compare: {_cell(sentence(found))}", ""]
+    lines += [f"- {name}: {_code(_head(head))}" for name, head in zip("AB", found.heads, strict=True)]
+    lines += [f"- **{_cell(line)}**" for line in found.remarks]
+    lines += ["", *_rows(judged)]
+    if moved:
+        lines += ["", "<details><summary>where it lies</summary>", "", *_rows(moved), "", "</details>"]
+    for name, only in zip("AB", found.only, strict=True):
+        if only:
+            lines += ["", f"only in {name}: {', '.join(_code(one) for one in only[:6])}{_more(len(only) - 6)}"]
+    return "\n".join(lines)
+
+
+def _rows(items: list[ComparedFigure]) -> list[str]:
+    lines = ["| | A | B | change | noise | |", "|---|---:|---:|---:|---:|---|"]
+    for item in items:
+        cells = (_value(item.before, item.unit), _value(item.after, item.unit), *_change(item), _word(item)[0])
+        lines.append(f"| {_code(item.name)} | {' | '.join(cells)} |")
+    return lines
+
+
+def _code(text: str) -> str:
+    """A span of code in a table's cell: no line ends, no backquotes and no bar that would end it."""
+    return f"`{' '.join(text.split()).replace('`', chr(39)).replace('|', '¦') or '-'}`"
+
+
+def _cell(text: str) -> str:
+    """Plain words: what markdown and HTML would read as markup is escaped."""
+    return re.sub(r"([\\`*_\[\]<>|#~&!])", r"\\\1", " ".join(text.split()))
+
+
+def _judged_and_moved(found: Comparison) -> tuple[list[ComparedFigure], list[ComparedFigure]]:
+    """What is judged, and the parts that changed most."""
+    parts = sorted((c for c in found.compared if not c.judged), key=lambda c: -abs(c.after - c.before))
+    return [c for c in found.compared if c.judged], [c for c in parts if c.exceeds_noise][:MOST_PARTS]
+
+
+def _change(item: ComparedFigure) -> tuple[str, str]:
+    change = f"{100 * item.change:+.1f}%" if abs(item.change) < 100 else "appeared"
+    change = change if item.after or not item.before else "gone"
+    return change, f"{100 * item.noise / item.before:.1f}%" if item.before else "-"
 
 
 def _more(count: int) -> str:
@@ -53,13 +99,8 @@ def _table(items: list[ComparedFigure]) -> Table:
     table.add_column("", no_wrap=True)
     for item in items:
         word, style = _word(item)
-        change = f"{100 * item.change:+.1f}%" if abs(item.change) < 100 else "appeared"
-        change = change if item.after or not item.before else "gone"
-        noise = f"{100 * item.noise / item.before:.1f}%" if item.before else "-"
-        table.add_row(
-            item.name, _value(item.before, item.unit), _value(item.after, item.unit), change, noise,
-            Text(word, style=style),
-        )  # fmt: skip
+        values = (_value(item.before, item.unit), _value(item.after, item.unit))
+        table.add_row(item.name, *values, *_change(item), Text(word, style=style))
     return table
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
+from rich.console import Console, RenderableType
+
 from kernelworks.records import (
     AutotuneResult,
     BenchResult,
@@ -26,16 +28,19 @@ from kernelworks.records.judgement import Judgement
 from kernelworks.records.predictions import PredictionAccuracy
 from kernelworks.records.problem_check import ProblemCheck
 from kernelworks.records.search import Search
+from kernelworks.records.trace import TraceDiagnosis
 from kernelworks.report import (
     autotune,
     bench,
     check_problem,
     compare,
+    diagnose,
     explain,
     fix,
     judge,
     predictions,
     search,
+    trace,
     verify,
 )
 from kernelworks.report.climb import terminal as climb
@@ -48,6 +53,7 @@ from kernelworks.report.markup import html
 __all__ = ["fragment", "render_page", "text"]
 
 Several = Sequence[Any]
+TEXT_COLUMNS = 100
 
 # A record, or several of one kind -> title and body.
 RENDERERS: dict[type, Callable[[Several], tuple[str, Sequence[str]]]] = {
@@ -70,6 +76,10 @@ RENDERERS: dict[type, Callable[[Several], tuple[str, Sequence[str]]]] = {
     AutotuneResult: lambda some: ("kernelworks autotune", [html(autotune.autotune_result(one)) for one in some]),
     SwapRecord: lambda some: ("kernelworks swap", [_text("\n".join(one.lines)) for one in some]),
     PredictionAccuracy: lambda some: ("kernelworks predictions", predictions.parts(some[0])),
+    TraceDiagnosis: lambda some: (
+        f"{some[0].file} - kernelworks diagnose --trace",
+        [html(trace.trace_diagnosis(one, TEXT_COLUMNS)) for one in some],
+    ),
     ConfigTuning: lambda some: (f"{_ops(some)} - kernelworks autotune", [html(autotune.config_tunings(some))]),
 }
 
@@ -103,9 +113,27 @@ th button::after { content: none; }"""
 DATA = re.compile(r"<script type=.application/json.*?</script>", re.S)  # what a page's own scripts read
 
 
-def text(record: AutotuneResult) -> str:
-    """A record in plain text."""
-    return autotune.text(record)
+def text(record: Any) -> str:
+    """A record in plain text: what its verb prints, or its ``repr`` if no verb prints it alone."""
+    if isinstance(record, AutotuneResult):
+        return autotune.text(record)
+    draw = PRINTED.get(type(record))
+    if draw is None:
+        return repr(record)
+    console = Console(width=TEXT_COLUMNS, force_terminal=False, no_color=True, highlight=False, markup=False)
+    with console.capture() as captured:
+        console.print(draw(record))
+    return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())
+
+
+# What IPython shows of a record on a terminal.
+PRINTED: dict[type, Callable[[Any], RenderableType]] = {
+    Comparison: compare.comparison,
+    Diagnosis: lambda record: diagnose.diagnosis(record, TEXT_COLUMNS),
+    Explanation: explain.explanation,
+    Fix: fix.fix,
+    TraceDiagnosis: lambda record: trace.trace_diagnosis(record, TEXT_COLUMNS),
+}
 
 
 def fragment(some: Several) -> str:
