@@ -1,4 +1,4 @@
-# make demo   sets everything up in .venv and runs the main job on two real programs
+# make demo   sets everything up in .venv and runs the main job on two programs: under 5 minutes
 # make test   sets everything up in .venv and runs the linters, the type checker and the tests; make test-all runs more
 # make wheel  builds dist/kernelworks-*.whl, with the ladders, examples, certificates and tuning records inside
 # Either sets up once; a second run starts at once. `make clean` forgets the set-up.
@@ -22,15 +22,19 @@ help:
 $(STAMPS)/venv:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later with the venv module on the PATH (Debian: apt install python3-venv)" >&2; exit 2; }
 	@command -v "$${KERNELWORKS_CXX:-g++}" >/dev/null || echo "no C++ compiler: kernels of ours cannot be built, torch's run instead (Debian: apt install g++)" >&2
-	@echo "setting up $(VENV), once, with $$(grep ^torch== constraints.txt)"
+	@echo "Set-up, once: a virtual environment with $$(grep ^torch== constraints.txt), one or two minutes, kept in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMPS) && touch $@
 
 # Versions are pinned by constraints.txt, torch among them. pip takes a minute or two; a dot every five seconds says that
-# it is at work.
+# it is at work. Without a GPU torch comes from its own index, if that answers: there it is 0.2 GB without CUDA, not 3.
+CPU_INDEX := https://download.pytorch.org/whl/cpu
 comma := ,
 define installed
-$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '$(1)' & \
+index=; command -v nvidia-smi >/dev/null || ! $(BIN)/python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1], timeout=5)' \
+	$(CPU_INDEX)/torch/ >/dev/null 2>&1 || index=$(CPU_INDEX); \
+$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt $${index:+--extra-index-url $$index} \
+	--editable '$(1)' & \
 	while kill -0 $$! 2>/dev/null; do sleep 5; printf . >&2; done; echo >&2; wait $$!
 endef
 
@@ -39,26 +43,12 @@ $(STAMPS)/demo: $(STAMPS)/venv pyproject.toml constraints.txt
 	@touch $@
 
 $(STAMPS)/test: $(STAMPS)/venv pyproject.toml constraints.txt
-	@$(call installed,.[dev$(comma)demo])
+	@$(call installed,.[dev$(comma)examples])
 	@touch $@ $(STAMPS)/demo
 
-# The machine is measured first; a neighbour that keeps the cores busy gets a second chance to leave, and after that all
-# figures are rough, and marked; so are those of a program that a neighbour came in on (exit code 3). A fix that is
-# refused (1) is an answer. Kernels that the programs call are verified if they win. Of what a fix
-# may try, the demo tries what fits FIX seconds a program: kernels of ours, hardly compilers.
-FIX ?= 30
+# What the demo does is in tools/demo.py. BUDGET=60 gives each program so many seconds of optimizations.
 demo: $(STAMPS)/demo
-	@rough=; \
-	measured() { $(BIN)/kernelworks machine --html out/machine.html "$$@"; }; \
-	diagnosed() { $(BIN)/kernelworks diagnose "$$1" --fix --budget $(FIX) --out out "$${@:2}"; }; \
-	told() { diagnosed "$$1" $$rough || case $$? in 1) ;; 3) diagnosed "$$1" --rough || [ $$? = 1 ];; *) exit 1;; esac; }; \
-	measured || { \
-		echo "the machine is busy: once more in 20 seconds" >&2; for _ in 1 2 3 4; do sleep 5; printf . >&2; done; \
-		echo >&2; measured; \
-	} || { rough=--rough; measured --rough; }; \
-	told examples/minilm.py:embed; \
-	told examples/qwen3_decode.py:decode
-	@echo; echo "Pages to open in a browser: out/machine.html out/minilm.html out/qwen3_decode.html"
+	@$(BIN)/python tools/demo.py $(if $(BUDGET),--budget $(BUDGET))
 
 lint: $(STAMPS)/test
 	$(BIN)/ruff check .

@@ -126,7 +126,7 @@ def _name_extra(error: BaseException) -> None:
     folder = Path(frames[-1].filename).parent if frames else Path()
     ours = (Path(PACKAGE) / "examples", Path(PACKAGE).parents[1] / "examples")
     if isinstance(error, ModuleNotFoundError) and folder in ours:
-        sys.stderr.write('this example needs more packages: pip install "kernelworks[demo]"\n')
+        sys.stderr.write('this example needs more packages: pip install "kernelworks[examples]"\n')
 
 
 def first_line(error: BaseException) -> str:

@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelworks.machine import environment
+
 __all__ = ["Machine", "machine"]
 
 # The names of /proc/cpuinfo that a target of ours asks for, under the names the field uses.
@@ -16,6 +18,9 @@ FEATURES = {
     "avx2": "avx2", "fma": "fma", "f16c": "f16c", "avx512f": "avx512f", "avx512bw": "avx512bw",
     "avx512dq": "avx512dq", "avx512vl": "avx512vl", "avx512_bf16": "avx512_bf16", "avx512_vnni": "avx512_vnni",
 }  # fmt: skip
+AVX2 = frozenset({"avx2", "fma", "f16c"})
+AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+CAPS = {"": frozenset(FEATURES), "scalar": frozenset[str](), "avx2": AVX2, "avx512": AVX512}  # by KERNELWORKS_ISA
 
 
 @dataclass(frozen=True)
@@ -59,10 +64,12 @@ def _cache_sizes() -> tuple[tuple[str, int], ...]:
 
 @functools.cache
 def machine() -> Machine:
-    """This machine. Cost: one read of ``/proc`` and ``/sys`` the first time, cached after."""
+    """This machine, with no wider instructions than ``KERNELWORKS_ISA`` allows: its kind is then that of a machine
+    without them. Cost: one read of ``/proc`` and ``/sys`` the first time, cached after. Raises ValueError if the
+    variable names no instruction set."""
     info = _cpuinfo()
     flags = set(info.get("flags", info.get("Features", "")).split())
-    features = frozenset(name for name, flag in FEATURES.items() if flag in flags)
+    features = CAPS[environment.instruction_set_cap()] & {name for name, flag in FEATURES.items() if flag in flags}
     architecture = platform.machine()
     vendor = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}.get(
         info.get("vendor_id", ""), info.get("vendor_id", "unknown")

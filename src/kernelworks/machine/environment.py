@@ -5,6 +5,7 @@
 | ``KERNELWORKS_CACHE`` | folder for compiled libraries, certificates and measured peaks | the platform's cache folder |
 | ``KERNELWORKS_CXX`` | the C++ compiler | ``g++`` |
 | ``KERNELWORKS_CHOOSE`` | ``timed``: kernels by tuning records; ``listed``: the first verified one | ``timed`` |
+| ``KERNELWORKS_ISA`` | ``scalar``, ``avx2`` or ``avx512``: the CPU is taken to have no wider instructions | unset |
 | ``KERNELWORKS_COMPILE_SECONDS`` | how long one compile may take before its compiler is given up | 120 |
 | ``KERNELWORKS_MODEL_KEY`` | what a language model's endpoint is shown; a search may name another variable | unset |
 | ``KERNELWORKS_NATIVE`` | calls through C++: verbs ``build`` it; only if it is ``found``; or ``0`` | ``build`` |
@@ -32,6 +33,7 @@ __all__ = [
     "columns",
     "compile_seconds",
     "compiler",
+    "instruction_set_cap",
     "is_interpreting",
     "native",
     "no_color",
@@ -94,6 +96,15 @@ def selection_policy() -> str:
     given = os.environ.get("KERNELWORKS_CHOOSE") or "timed"
     if given not in ("timed", "listed"):
         raise ValueError(f"KERNELWORKS_CHOOSE must be timed or listed, got {given!r}")
+    return given
+
+
+def instruction_set_cap() -> str:
+    """The widest instruction set that the CPU is taken to have, "" for all that it has. Raises ValueError if the
+    variable says none of them."""
+    given = os.environ.get("KERNELWORKS_ISA") or ""
+    if given not in ("", "scalar", "avx2", "avx512"):
+        raise ValueError(f"KERNELWORKS_ISA must be scalar, avx2 or avx512, got {given!r}")
     return given
 
 
