@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.autograd import forward_ad
 
 from kernelworks.build import BuildError, native
@@ -16,7 +17,7 @@ from kernelworks.dispatch import plans, tuning_records
 from kernelworks.dispatch.aten import program
 from kernelworks.dispatch.autograd import recipe
 from kernelworks.dispatch.passthrough import (
-    GUARD_NAMES,
+    KIND_GUARDS,
     Kind,
     Passthrough,
     kind_of,
@@ -35,7 +36,7 @@ _CALL = """
 def call({arguments}, out=None, kernel=None):
     if is_compiling():
         return through_torch(({arguments},), out, kernel)
-{at_once}
+    {at_once}
     return enter({arguments}, out, kernel)
 """
 
@@ -87,16 +88,13 @@ class Entry:
         self._scopes: list[tuple[dict[str, Any], Callable[[dict[str, Any]], dict[str, Any]]]] = [(self._scope, dict)]
         at_once = ""
         if self._direct is not None:
-            self._scope |= self._direct.names
-            self._set(
-                dict.fromkeys(GUARD_NAMES, never_matches)
-                | {"large": None, "is_compiling": torch.compiler.is_dynamo_compiling}
-            )
-            at_once = self._direct.call_statement(names, "out is kernel is None")
+            self._scope |= {**self._direct.names, **self._direct.guards}
+            at_once = self._direct.statement("out is kernel is None")
         exec(_CALL.format(arguments=", ".join(names), at_once=at_once), self._scope)
         self._op, self._miss, self._names = op, op._miss, names
         self._left: dict[Any, bool] = {}  # calls that are torch's function's while calls go through Python
         self._kinds: dict[bool, list[Kind]] = {False: [], True: []}  # of their tensors; of those without optional ones
+        self._shapes: tuple[torch.Size, ...] | None = None  # of the last call whose shapes were looked at
         self._hurried = False
         self._free = tuple(free.get(name) for name in names)
         self._written = tuple(names.index(name) for name in op.contract.mutates)
@@ -157,18 +155,18 @@ class Entry:
             or environment.selection_policy() != "timed"
         ):
             return
-        large = _large(self._op.name, self._names)
+        large, least = _large(self._op.name, self._direct.tensors) if self._direct is not None else (None, 0)
         with plans.passthrough_allowed() as allowed:
             if allowed:
-                self._set({"large": large})
+                self._set({"large": large, "least": least})
                 self._hurried = True
 
     def disable_passthrough(self) -> None:
         """Undoes ``enable_passthrough``."""
         self._hurried = False
-        self._left, self._kinds = {}, {False: [], True: []}
+        self._left, self._kinds, self._shapes = {}, {False: [], True: []}, None
         if self._direct is not None:
-            self._set(dict.fromkeys(("kind", "other", "bare", "other_bare"), never_matches))
+            self._set(self._direct.guards)
 
     def _set(self, values: dict[str, Any]) -> None:
         for scope, named in self._scopes:
@@ -204,8 +202,22 @@ class Entry:
         if kind is never_matches or (kinds and kind is kinds[0]):
             return False  # other arguments keep such calls from torch's function
         kinds[:] = [kind, *(k for k in kinds if k is not kind)][:MOST_KINDS]
-        first, second = (*kinds, never_matches)[:2]
-        self._set({"bare": first, "other_bare": second} if bare else {"kind": first, "other": second})
+        self._set(dict(zip(KIND_GUARDS[2:] if bare else KIND_GUARDS[:2], (*kinds, never_matches), strict=False)))
+        if self._direct is not None and self._direct.exact is not None:
+            self._set({"learn": self._learn})
+        return True
+
+    def _learn(self, *tensors: Tensor) -> bool:
+        """Notes the shapes of a call that is torch's function's. Shapes that come twice in a row are not looked at from
+        then on."""
+        shapes = tuple(t.shape for t in tensors)
+        if shapes != self._shapes:
+            self._shapes = shapes
+        elif self._direct is not None and self._direct.exact is not None:
+            with plans.passthrough_allowed() as allowed:
+                if allowed and self._hurried:
+                    grouped = self._direct.exact.grouped(*tensors)
+                    self._set({"exact": kind_of(tensors, exact=True), "grouped": grouped})
         return True
 
     def _in_python(self, *given: Any) -> Any:
@@ -237,13 +249,13 @@ class Entry:
 
     def _preface(self, function: Any, direct: Passthrough) -> None:
         """Has the function call torch's by itself, where that may be done at once."""
-        self._codes = (function.__code__, preface(function, direct, self._names))
+        self._codes = (function.__code__, preface(function, direct))
         as_written = types.FunctionType(
             function.__code__, function.__globals__, function.__name__, function.__defaults__
         )
         as_written.__kwdefaults__ = function.__kwdefaults__
-        function.__globals__.update(prefix_names({**direct.names, **{n: self._scope[n] for n in GUARD_NAMES}}))
-        function.__globals__.update(prefix_names({"as_written": as_written}))
+        read = {n: self._scope[n] for n in ("is_compiling", *direct.names, *direct.guards)}
+        function.__globals__.update(prefix_names({**read, "as_written": as_written}))
         self._scopes.append((function.__globals__, prefix_names))
 
     def _show(self) -> None:
@@ -326,16 +338,13 @@ def _worth(tuning_record: tuning_records.TuningRecord, pass_: str) -> bool:
     return race.torch_us >= WORTH * way and race.ours_us + way <= race.torch_us / tuning_records.MARGIN
 
 
-def _large(name: str, names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], bool] | None:
-    """Whether a kernel of ours may be worth the way to it; None where no call of the op may be, on this machine."""
-    least = [found for place in _places() if (found := _least(tuning_records.records_of(name, place), names))]
-    if not least:
-        return None
-
-    def large(args: tuple[Any, ...]) -> bool:
-        return any(args[i].numel() >= size for i, size in least)
-
-    return large
+def _large(name: str, tensors: tuple[str, ...]) -> tuple[int | None, int]:
+    """The tensor that tells the calls of an op for which a kernel of ours may be worth the way to it, by its place, and
+    how many elements it has at least; None if there are none on this machine. Where a GPU and the CPU differ in the
+    tensor, it is the GPU's."""
+    found = [least for place in _places() if (least := _least(tuning_records.records_of(name, place), tensors))]
+    same = [size for place, size in found if place == found[-1][0]]
+    return (found[-1][0], min(same)) if found else (None, 0)
 
 
 def _places() -> list[str]:
