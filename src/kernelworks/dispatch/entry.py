@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 
 from kernelworks.build import BuildError, native
 from kernelworks.contract.tensors import PLAIN_TYPES
-from kernelworks.dispatch import plans, tuning_records
+from kernelworks.dispatch import adoption, plans, tuning_records
 from kernelworks.dispatch.aten import program
 from kernelworks.dispatch.autograd import recipe
 from kernelworks.dispatch.passthrough import (
@@ -107,12 +107,30 @@ class Entry:
         self._attached_module: Any = None  # the extension that the function's calls go through
         self._through(None)
         self._asked = False  # an import asks for nothing
+        self._entered = False  # a call was made through Python
+        adoption.watch(self)
 
     def ensure_native(self) -> None:
-        """At an op's first call: C++, where it was built."""
-        if not self._asked:
-            self._asked = True
-            self.use_module(native.find_extension())
+        """At an op's first call: C++, where it was built. Where it was not, that is looked at again later."""
+        if self._asked:
+            return
+        self._asked = True
+        module = native.find_extension()
+        if module is None:
+            self._entered = True
+            adoption.entered_in_python()
+        elif not self._entered or adoption.may_adopt():
+            self.use_module(module)
+
+    def look_again(self) -> bool:
+        """Has the next call ask for the extension. False if calls go through it, or none was made since the last
+        time."""
+        with plans.passthrough_allowed():
+            if self._module is not None or not (self._asked or self._hurried):
+                return False
+            self.disable_passthrough()
+            self._asked = False
+        return True
 
     def use_module(self, module: Any) -> None:
         """Calls go through the extension, or with None through Python, from now on; all plans are forgotten. Not while

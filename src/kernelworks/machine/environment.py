@@ -7,7 +7,7 @@
 | ``KERNELWORKS_CHOOSE`` | ``timed``: kernels by tuning records; ``listed``: the first verified one | ``timed`` |
 | ``KERNELWORKS_COMPILE_SECONDS`` | how long one compile may take before its compiler is given up | 120 |
 | ``KERNELWORKS_MODEL_KEY`` | what a language model's endpoint is shown; a search may name another variable | unset |
-| ``KERNELWORKS_NATIVE`` | calls through C++: verbs ``build`` it; only if it is ``found``; or ``0`` | ``build`` |
+| ``KERNELWORKS_NATIVE`` | calls through C++: built in the ``background`` and by verbs; verbs alone ``build`` it; only if it is ``found``; or ``0`` | ``background`` |
 | ``RAY_ADDRESS`` | a running cluster of Ray's, in which a search's workers run | a cluster of the search's own |
 | ``NO_COLOR`` | any value: no colours in the terminal | unset |
 | ``TRITON_INTERPRET`` | ``1``: Triton's interpreter runs kernels on CPU tensors (Triton reads it too) | unset |
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,6 +31,8 @@ __all__ = [
     "compile_seconds",
     "compiler",
     "is_interpreting",
+    "is_native_set",
+    "is_tested",
     "native",
     "no_color",
     "passive_wait_variables",
@@ -39,6 +42,7 @@ __all__ = [
     "selection_policy",
     "show_gpu",
     "variables",
+    "variables_of_a_builder",
     "variables_without_secrets",
     "visible_gpus",
     "write_lines",
@@ -152,11 +156,27 @@ def show_gpu(name: str) -> None:
 
 
 def native() -> str:
-    """Whether ops are entered through C++: ``"build"`` (verbs that take seconds build it), ``"found"``, or ``"0"``."""
-    given = os.environ.get("KERNELWORKS_NATIVE") or "build"
-    if given not in ("build", "found", "0"):
-        raise ValueError(f"KERNELWORKS_NATIVE must be build, found or 0, got {given!r}")
+    """Whether ops are entered through C++: ``"background"`` (a process that calls ops has it built beside, and verbs
+    that take seconds build it), ``"build"`` (those verbs alone), ``"found"``, or ``"0"``."""
+    given = os.environ.get("KERNELWORKS_NATIVE") or "background"
+    if given not in ("background", "build", "found", "0"):
+        raise ValueError(f"KERNELWORKS_NATIVE must be background, build, found or 0, got {given!r}")
     return given
+
+
+def is_native_set() -> bool:
+    """Whether somebody said how ops are entered."""
+    return bool(os.environ.get("KERNELWORKS_NATIVE"))
+
+
+def is_tested() -> bool:
+    """Whether pytest runs this process, or started it."""
+    return "PYTEST_CURRENT_TEST" in os.environ or "pytest" in sys.modules
+
+
+def variables_of_a_builder() -> dict[str, str]:
+    """All variables, for a process that compiles: it sees no GPU and starts nothing itself."""
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "KERNELWORKS_NATIVE": "build"}
 
 
 def no_color() -> bool:
