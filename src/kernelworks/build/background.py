@@ -28,7 +28,9 @@ from kernelworks.build.cache import FAILURE_SUFFIX, NO_LOCKS, SCRATCH
 from kernelworks.machine import environment
 from kernelworks.records.json_text import read_json
 
-__all__ = ["build", "forbid", "is_running", "measuring", "reason_against", "start", "trouble", "wanted"]
+__all__ = [
+    "build", "fallback_reason", "forbid", "is_running", "measuring", "reason_against", "start", "wanted",
+]  # fmt: skip
 
 MEASURING = "measuring.lock"
 FIRST_RETRY_S, LAST_RETRY_S = 600.0, 86400.0
@@ -147,17 +149,28 @@ def wanted() -> bool:
     return not reason_against() and native.is_buildable() and _memory_left() >= NEEDS_BYTES and _due(_note())
 
 
-def trouble() -> str:
-    """What is known of builds in the background, in words; "" if nothing is."""
+def fallback_reason() -> str:
+    """Why calls go through Python, and what is known of builds in the background; "" where they go through C++."""
+    why = native.fallback_reason()
+    if not why or not native.is_missing():
+        return why
     try:
         attempts, when = _attempts(_note())
     except native.BuildError:
-        return ""
+        return why
     if is_running():
-        return "it is being built in the background"
-    if not attempts:
-        return ""
-    return f"a build in the background ended without it ({attempts} so far, the last {(time.time() - when) / 60:.0f} minutes ago)"
+        return "it is not built yet, and is being built in the background"
+    minutes = (time.time() - when) / 60
+    return f"{why}; {attempts} builds ended without it, the last {minutes:.0f} minutes ago" if attempts else why
+
+
+def is_running() -> bool:
+    """Whether a build holds the lock."""
+    try:
+        with open(environment.cache_dir("build") / MEASURING) as handle:
+            return not _take(handle, fcntl.LOCK_SH)
+    except OSError:
+        return False
 
 
 def _memory_left() -> int:
@@ -226,12 +239,3 @@ def build() -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
             raise
-
-
-def is_running() -> bool:
-    """Whether a build holds the lock."""
-    try:
-        with open(environment.cache_dir("build") / MEASURING, "a") as handle:
-            return not _take(handle, fcntl.LOCK_SH)
-    except OSError:
-        return False

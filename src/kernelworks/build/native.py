@@ -40,7 +40,7 @@ FLAGS = (
 )  # fmt: skip
 COMPILED_AUTOGRAD = "-DKW_COMPILED_AUTOGRAD"
 TORCH = Path(torch.__file__).resolve().parent
-NOT_BUILT = "it is not built yet: `kernelworks verify` builds it"
+NOT_BUILT = "it is not built yet: processes that call ops have it built beside, `kernelworks verify` builds it at once"
 LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-lc10")
 
 _lock, _importing = threading.RLock(), threading.Lock()
@@ -154,7 +154,10 @@ def _watch_forks() -> None:
 
 def _renew() -> None:
     global _lock, _importing
-    _lock, _importing = threading.RLock(), threading.Lock()  # a thread of the parent may have held the old one: no thread of the child lets it go
+    _lock, _importing = (
+        threading.RLock(),
+        threading.Lock(),
+    )  # a thread of the parent may have held the old one: no thread of the child lets it go
 
 
 def _folder() -> str:

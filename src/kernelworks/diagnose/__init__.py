@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from kernelworks.build import background
 from kernelworks.diagnose.account.on_cpu import Cpu
 from kernelworks.diagnose.account.on_gpu import Gpu
 from kernelworks.diagnose.counters import checks
@@ -166,6 +167,7 @@ def check_budget(budget_s: float) -> None:
         raise ValueError(f"budget_s must be a finite number of seconds above 0, got {budget_s}")
 
 
+@background.measuring()
 def _diagnose(
     program: Program,
     fix: _Fixing | None,

@@ -30,21 +30,20 @@ ROUNDS = 3  # in which no call is found that was under way when the entry came
 _lock = threading.Lock()
 _called = threading.Event()  # an op was called through Python, since the thread asked
 _started = False  # the thread, once in a process
-_entries: weakref.WeakSet[Any] = weakref.WeakSet()
+_entries: list[weakref.ref[Any]] = []
 
 
 class PythonEntry(Protocol):
     """An op's entry, as far as it is taken from Python to C++."""
 
-    in_cpp: bool
-
     def look_again(self) -> bool:
         """Has the next call ask for the extension. False if calls go through it, or none was made yet."""
+        ...
 
 
 def watch(entry: PythonEntry) -> None:
     """Has an entry taken into C++ once that is built."""
-    _entries.add(entry)
+    _entries.append(weakref.ref(entry))
 
 
 def entered_in_python() -> None:
@@ -69,7 +68,8 @@ def may_adopt() -> bool:
 
 def _look_again() -> bool:
     """Whether there is an op whose calls still go through Python."""
-    return any([entry.look_again() for entry in list(_entries) if not entry.in_cpp])
+    found = [entry.look_again() for place in list(_entries) if (entry := place()) is not None]
+    return any(found)
 
 
 def _wait_and_adopt() -> None:

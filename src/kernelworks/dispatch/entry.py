@@ -192,9 +192,13 @@ class Entry:
 
     def prefers_torch(self, choice: Any, pass_: str) -> bool:
         """Whether a call is torch's function's though a kernel was chosen: the way to it would take too long."""
-        if not self._hurried or choice.native or choice.tuning_record is None:
-            return False
-        return not _worth(choice.tuning_record, pass_)
+        return self._hurried and _is_too_small(choice, pass_)
+
+    def yields_to_torch(self, choice: Any, pass_: str) -> bool:
+        """The same of a call that was not made: what ``prefers_torch`` will say of it."""
+        through_python = self._module is None and native.find_extension() is None
+        hurried = not self._op.contract.mutates and environment.selection_policy() == "timed"
+        return through_python and hurried and _is_too_small(choice, pass_)
 
     def add_passthrough(self, args: tuple[Any, ...]) -> None:
         """Notes that calls like this one are torch's function's."""
@@ -347,6 +351,11 @@ def _key(args: tuple[Any, ...]) -> Any:
 
 
 _VALUES = frozenset({int, float, bool, str})
+
+
+def _is_too_small(choice: Any, pass_: str) -> bool:
+    """Whether a tuning record chose a kernel for a call that the way to it in Python would take too long for."""
+    return not choice.native and choice.tuning_record is not None and not _worth(choice.tuning_record, pass_)
 
 
 def _worth(tuning_record: tuning_records.TuningRecord, pass_: str) -> bool:

@@ -177,7 +177,9 @@ def {function.__name__}({", ".join(signature)}):
     {direct.statement(f"out is kernel is None{none}")}
     return as_written({", ".join(handed)})
 """
-    tree = ast.fix_missing_locations(_Renamed(frozenset(("is_compiling", "as_written", *direct.guards, *direct.names))).visit(ast.parse(source)))
+    tree = ast.fix_missing_locations(
+        _Renamed(frozenset(("is_compiling", "as_written", *direct.guards, *direct.names))).visit(ast.parse(source))
+    )
     scope: dict[str, Any] = {}
     exec(compile(tree, code.co_filename, "exec"), scope)
     made: types.CodeType = scope[function.__name__].__code__

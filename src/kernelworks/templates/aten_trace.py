@@ -31,7 +31,11 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         shape = _shape_of(func, args)
-        result = func(*args, **(kwargs or {})) if shape is None else torch.empty(shape, dtype=next(a for a in args if isinstance(a, Tensor)).dtype, device="meta")
+        result = (
+            func(*args, **(kwargs or {}))
+            if shape is None
+            else torch.empty(shape, dtype=next(a for a in args if isinstance(a, Tensor)).dtype, device="meta")
+        )
         made_of_nothing = not any(isinstance(a, Tensor) for a in args)  # a size and a device are not a call's own
         if not isinstance(result, Tensor) or func._schema.is_mutable or func.namespace != "aten" or made_of_nothing:
             self.unsayable = True

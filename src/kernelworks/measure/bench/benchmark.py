@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from kernelworks import ops
+from kernelworks.build import background
 from kernelworks.build.kernels import as_float64
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Kernel, Request
 from kernelworks.dispatch.choose import choose, eligible_ways
@@ -305,6 +306,7 @@ def _wanted(op: Op, cases: Sequence[str] | None, device: str) -> list[Case]:
     return [c for c in there if cases is None or c.name in cases]
 
 
+@background.measuring()
 def bench(
     op: str,
     cases: Sequence[str] | None = None,

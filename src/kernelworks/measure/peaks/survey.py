@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from kernelworks.build import TARGETS, library
+from kernelworks.build import TARGETS, background, library
 from kernelworks.build.cpp import source_hash, toolchain
 from kernelworks.machine import Machine, machine
 from kernelworks.measure.clock.noise import Ambiguous, Quiet
@@ -315,6 +315,7 @@ def quiet_windows(*, rough: bool = False) -> Quiet:
     return Quiet(window_s=WINDOW_S, patience=48, deadline_s=DEADLINE_S, rough=rough)
 
 
+@background.measuring()
 def measure(progress: Progress | None = None, *, quiet: Quiet | None = None, brief: bool = False) -> Peaks:
     """Measure this machine: bandwidths, arithmetic and transcendental rates, floors. Prints nothing, caches nothing.
 
