@@ -1,8 +1,8 @@
 """The C++ entry of the ops (``dispatch/native/``): a Python extension, compiled once for the installed torch.
 
-It takes some 20 s to compile, so no call of an op waits for it: a detached process builds it (``background.py``), or the
-verbs that take seconds anyway do (``provide``). If the cache has it, ops take it at their first call. Without it every
-call goes through Python, with the same results, some microseconds later.
+It takes some 20 s to compile, so no call of an op waits for it: a detached process builds it (``background.py``), or
+the verbs that take seconds anyway do (``provide``). If the cache has it, ops take it at their first call. Without it
+every call goes through Python, with the same results, some microseconds later.
 """
 
 from __future__ import annotations

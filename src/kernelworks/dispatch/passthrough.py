@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
