@@ -154,10 +154,8 @@ def _watch_forks() -> None:
 
 def _renew() -> None:
     global _lock, _importing
-    _lock, _importing = (
-        threading.RLock(),
-        threading.Lock(),
-    )  # a thread of the parent may have held the old one: no thread of the child lets it go
+    # A thread of the parent may have held the old ones: no thread of the child lets them go.
+    _lock, _importing = threading.RLock(), threading.Lock()
 
 
 def _folder() -> str:

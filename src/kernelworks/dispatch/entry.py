@@ -94,7 +94,7 @@ class Entry:
         self._op, self._miss, self._names = op, op._miss, names
         self._left: dict[Any, bool] = {}  # calls that are torch's function's while calls go through Python
         self._kinds: dict[bool, list[Kind]] = {False: [], True: []}  # of their tensors; of those without optional ones
-        self._shapes: tuple[torch.Size, ...] | None = None  # of the last call whose shapes were looked at
+        self._shapes: tuple[Any, ...] | None = None  # of the last call whose shapes were looked at
         self._hurried = False
         self._free = tuple(free.get(name) for name in names)
         self._written = tuple(names.index(name) for name in op.contract.mutates)
@@ -229,17 +229,20 @@ class Entry:
             self._set({"learn": self._learn})
         return True
 
-    def _learn(self, *tensors: Tensor) -> bool:
+    def _learn(self, *given: Tensor | None) -> bool:
         """Notes the shapes of a call that is torch's function's. Shapes that come twice in a row are not looked at from
         then on."""
-        shapes = tuple(t.shape for t in tensors)
+        exact = self._direct.exact if self._direct is not None else None
+        tensors = [t for t in given if t is not None]
+        if exact is None or len(tensors) < len(given):
+            return True
+        shapes = tuple(exact.sizes(t) for t in tensors)
         if shapes != self._shapes:
             self._shapes = shapes
-        elif self._direct is not None and self._direct.exact is not None:
-            with plans.passthrough_allowed() as allowed:
-                if allowed and self._hurried:
-                    grouped = self._direct.exact.grouped(*tensors)
-                    self._set({"exact": kind_of(tensors, exact=True), "grouped": grouped})
+            return True
+        with plans.passthrough_allowed() as allowed:
+            if allowed and self._hurried:
+                self._set({"exact": kind_of(tensors, exact), "learned": exact.learn(*tensors)})
         return True
 
     def _in_python(self, *given: Any) -> Any:

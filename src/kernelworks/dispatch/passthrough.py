@@ -35,13 +35,21 @@ KIND_GUARDS = ("kind", "other", "bare", "other_bare")
 
 @dataclass(frozen=True)
 class ExactShapes:
-    """For an op whose function takes shapes that the contract does not: a kind that has the shapes in it, once a shape
-    was met twice in a row, needs no look at them. ``when`` are the conditions on shapes; ``call`` may read
-    ``grouped``, which is what ``grouped(*tensors)`` said of the shapes."""
+    """For an op that has to look at shapes before torch's function is called: a kind that has them in it, once they
+    were met twice in a row, needs no look at them.
+
+    ``when`` are the conditions on shapes; ``call`` may read ``learned``, which is what ``learn(*tensors)`` said of the
+    shapes. ``last``: of the last dimensions alone."""
 
     when: tuple[str, ...]
     call: str
-    grouped: Callable[..., bool]
+    learn: Callable[..., Any]
+    last: bool = False
+
+    def sizes(self, tensor: Tensor) -> tuple[int | None, ...]:
+        """The sizes that a call has to have again, None for a dimension that may be of any."""
+        shape = tuple(tensor.shape)
+        return (*(None for _ in shape[:-1]), *shape[-1:]) if self.last else shape
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,7 @@ class Passthrough:
         shapes = " and ".join((f"({kinds})", *self.exact.when, small, f"learn({given})"))
         return f"""
     if {" and ".join((condition, *self.when))}:
-        {_attempt("if", f"exact({given})", self.exact.call, 8)}
+        {_attempt("if", f"exact({given}){f' and {small}' * self.exact.last}", self.exact.call, 8)}
         {_attempt("elif", shapes, self.call, 8)}
 """
 
@@ -80,7 +88,7 @@ class Passthrough:
         """What the statement reads that changes, as long as no call is torch's function's. From ``least`` elements on,
         in the tensor in place ``large``, a call may be a kernel's of ours."""
         never = dict.fromkeys((*KIND_GUARDS, "exact", "learn"), never_matches)
-        return {**never, "grouped": False, "large": None, "least": 0}
+        return {**never, "learned": None, "large": None, "least": 0}
 
     def guarded_tensors(self, named: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], bool] | None:
         """The tensors whose kinds are asked for in a call, and whether it leaves the others out."""
@@ -105,12 +113,12 @@ def never_matches(*tensors: Any) -> bool:
     return False
 
 
-def kind_of(tensors: Sequence[Tensor], exact: bool = False) -> Kind:
-    """Whether tensors are of the kind of these, in a thread that stands as this one does now; ``exact``: and of their
-    shapes. A tensor that stands in several places has to stand there again."""
+def kind_of(tensors: Sequence[Tensor], exact: ExactShapes | None = None) -> Kind:
+    """Whether tensors are of the kind of these, in a thread that stands as this one does now, and of the sizes that
+    ``exact`` asks for. A tensor that stands in several places has to stand there again."""
     first = [next(i for i, t in enumerate(tensors) if t is tensor) for tensor in tensors]
     single = [t for i, t in enumerate(tensors) if first[i] == i]
-    sizes = [list(t.shape) if exact else [None] * t.dim() for t in single]
+    sizes = [list(exact.sizes(t)) if exact else [None] * t.dim() for t in single]
     try:
         guards: Any = torch._C._dynamo.guards
         free = [[None] * t.dim() for t in single]

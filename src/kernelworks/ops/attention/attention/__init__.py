@@ -349,8 +349,8 @@ OP = Op(
                 f"0 < to[3] == of[3] and to[3] <= {MAX_DIM}",
                 "(to[1] == of[1] > 0 or of[1] > 0 == to[1] % of[1])",
             ),
-            "sdpa(q, k, v, None, 0.0, causal is not None, scale=scale, enable_gqa=grouped) if scale is not None "
-            "else sdpa(q, k, v, is_causal=causal is not None, enable_gqa=True) if grouped "
+            "sdpa(q, k, v, None, 0.0, causal is not None, scale=scale, enable_gqa=learned) if scale is not None "
+            "else sdpa(q, k, v, is_causal=causal is not None, enable_gqa=True) if learned "
             "else sdpa(q, k, v) if causal is None else sdpa(q, k, v, is_causal=True)",
             lambda q, k, v: q.shape[1] != k.shape[1],
         ),
