@@ -1,8 +1,8 @@
 """The C++ entry of the ops (``dispatch/native/``): a Python extension, compiled once for the installed torch.
 
-It takes some 20 s to compile, so no call of an op waits for it. Nothing compiles it in the background, since a core
-that compiles distorts measurements: the verbs that take seconds anyway build it (``provide``). If the cache has it, ops
-take it at their first call. Without it every call goes through Python, with the same results, some microseconds later.
+It takes some 20 s to compile, so no call of an op waits for it: a detached process builds it (``background.py``), or
+the verbs that take seconds anyway do (``provide``). If the cache has it, ops take it at their first call. Without it
+every call goes through Python, with the same results, some microseconds later.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad, profiler
 
-from kernelworks.build.cache import BuildError, entry, intact
+from kernelworks.build.cache import BuildError, entry, failure, intact
 from kernelworks.build.compiler import compile_source, identity, toolchain
 from kernelworks.build.loading import open_library
 from kernelworks.build.sources import hash_of, with_includes
 from kernelworks.contract.tensors import MEMORY_KEYS
 from kernelworks.machine import environment
 
-__all__ = ["build", "fallback_reason", "find_extension", "provide"]
+__all__ = ["TORCH", "BuildError", "build", "fallback_reason", "find_extension", "is_buildable", "provide", "stem"]
 
 SOURCE = Path(__file__).resolve().parent.parent / "dispatch" / "native" / "native.cpp"
 FLAGS = (
@@ -40,9 +40,11 @@ FLAGS = (
 )  # fmt: skip
 COMPILED_AUTOGRAD = "-DKW_COMPILED_AUTOGRAD"
 TORCH = Path(torch.__file__).resolve().parent
+NOT_BUILT = "it is not built yet: processes that call ops have it built beside, `kernelworks verify` builds it at once"
 LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-lc10")
 
-_lock = threading.RLock()
+_lock, _importing = threading.RLock(), threading.Lock()
+_imported: dict[Path, ModuleType] = {}
 _loaded: dict[str, ModuleType | str] = {}  # by cache folder: the module, or why there is none
 
 
@@ -57,16 +59,24 @@ def _sources() -> str:
     return hash_of(" ".join((*FLAGS, COMPILED_AUTOGRAD, *LIBRARIES)), with_includes(SOURCE, SOURCE.parent))
 
 
-def _stem() -> str:
+def stem() -> str:
+    """The name of its entry in the cache: another one for other sources, torch, Python or compiler. Raises BuildError
+    without a compiler."""
     key = hashlib.sha256(f"{_sources()} {_abi()} {toolchain()}".encode()).hexdigest()[:20]
     return f"native-{key}"
 
 
-def _compile(output: Path) -> None:
+def _folders() -> tuple[Path, Path, Path]:
+    """Where the headers are. Raises BuildError."""
     folders = (TORCH / "include", TORCH / "include/torch/csrc/api/include", Path(sysconfig.get_paths()["include"]))
     for header in (folders[0] / "torch/csrc/autograd/function.h", folders[2] / "Python.h"):
         if not header.is_file():
             raise BuildError(f"{header} is not there (install Python's and torch's headers)", about=str(header))
+    return folders
+
+
+def _compile(output: Path) -> None:
+    folders = _folders()
     flags = [*FLAGS, *(word for folder in folders for word in ("-isystem", str(folder)))]
     # Behind the source, since that is what asks for them; by the names that torch has loaded them under.
     make = functools.partial(
@@ -86,7 +96,7 @@ def provide(progress: Callable[[str], None] | None = None) -> ModuleType | None:
     None where it cannot be; ``fallback_reason`` says why, and calls go through Python.
     """
     made = find_extension()
-    if made is None and environment.native() == "build":
+    if made is None and environment.native() in ("background", "build"):
         if progress is not None:
             progress("compiling the C++ entry of the ops, once for this torch: some 20 s")
         made = build()
@@ -98,9 +108,34 @@ def build() -> ModuleType | None:
     return _use(True)
 
 
-def find_extension() -> ModuleType | None:
-    """The extension, where it was compiled before. Cost: a hash of one file, the first time in a process."""
+def find_extension(again: bool = False) -> ModuleType | None:
+    """The extension, where it was compiled before. Cost: a hash of one file, the first time in a process; what was not
+    there then is only looked for ``again`` if that is asked for."""
+    folder = _folder()
+    if again and is_missing():
+        try:
+            found = _load(False)  # with no lock held: no call waits for it
+        except (BuildError, ImportError) as error:
+            found = str(error)
+        with _lock:
+            if _loaded.get(folder) == NOT_BUILT:
+                _loaded[folder] = found
     return _use(False)
+
+
+def is_missing() -> bool:
+    """Whether it was looked for, and nothing else is known than that it is not built."""
+    return _loaded.get(_folder()) == NOT_BUILT
+
+
+def is_buildable() -> bool:
+    """Whether it could be built and is not: a compiler and headers are there, and no failure is on record."""
+    try:
+        find_extension()
+        _folders()
+        return is_missing() and failure(f"{stem()}-{identity()}") is None
+    except BuildError:
+        return False
 
 
 def fallback_reason() -> str:
@@ -118,8 +153,9 @@ def _watch_forks() -> None:
 
 
 def _renew() -> None:
-    global _lock
-    _lock = threading.RLock()  # a thread of the parent may have held the old one: no thread of the child lets it go
+    global _lock, _importing
+    # A thread of the parent may have held the old ones: no thread of the child lets them go.
+    _lock, _importing = threading.RLock(), threading.Lock()
 
 
 def _folder() -> str:
@@ -145,17 +181,20 @@ def _use(may_build: bool) -> ModuleType | None:
 def _load(may_build: bool) -> ModuleType | str:
     if not hasattr(torch._C, "_dispatch_keys") or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "it needs Python's lock"
-    stem = _stem()
-    path = environment.cache_dir("build") / f"{stem}.so"
+    name = stem()
+    path = environment.cache_dir("build") / f"{name}.so"
     if may_build:
         record = {"source": SOURCE.name, "target": _abi(), "toolchain": toolchain()}
-        path = entry(stem, ".so", _compile, record, attempt=f"{stem}-{identity()}")
+        path = entry(name, ".so", _compile, record, attempt=f"{name}-{identity()}")
     elif not intact(path, path.with_suffix(".json")):
-        return "it is not built yet: `kernelworks verify` builds it"
-    return _imported(path)
+        return NOT_BUILT
+    with _importing:
+        if path not in _imported:
+            _imported[path] = _import(path)
+        return _imported[path]
 
 
-def _imported(path: Path) -> ModuleType:
+def _import(path: Path) -> ModuleType:
     open_library(path)  # a file cut short ends no process
     name = "kernelworks.native"
     loader = importlib.machinery.ExtensionFileLoader(name, str(path))

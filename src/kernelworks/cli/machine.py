@@ -28,7 +28,7 @@ def machine(
     cached with its date. Refuses (exit code 3) while other processes keep the cores busy, since a peak measured
     then would be wrong; with --rough it is measured all the same, marked, and not cached.
     """
-    from kernelworks.build import BuildError, native
+    from kernelworks.build import BuildError, background
     from kernelworks.machine import has_gpu
     from kernelworks.measure.peaks import get_peaks, unmeasured
     from kernelworks.records import GpuPeaks, Peaks
@@ -61,7 +61,7 @@ def machine(
     width = console.stdout().width
     for record in records:
         show(gpu(record, width) if isinstance(record, GpuPeaks) else picture(record, width))
-    why = native.fallback_reason()
+    why = background.fallback_reason()
     show(Text(f"calls of ops go through {f'Python: {why}' if why else 'C++'} (docs/explanation/dispatch.md)"))
 
 

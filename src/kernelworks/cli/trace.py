@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernelworks.cli.console import faults, print_json, show, write
+from kernelworks.cli.console import faults, print_json, show
+from kernelworks.cli.files import write
 
 __all__ = ["diagnose_trace_file"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from kernelworks.build import BuildError
+from kernelworks.build import BuildError, background
 from kernelworks.diagnose.account.on_cpu import Cpu
 from kernelworks.diagnose.account.on_gpu import Gpu
 from kernelworks.diagnose.counters import checks
@@ -190,6 +190,7 @@ def check_budget(budget_s: float) -> None:
         raise ValueError(f"budget_s must be a finite number of seconds above 0, got {budget_s}")
 
 
+@background.measuring()
 def run_diagnosis(
     program: Program,
     fix: Fixing | None,

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from kernelworks import ops
-from kernelworks.build import native
+from kernelworks.build import background
 from kernelworks.compile import compile_report
 from kernelworks.contract import describe
-from kernelworks.dispatch.choose import choose
+from kernelworks.dispatch.choose import Choice, choose
 from kernelworks.dispatch.hooks import find_first_op
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.dispatch.tuning_records import call_of
@@ -37,6 +37,16 @@ def what_it_asks(call: Callable[[], Any]) -> tuple[Op, tuple[Any, ...], str | No
     if found is None:
         raise ValueError("the call reached no kernelworks op")
     return found
+
+
+def _until_native(op: Op, choice: Choice, pass_: str) -> Choice:
+    """The choice, or torch's function as long as calls go through Python and the call is too small for that way."""
+    if not op.entry.yields_to_torch(choice, pass_):
+        return choice
+    because = f"the way to a kernel in Python takes too long for so small a call; through C++ it is {choice.way}'s"
+    return dataclasses.replace(
+        choice, kernel=op.kernel("torch"), native=True, backward=None, because=f"{because}: {choice.because}"
+    )
 
 
 def _argument(name: str, value: Any) -> str:
@@ -63,7 +73,7 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     wanted = found.inputs_requiring_grad(asked) if torch.is_grad_enabled() and "backward" in found.passes else ()
     request = count_values(found, found.request("forward", asked), asked)
     of = found.request("training", asked, wanted) if wanted else request
-    choice = choose(found, of, kernel)
+    choice = _until_native(found, choose(found, of, kernel), of.pass_) if kernel is None else choose(found, of, kernel)
     cost = found.contract.cost(request)
     names = found.passes["forward"].names
     shown = ", ".join(_argument(n, v) for n, v in zip(names, asked, strict=True) if v is not None)
@@ -78,7 +88,7 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         bytes=cost.bytes,
         assumed=found.contract.cost_assumption(request),
         device=request.device,
-        through_python=native.fallback_reason(),
+        through_python=background.fallback_reason(),
         compiled=compile_report().of(found.name, call_of(of)),
     )
     known = peaks.cached_peaks(request.device)

@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.autograd import forward_ad
 
 from kernelworks.build import BuildError, native
 from kernelworks.contract.tensors import PLAIN_TYPES
-from kernelworks.dispatch import plans, tuning_records
+from kernelworks.dispatch import adoption, plans, tuning_records
 from kernelworks.dispatch.aten import program
 from kernelworks.dispatch.autograd import recipe
 from kernelworks.dispatch.passthrough import (
-    GUARD_NAMES,
+    KIND_GUARDS,
     Kind,
     Passthrough,
     kind_of,
@@ -35,7 +36,7 @@ _CALL = """
 def call({arguments}, out=None, kernel=None):
     if is_compiling():
         return through_torch(({arguments},), out, kernel)
-{at_once}
+    {at_once}
     return enter({arguments}, out, kernel)
 """
 
@@ -87,16 +88,13 @@ class Entry:
         self._scopes: list[tuple[dict[str, Any], Callable[[dict[str, Any]], dict[str, Any]]]] = [(self._scope, dict)]
         at_once = ""
         if self._direct is not None:
-            self._scope |= self._direct.names
-            self._set(
-                dict.fromkeys(GUARD_NAMES, never_matches)
-                | {"large": None, "is_compiling": torch.compiler.is_dynamo_compiling}
-            )
-            at_once = self._direct.call_statement(names, "out is kernel is None")
+            self._scope |= {**self._direct.names, **self._direct.guards}
+            at_once = self._direct.statement("out is kernel is None")
         exec(_CALL.format(arguments=", ".join(names), at_once=at_once), self._scope)
         self._op, self._miss, self._names = op, op._miss, names
         self._left: dict[Any, bool] = {}  # calls that are torch's function's while calls go through Python
         self._kinds: dict[bool, list[Kind]] = {False: [], True: []}  # of their tensors; of those without optional ones
+        self._shapes: tuple[Any, ...] | None = None  # of the last call whose shapes were looked at
         self._hurried = False
         self._free = tuple(free.get(name) for name in names)
         self._written = tuple(names.index(name) for name in op.contract.mutates)
@@ -109,12 +107,30 @@ class Entry:
         self._attached_module: Any = None  # the extension that the function's calls go through
         self._through(None)
         self._asked = False  # an import asks for nothing
+        self._entered = False  # a call was made through Python
+        adoption.watch(self)
 
     def ensure_native(self) -> None:
-        """At an op's first call: C++, where it was built."""
-        if not self._asked:
-            self._asked = True
-            self.use_module(native.find_extension())
+        """At an op's first call: C++, where it was built. Where it was not, that is looked at again later."""
+        if self._asked:
+            return
+        self._asked = True
+        module = native.find_extension()
+        if module is None:
+            self._entered = True
+            adoption.entered_in_python()
+        elif not self._entered or adoption.may_adopt():
+            self.use_module(module)
+
+    def look_again(self) -> bool:
+        """Has the next call ask for the extension. False if calls go through it, or none was made since the last
+        time."""
+        with plans.passthrough_allowed():
+            if self._module is not None or not (self._asked or self._hurried):
+                return False
+            self.disable_passthrough()
+            self._asked = False
+        return True
 
     def use_module(self, module: Any) -> None:
         """Calls go through the extension, or with None through Python, from now on; all plans are forgotten. Not while
@@ -157,18 +173,18 @@ class Entry:
             or environment.selection_policy() != "timed"
         ):
             return
-        large = _large(self._op.name, self._names)
+        large, least = _large(self._op.name, self._direct.tensors) if self._direct is not None else (None, 0)
         with plans.passthrough_allowed() as allowed:
             if allowed:
-                self._set({"large": large})
+                self._set({"large": large, "least": least})
                 self._hurried = True
 
     def disable_passthrough(self) -> None:
         """Undoes ``enable_passthrough``."""
         self._hurried = False
-        self._left, self._kinds = {}, {False: [], True: []}
+        self._left, self._kinds, self._shapes = {}, {False: [], True: []}, None
         if self._direct is not None:
-            self._set(dict.fromkeys(("kind", "other", "bare", "other_bare"), never_matches))
+            self._set(self._direct.guards)
 
     def _set(self, values: dict[str, Any]) -> None:
         for scope, named in self._scopes:
@@ -176,9 +192,13 @@ class Entry:
 
     def prefers_torch(self, choice: Any, pass_: str) -> bool:
         """Whether a call is torch's function's though a kernel was chosen: the way to it would take too long."""
-        if not self._hurried or choice.native or choice.tuning_record is None:
-            return False
-        return not _worth(choice.tuning_record, pass_)
+        return self._hurried and _is_too_small(choice, pass_)
+
+    def yields_to_torch(self, choice: Any, pass_: str) -> bool:
+        """The same of a call that was not made: what ``prefers_torch`` will say of it."""
+        through_python = self._module is None and native.find_extension() is None
+        hurried = not self._op.contract.mutates and environment.selection_policy() == "timed"
+        return through_python and hurried and _is_too_small(choice, pass_)
 
     def add_passthrough(self, args: tuple[Any, ...]) -> None:
         """Notes that calls like this one are torch's function's."""
@@ -204,8 +224,25 @@ class Entry:
         if kind is never_matches or (kinds and kind is kinds[0]):
             return False  # other arguments keep such calls from torch's function
         kinds[:] = [kind, *(k for k in kinds if k is not kind)][:MOST_KINDS]
-        first, second = (*kinds, never_matches)[:2]
-        self._set({"bare": first, "other_bare": second} if bare else {"kind": first, "other": second})
+        self._set(dict(zip(KIND_GUARDS[2:] if bare else KIND_GUARDS[:2], (*kinds, never_matches), strict=False)))
+        if self._direct is not None and self._direct.exact is not None:
+            self._set({"learn": self._learn})
+        return True
+
+    def _learn(self, *given: Tensor | None) -> bool:
+        """Notes the shapes of a call that is torch's function's. Shapes that come twice in a row are not looked at from
+        then on."""
+        exact = self._direct.exact if self._direct is not None else None
+        tensors = [t for t in given if t is not None]
+        if exact is None or len(tensors) < len(given):
+            return True
+        shapes = tuple(exact.sizes(t) for t in tensors)
+        if shapes != self._shapes:
+            self._shapes = shapes
+            return True
+        with plans.passthrough_allowed() as allowed:
+            if allowed and self._hurried:
+                self._set({"exact": kind_of(tensors, exact), "learned": exact.learn(*tensors)})
         return True
 
     def _in_python(self, *given: Any) -> Any:
@@ -237,13 +274,13 @@ class Entry:
 
     def _preface(self, function: Any, direct: Passthrough) -> None:
         """Has the function call torch's by itself, where that may be done at once."""
-        self._codes = (function.__code__, preface(function, direct, self._names))
+        self._codes = (function.__code__, preface(function, direct))
         as_written = types.FunctionType(
             function.__code__, function.__globals__, function.__name__, function.__defaults__
         )
         as_written.__kwdefaults__ = function.__kwdefaults__
-        function.__globals__.update(prefix_names({**direct.names, **{n: self._scope[n] for n in GUARD_NAMES}}))
-        function.__globals__.update(prefix_names({"as_written": as_written}))
+        read = {n: self._scope[n] for n in ("is_compiling", *direct.names, *direct.guards)}
+        function.__globals__.update(prefix_names({**read, "as_written": as_written}))
         self._scopes.append((function.__globals__, prefix_names))
 
     def _show(self) -> None:
@@ -319,6 +356,11 @@ def _key(args: tuple[Any, ...]) -> Any:
 _VALUES = frozenset({int, float, bool, str})
 
 
+def _is_too_small(choice: Any, pass_: str) -> bool:
+    """Whether a tuning record chose a kernel for a call that the way to it in Python would take too long for."""
+    return not choice.native and choice.tuning_record is not None and not _worth(choice.tuning_record, pass_)
+
+
 def _worth(tuning_record: tuning_records.TuningRecord, pass_: str) -> bool:
     """Whether a tuning record says that a kernel is quicker by more than the way to it takes, which is next to nothing
     of it."""
@@ -326,16 +368,13 @@ def _worth(tuning_record: tuning_records.TuningRecord, pass_: str) -> bool:
     return race.torch_us >= WORTH * way and race.ours_us + way <= race.torch_us / tuning_records.MARGIN
 
 
-def _large(name: str, names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], bool] | None:
-    """Whether a kernel of ours may be worth the way to it; None where no call of the op may be, on this machine."""
-    least = [found for place in _places() if (found := _least(tuning_records.records_of(name, place), names))]
-    if not least:
-        return None
-
-    def large(args: tuple[Any, ...]) -> bool:
-        return any(args[i].numel() >= size for i, size in least)
-
-    return large
+def _large(name: str, tensors: tuple[str, ...]) -> tuple[int | None, int]:
+    """The tensor that tells the calls of an op for which a kernel of ours may be worth the way to it, by its place, and
+    how many elements it has at least; None if there are none on this machine. Where a GPU and the CPU differ in the
+    tensor, it is the GPU's."""
+    found = [least for place in _places() if (least := _least(tuning_records.records_of(name, place), tensors))]
+    same = [size for place, size in found if place == found[-1][0]]
+    return (found[-1][0], min(same)) if found else (None, 0)
 
 
 def _places() -> list[str]:

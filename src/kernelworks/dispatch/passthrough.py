@@ -23,12 +23,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["GUARD_NAMES", "Passthrough", "kind_of", "never_matches", "preface", "prefix_names"]
+__all__ = [
+    "KIND_GUARDS", "ExactShapes", "Passthrough", "kind_of", "never_matches", "preface", "prefix_names",
+]  # fmt: skip
 
 Kind = Callable[..., bool]
 
 # ``bare`` are the checks of calls without the tensors that may be left out; two kinds each, the last one met first.
-GUARD_NAMES = ("kind", "other", "bare", "other_bare", "large", "is_compiling", "as_written")
+KIND_GUARDS = ("kind", "other", "bare", "other_bare")
+
+
+@dataclass(frozen=True)
+class ExactShapes:
+    """For an op that has to look at shapes before torch's function is called: a kind that has them in it, once they
+    were met twice in a row, needs no look at them.
+
+    ``when`` are the conditions on shapes; ``call`` may read ``learned``, which is what ``learn(*tensors)`` said of the
+    shapes. ``last``: of the last dimensions alone."""
+
+    when: tuple[str, ...]
+    call: str
+    learn: Callable[..., Any]
+    last: bool = False
+
+    def sizes(self, tensor: Tensor) -> tuple[int | None, ...]:
+        """The sizes that a call has to have again, None for a dimension that may be of any."""
+        shape = tuple(tensor.shape)
+        return (*(None for _ in shape[:-1]), *shape[-1:]) if self.last else shape
 
 
 @dataclass(frozen=True)
@@ -42,22 +63,32 @@ class Passthrough:
     when: tuple[str, ...] = ()
     names: Mapping[str, Any] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
+    exact: ExactShapes | None = None
 
-    def call_statement(self, arguments: Sequence[str], condition: str) -> str:
+    def statement(self, condition: str) -> str:
         """The statement that calls torch's function, if ``condition`` holds."""
         given, needed = ", ".join((*self.tensors, *self.optional)), ", ".join(self.tensors)
         kinds = f"kind({given}) or other({given})"
         if self.optional:
             none = " is ".join((*self.optional, "None"))
             kinds = f"bare({needed}) or other_bare({needed}) if {none} else {kinds}"
-        tests = " and ".join((condition, f"({kinds})", *self.when))
+        size = f"({', '.join(self.tensors)})[large]" if len(self.tensors) > 1 else self.tensors[0]
+        small = f"(large is None or {size}.numel() < least)"
+        if self.exact is None:
+            return _attempt("if", " and ".join((condition, f"({kinds})", *self.when, small)), self.call)
+        shapes = " and ".join((f"({kinds})", *self.exact.when, small, f"learn({given})"))
         return f"""
-    if {tests} and (large is None or not large(({", ".join(arguments)},))):
-        try:
-            return {self.call}
-        except Exception:
-            pass  # said in the op's words below
+    if {" and ".join((condition, *self.when))}:
+        {_attempt("if", f"exact({given}){f' and {small}' * self.exact.last}", self.exact.call, 8)}
+        {_attempt("elif", shapes, self.call, 8)}
 """
+
+    @property
+    def guards(self) -> dict[str, Any]:
+        """What the statement reads that changes, as long as no call is torch's function's. From ``least`` elements on,
+        in the tensor in place ``large``, a call may be a kernel's of ours."""
+        never = dict.fromkeys((*KIND_GUARDS, "exact", "learn"), never_matches)
+        return {**never, "learned": None, "large": None, "least": 0}
 
     def guarded_tensors(self, named: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], bool] | None:
         """The tensors whose kinds are asked for in a call, and whether it leaves the others out."""
@@ -66,20 +97,46 @@ class Passthrough:
         return (found, bare) if all(isinstance(t, Tensor) for t in found) else None
 
 
+def _attempt(word: str, test: str, call: str, indent: int = 4) -> str:
+    lines = (
+        f"{word} {test}:",
+        "    try:",
+        f"        return {call}",
+        "    except Exception:",
+        "        pass  # said in the op's words below",
+    )
+    return f"\n{' ' * indent}".join(lines)
+
+
 def never_matches(*tensors: Any) -> bool:
     """The kind that no call is of."""
     return False
 
 
-def kind_of(tensors: Sequence[Tensor]) -> Kind:
-    """Whether tensors are of the kind of these, in a thread that stands as this one does now."""
-    dims = [[None] * t.dim() for t in tensors]
+def kind_of(tensors: Sequence[Tensor], exact: ExactShapes | None = None) -> Kind:
+    """Whether tensors are of the kind of these, in a thread that stands as this one does now, and of the sizes that
+    ``exact`` asks for. A tensor that stands in several places has to stand there again."""
+    first = [next(i for i, t in enumerate(tensors) if t is tensor) for tensor in tensors]
+    single = [t for i, t in enumerate(tensors) if first[i] == i]
+    sizes = [list(exact.sizes(t)) if exact else [None] * t.dim() for t in single]
     try:
         guards: Any = torch._C._dynamo.guards
-        check: Kind = guards.TensorGuards(*tensors, dynamic_dims_sizes=dims, dynamic_dims_strides=dims).check
+        free = [[None] * t.dim() for t in single]
+        check: Kind = guards.TensorGuards(*single, dynamic_dims_sizes=sizes, dynamic_dims_strides=free).check
+        if len(single) < len(tensors):
+            check = _repeating(check, first)
         return check if check(*tensors) is True else never_matches
     except (AttributeError, TypeError, RuntimeError):  # another torch's are not known to say the same
         return never_matches
+
+
+def _repeating(check: Kind, first: Sequence[int]) -> Kind:
+    """The check of tensors of which each is the one in its ``first`` place."""
+    names = [f"t{i}" for i in range(len(first))]
+    same = " and ".join(f"{names[i]} is {names[j]}" for i, j in enumerate(first) if i != j)
+    once = ", ".join(names[i] for i, j in enumerate(first) if i == j)
+    made: Kind = eval(f"lambda {', '.join(names)}: {same} and check({once})", {"check": check})
+    return made
 
 
 # ---------------------------------------------------------------- an op's public function
@@ -100,7 +157,7 @@ class _Renamed(ast.NodeTransformer):
         return ast.Name(f"{_PREFIX}{node.id}", node.ctx) if node.id in self.names else node
 
 
-def preface(function: types.FunctionType, direct: Passthrough, arguments: Sequence[str]) -> types.CodeType:
+def preface(function: types.FunctionType, direct: Passthrough) -> types.CodeType:
     """Code for the function that calls torch's where that may be, else the function as it was (``as_written``): one
     frame less than if that called ``Op.call`` for it."""
     code = function.__code__
@@ -124,10 +181,12 @@ def preface(function: types.FunctionType, direct: Passthrough, arguments: Sequen
 def {function.__name__}({", ".join(signature)}):
     if is_compiling():
         return as_written({", ".join(handed)})
-{direct.call_statement(arguments, f"out is kernel is None{none}")}
+    {direct.statement(f"out is kernel is None{none}")}
     return as_written({", ".join(handed)})
 """
-    tree = ast.fix_missing_locations(_Renamed(frozenset((*GUARD_NAMES, *direct.names))).visit(ast.parse(source)))
+    tree = ast.fix_missing_locations(
+        _Renamed(frozenset(("is_compiling", "as_written", *direct.guards, *direct.names))).visit(ast.parse(source))
+    )
     scope: dict[str, Any] = {}
     exec(compile(tree, code.co_filename, "exec"), scope)
     made: types.CodeType = scope[function.__name__].__code__

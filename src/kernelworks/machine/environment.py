@@ -8,7 +8,7 @@
 | ``KERNELWORKS_ISA`` | ``scalar``, ``avx2`` or ``avx512``: the CPU is taken to have no wider instructions | unset |
 | ``KERNELWORKS_COMPILE_SECONDS`` | how long one compile may take before its compiler is given up | 120 |
 | ``KERNELWORKS_MODEL_KEY`` | what a language model's endpoint is shown; a search may name another variable | unset |
-| ``KERNELWORKS_NATIVE`` | calls through C++: verbs ``build`` it; only if it is ``found``; or ``0`` | ``build`` |
+| ``KERNELWORKS_NATIVE`` | C++ entry: built in the ``background``, by verbs (``build``), not (``found``); ``0`` | ``background`` |
 | ``RAY_ADDRESS`` | a running cluster of Ray's, in which a search's workers run | a cluster of the search's own |
 | ``WORLD_SIZE`` | above 1: one of several ranks of a program, which do not wait for each other's measurements | 1 |
 | ``COLUMNS`` | how wide a report is | the terminal's width, 132 in a pipe |
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -35,6 +36,8 @@ __all__ = [
     "compiler",
     "instruction_set_cap",
     "is_interpreting",
+    "is_native_set",
+    "is_tested",
     "native",
     "no_color",
     "passive_wait_variables",
@@ -44,6 +47,7 @@ __all__ = [
     "selection_policy",
     "show_gpu",
     "variables",
+    "variables_of_a_builder",
     "variables_without_secrets",
     "visible_gpus",
     "world_size",
@@ -173,11 +177,27 @@ def show_gpu(name: str) -> None:
 
 
 def native() -> str:
-    """Whether ops are entered through C++: ``"build"`` (verbs that take seconds build it), ``"found"``, or ``"0"``."""
-    given = os.environ.get("KERNELWORKS_NATIVE") or "build"
-    if given not in ("build", "found", "0"):
-        raise ValueError(f"KERNELWORKS_NATIVE must be build, found or 0, got {given!r}")
+    """Whether ops are entered through C++: ``"background"`` (a process that calls ops has it built beside, and verbs
+    that take seconds build it), ``"build"`` (those verbs alone), ``"found"``, or ``"0"``."""
+    given = os.environ.get("KERNELWORKS_NATIVE") or "background"
+    if given not in ("background", "build", "found", "0"):
+        raise ValueError(f"KERNELWORKS_NATIVE must be background, build, found or 0, got {given!r}")
     return given
+
+
+def is_native_set() -> bool:
+    """Whether somebody said how ops are entered."""
+    return bool(os.environ.get("KERNELWORKS_NATIVE"))
+
+
+def is_tested() -> bool:
+    """Whether pytest runs this process, or started it."""
+    return "PYTEST_CURRENT_TEST" in os.environ or "pytest" in sys.modules
+
+
+def variables_of_a_builder() -> dict[str, str]:
+    """All variables, for a process that compiles: it sees no GPU and starts nothing itself."""
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "KERNELWORKS_NATIVE": "build"}
 
 
 def no_color() -> bool:

@@ -66,7 +66,7 @@ def diagnosis(record: Diagnosis, width: int, *, verbose: bool = False, files: Fi
 
 
 def _measured(record: Diagnosis, width: int, *, verbose: bool) -> Iterable[RenderableType]:
-    yield from time_breakdown(record, width, verbose=verbose)
+    yield from time_breakdown(record.time_breakdown, record.wall_s, width, record.hotspots, verbose=verbose)
     yield Text()
     yield from hotspots(record, width, verbose=verbose)
     findings = record.findings if verbose else record.findings[:MOST_FINDINGS]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from kernelworks.records import Diagnosis, Hotspot
+from kernelworks.records import Hotspot
 from kernelworks.report import quantity
 from kernelworks.report.hotspots import MOST_COLUMNS
 from kernelworks.report.terminal import bar, style_of
@@ -36,9 +36,11 @@ def round_to_percents(parts: dict[str, float]) -> dict[str, float]:
     return {name: value / 10 for name, value in tenths.items()}
 
 
-def time_breakdown(record: Diagnosis, width: int, *, verbose: bool = False) -> Iterable[Text]:
+def time_breakdown(
+    parts: dict[str, float], wall_s: float, width: int, hotspots: Sequence[Hotspot] = (), *, verbose: bool = False
+) -> Iterable[Text]:
     """The section: a line for each part, the small ones in one; the percentages add to 100."""
-    parts, width = record.time_breakdown, min(width, MOST_COLUMNS)
+    width = min(width, MOST_COLUMNS)
     shares = round_to_percents(parts)
     ordered = sorted((n for n in parts if shares[n] >= (0.1 if verbose else LEAST_PERCENT)), key=lambda n: -parts[n])
     small = [name for name in parts if name not in ordered and shares[name] > 0]
@@ -54,7 +56,7 @@ def time_breakdown(record: Diagnosis, width: int, *, verbose: bool = False) -> I
             (f"{shares[name]:.1f}%", SHARE),
             (Text.assemble("  ", (bar(shares[name] / 100, drawn).rstrip("░"), style_of(name))), drawn + 4),
         ]
-        named = _contributors(name, parts[name], record.hotspots)
+        named = _contributors(name, parts[name], hotspots)
         start = sum(abs(size) for _, size in figures)
         if wide:
             first, *more = fold_items(named, width, start, cells(figures)) if named else [cells(figures)]
@@ -70,7 +72,7 @@ def time_breakdown(record: Diagnosis, width: int, *, verbose: bool = False) -> I
         yield cells([(f"  {label}", longest), (quantity.seconds(value), TIME), (f"{percent:.1f}%", SHARE)])
     total = [
         ("  wall clock", longest),
-        (quantity.seconds(record.wall_s), TIME),
+        (quantity.seconds(wall_s), TIME),
         (f"{sum(shares.values()):.1f}%", SHARE),
     ]
     yield cells([(Text(text, style="dim"), size) for text, size in total])

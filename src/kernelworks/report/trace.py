@@ -10,8 +10,8 @@ from rich.text import Text
 
 from kernelworks.records.trace import TraceDiagnosis, TraceHotspot
 from kernelworks.report import quantity
-from kernelworks.report.diagnose import time_breakdown
 from kernelworks.report.terminal import style_of
+from kernelworks.report.time_breakdown import time_breakdown
 
 __all__ = ["trace_diagnosis"]
 
@@ -26,7 +26,7 @@ def trace_diagnosis(record: TraceDiagnosis, width: int) -> RenderableType:
     context = " · ".join(word for word in (record.file, record.format, ", ".join(record.devices), events) if word)
     parts: list[RenderableType] = [Text(sentence, style="bold"), Text(context, style="dim")]
     if record.time_breakdown:
-        parts += [Text(), time_breakdown(record.time_breakdown, record.wall_s, width)]
+        parts += [Text(), *time_breakdown(record.time_breakdown, record.wall_s, width)]
     if record.hotspots:
         parts += [Text(), _hotspots(record)]
     if record.kernels:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,8 +24,18 @@ class _Watch(TorchDispatchMode):
         self.kept: list[Any] = []  # an id stands for a tensor only as long as that lives
         self.unsayable = False
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No compiled program reaches it; to have Dynamo leave it alone would import Dynamo."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+        shape = _shape_of(func, args)
+        result = (
+            func(*args, **(kwargs or {}))
+            if shape is None
+            else torch.empty(shape, dtype=next(a for a in args if isinstance(a, Tensor)).dtype, device="meta")
+        )
         made_of_nothing = not any(isinstance(a, Tensor) for a in args)  # a size and a device are not a call's own
         if not isinstance(result, Tensor) or func._schema.is_mutable or func.namespace != "aten" or made_of_nothing:
             self.unsayable = True
@@ -47,6 +58,23 @@ class _Watch(TorchDispatchMode):
         if id(value) not in self.made:  # one that the function holds
             self.unsayable = True
         return self.made.get(id(value))
+
+
+def _shape_of(func: Any, args: Sequence[Any]) -> tuple[int, ...] | None:
+    """The shape of what an operator makes of tensors without data, if it is pointwise or a matrix product, and they are
+    of one floating dtype; else None. Torch asks formulas in Python for it, which import Dynamo: 1.5 s, in the first
+    call of a process."""
+    tensors = [a for a in args if isinstance(a, Tensor)]
+    if not tensors or func._schema.is_mutable or not all(t.is_meta and t.is_floating_point() for t in tensors):
+        return None
+    if len({t.dtype for t in tensors}) > 1:
+        return None
+    if func._opname in ("mm", "addmm"):
+        return tensors[-2].shape[0], tensors[-1].shape[1]
+    widest = max((tuple(t.shape) for t in tensors), key=lambda shape: (len(shape), math.prod(shape)))
+    others = (zip(reversed(t.shape), reversed(widest), strict=False) for t in tensors)
+    spreads = all(n in (1, size) for sizes in others for n, size in sizes)
+    return widest if torch.Tag.pointwise in func.tags and spreads else None
 
 
 def _by_number(func: Any, args: Sequence[Any]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from kernelworks.build import BuildError
+from kernelworks.build import BuildError, background
 from kernelworks.contract import Kernel, Request
 from kernelworks.dispatch import certificates
 from kernelworks.dispatch.op import OPS, Op
@@ -79,6 +79,7 @@ def lacking(ops: Sequence[Op], kernel: str = "") -> list[tuple[str, str]]:
         return [(op.name, found.name) for op, kernels in zip(named, able, strict=True) for found in kernels]
 
 
+@background.measuring()
 def verify(
     op: str,
     kernel: str | Sequence[str] | None = None,

@@ -120,7 +120,7 @@ def _deciding_record(swapped: SwappedCall, kind: str | None) -> TuningRecord | N
 
 def _ready() -> bool:
     """Whether the native entry is built: a fix and ``autotune`` build it first, a diagnosis alone does not wait."""
-    return environment.native() != "build" or native.find_extension() is not None
+    return environment.native() not in ("background", "build") or native.find_extension() is not None
 
 
 def _race(swapped: SwappedCall, say: Callable[[str], None] | None) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kernelworks.build import native
+from kernelworks.build import background, native
 from kernelworks.dispatch import tuning_records
 from kernelworks.dispatch.hooks import watch_calls
 from kernelworks.dispatch.op import OPS, Op
@@ -165,7 +165,7 @@ def _session(
     """One at a time: two races at once would time each other. What is timed of ours is the way in that calls will take,
     so the one in C++ is built first, beside what ``expected`` ops need."""
     tell = progress or _Lines()
-    with _one_at_a_time:
+    with _one_at_a_time, background.measuring(tell):
         session = Session(again=again, progress=tell, budget_s=budget_s)
         with concurrent.futures.ThreadPoolExecutor(1) as beside:
             building = beside.submit(native.provide, tell)

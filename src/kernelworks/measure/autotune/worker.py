@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from kernelworks.build import background
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.machine import environment
 from kernelworks.measure.autotune.configs import try_configs
@@ -83,6 +84,7 @@ def main() -> None:
     from kernelworks import ops  # noqa: F401  fills OPS
     from kernelworks.measure.autotune import autotune_cases
 
+    background.forbid()
     begin = time.perf_counter()
     request = json.loads(sys.argv[1])
     named = [OPS[name] for name in request["ops"]]

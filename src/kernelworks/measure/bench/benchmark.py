@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from kernelworks import ops
+from kernelworks.build import background
 from kernelworks.build.kernels import as_float64
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Kernel, Request
 from kernelworks.dispatch.choose import choose, eligible_ways
@@ -318,6 +319,7 @@ def check_names(
     return _wanted(OPS[op], cases, device)
 
 
+@background.measuring()
 def bench(
     op: str,
     cases: Sequence[str] | None = None,

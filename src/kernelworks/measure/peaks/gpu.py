@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernelworks.build import background
 from kernelworks.build.kernels import triton_toolchain
 from kernelworks.machine import Gpu, gpu
 from kernelworks.measure.clock import gpu_kernels
@@ -323,6 +324,7 @@ def _again(record: GpuPeaks, memory: _Memory, step: Callable[[str], None]) -> Gp
     return dataclasses.replace(record, **changed)
 
 
+@background.measuring()
 def measure(progress: Progress | None = None) -> GpuPeaks:
     """Measures the current GPU. Prints nothing and caches nothing.
 

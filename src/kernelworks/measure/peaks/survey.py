@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from kernelworks.build import TARGETS, library
+from kernelworks.build import TARGETS, background, library
 from kernelworks.build.cpp import source_hash, toolchain
 from kernelworks.build.worker_pool import worker_pool
 from kernelworks.machine import Machine, machine
@@ -338,6 +338,7 @@ def quiet_windows(*, rough: bool = False) -> Quiet:
     return Quiet(window_s=WINDOW_S, patience=48, deadline_s=DEADLINE_S, rough=rough)
 
 
+@background.measuring()
 def measure(progress: Progress | None = None, *, quiet: Quiet | None = None, brief: bool = False) -> Peaks:
     """Measure this machine: bandwidths, arithmetic and transcendental rates, floors. Prints nothing, caches nothing.
 

@@ -49,7 +49,9 @@ OP = TEMPLATE.op(
     CONTRACT,
     lambda x, approximate: F.gelu(x, approximate=approximate),
     mutants=MUTANTS,
-    passthrough=Passthrough("gelu(x, approximate=approximate)", (), names={"gelu": F.gelu}),
+    passthrough=Passthrough(
+        "gelu(x) if approximate == 'none' else gelu(x, approximate=approximate)", (), names={"gelu": F.gelu}
+    ),
 )
 
 TORCH_SIGNATURE = TorchSignature(

@@ -19,7 +19,7 @@ from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import Kernel, Request
 from kernelworks.contract.memory_layout import new_output
 from kernelworks.dispatch.op import Op, Pass
-from kernelworks.dispatch.passthrough import Passthrough
+from kernelworks.dispatch.passthrough import ExactShapes, Passthrough
 from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature, two_names
 from kernelworks.ops.attention.attention.contract import CONTRACT, MAX_DIM, shift_of
 from kernelworks.ops.attention.attention.mutants import MUTANTS
@@ -287,6 +287,8 @@ def _triton() -> Kernel:
 
 def _triton_guard(request: Request) -> str | None:
     q = request.args["q"]
+    if not q.shape[1]:
+        return "there are no heads"
     if q.dtype == torch.float32 and q.shape[3] > 128:
         return "float32 tiles of more than 128 numbers a row do not fit the registers"
     return None
@@ -340,12 +342,20 @@ OP = Op(
         (
             "(causal is None or causal == 'top_left') and mask is window is softcap is sinks is None",
             "with_lse is False and (scale is None or scale.__class__ is float and isfinite(scale))",
-            "(of := k.shape) == v.shape and (to := q.shape)[0] == of[0]",
-            f"0 < to[3] == of[3] and to[3] <= {MAX_DIM}",
-            "(to[1] == of[1] > 0 or to[1] % of[1] == 0)",
             "forward_ad._current_level < 0",  # which differentiates the formula, not a kernel
         ),
         {"sdpa": F.scaled_dot_product_attention, "isfinite": math.isfinite, "forward_ad": forward_ad},
+        exact=ExactShapes(
+            (
+                "(of := k.shape) == v.shape and (to := q.shape)[0] == of[0]",
+                f"0 < to[3] == of[3] and to[3] <= {MAX_DIM}",
+                "(to[1] == of[1] > 0 or of[1] > 0 == to[1] % of[1])",
+            ),
+            "sdpa(q, k, v, None, 0.0, causal is not None, scale=scale, enable_gqa=learned) if scale is not None "
+            "else sdpa(q, k, v, is_causal=causal is not None, enable_gqa=True) if learned "
+            "else sdpa(q, k, v) if causal is None else sdpa(q, k, v, is_causal=True)",
+            lambda q, k, v: q.shape[1] != k.shape[1],
+        ),
     ),
     mutants=MUTANTS,
     # torch wants a fixed number of outputs, laid out as _fake says: without lse the second one is empty.

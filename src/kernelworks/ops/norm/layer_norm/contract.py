@@ -12,7 +12,7 @@ from kernelworks.contract import FLOATS, Case
 from kernelworks.contract.arguments import Number, Vector
 from kernelworks.contract.cases import normal
 from kernelworks.dispatch.aten import aten
-from kernelworks.dispatch.passthrough import Passthrough
+from kernelworks.dispatch.passthrough import ExactShapes, Passthrough
 from kernelworks.templates.norm import EPS_CONDITION, ROW, SHAPE, Norm
 from kernelworks.templates.rowwise import sized_cases
 
@@ -78,5 +78,6 @@ AT_ONCE = Passthrough(
     (EPS_CONDITION,),
     {"layer_norm": torch.layer_norm},
     ("weight", "bias"),
+    ExactShapes((), "layer_norm(x, learned, weight, bias, eps)", lambda x, *_: (x.shape[-1],), last=True),
 )
 CONTRACT = TEMPLATE.contract

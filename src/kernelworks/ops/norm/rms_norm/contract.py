@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernelworks.contract.arguments import Like, Number, Vector
 from kernelworks.dispatch.aten import aten
-from kernelworks.dispatch.passthrough import Passthrough
+from kernelworks.dispatch.passthrough import ExactShapes, Passthrough
 from kernelworks.templates.norm import EPS_CONDITION, ROW, SHAPE, Norm, over_rows, root_mean_square
 
 __all__ = ["AT_ONCE", "CONTRACT", "TEMPLATE"]
@@ -64,5 +64,6 @@ AT_ONCE = Passthrough(
     (EPS_CONDITION, "residual is None"),
     {"rms_norm": torch.rms_norm},
     ("weight",),
+    ExactShapes((), "rms_norm(x, learned, weight, eps)", lambda x, *_: (x.shape[-1],), last=True),
 )
 CONTRACT = TEMPLATE.contract
