@@ -188,6 +188,7 @@ def test_a_plan_is_put_in_place_ahead_of_the_first_run_and_timed_beside_the_prog
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(variant, "MOST_ROUNDS", 5)
+    monkeypatch.setattr(variant, "noise_between", lambda *_: Noise(share=0.0))  # no turn is taken again
     monkeypatch.setattr(sys, "stdin", io.StringIO("go\n"))
     Path("plan.json").write_text(json.dumps(PLAN))
     Path("switches.json").write_text(json.dumps(["default", "reduce-overhead"]))

@@ -237,6 +237,7 @@ def test_a_plan_knows_a_method_by_its_class() -> None:
 # ---------------------------------------------------------------- closures
 
 
+@pytest.mark.usefixtures("thawed")
 def test_a_closure_is_held_by_names_attributes_and_other_closures() -> None:
     given = HAS.run
     assert isinstance(given, type(stepped))
@@ -257,6 +258,7 @@ def held_by(inner: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return outer
 
 
+@pytest.mark.usefixtures("thawed")
 def test_a_closure_that_lasts_is_found_and_one_that_is_made_anew_is_not() -> None:
     scene = scene_of(closed)
     (root,) = scene.roots.modules

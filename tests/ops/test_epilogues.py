@@ -64,7 +64,7 @@ def test_what_hopper_declines() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_launches_without_data(dtype: torch.dtype) -> None:
-    """Compiled, and not run: outputs of the right shape, whatever the strides."""
+    """Nothing runs: outputs of the right shape, whatever the strides."""
 
     def empty(*sizes: int) -> torch.Tensor:
         return torch.empty(*sizes, dtype=dtype, device="meta")

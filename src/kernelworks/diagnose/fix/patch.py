@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -85,8 +86,9 @@ class _Patch:
         paths = [self.file]
         for module in list(sys.modules.values()):
             name = getattr(module, "__file__", None)
-            if isinstance(name, str) and name.endswith(".py") and not str(Path(name).resolve()).startswith(LIBRARIES):
-                paths.append(Path(name).resolve())
+            real = os.path.realpath(name) if isinstance(name, str) and name.endswith(".py") else ""
+            if real and not real.startswith(LIBRARIES):
+                paths.append(Path(real))
         for path in dict.fromkeys(paths):
             if path.is_relative_to(self.base):
                 try:

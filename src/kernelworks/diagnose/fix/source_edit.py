@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 import io
+import os
 import sys
 import tokenize
 from collections.abc import Callable, Iterator, Sequence
@@ -69,7 +70,10 @@ class Source:
     def is_of(self, module: Any) -> bool:
         """Whether it is the file of a module, by its name."""
         file = getattr(sys.modules.get(str(module)), "__file__", None)
-        return isinstance(file, str) and Path(file).resolve() == self.path
+        try:
+            return isinstance(file, str) and os.path.samefile(file, self.path)
+        except OSError:
+            return False
 
     def assignments_to(self, name: str, *, within: str = "", around: ast.AST | None = None) -> list[ast.stmt]:
         """The statements that give a name its value: outside of functions and classes, ``within`` a class of that name,
