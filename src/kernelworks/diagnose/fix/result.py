@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["make_record", "remember", "so_far"]
 
-NOT_OVER = "the search was not over"
+NOT_OVER = "the budget was over before it"
+MORE = 2  # times the budget, which may do if it was over before the search
 NOTHING = "no optimization makes this program faster here"
 
 
@@ -61,12 +62,15 @@ def so_far(search: Search, ended: str = NOT_OVER) -> Fix:
     """The record as it would be if the search ended here, without another run of the program. ``ended`` says why."""
     wall, last = search.scene.wall, search.last
     outcomes = tuple(
-        one if one.why or one.outcome != NOT_TRIED else dataclasses.replace(one, why=ended) for one in _outcomes(search)
+        one
+        if one.why or one.outcome != NOT_TRIED
+        else dataclasses.replace(one, why=ended, needs_s=MORE * search.budget_s)
+        for one in _outcomes(search)
     )
     if not search.kept or last is None or last.found is None or last.agreement is None:
         return fix_record(
             wall, wall, notes=tuple(search.scene.notes), refused=ended, agrees=False, noise_s=noise_of(search.walls),
-            **_account(search) | {"optimizations": outcomes},
+            **_account(search) | {"optimizations": outcomes, "needs_s": max((o.needs_s for o in outcomes), default=0.0)},
         )  # fmt: skip
     left: float | None = 1.0
     for one in search.kept:
@@ -78,7 +82,8 @@ def so_far(search: Search, ended: str = NOT_OVER) -> Fix:
         notes=(f"{ended}: what was applied was measured one by one, not as a whole", *search.scene.notes),
         noise_s=noise_between(last.turns), against=last.agreement.against,
     )  # fmt: skip
-    return dataclasses.replace(_with_plan(search, found), optimizations=outcomes)
+    needs_s = max((one.needs_s for one in outcomes), default=0.0)
+    return dataclasses.replace(_with_plan(search, found), optimizations=outcomes, needs_s=needs_s)
 
 
 def _outcomes(search: Search) -> tuple[TriedOptimization, ...]:

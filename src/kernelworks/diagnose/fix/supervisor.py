@@ -148,6 +148,8 @@ def _as_far_as_it_got(progress: Progress, cause: str) -> Diagnosis:
     if fix is None:
         wall = progress.diagnosis.wall_s
         fix = Fix((), (), wall, wall, 0.0, 0.0, 0.0, 0.0, agrees=False, rounds=0, refused=cause)
+    elif fix.refused:
+        fix = dataclasses.replace(fix, refused=f"the search ended before anything was applied: {cause}")
     return with_fix(progress.diagnosis, fix)
 
 
