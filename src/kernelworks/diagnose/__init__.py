@@ -129,6 +129,9 @@ def diagnose_script(
     a finding says why. With a ``plan``, as a fix made it, that is applied, verified and measured, and nothing is
     searched.
 
+    A fix is searched in worker processes: a trial that ends, hangs or outgrows its process costs that trial alone. It
+    ends within ``fix_s`` and 30 s and three runs of the program.
+
     Raises program.TargetError (a FileNotFoundError, AttributeError or TypeError) if ``target`` names no program that
     can be run, OSError or ValueError if ``plan`` is none, RuntimeError if a script exits with a code, and what
     ``diagnose`` raises.

@@ -102,10 +102,15 @@ def fix(
     float64, measured in alternation, and applied if the gain is significant. ``fn`` is run many times and must do the
     same work each time.
 
+    The search is in this process, as no other can build ``fn``. So what may end a process (a capture of CUDA graphs)
+    is tried last, a trial that loses the device ends the search, and a compiler that has begun is not interrupted when
+    the budget is over. ``kernelworks diagnose FILE.py:FUNCTION --fix`` searches in worker processes and has no such
+    limits.
+
     Args:
         fn: the program: a function that does all of the work once.
         *args: its arguments.
-        budget_s: seconds for the search; the program's own runs do not count.
+        budget_s: seconds for the search; of the program's own runs the first three do not count.
         allow: which changes of numbers may be tried: ``tf32``, ``bf16``, ``int8``, ``fp8``.
         peaks: the machine's measured peaks; by default measured once (up to a minute) and cached.
         progress: called with one line of text at each step.
