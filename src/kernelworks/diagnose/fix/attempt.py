@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelworks.diagnose.fix.alternate import ms, noise_between
@@ -11,7 +13,7 @@ from kernelworks.diagnose.verify.agreement import Agreement
 from kernelworks.measure.clock.noise import SampledWindows
 from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED, TriedOptimization
 
-__all__ = ["MOST_SHARE", "Try", "reason_not_tried"]
+__all__ = ["Try", "reason_not_tried"]
 
 MOST_SHARE = 2.0  # of the program's time: a prediction beyond it is a disturbance, of no known size
 
@@ -35,6 +37,13 @@ class Try:
     rejected: bool = False  # it was put in place, and failed, was not verified, or saved nothing significant
     allotted_s: float = 0.0  # seconds that a prediction had which did not end
     needs_s: float = 0.0  # the budget that would do, if the budget was too small for it
+
+    def note_promise(self, found: Promise, upon: Sequence[Try]) -> Promise:
+        """Notes what was predicted with those in place, within what can be predicted."""
+        if found.saves is not None:
+            found = dataclasses.replace(found, saves=max(found.saves, 1 - MOST_SHARE))
+        self.promise, self.predicted, self.upon = found, found.saves, tuple(upon)
+        return found
 
     @property
     def outcome(self) -> str:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from kernelworks.diagnose.fix.attempt import Try
 
-__all__ = ["SETTINGS", "tries_above", "tries_beneath", "first_asked", "in_order", "stage"]
+__all__ = ["SETTINGS", "tries_above", "tries_beneath", "first_asked", "in_order", "is_asked_last", "stage"]
 
 SETTINGS, LAYOUT, WEIGHTS, DTYPE, OPS, COMPILERS, GRAPHS, INDEPENDENT = range(8)
-CUDA_GRAPHS = "reduce-overhead"  # torch.compile's mode
+CUDA_GRAPHS, TUNED = "reduce-overhead", "max-autotune"  # torch.compile's modes
 STAGES = {
     "threads": SETTINGS,  # of the process: nothing that is compiled or captured holds them
     "allocator": SETTINGS,
@@ -56,3 +56,9 @@ def first_asked(tries: Sequence[Try], *, on_gpu: bool) -> list[Try]:
     """In the order in which they are predicted. On a GPU what a good engineer tries first, and what gains most often,
     is the whole compiled with CUDA graphs: a small budget must not be over before it."""
     return sorted(tries, key=lambda one: not (on_gpu and one.candidate.option("mode") == CUDA_GRAPHS))
+
+
+def is_asked_last(one: Try, *, isolated: bool) -> bool:
+    """Whether it is predicted once nothing else waits: what tunes every kernel may take minutes in silence and gains
+    little beyond what was compiled before, and what may end the user's own process must not end it sooner."""
+    return TUNED in str(one.candidate.option("mode", "")) or (one.candidate.risky and not isolated)

@@ -67,10 +67,11 @@ def so_far(search: Search, ended: str = NOT_OVER) -> Fix:
         else dataclasses.replace(one, why=ended, needs_s=MORE * search.budget_s)
         for one in _outcomes(search)
     )
+    needs_s = max((one.needs_s for one in outcomes), default=0.0)
     if not search.kept or last is None or last.found is None or last.agreement is None:
         return fix_record(
             wall, wall, notes=tuple(search.scene.notes), refused=ended, agrees=False, noise_s=noise_of(search.walls),
-            **_account(search) | {"optimizations": outcomes, "needs_s": max((o.needs_s for o in outcomes), default=0.0)},
+            **_account(search) | {"optimizations": outcomes, "needs_s": needs_s},
         )  # fmt: skip
     left: float | None = 1.0
     for one in search.kept:
@@ -82,7 +83,6 @@ def so_far(search: Search, ended: str = NOT_OVER) -> Fix:
         notes=(f"{ended}: what was applied was measured one by one, not as a whole", *search.scene.notes),
         noise_s=noise_between(last.turns), against=last.agreement.against,
     )  # fmt: skip
-    needs_s = max((one.needs_s for one in outcomes), default=0.0)
     return dataclasses.replace(_with_plan(search, found), optimizations=outcomes, needs_s=needs_s)
 
 

@@ -28,10 +28,18 @@ from kernelworks.diagnose.fix.alternate import (
     noise_between,
     range_of,
 )
-from kernelworks.diagnose.fix.attempt import MOST_SHARE, Try, reason_not_tried
+from kernelworks.diagnose.fix.attempt import Try, reason_not_tried
 from kernelworks.diagnose.fix.duels import duel, is_close_rival
 from kernelworks.diagnose.fix.journal import DeviceLost, Journal, State, device_fault, tries_of
-from kernelworks.diagnose.fix.order import SETTINGS, first_asked, in_order, stage, tries_above, tries_beneath
+from kernelworks.diagnose.fix.order import (
+    SETTINGS,
+    first_asked,
+    in_order,
+    is_asked_last,
+    stage,
+    tries_above,
+    tries_beneath,
+)
 from kernelworks.diagnose.fix.outcome import fix_record, in_a_line, place, with_budget
 from kernelworks.diagnose.fix.output_check import check_outputs
 from kernelworks.diagnose.fix.plan import candidates_of
@@ -136,7 +144,7 @@ class Search:
             [one for one in self.tried if one.promise is None and not (one.why or one.rejected)], on_gpu=scene.on_gpu
         )
         waiting = [one for one in self.tried if one.saves is not None and not one.why and one.found is None]
-        last = [one for one in pending if one.candidate.risky and not self.journal.isolated]
+        last = [one for one in pending if is_asked_last(one, isolated=self.journal.isolated)]
         waiting, later = self._asked([one for one in pending if one not in last], waiting)
         while waiting or later or last or (waiting := self._again()):
             if not waiting:
@@ -266,9 +274,7 @@ class Search:
         self.step(f"predicting its gain: {one.candidate.optimization}, {one.candidate.says}")
         with self._with_beneath(one, upon):
             found = one.optimization.predict(self.scene, one.candidate)
-        if found.saves is not None:
-            found = dataclasses.replace(found, saves=max(found.saves, 1 - MOST_SHARE))
-        one.promise, one.predicted, one.upon = found, found.saves, tuple(upon)
+        found = one.note_promise(found, upon)
         if found.saves is None:
             return
         if far_apart(self.walls):
@@ -278,9 +284,7 @@ class Search:
         if found.saves > 0:
             factor = history.calibration(one.candidate.optimization, self.outcomes)
             one.promise = dataclasses.replace(found, saves=min(found.saves * factor, 0.5 + found.saves / 2))
-        if (
-            found.saves <= LEAST_NOISE
-        ):  # noisier runs do not matter here: turns decide then, and noise affects both states
+        if found.saves <= LEAST_NOISE:  # noisier runs do not matter here: turns decide, and noise affects both states
             wall = self.scene.wall
             one.why = reason_not_tried(found.saves * wall, LEAST_NOISE * wall, wall)
 
