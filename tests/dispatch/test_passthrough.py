@@ -154,6 +154,25 @@ def test_the_graph_is_torchs(op: Op) -> None:
     assert "_function" not in type(first.grad_fn).__name__
 
 
+def test_shapes_that_came_twice_are_not_looked_at_again() -> None:
+    """Nor are they taken for others: heads in groups, a tensor that stands in two places, another size."""
+    op = OPS["attention"]
+    q, k, v, grouped = (torch.randn(1, heads, 5, 8) for heads in (4, 4, 4, 2))
+    calls = [(q, k, v), (q, grouped, grouped.clone()), (q, q, q), (q, k, k), (q, grouped, grouped), (q[:, :, :3], k, v)]
+    for first, then in itertools.product(calls, calls):
+        for given in (first, first, first, then, then, then):
+            with plans.without_passthrough():
+                want = op.call(*given, "top_left", None, None, None, False, None, None, None, None)
+            for _ in range(4):
+                assert torch.equal(ops.attention(*given, causal="top_left"), want)
+            ours = [
+                n for m, n in seen_by_python(lambda given=given: ops.attention(*given)) if m.startswith("kernelworks")
+            ]
+            assert ours == ["attention"] or given[2].shape[1] == 2, ours
+    for empty in (torch.randn(1, 0, 5, 8), torch.randn(1, 4, 0, 8)):
+        agree(op, lambda empty=empty: ops.attention(empty, empty, empty))
+
+
 # ---------------------------------------------------------------- all else
 
 

@@ -36,6 +36,7 @@ MEASURING = "measuring.lock"
 FIRST_RETRY_S, LAST_RETRY_S = 600.0, 86400.0
 NEEDS_BYTES = 3 << 30  # the compiler takes 1.4 GB
 POLL_S = 0.2
+NICE = 19
 PACKAGES = str(Path(__file__).resolve().parents[2])
 
 # What the detached process runs. Its parent ends at once, so that the user's process has no child to wait for. It is
@@ -44,12 +45,12 @@ PROGRAM = """
 import os, sys
 if os.fork():
     os._exit(0)
-os.nice(19)
+os.nice(int(sys.argv[1]))
 try:
     open("/proc/self/oom_score_adj", "w").write("1000")
 except OSError:
     pass
-sys.path[:0], sys.path[len(sys.path):] = sys.argv[1:2], sys.argv[2:]
+sys.path[:0], sys.path[len(sys.path):] = sys.argv[2:3], sys.argv[3:]
 from kernelworks.build import background
 background.build()
 """
@@ -218,7 +219,7 @@ def start() -> bool:
                 return False
             said = {"attempts": _attempts(note)[0] + 1, "when": time.time()}
             environment.write_whole(note, json.dumps(said), prefix=f"{SCRATCH}note-")
-        command = [sys.executable, "-P", "-c", PROGRAM, PACKAGES, str(native.TORCH.parent)]
+        command = [sys.executable, "-P", "-c", PROGRAM, str(NICE), PACKAGES, str(native.TORCH.parent)]
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder,
             env=environment.variables_of_a_builder(), start_new_session=True,
