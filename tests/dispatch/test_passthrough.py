@@ -20,7 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelworks import ops
 from kernelworks.build import native
-from kernelworks.dispatch import entry, plans, tuning_records
+from kernelworks.diagnose import explain
+from kernelworks.dispatch import choose, entry, plans, tuning_records
 from kernelworks.dispatch.hooks import find_first_op, watch_calls
 from kernelworks.dispatch.op import OPS, Op
 
@@ -366,3 +367,21 @@ def test_a_kernel_is_worth_the_way_to_it_where_that_is_a_hundredth() -> None:
     assert entry._least([record(call, 2000.0, 500.0)], names) == (1, 2097152)
     assert entry._least([record(call, 900.0, 90.0), record(call, 2000.0, 1990.0)], names) is None
     assert tuning_records.element_counts("params 16 tensors cc6ee5797df; eps=1") == {}
+
+
+def test_what_explains_a_call_knows_which_are_torchs_until_cpp_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    op, small, large = OPS["gelu"], record("x f32[4,8]", 900.0, 90.0), record("x f32[9999,999]", 9000.0, 900.0)
+    chosen = [choose.Choice(op.kernel("scalar"), (), "", tuning_record=found) for found in (small, large)]
+    monkeypatch.setattr(native, "find_extension", lambda: None)
+    assert [op.entry.yields_to_torch(choice, "forward") for choice in chosen] == [True, False]
+    said = explain._until_native(op, chosen[0], "forward")
+    assert said.native and said.kernel.name == "torch" and "scalar" in said.because
+    monkeypatch.setenv("KERNELWORKS_CHOOSE", "listed")
+    assert not op.entry.yields_to_torch(chosen[0], "forward")
+
+
+def test_attention_without_heads_is_no_kernels_that_divides_by_them() -> None:
+    op, none = OPS["attention"], torch.empty(2, 0, 3, 64)
+    asked = op.request("forward", (none, none, none, None, None, None, None, False, None, None))
+    gpu = [kernel for kernel in op.kernels if kernel.name.startswith(("sm90", "triton"))]
+    assert len(gpu) > 3 and all(kernel.guard(asked) for kernel in gpu)

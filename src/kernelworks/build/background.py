@@ -29,7 +29,7 @@ from kernelworks.machine import environment
 from kernelworks.records.json_text import read_json
 
 __all__ = [
-    "build", "fallback_reason", "forbid", "is_running", "measuring", "reason_against", "start", "wanted",
+    "build", "fallback_reason", "forbid", "is_running", "measuring", "reason_against", "start", "is_wanted",
 ]  # fmt: skip
 
 MEASURING = "measuring.lock"
@@ -145,7 +145,7 @@ def _main() -> str:
     return getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", "")
 
 
-def wanted() -> bool:
+def is_wanted() -> bool:
     """Whether a build may be started now: the entry could be built here, is not, and no attempt was made lately."""
     return not reason_against() and native.is_buildable() and _memory_left() >= NEEDS_BYTES and _due(_note())
 
@@ -205,10 +205,10 @@ def _due(note: Path) -> bool:
 
 
 def start() -> bool:
-    """Starts the detached build, if it is ``wanted`` and nothing on this machine builds it or measures."""
+    """Starts the detached build, if one ``is_wanted`` and nothing on this machine builds it or measures."""
     folder = environment.cache_dir("build")
     try:
-        if not wanted():
+        if not is_wanted():
             return False
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / MEASURING, "a") as handle:

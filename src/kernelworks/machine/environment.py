@@ -7,7 +7,7 @@
 | ``KERNELWORKS_CHOOSE`` | ``timed``: kernels by tuning records; ``listed``: the first verified one | ``timed`` |
 | ``KERNELWORKS_COMPILE_SECONDS`` | how long one compile may take before its compiler is given up | 120 |
 | ``KERNELWORKS_MODEL_KEY`` | what a language model's endpoint is shown; a search may name another variable | unset |
-| ``KERNELWORKS_NATIVE`` | the C++ entry: ``background``, ``build``, ``found``, ``0`` (docs/dispatch.md) | ``background`` |
+| ``KERNELWORKS_NATIVE`` | the C++ entry: built in the ``background``, ``build``, ``found`` or ``0`` | ``background`` |
 | ``RAY_ADDRESS`` | a running cluster of Ray's, in which a search's workers run | a cluster of the search's own |
 | ``NO_COLOR`` | any value: no colours in the terminal | unset |
 | ``TRITON_INTERPRET`` | ``1``: Triton's interpreter runs kernels on CPU tensors (Triton reads it too) | unset |
