@@ -20,7 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelworks import ops
 from kernelworks.build import native
-from kernelworks.dispatch import entry, plans, tuning_records
+from kernelworks.diagnose import explain
+from kernelworks.dispatch import choose, entry, plans, tuning_records
 from kernelworks.dispatch.hooks import find_first_op, watch_calls
 from kernelworks.dispatch.op import OPS, Op
 
@@ -152,6 +153,25 @@ def test_the_graph_is_torchs(op: Op) -> None:
         result = call(op, args)
     first = result[0] if isinstance(result, tuple) else result
     assert "_function" not in type(first.grad_fn).__name__
+
+
+def test_shapes_that_came_twice_are_not_looked_at_again() -> None:
+    """Nor are they taken for others: heads in groups, a tensor that stands in two places, another size."""
+    op = OPS["attention"]
+    q, k, v, grouped = (torch.randn(1, heads, 5, 8) for heads in (4, 4, 4, 2))
+    calls = [(q, k, v), (q, grouped, grouped.clone()), (q, q, q), (q, k, k), (q, grouped, grouped), (q[:, :, :3], k, v)]
+    for first, then in itertools.product(calls, calls):
+        for given in (first, first, first, then, then, then):
+            with plans.without_passthrough():
+                want = op.call(*given, "top_left", None, None, None, False, None, None, None, None)
+            for _ in range(4):
+                assert torch.equal(ops.attention(*given, causal="top_left"), want)
+            ours = [
+                n for m, n in seen_by_python(lambda given=given: ops.attention(*given)) if m.startswith("kernelworks")
+            ]
+            assert ours == ["attention"] or given[2].shape[1] == 2, ours
+    for empty in (torch.randn(1, 0, 5, 8), torch.randn(1, 4, 0, 8)):
+        agree(op, lambda empty=empty: ops.attention(empty, empty, empty))
 
 
 # ---------------------------------------------------------------- all else
@@ -347,3 +367,21 @@ def test_a_kernel_is_worth_the_way_to_it_where_that_is_a_hundredth() -> None:
     assert entry._least([record(call, 2000.0, 500.0)], names) == (1, 2097152)
     assert entry._least([record(call, 900.0, 90.0), record(call, 2000.0, 1990.0)], names) is None
     assert tuning_records.element_counts("params 16 tensors cc6ee5797df; eps=1") == {}
+
+
+def test_what_explains_a_call_knows_which_are_torchs_until_cpp_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    op, small, large = OPS["gelu"], record("x f32[4,8]", 900.0, 90.0), record("x f32[9999,999]", 9000.0, 900.0)
+    chosen = [choose.Choice(op.kernel("scalar"), (), "", tuning_record=found) for found in (small, large)]
+    monkeypatch.setattr(native, "find_extension", lambda: None)
+    assert [op.entry.yields_to_torch(choice, "forward") for choice in chosen] == [True, False]
+    said = explain._until_native(op, chosen[0], "forward")
+    assert said.native and said.kernel.name == "torch" and "scalar" in said.because
+    monkeypatch.setenv("KERNELWORKS_CHOOSE", "listed")
+    assert not op.entry.yields_to_torch(chosen[0], "forward")
+
+
+def test_attention_without_heads_is_no_kernels_that_divides_by_them() -> None:
+    op, none = OPS["attention"], torch.empty(2, 0, 3, 64)
+    asked = op.request("forward", (none, none, none, None, None, None, None, False, None, None))
+    gpu = [kernel for kernel in op.kernels if kernel.name.startswith(("sm90", "triton"))]
+    assert len(gpu) > 3 and all(kernel.guard(asked) for kernel in gpu)

@@ -29,13 +29,14 @@ from kernelworks.machine import environment
 from kernelworks.records.json_text import read_json
 
 __all__ = [
-    "build", "fallback_reason", "forbid", "is_running", "measuring", "reason_against", "start", "wanted",
+    "build", "fallback_reason", "forbid", "is_running", "measuring", "reason_against", "start", "is_wanted",
 ]  # fmt: skip
 
 MEASURING = "measuring.lock"
 FIRST_RETRY_S, LAST_RETRY_S = 600.0, 86400.0
 NEEDS_BYTES = 3 << 30  # the compiler takes 1.4 GB
 POLL_S = 0.2
+NICE = 19
 PACKAGES = str(Path(__file__).resolve().parents[2])
 
 # What the detached process runs. Its parent ends at once, so that the user's process has no child to wait for. It is
@@ -44,12 +45,12 @@ PROGRAM = """
 import os, sys
 if os.fork():
     os._exit(0)
-os.nice(19)
+os.nice(int(sys.argv[1]))
 try:
     open("/proc/self/oom_score_adj", "w").write("1000")
 except OSError:
     pass
-sys.path[:0], sys.path[len(sys.path):] = sys.argv[1:2], sys.argv[2:]
+sys.path[:0], sys.path[len(sys.path):] = sys.argv[2:3], sys.argv[3:]
 from kernelworks.build import background
 background.build()
 """
@@ -144,7 +145,7 @@ def _main() -> str:
     return getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", "")
 
 
-def wanted() -> bool:
+def is_wanted() -> bool:
     """Whether a build may be started now: the entry could be built here, is not, and no attempt was made lately."""
     return not reason_against() and native.is_buildable() and _memory_left() >= NEEDS_BYTES and _due(_note())
 
@@ -204,10 +205,10 @@ def _due(note: Path) -> bool:
 
 
 def start() -> bool:
-    """Starts the detached build, if it is ``wanted`` and nothing on this machine builds it or measures."""
+    """Starts the detached build, if one ``is_wanted`` and nothing on this machine builds it or measures."""
     folder = environment.cache_dir("build")
     try:
-        if not wanted():
+        if not is_wanted():
             return False
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / MEASURING, "a") as handle:
@@ -218,7 +219,7 @@ def start() -> bool:
                 return False
             said = {"attempts": _attempts(note)[0] + 1, "when": time.time()}
             environment.write_whole(note, json.dumps(said), prefix=f"{SCRATCH}note-")
-        command = [sys.executable, "-P", "-c", PROGRAM, PACKAGES, str(native.TORCH.parent)]
+        command = [sys.executable, "-P", "-c", PROGRAM, str(NICE), PACKAGES, str(native.TORCH.parent)]
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder,
             env=environment.variables_of_a_builder(), start_new_session=True,

@@ -8,7 +8,7 @@
 | ``KERNELWORKS_ISA`` | ``scalar``, ``avx2`` or ``avx512``: the CPU is taken to have no wider instructions | unset |
 | ``KERNELWORKS_COMPILE_SECONDS`` | how long one compile may take before its compiler is given up | 120 |
 | ``KERNELWORKS_MODEL_KEY`` | what a language model's endpoint is shown; a search may name another variable | unset |
-| ``KERNELWORKS_NATIVE`` | C++ entry: built in the ``background``, by verbs (``build``), not (``found``); ``0`` | ``background`` |
+| ``KERNELWORKS_NATIVE`` | the C++ entry: built in the ``background``, ``build``, ``found`` or ``0`` | ``background`` |
 | ``RAY_ADDRESS`` | a running cluster of Ray's, in which a search's workers run | a cluster of the search's own |
 | ``WORLD_SIZE`` | above 1: one of several ranks of a program, which do not wait for each other's measurements | 1 |
 | ``COLUMNS`` | how wide a report is | the terminal's width, 132 in a pipe |

@@ -20,7 +20,7 @@ from kernelworks.contract.arguments import Arguments, check_of, errors_of, schem
 from kernelworks.contract.cases import LENGTHS, SMOOTH, VALUES, draw, normal, row_cases
 from kernelworks.dispatch.aten import InputOperand
 from kernelworks.dispatch.op import Op, Pass
-from kernelworks.dispatch.passthrough import Passthrough
+from kernelworks.dispatch.passthrough import ExactShapes, Passthrough
 from kernelworks.templates.aten_trace import aten_of, text
 from kernelworks.templates.launches import backward_of, forward_of, written_backward, written_forward
 from kernelworks.templates.mutants import generic
@@ -246,15 +246,16 @@ class Pointwise(OpPackage):
         op = Op(
             contract, kernels, op_package=self.op_package, forward=forward, backward=backward, composite=composed,
             native=composite, aten=aten or aten_of(composite), pointwise=True, mutants=every,
-            passthrough=passthrough and replace(passthrough, tensors=self.tensors, when=self._plainly()),
+            passthrough=passthrough and replace(passthrough, tensors=self.tensors, exact=self._exact(passthrough.call)),
         )  # fmt: skip
         op.template = self
         return op
 
-    def _plainly(self) -> tuple[str, ...]:
+    def _exact(self, call: str) -> ExactShapes | None:
         """What torch's functions would take and the contract does not: they spread tensors."""
         first, *others = self.tensors
-        return tuple(f"{first}.shape == {name}.shape" for name in others)
+        same = tuple(f"{first}.shape == {name}.shape" for name in others)
+        return ExactShapes(same, call, lambda *_: None) if others else None
 
     def template_parts(self, op: Op) -> dict[str, str]:
         """What this op template alone makes (``description.py`` tells the rest)."""
