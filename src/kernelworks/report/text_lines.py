@@ -6,6 +6,7 @@ be, except for a single word that no line could hold: a terminal breaks that by 
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 
@@ -15,6 +16,8 @@ from rich.text import Text
 __all__ = ["cells", "command_lines", "fold_items", "last_parts", "paragraph", "section"]
 
 Cell = str | Text
+TIED = "\0"
+UNIT = re.compile(r"(?<=\d) (?=(?:s|ms|us|ns|min|MB|GB/s|GFLOP/s)\b)|(?<=\d) (?=\+- )|(?<=\+-) (?=\d)")
 
 
 def _line(text: Cell) -> Text:
@@ -38,7 +41,7 @@ def cells(columns: Sequence[tuple[Cell, int]], indent: int = 0) -> Text:
 def paragraph(text: Cell, width: int, indent: int = 0, first: Cell = "", style: str = "") -> list[Text]:
     """Words of a text in lines of ``width`` cells, all but the first ``indent`` cells in; ``first`` stands at the
     beginning of the first line, in the place of its indent."""
-    words = text.split(" ") if isinstance(text, Text) else [Text(word) for word in text.split(" ")]
+    words = text.split(" ") if isinstance(text, Text) else [Text(word) for word in _words(text)]
     head = first.copy() if isinstance(first, Text) else Text(first)
     lines = [head + Text(" " * max(0, indent - cell_len(head.plain)))]
     empty = True
@@ -53,6 +56,11 @@ def paragraph(text: Cell, width: int, indent: int = 0, first: Cell = "", style: 
         lines[-1].append(word.plain, style=style) if style else lines[-1].append_text(word)
         empty = False
     return [_line(line) for line in lines if line.plain.strip()]
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text; a figure and its unit are one."""
+    return [word.replace(TIED, " ") for word in UNIT.sub(TIED, text).split(" ")]
 
 
 def fold_items(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
@@ -26,7 +27,7 @@ WIDE_COLUMNS = 100  # from so many columns on contributors stand behind their pa
 def round_to_percents(parts: dict[str, float]) -> dict[str, float]:
     """Each part's share in tenths of a percent, rounded so that the printed figures add to exactly 100.0."""
     total = sum(parts.values())
-    if total <= 0:
+    if not 0 < total < math.inf:
         return dict.fromkeys(parts, 0.0)
     exact = {name: 1000 * value / total for name, value in parts.items()}
     tenths = {name: int(value // 1) for name, value in exact.items()}
