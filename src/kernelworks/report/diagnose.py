@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from rich import box
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kernelworks.records import CounterCheck, Diagnosis, KernelTime
@@ -18,6 +17,7 @@ from kernelworks.report import quantity
 from kernelworks.report.fix import optimizations, result_lines
 from kernelworks.report.hotspots import MOST_COLUMNS, hotspots, sort_worst_first
 from kernelworks.report.next_steps import Files, next_steps, step_lines
+from kernelworks.report.table import Table
 from kernelworks.report.terminal import style_of
 from kernelworks.report.text_lines import cells, paragraph, section
 from kernelworks.report.time_breakdown import round_to_percents, time_breakdown

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED, Fix, TriedOptimization
 from kernelworks.report import quantity
 from kernelworks.report.next_steps import needs_allowing
+from kernelworks.report.table import Table
 from kernelworks.report.text_lines import cells, fold_items, paragraph, section
 
 __all__ = [

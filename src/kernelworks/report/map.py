@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
 from kernelworks.records import MapKernel, MapOp
 from kernelworks.report import quantity
+from kernelworks.report.table import Table
 
 __all__ = ["kernel_map", "markdown"]
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kernelworks.records.history import GAIN_TOLERANCE, NOISE_SHARE, Outcome
 from kernelworks.records.predictions import OptimizationAccuracy, PredictionAccuracy
 from kernelworks.report import page, plot, quantity
 from kernelworks.report.markup import html
+from kernelworks.report.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

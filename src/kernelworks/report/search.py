@@ -7,7 +7,6 @@ from html import escape
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
@@ -16,6 +15,7 @@ from kernelworks.records.search import BETTER, Search, TriedCandidate
 from kernelworks.report import page, plot, quantity
 from kernelworks.report.judge import judgement
 from kernelworks.report.markup import html
+from kernelworks.report.table import Table
 
 __all__ = ["parts", "search", "sentence"]
 

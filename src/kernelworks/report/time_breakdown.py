@@ -29,7 +29,9 @@ def round_to_percents(parts: dict[str, float]) -> dict[str, float]:
     total = sum(parts.values())
     if not 0 < total < math.inf:
         return dict.fromkeys(parts, 0.0)
-    exact = {name: 1000 * value / total for name, value in parts.items()}
+    exact = {name: 1000 * (value / total) for name, value in parts.items()}
+    if not all(map(math.isfinite, exact.values())):
+        return dict.fromkeys(parts, 0.0)
     tenths = {name: int(value // 1) for name, value in exact.items()}
     by_remainder = sorted(parts, key=lambda name: tenths[name] - exact[name])
     for name in by_remainder[: 1000 - sum(tenths.values())]:
