@@ -59,7 +59,6 @@ PAGES = ("README.md", "docs/results.md", "docs/climb.md", "docs/suite.md")
 RESULTS, LADDERS = Path("benchmarks") / "results", "ladders"
 PART = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n).*?(<!-- end generated -->)", re.S)
 WIDTH = 100
-SHOWN_REGIONS, DRAWN_REGIONS = 5, 4
 
 Hashes = Mapping[str, str]  # of the sources as they lie here, by "op.kernel"
 
@@ -113,7 +112,7 @@ def _diagnose(root: Path, hashes: Hashes) -> str:
     record = from_json(Diagnosis, path.read_text(encoding="utf-8"))
     console = Console(width=WIDTH, force_terminal=False, no_color=True, highlight=False)
     with console.capture() as captured:
-        console.print(diagnose.summary(record, WIDTH, SHOWN_REGIONS))
+        console.print(diagnose.summary(record, WIDTH))
     lines = [line.rstrip() for line in captured.get().strip("\n").splitlines()]
     return "\n".join(["```text", *lines, "```", ""])
 
@@ -399,7 +398,7 @@ def _picture(root: Path) -> str:
     if not path.is_file():
         return ""
     record = from_json(Diagnosis, path.read_text(encoding="utf-8"))
-    return picture.svg(diagnose.summary(record, WIDTH, DRAWN_REGIONS), WIDTH, f"A diagnosis of {record.program}")
+    return picture.svg(diagnose.summary(record, WIDTH), WIDTH, f"A diagnosis of {record.program}")
 
 
 ON_CPU = ("default", "max-autotune-no-cudagraphs", "fix", "kernelworks")  # what the suite is measured under

@@ -23,7 +23,7 @@ from kernelworks.records import (
 )
 from kernelworks.records.climb import Climb
 from kernelworks.records.compare import ComparedFigure, Comparison
-from kernelworks.report.shown import shown
+from kernelworks.report.record_view import record_view
 
 LADDERS = Path(__file__).resolve().parents[2] / "ladders"
 
@@ -65,9 +65,9 @@ NAMES = ("bench", "verify", "map", "explain", "compare", "machine", "GPU", "auto
 @pytest.mark.parametrize("width", [60, 80])
 @pytest.mark.parametrize("name", NAMES)
 def test_no_line_is_wider_and_no_word_stands_upright(name: str, width: int, several: dict[str, list[Any]]) -> None:
-    text = printed(shown(several[name], width), width)
+    text = printed(record_view(several[name], width), width)
     assert max(map(len, text.splitlines())) <= width
-    unlimited = printed(shown(several[name], width), 400)
+    unlimited = printed(record_view(several[name], width), 400)
     words = {word for word in re.findall(r"[A-Za-z]{4,}", unlimited) if len(word) < 24}
     whole = re.findall(r"[A-Za-z]{4,}", text)
     cut = sorted(words - set(whole))

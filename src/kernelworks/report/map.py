@@ -51,8 +51,8 @@ def _kernel_table(kernels: Sequence[MapKernel], *, wide: bool) -> Table:
         if wide:
             table.add_row(name, speed, against, _standing(kernel))
         else:
-            words = (name, *(f"  {figure}" for figure in (speed, against) if figure), "\n  ", _standing(kernel))
-            table.add_row(Text.assemble(*words))
+            figures = "".join(f"  {figure}" for figure in (speed, against) if figure)
+            table.add_row(Text.assemble(name, figures, "\n  ", _standing(kernel)))
     return table
 
 

@@ -17,7 +17,7 @@ from kernelworks.report.text_lines import paragraph
 
 __all__ = ["Table"]
 
-UNLIMITED = 10_000  # cells
+UNLIMITED_CELLS = 10_000  # cells
 LEAST_CUT = 12  # cells of a column whose texts may be cut
 
 
@@ -26,7 +26,7 @@ class Table(rich.table.Table):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         room = min(options.max_width, self.width or options.max_width)
-        widest = options.update(width=UNLIMITED, max_width=UNLIMITED) if self.columns else options
+        widest = options.update(width=UNLIMITED_CELLS, max_width=UNLIMITED_CELLS) if self.columns else options
         ranges = [self._range(console, widest, column) for column in self.columns]
         fitted = self._with_widths([low for low, _ in ranges])
         spare = room - _whole_width(console, widest, fitted)

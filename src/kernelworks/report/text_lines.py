@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-__all__ = ["cells", "command_lines", "fold_items", "last_parts", "paragraph", "section"]
+__all__ = ["Cell", "cells", "command_lines", "fold_items", "last_parts", "paragraph", "section"]
 
 Cell = str | Text
-TIED = "\0"
+TIE = "\0"
 UNIT = re.compile(r"(?<=\d) (?=(?:s|ms|us|ns|min|MB|GB/s|GFLOP/s)\b)|(?<=\d) (?=\+- )|(?<=\+-) (?=\d)")
 
 
@@ -43,7 +43,7 @@ def paragraph(text: Cell, width: int, indent: int = 0, first: Cell = "", style: 
     beginning of the first line, in the place of its indent."""
     words = text.split(" ") if isinstance(text, Text) else [Text(word) for word in _words(text)]
     head = first.copy() if isinstance(first, Text) else Text(first)
-    lines = [head + Text(" " * max(0, indent - cell_len(head.plain)))]
+    lines = [head + Text(" " * max(1 if head.plain else indent, indent - cell_len(head.plain)))]
     empty = True
     for word in words:
         if not word.plain:
@@ -60,7 +60,7 @@ def paragraph(text: Cell, width: int, indent: int = 0, first: Cell = "", style: 
 
 def _words(text: str) -> list[str]:
     """The words of a text; a figure and its unit are one."""
-    return [word.replace(TIED, " ") for word in UNIT.sub(TIED, text).split(" ")]
+    return [word.replace(TIE, " ") for word in UNIT.sub(TIE, text).split(" ")]
 
 
 def fold_items(

@@ -12,7 +12,7 @@ from kernelworks.records import Diagnosis, Hotspot
 from kernelworks.report import quantity
 from kernelworks.report.hotspots import MOST_COLUMNS
 from kernelworks.report.terminal import bar, style_of
-from kernelworks.report.text_lines import cells, fold_items, section
+from kernelworks.report.text_lines import Cell, cells, fold_items, section
 
 __all__ = ["round_to_percents", "time_breakdown"]
 
@@ -51,7 +51,7 @@ def time_breakdown(record: Diagnosis, width: int, *, verbose: bool = False) -> I
     heads = [("", longest), ("time", TIME), ("share", SHARE), ("  ", drawn + 2)]
     yield section("where the time goes", heads + ([("largest contributors", 20)] if wide else []))
     for name in ordered:
-        figures = [
+        figures: list[tuple[Cell, int]] = [
             (f"  {name}", longest),
             (quantity.seconds(parts[name]), TIME),
             (f"{shares[name]:.1f}%", SHARE),
@@ -71,7 +71,7 @@ def time_breakdown(record: Diagnosis, width: int, *, verbose: bool = False) -> I
         percent = sum(shares[name] for name in small)
         label = small[0] if len(small) == 1 else f"{len(small)} smaller parts"
         yield cells([(f"  {label}", longest), (quantity.seconds(value), TIME), (f"{percent:.1f}%", SHARE)])
-    total = [
+    total: list[tuple[str, int]] = [
         ("  wall clock", longest),
         (quantity.seconds(record.wall_s), TIME),
         (f"{sum(shares.values()):.1f}%", SHARE),
