@@ -315,3 +315,14 @@ def test_a_document_names_its_kind_and_version() -> None:
     record = record_of(RECORDS[0])
     assert json.loads(to_document(record))["schema"] == "Diagnosis/1"
     assert [one["schema"] for one in json.loads(to_document([record.peaks, record.peaks]))] == ["Peaks/1", "Peaks/1"]
+
+
+def test_the_report_in_the_docs_is_what_is_printed() -> None:
+    """docs/diagnose.md shows the report of a record that is here: after a change, print it anew."""
+    root = Path(__file__).resolve().parents[2]
+    page = next((root / "docs").rglob("diagnose.md")).read_text(encoding="utf-8")
+    record = record_of(Path(__file__).parent / "records" / "minilm.json")
+    text = printed(diagnose.diagnosis(record, 80), 80)
+    blocks = re.findall(r"```text\n(.*?)\n```", page, re.S)
+    assert len(blocks) == 2
+    assert all(block in text for block in blocks)
