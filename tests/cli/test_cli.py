@@ -47,7 +47,7 @@ def patch(monkeypatch: pytest.MonkeyPatch, module: str, name: str, value: Callab
 
 
 def test_the_verbs_are_those_of_the_design() -> None:
-    measuring = {"diagnose", "machine", "verify", "bench", "explain", "autotune", "swap", "climb"}
+    measuring = {"diagnose", "show", "machine", "verify", "bench", "explain", "autotune", "swap", "climb"}
     assert set(VERBS) == measuring | {"map", "compare", "predictions", "judge", "check-problem", "search", "export"}
     assert cli("--version").stdout.startswith("kernelworks ")
     assert cli().exit_code == 2  # without a verb: the help, as for a wrong command line
@@ -96,9 +96,11 @@ def program(monkeypatch: pytest.MonkeyPatch, diagnosis: Diagnosis, tmp_path: Pat
 def test_diagnose_prints_and_writes(program: Path) -> None:
     result = cli("diagnose", f"{program}:step", "--fix")
     assert result.exit_code == 0, result.output
-    assert "This program runs at 38%" in result.stdout
-    assert "gain predicted" in result.stdout
+    assert "This program runs at 38%" in " ".join(result.stdout.split())
+    assert "120 ms predicted" in result.stdout
     written = Path("kernelworks-out")
+    for kind, name in (("page", "train.html"), ("record", "train.json")):  # the report says where, not the progress
+        assert re.search(rf"^{kind} +kernelworks-out/{name}$", result.stdout, re.M) and name not in result.stderr
     assert from_json(Diagnosis, (written / "train.json").read_text()).fix is not None
     assert "<svg" in (written / "train.html").read_text()
 

@@ -39,7 +39,7 @@ TOP = {
 }  # fmt: skip
 FOLDERS = {  # folder -> what may lie in it, as a pattern of the path below it
     "src/kernelworks": r".*",
-    "tests": r"conftest\.py|\w+/\w+\.py|(diagnose|profile)/traces/[\w.]+\.(json\.gz|csv)",
+    "tests": r"conftest\.py|\w+/\w+\.py|(diagnose|profile)/traces/[\w.]+\.(json\.gz|csv)|report/records/[\w-]+\.json",
     "examples": r"\w+\.py",
     "benchmarks": r"(programs/)?\w+\.py|results/[\w.-]+\.json",
     "docs": r"((reference|explanation|how-to)/)?[\w-]+\.md|pictures/[\w-]+\.(svg|png)|assets/[\w-]+\.(css|js)",

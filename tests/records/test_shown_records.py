@@ -12,10 +12,19 @@ import pytest
 import torch
 
 import kernelworks as kw
-from kernelworks.records import AutotunedCall, AutotuneResult, ConfigTuning, Explanation, SwapRecord, from_json, to_json
+from kernelworks.records import (
+    AutotunedCall,
+    AutotuneResult,
+    ConfigTuning,
+    Explanation,
+    SwapRecord,
+    from_json,
+    to_document,
+)
 from kernelworks.records.base import Record, Records
 from kernelworks.records.climb import Climb
 from kernelworks.records.json_text import format_lines
+from kernelworks.records.schema import read_record
 from kernelworks.report import html
 
 LADDERS = Path(__file__).resolve().parents[2] / "ladders"
@@ -116,7 +125,9 @@ def test_it_is_kept(name: str, handed: dict[str, Any], tmp_path: Path) -> None:
     assert page == tmp_path / "deep" / "it.html" and written.tags[0] == "html"
     assert "http" not in page.read_text(encoding="utf-8").replace("http-equiv", "").replace("http://www.w3.org", "")
     kept = json.loads(record.save(str(tmp_path / "it.json")).read_text(encoding="utf-8"))
-    assert kept == json.loads(to_json(record))
+    assert kept == json.loads(to_document(record))
+    assert all(one["schema"].endswith("/1") for one in (kept if isinstance(kept, list) else [kept]))
+    assert read_record(tmp_path / "it.json") == (list(record) if isinstance(kept, list) else record)
     if isinstance(record, Record):
         assert from_json(type(record), json.dumps(kept)) == record
     with pytest.raises(ValueError, match=r"path must end in .json or .html, got .*it\.csv"):

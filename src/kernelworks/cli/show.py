@@ -31,7 +31,7 @@ def show(
     from kernelworks.records.schema import NoRecord, read_record
     from kernelworks.report.html import render_page
     from kernelworks.report.next_steps import Files
-    from kernelworks.report.shown import shown
+    from kernelworks.report.record_view import record_view
     from kernelworks.report.terminal import stdout
 
     with faults((NoRecord,)):
@@ -47,7 +47,7 @@ def show(
         return
     plan = record.with_suffix(".plan.json")
     files = Files(page=str(html or ""), record=str(record), plan=str(plan) if plan.exists() else "")
-    show_table(shown(several, stdout().width, verbose=verbose, files=files))
+    show_table(record_view(several, stdout().width, verbose=verbose, files=files))
 
 
 VERBS: dict[str, Callable[..., None]] = {"show": show}

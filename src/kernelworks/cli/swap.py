@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import guard_program, print_json
+from kernelworks.cli.console import guard_program, print_json, show
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
@@ -18,6 +18,8 @@ def swap(
     json: Json = False,
 ) -> None:
     """What a swap would replace in a model, and what it would leave and why. Nothing is kept: it is undone at once."""
+    from rich.text import Text
+
     from kernelworks.cli.arguments import model_of
     from kernelworks.nn.swap import swap as put
 
@@ -35,7 +37,7 @@ def swap(
             }
         )
         return
-    typer.echo(text)
+    show(Text(text))
 
 
 VERBS: dict[str, Callable[..., None]] = {"swap": swap}

@@ -57,7 +57,7 @@ def make_diagnosis(
         found = rescale_to_fix(found, fix)
     unforeseen = silent or (marked is not None and marked.far_apart)
     found = drop_promises(found) if unforeseen else widen_ranges(found) if marked else found
-    left = {} if unforeseen else {name: its.left(found) for name, its in problems.items()}
+    left = {} if unforeseen else {name: its.remaining_problem(found) for name, its in problems.items()}
     grouped, found = found, tuple(sort_worst_first(found))
     numbers = {id(hotspot): number for number, hotspot in enumerate(found)}
     return Diagnosis(

@@ -79,7 +79,7 @@ def _schema(path: Path, value: Mapping[str, Any]) -> tuple[type[Record], int]:
     return kinds[name], int(version)
 
 
-def _required(kind: type[Record]) -> set[str]:
+def _required(kind: Any) -> set[str]:
     missing = dataclasses.MISSING
     return {f.name for f in dataclasses.fields(kind) if f.default is missing and f.default_factory is missing}
 
@@ -96,9 +96,9 @@ def _kinds() -> dict[str, type[Record]]:
     from kernelworks.records.problem_check import ProblemCheck
     from kernelworks.records.search import Search
 
-    found = [value for value in vars(records).values() if isinstance(value, type)]
+    found: list[Any] = [value for value in vars(records).values() if isinstance(value, type)]
     found += [Climb, Comparison, Fix, Judgement, PredictionAccuracy, ProblemCheck, Search]
-    return {kind.__name__: kind for kind in found if issubclass(kind, Record) and dataclasses.is_dataclass(kind)}
+    return {kind.__name__: kind for kind in found if issubclass(kind, Record) and kind is not Record}
 
 
 def _clean(value: Any) -> Any:

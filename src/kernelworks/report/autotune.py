@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kernelworks.records import AutotunedCall, AutotuneResult, ConfigCandidate, ConfigTuning
 from kernelworks.report import quantity, verify
+from kernelworks.report.table import Table
 
 __all__ = ["autotune_result", "config_tunings", "text"]
 

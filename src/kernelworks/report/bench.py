@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kernelworks.records import BenchResult, Variant
 from kernelworks.report import quantity
+from kernelworks.report.table import Table
 from kernelworks.report.terminal import style_of
 
 __all__ = ["benches", "best_baseline", "our_variant"]

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from kernelworks.records.problem_check import NOT_LOOKED, NOT_WORTH, WEAK, WORTH, Guess, ProblemCheck
 from kernelworks.report import quantity
+from kernelworks.report.table import Table
 
 __all__ = ["problem_check", "problem_checks", "sentence"]
 

@@ -6,11 +6,11 @@ import re
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kernelworks.records.compare import AMBIGUOUS, SLOWER, ComparedFigure, Comparison
 from kernelworks.report import quantity
+from kernelworks.report.table import Table
 
 __all__ = ["comparison", "markdown", "sentence"]
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from rich import box
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kernelworks.records import CounterCheck, Diagnosis, KernelTime
@@ -18,8 +17,9 @@ from kernelworks.report import quantity
 from kernelworks.report.fix import optimizations, result_lines
 from kernelworks.report.hotspots import MOST_COLUMNS, hotspots, sort_worst_first
 from kernelworks.report.next_steps import Files, next_steps, step_lines
+from kernelworks.report.table import Table
 from kernelworks.report.terminal import style_of
-from kernelworks.report.text_lines import cells, paragraph, section
+from kernelworks.report.text_lines import Cell, cells, paragraph, section
 from kernelworks.report.time_breakdown import round_to_percents, time_breakdown
 
 __all__ = [
@@ -75,7 +75,7 @@ def _measured(record: Diagnosis, width: int, *, verbose: bool) -> Iterable[Rende
         yield section("findings")
         for line in findings:
             yield from paragraph(line, width, 4, "  -")
-    if record.fix is not None:
+    if record.fix is not None and record.fix.optimizations:
         yield Text()
         yield from optimizations(record.fix, width, verbose=verbose)
     if record.gpu is not None and verbose:
@@ -121,7 +121,10 @@ def _header(record: Diagnosis, width: int, *, verbose: bool) -> Iterable[Text]:
     threads = f"{record.threads} thread{'s' * (record.threads != 1)}"
     torch = f"torch {record.versions['torch']}" if "torch" in record.versions else ""
     machine = ", ".join(part for part in (_machine_name(record), threads, torch) if part)
-    first = [(Text(record.program, style="bold"), cell_len(record.program) + 3), (_wall(record), 1)]
+    first: list[tuple[Cell, int]] = [
+        (Text(record.program, style="bold"), cell_len(record.program) + 3),
+        (_wall(record), 1),
+    ]
     line = cells(first if record.hotspots or not record.ambiguous else first[:1])
     if cell_len(line.plain) + 3 + len(machine) <= width:
         line.append(f"   {machine}", style="dim")

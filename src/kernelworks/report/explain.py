@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kernelworks.records import Explanation
 from kernelworks.report import quantity
+from kernelworks.report.table import Table
 from kernelworks.report.terminal import style_of
 
 __all__ = ["explanation"]

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED, Fix, TriedOptimization
 from kernelworks.report import quantity
 from kernelworks.report.next_steps import needs_allowing
-from kernelworks.report.text_lines import cells, fold_items, paragraph, section
+from kernelworks.report.table import Table
+from kernelworks.report.text_lines import Cell, cells, fold_items, paragraph, section
 
 __all__ = [
     "ROUGH_MARK", "error_verdict", "fix", "gain_verdict", "optimization_table", "optimizations", "plain_text",
@@ -26,7 +26,7 @@ ROUGH_MARK = " rough"  # of a page, behind figures that were taken while others 
 NO_WORSE_FACTOR = 3.0  # times the error of before: between two orders of one sum, that is luck
 WIDE_COLUMNS = 100  # from so many columns on predicted and got have columns of their own
 MOST_COLUMNS = 140
-NAME, PREDICTED, GOT = 46, -12, -20
+NAME_CELLS, PREDICTED_CELLS, GOT_CELLS = 46, -12, -20
 OUTCOMES = (APPLIED, REJECTED)
 STYLES = {APPLIED: "green", REJECTED: "yellow"}
 
@@ -56,7 +56,7 @@ def _outcome_lines(record: Fix) -> list[str]:
     return [
         f"{times} per run: {speedup}.",
         f"Gain: {said}, {quantity.with_interval(record.gain_s, record.noise_s)} got ({gain_verdict(record)}).",
-        counts,
+        *([counts] if record.optimizations else []),
         _errors(record),
     ]
 
@@ -66,7 +66,7 @@ def count_outcomes(record: Fix) -> str:
     found = [one.outcome for one in record.optimizations if is_candidate(one)]
     words = [f"{found.count(outcome)} {outcome}" for outcome in (APPLIED, REJECTED, NOT_TRIED) if outcome in found]
     budget = f" (budget {record.budget_s:.0f} s)" if record.needs_s and record.budget_s else ""
-    return f"{', '.join(words)}{budget}." if words else "None applies to this program."
+    return f"{', '.join(words)}{budget}." if words else "none applies to this program."
 
 
 def is_candidate(one: TriedOptimization) -> bool:
@@ -112,7 +112,7 @@ def optimizations(record: Fix, width: int, *, verbose: bool = False) -> Iterable
     width = min(width, MOST_COLUMNS)
     tried = [one for outcome in OUTCOMES for one in record.optimizations if one.outcome == outcome and not one.advice]
     wide = width >= WIDE_COLUMNS and bool(tried)
-    heads = [("", NAME + 2), ("predicted", PREDICTED), ("got", GOT), ("  verdict", 12)]
+    heads = [("", NAME_CELLS + 2), ("predicted", PREDICTED_CELLS), ("got", GOT_CELLS), ("  verdict", 12)]
     yield section("optimizations", heads if wide else ())
     for one in tried:
         yield from _tried_wide(one, width) if wide else _tried(one, width)
@@ -140,11 +140,17 @@ def _tried(one: TriedOptimization, width: int) -> Iterable[Text]:
 
 
 def _tried_wide(one: TriedOptimization, width: int) -> Iterable[Text]:
-    start = NAME + 2 - PREDICTED - GOT + 2
-    what = paragraph(_name(one), NAME, 4, "  ")
+    start = NAME_CELLS + 2 - PREDICTED_CELLS - GOT_CELLS + 2
+    what = paragraph(_name(one), NAME_CELLS, 4, "  ")
     verdict = paragraph(f"{one.outcome}: {_reason(one)}".removesuffix(": "), width - start)
     verdict[0].stylize(STYLES[one.outcome], 0, len(one.outcome))
-    first = [(what[0], NAME + 2), (_predicted(one), PREDICTED), (_got(one), GOT), ("  ", 2), (verdict[0], 1)]
+    first: list[tuple[Cell, int]] = [
+        (what[0], NAME_CELLS + 2),
+        (_predicted(one), PREDICTED_CELLS),
+        (_got(one), GOT_CELLS),
+        ("  ", 2),
+        (verdict[0], 1),
+    ]
     yield cells(first)
     for name, reason in itertools.zip_longest(what[1:], verdict[1:], fillvalue=Text()):
         yield cells([(name, start), (reason, 1)])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kernelworks.records import GpuPeaks
 from kernelworks.report import quantity
 from kernelworks.report.inferred_figures import inference_notes, mark_inferred
 from kernelworks.report.machine import roofline
+from kernelworks.report.table import Table
 
 __all__ = ["MEMORY", "cards", "floor_rows", "function_rows", "gpu", "memory_rows", "rate_rows"]
 

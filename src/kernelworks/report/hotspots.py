@@ -15,9 +15,10 @@ from kernelworks.report.text_lines import cells, fold_items, last_parts, paragra
 
 __all__ = ["CONTENTION", "bound_by", "hotspots", "sort_worst_first"]
 
-SHOWN = 5  # the JSON and the page hold every hotspot
+SHOWN_COUNT = 5  # the JSON and the page hold every hotspot
 MIN_GAIN_SHARE = 0.02  # of the wall clock: a smaller predicted gain does not put a hotspot before others
 MIN_SHOWN_SHARE = 0.001  # of the wall clock: what takes less has no line of its own
+EXPLAINED_SHARE = 0.6  # of the time that is left for its work: then the peak bounds it (measure/roofline/bound.py)
 SECOND_CAUSE_SHARE = 0.15  # of a hotspot's time: from here on its second cause is named too
 WIDE_COLUMNS = 108  # from so many columns on a hotspot's figures stand behind its name, else below it
 MOST_COLUMNS = 140
@@ -67,10 +68,12 @@ def causes(hotspot: Hotspot) -> dict[str, float]:
 
 def _bottleneck(hotspot: Hotspot) -> str:
     """What bounds the work of a hotspot, whatever else its calls wait for."""
+    kind = "memory" if "above the memory roofline" in hotspot.parts else "compute"
     if hotspot.bottleneck.endswith(CAUSE_UNKNOWN):
-        return CAUSE_UNKNOWN
+        work = sum(seconds for part, seconds in hotspot.parts.items() if not CAUSES.get(part, part))
+        return kind if hotspot.parts.get("at peak", 0.0) >= EXPLAINED_SHARE * work > 0 else CAUSE_UNKNOWN
     if hotspot.bottleneck in ("allocation", "dispatch", "launch", "ambiguous", ""):
-        return "memory" if "above the memory roofline" in hotspot.parts else "compute"
+        return kind
     return hotspot.bottleneck
 
 
@@ -91,7 +94,7 @@ def hotspots(record: Diagnosis, width: int, *, verbose: bool = False) -> Iterabl
     """The section of hotspots, by recoverable time; those left out are counted in its last line."""
     ordered = [r for r in sort_worst_first(record.hotspots) if verbose or r.op != CONTENTION]
     notable = [r for r in ordered if max(r.seconds, r.high_s) >= MIN_SHOWN_SHARE * record.wall_s] or ordered
-    shown = notable if verbose else notable[:SHOWN]
+    shown = notable if verbose else notable[:SHOWN_COUNT]
     notable_ids = {id(r) for r in notable}
     width = min(width, MOST_COLUMNS)
     figures = [("time", TIME), ("of wall", SHARE - 1), ("of peak", PEAK), ("recoverable", RECOVERABLE)]

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from kernelworks.records.judgement import Charge, Judgement, Speed
 from kernelworks.report import quantity
+from kernelworks.report.table import Table
 
 __all__ = ["judgement", "sentence"]
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kernelworks.records import GpuPeaks, Peaks
 from kernelworks.report import quantity, roofs
 from kernelworks.report.inferred_figures import inference_notes, mark_inferred
+from kernelworks.report.table import Table
 
 __all__ = ["peaks", "roofline"]
 

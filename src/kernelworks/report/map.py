@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
 from kernelworks.records import MapKernel, MapOp
 from kernelworks.report import quantity
+from kernelworks.report.table import Table
 
 __all__ = ["kernel_map", "markdown"]
 
@@ -51,8 +51,8 @@ def _kernel_table(kernels: Sequence[MapKernel], *, wide: bool) -> Table:
         if wide:
             table.add_row(name, speed, against, _standing(kernel))
         else:
-            words = (name, *(f"  {figure}" for figure in (speed, against) if figure), "\n  ", _standing(kernel))
-            table.add_row(Text.assemble(*words))
+            figures = "".join(f"  {figure}" for figure in (speed, against) if figure)
+            table.add_row(Text.assemble(name, figures, "\n  ", _standing(kernel)))
     return table
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kernelworks.records.history import GAIN_TOLERANCE, NOISE_SHARE, Outcome
@@ -25,6 +24,7 @@ from kernelworks.report.document import colours
 from kernelworks.report.document import document as html_document
 from kernelworks.report.markup import html
 from kernelworks.report.optional_pictures import optional_picture
+from kernelworks.report.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 __all__ = [
-    "bottleneck", "figures", "gbs", "gflops", "percent", "ratio", "seconds", "seconds_range", "short_flops", "size", "with_interval",
+    "bottleneck", "figures", "gbs", "gflops", "percent", "ratio", "seconds", "seconds_range", "short_flops", "size",
+    "with_interval",
 ]  # fmt: skip
 
 LEAST_S = 0.5e-9

@@ -7,7 +7,6 @@ from html import escape
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
@@ -18,6 +17,7 @@ from kernelworks.report.document import context_line, figure_both
 from kernelworks.report.judge import judgement
 from kernelworks.report.markup import html
 from kernelworks.report.optional_pictures import optional_picture
+from kernelworks.report.table import Table
 
 __all__ = ["parts", "search", "sentence"]
 

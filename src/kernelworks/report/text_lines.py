@@ -6,15 +6,18 @@ be, except for a single word that no line could hold: a terminal breaks that by 
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
 from rich.text import Text
 
-__all__ = ["cells", "command_lines", "fold_items", "last_parts", "paragraph", "section"]
+__all__ = ["Cell", "cells", "command_lines", "fold_items", "last_parts", "paragraph", "section"]
 
 Cell = str | Text
+TIE = "\0"
+UNIT = re.compile(r"(?<=\d) (?=(?:s|ms|us|ns|min|MB|GB/s|GFLOP/s)\b)|(?<=\d) (?=\+- )|(?<=\+-) (?=\d)")
 
 
 def _line(text: Cell) -> Text:
@@ -38,9 +41,9 @@ def cells(columns: Sequence[tuple[Cell, int]], indent: int = 0) -> Text:
 def paragraph(text: Cell, width: int, indent: int = 0, first: Cell = "", style: str = "") -> list[Text]:
     """Words of a text in lines of ``width`` cells, all but the first ``indent`` cells in; ``first`` stands at the
     beginning of the first line, in the place of its indent."""
-    words = text.split(" ") if isinstance(text, Text) else [Text(word) for word in text.split(" ")]
+    words = text.split(" ") if isinstance(text, Text) else [Text(word) for word in _words(text)]
     head = first.copy() if isinstance(first, Text) else Text(first)
-    lines = [head + Text(" " * max(0, indent - cell_len(head.plain)))]
+    lines = [head + Text(" " * max(1 if head.plain else indent, indent - cell_len(head.plain)))]
     empty = True
     for word in words:
         if not word.plain:
@@ -53,6 +56,11 @@ def paragraph(text: Cell, width: int, indent: int = 0, first: Cell = "", style: 
         lines[-1].append(word.plain, style=style) if style else lines[-1].append_text(word)
         empty = False
     return [_line(line) for line in lines if line.plain.strip()]
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text; a figure and its unit are one."""
+    return [word.replace(TIE, " ") for word in UNIT.sub(TIE, text).split(" ")]
 
 
 def fold_items(

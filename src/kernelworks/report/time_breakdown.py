@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
@@ -11,7 +12,7 @@ from kernelworks.records import Hotspot
 from kernelworks.report import quantity
 from kernelworks.report.hotspots import MOST_COLUMNS
 from kernelworks.report.terminal import bar, style_of
-from kernelworks.report.text_lines import cells, fold_items, section
+from kernelworks.report.text_lines import Cell, cells, fold_items, section
 
 __all__ = ["round_to_percents", "time_breakdown"]
 
@@ -26,9 +27,11 @@ WIDE_COLUMNS = 100  # from so many columns on contributors stand behind their pa
 def round_to_percents(parts: dict[str, float]) -> dict[str, float]:
     """Each part's share in tenths of a percent, rounded so that the printed figures add to exactly 100.0."""
     total = sum(parts.values())
-    if total <= 0:
+    if not 0 < total < math.inf:
         return dict.fromkeys(parts, 0.0)
-    exact = {name: 1000 * value / total for name, value in parts.items()}
+    exact = {name: 1000 * (value / total) for name, value in parts.items()}
+    if not all(map(math.isfinite, exact.values())):
+        return dict.fromkeys(parts, 0.0)
     tenths = {name: int(value // 1) for name, value in exact.items()}
     by_remainder = sorted(parts, key=lambda name: tenths[name] - exact[name])
     for name in by_remainder[: 1000 - sum(tenths.values())]:
@@ -50,7 +53,7 @@ def time_breakdown(
     heads = [("", longest), ("time", TIME), ("share", SHARE), ("  ", drawn + 2)]
     yield section("where the time goes", heads + ([("largest contributors", 20)] if wide else []))
     for name in ordered:
-        figures = [
+        figures: list[tuple[Cell, int]] = [
             (f"  {name}", longest),
             (quantity.seconds(parts[name]), TIME),
             (f"{shares[name]:.1f}%", SHARE),
@@ -70,7 +73,7 @@ def time_breakdown(
         percent = sum(shares[name] for name in small)
         label = small[0] if len(small) == 1 else f"{len(small)} smaller parts"
         yield cells([(f"  {label}", longest), (quantity.seconds(value), TIME), (f"{percent:.1f}%", SHARE)])
-    total = [
+    total: list[tuple[str, int]] = [
         ("  wall clock", longest),
         (quantity.seconds(wall_s), TIME),
         (f"{sum(shares.values()):.1f}%", SHARE),

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kernelworks.records import Verification
 from kernelworks.report import quantity
+from kernelworks.report.table import Table
 
 __all__ = ["is_verified", "verifications"]
 

@@ -61,7 +61,7 @@ class Problem:
     allows: float = 0.0
     members: list[int] = field(default_factory=list)
 
-    def left(self, hotspots: Sequence[Hotspot]) -> Problem:
+    def remaining_problem(self, hotspots: Sequence[Hotspot]) -> Problem:
         """The same as the hotspots now have it: what a fix has applied is no problem any more."""
         mine = [hotspots[i] for i in self.members if not hotspots[i].applied]
         return Problem(
@@ -79,7 +79,7 @@ def find_hotspots(
     """One hotspot a group, and the problems that were found. ``races`` says which kernels a swap would take, and how
     much they gain; a ``fix`` which optimizations were tried on the whole program."""
     siblings, shares = _siblings(groups), _shares(groups)
-    found, problems = [], dict[str, Problem]()
+    found, problems = list[Hotspot](), dict[str, Problem]()
     kept = () if fix is None or fix.refused or not fix.rounds else fix.optimizations
     applied = {one.optimization for one in kept if one.applied}
     for group in groups:

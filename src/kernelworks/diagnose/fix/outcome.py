@@ -32,7 +32,8 @@ def with_budget(what: str, scene: Scene | None) -> str:
     """What a search is doing, with what is left of its budget."""
     if scene is None or scene.budget is None:
         return what
-    return f"{what} ({max(0.0, scene.budget.seconds_left):.0f} of {scene.budget.seconds:.0f} s left)"
+    left = min(max(0.0, scene.budget.seconds_left), scene.budget.seconds)
+    return f"{what}, {left:.0f} s of {scene.budget.seconds:.0f} left"
 
 
 def in_a_line(error: Exception) -> str:

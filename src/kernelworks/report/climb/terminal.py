@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from rich.table import Table
 from rich.text import Text
 
 from kernelworks.records.climb import Climb, RungResult, RungTime
 from kernelworks.report import quantity
 from kernelworks.report.climb import words
 from kernelworks.report.climb.words import totals
+from kernelworks.report.table import Table
 from kernelworks.report.terminal import style_of
 
 __all__ = ["line", "table", "totals"]

@@ -47,43 +47,45 @@ from kernelworks.report import (
 from kernelworks.report.climb import terminal as climb
 from kernelworks.report.next_steps import Files
 
-__all__ = ["shown"]
+__all__ = ["record_view"]
 
 # A record -> what its verb prints of it, for a terminal so many columns wide.
-EACH: dict[type[Record], Callable[[Any, int], RenderableType]] = {
+RENDERER_OF_ONE: dict[type[Record], Callable[[Any, int], RenderableType]] = {
     AutotuneResult: lambda one, width: autotune.autotune_result(one),
     Climb: lambda one, width: climb.table(one),
     Comparison: lambda one, width: compare.comparison(one),
     Explanation: lambda one, width: explain.explanation(one),
-    Fix: lambda one, width: Group(*map_lines(fix.result_lines(one)), Text(), *fix.optimizations(one, width)),
+    Fix: lambda one, width: Group(*text_lines(fix.result_lines(one)), Text(), *fix.optimizations(one, width)),
     GpuPeaks: gpu.gpu,
     Judgement: lambda one, width: judge.judgement(one),
     Peaks: machine.peaks,
     PredictionAccuracy: predictions.prediction_accuracy,
     ProblemCheck: lambda one, width: check_problem.problem_check(one),
     Search: lambda one, width: search.search(one),
-    SwapRecord: lambda one, width: Group(*map_lines(one.lines)),
+    SwapRecord: lambda one, width: Group(*text_lines(one.lines)),
 }
 # Several of one kind -> what their verb prints of them all.
-TOGETHER: dict[type[Record], Callable[[Sequence[Any]], RenderableType]] = {
+RENDERER_OF_SEVERAL: dict[type[Record], Callable[[Sequence[Any]], RenderableType]] = {
     BenchResult: bench.benches,
     ConfigTuning: autotune.config_tunings,
     Verification: verify.verifications,
 }
 
 
-def map_lines(lines: Sequence[str]) -> list[Text]:
+def text_lines(lines: Sequence[str]) -> list[Text]:
     return [Text(line) for line in lines]
 
 
-def shown(some: Sequence[Record], width: int, *, verbose: bool = False, files: Files | None = None) -> RenderableType:
+def record_view(
+    some: Sequence[Record], width: int, *, verbose: bool = False, files: Files | None = None
+) -> RenderableType:
     """Records of one kind, as their verb prints them. ``files`` are those of a diagnosis."""
     kind = type(some[0])
-    if kind in TOGETHER:
-        return TOGETHER[kind](some)
+    if kind in RENDERER_OF_SEVERAL:
+        return RENDERER_OF_SEVERAL[kind](some)
     if kind is MapOp:
         return map.kernel_map([one for one in some if isinstance(one, MapOp)], "", width, verbose=verbose)
     if kind is Diagnosis:
         found = [one for one in some if isinstance(one, Diagnosis)]
         return Group(*(diagnose.diagnosis(one, width, verbose=verbose, files=files) for one in found))
-    return Group(*(EACH[kind](one, width) for one in some))
+    return Group(*(RENDERER_OF_ONE[kind](one, width) for one in some))
