@@ -265,14 +265,14 @@ def test_modules_that_two_threads_call_at_once_are_changed_once() -> None:
         def apply(self, scene: Scene, candidate: Candidate) -> Change:
             placed.append(scene.roots.modules[0])
             begun.set()
-            go.wait(30)
+            go.wait(300)
             return super().apply(scene, candidate)
 
     net = Net()
     with AppliedPlan(planned(Candidate("marks", EVERYWHERE, "yes")), optimizations=(Slow(),)):
         threads = [threading.Thread(target=net, args=(X,)) for _ in range(2)]
         threads[0].start()
-        assert begun.wait(30)
+        assert begun.wait(300)
         threads[1].start()
         go.set()
         for thread in threads:

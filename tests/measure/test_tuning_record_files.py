@@ -67,7 +67,7 @@ def test_a_process_that_is_killed_leaves_whole_files(shared_cache: Path) -> None
     process.stdout.readline()
     time.sleep(0.6)
     process.send_signal(signal.SIGKILL)
-    process.wait(30)
+    process.wait(120)
     whole(shared_cache)
 
 
