@@ -6,6 +6,7 @@ the process that runs it, hands on its end or the signals that the client is sen
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib
 import json
@@ -85,10 +86,17 @@ def keep(connection: socket.socket) -> None:
     connection.sendall(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
 
 
+def reap(*_: Any) -> None:
+    """Keepers that have ended are waited for, so that what they took is told of this process."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
 def main(path: str, *loaded: str) -> None:
     for name in loaded:
         importlib.import_module(name)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are waited for by nobody
+    signal.signal(signal.SIGCHLD, reap)
     with socket.socket(socket.AF_UNIX) as server, selectors.DefaultSelector() as selector:
         server.bind(path)
         server.listen(64)
