@@ -76,6 +76,20 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture
+def quick_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of Python's that the package starts are forks of one that has loaded torch and the package, which
+    takes three seconds: for tests that are not about how they start."""
+    import forked
+
+    own, quick = sys.executable, forked.interpreter()
+    monkeypatch.setattr(sys, "executable", quick)
+    for name in ("kernelworks.verify", "kernelworks.measure.autotune.worker"):
+        worker = sys.modules.get(name)
+        if worker is not None and worker.WORKER[0] == own:
+            monkeypatch.setattr(worker, "WORKER", (quick, *worker.WORKER[1:]))
+
+
+@pytest.fixture
 def thawed() -> Iterator[None]:
     """All objects are found, those that a test's file made when it was collected too."""
     gc.unfreeze()

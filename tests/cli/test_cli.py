@@ -273,6 +273,7 @@ def test_swap_shows_and_takes_back(tmp_path: Path) -> None:
     assert cli("swap", f"{file}:nothing").exit_code == 2
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_json_is_all_that_stdout_holds() -> None:
     command = [sys.executable, "-m", "kernelworks", "map", "rms_norm", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "FORCE_COLOR": "1"})

@@ -67,7 +67,7 @@ def test_the_rungs_are_numbered_and_short(name: str) -> None:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Ladder:
+def own(tmp_path: Path, quick_processes: None) -> Ladder:
     """The template as a user gets it."""
     start("mine", tmp_path)
     return ladder_named(str(tmp_path / "mine"))

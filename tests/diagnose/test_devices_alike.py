@@ -18,6 +18,7 @@ from kernelworks.diagnose.forecast.device import Device
 from kernelworks.diagnose.forecast.isolated_costs import IsolatedCosts
 from kernelworks.diagnose.forecast.isolated_on_cpu import Capture, time_isolated
 from kernelworks.diagnose.forecast.predict import predict
+from kernelworks.diagnose.optimizations import torch_compile
 from kernelworks.profile import on_cpu
 from kernelworks.profile.cost.shapes import signature
 from kernelworks.profile.timeline import Cost, Timeline
@@ -177,7 +178,8 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-def test_a_fix_on_a_gpu_is_predicted_as_on_a_cpu(played: list[str]) -> None:
+def test_a_fix_on_a_gpu_is_predicted_as_on_a_cpu(played: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_compile._Optimization, "candidates", lambda self, scene: ())  # which takes its time
     model, x = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).eval(), torch.randn(32, 64)
     with torch.no_grad():
         found = diagnose(model, x, fix=True, peaks=gpu(), budget_s=0.3)

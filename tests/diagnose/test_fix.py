@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -225,7 +226,7 @@ def test_fix_of_a_whole_program(model: Block, machine: Peaks, monkeypatch: pytes
         assert torch.equal(model(X), before)
     fix = found.fix
     assert fix is not None and fix.agrees, [(r.optimization, r.says, r.why) for r in fix.optimizations]
-    assert len(shares) == 1 and shares[0] > 0  # how much is the clock's to say
+    assert len(shares) == 1 and 0 < shares[0] < math.inf  # how much is the machine's of this moment
     assert fix.gain_s == pytest.approx(fix.before_s - fix.after_s)
     swapped = fix.optimizations[0]
     assert swapped.optimization == "swap" and swapped.against == "float64" and swapped.gain_s is not None

@@ -265,14 +265,14 @@ def test_modules_that_two_threads_call_at_once_are_changed_once() -> None:
         def apply(self, scene: Scene, candidate: Candidate) -> Change:
             placed.append(scene.roots.modules[0])
             begun.set()
-            go.wait(30)
+            go.wait(300)
             return super().apply(scene, candidate)
 
     net = Net()
     with AppliedPlan(planned(Candidate("marks", EVERYWHERE, "yes")), optimizations=(Slow(),)):
         threads = [threading.Thread(target=net, args=(X,)) for _ in range(2)]
         threads[0].start()
-        assert begun.wait(30)
+        assert begun.wait(300)
         threads[1].start()
         go.set()
         for thread in threads:
@@ -487,10 +487,10 @@ def test_a_fix_stays_in_place_until_it_is_undone_and_its_plan_goes_to_another_pr
     seconds = lambda program: 0.5 if "forward" in vars(net.blocks[0].linear) else 1.0  # noqa: E731
     monkeypatch.setattr(Program, "seconds", seconds)
     monkeypatch.setattr(Forecaster, "forecast", lambda *given: Forecast(0.5, 0))
+    monkeypatch.setattr(type(COMPILE), "candidates", lambda self, scene: ())  # which takes its time
     with torch.no_grad():
-        found = kw.fix(net, X, budget_s=2.0, peaks=ceilings, rough=True)
-    assert found.active and "forward" in vars(net.blocks[0].linear), str(found)
-    assert found.fn is net
+        found = kw.fix(net, X, budget_s=600.0, peaks=ceilings, rough=True)
+    assert found.active and found.fn is net and "forward" in vars(net.blocks[0].linear), str(found)
     assert found.code == "kernelworks.swap(model)" and found.plan["saves"] == 0.5
     assert "applied: swap" in str(found) and found.record().gain_s == 0.5
     found.undo()

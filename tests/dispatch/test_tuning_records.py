@@ -259,6 +259,7 @@ for n in range(150):
 """
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_two_processes_that_settle_at_once_lose_nothing() -> None:
     first = tuning_records.write(tuning_record())
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(first), who]) for who in ("one", "other")]

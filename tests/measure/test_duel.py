@@ -68,6 +68,7 @@ assert len(lay) > 3, lay
 """
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_long_calls_are_benchmarked_with_their_results_in_many_places() -> None:
     """In a process of its own: where results lie depends on what was freed before."""
     done = subprocess.run([sys.executable, "-c", PLACES], capture_output=True, text=True, check=False)

@@ -55,6 +55,7 @@ def shared_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_two_processes_that_settle_at_once_leave_whole_files(shared_cache: Path) -> None:
     both = [started(shared_cache, 60, 62), started(shared_cache, 61, 63)]
     assert [process.wait(120) for process in both] == [0, 0]
@@ -67,7 +68,7 @@ def test_a_process_that_is_killed_leaves_whole_files(shared_cache: Path) -> None
     process.stdout.readline()
     time.sleep(0.6)
     process.send_signal(signal.SIGKILL)
-    process.wait(30)
+    process.wait(120)
     whole(shared_cache)
 
 

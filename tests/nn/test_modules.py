@@ -335,6 +335,7 @@ def test_where_torchs_is_taken_nothing_is_looked_at(monkeypatch: pytest.MonkeyPa
     assert len(asked) == 2
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_autotuning_a_training_step_benchmarks_the_optimizer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")

@@ -83,6 +83,7 @@ def test_nothing_to_replace() -> None:
         assert swapped.lines()[0] == "replaced 0 of 1: the model runs as before"
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_the_command_says_the_same(tmp_path) -> None:
     (tmp_path / "made.py").write_text("from torch import nn\ndef model():\n    return nn.Linear(8, 8).double()\n")
     run = [sys.executable, "-m", "kernelworks", "swap", f"{tmp_path / 'made.py'}:model"]

@@ -270,6 +270,7 @@ def test_whatever_happens_in_a_fix_the_diagnosis_is_reported(ceilings: Peaks, mo
     assert "OverflowError: unforeseen" in found.fix.refused
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_program_that_raises_when_it_is_swapped_keeps_its_diagnosis(ceilings: Peaks) -> None:
     class Looks(nn.Module):
         def __init__(self) -> None:

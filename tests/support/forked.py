@@ -3,66 +3,70 @@ what programs begin with, and a fork of it runs each. It has run nothing before,
 
 from __future__ import annotations
 
+import atexit
 import functools
-import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-
-SERVER = """
-import importlib, json, os, runpy, sys, traceback
-
-for name in sys.argv[1:]:
-    importlib.import_module(name)
-
-def run(told):
-    for fd, name in enumerate((os.devnull, told["out"], told["err"])):
-        file = os.open(name, os.O_RDWR)
-        os.dup2(file, fd)
-        os.close(file)
-    os.environ.clear()
-    os.environ.update(told["env"])
-    sys.argv = told["argv"]
-    if told["module"]:
-        runpy.run_module(told["module"], run_name="__main__", alter_sys=True)
-    else:
-        exec(compile(told["code"], "<string>", "exec"), {"__name__": "__main__"})
-
-for line in sys.stdin:
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            run(json.loads(line))
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
 
 # What programs load sooner or later, which takes each of them more than a second.
 PACKAGE = ("kernelworks.cli", "kernelworks.diagnose", "kernelworks.verify", "torch._dynamo")
 INTERPRETER = (
     "kernelworks.verify.triton_interpreter", "triton.runtime.interpreter", "triton.language", "torch._dynamo",
 )  # fmt: skip
+PYTHON = sys.executable  # which a test may have replaced by what is made here
+
+# Run by a Python that loads nothing of ours. It says what it was given, hands on its files and the signals that it is
+# sent, and ends as the fork does.
+CLIENT = """\
+import json, os, signal, socket, struct, sys
+
+path, *command = sys.argv[1:]
+files = []
+for name in os.listdir("/proc/self/fd"):
+    try:
+        files += [int(name)] * os.get_inheritable(int(name))
+    except OSError:
+        pass  # that of the listing itself
+told = {"command": command, "variables": dict(os.environ), "folder": os.getcwd(), "files": files}
+text = json.dumps(told).encode()
+server = socket.socket(socket.AF_UNIX)
+server.connect(path)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, lambda number, frame: server.send(bytes([number])))
+socket.send_fds(server, [struct.pack("<I", len(text))], files)
+server.sendall(text)
+code = int(server.recv(16) or b"1")
+if code < 0:
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+os._exit(code)
+"""
 
 
 @functools.cache
-def _server(loaded: tuple[str, ...], interpreting: bool) -> subprocess.Popen[str]:
-    """Has imported the modules of those names, with kernels of Triton's for its interpreter or not. Ends when this
-    process does, since its input ends then."""
+def interpreter(loaded: tuple[str, ...] = PACKAGE, interpreting: bool = False) -> str:
+    """What stands in the place of ``sys.executable`` where a test is not about how its processes start. Each is a fork
+    with the files, variables and folder that it is given; a kill of it is a kill of the fork. The modules of those
+    names are there already, with kernels of Triton's for its interpreter or not."""
+    folder = Path(tempfile.mkdtemp(prefix="forked-"))
+    path, client, command = folder / "socket", folder / "client.py", folder / "python"
+    client.write_text(CLIENT, encoding="utf-8")
+    words = map(shlex.quote, (PYTHON, "-IS", str(client), str(path)))
+    command.write_text(f'#!/bin/sh\nexec {" ".join(words)} "$@"\n', encoding="utf-8")
+    command.chmod(0o755)
     env = {**os.environ, **({"TRITON_INTERPRET": "1"} if interpreting else {})}
-    command = [sys.executable, "-c", SERVER, *loaded]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+    server = subprocess.Popen(
+        [PYTHON, str(Path(__file__).with_name("forking_server.py")), str(path), *loaded],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env,
+    )  # fmt: skip
+    atexit.register(server.kill)
+    assert server.stdout is not None and server.stdout.readline() == "ready\n"
+    return str(command)
 
 
 def python(
@@ -71,18 +75,8 @@ def python(
     """What ``python -c code args`` or ``python -m module args`` gives, with ``env`` added to the environment.
     ``loaded`` are the modules that are there already, if not those that such programs begin with."""
     interpreting = env.get("TRITON_INTERPRET") == "1"
-    with tempfile.TemporaryDirectory() as folder:
-        out, err = Path(folder, "out"), Path(folder, "err")
-        out.touch()
-        err.touch()
-        told = {
-            "code": code, "module": module, "argv": [module or "-c", *args], "env": {**os.environ, **env},
-            "out": str(out), "err": str(err),
-        }  # fmt: skip
-        server = _server(loaded or (INTERPRETER if interpreting else PACKAGE), interpreting)
-        assert server.stdin is not None and server.stdout is not None
-        server.stdin.write(json.dumps(told) + "\n")
-        server.stdin.flush()
-        status = server.stdout.readline()
-        assert status, f"the process that forks ended with {server.wait()}"
-        return subprocess.CompletedProcess(told["argv"], int(status), out.read_text(), err.read_text())
+    own = interpreter(loaded or (INTERPRETER if interpreting else PACKAGE), interpreting)
+    command = [own, *(("-m", module) if module else ("-c", code)), *args]
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env={**os.environ, **env}, check=False
+    )

@@ -66,6 +66,7 @@ def test_kernels_whose_results_are_each_makers_own_are_verified_on_every_kind(no
     assert apart == ["linear.avx512_bf16"]
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_confirmed_kernel_may_be_chosen_and_says_where_it_was_verified(nowhere: None) -> None:
     _ship(_verified_elsewhere(OP, "avx2"))
     assert f"verified on {ELSEWHERE}, not confirmed here yet" in (

@@ -105,6 +105,7 @@ def test_the_death_of_a_kernel_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     )
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_verification_certifies_this_source_and_only_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from kernelworks.dispatch import certificates
 

@@ -303,6 +303,7 @@ main()
 """
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_the_verification_of_a_kernel_judges_its_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     monkeypatch.setattr(sys.modules["kernelworks.verify"], "WORKER", (sys.executable, "-c", WORKER))
