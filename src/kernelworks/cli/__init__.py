@@ -23,6 +23,7 @@ import typer
 from kernelworks.cli import (
     autotune,
     bench,
+    cache,
     check_problem,
     climb,
     compare,
@@ -75,7 +76,7 @@ def _options(
 VERBS = {
     **diagnose.VERBS, **machine.VERBS, **autotune.VERBS, **verify.VERBS, **bench.VERBS, **explain.VERBS,
     **climb.VERBS, **swap.VERBS, **map.VERBS, **compare.VERBS, **predictions.VERBS, **judge.VERBS,
-    **check_problem.VERBS, **search.VERBS, **export.VERBS,
+    **check_problem.VERBS, **search.VERBS, **export.VERBS, **cache.VERBS,
 }  # fmt: skip
 for name, verb in VERBS.items():
     app.command(name=name)(verb)
