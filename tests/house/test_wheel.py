@@ -43,7 +43,7 @@ for module in pkgutil.walk_packages(kernelworks.__path__, "kernelworks.", onerro
         failed[module.name] = str(error)
 for name, why in failed.items():
     last = name.rpartition(".")[2]
-    assert last.startswith("triton") or name.startswith("kernelworks.tile.") or last == "gpu_kernels", (name, why)
+    assert last.startswith("triton") or name.startswith("kernelworks.tile.") or last in ("gpu_kernels", "replay"), (name, why)
 assert all("triton" in why for why in failed.values()), failed
 assert kernelworks.softmax(torch.ones(2, 3), -1).sum() == 2
 """
@@ -65,7 +65,7 @@ def test_a_plain_install_needs_no_more_than_it_uses() -> None:
 
 
 def test_every_module_is_imported_without_what_is_optional() -> None:
-    done = forked.python(code=IMPORTS, loaded=("torch",))
+    done = forked.python(code=IMPORTS, loaded=("sys",))
     assert done.returncode == 0, done.stderr
 
 
