@@ -238,5 +238,8 @@ def entry(
         remember(attempt or stem, error)
         raise
     except OSError as error:
-        raise BuildError(f"the build cache {folder} cannot be used: {error}", about=str(folder)) from error
+        words = (
+            f"the build cache {folder} cannot be used ({error}): set KERNELWORKS_CACHE to a folder that can be written"
+        )
+        raise BuildError(words, about=str(folder)) from error
     return made

@@ -123,9 +123,8 @@ def guard_program(*, json: bool, so: str = "there is no diagnosis of it", rough:
 def _name_extra(error: BaseException) -> None:
     """What to install, if an example of ours misses a package."""
     frames = traceback.extract_tb(error.__traceback__)
-    folder = Path(frames[-1].filename).parent if frames else Path()
     ours = (Path(PACKAGE) / "examples", Path(PACKAGE).parents[1] / "examples")
-    if isinstance(error, ModuleNotFoundError) and folder in ours:
+    if isinstance(error, ModuleNotFoundError) and any(Path(frame.filename).parent in ours for frame in frames):
         sys.stderr.write('this example needs more packages: pip install "kernelworks[examples]"\n')
 
 

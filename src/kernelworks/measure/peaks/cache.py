@@ -140,7 +140,7 @@ def get_peaks(
 ) -> Peaks | GpuPeaks:  # fmt: skip
     """The measured peaks of this machine, or of its GPU with ``device="cuda"``: from the cache, else measured (30 to
     50 s) and cached. ``again`` measures in any case. With ``rough`` a busy machine is measured all the same, once
-    (15 s): that serves other rough figures for half an hour, and its ``foreign_share`` says what others took.
+    (8 s): that serves other rough figures for half an hour, and its ``foreign_share`` says what others took.
     With ``brief`` what is not in the cache is measured once too, while nobody uses the machine, and serves for half an
     hour: a round that a neighbour slowed unseen, in another virtual machine on the same silicon, is not to be believed
     for longer.

@@ -24,7 +24,6 @@ from torch import Tensor
 from kernelworks.build import background
 from kernelworks.build.kernels import triton_toolchain
 from kernelworks.machine import Gpu, gpu
-from kernelworks.measure.clock import gpu_kernels
 from kernelworks.measure.clock.cuda_events import Evictor, cuda_event, seconds_between, timed_cold
 from kernelworks.measure.peaks.mending import doubts, repair_record
 from kernelworks.measure.peaks.relations import FLOORS
@@ -33,6 +32,7 @@ from kernelworks.records import GpuBandwidth, GpuPeaks, GpuRate
 
 __all__ = ["fingerprint", "measure"]
 
+GPU_KERNELS = Path(__file__).resolve().parents[1] / "clock" / "gpu_kernels.py"  # imports Triton: a CPU has none
 MIB = 1 << 20
 WARM_MIB = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 COLD_MIB = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -51,7 +51,7 @@ def fingerprint() -> str:
     """What a GPU's peaks depend on, as 20 hexadecimal digits: the card, driver, power limit, torch, our kernels."""
     here = gpu()
     parts = [here.uuid, here.name, here.driver, f"{here.power_limit_w:.0f}", torch.__version__, triton_toolchain()]
-    parts += [path.read_text(encoding="utf-8") for path in (Path(__file__), Path(gpu_kernels.__file__))]
+    parts += [path.read_text(encoding="utf-8") for path in (Path(__file__), GPU_KERNELS)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20]
 
 

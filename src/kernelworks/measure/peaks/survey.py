@@ -39,7 +39,7 @@ BANDWIDTH_SOURCE, FLOPS_SOURCE, FUNCTIONS_SOURCE, FLOORS_SOURCE = SOURCES
 KINDS = ("read", "copy", "copy_nt")
 FUNCTIONS = ("exp", "tanh", "erf", "log")
 SAMPLE_S = 0.004
-WINDOW_S = 0.18
+WINDOW_S, BRIEF_WINDOW_S = 0.18, 0.1
 ROUNDS, AGREE = 3, 0.05  # at the most; how near two rounds' figures are that nothing disturbed
 DEADLINE_S = 50.0  # No later round starts or goes on after this.
 ROUND_S = 15.0  # A quiet round takes at least this long.
@@ -175,14 +175,19 @@ def _counted(kernel: Any, threads: int) -> Callable[[int], tuple[float, float]]:
     return run
 
 
-def _flop_units(here: Machine) -> list[tuple[str, str, str, str]]:
+def _instruction_sets(here: Machine, *, brief: bool) -> list[str]:
+    """Those whose rates are measured; in brief not the scalar one, which bounds nothing where there are vectors."""
+    have = [name for name in targets(here) if name != "avx512_bf16"]
+    return have[1:] if brief and len(have) > 1 else have
+
+
+def _flop_units(here: Machine, *, brief: bool) -> list[tuple[str, str, str, str]]:
     """dtype, isa, target to compile for, exported name."""
     have = targets(here)
     units: list[tuple[str, str, str, str]] = [
         (dtype, isa, isa, name)
-        for isa in ("scalar", "avx2", "avx512")
+        for isa in _instruction_sets(here, brief=brief)
         for dtype, name in (("float32", "fma32"), ("float64", "fma64"))
-        if isa in have
     ]
     if "avx512_bf16" in have:
         units.append(("bfloat16", "avx512_bf16", "avx512_bf16", "dot_bf16"))
@@ -191,9 +196,9 @@ def _flop_units(here: Machine) -> list[tuple[str, str, str, str]]:
     return units
 
 
-def _flops(here: Machine) -> list[Point]:
+def _flops(here: Machine, *, brief: bool) -> list[Point]:
     points = []
-    for dtype, isa, target, name in _flop_units(here):
+    for dtype, isa, target, name in _flop_units(here, brief=brief):
         kernel = getattr(library(FLOPS_SOURCE, target), name)
         for threads in thread_counts(here):
             record = FlopRate(dtype, isa, threads, 0.0)
@@ -201,9 +206,9 @@ def _flops(here: Machine) -> list[Point]:
     return points
 
 
-def _functions(here: Machine) -> list[Point]:
+def _functions(here: Machine, *, brief: bool) -> list[Point]:
     points = []
-    for isa in (t for t in targets(here) if t != "avx512_bf16"):
+    for isa in _instruction_sets(here, brief=brief):
         kernels = library(FUNCTIONS_SOURCE, isa)
         for name in FUNCTIONS:
             for threads in thread_counts(here):
@@ -332,10 +337,11 @@ def unmeasured(why: str) -> Peaks:
     )
 
 
-def quiet_windows(*, rough: bool = False) -> Quiet:
+def quiet_windows(*, rough: bool = False, brief: bool = False) -> Quiet:
     """The windows in which peaks are measured; rough ones wait for a quiet window twice, not 48 times, and are taken
-    once, not three times."""
-    return Quiet(window_s=WINDOW_S, patience=48, deadline_s=DEADLINE_S, rough=rough)
+    once, not three times. ``brief`` ones are shorter."""
+    window_s = BRIEF_WINDOW_S if brief or rough else WINDOW_S
+    return Quiet(window_s=window_s, patience=48, deadline_s=DEADLINE_S, rough=rough)
 
 
 @background.measuring()
@@ -343,16 +349,20 @@ def measure(progress: Progress | None = None, *, quiet: Quiet | None = None, bri
     """Measure this machine: bandwidths, arithmetic and transcendental rates, floors. Prints nothing, caches nothing.
 
     ``progress(what, done, total)`` is called before each figure. ``brief`` and rough ones are taken in one round. Cost:
-    30 to 55 s, of one round 15, and up to a quarter of the memory; up to 15 s more if figures contradict each other:
+    30 to 55 s, of one round 8, and up to a quarter of the memory; up to 15 s more if figures contradict each other:
     those are measured again, and what is contradicted still follows from the others (``Peaks.inferred``).
     Raises Ambiguous when other processes kept using more than 10% of the cores, BuildError without a compiler.
     """
     here = machine()
-    quiet = quiet or quiet_windows()
+    quiet = quiet or quiet_windows(brief=brief)
+    short = brief or quiet.rough
     if progress is not None:
         progress("building", 0, 1)
     with worker_pool(here.cores) as pool:  # compilers work beside each other
-        lists = [pool.submit(make, here) for make in (_bandwidths, _flops, _functions)]
+        lists = [
+            pool.submit(_bandwidths, here),
+            *(pool.submit(make, here, brief=short) for make in (_flops, _functions)),
+        ]
         floors = pool.submit(_floors, here).result()
         bandwidth, flops, functions = (made.result() for made in lists)
     rounds = _rounds([*floors, *bandwidth, *flops, *functions], quiet, progress, brief=brief)
