@@ -40,12 +40,12 @@ def _text_lines(report: RenderableType) -> list[str]:
 
 
 def _section(lines: Sequence[str], head: str, most: int) -> list[str]:
-    """One part of a report, from its head to the empty line after it; all of it from the start without a head. What is
-    cut off stands as dots."""
+    """One part of a report, from its head to the empty line after it; without a head all of it, and dots for what is cut
+    off."""
     first = next((i for i, line in enumerate(lines) if head and line.startswith(head)), 0)
     rest = lines[first:]
     whole = list(itertools.takewhile(str.strip, rest)) if head else list(rest)
-    return [*whole[:most], *(["..."] if len(whole) > most else [])]
+    return [*whole[:most], *(["..."] if not head and len(whole) > most else [])]
 
 
 def _rendered(report: RenderableType) -> list[Line]:
@@ -144,7 +144,7 @@ def draw_numbered(root: Path) -> str:
 # What a page may show of them, by the part's name.
 PARTS: dict[str, Callable[[Path], str]] = {
     "diagnose": _report("diagnose-minilm.json", most=60),
-    "readme_fix": _report(SHOWN, "RESULT", 7),
+    "readme_fix": _report(SHOWN, "RESULT", 2),
     "gpu_training": _report("h200-diagnose-training.json", most=32),
     "tutorial_diagnosis": _report("tutorial-before.json", most=40, fixed=False),
     "tutorial_fix": _report("tutorial-fix.json"),
