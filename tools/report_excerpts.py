@@ -40,8 +40,8 @@ def _text_lines(report: RenderableType) -> list[str]:
 
 
 def _section(lines: Sequence[str], head: str, most: int) -> list[str]:
-    """One part of a report, from its head to the empty line after it; without a head all of it, and dots for what is cut
-    off."""
+    """One part of a report, from its head to the empty line after it; without a head all of it, with dots for what is
+    cut off."""
     first = next((i for i, line in enumerate(lines) if head and line.startswith(head)), 0)
     rest = lines[first:]
     whole = list(itertools.takewhile(str.strip, rest)) if head else list(rest)
