@@ -145,7 +145,7 @@ def draw_numbered(root: Path) -> str:
 PARTS: dict[str, Callable[[Path], str]] = {
     "diagnose": _report("diagnose-minilm.json", most=60),
     "readme_fix": _report(SHOWN, "RESULT", 2),
-    "gpu_training": _report("h200-diagnose-training.json", most=32),
+    "gpu_training": _report("h200-diagnose-training.json", most=30),
     "tutorial_diagnosis": _report("tutorial-before.json", most=40, fixed=False),
     "tutorial_fix": _report("tutorial-fix.json"),
     "compared": _compared("tutorial-before.json", "tutorial-after.json"),
