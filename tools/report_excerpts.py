@@ -22,7 +22,7 @@ __all__ = ["PARTS", "draw_numbered", "draw_screen"]
 
 RESULTS = Path("benchmarks") / "results"
 SHOWN = "diagnose-qwen3.json"  # the diagnosis of README.md and of the pictures
-SCREEN_LINES, PART_LINES = 36, 14
+SCREEN_LINES, PART_LINES = 34, 14
 WIDTH, GUTTER = 80, 3
 # The heads of a report's parts, in the order in which docs/how-to/read-a-diagnosis.md explains them.
 HEADS = ("RESULT", "NEXT", "WHERE THE TIME GOES", "HOTSPOTS", "FINDINGS", "OPTIMIZATIONS")
