@@ -56,7 +56,7 @@ from kernelworks.report.climb import words as climb_words
 __all__ = ["PAGES", "generate", "main", "outdated"]
 
 PAGES = (
-    "README.md", "docs/tutorial.md", "docs/how-to/gpu-training.md", "docs/how-to/pull-requests.md",
+    "README.md", "docs/tutorial.md", "docs/how-to/gpu-training.md",
     "docs/reference/results.md", "docs/reference/climb.md", "docs/reference/suite.md",
 )  # fmt: skip
 RESULTS, LADDERS = Path("benchmarks") / "results", "ladders"

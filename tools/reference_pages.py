@@ -76,7 +76,6 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _verb(name: str, command: Any, docs: Path) -> Iterator[str]:
-    page = next((f"{folder}{name}.md" for folder in ("", "../") if (docs / folder / f"{name}.md").is_file()), None)
     with click.Context(command, info_name=f"kernelworks {name}") as context:
         usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
         yield from (f"## {name}", "", f"    {usage}", "")
@@ -84,8 +83,8 @@ def _verb(name: str, command: Any, docs: Path) -> Iterator[str]:
         yield from (*_parameters(command, context), "")
     for inner, its in getattr(command, "commands", {}).items():
         yield from _verb(f"{name} {inner}", its, docs)
-    if page:
-        yield from (f"More: [{name}]({page}).", "")
+    if (docs / f"{name}.md").is_file():
+        yield from (f"More: [{name}]({name}.md).", "")
 
 
 def cli(root: Path) -> str:

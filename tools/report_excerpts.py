@@ -22,7 +22,7 @@ __all__ = ["PARTS", "draw_numbered", "draw_screen"]
 
 RESULTS = Path("benchmarks") / "results"
 SHOWN = "diagnose-qwen3.json"  # the diagnosis of README.md and of the pictures
-SCREEN_LINES, PART_LINES = 36, 14
+SCREEN_LINES, PART_LINES = 34, 14
 WIDTH, GUTTER = 80, 3
 # The heads of a report's parts, in the order in which docs/how-to/read-a-diagnosis.md explains them.
 HEADS = ("RESULT", "NEXT", "WHERE THE TIME GOES", "HOTSPOTS", "FINDINGS", "OPTIMIZATIONS")
@@ -40,12 +40,12 @@ def _text_lines(report: RenderableType) -> list[str]:
 
 
 def _section(lines: Sequence[str], head: str, most: int) -> list[str]:
-    """One part of a report, from its head to the empty line after it; all of it from the start without a head. What is
-    cut off stands as dots."""
+    """One part of a report, from its head to the empty line after it; without a head all of it, with dots for what is
+    cut off."""
     first = next((i for i, line in enumerate(lines) if head and line.startswith(head)), 0)
     rest = lines[first:]
     whole = list(itertools.takewhile(str.strip, rest)) if head else list(rest)
-    return [*whole[:most], *(["..."] if len(whole) > most else [])]
+    return [*whole[:most], *(["..."] if not head and len(whole) > most else [])]
 
 
 def _rendered(report: RenderableType) -> list[Line]:
@@ -144,8 +144,8 @@ def draw_numbered(root: Path) -> str:
 # What a page may show of them, by the part's name.
 PARTS: dict[str, Callable[[Path], str]] = {
     "diagnose": _report("diagnose-minilm.json", most=60),
-    "readme_fix": _report(SHOWN, "RESULT", 7),
-    "gpu_training": _report("h200-diagnose-training.json", most=32),
+    "readme_fix": _report(SHOWN, "RESULT", 2),
+    "gpu_training": _report("h200-diagnose-training.json", most=30),
     "tutorial_diagnosis": _report("tutorial-before.json", most=40, fixed=False),
     "tutorial_fix": _report("tutorial-fix.json"),
     "compared": _compared("tutorial-before.json", "tutorial-after.json"),

@@ -16,10 +16,11 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-__all__ = ["on_files", "on_page_markdown"]
+__all__ = ["on_config", "on_files", "on_page_markdown"]
 
 ROOT = Path(__file__).resolve().parents[1]
 REPOSITORY, DOCS, LADDERS = "repository", "docs", "ladders"
+SECTIONS = {"": "Start", "how-to": "How to", "reference": "Reference", "explanation": "Explanation"}
 MOST_BYTES = 8 << 20  # of a file that the site takes along
 FOLDER_LINK = re.compile(r"(?<!!)\[([^\[\]]+)\]\(([^)#\s]+)\)")
 LINK = re.compile(r"(\]\(<?)([^)#\s>]+)(#[^)\s>]*)?(>?(?:\s+\"[^\"]*\")?\))")
@@ -63,6 +64,17 @@ def _links(text: str) -> list[str]:
     found: list[str] = []
     _outside_code(text, lambda prose: LINK.sub(lambda match: found.append(match[2]) or match[0], prose))
     return found
+
+
+def on_config(config: Any) -> Any:
+    """Adds pages that the navigation does not name to the section of their folder, behind those that it names."""
+    named = set(re.findall(r"[\w./-]+\.md", repr(config.nav)))
+    for path in sorted(Path(config.docs_dir).rglob("*.md")):
+        uri = path.relative_to(config.docs_dir).as_posix()
+        if uri not in named:
+            section = SECTIONS[posixpath.dirname(uri)]
+            next(part[section] for part in config.nav if isinstance(part, dict) and section in part).append(uri)
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:

@@ -296,7 +296,7 @@ def test_readme_is_a_page_to_read_in_one_go() -> None:
     assert len(lines) <= 80 and max(map(len, lines)) <= 160
     assert sum(line.startswith("![") for line in lines) == 1
     heads = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
-    assert heads == ["Install", "Three commands", "Results", "Compared with", "Limits", "Read on"]
+    assert heads == ["Install", "Three commands", "Results", "Compared with", "Limits and status", "Read on"]
 
 
 def test_the_chart_shows_the_best_and_the_worst_of_each_machine() -> None:

@@ -31,7 +31,8 @@ from torch.overrides import TorchFunctionMode
 
 EXACT = frozenset({"weights cast once", "zeroed gradients", "gradient clipping", "torch.compile"})
 RELAID = "channels_last"
-VIEWED = "view size is not compatible"  # docs/diagnose.md: of a program that takes a view of an image laid out anew
+# docs/reference/diagnose.md: of a program that takes a view of an image laid out anew
+VIEWED = "view size is not compatible"
 NUMBERS = itertools.count()
 Record = tuple[str, list[Any]]
 

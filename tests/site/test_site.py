@@ -25,12 +25,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTHS = (360, 390, 1280)
+PATIENCE_S = 60  # for what a busy machine takes; nothing is judged by its time
 # Each kind of page once: the front page, a tutorial, tables of figures, generated pages, a page of the repository.
 PAGES = (
     "index.html", "tutorial.html", "glossary.html", "troubleshooting.html", "how-to/read-a-diagnosis.html",
-    "how-to/pull-requests.html", "reference/cli.html", "reference/api.html", "reference/results.html",
-    "reference/suite.html", "explanation/roofline.html", "explanation/architecture.html",
-    "repository/CONTRIBUTING.html", "repository/ladders/cpu-sgemm/worklog.html",
+    "how-to/pull-requests.html", "reference/cli.html", "reference/results.html", "reference/suite.html",
+    "explanation/roofline.html", "explanation/architecture.html", "repository/ladders/cpu-sgemm/worklog.html",
 )  # fmt: skip
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -147,6 +147,7 @@ def errors() -> list[str]:
 def opened(browser: Any, url: str, errors: list[str], **options: Any) -> Any:
     """A page in a context of its own; what its console or its requests report as an error is kept."""
     page = browser.new_context(**options).new_page()
+    page.set_default_timeout(1000 * PATIENCE_S)
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("requestfailed", lambda request: errors.append(f"not loaded: {request.url}"))
@@ -190,7 +191,7 @@ def test_nothing_serious_stands_in_a_readers_way(
 
 
 @in_a_browser
-def test_the_system_s_dark_is_followed(browser: Any, address: str, errors: list[str]) -> None:
+def test_the_dark_of_the_system_is_followed(browser: Any, address: str, errors: list[str]) -> None:
     papers = {}
     for scheme in ("light", "dark"):
         page = opened(browser, f"{address}/index.html", errors, color_scheme=scheme)
@@ -203,12 +204,12 @@ def test_the_system_s_dark_is_followed(browser: Any, address: str, errors: list[
 
 
 def found_by_search(page: Any, words: str) -> list[str]:
+    page.wait_for_selector("[data-md-component=search-query]:not([disabled])", state="attached")
     page.keyboard.press("/")
     page.keyboard.type(words)
-    page.wait_for_selector(".md-search-result__link, [class*=search] a[href*='highlight'], .md-search a[href]")
-    page.wait_for_timeout(500)
+    page.wait_for_function("document.querySelectorAll('.md-search-result__link').length > 0")
     links: list[str] = page.evaluate(
-        "[...document.querySelectorAll('.md-search-result__link, .md-search a[href]')].map(a => a.getAttribute('href'))"
+        "[...document.querySelectorAll('.md-search-result__link')].map(link => link.getAttribute('href'))"
     )
     return links
 
@@ -229,7 +230,7 @@ def test_the_search_finds(
 
 @in_a_browser
 def test_the_keyboard_suffices(browser: Any, address: str, errors: list[str]) -> None:
-    """Tab reaches the link past the navigation first, and links in turn, each with a visible focus."""
+    """Tab reaches the link past the navigation first, then one link after the other; Enter follows one."""
     page = opened(browser, f"{address}/index.html", errors)
     reached = []
     for _ in range(25):
@@ -239,6 +240,8 @@ def test_the_keyboard_suffices(browser: Any, address: str, errors: list[str]) ->
         )
     assert "skip" in reached[0][1].lower(), reached[0]
     assert sum(tag == "A" for tag, *_ in reached) > 8
-    page.keyboard.press("Shift+Tab")
+    links = page.locator(".md-content a[href$='.html']")
+    links.first.focus()
     page.keyboard.press("Enter")
+    page.wait_for_url(lambda url: not url.endswith("/index.html"))
     page.context.close()
