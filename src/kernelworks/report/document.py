@@ -67,7 +67,7 @@ def text_list(title: str, lines: Iterable[str], heading: str = "h2") -> str:
 def copied_code(code: str, label: str) -> str:
     """Lines of code or a command, with a button that copies them; ``label`` says what they are."""
     return (
-        f'<div class="copied"><pre tabindex="0" aria-label="{escape(label)}"><code>{escape(code)}</code></pre>'
+        f'<div class="copied"><pre tabindex="0" role="group" aria-label="{escape(label)}"><code>{escape(code)}</code></pre>'
         '<button type="button" class="copy script">Copy</button></div>'
     )
 
