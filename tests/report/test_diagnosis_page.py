@@ -312,7 +312,8 @@ def hotspot(record: Diagnosis, **more: object) -> Hotspot:
     [
         ("f32 4x4, f32 4", "", ["float32"]), ("bf16 4x4", "", ["bfloat16"]), ("i64 3, f32 1", "", ["float32"]),
         ("qint8 4x4", "", ["int8"]), ("f32 4x4", "bfloat16 avx512_bf16 540 GFLOP/s", ["float32", "bfloat16"]),
-        ("f32 4x4, f64 scalar", "", ["float32"]), ("", "", ["float32", "bfloat16", "int8"]), ("complex64 3", "", ["float32", "bfloat16", "int8"]),
+        ("f32 4x4, f64 scalar", "", ["float32"]), ("", "", ["float32", "bfloat16", "int8"]),
+        ("complex64 3", "", ["float32", "bfloat16", "int8"]),
     ],
 )  # fmt: skip
 def test_roofs_are_of_dtypes_that_occur(whole: Diagnosis, shapes: str, peak: str, expected: list[str]) -> None:

@@ -61,7 +61,8 @@ def _hotspot(number: int, hotspot: Hotspot) -> str:
     """A hotspot is a body of the table of its own: its row and, hidden at first, what is told of it beside. Its number
     is its place among the record's hotspots, from 1."""
     causes = {n: round(s, 9) for n, s in hotspot.parts.items() if s >= LEAST_CAUSE_SHARE * hotspot.seconds}
-    return f'<tbody id="hotspot-{number}" data-causes="{escape(json.dumps(causes))}">{_row(number, hotspot)}{_detail(number, hotspot)}</tbody>'
+    told = f'id="hotspot-{number}" data-causes="{escape(json.dumps(causes))}"'
+    return f"<tbody {told}>{_row(number, hotspot)}{_detail(number, hotspot)}</tbody>"
 
 
 def _row(number: int, hotspot: Hotspot) -> str:
