@@ -21,7 +21,7 @@ from kernelworks.records.history import GAIN_TOLERANCE, NOISE_SHARE, Outcome
 from kernelworks.records.predictions import OptimizationAccuracy, PredictionAccuracy
 from kernelworks.report import plot, quantity
 from kernelworks.report.document import STYLES as PAGE_STYLES
-from kernelworks.report.document import colours
+from kernelworks.report.document import colours, figure_both
 from kernelworks.report.document import document as html_document
 from kernelworks.report.markup import html
 
@@ -151,14 +151,24 @@ def _drawn(points: Sequence[Outcome], names: Sequence[str], width: int) -> Text:
 
 
 WIDTH, SIDE, BELOW, ABOVE = 9.4, 5.2, 0.55, 0.1  # inches: of a square, to whose right the names stand
+NARROW_SIDE, NAME_HEIGHT = 3.9, 0.24  # on a narrow picture they stand below it
 TITLE = 0.6
 
 
-def _picture(points: Sequence[Outcome], names: Sequence[str], ink: Callable[[str], str], title: str = "") -> Figure:
-    height = BELOW + SIDE + (TITLE if title else ABOVE)
-    figure, axes = plot.canvas(WIDTH, height, f"predictions {len(points)}")
+def _picture(
+    points: Sequence[Outcome],
+    names: Sequence[str],
+    ink: Callable[[str], str],
+    title: str = "",
+    inches: float = plot.WIDE_INCHES,
+) -> Figure:
+    narrow = inches < plot.WIDE_INCHES
+    width, side = (inches, NARROW_SIDE) if narrow else (WIDTH, SIDE)
+    below = BELOW + (0.7 + NAME_HEIGHT * len(names) if narrow else 0.0)
+    height = below + side + (TITLE if title else ABOVE)
+    figure, axes = plot.canvas(width, height, f"predictions {len(points)}{' narrow' if narrow else ''}")
     figure.set_layout_engine("none")
-    axes.set_position((0.085, BELOW / height, SIDE / WIDTH, SIDE / height))
+    axes.set_position((0.8 / width, below / height, side / width * (0.93 if narrow else 1.0), side / height))
     if title:
         figure.suptitle(title, color=ink("ink"), fontsize=10)
     low, high = _reach(points)
@@ -194,8 +204,9 @@ def _picture(points: Sequence[Outcome], names: Sequence[str], ink: Callable[[str
     axes.yaxis.set_major_formatter(percents)
     axes.set_xlabel("predicted, of the program's time", color=ink("ink"))
     axes.set_ylabel("got", color=ink("ink"))
+    place = (0.0, -0.55 / side) if narrow else (1.01, 1.0)
     axes.legend(
-        loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, labelcolor=ink("ink"), fontsize=10,
+        loc="upper left", bbox_to_anchor=place, frameon=False, labelcolor=ink("ink"), fontsize=10,
         title="filled: held", title_fontsize=9,
     ).get_title().set_color(ink("muted"))  # fmt: skip
     return figure
@@ -220,11 +231,17 @@ def parts(found: PredictionAccuracy) -> tuple[str, ...]:
     body = ["<h1>kernelworks predictions</h1>", f'<p class="sentence">{escape(sentence(found))}</p>']
     for kind in dict.fromkeys(one.kind for one in found.kept):
         points = [one for one in found.outcomes if one.kind == kind]
-        svg = plot.svg_text(_picture(points, names, plot.stand_in), f"Predicted against got on {kind}")
-        body += [f"<h2>{escape(kind)}</h2>", f'<div class="picture">{svg}</div>']
+        body += [f"<h2>{escape(kind)}</h2>", f'<div class="picture">{figure_both(_drawing(points, names, kind))}</div>']
         kept = [one for one in found.kept if one.kind == kind]
         body.append(html(_table(kept, names, lambda at: SHAPES[_shape(at)])))
     return tuple(body)
+
+
+def _drawing(points: Sequence[Outcome], names: Sequence[str], kind: str) -> Callable[[float], str]:
+    def draw(inches: float) -> str:
+        return plot.svg_text(_picture(points, names, plot.stand_in, "", inches), f"Predicted against got on {kind}")
+
+    return draw
 
 
 def document(found: PredictionAccuracy) -> str:
