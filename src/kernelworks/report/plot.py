@@ -46,7 +46,6 @@ CAUSES = {
     "ridge": "compute", "unexplained": "unexplained", "unmodelled": "unexplained", "ambiguous": "unexplained",
 }  # fmt: skip
 SERIES = ("series1", "series2", "series3", "series4", "accent", "good", "bad")  # of what is no cause
-_VARIABLES = {"L1": "useful", "L2": "allocation", "L3": "compute", "DRAM": "memory", "HBM": "memory"}
 _VARIABLES = ("ink", "muted", "line", "paper", *SERIES, *dict.fromkeys(CAUSES.values()))
 MOST_LABELS = 8
 MOST_DECADES = 4.5  # of GFLOP/s, downwards from the highest roof

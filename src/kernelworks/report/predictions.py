@@ -163,12 +163,12 @@ def _picture(
     inches: float = plot.WIDE_INCHES,
 ) -> Figure:
     narrow = inches < plot.WIDE_INCHES
-    width, side = (inches, NARROW_SIDE) if narrow else (WIDTH, SIDE)
+    width, square = (inches, NARROW_SIDE) if narrow else (WIDTH, SIDE)
     below = BELOW + (0.7 + NAME_HEIGHT * len(names) if narrow else 0.0)
-    height = below + side + (TITLE if title else ABOVE)
+    height = below + square + (TITLE if title else ABOVE)
     figure, axes = plot.canvas(width, height, f"predictions {len(points)}{' narrow' if narrow else ''}")
     figure.set_layout_engine("none")
-    axes.set_position((0.8 / width, below / height, side / width * (0.93 if narrow else 1.0), side / height))
+    axes.set_position((0.8 / width, below / height, square / width * (0.93 if narrow else 1.0), square / height))
     if title:
         figure.suptitle(title, color=ink("ink"), fontsize=10)
     low, high = _reach(points)
@@ -204,7 +204,7 @@ def _picture(
     axes.yaxis.set_major_formatter(percents)
     axes.set_xlabel("predicted, of the program's time", color=ink("ink"))
     axes.set_ylabel("got", color=ink("ink"))
-    place = (0.0, -0.55 / side) if narrow else (1.01, 1.0)
+    place = (0.0, -0.55 / square) if narrow else (1.01, 1.0)
     axes.legend(
         loc="upper left", bbox_to_anchor=place, frameon=False, labelcolor=ink("ink"), fontsize=10,
         title="filled: held", title_fontsize=9,
