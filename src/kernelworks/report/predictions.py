@@ -20,7 +20,7 @@ from rich.text import Text
 from kernelworks.records.history import GAIN_TOLERANCE, NOISE_SHARE, Outcome
 from kernelworks.records.predictions import OptimizationAccuracy, PredictionAccuracy
 from kernelworks.report import plot, quantity
-from kernelworks.report.document import STYLES as PAGE_STYLES
+from kernelworks.report.document import STYLES as STYLE_SHEETS
 from kernelworks.report.document import colours, figure_both
 from kernelworks.report.document import document as html_document
 from kernelworks.report.markup import html
@@ -35,8 +35,10 @@ NO_OUTCOMES_TEXT = (
     "tries"
 )
 HEIGHT = 17  # lines of the picture on a terminal
-COLOURS = ("series1", "series2", "series3", "series4", "accent", "good", "bad", "ink", "muted")
-STYLES = ("blue", "yellow", "green", "magenta", "red", "cyan", "bright_yellow", "bright_blue", "bright_black")
+COLOURS = ("series1", "series2", "series3", "series4", "accent", "good", "bad", "muted")
+STYLES = ("blue", "yellow", "green", "magenta", "red", "cyan", "bright_yellow", "bright_black")
+# The same order as COLOURS, in the names that report/markup.py turns into them.
+PAGE_STYLES = ("dark_red", "navy_blue", "orange4", "purple4", "blue_violet", "green", "red", "bright_black")
 MARKS = "abcdefghijklmnopqrstuvwxyz"
 SHAPES = {"o": "●", "s": "■", "^": "▲"}  # of points in a file, as matplotlib calls them; each with every colour
 OVERLAP_MARK = "*"  # where points of several optimizations fall together
@@ -59,7 +61,7 @@ def prediction_accuracy(found: PredictionAccuracy, width: int) -> RenderableType
     for kind in dict.fromkeys(one.kind for one in found.kept):
         points = [one for one in found.outcomes if one.kind == kind]
         lines += [Text(), Text(kind, style="bold"), _drawn(points, names, min(width, 84))]
-        lines += [_table([one for one in found.kept if one.kind == kind], names)]
+        lines += [_table([one for one in found.kept if one.kind == kind], names, _letter_mark)]
     return Group(*lines)
 
 
@@ -77,7 +79,15 @@ def _shape(at: int) -> str:
     return [*SHAPES][at // len(COLOURS) % len(SHAPES)]
 
 
-def _table(kept: Sequence[OptimizationAccuracy], names: Sequence[str], mark: Callable[[int], str] = _letter) -> Table:
+def _letter_mark(at: int) -> Text:
+    return Text(_letter(at), style=STYLES[at % len(STYLES)])
+
+
+def _shape_mark(at: int) -> Text:
+    return Text(SHAPES[_shape(at)], style=PAGE_STYLES[at % len(PAGE_STYLES)])
+
+
+def _table(kept: Sequence[OptimizationAccuracy], names: Sequence[str], mark: Callable[[int], Text]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("", no_wrap=True)
     table.add_column("optimization", no_wrap=True)
@@ -86,7 +96,7 @@ def _table(kept: Sequence[OptimizationAccuracy], names: Sequence[str], mark: Cal
     for one in kept:
         at = names.index(one.optimization)
         table.add_row(
-            Text(mark(at), style=STYLES[at % len(STYLES)]), one.optimization, str(one.outcomes), str(one.taken),
+            mark(at), one.optimization, str(one.outcomes), str(one.taken),
             f"{one.held} of {one.outcomes}", "-" if one.got is None else f"{quantity.figures(one.got)} s",
             quantity.percent(one.raw_error, 1), quantity.percent(one.error, 1), quantity.figures(one.factor),
         )  # fmt: skip
@@ -233,7 +243,7 @@ def parts(found: PredictionAccuracy) -> tuple[str, ...]:
         points = [one for one in found.outcomes if one.kind == kind]
         body += [f"<h2>{escape(kind)}</h2>", f'<div class="picture">{figure_both(_drawing(points, names, kind))}</div>']
         kept = [one for one in found.kept if one.kind == kind]
-        body.append(html(_table(kept, names, lambda at: SHAPES[_shape(at)])))
+        body.append(html(_table(kept, names, _shape_mark)))
     return tuple(body)
 
 
@@ -246,4 +256,4 @@ def _drawing(points: Sequence[Outcome], names: Sequence[str], kind: str) -> Call
 
 def document(found: PredictionAccuracy) -> str:
     """One self-contained page."""
-    return html_document("kernelworks predictions", parts(found), (*PAGE_STYLES, "shown.css"))
+    return html_document("kernelworks predictions", parts(found), (*STYLE_SHEETS, "shown.css"))
