@@ -183,17 +183,19 @@ def test_a_worklog_reads_as_a_document(record: Climb) -> None:
 
 def test_a_page_holds_what_the_worklog_does(record: Climb) -> None:
     text = climb_page.page(record, SOURCES)
-    assert "https:" not in text and text.count("<svg") == 2
+    assert "https:" not in text and text.count("<svg") == 4  # each for wide windows and for narrow ones
     for one in record.rungs:
         assert one.hypothesis in text and f'id="rung-{one.number}"' in text
         assert (f"{one.number} {one.title}:" in text) == bool(one.times)  # its dot's tooltip
     assert 'class="line gone"' in text and 'class="line come"' in text and "spread" in text
 
 
-def test_a_browser_shows_the_page(record: Climb, tmp_path: Path) -> None:
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_browser_shows_the_page(record: Climb, width: int, tmp_path: Path) -> None:
     if without_browser():
         return
-    found, messages = opened(climb_page.page(record, SOURCES), tmp_path)
+    found, messages = opened(climb_page.page(record, SOURCES), tmp_path, width)
+    assert found["scrolling"] == 0
     assert (messages, found["overlaps"]) == ([], []) and found["wide"] <= 0
     assert min(found["svgs"]) > 200
 

@@ -13,6 +13,7 @@ from kernelworks.records import history
 from kernelworks.records.history import Outcome
 from kernelworks.records.predictions import PredictionAccuracy, prediction_accuracy
 from kernelworks.report import predictions as report
+from kernelworks.report.markup import COLOURS
 
 
 @pytest.fixture(autouse=True)
@@ -76,10 +77,18 @@ def test_files_and_json(lived: PredictionAccuracy, tmp_path: Path) -> None:
     page, picture = tmp_path / "a" / "t.html", tmp_path / "b" / "t.png"
     assert CliRunner().invoke(app, ["predictions", "--html", str(page), "--png", str(picture)]).exit_code == 0
     text = page.read_text()
-    assert text.count("<svg") == 2 and "torch.compile: 0 of 4 held" in text
+    assert text.count("<svg") == 4 and "torch.compile: 0 of 4 held" in text  # for wide windows and for narrow ones
     assert picture.read_bytes().startswith(b"\x89PNG")
+    for colour in ("series1", "series2"):  # of the points, and of their marks in the table
+        assert f"var(--{colour})" in text[text.index("<svg") : text.index("</svg>")]
+        assert f'<span style="color:var(--{colour})">' in text
     assert json.loads(CliRunner().invoke(app, ["predictions", "--json"]).stdout)["kept"][0]["kind"] == "cpu 2 cores"
     assert "predictions held" in lived._repr_html_()
+
+
+def test_a_colour_on_a_page_has_one_name_for_the_table_and_the_picture() -> None:
+    assert [COLOURS[name] for name in report.PAGE_STYLES] == [*report.COLOURS]
+    assert len(report.STYLES) == len(report.PAGE_STYLES)
 
 
 def test_without_a_history_it_says_how_one_comes_about(tmp_path: Path) -> None:

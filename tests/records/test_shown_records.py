@@ -59,7 +59,7 @@ def handed(ceilings: Any, diagnosis: Any, proofs: Any, benches: Any, map_ops: An
     }
 
 
-VOID = {"br", "meta", "link", "wbr", "path", "use", "circle", "rect", "line", "polyline"}
+VOID = {"br", "input", "meta", "link", "wbr", "path", "use", "circle", "rect", "line", "polyline"}
 
 
 class Balance(HTMLParser):

@@ -275,7 +275,7 @@ def test_a_browser_shows_the_machine(pages: dict[str, str], tmp_path: Path) -> N
         return
     found, messages = opened(pages["machine and GPU"], tmp_path)
     assert messages == []
-    assert len(found["tables"]) == 4 + 5
+    assert len(found["tables"]) == 5 + 5
     assert len(found["svgs"]) == 2 + 2  # a roofline each, the pyramid, and the GPU's memory
     assert found["overlaps"] == []
     assert found["wide"] <= 0 and found["scrolling"] == 0

@@ -66,8 +66,9 @@ def text_list(title: str, lines: Iterable[str], heading: str = "h2") -> str:
 
 def copied_code(code: str, label: str) -> str:
     """Lines of code or a command, with a button that copies them; ``label`` says what they are."""
+    said = f'tabindex="0" role="group" aria-label="{escape(label)}"'
     return (
-        f'<div class="copied"><pre tabindex="0" aria-label="{escape(label)}"><code>{escape(code)}</code></pre>'
+        f'<div class="copied"><pre {said}><code>{escape(code)}</code></pre>'
         '<button type="button" class="copy script">Copy</button></div>'
     )
 

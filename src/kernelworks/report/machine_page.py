@@ -91,13 +91,31 @@ def _machine_tables(record: Peaks, counts: list[int]) -> str:
         ("page fault: first touch of a fresh 4 KiB page", quantity.seconds(record.page_fault_us / 1e6)),
     ]
     return (
-        '<div class="columns wide">'
+        _memory_table(record, threads, counts)
+        + '<div class="columns wide">'
         + table("Arithmetic: multiply-adds", ("dtype, instruction set", *threads), rates)
         + table("Elementary functions: float32 results", ("function, instruction set", *threads), functions)
         + table("Ridge points, flop per byte", ("dtype", *levels), meeting)
         + table("Floors", ("what", "time"), floors)
         + "</div>"
     )
+
+
+def _memory_table(record: Peaks, threads: list[str], counts: list[int]) -> str:
+    """The figures of the picture: a row for each level, read and copied with so many threads."""
+    kinds = [kind for kind in plot.MARKS if any(b.kind == kind for b in record.bandwidth)]
+    found = {
+        (b.level, b.kind, b.threads): mark_inferred(record, b.name, quantity.figures(b.gbs)) for b in record.bandwidth
+    }
+    sizes = {b.level: b.working_set_bytes for b in record.bandwidth}
+    columns = [(kind, count) for kind in kinds for count in counts]
+    rows = [
+        (f"{level}, {quantity.size(sizes[level])} a thread", *(found.get((level, *column), "-") for column in columns))
+        for level in roofs.LEVELS
+        if level in sizes
+    ]
+    names = [f"{plot.MARKS[kind][0]}, {said}" for kind in kinds for said in threads]
+    return table("Memory, GB/s", ("level", *names), rows)
 
 
 def _rate(dtype: str, value: float) -> str:

@@ -19,7 +19,8 @@ COLOURS = {
     "green": "good", "blue": "memory", "yellow": "compute", "magenta": "transcendental", "red": "bad",
     "cyan": "allocation", "bright_red": "host", "bright_yellow": "sync", "bright_black": "muted",
     "bright_magenta": "native", "bright_blue": "waiting", "bright_cyan": "communication",
-    "bright_green": "contention",
+    "bright_green": "contention", "dark_red": "series1", "navy_blue": "series2", "orange4": "series3",
+    "purple4": "series4", "blue_violet": "accent",
 }  # fmt: skip
 
 _console = Console(color_system="standard", force_terminal=True, width=10_000)

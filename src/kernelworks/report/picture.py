@@ -28,7 +28,7 @@ FRAME = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}
 """
 # In the order of a terminal's colours: black, red, green, yellow, blue, magenta, cyan, white, and the bright ones.
 COLOURS = (
-    "line", "bad", "useful", "compute", "memory", "transcendental", "allocation", "ink",
+    "line", "dispatch", "useful", "compute", "memory", "transcendental", "allocation", "ink",
     "unexplained", "host", "muted", "sync", "waiting", "native", "communication", "ink",
 )  # fmt: skip
 

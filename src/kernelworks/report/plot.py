@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CAUSES",
+    "MARKS",
+    "SERIES",
     "bandwidths",
     "canvas",
     "cause",
@@ -45,7 +47,6 @@ CAUSES = {
     "ridge": "compute", "unexplained": "unexplained", "unmodelled": "unexplained", "ambiguous": "unexplained",
 }  # fmt: skip
 SERIES = ("series1", "series2", "series3", "series4", "accent", "good", "bad")  # of what is no cause
-_VARIABLES = {"L1": "useful", "L2": "allocation", "L3": "compute", "DRAM": "memory", "HBM": "memory"}
 _VARIABLES = ("ink", "muted", "line", "paper", *SERIES, *dict.fromkeys(CAUSES.values()))
 MOST_LABELS = 8
 MOST_DECADES = 4.5  # of GFLOP/s, downwards from the highest roof
@@ -211,7 +212,7 @@ def _slope_labels(axes: Axes, slopes: dict[str, float], dots: Sequence[tuple[flo
 
     The lines are parallel, so two names lie on each other where their lines are nearer than a line of text is high and
     they begin within a name's length of each other: then the later one begins where the earlier one ends. A name that
-    would lie on a dot begins behind it.
+    would lie on a dot begins behind it. It stands above its line, or below it where the line above is nearer.
     """
     left, bottom = axes.get_xlim()[0], axes.get_ylim()[0]
     placed: list[tuple[float, float, float]] = []  # along the lines, across them, length; in points
@@ -231,9 +232,15 @@ def _slope_labels(axes: Axes, slopes: dict[str, float], dots: Sequence[tuple[flo
             step, _ = _turned(axes, 2 * place, 2 * place * gbs, angle)
             place *= 2 ** ((max(ends) + 2 * LETTER - along) / (step - along))
         placed.append((*_turned(axes, place, place * gbs, angle), length))
+        own = placed[-1][1]
+        gaps = [_turned(axes, place, place * other, angle)[1] - own for other in slopes.values() if other != gbs]
+        above, below = min((g for g in gaps if g > 0), default=LINE), min((-g for g in gaps if g < 0), default=LINE)
+        is_under = above < LINE and below > above
+        aside = (0, 4) if angle < STEEP_DEGREES else (-5, 1)
         axes.annotate(
-            text, (place, place * gbs), xytext=(0, 4) if angle < STEEP_DEGREES else (-5, 1), textcoords="offset points",
-            rotation=angle, rotation_mode="anchor", ha="left", va="bottom", fontsize=9.5,
+            text, (place, place * gbs), xytext=(-aside[0], -aside[1]) if is_under else aside,
+            textcoords="offset points", rotation=angle, rotation_mode="anchor", ha="left",
+            va="top" if is_under else "bottom", fontsize=9.5,
             color=stand_in("muted"),
         )  # fmt: skip
 
@@ -376,15 +383,16 @@ def bandwidths(peaks: GpuPeaks, width: float = WIDE_INCHES) -> str:
 MARKS = {
     "read": ("read", "o", "series1"),
     "copy": ("copy", "s", "series2"),
-    "copy_nt": ("copy past the caches", "^", "series3"),
+    "copy_nt": ("non-temporal copy", "^", "series4"),
 }
 
 
 @optional_picture
 def memory_hierarchy(peaks: Peaks, width: float = WIDE_INCHES) -> str:
-    """The bandwidth of each memory level as dots on a log axis: filled with the most threads, open with one."""
+    """The bandwidth of each memory level as dots on a log axis: filled with the most threads, open with one; a narrow
+    picture has those with the most threads alone."""
     narrow = width < WIDE_INCHES
-    counts = roofs.thread_counts(peaks)
+    counts = roofs.thread_counts(peaks)[-1 if narrow else 0 :]
     levels = [lv for lv in roofs.LEVELS if any(b.level == lv for b in peaks.bandwidth)]
     if not levels:
         return ""
@@ -398,7 +406,7 @@ def memory_hierarchy(peaks: Peaks, width: float = WIDE_INCHES) -> str:
             if not at:
                 continue
             face = stand_in(variable) if threads == counts[-1] else stand_in("paper")
-            label = f"{name}, {threads} thread{'s' if threads > 1 else ''}"
+            label = name if narrow else f"{name}, {threads} thread{'s' if threads > 1 else ''}"
             axes.scatter(
                 [gbs for _, gbs in at], [-level for level, _ in at], s=62, marker=shape, facecolors=face,
                 edgecolors=stand_in(variable), linewidths=1.6, zorder=3, label=label,
@@ -415,7 +423,7 @@ def memory_hierarchy(peaks: Peaks, width: float = WIDE_INCHES) -> str:
     axes.grid(which="major", color=stand_in("line"), linewidth=0.6)
     axes.set_axisbelow(True)
     axes.legend(
-        loc="lower left", bbox_to_anchor=(0, 1), ncols=2 if narrow else 6, fontsize=9, frameon=False,
+        loc="lower left", bbox_to_anchor=(0, 1), ncols=3, fontsize=9, frameon=False,
         labelcolor=stand_in("ink"), borderpad=0, handletextpad=0.1, columnspacing=1.2,
     )  # fmt: skip
     return svg_text(figure, "Bandwidth of each memory level of this machine")

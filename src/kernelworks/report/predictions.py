@@ -19,8 +19,8 @@ from rich.text import Text
 from kernelworks.records.history import GAIN_TOLERANCE, NOISE_SHARE, Outcome
 from kernelworks.records.predictions import OptimizationAccuracy, PredictionAccuracy
 from kernelworks.report import plot, quantity
-from kernelworks.report.document import STYLES as PAGE_STYLES
-from kernelworks.report.document import colours
+from kernelworks.report.document import STYLES as STYLE_SHEETS
+from kernelworks.report.document import colours, figure_both
 from kernelworks.report.document import document as html_document
 from kernelworks.report.markup import html
 from kernelworks.report.optional_pictures import optional_picture
@@ -36,8 +36,10 @@ NO_OUTCOMES_TEXT = (
     "tries"
 )
 HEIGHT = 17  # lines of the picture on a terminal
-COLOURS = ("series1", "series2", "series3", "series4", "accent", "good", "bad", "ink", "muted")
-STYLES = ("blue", "yellow", "green", "magenta", "red", "cyan", "bright_yellow", "bright_blue", "bright_black")
+COLOURS = ("series1", "series2", "series3", "series4", "accent", "good", "bad", "muted")
+STYLES = ("blue", "yellow", "green", "magenta", "red", "cyan", "bright_yellow", "bright_black")
+# The same order as COLOURS, in the names that report/markup.py turns into them.
+PAGE_STYLES = ("dark_red", "navy_blue", "orange4", "purple4", "blue_violet", "green", "red", "bright_black")
 MARKS = "abcdefghijklmnopqrstuvwxyz"
 SHAPES = {"o": "●", "s": "■", "^": "▲"}  # of points in a file, as matplotlib calls them; each with every colour
 OVERLAP_MARK = "*"  # where points of several optimizations fall together
@@ -60,7 +62,7 @@ def prediction_accuracy(found: PredictionAccuracy, width: int) -> RenderableType
     for kind in dict.fromkeys(one.kind for one in found.kept):
         points = [one for one in found.outcomes if one.kind == kind]
         lines += [Text(), Text(kind, style="bold"), _drawn(points, names, min(width, 84))]
-        lines += [_table([one for one in found.kept if one.kind == kind], names)]
+        lines += [_table([one for one in found.kept if one.kind == kind], names, _letter_mark)]
     return Group(*lines)
 
 
@@ -78,7 +80,15 @@ def _shape(at: int) -> str:
     return [*SHAPES][at // len(COLOURS) % len(SHAPES)]
 
 
-def _table(kept: Sequence[OptimizationAccuracy], names: Sequence[str], mark: Callable[[int], str] = _letter) -> Table:
+def _letter_mark(at: int) -> Text:
+    return Text(_letter(at), style=STYLES[at % len(STYLES)])
+
+
+def _shape_mark(at: int) -> Text:
+    return Text(SHAPES[_shape(at)], style=PAGE_STYLES[at % len(PAGE_STYLES)])
+
+
+def _table(kept: Sequence[OptimizationAccuracy], names: Sequence[str], mark: Callable[[int], Text]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("", no_wrap=True)
     table.add_column("optimization", no_wrap=True)
@@ -87,7 +97,7 @@ def _table(kept: Sequence[OptimizationAccuracy], names: Sequence[str], mark: Cal
     for one in kept:
         at = names.index(one.optimization)
         table.add_row(
-            Text(mark(at), style=STYLES[at % len(STYLES)]), one.optimization, str(one.outcomes), str(one.taken),
+            mark(at), one.optimization, str(one.outcomes), str(one.taken),
             f"{one.held} of {one.outcomes}", "-" if one.got is None else f"{quantity.figures(one.got)} s",
             quantity.percent(one.raw_error, 1), quantity.percent(one.error, 1), quantity.figures(one.factor),
         )  # fmt: skip
@@ -152,14 +162,24 @@ def _drawn(points: Sequence[Outcome], names: Sequence[str], width: int) -> Text:
 
 
 WIDTH, SIDE, BELOW, ABOVE = 9.4, 5.2, 0.55, 0.1  # inches: of a square, to whose right the names stand
+NARROW_SIDE, NAME_HEIGHT = 3.9, 0.24  # on a narrow picture they stand below it
 TITLE = 0.6
 
 
-def _picture(points: Sequence[Outcome], names: Sequence[str], ink: Callable[[str], str], title: str = "") -> Figure:
-    height = BELOW + SIDE + (TITLE if title else ABOVE)
-    figure, axes = plot.canvas(WIDTH, height, f"predictions {len(points)}")
+def _picture(
+    points: Sequence[Outcome],
+    names: Sequence[str],
+    ink: Callable[[str], str],
+    title: str = "",
+    inches: float = plot.WIDE_INCHES,
+) -> Figure:
+    narrow = inches < plot.WIDE_INCHES
+    width, square = (inches, NARROW_SIDE) if narrow else (WIDTH, SIDE)
+    below = BELOW + (0.7 + NAME_HEIGHT * len(names) if narrow else 0.0)
+    height = below + square + (TITLE if title else ABOVE)
+    figure, axes = plot.canvas(width, height, f"predictions {len(points)}{' narrow' if narrow else ''}")
     figure.set_layout_engine("none")
-    axes.set_position((0.085, BELOW / height, SIDE / WIDTH, SIDE / height))
+    axes.set_position((0.8 / width, below / height, square / width * (0.93 if narrow else 1.0), square / height))
     if title:
         figure.suptitle(title, color=ink("ink"), fontsize=10)
     low, high = _reach(points)
@@ -195,8 +215,9 @@ def _picture(points: Sequence[Outcome], names: Sequence[str], ink: Callable[[str
     axes.yaxis.set_major_formatter(percents)
     axes.set_xlabel("predicted, of the program's time", color=ink("ink"))
     axes.set_ylabel("got", color=ink("ink"))
+    place = (0.0, -0.55 / square) if narrow else (1.01, 1.0)
     axes.legend(
-        loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, labelcolor=ink("ink"), fontsize=10,
+        loc="upper left", bbox_to_anchor=place, frameon=False, labelcolor=ink("ink"), fontsize=10,
         title="filled: held", title_fontsize=9,
     ).get_title().set_color(ink("muted"))  # fmt: skip
     return figure
@@ -215,24 +236,26 @@ def png(found: PredictionAccuracy) -> bytes:
     return buffer.getvalue()
 
 
-@optional_picture
-def _drawn_svg(points: Sequence[Outcome], names: Sequence[str], label: str) -> str:
-    return plot.svg_text(_picture(points, names, plot.stand_in), label)
-
-
 def parts(found: PredictionAccuracy) -> tuple[str, ...]:
     """What stands on the page."""
     names = _optimization_names(found)
     body = ["<h1>kernelworks predictions</h1>", f'<p class="sentence">{escape(sentence(found))}</p>']
     for kind in dict.fromkeys(one.kind for one in found.kept):
         points = [one for one in found.outcomes if one.kind == kind]
-        svg = _drawn_svg(points, names, f"Predicted against got on {kind}")
-        body += [f"<h2>{escape(kind)}</h2>", f'<div class="picture">{svg}</div>']
+        body += [f"<h2>{escape(kind)}</h2>", f'<div class="picture">{figure_both(_drawing(points, names, kind))}</div>']
         kept = [one for one in found.kept if one.kind == kind]
-        body.append(html(_table(kept, names, lambda at: SHAPES[_shape(at)])))
+        body.append(html(_table(kept, names, _shape_mark)))
     return tuple(body)
+
+
+def _drawing(points: Sequence[Outcome], names: Sequence[str], kind: str) -> Callable[[float], str]:
+    @optional_picture
+    def draw(inches: float) -> str:
+        return plot.svg_text(_picture(points, names, plot.stand_in, "", inches), f"Predicted against got on {kind}")
+
+    return draw
 
 
 def document(found: PredictionAccuracy) -> str:
     """One self-contained page."""
-    return html_document("kernelworks predictions", parts(found), (*PAGE_STYLES, "shown.css"))
+    return html_document("kernelworks predictions", parts(found), (*STYLE_SHEETS, "shown.css"))

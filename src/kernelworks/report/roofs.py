@@ -101,7 +101,12 @@ ROOF_NAMES = {
 
 def roofs_in_use(tops: Sequence[Roof], hotspots: Sequence[Hotspot]) -> list[Roof]:
     """The roofs of the dtypes that the hotspots compute in; all of them if no hotspot says."""
-    words = {w for h in hotspots if h.flop > 0 for text in (h.shapes, h.peak) for w in text.replace(",", " ").split()}
+    words: set[str] = set()
+    for hotspot in hotspots:
+        if hotspot.flop > 0:
+            operands = [operand.split() for operand in hotspot.shapes.split(", ")]  # "f32 32x128", "f64 scalar"
+            words |= {operand[0] for operand in operands if operand and operand[1:] != ["scalar"]}
+            words |= set(hotspot.peak.split())
     names = {ROOF_NAMES.get(word, word) for word in words}
     return [roof for roof in tops if roof.dtype in names] or list(tops)
 

@@ -12,11 +12,12 @@ from kernelworks.report.climb import evidence, words
 from kernelworks.report.climb import plot as climb_plot
 from kernelworks.report.climb.code import Line, rewritten, rungs
 from kernelworks.report.climb.worklog import glossary, reading
-from kernelworks.report.document import context_line, document
+from kernelworks.report.document import context_line, document, figure_both
 
 __all__ = ["page"]
 
 STYLE = f"<style>\n{(Path(__file__).parent / 'page.css').read_text(encoding='utf-8')}</style>"
+PRE = '<pre tabindex="0">'  # of code, which may be wider than the page: keys scroll it
 MIN_FOLDED_LINES = 10  # unchanged lines in a row from which on they are folded away
 CONTEXT_LINES = 3  # of them that stay in sight beside a change
 
@@ -28,7 +29,12 @@ def _grid(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of HTML cells; every column after the first holds numbers."""
     head = "".join(f'<th scope="col"{" class=number" if i else ""}>{escape(t)}</th>' for i, t in enumerate(titles))
     body = "".join(
-        "<tr>" + "".join(f"<td{' class=number' if i else ''}>{cell}</td>" for i, cell in enumerate(row)) + "</tr>"
+        "<tr>"
+        + "".join(
+            f'<td{" class=number" if i else ""} data-label="{escape(titles[i]) if i else ""}"><div>{cell}</div></td>'
+            for i, cell in enumerate(row)
+        )
+        + "</tr>"
         for row in rows
     )
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
@@ -96,13 +102,13 @@ def _code(rung: RungResult, lines: Sequence[Line]) -> str:
     come, gone = (sum(line.mark == mark for line in lines) for mark in "+-")
     if not come and not gone:
         body = "".join(_line(line) for line in lines)
-        return f"<details open><summary>{escape(rung.file)}</summary><pre><code>{body}</code></pre></details>"
+        return f"<details open><summary>{escape(rung.file)}</summary>{PRE}<code>{body}</code></pre></details>"
     shown = "" if rewritten(lines) else " checked"
     said = f"{escape(rung.file)}: {come} line{'s' if come != 1 else ''} new, {gone} gone"
     switch = f'<label><input type="checkbox" class="show-gone"{shown}> show what is gone</label>'
     return (
         f'<div class="code">{switch if gone else ""}<details open><summary>{said}</summary>'
-        f"<pre><code>{_folded(lines)}</code></pre></details></div>"
+        f"{PRE}<code>{_folded(lines)}</code></pre></details></div>"
     )
 
 
@@ -156,7 +162,7 @@ def _evidence(record: Climb, rung: RungResult) -> str:
         parts.append(f"<details><summary>the hot loop: {escape(evidence.loop(rung))}</summary>{table}</details>")
     if rung.assembly:
         said = "every instruction of it" if rung.instructions else f"the inner loop, {evidence.loop(rung)}"
-        body = f'<pre><code class="plain">{"&#10;".join(map(escape, rung.assembly))}</code></pre>'
+        body = f'{PRE}<code class="plain">{"&#10;".join(map(escape, rung.assembly))}</code></pre>'
         parts.append(f"<details><summary>{escape(said)}</summary>{body}</details>")
     return "".join(parts)
 
@@ -222,8 +228,19 @@ def page(record: Climb, sources: Mapping[str, str]) -> str:
             context_line((words.machine(record), versions, record.date[:10])),
             f'<p class="note" style="margin-top:14px">{escape(words.limit(record))}</p>',
             _how(record),
-            _picture("The climb on the roofline", climb_plot.caption(record), "climb", climb_plot.roofline(record)),
-            _picture("Predicted and got", words.predictions(record), "stairs", climb_plot.stairs(record), _key()),
+            _picture(
+                "The climb on the roofline",
+                climb_plot.caption(record),
+                "climb",
+                figure_both(lambda width: climb_plot.roofline(record, width)),
+            ),
+            _picture(
+                "Predicted and got",
+                words.predictions(record),
+                "stairs",
+                figure_both(lambda width: climb_plot.stairs(record, width)),
+                _key(),
+            ),
             "<h2>Rung by rung</h2>",
             _climbed(record),
             *(_rung(record, rung, lines) for rung, lines in rungs(record, sources)),

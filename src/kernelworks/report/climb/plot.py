@@ -24,6 +24,8 @@ LINE = 14.0  # points from one label to the next below
 COUNTER = "L2 bytes"
 BOX: dict[str, Any] = {"boxstyle": "square,pad=0.1", "edgecolor": "none", "alpha": 0.85}
 NAME = 150.0  # points that a name may take to the right of its dot
+NUMBER = 22.0  # points: room for a rung's number
+FEW_RUNGS = 8  # so many have room for their ratios on a narrow picture
 OCTAVES = 5.5  # of the axis to the right of the last dot: names stand there
 TRAFFIC_LABELS = {
     "L1": "moved between L1 and the registers", "L2": "moved from L2 to the multiprocessors", "HBM": "of memory",
@@ -105,12 +107,14 @@ def level_of_unsure(record: Climb) -> str:
 
 
 @optional_picture
-def roofline(record: Climb) -> str:
-    """The climb on the roofline. Empty where the peaks lack a roof or no rung has a figure."""
+def roofline(record: Climb, width: float = plot.WIDE_INCHES) -> str:
+    """The climb on the roofline, on a narrow picture with the rungs' numbers alone. Empty if the peaks lack a roof or
+    no rung has a figure."""
     slopes, tops, dots = _slopes(record), _tops(record), _dots(record)
     if not slopes or not tops or not dots:
         return ""
-    figure, axes = plot.canvas(10.5, 6.2, f"climb-{record.ladder}")
+    narrow = "-narrow" if width < plot.WIDE_INCHES else ""
+    figure, axes = plot.canvas(width, 6.2, f"climb-{record.ladder}{narrow}")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=10)
     on_memory = record.unit == "GB/s"  # then names stand on both sides
@@ -128,7 +132,7 @@ def roofline(record: Climb) -> str:
     for dot in dots:
         _mark(axes, dot)
     lowest = min([roof.gflops for roof in tops if roof.dtype == record.arithmetic] + [rate for rate, _ in dashed])
-    _labels(axes, record, dots, lowest)
+    _labels(axes, record, dots, lowest, titled=not narrow)
     big = highest > 1e4
     axes.set_xlabel(f"flop per byte {TRAFFIC_LABELS[level(record)]}", color=plot.stand_in("muted"))
     axes.set_ylabel("FLOP/s" if big else "GFLOP/s", color=plot.stand_in("muted"))
@@ -140,7 +144,8 @@ def roofline(record: Climb) -> str:
     for dot in dots:
         place = f'<g id="rung-dot-{dot.rung.number}">'
         title = html.escape(_tooltip(record, dot))
-        text = text.replace(place, f'{place[:-1]} class="dot"><title>{title}</title>', 1)
+        its = f'<g id="rung-dot{narrow}-{dot.rung.number}" class="dot"><title>{title}</title>'
+        text = text.replace(place, its, 1)
     return text
 
 
@@ -217,7 +222,7 @@ def _points(axes: Axes, x: float, y: float) -> tuple[float, float]:
     return float(across), float(up)
 
 
-def _labels(axes: Axes, record: Climb, dots: Sequence[Dot], lowest: float) -> None:
+def _labels(axes: Axes, record: Climb, dots: Sequence[Dot], lowest: float, *, titled: bool) -> None:
     """Every rung's name: beside its dot where that stands alone, else in a column beside the group, tied to its dot.
 
     Where a format decides how far right a dot lies, those of the first formats have their names on the left."""
@@ -228,16 +233,17 @@ def _labels(axes: Axes, record: Climb, dots: Sequence[Dot], lowest: float) -> No
     left = [i for i, dot in enumerate(dots) if record.unit == "GB/s" and dot.x < 0.8 * far]
     right = [i for i in range(len(dots)) if i not in left]
     for side, chosen in ((-1, left), (1, right)):
-        for group in _groups([places[i] for i in chosen]):
+        for group in _groups([places[i] for i in chosen], NAME if titled else NUMBER):
             members = sorted((chosen[j] for j in group), key=lambda i: (-places[i][1], i))
             for i in [i for i in members if side > 0 and _apart_from(places, members, i)]:
                 members.remove(i)
-                _write(axes, dots[i], (-11.0, 0.0), -1, tied=False)
+                _write(axes, dots[i], (-11.0, 0.0), -1, tied=False, titled=titled)
             alone = len(members) == 1
             heights = _apart([places[i][1] for i in members], math.inf if alone else most)
             edge = side * max(side * places[i][0] for i in members) + side * (11 if alone else 26)
             for i, height in zip(members, heights, strict=True):
-                _write(axes, dots[i], (edge - places[i][0], height - places[i][1]), side, tied=not alone)
+                offset = (edge - places[i][0], height - places[i][1])
+                _write(axes, dots[i], offset, side, tied=not alone, titled=titled)
 
 
 def _apart_from(places: Sequence[tuple[float, float]], members: Sequence[int], one: int) -> bool:
@@ -247,13 +253,13 @@ def _apart_from(places: Sequence[tuple[float, float]], members: Sequence[int], o
     return bool(others) and all(u > x + 60 for u, _ in others) and all(abs(v - y) > LINE for _, v in others)
 
 
-def _groups(places: Sequence[tuple[float, float]]) -> list[list[int]]:
+def _groups(places: Sequence[tuple[float, float]], length: float) -> list[list[int]]:
     """Dots of which the names would meet, in one group: joined until no two groups' names do."""
     groups = [[i] for i in range(len(places))]
 
     def box(group: list[int]) -> tuple[float, float, float, float]:
         across, up = zip(*(places[i] for i in group), strict=True)
-        return min(across) - 8, min(min(up), max(up) - LINE * (len(group) - 1)), max(across) + NAME, max(up)
+        return min(across) - 8, min(min(up), max(up) - LINE * (len(group) - 1)), max(across) + length, max(up)
 
     def meet(one: list[int], other: list[int]) -> bool:
         a, b = box(one), box(other)
@@ -275,12 +281,13 @@ def _apart(heights: Sequence[float], most: float) -> list[float]:
     return found
 
 
-def _write(axes: Axes, dot: Dot, offset: tuple[float, float], side: int, *, tied: bool) -> None:
+def _write(axes: Axes, dot: Dot, offset: tuple[float, float], side: int, *, tied: bool, titled: bool) -> None:
     line = {"arrowstyle": "-", "color": plot.stand_in("muted"), "linewidth": 0.7, "shrinkA": 1, "shrinkB": 5}
     box = BOX | {"facecolor": plot.stand_in("paper")}
+    name = f"{dot.rung.number} {dot.rung.title}" if titled else str(dot.rung.number)
     axes.annotate(
-        f"{dot.rung.number} {dot.rung.title}", (dot.x, dot.rates[0]), xytext=offset, textcoords="offset points",
-        ha="left" if side > 0 else "right", va="center", fontsize=9.5, color=plot.stand_in("ink"), zorder=5,
+        name, (dot.x, dot.rates[0]), xytext=offset, textcoords="offset points", ha="left" if side > 0 else "right",
+        va="center", fontsize=9.5, color=plot.stand_in("ink"), zorder=5,
         arrowprops={**line, "relpos": (0 if side > 0 else 1, 0.5)} if tied else None, bbox=box,
     )  # fmt: skip
 
@@ -291,7 +298,7 @@ COLOURS = {"as predicted": "good", "more than predicted": "accent", "less than p
 
 
 @optional_picture
-def stairs(record: Climb) -> str:
+def stairs(record: Climb, width: float = plot.WIDE_INCHES) -> str:
     """Rung by rung what came and what was predicted, as shares of the best baseline in the same race (in GB/s: of the
     peak), with the other baselines and the peak. Empty where fewer than two rungs have a figure."""
     found = [(i, r, t) for i, r in enumerate(record.rungs) if (t := words.judged_time(r)) is not None]
@@ -300,7 +307,8 @@ def stairs(record: Climb) -> str:
     name = "" if record.unit == "GB/s" else words.best_baseline(found[-1][2])[0]
     if not all(name in t.baselines for _, _, t in found):
         name = ""
-    figure, axes = plot.canvas(10.5, 4.9, f"stairs-{record.ladder}")
+    narrow = "-narrow" if width < plot.WIDE_INCHES else ""
+    figure, axes = plot.canvas(width, 4.9, f"stairs-{record.ladder}{narrow}")
     lines = _lines(found, name)
     every = [100 * x / _whole(t, name) for _, r, t in found for x in (t.rate, *_said(r, t))]
     axes.set_ylim(-4, 1.1 * max(every + [share for shares in lines.values() for share in shares.values()]))
@@ -309,22 +317,24 @@ def stairs(record: Climb) -> str:
     path = [(i, 100 * t.rate / _whole(t, name)) for i, _, t in found]
     axes.plot(*zip(*path, strict=True), color=plot.stand_in("muted"), linewidth=1.1, linestyle=":", zorder=2)
     for i, rung, timed in found:
-        _step(axes, i, rung, timed, _whole(timed, name))
+        _step(axes, i, rung, timed, _whole(timed, name), labelled=not narrow or len(record.rungs) <= FEW_RUNGS)
     for i, rung in enumerate(record.rungs):
         if not rung.times:
             axes.text(i, 6, rung.status, ha="center", color=plot.stand_in("bad"), fontsize=9.5)
-    _names(axes, record.rungs)
+    _names(axes, record.rungs, titled=not narrow)
     axes.set_ylabel(f"% of {name or 'the peak'}, in the same race", color=plot.stand_in("muted"))
     axes.grid(which="major", axis="y", color=plot.stand_in("line"), linewidth=0.5, alpha=0.5)
     axes.set_axisbelow(True)
     return plot.svg_text(figure, f"{record.ladder}: predicted and got, rung by rung")
 
 
-def _names(axes: Axes, rungs: Sequence[RungResult]) -> None:
-    """Below the axis, slanted where there are many."""
+def _names(axes: Axes, rungs: Sequence[RungResult], *, titled: bool) -> None:
+    """Below the axis, slanted where there are many; without titles the numbers alone."""
     axes.set_xticks(range(len(rungs)))
     slanted: dict[str, Any] = {"rotation": 32, "ha": "right", "rotation_mode": "anchor"}
-    if len(rungs) > 9:
+    if not titled:
+        names, slanted = [str(r.number) for r in rungs], {}
+    elif len(rungs) > 9:
         names = [f"{r.number} {r.title}" for r in rungs]
     else:
         wrapped = (textwrap.wrap(r.title, int(115 / len(rungs)), break_long_words=False) for r in rungs)
@@ -343,8 +353,8 @@ def _said(rung: RungResult, timed: RungTime) -> list[float]:
     return [timed.before * rung.predicted] if timed.before and rung.predicted else []
 
 
-def _step(axes: Axes, place: int, rung: RungResult, timed: RungTime, whole: float) -> None:
-    """What came, what was predicted, and the way from one to the other."""
+def _step(axes: Axes, place: int, rung: RungResult, timed: RungTime, whole: float, *, labelled: bool) -> None:
+    """What came, what was predicted, and the way from one to the other; ``labelled`` with their ratios."""
     got, said = 100 * timed.rate / whole, [100 * rate / whole for rate in _said(rung, timed)]
     colour, paper = plot.stand_in(COLOURS.get(words.verdict(rung), "muted")), plot.stand_in("paper")
     below = any(x > got for x in said)
@@ -352,14 +362,14 @@ def _step(axes: Axes, place: int, rung: RungResult, timed: RungTime, whole: floa
     for x in said:
         axes.plot([place, place], [x, got], color=colour, linewidth=3.0, alpha=0.45, zorder=3)
         axes.plot([place], [x], "D", ms=7.5, mfc=paper, mec=colour, mew=1.6, zorder=4)
-        if words.verdict(rung) != "as predicted":
+        if labelled and words.verdict(rung) != "as predicted":
             axes.annotate(
                 quantity.ratio(rung.predicted), (place, x), xytext=(0, 8 if below else -8), ha="center", bbox=box,
                 va="bottom" if below else "top", textcoords="offset points", fontsize=9, zorder=3,
                 color=plot.stand_in("muted"),
             )  # fmt: skip
     axes.plot([place], [got], "o", ms=10, color=colour, mec=paper, zorder=5)
-    if rung.gain is not None:
+    if labelled and rung.gain is not None:
         axes.annotate(
             quantity.ratio(rung.gain), (place, got), xytext=(0, -9 if below else 9), textcoords="offset points",
             ha="center", va="top" if below else "bottom", fontsize=9.5, weight="bold", bbox=box, zorder=4,
@@ -381,7 +391,7 @@ def _levels(axes: Axes, lines: dict[str, dict[int, float]]) -> None:
     dashes = ("-", "--", "-.", ":", "--")
     ends = list[tuple[float, str, str]]()
     for (name, shares), dash in zip(lines.items(), dashes, strict=False):
-        colour = "ink" if name == "peak" else "transcendental"
+        colour = "ink" if name == "peak" else "series2"
         for i, share in shares.items():
             axes.plot([i - 0.42, i + 0.42], [share, share], dash, color=plot.stand_in(colour), linewidth=1.3, zorder=2)
         (last, share), final = list(shares.items())[-1], max(lines["peak"])

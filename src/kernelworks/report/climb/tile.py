@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kernelworks.records.climb import Journey, Move
 from kernelworks.report import plot, quantity
-from kernelworks.report.document import document
+from kernelworks.report.document import document, table
 from kernelworks.report.optional_pictures import optional_picture
 
 if TYPE_CHECKING:
@@ -105,21 +105,20 @@ def _arrow(axes: Axes, move: Move, place: float) -> None:
 
 def page(record: Journey) -> str:
     """The picture and the table's figures in one self-contained page."""
-    rows = "".join(
-        f"<tr><td>{escape(x.what)}</td><td>{x.source} to {x.to}</td><td class=number>{_shape(x.shape)}</td>"
-        f"<td class=number>{x.bytes}</td><td class=number>{x.trips}</td>"
-        f"<td class=number>{quantity.size(x.bytes * x.trips)}</td><td class=number>{x.uses}</td></tr>"
-        for x in record.moves
-    )
     titles = ("what moves", "between", "shape", "bytes a trip", "trips", "all bytes", "uses of each element")
-    head = "".join(f'<th scope="col"{" class=number" if i > 1 else ""}>{t}</th>' for i, t in enumerate(titles))
+    rows = [
+        (
+            x.what, f"{x.source} to {x.to}", _shape(x.shape), str(x.bytes), str(x.trips),
+            quantity.size(x.bytes * x.trips), str(x.uses),
+        )
+        for x in record.moves
+    ]  # fmt: skip
     return document(
         "One tile's journey - kernelworks climb",
         (
             f"<h1>{escape(_title(record))}</h1>",
             f'<p class="sentence">{escape(sentence(record))}</p>',
-            f'<div class="picture" id="tile">{picture(record)}</div>',
-            "<h2>Which bytes move when</h2>",
-            f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>',
+            f'<div class="picture wide-only" id="tile">{picture(record)}</div>',  # the table says the same
+            table("Which bytes move when", titles, rows),
         ),
     )

@@ -61,11 +61,8 @@ def _hotspot(number: int, hotspot: Hotspot) -> str:
     """A hotspot is a body of the table of its own: its row and, hidden at first, what is told of it beside. Its number
     is its place among the record's hotspots, from 1."""
     causes = {n: round(s, 9) for n, s in hotspot.parts.items() if s >= LEAST_CAUSE_SHARE * hotspot.seconds}
-    words = " ".join((hotspot.op, hotspot.module, hotspot.source, hotspot.shapes, hotspot.bottleneck, hotspot.action))
-    return (
-        f'<tbody id="hotspot-{number}" data-words="{escape(words.lower())}" '
-        f'data-causes="{escape(json.dumps(causes))}">{_row(number, hotspot)}{_detail(number, hotspot)}</tbody>'
-    )
+    told = f'id="hotspot-{number}" data-causes="{escape(json.dumps(causes))}"'
+    return f"<tbody {told}>{_row(number, hotspot)}{_detail(number, hotspot)}</tbody>"
 
 
 def _row(number: int, hotspot: Hotspot) -> str:
@@ -84,7 +81,8 @@ def _row(number: int, hotspot: Hotspot) -> str:
     return (
         f'<tr class="hotspot"><td class="where" data-label=""><div>{_where(number, hotspot)}</div></td>'
         f'<td class="number" data-label="calls"><div>{hotspot.calls}</div></td>'
-        f'<td class="number" data-label="time" data-value="{hotspot.seconds:.9g}"><div>{time}</div></td>'
+        f'<td class="number" data-label="time" data-value="{hotspot.seconds:.9g}">'
+        f'<div>{time}<div class="small of-cause"></div></div></td>'
         f'<td class="number" data-label="of wall" data-value="{hotspot.share:.9g}"><div>{share}</div></td>'
         f'<td class="waits" data-label="bound by"><div>{chip}{peak}</div></td>'
         f'<td class="number" data-label="achieved" data-value="{achieved:.9g}">'
@@ -143,4 +141,4 @@ def _code(source: str, code: SourceLines) -> str:
         f'<span class="line-number">{code.first + i}</span>{escape(line) or " "}</span>'
         for i, line in enumerate(code.lines)
     )
-    return f'<pre tabindex="0" aria-label="Source around {escape(source)}"><code>{lines}</code></pre>'
+    return f'<pre tabindex="0" role="group" aria-label="Source around {escape(source)}"><code>{lines}</code></pre>'

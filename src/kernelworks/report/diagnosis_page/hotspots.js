@@ -6,12 +6,13 @@ const showHotspot = (() => {
   const byId = (id) => document.getElementById(id);
   const [filter, clear, shown, more] = ["filter", "clear-cause", "shown", "more"].map(byId);
   const causes = new Map(bodies.map((body) => [body, JSON.parse(body.dataset.causes)]));
-  const bar = document.querySelector(".bar");
+  const texts = new Map(bodies.map((body) => [body, `${body.rows[0].textContent} ${body.querySelector("dl").textContent}`.toLowerCase()]));
+  const short = (s) => (s >= 0.9995 ? `${s.toPrecision(3)} s` : s >= 0.9995e-3 ? `${(s * 1e3).toPrecision(3)} ms` : `${(s * 1e6).toPrecision(3)} us`);
   let cause = "";
   let all = false;
   const update = () => {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const fits = (body) => words.every((word) => body.dataset.words.includes(word)) && (!cause || cause in causes.get(body));
+    const fits = (body) => words.every((word) => texts.get(body).includes(word)) && (!cause || cause in causes.get(body));
     let matching = [...hotspots.tBodies].filter(fits);
     const count = matching.length;
     const whole = all || count <= Number(hotspots.dataset.first);
@@ -23,15 +24,22 @@ const showHotspot = (() => {
     shown.textContent = count < bodies.length ? `${count} of ${bodies.length} hotspots` : `${count} hotspots`;
     clear.hidden = !cause;
     clear.textContent = `Cause: ${cause} \u00d7`;
-    clear.setAttribute("aria-label", `Show every cause again, not only ${cause}`);
-    bar?.classList.toggle("chosen", cause !== "");
+    clear.title = "Show every cause again";
     document.querySelectorAll("[data-cause]").forEach((part) => {
       part.classList.toggle("chosen", part.dataset.cause === cause);
       if (part.tagName === "BUTTON") part.setAttribute("aria-pressed", String(part.dataset.cause === cause));
     });
   };
+  // With a cause chosen, hotspots come by their time of it, which stands below their own; else as they came.
   const choose = (name) => {
     cause = name === cause ? "" : name;
+    const own = (body) => causes.get(body)[cause] ?? 0;
+    hotspots.append(...(cause ? [...bodies].sort((a, b) => own(b) - own(a)) : bodies));
+    hotspots.querySelectorAll("th").forEach((heading, i) => {
+      heading.removeAttribute("aria-sort");
+      if (!cause && i === 6) heading.setAttribute("aria-sort", "descending");
+    });
+    bodies.forEach((body) => (body.querySelector(".of-cause").textContent = cause ? `${short(own(body))} of this cause` : ""));
     update();
   };
   filter.addEventListener("input", update);
@@ -77,8 +85,9 @@ const showHotspot = (() => {
     const body = byId(`hotspot-${number}`);
     if (!body) return;
     if (body.hidden) {
-      [cause, filter.value, all] = ["", "", true];
-      update();
+      [filter.value, all] = ["", true];
+      if (cause) choose(cause);
+      else update();
     }
     open(body, true);
     history.replaceState(null, "", `#hotspot-${number}`);
