@@ -84,7 +84,8 @@ def test_kernels_are_those_of_their_ops() -> None:
         launch = launches[work["args"]["correlation"]]
         around = [
             o for o in ops
-            if o["tid"] == launch["tid"] and o["ts"] <= launch["ts"] and launch["ts"] + launch["dur"] <= o["ts"] + o["dur"]
+            if o["tid"] == launch["tid"] and o["ts"] <= launch["ts"]
+            and launch["ts"] + launch["dur"] <= o["ts"] + o["dur"]
         ]  # fmt: skip
         by_op[max(around, key=lambda o: o["dur"])["name"].removeprefix("aten::")] += work["dur"] / 1e6
     shown: dict[str, float] = defaultdict(float)
@@ -463,7 +464,8 @@ def database(path: Path, change: Callable[[sqlite3.Connection], Any] = lambda d:
         INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA A100');
         CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER, contextId INTEGER,
             streamId INTEGER, correlationId INTEGER, globalPid INTEGER, demangledName INTEGER, shortName INTEGER);
-        INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (28000, 40000, 0, 1, 7, 1, 0, 1, 2), (45000, 60000, 0, 1, 7, 2, 0, 1, 2);
+        INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (28000, 40000, 0, 1, 7, 1, 0, 1, 2),
+            (45000, 60000, 0, 1, 7, 2, 0, 1, 2);
         CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER,
             correlationId INTEGER, copyKind INTEGER, bytes INTEGER);
         INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (50000, 70000, 0, 8, 3, 2, 100);

@@ -20,7 +20,7 @@ __all__ = [
 ]  # fmt: skip
 
 OP, RUNTIME, KERNEL, COPY, FILL, STEP, ANNOTATION, PYTHON = range(8)
-MOST_EVENTS = 6_000_000
+MOST_EVENTS = 4_000_000
 MOST_NAMES = 200_000
 MOST_NAME = 500  # characters
 MOST_DETAILS = 50_000  # different sets of arguments
