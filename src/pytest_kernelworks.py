@@ -4,8 +4,8 @@
         out = kernelworks_speed(attention, q, k, v)
 
 ``pytest --kernelworks-update`` measures and stores, ``pytest --kernelworks-max-slowdown 5%`` measures and judges; if
-neither is given, the function is called once. This module loads with every run of pytest if kernelworks is installed, so
-it imports nothing but pytest: torch and kernelworks are loaded when something is measured.
+neither is given, the function is called once. This module loads with every run of pytest if kernelworks is installed,
+so it imports nothing but pytest: torch and kernelworks are loaded when something is measured.
 """
 
 from __future__ import annotations

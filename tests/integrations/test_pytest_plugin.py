@@ -58,6 +58,7 @@ def run(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.M
 
     def inner(*options: str, suite: str = SUITE) -> Ran:
         capfd.readouterr()
+        monkeypatch.delitem(sys.modules, "test_it", raising=False)  # of another run
         code = pytest.main(prepare(tmp_path, options, suite))
         return Ran(int(code), "".join(capfd.readouterr()))
 
@@ -301,7 +302,7 @@ def test_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_the_function_raises_is_raised(tmp_path: Path, run: Callable[..., Ran]) -> None:
     ran = run("--kernelworks-update", suite="""
-        def test_it(kernelworks_speed):
+        def test_raises(kernelworks_speed):
             kernelworks_speed(lambda: 1 / 0)
     """)  # fmt: skip
     assert ran.returncode == 1 and "ZeroDivisionError" in ran.stdout

@@ -2,8 +2,8 @@
 
 The code of the baseline is gone when the new code is measured, so both are held against a yardstick: a fixed work of
 torch's that takes turns with the callable (``measure/clock/duel.py``). A clock that is lower today, or a neighbour,
-slows both, and leaves their ratio alone. If torch's version changed, the yardstick may have changed too: then the callable's
-own times are compared.
+slows both, and leaves their ratio alone. If torch's version changed, the yardstick may have changed too: then the
+callable's own times are compared.
 
 A baseline is a line of a file beside the tests, ``test_model.speed.json``, for each test and kind of machine.
 """
