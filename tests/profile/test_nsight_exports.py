@@ -44,6 +44,12 @@ def test_figures_as_tools_print_them(printed: str | None, value: float | None) -
     assert sums.figure(printed) == value
 
 
+def test_a_kernel_that_took_no_time(tmp_path: Path) -> None:
+    head = '"ID","Kernel Name","gpu__time_duration.sum","sm__throughput.avg.pct_of_peak_sustained_elapsed"'
+    found = diagnose_trace(written(tmp_path, f'{head}\n"","","ns","%"\n"0","k","0","50"\n', "it.csv"))
+    assert found.kernels[0].seconds == 0 and found.kernels[0].achieved is None
+
+
 SUMMARY = (
     "Generating SQLite file x.sqlite from x.nsys-rep\nProcessing [x.sqlite] with [cuda_gpu_kern_sum.py]... \n\n"
     '"Time (%)","Total Time (ns)","Instances","Avg (ns)","Med (ns)","Min (ns)","Max (ns)","StdDev (ns)","Name"\n'
