@@ -76,6 +76,7 @@ OP_PACKAGE_MAY_HOLD = (
 STARTED = {
     "__init__", "__main__", "cli", "verify.worker", "verify.triton_interpreter", "verify.resources", "verify.sanitizer",
     "profile.ncu_target", "climb.worker", "climb.single_launch", "judge.roles.spawn", "search.verification_worker",
+    "integrations.notebook", "integrations.speed", "integrations.trainer",  # by IPython, pytest and a user
     "nn.validate", "report.expectations", "report.picture", "report.programs",  # asked for by name, and by tools/
 }  # fmt: skip
 # Imported when the op package's kernel is loaded, by what names them there, or by bench.

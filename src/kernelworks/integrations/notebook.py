@@ -35,7 +35,7 @@ class Refusal(Exception):
     """What a user can mend: the magics say it in one line."""
 
 
-class Raised(Exception):
+class UserError(Exception):
     """What the user's own code raised, with the part of its traceback that is his."""
 
     def __init__(self, error: BaseException, trace: TracebackType | None) -> None:
@@ -125,13 +125,13 @@ def diagnose_cell(shell: Any, line: str, cell: str) -> Diagnosis:
 
 
 def _diagnose(shell: Any, options: argparse.Namespace, source: str, name: str) -> Diagnosis:
-    code, raised = _compile(shell, source), list[Raised]()
+    code, raised = _compile(shell, source), list[UserError]()
 
     def run() -> None:
         try:
             exec(code, shell.user_ns)
         except BaseException as error:
-            raised.append(Raised(error, error.__traceback__.tb_next if error.__traceback__ else None))
+            raised.append(UserError(error, error.__traceback__.tb_next if error.__traceback__ else None))
             raise
 
     try:
@@ -204,11 +204,11 @@ def _save(found: Diagnosis, folder: Path) -> None:
 # ---------------------------------------------------------------- registering
 
 
-def _outcome(call: Callable[[], Diagnosis]) -> Diagnosis | Raised | None:
+def _outcome(call: Callable[[], Diagnosis]) -> Diagnosis | UserError | None:
     """What a magic returns, or what the user's own code raised. What a user can mend is a line, not a traceback."""
     try:
         return call()
-    except Raised as raised:
+    except UserError as raised:
         return raised
     except Refusal as refusal:
         print(f"kernelworks: {refusal}")
@@ -221,14 +221,14 @@ def register_magics(shell: Any) -> None:
     def line_magic(line: str) -> Diagnosis | None:
         __tracebackhide__ = True  # in IPython's tracebacks
         found = _outcome(lambda: diagnose_statement(shell, line))
-        if isinstance(found, Raised):
+        if isinstance(found, UserError):
             raise found.error.with_traceback(found.trace)
         return found
 
     def cell_magic(line: str, cell: str) -> Diagnosis | None:
         __tracebackhide__ = True
         found = _outcome(lambda: diagnose_cell(shell, line, cell))
-        if isinstance(found, Raised):
+        if isinstance(found, UserError):
             raise found.error.with_traceback(found.trace)
         return found
 

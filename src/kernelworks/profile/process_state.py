@@ -18,7 +18,7 @@ from torch.autograd import profiler
 
 from kernelworks.machine import environment
 
-__all__ = ["Surroundings"]
+__all__ = ["Surroundings", "read_random_state", "restore_random_state"]
 
 MOST_BYTES = 1 << 30  # At most so many bytes of arguments are kept to be put back.
 
@@ -43,7 +43,7 @@ class Surroundings:
         if profiler._is_profiler_enabled:
             raise RuntimeError("torch's profiler is running in this process, and diagnose needs it: end it first")
         self._settings = _settings()
-        self._random = _random_state()
+        self._random = read_random_state()
         self._signals = _signals()
         self._environment = environment.variables()
         small = sum(a.nbytes for _, a in self.args if _plain(a)) <= MOST_BYTES
@@ -83,7 +83,7 @@ class Surroundings:
         for name, was in self._settings.items():
             if now[name] != was:
                 SETTINGS[name][1](was)
-        _restore_random(self._random)
+        restore_random_state(self._random)
         if threading.current_thread() is threading.main_thread():
             for number, handler in self._signals.items():
                 if signal.getsignal(number) is not handler and handler is not None:
@@ -168,13 +168,14 @@ def _signals() -> dict[int, Any]:
     return {number: signal.getsignal(number) for number in signal.valid_signals()}
 
 
-def _random_state() -> tuple[Any, ...]:
+def read_random_state() -> tuple[Any, ...]:
+    """The state of the random numbers of Python, torch, its GPUs and NumPy."""
     numpy = sys.modules.get("numpy")
     gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     return random.getstate(), torch.get_rng_state(), gpu, numpy.random.get_state() if numpy is not None else None
 
 
-def _restore_random(state: tuple[Any, ...]) -> None:
+def restore_random_state(state: tuple[Any, ...]) -> None:
     python, cpu, gpu, numpy = state
     random.setstate(python)
     torch.set_rng_state(cpu)

@@ -117,7 +117,7 @@ def text(record: Any) -> str:
     """A record in plain text: what its verb prints, or its ``repr`` if no verb prints it alone."""
     if isinstance(record, AutotuneResult):
         return autotune.text(record)
-    draw = PRINTED.get(type(record))
+    draw = PRINTED_REPORTS.get(type(record))
     if draw is None:
         return repr(record)
     console = Console(width=TEXT_COLUMNS, force_terminal=False, no_color=True, highlight=False, markup=False)
@@ -127,7 +127,7 @@ def text(record: Any) -> str:
 
 
 # What IPython shows of a record on a terminal.
-PRINTED: dict[type, Callable[[Any], RenderableType]] = {
+PRINTED_REPORTS: dict[type, Callable[[Any], RenderableType]] = {
     Comparison: compare.comparison,
     Diagnosis: lambda record: diagnose.diagnosis(record, TEXT_COLUMNS),
     Explanation: explain.explanation,

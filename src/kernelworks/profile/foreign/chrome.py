@@ -26,7 +26,7 @@ from kernelworks.profile.foreign.events import (
 
 __all__ = ["read_chrome_trace"]
 
-CHUNK = 1 << 20  # characters
+CHUNK = 1 << 18  # characters
 MOST_VALUE = 32 << 20  # characters of one event, or of one field of the head
 MOST_CHARACTERS = 64 << 30  # of a whole file, unpacked
 STRAY = 64  # characters at the end of what was read, in which an error may only be the missing rest

@@ -20,11 +20,11 @@ __all__ = [
 ]  # fmt: skip
 
 OP, RUNTIME, KERNEL, COPY, FILL, STEP, ANNOTATION, PYTHON = range(8)
-MOST_EVENTS = 6_000_000
+MOST_EVENTS = 4_000_000
 MOST_NAMES = 200_000
 MOST_NAME = 500  # characters
 MOST_DETAILS = 50_000  # different sets of arguments
-OTHER = "(more names than are kept)"
+OTHER_NAMES = "(more names than are kept)"
 LATEST_US = 1e18  # of a time stamp: 30 thousand years
 NO_NUMBER = -1
 COLUMNS: dict[str, Any] = {
@@ -49,7 +49,7 @@ class Names:
         found = self.numbers.get(text)
         if found is None:
             if len(self.texts) >= MOST_NAMES:
-                return self.number(OTHER) if OTHER in self.numbers else self._keep(OTHER)
+                return self.number(OTHER_NAMES) if OTHER_NAMES in self.numbers else self._keep(OTHER_NAMES)
             found = self._keep(text)
         return found
 

@@ -25,7 +25,7 @@ __all__ = ["KernelSums", "TraceFile", "read_trace_file"]
 HEAD = 1 << 16  # bytes that are looked at
 MOST_LINES = 2000  # before the head of a table
 # The first bytes of what is no trace that can be read here, and what to do about it.
-OTHERS = (
+OTHER_FORMATS = (
     (b"PK\x03\x04", "a zip archive: unpack it"),
     (b"\x28\xb5\x2f\xfd", "compressed with zstd: unpack it with zstd -d"),
     (b"\xfd7zXZ", "compressed with xz: unpack it with xz -d"),
@@ -59,12 +59,12 @@ def read_trace_file(path: Path) -> TraceFile:
         if head.startswith(b"SQLite format 3\x00"):
             return TraceFile("Nsight Systems", _said(path, lambda: read_systems_sqlite(path)))
         ending = BY_ENDING.get(path.suffix.lower())
-        other = next((said for first, said in OTHERS if head.startswith(first)), ending)
+        other = next((said for first, said in OTHER_FORMATS if head.startswith(first)), ending)
         if other is not None:
             raise TraceError(f"{path} is {other}")
         packed: io.BufferedReader = file
         if head.startswith(b"\x1f\x8b"):
-            packed = io.BufferedReader(Unpacked(file), HEAD)
+            packed = io.BufferedReader(UnpackedFile(file), HEAD)
             head = packed.peek(HEAD)
             if not head:
                 raise TraceError(f"{path} is a gzip file that is empty, damaged or ends in the middle")
@@ -72,7 +72,7 @@ def read_trace_file(path: Path) -> TraceFile:
         return _read_text(path, text, head)
 
 
-class Unpacked(io.RawIOBase):
+class UnpackedFile(io.RawIOBase):
     """The bytes of a gzip file as far as it is whole: where it is damaged or cut they end."""
 
     def __init__(self, file: io.BufferedReader) -> None:

@@ -12,7 +12,7 @@ from kernelworks.profile.foreign.events import ANNOTATION, OP, PYTHON, RUNTIME, 
 
 __all__ = ["FRAME", "MODULE", "Nesting", "is_torch_op", "nest"]
 
-NONE = -1
+NO_EVENT = -1
 ROUNDING_US = 0.01  # Times of some 10^12 us are kept to a nanosecond or worse.
 LOOKED_THROUGH = ("autograd", "torch")  # namespaces of what only surrounds ops
 FRAME = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)", re.S)
@@ -52,7 +52,7 @@ def nest(events: Events) -> Nesting:
     program_names = [_is_program(text) for text in texts]
     module_names = [text.startswith(MODULE) for text in texts]
     count = len(events)
-    top, frame, module, parent = (np.full(count, NONE, np.int32) for _ in range(4))
+    top, frame, module, parent = (np.full(count, NO_EVENT, np.int32) for _ in range(4))
     kinds, names, lanes = events.kind.tolist(), events.name.tolist(), events.lane.tolist()
     starts, ends = events.start.tolist(), events.end.tolist()
     # Each level of the stack: end, index, outermost op, stand-in for one, frame, module.
@@ -66,17 +66,17 @@ def nest(events: Events) -> Nesting:
             lane, stack = lanes[i], []
         while stack and (stack[-1][0] <= starts[i] or stack[-1][0] + ROUNDING_US < ends[i]):
             stack.pop()
-        above = stack[-1] if stack else (0.0, NONE, NONE, NONE, NONE, NONE)
+        above = stack[-1] if stack else (0.0, NO_EVENT, NO_EVENT, NO_EVENT, NO_EVENT, NO_EVENT)
         _, outer, op, stand_in, at_frame, at_module = above
         if kind == OP:
             if op_names[names[i]]:
-                op = op if op != NONE else i
+                op = op if op != NO_EVENT else i
             else:
                 stand_in = i
         elif kind == PYTHON:
             at_frame = i if program_names[names[i]] else at_frame
             at_module = i if module_names[names[i]] else at_module
-        top[i] = op if op != NONE else (stand_in if kind in (OP, RUNTIME) else NONE)
+        top[i] = op if op != NO_EVENT else (stand_in if kind in (OP, RUNTIME) else NO_EVENT)
         frame[i], module[i], parent[i] = at_frame, at_module, outer
         stack.append((ends[i], i, op, stand_in, at_frame, at_module))
     return Nesting(top, frame, module, parent)

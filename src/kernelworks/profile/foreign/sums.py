@@ -56,8 +56,10 @@ LOW_SHARE = 0.6  # below it Nsight Compute itself speaks of latency
 
 def _bound_by(held: dict[str, float]) -> tuple[str, float | None]:
     """What reached the largest share of its peak, and that share."""
+    if not held["seconds"]:
+        return "", None
     shares = {what: value / held["seconds"] for what, value in held.items() if what not in ("runs", "seconds")}
-    if not shares or not held["seconds"]:
+    if not shares:
         return "", None
     best = max(shares, key=lambda what: shares[what])
     share = min(1.0, shares[best])

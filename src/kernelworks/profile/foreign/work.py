@@ -17,7 +17,7 @@ __all__ = ["shapes_text", "work_of"]
 
 MOST_CHILDREN = 2000
 MOST_SIZE = 1 << 48  # elements: a tensor of more is none
-MOST_SHOWN = 4  # arguments
+MOST_SHOWN = 3  # arguments
 
 
 def work_of(events: Events, index: int) -> Work | None:
@@ -92,6 +92,7 @@ def shapes_text(events: Events, index: int) -> str:
     for number, sizes in enumerate(held.get("Input Dims", ())):
         kind = kinds[number] if number < len(kinds) and isinstance(kinds[number], str) else ""
         if isinstance(sizes, list) and sizes:
-            shown.append(f"{str(sizes)[:60]} {kind[:24].removeprefix('c10::')}".strip())
+            text = f"{len(sizes)} tensors" if isinstance(sizes[0], list) else f"{str(sizes)[:40]} {kind[:24]}"
+            shown.append(text.replace("c10::", "").strip())
     more = f" and {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
     return ", ".join(shown[:MOST_SHOWN]) + more
