@@ -1,4 +1,4 @@
-"""docs/integrations.md: what it tells a reader to type works, and what it shows is what is printed."""
+"""docs/how-to/integrations.md: what it tells a reader to type works, and what it shows is what is printed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kernelworks.records import Diagnosis
 from kernelworks.report.trace import trace_diagnosis
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs/integrations.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/how-to/integrations.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -54,7 +54,7 @@ def test_the_notebook(diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch, tmp
             assert ran.success and ran.result == diagnosis
         diagnosis.save("main.json")
         diagnosis.save("branch.json")
-        assert shell.run_cell(blocks("python")[0]).success
+        assert shell.run_cell(blocks("py")[0]).success
     finally:
         InteractiveShell.clear_instance()
     assert [(one["fix"], one["fix_s"]) for one in asked] == [(False, None), (True, 120.0)]
@@ -62,7 +62,7 @@ def test_the_notebook(diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_the_test_of_pytest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "test_model.py").write_text(blocks("python")[1])
+    (tmp_path / "test_model.py").write_text(blocks("python")[0])
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     (tmp_path / "pytest.ini").touch()
     options = ["-q", "-p", "no:cacheprovider", "-p", "pytest_kernelworks", "-c", str(tmp_path / "pytest.ini")]
@@ -95,7 +95,7 @@ def test_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
         def train(self) -> None:
             pass
 
-    exec(blocks("python")[2], {"Trainer": Trainer, "model": None, "args": None, "data": None})
+    exec(blocks("py")[1], {"Trainer": Trainer, "model": None, "args": None, "data": None})
     (callback,) = given["callbacks"]
     assert isinstance(callback, integration.DiagnoseCallback) and callback.step == 10
 
