@@ -25,7 +25,7 @@ from kernelworks.cli.interrupts import report_begins
 from kernelworks.cli.options import Json, Rough
 
 if TYPE_CHECKING:
-    from kernelworks.diagnose import Interrupted
+    from kernelworks.diagnose import DiagnosisInterrupt
     from kernelworks.records import Diagnosis
 
 __all__ = ["VERBS"]
@@ -66,7 +66,7 @@ def diagnose(
     Prints a table, worst first, and the whole wall clock cut by cause; writes the same as one self-contained HTML page
     and as JSON. With --fix: also the gain that was predicted beside the gain that was got.
     """
-    from kernelworks.diagnose import Interrupted, diagnose_script
+    from kernelworks.diagnose import DiagnosisInterrupt, diagnose_script
     from kernelworks.records import to_json
     from kernelworks.report import diagnose as report
     from kernelworks.report import page
@@ -84,7 +84,7 @@ def diagnose(
                 program, tuple(arguments or ()), fix=fix, progress=progress, counters=counters, rough=rough,
                 module=module, fix_s=budget, allow=allowed, plan=plan,
             )  # fmt: skip
-    except Interrupted as stopped:
+    except DiagnosisInterrupt as stopped:
         _show_partial(stopped, json=json)
         raise
     if json:
@@ -109,7 +109,7 @@ def diagnose(
     raise typer.Exit({"": 0, "refused": FAILED, "ambiguous": AMBIGUOUS}[report.outcome(record)])
 
 
-def _show_partial(stopped: Interrupted, *, json: bool) -> None:
+def _show_partial(stopped: DiagnosisInterrupt, *, json: bool) -> None:
     """What was measured before Ctrl-C."""
     from kernelworks.report import diagnose as report
     from kernelworks.report import terminal as console
