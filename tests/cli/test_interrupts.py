@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import kernelworks as kw
 from kernelworks.cli import app
 from kernelworks.cli.interrupts import Interrupts
-from kernelworks.diagnose import Interrupted
+from kernelworks.diagnose import DiagnosisInterrupt
 from kernelworks.records import Diagnosis, from_json
 
 # A command whose main thread waits for a thread that waits for a process that has a group of its own: a compiler's run.
@@ -175,7 +175,7 @@ def interrupting(at: int) -> Callable[[], torch.Tensor]:
 
 @pytest.mark.parametrize("at", [1, 2])
 def test_an_interrupted_diagnosis_tells_its_runs(at: int) -> None:
-    with pytest.raises(Interrupted) as caught:
+    with pytest.raises(DiagnosisInterrupt) as caught:
         kw.diagnose(interrupting(at), budget_s=0.5)
     assert len(caught.value.walls) == at - 1 and all(wall > 0 for wall in caught.value.walls)
     assert caught.value.diagnosis() is None
@@ -190,7 +190,7 @@ def stopped_while_peaks_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_once_ops_are_timed_they_are_told(stopped_while_peaks_are_measured: None) -> None:
-    with pytest.raises(Interrupted) as caught:
+    with pytest.raises(DiagnosisInterrupt) as caught:
         kw.diagnose(interrupting(10**9), budget_s=0.5)
     record = caught.value.diagnosis()
     assert record is not None and "interrupted" in record.sentence and record.ambiguous

@@ -17,7 +17,7 @@ import kernelworks as kw
 from kernelworks.build import BuildError
 from kernelworks.diagnose.account.account import COMPUTE, MEMORY, USEFUL, WITHOUT_PEAKS
 from kernelworks.measure.clock.noise import Ambiguous
-from kernelworks.measure.peaks import unmeasured
+from kernelworks.measure.peaks import unmeasured_peaks
 from kernelworks.records import Diagnosis, Peaks, from_json, to_json
 from kernelworks.report import diagnose as report
 from kernelworks.report import page
@@ -88,7 +88,7 @@ def test_known_peaks_leave_no_part_unknown(monkeypatch: pytest.MonkeyPatch, ceil
 
 
 def test_what_is_known_of_a_machine_without_figures() -> None:
-    record = unmeasured("no C++ compiler")
+    record = unmeasured_peaks("no C++ compiler")
     assert record.name and record.cores and record.dispatch_us > 0 and not record.flops
     assert from_json(Peaks, to_json(record)) == record
 

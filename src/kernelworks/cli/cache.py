@@ -19,7 +19,7 @@ __all__ = ["KINDS", "VERBS"]
 # The folders of the cache, and what is lost with each. ``machine/environment.py`` knows where they lie.
 KINDS = {
     "build": "compiled kernels, and what could not be compiled; built again when needed, seconds to minutes",
-    "peaks": "what this machine was measured to do; measured again by the next diagnosis, some 15 s",
+    "peaks": "what this machine was measured to do; measured again by the next diagnosis, some 10 s",
     "certificates": "kernels verified on this machine; `kernelworks verify --missing` makes them again",
     "tuning_records": "which kernel is fastest for a call; `kernelworks autotune` makes them again",
     "tuning": "configurations of GPU kernels that `kernelworks autotune --configs` found",

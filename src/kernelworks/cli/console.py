@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
-from kernelworks.cli.interrupts import INTERRUPTED, Interrupts
+from kernelworks.cli.interrupts import INTERRUPTED_CODE, Interrupts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -187,7 +187,7 @@ def guard_command(arguments: Sequence[str]) -> Iterator[None]:
     except typer.Exit as leave:
         sys.exit(leave.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        sys.exit(INTERRUPTED)
+        sys.exit(INTERRUPTED_CODE)
     except BrokenPipeError:  # whoever read the other end has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(FAILED)

@@ -26,7 +26,7 @@ from kernelworks.cli.options import Json, Rough, Verbose
 from kernelworks.cli.trace import diagnose_trace_file
 
 if TYPE_CHECKING:
-    from kernelworks.diagnose import Interrupted
+    from kernelworks.diagnose import DiagnosisInterrupt
     from kernelworks.records import Diagnosis
     from kernelworks.report.next_steps import Files
 
@@ -87,7 +87,7 @@ def diagnose(
         raise typer.Exit(diagnose_trace_file(trace, out, json=json))
     if program is None:
         fail("name a program (a script, or FILE.py:FUNCTION), or a trace with --trace FILE; see --help", USAGE)
-    from kernelworks.diagnose import Interrupted, diagnose_script
+    from kernelworks.diagnose import DiagnosisInterrupt, diagnose_script
     from kernelworks.report import diagnose as report
     from kernelworks.report import perfetto_trace
     from kernelworks.report import terminal as console
@@ -105,7 +105,7 @@ def diagnose(
                 program, tuple(arguments or ()), fix=fix, progress=progress, counters=counters, rough=rough,
                 module=module, fix_s=budget, allow=allowed, plan=plan,
             )  # fmt: skip
-    except Interrupted as stopped:
+    except DiagnosisInterrupt as stopped:
         _show_partial(stopped, json=json)
         raise
     files = Files() if folder is None else _write_files(record, folder / _file(program, module=module))
@@ -137,7 +137,7 @@ def _write_files(record: Diagnosis, stem: Path) -> Files:
     return Files(*(f"{stem}{ending}" if ending in written else "" for ending in (".html", ".json", ".plan.json")))
 
 
-def _show_partial(stopped: Interrupted, *, json: bool) -> None:
+def _show_partial(stopped: DiagnosisInterrupt, *, json: bool) -> None:
     """What was measured before Ctrl-C."""
     from kernelworks.report import diagnose as report
     from kernelworks.report import terminal as console

@@ -19,9 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-__all__ = ["INTERRUPTED", "Interrupts", "end_after_this", "report_begins"]
+__all__ = ["INTERRUPTED_CODE", "Interrupts", "end_after_this", "report_begins"]
 
-INTERRUPTED = 130
+INTERRUPTED_CODE = 130
 GRACE_S = 0.5  # in which the command may leave by itself
 REPORT_S = 2.0  # more, if it prints what it has measured
 ONE_S = 0.3  # signals within that time are one: a terminal sends it to every process, and forks may share our pipe
@@ -57,7 +57,7 @@ class Interrupts:
         _current = None
         if self._before is None:
             return
-        interrupted = isinstance(error, KeyboardInterrupt) or getattr(error, "exit_code", None) == INTERRUPTED
+        interrupted = isinstance(error, KeyboardInterrupt) or getattr(error, "exit_code", None) == INTERRUPTED_CODE
         if self._received.is_set() or (interrupted and self._received.wait(0.1)):
             self._leave()
         if interrupted:  # by the program itself
@@ -96,7 +96,7 @@ class Interrupts:
         flush.start()
         flush.join(0.1)
         _end(self._there)
-        os._exit(INTERRUPTED)
+        os._exit(INTERRUPTED_CODE)
 
     def _say(self) -> None:
         if not self._is_said:

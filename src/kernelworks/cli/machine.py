@@ -30,7 +30,7 @@ def machine(
     """
     from kernelworks.build import BuildError, background
     from kernelworks.machine import has_gpu
-    from kernelworks.measure.peaks import get_peaks, unmeasured
+    from kernelworks.measure.peaks import get_peaks, unmeasured_peaks
     from kernelworks.records import GpuPeaks, Peaks
     from kernelworks.report import terminal as console
 
@@ -42,7 +42,7 @@ def machine(
             try:
                 records.append(get_peaks(progress, **asked))
             except BuildError as error:
-                records.append(unmeasured(first_line(error)))
+                records.append(unmeasured_peaks(first_line(error)))
         if first == "cuda" or (device is None and has_gpu()):
             records.append(get_peaks(progress, again=again, device="cuda"))
     measured = [record for record in records if not getattr(record, "unknown", "")]

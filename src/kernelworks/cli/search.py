@@ -19,7 +19,7 @@ import typer
 
 from kernelworks.cli.console import AMBIGUOUS, FAILED, USAGE, fail, faults, print_json, show
 from kernelworks.cli.files import writable, write
-from kernelworks.cli.interrupts import INTERRUPTED, end_after_this
+from kernelworks.cli.interrupts import INTERRUPTED_CODE, end_after_this
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
@@ -97,13 +97,10 @@ def search(
             most=most,
             store=store,
             over=over,
-            threads=threads,
-            seed=seed,
+            threads=threads, seed=seed,
             options=_options(option or (), {"endpoint": endpoint, "model": model, "command": command}),
-            workers=workers,
-            keep=keep,
-            progress=progress,
-        )
+            workers=workers, keep=keep, progress=progress,
+        )  # fmt: skip
     if out is not None and found.best is not None:
         write(out, found.best.code)
     if page is not None:
@@ -114,7 +111,7 @@ def search(
         show(report.search(found))
     refused = keep and (found.kept is None or found.kept.why)
     code = CODES[found.outcome] or (FAILED if refused else 0)
-    raise typer.Exit(INTERRUPTED if found.stopped == "interrupted" else code)
+    raise typer.Exit(INTERRUPTED_CODE if found.stopped == "interrupted" else code)
 
 
 def _options(given: Sequence[str], of_model: Mapping[str, str | None]) -> dict[str, str]:

@@ -33,7 +33,7 @@ from kernelworks.climb.problem import Problem, Size, problem_of
 __all__ = ["Ladder", "Launch", "Rung", "folders", "ladder_named"]
 
 CHECKOUT = Path(__file__).resolve().parents[3] / "ladders"
-SHIPPED = Path(__file__).resolve().parents[1] / "ladders"  # with the wheel
+SHIPPED_LADDERS = Path(__file__).resolve().parents[1] / "ladders"  # with the wheel
 KEYS = {"title", "hypothesis", "predicts", "next", "loads", "format", "multiples"}
 OWN_KEYS = {"cpp": {"target", "threads", "rows"}, "cu": {"launch", "maps", "spills"}}
 REQUIRED_KEYS = {
@@ -138,7 +138,7 @@ def folders() -> dict[str, Path]:
     """Ladders by name: those of the working folder first, then those of the checkout that this package runs from, or of
     its wheel."""
     found: dict[str, Path] = {}
-    for root in (Path("ladders"), CHECKOUT, SHIPPED):
+    for root in (Path("ladders"), CHECKOUT, SHIPPED_LADDERS):
         for path in sorted(root.glob("*/problem.py")):
             found.setdefault(path.parent.name, path.parent.resolve())
     return found

@@ -27,7 +27,7 @@ from kernelworks.machine.environment import cache_dir
 from kernelworks.measure.clock.noise import Ambiguous
 from kernelworks.measure.clock.page_faults import Memory
 from kernelworks.measure.peaks import get_peaks as measured_peaks
-from kernelworks.measure.peaks import unmeasured
+from kernelworks.measure.peaks import unmeasured_peaks
 from kernelworks.profile import overhead
 from kernelworks.profile.on_gpu import GpuTimeline, uses_gpu
 from kernelworks.profile.process_state import Surroundings
@@ -36,7 +36,7 @@ from kernelworks.profile.timeline import Timeline, first_run
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks
 from kernelworks.report.terminal import Notice
 
-__all__ = ["Fixing", "Interrupted", "apply", "diagnose", "diagnose_script", "run_diagnosis"]
+__all__ = ["Fixing", "DiagnosisInterrupt", "apply", "diagnose", "diagnose_script", "run_diagnosis"]
 
 Say = Callable[[str], None]
 BUDGET_S = 15.0  # the timed runs take at most so many seconds
@@ -49,7 +49,7 @@ ONE_ROUND = (
     "what this machine can do was measured in one round, which serves for half an hour; "
     "`kernelworks machine` measures until two rounds agree, once"
 )
-FIRST_RUN = "First run here: measuring peak rates, about 15 s, kept in {folder}"
+FIRST_RUN = "First run here: measuring peak rates, about 10 s, kept in {folder}"
 FIX = 16.0  # a fix may take so many times the budget of a diagnosis: compilers take their time
 CHANGES = ("tf32", "bf16", "int8", "fp8")  # of numbers: each is tried only if it is allowed
 RACES = 0.2  # of a diagnosis's budget, for benchmarks of single calls
@@ -209,7 +209,7 @@ def run_diagnosis(
     in it is among them too."""
     check_budget(budget_s)
     seen = _Seen(program.name)
-    program = dataclasses.replace(program, run=note_reruns(seen.timed(program.run)))
+    program = dataclasses.replace(program, run=note_reruns(seen.timed_run(program.run)))
     with Surroundings(given) as around, Memory() as memory, seen:
         found = _observed(program, fix, peaks, budget_s, say, counters, memory, around, seen, rough=rough)
         once = isinstance(found.peaks, Peaks) and found.peaks.versions.get("rounds") == "1"
@@ -217,7 +217,7 @@ def run_diagnosis(
         return dataclasses.replace(found, findings=(*found.findings, *around.look()), notes=(*found.notes, *more))
 
 
-class Interrupted(KeyboardInterrupt):
+class DiagnosisInterrupt(KeyboardInterrupt):
     """A diagnosis was interrupted. ``walls`` are the seconds of the program's runs until then."""
 
     def __init__(self, walls: Sequence[float], partial: Callable[[], Diagnosis | None]) -> None:
@@ -242,7 +242,7 @@ class _Seen:
     timeline: Timeline | None = None
     device: Device | None = None
 
-    def timed(self, run: Callable[[], Any]) -> Callable[[], Any]:
+    def timed_run(self, run: Callable[[], Any]) -> Callable[[], Any]:
         def once() -> Any:
             begin = time.perf_counter()
             found = run()
@@ -256,8 +256,8 @@ class _Seen:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if isinstance(error, KeyboardInterrupt) and not isinstance(error, Interrupted):
-            raise Interrupted(self.walls, self._partial) from None
+        if isinstance(error, KeyboardInterrupt) and not isinstance(error, DiagnosisInterrupt):
+            raise DiagnosisInterrupt(self.walls, self._partial) from None
 
     def _partial(self) -> Diagnosis | None:
         if self.timeline is None or self.device is None:
@@ -314,7 +314,7 @@ def _device(program: Program, peaks: Peaks | GpuPeaks | None, say: Say) -> Devic
     floors = overhead.measure()
     if isinstance(peaks, GpuPeaks):
         return Gpu(peaks, floors)
-    return Cpu(peaks or unmeasured("not measured yet"), floors, torch.get_num_threads())
+    return Cpu(peaks or unmeasured_peaks("not measured yet"), floors, torch.get_num_threads())
 
 
 def _with_peaks(device: Device, timeline: Timeline, say: Say, *, rough: bool) -> tuple[Device, Exception | None]:
@@ -337,7 +337,7 @@ def _with_peaks(device: Device, timeline: Timeline, say: Say, *, rough: bool) ->
     try:
         known = measured_peaks(progress, rough=True) if rough else measured_peaks(progress, brief=True)
     except (Ambiguous, BuildError) as error:
-        return dataclasses.replace(device, peaks=unmeasured(str(error).splitlines()[0])), error
+        return dataclasses.replace(device, peaks=unmeasured_peaks(str(error).splitlines()[0])), error
     return dataclasses.replace(device, peaks=known), None
 
 

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from kernelworks.diagnose import Interrupted
+from kernelworks.diagnose import DiagnosisInterrupt
 from kernelworks.diagnose.fix.worker import DEVICE_LOST
 from kernelworks.diagnose.record import with_fix
 from kernelworks.diagnose.verify.agreement import available_bytes
@@ -125,7 +125,9 @@ def supervise(request: Request, say: Say) -> Diagnosis:
     try:
         return _supervised(request, progress, say)
     except KeyboardInterrupt:
-        raise Interrupted((), lambda: progress.diagnosis and _as_far_as_it_got(progress, "interrupted")) from None
+        raise DiagnosisInterrupt(
+            (), lambda: progress.diagnosis and _as_far_as_it_got(progress, "interrupted")
+        ) from None
 
 
 def _supervised(request: Request, progress: Progress, say: Say) -> Diagnosis:

@@ -1,6 +1,6 @@
 """What this machine, its GPU included, was measured to do."""
 
 from kernelworks.measure.peaks.cache import cached_peaks, get_peaks
-from kernelworks.measure.peaks.survey import measure, unmeasured
+from kernelworks.measure.peaks.survey import measure, unmeasured_peaks
 
-__all__ = ["cached_peaks", "get_peaks", "measure", "unmeasured"]
+__all__ = ["cached_peaks", "get_peaks", "measure", "unmeasured_peaks"]

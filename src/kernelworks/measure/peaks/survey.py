@@ -31,7 +31,7 @@ from kernelworks.measure.clock.noise import Ambiguous, Quiet
 from kernelworks.measure.peaks.mending import doubts, repair_record
 from kernelworks.records import Bandwidth, FlopRate, FunctionRate, Peaks
 
-__all__ = ["FUNCTIONS", "SOURCES", "fingerprint", "measure", "targets", "unmeasured", "working_sets"]
+__all__ = ["FUNCTIONS", "SOURCES", "fingerprint", "measure", "targets", "unmeasured_peaks", "working_sets"]
 
 FOLDER = Path(__file__).resolve().parent
 SOURCES = tuple(FOLDER / f"{name}.cpp" for name in ("bandwidth", "flops", "functions", "floors"))
@@ -314,7 +314,7 @@ def _again(points: Sequence[Point], record: Callable[[], Peaks], quiet: Quiet, p
                     del point.found[:-1]
 
 
-def unmeasured(why: str) -> Peaks:
+def unmeasured_peaks(why: str) -> Peaks:
     """What can be said of this machine without a measurement: its name, its caches, and what a call of torch's costs.
     ``why`` nothing was measured."""
     here = machine()
