@@ -22,7 +22,7 @@ from kernelworks.diagnose.account.program_run import module_tree, operator_spans
 from kernelworks.profile.calls import Call, Place, fold
 from kernelworks.records import Diagnosis, from_json, to_json
 from kernelworks.records.program_run import ModuleTime
-from kernelworks.report.perfetto_trace import trace_events
+from kernelworks.report.diagnosis_page.perfetto_trace import trace_events
 
 
 class Layer(nn.Module):

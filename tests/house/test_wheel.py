@@ -44,8 +44,8 @@ for module in pkgutil.walk_packages(kernelworks.__path__, "kernelworks.", onerro
 for name, why in failed.items():
     last = name.rpartition(".")[2]
     on_gpu = last.startswith("triton") or name.startswith("kernelworks.tile.") or last in ("gpu_kernels", "replay")
-    assert on_gpu, (name, why)
-assert all("triton" in why for why in failed.values()), failed
+    of_host = name == "kernelworks.integrations.trainer" and "transformers" in why
+    assert of_host or (on_gpu and "triton" in why), (name, why)
 assert kernelworks.softmax(torch.ones(2, 3), -1).sum() == 2
 """
 

@@ -9,7 +9,7 @@ from trace_events import read_trace
 
 from kernelworks.records import Diagnosis
 from kernelworks.records.program_run import DeviceSpans, OperatorSpans
-from kernelworks.report.perfetto_trace import BETWEEN_OPERATORS, trace_events
+from kernelworks.report.diagnosis_page.perfetto_trace import BETWEEN_OPERATORS, trace_events
 
 SPANS = OperatorSpans(starts_ns=(0, 5_000, 12_000, 40_000), lengths_ns=(5_000, 6_900, 20_000, 1), hotspots=(0, 1, 0, 2))
 DEVICE = DeviceSpans(

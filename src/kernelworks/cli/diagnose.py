@@ -89,8 +89,8 @@ def diagnose(
         fail("name a program (a script, or FILE.py:FUNCTION), or a trace with --trace FILE; see --help", USAGE)
     from kernelworks.diagnose import DiagnosisInterrupt, diagnose_script
     from kernelworks.report import diagnose as report
-    from kernelworks.report import perfetto_trace
     from kernelworks.report import terminal as console
+    from kernelworks.report.diagnosis_page.perfetto_trace import trace_events
     from kernelworks.report.next_steps import Files
 
     allowed = tuple(word for word in allow.split(",") if word)
@@ -114,14 +114,20 @@ def diagnose(
     else:
         show(report.diagnosis(record, console.stdout().width, verbose=verbose, files=files))
     if trace_file is not None:
-        write(trace_file, perfetto_trace.trace_events(record))
+        write(trace_file, trace_events(record))
     if patch_file is not None:
-        made = record.fix.patch if record.fix is not None else ""
-        if made:
-            write(patch_file, made)
-        said = f"the patch: {patch}, for `git apply`" if made else "no patch: the fix changes nothing in a source file"
-        console.stderr().print(said, soft_wrap=True)
+        _write_patch(record, patch_file)
     raise typer.Exit({"": 0, "refused": FAILED, "ambiguous": AMBIGUOUS}[report.outcome(record)])
+
+
+def _write_patch(record: Diagnosis, path: Path) -> None:
+    from kernelworks.report import terminal as console
+
+    made = record.fix.patch if record.fix is not None else ""
+    if made:
+        write(path, made)
+    said = f"the patch: {path}, for `git apply`" if made else "no patch: the fix changes nothing in a source file"
+    console.stderr().print(said, soft_wrap=True)
 
 
 def _write_files(record: Diagnosis, stem: Path) -> Files:
