@@ -204,6 +204,13 @@ def test_a_record_of_another_version_is_drawn(diagnosis: Diagnosis) -> None:
     assert 'id="modules"' not in found and 'id="timeline-section"' not in found and "hotspot-1" in found
 
 
+def test_the_page_says_its_size(whole: Diagnosis, text: str) -> None:
+    assert f"One file of {len(text.encode()) / 1e3:.0f} kB that makes no request." in text
+    assert len(text) < 400_000
+    odd = page.diagnosis(dataclasses.replace(whole, program="{size}"))
+    assert "<h1>{size}</h1>" in odd and "One file of {size}" not in odd
+
+
 def test_a_notebook_has_no_script_and_nothing_that_needs_one(whole: Diagnosis) -> None:
     found = fragment([whole])
     assert "<script" not in found and "hotspot-1" in found and "@container" in found

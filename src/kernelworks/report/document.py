@@ -20,6 +20,7 @@ __all__ = [
 
 REPORT_DIR = Path(__file__).resolve().parent
 STYLES = ("page.css", "narrow.css")
+SIZE_MARK = "{size}"
 NO_REQUESTS = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
@@ -31,16 +32,19 @@ def read_texts(names: Iterable[str]) -> str:
 def document(
     title: str, body: Iterable[str], styles: Iterable[str] = STYLES, scripts: Iterable[str] = ("page.js",)
 ) -> str:
-    """The whole page."""
-    return (
+    """The whole page. Its last line says its size, since a page is sent round."""
+    text = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{NO_REQUESTS}">\n'
         '<link rel="icon" href="data:,">\n'
         f"<title>{escape(title)}</title>\n<style>\n{read_texts(styles)}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(part for part in body if part)
+        + f'\n<footer class="context">One file of {SIZE_MARK} kB that makes no request.</footer>'
         + f"\n</main>\n<script>\n{read_texts(scripts)}</script>\n</body>\n</html>\n"
     )
+    before, _, after = text.rpartition(SIZE_MARK)
+    return f"{before}{len(text.encode()) / 1e3:.0f}{after}"
 
 
 def colours(*, dark: bool) -> dict[str, str]:
