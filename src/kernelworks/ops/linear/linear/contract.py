@@ -20,12 +20,13 @@ def _chain(terms: int) -> float:
 
 
 # Rows of x: one, a register tile and around it, the most that stream takes (32) and around it, several panels of 14.
-# Columns and K: around the tiles of 16 and 32, around a block, primes, 0 and 1.
+# Columns and K: around the tiles of 16 and 32, around a block, primes, 0 and 1. With more rows than stream takes: K
+# beyond 4096, and a weight of which several parts are packed.
 SHAPES = (
     (1, 1, 1), (1, 1, 4096), (1, 7, 33), (1, 31, 129), (2, 6, 15), (3, 13, 64), (4, 100, 17), (5, 33, 31),
     (7, 64, 509), (13, 5, 8), (14, 17, 1031), (16, 50, 257), (17, 12, 385), (31, 33, 32), (32, 32, 512), (33, 33, 33),
     (34, 35, 16), (40, 64, 383), (47, 95, 1031), (64, 5, 100), (70, 1, 67), (70, 65, 1), (100, 67, 769), (257, 129, 65),
-    (0, 3, 4), (3, 0, 4), (3, 5, 0), (40, 50, 0),
+    (12, 40, 4100), (270, 20, 4100), (300, 600, 800), (0, 3, 4), (3, 0, 4), (3, 5, 0), (40, 50, 0),
 )  # fmt: skip
 
 # On a GPU: each GPU kernel of sm90 (1, 2, 8 and 16 rows, and tiles) and each configuration of the Triton kernel, with

@@ -1,7 +1,9 @@
 // out = x weight^T + bias, and its gradients, over portable vectors.
 //
-// Two algorithms, one for few rows of x (stream.hpp) and one for many (blocked.hpp). Both multiply and add in float32.
+// Two algorithms, one for few rows of x (stream.hpp) and one for many (blocked.hpp; in_place.hpp for float32 with
+// AVX2). All multiply and add in float32.
 #include "blocked.hpp"
+#include "in_place.hpp"
 #include "stream.hpp"
 
 namespace {
@@ -19,6 +21,10 @@ void product(int64_t M, int64_t N, int64_t K, Operand<T> a, Operand<T> b, Result
     if (M == 0 || N == 0) return;
     if (K == 0) return fill(M, N, out, bias);
     int64_t useful = kw::worth(threads, M * N * K / (M < 16 ? M : 16), 32 * 1024);
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4)
+        if (multiplied_in_place(M, N, K, a, b, out, bias, useful)) return;
+#endif
     if (a.inner_stride == 1 && b.inner_stride == 1) {
         if (M <= FEW) return stream(M, N, K, a, b, out, bias, 0, 1, useful);
         if (N <= FEW)  // few outputs a row: the rows of x are what is streamed
