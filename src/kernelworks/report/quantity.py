@@ -48,12 +48,13 @@ def seconds_range(low: float, high: float) -> str:
 
 
 def with_interval(value: float, noise: float) -> str:
-    """A time with what it may be off, in one unit: ``-41 +- 117 ms``."""
+    """A time with what it may be off, in one unit: ``-41 +- 117 ms``; alone if no noise was measured."""
+    if not noise:
+        return seconds(value)
     scale, name = _time_unit(max(abs(value), abs(noise)))
     error = figures(noise / scale, 2)
     decimals = len(error.partition(".")[2])
-    shown = f"{value / scale:.{decimals}f}" if noise else figures(value / scale)
-    return f"{shown} +- {error} {name}"
+    return f"{value / scale:.{decimals}f} +- {error} {name}"
 
 
 def bottleneck(name: str) -> str:
