@@ -131,8 +131,8 @@ PROGRAMS = [
           "must name a function of the file"),
     Limit("A function on the command line takes no arguments.", target(f"{__file__}:diagnosed"), TypeError,
           "must take no arguments"),
-    Limit("On a busy machine there are no figures without `--rough`.", lambda: diagnosed(x, others=0.5).sentence,
-          says="so no figure is given"),
+    Limit("On a busy machine nothing is predicted without `--rough`.", lambda: diagnosed(x, others=0.5).sentence,
+          says="so times are as they were then"),
     Limit("Native code outside torch, waiting and other threads are measured; nothing else is known of them.",
           asleep, says="was not modelled, so nothing is"),
     Limit("Ops on sparse, nested and quantized tensors have no model, nor have graphs of `torch.compile` whose kernels "

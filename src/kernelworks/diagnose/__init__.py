@@ -335,7 +335,7 @@ def _with_peaks(device: Device, timeline: Timeline, say: Say, *, rough: bool) ->
         say(f"measuring peak rates: {what}")
 
     try:
-        known = measured_peaks(progress, rough=True) if rough else measured_peaks(progress, brief=True)
+        known = measured_peaks(progress=progress, rough=rough, brief=not rough)
     except (Ambiguous, BuildError) as error:
         return dataclasses.replace(device, peaks=unmeasured_peaks(str(error).splitlines()[0])), error
     return dataclasses.replace(device, peaks=known), None

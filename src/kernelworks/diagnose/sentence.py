@@ -35,8 +35,8 @@ NAMES = {
 def ambiguous(noise: Noise) -> str:
     """The sentence of a diagnosis without figures."""
     return (
-        f"ambiguous: {noise}, so no figure is given; run it again when the machine is quiet, or with --rough "
-        "(rough=True) for rough figures"
+        f"ambiguous: {noise}, so times are as they were then, and nothing is predicted; run it again when the machine "
+        "is quiet, or with --rough (rough=True) for rough figures"
     )
 
 

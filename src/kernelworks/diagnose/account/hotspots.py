@@ -46,6 +46,7 @@ UNMODELLED_ADVICE = {
     CUSTOM_KERNELS: "an operator that is not torch's: its bytes are its arguments', its arithmetic is not known",
     OTHERS: "the program's thread waited for other threads of the program: their ops are not modelled",
 }
+WITHOUT_PREDICTION = Advice("", "not predicted: measured peaks are unknown", 0.0, 0.0)
 # These rules name no optimization if there is no kernel: they speak of the roofline alone.
 BOUND_ALONE = frozenset({"decode_attention", "gemv", "half_without_hardware", "tiny_ops"})
 
@@ -86,7 +87,8 @@ def find_hotspots(
         near = siblings.get((group.place.module, group.place.path), frozenset())
         promise = Promise() if group.gap or group.typical.limit is None else races.of(group.typical.call)
         view = _view(group, wall, near, races, promise.kernel, shares[id(group)])
-        advice = _advice(view, group, promise, races, fix)
+        known = group.gap or not group.is_modelled or group.typical.limit is not None
+        advice = _advice(view, group, promise, races, fix) if known else WITHOUT_PREDICTION
         hotspot = _hotspot(group, view, advice, applied)
         if advice.problem:
             its = problems.setdefault(advice.problem, Problem())
@@ -160,8 +162,6 @@ def _view(
 
 def _advice(view: View, group: Group, promise: Promise, races: Races, fix: Fix | None) -> Advice:
     """The first rule that applies, with the predicted gain of its optimization; else what the roofline alone says."""
-    if not group.gap and group.is_modelled and group.typical.limit is None:
-        return Advice("", "not predicted: measured peaks are unknown", 0.0, 0.0)
     if not group.is_modelled:
         part = max(group.parts, key=lambda name: group.parts[name], default="")
         text = UNMODELLED_ADVICE.get(view.op) or UNMODELLED_ADVICE.get(
