@@ -35,6 +35,8 @@ class Holder:
 
 # What is given, and what the one line says of it.
 WRONG: tuple[tuple[str, str], ...] = (
+    ("show nofile.json", "No such file"),
+    ("show junk.json", "junk.json"),
     ("verify zzz", "no op is named 'zzz'"),
     ("verify softmax.zzz", "got 'zzz'"),
     ("verify softmax. --missing", "give OP or OP.KERNEL"),

@@ -211,4 +211,4 @@ def test_the_command_shows_what_was_measured(
     assert result.exit_code == 130
     assert "measured until then: a first run of" in result.stderr
     assert "nterrupted, so this is what was measured until then" in result.stdout
-    assert "where the time went" in result.stdout and "prog.py:4" in result.stdout
+    assert "WHERE THE TIME GOES" in result.stdout and "prog.py:4" in result.stdout

@@ -240,7 +240,7 @@ def test_what_is_no_file_is_usage(tmp_path: Path) -> None:
 def test_a_record_without_a_schema_and_one_with_more_fields_are_read(tmp_path: Path) -> None:
     def more(value: dict[str, Any]) -> None:
         value["drawn"] = {"by": "a later version"}
-        value["hotspots"][0]["code"] = ["x = 1"]
+        value["hotspots"][0]["drawn"] = ["x = 1"]
 
     assert show(changed(tmp_path, lambda v: v.pop("schema", None) and None)).exit_code == 0
     assert show(changed(tmp_path, more)).exit_code == 0

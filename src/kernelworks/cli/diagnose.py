@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 
 __all__ = ["VERBS"]
 
+Perfetto = Annotated[
+    Path | None, typer.Option("--perfetto", help="Write one run as a trace for ui.perfetto.dev.", metavar="FILE")
+]
+Trace = Annotated[
+    Path | None, typer.Option("--trace", help="Read a trace of torch.profiler or Nsight; run nothing.", metavar="FILE")
+]
+
 
 def diagnose(
     program: Annotated[
@@ -60,19 +67,13 @@ def diagnose(
         Path | None,
         typer.Option("--out", help="Folder for page and record, by default kernelworks-out.", metavar="FOLDER"),
     ] = None,
-    perfetto: Annotated[
-        Path | None,
-        typer.Option("--perfetto", help="Write one run as a trace for ui.perfetto.dev.", metavar="FILE"),
-    ] = None,
+    perfetto: Perfetto = None,
     rough: Rough = False,
     verbose: Verbose = False,
     module: Annotated[
         bool, typer.Option("-m", "--module", help="PROGRAM is a module, as after python -m, or MODULE:FUNCTION.")
     ] = False,
-    trace: Annotated[
-        Path | None,
-        typer.Option("--trace", help="Read a trace of torch.profiler or Nsight; run nothing.", metavar="FILE"),
-    ] = None,
+    trace: Trace = None,
     json: Json = False,
 ) -> None:
     """Where a program's time goes on this machine, what bounds each part, and what is recoverable.

@@ -138,18 +138,22 @@ def diagnose_script(
     """
     fixing, say = Fixing.of(fix, fix_s, budget_s, allow, plan), progress or _silent
     counted = (target, *args) if counters else ()
-    if fixing is None:
-        program = from_target(target, args, module=module)
-        found = run_diagnosis(program, None, peaks, budget_s, say, counted, rough=rough)
-    else:
-        from kernelworks.diagnose.fix.supervisor import Request, supervise
-
-        request = Request(
-            target=target, args=args, module=module, peaks=peaks, budget_s=budget_s, fix_s=fixing.seconds,
-            allow=fixing.allow, plan=fixing.plan, counters=counted, rough=rough,
-        )  # fmt: skip
-        found = supervise(request, say)
     command = (*(["-m"] if module else []), target, *(("--", *args) if args else ()))
+    try:
+        if fixing is None:
+            program = from_target(target, args, module=module)
+            found = run_diagnosis(program, None, peaks, budget_s, say, counted, rough=rough)
+        else:
+            from kernelworks.diagnose.fix.supervisor import Request, supervise
+
+            request = Request(
+                target=target, args=args, module=module, peaks=peaks, budget_s=budget_s, fix_s=fixing.seconds,
+                allow=fixing.allow, plan=fixing.plan, counters=counted, rough=rough,
+            )  # fmt: skip
+            found = supervise(request, say)
+    except DiagnosisInterrupt as stopped:
+        stopped.command = command
+        raise
     return dataclasses.replace(found, command=command)
 
 
@@ -223,6 +227,7 @@ class DiagnosisInterrupt(KeyboardInterrupt):
     def __init__(self, walls: Sequence[float], partial: Callable[[], Diagnosis | None]) -> None:
         super().__init__()
         self.walls, self._partial = tuple(walls), partial
+        self.command: tuple[str, ...] = ()
 
     def diagnosis(self) -> Diagnosis | None:
         """What was measured until then, if every op was timed: times, calls and lines, and the fix as far as it got."""
@@ -230,7 +235,8 @@ class DiagnosisInterrupt(KeyboardInterrupt):
         if found is None:
             return None
         said = f"interrupted, so this is what was measured until then; {found.sentence}"
-        return dataclasses.replace(found, sentence=said, ambiguous=found.ambiguous or "interrupted")
+        why = found.ambiguous or "interrupted"
+        return dataclasses.replace(found, sentence=said, ambiguous=why, command=self.command)
 
 
 @dataclasses.dataclass

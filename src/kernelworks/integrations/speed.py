@@ -27,8 +27,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from kernelworks.machine import kind_of
-from kernelworks.machine.environment import cache_dir, write_whole
+from kernelworks.machine.environment import write_whole
 from kernelworks.measure.clock.duel import duel
+from kernelworks.measure.clock.turns import measuring_alone
 from kernelworks.records.compare import LEAST_NOISE
 from kernelworks.records.json_text import build_record, format_lines, read_json
 
@@ -44,7 +45,6 @@ PRODUCT, COPY = 256, 1 << 20  # sizes of the yardstick: a matrix, and elements
 VERSION = 1
 SUFFIX = ".speed.json"
 MOST_WAIT_S = 120.0  # for another measurement on this machine
-POLL_S = 0.05
 
 
 class BrokenBaseline(ValueError):
@@ -114,7 +114,7 @@ def measure_speed(test: str, call: Callable[[], Any]) -> tuple[SpeedBaseline, An
     result = call()
     on_gpu = torch.cuda.is_initialized() and _has_cuda(result, call)
     wait = torch.cuda.synchronize if torch.cuda.is_initialized() else None
-    with _turn():
+    with measuring_alone(lambda line: None, most_s=MOST_WAIT_S):
         took = _seconds(call, wait)
         yardstick = _yardstick("cuda" if on_gpu else "cpu")
         unit = _seconds(yardstick, wait)
@@ -177,30 +177,6 @@ def _repeated(call: Callable[[], Any], times: int) -> Callable[[], Any]:
             call()
 
     return run
-
-
-@contextlib.contextmanager
-def _turn() -> Iterator[None]:
-    """One measurement at a time on this machine, as far as folders can be locked: two workers of xdist would slow each
-    other. The system releases the lock of a process that is killed."""
-    folder, handle = cache_dir("speed"), -1
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
-    try:
-        until = time.monotonic() + MOST_WAIT_S
-        while handle >= 0 and time.monotonic() < until:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(POLL_S)
-            except OSError:  # a file system without locks
-                break
-        yield
-    finally:
-        if handle >= 0:
-            os.close(handle)
 
 
 # ---------------------------------------------------------------- comparing
