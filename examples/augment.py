@@ -3,7 +3,7 @@
     python examples/augment.py
     kernelworks diagnose examples/augment.py:augment --fix
 
-Each line is a pass over all pixels, so memory is what the program waits on. The pictures are random; nothing is fetched.
+Each line is a pass over all pixels, so the program waits on memory. The pictures are random; nothing is fetched.
 """
 
 from __future__ import annotations

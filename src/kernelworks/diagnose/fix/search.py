@@ -31,6 +31,7 @@ from kernelworks.diagnose.fix.alternate import (
     range_of,
 )
 from kernelworks.diagnose.fix.attempt import MOST_SHARE, Try, reason_not_tried
+from kernelworks.diagnose.fix.calibrate import CALIBRATION_ROUNDS, calibrated, holds_here
 from kernelworks.diagnose.fix.duels import duel, is_close_rival
 from kernelworks.diagnose.fix.outcome import fix_record, in_a_line, place
 from kernelworks.diagnose.fix.output_check import check_outputs
@@ -368,9 +369,13 @@ class Search:
         self.scene.budget.ask("verifying and measuring it")
         rest = self._beside(one)
         one.change = one.optimization.apply(self.scene, one.candidate)
-        self._judged(
-            one, CombinedChange((*(other.change for other in rest if other.change is not None), one.change)), rest
-        )
+        changed = CombinedChange((*(other.change for other in rest if other.change is not None), one.change))
+        if one.promise is not None and one.saves is not None and not holds_here(one, self.outcomes):
+            self._step(f"calibrating its prediction: {one.candidate.optimization}, {one.candidate.says}")
+            turns = self._in_turns(self.scene.in_place(), changed, rounds=CALIBRATION_ROUNDS).samples
+            rivals = [other.saved_share for other in self.kept if other not in rest]
+            one.promise = calibrated(one.promise, turns, rivals)
+        self._judged(one, changed, rest)
 
     def _judged(self, one: Try, together: CombinedChange, rest: list[Try]) -> None:
         """Verifies and measures the program with ``together`` in place, and applies that if its gain is significant."""
@@ -402,14 +407,11 @@ class Search:
         self._remember(one, rivals, noise)
 
     def _in_turns(
-        self, before: CombinedChange, after: CombinedChange, *, times: int = 1
+        self, before: CombinedChange, after: CombinedChange, *, times: int = 1, rounds: int = 0
     ) -> SampledWindows[tuple[float, float]]:
-        scene = self.scene
+        scene, most = self.scene, rounds or times * self.forecaster.most_rounds
         assert scene.program is not None
-        return alternate(
-            scene.program, before, after, scene.wall, PART * self.budget_s, self._step,
-            most=times * self.forecaster.most_rounds,
-        )  # fmt: skip
+        return alternate(scene.program, before, after, scene.wall, PART * self.budget_s, self._step, most=most)
 
     def _remember(self, one: Try, rivals: Sequence[Try], noise: float) -> None:
         """Adds it to the history, if both prediction and measurement are sound."""
