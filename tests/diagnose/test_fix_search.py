@@ -109,7 +109,10 @@ def model() -> nn.Module:
 
 
 def fixed(model: nn.Module, monkeypatch: pytest.MonkeyPatch, *stands: Stand, **more: Any) -> Fix:
-    """A fix whose clock reads what the stand-ins in place really leave of the wall clock."""
+    """A fix whose clock reads what the stand-ins in place really leave of the wall clock. Predictions have held here,
+    unless it ``calibrates`` them."""
+    if not more.pop("calibrates", False):
+        monkeypatch.setattr(search, "holds_here", lambda one, outcomes: True)
     x = torch.randn(4, 16)
 
     def program() -> Tensor:

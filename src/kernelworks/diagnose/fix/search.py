@@ -29,6 +29,7 @@ from kernelworks.diagnose.fix.alternate import (
     range_of,
 )
 from kernelworks.diagnose.fix.attempt import Try, reason_not_tried
+from kernelworks.diagnose.fix.calibrate import calibrate
 from kernelworks.diagnose.fix.duels import duel, is_close_rival
 from kernelworks.diagnose.fix.journal import DeviceLost, Journal, State, device_fault, tries_of
 from kernelworks.diagnose.fix.order import (
@@ -448,8 +449,9 @@ class Search:
             for other in (one, *remade):
                 with self._with_beneath(other, [*rest, one]):
                     other.change = other.optimization.apply(self.scene, other.candidate)
-            changes = [other.change for other in in_order([*rest, one]) if other.change is not None]
-            self._judged(one, CombinedChange(changes), rest)
+            changed = CombinedChange(o.change for o in in_order([*rest, one]) if o.change is not None)
+            calibrate(self, one, changed, rest)
+            self._judged(one, changed, rest)
         finally:
             if not one.applied:
                 for other, change in before:
@@ -485,14 +487,11 @@ class Search:
         remember(self, one, rivals, noise)
 
     def in_turns(
-        self, before: CombinedChange, after: CombinedChange, *, times: int = 1
+        self, before: CombinedChange, after: CombinedChange, *, times: int = 1, rounds: int = 0
     ) -> SampledWindows[tuple[float, float]]:
-        scene = self.scene
+        scene, most = self.scene, rounds or times * self.forecaster.most_rounds
         assert scene.program is not None
-        return alternate(
-            scene.program, before, after, scene.wall, PART * self.budget_s, self.step,
-            most=times * self.forecaster.most_rounds,
-        )  # fmt: skip
+        return alternate(scene.program, before, after, scene.wall, PART * self.budget_s, self.step, most=most)
 
     def note(self, text: str) -> None:
         said = self.scene.notes
