@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelworks.diagnose.account.account import UNEXPLAINED, USEFUL
-from kernelworks.diagnose.fix import search
+from kernelworks.diagnose.fix import calibrate, search
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.search import Search
 from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Change, Impossible, Promise, Rejected, Scene
@@ -112,7 +112,7 @@ def fixed(model: nn.Module, monkeypatch: pytest.MonkeyPatch, *stands: Stand, **m
     """A fix whose clock reads what the stand-ins in place really leave of the wall clock. Predictions have held here,
     unless it ``calibrates`` them."""
     if not more.pop("calibrates", False):
-        monkeypatch.setattr(search, "holds_here", lambda one, outcomes: True)
+        monkeypatch.setattr(calibrate, "holds_here", lambda one, outcomes: True)
     x = torch.randn(4, 16)
 
     def program() -> Tensor:
