@@ -21,7 +21,7 @@ from kernelworks.records.history import Outcome
 if TYPE_CHECKING:
     from kernelworks.diagnose.fix.search import Search
 
-__all__ = ["CALIBRATION_ROUNDS", "calibrate", "calibrated", "holds_here"]
+__all__ = ["CALIBRATION_ROUNDS", "calibrate", "calibrated_promise", "holds_here"]
 
 CALIBRATION_ROUNDS = 3  # of both states in turns
 ENOUGH, LAST, HELD = 4, 8, 0.75  # outcomes that say whether predictions hold: so many, of the last ones, this share
@@ -34,7 +34,7 @@ def calibrate(search: Search, one: Try, changed: CombinedChange, rest: Sequence[
         return
     search.step(f"calibrating its prediction: {one.candidate.optimization}, {one.candidate.says}")
     turns = search.in_turns(search.scene.in_place(), changed, rounds=CALIBRATION_ROUNDS).samples
-    one.promise = calibrated(one.promise, turns, [o.saved_share for o in search.kept if o not in rest])
+    one.promise = calibrated_promise(one.promise, turns, [o.saved_share for o in search.kept if o not in rest])
 
 
 def holds_here(one: Try, outcomes: Sequence[Outcome]) -> bool:
@@ -43,7 +43,7 @@ def holds_here(one: Try, outcomes: Sequence[Outcome]) -> bool:
     return len(last) >= ENOUGH and sum(last) >= HELD * len(last)
 
 
-def calibrated(promise: Promise, turns: Sequence[tuple[float, float]], rivals: Sequence[float]) -> Promise:
+def calibrated_promise(promise: Promise, turns: Sequence[tuple[float, float]], rivals: Sequence[float]) -> Promise:
     """The promise with what the program itself showed in these turns, which had the change in the place of ``rivals``,
     that save such shares; of unknown size if the turns lie too far apart."""
     before, gain = sorted(was for was, _ in turns)[len(turns) // 2], gain_of(turns)
