@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -87,3 +90,23 @@ def test_the_whole_ends_with_its_time_and_gives_what_it_has(ceilings: Peaks, mon
     assert found.fix is not None and found.hotspots
     one = next(each for each in found.fix.optimizations if each.optimization == "predict chatter")
     assert one.outcome == REJECTED and "the budget was over" in one.why
+
+
+def test_a_worker_ends_with_its_supervisor(tmp_path: Path) -> None:
+    path = tmp_path / "waits.py"
+    note = tmp_path / "pid"
+    path.write_text(
+        f"import os, time\nfrom pathlib import Path\n\ndef run():\n    Path({str(note)!r}).write_text(str(os.getpid()))\n"
+        "    time.sleep(600)\n"
+    )
+    what = f"from kernelworks.diagnose import diagnose_script\ndiagnose_script({f'{path}:run'!r}, fix=True)"
+    starting = subprocess.Popen([sys.executable, "-c", what])
+    while not note.is_file() or not note.read_text():
+        assert starting.poll() is None
+        time.sleep(0.1)
+    starting.kill()
+    starting.wait()
+    worker = Path(f"/proc/{note.read_text()}")
+    with contextlib.suppress(OSError):  # it is gone
+        while "\nState:\tZ" not in (worker / "status").read_text():
+            time.sleep(0.1)

@@ -18,6 +18,7 @@ from kernelworks.diagnose import Fixing, run_diagnosis
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.journal import Journal, as_state, most_silent_s
 from kernelworks.diagnose.fix.result import so_far
+from kernelworks.machine.parent_process import die_with_parent
 from kernelworks.profile.program import from_target
 from kernelworks.profile.program_errors import raised_by_program
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks, to_json
@@ -75,6 +76,7 @@ class WorkersJournal(Journal):
 
 
 def main() -> None:
+    die_with_parent()
     channel = Channel(int(sys.argv[1]))
     request = channel.receive()
     try:

@@ -11,23 +11,23 @@ import contextlib
 import ctypes
 import os
 import resource
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kernelworks.machine import environment
+from kernelworks.machine.parent_process import die_with_parent
 
 __all__ = [
-    "CACHES", "INSIDE", "Isolation", "caches", "die_with_parent", "enclose", "keep_only", "keep_orphans",
+    "CACHES", "INSIDE", "Isolation", "caches", "enclose", "keep_only", "keep_orphans",
     "leave_others",
 ]  # fmt: skip
 
 NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
 MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, ATTR_RDONLY = 442, -100, 0x8000, 1  # one number on every architecture
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 CAPABILITIES = 0x20080522  # the version of the kernel's header
 FILE_BYTES = 2 << 30  # of one file that it writes: compilers' are smaller
 FILES = 512
@@ -126,11 +126,6 @@ def enclose(folder: Path, apart: Isolation, cpu_s: float, device: str = "cpu") -
 def keep_orphans() -> None:
     """Descendants of this process whose parents end become its children: they are found where it is known."""
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def die_with_parent() -> None:
-    """This process is killed when the one that forked it ends, however it ends."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _own_files(folder: Path, apart: Isolation) -> Path:

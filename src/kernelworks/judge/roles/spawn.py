@@ -24,13 +24,14 @@ from kernelworks.judge.process import sandbox
 from kernelworks.judge.process.cleanup import remove_folder
 from kernelworks.judge.process.ipc import hear, read_papers, say
 from kernelworks.judge.roles import candidate, examiner, oracle
+from kernelworks.machine.parent_process import die_with_parent
 
 ROLES = {"caller": candidate.serve, "examiner": examiner.serve, "oracle": oracle.serve}
 
 
 def _keeper(request: dict[str, Any], control: int, status: int, papers: int) -> None:
     """Goes apart, forks the process, tells of it, and waits for its end."""
-    sandbox.die_with_parent()
+    die_with_parent()
     os.setsid()
     sandbox.keep_only((control, status, papers))
     apart = sandbox.Isolation()

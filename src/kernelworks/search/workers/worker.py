@@ -21,9 +21,9 @@ import torch
 
 from kernelworks.judge.harness import Budget
 from kernelworks.judge.problem import Problem
-from kernelworks.judge.process.sandbox import die_with_parent
 from kernelworks.judge.session import Sitting
 from kernelworks.machine import environment, kind_of
+from kernelworks.machine.parent_process import die_with_parent
 from kernelworks.records import GpuPeaks, Peaks
 from kernelworks.records.judgement import Judgement
 from kernelworks.search.our_kernels_cpp import modules, own_text_predicate, precompiled_files
