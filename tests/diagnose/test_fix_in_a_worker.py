@@ -95,10 +95,8 @@ def test_the_whole_ends_with_its_time_and_gives_what_it_has(ceilings: Peaks, mon
 def test_a_worker_ends_with_its_supervisor(tmp_path: Path) -> None:
     path = tmp_path / "waits.py"
     note = tmp_path / "pid"
-    path.write_text(
-        f"import os, time\nfrom pathlib import Path\n\ndef run():\n    Path({str(note)!r}).write_text(str(os.getpid()))\n"
-        "    time.sleep(600)\n"
-    )
+    told = f"Path({str(note)!r}).write_text(str(os.getpid()))"
+    path.write_text(f"import os, time\nfrom pathlib import Path\n\ndef run():\n    {told}\n    time.sleep(600)\n")
     what = f"from kernelworks.diagnose import diagnose_script\ndiagnose_script({f'{path}:run'!r}, fix=True)"
     starting = subprocess.Popen([sys.executable, "-c", what])
     while not note.is_file() or not note.read_text():
