@@ -19,7 +19,8 @@ from kernelworks.records.history import Outcome
 
 __all__ = ["CALIBRATION_ROUNDS", "calibrated", "holds_here"]
 
-CALIBRATION_ROUNDS = 3  # of both states in turns
+CALIBRATION_ROUNDS = 7  # of both states in turns, at the most: a long program has two
+TELLING = 2.0  # times the noise: a smaller gain has no known size
 ENOUGH, LAST, HELD = 4, 8, 0.75  # outcomes that say whether predictions hold: so many, of the last ones, this share
 
 
@@ -34,7 +35,7 @@ def calibrated(promise: Promise, turns: Sequence[tuple[float, float]], rivals: S
     that save such shares; of unknown size if the turns lie too far apart."""
     before, gain = sorted(was for was, _ in turns)[len(turns) // 2], gain_of(turns)
     how = f"{promise.how}, then {len(turns)} turns of the program itself"
-    if abs(gain) <= noise_between(turns):
+    if abs(gain) <= TELLING * noise_between(turns):
         return dataclasses.replace(promise, saves=None, how=f"{how}: unknown on this machine")
     left = 1 - gain / before
     for share in rivals:
