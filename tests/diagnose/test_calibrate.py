@@ -1,4 +1,4 @@
-"""Predictions are held against the program itself before they are told, until they have held on this machine's kind."""
+"""Predictions are held against the program itself before they are told, until they have held on a kind of machine."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CALIBRATION_ROUNDS", "calibrate", "calibrated_promise", "holds_here"]
 
-CALIBRATION_ROUNDS = 3  # of both states in turns
+CALIBRATION_ROUNDS = 7  # of both states in turns, at the most: a long program has two
+TELLING = 2.0  # times the noise: a smaller gain has no known size
 ENOUGH, LAST, HELD = 4, 8, 0.75  # outcomes that say whether predictions hold: so many, of the last ones, this share
 
 
@@ -48,7 +49,7 @@ def calibrated_promise(promise: Promise, turns: Sequence[tuple[float, float]], r
     that save such shares; of unknown size if the turns lie too far apart."""
     before, gain = sorted(was for was, _ in turns)[len(turns) // 2], gain_of(turns)
     how = f"{promise.how}, then {len(turns)} turns of the program itself"
-    if abs(gain) <= noise_between(turns):
+    if abs(gain) <= TELLING * noise_between(turns):
         return dataclasses.replace(promise, saves=None, how=f"{how}: unknown on this machine")
     left = 1 - gain / before
     for share in rivals:
