@@ -16,7 +16,7 @@ from kernelworks.diagnose.fix import supervisor
 from kernelworks.diagnose.fix.supervisor import ProcessEnded
 from kernelworks.profile.program_errors import raised_by_program
 from kernelworks.records import Diagnosis, Peaks
-from kernelworks.records.fix import APPLIED, REJECTED
+from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED
 
 PROGRAM = Path(__file__).parents[1] / "support" / "faulty_program.py"
 ENDINGS = {
@@ -89,7 +89,7 @@ def test_the_whole_ends_with_its_time_and_gives_what_it_has(ceilings: Peaks, mon
     assert time.monotonic() - begun < 120  # it would never end
     assert found.fix is not None and found.hotspots
     one = next(each for each in found.fix.optimizations if each.optimization == "predict chatter")
-    assert one.outcome == REJECTED and "the budget was over" in one.why
+    assert one.outcome == NOT_TRIED and "the budget was over" in one.why and one.needs_s == 6.0
 
 
 def test_a_worker_ends_with_its_supervisor(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from kernelworks.cli.console import USAGE, fail, faults, print_json
 from kernelworks.cli.console import show as show_table
-from kernelworks.cli.files import write
+from kernelworks.cli.files import required_file, write
 from kernelworks.cli.options import Json, Verbose
 
 __all__ = ["VERBS"]
@@ -39,6 +39,7 @@ def show(
             found = read_record(record)
         except OSError as error:
             fail(f"{record}: {error.strerror or error}", USAGE)
+    required_file(html)
     several = found if isinstance(found, list) else [found]
     if html is not None:
         write(html, render_page(several))

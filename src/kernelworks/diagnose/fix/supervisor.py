@@ -32,7 +32,7 @@ from kernelworks.diagnose.verify.agreement import available_bytes
 from kernelworks.machine import environment
 from kernelworks.profile.program_errors import TEXT
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks
-from kernelworks.records.fix import REJECTED, Fix
+from kernelworks.records.fix import NOT_TRIED, REJECTED, Fix
 from kernelworks.records.json_text import build_record, parse_json, to_json
 from kernelworks.report.terminal import Notice
 
@@ -44,6 +44,7 @@ SPARE_S, SPARE_RUNS = 30.0, 3  # beyond the budget, in which a fix has ended
 MOST_DEATHS = 8  # then the search ends with what it has
 LOOK_S = 0.25  # between two looks at the worker's memory and time
 LEAVE_S = 10.0  # for a worker that has said all to end by itself
+MORE = 2  # times the budget, which may do for what was under way when it was over
 AGAIN_S = 5.0  # of observing in a later worker: the first one's diagnosis stands
 MEMORY_SHARE = 0.9  # of what is free when the worker starts
 
@@ -101,19 +102,25 @@ class Progress:
         found: dict[str, Any] = self.state["tries"][number]
         return found
 
-    def blame(self, cause: str) -> None:
-        """The try that was under way is rejected, and so is out of the plan."""
+    def blame(self, cause: str, needs_s: float = 0.0) -> None:
+        """The try that was under way is rejected, and so is out of the plan; if only the budget was over, it was not
+        tried, and so many seconds may do."""
         self.deaths.append(cause)
         one = self.running()
         if one is None or self.state is None:
             return
         number = self.state["running"]
-        one.update(why=cause, rejected=True, applied=False, promise=None, parts=False, samples=None, noise=None)
+        one.update(
+            why=cause, rejected=not needs_s, applied=False, promise=None, parts=False, samples=None, noise=None,
+            needs_s=needs_s,
+        )  # fmt: skip
         self.state.update(kept=[n for n in self.state["kept"] if n != number], running=None)
         if self.fix is not None and number < len(self.fix.optimizations):
             tried = list(self.fix.optimizations)
-            tried[number] = dataclasses.replace(tried[number], outcome=REJECTED, why=cause)
-            self.fix = dataclasses.replace(self.fix, optimizations=tuple(tried))
+            outcome = NOT_TRIED if needs_s else REJECTED
+            tried[number] = dataclasses.replace(tried[number], outcome=outcome, why=cause, needs_s=needs_s)
+            most_s = max(self.fix.needs_s, needs_s)
+            self.fix = dataclasses.replace(self.fix, optimizations=tuple(tried), needs_s=most_s)
 
 
 def supervise(request: Request, say: Say) -> Diagnosis:
@@ -184,7 +191,7 @@ def _one_worker(request: Request, progress: Progress, say: Say) -> Diagnosis | N
         if not limit.cause:
             code = process.wait()
             limit.cause = _ending(code)
-        progress.blame(limit.cause)
+        progress.blame(limit.cause, MORE * request.fix_s if limit.is_budget else 0.0)
     return None
 
 
@@ -246,7 +253,7 @@ class Limit:
     """Seconds and memory that a worker may take; ``cause`` says which of them it has exceeded."""
 
     def __init__(self) -> None:
-        self.cause = ""
+        self.cause, self.is_budget = "", False
         self._trial_ends, self._seconds = float("inf"), 0.0
         self._most_bytes = MEMORY_SHARE * available_bytes(torch.device("cpu"))
 
@@ -265,7 +272,7 @@ class Limit:
         if now > self._trial_ends:
             self.cause = f"it hung: nothing was heard of it for {self._seconds:.0f} s, and its process was ended"
         elif now > ends_at:
-            self.cause = "the budget was over, and its process was ended"
+            self.cause, self.is_budget = "the budget was over", True
         elif taken > self._most_bytes:
             self.cause = f"its process grew past {self._most_bytes / 1e9:.1f} GB of memory, and was ended"
         return bool(self.cause)
