@@ -20,6 +20,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "activation": (
         "gelu",
         "gelu_mul",
+        "hardswish",
         "relu",
         "silu_mul",
     ),

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kernelworks.ops.activation.gelu import gelu as gelu
     from kernelworks.ops.activation.gelu_mul import gelu_mul as gelu_mul
+    from kernelworks.ops.activation.hardswish import hardswish as hardswish
     from kernelworks.ops.activation.relu import relu as relu
     from kernelworks.ops.activation.silu_mul import silu_mul as silu_mul
     from kernelworks.ops.attention.attention import attention as attention
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         "embedding",
         "gelu",
         "gelu_mul",
+        "hardswish",
         "layer_norm",
         "linear",
         "linear_add",
@@ -65,6 +67,10 @@ SCHEMAS = {
     "gelu_mul": {
         "forward": "gelu_mul(Tensor gate, Tensor up, str approximate, str? op_kernel=None) -> Tensor",
         "backward": "gelu_mul_backward(Tensor grad_output, Tensor gate, Tensor up, str approximate, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
+    "hardswish": {
+        "forward": "hardswish(Tensor x, str? op_kernel=None) -> Tensor",
+        "backward": "hardswish_backward(Tensor grad_output, Tensor x, bool[] needs, str? op_kernel=None) -> Tensor",
     },
     "relu": {
         "forward": "relu(Tensor x, str? op_kernel=None) -> Tensor",

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from kernelworks.build.sharing import choose_threads
-from kernelworks.contract.arguments import Arguments, tensors, words
+from kernelworks.contract.arguments import Arguments, reals, tensors, words
 from kernelworks.contract.memory_layout import as_rows
 
 __all__ = ["backward_of", "forward_of", "norm_forward", "norm_text", "written_backward", "written_forward"]
@@ -56,8 +56,8 @@ def written_forward(name: str, arguments: Arguments) -> str:
     kernel, chosen = _kernels(name, "", arguments)
     given = tensors(arguments)
     return _FORWARD.format(
-        kernel=kernel, chosen=chosen, arguments=", ".join(arguments), first=given[0], tensors=", ".join(given)
-    )
+        kernel=kernel, chosen=chosen, arguments=", ".join(arguments), first=given[0], tensors=", ".join((*given, *reals(arguments))),
+    )  # fmt: skip
 
 
 def written_backward(name: str, arguments: Arguments) -> str:
@@ -65,7 +65,8 @@ def written_backward(name: str, arguments: Arguments) -> str:
     kernel, chosen = _kernels(name, "_backward", arguments)
     given = tensors(arguments)
     return _BACKWARD.format(
-        kernel=kernel, chosen=chosen, arguments=", ".join(arguments), first=given[0], tensors=", ".join(given),
+        kernel=kernel, chosen=chosen, arguments=", ".join(arguments), first=given[0],
+        tensors=", ".join((*given, *reals(arguments))),
         grads=", ".join(f"grad_{t}" for t in given), made=", ".join(f"empty_like({t})" for t in given),
     )  # fmt: skip
 
