@@ -72,6 +72,7 @@ test-all: lint
 # Rewrites what is generated: ops/generated.py, the ladders' documents, the tables between the markers of pages, and
 # docs/reference/{cli,api,ops,limits,attacks}.md.
 docs: $(STAMPS)/demo
+	$(BIN)/python tools/activations.py
 	$(BIN)/python tools/schemas.py
 	$(BIN)/python -m kernelworks.climb.command
 	$(BIN)/python tools/readme.py

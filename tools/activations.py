@@ -91,7 +91,6 @@ def triton_py(entry: Activation) -> str:
     return f"{head}\n{text}\n\n\nforward, backward = functions(__file__, value, gradient)\n"
 
 
-
 def _formatted(text: str) -> str:
     command = [sys.executable, "-m", "ruff", "format", "-q", "--stdin-filename", str(FAMILY / "made.py"), "-"]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
@@ -206,8 +205,8 @@ README = """# {name}
 
 ## Bound
 
-A running error analysis of these expressions in float32 (`src/kernelworks/templates/running_error.py`), and one rounding
-to the dtype. Numbers are rounded to float32 first. The definition is torch's function in float64.
+A running error analysis of these expressions in float32 (`src/kernelworks/templates/running_error.py`), and one
+rounding to the dtype. Numbers are rounded to float32 first. The definition is torch's function in float64.
 
 ## Cost
 

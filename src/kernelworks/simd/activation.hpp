@@ -49,7 +49,7 @@ inline V exponential_less_one(V d) {
     q = fma(q, s, splat(1.66666667e-1f));
     q = fma(q, s, splat(5.0e-1f));
     const vf power = scale_by_power_of_two(splat(1.0f), n);
-    return fma(power, fma(q * s, s, s), power - 1.0f);
+    return d == 0.0f ? d : fma(power, fma(q * s, s, s), power - 1.0f);  // -0 keeps its sign
 }
 
 // log(1 + e) = 2 atanh(z) with z = e / (2 + e), at most 1/3: 2 z (1 + z^2/3 + z^4/5 + ...).

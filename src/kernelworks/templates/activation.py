@@ -1,7 +1,7 @@
 """The table form of the pointwise template: an activation is an entry, and all else follows from its expressions.
 
-``value`` and ``gradient`` are read four ways. ``python tools/activations.py`` writes them as C++ and as Triton; a running
-error analysis (``running_error.py``) makes the bounds of them; their operations are counted for the cost. The
+``value`` and ``gradient`` are read four times: ``python tools/activations.py`` writes them as C++ and as Triton; a
+running error analysis (``running_error.py``) makes the bounds of them; their operations are counted for the cost. The
 definition is torch's function in float64.
 """
 
@@ -78,7 +78,7 @@ class Activation:
 
 
 def template_of(entry: Activation, op_package: str) -> Pointwise:
-    """The op template of an entry; ``contract_of`` it has bounds that are exact where nothing rounds."""
+    """The op template of an entry. ``op_package`` is the op package's ``__file__``."""
     return _Table(
         op_package=op_package, entry=entry, formula=entry.formula, source=entry.source,
         arguments={"x": Floats(), **entry.numbers}, reference=entry.definition,

@@ -56,8 +56,12 @@ def written_forward(name: str, arguments: Arguments) -> str:
     kernel, chosen = _kernels(name, "", arguments)
     given = tensors(arguments)
     return _FORWARD.format(
-        kernel=kernel, chosen=chosen, arguments=", ".join(arguments), first=given[0], tensors=", ".join((*given, *reals(arguments))),
-    )  # fmt: skip
+        kernel=kernel,
+        chosen=chosen,
+        arguments=", ".join(arguments),
+        first=given[0],
+        tensors=", ".join((*given, *reals(arguments))),
+    )
 
 
 def written_backward(name: str, arguments: Arguments) -> str:

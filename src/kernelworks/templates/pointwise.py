@@ -65,9 +65,10 @@ class Pointwise(OpPackage):
 
     ``op_package`` is the op package's ``__file__``: folder and family name the op. ``arguments`` are up to three
     tensors, the first ``Floats`` and the others ``Like`` it, then numbers (``Real``), which kernels take in float32, or
-    one ``Word``, which says which function is meant: the kernels' names end with it. ``reference(*args)`` is the definition, differentiable. ``error(output,
-    *args)`` is how far a right kernel computing in float32 may be off before it rounds its result, ``slopes_error(grad,
-    *args)`` the same of each gradient by name; without them the op is exact, and must be. All of these see float64.
+    one ``Word``, which says which function is meant: the kernels' names end with it. ``reference(*args)`` is the
+    definition, differentiable. ``error(output, *args)`` is how far a right kernel in float32 may be off before it
+    rounds its result, ``slopes_error(grad, *args)`` the same of each gradient by name; without them the op is exact,
+    and must be. All of these see float64.
     ``work`` counts one element, by word where they differ, and ``elementary`` names the function that it counts.
     ``sweeps`` are where the op is interesting: a name, and how far to both sides of 0 the first tensor reaches.
     ``reads`` says of an input's gradient which inputs its value depends on, where that is not all. ``gradient_kinds``:
@@ -192,7 +193,8 @@ class Pointwise(OpPackage):
             yield Case(f"{label}{name}", self._swept(choice, reach))
         scalars = dict.fromkeys(self.tensors, 3.0) | {self.tensors[0]: -0.75}
         yield Case(
-            f"{label}scalar", lambda g, d: {n: torch.tensor(v, dtype=d) for n, v in scalars.items()} | self.numbers | dict(choice),
+            f"{label}scalar",
+            lambda g, d: {n: torch.tensor(v, dtype=d) for n, v in scalars.items()} | self.numbers | dict(choice),
         )
         yield Case(  # large enough for non-temporal stores, at an odd length
             f"{label}past the caches",

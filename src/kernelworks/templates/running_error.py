@@ -2,8 +2,8 @@
 
 A value carries how far its float32 counterpart may be from it. Each operation hands the errors of its operands on, to
 first order, and adds its own rounding: 2^-24 of its result, and half of 2^-149 where that is more. Bounds of elementary
-functions are those of ``simd/activation.hpp`` and ``tile/activation.py``. A comparison whose sides are closer than their
-errors may fall either way, and ``where`` then covers both of its branches.
+functions are those of ``simd/activation.hpp`` and ``tile/activation.py``. Where the sides of a comparison are closer
+than their errors it may fall either way, and ``where`` then covers both of its branches.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def exp_less_one(d):
     q = tl.fma(q, r, 1.66666667e-1)
     q = tl.fma(q, r, 0.5)
     power = tl.exp2(n)
-    return tl.fma(power, tl.fma(q * r, r, r), power - 1.0)
+    return tl.where(d == 0.0, d, tl.fma(power, tl.fma(q * r, r, r), power - 1.0))  # -0 keeps its sign
 
 
 @kernel
