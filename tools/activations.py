@@ -74,7 +74,8 @@ def triton_py(entry: Activation) -> str:
         body.append(f"    return {_renamed(text, TRITON)}")
     text = "\n".join(body)
     called = [name for name in OF_TILE if re.search(rf"(?<![\w.]){name}\(", text)]
-    imports = ["import triton.language as tl", ""] if "tl." in text else []
+    unread = "" if "tl." in text else "  # noqa: F401  Triton's interpreter looks for it"
+    imports = [f"import triton.language as tl{unread}", ""]
     if re.search(r"(?<![\w.])exp\(", text):
         imports.append("from kernelworks.tile.exp import exp")
     source = "functions"

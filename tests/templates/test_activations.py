@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 import kernelworks as kw
-from kernelworks.contract.arguments import Floats, Real
+from kernelworks.contract.arguments import Floats
+from kernelworks.contract.numbers import Real
 from kernelworks.dispatch.op import OPS
 from kernelworks.ops.activation.table import ENTRIES
 from kernelworks.templates.activation import Activation, count_operations, template_of
 from kernelworks.templates.launches import written_backward, written_forward
-from kernelworks.templates.running_error import FUNCTIONS, Running, rounded
+from kernelworks.templates.running_error import FUNCTIONS, Running, to_float32
 
 
 def _exactly(*values: float) -> Running:
@@ -50,7 +51,7 @@ def test_the_error_of_float32_is_within_the_bound_and_near_it(text: str) -> None
 
 def test_a_comparison_that_rounding_decides_covers_both_branches() -> None:
     x = _exactly(0.1, 0.2, 1.0, 3.0)
-    near = x * rounded(10.0)  # 1, up to a rounding
+    near = x * to_float32(10.0)  # 1, up to a rounding
     far: Running = FUNCTIONS["where"](near > 1.0, 5.0, 7.0)
     assert far.error[0] >= 2.0 and far.error[3] == 0.0
     assert FUNCTIONS["where"](x > 1.0, 5.0, 7.0).error.max() == 0.0  # both sides are exact

@@ -18,10 +18,11 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.contract import Case, Contract, Mutant, rounding
-from kernelworks.contract.arguments import Floats, Real
+from kernelworks.contract.arguments import Floats
 from kernelworks.contract.cases import SMOOTH, draw
+from kernelworks.contract.numbers import Real
 from kernelworks.templates.pointwise import Pointwise, Work
-from kernelworks.templates.running_error import FUNCTIONS, Running, rounded
+from kernelworks.templates.running_error import FUNCTIONS, Running, to_float32
 
 __all__ = ["Activation", "count_operations", "mutants_of", "template_of"]
 
@@ -70,7 +71,7 @@ class Activation:
     def definition(self, x: Tensor, *numbers: float, **named: float) -> Tensor:
         """Torch's function, of the numbers that a kernel takes."""
         given = (*numbers, *(named[name] for name in list(self.numbers)[len(numbers) :]))
-        return self.torch(x, *(rounded(number) for number in given))
+        return self.torch(x, *(to_float32(number) for number in given))
 
     def composite(self, x: Tensor, *numbers: float) -> Tensor:
         """How a user writes it."""
@@ -142,7 +143,7 @@ def _evaluate(entry: Activation, text: str, args: Mapping[str, Any]) -> Running:
             exact = args[name].double()
             scope[name] = Running(exact, torch.zeros_like(exact))
     for name in entry.numbers:
-        scope[name] = Running(torch.full_like(like, rounded(args[name])), torch.zeros_like(like))
+        scope[name] = Running(torch.full_like(like, to_float32(args[name])), torch.zeros_like(like))
     for name, definition in entry.let.items():
         scope[name] = eval(_compiled(definition), scope)
     result = eval(_compiled(text), scope)
@@ -189,7 +190,7 @@ def mutants_of(entry: Activation) -> tuple[Mutant, ...]:
 def _mutant(entry: Activation, text: str) -> Callable[..., Tensor]:
     def run(x: Tensor, *numbers: float) -> Tensor:
         scope: dict[str, Any] = {**EXACT, "x": x.double()}
-        scope |= {name: rounded(number) for name, number in zip(entry.numbers, numbers, strict=True)}
+        scope |= {name: to_float32(number) for name, number in zip(entry.numbers, numbers, strict=True)}
         for name, definition in entry.let.items():
             scope[name] = eval(_compiled(definition), scope)
         made: Tensor = eval(_compiled(text), scope)

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from kernelworks.build.sharing import choose_threads
-from kernelworks.contract.arguments import Arguments, reals, tensors, words
+from kernelworks.contract.arguments import Arguments, tensors, words
 from kernelworks.contract.memory_layout import as_rows
+from kernelworks.contract.numbers import reals
 
 __all__ = ["backward_of", "forward_of", "norm_forward", "norm_text", "written_backward", "written_forward"]
 

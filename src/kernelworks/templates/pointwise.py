@@ -16,8 +16,9 @@ from torch import Generator, Tensor
 
 from kernelworks.build.kernels import cpp_kernels, triton_kernel
 from kernelworks.contract import Case, Contract, Cost, Kernel, Mutant, Request, rounding
-from kernelworks.contract.arguments import Arguments, check_of, errors_of, reals, schema_of, tensors, words
+from kernelworks.contract.arguments import Arguments, check_of, errors_of, schema_of, tensors, words
 from kernelworks.contract.cases import LENGTHS, SMOOTH, VALUES, draw, normal, row_cases
+from kernelworks.contract.numbers import reals
 from kernelworks.dispatch.aten import InputOperand
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import ExactShapes, Passthrough

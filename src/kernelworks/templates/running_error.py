@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF
 
-__all__ = ["FUNCTIONS", "Running", "rounded"]
+__all__ = ["FUNCTIONS", "Running", "to_float32"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 SMALLEST = 2.0**-149  # of float32
@@ -24,7 +24,7 @@ EXP, EXP_SLOPE = 4.0, 0.05  # units of 2^-24 that an exponential of d may be off
 EXPM1, LOG1P = 6.0, 6.0
 
 
-def rounded(number: float) -> float:
+def to_float32(number: float) -> float:
     """A number as a kernel takes it."""
     return torch.tensor(float(number), dtype=torch.float32).item()
 
@@ -107,7 +107,7 @@ def _running(value: Any, like: Running) -> Running:
     if isinstance(value, Running):
         return value
     made = torch.full_like(like.value, float(value))
-    return Running(made, torch.full_like(made, abs(float(value) - rounded(value))))
+    return Running(made, torch.full_like(made, abs(float(value) - to_float32(value))))
 
 
 def _where(condition: Comparison, a: Any, b: Any) -> Running:

@@ -3,8 +3,8 @@
 import torch
 import torch.nn.functional as F
 
-from kernelworks.contract.arguments import Real
 from kernelworks.contract.cases import VALUES
+from kernelworks.contract.numbers import Real
 from kernelworks.templates.activation import Activation
 
 __all__ = ["ENTRIES"]

@@ -1,5 +1,7 @@
 """sigmoid on the GPU. Written by `make docs` from ops/activation/table.py: changes are lost."""
 
+import triton.language as tl  # noqa: F401  Triton's interpreter looks for it
+
 from kernelworks.tile.activation import sigmoid
 from kernelworks.tile.functions import functions, kernel
 
