@@ -1,6 +1,5 @@
 """The table of activations: an entry each. ``python tools/activations.py`` writes their op packages."""
 
-import torch
 import torch.nn.functional as F
 
 from kernelworks.contract.cases import VALUES
@@ -15,7 +14,7 @@ FINITE = tuple(kind for kind in VALUES if kind not in ("inf", "negative_inf", "n
 _TABLE = (
     Activation(
         name="celu",
-        torch=torch.celu,
+        torch=F.celu,
         formula="output = x where x > 0, else alpha (e^(x / alpha) - 1)",
         source="Barron, Continuously Differentiable Exponential Linear Units, 2017 (arXiv:1704.07483)",
         numbers={"alpha": Real(1.0, above=0.0)},
@@ -175,7 +174,7 @@ _TABLE = (
     ),
     Activation(
         name="selu",
-        torch=torch.selu,
+        torch=F.selu,
         formula="output = scale (x where x > 0, else alpha (e^x - 1))",
         source="Klambauer et al., Self-Normalizing Neural Networks, NeurIPS 2017 (arXiv:1706.02515)",
         gradient_kinds=FINITE,
@@ -189,7 +188,7 @@ _TABLE = (
     ),
     Activation(
         name="sigmoid",
-        torch=torch.sigmoid,
+        torch=F.sigmoid,
         formula="output = 1 / (1 + e^-x)",
         source="torch.sigmoid",
         gradient_kinds=FINITE,
@@ -270,7 +269,7 @@ _TABLE = (
     ),
     Activation(
         name="tanh",
-        torch=torch.tanh,
+        torch=F.tanh,
         formula="output = (e^x - e^-x) / (e^x + e^-x)",
         source="torch.tanh",
         gradient_kinds=FINITE,

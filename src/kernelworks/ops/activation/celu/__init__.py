@@ -15,9 +15,19 @@ __all__ = ["OP", "celu"]
 @overload
 def celu(x: Array, alpha: float = 1.0, *, out: Array | None = None, kernel: str | None = None) -> Array: ...
 @overload
-def celu(*, input: Array, alpha: float = 1.0, out: Array | None = None, kernel: str | None = None) -> Array: ...
+def celu(
+    input: Array, alpha: float = 1.0, inplace: bool = False, *, out: Array | None = None, kernel: str | None = None
+) -> Array: ...
 @two_names
-def celu(x: Any = ABSENT, alpha: Any = 1.0, *, out: Any = None, kernel: str | None = None, **torchs: Any) -> Any:
+def celu(
+    x: Any = ABSENT,
+    alpha: Any = 1.0,
+    inplace: Any = False,
+    *,
+    out: Any = None,
+    kernel: str | None = None,
+    **torchs: Any,
+) -> Any:
     """``output = x where x > 0, else alpha (e^(x / alpha) - 1)``.
 
     Args:
@@ -35,16 +45,16 @@ def celu(x: Any = ABSENT, alpha: Any = 1.0, *, out: Any = None, kernel: str | No
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Barron, Continuously Differentiable Exponential Linear Units, 2017 (arXiv:1704.07483).
     """
-    if torchs:
-        return TORCH_SIGNATURE((x, alpha), torchs, {}, out, kernel)
+    if torchs or inplace is not False:
+        return TORCH_SIGNATURE((x, alpha), torchs, {"inplace": inplace}, out, kernel)
     return OP.call(x, alpha, out, kernel)
 
 
 OP = TEMPLATE.op(CONTRACT, ENTRY.composite, mutants=mutants_of(ENTRY))
 
 
-def _torchs(input: Any, alpha: Any = 1.0) -> tuple[Any, ...] | str:
-    return (input, alpha)
+def _torchs(input: Any, alpha: Any = 1.0, inplace: bool = False) -> tuple[Any, ...] | str:
+    return "in place, torch's own function writes" if inplace else (input, alpha)
 
 
 TORCH_SIGNATURE = TorchSignature(OP, ENTRY.torch, _torchs, {"input": "x"})

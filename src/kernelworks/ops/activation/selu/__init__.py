@@ -15,9 +15,9 @@ __all__ = ["OP", "selu"]
 @overload
 def selu(x: Array, *, out: Array | None = None, kernel: str | None = None) -> Array: ...
 @overload
-def selu(*, input: Array, out: Array | None = None, kernel: str | None = None) -> Array: ...
+def selu(input: Array, inplace: bool = False, *, out: Array | None = None, kernel: str | None = None) -> Array: ...
 @two_names
-def selu(x: Any = ABSENT, *, out: Any = None, kernel: str | None = None, **torchs: Any) -> Any:
+def selu(x: Any = ABSENT, inplace: Any = False, *, out: Any = None, kernel: str | None = None, **torchs: Any) -> Any:
     """``output = scale (x where x > 0, else alpha (e^x - 1))``.
 
     Args:
@@ -34,16 +34,16 @@ def selu(x: Any = ABSENT, *, out: Any = None, kernel: str | None = None, **torch
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Klambauer et al., Self-Normalizing Neural Networks, NeurIPS 2017 (arXiv:1706.02515).
     """
-    if torchs:
-        return TORCH_SIGNATURE((x,), torchs, {}, out, kernel)
+    if torchs or inplace is not False:
+        return TORCH_SIGNATURE((x,), torchs, {"inplace": inplace}, out, kernel)
     return OP.call(x, out, kernel)
 
 
 OP = TEMPLATE.op(CONTRACT, ENTRY.composite, mutants=mutants_of(ENTRY))
 
 
-def _torchs(input: Any) -> tuple[Any, ...] | str:
-    return (input,)
+def _torchs(input: Any, inplace: bool = False) -> tuple[Any, ...] | str:
+    return "in place, torch's own function writes" if inplace else (input,)
 
 
 TORCH_SIGNATURE = TorchSignature(OP, ENTRY.torch, _torchs, {"input": "x"})
