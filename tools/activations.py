@@ -207,7 +207,8 @@ README = """# {name}
 ## Bound
 
 A running error analysis of these expressions in float32 (`src/kernelworks/templates/running_error.py`), and one
-rounding to the dtype. Numbers are rounded to float32 first. The definition is torch's function in float64.
+rounding to the dtype. The definition is torch's function in float64, of the numbers rounded to float32: some of torch's
+own 16-bit kernels round them to the dtype, and take an element between the two for one on the other side.
 
 ## Cost
 

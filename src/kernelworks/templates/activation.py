@@ -31,6 +31,7 @@ OPERATIONS = {"exp": 12, "expm1": 16, "log1p": 13, "sigmoid": 15, "tanh": 20}
 ELEMENTARY = ("exp", "expm1", "log1p", "sigmoid", "tanh")
 # Torch's float64 gradients hold differences of ones (1 - tanh^2): the definition is itself off by so much.
 OF_FLOAT64 = 2.0**-50
+HUGE = 1e30  # from here on torch's float32 overflows on the way
 EXTREMES = ("normal", "huge", "tiny", "subnormal", "zeros", "inf", "negative_inf", "nan")
 
 # What an expression of a mutant may call, exactly.
@@ -87,7 +88,7 @@ def template_of(entry: Activation, op_package: str) -> Pointwise:
             forward=count_operations(entry, entry.value), backward=count_operations(entry, entry.gradient),
             functions=float(any(f"{name}(" in text for text in _texts(entry) for name in ELEMENTARY)),
         ),
-        sweeps={f"to {reach:g}": reach for reach in entry.sweeps}, gradient_kinds=entry.gradient_kinds,
+        sweeps={f"{'huge, ' if reach > HUGE else ''}to {reach:g}": reach for reach in entry.sweeps}, gradient_kinds=entry.gradient_kinds,
         cases=tuple(_cases_of_numbers(entry)),
     )  # fmt: skip
 
@@ -174,11 +175,11 @@ def _cases_of_numbers(entry: Activation) -> Iterator[Case]:
             return {"x": torch.cat([draw(kind, g, d, 5, 67) for kind in EXTREMES]), **named}
 
         def swept(g: Generator, d: torch.dtype, named: Mapping[str, float] = named) -> dict[str, Any]:
-            parts = [torch.linspace(-r, r, 4001) for r in (min(r, torch.finfo(d).max) for r in entry.sweeps)]
+            parts = [torch.linspace(-r, r, 4001) for r in entry.sweeps if r < HUGE]
             bends = torch.tensor([s * v for v in named.values() for s in (-1.0, 1.0)])
             return {"x": torch.cat([*parts, bends]).to(d), **named}
 
-        yield Case(f"{label}, kinds of values", kinds, gradients=False)
+        yield Case(f"{label}, inf, nan and other kinds of values", kinds, gradients=False)
         yield Case(f"{label}, swept", swept)
 
 
