@@ -88,7 +88,8 @@ def template_of(entry: Activation, op_package: str) -> Pointwise:
             forward=count_operations(entry, entry.value), backward=count_operations(entry, entry.gradient),
             functions=float(any(f"{name}(" in text for text in _texts(entry) for name in ELEMENTARY)),
         ),
-        sweeps={f"{'huge, ' if reach > HUGE else ''}to {reach:g}": reach for reach in entry.sweeps}, gradient_kinds=entry.gradient_kinds,
+        sweeps={f"{'huge, ' if reach > HUGE else ''}to {reach:g}": reach for reach in entry.sweeps},
+        gradient_kinds=entry.gradient_kinds,
         cases=tuple(_cases_of_numbers(entry)),
     )  # fmt: skip
 
