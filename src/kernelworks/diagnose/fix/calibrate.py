@@ -17,7 +17,7 @@ from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.optimization import Promise
 from kernelworks.records.history import Outcome
 
-__all__ = ["CALIBRATION_ROUNDS", "calibrated", "holds_here"]
+__all__ = ["CALIBRATION_ROUNDS", "calibrate_promise", "holds_here"]
 
 CALIBRATION_ROUNDS = 7  # of both states in turns, at the most: a long program has two
 TELLING = 2.0  # times the noise: a smaller gain has no known size
@@ -30,7 +30,7 @@ def holds_here(one: Try, outcomes: Sequence[Outcome]) -> bool:
     return len(last) >= ENOUGH and sum(last) >= HELD * len(last)
 
 
-def calibrated(promise: Promise, turns: Sequence[tuple[float, float]], rivals: Sequence[float]) -> Promise:
+def calibrate_promise(promise: Promise, turns: Sequence[tuple[float, float]], rivals: Sequence[float]) -> Promise:
     """The promise with what the program itself showed in these turns, which had the change in the place of ``rivals``,
     that save such shares; of unknown size if the turns lie too far apart."""
     before, gain = sorted(was for was, _ in turns)[len(turns) // 2], gain_of(turns)

@@ -31,7 +31,7 @@ from kernelworks.diagnose.fix.alternate import (
     range_of,
 )
 from kernelworks.diagnose.fix.attempt import MOST_SHARE, Try, reason_not_tried
-from kernelworks.diagnose.fix.calibrate import CALIBRATION_ROUNDS, calibrated, holds_here
+from kernelworks.diagnose.fix.calibrate import CALIBRATION_ROUNDS, calibrate_promise, holds_here
 from kernelworks.diagnose.fix.duels import duel, is_close_rival
 from kernelworks.diagnose.fix.outcome import fix_record, in_a_line, place
 from kernelworks.diagnose.fix.output_check import check_outputs
@@ -374,7 +374,7 @@ class Search:
             self._step(f"calibrating its prediction: {one.candidate.optimization}, {one.candidate.says}")
             turns = self._in_turns(self.scene.in_place(), changed, rounds=CALIBRATION_ROUNDS).samples
             rivals = [other.saved_share for other in self.kept if other not in rest]
-            one.promise = calibrated(one.promise, turns, rivals)
+            one.promise = calibrate_promise(one.promise, turns, rivals)
         self._judged(one, changed, rest)
 
     def _judged(self, one: Try, together: CombinedChange, rest: list[Try]) -> None:
