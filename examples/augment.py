@@ -18,8 +18,6 @@ torch.manual_seed(0)
 pixels = torch.randint(0, 256, (PICTURES, 3, SIZE, SIZE), dtype=torch.uint8)
 noise = torch.randn(PICTURES, 3, SIZE, SIZE)
 brightness, contrast, saturation, mix = (0.8 + 0.4 * torch.rand(PICTURES, 1, 1, 1) for _ in range(4))
-mean = torch.tensor([0.485, 0.456, 0.406]).view(1, 3, 1, 1)
-std = torch.tensor([0.229, 0.224, 0.225]).view(1, 3, 1, 1)
 
 
 @torch.inference_mode()
@@ -36,7 +34,7 @@ def jitter(batch: torch.Tensor) -> torch.Tensor:
     gray = 0.299 * x[:, :1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:]
     x = (gray + (x - gray) * saturation).clamp(0, 1)
     x = (x + 0.02 * noise).clamp(0, 1)
-    x = (x - mean) / std
+    x = (x - 0.45) / 0.225
     return mix * x + (1 - mix) * x.flip(0)
 
 

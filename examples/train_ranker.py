@@ -1,4 +1,4 @@
-"""One training step of a ranking model: two embedding tables, three linear layers, AdamW as torch makes it by default.
+"""One training step of a ranking model: two embedding tables, two linear layers, AdamW as torch makes it by default.
 
     python examples/train_ranker.py
     kernelworks diagnose examples/train_ranker.py:step --fix
@@ -13,7 +13,7 @@ import time
 import torch
 from torch import nn
 
-USERS, ITEMS, WIDTH, BATCH = 30_000, 20_000, 64, 256
+ROWS, WIDTH, BATCH = 25_000, 64, 256
 
 
 class Ranker(nn.Module):
@@ -21,10 +21,8 @@ class Ranker(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.users, self.items = nn.Embedding(USERS, WIDTH), nn.Embedding(ITEMS, WIDTH)
-        self.score = nn.Sequential(
-            nn.Linear(2 * WIDTH, 256), nn.GELU(), nn.Linear(256, 64), nn.GELU(), nn.Linear(64, 1)
-        )
+        self.users, self.items = nn.Embedding(ROWS, WIDTH), nn.Embedding(ROWS, WIDTH)
+        self.score = nn.Sequential(nn.Linear(2 * WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))
 
     def forward(self, user: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
         return self.score(torch.cat((self.users(user), self.items(item)), -1)).squeeze(-1)
@@ -33,7 +31,7 @@ class Ranker(nn.Module):
 torch.manual_seed(0)
 model = Ranker()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-user, item = torch.randint(0, USERS, (BATCH,)), torch.randint(0, ITEMS, (BATCH,))
+user, item = torch.randint(0, ROWS, (2, BATCH))
 clicked = torch.randint(0, 2, (BATCH,)).float()
 
 
