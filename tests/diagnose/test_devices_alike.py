@@ -182,7 +182,7 @@ def test_a_fix_on_a_gpu_is_predicted_as_on_a_cpu(played: list[str], monkeypatch:
     monkeypatch.setattr(torch_compile._Optimization, "candidates", lambda self, scene: ())  # which takes its time
     model, x = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).eval(), torch.randn(32, 64)
     with torch.no_grad():
-        found = diagnose(model, x, fix=True, peaks=gpu(), budget_s=0.3)
+        found = diagnose(model, x, fix=True, peaks=gpu(), budget_s=0.3, fix_s=120.0)
     assert tuple(found.time_breakdown) == Gpu.parts and sum(found.time_breakdown.values()) == pytest.approx(
         found.wall_s
     )

@@ -50,7 +50,7 @@ def test_a_statement(measuring: InteractiveShell, capsys: pytest.CaptureFixture[
     assert ran.success and isinstance(ran.result, Diagnosis)
     assert ran.result.program == "f(x)"
     assert {"matmul", "softmax"} <= {hotspot.op for hotspot in ran.result.hotspots}
-    assert "where the time went" in capsys.readouterr().out  # as IPython displays it
+    assert "WHERE THE TIME GOES" in capsys.readouterr().out  # as IPython displays it
     shown, _ = shell.display_formatter.format(ran.result)
     assert shown["text/html"].startswith("<style>") and "Diagnosis(" not in shown["text/plain"]
 
