@@ -464,7 +464,7 @@ WRONG = {
     ("map", "nothing", "--stale", "--json"): "no op is named 'nothing'",
     ("swap", "p.py:needs"): "p.py:needs must take no arguments, got a",
     ("swap", "p.py"): "the model must be given as FILE.py:FUNCTION, got 'p.py'",
-    ("diagnose",): "Missing argument",
+    ("diagnose",): "name a program (a script, or FILE.py:FUNCTION)",
     ("diagnose", "-m", "no.such.module"): "a module that python -m finds from here, got 'no.such.module'",
     ("frobnicate",): "No such command 'frobnicate'",
     ("--colour",): "No such option: --colour",
