@@ -116,6 +116,7 @@ def test_diagnosis_of_a_real_program(machine: Peaks) -> None:
     for hotspot in found.hotspots:
         assert math.isclose(sum(hotspot.parts.values()), hotspot.seconds, rel_tol=1e-6, abs_tol=1e-9)
         assert 0 <= hotspot.low_s <= hotspot.high_s <= hotspot.seconds * (1 + 1e-9)
+        assert hotspot.action or not hotspot.high_s  # what recovers time says how
         assert hotspot.achieved is None or 0 <= hotspot.achieved <= 1
     linear = next(r for r in found.hotspots if r.op == "linear")
     assert (linear.calls, linear.module, linear.flop) == (10, "Small.inner", 10 * 2 * 64**3)

@@ -60,7 +60,7 @@ def test_parts_add_to_the_wall_clock(name: str) -> None:
         assert math.isclose(sum(hotspot.parts.values()), hotspot.seconds, rel_tol=1e-6, abs_tol=1e-9)
         assert 0 <= hotspot.low_s <= hotspot.high_s <= hotspot.seconds * (1 + 1e-9)
         assert hotspot.achieved is None or 0 <= hotspot.achieved <= 1
-        assert hotspot.action
+        assert hotspot.action or not hotspot.high_s  # what recovers time says how
     assert found.gpu is not None
     assert math.isclose(found.gpu.busy_s + found.gpu.idle_s, found.wall_s)
     assert math.isclose(found.gpu.critical_device_s + found.gpu.critical_host_s, found.wall_s, rel_tol=1e-3)

@@ -23,22 +23,10 @@ from kernelworks.report.text_lines import Cell, cells, paragraph, section
 from kernelworks.report.time_breakdown import round_to_percents, time_breakdown
 
 __all__ = [
-    "HIDDEN_IF_ZERO", "counters", "diagnosis", "headline", "kernels", "outcome", "round_to_percents",
+    "counters", "diagnosis", "headline", "kernels", "outcome", "round_to_percents",
     "sort_worst_first", "summary",
 ]  # fmt: skip
 
-# Parts that a page does not show where a program has nothing of them.
-HIDDEN_IF_ZERO = (
-    "native code outside torch",
-    "kernels of its own",
-    "input (DataLoader)",
-    "communication",
-    "compiling (torch.compile)",
-    "waiting",
-    "other threads",
-    "Python and framework, not attributed",
-    "CPU contention",
-)
 LABEL = 8  # cells of "RESULT" and of "NEXT"
 FEW_RUNS = 4  # fewer than these have no quartiles
 MOST_FINDINGS = 3

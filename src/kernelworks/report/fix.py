@@ -17,11 +17,9 @@ from kernelworks.report.table import Table
 from kernelworks.report.text_lines import Cell, cells, fold_items, paragraph, section
 
 __all__ = [
-    "ROUGH_MARK", "error_verdict", "fix", "gain_verdict", "optimization_table", "optimizations", "plain_text",
-    "result_lines",
+    "cost_text", "error_text", "error_verdict", "fix", "gain_verdict", "optimizations", "plain_text", "result_lines",
 ]  # fmt: skip
 
-ROUGH_MARK = " rough"  # of a page, behind figures that were taken while others used the machine
 
 NO_WORSE_FACTOR = 3.0  # times the error of before: between two orders of one sum, that is luck
 WIDE_COLUMNS = 100  # from so many columns on predicted and got have columns of their own
@@ -209,7 +207,7 @@ def fix(record: Fix) -> RenderableType:
     """A fix by itself, without the diagnosis that it belongs to, for a page."""
     lines: list[RenderableType] = [Text(said, style="" if i else "bold") for i, said in enumerate(result_lines(record))]
     if record.optimizations:
-        lines += [Text(), optimization_table(record)]
+        lines += [Text(), _optimization_table(record)]
     if record.code and record.rounds:
         lines += [Text("to keep it", style="bold"), Padding(Text(record.code), (0, 0, 0, 2))]
     for title, items in (("replaced", record.replaced), ("left as it was", record.left), ("notes", record.notes)):
@@ -218,7 +216,7 @@ def fix(record: Fix) -> RenderableType:
     return Group(*lines)
 
 
-def optimization_table(record: Fix, mark: str = "") -> Table:
+def _optimization_table(record: Fix) -> Table:
     """Every optimization with its prediction, what it got, its cost and error, and why, in one table of a page."""
     table = Table(title="optimizations", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.show_edge = False
@@ -232,12 +230,12 @@ def optimization_table(record: Fix, mark: str = "") -> Table:
         if one.place:
             what.append(f"\n{one.place}", style="dim")
         style = "yellow" if one.advice else STYLES.get(one.outcome, "dim")
-        figures = (f"{_predicted(one)}{mark}", f"{_got(one)}{mark}", _cost(one), _error(one))
+        figures = (_predicted(one), _got(one), cost_text(one), error_text(one))
         table.add_row(Text(_verdict(one), style=style), what, *figures, one.advice or one.why)
     return table
 
 
-def _cost(one: TriedOptimization) -> str:
+def cost_text(one: TriedOptimization) -> str:
     """Seconds until it is in place, and the memory that it keeps."""
     words = [quantity.seconds(one.cost_s)] if one.cost_s >= 0.1 else []
     if one.cost_bytes:
@@ -245,8 +243,8 @@ def _cost(one: TriedOptimization) -> str:
     return ", ".join(words) or "-"
 
 
-def _error(one: TriedOptimization) -> str:
-    """After, as a share of what it was before; where that was nothing, as it is."""
+def error_text(one: TriedOptimization) -> str:
+    """After, as a share of what it was before; if that was nothing, as it is."""
     if not one.against:
         return "-"
     if one.error_before:

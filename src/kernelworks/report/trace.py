@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kernelworks.records.trace import TraceDiagnosis, TraceHotspot
+from kernelworks.records.trace import TraceDiagnosis, TraceHotspot, TraceKernel
 from kernelworks.report import quantity
 from kernelworks.report.terminal import style_of
 from kernelworks.report.time_breakdown import time_breakdown
@@ -56,10 +58,13 @@ def _hotspots(record: TraceDiagnosis) -> Table:
         if bounds:
             cells += [Text(spot.bottleneck, style=style_of(spot.bottleneck)), quantity.percent(spot.achieved)]
         table.add_row(*cells)
-    rest = record.hotspots[MOST_ROWS:]
-    if rest:
-        table.caption = f"and {len(rest)} more, {quantity.seconds(sum(spot.seconds for spot in rest))} together"
+    table.caption = _rest(record.hotspots[MOST_ROWS:])
     return table
+
+
+def _rest(some: Sequence[TraceHotspot | TraceKernel]) -> str | None:
+    """What a table leaves out, in a line; None if that is nothing."""
+    return f"and {len(some)} more, {quantity.seconds(sum(one.seconds for one in some))} together" if some else None
 
 
 def _where(spot: TraceHotspot) -> Text:
@@ -93,7 +98,5 @@ def _kernels(record: TraceDiagnosis, width: int) -> Table:
         if bounds:
             cells += [Text(kernel.bottleneck, style=style_of(kernel.bottleneck)), quantity.percent(kernel.achieved)]
         table.add_row(*cells)
-    rest = record.kernels[MOST_ROWS:]
-    if rest:
-        table.caption = f"and {len(rest)} more, {quantity.seconds(sum(kernel.seconds for kernel in rest))} together"
+    table.caption = _rest(record.kernels[MOST_ROWS:])
     return table

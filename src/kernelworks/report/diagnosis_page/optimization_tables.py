@@ -8,7 +8,7 @@ from html import escape
 from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED, Fix, TriedOptimization
 from kernelworks.report import quantity
 from kernelworks.report.document import copied_code, text_list
-from kernelworks.report.fix import error_verdict
+from kernelworks.report.fix import cost_text, error_text, error_verdict
 
 __all__ = ["optimization_tables"]
 
@@ -65,7 +65,7 @@ def _row(one: TriedOptimization) -> str:
     place = f'<div class="small">{escape(one.place)}</div>' if one.place else ""
     kind = "good" if one.applied else "bad" if one.outcome == REJECTED else "small"
     what = f'<b>{escape(one.optimization)}</b>{says}{place}<div class="{kind}">{escape(one.outcome)}</div>'
-    cells = (what, _time(one.predicted_gain_s), _time(one.gain_s), _cost(one), _error(one), escape(one.why))
+    cells = (what, _time(one.predicted_gain_s), _time(one.gain_s), cost_text(one), error_text(one), escape(one.why))
     return (
         "<tr>"
         + "".join(
@@ -78,23 +78,6 @@ def _row(one: TriedOptimization) -> str:
 
 def _time(seconds: float | None) -> str:
     return "-" if seconds is None else quantity.seconds(seconds)
-
-
-def _cost(one: TriedOptimization) -> str:
-    """Seconds until it is in place, and the memory that it keeps."""
-    words = [quantity.seconds(one.cost_s)] if one.cost_s >= 0.1 else []
-    if one.cost_bytes:
-        words.append(f"{one.cost_bytes / 1e6:.3g} MB")
-    return ", ".join(words) or "-"
-
-
-def _error(one: TriedOptimization) -> str:
-    """After, as a share of what it was before; if that was nothing, as it is."""
-    if not one.against:
-        return "-"
-    if one.error_before:
-        return f"{one.error_after / one.error_before:.2f}x"
-    return f"{one.error_after:.1e}" if one.error_after else "0"
 
 
 def _folded(title: str, inside: str) -> str:
