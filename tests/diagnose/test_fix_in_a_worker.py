@@ -21,6 +21,7 @@ from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED
 PROGRAM = Path(__file__).parents[1] / "support" / "faulty_program.py"
 ENDINGS = {
     "predict:segfault": "SIGSEGV (segmentation fault)",
+    "predict:child": "SIGSEGV (segmentation fault)",
     "put:exit": "exited with code 0",
     "out:abort": "SIGABRT (abort)",
     "run:hang": "it hung",
@@ -50,14 +51,14 @@ def holds(found: Diagnosis, faults: str) -> None:
 
 
 def test_trials_that_end_their_process_cost_themselves_alone(ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
-    faults = "predict:segfault put:exit"
+    faults = "predict:child put:exit"
     holds(planted(faults, ceilings, monkeypatch), faults)
 
 
 @pytest.mark.thorough  # processes, one after the other
 @pytest.mark.parametrize("fault", [fault for fault in ENDINGS if "device" not in fault or torch.cuda.is_available()])
 def test_each_fault_by_itself(fault: str, ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "available_bytes", lambda device: 1e9)
+    monkeypatch.setattr(supervisor, "available_bytes", lambda: 1e9)
     holds(planted(fault, ceilings, monkeypatch), fault)
 
 

@@ -34,6 +34,13 @@ def chatter() -> None:
         time.sleep(0.05)
 
 
+def leave_a_child() -> None:
+    """A fork of this process holds all that it has open, and outlives it."""
+    if not os.fork():
+        time.sleep(600)
+    ctypes.string_at(0)
+
+
 def leak() -> None:
     while True:
         held.append(bytearray(b"x") * (256 << 20))
@@ -53,7 +60,8 @@ def lose_device() -> None:
 
 WHAT: dict[str, Callable[[], object]] = {
     "segfault": lambda: ctypes.string_at(0), "abort": os.abort, "exit": lambda: os._exit(0), "hang": hang,
-    "leak": leak, "chatter": chatter, "interrupt": interrupt, "leave": leave, "device": lose_device,
+    "leak": leak, "child": leave_a_child, "chatter": chatter, "interrupt": interrupt, "leave": leave,
+    "device": lose_device,
 }  # fmt: skip
 
 

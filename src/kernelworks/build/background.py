@@ -26,6 +26,7 @@ from pathlib import Path
 from kernelworks.build import native
 from kernelworks.build.cache import FAILURE_SUFFIX, NO_LOCKS, SCRATCH
 from kernelworks.machine import environment
+from kernelworks.machine.memory import available_bytes
 from kernelworks.records.json_text import read_json
 
 __all__ = [
@@ -147,7 +148,7 @@ def _main() -> str:
 
 def is_wanted() -> bool:
     """Whether a build may be started now: the entry could be built here, is not, and no attempt was made lately."""
-    return not reason_against() and native.is_buildable() and _memory_left() >= NEEDS_BYTES and _due(_note())
+    return not reason_against() and native.is_buildable() and available_bytes() >= NEEDS_BYTES and _due(_note())
 
 
 def fallback_reason() -> str:
@@ -172,12 +173,6 @@ def is_running() -> bool:
             return not _take(handle, fcntl.LOCK_SH)
     except OSError:
         return False
-
-
-def _memory_left() -> int:
-    with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/meminfo", encoding="ascii") as lines:
-        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
-    return NEEDS_BYTES
 
 
 def _note() -> Path:

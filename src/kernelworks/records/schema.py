@@ -95,9 +95,10 @@ def _kinds() -> dict[str, type[Record]]:
     from kernelworks.records.predictions import PredictionAccuracy
     from kernelworks.records.problem_check import ProblemCheck
     from kernelworks.records.search import Search
+    from kernelworks.records.trace import TraceDiagnosis
 
     found: list[Any] = [value for value in vars(records).values() if isinstance(value, type)]
-    found += [Climb, Comparison, Fix, Judgement, PredictionAccuracy, ProblemCheck, Search]
+    found += [Climb, Comparison, Fix, Judgement, PredictionAccuracy, ProblemCheck, Search, TraceDiagnosis]
     return {kind.__name__: kind for kind in found if issubclass(kind, Record) and kind is not Record}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 
 from kernelworks.records import (
     AutotuneResult,
@@ -34,7 +34,6 @@ from kernelworks.report import (
     bench,
     check_problem,
     compare,
-    diagnose,
     explain,
     fix,
     judge,
@@ -49,6 +48,7 @@ from kernelworks.report.document import document, read_texts
 from kernelworks.report.machine_page import machine_parts
 from kernelworks.report.map import kernel_map
 from kernelworks.report.markup import html
+from kernelworks.report.record_view import record_view
 
 __all__ = ["fragment", "render_page", "text"]
 
@@ -117,23 +117,16 @@ def text(record: Any) -> str:
     """A record in plain text: what its verb prints, or its ``repr`` if no verb prints it alone."""
     if isinstance(record, AutotuneResult):
         return autotune.text(record)
-    draw = PRINTED_REPORTS.get(type(record))
-    if draw is None:
+    if type(record) not in PRINTED_ALONE:
         return repr(record)
     console = Console(width=TEXT_COLUMNS, force_terminal=False, no_color=True, highlight=False, markup=False)
     with console.capture() as captured:
-        console.print(draw(record))
+        console.print(record_view([record], TEXT_COLUMNS))
     return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())
 
 
 # What IPython shows of a record on a terminal.
-PRINTED_REPORTS: dict[type, Callable[[Any], RenderableType]] = {
-    Comparison: compare.comparison,
-    Diagnosis: lambda record: diagnose.diagnosis(record, TEXT_COLUMNS),
-    Explanation: explain.explanation,
-    Fix: fix.fix,
-    TraceDiagnosis: lambda record: trace.trace_diagnosis(record, TEXT_COLUMNS),
-}
+PRINTED_ALONE = (Comparison, Diagnosis, Explanation, Fix, TraceDiagnosis)
 
 
 def fragment(some: Several) -> str:

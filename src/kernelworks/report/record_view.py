@@ -28,6 +28,7 @@ from kernelworks.records.judgement import Judgement
 from kernelworks.records.predictions import PredictionAccuracy
 from kernelworks.records.problem_check import ProblemCheck
 from kernelworks.records.search import Search
+from kernelworks.records.trace import TraceDiagnosis
 from kernelworks.report import (
     autotune,
     bench,
@@ -42,6 +43,7 @@ from kernelworks.report import (
     map,
     predictions,
     search,
+    trace,
     verify,
 )
 from kernelworks.report.climb import terminal as climb
@@ -63,6 +65,7 @@ RENDERER_OF_ONE: dict[type[Record], Callable[[Any, int], RenderableType]] = {
     ProblemCheck: lambda one, width: check_problem.problem_check(one),
     Search: lambda one, width: search.search(one),
     SwapRecord: lambda one, width: Group(*text_lines(one.lines)),
+    TraceDiagnosis: trace.trace_diagnosis,
 }
 # Several of one kind -> what their verb prints of them all.
 RENDERER_OF_SEVERAL: dict[type[Record], Callable[[Sequence[Any]], RenderableType]] = {

@@ -23,17 +23,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
-
 from kernelworks.diagnose import DiagnosisInterrupt
+from kernelworks.diagnose.fix.result import MORE
 from kernelworks.diagnose.fix.worker import DEVICE_LOST
 from kernelworks.diagnose.record import with_fix
-from kernelworks.diagnose.verify.agreement import available_bytes
 from kernelworks.machine import environment
+from kernelworks.machine.memory import available_bytes
 from kernelworks.profile.program_errors import TEXT
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks
 from kernelworks.records.fix import NOT_TRIED, REJECTED, Fix
-from kernelworks.records.json_text import build_record, parse_json, to_json
+from kernelworks.records.json_text import build_record, json_messages, to_json
 from kernelworks.report.terminal import Notice
 
 __all__ = ["ProcessEnded", "Request", "supervise"]
@@ -44,7 +43,6 @@ SPARE_S, SPARE_RUNS = 30.0, 3  # beyond the budget, in which a fix has ended
 MOST_DEATHS = 8  # then the search ends with what it has
 LOOK_S = 0.25  # between two looks at the worker's memory and time
 LEAVE_S = 10.0  # for a worker that has said all to end by itself
-MORE = 2  # times the budget, which may do for what was under way when it was over
 AGAIN_S = 5.0  # of observing in a later worker: the first one's diagnosis stands
 MEMORY_SHARE = 0.9  # of what is free when the worker starts
 
@@ -166,7 +164,9 @@ def _one_worker(request: Request, progress: Progress, say: Say) -> Diagnosis | N
     """What one worker finds; None if it has ended before its time, of which ``progress`` has the cause then."""
     progress.begun, limit = time.monotonic(), Limit()
     with _worker(request, progress) as (process, messages):
-        for message in messages.until(lambda: limit.is_reached(process.pid, progress.ends_at)):
+        for message in messages.until(
+            over=lambda: limit.is_reached(process.pid, progress.ends_at), ended=lambda: process.poll() is not None
+        ):
             kind = message["kind"]
             if kind == "say":
                 limit.progress()
@@ -232,11 +232,15 @@ class Messages:
     def __init__(self, ours: socket.socket) -> None:
         self._socket, self._rest = ours, b""
 
-    def until(self, over: Callable[[], bool]) -> Iterator[dict[str, Any]]:
-        """Each message, until the worker has closed its end or ``over`` says so."""
+    def until(self, over: Callable[[], bool], ended: Callable[[], bool]) -> Iterator[dict[str, Any]]:
+        """Each message, until the worker has ``ended`` or ``over`` says so. Its end of the socket alone tells too late:
+        what the program has forked holds that too."""
         while not over():
-            ready, _, _ = select.select([self._socket], [], [], LOOK_S)
+            has_ended = ended()  # asked first: what it sent before is read then
+            ready, _, _ = select.select([self._socket], [], [], 0.0 if has_ended else LOOK_S)
             if not ready:
+                if has_ended:
+                    return
                 continue
             try:
                 received = self._socket.recv(1 << 20)
@@ -245,8 +249,7 @@ class Messages:
             if not received:
                 return
             *whole, self._rest = (self._rest + received).split(b"\n")
-            for line in whole:
-                yield parse_json(line)
+            yield from json_messages(line.decode() for line in whole)
 
 
 class Limit:
@@ -255,7 +258,7 @@ class Limit:
     def __init__(self) -> None:
         self.cause, self.is_budget = "", False
         self._trial_ends, self._seconds = float("inf"), 0.0
-        self._most_bytes = MEMORY_SHARE * available_bytes(torch.device("cpu"))
+        self._most_bytes = MEMORY_SHARE * available_bytes()
 
     def begin(self, seconds: float) -> None:
         self._trial_ends, self._seconds = time.monotonic() + seconds, seconds

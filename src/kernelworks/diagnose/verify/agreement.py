@@ -16,7 +16,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -28,6 +27,7 @@ from kernelworks.diagnose.sites.modules import Sample, kind_of
 from kernelworks.diagnose.snapshot import State, moved_parameters
 from kernelworks.diagnose.verify.answers import Answers, answers
 from kernelworks.diagnose.verify.precision import ROUNDINGS, THREEFOLD, InFloat64, PerturbedRounding
+from kernelworks.machine import memory
 from kernelworks.nn.swap import swap
 
 __all__ = ["FLOAT64", "ROUNDING", "SAYS_NOTHING", "SHARE_OF_MEMORY", "Agreement", "available_bytes", "compare"]
@@ -438,16 +438,4 @@ def _shortened(sample: Sample) -> Sample:
 
 
 def available_bytes(device: torch.device) -> int:
-    """Memory that this process may still take: what the machine has free, and what its control group leaves."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    found = [1 << 62]
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                found.append(int(line.split()[1]) * 1024)
-    with contextlib.suppress(OSError, ValueError):  # ValueError: the limit is "max"
-        group = Path("/sys/fs/cgroup")
-        limit, taken = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
-        found.append(max(0, limit - taken))
-    return min(found)
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory.available_bytes()
