@@ -7,13 +7,13 @@ from pathlib import Path
 
 __all__ = ["available_bytes"]
 
-UNBOUNDED = 1 << 62
+UNBOUNDED_BYTES = 1 << 62
 
 
 def available_bytes() -> int:
     """Memory that this process may still take: what the machine has free, and what its control group leaves. Very much
     if neither can be read."""
-    found = [UNBOUNDED]
+    found = [UNBOUNDED_BYTES]
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
