@@ -267,6 +267,7 @@ def test_who_has_nothing_built(cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
     worker = "a worker process builds nothing"
     assert done.stdout.splitlines() == ["", worker, worker, "a verb, or a worker of one, runs here"]
     monkeypatch.delenv("KERNELWORKS_NATIVE")
+    monkeypatch.delitem(sys.modules, "kernelworks.cli", raising=False)  # which another test may have imported
     assert background.reason_against() == "tests build nothing"
     for value in ("build", "found", "0"):
         monkeypatch.setenv("KERNELWORKS_NATIVE", value)

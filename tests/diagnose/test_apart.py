@@ -13,6 +13,7 @@ import torch
 from machines import record as machine
 from torch.utils.data import DataLoader, Dataset
 
+from kernelworks.compile import report
 from kernelworks.diagnose import diagnose
 from kernelworks.diagnose.account.account import account, time_breakdown
 from kernelworks.diagnose.account.compile_findings import program_findings
@@ -107,6 +108,12 @@ def _timeline(calls: list[Call], **more: Any) -> CpuTimeline:
     moments = tuple(Moment(call, 1e-3, 1e-4) for call in calls)
     wall = len(calls) * 1.1e-3
     return CpuTimeline(wall=wall, moments=moments, rest=0.0, floors=FLOORS, **more)
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other tests of this process compiled with our backend is not part of these programs."""
+    monkeypatch.setattr(report, "_graphs", [])
 
 
 def _said(timeline: CpuTimeline) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ def test_the_notebook(diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_the_test_of_pytest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "test_model.py").write_text(blocks("python")[0])
+    (tmp_path / "test_model_of_the_page.py").write_text(blocks("python")[0])  # importlib takes a module of that name
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     (tmp_path / "pytest.ini").touch()
     options = ["-q", "-p", "no:cacheprovider", "-p", "pytest_kernelworks", "-c", str(tmp_path / "pytest.ini")]

@@ -60,7 +60,10 @@ def test_the_second_waits_visibly_until_the_first_is_done() -> None:
 
 
 def test_a_dead_holders_lock_is_free_even_if_a_fork_of_it_lives(cache: Path) -> None:
-    first = holder("import os\n    if not os.fork():\n        import time\n        time.sleep(600)")
+    first = holder(
+        'import os, time\n    if not os.fork():\n        print("forked", flush=True)\n        time.sleep(600)'
+    )
+    assert first.stdout is not None and first.stdout.readline() == "forked\n"  # a fork lets go of the lock as it begins
     children = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
     first.send_signal(signal.SIGKILL)
     first.wait()
