@@ -30,7 +30,7 @@ def loaded():
 
 dispatch = {
     f"dispatch.{name}"
-    for name in ("autograd", "flop_counter", "mutation", "registry", "torch_import", "torch_library")
+    for name in ("autograd", "flop_counter", "generated_code", "mutation", "registry", "torch_import", "torch_library")
 }
 assert loaded() <= dispatch | {"contract", "contract.tensors", "dispatch", "ops", "ops.generated"}, loaded()
 

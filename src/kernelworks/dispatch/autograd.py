@@ -30,6 +30,7 @@ from kernelworks.contract.tensors import (
     leaves,
     tensor_kind,
 )
+from kernelworks.dispatch.generated_code import run_generated_code
 from kernelworks.dispatch.mutation import as_tuple
 
 __all__ = ["derivative", "readers", "recipe", "recorded_forward", "shape_only", "training_forward"]
@@ -257,7 +258,7 @@ def _function(op: Any) -> type[Function]:
         "spared": shape_only,
         "to_torch": op._to_torch,
     }
-    exec(source, scope)
+    run_generated_code(source, scope, f"autograd of {op.name}")
     function: type[Function] = scope[f"{op.name}_function"]
     return function
 

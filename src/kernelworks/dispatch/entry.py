@@ -16,6 +16,7 @@ from kernelworks.contract.tensors import PLAIN_TYPES
 from kernelworks.dispatch import adoption, plans, tuning_records
 from kernelworks.dispatch.aten import program
 from kernelworks.dispatch.autograd import recipe
+from kernelworks.dispatch.generated_code import run_generated_code
 from kernelworks.dispatch.passthrough import (
     KIND_GUARDS,
     Kind,
@@ -90,7 +91,8 @@ class Entry:
         if self._direct is not None:
             self._scope |= {**self._direct.names, **self._direct.guards}
             at_once = self._direct.statement("out is kernel is None")
-        exec(_CALL.format(arguments=", ".join(names), at_once=at_once), self._scope)
+        call = _CALL.format(arguments=", ".join(names), at_once=at_once)
+        run_generated_code(call, self._scope, f"call of {op.name}")
         self._op, self._miss, self._names = op, op._miss, names
         self._left: dict[Any, bool] = {}  # calls that are torch's function's while calls go through Python
         self._kinds: dict[bool, list[Kind]] = {False: [], True: []}  # of their tensors; of those without optional ones

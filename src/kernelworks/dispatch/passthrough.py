@@ -185,8 +185,13 @@ def {function.__name__}({", ".join(signature)}):
     return as_written({", ".join(handed)})
 """
     tree = ast.fix_missing_locations(
-        _Renamed(frozenset(("is_compiling", "as_written", *direct.guards, *direct.names))).visit(ast.parse(source))
+        _Renamed(frozenset(("is_compiling", "as_written", *direct.guards, *direct.names))).visit(
+            ast.parse(source.strip())
+        )
     )
+    for node in ast.walk(tree):  # a traceback shows the first line of the function
+        if isinstance(node, (ast.stmt, ast.expr, ast.arg, ast.keyword)):
+            node.lineno, node.end_lineno, node.col_offset, node.end_col_offset = 1, 1, 0, 0
     scope: dict[str, Any] = {}
     exec(compile(tree, code.co_filename, "exec"), scope)
     made: types.CodeType = scope[function.__name__].__code__

@@ -30,6 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from kernelworks.dispatch.generated_code import run_generated_code
 from kernelworks.dispatch.op import Op
 from kernelworks.nn import functional as calls
 from kernelworks.nn.originals import TORCH_FUNCTIONS, forward_of
@@ -453,7 +454,7 @@ def _in_its_place(
         takes="expressible(x, weight) and not fusible(x)" + (" and takes_rows(x, weight)" if formula.weighted else ""),
         arguments=formula.arguments,
     )
-    exec(source, scope)
+    run_generated_code(source, scope, f"generated {forward.__qualname__}")
     if formula.op is not None:
         made: types.FunctionType = scope["forward"]
         argument = forward.__code__.co_varnames[1]  # it may be given by its own name

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from kernelworks import ops
 from kernelworks.contract.tensors import leaves
+from kernelworks.dispatch.generated_code import run_generated_code
 from kernelworks.dispatch.mutation import as_tuple
 from kernelworks.dispatch.op import Op
 from kernelworks.ops.baselines import eager_of
@@ -122,7 +123,7 @@ def _written(function: Callable[..., Any], args: Sequence[Any], named: Mapping[s
     given = ", ".join([*places, *(f"{name}={name}" for name in named)])
     scope: dict[str, Any] = {}
     names = ", ".join(["function", *places, *named])
-    exec(f"def make({names}):\n    return lambda: function({given})", scope)
+    run_generated_code(f"def make({names}):\n    return lambda: function({given})", scope, "benchmarked call")
     call: Call = scope["make"](function, *places.values(), **named)
     return call
 
