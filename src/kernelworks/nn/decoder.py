@@ -33,6 +33,7 @@ from kernelworks.dispatch.op import Op
 from kernelworks.dispatch.plans import KERNEL, NATIVE, generation
 from kernelworks.nn import attention, functional
 from kernelworks.nn.decode_graph import Branches, branches, capturing, fixed_layer, write
+from kernelworks.nn.decoder_weights import HEAD_NORM_PATHS, LINEAR_PATHS, NORM_PATHS, Epsilons, LayerWeights
 from kernelworks.nn.gates import learn_gate
 from kernelworks.nn.identify import identify_forward
 from kernelworks.nn.originals import FORWARDS, TORCH_FUNCTIONS, forward_of, is_from_package, unwrap_decorators
@@ -62,11 +63,6 @@ _LINEAR_OF, _SILU_OF, _ATTENTION_OF = (
     TORCH_FUNCTIONS["scaled_dot_product_attention"],
 )
 _HARMLESS = frozenset({"num_items_in_batch"})  # what layers are handed and do not read
-
-_LINEARS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-            "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")  # fmt: skip
-_NORMS = ("input_layernorm", "post_attention_layernorm")
-_HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
 
 MOST_SHAPES = 64  # A layer stays bound for at most so many shapes.
 
@@ -180,9 +176,9 @@ class Parts:
     attributes: tuple[Mapping[str, Any], ...]  # of each part, and its forward
     forwards: tuple[Any, ...]
     hooks: tuple[Mapping[Any, Any], ...]
-    slots: tuple[tuple[Mapping[str, Any], str], ...]  # weight and bias of each linear, then the norms' weights
+    slots: tuple[tuple[Mapping[str, Any], str], ...]  # where each of ``LayerWeights`` is found, in its order
     shapes: tuple[torch.Size | None, ...]
-    epsilons: tuple[float, ...]
+    epsilons: Epsilons
     layer: weakref.ref[nn.Module]
     attention: Any
     modules: tuple[nn.Module, ...]  # the parts that are modules
@@ -190,13 +186,13 @@ class Parts:
     of_classes: tuple[Any, ...]
     config: Any
     settings: Mapping[str, Any]  # the attributes of config, which looks them up slowly
-    bound: dict[Any, tuple[BoundCalls, list[Any], list[Any]]] = field(default_factory=dict)
+    bound: dict[Any, tuple[BoundCalls, LayerWeights, list[Any]]] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parts:
         return self  # of a copy of the layer these are not the parts, and ``layer`` says so
 
-    def weights(self, hidden_states: Tensor, cos: Tensor, sin: Tensor) -> list[Any] | None:
-        """The parameters in the order of ``slots``, or None if the layer's own forward must run."""
+    def weights(self, hidden_states: Tensor, cos: Tensor, sin: Tensor) -> LayerWeights | None:
+        """The parameters, or None if the layer's own forward must run."""
         if hidden_states.is_nested or any(self.hooks) or any(_GLOBAL_HOOKS):
             return None
         if not self.turned_by(hidden_states, cos, sin) or not functional.expressible(hidden_states, cos, sin):
@@ -212,7 +208,7 @@ class Parts:
             return None
         if F.linear is not _LINEAR_OF or F.silu is not _SILU_OF or F.scaled_dot_product_attention is not _ATTENTION_OF:
             return None
-        weights = [parameters.get(name) for parameters, name in self.slots]
+        weights: list[Any] = [parameters.get(name) for parameters, name in self.slots]
         dtype, device = hidden_states.dtype, hidden_states.get_device()
         for weight, shape in zip(weights, self.shapes, strict=True):
             if weight is None:
@@ -225,7 +221,7 @@ class Parts:
                 or weight.get_device() != device
             ):
                 return None
-        return weights
+        return LayerWeights(*weights)
 
     def turned_by(self, hidden_states: Tensor, cos: Tensor, sin: Tensor) -> bool:
         """Whether there is an angle for each position and each element of a head, for all sequences or for each:
@@ -239,7 +235,7 @@ class Parts:
             and not (cos.requires_grad or sin.requires_grad)  # learned angles
         )
 
-    def calls_for(self, hidden_states: Tensor, weights: list[Any], cos: Tensor, sin: Tensor) -> BoundCalls:
+    def calls_for(self, hidden_states: Tensor, weights: LayerWeights, cos: Tensor, sin: Tensor) -> BoundCalls:
         """The ops as this step calls them."""
         gradients = _grad_enabled()
         if gradients or is_transform_active() or is_observed() or not is_plain(hidden_states, cos, sin):
@@ -302,17 +298,16 @@ def decoder_layer(
 
 
 def _in_one_piece(
-    parts: Parts, weights: list[Any], hidden_states: Tensor, attention_mask: Tensor | None, past: Any, turns: Any,
+    parts: Parts, weights: LayerWeights, hidden_states: Tensor, attention_mask: Tensor | None, past: Any, turns: Any,
 ) -> Tensor:  # fmt: skip
     cos, sin = turns
     module, eps = parts.attention, parts.epsilons
     call = parts.calls_for(hidden_states, weights, cos, sin)
-    o_weight, o_bias, down_weight, down_bias = *weights[6:8], *weights[12:14]
     batch, length, _ = hidden_states.shape
     # of a single token, [B, L, heads, D] and [B, heads, L, D] are the same bytes
     heads = (batch, -1, 1, module.head_dim) if length == 1 else (batch, length, -1, module.head_dim)
 
-    x = call.before(hidden_states, weights[14], eps[0], None)
+    x = call.before(hidden_states, weights.input_norm, eps.input_norm, None)
     fixed = fixed_layer(past, module.layer_idx) if length == 1 and call is not _OPEN else None
     if fixed is not None:
         query, key, value = _with_fixed_cache(call, parts, weights, x, heads, cos, sin, fixed)
@@ -326,28 +321,27 @@ def _in_one_piece(
         attended, _ = attention.attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=module.scaling
         )
-    attended = call.o(attended.reshape(batch, length, -1), o_weight, o_bias)
+    attended = call.o(attended.reshape(batch, length, -1), weights.o, weights.o_bias)
 
-    x, residual = call.after_attention(attended, weights[15], eps[1], hidden_states)
+    x, residual = call.after_attention(attended, weights.post_attention_norm, eps.post_attention_norm, hidden_states)
     x = _gated(call, weights, x, fixed)
-    output: Tensor = residual + call.down(x, down_weight, down_bias)
+    output: Tensor = residual + call.down(x, weights.down, weights.down_bias)
     return output
 
 
 def _with_cache(
-    call: BoundCalls, parts: Parts, weights: list[Any], x: Tensor, heads: tuple[int, ...], cos: Tensor, sin: Tensor,
+    call: BoundCalls, parts: Parts, weights: LayerWeights, x: Tensor, heads: tuple[int, ...], cos: Tensor, sin: Tensor,
     past: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Queries, and the keys and values that they see: with those of a cache ahead, where there is one."""
     module, eps = parts.attention, parts.epsilons
-    q_weight, q_bias, k_weight, k_bias, v_weight, v_bias = weights[:6]
     pair = call.pair  # before the calls below may set it for the next token
-    query = call.q(x, q_weight, q_bias).view(heads)
-    key = call.k(x, k_weight, k_bias).view(heads)
-    value = call.v(x, v_weight, v_bias).view(heads)
-    if len(eps) == 4:
-        query = call.q_norm(query, weights[16], eps[2], None)
-        key = call.k_norm(key, weights[17], eps[3], None)
+    query = call.q(x, weights.q, weights.q_bias).view(heads)
+    key = call.k(x, weights.k, weights.k_bias).view(heads)
+    value = call.v(x, weights.v, weights.v_bias).view(heads)
+    if weights.q_norm is not None:
+        query = call.q_norm(query, weights.q_norm, eps.q_norm, None)
+        key = call.k_norm(key, weights.k_norm, eps.k_norm, None)
     if x.shape[1] != 1:
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     query, key = call.rope(query, key, cos, sin, False)
@@ -357,51 +351,56 @@ def _with_cache(
 
 
 def _with_fixed_cache(
-    call: BoundCalls, parts: Parts, weights: list[Any], x: Tensor, heads: tuple[int, ...], cos: Tensor, sin: Tensor,
+    call: BoundCalls, parts: Parts, weights: LayerWeights, x: Tensor, heads: tuple[int, ...], cos: Tensor, sin: Tensor,
     layer: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The same of one token, for a cache of fixed size: its new length is written by ``_gated``."""
     eps, fork = parts.epsilons, call.branches
-    q_weight, q_bias, k_weight, k_bias, v_weight, v_bias = weights[:6]
 
-    def made(name: str, norm: str, weight: Any, bias: Any, scale: int) -> Tensor:
-        found: Tensor = getattr(call, name)(x, weight, bias).view(heads)
-        return getattr(call, norm)(found, weights[16 + scale], eps[2 + scale], None) if len(eps) == 4 else found
+    def make_query() -> Tensor:
+        query: Tensor = call.q(x, weights.q, weights.q_bias).view(heads)
+        return query if weights.q_norm is None else call.q_norm(query, weights.q_norm, eps.q_norm, None)
+
+    def make_key() -> Tensor:
+        key: Tensor = call.k(x, weights.k, weights.k_bias).view(heads)
+        return key if weights.k_norm is None else call.k_norm(key, weights.k_norm, eps.k_norm, None)
+
+    def write_values() -> None:
+        write(layer.values, layer, call.v(x, weights.v, weights.v_bias).view(heads))
 
     if fork is None:
-        key = made("k", "k_norm", k_weight, k_bias, 1)
-        write(layer.values, layer, call.v(x, v_weight, v_bias).view(heads))
-        query = made("q", "q_norm", q_weight, q_bias, 0)
+        key = make_key()
+        write_values()
+        query = make_query()
     else:
         fork.fork()
         with fork.stream_context(0):
-            key = made("k", "k_norm", k_weight, k_bias, 1)
+            key = make_key()
         with fork.stream_context(1):
-            write(layer.values, layer, call.v(x, v_weight, v_bias).view(heads))
-        query = made("q", "q_norm", q_weight, q_bias, 0)
+            write_values()
+        query = make_query()
         fork.join()
     query, key = call.rope(query, key, cos, sin, False)
     write(layer.keys, layer, key)
     return query, layer.keys, layer.values
 
 
-def _gated(call: BoundCalls, weights: list[Any], x: Tensor, fixed: Any) -> Tensor:
+def _gated(call: BoundCalls, weights: LayerWeights, x: Tensor, fixed: Any) -> Tensor:
     """What the MLP's last product takes; and one token more in a layer of fixed size."""
-    gate_weight, gate_bias, up_weight, up_bias = weights[8:12]
     fork = call.branches
     if fork is not None:
         fork.fork()
         with fork.stream_context(0):
-            up = call.up(x, up_weight, up_bias)
+            up = call.up(x, weights.up, weights.up_bias)
         with fork.stream_context(1):
             if fixed is not None:
                 fixed.cumulative_length.add_(1)
-        gate = call.gate(x, gate_weight, gate_bias)
+        gate = call.gate(x, weights.gate, weights.gate_bias)
         fork.join()
     else:
         if fixed is not None:
             fixed.cumulative_length.add_(1)
-        gate, up = call.gate(x, gate_weight, gate_bias), call.up(x, up_weight, up_bias)
+        gate, up = call.gate(x, weights.gate, weights.gate_bias), call.up(x, weights.up, weights.up_bias)
     product: Tensor = call.silu_mul(gate, up)
     return product
 
@@ -429,7 +428,7 @@ def shipped_or_none(function: Any) -> Any:
 
 def parts_of(layer: nn.Module) -> Parts | None:
     """The parts of a decoder layer that a swap has been through, or None if it is not one that is known."""
-    if "transformers" not in sys.modules or not {"self_attn", "mlp", *_NORMS} <= set(layer._modules.keys()):
+    if "transformers" not in sys.modules or not {"self_attn", "mlp", *NORM_PATHS} <= set(layer._modules.keys()):
         return None
     known_layer, known_attentions, known_mlp = _known()
     module, mlp = layer.get_submodule("self_attn"), layer.get_submodule("mlp")
@@ -442,9 +441,9 @@ def parts_of(layer: nn.Module) -> Parts | None:
         return None
     if not same_code(forward_of(mlp), known_mlp):
         return None
-    norms = [*_NORMS, *(_HEAD_NORMS if {"q_norm", "k_norm"} <= set(module._modules.keys()) else ())]
+    norms = [*NORM_PATHS, *(HEAD_NORM_PATHS if {"q_norm", "k_norm"} <= set(module._modules.keys()) else ())]
     parts: dict[str, Any] = {
-        path: layer.get_submodule(path) for path in ("self_attn", "mlp", "mlp.act_fn", *_LINEARS, *norms)
+        path: layer.get_submodule(path) for path in ("self_attn", "mlp", "mlp.act_fn", *LINEAR_PATHS, *norms)
     }
     identified_norms = [identified for path in norms if (identified := identify_forward(parts[path])) is not None]
     if len(identified_norms) < len(norms) or any(
@@ -453,9 +452,10 @@ def parts_of(layer: nn.Module) -> Parts | None:
         return None
     if learn_gate(parts["mlp.act_fn"]) != SILU_MUL.name:
         return None
-    if any(forward_of(parts[path]) is not FORWARDS[nn.Linear] for path in _LINEARS):
+    if any(forward_of(parts[path]) is not FORWARDS[nn.Linear] for path in LINEAR_PATHS):
         return None
-    wanted = [(path, name) for path in _LINEARS for name in ("weight", "bias")] + [(path, "weight") for path in norms]
+    wanted = [(path, name) for path in LINEAR_PATHS for name in ("weight", "bias")]  # in LayerWeights' order
+    wanted += [(path, "weight") for path in norms]
     if any(name not in parts[path]._parameters for path, name in wanted):
         return None
     read = [
@@ -466,9 +466,9 @@ def parts_of(layer: nn.Module) -> Parts | None:
     classes: tuple[Any, ...] = tuple(map(type, (*parts.values(), layer)))
     held = [parts[path]._parameters[name] for path, name in wanted]
     shapes = tuple(None if p is None else p.shape for p in held)
-    widths = {path: parts[path].weight.shape[0] for path in (*_LINEARS, *norms)}
+    widths = {path: parts[path].weight.shape[0] for path in (*LINEAR_PATHS, *norms)}
     for (path, name), p in zip(wanted, held, strict=True):
-        matrix = name == "weight" and path in _LINEARS
+        matrix = name == "weight" and path in LINEAR_PATHS
         if p is not None and (p.dim() != (2 if matrix else 1) or p.shape[0] != widths[path]):
             return None  # it broadcasts, or is nothing that torch takes
     return Parts(
@@ -479,7 +479,7 @@ def parts_of(layer: nn.Module) -> Parts | None:
         hooks=tuple(getattr(part, hooks) for part in parts.values() for hooks in _HOOKS),
         slots=tuple((parts[path]._parameters, name) for path, name in wanted),
         shapes=shapes,
-        epsilons=tuple(p.number for p in identified_norms),
+        epsilons=Epsilons(*(p.number for p in identified_norms)),
         layer=weakref.ref(layer),
         attention=module,
         modules=tuple(parts.values()),
