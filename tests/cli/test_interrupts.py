@@ -84,9 +84,11 @@ with guard_command([]):
 
 
 def started(code: str) -> subprocess.Popen[str]:
+    """A process of its own session that hears SIGINT, as one that a shell started in the background would not."""
     return subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
 
 
 def line(process: subprocess.Popen[str]) -> str:
