@@ -26,7 +26,7 @@ from kernelworks.diagnose.account.hotspots import find_hotspots
 from kernelworks.diagnose.account.on_cpu import PARTS, PREEMPTION, Cpu
 from kernelworks.diagnose.forecast.races import Races
 from kernelworks.diagnose.record import make_diagnosis
-from kernelworks.diagnose.sentence import RoughFigures, _times
+from kernelworks.diagnose.sentence import RoughFigures, _times, clauses
 from kernelworks.measure.clock import noise
 from kernelworks.measure.clock.noise import CpuTimes, Noise, Quiet, noise_between, sample_windows
 from kernelworks.profile.on_cpu import fit_timeline
@@ -286,3 +286,12 @@ def test_one_quiet_window_is_enough_once_the_time_for_more_is_over() -> None:
 
     assert len(noise.sample_windows(slow, 3, enough_s=0.01).windows) == 1 and len(taken) == 1
     assert len(noise.sample_windows(slow, 3, enough_s=9.0).windows) == 3
+
+
+@pytest.mark.parametrize("away", [0.94, 0.96, 1.0])
+def test_of_a_program_that_hardly_had_the_cores_nothing_is_said(away: float) -> None:
+    wall = 0.012
+    parts = dict.fromkeys(PARTS, 0.0) | {PREEMPTION: away * wall, USEFUL: (1 - away) * wall}
+    said = clauses(parts, (), wall)
+    nothing = f"other processes kept this program off the cores for {away:.0%} of its time: what it does is unknown"
+    assert (said == (nothing,)) is (away > 0.95), said

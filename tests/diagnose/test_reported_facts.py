@@ -136,8 +136,8 @@ def test_figures_beside_neighbours_are_rough_and_what_those_took_is_theirs(neigh
 
 @torch.library.custom_op("trust_of_words::unknown", mutates_args=())
 def unknown(x: Tensor) -> Tensor:
-    end = time.perf_counter() + 0.01
-    while time.perf_counter() < end:
+    end = time.thread_time() + 0.01  # of its own, whoever else holds the cores
+    while time.thread_time() < end:
         x = x + 0.0 * (x.numpy() @ x.numpy().T).sum()
     return x
 

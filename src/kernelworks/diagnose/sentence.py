@@ -21,6 +21,7 @@ from kernelworks.records import Fix, Hotspot
 __all__ = ["RoughFigures", "ambiguous", "clauses", "findings", "notes", "sentence", "unmodelled_ops"]
 
 HARDLY, MOSTLY = 0.25, 0.9  # if less is modelled, nothing is predicted; if more is, the rest is not named
+LEAST_ON_CORES = 0.05  # of the wall clock; with less of it nothing can be said of a program
 DOUBT = 0.1  # if more of the wall clock is unexplained, the sentence says so
 VAGUE = 20.0  # above this percentage a rough interval is left out if its ends lie tenfold apart
 MANY = 10  # a slowdown under the profiler beyond this is only called large
@@ -69,6 +70,11 @@ def clauses(
 ) -> tuple[str, ...]:
     """What the sentence says of the program as it is: how near it runs to the peaks, then what is recoverable beside
     what a fix has applied."""
+    if wall <= 0:
+        return ("this program took no time",)
+    away = time_breakdown.get(PREEMPTION, 0.0) / wall
+    if away > 1 - LEAST_ON_CORES:
+        return (f"other processes kept this program off the cores for {away:.0%} of its time: what it does is unknown",)
     head = _head(time_breakdown, hotspots, wall, rough)
     if rough and rough.far_apart:
         return head, f"its runs took {_ms(rough.shortest)} to {_ms(rough.longest)} ms, so nothing is predicted"
@@ -115,8 +121,6 @@ def _head(
     """How near to the measured peaks the program runs: the whole of it, or the part that was modelled."""
     taken = time_breakdown.get(PREEMPTION, 0.0)
     wall -= taken  # CPU contention is not this program's time
-    if wall <= 0:
-        return "this program took no time"
     held = " while it had cores" if taken > DOUBT * wall else ""
     unseen: dict[str, float] = {}
     for hotspot in hotspots:
