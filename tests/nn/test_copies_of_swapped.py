@@ -352,7 +352,7 @@ def test_threads_swap_and_drop_models_at_once() -> None:
 
     def work() -> None:
         try:
-            for i in range(10):
+            for i in range(4):
                 model = Net().eval()
                 swapped = swap(model, verbose=False)
                 model(x)

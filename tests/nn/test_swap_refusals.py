@@ -111,15 +111,19 @@ def alike(got, want):
             assert a == b
 
 
-def both(module, run, *, more=False):
-    """Runs the same on the module as it is and swapped, which may also do ``more``: what torch has no derivative of."""
+def seeded(module, run):
     torch.manual_seed(0)
-    want = outcome(lambda: run(module))
+    return outcome(lambda: run(module))
+
+
+def both(module, *runs, more=False):
+    """Runs the same on the module as it is and swapped, which may also do ``more``: what torch has no derivative of."""
+    wanted = [seeded(module, run) for run in runs]
     with swap(module, verbose=False):
-        torch.manual_seed(0)
-        got = outcome(lambda: run(module))
-    if not (more and "derivative" in str(want) and isinstance(want, tuple)):
-        alike(got, want)
+        found = [seeded(module, run) for run in runs]
+    for got, want in zip(found, wanted, strict=True):
+        if not (more and "derivative" in str(want) and isinstance(want, tuple)):
+            alike(got, want)
 
 
 X = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
@@ -159,29 +163,23 @@ INPUTS = {
 def test_inputs_of_every_kind(make) -> None:
     torch.manual_seed(0)
     module = make()
-    for name, given in INPUTS.items():
-        if (
-            isinstance(module, Attends) and name == "zeros without memory"
-        ):  # torch's own answer changes from call to call
-            continue
-        both(module, lambda m, given=given: m(given()))
-        with torch.no_grad():
-            both(module, lambda m, given=given: m(given()))
+    # torch's own answer of attention to zeros without memory changes from call to call
+    inputs = [give for name, give in INPUTS.items() if not (isinstance(module, Attends) and "without memory" in name)]
+    both(module, *(lambda m, give=give: m(give()) for give in inputs))
+    with torch.no_grad():
+        both(module, *(lambda m, give=give: m(give()) for give in inputs))
     module.double()
-    both(module, lambda m: m(X.double()))
-    both(module, lambda m: m(X))
+    both(module, lambda m: m(X.double()), lambda m: m(X))
 
 
 def test_packed_sequences_and_keywords() -> None:
     packed = nn.utils.rnn.pack_sequence([torch.randn(3, 8), torch.randn(2, 8)])
     for make in MODULES.values():
         module = make()
-        both(module, lambda m: m(packed))
-        both(module, lambda m: m(packed.data))
-        both(module, lambda m: m(input=X))
-        both(module, lambda m: m(x=X))
-        both(module, lambda m: m(X, X))
-        both(module, lambda m: m())
+        both(
+            module, lambda m: m(packed), lambda m: m(packed.data), lambda m: m(input=X), lambda m: m(x=X),
+            lambda m: m(X, X), lambda m: m(),
+        )  # fmt: skip
 
 
 def with_weight(made):
@@ -199,9 +197,8 @@ BIASES = ((), (1,), (8,), (1, 8), (2, 8), (2, 1), (7,), (3, 8), (1, 1, 8))
 def test_biases_of_every_shape(shape, gradients) -> None:
     module = nn.Linear(8, 8)
     module.bias = nn.Parameter(torch.randn(shape))
-    for x in (X, X[0], X[None]):
-        with torch.set_grad_enabled(gradients):
-            both(module, lambda m, x=x: m(x))
+    with torch.set_grad_enabled(gradients):
+        both(module, *(lambda m, x=x: m(x) for x in (X, X[0], X[None])))
     for op in ("layer_norm", "rms_norm"):
         norm = nn.LayerNorm(8) if op == "layer_norm" else nn.RMSNorm(8, eps=1e-5)
         for name in dict(norm.named_parameters()):
