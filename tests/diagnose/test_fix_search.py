@@ -331,7 +331,7 @@ def test_whatever_goes_wrong_with_one_is_said_and_the_others_go_on(
 
 def test_where_nothing_fits_the_budget_the_fix_is_refused(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     found = fixed(model, monkeypatch, Stand("slow", 0.5, fails={"predict": BudgetExceeded("a budget of 9 s would do")}))
-    assert "the budget was too small: a budget of 9 s would do" in found.refused
+    assert "the budget was too small: a budget of 9 s would do" in found.ended
 
 
 def test_a_prediction_that_takes_long_leaves_what_is_promising_its_try(

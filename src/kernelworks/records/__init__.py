@@ -485,6 +485,7 @@ class Diagnosis(Record):
     disturbed: str = ""  # what others took of the machine, if the figures are rough
     notes: tuple[str, ...] = ()  # on the measurement itself: runs that were discarded, what the process was left with
     command: tuple[str, ...] = ()  # what stands after ``kernelworks diagnose``, without its options; () from Python
+    options: tuple[str, ...] = ()  # those of the command, as they were given; () from Python
     modules: ModuleTree | None = None
     spans: OperatorSpans | None = None
 

@@ -59,6 +59,7 @@ class Fix(Record):
     notes: tuple[str, ...] = ()
     noise_s: float = 0.0  # a gain or loss below this is not significant
     refused: str = ""  # why the fix is not to be kept; "" if it may be
+    ended: str = ""  # why the search ended before all that applies was tried; "" if it did not
     ambiguous: str = ""  # what other processes took of the machine while it was measured, if that was too much
     rough: bool = False  # its figures were asked for nevertheless
     against: str = "float64"  # or the original's own rounding; "" if nothing was compared: `agrees` says nothing then
@@ -66,6 +67,8 @@ class Fix(Record):
     plan: dict[str, Any] = field(default_factory=dict)  # what ``kernelworks.apply`` puts in place
     code: str = ""  # what a user writes to have the best program without kernelworks
     budget_s: float = 0.0  # seconds that the search had
+    search_s: float = 0.0  # seconds that it took, with its workers; 0 in a record that does not say
+    diagnosis_s: float = 0.0  # seconds of the diagnosis before it, which no budget bounds
     needs_s: float = 0.0  # the budget that would do for what did not fit it; 0 if all did
     allowed: tuple[str, ...] = ()  # changes of numbers that might be tried
     patch: str = ""  # the same as a unified diff on the program's own source; "" if that is in no file

@@ -22,10 +22,12 @@ from typing import Any
 from kernelworks.diagnose import optimizations as every_optimization
 from kernelworks.diagnose.fix.alternate import (
     LEAST_NOISE,
+    LEAST_RUNS,
     alternate,
     gain_of,
     gain_text,
     noise_between,
+    noise_of,
     range_of,
 )
 from kernelworks.diagnose.fix.attempt import Try, reason_not_tried
@@ -44,7 +46,9 @@ from kernelworks.diagnose.fix.order import (
 from kernelworks.diagnose.fix.outcome import fix_record, in_a_line, place, with_budget
 from kernelworks.diagnose.fix.output_check import check_outputs
 from kernelworks.diagnose.fix.plan import candidates_of
-from kernelworks.diagnose.fix.result import make_record, remember, so_far
+from kernelworks.diagnose.fix.program_roots import find_program_roots
+from kernelworks.diagnose.fix.result import MORE, make_record, remember, so_far
+from kernelworks.diagnose.fix.time_limits import FREE_RUNS, TRIAL_RUNS, part_s, time_is_left
 from kernelworks.diagnose.forecast.forecaster import Forecaster
 from kernelworks.diagnose.optimization import (
     Candidate,
@@ -55,8 +59,6 @@ from kernelworks.diagnose.optimization import (
     Rejected,
     Scene,
 )
-from kernelworks.diagnose.sites.functions import count_outside_calls, find_functions
-from kernelworks.diagnose.sites.modules import Roots, find_roots
 from kernelworks.measure.clock.noise import SampledWindows, far_apart
 from kernelworks.profile.budget import Budget, BudgetExceeded
 from kernelworks.profile.program import Program
@@ -67,9 +69,6 @@ __all__ = ["Search"]
 
 Say = Callable[[str], None]
 NOTHING = "no optimization makes this program faster here"
-PART = 0.0625  # of the budget, for one verification or one measurement
-OUTSIDE = 0.1  # of the program's time: with more outside of modules its functions are looked at
-FREE_RUNS = 3  # of the program, beyond the budget
 LONGER = 4  # times as many turns, if the first do not show whether the gain is significant
 RESERVED_SHARE = 0.5  # of the rest of the budget, to try what is predicted to save time
 FIRST, SOON_S = 0.1, 10.0  # after so long, what is predicted to save so much is tried before more is predicted
@@ -96,6 +95,7 @@ class Search:
     plan: Mapping[str, Any] | None = None
     journal: Journal = field(default_factory=Journal)
     resumed: State | None = None  # what another process noted: the search goes on from there
+    spent_s: float = 0.0  # of the budget, before this process
     doing: str = "starting"
     tried: list[Try] = field(default_factory=list)
     kept: list[Try] = field(default_factory=list)
@@ -110,24 +110,30 @@ class Search:
             self._searched()
             return make_record(self)
         except BudgetExceeded as over:
-            refused, needs = f"the budget was too small: {over}", over.needs_s
+            self.kept, wall = [], statistics.median(self.walls)
+            return fix_record(
+                wall, wall, ended=f"the budget was too small: {over}", against="", budget_s=self.budget_s,
+                needs_s=over.needs_s or MORE * self.budget_s, noise_s=noise_of(self.walls),
+            )  # fmt: skip
         except DeviceLost as lost:
             return so_far(self, f"the search ended early: {lost}")
         except Exception as error:  # the program's, changed or run once too often, or ours: the diagnosis stands
-            refused, needs = f"the search failed: {self.doing}: {in_a_line(error)}", 0.0
+            refused = f"the search failed: {self.doing}: {in_a_line(error)}"
         self.kept = []
         wall, note = statistics.median(self.walls), "every module is as it was, and the rest of the diagnosis holds"
-        return fix_record(wall, wall, notes=(note,), agrees=False, refused=refused, needs_s=needs)
+        return fix_record(wall, wall, notes=(note,), agrees=False, refused=refused)
 
     def step(self, what: str) -> None:
         self.doing = what
         self.say(with_budget(what, getattr(self, "scene", None)))
 
     def _searched(self) -> None:
-        budget = Budget(self.budget_s, statistics.median(self.walls), free_runs=FREE_RUNS)
+        free_runs = 0 if self.spent_s else FREE_RUNS
+        budget = Budget(self.budget_s, statistics.median(self.walls), free_runs=free_runs)
+        budget.begun -= self.spent_s
         program = dataclasses.replace(self.program, run=budget.count_runs(self.program.run))
         self.step("finding the modules that the program calls")
-        roots = self._roots(program, budget)
+        roots = find_program_roots(program, budget, getattr(self.forecaster, "timeline", None), self.step)
         scene = self.scene = Scene(
             roots, self.forecaster.with_sync(program), forecaster=self.forecaster, walls=self.walls, budget=budget,
             allow=frozenset(self.allow), say=self.step, optimizers=roots.optimizers,
@@ -220,14 +226,6 @@ class Search:
                 one.allotted_s = max(seconds_left, 1e-9)
                 later.append(one)
         return found + [less for one in tries if one not in (*found, *later) for less in self._less(one)], later
-
-    def _roots(self, program: Program, budget: Budget) -> Roots:
-        roots = find_roots(program.run, budget)
-        if roots.fresh or sum(roots.seconds.values()) > (1 - OUTSIDE) * budget.wall:
-            return roots
-        self.step("finding the functions that the program calls")
-        functions = find_functions(program, count_outside_calls(getattr(self.forecaster, "timeline", None)))
-        return find_roots(program.run, budget, functions) if functions else roots
 
     def _planned(self, plan: Mapping[str, Any]) -> None:
         """All of a plan, measured as one."""
@@ -425,7 +423,7 @@ class Search:
             act()
         except BudgetExceeded as over:
             one.why = f"the budget was too small: {over}"
-            one.needs_s = over.needs_s or 2 * self.budget_s
+            one.needs_s = over.needs_s or MORE * self.budget_s
             self.over.append(one)
         except Impossible as why:
             one.why, one.promise = str(why), why.instead or one.promise
@@ -443,7 +441,7 @@ class Search:
         remade = tries_above(one, rest)
         assert budget is not None
         needs_s = sum(other.promise.cost_s for other in remade if other.promise is not None)
-        budget.ask("verifying and measuring it", needs_s)
+        budget.ask("verifying and measuring it", needs_s + TRIAL_RUNS * self.scene.wall)
         before = [(other, other.change) for other in remade]
         try:
             for other in (one, *remade):
@@ -462,7 +460,7 @@ class Search:
         scene, candidate = self.scene, one.candidate
         rivals = [other for other in self.kept if other not in rest]
         self.step(f"comparing the outputs: {candidate.optimization}, {candidate.says}")
-        check_outputs(scene, one, together, self.kept, PART * self.budget_s)
+        check_outputs(scene, one, together, self.kept, part_s(scene))
         if one.why:
             one.rejected = True
             return
@@ -470,7 +468,8 @@ class Search:
         one.told = self._left(one) if one.saves is not None else None
         one.found = found = self.in_turns(scene.in_place(), together)
         before, _ = one.pairs
-        if LEAST_NOISE * statistics.median(before) < abs(gain_of(one.turns)) <= noise_between(one.turns):
+        unclear = LEAST_NOISE * statistics.median(before) < abs(gain_of(one.turns)) <= noise_between(one.turns)
+        if unclear and time_is_left(scene, LEAST_RUNS):
             one.found = found = self.in_turns(scene.in_place(), together, times=LONGER)
             before, _ = one.pairs
         if far_apart(before):
@@ -491,7 +490,7 @@ class Search:
     ) -> SampledWindows[tuple[float, float]]:
         scene, most = self.scene, rounds or times * self.forecaster.most_rounds
         assert scene.program is not None
-        return alternate(scene.program, before, after, scene.wall, PART * self.budget_s, self.step, most=most)
+        return alternate(scene.program, before, after, scene.wall, part_s(scene), self.step, most=most)
 
     def note(self, text: str) -> None:
         said = self.scene.notes
