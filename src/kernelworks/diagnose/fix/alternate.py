@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from kernelworks.diagnose.optimization import CombinedChange, Rejected
 from kernelworks.measure.clock.noise import SampledWindows, sample_windows
+from kernelworks.profile.budget import BudgetExceeded
 from kernelworks.profile.program import Program
 
 __all__ = [
@@ -61,15 +62,19 @@ def alternate(
     before: CombinedChange,
     after: CombinedChange,
     wall: float,
-    budget_s: float,
+    limits: tuple[float, float],
     say: Callable[[str], None],
     *,
     most: int,
 ) -> SampledWindows[tuple[float, float]]:
     """Wall clocks of two states of the program, in turns; of short runs the median of several. The order within a turn
     alternates. One run ``after`` before the first turn is not counted. Noise that lasts affects both states alike; a
-    turn with too much noise is thrown away. After ``budget_s`` no turn begins beyond the second, however much longer
-    than ``wall`` the program takes with ``after`` in place."""
+    turn with too much noise is thrown away. ``limits`` are the seconds after which no turn begins beyond the second,
+    and those after which none does, however much longer than ``wall`` the program takes with ``after`` in place.
+
+    Raises Rejected if the first turn shows that it is slower and there is no time for more, BudgetExceeded if there is
+    no time at all."""
+    budget_s, most_s = limits
     begun = time.monotonic()
     changed_s = _first_run_s(program, after, wall)
     rounds = max(LEAST_ROUNDS, min(most, int(0.6 * budget_s / max(wall + changed_s, 1e-9))))
@@ -79,6 +84,8 @@ def alternate(
     def turn() -> tuple[float, float]:
         times: dict[str, float] = {}
         for variant in ("before", "after") if next(turns) % 2 == 0 else ("after", "before"):
+            if time.monotonic() - begun > most_s:
+                raise BudgetExceeded("there was no time left to measure it")
             with before if variant == "before" else after as changes:
                 spent = changes.seconds_spent
                 times[variant] = program.median(runs, alone=not changes.changes)

@@ -18,6 +18,7 @@ from kernelworks.diagnose.fix.plan import as_plan
 from kernelworks.diagnose.fix.time_limits import seconds_to_end
 from kernelworks.diagnose.optimization import CombinedChange
 from kernelworks.measure.clock.noise import far_apart
+from kernelworks.profile.budget import BudgetExceeded
 from kernelworks.records import history
 from kernelworks.records.fix import NOT_TRIED, Fix, TriedOptimization
 
@@ -41,7 +42,10 @@ def make_record(search: Search) -> Fix:
         notes.append(f"{search.scene.roots.alike} modules were not compared: others of their kind were")
     if search.kept and not _fits(search):
         return so_far(search, OVER)
-    gained = _gained(search, notes) if search.kept else None
+    try:
+        gained = _gained(search, notes) if search.kept else None
+    except BudgetExceeded:
+        return so_far(search, OVER)
     loud = gained.ambiguous if gained is not None else ""
     if gained is not None and search.plan is None and gained.gain_s <= gained.noise_s:
         for one in search.kept:

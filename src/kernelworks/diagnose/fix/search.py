@@ -48,7 +48,7 @@ from kernelworks.diagnose.fix.output_check import check_outputs
 from kernelworks.diagnose.fix.plan import candidates_of
 from kernelworks.diagnose.fix.program_roots import find_program_roots
 from kernelworks.diagnose.fix.result import MORE, make_record, remember, so_far
-from kernelworks.diagnose.fix.time_limits import FREE_RUNS, TRIAL_RUNS, part_s, time_is_left
+from kernelworks.diagnose.fix.time_limits import FREE_RUNS, TRIAL_RUNS, part_s, seconds_to_end, time_is_left
 from kernelworks.diagnose.forecast.forecaster import Forecaster
 from kernelworks.diagnose.optimization import (
     Candidate,
@@ -271,6 +271,8 @@ class Search:
 
     def _promised(self, one: Try, upon: Sequence[Try]) -> None:
         self.step(f"predicting its gain: {one.candidate.optimization}, {one.candidate.says}")
+        assert self.scene.budget is not None
+        self.scene.budget.ask("predicting its gain")
         with self._with_beneath(one, upon):
             found = one.optimization.predict(self.scene, one.candidate)
         found = one.note_promise(found, upon)
@@ -490,7 +492,8 @@ class Search:
     ) -> SampledWindows[tuple[float, float]]:
         scene, most = self.scene, rounds or times * self.forecaster.most_rounds
         assert scene.program is not None
-        return alternate(scene.program, before, after, scene.wall, part_s(scene), self.step, most=most)
+        limits = part_s(scene), seconds_to_end(scene)
+        return alternate(scene.program, before, after, scene.wall, limits, self.step, most=most)
 
     def note(self, text: str) -> None:
         said = self.scene.notes

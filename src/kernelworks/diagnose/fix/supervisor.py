@@ -77,7 +77,7 @@ class Progress:
     diagnosis: Diagnosis | None = None
     state: dict[str, Any] | None = None
     fix: Fix | None = None
-    begun: float = field(default_factory=time.monotonic)
+    begun: float = field(default_factory=lambda: time.monotonic())
     started_s: float = 0.0  # that a worker takes until it is first heard of
     observed_at: float = 0.0  # when the search began
     budget_s: float = 0.0

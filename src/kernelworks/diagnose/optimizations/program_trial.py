@@ -42,10 +42,12 @@ def in_turns(scene: Scene, change: Change) -> Turns:
     _ask(scene, 3)
     first = _seconds(scene, variants[1])
     times: tuple[list[float], list[float]] = ([], [])
+    was = now = 0.0
     for turn in range(TURNS):
-        if turn and scene.budget is not None and scene.budget.seconds_left < 2 * scene.wall:
+        if turn and scene.budget is not None and scene.budget.seconds_left < was + now:
             break
         for variant in (0, 1) if turn % 2 else (1, 0):
+            _ask(scene, 1)
             times[variant].append(_seconds(scene, variants[variant]))
         was, now = (statistics.median(t) for t in times)
         if now > LOST_FACTOR * was:

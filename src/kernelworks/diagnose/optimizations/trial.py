@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import statistics
@@ -118,20 +119,24 @@ def race(
             continue
         state = State(module)
         for sample in samples:
-            if budget is not None:
-                budget.ask("benchmarking modules on their inputs")
-            seconds, now, took = _race_sample(sample, state, (was, changed), with_sync, backward=backward)
+            ask = functools.partial(budget.ask, "benchmarking modules on their inputs") if budget else _nothing
+            seconds, now, took = _race_sample(sample, state, (was, changed), with_sync, ask, backward=backward)
             before, after = before + seconds * sample.stands, after + now * sample.stands
             first += max(0.0, took - now)
     return ModuleRace(before, after, first)
 
 
+def _nothing() -> None:
+    pass
+
+
 def _race_sample(
-    sample: Sample, state: State, variants: tuple[Any, Any], with_sync: Any, *, backward: bool
+    sample: Sample, state: State, variants: tuple[Any, Any], with_sync: Any, ask: Callable[[], None], *, backward: bool
 ) -> tuple[float, float, float]:
     """Seconds as it is, changed, and of the first call when it is changed."""
     step, first = _step if backward else _call, 0.0
     for _ in range(FIRST):
+        ask()
         last = _seconds(step, sample, state, variants[1], with_sync)
         first += last
     took = _seconds(step, sample, state, variants[0], with_sync)
@@ -139,6 +144,7 @@ def _race_sample(
     turns = itertools.count()
 
     def turn() -> tuple[float, float]:
+        ask()
         order = (0, 1) if next(turns) % 2 else (1, 0)
         took = {variant: _seconds(step, sample, state, variants[variant], with_sync, in_a_row) for variant in order}
         return took[0], took[1]
