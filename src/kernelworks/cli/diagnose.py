@@ -160,6 +160,8 @@ def _write_files(record: Diagnosis, stem: Path) -> Files:
     plan = record.fix.plan if record.fix is not None else {}
     texts = {".json": to_document(record), ".html": page.diagnosis(record)}
     texts |= {".plan.json": to_document(plan)} if plan else {}
+    reports = record.fix.compiler_reports if record.fix is not None else ()
+    texts |= {f".compiler-{number}.py": report.text for number, report in enumerate(reports, 1)}
     written = {ending for ending, text in texts.items() if write(Path(f"{stem}{ending}"), text)}
     return Files(*(f"{stem}{ending}" if ending in written else "" for ending in (".html", ".json", ".plan.json")))
 

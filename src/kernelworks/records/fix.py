@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelworks.records.base import Record
 
-__all__ = ["APPLIED", "NOT_TRIED", "REJECTED", "Fix", "TriedOptimization"]
+__all__ = ["APPLIED", "NOT_TRIED", "REJECTED", "CompilerReport", "Fix", "TriedOptimization"]
 
 APPLIED = "applied"  # it is part of the best program found
 REJECTED = "rejected"  # it was put in place, and failed, was not verified, or saved nothing significant
@@ -43,6 +43,14 @@ class TriedOptimization:
 
 
 @dataclass(frozen=True)
+class CompilerReport:
+    """What shows that a compiler was wrong: ``text`` is a Python file."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Fix(Record):
     """What ``--fix`` did and what it gained: the best program found beside the program as it was."""
 
@@ -71,4 +79,5 @@ class Fix(Record):
     diagnosis_s: float = 0.0  # seconds of the diagnosis before it, which no budget bounds
     needs_s: float = 0.0  # the budget that would do for what did not fit it; 0 if all did
     allowed: tuple[str, ...] = ()  # changes of numbers that might be tried
+    compiler_reports: tuple[CompilerReport, ...] = ()  # of compiled regions that were left out, as they are wrong
     patch: str = ""  # the same as a unified diff on the program's own source; "" if that is in no file

@@ -114,7 +114,7 @@ def _account(search: Search) -> dict[str, Any]:
     """What was allowed, what came of each candidate, and which budget would have done."""
     return {
         "optimizations": _outcomes(search), "allowed": tuple(sorted(search.scene.allow)), "budget_s": search.budget_s,
-        "needs_s": max((one.needs_s for one in search.tried), default=0.0),
+        "needs_s": max((one.needs_s for one in search.tried), default=0.0), "compiler_reports": tuple(search.reports),
     }  # fmt: skip
 
 

@@ -32,8 +32,9 @@ from kernelworks.diagnose.fix.alternate import (
 )
 from kernelworks.diagnose.fix.attempt import Try, reason_not_tried
 from kernelworks.diagnose.fix.calibrate import calibrate
+from kernelworks.diagnose.fix.compiled_check import check_compiled
 from kernelworks.diagnose.fix.duels import duel, is_close_rival
-from kernelworks.diagnose.fix.journal import DeviceLost, Journal, State, device_fault, tries_of
+from kernelworks.diagnose.fix.journal import DeviceLost, Journal, State, device_fault
 from kernelworks.diagnose.fix.order import (
     SETTINGS,
     first_asked,
@@ -48,6 +49,7 @@ from kernelworks.diagnose.fix.output_check import check_outputs
 from kernelworks.diagnose.fix.plan import candidates_of
 from kernelworks.diagnose.fix.program_roots import find_program_roots
 from kernelworks.diagnose.fix.result import MORE, make_record, remember, so_far
+from kernelworks.diagnose.fix.resume import resume
 from kernelworks.diagnose.fix.time_limits import FREE_RUNS, TRIAL_RUNS, part_s, seconds_to_end, time_is_left
 from kernelworks.diagnose.forecast.forecaster import Forecaster
 from kernelworks.diagnose.optimization import (
@@ -63,7 +65,7 @@ from kernelworks.measure.clock.noise import SampledWindows, far_apart
 from kernelworks.profile.budget import Budget, BudgetExceeded
 from kernelworks.profile.program import Program
 from kernelworks.records import history
-from kernelworks.records.fix import NOT_TRIED, Fix, TriedOptimization
+from kernelworks.records.fix import NOT_TRIED, CompilerReport, Fix, TriedOptimization
 
 __all__ = ["Search"]
 
@@ -101,6 +103,7 @@ class Search:
     kept: list[Try] = field(default_factory=list)
     impossible: list[TriedOptimization] = field(default_factory=list)
     over: list[Try] = field(default_factory=list)  # what did not fit the budget
+    reports: list[CompilerReport] = field(default_factory=list)  # files that show where a compiler was wrong
     last: Try | None = None  # that was applied: verified and measured with all that is
 
     def fix(self) -> Fix:
@@ -146,7 +149,7 @@ class Search:
         if self.resumed is None:
             self._list_candidates()
         else:
-            self._resume(self.resumed)
+            resume(self, self.resumed)
         pending = first_asked(
             [one for one in self.tried if one.promise is None and not (one.why or one.rejected)], on_gpu=scene.on_gpu
         )
@@ -175,30 +178,6 @@ class Search:
                 self.tried += [Try(optimization, candidate) for candidate in optimization.candidates(self.scene)]
             except Impossible as why:
                 self.impossible.append(TriedOptimization(optimization.name, "", "", "", NOT_TRIED, str(why)))
-
-    def _resume(self, state: State) -> None:
-        """Goes on from what another process noted: what was kept there is put in place here."""
-        self.tried = tries_of(state, self.optimizations)
-        self.impossible = [TriedOptimization(**one) for one in state["impossible"]]
-        self.over = [self.tried[number] for number in state["over"]]
-        self.kept = [self.tried[number] for number in state["kept"]]
-        for one in list(self.kept):
-            self._guarded(one, lambda one=one: self._put_in_place(one))  # type: ignore[misc]
-            if one.change is None:
-                one.applied = False
-                self.kept.remove(one)
-        measured = self.tried[state["last"]] if state["last"] is not None else None
-        self.last = measured if measured in self.kept else next(iter(self.kept[::-1]), None)
-
-    def _put_in_place(self, one: Try) -> None:
-        self.step(f"putting in place anew: {one.candidate.optimization}, {one.candidate.says}")
-        assert self.scene.program is not None
-        with self._with_beneath(one, [other for other in self.kept if other.change is not None]):
-            change = one.optimization.apply(self.scene, one.candidate)
-        with CombinedChange((*self.scene.taken, change)):
-            self.scene.program.run()
-        one.change = change
-        self.scene.taken.append(change)
 
     def _asked(self, tries: Iterable[Try], waiting: Sequence[Try]) -> tuple[list[Try], list[Try]]:
         """Predicts these. Returns what waits to be tried, and what is to be predicted after the best was tried. As long
@@ -266,14 +245,14 @@ class Search:
                 "ambiguous: other processes use the machine, and the best number of cores depends on what they leave"
             )
         else:
-            self._guarded(one, lambda: self._promised(one, upon))
+            self.guarded(one, lambda: self._promised(one, upon))
         return not one.why
 
     def _promised(self, one: Try, upon: Sequence[Try]) -> None:
         self.step(f"predicting its gain: {one.candidate.optimization}, {one.candidate.says}")
         assert self.scene.budget is not None
         self.scene.budget.ask("predicting its gain")
-        with self._with_beneath(one, upon):
+        with self.with_beneath(one, upon):
             found = one.optimization.predict(self.scene, one.candidate)
         found = one.note_promise(found, upon)
         if found.saves is None:
@@ -290,7 +269,7 @@ class Search:
             one.why = reason_not_tried(found.saves * wall, LEAST_NOISE * wall, wall)
 
     @contextlib.contextmanager
-    def _with_beneath(self, one: Try, upon: Sequence[Try]) -> Iterator[None]:
+    def with_beneath(self, one: Try, upon: Sequence[Try]) -> Iterator[None]:
         """The scene as it is when this one is put in place: with what comes before it, and not what comes after."""
         scene, found = self.scene, tries_beneath(one, upon)
         taken, names = list(scene.taken), scene.beneath
@@ -336,7 +315,7 @@ class Search:
         assert one.promise is not None
         one.promise, found = dataclasses.replace(one.promise, less=None), list[Candidate]()
         why, rejected = one.why, one.rejected
-        self._guarded(one, lambda: found.extend(less()))
+        self.guarded(one, lambda: found.extend(less()))
         one.why, one.rejected = why, rejected
         tries = [Try(one.optimization, candidate) for candidate in found]
         self.tried += tries
@@ -357,14 +336,14 @@ class Search:
         rivals, one.why = self._rivals(one), ""
         near = next((rival for rival in rivals if is_close_rival(one, rival)), None)
         if near is not None:
-            self._guarded(one, lambda: self._race_against(one, near))
+            self.guarded(one, lambda: self._race_against(one, near))
         if not one.why and rivals and one.saves is not None and self._left(one) <= LEAST_NOISE:
             rival = near or rivals[0]
             said = "saves as much in a direct benchmark" if near is not None else "is predicted to save as much"
             one.why = f"{rival.candidate.optimization}, {rival.candidate.says}, is in its place and {said}"
             one.rejected = one.rejected or near is not None
         elif not one.why:
-            self._guarded(one, lambda: self._measured(one))
+            self.guarded(one, lambda: self._measured(one))
         again: list[Try] = []
         if one.applied:
             for other in rivals:
@@ -405,7 +384,7 @@ class Search:
         one.why, one.found = (f"{why}; on top of that: {one.why}" if why else one.why), found
         return False
 
-    def _guarded(self, one: Try, act: Callable[[], None]) -> None:
+    def guarded(self, one: Try, act: Callable[[], None]) -> None:
         """What goes wrong is the reason why the candidate is rejected or not tried."""
         assert self.scene.budget is not None
         kept = list(self.kept)
@@ -447,7 +426,7 @@ class Search:
         before = [(other, other.change) for other in remade]
         try:
             for other in (one, *remade):
-                with self._with_beneath(other, [*rest, one]):
+                with self.with_beneath(other, [*rest, one]):
                     other.change = other.optimization.apply(self.scene, other.candidate)
             changed = CombinedChange(o.change for o in in_order([*rest, one]) if o.change is not None)
             calibrate(self, one, changed, rest)
@@ -479,12 +458,16 @@ class Search:
             self.note(f"{range_of(before)}{UNFORESEEN}")
         gain, noise = gain_of(one.turns), noise_between(one.turns)
         theirs = found.loud and candidate.cores  # what other processes leave of the cores decides it, not the program
-        one.applied = gain > noise and not theirs
+        gained = gain > noise and not theirs
+        wrong, report = check_compiled(scene, one, together, rest) if gained else ("", None)
+        self.reports += [report] if report is not None else []
+        one.applied = gained and not wrong
         one.rejected = not one.applied
         if one.applied:
             self.kept, self.last = in_order([*rest, one]), one
             scene.taken[:] = together.changes
-        one.why = f"ambiguous: {found.noise}" if found.loud else gain_text(gain, noise, statistics.median(before))
+        said = f"ambiguous: {found.noise}" if found.loud else gain_text(gain, noise, statistics.median(before))
+        one.why = wrong or said
         remember(self, one, rivals, noise)
 
     def in_turns(

@@ -24,7 +24,7 @@ from kernelworks.diagnose.verify.answers import in_place_of
 from kernelworks.measure.clock.noise import sample_windows
 from kernelworks.profile.budget import Budget
 
-__all__ = ["ModuleRace", "race", "race_promise", "run_s", "share_saved"]
+__all__ = ["ModuleRace", "draws", "race", "race_promise", "run_s", "share_saved"]
 
 ROUNDS = 25  # at the most, of one sample; each in both states, counting those without disturbance
 ENOUGH_S, PATIENCE_S, WINDOW_S = 0.5, 2.0, 0.05  # for one sample; if it is loud; the unit that is thrown away
