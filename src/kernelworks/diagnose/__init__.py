@@ -23,6 +23,7 @@ from kernelworks.diagnose.forecast.device import Device
 from kernelworks.diagnose.forecast.forecaster import Forecaster
 from kernelworks.diagnose.forecast.races import NoRaces
 from kernelworks.diagnose.record import make_diagnosis
+from kernelworks.diagnose.slow_paths.look import slow_paths
 from kernelworks.machine.environment import cache_dir
 from kernelworks.measure.clock.noise import Ambiguous
 from kernelworks.measure.clock.page_faults import Memory
@@ -292,12 +293,14 @@ def _observed(
     timeline = device.observe(program.run, budget_s, say, first=first, memory=memory)
     seen.timeline, seen.device = timeline, device
     resumed = fix is not None and fix.resumed is not None
+    alarms = () if resumed else _alarms(program, timeline, budget_s, say)
     device, unknown = _with_peaks(device, timeline, say, rough=rough, wanted=not resumed)
     around.mark()
     done = None
     if fix and (rough or not timeline.loud):
         began = time.monotonic()
-        fix.journal.note_diagnosis(_explained(make_diagnosis(program.name, timeline, device, rough=rough), unknown))
+        before = make_diagnosis(program.name, timeline, device, rough=rough)
+        fix.journal.note_diagnosis(dataclasses.replace(_explained(before, unknown), alarms=alarms))
         forecaster = Forecaster(timeline, device, device.fixing * budget_s)
         search = Search(
             program, timeline.walls, forecaster, budget_s=fix.seconds, say=say, allow=fix.allow, plan=fix.plan,
@@ -309,8 +312,16 @@ def _observed(
     say("grouping calls into hotspots, and benchmarking the kernels that a swap would take")
     races = device.races(0.0 if done else RACES * budget_s, say)  # a fix has benchmarked them
     found = make_diagnosis(program.name, timeline, device, races, fix=done, rough=rough)
-    found = _explained(found, unknown)
+    found = dataclasses.replace(_explained(found, unknown), alarms=alarms)
     return _checked(found, timeline, counters, say) if counters else found
+
+
+def _alarms(program: Program, timeline: Timeline, budget_s: float, say: Say) -> tuple[str, ...]:
+    """The slow paths that it takes. A compiled program is not looked at: it would be compiled anew for it."""
+    if timeline.compiled or timeline.wall > budget_s:
+        return ()
+    say("looking for slow paths")
+    return slow_paths(program.run, timeline.wall)
 
 
 def _device(program: Program, peaks: Peaks | GpuPeaks | None, say: Say) -> Device:

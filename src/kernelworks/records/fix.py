@@ -21,7 +21,7 @@ class TriedOptimization:
     optimization: str
     place: str
     says: str
-    code: str  # the lines that a user writes to have it without kernelworks
+    code: str  # the lines that a user writes to have it; they import kernelworks only for kernels of its own
     outcome: str  # applied, rejected or not tried
     why: str  # the reason for that outcome
     predicted_gain_s: float | None = None  # None if nothing was predicted
@@ -73,7 +73,7 @@ class Fix(Record):
     against: str = "float64"  # or the original's own rounding; "" if nothing was compared: `agrees` says nothing then
     optimizations: tuple[TriedOptimization, ...] = ()  # in the order in which they were tried
     plan: dict[str, Any] = field(default_factory=dict)  # what ``kernelworks.apply`` puts in place
-    code: str = ""  # what a user writes to have the best program without kernelworks
+    code: str = ""  # what a user writes to have the best program; see TriedOptimization
     budget_s: float = 0.0  # seconds that the search had
     search_s: float = 0.0  # seconds that it took, with its workers; 0 in a record that does not say
     diagnosis_s: float = 0.0  # seconds of the diagnosis before it, which no budget bounds
