@@ -70,7 +70,7 @@ def test_a_fix_ends_and_says_why(name: str, ceilings: Peaks) -> None:
     took = time.process_time() - begun
     assert found.fix is not None
     tried = any(one.gain_s is not None for one in found.fix.optimizations)  # what costs a run or two may fit
-    said = " ".join(one.why for one in found.fix.optimizations) if tried else found.fix.refused
+    said = " ".join(one.why for one in found.fix.optimizations) if tried else found.fix.ended
     assert "budget" in said, found.fix
     assert tried or "budget" in found.sentence
     assert took < 60 * run + 10, f"{took:.1f} s, a run takes {run:.2f} s"

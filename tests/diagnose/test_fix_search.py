@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from kernelworks.diagnose.account.account import UNEXPLAINED, USEFUL
 from kernelworks.diagnose.fix import calibrate, search
 from kernelworks.diagnose.fix.attempt import Try
+from kernelworks.diagnose.fix.journal import Journal, as_state
 from kernelworks.diagnose.fix.search import Search
 from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Change, Impossible, Promise, Rejected, Scene
 from kernelworks.diagnose.sentence import sentence
@@ -23,7 +24,7 @@ from kernelworks.measure.clock import noise as quiet
 from kernelworks.profile.budget import BudgetExceeded
 from kernelworks.profile.program import Program
 from kernelworks.records import Fix
-from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED
+from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED, CompilerReport
 
 WALL = 0.100
 inside: list[str] = []  # what is in place
@@ -331,7 +332,7 @@ def test_whatever_goes_wrong_with_one_is_said_and_the_others_go_on(
 
 def test_where_nothing_fits_the_budget_the_fix_is_refused(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     found = fixed(model, monkeypatch, Stand("slow", 0.5, fails={"predict": BudgetExceeded("a budget of 9 s would do")}))
-    assert "the budget was too small: a budget of 9 s would do" in found.refused
+    assert "the budget was too small: a budget of 9 s would do" in found.ended
 
 
 def test_a_prediction_that_takes_long_leaves_what_is_promising_its_try(
@@ -469,3 +470,21 @@ def test_where_others_used_the_machine_the_figures_are_ambiguous(
     assert found.ambiguous == str(noise) and not found.refused
     said = sentence({USEFUL: 0.5, UNEXPLAINED: 0.0}, (), 1.0, found)
     assert said.startswith("ambiguous: the fix was measured")
+
+
+def test_what_is_compiled_and_wrong_elsewhere_is_not_applied(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = CompilerReport("torch.compile() gives other values", "print()\n")
+    states: list[Any] = []
+
+    def checked(scene: Scene, one: Try, *more: Any) -> tuple[str, CompilerReport | None]:
+        return ("what is compiled is wrong on zeros", report) if one.candidate.says == "wrong" else ("", None)
+
+    class Kept(Journal):
+        def note_outcome(self, search: Search) -> None:
+            states.append(as_state(search))
+
+    monkeypatch.setattr(search, "check_compiled", checked)
+    found = fixed(model, monkeypatch, Stand("wrong", 0.9), Stand("right", 0.2), journal=Kept())
+    assert in_place(found) == ["right"] and found.compiler_reports == (report,)
+    assert found.optimizations[0].outcome == REJECTED and "wrong on zeros" in found.optimizations[0].why
+    assert states[-1]["reports"] == [dataclasses.asdict(report)]

@@ -44,7 +44,7 @@ def nothing_verified(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(certificates, "invalid_reason", lambda op, kernel, kind=None: reason if kernel.source else None)
     session = sys.modules.get("kernelworks.measure.autotune.session")
     if session is not None:  # and none will be
-        monkeypatch.setattr(session, "confirm", lambda kernels, progress: [])
+        monkeypatch.setattr(session, "confirm", lambda kernels, progress, most_s: [])
     for op in OPS.values():
         op.forget()
     yield

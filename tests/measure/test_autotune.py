@@ -202,7 +202,7 @@ def test_a_kernel_asked_for_by_name_is_not_benchmarked(monkeypatch: pytest.Monke
 
 def test_without_a_verified_kernel_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates, "invalid_reason", lambda op, kernel, kind=None: "not verified here")
-    monkeypatch.setattr(session, "confirm", lambda kernels, progress: [])  # its worker died
+    monkeypatch.setattr(session, "confirm", lambda kernels, progress, most_s: [])  # its worker died
     (call,) = kw.autotune(lambda: kw.gelu(torch.ones(3))).calls
     assert call.taken == "torch"
     assert "not verified here" in call.why
@@ -212,7 +212,7 @@ def test_kernels_that_only_want_a_confirmation_are_confirmed_first(monkeypatch: 
     asked: list[tuple[str, str]] = []
     monkeypatch.setattr(certificates, "invalid_reason", lambda op, kernel, kind=None: "verified elsewhere")
     monkeypatch.setattr(certificates, "transferable_certificate", lambda op, kernel: object())
-    monkeypatch.setattr(session, "confirm", lambda kernels, progress: asked.extend(kernels) or [])
+    monkeypatch.setattr(session, "confirm", lambda kernels, progress, most_s: asked.extend(kernels) or [])
     kw.autotune(lambda: [kw.gelu(torch.ones(n)) for n in (3, 4)])
     assert asked == [("gelu", kernel.name) for kernel in OPS["gelu"].kernels if kernel.name in KERNELS]
 
@@ -220,7 +220,7 @@ def test_kernels_that_only_want_a_confirmation_are_confirmed_first(monkeypatch: 
 def test_what_is_expected_is_tried_at_once_before_anything_is_benchmarked(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[tuple[str, str]]] = []
     monkeypatch.setattr(certificates, "invalid_reason", lambda op, kernel, kind=None: "never verified")
-    monkeypatch.setattr(session, "confirm", lambda kernels, progress: asked.append(list(kernels)) or [])
+    monkeypatch.setattr(session, "confirm", lambda kernels, progress, most_s: asked.append(list(kernels)) or [])
     kw.autotune(lambda: kw.gelu(torch.ones(3)), expected=["gelu", "scaled_dot_product_attention", "gelu", "unknown"])
     (first,) = asked  # the call of gelu finds its row tried
     assert [op for op, _ in first] == ["gelu", "attention"]

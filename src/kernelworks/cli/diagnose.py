@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -100,6 +101,12 @@ def diagnose(
         device_named("cuda")
     folder = writable_folder(out or Path("kernelworks-out")) if out is not None or not json else None
     patch_file, trace_file = writable(patch), writable(perfetto)
+    given = _given(
+        {
+            "--fix": fix, "--budget": budget, "--allow": allow, "--plan": plan, "--patch": patch,
+            "--counters": counters, "--out": out, "--perfetto": perfetto, "--rough": rough, "--verbose": verbose,
+        }
+    )  # fmt: skip
     try:
         with guard_program(json=json, rough=True), measuring("diagnose") as progress:
             record: Diagnosis = diagnose_script(
@@ -107,8 +114,10 @@ def diagnose(
                 module=module, fix_s=budget, allow=allowed, plan=plan,
             )  # fmt: skip
     except DiagnosisInterrupt as stopped:
+        stopped.options = given
         _show_partial(stopped, json=json)
         raise
+    record = dataclasses.replace(record, options=given)
     files = Files() if folder is None else _write_files(record, folder / _file(program, module=module))
     if json:
         print_json(record)
@@ -119,6 +128,17 @@ def diagnose(
     if patch_file is not None:
         _write_patch(record, patch_file)
     raise typer.Exit({"": 0, "refused": FAILED, "ambiguous": AMBIGUOUS}[report.outcome(record)])
+
+
+def _given(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The options as a user types them, for the commands that a report names; without --json, which a program reads."""
+    words: list[str] = []
+    for name, value in options.items():
+        if value is True:
+            words.append(name)
+        elif value not in (None, False, ""):
+            words += [name, f"{value:g}" if isinstance(value, float) else str(value)]
+    return tuple(words)
 
 
 def _write_patch(record: Diagnosis, path: Path) -> None:
@@ -140,6 +160,8 @@ def _write_files(record: Diagnosis, stem: Path) -> Files:
     plan = record.fix.plan if record.fix is not None else {}
     texts = {".json": to_document(record), ".html": page.diagnosis(record)}
     texts |= {".plan.json": to_document(plan)} if plan else {}
+    reports = record.fix.compiler_reports if record.fix is not None else ()
+    texts |= {f".compiler-{number}.py": report.text for number, report in enumerate(reports, 1)}
     written = {ending for ending, text in texts.items() if write(Path(f"{stem}{ending}"), text)}
     return Files(*(f"{stem}{ending}" if ending in written else "" for ending in (".html", ".json", ".plan.json")))
 

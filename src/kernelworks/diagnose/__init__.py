@@ -23,6 +23,7 @@ from kernelworks.diagnose.forecast.device import Device
 from kernelworks.diagnose.forecast.forecaster import Forecaster
 from kernelworks.diagnose.forecast.races import NoRaces
 from kernelworks.diagnose.record import make_diagnosis
+from kernelworks.diagnose.slow_paths.look import slow_paths
 from kernelworks.machine.environment import cache_dir
 from kernelworks.measure.clock.noise import Ambiguous
 from kernelworks.measure.clock.page_faults import Memory
@@ -171,6 +172,7 @@ class Fixing:
     plan: Mapping[str, Any] | None = None  # it is applied in place of a search
     journal: Journal = dataclasses.field(default_factory=Journal)
     resumed: State | None = None  # what another process has noted
+    began: float | None = None  # on the monotonic clock, if the search began in another process
 
     @classmethod
     def of(
@@ -228,6 +230,7 @@ class DiagnosisInterrupt(KeyboardInterrupt):
         super().__init__()
         self.walls, self._partial = tuple(walls), partial
         self.command: tuple[str, ...] = ()
+        self.options: tuple[str, ...] = ()
 
     def diagnosis(self) -> Diagnosis | None:
         """What was measured until then, if every op was timed: times, calls and lines, and the fix as far as it got."""
@@ -236,7 +239,7 @@ class DiagnosisInterrupt(KeyboardInterrupt):
             return None
         said = f"interrupted, so this is what was measured until then; {found.sentence}"
         why = found.ambiguous or "interrupted"
-        return dataclasses.replace(found, sentence=said, ambiguous=why, command=self.command)
+        return dataclasses.replace(found, sentence=said, ambiguous=why, command=self.command, options=self.options)
 
 
 @dataclasses.dataclass
@@ -284,28 +287,41 @@ def _observed(
     *,
     rough: bool,
 ) -> Diagnosis:
+    begun = time.monotonic()
     first = first_run(program.run, say)  # before anything long is measured: it may raise
     device = _device(program, peaks, say)
     timeline = device.observe(program.run, budget_s, say, first=first, memory=memory)
     seen.timeline, seen.device = timeline, device
-    device, unknown = _with_peaks(device, timeline, say, rough=rough)
+    resumed = fix is not None and fix.resumed is not None
+    alarms = () if resumed else _alarms(program, timeline, budget_s, say)
+    device, unknown = _with_peaks(device, timeline, say, rough=rough, wanted=not resumed)
     around.mark()
     done = None
     if fix and (rough or not timeline.loud):
-        fix.journal.note_diagnosis(make_diagnosis(program.name, timeline, device, rough=rough))
+        began = time.monotonic()
+        before = make_diagnosis(program.name, timeline, device, rough=rough)
+        fix.journal.note_diagnosis(dataclasses.replace(_explained(before, unknown), alarms=alarms))
         forecaster = Forecaster(timeline, device, device.fixing * budget_s)
         search = Search(
             program, timeline.walls, forecaster, budget_s=fix.seconds, say=say, allow=fix.allow, plan=fix.plan,
-            journal=fix.journal, resumed=fix.resumed,
+            journal=fix.journal, resumed=fix.resumed, spent_s=began - fix.began if fix.began is not None else 0.0,
         )  # fmt: skip
-        done = search.fix()
+        done = dataclasses.replace(search.fix(), diagnosis_s=began - begun, search_s=time.monotonic() - began)
         if fix.searched is not None:
             fix.searched.append(search)
     say("grouping calls into hotspots, and benchmarking the kernels that a swap would take")
     races = device.races(0.0 if done else RACES * budget_s, say)  # a fix has benchmarked them
     found = make_diagnosis(program.name, timeline, device, races, fix=done, rough=rough)
-    found = _explained(found, unknown)
+    found = dataclasses.replace(_explained(found, unknown), alarms=alarms)
     return _checked(found, timeline, counters, say) if counters else found
+
+
+def _alarms(program: Program, timeline: Timeline, budget_s: float, say: Say) -> tuple[str, ...]:
+    """The slow paths that it takes. A compiled program is not looked at: it would be compiled anew for it."""
+    if timeline.compiled or timeline.wall > budget_s:
+        return ()
+    say("looking for slow paths")
+    return slow_paths(program.run, timeline.wall)
 
 
 def _device(program: Program, peaks: Peaks | GpuPeaks | None, say: Say) -> Device:
@@ -323,10 +339,13 @@ def _device(program: Program, peaks: Peaks | GpuPeaks | None, say: Say) -> Devic
     return Cpu(peaks or unmeasured_peaks("not measured yet"), floors, torch.get_num_threads())
 
 
-def _with_peaks(device: Device, timeline: Timeline, say: Say, *, rough: bool) -> tuple[Device, Exception | None]:
+def _with_peaks(
+    device: Device, timeline: Timeline, say: Say, *, rough: bool, wanted: bool
+) -> tuple[Device, Exception | None]:
     """The device with this machine's measured peaks. They come after the program's own times, which need none and are
-    kept whatever becomes of the peaks; if there are none, the reason comes with the device."""
-    if not isinstance(device, Cpu) or not device.peaks.unknown:
+    kept whatever becomes of the peaks; if there are none, the reason comes with the device. They are not ``wanted`` by
+    a search that goes on: the first process has measured them, or could not."""
+    if not isinstance(device, Cpu) or not device.peaks.unknown or not wanted:
         return device, None
     said = False
 

@@ -125,7 +125,7 @@ class Candidate:
     optimization: str
     site: Site
     says: str  # one line: what is done
-    code: str = ""  # the lines that a user writes to have it without kernelworks
+    code: str = ""  # the lines that a user writes to have it; they import kernelworks only for kernels of its own
     changes: str = ""  # the word that must be allowed (tf32, bf16, int8, fp8), for what changes numbers on purpose
     advice: str = ""  # said with its line and never applied: what only the author can decide
     options: tuple[tuple[str, Any], ...] = ()  # what ``apply`` reads besides; JSON's types

@@ -87,6 +87,10 @@ def make_diagnosis(
 
 def with_fix(diagnosis: Diagnosis, fix: Fix) -> Diagnosis:
     """A diagnosis that was made before its fix, with that."""
+    parts, wall, walls = diagnosis.time_breakdown, diagnosis.wall_s, diagnosis.walls_s
+    marked = RoughFigures(diagnosis.disturbed, min(walls), max(walls)) if diagnosis.rough else None
+    before = diagnosis.sentence.removesuffix(sentence(parts, diagnosis.hotspots, wall, None, marked))
+    fix = dataclasses.replace(fix, rough=diagnosis.rough and bool(fix.ambiguous))
     found = tuple(sort_worst_first(rescale_to_fix(diagnosis.hotspots, fix)))
-    said = sentence(diagnosis.time_breakdown, found, diagnosis.wall_s, fix)
-    return dataclasses.replace(diagnosis, hotspots=found, fix=fix, sentence=said)
+    said, told = sentence(parts, found, wall, fix, marked), clauses(parts, found, wall, fix, marked)
+    return dataclasses.replace(diagnosis, hotspots=found, fix=fix, sentence=before + said, clauses=told)

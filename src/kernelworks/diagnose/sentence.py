@@ -86,7 +86,7 @@ def _outcome(fix: Fix | None) -> list[str]:
     if fix is None or fix.refused:
         return []
     if not fix.rounds:
-        return [NO_FIX]
+        return [f"no optimization is applied yet: {fix.ended}" if fix.ended else NO_FIX]
     brought, predicted = f"brought {_ms(fix.gain_s)} ms", fix.predicted_gain_s
     if predicted is None:
         return [f"the fix {brought}, of which nothing was predicted"]
@@ -97,7 +97,7 @@ def _outcome(fix: Fix | None) -> list[str]:
 class RoughFigures:
     """Why figures are rough, and the shortest and the longest run."""
 
-    noise: Noise
+    noise: Noise | str
     shortest: float
     longest: float
 
@@ -180,7 +180,8 @@ def _promises(
         waited = time_breakdown.get(INPUT, 0.0)
         if waited >= DOUBT * wall:
             nothing = f"it waits for its input for {_ms(waited)} ms of {_ms(wall)} ms: load ahead"
-        if fix is not None and fix.needs_s and nothing.startswith("no other"):  # of what did not fit nothing is known
+        known = fix is None or not (fix.needs_s or fix.ended)
+        if not known and nothing.startswith("no other"):  # of what did not fit nothing is known
             return [bound] if bound else []
         return [nothing, bound] if bound else [nothing + rest]
     by_op: dict[str, float] = {}

@@ -31,7 +31,7 @@ class Budget:
     free_runs: float = math.inf
     runs: int = 0
     kept: float = 0.0  # seconds that are there for something else
-    begun: float = field(default_factory=time.perf_counter)
+    begun: float = field(default_factory=lambda: time.perf_counter())
 
     def count_runs(self, run: Callable[[], Any]) -> Callable[[], Any]:
         """The program, each run of which is counted."""

@@ -482,9 +482,11 @@ class Diagnosis(Record):
     rough: bool = False  # figures were asked for all the same: each is rough
     walls_s: tuple[float, ...] = ()  # of the timed runs, of which `wall_s` is the median
     clauses: tuple[str, ...] = ()  # what `sentence` says of the program as it is, one fact each
+    alarms: tuple[str, ...] = ()  # slow paths that the program takes without need, with what each costs here
     disturbed: str = ""  # what others took of the machine, if the figures are rough
     notes: tuple[str, ...] = ()  # on the measurement itself: runs that were discarded, what the process was left with
     command: tuple[str, ...] = ()  # what stands after ``kernelworks diagnose``, without its options; () from Python
+    options: tuple[str, ...] = ()  # those of the command, as they were given; () from Python
     modules: ModuleTree | None = None
     spans: OperatorSpans | None = None
 

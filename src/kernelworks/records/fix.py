@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelworks.records.base import Record
 
-__all__ = ["APPLIED", "NOT_TRIED", "REJECTED", "Fix", "TriedOptimization"]
+__all__ = ["APPLIED", "NOT_TRIED", "REJECTED", "CompilerReport", "Fix", "TriedOptimization"]
 
 APPLIED = "applied"  # it is part of the best program found
 REJECTED = "rejected"  # it was put in place, and failed, was not verified, or saved nothing significant
@@ -21,7 +21,7 @@ class TriedOptimization:
     optimization: str
     place: str
     says: str
-    code: str  # the lines that a user writes to have it without kernelworks
+    code: str  # the lines that a user writes to have it; they import kernelworks only for kernels of its own
     outcome: str  # applied, rejected or not tried
     why: str  # the reason for that outcome
     predicted_gain_s: float | None = None  # None if nothing was predicted
@@ -43,6 +43,14 @@ class TriedOptimization:
 
 
 @dataclass(frozen=True)
+class CompilerReport:
+    """What shows that a compiler was wrong: ``text`` is a Python file."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Fix(Record):
     """What ``--fix`` did and what it gained: the best program found beside the program as it was."""
 
@@ -59,13 +67,17 @@ class Fix(Record):
     notes: tuple[str, ...] = ()
     noise_s: float = 0.0  # a gain or loss below this is not significant
     refused: str = ""  # why the fix is not to be kept; "" if it may be
+    ended: str = ""  # why the search ended before all that applies was tried; "" if it did not
     ambiguous: str = ""  # what other processes took of the machine while it was measured, if that was too much
     rough: bool = False  # its figures were asked for nevertheless
     against: str = "float64"  # or the original's own rounding; "" if nothing was compared: `agrees` says nothing then
     optimizations: tuple[TriedOptimization, ...] = ()  # in the order in which they were tried
     plan: dict[str, Any] = field(default_factory=dict)  # what ``kernelworks.apply`` puts in place
-    code: str = ""  # what a user writes to have the best program without kernelworks
+    code: str = ""  # what a user writes to have the best program; see TriedOptimization
     budget_s: float = 0.0  # seconds that the search had
+    search_s: float = 0.0  # seconds that it took, with its workers; 0 in a record that does not say
+    diagnosis_s: float = 0.0  # seconds of the diagnosis before it, which no budget bounds
     needs_s: float = 0.0  # the budget that would do for what did not fit it; 0 if all did
     allowed: tuple[str, ...] = ()  # changes of numbers that might be tried
+    compiler_reports: tuple[CompilerReport, ...] = ()  # of compiled regions that were left out, as they are wrong
     patch: str = ""  # the same as a unified diff on the program's own source; "" if that is in no file

@@ -156,6 +156,7 @@ def _result(record: Diagnosis, width: int) -> Iterable[Text]:
         said = [headline(record)]
     elif fix is not None:
         said = [*result_lines(fix, rough=record.rough), *said]
+    said = [*(f"Slow path: {alarm}." for alarm in record.alarms), *said]
     label = Text("RESULT", style="bold")
     for index, sentence in enumerate(said):
         bold = "bold" if index == 0 else ""

@@ -45,8 +45,11 @@ def _outcome_lines(record: Fix) -> list[str]:
     counts = count_outcomes(record)
     if record.refused:
         return [f"The fix is refused: {record.refused}.", counts]
+    took = _time_text(record)
     if not record.rounds:
-        return [f"No optimization applied: {counts[0].lower()}{counts[1:]}"]
+        why = f"No optimization applied: {record.ended}." if record.ended else "No optimization applied:"
+        said = counts if record.ended else f"{counts[0].lower()}{counts[1:]}"
+        return [f"{why} {said}", *took]
     speedup = quantity.ratio(record.before_s / record.after_s if record.after_s > 0 else None)
     predicted = record.predicted_gain_s
     said = "not predicted" if predicted is None else f"{quantity.seconds(predicted)} predicted"
@@ -56,6 +59,17 @@ def _outcome_lines(record: Fix) -> list[str]:
         f"Gain: {said}, {quantity.with_interval(record.gain_s, record.noise_s)} got ({gain_verdict(record)}).",
         *([counts] if record.optimizations else []),
         _errors(record),
+        *took,
+    ]
+
+
+def _time_text(record: Fix) -> list[str]:
+    """How long it took, beside what it might take."""
+    if not record.search_s:
+        return []
+    return [
+        f"The search took {record.search_s:.0f} s (budget {record.budget_s:.0f} s), after a diagnosis of "
+        f"{record.diagnosis_s:.0f} s."
     ]
 
 

@@ -22,6 +22,7 @@ from kernelworks.report.text_lines import command_lines, paragraph
 __all__ = ["MOST_STEPS", "Files", "Step", "command_text", "needs_allowing", "next_steps", "step_lines"]
 
 MOST_STEPS = 3
+WITH_VALUE = ("--budget", "--allow", "--plan", "--patch", "--out", "--perfetto")  # options of the command
 DEFAULT_BUDGET_S = 240  # of a fix
 LONGER = 4  # times the budget, to measure what was not significant
 LEAST_EDIT_SHARE = 0.02  # of the wall clock: an edit that recovers less is no next step
@@ -167,9 +168,21 @@ def _again(record: Diagnosis) -> tuple[str, ...]:
     return tuple(word for word in _options(record, record.fix.budget_s) if word != "--rough")
 
 
+def _with_user_options(record: Diagnosis, options: tuple[str, ...]) -> tuple[str, ...]:
+    """These, and the options that the user gave and these do not name. Whether figures may be rough, each step says
+    itself."""
+    words, kept = iter(record.options), list[str]()
+    for word in words:
+        value = (next(words),) if word in WITH_VALUE else ()
+        if word not in (*options, "--rough"):
+            kept += [word, *value]
+    return (*options, *kept)
+
+
 def _diagnose(record: Diagnosis, options: tuple[str, ...], why: str) -> Step:
     """The diagnosis once more; of a function in Python, the call that does so."""
     if record.command:
+        options = _with_user_options(record, options)
         at = record.command.index("--") if "--" in record.command else len(record.command)
         return Step(("kernelworks", "diagnose", *record.command[:at], *options, *record.command[at:]), why)
     given = dict(zip(options, (*options, "")[1:], strict=True))

@@ -13,9 +13,11 @@ from __future__ import annotations
 import concurrent.futures
 import datetime
 import json
+import math
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -38,16 +40,18 @@ Progress = Callable[[str], None]
 CASES = 4  # of a contract's, evenly spread
 
 
-def confirm(kernels: Sequence[tuple[str, str]], *, progress: Progress | None = None) -> list[Verification]:
+def confirm(
+    kernels: Sequence[tuple[str, str]], *, progress: Progress | None = None, most_s: float = math.inf
+) -> list[Verification]:
     """Confirms kernels, given as (op, kernel), that another kind of CPU's certificate speaks for, and certifies them
     here.
 
     A kernel with an element off is refused: its verification holds the failures. One that is missing from the result
-    did not come to its end, as when a worker died: it wants the whole verification.
+    did not come to its end, as when a worker died or ``most_s`` were over: it wants the whole verification.
     """
     shares = [kernels[i :: _processes()] for i in range(_processes())]
     with concurrent.futures.ThreadPoolExecutor(len(shares)) as pool:
-        found = list(pool.map(lambda share: _worked(share, progress), shares))
+        found = list(pool.map(lambda share: _worked(share, progress, most_s), shares))
     done = {name: verification for verifications in found for name, verification in verifications.items()}
     return [done[name] for name in (f"{op}.{kernel}" for op, kernel in kernels) if name in done]
 
@@ -56,8 +60,8 @@ def _processes() -> int:
     return max(1, min(4, machine().cores))
 
 
-def _worked(kernels: Sequence[tuple[str, str]], progress: Progress | None) -> dict[str, Verification]:
-    """What one worker finished. It may die of a kernel: those before it count."""
+def _worked(kernels: Sequence[tuple[str, str]], progress: Progress | None, most_s: float) -> dict[str, Verification]:
+    """What one worker finished within its time. It may die of a kernel: those before it count."""
     done: dict[str, Verification] = {}
     if not kernels:
         return done
@@ -66,12 +70,19 @@ def _worked(kernels: Sequence[tuple[str, str]], progress: Progress | None) -> di
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment.passive_wait_variables()
     ) as worker:
         assert worker.stdout is not None
-        for said in json_messages(worker.stdout):
-            if "at" in said:
-                if progress:
-                    progress(f"confirming {said['at']}")
-            else:
-                done[f"{said['op']}.{said['kernel']}"] = _verification(said)
+        over = threading.Timer(most_s, worker.kill) if most_s < math.inf else None
+        if over is not None:
+            over.start()
+        try:
+            for said in json_messages(worker.stdout):
+                if "at" in said:
+                    if progress:
+                        progress(f"confirming {said['at']}")
+                else:
+                    done[f"{said['op']}.{said['kernel']}"] = _verification(said)
+        finally:
+            if over is not None:
+                over.cancel()
     return done
 
 

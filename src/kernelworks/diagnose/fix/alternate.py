@@ -5,17 +5,32 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+import time
 from collections.abc import Callable, Sequence
 
-from kernelworks.diagnose.optimization import CombinedChange
+from kernelworks.diagnose.optimization import CombinedChange, Rejected
 from kernelworks.measure.clock.noise import SampledWindows, sample_windows
+from kernelworks.profile.budget import BudgetExceeded
 from kernelworks.profile.program import Program
 
-__all__ = ["LEAST_NOISE", "alternate", "gain_of", "gain_text", "ms", "noise_between", "noise_of", "range_of"]
+__all__ = [
+    "LEAST_NOISE",
+    "LEAST_RUNS",
+    "alternate",
+    "gain_of",
+    "gain_text",
+    "ms",
+    "noise_between",
+    "noise_of",
+    "range_of",
+]
 
 LEAST_ROUNDS = 2
+LEAST_RUNS = 1 + 2 * LEAST_ROUNDS  # of a program that takes longer than a turn's burst
 BURST_S, MOST_RUNS = 0.1, 16  # of one state in a turn: one run of a few milliseconds says little
 LEAST_NOISE = 0.02  # of the wall clock: two runs of one program seldom agree better
+LOST_FACTOR = 1.5  # times as long: what takes that in its first turn, and has no time for another, has lost
+SLOWER = 3.0  # times as long: fewer runs of it are measured
 DEVIATIONS = 2.0  # standard errors within which a difference is not significant
 FROM_MIDDLE = 1.4826 * 1.2533  # from normal samples' median deviation to the standard error of a median
 
@@ -47,33 +62,55 @@ def alternate(
     before: CombinedChange,
     after: CombinedChange,
     wall: float,
-    budget_s: float,
+    limits: tuple[float, float],
     say: Callable[[str], None],
     *,
     most: int,
 ) -> SampledWindows[tuple[float, float]]:
     """Wall clocks of two states of the program, in turns; of short runs the median of several. The order within a turn
     alternates. One run ``after`` before the first turn is not counted. Noise that lasts affects both states alike; a
-    turn with too much noise is thrown away."""
-    rounds = max(LEAST_ROUNDS, min(most, int(0.6 * budget_s / max(2 * wall, 1e-9))))
-    runs = max(1, min(MOST_RUNS, int(BURST_S / max(wall, 1e-9))))
+    turn with too much noise is thrown away. ``limits`` are the seconds after which no turn begins beyond the second,
+    and those after which none does, however much longer than ``wall`` the program takes with ``after`` in place.
+
+    Raises Rejected if the first turn shows that it is slower and there is no time for more, BudgetExceeded if there is
+    no time at all."""
+    budget_s, most_s = limits
+    begun = time.monotonic()
+    changed_s = _first_run_s(program, after, wall)
+    rounds = max(LEAST_ROUNDS, min(most, int(0.6 * budget_s / max(wall + changed_s, 1e-9))))
+    runs = max(1, min(MOST_RUNS, int(BURST_S / max(wall, changed_s, 1e-9))))
     turns = itertools.count()
-    with after:
-        program.run()
 
     def turn() -> tuple[float, float]:
-        times = {}
+        times: dict[str, float] = {}
         for variant in ("before", "after") if next(turns) % 2 == 0 else ("after", "before"):
+            if time.monotonic() - begun > most_s:
+                raise BudgetExceeded("there was no time left to measure it")
             with before if variant == "before" else after as changes:
                 spent = changes.seconds_spent
                 times[variant] = program.median(runs, alone=not changes.changes)
             times[variant] -= (changes.seconds_spent - spent) / runs
+        if times["after"] > LOST_FACTOR * times["before"] and time.monotonic() - begun > budget_s:
+            raise Rejected(f"with it the program takes {times['after'] / times['before']:.1f} times as long")
         return times["before"], times["after"]
 
     return sample_windows(
-        turn, rounds, tries=2 * rounds, deadline_s=budget_s,
+        turn, rounds, tries=2 * rounds, least=LEAST_ROUNDS, deadline_s=budget_s,
         say=lambda which: say(f"measuring in alternation, {which}"),
     )  # fmt: skip
+
+
+def _first_run_s(program: Program, after: CombinedChange, wall: float) -> float:
+    """Seconds of a run that is not counted; ``wall`` if it is about as long as any. What takes much longer may have
+    made something anew, so the next run says whether all of them do."""
+    for _ in range(2):
+        begin = time.monotonic()
+        with after:
+            program.run()
+        took = time.monotonic() - begin
+        if took <= SLOWER * wall:
+            return wall
+    return took
 
 
 def gain_text(gain: float, noise: float, wall: float) -> str:

@@ -38,5 +38,5 @@ def duel(scene: Scene, one: Try, rivals: Sequence[Try], beside: Sequence[Try]) -
     if site.kind in ("module", "function"):
         roots = scene.scene_of(scene.at(site)).roots
     variants = CombinedChange((*rest, *theirs)), CombinedChange((*rest, one.change))
-    found = race(roots, *variants, scene.forecaster.device.with_sync, backward=scene.backward)
+    found = race(roots, *variants, scene.forecaster.device.with_sync, backward=scene.backward, budget=scene.budget)
     return found.saved_s / max(run_s(scene), found.before_s)

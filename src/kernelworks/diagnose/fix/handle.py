@@ -21,8 +21,9 @@ class Fix(Record):
     """What a search found, in place until ``undo()``. Also a context manager.
 
     ``plan`` is what ``kernelworks.apply`` puts in place in another process. ``code`` holds the lines that have the same
-    effect without kernelworks, and ``patch`` is a unified diff of them on the program's own source. ``optimizations``
-    lists each candidate with its prediction, its outcome (applied, rejected or not tried) and the reason. ``fn`` is
+    effect in the source (of kernelworks only what its own kernels need), and ``patch`` is a unified diff of them on the
+    program's own source. ``optimizations`` lists each candidate with its prediction, its outcome (applied, rejected or
+    not tried) and the reason. ``fn`` is
     what to call in the place of the function that was given: it is another function if that one itself is compiled, and
     every module that holds the function by name has the new one. ``record()`` is all of it.
     """

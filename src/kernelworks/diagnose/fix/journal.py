@@ -89,6 +89,7 @@ def as_state(search: Search, running: Try | None = None) -> State:
         "last": None if search.last is None else place.get(id(search.last)),
         "over": [place[id(one)] for one in search.over if id(one) in place],
         "impossible": [dataclasses.asdict(one) for one in search.impossible],
+        "reports": [dataclasses.asdict(one) for one in search.reports],
         "running": None if running is None else place.get(id(running)),
     }
 

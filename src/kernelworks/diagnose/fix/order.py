@@ -20,6 +20,7 @@ STAGES = {
     "channels_last": LAYOUT,  # moves weights
     "folded norms": WEIGHTS,  # replaces modules and their weights
     "merged projections": WEIGHTS,
+    "unread maps": WEIGHTS,  # a compiler traces what is called then
     "weights cast once": DTYPE,
     "fewer bits": DTYPE,
     "swap": OPS,  # a compiler traces what the modules call by then

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelworks.diagnose.fix.attempt import Try
+from kernelworks.diagnose.fix.time_limits import PART, seconds_to_end
 from kernelworks.diagnose.optimization import CombinedChange, Scene
 from kernelworks.diagnose.optimizations.trial import draws
 from kernelworks.diagnose.verify.agreement import Agreement, compare
@@ -26,7 +27,8 @@ def check_outputs(scene: Scene, one: Try, together: CombinedChange, kept: Sequen
         one.agreement = shown[-1] if shown else Agreement(0.0, 0.0, True, "", change.verified_against)
     else:
         together = _compared(scene, one, together, kept, seconds)
-    if one.why or one.candidate.changes or STEPPING * scene.wall > seconds:
+    assert scene.budget is not None
+    if one.why or one.candidate.changes or STEPPING * scene.wall > PART * scene.budget.seconds:
         return
     scene.say(f"comparing {STEPS} steps: {one.candidate.optimization}, {one.candidate.says}")
     steps = same_steps(scene, together, _allowed(one, together, kept))
@@ -50,9 +52,12 @@ def _compared(scene: Scene, one: Try, together: CombinedChange, kept: Sequence[T
         )
         together = together.random
     one.agreement = found = compare(
-        scene.answer_samples, seconds, seconds + JUDGING * scene.wall,
+        scene.answer_samples, seconds, min(seconds + JUDGING * scene.wall, seconds_to_end(scene)),
         changed=lambda module: together, untouched=together.is_untouched, before=_allowed(one, together, kept),
     )  # fmt: skip
+    if found.ended:
+        assert scene.budget is not None
+        scene.budget.ask("verifying it", seconds + JUDGING * scene.wall)  # it raises if that is not left
     if not found.agrees and not (one.candidate.changes and found.against and found.after <= MAX_ALLOWED_ERROR):
         why = "its outputs are worse than the original's" if found.against else "its outputs were not compared"
         one.why = f"{why} ({found.note})" if found.note else why

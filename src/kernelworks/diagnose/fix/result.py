@@ -10,22 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kernelworks.diagnose.fix.alternate import noise_between, noise_of
+from kernelworks.diagnose.fix.alternate import LEAST_RUNS, noise_between, noise_of
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.outcome import fix_record
 from kernelworks.diagnose.fix.patch import as_patch
 from kernelworks.diagnose.fix.plan import as_plan
+from kernelworks.diagnose.fix.time_limits import seconds_to_end
 from kernelworks.diagnose.optimization import CombinedChange
 from kernelworks.measure.clock.noise import far_apart
+from kernelworks.profile.budget import BudgetExceeded
 from kernelworks.records import history
 from kernelworks.records.fix import NOT_TRIED, Fix, TriedOptimization
 
 if TYPE_CHECKING:
     from kernelworks.diagnose.fix.search import Search
 
-__all__ = ["make_record", "remember", "so_far"]
+__all__ = ["MORE", "OVER", "make_record", "remember", "so_far"]
 
 NOT_OVER = "the budget was over before it"
+OVER = "the budget was over"
 MORE = 2  # times the budget, which may do if it was over before the search
 NOTHING = "no optimization makes this program faster here"
 
@@ -37,8 +40,13 @@ def make_record(search: Search) -> Fix:
     notes = [*search.scene.notes]
     if search.scene.roots.alike and measured:
         notes.append(f"{search.scene.roots.alike} modules were not compared: others of their kind were")
-    gained = _gained(search, notes) if search.kept else None
-    ended = gained.ambiguous if gained is not None else ""
+    if search.kept and not _fits(search):
+        return so_far(search, OVER)
+    try:
+        gained = _gained(search, notes) if search.kept else None
+    except BudgetExceeded:
+        return so_far(search, OVER)
+    loud = gained.ambiguous if gained is not None else ""
     if gained is not None and search.plan is None and gained.gain_s <= gained.noise_s:
         for one in search.kept:
             one.applied, one.rejected = False, True
@@ -47,30 +55,32 @@ def make_record(search: Search) -> Fix:
     if gained is not None:
         return _with_plan(search, gained)
     why = "" if search.tried or search.impossible else ": there is no candidate"  # else each candidate says why
-    ambiguous = ended or next((str(one.found.noise) for one in measured if one.found and one.found.loud), "")
+    ambiguous = loud or next((str(one.found.noise) for one in measured if one.found and one.found.loud), "")
     allowed = {
         one for one in search.tried if not one.candidate.advice and one.candidate.changes in {"", *search.scene.allow}
     }
-    refused = search.over[0].why if search.over and set(search.over) == allowed else ""
+    ended = search.over[0].why if search.over and set(search.over) == allowed else OVER if search.over else ""
     return fix_record(
-        wall, wall, notes=(f"{NOTHING}{why}", *notes), refused=refused, agrees=not refused,
-        ambiguous=ambiguous, noise_s=noise_of(search.walls), **_account(search),
+        wall, wall, notes=tuple(notes) if ended else (f"{NOTHING}{why}", *notes), ended=ended, ambiguous=ambiguous,
+        noise_s=noise_of(search.walls), **_account(search),
     )  # fmt: skip
 
 
-def so_far(search: Search, ended: str = NOT_OVER) -> Fix:
-    """The record as it would be if the search ended here, without another run of the program. ``ended`` says why."""
+def so_far(search: Search, ended: str = OVER) -> Fix:
+    """The record as it would be if the search ended here, without another run of the program. ``ended`` says why; if
+    that is not the budget and nothing was applied, the fix is refused."""
     wall, last = search.scene.wall, search.last
     outcomes = tuple(
         one
         if one.why or one.outcome != NOT_TRIED
-        else dataclasses.replace(one, why=ended, needs_s=MORE * search.budget_s)
+        else dataclasses.replace(one, why=NOT_OVER if ended == OVER else ended, needs_s=MORE * search.budget_s)
         for one in _outcomes(search)
     )
     needs_s = max((one.needs_s for one in outcomes), default=0.0)
     if not search.kept or last is None or last.found is None or last.agreement is None:
         return fix_record(
-            wall, wall, notes=tuple(search.scene.notes), refused=ended, agrees=False, noise_s=noise_of(search.walls),
+            wall, wall, notes=tuple(search.scene.notes), ended=ended, noise_s=noise_of(search.walls),
+            refused="" if ended == OVER else ended, agrees=ended == OVER,
             **_account(search) | {"optimizations": outcomes, "needs_s": needs_s},
         )  # fmt: skip
     left: float | None = 1.0
@@ -80,10 +90,20 @@ def so_far(search: Search, ended: str = NOT_OVER) -> Fix:
     found = fix_record(
         wall, now, predicted_gain_s=None if left is None else wall * (1 - left),
         error_before=last.agreement.before, error_after=last.agreement.after, agrees=True, rounds=len(last.turns),
-        notes=(f"{ended}: what was applied was measured one by one, not as a whole", *search.scene.notes),
+        notes=("what was applied was measured one by one, not as a whole", *search.scene.notes), ended=ended,
         noise_s=noise_between(last.turns), against=last.agreement.against,
     )  # fmt: skip
     return dataclasses.replace(_with_plan(search, found), optimizations=outcomes, needs_s=needs_s)
+
+
+def _fits(search: Search) -> bool:
+    """Whether the time that a fix may take lasts for measuring all that was applied as one, if it was not."""
+    return not _is_sum(search) or seconds_to_end(search.scene) > LEAST_RUNS * search.scene.wall
+
+
+def _is_sum(search: Search) -> bool:
+    """Whether what was applied is more than what was measured last: each on top of what was applied before it."""
+    return len([one for one in search.tried if one.found and one.saved_share > 0]) > 1
 
 
 def _outcomes(search: Search) -> tuple[TriedOptimization, ...]:
@@ -94,7 +114,7 @@ def _account(search: Search) -> dict[str, Any]:
     """What was allowed, what came of each candidate, and which budget would have done."""
     return {
         "optimizations": _outcomes(search), "allowed": tuple(sorted(search.scene.allow)), "budget_s": search.budget_s,
-        "needs_s": max((one.needs_s for one in search.tried), default=0.0),
+        "needs_s": max((one.needs_s for one in search.tried), default=0.0), "compiler_reports": tuple(search.reports),
     }  # fmt: skip
 
 
@@ -121,9 +141,7 @@ def _gained(search: Search, notes: list[str]) -> Fix:
     last = search.last
     assert last is not None and last.agreement is not None and last.found is not None
     found = last.found
-    if (
-        len([one for one in search.tried if one.found and one.saved_share > 0]) > 1
-    ):  # each on top of what was applied before it
+    if _is_sum(search):
         search.step("measuring the best program found beside the program as it was")
         found = search.in_turns(CombinedChange(()), search.scene.in_place())
     before, after = ([pair[variant] for pair in found.samples] for variant in (0, 1))
@@ -134,7 +152,7 @@ def _gained(search: Search, notes: list[str]) -> Fix:
     return fix_record(
         was, now, predicted_gain_s=None if left is None or far_apart(before) else was * (1 - left),
         error_before=last.agreement.before, error_after=last.agreement.after, agrees=True, rounds=len(before),
-        notes=tuple(note for note in (last.agreement.note, *notes) if note),
+        notes=tuple(note for note in (last.agreement.note, *notes) if note), ended=OVER if search.over else "",
         noise_s=noise_between(found.samples), ambiguous=str(found.noise) if found.loud else "",
         against=last.agreement.against,
     )  # fmt: skip

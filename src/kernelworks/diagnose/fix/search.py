@@ -22,16 +22,19 @@ from typing import Any
 from kernelworks.diagnose import optimizations as every_optimization
 from kernelworks.diagnose.fix.alternate import (
     LEAST_NOISE,
+    LEAST_RUNS,
     alternate,
     gain_of,
     gain_text,
     noise_between,
+    noise_of,
     range_of,
 )
 from kernelworks.diagnose.fix.attempt import Try, reason_not_tried
 from kernelworks.diagnose.fix.calibrate import calibrate
+from kernelworks.diagnose.fix.compiled_check import check_compiled
 from kernelworks.diagnose.fix.duels import duel, is_close_rival
-from kernelworks.diagnose.fix.journal import DeviceLost, Journal, State, device_fault, tries_of
+from kernelworks.diagnose.fix.journal import DeviceLost, Journal, State, device_fault
 from kernelworks.diagnose.fix.order import (
     SETTINGS,
     first_asked,
@@ -44,7 +47,10 @@ from kernelworks.diagnose.fix.order import (
 from kernelworks.diagnose.fix.outcome import fix_record, in_a_line, place, with_budget
 from kernelworks.diagnose.fix.output_check import check_outputs
 from kernelworks.diagnose.fix.plan import candidates_of
-from kernelworks.diagnose.fix.result import make_record, remember, so_far
+from kernelworks.diagnose.fix.program_roots import find_program_roots
+from kernelworks.diagnose.fix.result import MORE, make_record, remember, so_far
+from kernelworks.diagnose.fix.resume import resume
+from kernelworks.diagnose.fix.time_limits import FREE_RUNS, TRIAL_RUNS, part_s, seconds_to_end, time_is_left
 from kernelworks.diagnose.forecast.forecaster import Forecaster
 from kernelworks.diagnose.optimization import (
     Candidate,
@@ -55,21 +61,16 @@ from kernelworks.diagnose.optimization import (
     Rejected,
     Scene,
 )
-from kernelworks.diagnose.sites.functions import count_outside_calls, find_functions
-from kernelworks.diagnose.sites.modules import Roots, find_roots
 from kernelworks.measure.clock.noise import SampledWindows, far_apart
 from kernelworks.profile.budget import Budget, BudgetExceeded
 from kernelworks.profile.program import Program
 from kernelworks.records import history
-from kernelworks.records.fix import NOT_TRIED, Fix, TriedOptimization
+from kernelworks.records.fix import NOT_TRIED, CompilerReport, Fix, TriedOptimization
 
 __all__ = ["Search"]
 
 Say = Callable[[str], None]
 NOTHING = "no optimization makes this program faster here"
-PART = 0.0625  # of the budget, for one verification or one measurement
-OUTSIDE = 0.1  # of the program's time: with more outside of modules its functions are looked at
-FREE_RUNS = 3  # of the program, beyond the budget
 LONGER = 4  # times as many turns, if the first do not show whether the gain is significant
 RESERVED_SHARE = 0.5  # of the rest of the budget, to try what is predicted to save time
 FIRST, SOON_S = 0.1, 10.0  # after so long, what is predicted to save so much is tried before more is predicted
@@ -96,11 +97,13 @@ class Search:
     plan: Mapping[str, Any] | None = None
     journal: Journal = field(default_factory=Journal)
     resumed: State | None = None  # what another process noted: the search goes on from there
+    spent_s: float = 0.0  # of the budget, before this process
     doing: str = "starting"
     tried: list[Try] = field(default_factory=list)
     kept: list[Try] = field(default_factory=list)
     impossible: list[TriedOptimization] = field(default_factory=list)
     over: list[Try] = field(default_factory=list)  # what did not fit the budget
+    reports: list[CompilerReport] = field(default_factory=list)  # files that show where a compiler was wrong
     last: Try | None = None  # that was applied: verified and measured with all that is
 
     def fix(self) -> Fix:
@@ -110,24 +113,30 @@ class Search:
             self._searched()
             return make_record(self)
         except BudgetExceeded as over:
-            refused, needs = f"the budget was too small: {over}", over.needs_s
+            self.kept, wall = [], statistics.median(self.walls)
+            return fix_record(
+                wall, wall, ended=f"the budget was too small: {over}", against="", budget_s=self.budget_s,
+                needs_s=over.needs_s or MORE * self.budget_s, noise_s=noise_of(self.walls),
+            )  # fmt: skip
         except DeviceLost as lost:
             return so_far(self, f"the search ended early: {lost}")
         except Exception as error:  # the program's, changed or run once too often, or ours: the diagnosis stands
-            refused, needs = f"the search failed: {self.doing}: {in_a_line(error)}", 0.0
+            refused = f"the search failed: {self.doing}: {in_a_line(error)}"
         self.kept = []
         wall, note = statistics.median(self.walls), "every module is as it was, and the rest of the diagnosis holds"
-        return fix_record(wall, wall, notes=(note,), agrees=False, refused=refused, needs_s=needs)
+        return fix_record(wall, wall, notes=(note,), agrees=False, refused=refused)
 
     def step(self, what: str) -> None:
         self.doing = what
         self.say(with_budget(what, getattr(self, "scene", None)))
 
     def _searched(self) -> None:
-        budget = Budget(self.budget_s, statistics.median(self.walls), free_runs=FREE_RUNS)
+        free_runs = 0 if self.spent_s else FREE_RUNS
+        budget = Budget(self.budget_s, statistics.median(self.walls), free_runs=free_runs)
+        budget.begun -= self.spent_s
         program = dataclasses.replace(self.program, run=budget.count_runs(self.program.run))
         self.step("finding the modules that the program calls")
-        roots = self._roots(program, budget)
+        roots = find_program_roots(program, budget, getattr(self.forecaster, "timeline", None), self.step)
         scene = self.scene = Scene(
             roots, self.forecaster.with_sync(program), forecaster=self.forecaster, walls=self.walls, budget=budget,
             allow=frozenset(self.allow), say=self.step, optimizers=roots.optimizers,
@@ -140,7 +149,7 @@ class Search:
         if self.resumed is None:
             self._list_candidates()
         else:
-            self._resume(self.resumed)
+            resume(self, self.resumed)
         pending = first_asked(
             [one for one in self.tried if one.promise is None and not (one.why or one.rejected)], on_gpu=scene.on_gpu
         )
@@ -170,30 +179,6 @@ class Search:
             except Impossible as why:
                 self.impossible.append(TriedOptimization(optimization.name, "", "", "", NOT_TRIED, str(why)))
 
-    def _resume(self, state: State) -> None:
-        """Goes on from what another process noted: what was kept there is put in place here."""
-        self.tried = tries_of(state, self.optimizations)
-        self.impossible = [TriedOptimization(**one) for one in state["impossible"]]
-        self.over = [self.tried[number] for number in state["over"]]
-        self.kept = [self.tried[number] for number in state["kept"]]
-        for one in list(self.kept):
-            self._guarded(one, lambda one=one: self._put_in_place(one))  # type: ignore[misc]
-            if one.change is None:
-                one.applied = False
-                self.kept.remove(one)
-        measured = self.tried[state["last"]] if state["last"] is not None else None
-        self.last = measured if measured in self.kept else next(iter(self.kept[::-1]), None)
-
-    def _put_in_place(self, one: Try) -> None:
-        self.step(f"putting in place anew: {one.candidate.optimization}, {one.candidate.says}")
-        assert self.scene.program is not None
-        with self._with_beneath(one, [other for other in self.kept if other.change is not None]):
-            change = one.optimization.apply(self.scene, one.candidate)
-        with CombinedChange((*self.scene.taken, change)):
-            self.scene.program.run()
-        one.change = change
-        self.scene.taken.append(change)
-
     def _asked(self, tries: Iterable[Try], waiting: Sequence[Try]) -> tuple[list[Try], list[Try]]:
         """Predicts these. Returns what waits to be tried, and what is to be predicted after the best was tried. As long
         as something waits, predictions (which may compile) leave half of the budget to it, and the first that promises
@@ -220,14 +205,6 @@ class Search:
                 one.allotted_s = max(seconds_left, 1e-9)
                 later.append(one)
         return found + [less for one in tries if one not in (*found, *later) for less in self._less(one)], later
-
-    def _roots(self, program: Program, budget: Budget) -> Roots:
-        roots = find_roots(program.run, budget)
-        if roots.fresh or sum(roots.seconds.values()) > (1 - OUTSIDE) * budget.wall:
-            return roots
-        self.step("finding the functions that the program calls")
-        functions = find_functions(program, count_outside_calls(getattr(self.forecaster, "timeline", None)))
-        return find_roots(program.run, budget, functions) if functions else roots
 
     def _planned(self, plan: Mapping[str, Any]) -> None:
         """All of a plan, measured as one."""
@@ -268,12 +245,14 @@ class Search:
                 "ambiguous: other processes use the machine, and the best number of cores depends on what they leave"
             )
         else:
-            self._guarded(one, lambda: self._promised(one, upon))
+            self.guarded(one, lambda: self._promised(one, upon))
         return not one.why
 
     def _promised(self, one: Try, upon: Sequence[Try]) -> None:
         self.step(f"predicting its gain: {one.candidate.optimization}, {one.candidate.says}")
-        with self._with_beneath(one, upon):
+        assert self.scene.budget is not None
+        self.scene.budget.ask("predicting its gain")
+        with self.with_beneath(one, upon):
             found = one.optimization.predict(self.scene, one.candidate)
         found = one.note_promise(found, upon)
         if found.saves is None:
@@ -290,7 +269,7 @@ class Search:
             one.why = reason_not_tried(found.saves * wall, LEAST_NOISE * wall, wall)
 
     @contextlib.contextmanager
-    def _with_beneath(self, one: Try, upon: Sequence[Try]) -> Iterator[None]:
+    def with_beneath(self, one: Try, upon: Sequence[Try]) -> Iterator[None]:
         """The scene as it is when this one is put in place: with what comes before it, and not what comes after."""
         scene, found = self.scene, tries_beneath(one, upon)
         taken, names = list(scene.taken), scene.beneath
@@ -336,7 +315,7 @@ class Search:
         assert one.promise is not None
         one.promise, found = dataclasses.replace(one.promise, less=None), list[Candidate]()
         why, rejected = one.why, one.rejected
-        self._guarded(one, lambda: found.extend(less()))
+        self.guarded(one, lambda: found.extend(less()))
         one.why, one.rejected = why, rejected
         tries = [Try(one.optimization, candidate) for candidate in found]
         self.tried += tries
@@ -357,14 +336,14 @@ class Search:
         rivals, one.why = self._rivals(one), ""
         near = next((rival for rival in rivals if is_close_rival(one, rival)), None)
         if near is not None:
-            self._guarded(one, lambda: self._race_against(one, near))
+            self.guarded(one, lambda: self._race_against(one, near))
         if not one.why and rivals and one.saves is not None and self._left(one) <= LEAST_NOISE:
             rival = near or rivals[0]
             said = "saves as much in a direct benchmark" if near is not None else "is predicted to save as much"
             one.why = f"{rival.candidate.optimization}, {rival.candidate.says}, is in its place and {said}"
             one.rejected = one.rejected or near is not None
         elif not one.why:
-            self._guarded(one, lambda: self._measured(one))
+            self.guarded(one, lambda: self._measured(one))
         again: list[Try] = []
         if one.applied:
             for other in rivals:
@@ -405,7 +384,7 @@ class Search:
         one.why, one.found = (f"{why}; on top of that: {one.why}" if why else one.why), found
         return False
 
-    def _guarded(self, one: Try, act: Callable[[], None]) -> None:
+    def guarded(self, one: Try, act: Callable[[], None]) -> None:
         """What goes wrong is the reason why the candidate is rejected or not tried."""
         assert self.scene.budget is not None
         kept = list(self.kept)
@@ -425,7 +404,7 @@ class Search:
             act()
         except BudgetExceeded as over:
             one.why = f"the budget was too small: {over}"
-            one.needs_s = over.needs_s or 2 * self.budget_s
+            one.needs_s = over.needs_s or MORE * self.budget_s
             self.over.append(one)
         except Impossible as why:
             one.why, one.promise = str(why), why.instead or one.promise
@@ -443,11 +422,11 @@ class Search:
         remade = tries_above(one, rest)
         assert budget is not None
         needs_s = sum(other.promise.cost_s for other in remade if other.promise is not None)
-        budget.ask("verifying and measuring it", needs_s)
+        budget.ask("verifying and measuring it", needs_s + TRIAL_RUNS * self.scene.wall)
         before = [(other, other.change) for other in remade]
         try:
             for other in (one, *remade):
-                with self._with_beneath(other, [*rest, one]):
+                with self.with_beneath(other, [*rest, one]):
                     other.change = other.optimization.apply(self.scene, other.candidate)
             changed = CombinedChange(o.change for o in in_order([*rest, one]) if o.change is not None)
             calibrate(self, one, changed, rest)
@@ -462,7 +441,7 @@ class Search:
         scene, candidate = self.scene, one.candidate
         rivals = [other for other in self.kept if other not in rest]
         self.step(f"comparing the outputs: {candidate.optimization}, {candidate.says}")
-        check_outputs(scene, one, together, self.kept, PART * self.budget_s)
+        check_outputs(scene, one, together, self.kept, part_s(scene))
         if one.why:
             one.rejected = True
             return
@@ -470,7 +449,8 @@ class Search:
         one.told = self._left(one) if one.saves is not None else None
         one.found = found = self.in_turns(scene.in_place(), together)
         before, _ = one.pairs
-        if LEAST_NOISE * statistics.median(before) < abs(gain_of(one.turns)) <= noise_between(one.turns):
+        unclear = LEAST_NOISE * statistics.median(before) < abs(gain_of(one.turns)) <= noise_between(one.turns)
+        if unclear and time_is_left(scene, LEAST_RUNS):
             one.found = found = self.in_turns(scene.in_place(), together, times=LONGER)
             before, _ = one.pairs
         if far_apart(before):
@@ -478,12 +458,16 @@ class Search:
             self.note(f"{range_of(before)}{UNFORESEEN}")
         gain, noise = gain_of(one.turns), noise_between(one.turns)
         theirs = found.loud and candidate.cores  # what other processes leave of the cores decides it, not the program
-        one.applied = gain > noise and not theirs
+        gained = gain > noise and not theirs
+        wrong, report = check_compiled(scene, one, together, rest) if gained else ("", None)
+        self.reports += [report] if report is not None else []
+        one.applied = gained and not wrong
         one.rejected = not one.applied
         if one.applied:
             self.kept, self.last = in_order([*rest, one]), one
             scene.taken[:] = together.changes
-        one.why = f"ambiguous: {found.noise}" if found.loud else gain_text(gain, noise, statistics.median(before))
+        said = f"ambiguous: {found.noise}" if found.loud else gain_text(gain, noise, statistics.median(before))
+        one.why = wrong or said
         remember(self, one, rivals, noise)
 
     def in_turns(
@@ -491,7 +475,8 @@ class Search:
     ) -> SampledWindows[tuple[float, float]]:
         scene, most = self.scene, rounds or times * self.forecaster.most_rounds
         assert scene.program is not None
-        return alternate(scene.program, before, after, scene.wall, PART * self.budget_s, self.step, most=most)
+        limits = part_s(scene), seconds_to_end(scene)
+        return alternate(scene.program, before, after, scene.wall, limits, self.step, most=most)
 
     def note(self, text: str) -> None:
         said = self.scene.notes

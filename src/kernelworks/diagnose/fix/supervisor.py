@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kernelworks.diagnose import DiagnosisInterrupt
-from kernelworks.diagnose.fix.result import MORE
+from kernelworks.diagnose.fix.outcome import fix_record
+from kernelworks.diagnose.fix.result import MORE, OVER
+from kernelworks.diagnose.fix.time_limits import FREE_RUNS, SPARE_S
 from kernelworks.diagnose.fix.worker import DEVICE_LOST
 from kernelworks.diagnose.record import with_fix
 from kernelworks.machine import environment
@@ -39,11 +41,12 @@ __all__ = ["ProcessEnded", "Request", "supervise"]
 
 Say = Callable[[str], None]
 MODULE = "kernelworks.diagnose.fix.worker"
-SPARE_S, SPARE_RUNS = 30.0, 3  # beyond the budget, in which a fix has ended
 MOST_DEATHS = 8  # then the search ends with what it has
 LOOK_S = 0.25  # between two looks at the worker's memory and time
+LISTENS_S = 60.0  # after so long a worker listens to what it is to do: it imports torch before
+LASTS = "the diagnosis took {:.0f} s; the fix has a budget of {:.0f} s, and ends within {:.0f} s from now"
 LEAVE_S = 10.0  # for a worker that has said all to end by itself
-AGAIN_S = 5.0  # of observing in a later worker: the first one's diagnosis stands
+AGAIN_S, RUNS_AGAIN = 5.0, 4  # seconds and runs of observing in a later worker: the first one's diagnosis stands
 MEMORY_SHARE = 0.9  # of what is free when the worker starts
 
 
@@ -74,23 +77,37 @@ class Progress:
     diagnosis: Diagnosis | None = None
     state: dict[str, Any] | None = None
     fix: Fix | None = None
-    spare_s: float = SPARE_S
-    begun: float = 0.0  # of the worker at work
-    started_s: float = 0.0  # that a worker takes until the first trial
-    ends_at: float = float("inf")
+    begun: float = field(default_factory=lambda: time.monotonic())
+    started_s: float = 0.0  # that a worker takes until it is first heard of
+    observed_at: float = 0.0  # when the search began
+    budget_s: float = 0.0
+    ends_at: float = float("inf")  # when the fix has to end
     deaths: list[str] = field(default_factory=list)
+    is_over: bool = False  # the last worker ended as its time was over
 
     @property
     def seconds_left(self) -> float:
-        """Of the budget."""
-        return self.ends_at - self.spare_s - time.monotonic()
+        """Until the fix has to end."""
+        return self.ends_at - time.monotonic()
+
+    @property
+    def another_takes_s(self) -> float:
+        """Seconds of another worker, until it goes on with the search."""
+        wall = self.diagnosis.wall_s if self.diagnosis is not None else 0.0
+        return self.started_s + AGAIN_S + RUNS_AGAIN * wall
 
     def note_observed(self, diagnosis: Diagnosis, budget_s: float) -> None:
-        self.started_s = time.monotonic() - self.begun
         if self.diagnosis is None:
-            self.diagnosis = diagnosis
-            self.spare_s = SPARE_S + SPARE_RUNS * diagnosis.wall_s
-            self.ends_at = time.monotonic() + budget_s + self.spare_s
+            self.diagnosis, self.observed_at, self.budget_s = diagnosis, time.monotonic(), budget_s
+            self.ends_at = self.observed_at + budget_s + SPARE_S + FREE_RUNS * diagnosis.wall_s
+
+    def whole(self, found: Diagnosis) -> Diagnosis:
+        """With the time that it took, before the search and in it."""
+        if found.fix is None:
+            return found
+        began = self.observed_at or time.monotonic()
+        fix = dataclasses.replace(found.fix, diagnosis_s=began - self.begun, search_s=time.monotonic() - began)
+        return dataclasses.replace(found, fix=fix)
 
     def running(self) -> dict[str, Any] | None:
         """The try that was under way, if one was."""
@@ -139,13 +156,13 @@ def _supervised(request: Request, progress: Progress, say: Say) -> Diagnosis:
     while True:
         done = _one_worker(request, progress, say)
         if done is not None:
-            return done
+            return progress.whole(done)
         cause = progress.deaths[-1]
         if progress.diagnosis is None:
             raise ProcessEnded(f"there is no diagnosis, as the program's own run ends its process: {cause}")
-        time_for_another = progress.seconds_left > progress.started_s
+        time_for_another = progress.seconds_left - SPARE_S > progress.another_takes_s
         if progress.state is None or len(progress.deaths) > MOST_DEATHS or not time_for_another:
-            return _as_far_as_it_got(progress, cause)
+            return progress.whole(_as_far_as_it_got(progress, cause))
         say(f"{cause}; going on in another process")
 
 
@@ -154,25 +171,39 @@ def _as_far_as_it_got(progress: Progress, cause: str) -> Diagnosis:
     fix = progress.fix
     if fix is None:
         wall = progress.diagnosis.wall_s
-        fix = Fix((), (), wall, wall, 0.0, 0.0, 0.0, 0.0, agrees=False, rounds=0, refused=cause)
-    elif fix.refused:
-        fix = dataclasses.replace(fix, refused=f"the search ended before anything was applied: {cause}")
+        needs_s = MORE * progress.budget_s if progress.is_over else 0.0
+        fix = fix_record(wall, wall, budget_s=progress.budget_s, needs_s=needs_s)
+    if progress.is_over:
+        fix = dataclasses.replace(fix, ended=OVER)
+    elif fix.rounds:
+        fix = dataclasses.replace(fix, ended=cause)
+    else:
+        said = f"the search ended before anything was applied: {cause}"
+        fix = dataclasses.replace(fix, refused=said, ended=cause, agrees=False)
     return with_fix(progress.diagnosis, fix)
 
 
 def _one_worker(request: Request, progress: Progress, say: Say) -> Diagnosis | None:
     """What one worker finds; None if it has ended before its time, of which ``progress`` has the cause then."""
-    progress.begun, limit = time.monotonic(), Limit()
+    begun, limit, silent = time.monotonic(), Limit(), True
     with _worker(request, progress) as (process, messages):
         for message in messages.until(
             over=lambda: limit.is_reached(process.pid, progress.ends_at), ended=lambda: process.poll() is not None
         ):
             kind = message["kind"]
+            if silent:
+                silent, progress.started_s = False, time.monotonic() - begun
             if kind == "say":
                 limit.progress()
                 say(Notice(message["text"]) if message["notice"] else message["text"])
             elif kind == "observed":
                 progress.note_observed(build_record(Diagnosis, message["diagnosis"]), request.fix_s)
+                if progress.state is None:
+                    say(
+                        Notice(
+                            LASTS.format(progress.observed_at - progress.begun, request.fix_s, progress.seconds_left)
+                        )
+                    )
             elif kind == "begin":
                 progress.state = message["state"]
                 limit.begin(message["seconds"])
@@ -186,11 +217,12 @@ def _one_worker(request: Request, progress: Progress, say: Say) -> Diagnosis | N
                 return None
             elif kind == "done":
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(LEAVE_S)
+                    process.wait(max(0.0, min(LEAVE_S, progress.seconds_left)))
                 return build_record(Diagnosis, message["diagnosis"])
         if not limit.cause:
             code = process.wait()
             limit.cause = _ending(code)
+        progress.is_over = limit.is_budget
         progress.blame(limit.cause, MORE * request.fix_s if limit.is_budget else 0.0)
     return None
 
@@ -208,7 +240,9 @@ def _worker(request: Request, progress: Progress) -> Iterator[tuple[subprocess.P
         )  # fmt: skip
         theirs.close()
         try:
-            ours.sendall((to_json(_as_sent(request, progress), line=True) + "\n").encode())
+            ours.settimeout(max(1.0, min(LISTENS_S, progress.seconds_left)))
+            with contextlib.suppress(OSError):  # it has ended, or does not listen: so the look at it says
+                ours.sendall((to_json(_as_sent(request, progress), line=True) + "\n").encode())
             yield process, Messages(ours)
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -220,9 +254,11 @@ def _as_sent(request: Request, progress: Progress) -> dict[str, Any]:
     fields = {each.name: getattr(request, each.name) for each in dataclasses.fields(request)}
     peaks = request.peaks
     fields["peaks"] = peaks and {"gpu": isinstance(peaks, GpuPeaks), "record": dataclasses.asdict(peaks)}
-    fields["resumed"] = progress.state
-    if progress.state is not None:
-        fields |= {"fix_s": progress.seconds_left, "budget_s": min(request.budget_s, AGAIN_S)}
+    fields["resumed"], fields["search_began"] = progress.state, None
+    if progress.state is not None and progress.diagnosis is not None:
+        known = progress.diagnosis.peaks
+        fields["peaks"] = {"gpu": isinstance(known, GpuPeaks), "record": dataclasses.asdict(known)}
+        fields |= {"search_began": progress.observed_at, "budget_s": min(request.budget_s, AGAIN_S)}
     return fields
 
 

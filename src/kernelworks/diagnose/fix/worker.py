@@ -92,7 +92,7 @@ def _diagnosed(request: dict[str, Any], channel: Channel) -> Diagnosis:
     program = from_target(request["target"], request["args"], module=request["module"])
     fixing = Fixing(
         request["fix_s"], tuple(request["allow"]), plan=request["plan"], journal=WorkersJournal(channel),
-        resumed=request["resumed"],
+        resumed=request["resumed"], began=request["search_began"],
     )  # fmt: skip
     return run_diagnosis(
         program, fixing, _peaks(request["peaks"]), request["budget_s"], channel.say, tuple(request["counters"]),

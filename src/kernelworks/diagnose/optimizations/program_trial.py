@@ -39,10 +39,15 @@ class Turns(NamedTuple):
 def in_turns(scene: Scene, change: Change) -> Turns:
     """The program in turns, as it is by now and changed, after a changed run."""
     variants = scene.in_place(), CombinedChange((*scene.taken, change))
+    _ask(scene, 3)
     first = _seconds(scene, variants[1])
     times: tuple[list[float], list[float]] = ([], [])
+    was = now = 0.0
     for turn in range(TURNS):
+        if turn and scene.budget is not None and scene.budget.seconds_left < was + now:
+            break
         for variant in (0, 1) if turn % 2 else (1, 0):
+            _ask(scene, 1)
             times[variant].append(_seconds(scene, variants[variant]))
         was, now = (statistics.median(t) for t in times)
         if now > LOST_FACTOR * was:
@@ -55,6 +60,11 @@ def _seconds(scene: Scene, variant: CombinedChange) -> float:
     with variant:
         runs = max(1, min(MOST_RUNS, int(BURST_S / max(scene.wall, 1e-9))))
         return scene.program.median(runs, alone=not variant.changes)
+
+
+def _ask(scene: Scene, runs: int) -> None:
+    if scene.budget is not None:
+        scene.budget.ask("running the program with it", runs * scene.wall)
 
 
 def check_numbers(scene: Scene, change: Change) -> None:
@@ -82,6 +92,7 @@ def check_numbers(scene: Scene, change: Change) -> None:
 
 def _numbers(scene: Scene, variant: CombinedChange) -> dict[str, Tensor]:
     assert scene.program is not None
+    _ask(scene, 1)
     with variant, fixed_seed():
         answer: Any = scene.program.run()
     return {n: t.cpu() for n, t in output_tensors(answer).items() if not t.is_floating_point() and not t.is_complex()}

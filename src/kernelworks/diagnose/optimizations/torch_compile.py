@@ -21,6 +21,7 @@ from torch import nn
 
 from kernelworks.diagnose.optimization import Candidate, Change, Impossible, Promise, Rejected, Scene, Site, kind_name
 from kernelworks.diagnose.optimizations.accepted_options import Takes, a_string, one_of
+from kernelworks.diagnose.optimizations.compiler_backends import backend_of
 from kernelworks.diagnose.optimizations.settings import Setting
 from kernelworks.diagnose.optimizations.trial import share_saved
 from kernelworks.diagnose.sites.functions import Function
@@ -31,8 +32,10 @@ __all__ = [
     "OPTIMIZATION",
     "blocks_of",
     "compile_group",
+    "compile_options",
     "install_impls",
     "is_compiled",
+    "root_of",
     "roots_worth_compiling",
 ]
 
@@ -116,6 +119,11 @@ def roots_worth_compiling(scene: Scene) -> list[nn.Module]:
     roots = sorted(scene.roots.modules, key=lambda root: -seconds.get(id(root), 0.0))
     least = WORTH * scene.wall / (1 + BACKWARD if scene.backward else 1)
     return [root for root in roots if seconds.get(id(root), 0.0) >= least][:MOST_ROOTS]
+
+
+def compile_options(candidate: Candidate) -> dict[str, Any]:
+    """What ``torch.compile`` is given."""
+    return {name: value for name, value in candidate.options if name not in TARGET_OPTIONS}
 
 
 def compile_group(site: Site) -> str:
@@ -218,7 +226,7 @@ class _Optimization:
         numbers."""
         root = scene.at(candidate.site)
         modules = blocks_of(root)[1] if candidate.option("blocks") else (root,)
-        how = {name: _backend_of(value) for name, value in candidate.options if name not in TARGET_OPTIONS}
+        how = {name: backend_of(value) for name, value in compile_options(candidate).items()}
         how = _drawing_alike(how) if drawing_alike else how
 
         frame = scene.keep(
@@ -289,15 +297,6 @@ def frame_of(site: Site, how: Sequence[tuple[str, Any]]) -> Callable[..., Any]:
     name = re.sub(r"\W+", "_", f"{site.root}_{site.number}_{dict(how)}")
     code = frame.__code__.replace(co_name=f"call_{name}")
     return FunctionType(code, frame.__globals__, "frame")
-
-
-def _backend_of(value: Any) -> Any:
-    """Our backend itself: its name is known only if the package was installed with its entry points."""
-    if value != "kernelworks":
-        return value
-    from kernelworks.compile import backend
-
-    return backend
 
 
 def _drawing_alike(how: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import statistics
@@ -21,8 +22,9 @@ from kernelworks.diagnose.sites.modules import Roots, Sample
 from kernelworks.diagnose.snapshot import State, duplicate
 from kernelworks.diagnose.verify.answers import in_place_of
 from kernelworks.measure.clock.noise import sample_windows
+from kernelworks.profile.budget import Budget
 
-__all__ = ["ModuleRace", "race", "race_promise", "run_s", "share_saved"]
+__all__ = ["ModuleRace", "draws", "race", "race_promise", "run_s", "share_saved"]
 
 ROUNDS = 25  # at the most, of one sample; each in both states, counting those without disturbance
 ENOUGH_S, PATIENCE_S, WINDOW_S = 0.5, 2.0, 0.05  # for one sample; if it is loud; the unit that is thrown away
@@ -38,15 +40,17 @@ def share_saved(scene: Scene, change: Change, roots: Roots | None = None) -> tup
     assert scene.forecaster is not None
     with_sync = scene.forecaster.device.with_sync
     variants = scene.in_place(), CombinedChange((*scene.taken, change))
-    found = race(roots or scene.roots, *variants, with_sync, backward=scene.backward)
+    found = race(roots or scene.roots, *variants, with_sync, backward=scene.backward, budget=scene.budget)
     return found.saved_s / max(run_s(scene), found.before_s), found.first_s  # modules take no more than their program
 
 
 def run_s(scene: Scene) -> float:
     """Seconds of a run of the program as it is by now."""
     assert scene.program is not None
-    walls = []
+    walls = list[float]()
     for _ in range(RUNS):
+        if walls and scene.budget is not None and scene.budget.seconds_left < scene.wall:
+            break
         with scene.in_place() as changes:
             walls.append(scene.program.median(1, alone=not changes.changes))
     return statistics.median(walls)
@@ -102,11 +106,12 @@ def race(
     with_sync: Callable[[Callable[[], Any]], Callable[[], Any]],
     *,
     backward: bool,
+    budget: Budget | None = None,
 ) -> ModuleRace:
     """Every kept call of the modules in turns, as it ``was`` and ``changed``, and for the calls of which there is no
     copy what those took that are like them. ``with_sync`` makes of a function one that is over when the device is done;
     with ``backward`` calls of which gradients are wanted are run backwards too. Modules are as they were afterwards.
-    Raises what they raise when they are changed."""
+    Raises what they raise when they are changed, and BudgetExceeded if the ``budget`` is over before the last call."""
     before = after = first = 0.0
     for module in roots.modules:
         samples = [s for s in roots.samples if s.module is module]
@@ -114,24 +119,32 @@ def race(
             continue
         state = State(module)
         for sample in samples:
-            seconds, now, took = _race_sample(sample, state, (was, changed), with_sync, backward=backward)
+            ask = functools.partial(budget.ask, "benchmarking modules on their inputs") if budget else _nothing
+            seconds, now, took = _race_sample(sample, state, (was, changed), with_sync, ask, backward=backward)
             before, after = before + seconds * sample.stands, after + now * sample.stands
             first += max(0.0, took - now)
     return ModuleRace(before, after, first)
 
 
+def _nothing() -> None:
+    pass
+
+
 def _race_sample(
-    sample: Sample, state: State, variants: tuple[Any, Any], with_sync: Any, *, backward: bool
+    sample: Sample, state: State, variants: tuple[Any, Any], with_sync: Any, ask: Callable[[], None], *, backward: bool
 ) -> tuple[float, float, float]:
     """Seconds as it is, changed, and of the first call when it is changed."""
     step, first = _step if backward else _call, 0.0
     for _ in range(FIRST):
-        first += _seconds(step, sample, state, variants[1], with_sync)
+        ask()
+        last = _seconds(step, sample, state, variants[1], with_sync)
+        first += last
     took = _seconds(step, sample, state, variants[0], with_sync)
-    in_a_row, enough_s = min(MOST_IN_A_ROW, math.ceil(LONG_S / took)), max(ENOUGH_S, FEW * 2 * took)
+    in_a_row, enough_s = min(MOST_IN_A_ROW, math.ceil(LONG_S / max(took, last))), max(ENOUGH_S, FEW * 2 * took)
     turns = itertools.count()
 
     def turn() -> tuple[float, float]:
+        ask()
         order = (0, 1) if next(turns) % 2 else (1, 0)
         took = {variant: _seconds(step, sample, state, variants[variant], with_sync, in_a_row) for variant in order}
         return took[0], took[1]

@@ -10,7 +10,7 @@ PRODUCTS = frozenset({"linear", "mm", "bmm", "addmm", "baddbmm", "matmul", "conv
 def applies(view: View) -> Advice | None:
     if view.op not in PRODUCTS or view.unit != "float16" or view.achieved_share >= 0.1:
         return None
-    action = f"swap in {view.kernel}" if view.kernel else "use float32 or bfloat16: this CPU does not multiply float16"
+    action = f"swap in {view.kernel}" if view.kernel else "use float32: this CPU does not multiply float16"
     return Advice("float16 products without hardware for them", action, view.excess(REACH), view.excess())
 
 

@@ -6,7 +6,7 @@ from kernelworks.diagnose.rules.patterns import ADAM
 from kernelworks.diagnose.rules.rule import Advice, Rule, View
 
 PROBLEM = "an optimizer in many passes"
-ACTION = "torch.optim.AdamW(fused=True) or kw.adamw_: one pass over the parameters"
+ACTION = "fused=True in the optimizer that it is: one pass over the parameters"
 MOVED, LEAST = 22, 7  # Adam op by op reads and writes so many tensors; one pass so many
 
 

@@ -51,6 +51,11 @@ class Agreement:
     agrees: bool
     note: str = ""
     against: str = ""
+    ended: bool = False  # the time was over before there was a verdict
+
+
+class _Ended(Exception):
+    """The time for a comparison is over."""
 
 
 class _Nothing(Exception):
@@ -106,7 +111,7 @@ def compare(
             continue
         if spent > most_s:
             left = f"{len(modules) - at} of {len(modules)} modules"
-            return Agreement(0.0, 0.0, False, f"not compared: the budget was over, and {left} were left")
+            return Agreement(0.0, 0.0, False, f"not compared: the budget was over, and {left} were left", ended=True)
         kinds.add(its)
         try:
             state = State(module)
@@ -118,7 +123,10 @@ def compare(
                 notes.append(f"{type(module).__name__} was compared on its first call alone, as the budget allows")
                 break
             try:
-                verdict = _Trial(sample, state, changed, before).verdict()
+                verdict = _Trial(sample, state, changed, before, begin + most_s).verdict()
+            except _Ended:
+                said = f"not compared: the budget was over in {type(module).__name__}"
+                return Agreement(0.0, 0.0, False, said, ended=True)
             except _Nothing as reason:
                 verdict = Agreement(0.0, 0.0, False, f"not compared: {type(module).__name__} {reason}")
             except Exception as error:  # a user's module, run alone, with our kernels or in other dtypes
@@ -153,14 +161,16 @@ class _Trial:
     """The comparison of one sample."""
 
     def __init__(
-        self, sample: Sample, state: State, changed: ModuleChange, before: contextlib.AbstractContextManager[Any] | None
-    ) -> None:
-        self.sample, self.state, self.changed, self.before = sample, state, changed, before
+        self, sample: Sample, state: State, changed: ModuleChange,
+        before: contextlib.AbstractContextManager[Any] | None, ends: float,
+    ) -> None:  # fmt: skip
+        self.sample, self.state, self.changed, self.before, self.ends = sample, state, changed, before, ends
         self.notes: list[str] = []
         self._moved: dict[tuple[int, bool], Answers] = {}
 
     def _as_it_is(self, mode: PerturbedRounding | None = None, *, inside: bool = False) -> Answers:
         """Under ``mode`` its results are moved, and its arguments."""
+        self._check_time()
         with self.before or contextlib.nullcontext():
             state = State(self.sample.module) if self.before else self.state
             if mode is None:
@@ -173,8 +183,13 @@ class _Trial:
 
     def _when_changed(self, *, inside: bool = False) -> Answers:
         """The module is put back as it is when it is changed: what changed it takes that out."""
+        self._check_time()
         with self.changed(self.sample.module):
             return answers(self.sample, State(self.sample.module), inside=inside)
+
+    def _check_time(self) -> None:
+        if time.perf_counter() > self.ends:
+            raise _Ended
 
     def verdict(self) -> Agreement:
         before, after = self._as_it_is(), self._when_changed()
@@ -200,6 +215,7 @@ class _Trial:
 
     def _reference(self, before: Answers, *, inside: bool = False) -> Answers | None:
         """The answers in float64; None if it cannot be run so, with a note."""
+        self._check_time()
         module = self.sample.module
         held = (*module.parameters(), *module.buffers())
         need = sum(8 * t.numel() for t in held)
@@ -347,7 +363,7 @@ class _Trial:
         with moved_parameters(self.sample.module) as moved:
             if not moved:
                 return None
-            trial = _Trial(self.sample, State(self.sample.module), self.changed, self.before)
+            trial = _Trial(self.sample, State(self.sample.module), self.changed, self.before, self.ends)
             before, after = trial._as_it_is(), trial._when_changed()
             wrong = _unlike(before, after)
             if wrong:

@@ -108,6 +108,8 @@ def _stepped(scene: Scene, start: _Start, seed: int | None) -> _Learned:
     try:
         with fixed_seed(), mode:
             for step in range(STEPS):
+                if scene.budget is not None:
+                    scene.budget.ask("comparing steps")
                 for name, value in output_tensors(scene.program.run()).items():
                     named[f"what step {step + 1} returns{name}"] = plain_copy(value)
         for name, parameter in start.parameters.items():

@@ -43,7 +43,7 @@ class Session:
 
     def __init__(self, *, again: bool, progress: Callable[[str], None], budget_s: float = math.inf) -> None:
         self.again, self.progress = again, progress
-        self.left_s = budget_s  # for races; the calls themselves take what they take
+        self.left_s = budget_s  # to try kernels and to race them; the calls themselves take what they take
         self.skipped_calls = 0
         self.lines: list[AutotunedCall] = []
         self.kept: dict[str, str] = {}  # place -> the folder of its tuning records
@@ -120,7 +120,10 @@ class Session:
         self._asked.update(named)
         try:
             self.progress(f"trying {', '.join(f'{op}.{kernel}' for op, kernel in named)} on this kind of CPU")
-            for verification in confirm(named, progress=self.progress):
+            begun, most_s = time.perf_counter(), max(0.0, self.left_s)
+            found = confirm(named, progress=self.progress, most_s=most_s)
+            self.left_s -= time.perf_counter() - begun
+            for verification in found:
                 if not verification.failures and verification.cases and not verification.certified:
                     self._tried.add((verification.op, verification.kernel))
         except (BuildError, OSError) as error:

@@ -169,14 +169,15 @@ def sample_windows(
     *,
     window_s: float = 0.0,
     tries: int | None = None,
+    least: int | None = None,
     deadline_s: float = float("inf"),
     enough_s: float = float("inf"),
     say: Callable[[str], None] | None = None,
 ) -> SampledWindows[T]:
     """Takes windows of samples (one each, or as many as fill ``window_s``) until ``wanted`` were quiet, ``tries`` were
-    taken (by default three times as many), or ``deadline_s`` is over; after ``enough_s`` one quiet one will do. If
-    not one is quiet all are kept, and the result is loud; it never raises on account of noise. ``say`` is told which
-    window comes, as "2 of 3", and how many were disturbed."""
+    taken (by default three times as many), or ``deadline_s`` is over and ``least`` (by default those ``wanted``) were
+    taken; after ``enough_s`` one quiet one will do. If not one is quiet all are kept, and the result is loud; it never
+    raises on account of noise. ``say`` is told which window comes, as "2 of 3", and how many were disturbed."""
     begin = time.monotonic()
     kept: list[tuple[tuple[T, ...], Noise]] = []
     loud: list[tuple[tuple[T, ...], Noise]] = []
@@ -185,7 +186,8 @@ def sample_windows(
             wanted = 1
         if kept and len(kept) >= wanted:
             break
-        if len(loud) + len(kept) >= wanted and time.monotonic() - begin > deadline_s:
+        enough = wanted if least is None else min(least, wanted)
+        if len(loud) + len(kept) >= enough and time.monotonic() - begin > deadline_s:
             break
         if say is not None:
             disturbed = f", after {len(loud)} that others disturbed" if loud else ""

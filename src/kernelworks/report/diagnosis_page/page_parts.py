@@ -62,7 +62,7 @@ def _measured(record: Diagnosis) -> tuple[str, ...]:
 def _warnings(record: Diagnosis) -> str:
     """What must be known before a figure is read."""
     fix = record.fix
-    lines: list[str] = []
+    lines = [f"Slow path: {alarm}." for alarm in record.alarms]
     if record.ambiguous:
         lines.append(f"{headline(record)}.")
     if record.rough:

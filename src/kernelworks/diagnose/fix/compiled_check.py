@@ -1,0 +1,132 @@
+"""Holds the compiled regions that a fix is about to keep against float64 on other values and sizes than the program's.
+
+It takes one part of the budget at most. A region that is wrong is rejected, and a file that shows it is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+
+from torch import nn
+
+from kernelworks.diagnose.fix.attempt import Try
+from kernelworks.diagnose.fix.order import COMPILERS, stage
+from kernelworks.diagnose.fix.time_limits import part_s, seconds_to_end
+from kernelworks.diagnose.optimization import CombinedChange, Scene
+from kernelworks.diagnose.optimizations.torch_compile import compile_options, root_of
+from kernelworks.diagnose.optimizations.trial import draws
+from kernelworks.diagnose.sites.functions import Function
+from kernelworks.diagnose.sites.modules import Sample
+from kernelworks.diagnose.snapshot import State, duplicate
+from kernelworks.diagnose.verify.agreement import compare
+from kernelworks.diagnose.verify.answers import answers, in_place_of
+from kernelworks.diagnose.verify.drawn_inputs import ZEROS, drawn_samples, shorter_samples
+from kernelworks.diagnose.verify.wrong_region import report_of
+from kernelworks.profile.budget import BudgetExceeded
+from kernelworks.records.fix import CompilerReport
+
+__all__ = ["check_compiled", "is_compiled_by"]
+
+
+def is_compiled_by(one: Try, beside: Sequence[Try]) -> list[Try]:
+    """The compilers at work with it in place, itself among them."""
+    found = [other for other in (one, *beside) if stage(other) == COMPILERS and other.change is not None]
+    return [other for other in found if other.candidate.site.kind in ("module", "function")]
+
+
+def check_compiled(
+    scene: Scene, one: Try, together: CombinedChange, beside: Sequence[Try]
+) -> tuple[str, CompilerReport | None]:
+    """Compares what is compiled ``together`` on drawn arguments. Returns where it is wrong, "" if nowhere, and the file
+    that shows it, if the compiler alone does."""
+    compiled = is_compiled_by(one, beside)
+    if not compiled:
+        return "", None
+    if together.random is not None and draws(scene):
+        together = together.random
+    ends, checked, left = time.perf_counter() + part_s(scene), 0, 0
+    cost_s = max((other.promise.cost_s for other in compiled if other.promise is not None), default=0.0)
+    for name, sample in _drawn(scene, compiled, cost_s):
+        most_s = min(ends - time.perf_counter(), seconds_to_end(scene))
+        if most_s <= 0:
+            left += 1
+            continue
+        scene.say(f"comparing compiled regions on other arguments: {name}")
+        raised = _raises(sample, together)
+        if raised:
+            return f"what is compiled raises {raised} on {name}", None
+        found = compare([sample], most_s, most_s, changed=lambda module: together, untouched=together.is_untouched)
+        checked += bool(found.against)
+        if found.against and not found.agrees:
+            why = f"what is compiled is wrong on {name} ({found.note or f'relative error {found.after:.1e}'})"
+            return why, _report(scene, sample, compiled, name, min(part_s(scene), seconds_to_end(scene)))
+    if one.agreement is not None and (checked or left):
+        more = f", not on {left} others, as the budget allows" if left else ""
+        said = f"what is compiled agrees on {checked} calls with other arguments{more}"
+        one.agreement = dataclasses.replace(
+            one.agreement, note="; ".join(note for note in (one.agreement.note, said) if note)
+        )
+    return "", None
+
+
+def _drawn(scene: Scene, compiled: Sequence[Try], cost_s: float) -> Iterator[tuple[str, Sample]]:
+    """Of each module that is compiled its first call, with other values; then with other sizes, which the original must
+    take, and for which it is compiled once more."""
+    places = [_module_of(scene, one) for one in compiled]
+    firsts: dict[int, Sample] = {}
+    for sample in scene.answer_samples:
+        if any(sample.module is place for place in places):
+            firsts.setdefault(id(sample.module), sample)
+    for sample in firsts.values():
+        for name, drawn in drawn_samples(sample):
+            if not _raises(drawn) and not (
+                name == ZEROS and _has_integers(drawn)
+            ):  # ties, which nothing has to turn alike
+                yield name, drawn
+    assert scene.budget is not None
+    for sample in firsts.values():
+        for name, drawn in shorter_samples(sample):
+            if scene.budget.seconds_left > cost_s and not _raises(drawn):
+                yield name, drawn
+                break
+
+
+def _module_of(scene: Scene, one: Try) -> nn.Module:
+    """The outermost one in which it is."""
+    module: nn.Module = scene.at(one.candidate.site)
+    return root_of(scene, module) if isinstance(module, Function) else module
+
+
+def _raises(sample: Sample, changed: CombinedChange | None = None) -> str:
+    """What the module raises for these arguments, as it is or ``changed``; "" if it takes them."""
+    state, (args, kwargs) = State(sample.module), duplicate((sample.args, sample.kwargs))
+    try:
+        with changed or contextlib.nullcontext(), in_place_of(sample):
+            sample.module(*args, **kwargs)
+    except Exception as error:  # whatever a program raises
+        return type(error).__name__
+    finally:
+        state.restore()
+    return ""
+
+
+def _has_integers(sample: Sample) -> bool:
+    with contextlib.suppress(Exception):
+        found = answers(sample, State(sample.module)).named.values()
+        return not all(t.is_floating_point() for t in found)
+    return True
+
+
+def _report(scene: Scene, sample: Sample, compiled: Sequence[Try], name: str, most_s: float) -> CompilerReport | None:
+    """The file that shows it. What goes wrong in making it is no news: the region is left out all the same."""
+    own = next(one for one in compiled if _module_of(scene, one) is sample.module)
+    scene.say("shrinking the region that is wrong to a few lines")
+    try:
+        return report_of(sample, compile_options(own.candidate), name, most_s)
+    except BudgetExceeded:
+        raise
+    except Exception:
+        return None

@@ -1,0 +1,47 @@
+"""Numbers below the least normal one, on which arithmetic takes many times as long on many CPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.diagnose.slow_paths.slow_path import SlowPath, Watcher, line_of_program, seconds_of
+
+SAMPLE = 4096  # elements of a result that are looked at
+SHARE = 0.01  # of them, from which on they count
+SLOWER = 1.3
+
+
+class Denormals(Watcher):
+    def __init__(self) -> None:
+        self.elements, self.line, self.typical = 0, "", torch.zeros(0)
+
+    def results(self, function: Callable[..., Any], result: Any) -> None:
+        if not isinstance(result, Tensor) or result.dtype is not torch.float32 or result.device.type != "cpu":
+            return
+        if result.numel() < SAMPLE or result.layout is not torch.strided or not result.is_contiguous():
+            return
+        with torch._C.DisableTorchFunction():
+            some = result.detach().view(-1)[:: result.numel() // SAMPLE][:SAMPLE]
+            tiny = (some != 0) & (some.abs() < torch.finfo(torch.float32).tiny)
+            if float(tiny.float().mean()) < SHARE:
+                return
+            self.elements += result.numel()
+            if not self.line:
+                self.line, self.typical = line_of_program() or "the program", some.clone()
+
+    def found(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
+        if not self.elements:
+            return
+        tiny = self.typical.repeat(64)
+        plain = torch.rand_like(tiny) + 0.5
+        slow, fast = (seconds_of(torch.mul, values, 0.75) for values in (tiny, plain))
+        if slow > SLOWER * fast:
+            yield SlowPath(
+                f"{self.line}: results hold denormal numbers, on which arithmetic takes {slow / fast:.1f}x as long "
+                "here: torch.set_flush_denormal(True) makes them 0",
+                (slow - fast) / tiny.numel() * self.elements,
+            )  # fmt: skip
