@@ -35,8 +35,10 @@ from kernelworks.dispatch.signature import TorchSignature
 from kernelworks.templates.op_package import OpPackage
 from kernelworks.templates.selection_mutants import selection_mutants
 
-__all__ = ["Asked", "Select", "backward", "triton_forward"]
+__all__ = ["LONGEST", "Asked", "Select", "backward", "triton_forward"]
 
+LONGEST = 4096  # elements of a line that stays in registers on a GPU
+MOST_ON_GPU = 256  # elements of a line that are asked for: a network of more takes minutes to compile
 MOST = 2**31 - 1  # elements of a line: places are 32 bits of a candidate
 FEW = "few values"  # of which there are many equal ones, 0 with either sign among them
 MIXED = "mixed"  # NaN of either sign, infinities, zeros of either sign, and many equal values
@@ -65,6 +67,12 @@ def _shape(x: Any, dim: int, count: int) -> tuple[int, ...]:
     return shape
 
 
+def _beside(x: Any, dim: int) -> int:
+    """How many lines lie side by side in the results."""
+    shape = tuple(x.shape)
+    return math.prod(shape[dim % len(shape) + 1 :]) if shape else 1
+
+
 def backward(grad: Tensor, x: Tensor, indices: Tensor, dim: int, out: Any = None) -> Any:
     """What flows into a value flows on to the element that its index names; nothing to the others."""
     if out is not None:
@@ -84,7 +92,7 @@ def triton_forward(launches: Any, asked: Callable[..., Asked]) -> Callable[..., 
             torch.empty(shape, dtype=torch.int64, device=x.device),
         )
         if values.numel():
-            launches(values, indices, lines(x, dim), *want)
+            launches(values, indices, lines(x, dim), _beside(x, dim), *want)
         return values, indices
 
     return forward
@@ -284,7 +292,7 @@ class Select(OpPackage):
             return into(tuple(self.function(*args)), out)
 
         return [
-            triton_kernel(self.folder, launches=2, guard=self._decline_long),
+            triton_kernel(self.folder, launches=2, guard=self._decline_on_gpu),
             *(
                 replace(op_kernel, prepare=functools.partial(self._prepared, op_kernel))
                 for op_kernel in cpp_kernels(
@@ -299,6 +307,11 @@ class Select(OpPackage):
     def _decline_long(self, request: Request) -> str | None:
         return f"takes lines of at most {MOST} elements" if _length(request) > MOST else None
 
+    def _decline_on_gpu(self, request: Request) -> str | None:
+        if request.pass_ != "backward" and self._lines(request.args)[0].count > MOST_ON_GPU:
+            return f"takes up to {MOST_ON_GPU} elements of a line"
+        return self._decline_long(request)
+
     def _launch(self, kernel: Any, args: tuple[Any, ...]) -> tuple[tuple[int, ...], tuple[Any, ...], float, Any]:
         """The results' shape, what the C++ function is given beside tensors and threads, about how many nanoseconds one
         thread takes, and the lines."""
@@ -307,8 +320,12 @@ class Select(OpPackage):
         where = lines(x, dim)
         shape = _shape(x, dim, want.count)
         results = where.outer * where.inner * want.count
-        beside = math.prod(x.shape[dim % len(shape) + 1 :]) if shape else 1
-        return shape, (*where[1:], beside, *want), NANOSECONDS * x.numel() + NANOSECONDS_OUT * results, where.tensor
+        return (
+            shape,
+            (*where[1:], _beside(x, dim), *want),
+            NANOSECONDS * x.numel() + NANOSECONDS_OUT * results,
+            where.tensor,
+        )
 
     def _forward(self, library: Any) -> Callable[..., Any]:
         kernel = getattr(library, self.name)
@@ -381,11 +398,10 @@ DOWN: tuple[tuple[tuple[int, ...], int, int, bool], ...] = (
 )  # fmt: skip
 # Lines that are too few and too long for one thread each.
 SPLIT: tuple[tuple[tuple[int, ...], int, int], ...] = (
-    ((2, 200_001), -1, 40), ((1, 70_003), -1, 7000), ((20_003, 5), 0, 12)
+    ((2, 200_001), -1, 40), ((1, 40_003), -1, 900), ((20_003, 5), 0, 12)
 )  # fmt: skip
 # Rows in a tile, in several, cut into parts; columns.
 DEVICE: tuple[tuple[tuple[int, ...], int, int], ...] = (
-    ((5003, 128), -1, 8), ((3001, 1024), -1, 50), ((301, 20_011), -1, 50), ((3, 1_000_003), -1, 64),
-    ((64, 300, 129), 1, 10), ((2000, 130), 0, 200), ((70, 4000), -1, 4000), ((9, 70_000), -1, 256),
-    ((1003, 250), -1, 2),
+    ((5003, 128), -1, 8), ((1003, 250), -1, 20), ((3001, 1024), -1, 50), ((301, 20_011), -1, 5),
+    ((3, 1_000_003), -1, 64), ((64, 300, 129), 1, 10),
 )  # fmt: skip
