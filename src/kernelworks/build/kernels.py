@@ -21,7 +21,7 @@ from kernelworks.build.launch_code import Launches, WholeModule, kernel_hash
 from kernelworks.build.sharing import watch_forks
 from kernelworks.build.sources import hash_of
 from kernelworks.contract import Kernel, Request
-from kernelworks.contract.tensors import leaves
+from kernelworks.contract.results import Result, dtypes_of
 from kernelworks.machine import environment, machine
 
 __all__ = [
@@ -369,16 +369,19 @@ def as_float64(value: Any) -> Any:
     return [as_float64(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
-def in_float64(reference: Callable[..., tuple[torch.Tensor, ...]]) -> Launch:
-    """The ``reference`` kernel's forward: the contract's definition in float64, rounded once to the dtype of the first
-    floating-point input. Outputs of integers (indices, say) are what they are.
+def in_float64(reference: Callable[..., tuple[torch.Tensor, ...]], results: Sequence[Result] = ()) -> Launch:
+    """The ``reference`` kernel's forward: the contract's definition in float64, each output rounded once to its own
+    dtype, as ``results`` says it: without, that of the first floating-point input. Outputs of integers (indices, say)
+    are what they are.
 
     One output is returned as a tensor, several as a tuple.
     """
 
     def forward(*args: Any, out: Any = None) -> Any:
-        dtype = next(t.dtype for t in leaves(args) if t.is_floating_point())
-        outputs = tuple(t.to(dtype) if t.is_floating_point() else t for t in reference(*as_float64(args)))
+        made = tuple(reference(*as_float64(args)))
+        said = (*results, *(Result() for _ in made[len(results) :]))[: len(made)]
+        dtypes = dtypes_of(said, reference, args)
+        outputs = tuple(t.to(d) if t.is_floating_point() else t for t, d in zip(made, dtypes, strict=True))
         return into(outputs if len(outputs) > 1 else outputs[0], out)
 
     return forward

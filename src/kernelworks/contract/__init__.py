@@ -14,6 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from kernelworks.contract.results import Result
+
 __all__ = [
     "ABSENT",
     "FLOATS",
@@ -211,6 +213,8 @@ class Contract:
       counts.
     - ``switches`` names optional numbers that make another computation of a call where they are given, however large:
       tuning records tell the two apart.
+    - ``results`` says of an output, by its name, what is not as usual: its dtype and shape, when it is there, and the
+      relation that it is judged by (``contract/results.py``).
     - ``limits`` says of an argument of integers what they are indices of: another argument and its dimension.
     - ``loose`` gives a reason where no right kernel comes near a bound: by dtype and output, or the gradient's name,
       ``{"float32 gradient of x": "..."}``. A verification refuses a bound that is that loose without one
@@ -243,6 +247,12 @@ class Contract:
     limits: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     values: Values | None = None
     loose: Mapping[str, str] = field(default_factory=dict)
+    results: Mapping[str, Result] = field(default_factory=dict)
+
+    @property
+    def results_in_order(self) -> tuple[Result, ...]:
+        """What each output promises, in the order of ``outputs``."""
+        return tuple(self.results.get(name, Result()) for name in self.outputs)
 
     def cost_assumption(self, request: Request) -> str:
         """What the cost of a request takes to be so of values that nobody has counted; "" where it counts all."""

@@ -21,6 +21,7 @@ __all__ = [
     "Argument",
     "Arguments",
     "Classes",
+    "Count",
     "Dim",
     "Error",
     "Flag",
@@ -298,6 +299,8 @@ class Classes:
 
 
 def _need_int(name: str, value: Any, more: str = "") -> None:
+    if value is ABSENT:
+        raise TypeError(f"{name} is missing")
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int{more}, got {type(value).__name__}")
 
@@ -309,12 +312,13 @@ def reduced_sizes(shape: tuple[int, ...], dim: int | None) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Dim:
-    """One of another's dimensions; with ``every`` also None for all, and a scalar then has one, as torch counts. Unless
-    it may be ``empty``, there must be something to choose from."""
+    """One of another's dimensions; with ``every`` also None for all, and a scalar then has one, as torch counts, as it
+    has with ``scalar``. Unless it may be ``empty``, there must be something to choose from."""
 
     of: str
     every: bool = False
     empty: bool = True
+    scalar: bool = False
 
     @property
     def schema(self) -> str:
@@ -322,7 +326,7 @@ class Dim:
 
     def check(self, name: str, value: Any, given: GivenArguments) -> None:
         shape = tuple(given[self.of].shape)
-        dims = max(len(shape), int(self.every))
+        dims = max(len(shape), int(self.every or self.scalar))
         if value is not None or not self.every:
             _need_int(name, value, " or None" * self.every)
             if not -dims <= value < dims:
@@ -341,6 +345,37 @@ class Dim:
     def __str__(self) -> str:
         some = "" if self.empty else ", which must have elements"
         return f"a dimension of {self.of}, also counted from the end{', or None for all' * self.every}{some}"
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many of another's elements along a dimension: from 0 to all of them."""
+
+    schema = "int"
+    of: str
+    dim: str
+
+    def check(self, name: str, value: Any, given: GivenArguments) -> None:
+        _need_int(name, value)
+        shape, dim = tuple(given[self.of].shape), given.get(self.dim, ABSENT)
+        if isinstance(dim, bool) or not isinstance(dim, int) or not -max(len(shape), 1) <= dim < max(len(shape), 1):
+            return  # refused in its own words
+        most = shape[dim] if shape else 1
+        if not 0 <= value <= most:
+            raise ValueError(f"{name} must be in [0, {most}], {self.of}'s size along {self.dim}; got {value}")
+
+    def right(self, given: GivenArguments) -> Any:
+        return 1
+
+    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
+        most = SHAPE[-1]
+        yield f"{name} is a float", 1.0, TypeError, f"{name} must be an int"
+        yield f"{name} is a bool", True, TypeError, f"{name} must be an int"
+        yield f"{name} above the size", most + 1, ValueError, f"{name} must be in [0, {most}]"
+        yield f"{name} below 0", -1, ValueError, f"{name} must be in [0, {most}]"
+
+    def __str__(self) -> str:
+        return f"a count of at most {self.of}'s size along {self.dim}"
 
 
 @dataclass(frozen=True)

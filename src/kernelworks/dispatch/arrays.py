@@ -104,5 +104,6 @@ def _flat(values: Sequence[Any]) -> list[Any]:
 
 def _numpy(result: Any) -> Any:
     if isinstance(result, (list, tuple)):
-        return tuple(_numpy(item) for item in result)
+        made = tuple(_numpy(item) for item in result)
+        return made if type(result) in (list, tuple) else type(result)(made)  # one with names keeps them
     return result.numpy() if isinstance(result, Tensor) else result

@@ -65,17 +65,21 @@ class {name}_function(Function):
 
 
 def recomputes_forward(op: Any) -> bool:
-    """Whether a backward is given all tensors of the forward, which is made again to be differentiated."""
+    """Whether a backward is given all tensors of the forward, with their values, so that it can be made again to be
+    differentiated. Of a tensor that no gradient reads, a shape alone is kept."""
     names = op.passes["backward"].names
-    return all(n in names or "Tensor" not in kind for n, kind in _kinds(op.passes["forward"].schema).items())
+    return all(
+        (n in names and readers(op, n)) or "Tensor" not in kind
+        for n, kind in _kinds(op.passes["forward"].schema).items()
+    )
 
 
 def derivative(op: Any, args: tuple[Any, ...]) -> Any:
     """An op's backward in torch's own operators, differentiable again; arguments and results as the schema has them.
 
-    The derivative of the composite at the inputs that were saved. An op whose backward is not given all its inputs
-    (softmax reads its output, a linear map only the other factor) has a ``torch`` kernel whose backward is made of
-    differentiable operators, and that runs.
+    The derivative of the composite at the inputs that were saved. An op whose backward does not read all its inputs
+    (softmax reads its output, a linear map the other factor, a choice its indices) has a ``torch`` kernel whose
+    backward is made of differentiable operators, and that runs.
     """
     forward, backward = op.passes["forward"], op.passes["backward"]
     have = dict(zip(backward.names, args, strict=True))

@@ -45,6 +45,7 @@ from kernelworks.dispatch.hooks import notify_watchers, stop_at
 from kernelworks.dispatch.meta_arguments import on_meta, without_data
 from kernelworks.dispatch.mutation import announce, as_tuple, check_out, copy_into, overlap, refuse_crossed, same_place
 from kernelworks.dispatch.passthrough import Passthrough
+from kernelworks.dispatch.plan_calls import call_named, hand_out, in_own_dtype, with_own_dtype
 from kernelworks.dispatch.plans import AUTOGRAD, KERNEL, NATIVE, Plan, Plans, generation
 from kernelworks.dispatch.torch_library import OPS, in_cpp, register
 from kernelworks.dispatch.tuning_records import has_known_sizes
@@ -57,7 +58,6 @@ FREE = "*"  # in a key, for a number that no choice depends on; native/key.hpp k
 
 _get_threads = torch.get_num_threads
 _grad_enabled = torch.is_grad_enabled
-_autocasting = torch._C._is_any_autocast_enabled
 
 _said: set[str] = set()  # the faults that a warning has named
 
@@ -99,6 +99,7 @@ class Op:
         pointwise: bool = False, native: Callable[..., Any] | None = None, aten: Callable[..., Any] | None = None,
         to_torch: Callable[..., Any] | None = None, from_torch: Callable[..., Any] | None = None,
         passthrough: Passthrough | None = None, to_record: Callable[..., tuple[Any, ...]] | None = None,
+        result_type: Callable[[Any], Any] | None = None,
     ) -> None:  # fmt: skip
         """``composite(*args)`` is the forward in torch's own functions, as a user would write it: what autograd,
         torch.func and jit.trace can look into. Arguments by position or name; by default the ``torch`` kernel's
@@ -109,7 +110,8 @@ class Op:
         element of the output needs one of the inputs elsewhere, so that ``out`` may be an input. ``to_torch(result,
         *args)`` and ``from_torch(result, *args)`` turn what kernels return into what the schema says and back, where
         the two differ (an optional second output, say). ``to_record(*args)`` gives the arguments of a forward that
-        autograd records, where the backward reads an output that the call did not ask for."""
+        autograd records, where the backward reads an output that the call did not ask for. ``result_type`` makes what
+        a call returns of a tuple of results, where torch's function gives them names (``torch.return_types.topk``)."""
         if [r.name for r in kernels][-2:] != ["torch", "reference"]:
             raise ValueError(f"the last two kernels of {contract.name} must be torch and reference")
         self.name = contract.name
@@ -124,7 +126,10 @@ class Op:
         self.passthrough = passthrough
         self.pointwise = pointwise
         self.template: Any = None  # the op template that made most of this, if one did (templates/)
+        if result_type is not None and from_torch is None:
+            from_torch = lambda result, *args: result_type(result)  # noqa: E731
         self._to_torch, self._from_torch, self._to_record = to_torch, from_torch, to_record
+        self._result_type = result_type
         self.plans = Plans()
         schema = torch._C.parse_schema(forward.schema)
         self._arrays = {a.name for a in schema.arguments if "Tensor" in str(a.type)}
@@ -160,12 +165,12 @@ class Op:
 
     def composite(self, *args: Any, **named: Any) -> Any:
         """The forward in torch's own functions, whatever autocast says: the op's dtype is its inputs'."""
-        return _in_own_dtype(self._composite, *args, **named)
+        return in_own_dtype(self._composite, *args, **named)
 
     def native(self, *args: Any) -> Any:
         """What a user would have called in torch, whatever autocast says; its own autograd records it."""
         with next((t.fake_mode for t in leaves(args) if hasattr(t, "fake_mode")), contextlib.nullcontext()):
-            return _in_own_dtype(self.as_written, *args)  # what it makes (a mask) stands for a tensor as they do
+            return in_own_dtype(self.as_written, *args)  # what it makes (a mask) stands for a tensor as they do
 
     @skip_dynamo
     def _miss(self, args: tuple[Any, ...], out: Any, kernel: str | None) -> Any:
@@ -225,7 +230,7 @@ class Op:
             return plan.run(*args)
         refuse_crossed(out)
         if overlap(out, args) and not (self.pointwise and all(same_place(out, t) for t in leaves(args))):
-            return copy_into(plan.run(*args), out)  # what was not read yet must not be overwritten
+            return self._named(copy_into(plan.run(*args), out))  # what was not read yet must not be overwritten
         announce(leaves((out,)))
         return plan.run(*args, out=out)
 
@@ -345,6 +350,8 @@ class Op:
             call = loaded[0]
             if choice.kernel.prepare is not None:
                 call = choice.kernel.prepare(pass_, args) or call
+            if pass_ == "forward":
+                call = self._with_names(call)
             plan = Plan(KERNEL, call, call)
         self._keep(pass_, args, out, kernel, plan, now)
         return plan
@@ -361,17 +368,17 @@ class Op:
         elif choice.together:
             training, resumed = loaded
             together = functools.partial(training_forward, self, training, resumed, way)
-            plan = Plan(AUTOGRAD, together, functools.partial(_handing_out, together), (training, resumed))
+            plan = Plan(AUTOGRAD, together, functools.partial(hand_out, together), (training, resumed))
         else:
             call = self.entry.recorder(way) or functools.partial(recorded_forward, self, way)
-            plan = Plan(AUTOGRAD, call, functools.partial(_handing_out, call))
+            plan = Plan(AUTOGRAD, call, self._with_names(functools.partial(hand_out, call)))
         self._keep("training", args, None, kernel, plan, now, wanted)
         return plan
 
     def _torchs(self, args: tuple[Any, ...]) -> Plan:
         """Torch's own function for calls like this one."""
         call = self.entry.program(self._aten, args) if self._aten else None
-        return Plan(NATIVE, call or self.as_written, _own_dtype(self.as_written))
+        return Plan(NATIVE, call or self.as_written, self._with_names(with_own_dtype(self.as_written)))
 
     def _loaded(
         self, request: Request, kernel: str | None, at_once: bool = True
@@ -459,6 +466,13 @@ class Op:
         choice = None if wanted is None else self.tuned_choice(args, wanted)
         return choice is not None and choice.native
 
+    def _named(self, result: Any) -> Any:
+        """A result with the names that torch's function gives it."""
+        return result if self._result_type is None else self._result_type(result)
+
+    def _with_names(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        return call if self._result_type is None else functools.partial(call_named, self._result_type, call)
+
     def _through_composite(self, args: tuple[Any, ...], out: Any, kernel: str | None) -> Any:
         """The same call in torch's own functions: for tensors and transforms that no kernel of ours may serve."""
         if kernel not in (None, "torch"):
@@ -474,26 +488,4 @@ class Op:
         if out is None:
             return result
         check_out(self.name, result, out, args)
-        return copy_into(result, out)
-
-
-def _in_own_dtype(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    if not _autocasting():
-        return function(*args, **named)
-    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-        return function(*args, **named)
-
-
-def _own_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's own function as a plan runs, with as little as can be between a caller and it."""
-
-    def run(*args: Any, out: Any = None) -> Any:
-        result = _in_own_dtype(function, *args) if _autocasting() else function(*args)
-        return result if out is None else copy_into(result, out)
-
-    return run
-
-
-def _handing_out(function: Callable[..., Any], *args: Any, out: Any = None) -> Any:
-    result = function(*args)
-    return result if out is None else copy_into(result, out)
+        return self._named(copy_into(result, out))

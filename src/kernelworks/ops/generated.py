@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.reduction.log_softmax import log_softmax as log_softmax
     from kernelworks.ops.reduction.softmax import softmax as softmax
     from kernelworks.ops.reduction.sum import sum as sum
+    from kernelworks.ops.selection.topk import topk as topk
 
     __all__ = [
         "adamw_",
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         "silu_mul",
         "softmax",
         "sum",
+        "topk",
         "varlen_attn",
     ]
 
@@ -154,5 +156,9 @@ SCHEMAS = {
     "sum": {
         "forward": "sum(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
         "backward": "sum_backward(Tensor grad_output, Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
+    "topk": {
+        "forward": "topk(Tensor x, int k, int dim, bool largest, bool sorted, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "topk_backward(Tensor grad_values, Tensor x, Tensor indices, int dim, str? op_kernel=None) -> Tensor",
     },
 }

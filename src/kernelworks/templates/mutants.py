@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kernelworks.build.kernels import in_float64
 from kernelworks.contract import Mutant
+from kernelworks.contract.results import Result
 from kernelworks.dispatch.mutation import as_tuple
 
 __all__ = ["VECTOR", "generic", "shift_elements", "stale_end"]
@@ -24,12 +25,15 @@ Definition = Callable[..., tuple[Tensor, ...]]
 Change = Callable[[Tensor], Tensor]
 
 
-def generic(reference: Definition, tensors: Sequence[str], names: Sequence[str]) -> tuple[Mutant, ...]:
+def generic(
+    reference: Definition, tensors: Sequence[str], names: Sequence[str], results: Sequence[Result] = ()
+) -> tuple[Mutant, ...]:  # fmt: skip
     """Mutants of an op with this definition, arguments ``names`` of which ``tensors`` are tensors of one shape.
+    ``results``: what its outputs promise, so that a mutant has their dtypes and is wrong in nothing but its fault.
 
     An op of one tensor has no two to be taken for one another.
     """
-    right = in_float64(reference)
+    right = in_float64(reference, results)
     made = [
         Mutant("stale tail", _then(right, _stale_tail), "the vector tail is never written"),
         Mutant("stale end", _then(right, stale_end), "the last element is never written"),

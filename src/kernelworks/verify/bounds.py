@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import FLOATS, Case, Contract
+from kernelworks.contract.results import ChosenIndex
 from kernelworks.dispatch.op import Op
 from kernelworks.verify.parity import judge, judge_gradients, parities
 from kernelworks.verify.reference import Reference, flat_outputs
@@ -81,6 +82,19 @@ def _wrong(want: Tensor, bound: Tensor, right: Tensor, turn: int) -> tuple[str, 
     return f"off by {times * sign:+.0f} bounds {where}", torch.where(can, moved, right)
 
 
+def _wrong_choice(want: Tensor, dim: int, turn: int) -> tuple[str, Tensor] | None:
+    """Indices that must be refused whichever of equal elements they may name, and what is wrong with them; None where
+    there is none."""
+    if not want.numel():
+        return None
+    moved = want.clone()
+    if want.dim() and want.shape[dim] > 1 and turn % 2:
+        moved.select(dim, -1).copy_(moved.select(dim, turn // 2 % (want.shape[dim] - 1)))
+        return "names an element twice", moved
+    moved.view(-1)[turn % moved.numel()] = -1 if turn % 4 else 2**40
+    return "names no element", moved
+
+
 def accepted_errors(op: Op, expected: Reference, turn: int = 0) -> list[str]:
     """The wrong answers that the comparison lets pass on one case; and that the right one is refused, where it is."""
     found: list[str] = []
@@ -96,10 +110,14 @@ def accepted_errors(op: Op, expected: Reference, turn: int = 0) -> list[str]:
         return [f"the exact answer, rounded, is refused: {message}"]
     every = max(1, len(expected.outputs) // MOST_OUTPUTS)
     for i in range(turn % every, len(expected.outputs), every):
-        wrong = _wrong(expected.outputs[i], expected.bounds[i], rounded[i], turn + i)
+        relation = expected.relation(i)
+        if isinstance(relation, ChosenIndex):
+            wrong = _wrong_choice(expected.outputs[i], expected.args[relation.dim], turn + i)
+        else:
+            wrong = _wrong(expected.outputs[i], expected.bounds[i], rounded[i], turn + i)
         if wrong and not judge([*rounded[:i], wrong[1], *rounded[i + 1 :]], expected)[1]:
             found.append(f"{expected.names[i]} {wrong[0]}")
-    exact = {name: _rounded(want, expected.dtype) for name, want in expected.gradients.items()}
+    exact = {name: _rounded(want, expected.args[name].dtype) for name, want in expected.gradients.items()}
     message = judge_gradients(exact.items(), expected)[1]
     if message:
         return [*found, f"the exact gradients, rounded, are refused: {message}"]

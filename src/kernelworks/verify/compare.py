@@ -1,13 +1,21 @@
-"""The comparison: is this output within the derived bound of the float64 result, element by element?"""
+"""The comparison: is this output what the contract promises of it?
+
+Most outputs are within the derived bound of the float64 result, element by element (``compare``). One that has several
+right answers is judged by its relation (``contract/results.py``). ``compare_result`` knows which: whoever holds an
+output against a reference asks it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["compare"]
+from kernelworks.contract.results import AnyOrder, ChosenIndex, Relation
+
+__all__ = ["chosen_values", "compare", "compare_result", "sort_as_promised"]
 
 
 def compare(got: Any, want: Tensor, bound: Tensor) -> tuple[float, str]:
@@ -15,8 +23,7 @@ def compare(got: Any, want: Tensor, bound: Tensor) -> tuple[float, str]:
 
     ``want`` and ``bound`` are float64. NaN must stand exactly where float64 has it, and an infinity where the exact
     value overflows the dtype; every test is written so that a NaN fails it. Where ``want`` holds integers (indices,
-    counts) or truth values, every one must be met: which of several equal values an index names is part of what an op
-    promises, and its reference says which.
+    counts) or truth values, every one must be met: an index for which another would do as well has a relation.
     """
     if not isinstance(got, Tensor):
         return float("inf"), f"returned {type(got).__name__}, not a tensor"
@@ -62,4 +69,64 @@ def _exact(got: Tensor, want: Tensor) -> tuple[float, str]:
     return float("inf"), (
         f"{len(wrong)} of {got.numel()} elements off; at {list(index)}: got {got[index].item()}, "
         f"expected {want[index].item()}"
+    )
+
+
+# ---------------------------------------------------------------- outputs with several right answers
+
+
+def compare_result(
+    relation: Relation | None, got: Any, want: Tensor, bound: Tensor, args: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+) -> tuple[float, str]:  # fmt: skip
+    """``compare`` by the output's relation. ``args`` are the call's arguments by name, ``outputs`` all that it
+    returned."""
+    if isinstance(relation, ChosenIndex) and isinstance(got, Tensor) and got.shape == want.shape:
+        wrong = _chosen(relation, got.detach(), args, outputs)
+        return (float("inf") if wrong else 0.0), wrong
+    if isinstance(relation, AnyOrder) and isinstance(got, Tensor) and got.shape == want.shape:
+        order = sort_as_promised(relation, want, args)
+        got, want = (t if order is None else t.gather(*sort_as_promised(relation, t, args)) for t in (got, want))
+        bound = bound if order is None else bound.gather(*order)
+    return compare(got, want, bound)
+
+
+def sort_as_promised(relation: Relation | None, value: Tensor, args: Mapping[str, Any]) -> Any:
+    """The dimension and the places that bring the lines of an output into an order where theirs is free; None where
+    elements stand where they have to."""
+    if not isinstance(relation, AnyOrder) or args[relation.unless]:
+        return None
+    return args[relation.dim], value.detach().argsort(dim=args[relation.dim], stable=True)
+
+
+def chosen_values(relation: ChosenIndex, of: Tensor, places: Tensor, args: Mapping[str, Any]) -> Tensor:
+    """What the chosen indices name of ``of``; differentiable in it."""
+    return of.gather(args[relation.dim], places)
+
+
+def _chosen(relation: ChosenIndex, got: Tensor, args: Mapping[str, Any], outputs: Mapping[str, Any]) -> str:
+    """What is wrong with indices of which several may be right."""
+    if got.is_floating_point() or got.dtype == torch.bool:
+        return f"dtype {got.dtype}, expected integers"
+    if not got.numel():
+        return ""
+    of, dim, values = args[relation.of], args[relation.dim], outputs.get(relation.values)
+    if not isinstance(values, Tensor) or values.shape != got.shape:
+        return f"there are no {relation.values} of its shape"
+    places, n = got.to(torch.int64), of.shape[dim] if of.dim() else 1
+    outside = (places < 0) | (places >= n)
+    if bool(outside.any()):
+        return f"{int(outside.sum())} of {got.numel()} are no index of {n} elements: {int(places[outside][0])}"
+    if places.dim():
+        ordered = places.sort(dim).values
+        if bool((ordered.diff(dim=dim) == 0).any()):
+            return f"an element is named twice in a line of {n}"
+    named, value = chosen_values(relation, of.detach(), places, args), values.detach()
+    wrong = ~((named == value) | (named.isnan() & value.isnan()))
+    if not bool(wrong.any()):
+        return ""
+    at = tuple(wrong.nonzero()[0].tolist())
+    return (
+        f"{int(wrong.sum())} of {got.numel()} name another value; at {list(at)}: index {int(places[at])} is of "
+        f"{named[at].item():.9g}, the value there is {value[at].item():.9g}"
     )

@@ -15,9 +15,9 @@ from kernelworks.contract import Case
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import environment
 from kernelworks.records import Parity
-from kernelworks.verify.compare import compare
+from kernelworks.verify.compare import compare, compare_result
 from kernelworks.verify.guarded_buffers import LAYOUTS, Arena, arena
-from kernelworks.verify.reference import Reference, compute_reference, device_of, flat_outputs
+from kernelworks.verify.reference import Reference, compute_reference, device_of, flat_outputs, follow_choice
 
 __all__ = ["judge", "judge_gradients", "judge_outputs", "makes_gradients", "parities", "reproduce"]
 
@@ -45,8 +45,9 @@ def judge_outputs(result: Any, expected: Reference) -> Judgement:
         return {"output": float("inf")}, text
     shares: dict[str, float] = {}
     message = ""
+    named = dict(zip(expected.names, outputs, strict=False))
     for i, (want, bound) in enumerate(zip(expected.outputs, expected.bounds, strict=True)):
-        share, wrong = compare(outputs[i], want, bound)
+        share, wrong = compare_result(expected.relation(i), outputs[i], want, bound, expected.args, named)
         if expected.dtypes and not wrong and outputs[i].dtype != expected.dtypes[i]:
             share, wrong = float("inf"), f"dtype {outputs[i].dtype}, expected {expected.dtypes[i]}"
         if share or bool((bound > 0).any()):
@@ -132,7 +133,9 @@ def _gradients(op: Op, kernel: str, expected: Reference, *, at_end: bool) -> Jud
             if name in expected.gradients:
                 args[i] = leaves[name] = args[i].requires_grad_()
         with torch.enable_grad():
-            outputs = [o for o in flat_outputs(op(*args, kernel=kernel)) if o.requires_grad]
+            made_outputs = flat_outputs(op(*args, kernel=kernel))
+            expected = follow_choice(op, expected, dict(zip(expected.names, made_outputs, strict=False)))
+            outputs = [o for o in made_outputs if o.requires_grad]
             grads = [memory.place(g) for g in expected.grad_outputs]
             # A kernel that makes gradients with its forward gives them away at the last walk; others take its backward.
             walks = (True, False) if "training" in op.kernel(kernel).passes else (False,)
@@ -147,7 +150,7 @@ def _gradients(op: Op, kernel: str, expected: Reference, *, at_end: bool) -> Jud
         shares, message = judge_gradients(found, expected)
         if not message and not memory.slack_untouched():
             message = "memory beside a tensor was written to"
-        del args, leaves, outputs, grads, found
+        del args, leaves, made_outputs, outputs, grads, found
     return shares, message
 
 

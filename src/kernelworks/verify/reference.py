@@ -6,7 +6,7 @@ import functools
 import inspect
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,10 +14,15 @@ from torch import Tensor
 
 from kernelworks.build.kernels import as_float64
 from kernelworks.contract import Case, Contract
+from kernelworks.contract.results import ChosenIndex, Relation
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import has_gpu
+from kernelworks.verify.compare import chosen_values
 
-__all__ = ["Reference", "compute_reference", "copy_tensors", "device_of", "flat_outputs", "output_bounds", "to_device"]
+__all__ = [
+    "Reference", "compute_reference", "copy_tensors", "device_of", "flat_outputs", "follow_choice", "output_bounds",
+    "output_names", "relations_of", "to_device",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -25,17 +30,22 @@ class Reference:
     args: dict[str, Any]  # in the case's dtype
     outputs: tuple[Tensor, ...]  # float64, or integers
     bounds: tuple[Tensor, ...]
-    grad_outputs: tuple[Tensor, ...]  # in the case's dtype; empty where no gradients are compared
+    grad_outputs: tuple[Tensor, ...]  # each in its output's dtype; empty where no gradients are compared
     gradients: dict[str, Tensor]
     gradient_bounds: dict[str, Tensor]
     dtypes: tuple[torch.dtype, ...] = ()  # of what a kernel returns; none where it works in place
     names: tuple[str, ...] = ()  # of the outputs, as the contract has them
     dtype: torch.dtype = torch.float32  # of the case
+    relations: Mapping[str, Relation] = field(default_factory=dict)  # by output, of those that have one
 
     def label(self, place: int, output: Tensor) -> str:
         """What an output's share is kept under: its name, and its dtype where that is another than the case's."""
         own = "" if output.dtype == self.dtype else f" in {str(output.dtype).removeprefix('torch.')}"
         return (self.names[place] if place < len(self.names) else f"output {place}") + own
+
+    def relation(self, place: int) -> Relation | None:
+        """How an output is judged, where not by its bound alone."""
+        return self.relations.get(self.names[place]) if place < len(self.names) else None
 
     def positional(self, op: Op) -> tuple[Any, ...]:
         return tuple(self.args.get(name) for name in op.passes["forward"].names)
@@ -65,6 +75,16 @@ def to_device(value: Any, device: str) -> Any:
     if isinstance(value, Tensor):
         return value.to(device)
     return [to_device(v, device) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def output_names(contract: Contract, made: Any) -> tuple[str, ...]:
+    """The name of each output of a definition, those in lists too."""
+    return tuple(n for n, part in zip(contract.outputs, made, strict=False) for _ in flat_outputs(part))
+
+
+def relations_of(contract: Contract) -> dict[str, Relation]:
+    """How outputs are judged, of those that are judged by more than their bounds."""
+    return {name: result.relation for name, result in contract.results.items() if result.relation is not None}
 
 
 def output_bounds(
@@ -101,20 +121,27 @@ def _compute_reference(
     with torch.no_grad():
         made = contract.reference(**exact)
         outputs = flat_outputs(made)
-        names = tuple(n for n, part in zip(contract.outputs, made, strict=False) for _ in flat_outputs(part))
+        names = output_names(contract, made)
         bounds = output_bounds(contract, args, exact, outputs, dtype, **bound_options)
         promised = op.forward_shapes(tuple(args.get(name) for name in op.passes["forward"].names))
     dtypes = () if promised is None else tuple(t.dtype for t in flat_outputs(promised))
+    relations = relations_of(contract)
     if contract.gradient_bound is None or not case.gradients or not contract.differentiable:
-        return Reference(args, outputs, bounds, (), {}, {}, dtypes, names, dtype)
+        return Reference(args, outputs, bounds, (), {}, {}, dtypes, names, dtype, relations)
     differentiable = [n for n in contract.differentiable if isinstance(exact.get(n), Tensor)]
     with torch.enable_grad():
         for name in differentiable:
             exact[name] = exact[name].clone().requires_grad_()
         results = flat_outputs(contract.reference(**exact))
-        drawn = (torch.randn(o.shape, generator=generator, device="cpu") for o in results if o.requires_grad)
+        own = dtypes or (dtype,) * len(results)
+        drawn = [
+            (torch.randn(o.shape, generator=generator, device="cpu"), its)
+            for o, its in zip(results, own, strict=False)
+            if o.requires_grad
+        ]
         grads = tuple(
-            (g if case.flow is None else torch.full_like(g, case.flow)).to(dtype).to(results[0].device) for g in drawn
+            (g if case.flow is None else torch.full_like(g, case.flow)).to(its).to(results[0].device)
+            for g, its in drawn
         )
         used = [o for o in results if o.requires_grad]
         leaves = [exact[n] for n in differentiable]
@@ -127,4 +154,27 @@ def _compute_reference(
     plain = {n: v.detach() if isinstance(v, Tensor) else v for n, v in exact.items()}
     with torch.no_grad():
         limits = contract.gradient_bound(plain, tuple(g.double() for g in grads), gradients, dtype, **bound_options)
-    return Reference(args, outputs, bounds, grads, gradients, limits, dtypes, names, dtype)
+    return Reference(args, outputs, bounds, grads, gradients, limits, dtypes, names, dtype, relations)
+
+
+def follow_choice(op: Op, expected: Reference, outputs: Mapping[str, Any]) -> Reference:
+    """The reference with the gradients of the choice that a kernel made, where several are right: what flows into a
+    value flows on to the element that its index names. ``outputs`` are the kernel's, by name."""
+    chosen = {name: r for name, r in expected.relations.items() if isinstance(r, ChosenIndex)}
+    if not chosen or not expected.gradients:
+        return expected
+    flows = [n for n, o in zip(expected.names, expected.outputs, strict=True) if o.is_floating_point()]
+    flow = dict(zip(flows, expected.grad_outputs, strict=True))
+    exact = {name: as_float64(value) for name, value in expected.args.items()}
+    found = {name: torch.zeros_like(gradient) for name, gradient in expected.gradients.items()}
+    for name, relation in chosen.items():
+        with torch.enable_grad():
+            leaf = exact[relation.of].detach().requires_grad_()
+            values = chosen_values(relation, leaf, outputs[name].detach(), exact)
+            (gradient,) = torch.autograd.grad(values, leaf, flow[relation.values].double())
+        found[relation.of] = found[relation.of] + gradient
+    assert op.contract.gradient_bound is not None
+    flowing = tuple(g.double() for g in expected.grad_outputs)
+    with torch.no_grad():
+        bounds = op.contract.gradient_bound(exact, flowing, found, expected.dtype)
+    return replace(expected, gradients=found, gradient_bounds=bounds)

@@ -42,9 +42,8 @@ from kernelworks.machine import gpu, has_gpu
 from kernelworks.measure.clock.race_on_gpu import race_on_gpu
 from kernelworks.records import ConfigCandidate, ConfigTuning, Verification
 from kernelworks.verify import verify
-from kernelworks.verify.compare import compare
-from kernelworks.verify.parity import judge
-from kernelworks.verify.reference import Reference, compute_reference, copy_tensors, flat_outputs
+from kernelworks.verify.parity import judge, judge_gradients
+from kernelworks.verify.reference import Reference, compute_reference, copy_tensors, flat_outputs, follow_choice
 
 __all__ = ["best_config", "try_configs", "unify_choices", "validate_request"]
 
@@ -89,12 +88,11 @@ def _wrong(op: Op, pass_: str, expected: Reference, args: tuple[Any, ...], resul
         names = op.passes["forward"].names
         mutated = [args[names.index(n)] for n in op.contract.mutates]
         return judge(mutated or result, expected)
-    worst, message = 0.0, ""
-    for name, got in zip(op.passes["backward"].returns, flat_outputs(result), strict=False):
-        if name in expected.gradients:
-            share, wrong = compare(got, expected.gradients[name], expected.gradient_bounds[name])
-            worst, message = max(worst, share), message or (f"gradient of {name}: {wrong}" if wrong else "")
-    return worst, message
+    backward = op.passes["backward"]
+    expected = follow_choice(op, expected, dict(zip(backward.names, args, strict=True)))
+    found = zip(backward.returns, flat_outputs(result), strict=False)
+    shares, message = judge_gradients([(name, got) for name, got in found if name in expected.gradients], expected)
+    return max(shares.values(), default=0.0), message
 
 
 def _try(

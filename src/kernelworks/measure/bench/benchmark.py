@@ -30,8 +30,16 @@ from kernelworks.measure.roofline.kernel_time import count_values
 from kernelworks.ops.baselines import Maker
 from kernelworks.records import BenchResult, GpuPeaks, Peaks, Variant
 from kernelworks.records.base import Records
+from kernelworks.verify.compare import compare_result, sort_as_promised
 from kernelworks.verify.parity import judge
-from kernelworks.verify.reference import Reference, copy_tensors, flat_outputs, output_bounds
+from kernelworks.verify.reference import (
+    Reference,
+    copy_tensors,
+    flat_outputs,
+    output_bounds,
+    output_names,
+    relations_of,
+)
 
 __all__ = ["OURS", "SETS", "bench", "check_names"]
 
@@ -100,9 +108,13 @@ def _inputs(op: Op, case: Case, dtype: torch.dtype, device: str = "cpu") -> list
         for seed in range(SETS if device == "cpu" else 1):
             args = case.make(torch.Generator(device).manual_seed(seed), dtype)
             exact = {name: copy_tensors(as_float64(value)) for name, value in args.items()}
-            outputs = flat_outputs(op.contract.reference(**exact))
+            made = op.contract.reference(**exact)
+            outputs = flat_outputs(made)
             bounds = output_bounds(op.contract, args, {n: as_float64(v) for n, v in args.items()}, outputs, dtype)
-            references.append(Reference(args, outputs, bounds, (), {}, {}))
+            names = output_names(op.contract, made)
+            references.append(
+                Reference(args, outputs, bounds, (), {}, {}, names=names, relations=relations_of(op.contract))
+            )
     return references
 
 
@@ -178,13 +190,18 @@ def _another_op(result: Any, reference: Reference, dtype: torch.dtype) -> str:
     function, so that beating it means something. Its error is reported beside its time.
     """
     outputs = flat_outputs(result)
+    named = dict(zip(reference.names, outputs, strict=False))
     for i, (got, want) in enumerate(zip(outputs, reference.outputs, strict=False)):
         if got.shape != want.shape:
             return f"output {i}: shape {list(got.shape)}, expected {list(want.shape)}"
+        relation = reference.relation(i)
         if not want.is_floating_point():
-            if not torch.equal(got, want):
-                return f"output {i}: {int((got != want).sum())} of {want.numel()} are others"
+            wrong = compare_result(relation, got, want, reference.bounds[i], reference.args, named)[1]
+            if wrong:
+                return f"output {i}: {wrong}"
             continue
+        if sort_as_promised(relation, want, reference.args) is not None:
+            got, want = (t.gather(*sort_as_promised(relation, t, reference.args)) for t in (got, want))
         error = (got.double() - want).norm().item()
         if not error <= SAME_OP * UNIT_ROUNDOFF[dtype] * want.norm().item():
             return f"output {i}: off by {error:.3g} in norm, expected norm {want.norm().item():.3g}"

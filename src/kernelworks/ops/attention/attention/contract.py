@@ -21,6 +21,7 @@ from kernelworks.contract import (
     need_tensor,
     rounding,
 )
+from kernelworks.contract.results import Result
 from kernelworks.ops.attention.attention.cases import BENCH_CASES, CASES, DEVICE_BENCH_CASES, DEVICE_CASES
 
 __all__ = ["CONTRACT", "MAX_DIM", "shift_of"]
@@ -402,6 +403,7 @@ CONTRACT = Contract(
     "softcap c of c tanh(scale q k^T / c); with sinks of one score more, which has no value",
     source="Vaswani et al., Attention Is All You Need, 2017 (arXiv:1706.03762)",
     outputs=("output", "lse"),
+    results={"lse": Result(torch.float32, when="with_lse")},
     differentiable=("q", "k", "v", "sinks"),
     check=check,
     reference=reference,

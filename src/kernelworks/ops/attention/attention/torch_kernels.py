@@ -11,10 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from kernelworks.build.kernels import as_float64, in_float64
+from kernelworks.build.kernels import in_float64
 from kernelworks.contract.memory_layout import new_output
 from kernelworks.dispatch.aten import aten
-from kernelworks.ops.attention.attention.contract import apply_softcap, is_plain, reference, visible, with_sinks
+from kernelworks.ops.attention.attention.contract import (
+    CONTRACT,
+    apply_softcap,
+    is_plain,
+    reference,
+    visible,
+    with_sinks,
+)
 
 __all__ = [
     "as_new_output",
@@ -172,13 +179,7 @@ def by_torch(
 
 
 def by_reference(q: Tensor, *args: Any, out: Any = None) -> Any:
-    outputs = in_float64(lambda *exact: reference(*exact))(q, *args)
-    if isinstance(outputs, tuple):
-        outputs = (
-            outputs[0],
-            reference(q.double(), args[0].double(), args[1].double(), *as_float64(args[2:]))[1].float(),
-        )
-    return _handed_out(q, outputs, out)
+    return _handed_out(q, in_float64(reference, CONTRACT.results_in_order)(q, *args), out)
 
 
 def _handed_out(q: Tensor, result: Any, out: Any) -> Any:

@@ -20,6 +20,7 @@ from kernelworks.contract import (
     need_tensor,
     rounding,
 )
+from kernelworks.contract.results import Result
 from kernelworks.ops.attention.attention.contract import CAUSAL, MAX_DIM, seen_pairs, visible
 from kernelworks.ops.attention.attention.contract import reference as attention_of
 from kernelworks.ops.attention.attention_fp8.cases import (
@@ -274,6 +275,7 @@ CONTRACT = Contract(
     "V = v v_descale; 0 for a query that sees none",
     source="Shah et al., FlashAttention-3, 2024 (arXiv:2407.08608)",
     outputs=("output",),
+    results={"output": Result("out_dtype")},
     differentiable=(),
     check=check,
     reference=reference,

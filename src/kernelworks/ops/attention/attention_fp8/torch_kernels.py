@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.kernels import as_float64, into
+from kernelworks.build.kernels import in_float64, into
 from kernelworks.ops.attention.attention.torch_kernels import composite as attention_in_torch
 from kernelworks.ops.attention.attention.torch_kernels import native as attention_of_torch
-from kernelworks.ops.attention.attention_fp8.contract import DTYPES, per_head, reference
+from kernelworks.ops.attention.attention_fp8.contract import CONTRACT, DTYPES, per_head, reference
 
 __all__ = ["by_reference", "by_torch", "composite", "dequantize", "laid_out", "native", "result_like"]
 
@@ -66,5 +66,5 @@ def by_torch(q: Tensor, *rest: Any, out: Any = None) -> Any:
 
 
 def by_reference(q: Tensor, *rest: Any, out: Any = None) -> Any:
-    result = reference(*as_float64((q, *rest)))[0].to(DTYPES[rest[-1]])
+    result = in_float64(reference, CONTRACT.results_in_order)(q, *rest)
     return laid_out(q, result, rest[-1]) if out is None else into(result, out)

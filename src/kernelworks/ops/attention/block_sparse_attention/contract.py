@@ -22,6 +22,7 @@ from kernelworks.contract import (
     need_same,
     need_tensor,
 )
+from kernelworks.contract.results import Result
 from kernelworks.ops.attention.attention.contract import MAX_DIM, seen_pairs
 from kernelworks.ops.attention.attention.contract import bound as bound_of_masked
 from kernelworks.ops.attention.attention.contract import gradient_bound as gradient_bound_of_masked
@@ -264,6 +265,7 @@ CONTRACT = Contract(
     "query that sees none",
     source="torch.nn.attention.flex_attention (BlockMask); Child et al., Sparse Transformers, 2019 (arXiv:1904.10509)",
     outputs=("output", "lse"),
+    results={"lse": Result(torch.float32, when="with_lse")},
     differentiable=("query", "key", "value"),
     check=check,
     reference=reference,

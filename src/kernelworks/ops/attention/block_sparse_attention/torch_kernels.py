@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.kernels import as_float64, into
+from kernelworks.build.kernels import in_float64, into
 from kernelworks.ops.attention.attention.torch_kernels import as_new_output
 from kernelworks.ops.attention.attention.torch_kernels import composite as attention_in_torch
 from kernelworks.ops.attention.attention.torch_kernels import native as attention_of_torch
-from kernelworks.ops.attention.block_sparse_attention.contract import causal_of, expand_mask, reference
+from kernelworks.ops.attention.block_sparse_attention.contract import CONTRACT, causal_of, expand_mask, reference
 
 __all__ = ["by_reference", "by_torch", "composite", "native", "torch_backward"]
 
@@ -46,10 +46,8 @@ def by_torch(query: Tensor, *rest: Any, out: Any = None) -> Any:
     return _handed_out(query, native(query, *rest), out)
 
 
-def by_reference(query: Tensor, key: Tensor, value: Tensor, *rest: Any, out: Any = None) -> Any:
-    exact = reference(*as_float64((query, key, value)), *rest)
-    found = (exact[0].to(query.dtype), *(lse.float() for lse in exact[1:]))
-    return _handed_out(query, found if len(found) > 1 else found[0], out)
+def by_reference(query: Tensor, *rest: Any, out: Any = None) -> Any:
+    return _handed_out(query, in_float64(reference, CONTRACT.results_in_order)(query, *rest), out)
 
 
 def torch_backward(

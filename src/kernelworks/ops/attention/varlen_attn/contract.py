@@ -21,6 +21,7 @@ from kernelworks.contract import (
     need_same,
     need_tensor,
 )
+from kernelworks.contract.results import Result
 from kernelworks.ops.attention.attention.contract import MAX_DIM, _clamped_sum
 from kernelworks.ops.attention.attention.contract import bound as bound_of_one
 from kernelworks.ops.attention.attention.contract import gradient_bound as gradient_bound_of_one
@@ -315,6 +316,7 @@ CONTRACT = Contract(
     "a query that sees none",
     source="torch.nn.attention.varlen.varlen_attn; Dao et al., FlashAttention, 2022 (arXiv:2205.14135)",
     outputs=("output", "lse"),
+    results={"lse": Result(torch.float32, when="with_lse")},
     differentiable=("query", "key", "value"),
     check=check,
     reference=reference,

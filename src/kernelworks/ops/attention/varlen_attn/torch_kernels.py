@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.kernels import as_float64, into
+from kernelworks.build.kernels import in_float64, into
 from kernelworks.contract.tensors import MEMORY, tensor_kind
 from kernelworks.ops.attention.attention.torch_kernels import composite as attention_in_torch
 from kernelworks.ops.attention.attention.torch_kernels import native as attention_of_torch
 from kernelworks.ops.attention.varlen_attn.contract import (
+    CONTRACT,
     Window,
     by_sequence,
     check_values,
@@ -167,10 +168,8 @@ def by_reference(
     *rest: Any, out: Any = None,
 ) -> Any:  # fmt: skip
     _check(query, key, cu_seq_q, cu_seq_k, max_q, max_k)
-    q, k, v = as_float64((query, key, value))
-    exact = reference(q, k, v, cu_seq_q, cu_seq_k, max_q, max_k, *rest)
-    found = (exact[0].to(query.dtype), *(lse.float() for lse in exact[1:]))
-    return into(found if len(found) > 1 else found[0], out)
+    exact = in_float64(reference, CONTRACT.results_in_order)
+    return exact(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *rest, out=out)
 
 
 def torch_backward(

@@ -21,6 +21,7 @@ from kernelworks.contract import (  # fmt: skip
     rounding,
 )
 from kernelworks.contract.cases import LENGTHS, draw, normal
+from kernelworks.contract.results import Result
 
 __all__ = ["CONTRACT", "adamw_step"]
 
@@ -237,6 +238,7 @@ CONTRACT = Contract(
     formula="m <- b1 m + (1-b1) g, v <- b2 v + (1-b2) g^2, p <- p (1-lr wd) - lr/(1-b1^t) m / (sqrt(v/(1-b2^t)) + eps)",
     source="Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019 (arXiv:1711.05101)",
     outputs=("params", "exp_avgs", "exp_avg_sqs"),
+    results={name: Result(name) for name in ("exp_avgs", "exp_avg_sqs")},
     differentiable=(),
     check=check,
     reference=reference,

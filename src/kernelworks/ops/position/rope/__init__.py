@@ -131,7 +131,7 @@ def _reference(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool
 
 
 def _reference_forward(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, out: Any = None) -> Any:
-    made = in_float64(_reference)(q, k, cos, sin, interleaved)
+    made = in_float64(_reference, CONTRACT.results_in_order)(q, k, cos, sin, interleaved)
     return _into_like(made, q, k, out)
 
 

@@ -21,6 +21,7 @@ from kernelworks.contract import (  # fmt: skip
     rounding,
 )
 from kernelworks.contract.cases import draw, normal
+from kernelworks.contract.results import Result
 
 __all__ = ["CONTRACT", "apply_rotation", "rotate_half", "rotate_half_back", "tables_per_head"]
 
@@ -252,6 +253,7 @@ CONTRACT = Contract(
     formula="a' = a cos_a - b sin_a, b' = b cos_b + a sin_b for every pair (a, b) of a head; the rest is copied",
     source="Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding, 2021 (arXiv:2104.09864)",
     outputs=("q_turned", "k_turned"),
+    results={"k_turned": Result("k")},
     differentiable=("q", "k"),
     check=check,
     reference=reference,

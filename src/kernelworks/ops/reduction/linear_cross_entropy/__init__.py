@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.kernels import as_float64, into, python_kernel, triton_kernel
+from kernelworks.build.kernels import in_float64, into, python_kernel, triton_kernel
 from kernelworks.contract import Request
 from kernelworks.contract.arguments import schema_of
 from kernelworks.dispatch.op import Op, Pass
@@ -119,7 +119,7 @@ def _reference(
     x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, out: Tensor | None = None
 ) -> Any:
     _check_target(weight, target, ignore_index)
-    return into(reference(*as_float64((x, weight, target, bias, ignore_index)))[0].float(), out)
+    return in_float64(reference, CONTRACT.results_in_order)(x, weight, target, bias, ignore_index, out=out)
 
 
 def _torch_backward(

@@ -22,6 +22,7 @@ from kernelworks.contract.arguments import (
     right_of,
 )
 from kernelworks.contract.cases import normal
+from kernelworks.contract.results import Result
 from kernelworks.templates.product import X, draw_arguments, gamma
 
 __all__ = ["ARGUMENTS", "CHUNK", "CONTRACT", "reference"]
@@ -238,6 +239,7 @@ CONTRACT = OfProducts(
     formula="mean over the rows that count of log(sum_j e^z_ij) - z_i,target_i, with z = x weight^T + bias",
     source="Hsu et al., Liger Kernel, 2024 (arXiv:2410.10989), section 3.2; Wijmans et al. 2024 (arXiv:2411.09009)",
     outputs=("loss",),
+    results={"loss": Result(torch.float32)},
     differentiable=("x", "weight", "bias"),
     check=check_of(ARGUMENTS),
     reference=reference,

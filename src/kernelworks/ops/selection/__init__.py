@@ -1,0 +1,1 @@
+"""Ops that choose among the elements of a line."""
