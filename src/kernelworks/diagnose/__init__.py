@@ -34,6 +34,7 @@ from kernelworks.profile.process_state import Surroundings
 from kernelworks.profile.program import Program, from_function, from_target, note_reruns
 from kernelworks.profile.timeline import Timeline, first_run
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks
+from kernelworks.records.fix import CHANGES
 from kernelworks.report.terminal import Notice
 
 __all__ = ["Fixing", "DiagnosisInterrupt", "apply", "diagnose", "diagnose_script", "run_diagnosis"]
@@ -51,7 +52,6 @@ ONE_ROUND = (
 )
 FIRST_RUN = "First run here: measuring peak rates, about 10 s, kept in {folder}"
 FIX = 16.0  # a fix may take so many times the budget of a diagnosis: compilers take their time
-CHANGES = ("tf32", "bf16", "int8", "fp8")  # of numbers: each is tried only if it is allowed
 RACES = 0.2  # of a diagnosis's budget, for benchmarks of single calls
 
 

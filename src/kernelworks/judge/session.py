@@ -28,11 +28,10 @@ from kernelworks.machine import gpu, has_gpu, machine
 from kernelworks.measure.peaks import get_peaks as measured_peaks
 from kernelworks.profile.program import versions
 from kernelworks.records import GpuPeaks, Peaks
-from kernelworks.records.judgement import Charge, Judgement
+from kernelworks.records.judgement import BASELINES, Charge, Judgement
 
-__all__ = ["BASELINES", "OVER", "Sitting", "Work"]
+__all__ = ["OVER", "Sitting", "Work"]
 
-BASELINES = ("eager", "compiled", "ours")  # what a candidate may be timed against
 CLOCKS_APART = 2.0  # what the events of a process say and what the supervisor sees, from which on both are shown
 OVER = BASELINES[:1]  # where nothing is asked for
 Say = Callable[[str], None]
