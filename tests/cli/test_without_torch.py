@@ -55,12 +55,14 @@ MISSPELT = (
     "autotune -m no_such_module", "autotune --configs", "autotune --kernel triton", "autotune --device tpu",
     "swap prog", "swap nofile.py:model", "swap {folder}/prog.py:nofn", "verify noop", "verify noop.avx2", "bench noop",
     "bench rms_norm --device tpu", "explain noop", "explain rms_norm foo=3", "explain rms_norm --device tpu",
-    "map noop", "climb noladder", "climb new", "climb a b", "judge nofile.py -p softmax", "judge nofile.py -p nofile.py",
+    "map noop", "climb noladder", "climb new", "climb a b", "judge nofile.py -p softmax",
+    "judge nofile.py -p nofile.py",
     "judge {folder}/prog.py -p softmax --over zzz", "judge {folder}/prog.py -p softmax --device tpu",
     "check-problem nofile.py", "check-problem softmax --device tpu", "search nofile.py", "search softmax --over zzz",
     "search softmax --parent nofile.py", "search softmax --budget 0", "search softmax --with zzz", "export nofile",
     "export {folder}/junk.json --format zzz", "export {folder}/junk.json --json", "show nofile.json",
-    "show {folder}/junk.json", "compare nofile.json {folder}/junk.json", "compare {folder}/junk.json {folder}/junk.json",
+    "show {folder}/junk.json", "compare nofile.json {folder}/junk.json",
+    "compare {folder}/junk.json {folder}/junk.json",
     "machine --device tpu", "cache nonsense",
 )  # fmt: skip
 
