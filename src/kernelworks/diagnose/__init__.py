@@ -23,16 +23,18 @@ from kernelworks.diagnose.forecast.device import Device
 from kernelworks.diagnose.forecast.forecaster import Forecaster
 from kernelworks.diagnose.forecast.races import NoRaces
 from kernelworks.diagnose.record import make_diagnosis
+from kernelworks.diagnose.sentence import ROUGH_NOW, contention
 from kernelworks.machine.environment import cache_dir
-from kernelworks.measure.clock.noise import Ambiguous
+from kernelworks.measure.clock.noise import Ambiguous, with_noise
 from kernelworks.measure.clock.page_faults import Memory
 from kernelworks.measure.peaks import get_peaks as measured_peaks
 from kernelworks.measure.peaks import unmeasured_peaks
+from kernelworks.measure.peaks.survey import BRIEF_WAIT_S
 from kernelworks.profile import overhead
 from kernelworks.profile.on_gpu import GpuTimeline, uses_gpu
 from kernelworks.profile.process_state import Surroundings
 from kernelworks.profile.program import Program, from_function, from_target, note_reruns
-from kernelworks.profile.timeline import Timeline, first_run
+from kernelworks.profile.timeline import PATIENCE, Timeline, first_run
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks
 from kernelworks.records.fix import CHANGES
 from kernelworks.report.terminal import Notice
@@ -52,6 +54,7 @@ ONE_ROUND = (
 )
 FIRST_RUN = "First run here: measuring peak rates, about 10 s, kept in {folder}"
 FIX = 16.0  # a fix may take so many times the budget of a diagnosis: compilers take their time
+BUILD_WAIT_S = 60.0  # for a build that runs in the background
 RACES = 0.2  # of a diagnosis's budget, for benchmarks of single calls
 
 
@@ -154,7 +157,7 @@ def diagnose_script(
     except DiagnosisInterrupt as stopped:
         stopped.command = command
         raise
-    return dataclasses.replace(found, command=command)
+    return dataclasses.replace(found, command=command, unfixed=fix and found.fix is None)
 
 
 def _silent(line: str) -> None:
@@ -197,7 +200,6 @@ def check_budget(budget_s: float) -> None:
         raise ValueError(f"budget_s must be a finite number of seconds above 0, got {budget_s}")
 
 
-@background.measuring()
 def run_diagnosis(
     program: Program,
     fix: Fixing | None,
@@ -214,7 +216,8 @@ def run_diagnosis(
     check_budget(budget_s)
     seen = _Seen(program.name)
     program = dataclasses.replace(program, run=note_reruns(seen.timed_run(program.run)))
-    with Surroundings(given) as around, Memory() as memory, seen:
+    alone = background.measuring(say, BUILD_WAIT_S)
+    with alone, Surroundings(given) as around, Memory() as memory, seen:
         found = _observed(program, fix, peaks, budget_s, say, counters, memory, around, seen, rough=rough)
         once = isinstance(found.peaks, Peaks) and found.peaks.versions.get("rounds") == "1"
         more = (*([MALLOC_FINDING] if memory.has_changed else ()), *([ONE_ROUND] if once else ()))
@@ -284,7 +287,10 @@ def _observed(
     *,
     rough: bool,
 ) -> Diagnosis:
-    first = first_run(program.run, say)  # before anything long is measured: it may raise
+    # Before anything long is measured: it may raise, and others may be at work.
+    first, noise = with_noise(lambda: first_run(program.run, say))
+    if noise.loud:
+        say(Notice(contention(noise, most_wait_s(budget_s), rough=rough)))
     device = _device(program, peaks, say)
     timeline = device.observe(program.run, budget_s, say, first=first, memory=memory)
     seen.timeline, seen.device = timeline, device
@@ -306,6 +312,12 @@ def _observed(
     found = make_diagnosis(program.name, timeline, device, races, fix=done, rough=rough)
     found = _explained(found, unknown)
     return _checked(found, timeline, counters, say) if counters else found
+
+
+def most_wait_s(budget_s: float) -> float:
+    """Seconds for which a diagnosis waits for a quiet machine, all its steps together: three of its program's own, and
+    the peaks."""
+    return 3 * PATIENCE * budget_s + BRIEF_WAIT_S
 
 
 def _device(program: Program, peaks: Peaks | GpuPeaks | None, say: Say) -> Device:
@@ -350,15 +362,11 @@ def _with_peaks(device: Device, timeline: Timeline, say: Say, *, rough: bool) ->
 def _explained(diagnosis: Diagnosis, unknown: Exception | None) -> Diagnosis:
     """The diagnosis with why this machine's peaks are unknown, if they are. A busy machine may be quiet another time,
     so that is ambiguous; a machine without a compiler has told what it can."""
-    if unknown is None:
+    if not isinstance(unknown, Ambiguous) or diagnosis.ambiguous:
         return diagnosis
     why = str(unknown).splitlines()[0].removeprefix("ambiguous: ")
-    line = f"no share of peak is given, as measured peaks are unknown: {why}"
-    findings = (line, *diagnosis.findings)
-    if not isinstance(unknown, Ambiguous) or diagnosis.ambiguous:
-        return dataclasses.replace(diagnosis, findings=findings)
-    sentence = f"ambiguous: {line} (run it again when the machine is quiet, or with --rough); {diagnosis.sentence}"
-    return dataclasses.replace(diagnosis, ambiguous=why, sentence=sentence, findings=findings)
+    sentence = f"ambiguous: {why}: peaks are unknown, and nothing is predicted; {ROUGH_NOW}; {diagnosis.sentence}"
+    return dataclasses.replace(diagnosis, ambiguous=why, sentence=sentence)
 
 
 def _checked(diagnosis: Diagnosis, timeline: Timeline, counters: tuple[str, ...], say: Say) -> Diagnosis:

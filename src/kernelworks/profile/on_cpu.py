@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelworks.measure.clock.noise import SampledWindows, sample_windows
+from kernelworks.measure.clock.noise import MOST_KEPT, Noise, SampledWindows, sample_windows
 from kernelworks.measure.clock.page_faults import Memory, learn_heap, minor_faults
 from kernelworks.profile import sampler
 from kernelworks.profile.budget import Budget
@@ -206,11 +206,11 @@ def observe(
             noisy=plain.thrown + profiled.thrown,
             walls=walls,
             faults=int(statistics.median_low(faults for _, faults in profiled.samples)),
-            taken=wall * statistics.median(n.taken_s / n.wall_s if n.wall_s else 0.0 for n in plain.noises),
+            taken=wall * plain.noise.kept,
         )
     timeline = dataclasses.replace(
         timeline,
-        noise=(profiled if profiled.loud else plain).noise,
+        noise=_noise(plain, profiled),
         loud=plain.loud or profiled.loud,
         looking_s=max(0.0, min(looking) - wall),
         collected=statistics.median(p.collected for p in plain.samples),
@@ -224,6 +224,13 @@ def observe(
     traces, looks = watch_program(run)
     names = [moment.call.name for moment in timeline.moments]
     return dataclasses.replace(timeline, outside=break_down_gaps(traces, looks, names))
+
+
+def _noise(plain: SampledWindows[Any], profiled: SampledWindows[Any]) -> Noise:
+    """What others took of the runs whose wall clock is told; of the profiled ones only if those alone were loud."""
+    if profiled.loud and not plain.loud:
+        return dataclasses.replace(profiled.noise, during="while every op was timed")
+    return plain.noise
 
 
 def _rounds(budget_s: float, wall: float) -> tuple[int, int]:
@@ -265,7 +272,7 @@ def fit_timeline(
     spans = [statistics.median_low(column) for column in zip(*(s for s, _ in sheared), strict=True)]
     gaps = [statistics.median_low(column) for column in zip(*(g for _, g in sheared), strict=True)]
     total = sum(spans) + sum(gaps)
-    taken = min(taken, 0.9 * wall)
+    taken = min(taken, MOST_KEPT * wall)
     scale = (wall - taken) / total if total else 1.0
     moments = tuple(
         Moment(call, span * scale, gap * scale) for call, span, gap in zip(calls, spans, gaps[:-1], strict=True)

@@ -177,6 +177,7 @@ class GpuPeaks(Record):
     seconds: float  # that measuring took
     versions: dict[str, str] = field(default_factory=dict)
     inferred: dict[str, str] = field(default_factory=dict)  # as in Peaks
+    unknown: str = ""  # as in Peaks
 
 
 # ---------------------------------------------------------------- verifications
@@ -485,6 +486,7 @@ class Diagnosis(Record):
     disturbed: str = ""  # what others took of the machine, if the figures are rough
     notes: tuple[str, ...] = ()  # on the measurement itself: runs that were discarded, what the process was left with
     command: tuple[str, ...] = ()  # what stands after ``kernelworks diagnose``, without its options; () from Python
+    unfixed: bool = False  # a fix was asked for, and nothing was tried
     modules: ModuleTree | None = None
     spans: OperatorSpans | None = None
 

@@ -25,6 +25,7 @@ MOST_COLUMNS = 140
 TIME, SHARE, PEAK, RECOVERABLE = -9, -7, -9, -14
 MOST_NAME_COLUMNS, CAUSE_COLUMNS = 50, 36
 CAUSE_UNKNOWN = "cause unknown"
+UNKNOWN = "-"  # without measured peaks: what is said of those once on top is not said of each hotspot
 AT_THE_ROOFLINE = "at the roofline"
 CONTENTION = "CPU contention"  # no hotspot of the program's own: the time breakdown has it
 
@@ -42,7 +43,7 @@ CAUSES = {
     "native code outside torch": "native code",
     "compiling (torch.compile)": "compiling",
     "input (DataLoader)": "input",
-    "in ops, peaks unknown": "peaks unknown",
+    "in ops": UNKNOWN,
     "unexplained": CAUSE_UNKNOWN,
 }
 
@@ -84,6 +85,9 @@ def bound_by(hotspot: Hotspot) -> str:
     total = sum(found.values())
     if not total:
         return hotspot.bottleneck
+    if UNKNOWN in found:
+        told = {cause: s for cause, s in found.items() if cause != UNKNOWN and s >= SECOND_CAUSE_SHARE * total}
+        return ", ".join(f"{cause} {100 * s / total:.0f}%" for cause, s in told.items()) or UNKNOWN
     (first, most), *others = found.items()
     if not others or others[0][1] < SECOND_CAUSE_SHARE * total:
         return first
