@@ -31,6 +31,7 @@ from kernelworks.measure.peaks import get_peaks as measured_peaks
 from kernelworks.measure.peaks import unmeasured_peaks
 from kernelworks.measure.peaks.survey import BRIEF_WAIT_S
 from kernelworks.profile import overhead
+from kernelworks.profile.on_cpu import expected_runs
 from kernelworks.profile.on_gpu import GpuTimeline, uses_gpu
 from kernelworks.profile.process_state import Surroundings
 from kernelworks.profile.program import Program, from_function, from_target, note_reruns
@@ -54,6 +55,7 @@ ONE_ROUND = (
 )
 FIRST_RUN = "First run here: measuring peak rates, about 10 s, kept in {folder}"
 FIX = 16.0  # a fix may take so many times the budget of a diagnosis: compilers take their time
+WORTH_SAYING_S = 15.0  # A diagnosis that is expected to take longer says so.
 BUILD_WAIT_S = 60.0  # for a build that runs in the background
 RACES = 0.2  # of a diagnosis's budget, for benchmarks of single calls
 
@@ -289,6 +291,7 @@ def _observed(
 ) -> Diagnosis:
     # Before anything long is measured: it may raise, and others may be at work.
     first, noise = with_noise(lambda: first_run(program.run, say))
+    _foretell(first.wall, fix, budget_s, say)
     if noise.loud:
         say(Notice(contention(noise, most_wait_s(budget_s), rough=rough)))
     device = _device(program, peaks, say)
@@ -312,6 +315,15 @@ def _observed(
     found = make_diagnosis(program.name, timeline, device, races, fix=done, rough=rough)
     found = _explained(found, unknown)
     return _checked(found, timeline, counters, say) if counters else found
+
+
+def _foretell(first_s: float, fix: Fixing | None, budget_s: float, say: Say) -> None:
+    """Says how long the diagnosis of a program takes that runs for seconds."""
+    runs = expected_runs(budget_s, first_s)
+    if first_s * runs < WORTH_SAYING_S:
+        return
+    then = f"; then a fix, {fix.seconds:.0f} s at the most (--budget)" if fix is not None else ""
+    say(Notice(f"The first run took {first_s:.0f} s. About {runs} more are made, about {first_s * runs:.0f} s{then}."))
 
 
 def most_wait_s(budget_s: float) -> float:
@@ -350,7 +362,7 @@ def _with_peaks(device: Device, timeline: Timeline, say: Say, *, rough: bool) ->
         if not said:
             say(Notice(FIRST_RUN.format(folder=cache_dir("peaks"))))
         said = True
-        say(f"measuring peak rates: {what}")
+        say(f"measuring peak rates, {f'{done + 1:.0f} of {total:.0f}' if total > 1 else 'once'}: {what}")
 
     try:
         known = measured_peaks(progress=progress, rough=rough, brief=not rough)

@@ -37,7 +37,7 @@ from kernelworks.profile.timeline import (
 )
 from kernelworks.profile.trace import Call, Trace, join, without_collection
 
-__all__ = ["PREEMPTION", "UNWATCHED_TIME", "CpuTimeline", "Moment", "fit_timeline", "observe"]
+__all__ = ["PREEMPTION", "UNWATCHED_TIME", "CpuTimeline", "Moment", "expected_runs", "fit_timeline", "observe"]
 
 Say = Callable[[str], None]
 
@@ -169,11 +169,11 @@ def observe(
     budget = Budget(budget_s, first.wall)
     run = budget.count_runs(run)
     patience, (rounds, tries) = PATIENCE * budget_s, _rounds(budget_s, first.wall)
-    plain = _plain(run, rounds, tries, budget_s, say)
+    plain = _plain(run, rounds, tries, budget_s, first.wall, say)
     if COLD * (warm := min(p.wall for p in plain.samples)) < first.wall:
         budget.wall = warm
         rounds, tries = _rounds(budget_s, warm)
-        plain = _plain(run, rounds, tries, budget_s, say) if rounds > len(plain.samples) else plain
+        plain = _plain(run, rounds, tries, budget_s, warm, say) if rounds > len(plain.samples) else plain
     wall, walls = plain_walls(plain.samples)
     taken = [p.faults for p in plain.samples]
     if statistics.median(taken) * floors.fault < FEW_FAULTS * min(walls):
@@ -192,9 +192,9 @@ def observe(
 
     profiled = sample_windows(
         under_the_profiler, rounds, tries=tries, deadline_s=patience, enough_s=budget_s / 2,
-        say=lambda which: say(f"timing every op, {which}"),
+        say=lambda which: say(f"timing every op, run {which}, each more than {_rounded(wall)}"),
     )  # fmt: skip
-    say("surveying shapes and places")
+    say(f"surveying shapes and places: one run, more than {_rounded(wall)}")
     survey, persistent = survey_run(run, survey_limit(budget_s, budget.wall))
     with without_collection():
         timeline = fit_timeline(
@@ -220,7 +220,7 @@ def observe(
         return timeline
     if budget.seconds_left < timeline.looking_s:
         return dataclasses.replace(timeline, unwatched=True)
-    say("watching what the program does between ops")
+    say(f"watching what the program does between ops: two runs or more of {_rounded(wall)}")
     traces, looks = watch_program(run)
     names = [moment.call.name for moment in timeline.moments]
     return dataclasses.replace(timeline, outside=break_down_gaps(traces, looks, names))
@@ -233,16 +233,28 @@ def _noise(plain: SampledWindows[Any], profiled: SampledWindows[Any]) -> Noise:
     return plain.noise
 
 
+def expected_runs(budget_s: float, wall: float) -> int:
+    """How many runs of a program that takes so long are made after the first one, if nobody disturbs them."""
+    rounds, _ = _rounds(budget_s, wall)
+    return 2 * rounds + 3
+
+
+def _rounded(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s" if seconds >= 0.1 else f"{1e3 * seconds:.0f} ms"
+
+
 def _rounds(budget_s: float, wall: float) -> tuple[int, int]:
     """How many runs of a program that takes so long are timed, and how many are tried for them."""
     rounds = max(1, min(MOST_ROUNDS, int(budget_s / max(RUNS_A_ROUND * wall, 1e-9))))
     return rounds, 1 if budget_s < RUNS_A_ROUND * wall else 3 * rounds
 
 
-def _plain(run: Callable[[], Any], rounds: int, tries: int, budget_s: float, say: Say) -> SampledWindows[PlainRun]:
+def _plain(
+    run: Callable[[], Any], rounds: int, tries: int, budget_s: float, last_s: float, say: Say
+) -> SampledWindows[PlainRun]:
     return sample_windows(
         lambda: plain_run(run), rounds, window_s=window_s(budget_s), tries=tries, deadline_s=PATIENCE * budget_s,
-        say=lambda which: say(f"timing runs, {which}"),
+        say=lambda which: say(f"timing run {which}, the last one took {_rounded(last_s)}"),
     )  # fmt: skip
 
 
