@@ -8,9 +8,11 @@ import re
 import time
 
 import pytest
+from printed import printed
 from rich.console import Console
 
 from kernelworks.records import Diagnosis
+from kernelworks.records.fix import NOT_TRIED, REJECTED, TriedOptimization
 from kernelworks.report import diagnose as drawn
 from kernelworks.report import quantity, terminal
 
@@ -46,6 +48,41 @@ def test_a_report_eats_no_brackets_and_cuts_no_words(width: int, diagnosis: Diag
     assert "tiny" not in text and "-0.0" not in text and re.search(r"\+ \d more", text)
     assert all(word in text for word in ("[bold]x[i][/bold]", "[B,", "D]"))
     assert all(word in text for word in (long.op, long.source, *long.action.split()))
+
+
+NOISY = "measurement too noisy to tell: `kernelworks autotune` measures again"
+
+
+@pytest.mark.parametrize("width", [60, 80, 132])
+def test_one_reason_of_many_is_said_once_with_a_count(width: int, diagnosis: Diagnosis) -> None:
+    """Of hotspots, of what was not tried, of what was tried without a figure, and of modules that were left."""
+    assert diagnosis.fix is not None
+    spots = tuple(
+        dataclasses.replace(hotspot, action=f"no gain by kernelworks.op{number} ({NOISY})", low_s=0.0, high_s=0.0)
+        for number, hotspot in enumerate(diagnosis.hotspots[:3])
+    )
+    one = TriedOptimization("swap", "model", "a way", "", NOT_TRIED, NOISY)
+    several = tuple(
+        dataclasses.replace(one, outcome=outcome, says=f"way {number}")
+        for outcome in (REJECTED, NOT_TRIED) for number in range(4)
+    )  # fmt: skip
+    left = tuple(f"{count} x Linear blocks.*.{count}: {NOISY}" for count in range(2, 9))
+    fix = dataclasses.replace(diagnosis.fix, optimizations=several, left=left)
+    record = dataclasses.replace(diagnosis, hotspots=spots, fix=fix, findings=(), notes=())
+    short, whole = (
+        " ".join(printed(drawn.diagnosis(record, width, verbose=verbose), width).split()) for verbose in (False, True)
+    )
+    assert short.count("too noisy") == 3 and f"3 of these: {NOISY}" in short
+    assert all(f"no gain by kernelworks.op{number}" in short for number in range(3))
+    assert f"{one.optimization} in 4 ways ({NOISY})" in short and f"{one.optimization}: in 4 ways" in short
+    assert all(f"{count} x Linear blocks.*.{count}" in whole for count in range(2, 9))
+    assert whole.partition(" note ")[2].count("too noisy") == 1
+
+
+def test_a_reason_of_one_stays_with_it(diagnosis: Diagnosis) -> None:
+    spots = (dataclasses.replace(diagnosis.hotspots[0], action=f"swap it ({NOISY})"), *diagnosis.hotspots[1:])
+    text = printed(drawn.diagnosis(dataclasses.replace(diagnosis, hotspots=spots, fix=None), 132))
+    assert "of these" not in text and f"swap it ({NOISY})" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("width", [60, 80])

@@ -27,6 +27,7 @@ from kernelworks.diagnose.sentence import ROUGH_NOW, contention
 from kernelworks.machine.environment import cache_dir
 from kernelworks.measure.clock.noise import Ambiguous, with_noise
 from kernelworks.measure.clock.page_faults import Memory
+from kernelworks.measure.clock.turns import measuring_alone
 from kernelworks.measure.peaks import get_peaks as measured_peaks
 from kernelworks.measure.peaks import unmeasured_peaks
 from kernelworks.measure.peaks.survey import BRIEF_WAIT_S
@@ -218,8 +219,8 @@ def run_diagnosis(
     check_budget(budget_s)
     seen = _Seen(program.name)
     program = dataclasses.replace(program, run=note_reruns(seen.timed_run(program.run)))
-    alone = background.measuring(say, BUILD_WAIT_S)
-    with alone, Surroundings(given) as around, Memory() as memory, seen:
+    alone, built = measuring_alone(say), background.measuring(say, BUILD_WAIT_S)
+    with alone, built, Surroundings(given) as around, Memory() as memory, seen:
         found = _observed(program, fix, peaks, budget_s, say, counters, memory, around, seen, rough=rough)
         once = isinstance(found.peaks, Peaks) and found.peaks.versions.get("rounds") == "1"
         more = (*([MALLOC_FINDING] if memory.has_changed else ()), *([ONE_ROUND] if once else ()))

@@ -62,7 +62,9 @@ def make_diagnosis(
     numbers = {id(hotspot): number for number, hotspot in enumerate(found)}
     return Diagnosis(
         program=program,
-        sentence=ambiguous(timeline.noise, unknown=bool(device.peaks.unknown)) if silent else sentence(parts, found, wall, fix, marked),
+        sentence=ambiguous(timeline.noise, unknown=bool(device.peaks.unknown))
+        if silent
+        else sentence(parts, found, wall, fix, marked),
         wall_s=wall,
         hotspots=found,
         time_breakdown=parts,

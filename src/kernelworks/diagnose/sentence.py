@@ -18,7 +18,17 @@ from kernelworks.profile.timeline import Timeline
 from kernelworks.profile.trace import GRAPH_ANNOTATION
 from kernelworks.records import Fix, Hotspot
 
-__all__ = ["ROUGH_NOW", "RoughFigures", "ambiguous", "clauses", "contention", "findings", "notes", "sentence", "unmodelled_ops"]
+__all__ = [
+    "ROUGH_NOW",
+    "RoughFigures",
+    "ambiguous",
+    "clauses",
+    "contention",
+    "findings",
+    "notes",
+    "sentence",
+    "unmodelled_ops",
+]
 
 HARDLY, MOSTLY = 0.25, 0.9  # if less is modelled, nothing is predicted; if more is, the rest is not named
 DOUBT = 0.1  # if more of the wall clock is unexplained, the sentence says so

@@ -122,9 +122,7 @@ def _header(record: Diagnosis, width: int, *, verbose: bool) -> Iterable[Text]:
         yield from paragraph(machine, width, style="dim")
     if record.peaks.unknown and not record.ambiguous:  # else the result says so
         why = record.peaks.unknown.removeprefix("ambiguous: ")
-        yield from paragraph(
-            f"Measured peaks are unknown ({why}): no share of peak is given.", width, style="yellow"
-        )
+        yield from paragraph(f"Measured peaks are unknown ({why}): no share of peak is given.", width, style="yellow")
     if record.rough:
         yield from paragraph(
             f"Rough figures: {record.disturbed or 'other processes used the machine'}.", width, style="yellow"
