@@ -19,16 +19,9 @@ from kernelworks.profile.trace import GRAPH_ANNOTATION
 from kernelworks.records import Fix, Hotspot
 
 __all__ = [
-    "ROUGH_NOW",
-    "RoughFigures",
-    "ambiguous",
-    "clauses",
-    "contention",
-    "findings",
-    "notes",
-    "sentence",
+    "ROUGH_NOW", "RoughFigures", "ambiguous", "clauses", "contention", "findings", "notes", "sentence",
     "unmodelled_ops",
-]
+]  # fmt: skip
 
 HARDLY, MOSTLY = 0.25, 0.9  # if less is modelled, nothing is predicted; if more is, the rest is not named
 DOUBT = 0.1  # if more of the wall clock is unexplained, the sentence says so
@@ -50,8 +43,7 @@ def contention(noise: Noise, wait_s: float, *, rough: bool) -> str:
         return f"{others}: every figure of this diagnosis is rough, and marked so."
     return (
         f"{others}. Times, calls and lines are measured all the same, and marked. What needs quiet waits for it, "
-        f"about {wait_s:.0f} s at the most; without it peaks stay unknown and nothing is predicted. Rough figures, now: "
-        "--rough (rough=True)."
+        f"about {wait_s:.0f} s at the most; without it peaks stay unknown and nothing is predicted. {ROUGH_NOW}."
     )
 
 

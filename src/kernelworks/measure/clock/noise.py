@@ -216,10 +216,10 @@ class Quiet:
     """Collects samples in windows and throws the noisy ones away.
 
     ``patience``: so many noisy windows in a row and ``collect`` raises Ambiguous; so it does at ``deadline_s`` seconds
-    after the object was made, and once noisy windows have taken ``wait_s`` in all. With ``rough`` it gives the least noisy of two windows instead; ``rough_windows`` counts
-    those, and ``taken`` is the most that others used of the cores in one. ``times`` is the reader (tests pass their
-    own). Afterwards ``kept_windows`` and ``thrown_windows`` count windows and ``share`` is the mean foreign share of
-    the kept ones.
+    after the object was made, and once noisy windows have taken ``wait_s`` in all. With ``rough`` it gives the least
+    noisy of two windows instead; ``rough_windows`` counts those, and ``taken`` is the most that others used of the
+    cores in one. ``times`` is the reader (tests pass their own). Afterwards ``kept_windows`` and ``thrown_windows``
+    count windows and ``share`` is the mean foreign share of the kept ones.
     """
 
     def __init__(
