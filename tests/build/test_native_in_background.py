@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -235,7 +236,22 @@ def test_a_measurement_waits_for_a_build(cache: Path) -> None:
         assert other.stdout is not None and other.stdout.readline() == "held\n"
         with background.measuring(lines.append):
             assert other.poll() is not None or not background.is_running()
-    assert len(lines) == 1
+    assert lines and all(re.search(r"background, \d+ s of at most \d+ s$", line) for line in lines)
+
+
+def test_a_measurement_waits_no_longer_than_it_says(cache: Path) -> None:
+    """A build at the lowest priority may not end while others hold the cores."""
+    cache.mkdir(parents=True)
+    hold = f"import fcntl, sys; f = open({str(cache / background.MEASURING)!r}, 'a'); fcntl.flock(f, fcntl.LOCK_EX)"
+    hold += "; print('held', flush=True); sys.stdin.read()"
+    lines: list[str] = []
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", hold], text=True, **pipes) as other:  # type: ignore[call-overload]
+        assert other.stdout.readline() == "held\n"
+        with background.measuring(lines.append, most_s=0.5):
+            assert background.is_running() and other.poll() is None
+        other.stdin.close()
+    assert lines[0].endswith(", 0 s of at most 0 s") and len(lines) > 1
 
 
 WHO = """

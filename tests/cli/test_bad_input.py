@@ -100,7 +100,7 @@ WRONG: tuple[tuple[str, str], ...] = (
     ("search softmax --with zzz", "PROPOSER.NAME=VALUE"),
     ("search softmax --with zzz.a=1", "zzz"),
     ("cache --clear nonsense", "no part of the cache is named 'nonsense'"),
-    ("export nofile", "no such file"),
+    ("export nofile", "No such file"),
     ("export junk.json --format zzz", "got 'zzz'"),
     ("export junk.json --json", "--json needs --out"),
 )

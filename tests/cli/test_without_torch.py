@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import forked
 import pytest
 
-HELP = """
-import contextlib, io, sys
+REFUSED = """
+import contextlib, io, os, sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        assert name != "torch", "torch is imported"
+sys.meta_path.insert(0, Refuse())
+"""
+
+HELP = (
+    REFUSED
+    + """
 from kernelworks.__main__ import main
 from kernelworks.cli import VERBS
 
@@ -31,6 +43,55 @@ for wrong in (("diagnos",), ("--nonsense",), ("diagnose",), ("bench", "--threads
     code, text = said(*wrong)
     assert code == 2 and text.startswith("kernelworks: "), (wrong, code, text)
 """
+)
+
+# A name that is not there, of each verb that takes one. {folder} holds a script and a file of JSON.
+MISSPELT = (
+    "diagnose nofile.py", "diagnose nofile.py:run", "diagnose {folder}", "diagnose {folder}/prog.py:nofn",
+    "diagnose {folder}/prog.py:takes", "diagnose -m no_such_module", "diagnose -m json:nofn",
+    "diagnose -m no.such.module", "diagnose {folder}/prog.py --budget 3", "diagnose {folder}/prog.py --fix --budget -3",
+    "diagnose {folder}/prog.py --fix --allow zzz", "diagnose {folder}/prog.py --fix --plan nofile.json",
+    "diagnose --trace nofile.json", "autotune nofile.py", "autotune {folder}/prog.py:nofn", "autotune rms_nrom",
+    "autotune -m no_such_module", "autotune --configs", "autotune --kernel triton", "autotune --device tpu",
+    "swap prog", "swap nofile.py:model", "swap {folder}/prog.py:nofn", "verify noop", "verify noop.avx2", "bench noop",
+    "bench rms_norm --device tpu", "explain noop", "explain rms_norm foo=3", "explain rms_norm --device tpu",
+    "map noop", "climb noladder", "climb new", "climb a b", "judge nofile.py -p softmax",
+    "judge nofile.py -p nofile.py",
+    "judge {folder}/prog.py -p softmax --over zzz", "judge {folder}/prog.py -p softmax --device tpu",
+    "check-problem nofile.py", "check-problem softmax --device tpu", "search nofile.py", "search softmax --over zzz",
+    "search softmax --parent nofile.py", "search softmax --budget 0", "search softmax --with zzz", "export nofile",
+    "export {folder}/junk.json --format zzz", "export {folder}/junk.json --json", "show nofile.json",
+    "show {folder}/junk.json", "compare nofile.json {folder}/junk.json",
+    "compare {folder}/junk.json {folder}/junk.json",
+    "machine --device tpu", "cache nonsense",
+)  # fmt: skip
+
+NAMED = (
+    HELP.partition("assert said")[0]
+    + """
+import json
+for wrong in json.loads(os.environ["WRONG"]):
+    code, text = said(*wrong)
+    assert code == 2 and text.startswith("kernelworks: "), (wrong, code, text)
+"""
+)
+
+# What is there is found.
+FOUND = (
+    REFUSED
+    + """
+from kernelworks.cli.names import check_op, check_problem, check_program
+folder = os.environ["FOLDER"]
+check_program(folder + "/prog.py")
+check_program(folder + "/prog.py:run")
+check_program(folder + "/dynamic.py:anything")
+for module in ("json.tool", "os.path", "kernelworks", "kernelworks.cli:main"):
+    check_program(module, module=True)
+check_op("rms_norm")
+for problem in ("softmax", "softmax:1024x4096", "cpu-sgemm", "cpu-gemv-q8#q8_0", folder + "/junk.json#3"):
+    check_problem(problem)
+"""
+)
 
 KNOWN = "torch.ops.kernelworks.rms_norm.default, torch.ops.kernelworks.softmax_backward"
 
@@ -85,13 +146,30 @@ assert type(sys.meta_path[0]).__module__ == "kernelworks.dispatch.torch_import"
 """
 
 
-def python(code: str) -> None:
-    done = forked.python(code=code, loaded=("sys",))
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "prog.py").write_text("def run():\n    pass\n\n\ndef takes(x):\n    return x\n", encoding="utf-8")
+    (tmp_path / "dynamic.py").write_text("globals()['anything'] = print\n", encoding="utf-8")
+    (tmp_path / "junk.json").write_text("{}", encoding="utf-8")
+    return tmp_path
+
+
+def python(code: str, **environment: str) -> None:
+    done = forked.python(code=code, loaded=("sys",), **environment)
     assert done.returncode == 0, done.stderr
 
 
 def test_help_and_wrong_words_are_answered_without_torch() -> None:
     python(HELP)
+
+
+def test_a_misspelt_name_is_answered_without_torch(folder: Path) -> None:
+    wrong = [given.format(folder=folder).split() for given in MISSPELT]
+    python(NAMED, WRONG=json.dumps(wrong))
+
+
+def test_names_that_are_there_are_found_without_torch(folder: Path) -> None:
+    python(FOUND, FOLDER=str(folder))
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,13 @@ import torch
 from typer.testing import CliRunner
 
 from kernelworks.cli import app
-from kernelworks.climb import Ladder, climb, ladder_named
 from kernelworks.climb.assembly import _loops
 from kernelworks.climb.climber import unmeasured_result
 from kernelworks.climb.compilation import compile_rung
 from kernelworks.climb.counters import METRICS, read_counters
-from kernelworks.climb.driver import SILENT_S
+from kernelworks.climb.driver import SILENT_S, climb
 from kernelworks.climb.journey import journey
-from kernelworks.climb.ladder import Launch, Rung, rung_of
+from kernelworks.climb.ladder import Ladder, Launch, Rung, ladder_named, rung_of
 from kernelworks.climb.on_gpu import resident_blocks
 from kernelworks.climb.sass import loops
 from kernelworks.climb.template import FILES, start

@@ -11,8 +11,9 @@ from test_climb_report import SOURCES, on_gpu
 from typer.testing import CliRunner
 
 from kernelworks.cli import app
-from kernelworks.climb import ladder_named, registers
+from kernelworks.climb import registers
 from kernelworks.climb.compilation import compile_rung
+from kernelworks.climb.ladder import ladder_named
 from kernelworks.climb.registers import one_pass
 from kernelworks.climb.sass import loops
 from kernelworks.climb.template import start

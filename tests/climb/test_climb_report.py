@@ -12,8 +12,8 @@ import pytest
 from browser import opened, without_browser
 from printed import printed
 
-from kernelworks.climb import ladder_named
 from kernelworks.climb.command import documents, write_pages
+from kernelworks.climb.ladder import ladder_named
 from kernelworks.records import GpuBandwidth, GpuPeaks, GpuRate, Peaks, from_json
 from kernelworks.records.climb import Climb, RungResult, RungTime
 from kernelworks.report.climb import evidence as climb_evidence

@@ -134,7 +134,7 @@ def test_run_of_a_script(machine: Peaks, tmp_path: object) -> None:
     found = diagnose_script(path, ["1000"], progress=lines.append, peaks=machine, budget_s=0.5)
     assert found.program == "script.py 1000"
     assert {"add", "sum", "item"} <= {r.op for r in found.hotspots}
-    assert "warming up" in lines
+    assert "warming up: the program's first run" in lines
     assert math.isclose(sum(found.time_breakdown.values()), found.wall_s, rel_tol=1e-9)
 
 

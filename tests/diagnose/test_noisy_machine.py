@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from kernelworks.cli import app
-from kernelworks.diagnose import diagnose
+from kernelworks.diagnose import diagnose, most_wait_s
 from kernelworks.diagnose.account.account import USEFUL, account, time_breakdown
 from kernelworks.diagnose.account.hotspots import find_hotspots
 from kernelworks.diagnose.account.on_cpu import PARTS, PREEMPTION, Cpu
@@ -28,13 +28,16 @@ from kernelworks.diagnose.forecast.races import Races
 from kernelworks.diagnose.record import make_diagnosis
 from kernelworks.diagnose.sentence import RoughFigures, _times, clauses
 from kernelworks.measure.clock import noise
-from kernelworks.measure.clock.noise import CpuTimes, Noise, Quiet, noise_between, sample_windows
-from kernelworks.profile.on_cpu import fit_timeline
+from kernelworks.measure.clock.noise import CpuTimes, Noise, Quiet, SampledWindows, noise_between, sample_windows
+from kernelworks.measure.peaks import survey
+from kernelworks.profile.on_cpu import _noise, fit_timeline
 from kernelworks.profile.overhead import Floors
 from kernelworks.profile.trace import Call, Place, Trace
 from kernelworks.records import Diagnosis, Peaks, from_json, to_json
 from kernelworks.report import diagnose as shown
 from kernelworks.report import page
+from kernelworks.report.next_steps import next_steps
+from kernelworks.report.terminal import Notice
 
 FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
 MS = 1_000_000  # ns
@@ -208,6 +211,63 @@ def test_a_noisy_machine_is_ambiguous_in_the_first_line(noisy: None, machine: Pe
     told = next(r for r in found.hotspots if r.flop)  # calls, times and lines need no quiet machine
     assert told.calls and told.seconds > 0 and told.source.split("/")[-1] in text
     assert "Ambiguous: other processes" in page.diagnosis(found) and told.source in page.diagnosis(found)
+
+
+@pytest.mark.parametrize("rough", [False, True])
+def test_contention_is_said_after_the_first_run(rough: bool, noisy: None, machine: Peaks) -> None:
+    """Before anything else is measured, with what it means and for how long it may be waited."""
+    lines: list[str] = []
+    _diagnosed(machine, progress=lines.append, rough=rough)
+    said = next(i for i, line in enumerate(lines) if isinstance(line, Notice))
+    assert lines[said].startswith("Other processes use ") and "% of the cores" in lines[said]
+    assert ("rough, and marked" if rough else f"{most_wait_s(0.3):.0f} s at the most") in lines[said]
+    assert rough or "--rough" in lines[said]
+    assert not any(word in line for line in lines[:said] for word in ("timing", "measuring", "surveying"))
+    assert sum(isinstance(line, Notice) for line in lines) == 1
+
+
+def test_a_quiet_machine_is_told_nothing_of_others(machine: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise, "cpu_times", Reader(0.0))
+    lines: list[str] = []
+    _diagnosed(machine, progress=lines.append)
+    assert not any("processes" in line for line in lines)
+
+
+@pytest.mark.parametrize("shares", [(0.43,), (0.2, *(0.3, 0.5, 0.4, 0.7) * 5), (0.0, 0.95)])
+def test_the_share_on_top_is_the_share_in_the_breakdown(
+    shares: tuple[float, ...], machine: Peaks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noise, "cpu_times", Reader(*shares))
+    found = _diagnosed(machine)
+    said = re.search(r"off the cores for (\d+)% of its time", found.sentence)
+    assert said is not None
+    assert 100 * found.time_breakdown[PREEMPTION] / found.wall_s == pytest.approx(float(said[1]), abs=0.51)
+
+
+def test_noise_under_the_profiler_alone_says_so(machine: Peaks) -> None:
+    calm, busy = ((Noise(0.0, 0.0, 1.0),), False), ((Noise(0.4, 0.4, 1.0),), True)
+    (plain, profiled) = (SampledWindows(((0.0,),), noises, 0, loud) for noises, loud in (calm, busy))
+    assert str(_noise(plain, profiled)).endswith("of its time while every op was timed")
+    assert _noise(profiled, plain) == profiled.noise == _noise(profiled, profiled)
+
+
+def test_a_refused_diagnosis_names_rough_first_and_keeps_what_was_asked_for(noisy: None, machine: Peaks) -> None:
+    found = dataclasses.replace(_diagnosed(machine, fix=True), command=("p.py", "--", "-n", "3"), unfixed=True)
+    now, later = next_steps(found)
+    assert now.command == ("kernelworks", "diagnose", "p.py", "--rough", "--fix", "--", "-n", "3")
+    assert later.command == ("kernelworks", "diagnose", "p.py", "--fix", "--", "-n", "3")
+    plain = dataclasses.replace(found, unfixed=False)
+    assert [step.command[3:-3] for step in next_steps(plain)] == [("--rough",), ()]
+
+
+def test_noisy_windows_take_no_longer_than_may_be_waited() -> None:
+    """However many figures there are to measure, and whatever each alone may wait."""
+    watch = Quiet(window_s=0.05, patience=100, wait_s=0.3, times=Reader(0.5))
+    for _ in range(3):
+        with pytest.raises(noise.Ambiguous):
+            watch.collect(lambda: time.sleep(0.01))
+    assert len(watch.thrown_shares) <= 0.3 / 0.05 + 3
+    assert survey.quiet_windows(brief=True).wait_left_s == survey.BRIEF_WAIT_S
 
 
 def test_rough_figures_are_marked_before_them_all(noisy: None, machine: Peaks) -> None:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
+import kernelworks as kw
+from kernelworks.judge.formats import read_problem
+from kernelworks.judge.session import Sitting
 from kernelworks.measure.clock import turns
 from kernelworks.measure.clock.turns import measuring_alone
+from kernelworks.measure.peaks import cache as cache_of_peaks
+from kernelworks.records import Peaks
 
 HOLDER = """
 import sys
@@ -111,3 +119,65 @@ def test_a_cache_that_cannot_be_written_keeps_nobody_from_measuring(
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path / "file"))
     with measuring_alone(lambda line: None):
         assert not turns._held
+
+
+# ---------------------------------------------------------------- who takes the lock
+
+
+def waits(begin: Callable[[Callable[[str], None]], object]) -> None:
+    """Whether what ``begin`` starts waits for another process that measures, and says so."""
+    first, told = holder(), list[str]()
+
+    def say(line: str, *more: object) -> None:
+        told.append(line)
+        if "waiting for another measurement" in line and first.poll() is None:
+            first.communicate("\n", timeout=60)
+
+    begin(say)
+    assert any(f"pid {first.pid}, since" in line for line in told), told
+    assert first.returncode == 0
+
+
+def test_a_judge_waits_where_it_takes_times() -> None:
+    def sit(say: Callable[[str], None]) -> None:
+        sitting = Sitting(read_problem("softmax"), progress=say)
+        with sitting._alone():
+            assert turns._held and turns._depth == 1
+
+    waits(sit)
+
+
+def test_turns_of_a_judges_host_come_first() -> None:
+    inside: list[int] = []
+
+    @contextlib.contextmanager
+    def turn() -> Iterator[None]:
+        inside.append(turns._depth)
+        yield
+
+    with Sitting(read_problem("softmax"), alone=turn)._alone():
+        assert turns._depth == 1
+    assert inside == [0]
+
+
+@pytest.mark.parametrize("how", [{}, {"brief": True}, {"rough": True}, {"again": True}], ids=str)
+def test_whoever_measures_peaks_waits(how: dict[str, bool], ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(progress: object = None, **more: object) -> Peaks:
+        assert turns._depth == 1
+        return ceilings
+
+    monkeypatch.setattr(cache_of_peaks, "measure", measure)
+    waits(lambda say: cache_of_peaks.get_peaks(say, **how))
+
+
+def test_a_diagnosis_and_an_autotuning_wait(ceilings: Peaks) -> None:
+    x = torch.ones(8, 8)
+    waits(lambda say: kw.diagnose(lambda: x + x, peaks=ceilings, budget_s=0.3, progress=say))
+    waits(lambda say: kw.autotune(lambda: x + x, progress=say))
+
+
+def test_known_peaks_wait_for_nobody(ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_of_peaks, "cached_peaks", lambda device: ceilings)
+    first = holder()
+    assert cache_of_peaks.get_peaks(lambda *told: pytest.fail("told")) is ceilings
+    first.communicate("\n", timeout=60)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 import io
 import re
+import time
 
 import pytest
+from printed import printed
+from rich.console import Console
 
 from kernelworks.records import Diagnosis
+from kernelworks.records.fix import NOT_TRIED, REJECTED, TriedOptimization
 from kernelworks.report import diagnose as drawn
 from kernelworks.report import quantity, terminal
 
@@ -44,6 +48,72 @@ def test_a_report_eats_no_brackets_and_cuts_no_words(width: int, diagnosis: Diag
     assert "tiny" not in text and "-0.0" not in text and re.search(r"\+ \d more", text)
     assert all(word in text for word in ("[bold]x[i][/bold]", "[B,", "D]"))
     assert all(word in text for word in (long.op, long.source, *long.action.split()))
+
+
+NOISY = "measurement too noisy to tell: `kernelworks autotune` measures again"
+
+
+@pytest.mark.parametrize("width", [60, 80, 132])
+def test_one_reason_of_many_is_said_once_with_a_count(width: int, diagnosis: Diagnosis) -> None:
+    """Of hotspots, of what was not tried, of what was tried without a figure, and of modules that were left."""
+    assert diagnosis.fix is not None
+    spots = tuple(
+        dataclasses.replace(hotspot, action=f"no gain by kernelworks.op{number} ({NOISY})", low_s=0.0, high_s=0.0)
+        for number, hotspot in enumerate(diagnosis.hotspots[:3])
+    )
+    one = TriedOptimization("swap", "model", "a way", "", NOT_TRIED, NOISY)
+    several = tuple(
+        dataclasses.replace(one, outcome=outcome, says=f"way {number}")
+        for outcome in (REJECTED, NOT_TRIED) for number in range(4)
+    )  # fmt: skip
+    left = tuple(f"{count} x Linear blocks.*.{count}: {NOISY}" for count in range(2, 9))
+    fix = dataclasses.replace(diagnosis.fix, optimizations=several, left=left)
+    record = dataclasses.replace(diagnosis, hotspots=spots, fix=fix, findings=(), notes=())
+    short, whole = (
+        " ".join(printed(drawn.diagnosis(record, width, verbose=verbose), width).split()) for verbose in (False, True)
+    )
+    assert short.count("too noisy") == 3 and f"3 of these: {NOISY}" in short
+    assert all(f"no gain by kernelworks.op{number}" in short for number in range(3))
+    assert f"{one.optimization} in 4 ways ({NOISY})" in short and f"{one.optimization}: in 4 ways" in short
+    assert all(f"{count} x Linear blocks.*.{count}" in whole for count in range(2, 9))
+    assert whole.partition(" note ")[2].count("too noisy") == 1
+
+
+def test_a_reason_of_one_stays_with_it(diagnosis: Diagnosis) -> None:
+    spots = (dataclasses.replace(diagnosis.hotspots[0], action=f"swap it ({NOISY})"), *diagnosis.hotspots[1:])
+    text = printed(drawn.diagnosis(dataclasses.replace(diagnosis, hotspots=spots, fix=None), 132))
+    assert "of these" not in text and f"swap it ({NOISY})" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_progress_line_says_what_how_much_and_for_how_long(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It moves on while nothing is said, on one line."""
+    said = io.StringIO()
+    shown = Console(file=said, force_terminal=True, width=width, color_system=None, legacy_windows=False)
+    monkeypatch.setattr(terminal, "stderr", lambda: shown)
+
+    def frames() -> list[str]:
+        return [line.rstrip() for line in re.split(r"[\r\n]|\x1b\[[0-9;?]*[a-zA-Z]", said.getvalue()) if line.strip()]
+
+    end = time.monotonic() + 60
+    with terminal.progress("diagnose") as advance:
+        advance("timing run 2 of 3, the last one took 10 s and it is a long one", 1, 3)
+        while not any(line.endswith(" 2 s") for line in frames()) and time.monotonic() < end:
+            time.sleep(0.05)
+        advance("another step")
+        while not any("another step" in line and " s in all" in line for line in frames()) and time.monotonic() < end:
+            time.sleep(0.05)
+    first = [line for line in frames() if "timing run" in line]
+    assert {line.split()[-2] for line in first} >= {"0", "1", "2"}
+    assert all(len(line) <= width and ("━" in line) for line in first)
+    assert all("━" not in line for line in frames() if "another step" in line)
+
+
+@pytest.mark.parametrize(
+    ("step", "whole", "text"), [(3.2, 3.4, "3 s"), (3.2, 60.4, "3 s, 60 s in all"), (0.2, 60.4, "60 s in all")]
+)
+def test_what_has_run_for_how_long(step: float, whole: float, text: str) -> None:
+    assert terminal.elapsed_text(step, whole) == text
 
 
 def test_a_map_without_triton_is_a_map(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import errno
 import fcntl
 import functools
 import json
+import math
 import multiprocessing
 import os
 import subprocess
@@ -34,6 +35,7 @@ __all__ = [
 ]  # fmt: skip
 
 MEASURING = "measuring.lock"
+WAITING = "waiting for the C++ entry of the ops, which another process has built in the background"
 FIRST_RETRY_S, LAST_RETRY_S = 600.0, 86400.0
 NEEDS_BYTES = 3 << 30  # the compiler takes 1.4 GB
 POLL_S = 0.2
@@ -69,13 +71,14 @@ def forbid() -> None:
 
 
 @contextlib.contextmanager
-def measuring(progress: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Around a measurement: no build is started on this machine meanwhile, and one that runs is waited for."""
+def measuring(progress: Callable[[str], None] | None = None, most_s: float = math.inf) -> Iterator[None]:
+    """Around a measurement: no build is started on this machine meanwhile, and one that runs is waited for, ``most_s``
+    at the most: on a busy machine its low priority may keep it from ending."""
     global _measuring
     with _lock:
         _measuring += 1
     try:
-        with _held(progress):
+        with _held(progress, most_s):
             yield
     finally:
         with _lock:
@@ -83,7 +86,7 @@ def measuring(progress: Callable[[str], None] | None = None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _held(progress: Callable[[str], None] | None) -> Iterator[None]:
+def _held(progress: Callable[[str], None] | None, most_s: float) -> Iterator[None]:
     folder = environment.cache_dir("build")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,12 +95,11 @@ def _held(progress: Callable[[str], None] | None) -> Iterator[None]:
         yield
         return
     with handle:
-        end = time.monotonic() + 2 * environment.compile_seconds()
-        told = False
-        while not _take(handle, fcntl.LOCK_SH) and time.monotonic() < end:
-            if progress is not None and not told:
-                progress("waiting for the C++ entry of the ops, which another process has built in the background")
-            told = True
+        most_s = min(most_s, 2 * environment.compile_seconds())
+        begin = time.monotonic()
+        while not _take(handle, fcntl.LOCK_SH) and time.monotonic() < begin + most_s:
+            if progress is not None:
+                progress(f"{WAITING}, {time.monotonic() - begin:.0f} s of at most {most_s:.0f} s")
             time.sleep(POLL_S)
         yield
 

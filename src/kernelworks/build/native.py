@@ -98,7 +98,7 @@ def provide(progress: Callable[[str], None] | None = None) -> ModuleType | None:
     made = find_extension()
     if made is None and environment.native() in ("background", "build"):
         if progress is not None:
-            progress("compiling the C++ entry of the ops, once for this torch: some 20 s")
+            progress("compiling the C++ entry of the ops, once for this torch: about 20 s of a free core")
         made = build()
     return made
 

@@ -99,7 +99,8 @@ def model_of(where: str) -> nn.Module:
 
     Raises what ``observe.program.from_target`` raises, and its TargetError where something else comes back.
     """
-    from kernelworks.profile.program import NoFile, NotCallable, from_target
+    from kernelworks.profile.program import from_target
+    from kernelworks.profile.target import NoFile, NotCallable
 
     if ".py:" not in where:
         raise NoFile(f"the model must be given as FILE.py:FUNCTION, got {where!r}")

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelworks.cli.console import FAILED, USAGE, device_named, fail, guard_program, measuring, print_json, show
+from kernelworks.cli.console import (
+    FAILED,
+    USAGE,
+    check_device,
+    device_named,
+    fail,
+    guard_program,
+    measuring,
+    print_json,
+    show,
+)
+from kernelworks.cli.names import check_op, check_program, is_program
 from kernelworks.cli.options import Device, Json
 
 if TYPE_CHECKING:
@@ -17,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VERBS"]
 
+NO_PROGRAM = "; a program is a Python file or file.py:function"
 GPU_KERNEL = "triton"  # The kernel whose configurations are tried, unless --kernel names another.
 
 
@@ -60,15 +72,17 @@ def autotune(
     reference, then timed interleaved. Winners go into your own table for this kind of GPU, and the kernel is verified
     with them. A table that fails verification is taken back (exit code 1). The race then times the new table.
     """
-    from kernelworks.report import autotune as report
-
     names = what or []
     if not configs and (kernel is not None or cases or keep is not None):
         fail("--kernel, --case, --keep and --look need --configs", USAGE)
-    if configs and (not names or module or _is_program(names)):
+    if configs and (not names or module or is_program(names)):
         fail("--configs takes names of ops, not a program", USAGE)
     if configs and device == "cpu":
         fail("--configs tries configurations of GPU kernels, so --device cannot be cpu", USAGE)
+    _check(names, module=module)
+    check_device("cuda" if configs else device)
+    from kernelworks.report import autotune as report
+
     where = device_named("cuda" if configs else device)
     so = "only what it had called until then is autotuned"
     with guard_program(json=json, so=so), measuring("autotune") as progress:
@@ -86,8 +100,15 @@ def autotune(
         raise typer.Exit(FAILED)
 
 
-def _is_program(names: Sequence[str]) -> bool:
-    return bool(names) and (".py" in names[0] or "/" in names[0])
+def _check(what: Sequence[str], *, module: bool) -> None:
+    """Leaves if there is no such program, or no such op."""
+    if module and not what:
+        fail("-m wants the name of a module", USAGE)
+    if module or is_program(what):
+        check_program(what[0], module=module)
+        return
+    for name in what:
+        check_op(name, NO_PROGRAM)
 
 
 def _run_autotune(
@@ -99,11 +120,9 @@ def _run_autotune(
     from kernelworks.measure.autotune import autotune as run
     from kernelworks.measure.autotune import autotune_cases
     from kernelworks.ops import ops_named
-    from kernelworks.profile.program import TargetError, from_target
+    from kernelworks.profile.program import from_target
 
-    if module or _is_program(what):
-        if not what:
-            raise TargetError("-m wants the name of a module")
+    if module or is_program(what):
         program = from_target(what[0], what[1:], module=module)
         return run(program.run, again=again, progress=progress)
     ops = _named(what) or ops_named(None)
@@ -116,7 +135,7 @@ def _run_configs(
 ) -> AutotuneResult:  # fmt: skip
     """Raises TargetError if the command line names an op, a kernel or a case that is not there."""
     from kernelworks.measure.autotune import autotune_configs
-    from kernelworks.profile.program import TargetError
+    from kernelworks.profile.target import TargetError
 
     ops = _named(names)
     try:
@@ -128,12 +147,12 @@ def _run_configs(
 def _named(names: Sequence[str]) -> list[Op]:
     """The ops of these names. Raises TargetError if one is not there."""
     from kernelworks.ops import op_named
-    from kernelworks.profile.program import TargetError
+    from kernelworks.profile.target import TargetError
 
     try:
         return [op_named(name) for name in names]
     except ValueError as error:
-        raise TargetError(f"{error}; a program is a Python file or file.py:function") from None
+        raise TargetError(f"{error}{NO_PROGRAM}") from None
 
 
 VERBS: dict[str, Callable[..., None]] = {"autotune": autotune}

@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import FAILED, device_named, faults, measuring, print_json, show
+from kernelworks.cli.console import FAILED, check_device, device_named, faults, measuring, print_json, show
 from kernelworks.cli.files import writable
+from kernelworks.cli.names import check_op
 from kernelworks.cli.options import Device, Json, Rough
 
 __all__ = ["VERBS"]
@@ -35,6 +36,8 @@ def bench(
     call, and one variant is a device copy of the same bytes. While other processes keep the cores busy there is no
     figure (exit code 3); with --rough there are wide ones, marked, and the map does not keep them.
     """
+    check_op(op)
+    check_device(device)
     from kernelworks.measure.bench import bench as run
     from kernelworks.measure.bench import check_names as check
     from kernelworks.measure.bench import save_results as write

@@ -16,7 +16,8 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import AMBIGUOUS, FAILED, faults, print_json, show
+from kernelworks.cli import names
+from kernelworks.cli.console import AMBIGUOUS, FAILED, check_device, faults, print_json, show
 from kernelworks.cli.files import writable, write
 from kernelworks.cli.options import Json
 
@@ -38,6 +39,9 @@ def check_problem(
     from the problem. Exit code 0 where all are worth scoring, perhaps with care, 1 where one is not, 3 where one is too
     slow or too large to be looked at.
     """
+    for problem in problems:
+        names.check_problem(problem)
+    check_device(device)
     from kernelworks.judge.formats import read_problem
     from kernelworks.judge.problem_check import check_problem as look
     from kernelworks.records.problem_check import NOT_LOOKED, NOT_WORTH, ProblemCheck

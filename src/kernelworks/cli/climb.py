@@ -10,6 +10,7 @@ import typer
 
 from kernelworks.cli.console import AMBIGUOUS, FAILED, USAGE, fail, faults, measuring
 from kernelworks.cli.files import writable_folder
+from kernelworks.cli.names import check_words
 from kernelworks.cli.options import Json, Rough
 
 __all__ = ["VERBS"]
@@ -44,10 +45,12 @@ def climb(
     nor does one that was benchmarked while the machine was busy (exit code 3); with --rough it gets a wide one,
     marked, and no verdict on what it predicted.
     """
-    from kernelworks.climb import command
-
     if name is not None and ladder != "new":
         fail(f"one ladder at a time; {name!r} is one more", USAGE)
+    with faults((ValueError,)):
+        _check(ladder, name, device, listed=listed)
+    from kernelworks.climb import command
+
     with faults((ValueError, RuntimeError), rough=True):
         if ladder == "new":
             typer.echo(command.start_ladder(name, device))
@@ -66,6 +69,18 @@ def climb(
                 found = command.run_climb(ladder, rung, folder, advance, named=out is not None, json=json, rough=rough)
     if found.what:
         fail(found.said, AMBIGUOUS if found.what == "ambiguous" else FAILED)
+
+
+def _check(ladder: str | None, name: str | None, device: str, *, listed: bool) -> None:
+    """Raises ValueError for a ladder that is not there."""
+    from kernelworks.climb.ladder_folders import ladder_folder
+
+    if ladder == "new":
+        if not name:
+            raise ValueError("give your ladder a name: kernelworks climb new NAME")
+        check_words("--device", (device,), ("cpu", "cuda"))
+    elif ladder not in (None, "tile") and not listed:
+        ladder_folder(str(ladder))
 
 
 VERBS: dict[str, Callable[..., None]] = {"climb": climb}

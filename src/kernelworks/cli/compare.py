@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from kernelworks.cli.console import AMBIGUOUS, FAILED, USAGE, fail, faults, print_json, show
+from kernelworks.cli.names import readable_file
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
@@ -44,13 +45,15 @@ def compare(
 
     Example: kernelworks compare main.json branch.json --fail-if-slower 3%
     """
+    wanted = None if limit is None else _share(limit)
+    if json and markdown:
+        fail("--json and --markdown are two documents: ask for one", USAGE)
+    readable_file(first)
+    readable_file(second)
     from kernelworks.records import compare as comparing
     from kernelworks.report import compare as report
     from kernelworks.report.terminal import document
 
-    if json and markdown:
-        fail("--json and --markdown are two documents: ask for one", USAGE)
-    wanted = None if limit is None else _share(limit)
     with faults((comparing.NoRecord, FileNotFoundError)):
         found = comparing.compare(first, second, limit=wanted)
     if json:

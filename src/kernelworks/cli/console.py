@@ -28,6 +28,7 @@ __all__ = [
     "AMBIGUOUS",
     "FAILED",
     "USAGE",
+    "check_device",
     "device_named",
     "fail",
     "faults",
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 FAILED, USAGE, AMBIGUOUS = 1, 2, 3
+NO_GPU = "this machine has no CUDA device"
 
 PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 
@@ -100,8 +102,8 @@ def guard_program(*, json: bool, so: str = "there is no diagnosis of it", rough:
     """``faults`` round a run of the user's program: what the program raises is shown with its own lines, first; what
     it prints is not among the ``json``."""
     from kernelworks.measure.clock.noise import Ambiguous
-    from kernelworks.profile.program import TargetError
     from kernelworks.profile.program_errors import raised_by_program
+    from kernelworks.profile.target import TargetError
 
     shown = UnclosableStream(sys.stderr if json else sys.stdout)
     with faults((TargetError,), rough=rough), contextlib.redirect_stdout(shown):
@@ -158,14 +160,23 @@ def show(table: RenderableType) -> None:
     stdout().print(table)
 
 
+def check_device(device: str | None) -> None:
+    """Leaves if it is no kind of device, or a GPU where there is no driver of one: both are known without torch."""
+    from kernelworks.machine import may_have_gpu
+
+    if device not in (None, "cpu", "cuda"):
+        fail(f"--device must be cpu or cuda, got {device!r}", USAGE)
+    if device == "cuda" and not may_have_gpu():
+        fail(NO_GPU, USAGE)
+
+
 def device_named(device: str | None) -> str:
     """The device that was asked for, the CPU without any."""
     from kernelworks.machine import has_gpu
 
-    if device not in (None, "cpu", "cuda"):
-        fail(f"--device must be cpu or cuda, got {device!r}", USAGE)
+    check_device(device)
     if device == "cuda" and not has_gpu():
-        fail("this machine has no CUDA device", USAGE)
+        fail(NO_GPU, USAGE)
     return device or "cpu"
 
 

@@ -13,6 +13,7 @@ from kernelworks.cli.console import (
     AMBIGUOUS,
     FAILED,
     USAGE,
+    check_device,
     device_named,
     fail,
     faults,
@@ -23,6 +24,7 @@ from kernelworks.cli.console import (
 )
 from kernelworks.cli.files import writable, writable_folder, write
 from kernelworks.cli.interrupts import report_begins
+from kernelworks.cli.names import check_budget, check_program, check_words, readable_file
 from kernelworks.cli.options import Json, Rough, Verbose
 from kernelworks.cli.trace import diagnose_trace_file
 
@@ -89,16 +91,21 @@ def diagnose(
         raise typer.Exit(diagnose_trace_file(trace, out, json=json))
     if program is None:
         fail("name a program (a script, or FILE.py:FUNCTION), or a trace with --trace FILE; see --help", USAGE)
+    allowed = tuple(word for word in allow.split(",") if word)
+    _check(fix=fix, patch=patch, plan=plan, budget=budget, allowed=allowed)
+    check_program(program, module=module)
+    if counters:
+        check_device("cuda")
     from kernelworks.diagnose import DiagnosisInterrupt, diagnose_script
     from kernelworks.report import diagnose as report
     from kernelworks.report import terminal as console
     from kernelworks.report.diagnosis_page.perfetto_trace import trace_events
     from kernelworks.report.next_steps import Files
 
-    allowed = tuple(word for word in allow.split(",") if word)
-    _check(fix=fix, patch=patch, plan=plan, budget=budget, allowed=allowed)
     if counters:
         device_named("cuda")
+    with faults((ValueError, FileNotFoundError)):
+        _check_plan(plan)
     folder = writable_folder(out or Path("kernelworks-out")) if out is not None or not json else None
     patch_file, trace_file = writable(patch), writable(perfetto)
     given = _given(
@@ -189,21 +196,25 @@ def _check(
     *, fix: bool, patch: Path | None, plan: Path | None, budget: float | None, allowed: Sequence[str]
 ) -> None:  # fmt: skip
     """Leaves if options contradict each other or name what is not there: nothing of the program has run yet."""
-    from kernelworks.diagnose import CHANGES, check_budget
-    from kernelworks.diagnose.fix.plan import load_plan
-
     named = {"--patch": patch, "--plan": plan, "--budget": budget, "--allow": allowed or None}
     given = [name for name, value in named.items() if value is not None]
     if given and not fix:
         fail(f"{given[0]} is of a fix: it needs --fix", USAGE)
-    unknown = [word for word in allowed if word not in CHANGES]
-    if unknown:
-        fail(f"--allow takes {','.join(CHANGES)}, got {unknown[0]!r}", USAGE)
-    with faults((ValueError, FileNotFoundError)):
-        if budget is not None:
-            check_budget(budget)
-        if plan is not None:
-            load_plan(plan)
+    if allowed:
+        from kernelworks.records.fix import CHANGES
+
+        check_words("--allow", allowed, CHANGES)
+    check_budget(budget)
+    if plan is not None:
+        readable_file(plan)
+
+
+def _check_plan(plan: Path | None) -> None:
+    """Raises ValueError or OSError if it is none."""
+    if plan is not None:
+        from kernelworks.diagnose.fix.plan import load_plan
+
+        load_plan(plan)
 
 
 def _file(program: str, *, module: bool) -> str:

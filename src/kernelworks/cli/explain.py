@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import device_named, faults, print_json, show
+from kernelworks.cli.console import check_device, device_named, faults, print_json, show
+from kernelworks.cli.names import check_arguments, check_op
 from kernelworks.cli.options import Device, Json
 
 __all__ = ["VERBS"]
@@ -27,6 +28,9 @@ def explain(
 
     Example: kernelworks explain rms_norm 16x4096 4096 eps=1e-6 --dtype bfloat16
     """
+    check_op(op)
+    check_arguments(op, arguments or [])
+    check_device(device)
     from kernelworks.cli.arguments import parse_arguments
     from kernelworks.diagnose.explain import explain as ask
     from kernelworks.ops import op_named

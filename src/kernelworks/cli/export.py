@@ -11,6 +11,7 @@ import typer
 
 from kernelworks.cli.console import USAGE, fail, faults, print_json
 from kernelworks.cli.files import required_file
+from kernelworks.cli.names import check_words, readable_file
 
 __all__ = ["VERBS"]
 
@@ -30,11 +31,13 @@ def export(
     kernelbook: problems and right candidates. kevin: turns of conversations, with scores and discounted rewards.
     sft-jsonl: a prompt and the better candidate that answers it, as messages.
     """
+    check_words("--format", (format,), ("kernelbook", "kevin", "sft-jsonl"))
+    if json and out is None:
+        fail("--json needs --out FILE: without it the rows themselves go to stdout", USAGE)
+    readable_file(store)
     from kernelworks.report import terminal as console
     from kernelworks.search.export import export as run
 
-    if json and out is None:
-        fail("--json needs --out FILE: without it the rows themselves go to stdout", USAGE)
     required_file(out)
     with faults((ValueError, FileNotFoundError)):
         done = run(store, format, sys.stdout.write if out is None else out)

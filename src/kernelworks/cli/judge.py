@@ -16,8 +16,9 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import AMBIGUOUS, FAILED, faults, print_json, show
+from kernelworks.cli.console import AMBIGUOUS, FAILED, check_device, faults, print_json, show
 from kernelworks.cli.files import writable, write
+from kernelworks.cli.names import check_problem, check_words, readable_file
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
@@ -48,6 +49,13 @@ def judge(
     It runs in a process apart, on inputs that it cannot know; each answer is held against float64 and a bound derived
     from the problem; the clock is not its own. Exit code 0 right, 1 refused, 3 no verdict.
     """
+    check_problem(str(problem))
+    readable_file(candidate)
+    check_device(device)
+    from kernelworks.records.judgement import BASELINES
+
+    words = tuple(word for word in over.split(",") if word)
+    check_words("--over", words, BASELINES)
     from kernelworks.judge import OVER, Budget
     from kernelworks.judge import judge as run
     from kernelworks.report import judge as report
@@ -55,7 +63,6 @@ def judge(
     from kernelworks.report.html import render_page
 
     page = writable(page)
-    words = tuple(word for word in over.split(",") if word)
     with faults((ValueError, FileNotFoundError)), console.progress("judge") as progress:
         found = run(
             candidate,

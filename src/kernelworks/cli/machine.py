@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kernelworks.cli.console import device_named, faults, first_line, measuring, print_json, show
+from kernelworks.cli.console import check_device, device_named, faults, first_line, measuring, print_json, show
 from kernelworks.cli.files import writable, write
 from kernelworks.cli.options import Device, Json, Rough
 
@@ -28,6 +28,7 @@ def machine(
     cached with its date. Refuses (exit code 3) while other processes keep the cores busy, since a peak measured
     then would be wrong; with --rough it is measured all the same, marked, and not cached.
     """
+    check_device(device)
     from kernelworks.build import BuildError, background
     from kernelworks.machine import has_gpu
     from kernelworks.measure.peaks import get_peaks, unmeasured_peaks

@@ -10,6 +10,7 @@ import typer
 
 from kernelworks.cli.console import faults, print_json, show
 from kernelworks.cli.files import required_file, write
+from kernelworks.cli.names import check_op
 from kernelworks.cli.options import Json, Verbose
 
 __all__ = ["VERBS"]
@@ -29,6 +30,7 @@ def map_(
 
     With --verbose also what an op template derived for each op: cases, mutants, launches.
     """
+    check_op(op)
     from kernelworks.machine import machine as here
     from kernelworks.measure.bench.kernel_map import kernel_map
     from kernelworks.measure.bench.kernel_map import stale_kernels as without_certificate

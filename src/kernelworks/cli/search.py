@@ -17,9 +17,10 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import AMBIGUOUS, FAILED, USAGE, fail, faults, print_json, show
+from kernelworks.cli.console import AMBIGUOUS, FAILED, USAGE, check_device, fail, faults, print_json, show
 from kernelworks.cli.files import writable, write
 from kernelworks.cli.interrupts import INTERRUPTED_CODE, end_after_this
+from kernelworks.cli.names import check_budget, check_problem, check_words, readable_file
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
@@ -80,6 +81,15 @@ def search(
     Every candidate and its verdict is kept; a search that was ended or killed goes on with the same command. Exit code
     0 where one is better than what the search began with, 1 where none is, 3 no verdict, 130 interrupted.
     """
+    check_problem(problem)
+    check_budget(budget)
+    check_device(device)
+    for path in parent or ():
+        readable_file(path)
+    named = _options(option or (), {"endpoint": endpoint, "model": model, "command": command})
+    from kernelworks.records.judgement import BASELINES
+
+    check_words("--over", (over,), BASELINES)
     from kernelworks.report import search as report
     from kernelworks.report import terminal as console
     from kernelworks.report.html import render_page
@@ -98,7 +108,7 @@ def search(
             store=store,
             over=over,
             threads=threads, seed=seed,
-            options=_options(option or (), {"endpoint": endpoint, "model": model, "command": command}),
+            options=named,
             workers=workers, keep=keep, progress=progress,
         )  # fmt: skip
     if out is not None and found.best is not None:

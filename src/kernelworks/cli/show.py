@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import USAGE, fail, faults, print_json
+from kernelworks.cli.console import faults, print_json
 from kernelworks.cli.console import show as show_table
 from kernelworks.cli.files import required_file, write
+from kernelworks.cli.names import readable_file
 from kernelworks.cli.options import Json, Verbose
 
 __all__ = ["VERBS"]
@@ -28,20 +29,19 @@ def show(
 
     Example: kernelworks show kernelworks-out/train.json --html train.html
     """
+    readable_file(record)
     from kernelworks.records.schema import NoRecord, read_record
-    from kernelworks.report.html import render_page
     from kernelworks.report.next_steps import Files
     from kernelworks.report.record_view import record_view
     from kernelworks.report.terminal import stdout
 
-    with faults((NoRecord,)):
-        try:
-            found = read_record(record)
-        except OSError as error:
-            fail(f"{record}: {error.strerror or error}", USAGE)
+    with faults((NoRecord, OSError)):
+        found = read_record(record)
     required_file(html)
     several = found if isinstance(found, list) else [found]
     if html is not None:
+        from kernelworks.report.html import render_page
+
         write(html, render_page(several))
     if json:
         print_json(found)

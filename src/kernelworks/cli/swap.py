@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from kernelworks.cli.console import guard_program, print_json, show
+from kernelworks.cli.console import USAGE, fail, guard_program, print_json, show
+from kernelworks.cli.names import check_program
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
@@ -18,6 +19,9 @@ def swap(
     json: Json = False,
 ) -> None:
     """What a swap would replace in a model, and what it would leave and why. Nothing is kept: it is undone at once."""
+    if ".py:" not in model:
+        fail(f"the model must be given as FILE.py:FUNCTION, got {model!r}", USAGE)
+    check_program(model)
     from rich.text import Text
 
     from kernelworks.cli.arguments import model_of

@@ -6,12 +6,14 @@ from pathlib import Path
 
 from kernelworks.cli.console import faults, print_json, show
 from kernelworks.cli.files import write
+from kernelworks.cli.names import readable_file
 
 __all__ = ["diagnose_trace_file"]
 
 
 def diagnose_trace_file(path: Path, out: Path | None, *, json: bool) -> int:
     """Prints what a trace tells, and with ``out`` writes it as a page and as JSON. Gives the exit code."""
+    readable_file(path)
     from kernelworks.diagnose.foreign_trace import TraceError, diagnose_trace
     from kernelworks.records import to_json
     from kernelworks.report import terminal as console

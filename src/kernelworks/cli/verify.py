@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelworks.cli.console import FAILED, faults, print_json, show
+from kernelworks.cli.names import check_op
 from kernelworks.cli.options import Json
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ def verify(
     Every case in every dtype, guard pages on both sides of every buffer, poisoned outputs, gradients, two threads at
     once, and every known-wrong mutant rejected. Exit code 1 where a row is refused.
     """
+    if what is None or what.partition(".")[0]:
+        check_op(what and what.partition(".")[0])
     from kernelworks.build import native
     from kernelworks.build.cache import forget_failures
     from kernelworks.records import Verification

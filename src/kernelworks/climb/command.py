@@ -7,9 +7,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelworks.climb import Ladder, climb, folders, ladder_named
 from kernelworks.climb.compilation import compile_rung
+from kernelworks.climb.driver import climb
 from kernelworks.climb.journey import journey
+from kernelworks.climb.ladder import Ladder, ladder_named
+from kernelworks.climb.ladder_folders import folders
 from kernelworks.climb.template import start
 from kernelworks.records import from_json, to_json
 from kernelworks.records.climb import Climb, RungResult

@@ -28,12 +28,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelworks.build.cpp import TARGETS
+from kernelworks.climb.ladder_folders import ladder_folder
 from kernelworks.climb.problem import Problem, Size, problem_of
 
-__all__ = ["Ladder", "Launch", "Rung", "folders", "ladder_named"]
+__all__ = ["Ladder", "Launch", "Rung", "ladder_named"]
 
-CHECKOUT = Path(__file__).resolve().parents[3] / "ladders"
-SHIPPED_LADDERS = Path(__file__).resolve().parents[1] / "ladders"  # with the wheel
 KEYS = {"title", "hypothesis", "predicts", "next", "loads", "format", "multiples"}
 OWN_KEYS = {"cpp": {"target", "threads", "rows"}, "cu": {"launch", "maps", "spills"}}
 REQUIRED_KEYS = {
@@ -134,22 +133,9 @@ class Ladder:
         return hashlib.sha256((self.folder / "problem.py").read_bytes()).hexdigest()
 
 
-def folders() -> dict[str, Path]:
-    """Ladders by name: those of the working folder first, then those of the checkout that this package runs from, or of
-    its wheel."""
-    found: dict[str, Path] = {}
-    for root in (Path("ladders"), CHECKOUT, SHIPPED_LADDERS):
-        for path in sorted(root.glob("*/problem.py")):
-            found.setdefault(path.parent.name, path.parent.resolve())
-    return found
-
-
 def ladder_named(name: str) -> Ladder:
     """A ladder by its name or its folder. Raises ValueError for one that does not exist or cannot be read."""
-    known = folders()
-    folder = known.get(name, Path(name))
-    if not folder.is_dir():
-        raise ValueError(f"there is no ladder {name!r}; there are: {', '.join(known) or 'none'}")
+    folder = ladder_folder(name)
     problem = problem_of(folder)
     suffix = {"cpu": "cpp", "cuda": "cu"}[problem.device]
     paths = sorted(p for p in folder.iterdir() if re.fullmatch(rf"\d\d_\w+\.{suffix}", p.name))

@@ -23,18 +23,23 @@ from kernelworks.diagnose.forecast.device import Device
 from kernelworks.diagnose.forecast.forecaster import Forecaster
 from kernelworks.diagnose.forecast.races import NoRaces
 from kernelworks.diagnose.record import make_diagnosis
+from kernelworks.diagnose.sentence import ROUGH_NOW, contention
 from kernelworks.diagnose.slow_paths.look import slow_paths
 from kernelworks.machine.environment import cache_dir
-from kernelworks.measure.clock.noise import Ambiguous
+from kernelworks.measure.clock.noise import Ambiguous, with_noise
 from kernelworks.measure.clock.page_faults import Memory
+from kernelworks.measure.clock.turns import measuring_alone
 from kernelworks.measure.peaks import get_peaks as measured_peaks
 from kernelworks.measure.peaks import unmeasured_peaks
+from kernelworks.measure.peaks.survey import BRIEF_WAIT_S
 from kernelworks.profile import overhead
+from kernelworks.profile.on_cpu import expected_runs
 from kernelworks.profile.on_gpu import GpuTimeline, uses_gpu
 from kernelworks.profile.process_state import Surroundings
 from kernelworks.profile.program import Program, from_function, from_target, note_reruns
-from kernelworks.profile.timeline import Timeline, first_run
+from kernelworks.profile.timeline import PATIENCE, Timeline, first_run
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks
+from kernelworks.records.fix import CHANGES
 from kernelworks.report.terminal import Notice
 
 __all__ = ["Fixing", "DiagnosisInterrupt", "apply", "diagnose", "diagnose_script", "run_diagnosis"]
@@ -52,7 +57,8 @@ ONE_ROUND = (
 )
 FIRST_RUN = "First run here: measuring peak rates, about 10 s, kept in {folder}"
 FIX = 16.0  # a fix may take so many times the budget of a diagnosis: compilers take their time
-CHANGES = ("tf32", "bf16", "int8", "fp8")  # of numbers: each is tried only if it is allowed
+WORTH_SAYING_S = 15.0  # A diagnosis that is expected to take longer says so.
+BUILD_WAIT_S = 60.0  # for a build that runs in the background
 RACES = 0.2  # of a diagnosis's budget, for benchmarks of single calls
 
 
@@ -155,7 +161,7 @@ def diagnose_script(
     except DiagnosisInterrupt as stopped:
         stopped.command = command
         raise
-    return dataclasses.replace(found, command=command)
+    return dataclasses.replace(found, command=command, unfixed=fix and found.fix is None)
 
 
 def _silent(line: str) -> None:
@@ -199,7 +205,6 @@ def check_budget(budget_s: float) -> None:
         raise ValueError(f"budget_s must be a finite number of seconds above 0, got {budget_s}")
 
 
-@background.measuring()
 def run_diagnosis(
     program: Program,
     fix: Fixing | None,
@@ -216,7 +221,8 @@ def run_diagnosis(
     check_budget(budget_s)
     seen = _Seen(program.name)
     program = dataclasses.replace(program, run=note_reruns(seen.timed_run(program.run)))
-    with Surroundings(given) as around, Memory() as memory, seen:
+    alone, built = measuring_alone(say), background.measuring(say, BUILD_WAIT_S)
+    with alone, built, Surroundings(given) as around, Memory() as memory, seen:
         found = _observed(program, fix, peaks, budget_s, say, counters, memory, around, seen, rough=rough)
         once = isinstance(found.peaks, Peaks) and found.peaks.versions.get("rounds") == "1"
         more = (*([MALLOC_FINDING] if memory.has_changed else ()), *([ONE_ROUND] if once else ()))
@@ -288,7 +294,11 @@ def _observed(
     rough: bool,
 ) -> Diagnosis:
     begun = time.monotonic()
-    first = first_run(program.run, say)  # before anything long is measured: it may raise
+    # Before anything long is measured: it may raise, and others may be at work.
+    first, noise = with_noise(lambda: first_run(program.run, say))
+    _foretell(first.wall, fix, budget_s, say)
+    if noise.loud:
+        say(Notice(contention(noise, most_wait_s(budget_s), rough=rough)))
     device = _device(program, peaks, say)
     timeline = device.observe(program.run, budget_s, say, first=first, memory=memory)
     seen.timeline, seen.device = timeline, device
@@ -324,6 +334,21 @@ def _alarms(program: Program, timeline: Timeline, budget_s: float, say: Say) -> 
     return slow_paths(program.run, timeline.wall)
 
 
+def _foretell(first_s: float, fix: Fixing | None, budget_s: float, say: Say) -> None:
+    """Says how long the diagnosis of a program takes that runs for seconds."""
+    runs = expected_runs(budget_s, first_s)
+    if first_s * runs < WORTH_SAYING_S:
+        return
+    then = f"; then a fix, {fix.seconds:.0f} s at the most (--budget)" if fix is not None else ""
+    say(Notice(f"The first run took {first_s:.0f} s. About {runs} more are made, about {first_s * runs:.0f} s{then}."))
+
+
+def most_wait_s(budget_s: float) -> float:
+    """Seconds for which a diagnosis waits for a quiet machine, all its steps together: three of its program's own, and
+    the peaks."""
+    return 3 * PATIENCE * budget_s + BRIEF_WAIT_S
+
+
 def _device(program: Program, peaks: Peaks | GpuPeaks | None, say: Say) -> Device:
     """What the program runs on, with what that can do; a CPU's peaks that are not given are unknown yet."""
     gpu = uses_gpu(program.run)
@@ -357,7 +382,7 @@ def _with_peaks(
         if not said:
             say(Notice(FIRST_RUN.format(folder=cache_dir("peaks"))))
         said = True
-        say(f"measuring peak rates: {what}")
+        say(f"measuring peak rates, {f'{done + 1:.0f} of {total:.0f}' if total > 1 else 'once'}: {what}")
 
     try:
         known = measured_peaks(progress=progress, rough=rough, brief=not rough)
@@ -369,15 +394,11 @@ def _with_peaks(
 def _explained(diagnosis: Diagnosis, unknown: Exception | None) -> Diagnosis:
     """The diagnosis with why this machine's peaks are unknown, if they are. A busy machine may be quiet another time,
     so that is ambiguous; a machine without a compiler has told what it can."""
-    if unknown is None:
+    if not isinstance(unknown, Ambiguous) or diagnosis.ambiguous:
         return diagnosis
     why = str(unknown).splitlines()[0].removeprefix("ambiguous: ")
-    line = f"no share of peak is given, as measured peaks are unknown: {why}"
-    findings = (line, *diagnosis.findings)
-    if not isinstance(unknown, Ambiguous) or diagnosis.ambiguous:
-        return dataclasses.replace(diagnosis, findings=findings)
-    sentence = f"ambiguous: {line} (run it again when the machine is quiet, or with --rough); {diagnosis.sentence}"
-    return dataclasses.replace(diagnosis, ambiguous=why, sentence=sentence, findings=findings)
+    sentence = f"ambiguous: {why}: peaks are unknown, and nothing is predicted; {ROUGH_NOW}; {diagnosis.sentence}"
+    return dataclasses.replace(diagnosis, ambiguous=why, sentence=sentence)
 
 
 def _checked(diagnosis: Diagnosis, timeline: Timeline, counters: tuple[str, ...], say: Say) -> Diagnosis:

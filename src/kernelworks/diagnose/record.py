@@ -60,9 +60,11 @@ def make_diagnosis(
     left = {} if unforeseen else {name: its.remaining_problem(found) for name, its in problems.items()}
     grouped, found = found, tuple(sort_worst_first(found))
     numbers = {id(hotspot): number for number, hotspot in enumerate(found)}
+    unknown = bool(device.peaks.unknown)
+    said = ambiguous(timeline.noise, unknown=unknown) if silent else sentence(parts, found, wall, fix, marked)
     return Diagnosis(
         program=program,
-        sentence=ambiguous(timeline.noise) if silent else sentence(parts, found, wall, fix, marked),
+        sentence=said,
         wall_s=wall,
         hotspots=found,
         time_breakdown=parts,

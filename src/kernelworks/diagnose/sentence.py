@@ -18,7 +18,10 @@ from kernelworks.profile.timeline import Timeline
 from kernelworks.profile.trace import GRAPH_ANNOTATION
 from kernelworks.records import Fix, Hotspot
 
-__all__ = ["RoughFigures", "ambiguous", "clauses", "findings", "notes", "sentence", "unmodelled_ops"]
+__all__ = [
+    "ROUGH_NOW", "RoughFigures", "ambiguous", "clauses", "contention", "findings", "notes", "sentence",
+    "unmodelled_ops",
+]  # fmt: skip
 
 HARDLY, MOSTLY = 0.25, 0.9  # if less is modelled, nothing is predicted; if more is, the rest is not named
 LEAST_ON_CORES = 0.05  # of the wall clock; with less of it nothing can be said of a program
@@ -27,18 +30,28 @@ VAGUE = 20.0  # above this percentage a rough interval is left out if its ends l
 MANY = 10  # a slowdown under the profiler beyond this is only called large
 NO_FIX = "no optimization gains here"
 NO_GAIN = "no known optimization is predicted to gain"
+ROUGH_NOW = "--rough (rough=True) gives rough figures now"
 NAMES = {
     PYTHON: "Python overhead", FREE: "memory given back and taken again", "launch latency": "waiting for launches",
     "torch's dispatch": "torch's dispatch of small ops",
 }  # fmt: skip
 
 
-def ambiguous(noise: Noise) -> str:
-    """The sentence of a diagnosis without figures."""
+def contention(noise: Noise, wait_s: float, *, rough: bool) -> str:
+    """What is said as soon as others are seen at work."""
+    others = f"Other processes use {100 * noise.share:.0f}% of the cores"
+    if rough:
+        return f"{others}: every figure of this diagnosis is rough, and marked so."
     return (
-        f"ambiguous: {noise}, so times are as they were then, and nothing is predicted; run it again when the machine "
-        "is quiet, or with --rough (rough=True) for rough figures"
+        f"{others}. Times, calls and lines are measured all the same, and marked. What needs quiet waits for it, "
+        f"about {wait_s:.0f} s at the most; without it peaks stay unknown and nothing is predicted. {ROUGH_NOW}."
     )
+
+
+def ambiguous(noise: Noise, *, unknown: bool = False) -> str:
+    """The sentence of a diagnosis without predictions. ``unknown``: measured peaks are."""
+    peaks = "peaks are unknown, " if unknown else ""
+    return f"ambiguous: {noise}, so times are as they were then, {peaks}and nothing is predicted; {ROUGH_NOW}"
 
 
 def sentence(
@@ -136,7 +149,7 @@ def _head(
     if USEFUL not in time_breakdown:
         in_ops = time_breakdown.get(WITHOUT_PEAKS, 0.0)
         part = f"{100 * in_ops / wall:.0f}% of this program's {_ms(wall)} ms is inside torch's ops"
-        return f"{part}; how near they come to this machine's peaks is unknown, as those could not be measured"
+        return part
     percent = 100 * time_breakdown[USEFUL] / (wall * share)
     shown = f"{percent:.0f}%" if round(percent) else "under 1%"
     shown = rough.percents(percent, wall) if rough else shown

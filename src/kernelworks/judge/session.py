@@ -25,14 +25,14 @@ from kernelworks.judge.roles.on_cuda import Cuda
 from kernelworks.judge.speed import pace, speed
 from kernelworks.judge.trial import Trial, TrialResult
 from kernelworks.machine import gpu, has_gpu, machine
+from kernelworks.measure.clock.turns import measuring_alone
 from kernelworks.measure.peaks import get_peaks as measured_peaks
 from kernelworks.profile.program import versions
 from kernelworks.records import GpuPeaks, Peaks
-from kernelworks.records.judgement import Charge, Judgement
+from kernelworks.records.judgement import BASELINES, Charge, Judgement
 
-__all__ = ["BASELINES", "OVER", "Sitting", "Work"]
+__all__ = ["OVER", "Sitting", "Work"]
 
-BASELINES = ("eager", "compiled", "ours")  # what a candidate may be timed against
 CLOCKS_APART = 2.0  # what the events of a process say and what the supervisor sees, from which on both are shown
 OVER = BASELINES[:1]  # where nothing is asked for
 Say = Callable[[str], None]
@@ -112,7 +112,7 @@ class Sitting:
         self.work: Work | None = None
         self.nothing: NoVerdict | None = None
         self._peaks, self._nursery, self._interpreted = peaks, nursery, interpreted
-        self._alone, self._beside = alone or contextlib.nullcontext, beside or contextlib.nullcontext
+        self._turn, self._beside = alone or contextlib.nullcontext, beside or contextlib.nullcontext
         self._provided, self._modules, self._many = provided, modules, many
         self._known = known or (lambda source: False)
 
@@ -132,6 +132,12 @@ class Sitting:
             self.nothing = self.nothing or missing
             self._open = stack.pop_all()
         return self
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While times are taken: after those of this judge's host, and of any other measurement of this user's."""
+        with self._turn(), measuring_alone(self.say):
+            yield
 
     def __exit__(self, *_: object) -> None:
         self._open.close()

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["Gpu", "gpu", "has_gpu"]
+__all__ = ["Gpu", "gpu", "has_gpu", "may_have_gpu"]
+
+# One of these is there if torch can see a GPU: of NVIDIA's drivers (for Linux, for WSL, for Jetson), of AMD's.
+DRIVERS = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvmap", "/dev/kfd")
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,13 @@ class Gpu:
     uuid: str
     driver: str
     power_limit_w: float
+
+
+def may_have_gpu() -> bool:
+    """False if torch cannot see a CUDA device since there is no driver of one. Known without torch."""
+    if "torch" in sys.modules:
+        return has_gpu()
+    return any(Path(name).exists() for name in DRIVERS)
 
 
 def has_gpu() -> bool:

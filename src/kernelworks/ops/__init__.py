@@ -5,6 +5,7 @@ it writes to its arguments). torch knows all ops at once, by the schemas in ``ge
 package is loaded when something of it is asked for. The names are known without torch.
 """
 
+import difflib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from kernelworks.dispatch.op import Op
     from kernelworks.ops.generated import *  # noqa: F403
 
-__all__ = ["FAMILIES", "NAMES", "define_all", "op_named", "ops_named"]
+__all__ = ["FAMILIES", "NAMES", "define_all", "op_named", "ops_named", "unknown_op"]
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "activation": (
@@ -79,12 +80,19 @@ def define_all() -> None:
         torch_library.define(name, schemas)
 
 
+def unknown_op(name: str) -> str:
+    """What is said of a name that no op has."""
+    near = difflib.get_close_matches(name, NAMES, 1)
+    guess = f"did you mean {near[0]}? " if near else ""
+    return f"no op is named {name!r}; {guess}there are {', '.join(NAMES)}"
+
+
 def op_named(name: str) -> "Op":
     """The op of this name. Raises ValueError that lists those there are."""
     from kernelworks.dispatch.torch_library import OPS
 
     if name not in OPS:
-        raise ValueError(f"no op is named {name!r}; there are {', '.join(NAMES)}")
+        raise ValueError(unknown_op(name))
     return OPS[name]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelworks.measure.clock.noise import SampledWindows, sample_windows
+from kernelworks.measure.clock.noise import MOST_KEPT, Noise, SampledWindows, sample_windows
 from kernelworks.measure.clock.page_faults import Memory, learn_heap, minor_faults
 from kernelworks.profile import sampler
 from kernelworks.profile.budget import Budget
@@ -37,7 +37,7 @@ from kernelworks.profile.timeline import (
 )
 from kernelworks.profile.trace import Call, Trace, join, without_collection
 
-__all__ = ["PREEMPTION", "UNWATCHED_TIME", "CpuTimeline", "Moment", "fit_timeline", "observe"]
+__all__ = ["PREEMPTION", "UNWATCHED_TIME", "CpuTimeline", "Moment", "expected_runs", "fit_timeline", "observe"]
 
 Say = Callable[[str], None]
 
@@ -169,11 +169,11 @@ def observe(
     budget = Budget(budget_s, first.wall)
     run = budget.count_runs(run)
     patience, (rounds, tries) = PATIENCE * budget_s, _rounds(budget_s, first.wall)
-    plain = _plain(run, rounds, tries, budget_s, say)
+    plain = _plain(run, rounds, tries, budget_s, first.wall, say)
     if COLD * (warm := min(p.wall for p in plain.samples)) < first.wall:
         budget.wall = warm
         rounds, tries = _rounds(budget_s, warm)
-        plain = _plain(run, rounds, tries, budget_s, say) if rounds > len(plain.samples) else plain
+        plain = _plain(run, rounds, tries, budget_s, warm, say) if rounds > len(plain.samples) else plain
     wall, walls = plain_walls(plain.samples)
     taken = [p.faults for p in plain.samples]
     if statistics.median(taken) * floors.fault < FEW_FAULTS * min(walls):
@@ -192,9 +192,9 @@ def observe(
 
     profiled = sample_windows(
         under_the_profiler, rounds, tries=tries, deadline_s=patience, enough_s=budget_s / 2,
-        say=lambda which: say(f"timing every op, {which}"),
+        say=lambda which: say(f"timing every op, run {which}, each more than {_rounded(wall)}"),
     )  # fmt: skip
-    say("surveying shapes and places")
+    say(f"surveying shapes and places: one run, more than {_rounded(wall)}")
     survey, persistent = survey_run(run, survey_limit(budget_s, budget.wall))
     with without_collection():
         timeline = fit_timeline(
@@ -206,11 +206,11 @@ def observe(
             noisy=plain.thrown + profiled.thrown,
             walls=walls,
             faults=int(statistics.median_low(faults for _, faults in profiled.samples)),
-            taken=wall * statistics.median(n.taken_s / n.wall_s if n.wall_s else 0.0 for n in plain.noises),
+            taken=wall * plain.noise.kept,
         )
     timeline = dataclasses.replace(
         timeline,
-        noise=(profiled if profiled.loud else plain).noise,
+        noise=_noise(plain, profiled),
         loud=plain.loud or profiled.loud,
         looking_s=max(0.0, min(looking) - wall),
         collected=statistics.median(p.collected for p in plain.samples),
@@ -220,10 +220,27 @@ def observe(
         return timeline
     if budget.seconds_left < timeline.looking_s:
         return dataclasses.replace(timeline, unwatched=True)
-    say("watching what the program does between ops")
+    say(f"watching what the program does between ops: two runs or more of {_rounded(wall)}")
     traces, looks = watch_program(run)
     names = [moment.call.name for moment in timeline.moments]
     return dataclasses.replace(timeline, outside=break_down_gaps(traces, looks, names))
+
+
+def _noise(plain: SampledWindows[Any], profiled: SampledWindows[Any]) -> Noise:
+    """What others took of the runs whose wall clock is told; of the profiled ones only if those alone were loud."""
+    if profiled.loud and not plain.loud:
+        return dataclasses.replace(profiled.noise, during="while every op was timed")
+    return plain.noise
+
+
+def expected_runs(budget_s: float, wall: float) -> int:
+    """How many runs of a program that takes so long are made after the first one, if nobody disturbs them."""
+    rounds, _ = _rounds(budget_s, wall)
+    return 2 * rounds + 3
+
+
+def _rounded(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s" if seconds >= 0.1 else f"{1e3 * seconds:.0f} ms"
 
 
 def _rounds(budget_s: float, wall: float) -> tuple[int, int]:
@@ -232,10 +249,12 @@ def _rounds(budget_s: float, wall: float) -> tuple[int, int]:
     return rounds, 1 if budget_s < RUNS_A_ROUND * wall else 3 * rounds
 
 
-def _plain(run: Callable[[], Any], rounds: int, tries: int, budget_s: float, say: Say) -> SampledWindows[PlainRun]:
+def _plain(
+    run: Callable[[], Any], rounds: int, tries: int, budget_s: float, last_s: float, say: Say
+) -> SampledWindows[PlainRun]:
     return sample_windows(
         lambda: plain_run(run), rounds, window_s=window_s(budget_s), tries=tries, deadline_s=PATIENCE * budget_s,
-        say=lambda which: say(f"timing runs, {which}"),
+        say=lambda which: say(f"timing run {which}, the last one took {_rounded(last_s)}"),
     )  # fmt: skip
 
 
@@ -265,7 +284,7 @@ def fit_timeline(
     spans = [statistics.median_low(column) for column in zip(*(s for s, _ in sheared), strict=True)]
     gaps = [statistics.median_low(column) for column in zip(*(g for _, g in sheared), strict=True)]
     total = sum(spans) + sum(gaps)
-    taken = min(taken, 0.9 * wall)
+    taken = min(taken, MOST_KEPT * wall)
     scale = (wall - taken) / total if total else 1.0
     moments = tuple(
         Moment(call, span * scale, gap * scale) for call, span, gap in zip(calls, spans, gaps[:-1], strict=True)

@@ -29,12 +29,20 @@ from torch import nn
 
 from kernelworks.measure.clock.page_faults import restore_heap, run_with_own_faults
 from kernelworks.profile.gc_pauses import Collections
-from kernelworks.profile.module_names import may_define, missing_arguments
+from kernelworks.profile.target import (
+    NoFile,
+    NotCallable,
+    TargetError,
+    check_function,
+    locate,
+    no_function,
+    no_module,
+    takes_arguments,
+)
 
 __all__ = [
     "Entry",
     "NoFile",
-    "NoFunction",
     "NotCallable",
     "Program",
     "TargetError",
@@ -44,25 +52,8 @@ __all__ = [
     "versions",
 ]
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"  # with the wheel: a checkout has them at its root
 ENDLESS_S = 60.0  # A generator that gives items for longer is taken for one without an end.
 LAZY = (types.GeneratorType, map, filter, zip)  # These have done nothing when they are returned.
-
-
-class TargetError(Exception):
-    """What was named is no program that can be run; the text says what to name instead."""
-
-
-class NoFile(TargetError, FileNotFoundError):
-    pass
-
-
-class NoFunction(TargetError, AttributeError):
-    pass
-
-
-class NotCallable(TargetError, TypeError):
-    pass
 
 
 @dataclass
@@ -223,35 +214,14 @@ def from_target(target: str, args: Sequence[str] = (), *, module: bool = False) 
     """
     if module:
         return _module(target, args)
-    file, function = _split(target)
-    path = Path(file)
-    if path.is_dir():
-        raise NoFile(f"program must be a Python file, got the folder {file!r}; a package is run with -m")
-    if not path.is_file() and path.parts[:-1] == (EXAMPLES.name,) and (EXAMPLES / path.name).is_file():
-        path = EXAMPLES / path.name
-    if not path.is_file():
-        raise NoFile(f"program must be a Python file or file.py:function, got {target!r}: no file {file!r}")
-    if path.suffix not in (".py", ".pyw", ""):
-        raise NoFile(f"program must be a Python file, got {file!r}")
-    path = path.resolve()
+    path, function = locate(target)
     if not function:
         return Program(" ".join((path.name, *args)), _Script(path, tuple(args)), file=path)
     name = f"{path.name}:{function}"
-    _check_function(path, function, name)
     with _as_main(path, args):
         found = _function(_imported(path), function, name)
     entry = Entry(found)
     return Program(name, _Repeated(name, entry, path, tuple(args)), entry, path)
-
-
-def _split(target: str) -> tuple[str, str]:
-    """The file and the function, which is empty for a script."""
-    file, colon, function = target.rpartition(":")
-    if not colon or not file or "/" in function or (function.endswith(".py") and not Path(file).is_file()):
-        return target, ""
-    if not function:
-        raise NoFunction(f"{target!r} names no function after the colon; give {file}:FUNCTION, or {file} to run it all")
-    return file, function
 
 
 def _module(target: str, args: Sequence[str]) -> Program:
@@ -264,42 +234,22 @@ def _module(target: str, args: Sequence[str]) -> Program:
         except (ImportError, ValueError):
             spec = None
         if spec is None:
-            raise NoFile(f"program must be a module that python -m finds from here, got {name!r}")
+            raise no_module(name)
         path = Path(spec.origin or name)
         if not function:
             return Program(" ".join((f"-m {name}", *args)), _Script(path, tuple(args), module=name), file=path)
         if path.suffix == ".py":
-            _check_function(path, function, target)
+            check_function(path, function, target)
         found = _function(importlib.import_module(name), function, target)
     entry = Entry(found)
     return Program(target, _Repeated(target, entry, Path.cwd() / "x", tuple(args)), entry, path)
-
-
-def _check_function(path: Path, name: str, target: str) -> None:
-    """Raises what ``_function`` raises, if the file's text tells it: nothing of the file has run yet."""
-    if "." in name:
-        raise NoFunction(f"{target} must name a function of the file, got {name!r}; wrap the method in a function")
-    if not may_define(path, name):
-        raise _no_function(name, target)
-    needed = missing_arguments(path, name)
-    if needed:
-        raise _takes_arguments(needed, target)
-
-
-def _no_function(name: str, target: str) -> NoFunction:
-    return NoFunction(f"{target.rpartition(':')[0]} has no function {name!r}")
-
-
-def _takes_arguments(needed: Sequence[str], target: str) -> NotCallable:
-    words = f"{target} must take no arguments, got {', '.join(needed)}"
-    return NotCallable(f"{words}; wrap it in a function that gives them")
 
 
 def _function(module: ModuleType, name: str, target: str) -> Callable[..., Any]:
     """Raises TargetError if the module has nothing of this name that can be called without arguments."""
     found = getattr(module, name, None)
     if found is None:
-        raise _no_function(name, target)
+        raise no_function(name, target)
     if not callable(found):
         raise NotCallable(f"{target} must be a function, got {type(found).__name__}")
     if inspect.isclass(found) and issubclass(found, nn.Module):
@@ -313,7 +263,7 @@ def _function(module: ModuleType, name: str, target: str) -> Callable[..., Any]:
         p.name for p in parameters.values() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
     if needed:
-        raise _takes_arguments(needed, target)
+        raise takes_arguments(needed, target)
     return run
 
 

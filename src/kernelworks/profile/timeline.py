@@ -213,7 +213,7 @@ def plain_run(run: Callable[[], Any]) -> PlainRun:
 
 def first_run(run: Callable[[], Any], say: Say) -> PlainRun:
     """The run that warms up, and in which a program that cannot be run says so. One that does not end is told of."""
-    say("warming up")
+    say("warming up: the program's first run")
     waiting = threading.Timer(
         ENDLESS_S, say, (f"warming up: {ENDLESS_S} s, and the program's first run has not ended",)
     )

@@ -7,11 +7,12 @@ from typing import Any
 
 from kernelworks.records.base import Record
 
-__all__ = ["APPLIED", "NOT_TRIED", "REJECTED", "CompilerReport", "Fix", "TriedOptimization"]
+__all__ = ["APPLIED", "CHANGES", "NOT_TRIED", "REJECTED", "CompilerReport", "Fix", "TriedOptimization"]
 
 APPLIED = "applied"  # it is part of the best program found
 REJECTED = "rejected"  # it was put in place, and failed, was not verified, or saved nothing significant
 NOT_TRIED = "not tried"  # it was never put in place, or the budget ended before there was a verdict
+CHANGES = ("tf32", "bf16", "int8", "fp8")  # of numbers: each is tried only if it is allowed
 
 
 @dataclass(frozen=True)

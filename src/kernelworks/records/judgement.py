@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from kernelworks.records.base import Record
 
-__all__ = ["Charge", "Judgement", "Pace", "Speed"]
+__all__ = ["BASELINES", "Charge", "Judgement", "Pace", "Speed"]
+
+BASELINES = ("eager", "compiled", "ours")  # what a candidate may be timed against
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,9 @@ def _header(record: Diagnosis, width: int, *, verbose: bool) -> Iterable[Text]:
     else:
         yield from [line] if cell_len(line.plain) <= width else paragraph(line, width)
         yield from paragraph(machine, width, style="dim")
+    if record.peaks.unknown and not record.ambiguous:  # else the result says so
+        why = record.peaks.unknown.removeprefix("ambiguous: ")
+        yield from paragraph(f"Measured peaks are unknown ({why}): no share of peak is given.", width, style="yellow")
     if record.rough:
         yield from paragraph(
             f"Rough figures: {record.disturbed or 'other processes used the machine'}.", width, style="yellow"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -14,7 +16,7 @@ from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED, Fix, TriedOpti
 from kernelworks.report import quantity
 from kernelworks.report.next_steps import needs_allowing
 from kernelworks.report.table import Table
-from kernelworks.report.text_lines import Cell, cells, fold_items, paragraph, section
+from kernelworks.report.text_lines import Cell, cells, fold_items, folded_by_reason, paragraph, section
 
 __all__ = [
     "cost_text", "error_text", "error_verdict", "fix", "gain_verdict", "optimizations", "plain_text", "result_lines",
@@ -126,7 +128,7 @@ def optimizations(record: Fix, width: int, *, verbose: bool = False) -> Iterable
     wide = width >= WIDE_COLUMNS and bool(tried)
     heads = [("", NAME_CELLS + 2), ("predicted", PREDICTED_CELLS), ("got", GOT_CELLS), ("  verdict", 12)]
     yield section("optimizations", heads if wide else ())
-    for one in tried:
+    for one in _without_figures_once(tried):
         yield from _tried_wide(one, width) if wide else _tried(one, width)
     if verbose:
         for one in record.optimizations:
@@ -138,11 +140,23 @@ def optimizations(record: Fix, width: int, *, verbose: bool = False) -> Iterable
         for one in record.optimizations:
             if one.advice:
                 yield from paragraph(f"{_name(one)}: {one.advice}", width, 13, "  advice")
-    for line in itertools.chain(record.left, record.notes) if verbose else ():
+    for line in itertools.chain(folded_by_reason(record.left), record.notes) if verbose else ():
         yield from paragraph(line, width, 13, "  note", style="dim")
     if record.code and record.rounds and (verbose or not record.plan):
         yield Text("  to keep it without a plan:" if record.plan else "  to keep it:", style="dim")
         yield from (Text(f"    {line}", no_wrap=True, overflow="fold") for line in record.code.splitlines())
+
+
+def _without_figures_once(tried: Iterable[TriedOptimization]) -> list[TriedOptimization]:
+    """What was tried, but those of one optimization that have no figure, and one reason for that, as one."""
+    found: dict[Any, list[TriedOptimization]] = {}
+    for number, one in enumerate(tried):
+        told = one.predicted_gain_s is not None or one.gain_s is not None
+        found.setdefault(number if told else (one.optimization, one.outcome, one.why), []).append(one)
+    return [
+        some[0] if len(some) == 1 else dataclasses.replace(some[0], says=f"in {len(some)} ways")
+        for some in found.values()
+    ]
 
 
 def _tried(one: TriedOptimization, width: int) -> Iterable[Text]:
@@ -206,7 +220,14 @@ def _not_tried(record: Fix) -> list[str]:
     said = [f"{_counted(budget)} (needs --budget {record.needs_s:.0f})"] if budget else []
     said += [f"{_counted(allow)} (needs --allow {','.join(words)})"] if allow else []
     said += [f"{_counted(unpromising)} (predicted not to gain)"] if unpromising else []
-    return said + [f"{one.optimization} ({one.why})" for one in other]
+    return said + [f"{_counted(some)} ({why})" for why, some in _by_reason(other).items()]
+
+
+def _by_reason(some: Iterable[TriedOptimization]) -> dict[str, list[TriedOptimization]]:
+    found: dict[str, list[TriedOptimization]] = {}
+    for one in some:
+        found.setdefault(one.why, []).append(one)
+    return found
 
 
 def _counted(some: Sequence[TriedOptimization]) -> str:

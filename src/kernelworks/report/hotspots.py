@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from itertools import starmap
 
 from rich.cells import cell_len
@@ -11,7 +11,15 @@ from rich.text import Text
 from kernelworks.records import Diagnosis, Hotspot
 from kernelworks.report import quantity
 from kernelworks.report.terminal import style_of
-from kernelworks.report.text_lines import cells, fold_items, last_parts, paragraph, section
+from kernelworks.report.text_lines import (
+    cells,
+    fold_items,
+    last_parts,
+    paragraph,
+    section,
+    shared_reasons,
+    without_reason,
+)
 
 __all__ = ["CONTENTION", "bound_by", "hotspots", "sort_worst_first"]
 
@@ -25,6 +33,7 @@ MOST_COLUMNS = 140
 TIME, SHARE, PEAK, RECOVERABLE = -9, -7, -9, -14
 MOST_NAME_COLUMNS, CAUSE_COLUMNS = 50, 36
 CAUSE_UNKNOWN = "cause unknown"
+UNKNOWN = "-"  # without measured peaks: what is said of those once on top is not said of each hotspot
 AT_THE_ROOFLINE = "at the roofline"
 CONTENTION = "CPU contention"  # no hotspot of the program's own: the time breakdown has it
 
@@ -42,7 +51,7 @@ CAUSES = {
     "native code outside torch": "native code",
     "compiling (torch.compile)": "compiling",
     "input (DataLoader)": "input",
-    "in ops, peaks unknown": "peaks unknown",
+    "in ops": UNKNOWN,
     "unexplained": CAUSE_UNKNOWN,
 }
 
@@ -84,6 +93,9 @@ def bound_by(hotspot: Hotspot) -> str:
     total = sum(found.values())
     if not total:
         return hotspot.bottleneck
+    if UNKNOWN in found:
+        told = {cause: s for cause, s in found.items() if cause != UNKNOWN and s >= SECOND_CAUSE_SHARE * total}
+        return ", ".join(f"{cause} {100 * s / total:.0f}%" for cause, s in told.items()) or UNKNOWN
     (first, most), *others = found.items()
     if not others or others[0][1] < SECOND_CAUSE_SHARE * total:
         return first
@@ -103,8 +115,11 @@ def hotspots(record: Diagnosis, width: int, *, verbose: bool = False) -> Iterabl
     else:
         yield section("hotspots")
         yield cells([(Text(name, style="dim"), size) for name, size in [*figures, ("  bound by", 20)]], 1)
-    for lines in starmap(lambda i, r: _hotspot(i, r, width, verbose=verbose), enumerate(shown, 1)):
+    reasons = {} if verbose else shared_reasons(r.action for r in shown)
+    for lines in starmap(lambda i, r: _hotspot(i, r, width, reasons, verbose=verbose), enumerate(shown, 1)):
         yield from lines
+    for reason, count in reasons.items():
+        yield from paragraph(f"{count} of these: {reason}", width, 2, style="dim")
     rest = [*notable[len(shown) :], *(r for r in ordered if id(r) not in notable_ids)]
     if rest:
         part = quantity.percent(sum(r.share for r in rest), 1)
@@ -121,7 +136,7 @@ def _name_columns(width: int) -> int:
     return min(MOST_NAME_COLUMNS, width - CAUSE_COLUMNS + TIME + SHARE - 1 + PEAK + RECOVERABLE)
 
 
-def _hotspot(number: int, hotspot: Hotspot, width: int, *, verbose: bool) -> Iterable[Text]:
+def _hotspot(number: int, hotspot: Hotspot, width: int, reasons: Container[str], *, verbose: bool) -> Iterable[Text]:
     figures: list[tuple[str | Text, int]] = [
         (quantity.seconds(hotspot.seconds), TIME),
         (quantity.percent(hotspot.share), SHARE - 1),
@@ -143,12 +158,12 @@ def _hotspot(number: int, hotspot: Hotspot, width: int, *, verbose: bool) -> Ite
         else:
             yield first
             yield from paragraph(cause, width, 4)
-    yield from _details(hotspot, width, verbose=verbose)
+    yield from _details(hotspot, width, reasons, verbose=verbose)
 
 
-def _details(hotspot: Hotspot, width: int, *, verbose: bool) -> Iterable[Text]:
+def _details(hotspot: Hotspot, width: int, reasons: Container[str], *, verbose: bool) -> Iterable[Text]:
     """The line of source and what to do, if there is anything; with ``verbose`` what it was called with."""
-    action = f"{hotspot.optimization}: applied" if hotspot.applied else hotspot.action
+    action = f"{hotspot.optimization}: applied" if hotspot.applied else without_reason(hotspot.action, reasons)
     if action == AT_THE_ROOFLINE and not verbose:
         action = ""
     words = [word for word in (hotspot.source, action) if word]

@@ -53,8 +53,8 @@ def next_steps(record: Diagnosis, files: Files | None = None) -> list[Step]:
     files = files or Files()
     if record.ambiguous:
         return [
-            _diagnose(record, (), "again, when the machine is quiet"),
-            _diagnose(record, ("--rough",), "rough figures now, while others use the machine"),
+            _diagnose(record, ("--rough", *_again(record)), "rough figures now, while others use the machine"),
+            _diagnose(record, _again(record), "again, when the machine is quiet"),
         ]
     steps = _after_fix(record, record.fix, files) if record.fix is not None else _before_fix(record)
     steps += _edits(record)
@@ -164,7 +164,7 @@ def _options(record: Diagnosis, budget: float, allow: tuple[str, ...] = ()) -> t
 def _again(record: Diagnosis) -> tuple[str, ...]:
     """The options of this diagnosis, without --rough."""
     if record.fix is None:
-        return ()
+        return ("--fix",) if record.unfixed else ()
     return tuple(word for word in _options(record, record.fix.budget_s) if word != "--rough")
 
 

@@ -39,7 +39,7 @@ __all__ = [
 # One CSS variable for one cause, and for nothing else: in the bar, in the tables, in the roofline. The first word here
 # that a name holds decides.
 CAUSES = {
-    "at peak": "useful", "peaks unknown": "unmeasured", "fusion": "fusion", "memory": "memory", "compute": "compute",
+    "at peak": "useful", "in ops": "unmeasured", "fusion": "fusion", "memory": "memory", "compute": "compute",
     "transcendental": "transcendental", "dispatch": "dispatch", "launch": "dispatch", "attributed": "unattributed",
     "cause unknown": "unknown", "latency": "unknown", "host": "host", "allocation": "allocation", "sync": "sync",
     "its own": "custom", "native": "native", "input": "input", "communication": "communication",

@@ -108,11 +108,16 @@ class _Program:
 
     def eager(self) -> str:
         """Its time as its author wrote it: the least of the processes' medians, since neighbours only add to it."""
-        ran = [row for row in self.modes.values() if "failed" not in row]
-        if not ran:
-            return "-"
-        best = min(ran, key=_eager_s)
-        return f"{_mark(best)}{quantity.seconds(_eager_s(best))}"
+        best = self._least_eager()
+        return "-" if best is None else f"{_mark(best)}{quantity.seconds(_eager_s(best))}"
+
+    def at(self, share: float) -> str:
+        """Its time at a share of that."""
+        best = self._least_eager()
+        return "-" if best is None else f"{_mark(best)}{quantity.seconds(share * _eager_s(best))}"
+
+    def _least_eager(self) -> Row | None:
+        return min((row for row in self.modes.values() if "failed" not in row), key=_eager_s, default=None)
 
 
 def _eager_s(row: Row) -> float:
@@ -250,9 +255,10 @@ BAR_CELLS = 8  # of a bar of the chart that stands for 1x: the time of torch's b
 def chart(suites: Mapping[str, Sequence[Row]], counts: Mapping[str, int], descriptions: Mapping[str, str]) -> list[str]:
     """A short table in Markdown of several records by the machine's name: of each the program with the highest speedup
     over torch's best switch, that with the least, and as many between them as ``counts`` says in all. A program is
-    named by its description, if there is one."""
+    named by its description, if there is one. Times of a run: of the program as it is, and from that by the shares that
+    were measured in turns with it."""
     lines = [
-        "| program | eager | torch's best switch | with `--fix` | speedup over torch's best switch |",
+        "| program | as written | fastest mode of `torch.compile` | with `--fix` | `--fix` against that mode |",
         "|---|---:|---:|---:|---|",
     ]
     for name, rows in suites.items():
@@ -261,8 +267,9 @@ def chart(suites: Mapping[str, Sequence[Row]], counts: Mapping[str, int], descri
             assert p.over is not None
             bar = "█" * max(1, round(BAR_CELLS * p.over))
             what = descriptions.get(p.name, p.name)
-            figures = f"{p.eager()} | {_switch(p)} | {_ours(p)} | {bar} {quantity.ratio(p.over)}"
-            lines.append(f"| {name}: {what} | {figures} |")
+            switch = "none is faster" if p.best == "eager" else f"{p.at(p.least)} ({p.best})"
+            verdict = f"{quantity.ratio(p.over)} {'as fast' if p.over >= 1 else 'as fast: slower'}"
+            lines.append(f"| {name}: {what} | {p.at(1.0)} | {switch} | {p.at(p.fix or 1.0)} | {bar} {verdict} |")
     return lines
 
 
@@ -274,16 +281,18 @@ def _spread_over(ranked: Sequence[_Program], count: int) -> list[_Program]:
 
 
 def result(rows: Sequence[Row]) -> str:
-    """What a record comes to, in a few words: the geometric mean, how many programs lose, how many predictions held."""
+    """What a record comes to, for a reader of the chart: the geometric mean, how many programs lose, how many
+    predictions held."""
     found = _programs(rows)
     over = [p.over for p in found if p.over]
     if not over:
         return "nothing is measured yet"
     slower = sum(ratio < 1 for ratio in over)
     held = [h for p in found if FIX in p.modes and (h := _prediction_held(p.modes[FIX])) is not None]
+    tolerance = quantity.percent(history.GAIN_TOLERANCE)
     return (
-        f"{quantity.ratio(_mean(over))} is the geometric mean of {len(over)} programs, {slower} of them slower than "
-        f"torch's best switch; {sum(held)} of {len(held)} predictions held"
+        f"{len(over)} programs, {quantity.ratio(_mean(over))} as fast as that mode (geometric mean), {slower} of them "
+        f"slower; the gain was predicted to within {tolerance} for {sum(held)} of {len(held)}"
     )
 
 

@@ -7,12 +7,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from typing import Protocol, TextIO
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TextIO
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.table import Column
+from rich.text import Text
 
 from kernelworks.machine import environment
 
@@ -110,14 +112,46 @@ class Advance(Protocol):
     def __call__(self, what: str, done: float = 0, total: float = 0) -> None: ...
 
 
+def elapsed_text(step_s: float, whole_s: float) -> str:
+    """For how long a step has run, and the whole command if that is more."""
+    if whole_s - step_s < 1:
+        return f"{whole_s:.0f} s"
+    return f"{step_s:.0f} s, {whole_s:.0f} s in all" if step_s >= 1 else f"{whole_s:.0f} s in all"
+
+
+class _Elapsed(ProgressColumn):
+    """Seconds of the step, which move on while nothing else is said."""
+
+    max_refresh = 0.5
+
+    def __init__(self, step_s: Callable[[], float]) -> None:
+        super().__init__()
+        self._step_s = step_s
+
+    def render(self, task: Task) -> Text:
+        return Text(elapsed_text(self._step_s(), task.elapsed or 0.0), style="dim")
+
+
+class _Bar(BarColumn):
+    """None as long as it is not known how much there is to do."""
+
+    def render(self, task: Task) -> Any:
+        return super().render(task) if task.total else Text()
+
+
 @contextlib.contextmanager
 def progress(title: str) -> Iterator[Advance]:
-    """A progress line on stderr that goes away when the work is done; where that is no terminal, a line before ten
-    seconds are over without one: what is being done, and for how long where that is all there is to say."""
+    """A progress line on stderr that goes away when the work is done: what is being done, how much of it where that is
+    known, and for how long, which moves on. Where stderr is no terminal, such a line before ten seconds are over
+    without one."""
     console = stderr()
-    spoken = begun = time.monotonic()
+    spoken = begun = whole = time.monotonic()
     text, over = title, threading.Event()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
+    part = Column(ratio=1, overflow="ellipsis", no_wrap=True)  # one line, however narrow the terminal is
+    columns = (
+        SpinnerColumn(), TextColumn("{task.description}", table_column=part), _Bar(bar_width=12),
+        _Elapsed(lambda: time.monotonic() - begun),
+    )  # fmt: skip
 
     def speak(line: str) -> None:
         nonlocal spoken
@@ -126,11 +160,13 @@ def progress(title: str) -> Iterator[Advance]:
 
     def remind() -> None:
         while not over.wait(LOOK_S):
-            elapsed = time.monotonic() - begun
-            if time.monotonic() - spoken > SPEAK_S:
-                speak(f"{text} ({elapsed:.0f} s)" if elapsed >= 1 else text)
+            now = time.monotonic()
+            if now - spoken > SPEAK_S:
+                speak(f"{text} ({elapsed_text(now - begun, now - whole)})" if now - begun >= 1 else text)
 
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal, expand=True
+    ) as shown:  # fmt: skip
         task = shown.add_task(title, total=None)
 
         def advance(what: str, done: float = 0, total: float = 0) -> None:

@@ -6,17 +6,22 @@ be, except for a single word that no line could hold: a terminal breaks that by 
 
 from __future__ import annotations
 
+import collections
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from rich.cells import cell_len
 from rich.text import Text
 
-__all__ = ["Cell", "cells", "command_lines", "fold_items", "last_parts", "paragraph", "section"]
+__all__ = [
+    "Cell", "cells", "command_lines", "fold_items", "folded_by_reason", "last_parts", "paragraph", "section",
+    "shared_reasons", "without_reason",
+]  # fmt: skip
 
 Cell = str | Text
 TIE = "\0"
+LEAST_WORDS = 3  # of a reason: fewer in parentheses are a name
 UNIT = re.compile(r"(?<=\d) (?=(?:s|ms|us|ns|min|MB|GB/s|GFLOP/s)\b)|(?<=\d) (?=\+- )|(?<=\+-) (?=\d)")
 
 
@@ -68,6 +73,35 @@ def fold_items(
 ) -> list[Text]:
     """A list of items, one behind the other, in the lines of a paragraph."""
     return paragraph(between.join(items), width, indent, first, style)
+
+
+def shared_reasons(texts: Iterable[str]) -> dict[str, int]:
+    """The reasons in parentheses that more than one of these texts ends with, and how many do."""
+    found = collections.Counter(_reason_of(text)[1] for text in texts)
+    return {reason: count for reason, count in found.items() if reason and count > 1}
+
+
+def without_reason(text: str, reasons: Container[str]) -> str:
+    """A text without the reason in parentheses that it ends with, if that is one of these."""
+    first, reason = _reason_of(text)
+    return first if reason in reasons else text
+
+
+def _reason_of(text: str) -> tuple[str, str]:
+    """What stands before the last parenthesis of a text, and what is in it; "" if the text ends otherwise."""
+    first, opened, reason = text.rpartition(" (")
+    if not opened or not reason.endswith(")") or ")" in reason[:-1] or len(reason.split()) < LEAST_WORDS:
+        return text, ""
+    return first, reason[:-1]
+
+
+def folded_by_reason(lines: Iterable[str]) -> list[str]:
+    """Lines of the form ``WHAT: REASON``, those of one reason as one line with what they are about."""
+    whats: dict[str, list[str]] = {}
+    for line in lines:
+        what, colon, reason = line.partition(": ")
+        whats.setdefault(reason if colon else line, []).append(what if colon else "")
+    return [f"{', '.join(some)}: {reason}" if some != [""] else reason for reason, some in whats.items()]
 
 
 def command_lines(words: Sequence[str], width: int, indent: int, first: Cell = "") -> list[Text]:

@@ -23,11 +23,11 @@ from kernelworks.judge.formats import problem_on_device, read_problem, text
 from kernelworks.judge.harness import Budget
 from kernelworks.judge.problem import Problem
 from kernelworks.judge.process.pool import Nursery
-from kernelworks.judge.session import BASELINES, Sitting, Work
+from kernelworks.judge.session import Sitting, Work
 from kernelworks.machine import has_gpu, kind_of
 from kernelworks.measure.peaks import get_peaks as measured_peaks
 from kernelworks.records import GpuPeaks, Peaks, from_json, to_json
-from kernelworks.records.judgement import Judgement
+from kernelworks.records.judgement import BASELINES, Judgement
 from kernelworks.records.search import BestCandidate, ProposerResult, Search, TriedCandidate
 from kernelworks.search.bandit import Desk, turn
 from kernelworks.search.keep import keep as keep_in_package

@@ -5,7 +5,7 @@ The parts add to the wall clock. Each device has its own (``on_cpu.PARTS``, ``on
 - **at peak**: the least time that the work of the modelled ops takes on this machine;
 - **above the memory roofline**, **above the compute roofline**: time beyond that in ops bound by memory, or by
   arithmetic and elementary functions;
-- **in ops, peaks unknown**: all of that, if this machine's peaks could not be measured;
+- **in ops**: all of that, if this machine's peaks could not be measured;
 - **unexplained**: ops without a model, and time that no term explains.
 """
 
@@ -40,7 +40,7 @@ FUSION = "traffic that fusion would remove"  # it is a share of the time at peak
 FLOORS = ("dispatch", "launch")  # these terms of a bound are no work
 CAUSE_UNKNOWN = "below the roofline, cause unknown"  # a bottleneck: no term of the bound explains the time
 UNKNOWN_BOUND = "unknown"  # a bottleneck: there are no measured peaks to tell
-WITHOUT_PEAKS = "in ops, peaks unknown"
+WITHOUT_PEAKS = "in ops"
 TINY = 0.1  # with less work than this share of a dispatch or a launch, the bound explains nothing
 
 

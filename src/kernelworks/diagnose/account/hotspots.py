@@ -46,7 +46,7 @@ UNMODELLED_ADVICE = {
     CUSTOM_KERNELS: "an operator that is not torch's: its bytes are its arguments', its arithmetic is not known",
     OTHERS: "the program's thread waited for other threads of the program: their ops are not modelled",
 }
-WITHOUT_PREDICTION = Advice("", "not predicted: measured peaks are unknown", 0.0, 0.0)
+WITHOUT_PREDICTION = Advice("", "", 0.0, 0.0)
 # These rules name no optimization if there is no kernel: they speak of the roofline alone.
 BOUND_ALONE = frozenset({"decode_attention", "gemv", "half_without_hardware", "tiny_ops"})
 

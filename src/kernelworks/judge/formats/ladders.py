@@ -20,7 +20,8 @@ from torch import Tensor
 from kernelworks.build import TARGETS
 from kernelworks.build.cpp import build_library
 from kernelworks.build.loading import open_library
-from kernelworks.climb.ladder import Rung, folders, rung_of
+from kernelworks.climb.ladder import Rung, rung_of
+from kernelworks.climb.ladder_folders import folders
 from kernelworks.climb.problem import Inputs, Size
 from kernelworks.climb.problem import Problem as Ladder
 from kernelworks.climb.problem import problem_of as ladder_in

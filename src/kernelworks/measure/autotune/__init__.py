@@ -22,6 +22,7 @@ from kernelworks.dispatch.signature import ops_of
 from kernelworks.measure.autotune.configs import validate_request
 from kernelworks.measure.autotune.session import Session
 from kernelworks.measure.autotune.worker import race_in_worker, try_configs_in_worker
+from kernelworks.measure.clock.turns import measuring_alone
 from kernelworks.ops import op_named
 from kernelworks.records import AutotuneResult, ConfigTuning, Verification
 
@@ -165,7 +166,7 @@ def _session(
     """One at a time: two races at once would time each other. What is timed of ours is the way in that calls will take,
     so the one in C++ is built first, beside what ``expected`` ops need."""
     tell = progress or _Lines()
-    with _one_at_a_time, background.measuring(tell):
+    with _one_at_a_time, measuring_alone(tell), background.measuring(tell):
         session = Session(again=again, progress=tell, budget_s=budget_s)
         with concurrent.futures.ThreadPoolExecutor(1) as beside:
             building = beside.submit(native.provide, tell)

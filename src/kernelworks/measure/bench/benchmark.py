@@ -24,6 +24,7 @@ from kernelworks.measure.clock.noise import Noise, Quiet
 from kernelworks.measure.clock.page_faults import without_page_faults
 from kernelworks.measure.clock.race import Race, TimeStats, race
 from kernelworks.measure.clock.race_on_gpu import COPY, copy_of, host_us, race_on_gpu
+from kernelworks.measure.clock.turns import measuring_alone
 from kernelworks.measure.roofline import bound as roofline
 from kernelworks.measure.roofline.forecast import limit
 from kernelworks.measure.roofline.kernel_time import count_values
@@ -386,7 +387,8 @@ def bench(
     quiet = quiet or (lambda: Quiet(patience=40, rough=rough))
     pairs = [(c, d) for c in wanted for d in c.dtypes if dtypes is None or d in dtypes]
     results: Records[BenchResult] = Records()
-    with _threads(threads), without_page_faults() as no_faults, torch.inference_mode():
+    alone = measuring_alone(lambda line: None if progress is None else progress(line, 0, 0))
+    with alone, _threads(threads), without_page_faults() as no_faults, torch.inference_mode():
         for done, (case, dtype) in enumerate(pairs):
             if progress is not None:
                 progress(f"{op} {case.name} {str(dtype).removeprefix('torch.')}", done, len(pairs))

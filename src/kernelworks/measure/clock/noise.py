@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 __all__ = [
+    "MOST_KEPT",
     "QUIET",
     "Ambiguous",
     "CpuTimes",
@@ -32,6 +33,7 @@ __all__ = [
     "foreign_share",
     "noise_between",
     "sample_windows",
+    "with_noise",
 ]
 
 T = TypeVar("T")
@@ -40,6 +42,7 @@ DELAY_LIMIT = 0.05  # Our threads may be without a core for this share of the wa
 FAR_APART = 3.0  # Runs this many times the shortest are far apart.
 ROUGH_PATIENCE = 2  # Rough figures wait for so many windows.
 WINDOW_S = 0.25  # The kernel accounts in ticks of 10 ms: shorter windows would read noise.
+MOST_KEPT = 0.9  # of the wall clock is taken for others' at the most: some of it was the program's own
 TICKS = 2  # A reading of the cores may be off by so many.
 
 
@@ -106,19 +109,24 @@ class Noise:
     share: float = 0.0
     taken_s: float = 0.0
     wall_s: float = 0.0
+    during: str = ""  # what was measured then, if it is not what the reader takes it for
 
     @property
     def loud(self) -> bool:
         return self.share > LIMIT or self.taken_s > DELAY_LIMIT * self.wall_s
 
+    @property
+    def kept(self) -> float:
+        """The share of the wall clock that threads of ours had no core for."""
+        return min(MOST_KEPT, self.taken_s / self.wall_s) if self.wall_s else 0.0
+
     def __str__(self) -> str:
-        kept = self.taken_s / self.wall_s if self.wall_s else 0.0
-        words = []
+        kept, words = self.kept, []
         if self.share >= 0.01 or kept < 0.01:  # over a short time the cores say nothing
             words.append(f"used {round(100 * self.share)}% of the cores")
         if kept >= 0.01:
             words.append(f"kept this program off the cores for {round(100 * kept)}% of its time")
-        return f"other processes {' and '.join(words)}"
+        return f"other processes {' and '.join(words)}{f' {self.during}' if self.during else ''}"
 
 
 QUIET = Noise()
@@ -141,6 +149,13 @@ def noise_between(before: CpuTimes, after: CpuTimes) -> Noise:
     return Noise(min(1.0, share), max(0.0, min(taken, wall)), wall)
 
 
+def with_noise(run: Callable[[], T]) -> tuple[T, Noise]:
+    """What ``run`` gives, and what others took meanwhile."""
+    before = cpu_times()
+    found = run()
+    return found, noise_between(before, cpu_times())
+
+
 @dataclass(frozen=True)
 class SampledWindows(Generic[T]):
     """Windows that were kept: their samples and noise, how many were thrown away, and whether the kept ones are loud
@@ -158,9 +173,7 @@ class SampledWindows(Generic[T]):
     @property
     def noise(self) -> Noise:
         """The middle one of the kept windows."""
-        return sorted(self.noises, key=lambda n: (n.taken_s / n.wall_s if n.wall_s else 0.0, n.share))[
-            len(self.noises) // 2
-        ]
+        return sorted(self.noises, key=lambda n: (n.kept, n.share))[len(self.noises) // 2]
 
 
 def sample_windows(
@@ -205,10 +218,10 @@ class Quiet:
     """Collects samples in windows and throws the noisy ones away.
 
     ``patience``: so many noisy windows in a row and ``collect`` raises Ambiguous; so it does at ``deadline_s`` seconds
-    after the object was made. With ``rough`` it gives the least noisy of two windows instead; ``rough_windows`` counts
-    those, and ``taken`` is the most that others used of the cores in one. ``times`` is the reader (tests pass their
-    own). Afterwards ``kept_windows`` and ``thrown_windows`` count windows and ``share`` is the mean foreign share of
-    the kept ones.
+    after the object was made, and once noisy windows have taken ``wait_s`` in all. With ``rough`` it gives the least
+    noisy of two windows instead; ``rough_windows`` counts those, and ``taken`` is the most that others used of the
+    cores in one. ``times`` is the reader (tests pass their own). Afterwards ``kept_windows`` and ``thrown_windows``
+    count windows and ``share`` is the mean foreign share of the kept ones.
     """
 
     def __init__(
@@ -218,12 +231,13 @@ class Quiet:
         window_s: float = WINDOW_S,
         patience: int = 16,
         deadline_s: float = float("inf"),
+        wait_s: float = float("inf"),
         times: Callable[[], CpuTimes] = cpu_times,
         rough: bool = False,
     ) -> None:
         self.limit, self.window_s, self.times = limit, window_s, times
         self.patience = min(patience, ROUGH_PATIENCE) if rough else patience
-        self.deadline = time.monotonic() + deadline_s
+        self.deadline, self.wait_left_s = time.monotonic() + deadline_s, wait_s
         self.rough, self.rough_windows, self.taken = rough, 0, 0.0
         self.shares: list[float] = []
         self.thrown_shares: list[float] = []
@@ -244,8 +258,8 @@ class Quiet:
         """All samples of one quiet window, at least one. Raises Ambiguous when none comes."""
         best: tuple[float, list[T]] | None = None
         for _ in range(self.patience):
-            before, samples = self.times(), list[T]()
-            end = time.monotonic() + self.window_s
+            before, samples, begin = self.times(), list[T](), time.monotonic()
+            end = begin + self.window_s
             while not samples or time.monotonic() < end:
                 samples.append(sample())
             noise = noise_between(before, self.times())
@@ -256,7 +270,8 @@ class Quiet:
             self.thrown_shares.append(share)
             if best is None or share < best[0]:
                 best = share, samples
-            if time.monotonic() > self.deadline:
+            self.wait_left_s -= time.monotonic() - begin
+            if time.monotonic() > self.deadline or self.wait_left_s < 0:
                 break
         if self.rough and best is not None:
             self.rough_windows += 1

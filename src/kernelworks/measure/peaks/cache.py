@@ -6,6 +6,7 @@ An entry that is not exactly what was written is not used.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import time
@@ -14,6 +15,7 @@ from typing import Literal, overload
 
 from kernelworks.dispatch.user_warning import warn_user
 from kernelworks.machine import environment, has_gpu
+from kernelworks.measure.clock.turns import measuring_alone
 from kernelworks.measure.peaks import gpu, survey
 from kernelworks.measure.peaks.mending import repair_record
 from kernelworks.measure.peaks.survey import Progress, measure
@@ -148,29 +150,43 @@ def get_peaks(
     Raises Ambiguous when the machine is too busy to measure, BuildError without a compiler, RuntimeError if there
     is no GPU. If the cache folder cannot be written, the result is still returned, with a warning.
     """
-    record = None if again else cached_peaks(device)
-    if record is None and rough and not again and device == "cpu":
-        record = _recent(_brief_path(), BRIEF_S) or _recent(_rough_path(), ROUGH_S)
-    if record is None and brief and not again and device == "cpu":
-        record = _recent(_brief_path(), BRIEF_S)
-        if record is None:
-            record = measure(progress, brief=True)
-            with contextlib.suppress(OSError):
-                _written(_brief_path(), record)
+    record = None if again else _known(device, rough=rough, brief=brief)
+    if record is not None:
         return record
-    if record is None:
-        if device == "cuda":
-            record = gpu.measure(progress)
-        elif rough:
-            record = measure(progress, quiet=survey.quiet_windows(rough=True))
-            with contextlib.suppress(OSError):
-                _written(_rough_path(), record)
-            return record
-        else:
-            record = measure(progress)
-        try:
-            save_peaks(record)
-        except OSError as error:
-            warn_user(f"the peaks were measured but could not be cached: {error}")
-        _found[_path(device)] = record
+    with measuring_alone(functools.partial(_waiting, progress)):
+        record = None if again else _known(device, rough=rough, brief=brief)  # of another process, meanwhile
+        return record or _measured(progress, device, rough=rough, brief=brief)
+
+
+def _waiting(progress: Progress | None, line: str) -> None:
+    if progress is not None:
+        progress(line, 0, 0)
+
+
+def _known(device: str, *, rough: bool, brief: bool) -> Peaks | GpuPeaks | None:
+    record = cached_peaks(device)
+    if record is None and (rough or brief) and device == "cpu":
+        record = _recent(_brief_path(), BRIEF_S)
+    if record is None and rough and device == "cpu":
+        record = _recent(_rough_path(), ROUGH_S)
+    return record
+
+
+def _measured(progress: Progress | None, device: str, *, rough: bool, brief: bool) -> Peaks | GpuPeaks:
+    record: Peaks | GpuPeaks
+    if device == "cuda":
+        record = gpu.measure(progress)
+    elif brief or rough:
+        windows = survey.quiet_windows(rough=True)
+        record = measure(progress, brief=True) if brief else measure(progress, quiet=windows)
+        with contextlib.suppress(OSError):
+            _written(_brief_path() if brief else _rough_path(), record)
+        return record
+    else:
+        record = measure(progress)
+    try:
+        save_peaks(record)
+    except OSError as error:
+        warn_user(f"the peaks were measured but could not be cached: {error}")
+    _found[_path(device)] = record
     return record

@@ -14,6 +14,7 @@ import dataclasses
 import datetime
 import functools
 import hashlib
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ SAMPLE_S = 0.004
 WINDOW_S, BRIEF_WINDOW_S = 0.18, 0.1
 ROUNDS, AGREE = 3, 0.05  # at the most; how near two rounds' figures are that nothing disturbed
 DEADLINE_S = 50.0  # No later round starts or goes on after this.
+BRIEF_WAIT_S = 15.0  # One round waits so long in all for quiet windows.
 ROUND_S = 15.0  # A quiet round takes at least this long.
 ATTEMPTS, AGAIN_S = 2, 15.0  # Contradictory figures are measured again so often, within this time.
 KIB, MIB = 1024, 1024**2
@@ -339,9 +341,10 @@ def unmeasured_peaks(why: str) -> Peaks:
 
 def quiet_windows(*, rough: bool = False, brief: bool = False) -> Quiet:
     """The windows in which peaks are measured; rough ones wait for a quiet window twice, not 48 times, and are taken
-    once, not three times. ``brief`` ones are shorter."""
+    once, not three times. ``brief`` ones are shorter, and wait ``BRIEF_WAIT_S`` in all."""
     window_s = BRIEF_WINDOW_S if brief or rough else WINDOW_S
-    return Quiet(window_s=window_s, patience=48, deadline_s=DEADLINE_S, rough=rough)
+    wait_s = BRIEF_WAIT_S if brief else math.inf
+    return Quiet(window_s=window_s, patience=48, deadline_s=DEADLINE_S, wait_s=wait_s, rough=rough)
 
 
 @background.measuring()

@@ -50,6 +50,8 @@ def _share_of_peak(record: Diagnosis) -> str:
     peak = record.time_breakdown.get(AT_PEAK, 0.0)
     if share < LEAST_MODELLED:
         return _card("Share of the measured peak", "unknown", _small(f"{quantity.percent(1 - share)} has no model"))
+    if AT_PEAK not in record.time_breakdown:
+        return _card("Share of the measured peak", "unknown", _small("measured peaks are unknown"))
     achieved = min(1.0, peak / (wall * share))
     of = "" if share > MOSTLY_MODELLED else f", of the {quantity.percent(share)} of the time that has a model"
     meter = f'<div class="meter"><span style="width:{100 * achieved:.0f}%;background:var(--useful)"></span></div>'
@@ -63,6 +65,8 @@ def _recoverable(record: Diagnosis) -> str:
     roofline = sum(h.allows_s for h in record.hotspots)
     limit = f"{quantity.seconds(roofline)} at the roofline (theoretical limit)" if roofline > high else ""
     figure = quantity.seconds_range(low, high)
+    if high <= 0 and (AT_PEAK not in record.time_breakdown or record.ambiguous):
+        return _card("Recoverable", "unknown", _small("nothing is predicted on these figures"))
     return _card(
         "Recoverable", figure if high > 0 else "none predicted", _small("predicted for known optimizations"),
         _small(limit),

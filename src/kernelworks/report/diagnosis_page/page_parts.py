@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from kernelworks.records import Diagnosis, GpuTime, Peaks
+from kernelworks.records import Diagnosis, GpuTime
 from kernelworks.report import plot, quantity
 from kernelworks.report.diagnose import headline
 from kernelworks.report.diagnosis_page.breakdown_bar import breakdown_bar
@@ -64,7 +64,9 @@ def _warnings(record: Diagnosis) -> str:
     fix = record.fix
     lines = [f"Slow path: {alarm}." for alarm in record.alarms]
     if record.ambiguous:
-        lines.append(f"{headline(record)}.")
+        lines.append(headline(record))
+    elif record.peaks.unknown:
+        lines.append(f"Measured peaks are unknown ({record.peaks.unknown}): no share of peak is given.")
     if record.rough:
         lines.append("Rough: other processes used the machine while this was measured. Every figure is an estimate.")
     if fix is not None and fix.refused:
@@ -86,7 +88,7 @@ def _commands(record: Diagnosis) -> str:
 
 
 def _roofline(record: Diagnosis) -> str:
-    if isinstance(record.peaks, Peaks) and record.peaks.unknown:
+    if record.peaks.unknown:
         return ""
     picture = figure_both(lambda width: plot.roofline(record.peaks, record.threads, record.hotspots, width))
     if not picture:
