@@ -58,6 +58,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "softmax",
         "sum",
     ),
+    "similarity": (
+        "kernel_matmul",
+    ),
 }  # fmt: skip
 
 NAMES = tuple(name for names in FAMILIES.values() for name in names)

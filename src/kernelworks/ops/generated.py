@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.reduction.log_softmax import log_softmax as log_softmax
     from kernelworks.ops.reduction.softmax import softmax as softmax
     from kernelworks.ops.reduction.sum import sum as sum
+    from kernelworks.ops.similarity.kernel_matmul import kernel_matmul as kernel_matmul
 
     __all__ = [
         "adamw_",
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         "embedding",
         "gelu",
         "gelu_mul",
+        "kernel_matmul",
         "layer_norm",
         "linear",
         "linear_add",
@@ -154,5 +156,9 @@ SCHEMAS = {
     "sum": {
         "forward": "sum(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
         "backward": "sum_backward(Tensor grad_output, Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
+    "kernel_matmul": {
+        "forward": "kernel_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
+        "backward": "kernel_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
     },
 }

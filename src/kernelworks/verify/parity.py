@@ -46,7 +46,7 @@ def judge_outputs(result: Any, expected: Reference) -> Judgement:
     shares: dict[str, float] = {}
     message = ""
     for i, (want, bound) in enumerate(zip(expected.outputs, expected.bounds, strict=True)):
-        share, wrong = compare(outputs[i], want, bound)
+        share, wrong = compare(expected.drawn_output(i, outputs[i]), want, bound)
         if expected.dtypes and not wrong and outputs[i].dtype != expected.dtypes[i]:
             share, wrong = float("inf"), f"dtype {outputs[i].dtype}, expected {expected.dtypes[i]}"
         if share or bool((bound > 0).any()):
@@ -61,7 +61,8 @@ def judge_gradients(found: Iterable[tuple[str, Tensor]], expected: Reference) ->
     shares: dict[str, float] = {}
     message = ""
     for name, value in found:
-        share, wrong = compare(value, expected.gradients[name], expected.gradient_bounds[name])
+        drawn = expected.drawn_gradient(name, value)
+        share, wrong = compare(drawn, expected.gradients[name], expected.gradient_bounds[name])
         if share or bool((expected.gradient_bounds[name] > 0).any()):
             shares[f"gradient of {name}"] = max(shares.get(f"gradient of {name}", 0.0), share)
         message = message or (f"gradient of {name}: {wrong}" if wrong else "")

@@ -6,7 +6,7 @@ import functools
 import inspect
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,11 +17,24 @@ from kernelworks.contract import Case, Contract
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import has_gpu
 
-__all__ = ["Reference", "compute_reference", "copy_tensors", "device_of", "flat_outputs", "output_bounds", "to_device"]
+__all__ = [
+    "Piece", "Reference", "compute_reference", "copy_tensors", "device_of", "flat_outputs", "gradient_of",
+    "output_bounds", "output_reference", "to_device",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of a result: which, and the shape of the whole."""
+
+    rows: Tensor
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Reference:
+    """What is right on some inputs, and how far off it a right kernel may be; all of it, or drawn rows (``pieces``)."""
+
     args: dict[str, Any]  # in the case's dtype
     outputs: tuple[Tensor, ...]  # float64, or integers
     bounds: tuple[Tensor, ...]
@@ -31,6 +44,20 @@ class Reference:
     dtypes: tuple[torch.dtype, ...] = ()  # of what a kernel returns; none where it works in place
     names: tuple[str, ...] = ()  # of the outputs, as the contract has them
     dtype: torch.dtype = torch.float32  # of the case
+    # Where only some rows of a result are known ("output", "gradient of x"): which, and the shape of the whole.
+    pieces: Mapping[str, Piece] = field(default_factory=dict)
+
+    def drawn_output(self, place: int, output: Any) -> Any:
+        """Of an output the rows that are known."""
+        return _drawn(output, self.pieces.get(self.names[place]) if place < len(self.names) else None)
+
+    def drawn_gradient(self, name: str, gradient: Any) -> Any:
+        """The same of an input's gradient."""
+        return _drawn(gradient, self.pieces.get(gradient_of(name)))
+
+    def without_pieces(self) -> Reference:
+        """For results that are the rows which are known, and no more."""
+        return replace(self, pieces={})
 
     def label(self, place: int, output: Tensor) -> str:
         """What an output's share is kept under: its name, and its dtype where that is another than the case's."""
@@ -39,6 +66,18 @@ class Reference:
 
     def positional(self, op: Op) -> tuple[Any, ...]:
         return tuple(self.args.get(name) for name in op.passes["forward"].names)
+
+
+def gradient_of(name: str) -> str:
+    """The name of an input's gradient, as contracts and shares have it."""
+    return f"gradient of {name}"
+
+
+def _drawn(result: Any, piece: Piece | None) -> Any:
+    """A result's rows of a piece. One of another shape than the whole is left as it is, for a comparison to refuse."""
+    if piece is None or not isinstance(result, Tensor) or tuple(result.shape) != piece.shape:
+        return result
+    return result[piece.rows.to(result.device)]
 
 
 def copy_tensors(value: Any) -> Any:
@@ -92,39 +131,153 @@ def compute_reference(
         return _compute_reference(op, case, dtype, args, generator, {} if inner == "float32" else {"inner": inner})
 
 
+def output_reference(
+    op: Op, case: Case, dtype: torch.dtype, args: dict[str, Any], **bound_options: Any
+) -> Reference:
+    """The outputs of a case with their bounds, without gradients."""
+    if case.pieces:
+        return _outputs_in_pieces(op, case, dtype, args, bound_options)
+    contract = op.contract
+    exact = {name: as_float64(copy_tensors(value)) for name, value in args.items()}
+    with torch.no_grad():
+        made = contract.reference(**exact)
+        outputs = flat_outputs(made)
+        names = tuple(n for n, part in zip(contract.outputs, made, strict=False) for _ in flat_outputs(part))
+        given = {name: as_float64(value) for name, value in args.items()}  # an op in place has changed the others
+        bounds = output_bounds(contract, args, given, outputs, dtype, **bound_options)
+    return Reference(args, outputs, bounds, (), {}, {}, _promised_dtypes(op, args), names, dtype)
+
+
+def _positional(op: Op, args: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(args.get(name) for name in op.passes["forward"].names)
+
+
+def _promised_dtypes(op: Op, args: Mapping[str, Any]) -> tuple[torch.dtype, ...]:
+    promised = op.forward_shapes(_positional(op, args))
+    return () if promised is None else tuple(t.dtype for t in flat_outputs(promised))
+
+
 def _compute_reference(
     op: Op, case: Case, dtype: torch.dtype, args: dict[str, Any], generator: torch.Generator,
     bound_options: dict[str, Any]
 ) -> Reference:  # fmt: skip
     contract = op.contract
-    exact = {name: as_float64(value) for name, value in args.items()}
-    with torch.no_grad():
-        made = contract.reference(**exact)
-        outputs = flat_outputs(made)
-        names = tuple(n for n, part in zip(contract.outputs, made, strict=False) for _ in flat_outputs(part))
-        bounds = output_bounds(contract, args, exact, outputs, dtype, **bound_options)
-        promised = op.forward_shapes(tuple(args.get(name) for name in op.passes["forward"].names))
-    dtypes = () if promised is None else tuple(t.dtype for t in flat_outputs(promised))
+    expected = output_reference(op, case, dtype, args, **bound_options)
     if contract.gradient_bound is None or not case.gradients or not contract.differentiable:
-        return Reference(args, outputs, bounds, (), {}, {}, dtypes, names, dtype)
+        return expected
+    if case.pieces:
+        return _gradients_in_pieces(op, case, expected, generator, bound_options)
+    exact = {name: as_float64(value) for name, value in args.items()}
     differentiable = [n for n in contract.differentiable if isinstance(exact.get(n), Tensor)]
     with torch.enable_grad():
         for name in differentiable:
             exact[name] = exact[name].clone().requires_grad_()
         results = flat_outputs(contract.reference(**exact))
-        drawn = (torch.randn(o.shape, generator=generator, device="cpu") for o in results if o.requires_grad)
-        grads = tuple(
-            (g if case.flow is None else torch.full_like(g, case.flow)).to(dtype).to(results[0].device) for g in drawn
-        )
         used = [o for o in results if o.requires_grad]
-        leaves = [exact[n] for n in differentiable]
-        found: tuple[Tensor | None, ...] = torch.autograd.grad(
-            used, leaves, [g.double() for g in grads], allow_unused=True
-        )
-    gradients = {
-        n: torch.zeros_like(exact[n]) if g is None else g.detach() for n, g in zip(differentiable, found, strict=True)
-    }
+        grads = tuple(_drawn_flow(case, dtype, o.shape, generator, results[0].device) for o in used)
+    gradients = _gradients(used, {n: exact[n] for n in differentiable}, grads)
     plain = {n: v.detach() if isinstance(v, Tensor) else v for n, v in exact.items()}
     with torch.no_grad():
-        limits = contract.gradient_bound(plain, tuple(g.double() for g in grads), gradients, dtype, **bound_options)
-    return Reference(args, outputs, bounds, grads, gradients, limits, dtypes, names, dtype)
+        flows = tuple(g.double() for g in grads)
+        limits = _gradient_bounds(contract, args, plain, flows, gradients, dtype, bound_options)
+    return replace(expected, grad_outputs=grads, gradients=gradients, gradient_bounds=limits)
+
+
+def _gradient_bounds(
+    contract: Contract, args: Mapping[str, Any], exact: Mapping[str, Any], grads: tuple[Tensor, ...],
+    gradients: dict[str, Tensor], dtype: torch.dtype, options: Mapping[str, Any],
+) -> dict[str, Tensor]:  # fmt: skip
+    """As ``output_bounds``, of the gradients."""
+    assert contract.gradient_bound is not None
+    takes = inspect.signature(contract.gradient_bound).parameters
+    given = {"given": args} if "given" in takes else {}
+    return contract.gradient_bound(exact, grads, gradients, dtype, **given, **options)
+
+
+def _drawn_flow(
+    case: Case, dtype: torch.dtype, shape: Any, generator: torch.Generator, device: torch.device
+) -> Tensor:
+    """A gradient that flows in."""
+    drawn = torch.randn(shape, generator=generator, device="cpu")
+    return (drawn if case.flow is None else torch.full_like(drawn, case.flow)).to(dtype).to(device)
+
+
+def _gradients(
+    outputs: list[Tensor], leaves: Mapping[str, Tensor], grads: tuple[Tensor, ...]
+) -> dict[str, Tensor]:
+    found: tuple[Tensor | None, ...] = torch.autograd.grad(
+        outputs, list(leaves.values()), [g.double() for g in grads], allow_unused=True
+    )
+    return {
+        n: torch.zeros_like(leaf) if g is None else g.detach()
+        for (n, leaf), g in zip(leaves.items(), found, strict=True)
+    }
+
+
+# ---------------------------------------------------------------- results of which some rows are known
+
+
+def _draw_rows(rows: int, wanted: int, name: str) -> Tensor:
+    """The first and the last row, and some between, drawn anew for each result."""
+    generator = torch.Generator("cpu").manual_seed(zlib.crc32(f"{name} {rows}".encode()))
+    some = torch.randperm(rows, generator=generator, device="cpu")[: max(wanted - 2, 0)]
+    ends = torch.tensor([0, rows - 1][:rows], device="cpu")
+    return torch.unique(torch.cat((some, ends)))
+
+
+def _narrowed(args: Mapping[str, Any], names: tuple[str, ...], rows: Tensor) -> dict[str, Any]:
+    return {n: v[rows.to(v.device)] if n in names else v for n, v in args.items()}
+
+
+def _outputs_in_pieces(
+    op: Op, case: Case, dtype: torch.dtype, args: dict[str, Any], bound_options: dict[str, Any]
+) -> Reference:
+    contract = op.contract
+    outputs, bounds, pieces = [], [], {}
+    promised = flat_outputs(op.forward_shapes(_positional(op, args)))
+    for place, name in enumerate(contract.outputs):
+        if name not in contract.pieces:
+            raise ValueError(f"{contract.name} says no pieces of {name}: a case of it must be whole")
+        piece = Piece(_draw_rows(promised[place].shape[0], case.pieces, name), tuple(promised[place].shape))
+        part = _narrowed(args, contract.pieces[name], piece.rows)
+        exact = {n: as_float64(v) for n, v in part.items()}
+        with torch.no_grad():
+            made = flat_outputs(contract.reference(**exact))
+            limits = output_bounds(contract, part, exact, made, dtype, **bound_options)
+        outputs.append(made[place])
+        bounds.append(limits[place])
+        pieces[name] = piece
+    dtypes = tuple(t.dtype for t in promised)
+    return Reference(
+        args, tuple(outputs), tuple(bounds), (), {}, {}, dtypes, contract.outputs, dtype, pieces
+    )  # fmt: skip
+
+
+def _gradients_in_pieces(
+    op: Op, case: Case, expected: Reference, generator: torch.Generator, bound_options: dict[str, Any]
+) -> Reference:
+    """Each gradient that has pieces: of the call whose arguments are narrowed to them."""
+    contract, args = op.contract, expected.args
+    device = expected.outputs[0].device
+    flows = {
+        f"grad_{n}": _drawn_flow(case, expected.dtype, expected.pieces[n].shape, generator, device)
+        for n in contract.outputs
+    }
+    gradients, limits, pieces = {}, {}, dict(expected.pieces)
+    for name in contract.differentiable:
+        of = gradient_of(name)
+        if of not in contract.pieces or not isinstance(args.get(name), Tensor):
+            continue
+        pieces[of] = Piece(_draw_rows(args[name].shape[0], case.pieces, of), tuple(args[name].shape))
+        part = _narrowed(args | flows, contract.pieces[of], pieces[of].rows)
+        exact = {n: as_float64(v) for n, v in part.items()}
+        grads = tuple(exact.pop(n) for n in flows)
+        with torch.enable_grad():
+            leaf = exact[name].clone().requires_grad_()
+            made = _gradients(list(flat_outputs(contract.reference(**(exact | {name: leaf})))), {name: leaf}, grads)
+        with torch.no_grad():
+            found = _gradient_bounds(contract, part, exact, grads, made, expected.dtype, bound_options)
+        gradients[name], limits[name] = made[name], found[name]
+    return replace(
+        expected, grad_outputs=tuple(flows.values()), gradients=gradients, gradient_bounds=limits, pieces=pieces
+    )

@@ -92,7 +92,8 @@ def _wrong(op: Op, pass_: str, expected: Reference, args: tuple[Any, ...], resul
     worst, message = 0.0, ""
     for name, got in zip(op.passes["backward"].returns, flat_outputs(result), strict=False):
         if name in expected.gradients:
-            share, wrong = compare(got, expected.gradients[name], expected.gradient_bounds[name])
+            drawn = expected.drawn_gradient(name, got)
+            share, wrong = compare(drawn, expected.gradients[name], expected.gradient_bounds[name])
             worst, message = max(worst, share), message or (f"gradient of {name}: {wrong}" if wrong else "")
     return worst, message
 

@@ -14,7 +14,6 @@ import torch
 
 from kernelworks import ops
 from kernelworks.build import background
-from kernelworks.build.kernels import as_float64
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Kernel, Request
 from kernelworks.dispatch.choose import choose, eligible_ways
 from kernelworks.dispatch.op import OPS, Op
@@ -31,7 +30,7 @@ from kernelworks.ops.baselines import Maker
 from kernelworks.records import BenchResult, GpuPeaks, Peaks, Variant
 from kernelworks.records.base import Records
 from kernelworks.verify.parity import judge
-from kernelworks.verify.reference import Reference, copy_tensors, flat_outputs, output_bounds
+from kernelworks.verify.reference import Reference, copy_tensors, flat_outputs, output_reference
 
 __all__ = ["OURS", "SETS", "bench", "check_names"]
 
@@ -83,13 +82,9 @@ class _Bench:
         if inner == "float32":
             return self.references[index]
         if (index, inner) not in self.others:
-            reference = self.references[index]
-            exact = {n: as_float64(v) for n, v in reference.args.items()}
+            args = self.references[index].args
             with torch.device(self.device):
-                bounds = output_bounds(
-                    self.op.contract, reference.args, exact, reference.outputs, self.dtype, inner=inner
-                )
-            self.others[index, inner] = replace(reference, bounds=bounds)
+                self.others[index, inner] = output_reference(self.op, self.case, self.dtype, args, inner=inner)
         return self.others[index, inner]
 
 
@@ -99,10 +94,7 @@ def _inputs(op: Op, case: Case, dtype: torch.dtype, device: str = "cpu") -> list
     with torch.device(device):
         for seed in range(SETS if device == "cpu" else 1):
             args = case.make(torch.Generator(device).manual_seed(seed), dtype)
-            exact = {name: copy_tensors(as_float64(value)) for name, value in args.items()}
-            outputs = flat_outputs(op.contract.reference(**exact))
-            bounds = output_bounds(op.contract, args, {n: as_float64(v) for n, v in args.items()}, outputs, dtype)
-            references.append(Reference(args, outputs, bounds, (), {}, {}))
+            references.append(output_reference(op, case, dtype, args))
     return references
 
 
@@ -177,7 +169,7 @@ def _another_op(result: Any, reference: Reference, dtype: torch.dtype) -> str:
     A baseline is not held to our bound (it may round more often, and is what users have); it must only be the same
     function, so that beating it means something. Its error is reported beside its time.
     """
-    outputs = flat_outputs(result)
+    outputs = [reference.drawn_output(i, got) for i, got in enumerate(flat_outputs(result))]
     for i, (got, want) in enumerate(zip(outputs, reference.outputs, strict=False)):
         if got.shape != want.shape:
             return f"output {i}: shape {list(got.shape)}, expected {list(want.shape)}"
