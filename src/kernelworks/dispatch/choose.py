@@ -89,8 +89,8 @@ class Choice:
 
     @property
     def requested_kernel(self) -> str | None:
-        """The ``kernel`` that has a call made as a tuning record chose, or as torch's refusal did, forward and backward;
-        None where neither did."""
+        """The ``kernel`` that has a call made as a tuning record (or torch's refusal) chose, forward and backward; None
+        where neither did."""
         chosen = self.tuning_record is not None or self.torch_declines
         return f"{self.way}{OR_TORCH}" if chosen and not self.native else None
 

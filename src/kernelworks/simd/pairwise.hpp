@@ -8,6 +8,7 @@
 //
 // A profile says k and its slope of q, the squared distance in units of the length scale times `unit`:
 //
+//     template <bool FINITE>             // for exp2_nonpositive
 //     struct Rbf {
 //         explicit Rbf(double inverse);  // 1 / unit^2
 //         V value(V q) const;            // k
@@ -23,6 +24,7 @@
 #include "functions.hpp"
 #if KW_VECTORS
 #include <cstdlib>
+#include <type_traits>
 
 #include "exp2.hpp"
 #endif
@@ -44,13 +46,25 @@ constexpr int VECTORS = LANES == 16 ? 2 : 1;     // of rows that pass a column t
 constexpr int64_t PAIR_FLOP = 32;                // about, for the share of threads
 constexpr int64_t GRAIN = 1 << 18;               // flop that make a second thread worth waking
 
-// k = 2^w for w <= 0; 0 below -150, NaN kept.
-inline vf exp2_nonpositive(vf w) { return exp2(max(splat(-150.0f), w)); }
+// 2^w for w <= 0, relative error under 3 2^-24 where the result is normal: w = n + f with n whole, 2^f by a minimax
+// polynomial of degree 5 (1.6 2^-24), one degree less than exp2() of simd.hpp has, for the multipliers are what bounds
+// these kernels. NaN is kept. FINITE: w is no infinity, so that a clamp is spared where 2^n is an instruction.
+template <bool FINITE>
+inline vf exp2_nonpositive(vf w) {
+    if constexpr (!FINITE || LANES != 16) w = max(splat(-150.0f), w);
+    const vf n = nearest_integer(w), f = w - n;
+    vf p = fma(f, splat(1.326472731e-3f), splat(9.671512991e-3f));
+    p = fma(p, f, splat(5.550733581e-2f));
+    p = fma(p, f, splat(2.402224242e-1f));
+    p = fma(p, f, splat(6.931470036e-1f));
+    return scale_by_power_of_two(fma(p, f, splat(1.0f)), n);
+}
 
 struct Scale {
     float first, second;  // powers of two that points are multiplied with, one after the other
     double factor;        // their product
     double inverse;       // 1 / (length scale times that)^2
+    bool in_range = false;  // whether a squared distance times `inverse` is finite
 
     Scale(double l, float largest) {
         if (!(std::fabs(l) > 0.0) || std::isinf(l)) {  // what the definition makes of 0, an infinity and NaN
@@ -61,7 +75,9 @@ struct Scale {
             return;
         }
         int power = -std::ilogb(l);
-        if (largest > 0.0f && power + std::ilogb(largest) > 125) power = 125 - std::ilogb(largest);
+        const int top = largest > 0.0f ? power + std::ilogb(largest) : 0;
+        in_range = top < 56;  // and a thousand squares of differences are below 2^127
+        if (top > 125) power -= top - 125;
         const int half = power / 2;
         first = static_cast<float>(std::ldexp(1.0, half));
         second = static_cast<float>(std::ldexp(1.0, power - half));
@@ -71,14 +87,24 @@ struct Scale {
     }
 };
 
-inline float largest_of(const float* p, int64_t n) {
-    vf most = {};
-    for (int64_t i = 0; i < n; i += LANES) {
-        const vf v = abs(n - i < LANES ? load(p + i, static_cast<int>(n - i)) : load(p + i));
-        most = v <= 3.4028235e38f ? max(v, most) : most;
+struct Magnitude {
+    float largest;  // of the finite numbers
+    bool finite;    // whether all are
+
+    Magnitude(const float* p, int64_t n) {
+        vf most = {};
+        vi outside = {};
+        for (int64_t i = 0; i < n; i += LANES) {
+            const vf v = abs(n - i < LANES ? load(p + i, static_cast<int>(n - i)) : load(p + i));
+            const vi good = v <= 3.4028235e38f;
+            most = good ? max(v, most) : most;
+            outside |= ~good;
+        }
+        largest = reduce_max(most);
+        finite = true;
+        for (int i = 0; i < LANES; ++i) finite &= outside[i] == 0;
     }
-    return reduce_max(most);
-}
+};
 
 struct Buffer {
     float* data;
@@ -285,29 +311,33 @@ void slope_rows(float* grad, double* stretch, const Problem& p, const float* b, 
 
 template <class F>
 void with_scaled(const Problem& p, int64_t asked, F f) {
-    const float one = largest_of(p.a, p.N * p.D), other = largest_of(p.b, p.M * p.D);
-    const Scale scale(p.length_scale, one > other ? one : other);
+    const Magnitude one(p.a, p.N * p.D), other(p.b, p.M * p.D);
+    Scale scale(p.length_scale, one.largest > other.largest ? one.largest : other.largest);
+    scale.in_range &= one.finite && other.finite && p.D < 1000;
     const Buffer b(p.M * p.D);
     scale_points(b.data, p.b, p.M * p.D, scale);
     const int64_t threads = worth(asked, p.N * p.M * (PAIR_FLOP + 3 * p.D + 2 * p.E), GRAIN);
     parallel(threads, [&](int64_t ith, int64_t nth) { f(b.data, scale, slice(p.N, ith, nth, 4 * LANES)); });
 }
 
-template <class Profile>
+template <template <bool> class Profile>
 void values(float* out, const Problem& p, int64_t threads) {
     with_scaled(p, threads, [&](const float* b, const Scale& scale, Range rows) {
-        const Profile profile(scale.inverse);
-        if (p.E == 1 && p.D == 1) return short_rows<Profile, 1>(out, p, b, scale, profile, rows);
-        if (p.E == 1 && p.D == 2) return short_rows<Profile, 2>(out, p, b, scale, profile, rows);
-        if (p.E == 1 && p.D == 3) return short_rows<Profile, 3>(out, p, b, scale, profile, rows);
-        value_rows<Profile>(out, p, b, scale, profile, rows);
+        auto with = [&](const auto& profile) {
+            using P = std::remove_cvref_t<decltype(profile)>;
+            if (p.E == 1 && p.D == 1) return short_rows<P, 1>(out, p, b, scale, profile, rows);
+            if (p.E == 1 && p.D == 2) return short_rows<P, 2>(out, p, b, scale, profile, rows);
+            if (p.E == 1 && p.D == 3) return short_rows<P, 3>(out, p, b, scale, profile, rows);
+            value_rows<P>(out, p, b, scale, profile, rows);
+        };
+        scale.in_range ? with(Profile<true>(scale.inverse)) : with(Profile<false>(scale.inverse));
     });
 }
 
-template <class Profile>
+template <template <bool> class Profile>
 void slopes(float* grad, double* stretch, const Problem& p, int64_t threads) {
     with_scaled(p, threads, [&](const float* b, const Scale& scale, Range rows) {
-        slope_rows<Profile>(grad, stretch, p, b, scale, Profile(scale.inverse), rows);
+        slope_rows<Profile<false>>(grad, stretch, p, b, scale, Profile<false>(scale.inverse), rows);
     });
 }
 
@@ -315,6 +345,7 @@ void slopes(float* grad, double* stretch, const Problem& p, int64_t threads) {
 
 using Factor = double;
 
+template <bool FINITE>
 inline double exp2_nonpositive(double w) { return std::exp2(w); }
 
 inline double squared_distance(const Problem& p, int64_t i, int64_t j) {
@@ -326,9 +357,9 @@ inline double squared_distance(const Problem& p, int64_t i, int64_t j) {
     return q;
 }
 
-template <class Profile>
+template <template <bool> class Profile>
 void values(float* out, const Problem& p, int64_t) {
-    const Profile profile(1.0 / (p.length_scale * p.length_scale));
+    const Profile<false> profile(1.0 / (p.length_scale * p.length_scale));
     for (int64_t i = 0; i < p.N; ++i)
         for (int64_t e = 0; e < p.E; ++e) {
             double sum = 0.0;
@@ -338,10 +369,10 @@ void values(float* out, const Problem& p, int64_t) {
         }
 }
 
-template <class Profile>
+template <template <bool> class Profile>
 void slopes(float* grad, double* stretch, const Problem& p, int64_t) {
     const double inverse = 1.0 / (p.length_scale * p.length_scale);
-    const Profile profile(inverse);
+    const Profile<false> profile(inverse);
     for (int64_t i = 0; i < p.N; ++i) {
         double sum = 0.0;
         for (int64_t d = 0; d < p.D; ++d) {

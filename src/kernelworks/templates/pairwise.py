@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -46,19 +47,25 @@ def length_scale_of(length_scale: Any, x: Any) -> Any:
     if isinstance(length_scale, Tensor):
         whole = not (length_scale.is_floating_point() or length_scale.is_complex() or length_scale.dtype == torch.bool)
         return length_scale.float() if whole else length_scale
+    if isinstance(length_scale, np.generic) and length_scale.dtype.kind in "fiu":
+        length_scale = length_scale.item()
+    if isinstance(length_scale, np.ndarray) and length_scale.dtype.kind in "iu":
+        return length_scale.astype(np.float32)
     if isinstance(length_scale, bool) or not isinstance(length_scale, (int, float)):
         return length_scale
     if not 0.0 < length_scale < float("inf"):
         raise ValueError(f"length_scale must be positive and finite, got {length_scale}")
+    if isinstance(x, np.ndarray):  # an array among arrays, so that an array comes back
+        return np.asarray(length_scale, dtype=np.float32)
     return torch.full((), length_scale, dtype=torch.float32, device=x.device if isinstance(x, Tensor) else "cpu")
 
 
 def squared_distances(x: Tensor, y: Tensor, length_scale: Tensor) -> Tensor:
     """[N, M] of ``|x_i - y_j|^2 / l^2``, by differences: no term is larger than the result."""
-    l = length_scale.reshape(())
+    unit = length_scale.reshape(())
     total = x.new_zeros(x.shape[0], y.shape[0])
     for d in range(x.shape[1]):
-        total = total + ((x[:, d, None] - y[None, :, d]) / l).square()
+        total = total + ((x[:, d, None] - y[None, :, d]) / unit).square()
     return total
 
 
@@ -170,9 +177,9 @@ class Pairwise(OpPackage):
         given: dict[str, Any],
     ) -> dict[str, Tensor]:  # fmt: skip
         x, y, v = (args[name] for name in "xyv")
-        grad, l = grads[0], args["length_scale"].abs().reshape(())
-        inverse = 1.0 / l.square()
-        s, k, off, slope, slope_off = self._errors(x, y, l)
+        grad, unit = grads[0], args["length_scale"].abs().reshape(())
+        inverse = 1.0 / unit.square()
+        s, k, off, slope, slope_off = self._errors(x, y, unit)
         flow, most = (grad @ v.T).abs(), grad.abs() @ v.abs().T
         # u = (grad . v) slope, and how far it is off with the products that follow it.
         u = flow * slope
@@ -182,10 +189,10 @@ class Pairwise(OpPackage):
             columns = []
             for d in range(x.shape[1]):
                 apart = (x[:, d, None] - y[None, :, d]).abs() * inverse
-                columns.append((((u_off + _chain(terms) * U32 * u) * apart).sum(dim)) + terms * SMALLEST / l)
+                columns.append((((u_off + _chain(terms) * U32 * u) * apart).sum(dim)) + terms * SMALLEST / unit)
             inside[name] = torch.stack(columns, 1)
         stretch = (u_off + (_chain(y.shape[0]) + x.shape[1] + 4) * U32 * u) * s
-        inside["length_scale"] = (torch.nan_to_num(stretch, 0.0).sum() / l).reshape(args["length_scale"].shape)
+        inside["length_scale"] = (torch.nan_to_num(stretch, 0.0).sum() / unit).reshape(args["length_scale"].shape)
         bounds = {}
         for name, found in gradients.items():  # each is rounded to its argument's dtype
             own = given[name].dtype

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.contract import FLOATS, Case, describe, need_dtype, need_same, need_tensor
+from kernelworks.contract import Case, describe, need_dtype, need_same, need_tensor
 from kernelworks.contract.arguments import Arguments, GivenArguments, Wrong
 from kernelworks.contract.cases import normal
 
@@ -50,7 +50,12 @@ class Points:
         yield f"{name} of one dimension", torch.ones(LONG), ValueError, f"{name} must have shape [{self.name}, D]"
         yield f"{name} of no coordinates", torch.ones(ROWS, 0), ValueError, "with D >= 1"
         if self.other:
-            yield f"{name} of another D", torch.ones(COLUMNS, LONG + 1), ValueError, f"{name} must have {self.other}'s D"
+            yield (
+                f"{name} of another D",
+                torch.ones(COLUMNS, LONG + 1),
+                ValueError,
+                f"{name} must have {self.other}'s D",
+            )
             half = torch.ones(COLUMNS, LONG).half()
             yield f"{name} of another dtype", half, TypeError, f"{name} must have {self.other}'s dtype"
 
@@ -81,7 +86,12 @@ class Weights:
         yield f"{name} is a number", 1.0, TypeError, f"{name} must be a torch.Tensor"
         yield f"{name} of other rows", torch.ones(rows + 1, WIDE), ValueError, shape
         yield f"{name} of one dimension", torch.ones(rows), ValueError, shape
-        yield f"{name} of another dtype", torch.ones(rows, WIDE).half(), TypeError, f"{name} must have {self.of}'s dtype"
+        yield (
+            f"{name} of another dtype",
+            torch.ones(rows, WIDE).half(),
+            TypeError,
+            f"{name} must have {self.of}'s dtype",
+        )
 
     def __str__(self) -> str:
         return f"[M, E], a row of weights for each point of {self.of}, of its dtype, any strides"
@@ -96,15 +106,12 @@ class LengthScale:
 
     def check(self, name: str, value: Any, given: GivenArguments) -> None:
         other = given[self.of]
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
-            need_tensor(name, value)
-            need_dtype(name, value, tuple(dict.fromkeys((torch.float32, other.dtype))))
-            if torch.device(value.device).type != torch.device(other.device).type:
-                raise ValueError(f"{name} must be on {self.of}'s device {other.device}, got {value.device}")
-            if any(size != 1 for size in value.shape):
-                raise ValueError(f"{name} must have one element, got {describe(value)}")
-            return
-        raise TypeError(f"{name} must be a torch.Tensor or a number, got {describe(value)}")
+        need_tensor(name, value)
+        need_dtype(name, value, tuple(dict.fromkeys((torch.float32, other.dtype))))
+        if torch.device(value.device).type != torch.device(other.device).type:
+            raise ValueError(f"{name} must be on {self.of}'s device {other.device}, got {value.device}")
+        if any(size != 1 for size in value.shape):
+            raise ValueError(f"{name} must have one element, got {describe(value)}")
 
     def right(self, given: GivenArguments) -> Any:
         return torch.ones(())
@@ -133,12 +140,12 @@ def draw_points(
 ) -> dict[str, Tensor]:  # fmt: skip
     """Normal points and weights; the length scale is that of a pair's usual distance, if none is given."""
     n, m, d, e = sizes
-    l = scale * d**0.5 if length_scale is None else length_scale
+    unit = scale * d**0.5 if length_scale is None else length_scale
     return {
         "x": normal(generator, dtype, n, d, scale=scale, mean=mean),
         "y": normal(generator, dtype, m, d, scale=scale, mean=mean),
         "v": normal(generator, dtype, m, e),
-        "length_scale": torch.full(shape, l, dtype=torch.float32),
+        "length_scale": torch.full(shape, unit, dtype=torch.float32),
     }
 
 
@@ -185,8 +192,8 @@ def _with(value: float) -> Any:
 
 
 SIZES: tuple[Sizes, ...] = (
-    (0, 5, 3, 1), (5, 0, 3, 1), (5, 5, 3, 0), (1, 1, 1, 1), (2, 1, 3, 1), (1, 2, 2, 3), (1, 300, 3, 1), (70, 1, 3, 1), (33, 70, 1, 1),
-    (65, 257, 2, 1), (64, 256, 3, 1), (67, 515, 3, 1), (21, 35, 3, 8), (35, 40, 4, 1), (130, 61, 5, 2),
+    (0, 5, 3, 1), (5, 0, 3, 1), (5, 5, 3, 0), (1, 1, 1, 1), (2, 1, 3, 1), (1, 2, 2, 3), (1, 300, 3, 1), (70, 1, 3, 1),
+    (33, 70, 1, 1), (65, 257, 2, 1), (64, 256, 3, 1), (67, 515, 3, 1), (21, 35, 3, 8), (35, 40, 4, 1), (130, 61, 5, 2),
     (17, 31, 16, 3), (40, 19, 64, 8),
 )  # fmt: skip
 LAYOUTS: tuple[Sizes, ...] = ((35, 40, 4, 1), (17, 31, 16, 3))

@@ -20,17 +20,17 @@ BLOCK = 256  # columns that are summed up together
 def mutants_of(template: Any) -> tuple[Mutant, ...]:
     """The known-wrong versions of an op of the pairwise template."""
 
-    def matrix(x: Tensor, y: Tensor, l: Tensor) -> Tensor:
-        exact: Tensor = template.composite(x.double(), y.double(), torch.eye(len(y)).double(), l.double())
+    def matrix(x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
+        exact: Tensor = template.composite(x.double(), y.double(), torch.eye(len(y)).double(), scale.double())
         return exact
 
     def of_matrix(change: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
-        return lambda x, y, v, l: (change(matrix(x, y, l)) @ v.double()).to(v.dtype)
+        return lambda x, y, v, scale: (change(matrix(x, y, scale)) @ v.double()).to(v.dtype)
 
     def of_inputs(change: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Tensor]:
         def run(*args: Tensor) -> Tensor:
-            x, y, v, l = change(*args)
-            return (matrix(x, y, l) @ v.double()).to(v.dtype)
+            x, y, v, scale = change(*args)
+            return (matrix(x, y, scale) @ v.double()).to(v.dtype)
 
         return run
 
@@ -38,23 +38,38 @@ def mutants_of(template: Any) -> tuple[Mutant, ...]:
         right = of_matrix(lambda k: k)
         return lambda *args: change(right(*args))
 
-    def expanded(x: Tensor, y: Tensor, v: Tensor, l: Tensor) -> Tensor:
+    def expanded(x: Tensor, y: Tensor, v: Tensor, scale: Tensor) -> Tensor:
         a, b = x.float(), y.float()
         q = a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.T
-        s = q.clamp(min=0).double() / l.double().reshape(()).square()
-        return (template.value(s) @ v.double()).to(v.dtype)
+        s = q.clamp(min=0).double() / scale.double().reshape(()).square()
+        wrong: Tensor = template.value(s) @ v.double()
+        return wrong.to(v.dtype)
 
     def rounded(t: Tensor) -> Tensor:
         return t.bfloat16().to(t.dtype)
 
     return (
         Mutant("expanded squares", expanded, "distances are |x|^2 + |y|^2 - 2 x.y in float32"),
-        Mutant("length scale unsquared", of_inputs(lambda x, y, v, l: (x, y, v, l.double().sqrt())), "r^2 / l"),
-        Mutant("length scale cut off", of_inputs(lambda x, y, v, l: (x, y, v, l.trunc())), "it is made an integer"),
+        Mutant("length scale unsquared", of_inputs(lambda x, y, v, scale: (x, y, v, scale.double().sqrt())), "r^2 / l"),
+        Mutant(
+            "length scale cut off", of_inputs(lambda x, y, v, scale: (x, y, v, scale.trunc())), "it is made an integer"
+        ),
         Mutant("short points", of_inputs(_without_last), "the last coordinate is left out"),
-        Mutant("bfloat16 points", of_inputs(lambda x, y, v, l: (rounded(x), rounded(y), v, l)), "points are rounded"),
-        Mutant("columns one aside", of_inputs(lambda x, y, v, l: (x, y.roll(1, 0), v, l)), "y is read one row aside"),
-        Mutant("weights one aside", of_inputs(lambda x, y, v, l: (x, y, v.roll(1, 0), l)), "v is read one row aside"),
+        Mutant(
+            "bfloat16 points",
+            of_inputs(lambda x, y, v, scale: (rounded(x), rounded(y), v, scale)),
+            "points are rounded",
+        ),
+        Mutant(
+            "columns one aside",
+            of_inputs(lambda x, y, v, scale: (x, y.roll(1, 0), v, scale)),
+            "y is read one row aside",
+        ),
+        Mutant(
+            "weights one aside",
+            of_inputs(lambda x, y, v, scale: (x, y, v.roll(1, 0), scale)),
+            "v is read one row aside",
+        ),
         Mutant("zero diagonal", of_matrix(lambda k: torch.where(k == 1, 0.0, k)), "a point does not meet itself"),
         Mutant("short sum", of_matrix(_short), "columns that fill no vector are left out"),
         Mutant("last block", of_matrix(_last_block), "a block of columns overwrites the ones before it"),
@@ -67,9 +82,9 @@ def mutants_of(template: Any) -> tuple[Mutant, ...]:
     )
 
 
-def _without_last(x: Tensor, y: Tensor, v: Tensor, l: Tensor) -> tuple[Tensor, ...]:
+def _without_last(x: Tensor, y: Tensor, v: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
     keep = max(x.shape[1] - 1, 1)
-    return x[:, :keep], y[:, :keep], v, l
+    return x[:, :keep], y[:, :keep], v, scale
 
 
 def _short(k: Tensor) -> Tensor:

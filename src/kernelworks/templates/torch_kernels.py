@@ -30,7 +30,8 @@ def python_kernels(
     """The kernels ``torch`` and ``reference``, for an op whose backward is given all inputs of its forward.
 
     ``composite(*args)`` is the op in torch's functions; its gradients, where ``torch_backward`` is not given, are those
-    that autograd makes of it. ``op()`` gives the op, which is made of these kernels. ``guard`` holds for both.
+    that autograd makes of it. ``op()`` gives the op, which is made of these kernels. ``guard`` holds for both:
+    what it declines, ``Op.native`` must be able to do with less, and no ``passthrough`` may hand to torch at once.
     """
 
     def torch_forward(*args: Any, out: Any = None) -> Any:

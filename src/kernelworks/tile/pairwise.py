@@ -94,9 +94,8 @@ def _gradient(
     at = first + mine
     if grad is not None:
         tl.store(grad + row[:, None] * D + at[None, :], -total * inverse, mask=(row < N)[:, None] & (at < D)[None, :])
-    if stretch is not None:
-        if first == 0:
-            tl.store(stretch + row, stretched * inverse, mask=row < N)
+    if (stretch is not None) and (first == 0):
+        tl.store(stretch + row, stretched * inverse, mask=row < N)
 
 
 FORWARD, GRADIENT = Kernel(_forward), Kernel(_gradient)

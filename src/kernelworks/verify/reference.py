@@ -16,6 +16,7 @@ from kernelworks.build.kernels import as_float64
 from kernelworks.contract import Case, Contract
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import has_gpu
+from kernelworks.verify.compare import compare
 
 __all__ = [
     "Piece", "Reference", "compute_reference", "copy_tensors", "device_of", "flat_outputs", "gradient_of",
@@ -29,6 +30,9 @@ class Piece:
 
     rows: Tensor
     shape: tuple[int, ...]
+
+    def rows_of(self, result: Tensor) -> Tensor:
+        return result[self.rows.to(result.device)]
 
 
 @dataclass(frozen=True)
@@ -47,13 +51,27 @@ class Reference:
     # Where only some rows of a result are known ("output", "gradient of x"): which, and the shape of the whole.
     pieces: Mapping[str, Piece] = field(default_factory=dict)
 
-    def drawn_output(self, place: int, output: Any) -> Any:
-        """Of an output the rows that are known."""
-        return _drawn(output, self.pieces.get(self.names[place]) if place < len(self.names) else None)
+    def compare_output(self, place: int, got: Any) -> tuple[float, str]:
+        """An output's worst share of its bound, and what is wrong."""
+        name = self.names[place] if place < len(self.names) else ""
+        return self._compare(name, got, self.outputs[place], self.bounds[place])
 
-    def drawn_gradient(self, name: str, gradient: Any) -> Any:
+    def compare_gradient(self, name: str, got: Any) -> tuple[float, str]:
         """The same of an input's gradient."""
-        return _drawn(gradient, self.pieces.get(gradient_of(name)))
+        return self._compare(gradient_of(name), got, self.gradients[name], self.gradient_bounds[name])
+
+    def _compare(self, name: str, got: Any, want: Tensor, bound: Tensor) -> tuple[float, str]:
+        piece = self.pieces.get(name)
+        if piece is not None and isinstance(got, Tensor):
+            if tuple(got.shape) != piece.shape:
+                return float("inf"), f"shape {list(got.shape)}, expected {list(piece.shape)}"
+            got = piece.rows_of(got)
+        return compare(got, want, bound)
+
+    def drawn_output(self, place: int, got: Tensor) -> Tensor:
+        """Of an output the rows that are known."""
+        piece = self.pieces.get(self.names[place])
+        return got if piece is None else piece.rows_of(got)
 
     def without_pieces(self) -> Reference:
         """For results that are the rows which are known, and no more."""
@@ -71,13 +89,6 @@ class Reference:
 def gradient_of(name: str) -> str:
     """The name of an input's gradient, as contracts and shares have it."""
     return f"gradient of {name}"
-
-
-def _drawn(result: Any, piece: Piece | None) -> Any:
-    """A result's rows of a piece. One of another shape than the whole is left as it is, for a comparison to refuse."""
-    if piece is None or not isinstance(result, Tensor) or tuple(result.shape) != piece.shape:
-        return result
-    return result[piece.rows.to(result.device)]
 
 
 def copy_tensors(value: Any) -> Any:
@@ -131,9 +142,7 @@ def compute_reference(
         return _compute_reference(op, case, dtype, args, generator, {} if inner == "float32" else {"inner": inner})
 
 
-def output_reference(
-    op: Op, case: Case, dtype: torch.dtype, args: dict[str, Any], **bound_options: Any
-) -> Reference:
+def output_reference(op: Op, case: Case, dtype: torch.dtype, args: dict[str, Any], **bound_options: Any) -> Reference:
     """The outputs of a case with their bounds, without gradients."""
     if case.pieces:
         return _outputs_in_pieces(op, case, dtype, args, bound_options)
@@ -191,20 +200,17 @@ def _gradient_bounds(
     assert contract.gradient_bound is not None
     takes = inspect.signature(contract.gradient_bound).parameters
     given = {"given": args} if "given" in takes else {}
-    return contract.gradient_bound(exact, grads, gradients, dtype, **given, **options)
+    found: dict[str, Tensor] = contract.gradient_bound(exact, grads, gradients, dtype, **given, **options)
+    return found
 
 
-def _drawn_flow(
-    case: Case, dtype: torch.dtype, shape: Any, generator: torch.Generator, device: torch.device
-) -> Tensor:
+def _drawn_flow(case: Case, dtype: torch.dtype, shape: Any, generator: torch.Generator, device: torch.device) -> Tensor:
     """A gradient that flows in."""
     drawn = torch.randn(shape, generator=generator, device="cpu")
     return (drawn if case.flow is None else torch.full_like(drawn, case.flow)).to(dtype).to(device)
 
 
-def _gradients(
-    outputs: list[Tensor], leaves: Mapping[str, Tensor], grads: tuple[Tensor, ...]
-) -> dict[str, Tensor]:
+def _gradients(outputs: list[Tensor], leaves: Mapping[str, Tensor], grads: tuple[Tensor, ...]) -> dict[str, Tensor]:
     found: tuple[Tensor | None, ...] = torch.autograd.grad(
         outputs, list(leaves.values()), [g.double() for g in grads], allow_unused=True
     )

@@ -42,7 +42,6 @@ from kernelworks.machine import gpu, has_gpu
 from kernelworks.measure.clock.race_on_gpu import race_on_gpu
 from kernelworks.records import ConfigCandidate, ConfigTuning, Verification
 from kernelworks.verify import verify
-from kernelworks.verify.compare import compare
 from kernelworks.verify.parity import judge
 from kernelworks.verify.reference import Reference, compute_reference, copy_tensors, flat_outputs
 
@@ -92,8 +91,7 @@ def _wrong(op: Op, pass_: str, expected: Reference, args: tuple[Any, ...], resul
     worst, message = 0.0, ""
     for name, got in zip(op.passes["backward"].returns, flat_outputs(result), strict=False):
         if name in expected.gradients:
-            drawn = expected.drawn_gradient(name, got)
-            share, wrong = compare(drawn, expected.gradients[name], expected.gradient_bounds[name])
+            share, wrong = expected.compare_gradient(name, got)
             worst, message = max(worst, share), message or (f"gradient of {name}: {wrong}" if wrong else "")
     return worst, message
 

@@ -19,7 +19,9 @@ def kernel_matmul(
     out: Array | None = None,
     kernel: str | None = None,
 ) -> Array:
-    """A Gaussian (RBF) kernel's matrix times ``v``: ``output[i] = sum_j exp(-|x_i - y_j|^2 / (2 length_scale^2)) v[j]``.
+    """A Gaussian (RBF) kernel's matrix times ``v``.
+
+    ``output[i] = sum_j exp(-|x_i - y_j|^2 / (2 length_scale^2)) v[j]``
 
     K is never stored: memory grows with N + M, not with N M.
 

@@ -24,8 +24,8 @@ def matrix(x: Tensor, y: Tensor, length_scale: Tensor) -> Tensor:
 TEMPLATE = Pairwise(
     op_package=__file__,
     formula="output[i, :] = sum_j exp(-|x_i - y_j|^2 / (2 length_scale^2)) v[j, :]",
-    source="Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, equation 4.9; Charlier et al., Kernel "
-    "Operations on the GPU, with Autodiff, without Memory Overflows (KeOps), 2021",
+    source="Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, equation 4.9; Charlier et al., "
+    "Kernel Operations on the GPU, with Autodiff, without Memory Overflows (KeOps), 2021",
     value=value,
     slope=value,
     slope_change=lambda s: 0.5 * s * value(s),
