@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -46,10 +47,12 @@ def scaled(op: Op, factor: float, only: str = "") -> Op:
             return bound * (factor if only in ("", name) else 1.0)
         return tuple(wide(name, part) for part in bound)
 
+    @functools.wraps(op.contract.bound)  # which says what a bound takes
     def bound(*args: Any, **named: Any) -> Any:
         made = op.contract.bound(*args, **named)
         return tuple(wide(name, part) for name, part in zip(op.contract.outputs, made, strict=False))
 
+    @functools.wraps(op.contract.gradient_bound or op.contract.bound)
     def gradient_bound(*args: Any, **named: Any) -> dict[str, Tensor]:
         assert op.contract.gradient_bound is not None
         made = op.contract.gradient_bound(*args, **named)

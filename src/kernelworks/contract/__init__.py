@@ -154,6 +154,8 @@ class Case:
     ``layouts`` says that the input is also tried as strided, offset and unaligned views of the same values.
     ``gradients`` says that the backward is compared too (off where the derivative does not exist or overflows), with
     random numbers flowing in, or ``flow`` everywhere: 1, as ``loss.backward()`` has it, or the factor of a scaled loss.
+    ``pieces``: so many drawn rows of each output and gradient are compared, where the whole would not fit the memory
+    (see ``Contract.pieces``).
     """
 
     name: str
@@ -162,6 +164,7 @@ class Case:
     layouts: bool = False
     flow: float | None = None
     dtypes: tuple[torch.dtype, ...] = FLOATS
+    pieces: int = 0
 
 
 @dataclass(frozen=True)
@@ -198,7 +201,8 @@ class Contract:
     - ``bound(args, outputs, dtype)`` gives per output the largest absolute error that a right kernel computing in
       float32 inside can make; args and outputs are float64. One that depends on the dtypes of single arguments takes
       ``given`` too: the arguments as the call takes them.
-    - ``gradient_bound(args, grad_outputs, gradients, dtype)`` does the same per differentiable argument.
+    - ``gradient_bound(args, grad_outputs, gradients, dtype)`` does the same per differentiable argument, and takes
+      ``given`` as ``bound`` does.
     - Where one product feeds another, matrix units take what is between them in the inputs' dtype. A kernel that works
       so says ``inner="input"``, and both bounds are asked for with that keyword and derived for that.
     - ``cost(request)`` counts one call, by ``request.values`` where its work hangs on ``values``.
@@ -219,6 +223,10 @@ class Contract:
     - ``loose`` gives a reason where no right kernel comes near a bound: by dtype and output, or the gradient's name,
       ``{"float32 gradient of x": "..."}``. A verification refuses a bound that is that loose without one
       (verify/bounds.py).
+    - ``pieces`` says which arguments some rows of a result are made from: ``{"output": ("x",)}`` if rows of the output
+      are the output of the same rows of x, and of all of the other arguments. ``"gradient of x": ("x",
+      "grad_output")`` says it of a gradient. A case may then compare drawn rows. What is not named has no pieces: a
+      whole case compares it.
     """
 
     name: str
@@ -248,6 +256,7 @@ class Contract:
     values: Values | None = None
     loose: Mapping[str, str] = field(default_factory=dict)
     results: Mapping[str, Result] = field(default_factory=dict)
+    pieces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def results_in_order(self) -> tuple[Result, ...]:

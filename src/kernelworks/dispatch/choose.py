@@ -6,7 +6,8 @@ torch's own function. Neither compiles or loads anything. A **way** is a kernel'
 for the forward and one for the backward, ``"avx512+avx2"``, or one kernel that makes the gradients with its forward.
 
 There are two policies (``KERNELWORKS_CHOOSE``). ``timed`` takes the way that a tuning record says is quicker than
-torch; without such a record torch's own function runs. ``listed`` takes the first verified kernel of the list; it is
+torch; without such a record torch's own function runs. If the ``torch`` kernel declines (what it would store does not
+fit the memory), the first way runs, record or none. ``listed`` takes the first verified kernel of the list; it is
 for tests, verifications and development.
 """
 
@@ -80,6 +81,7 @@ class Choice:
     backward: Kernel | None = None
     together: bool = False  # the kernel makes the gradients with its forward
     tuning_record: TuningRecord | None = None  # what decided, where one did
+    torch_declines: bool = False  # so that a kernel of ours runs without a record
 
     @property
     def way(self) -> str:
@@ -87,8 +89,10 @@ class Choice:
 
     @property
     def requested_kernel(self) -> str | None:
-        """The ``kernel`` that has a call made as a tuning record chose, forward and backward; None where none did."""
-        return None if self.native or self.tuning_record is None else f"{self.way}{OR_TORCH}"
+        """The ``kernel`` that has a call made as a tuning record (or torch's refusal) chose, forward and backward; None
+        where neither did."""
+        chosen = self.tuning_record is not None or self.torch_declines
+        return f"{self.way}{OR_TORCH}" if chosen and not self.native else None
 
 
 class LoadFailure(str):
@@ -213,11 +217,15 @@ def choose(op: DispatchableOp, request: Request, kernel: str | None = None, kind
     if environment.selection_policy() == "listed":
         return choose_listed(op, request, kind)
     torch_kernel = op.kernel("torch")
-    if request.pass_ == "backward":  # one that a training choice made is asked for by name
+    known = tuning_records.has_known_sizes(request)
+    refusal = torch_kernel.guard(request) if known else None
+    if request.pass_ == "backward" and not refusal:  # one that a training choice made is asked for by name
         return Choice(torch_kernel, (), "the gradients of a call that torch's own function did not run")
-    if not tuning_records.has_known_sizes(request):
+    if not known:
         return Choice(torch_kernel, (), "sizes are not known before the call: torch runs", native=True)
     ways, declined = eligible_ways(op, request, kind)
+    if refusal:
+        return _without_torch(op, request, ways, declined, refusal)
     try:
         place = place_of(request.device, kind)
         found = tuning_records.verdict(op.name, op.contract, request, ways, place)
@@ -236,6 +244,24 @@ def choose(op: DispatchableOp, request: Request, kernel: str | None = None, kind
     return Choice(
         taken[0], reasons_above, found.because, backward=backward, together=together, tuning_record=found.tuning_record
     )
+
+
+def _without_torch(
+    op: DispatchableOp, request: Request, ways: Ways, declined: Mapping[str, str], refusal: str
+) -> Choice:
+    """What runs where torch's kernel declines: the first way, whatever records say. Where there is none, torch's own
+    function all the same: an op whose torch kernel declines has one that does with less (``Op.native``)."""
+    torch_kernel = op.kernel("torch")
+    because = f"torch's function declines: {refusal}"
+    if not ways:
+        above = tuple(declined.items())
+        native = request.pass_ != "backward"
+        return Choice(torch_kernel, above, f"{because}; no kernel of ours may run: torch runs by parts", native=native)
+    taken = next(iter(ways.values()))
+    above = tuple((r.name, declined[r.name]) for r in op.kernels[: op.kernels.index(taken[0])] if r.name in declined)
+    together = request.pass_ == "training" and len(taken) == 1
+    backward = taken[1] if len(taken) > 1 else None
+    return Choice(taken[0], above, because, backward=backward, together=together, torch_declines=True)
 
 
 def choose_listed(op: DispatchableOp, request: Request, kind: str | None = None) -> Choice:

@@ -62,6 +62,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "selection": (
         "topk",
     ),
+    "similarity": (
+        "kernel_matmul",
+    ),
 }  # fmt: skip
 
 NAMES = tuple(name for names in FAMILIES.values() for name in names)

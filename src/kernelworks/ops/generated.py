@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.reduction.softmax import softmax as softmax
     from kernelworks.ops.reduction.sum import sum as sum
     from kernelworks.ops.selection.topk import topk as topk
+    from kernelworks.ops.similarity.kernel_matmul import kernel_matmul as kernel_matmul
 
     __all__ = [
         "adamw_",
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         "embedding",
         "gelu",
         "gelu_mul",
+        "kernel_matmul",
         "layer_norm",
         "linear",
         "linear_add",
@@ -160,5 +162,9 @@ SCHEMAS = {
     "topk": {
         "forward": "topk(Tensor x, int k, int dim, bool largest, bool sorted, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "topk_backward(Tensor grad_values, Tensor x, Tensor indices, int dim, str? op_kernel=None) -> Tensor",
+    },
+    "kernel_matmul": {
+        "forward": "kernel_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
+        "backward": "kernel_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
     },
 }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.build.kernels import as_float64, in_float64, into, python_kernel
-from kernelworks.contract import Contract, Kernel
+from kernelworks.contract import Contract, Kernel, Request
 from kernelworks.dispatch.autograd import derivative
 from kernelworks.dispatch.mutation import as_tuple
 from kernelworks.dispatch.op import Pass
@@ -25,11 +25,13 @@ def python_kernels(
     op: Callable[[], Any],
     *,
     torch_backward: Callable[..., Any] | None = None,
+    guard: Callable[[Request], str | None] | None = None,
 ) -> list[Kernel]:
     """The kernels ``torch`` and ``reference``, for an op whose backward is given all inputs of its forward.
 
     ``composite(*args)`` is the op in torch's functions; its gradients, where ``torch_backward`` is not given, are those
-    that autograd makes of it. ``op()`` gives the op, which is made of these kernels.
+    that autograd makes of it. ``op()`` gives the op, which is made of these kernels. ``guard`` holds for both:
+    what it declines, ``Op.native`` must be able to do with less, and no ``passthrough`` may hand to torch at once.
     """
 
     def torch_forward(*args: Any, out: Any = None) -> Any:
@@ -40,8 +42,8 @@ def python_kernels(
 
     rounded = in_float64(contract.reference, contract.results_in_order)
     return [
-        python_kernel("torch", torch_forward, torch_backward or derived),
-        python_kernel("reference", rounded, _exact(contract, forward, backward)),
+        python_kernel("torch", torch_forward, torch_backward or derived, guard),
+        python_kernel("reference", rounded, _exact(contract, forward, backward), guard),
     ]
 
 

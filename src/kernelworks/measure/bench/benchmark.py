@@ -7,14 +7,13 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from kernelworks import ops
 from kernelworks.build import background
-from kernelworks.build.kernels import as_float64
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Kernel, Request
 from kernelworks.dispatch.choose import choose, eligible_ways
 from kernelworks.dispatch.op import OPS, Op
@@ -31,16 +30,9 @@ from kernelworks.measure.roofline.kernel_time import count_values
 from kernelworks.ops.baselines import Maker
 from kernelworks.records import BenchResult, GpuPeaks, Peaks, Variant
 from kernelworks.records.base import Records
-from kernelworks.verify.compare import compare_result, sort_as_promised
+from kernelworks.verify.compare import sort_as_promised
 from kernelworks.verify.parity import judge
-from kernelworks.verify.reference import (
-    Reference,
-    copy_tensors,
-    flat_outputs,
-    output_bounds,
-    output_names,
-    relations_of,
-)
+from kernelworks.verify.reference import Reference, copy_tensors, flat_outputs, output_reference
 
 __all__ = ["OURS", "SETS", "bench", "check_names"]
 
@@ -92,13 +84,9 @@ class _Bench:
         if inner == "float32":
             return self.references[index]
         if (index, inner) not in self.others:
-            reference = self.references[index]
-            exact = {n: as_float64(v) for n, v in reference.args.items()}
+            args = self.references[index].args
             with torch.device(self.device):
-                bounds = output_bounds(
-                    self.op.contract, reference.args, exact, reference.outputs, self.dtype, inner=inner
-                )
-            self.others[index, inner] = replace(reference, bounds=bounds)
+                self.others[index, inner] = output_reference(self.op, self.case, self.dtype, args, inner=inner)
         return self.others[index, inner]
 
 
@@ -108,14 +96,7 @@ def _inputs(op: Op, case: Case, dtype: torch.dtype, device: str = "cpu") -> list
     with torch.device(device):
         for seed in range(SETS if device == "cpu" else 1):
             args = case.make(torch.Generator(device).manual_seed(seed), dtype)
-            exact = {name: copy_tensors(as_float64(value)) for name, value in args.items()}
-            made = op.contract.reference(**exact)
-            outputs = flat_outputs(made)
-            bounds = output_bounds(op.contract, args, {n: as_float64(v) for n, v in args.items()}, outputs, dtype)
-            names = output_names(op.contract, made)
-            references.append(
-                Reference(args, outputs, bounds, (), {}, {}, names=names, relations=relations_of(op.contract))
-            )
+            references.append(output_reference(op, case, dtype, args))
     return references
 
 
@@ -190,14 +171,15 @@ def _another_op(result: Any, reference: Reference, dtype: torch.dtype) -> str:
     A baseline is not held to our bound (it may round more often, and is what users have); it must only be the same
     function, so that beating it means something. Its error is reported beside its time.
     """
-    outputs = flat_outputs(result)
-    named = dict(zip(reference.names, outputs, strict=False))
+    whole = flat_outputs(result)
+    named = dict(zip(reference.names, whole, strict=False))
+    outputs = [reference.drawn_output(i, got) for i, got in enumerate(whole)]
     for i, (got, want) in enumerate(zip(outputs, reference.outputs, strict=False)):
         if got.shape != want.shape:
             return f"output {i}: shape {list(got.shape)}, expected {list(want.shape)}"
         relation = reference.relation(i)
         if not want.is_floating_point():
-            wrong = compare_result(relation, got, want, reference.bounds[i], reference.args, named)[1]
+            wrong = reference.compare_output(i, whole[i], named)[1]
             if wrong:
                 return f"output {i}: {wrong}"
             continue

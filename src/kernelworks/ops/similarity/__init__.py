@@ -1,0 +1,1 @@
+"""Sums over all pairs of points, weighted by how near they are."""
