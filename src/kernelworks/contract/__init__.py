@@ -17,6 +17,8 @@ from torch import Tensor
 __all__ = [
     "ABSENT",
     "FLOATS",
+    "INNER",
+    "INT8_BY_BLOCK",
     "UNIT_ROUNDOFF",
     "Case",
     "Contract",
@@ -197,8 +199,10 @@ class Contract:
       float32 inside can make; args and outputs are float64. One that depends on the dtypes of single arguments takes
       ``given`` too: the arguments as the call takes them.
     - ``gradient_bound(args, grad_outputs, gradients, dtype)`` does the same per differentiable argument.
-    - Where one product feeds another, matrix units take what is between them in the inputs' dtype. A kernel that works
-      so says ``inner="input"``, and both bounds are asked for with that keyword and derived for that.
+    - What a kernel rounds inside it names (``inner``, one of ``INNER``), and both bounds are asked for with that keyword
+      and derived for that. ``permits`` says of a kind that only some calls allow which: the argument and its value. A
+      kernel of that kind declines every other call.
+    - ``contiguous`` names arguments that are refused with any other strides.
     - ``cost(request)`` counts one call, by ``request.values`` where its work hangs on ``values``.
     - ``dims(request)`` names a call's dimensions (M, N, K, ...) for tuning tables and for tuning records, where calls
       whose dimensions have as many bits are alike. ``bucket(request)`` says what more must be the same for that (few
@@ -243,6 +247,8 @@ class Contract:
     limits: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     values: Values | None = None
     loose: Mapping[str, str] = field(default_factory=dict)
+    permits: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    contiguous: tuple[str, ...] = ()
 
     def cost_assumption(self, request: Request) -> str:
         """What the cost of a request takes to be so of values that nobody has counted; "" where it counts all."""
@@ -252,8 +258,30 @@ class Contract:
         """The dtype whose units do the arithmetic of a call."""
         return request.dtype if self.arithmetic == "products" else torch.float32
 
+    def guarded(self, kernel: Kernel) -> Kernel:
+        """The kernel, which declines calls that do not allow what it rounds inside."""
+        if kernel.inner not in self.permits:
+            return kernel
+        (argument, value), guard = self.permits[kernel.inner], kernel.guard
+
+        def declines(request: Request) -> str | None:
+            if request.args and request.args.get(argument) != value:
+                return f"rounds {INNER[kernel.inner]}, which a call allows with {argument}={value!r}"
+            return guard(request)
+
+        return replace(kernel, guard=declines)
+
 
 # ---------------------------------------------------------------- kernels
+
+# What a kernel rounds inside, beside its results. Whatever is not float32 has its place in the bounds of each contract
+# that has such kernels.
+INT8_BY_BLOCK = "int8 by block"
+INNER: Mapping[str, str] = {
+    "float32": "nothing: sums and products are float32's",
+    "input": "what is between two products to the inputs' dtype, as matrix units take it",
+    INT8_BY_BLOCK: "the activations to 8 bits, with a scale for each block of 32",
+}
 
 
 @dataclass(frozen=True)
@@ -279,10 +307,14 @@ class Kernel:
     toolchain: Callable[[], str] = lambda: ""
     device: str = "cpu"  # the type of device that a certificate of this kernel speaks for
     differs: Callable[[], str] = lambda: ""
-    inner: str = "float32"  # or "input": between two products values are rounded to the inputs' dtype (see Contract)
+    inner: str = "float32"  # what it rounds inside: one of INNER
     prepare: Callable[[str, tuple[Any, ...]], Callable[..., Any] | None] | None = None
     passes: tuple[str, ...] = ("forward", "backward")
     notes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.inner not in INNER:
+            raise ValueError(f"inner of kernel {self.name} must be one of {', '.join(INNER)}, got {self.inner!r}")
 
     def hash(self) -> str:
         """What certificates, tuning records and records name this kernel as it is by; "" where it needs none."""
