@@ -178,11 +178,13 @@ class Values:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A known-wrong forward that the verification must reject. ``run(**args)`` returns what the op returns."""
+    """A known-wrong forward that the verification must reject. ``run(**args)`` returns what the op returns.
+    ``right_within`` names kernels (``INNER``) within whose bounds it is right."""
 
     name: str
     run: Callable[..., Any]
     why: str
+    right_within: str = ""
 
 
 Outputs = tuple[Tensor, ...]
@@ -199,8 +201,8 @@ class Contract:
       float32 inside can make; args and outputs are float64. One that depends on the dtypes of single arguments takes
       ``given`` too: the arguments as the call takes them.
     - ``gradient_bound(args, grad_outputs, gradients, dtype)`` does the same per differentiable argument.
-    - What a kernel rounds inside it names (``inner``, one of ``INNER``), and both bounds are asked for with that keyword
-      and derived for that. ``permits`` says of a kind that only some calls allow which: the argument and its value. A
+    - What a kernel rounds inside it names (``inner``, one of ``INNER``). Both bounds are asked for with that keyword,
+      and derived for it. ``permits`` says of a kind that only some calls allow which: the argument and its value. A
       kernel of that kind declines every other call.
     - ``contiguous`` names arguments that are refused with any other strides.
     - ``cost(request)`` counts one call, by ``request.values`` where its work hangs on ``values``.

@@ -140,20 +140,19 @@ class Like:
 
 @dataclass(frozen=True)
 class Vector:
-    """A number for each element of a dimension of another's, its first (0) or its last (-1); or None. With
-    ``like`` the dtype is that of a third argument's."""
+    """A number for each element of a dimension of another's, its first (0) or its last (-1); or None."""
 
     schema = "Tensor?"
     of: str
     dim: int = -1
-    like: str = ""
 
     def check(self, name: str, value: Any, given: GivenArguments) -> None:
         need_tensor(name, value, optional=True)
         if value is None:
             return
-        need_same(name, value, self.like or self.of, given[self.like or self.of])
-        size = given[self.of].shape[self.dim]
+        other = given[self.of]
+        need_same(name, value, self.of, other)
+        size = other.shape[self.dim]
         if tuple(value.shape) != (size,):
             raise ValueError(f"{name} must have shape [{size}], {self._which}; got {list(value.shape)}")
 
@@ -170,11 +169,10 @@ class Vector:
         yield f"{name} is a number", 1.0, TypeError, f"{name} must be a torch.Tensor or None"
         yield f"{name} of another length", torch.ones(len(right) - 1), ValueError, shape
         yield f"{name} of two dimensions", torch.ones(1, len(right)), ValueError, shape
-        yield f"{name} of another dtype", right.half(), TypeError, f"{name} must have {self.like or self.of}'s dtype"
+        yield f"{name} of another dtype", right.half(), TypeError, f"{name} must have {self.of}'s dtype"
 
     def __str__(self) -> str:
-        whose = f"{self.like}'s" if self.like else "its"
-        return f"a vector as long as {self._which}, of {whose} dtype, or None"
+        return f"a vector as long as {self._which}, of its dtype, or None"
 
 
 @dataclass(frozen=True)

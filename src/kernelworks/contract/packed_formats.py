@@ -5,7 +5,7 @@ defines both ways in float32: ``pack`` and ``unpack``. Kernels decode a block in
 ``tile/packed.py``) and are judged by these definitions. The formats are GGUF's: bit for bit what the functions
 ``quantize`` and ``dequantize`` of the PyPI package ``gguf`` make, and names and numbers are GGML's.
 
-``Blocks`` and ``Packed`` are the kinds of arguments that follow from a format.
+``Blocks``, ``Packed`` and ``RowVector`` are the kinds of arguments that follow from a format.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.contract import describe, need_dtype, need_tensor
+from kernelworks.contract import describe, need_dtype, need_same, need_tensor
 from kernelworks.contract.arguments import SHAPE, Floats, GivenArguments, Word, Wrong
 
-__all__ = ["FORMATS", "Blocks", "Format", "Packed", "PackedFormat", "dequantize_blocks", "quantize_blocks"]
+__all__ = [
+    "FORMATS", "Blocks", "Format", "Packed", "PackedFormat", "RowVector", "dequantize_blocks", "quantize_blocks",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,8 @@ def _first_largest(x: Tensor) -> Tensor:
 def _nibbles(whole: Tensor) -> Tensor:
     """The first half of a block in the low four bits, the second half in the high ones."""
     low, high = whole.unflatten(-1, (2, -1)).unbind(-2)
-    return low | (high << 4)
+    both: Tensor = low | (high << 4)
+    return both
 
 
 def _pack_q4_0(x: Tensor) -> Tensor:
@@ -169,7 +172,12 @@ class Blocks:
     def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         right = self.right(given)
         yield from Floats(least=1).wrong(name, given)
-        yield f"{name} of part of a block", right[:, 1:], ValueError, f"{name} must have a last dimension that is a multiple"
+        yield (
+            f"{name} of part of a block",
+            right[:, 1:],
+            ValueError,
+            f"{name} must have a last dimension that is a multiple",
+        )
 
     def __str__(self) -> str:
         return f"a tensor of floats whose last dimension fills whole blocks of {self.format}, any strides"
@@ -233,6 +241,38 @@ class Packed:
     def __str__(self) -> str:
         shape = f"[N, bytes of K], K {self.of}'s last dimension" if self.of else "whole blocks along the last dimension"
         return f"uint8, contiguous, {shape}"
+
+
+@dataclass(frozen=True)
+class RowVector:
+    """A number for each row of a packed matrix, of the dtype of another argument; or None."""
+
+    schema = "Tensor?"
+    of: str
+    like: str
+
+    def check(self, name: str, value: Any, given: GivenArguments) -> None:
+        need_tensor(name, value, optional=True)
+        if value is None:
+            return
+        need_same(name, value, self.like, given[self.like])
+        rows = given[self.of].shape[0]
+        if tuple(value.shape) != (rows,):
+            raise ValueError(f"{name} must have shape [{rows}], {self.of}'s rows; got {list(value.shape)}")
+
+    def right(self, given: GivenArguments) -> Any:
+        return torch.ones(given[self.of].shape[0])
+
+    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
+        right = self.right(given)
+        shape = f"{name} must have shape {list(right.shape)}"
+        yield f"{name} is a number", 1.0, TypeError, f"{name} must be a torch.Tensor or None"
+        yield f"{name} of another length", right[1:], ValueError, shape
+        yield f"{name} of two dimensions", right[None], ValueError, shape
+        yield f"{name} of another dtype", right.half(), TypeError, f"{name} must have {self.like}'s dtype"
+
+    def __str__(self) -> str:
+        return f"a vector of {self.of}'s rows, of {self.like}'s dtype, or None"
 
 
 def _strides(value: Any) -> tuple[int, ...]:

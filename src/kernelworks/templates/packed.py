@@ -108,7 +108,8 @@ def _interleaved(packed: Tensor, format: str) -> Tensor:
     numbers, block = dequantize_blocks(packed, format), FORMATS[format].block
     if not numbers.numel():
         return numbers
-    return numbers.unflatten(-1, (-1, 2, block // 2)).mT.flatten(-3)
+    turned: Tensor = numbers.unflatten(-1, (-1, 2, block // 2)).mT
+    return turned.flatten(-3)
 
 
 WRONG_DECODERS: Mapping[str, tuple[Decoder, str]] = {

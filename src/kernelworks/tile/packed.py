@@ -19,7 +19,9 @@ def decoded(rows, k, mask, FORMAT: tl.constexpr):
     i = k % 32
     if FORMAT == 8:  # Q8_0
         block = rows + k // 32 * 34
-        return tl.load(block + 2 + i, mask=mask, other=0).to(tl.int8, bitcast=True).to(tl.float32) * half_at(block, mask)
+        return tl.load(block + 2 + i, mask=mask, other=0).to(tl.int8, bitcast=True).to(tl.float32) * half_at(
+            block, mask
+        )
     else:  # Q4_0
         block = rows + k // 32 * 18
         both = tl.load(block + 2 + i % 16, mask=mask, other=0)

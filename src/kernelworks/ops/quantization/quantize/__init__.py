@@ -25,8 +25,9 @@ __all__ = ["OP", "quantize"]
 def quantize(x: Array, format: str, *, out: Array | None = None, kernel: str | None = None) -> Array:
     """The bytes of a packed format: each block of 32 numbers along the last dimension with a scale of its own.
 
-    ``Q8_0``: ``d = max |x| / 127`` in float16 and 32 numbers ``round(x / d)`` of 8 bits, halves away from zero. ``Q4_0``:
-    ``d = m / -8``, m the number of the largest magnitude, and 32 numbers ``floor(x / d + 8.5)`` of 4 bits, at most 15.
+    ``Q8_0``: ``d = max |x| / 127`` in float16 and 32 numbers ``round(x / d)`` of 8 bits, halves away from zero.
+    ``Q4_0``: ``d = m / -8``, m the number of the largest magnitude, and 32 numbers ``floor(x / d + 8.5)`` of 4 bits, at
+    most 15.
 
     Args:
         x: [..., K], float32, bfloat16 or float16, any strides; K a multiple of 32.
@@ -37,8 +38,8 @@ def quantize(x: Array, format: str, *, out: Array | None = None, kernel: str | N
     Returns:
         ``output`` [..., bytes of K], uint8, bit for bit what GGUF's own functions make. Nothing to differentiate.
 
-    A block with a NaN has a scale that is NaN, one with an infinity a scale that is infinite; what has no number there is
-    0. A scale beyond float16 is infinite, one below it 0.
+    A block with a NaN has a scale that is NaN, one with an infinity a scale that is infinite; what has no number there
+    is 0. A scale beyond float16 is infinite, one below it 0.
 
     Error bound: none, it is exact. Cost: four operations an element; reads x once and writes output once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.

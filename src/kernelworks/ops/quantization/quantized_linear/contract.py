@@ -9,9 +9,9 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.contract import INT8_BY_BLOCK, UNIT_ROUNDOFF, Case, Contract, Cost, Request, rounding
-from kernelworks.contract.arguments import Arguments, Vector, Word, check_of, errors_of
+from kernelworks.contract.arguments import Arguments, Word, check_of, errors_of
 from kernelworks.contract.cases import VALUES, draw, normal
-from kernelworks.contract.packed_formats import FORMATS, Blocks, Format, Packed, dequantize_blocks
+from kernelworks.contract.packed_formats import FORMATS, Blocks, Format, Packed, RowVector, dequantize_blocks
 from kernelworks.templates.packed import KINDS, draw_packed
 from kernelworks.templates.product import gamma
 
@@ -24,7 +24,7 @@ FEW = 8  # rows of x that each have tuning records of their own
 BF16, F32 = torch.bfloat16, torch.float32
 
 ARGUMENTS: Arguments = {
-    "x": Blocks(), "weight": Packed("x"), "bias": Vector("weight", 0, like="x"), "format": Format(),
+    "x": Blocks(), "weight": Packed("x"), "bias": RowVector("weight", "x"), "format": Format(),
     "activations": Word("float32", "int8"),
 }  # fmt: skip
 
@@ -45,12 +45,13 @@ def _chain(terms: int) -> float:
 
 
 def _rounded_to_8_bits(x: Tensor, weight: Tensor) -> Tensor:
-    """What half a step of each block of x comes to: its largest is 127 steps. The quotient that is rounded is itself off
-    by 2^-15 of a step. Blocks of next to nothing are zeros."""
+    """What half a step of each block of x comes to: its largest is 127 steps. The quotient that is rounded is off by
+    2^-15 of a step itself. Blocks of next to nothing are zeros."""
     blocks = x.abs().unflatten(-1, (x.shape[-1] // BLOCK, BLOCK))
     largest = blocks.amax(-1)
     lost = torch.where(largest < LEAST_SCALED, largest, largest / 254 * (1 + 2.0**-13))
-    return lost @ weight.abs().unflatten(-1, (x.shape[-1] // BLOCK, BLOCK)).sum(-1).T
+    sums: Tensor = weight.abs().unflatten(-1, (x.shape[-1] // BLOCK, BLOCK)).sum(-1)
+    return lost @ sums.T
 
 
 def _bound(

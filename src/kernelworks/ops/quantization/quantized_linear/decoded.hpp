@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdlib>
+#include <type_traits>
 
 #include "packed.hpp"
 
@@ -32,6 +33,27 @@ struct Scratch {
     }
 };
 thread_local Scratch decoded_rows;
+
+// Rows of the weight that are multiplied together lie this many rows apart, so that each is a stream of its own which the
+// prefetchers follow: some 64, and a quarter of a page more or less than whole pages, lest they share sets of a cache.
+inline int64_t apart(int64_t row_bytes) {
+    for (int64_t rows = 64; rows > 32; --rows) {
+        const int64_t off = rows * row_bytes % 2048 - 1024;
+        if (off >= -256 && off <= 256) return rows;
+    }
+    return 64;
+}
+
+// tile(n, R, distance) over the rows [begin, end): R rows from n on, so many rows apart, and what is left one by one.
+template <int R, class Tile>
+inline void in_streams(int64_t begin, int64_t end, int64_t row_bytes, Tile tile) {
+    const int64_t share = R * apart(row_bytes);
+    for (int64_t n = begin; n < end; n += share) {
+        const int64_t height = smaller(share, end - n), distance = height / R;
+        for (int64_t i = 0; i < distance; ++i) tile(n + i, std::integral_constant<int, R>{}, distance);
+        for (int64_t i = distance * R; i < height; ++i) tile(n + i, std::integral_constant<int, 1>{}, 1);
+    }
+}
 
 // A tile of rows lies block by block, [block][row][number of the block]: rows of a power of two bytes that lie far apart
 // would share the sets of a cache.

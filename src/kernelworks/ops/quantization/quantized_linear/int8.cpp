@@ -122,25 +122,19 @@ void multiply(int64_t M, kw::Rows<const T> x, uint8_t* room, int64_t N, const ui
     });
     kw::parallel(threads, [&](int64_t ith, int64_t nth) {
         const kw::Range mine = kw::slice(N, ith, nth, R);
-        // Rows of a tile lie far apart, so that each is a stream of its own; all rows of x meet them while they are near.
-        const int64_t tiles = (mine.end - mine.begin) / R;
         auto finish = [&](int64_t m, int64_t n, float sum) {
             if (!(__builtin_fabsf(sum) <= 3.4e38f)) sum = dot_in_float<F>(x[m], blocks, w + n * bytes);
             out[m * N + n] = kw::from_float<T>(bias ? sum + kw::to_float(bias[n]) : sum);
         };
-        for (int64_t i = 0; i < tiles; ++i)
+        // All rows of x meet those of a tile while these are near.
+        in_streams<R>(mine.begin, mine.end, bytes, [&](int64_t n, auto height, int64_t distance) {
+            constexpr int TILE = decltype(height)::value;
             for (int64_t m = 0; m < M; ++m) {
-                float found[R];
-                const int64_t n = mine.begin + i;
-                dots<F, R>(Row(room, M, blocks, m), blocks, w + n * bytes, tiles * bytes, found);
-                for (int r = 0; r < R; ++r) finish(m, n + r * tiles, found[r]);
+                float found[TILE];
+                dots<F, TILE>(Row(room, M, blocks, m), blocks, w + n * bytes, distance * bytes, found);
+                for (int r = 0; r < TILE; ++r) finish(m, n + r * distance, found[r]);
             }
-        for (int64_t n = mine.begin + tiles * R; n < mine.end; ++n)
-            for (int64_t m = 0; m < M; ++m) {
-                float found;
-                dots<F, 1>(Row(room, M, blocks, m), blocks, w + n * bytes, 0, &found);
-                finish(m, n, found);
-            }
+        });
     });
 }
 

@@ -41,18 +41,14 @@ __attribute__((noinline)) void stream_tile(const float* x, int64_t K, const uint
 
 template <class F, int M, class T>
 void stream(const float* x, int64_t N, int64_t K, const uint8_t* w, T* out, const T* bias, int64_t threads) {
-    constexpr int R = M == 1 ? 4 : M <= 4 ? 2 : 1;
+    constexpr int R = M == 1 ? 4 : LANES == 16 || M <= 4 ? 2 : 1;
     const int64_t bytes = K / F::BLOCK * F::BYTES;
     kw::parallel(threads, [&](int64_t ith, int64_t nth) {
         const kw::Range mine = kw::slice(N, ith, nth, R);
-        // Rows of a tile lie far apart, so that each is a stream of its own which the prefetchers follow.
-        const int64_t tiles = (mine.end - mine.begin) / R;
-        for (int64_t i = 0; i < tiles; ++i) {
-            const int64_t n = mine.begin + i;
-            stream_tile<F, M, R>(x, K, w + n * bytes, tiles * bytes, out + n, N, tiles, bias ? bias + n : nullptr);
-        }
-        for (int64_t n = mine.begin + tiles * R; n < mine.end; ++n)
-            stream_tile<F, M, 1>(x, K, w + n * bytes, 0, out + n, N, 0, bias ? bias + n : nullptr);
+        in_streams<R>(mine.begin, mine.end, bytes, [&](int64_t n, auto height, int64_t distance) {
+            stream_tile<F, M, decltype(height)::value>(x, K, w + n * bytes, distance * bytes, out + n, N, distance,
+                                                       bias ? bias + n : nullptr);
+        });
     });
 }
 
