@@ -13,8 +13,8 @@ from kernelworks.contract.packed_formats import FORMATS, PackedFormat, dequantiz
 __all__ = ["KINDS", "WRONG_DECODERS", "draw_packed", "edited"]
 
 # Kinds of blocks: rounded normal numbers; any bytes below scales of either sign; scales that are subnormal in float16;
-# scales of every special value; nothing but zeros; blocks of one number each. NaN is drawn by "specials" alone.
-KINDS = ("normal", "bytes", "subnormal", "specials", "zeros", "equal")
+# scales of every special value; nothing but zeros; blocks of one number each. NaN is drawn where the name says so.
+KINDS = ("normal", "bytes", "subnormal", "nan scales", "zeros", "equal")
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 65504.0, 2.0**-24)
 
 
@@ -36,7 +36,7 @@ def draw_packed(
         drawn = torch.randn(len(blocks), generator=generator) * scale * 0.02
         if kind == "subnormal":
             drawn = drawn.clamp(-1, 1) * 2.0**-14
-        elif kind == "specials":
+        elif kind == "nan scales":
             for i in range(0, len(blocks), 3):
                 drawn[i] = SPECIAL[i // 3 % len(SPECIAL)]
         blocks[:, place : place + 2] = drawn.half()[:, None].view(torch.uint8)

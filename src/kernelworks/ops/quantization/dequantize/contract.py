@@ -53,7 +53,7 @@ def _make(
 
 
 def _case(name: str, shape: tuple[int, ...], format: str, kind: str = "normal", **more: Any) -> Case:
-    return Case(f"{format} {name}", lambda g, d: _make(g, d, shape, format, kind), gradients=False, **more)
+    return Case(f"{format} {name}", lambda g, d: _make(g, d, shape, format, kind), **more)
 
 
 def _cases(format: str) -> tuple[Case, ...]:

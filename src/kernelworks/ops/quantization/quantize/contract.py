@@ -74,7 +74,7 @@ def _mixed(generator: Generator, dtype: torch.dtype, shape: tuple[int, ...]) -> 
 
 
 def _case(name: str, make: Any, shape: tuple[int, ...], format: str, **more: Any) -> Case:
-    return Case(f"{format} {name}", lambda g, d: {"x": make(g, d, shape), "format": format}, gradients=False, **more)
+    return Case(f"{format} {name}", lambda g, d: {"x": make(g, d, shape), "format": format}, **more)
 
 
 def _cases(format: str) -> tuple[Case, ...]:

@@ -122,7 +122,7 @@ def _make(
 
 
 def _case(name: str, shape: tuple[int, ...], n: int, format: str, *, layouts: bool = False, **made: Any) -> Case:
-    finite = made.get("blocks") != "specials" and made.get("kind", "normal") in ("normal", "large_mean", "constant")
+    finite = made.get("blocks") != "nan scales" and made.get("kind", "normal") in ("normal", "large_mean", "constant")
     tag = " int8" if made.get("activations") == "int8" else ""
     return Case(
         f"{format}{tag} {name}", lambda g, d: _make(g, d, shape, n, format, **made), layouts=layouts, gradients=finite
