@@ -27,6 +27,7 @@ from kernelworks.profile.call_sites import Survey
 from kernelworks.profile.trace import record
 from kernelworks.records import GpuPeaks, Peaks
 
+OF_ANY_VALUE = (torch.bool, torch.uint8)  # truth values and bytes
 OF_PRODUCTS = 24.0  # flop a byte: what is read and written once and not multiplied as matrices stays far below
 
 
@@ -46,7 +47,7 @@ def test_indices_have_a_limit(op: Op) -> None:
     """So that whoever makes up arguments makes ones that may be."""
     for request in requests(op):
         for name, value in request.args.items():
-            if isinstance(value, TensorSpec) and not value.dtype.is_floating_point and value.dtype is not torch.bool:
+            if isinstance(value, TensorSpec) and not value.dtype.is_floating_point and value.dtype not in OF_ANY_VALUE:
                 other, dim = op.contract.limits[name]
                 assert request.args[other].shape[dim] > 0
 

@@ -19,6 +19,8 @@ from kernelworks.contract.results import Result
 __all__ = [
     "ABSENT",
     "FLOATS",
+    "INNER",
+    "INT8_BY_BLOCK",
     "UNIT_ROUNDOFF",
     "Case",
     "Contract",
@@ -181,11 +183,13 @@ class Values:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A known-wrong forward that the verification must reject. ``run(**args)`` returns what the op returns."""
+    """A known-wrong forward that the verification must reject. ``run(**args)`` returns what the op returns.
+    ``right_within`` names kernels (``INNER``) within whose bounds it is right."""
 
     name: str
     run: Callable[..., Any]
     why: str
+    right_within: str = ""
 
 
 Outputs = tuple[Tensor, ...]
@@ -203,8 +207,10 @@ class Contract:
       ``given`` too: the arguments as the call takes them.
     - ``gradient_bound(args, grad_outputs, gradients, dtype)`` does the same per differentiable argument, and takes
       ``given`` as ``bound`` does.
-    - Where one product feeds another, matrix units take what is between them in the inputs' dtype. A kernel that works
-      so says ``inner="input"``, and both bounds are asked for with that keyword and derived for that.
+    - What a kernel rounds inside it names (``inner``, one of ``INNER``). Both bounds are asked for with that keyword,
+      and derived for it. ``permits`` says of a kind that only some calls allow which: the argument and its value. A
+      kernel of that kind declines every other call.
+    - ``contiguous`` names arguments that are refused with any other strides.
     - ``cost(request)`` counts one call, by ``request.values`` where its work hangs on ``values``.
     - ``dims(request)`` names a call's dimensions (M, N, K, ...) for tuning tables and for tuning records, where calls
       whose dimensions have as many bits are alike. ``bucket(request)`` says what more must be the same for that (few
@@ -257,6 +263,8 @@ class Contract:
     loose: Mapping[str, str] = field(default_factory=dict)
     results: Mapping[str, Result] = field(default_factory=dict)
     pieces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    permits: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    contiguous: tuple[str, ...] = ()
 
     @property
     def results_in_order(self) -> tuple[Result, ...]:
@@ -271,8 +279,30 @@ class Contract:
         """The dtype whose units do the arithmetic of a call."""
         return request.dtype if self.arithmetic == "products" else torch.float32
 
+    def guarded(self, kernel: Kernel) -> Kernel:
+        """The kernel, which declines calls that do not allow what it rounds inside."""
+        if kernel.inner not in self.permits:
+            return kernel
+        (argument, value), guard = self.permits[kernel.inner], kernel.guard
+
+        def declines(request: Request) -> str | None:
+            if request.args and request.args.get(argument) != value:
+                return f"rounds {INNER[kernel.inner]}, which a call allows with {argument}={value!r}"
+            return guard(request)
+
+        return replace(kernel, guard=declines)
+
 
 # ---------------------------------------------------------------- kernels
+
+# What a kernel rounds inside, beside its results. Whatever is not float32 has its place in the bounds of each contract
+# that has such kernels.
+INT8_BY_BLOCK = "int8 by block"
+INNER: Mapping[str, str] = {
+    "float32": "nothing: sums and products are float32's",
+    "input": "what is between two products to the inputs' dtype, as matrix units take it",
+    INT8_BY_BLOCK: "the activations to 8 bits, with a scale for each block of 32",
+}
 
 
 @dataclass(frozen=True)
@@ -298,10 +328,14 @@ class Kernel:
     toolchain: Callable[[], str] = lambda: ""
     device: str = "cpu"  # the type of device that a certificate of this kernel speaks for
     differs: Callable[[], str] = lambda: ""
-    inner: str = "float32"  # or "input": between two products values are rounded to the inputs' dtype (see Contract)
+    inner: str = "float32"  # what it rounds inside: one of INNER
     prepare: Callable[[str, tuple[Any, ...]], Callable[..., Any] | None] | None = None
     passes: tuple[str, ...] = ("forward", "backward")
     notes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.inner not in INNER:
+            raise ValueError(f"inner of kernel {self.name} must be one of {', '.join(INNER)}, got {self.inner!r}")
 
     def hash(self) -> str:
         """What certificates, tuning records and records name this kernel as it is by; "" where it needs none."""

@@ -1,7 +1,7 @@
 """Modules of torch.nn whose forward is an op of ours: the same arguments, parameters, state dict and ``repr``.
 
-Each is a subclass of torch's, so that ``isinstance``, initialisation, hooks, parametrizations and pickles work as
-there. What an op does not serve (float64, autocast, class weights, ``max_norm``, ...), torch's function computes.
+Each but the gates and ``QuantizedLinear`` is a subclass of torch's, so that ``isinstance``, initialisation, hooks,
+parametrizations and pickles work as there. What an op does not serve (float64, autocast, class weights, ``max_norm``, ...), torch's function computes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from torch import Tensor
 
 from kernelworks.nn import functional as calls
 from kernelworks.nn.originals import shipped_forward
+from kernelworks.nn.quantized import QuantizedLinear
 from kernelworks.nn.rebind import Rebinder
 from kernelworks.ops.lookup.embedding import TORCH_SIGNATURE as EMBEDDING
 
 __all__ = [
     "GELU", "CrossEntropyLoss", "Embedding", "GeluMul", "LayerNorm", "Linear", "LogSoftmax", "MultiheadAttention",
-    "RMSNorm", "ReLU", "SiluMul", "Softmax", "Softmax2d",
+    "QuantizedLinear", "RMSNorm", "ReLU", "SiluMul", "Softmax", "Softmax2d",
 ]  # fmt: skip
 
 

@@ -51,6 +51,11 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "position": (
         "rope",
     ),
+    "quantization": (
+        "dequantize",
+        "quantize",
+        "quantized_linear",
+    ),
     "reduction": (
         "argmax",
         "cross_entropy",

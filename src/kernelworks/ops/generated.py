@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm
     from kernelworks.ops.optimizer.adamw import adamw_ as adamw_
     from kernelworks.ops.position.rope import rope as rope
+    from kernelworks.ops.quantization.dequantize import dequantize as dequantize
+    from kernelworks.ops.quantization.quantize import quantize as quantize
+    from kernelworks.ops.quantization.quantized_linear import quantized_linear as quantized_linear
     from kernelworks.ops.reduction.argmax import argmax as argmax
     from kernelworks.ops.reduction.cross_entropy import cross_entropy as cross_entropy
     from kernelworks.ops.reduction.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
         "attention_fp8",
         "block_sparse_attention",
         "cross_entropy",
+        "dequantize",
         "embedding",
         "gelu",
         "gelu_mul",
@@ -50,6 +54,8 @@ if TYPE_CHECKING:
         "linear_gelu",
         "linear_silu_mul",
         "log_softmax",
+        "quantize",
+        "quantized_linear",
         "relu",
         "rms_norm",
         "rms_norm_linear",
@@ -135,6 +141,16 @@ SCHEMAS = {
     "rope": {
         "forward": "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "rope_backward(Tensor grad_q_turned, Tensor grad_k_turned, Tensor cos, Tensor sin, bool interleaved, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
+    "dequantize": {
+        "forward": "dequantize(Tensor packed, str format, str dtype, str? op_kernel=None) -> Tensor",
+    },
+    "quantize": {
+        "forward": "quantize(Tensor x, str format, str? op_kernel=None) -> Tensor",
+    },
+    "quantized_linear": {
+        "forward": "quantized_linear(Tensor x, Tensor weight, Tensor? bias, str format, str activations, str? op_kernel=None) -> Tensor",
+        "backward": "quantized_linear_backward(Tensor grad_output, Tensor weight, str format, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
     "argmax": {
         "forward": "argmax(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",

@@ -105,7 +105,11 @@ def _poisoned_out(op: Op, case_args: tuple[Any, ...], memory: Arena) -> Any:
 def _forward(op: Op, kernel: str, expected: Reference, layout: str, *, at_end: bool) -> Judgement:
     names = op.passes["forward"].names
     with arena(at_end=at_end, device=device_of(op, kernel)) as memory, torch.no_grad():
-        args = tuple(memory.place(a, layout) for a in expected.positional(op))
+        fixed = op.contract.contiguous
+        args = tuple(
+            memory.place(a, "contiguous" if n in fixed else layout)
+            for n, a in zip(names, expected.positional(op), strict=True)
+        )
         if _declines(op, kernel, args):
             raise _Declined
         out = _poisoned_out(op, args, memory)

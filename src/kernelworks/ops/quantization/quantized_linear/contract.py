@@ -1,0 +1,189 @@
+"""What quantized_linear promises."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from kernelworks.contract import INT8_BY_BLOCK, UNIT_ROUNDOFF, Case, Contract, Cost, Request, rounding
+from kernelworks.contract.arguments import Arguments, Word, check_of, errors_of
+from kernelworks.contract.cases import VALUES, draw, normal
+from kernelworks.contract.packed_formats import FORMATS, Blocks, Format, Packed, RowVector, dequantize_blocks
+from kernelworks.templates.packed import KINDS, draw_packed
+from kernelworks.templates.product import gamma
+
+__all__ = ["ARGUMENTS", "CONTRACT", "reference"]
+
+BLOCK = 32  # of the activations that are rounded to 8 bits
+LEAST_SCALED = 2.0**-118  # a block of x whose largest is smaller counts as zeros where it is rounded to 8 bits
+SMALLEST = 2.0**-149
+FEW = 8  # rows of x that each have tuning records of their own
+BF16, F32 = torch.bfloat16, torch.float32
+
+ARGUMENTS: Arguments = {
+    "x": Blocks(), "weight": Packed("x"), "bias": RowVector("weight", "x"), "format": Format(),
+    "activations": Word("float32", "int8"),
+}  # fmt: skip
+
+
+def reference(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, format: str = "Q8_0", activations: str = "float32"
+) -> tuple[Tensor, ...]:
+    output = x @ dequantize_blocks(weight, format).to(x.dtype).T
+    return (output if bias is None else output + bias,)
+
+
+# ---------------------------------------------------------------- bounds
+
+
+def _chain(terms: int) -> float:
+    """One of K/8 along eight lanes and the tree that joins them, then the bias."""
+    return terms / 8 + 10
+
+
+def _rounded_to_8_bits(x: Tensor, weight: Tensor) -> Tensor:
+    """What half a step of each block of x comes to: its largest is 127 steps. The quotient that is rounded is off by
+    2^-15 of a step itself. Blocks of next to nothing are zeros."""
+    blocks = x.abs().unflatten(-1, (x.shape[-1] // BLOCK, BLOCK))
+    largest = blocks.amax(-1)
+    lost = torch.where(largest < LEAST_SCALED, largest, largest / 254 * (1 + 2.0**-13))
+    sums: Tensor = weight.abs().unflatten(-1, (x.shape[-1] // BLOCK, BLOCK)).sum(-1)
+    return lost @ sums.T
+
+
+def _bound(
+    args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype, inner: str = "float32"
+) -> tuple[Tensor, ...]:
+    x, weight, bias = args["x"], dequantize_blocks(args["weight"], args["format"]).double(), args["bias"]
+    lost = _rounded_to_8_bits(x, weight) if inner == INT8_BY_BLOCK and x.numel() else torch.zeros_like(outputs[0])
+    magnitude = x.abs() @ weight.abs().T + lost
+    if bias is not None:
+        magnitude = magnitude + bias.abs()
+    inside = gamma(_chain(x.shape[-1])) * magnitude + (x.shape[-1] + 1) * SMALLEST + lost
+    return (rounding(outputs[0], dtype) + (1 + UNIT_ROUNDOFF[dtype]) * inside,)
+
+
+def _gradient_bound(
+    args: dict[str, Any], grads: tuple[Tensor, ...], gradients: dict[str, Tensor], dtype: torch.dtype,
+    inner: str = "float32",
+) -> dict[str, Tensor]:  # fmt: skip
+    """Sums over N for x and over M for the bias, one after the other."""
+    weight, n = dequantize_blocks(args["weight"], args["format"]).double(), args["weight"].shape[0]
+    g = grads[0].abs().reshape(math.prod(args["x"].shape[:-1]), n)
+    inside = {
+        "x": gamma(n + 1) * (g @ weight.abs()).reshape(args["x"].shape) + n * SMALLEST,
+        "bias": gamma(len(g) + 1) * g.sum(0),
+    }
+    u = UNIT_ROUNDOFF[dtype]
+    return {name: rounding(found, dtype) + (1 + u) * inside[name] for name, found in gradients.items()}
+
+
+# ---------------------------------------------------------------- cost
+
+
+def _dims(request: Request) -> dict[str, int]:
+    weight, found = request.args["weight"], FORMATS[request.args["format"]]
+    flows = request.args["grad_output" if request.pass_ == "backward" else "x"]
+    return {"M": math.prod(flows.shape[:-1]), "N": weight.shape[0], "K": found.unpacked_size(weight.shape[1])}
+
+
+def _cost(request: Request) -> Cost:
+    m, n, k = _dims(request).values()
+    weight = request.args["weight"]
+    if request.pass_ == "backward":
+        size = request.args["grad_output"].dtype.itemsize
+        return Cost((2.0 * k + 1.0) * m * n, 0.0, m * n * size + weight.nbytes, (m * k + n) * size)
+    size, bias = request.args["x"].dtype.itemsize, n if request.args.get("bias") is not None else 0
+    return Cost(2.0 * m * n * k + m * bias, 0.0, (m * k + bias) * size + weight.nbytes, m * n * size)
+
+
+def _bucket(request: Request) -> dict[str, Any]:
+    m = _dims(request)["M"]
+    words = {"format": request.args["format"], "activations": request.args.get("activations", "")}
+    return words | ({"M": m} if m <= FEW else {})
+
+
+# ---------------------------------------------------------------- cases
+
+
+def _make(
+    generator: Generator, dtype: torch.dtype, shape: tuple[int, ...], n: int, format: str, activations: str = "float32",
+    kind: str = "normal", blocks: str = "normal", bias: bool = True,
+) -> dict[str, Any]:  # fmt: skip
+    k = shape[-1]
+    weight = draw_packed(generator, (n, k), format, blocks, max(k, 1) ** -0.5)
+    made = {"x": draw(kind, generator, dtype, *shape), "weight": weight}
+    return {
+        **made, "bias": normal(generator, dtype, n) if bias else None, "format": format, "activations": activations,
+    }  # fmt: skip
+
+
+def _case(name: str, shape: tuple[int, ...], n: int, format: str, *, layouts: bool = False, **made: Any) -> Case:
+    finite = made.get("blocks") != "nan scales" and made.get("kind", "normal") in ("normal", "large_mean", "constant")
+    tag = " int8" if made.get("activations") == "int8" else ""
+    return Case(
+        f"{format}{tag} {name}", lambda g, d: _make(g, d, shape, n, format, **made), layouts=layouts, gradients=finite
+    )
+
+
+# Rows of x: one, as many as are streamed (8) and around that, tiles of four and around them. Columns: around tiles of
+# four and panels of twelve.
+SHAPES = (
+    (1, 1, 32), (1, 7, 64), (1, 50, 96), (1, 64, 4096), (2, 9, 160), (3, 6, 96), (4, 13, 64), (5, 5, 128), (6, 3, 32),
+    (7, 4, 96), (8, 17, 256), (9, 5, 64), (12, 25, 32), (17, 12, 96), (33, 14, 1024), (64, 24, 160), (300, 31, 64),
+    (5, 300, 64), (0, 3, 32), (3, 0, 32), (3, 5, 0),
+)  # fmt: skip
+
+
+def _cases(format: str) -> tuple[Case, ...]:
+    one, many = ((1, 160), 21), ((11, 96), 17)
+    return (
+        *(_case(f"M={m} N={n} K={k}", (m, k), n, format, bias=n % 2 == 1, layouts=(m, n) in ((4, 13), (12, 25)))
+          for m, n, k in SHAPES),
+        *(_case(f"{kind} M={shape[0]}", shape, n, format, kind=kind)
+          for kind in VALUES if kind != "normal" for shape, n in (one, many)),
+        *(_case(f"{blocks} M={shape[0]}", shape, n, format, blocks=blocks)
+          for blocks in KINDS[1:] for shape, n in (one, many)),
+        _case("shape [K]", (64,), 19, format),
+        _case("shape [2, 3, 4, K]", (2, 3, 4, 64), 21, format, layouts=True),
+        *(_case(f"M={m} N={n} K={k}", (m, k), n, format, activations="int8", bias=n % 2 == 1, layouts=n == 13)
+          for m, n, k in ((1, 1, 32), (1, 13, 64), (1, 64, 4096), (3, 6, 96), (9, 17, 160), (0, 3, 32), (3, 5, 0))),
+        *(_case(kind, (3, 160), 21, format, activations="int8", kind=kind) for kind in VALUES if kind != "normal"),
+        *(_case(blocks, (3, 160), 21, format, activations="int8", blocks=blocks) for blocks in KINDS[1:]),
+    )  # fmt: skip
+
+
+BENCH_CASES = tuple(
+    Case(f"{format}{' int8' * (act == 'int8')} {m}x{n}x{k}",
+         lambda g, d, m=m, n=n, k=k, f=format, a=act: _make(g, d, (m, k), n, f, a, bias=False), dtypes=dtypes)
+    for format in FORMATS
+    for m, n, k, act, dtypes in (
+        (1, 4096, 4096, "float32", (F32, BF16)), (1, 4096, 14336, "float32", (F32,)), (1, 4096, 4096, "int8", (F32,)),
+        (8, 4096, 4096, "float32", (F32,)), (128, 1024, 1024, "float32", (F32,)),
+    )
+)  # fmt: skip
+
+CONTRACT = Contract(
+    name="quantized_linear",
+    family="quantization",
+    formula="output = x dequantize(weight)^T + bias",
+    source="torch.nn.functional.linear; ggml's mul_mat of quantized weights, ggml/src/ggml-cpu/quants.c",
+    outputs=("output",),
+    differentiable=("x", "bias"),
+    arithmetic="products",
+    check=check_of(ARGUMENTS),
+    reference=reference,
+    bound=_bound,
+    gradient_bound=_gradient_bound,
+    cost=_cost,
+    dims=_dims,
+    bucket=_bucket,
+    cases=tuple(case for format in FORMATS for case in _cases(format)),
+    bench_cases=BENCH_CASES,
+    errors=errors_of(ARGUMENTS),
+    permits={INT8_BY_BLOCK: ("activations", "int8")},
+    contiguous=("weight",),
+)

@@ -1,0 +1,125 @@
+"""What ops of packed formats share: bytes to try them on, and ways to get a block wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Generator, Tensor
+
+from kernelworks.contract.packed_formats import FORMATS, PackedFormat, dequantize_blocks, quantize_blocks
+
+__all__ = ["KINDS", "WRONG_DECODERS", "draw_packed", "edited"]
+
+# Kinds of blocks: rounded normal numbers; any bytes below scales of either sign; scales that are subnormal in float16;
+# scales of every special value; nothing but zeros; blocks of one number each. NaN is drawn where the name says so.
+KINDS = ("normal", "bytes", "subnormal", "nan scales", "zeros", "equal")
+SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 65504.0, 2.0**-24)
+
+
+def draw_packed(
+    generator: Generator, shape: tuple[int, ...], format: str, kind: str = "normal", scale: float = 1.0
+) -> Tensor:
+    """The bytes of so many numbers: [..., K] gives [..., bytes of K]."""
+    found = FORMATS[format]
+    x = torch.randn(shape, generator=generator) * scale
+    if kind == "zeros":
+        x = torch.zeros(shape)
+    elif kind == "equal" and x.numel():
+        x = x[..., :1].expand(shape).contiguous()
+    packed = quantize_blocks(x, format)
+    if kind in ("normal", "zeros", "equal"):
+        return packed
+    blocks = torch.randint(0, 256, packed.shape, generator=generator).to(torch.uint8).view(-1, found.nbytes)
+    for place in found.scales:
+        drawn = torch.randn(len(blocks), generator=generator) * scale * 0.02
+        if kind == "subnormal":
+            drawn = drawn.clamp(-1, 1) * 2.0**-14
+        elif kind == "nan scales":
+            for i in range(0, len(blocks), 3):
+                drawn[i] = SPECIAL[i // 3 % len(SPECIAL)]
+        blocks[:, place : place + 2] = drawn.half()[:, None].view(torch.uint8)
+    return blocks.view(packed.shape)
+
+
+# ---------------------------------------------------------------- wrong decoders
+
+Decoder = Callable[[Tensor, str], Tensor]
+
+
+def edited(change: Callable[[Tensor, PackedFormat], None]) -> Decoder:
+    """The numbers of bytes that were changed: [..., blocks, bytes of a block], in place."""
+
+    def decode(packed: Tensor, format: str) -> Tensor:
+        found = FORMATS[format]
+        blocks = packed.clone().unflatten(-1, (packed.shape[-1] // found.nbytes, found.nbytes))
+        if blocks.numel():
+            change(blocks, found)
+        return dequantize_blocks(blocks.flatten(-2), format)
+
+    return decode
+
+
+def _payload(found: PackedFormat) -> slice:
+    return slice(2 * len(found.scales), None)
+
+
+def _nibbles(blocks: Tensor, found: PackedFormat) -> None:
+    payload = blocks[..., _payload(found)]
+    payload.copy_((payload >> 4) | ((payload & 15) << 4))
+
+
+def _neighbour(blocks: Tensor, found: PackedFormat) -> None:
+    scale = slice(found.scales[0], found.scales[0] + 2)
+    blocks[..., scale] = blocks[..., scale].roll(1, -2)
+
+
+def _bytes_of_scale(blocks: Tensor, found: PackedFormat) -> None:
+    scale = slice(found.scales[0], found.scales[0] + 2)
+    blocks[..., scale] = blocks[..., scale].flip(-1)
+
+
+def _last(blocks: Tensor, found: PackedFormat) -> None:
+    blocks[..., -1, :] = 0
+
+
+def _sign(blocks: Tensor, found: PackedFormat) -> None:
+    blocks[..., _payload(found)] &= 0x7F
+
+
+def _scale_sign(blocks: Tensor, found: PackedFormat) -> None:
+    blocks[..., found.scales[0] + 1] &= 0x7F
+
+
+def _one_block_on(blocks: Tensor, found: PackedFormat) -> None:
+    blocks.copy_(blocks.roll(-1, -2))
+
+
+def _without_zero(packed: Tensor, format: str) -> Tensor:
+    def cleared(blocks: Tensor, found: PackedFormat) -> None:
+        blocks[..., _payload(found)] = 0
+
+    zero = edited(cleared)(packed, format)
+    return dequantize_blocks(packed, format) - torch.where(zero.isfinite(), zero, 0.0)
+
+
+def _interleaved(packed: Tensor, format: str) -> Tensor:
+    numbers, block = dequantize_blocks(packed, format), FORMATS[format].block
+    if not numbers.numel():
+        return numbers
+    turned: Tensor = numbers.unflatten(-1, (-1, 2, block // 2)).mT
+    return turned.flatten(-3)
+
+
+WRONG_DECODERS: Mapping[str, tuple[Decoder, str]] = {
+    "nibbles change places": (edited(_nibbles), "the high four bits are taken for the first half of a block"),
+    "nibbles interleaved": (_interleaved, "the two numbers of a byte are taken for neighbours"),
+    "zero point forgotten": (_without_zero, "what is taken from each number (8 in Q4_0) is not"),
+    "scale of the neighbour": (edited(_neighbour), "a block is multiplied by the scale of the block before it"),
+    "scale's bytes change places": (edited(_bytes_of_scale), "a scale is read with its high byte first"),
+    "sign lost": (edited(_sign), "the highest bit of each byte is dropped"),
+    "scale's sign lost": (edited(_scale_sign), "a scale is taken for positive"),
+    "last block dropped": (edited(_last), "the last block of each row is left out"),
+    "one block on": (edited(_one_block_on), "each block is read where the next one lies"),
+}
