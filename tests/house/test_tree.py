@@ -280,7 +280,11 @@ NAMES_OPS = {
 # there strings are torch's operators too
 _TORCHS = ("profile/cost", "diagnose", "contract/bounds", "search/schedule")
 BY_TORCHS_NAMES = tuple(
-    f"{PACKAGE}/{folder}/" for folder in ("profile/cost", "diagnose", "contract/bounds", "search/schedule")
+    f"{PACKAGE}/{place}"
+    for place in (
+        *("profile/cost/", "diagnose/", "contract/bounds/", "search/schedule/", "compile/attention.py"),
+        *("measure/peaks/survey.py", "templates/activation.py", "templates/running_error.py"),
+    )
 )
 
 

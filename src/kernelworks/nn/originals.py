@@ -29,9 +29,14 @@ def _function(name: str) -> Any:
         return found if isinstance(found, BuiltinFunctionType) and found.__name__ == name else object()
     found = getattr(F, name)
     code = getattr(found, "__code__", None)
-    if code is not None and code.co_filename == F.__file__ and code.co_name == name:
+    if code is not None and code.co_filename == F.__file__ and code.co_name in (name, f"_{name}"):
         return found
-    return getattr(torch._C._nn, name, object())  # what torch wrote in C++ it gives the same name there
+    # What torch wrote in C++ has the same name in one of these, but for underscores.
+    for home in (torch._C._nn, torch._C._VariableFunctions):
+        for spelled in (name, getattr(found, "__name__", "")):
+            if spelled.replace("_", "") == name.replace("_", "") and hasattr(home, spelled):
+                return getattr(home, spelled)
+    return object()
 
 
 def shipped_forward(cls: type[nn.Module]) -> Any:

@@ -1,0 +1,120 @@
+"""The table of activations: bounds from expressions, torch's zeros, numbers at their limits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import kernelworks as kw
+from kernelworks.contract.arguments import Floats
+from kernelworks.contract.numbers import Real
+from kernelworks.dispatch.op import OPS
+from kernelworks.ops.activation.table.contract import TABLE
+from kernelworks.templates.activation import Activation, count_operations, template_of
+from kernelworks.templates.launches import written_backward, written_forward
+from kernelworks.templates.running_error import FUNCTIONS, Running, to_float32
+
+
+ENTRIES = TABLE.entries
+
+
+def _exactly(*values: float) -> Running:
+    value = torch.tensor(values, dtype=torch.float64)
+    return Running(value, torch.zeros_like(value))
+
+
+def _float32(text: str, x: Tensor) -> Tensor:
+    """An expression in float32, by torch."""
+    scope: dict[str, Any] = {
+        "where": torch.where, "abs": torch.abs, "exp": torch.exp, "expm1": torch.expm1, "log1p": torch.log1p,
+        "sigmoid": torch.sigmoid, "tanh": torch.tanh, "x": x.float(),
+    }  # fmt: skip
+    made: Tensor = eval(text, scope)
+    return made.double()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x * 3.3 + 0.1", "(x + 1.0) - x", "x / (1.0 + abs(x))", "x - tanh(x)", "1.0 - sigmoid(x)", "exp(-abs(x)) * x",
+        "log1p(exp(-abs(x))) / 7.0", "x * x * x - x", "expm1(-abs(x) / 3.0)", "1.0 / (x * x + 0.3)",
+    ],
+)  # fmt: skip
+def test_the_error_of_float32_is_within_the_bound_and_near_it(text: str) -> None:
+    x = torch.randn(20_000, generator=torch.Generator().manual_seed(3)).double() * 4
+    scope = {**FUNCTIONS, "x": _exactly(*x.tolist())}
+    found: Running = eval(text, scope)
+    share = (_float32(text, x) - found.value).abs() / found.error
+    assert 0.05 < float(share.max()) <= 1.0
+
+
+def test_a_comparison_that_rounding_decides_covers_both_branches() -> None:
+    x = _exactly(0.1, 0.2, 1.0, 3.0)
+    near = x * to_float32(10.0)  # 1, up to a rounding
+    far: Running = FUNCTIONS["where"](near > 1.0, 5.0, 7.0)
+    assert far.error[0] >= 2.0 and far.error[3] == 0.0
+    assert FUNCTIONS["where"](x > 1.0, 5.0, 7.0).error.max() == 0.0  # both sides are exact
+
+
+def test_a_choice_alone_is_exact() -> None:
+    for name in ("hardtanh", "hardshrink", "relu6", "threshold"):
+        op = OPS[name]
+        x = torch.tensor([-3.0, -0.25, 0.0, 0.25, 9.0])
+        numbers = [real.right({}) for real in ENTRIES[name].numbers.values()]
+        args = dict(zip(op.passes["forward"].names, (x, *numbers), strict=True))
+        outputs = op.contract.reference(x.double(), *numbers)
+        assert op.contract.bound(args, outputs, torch.float32)[0].max() == 0.0
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_zeros_keep_the_sign_that_torch_gives_them(name: str) -> None:
+    entry, op = ENTRIES[name], OPS[name]
+    numbers = [real.right({}) for real in entry.numbers.values()]
+    if name == "threshold":
+        numbers = [-1.0, 2.0]
+    x = torch.tensor([0.0, -0.0] * 40)
+    alone = entry.torch(x[:2], *numbers).repeat(40)  # of softshrink's, torch's vectors and its tails give two answers
+    want = entry.torch(x, *numbers)
+    agreed = torch.signbit(want) == torch.signbit(alone)
+    x, want = x[agreed], want[agreed]
+    assert torch.equal(torch.signbit(op.call(x, *numbers, None, "scalar")), torch.signbit(want))
+    vector = next(
+        k.name for k in op.kernels if k.name in ("avx512", "avx2") and not k.guard(op.request("forward", (x, *numbers)))
+    )
+    assert torch.equal(torch.signbit(op.call(x, *numbers, None, vector)), torch.signbit(want))
+
+
+def test_numbers_that_the_contract_refuses_are_torchs() -> None:
+    x = torch.randn(5)
+    torch.testing.assert_close(kw.celu(input=x, alpha=-2.0), torch.celu(x, -2.0))
+    torch.testing.assert_close(
+        kw.leaky_relu(input=x, negative_slope=math.inf), torch.nn.functional.leaky_relu(x, math.inf)
+    )
+    for call in (lambda: kw.celu(x, 0.0), lambda: kw.softshrink(x, -1.0), lambda: kw.hardtanh(x, 1.0, -1.0)):
+        with pytest.raises(ValueError, match=r"alpha|lambd|max_val"):
+            call()
+
+
+def test_a_launch_hands_the_numbers_on_behind_the_tensors() -> None:
+    arguments = {"x": Floats(), "low": Real(0.0), "high": Real(1.0, least="low")}
+    assert "run(output, x, low, high, threads)" in written_forward("cut", arguments)
+    assert "run(grad_x, grad, x, low, high, threads)" in written_backward("cut", arguments)
+
+
+def test_an_entry_alone_has_a_contract() -> None:
+    entry = Activation(
+        name="double",
+        torch=lambda x: 2.0 * x,
+        formula="output = 2 x",
+        source="none",
+        value="x + x",
+        gradient="grad * 2.0",
+    )
+    template = template_of(entry, __file__)
+    assert count_operations(entry, entry.value) == 1 and template.contract.differentiable == ("x",)
+    (output,) = template.contract.reference(torch.ones(3, dtype=torch.float64))
+    assert torch.equal(output, torch.full((3,), 2.0, dtype=torch.float64))
