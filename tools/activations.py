@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from kernelworks.templates.activation import Activation, count_operations
-from kernelworks.templates.activation_table import Table, names_read, renamed
+from kernelworks.templates.activation_table import Table, names_read, rename_calls
 
 __all__ = ["main", "names", "stale"]
 
@@ -59,8 +59,8 @@ def _triton(entry: Activation) -> str:
     body = ""
     for part, text, given in (("value", entry.value, ["x"]), ("gradient", entry.gradient, ["grad", "x"])):
         body += f"\n\n@kernel\ndef {entry.name}_{part}({', '.join((*given, *entry.numbers))}):\n"
-        body += "".join(f"    {name} = {renamed(entry.let[name], TRITON)}\n" for name in names_read(entry, text))
-        body += f"    return {renamed(text, TRITON)}\n"
+        body += "".join(f"    {name} = {rename_calls(entry.let[name], TRITON)}\n" for name in names_read(entry, text))
+        body += f"    return {rename_calls(text, TRITON)}\n"
     made = f"{entry.name}_forward, {entry.name}_backward"
     return f"{body}\n\n{made} = functions(__file__, {entry.name}_value, {entry.name}_gradient)\n"
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from op_kernels import runs_here
+from telling_cases import telling
 from torch import Tensor
 
 import kernelworks as kw
+from kernelworks.contract import Case
 from kernelworks.contract.arguments import Floats
 from kernelworks.contract.numbers import Real
-from kernelworks.dispatch.op import OPS
+from kernelworks.dispatch.op import OPS, Op
 from kernelworks.ops.activation.table.contract import TABLE
 from kernelworks.templates.activation import Activation, count_operations, template_of
 from kernelworks.templates.launches import written_backward, written_forward
 from kernelworks.templates.running_error import FUNCTIONS, Running, to_float32
-
+from kernelworks.verify.bounds import loose_bounds, merge_shares
+from kernelworks.verify.checks import bad_inputs, surviving_mutants
+from kernelworks.verify.parity import parities
 
 ENTRIES = TABLE.entries
 
@@ -118,3 +124,51 @@ def test_an_entry_alone_has_a_contract() -> None:
     assert count_operations(entry, entry.value) == 1 and template.contract.differentiable == ("x",)
     (output,) = template.contract.reference(torch.ones(3, dtype=torch.float64))
     assert torch.equal(output, torch.full((3,), 2.0, dtype=torch.float64))
+
+
+# ---------------------------------------------------------------- every entry, a little of it; a verification asks all
+
+TRIED = 60  # of work (telling_cases.py)
+
+
+def cases_of(op: Op) -> tuple[Case, ...]:
+    """The cases that tell most, and those of the entry's own: where it bends, and other numbers."""
+    few = {case.name: case for case in telling(op, TRIED, most=20_000)}
+    own = (case for case in op.contract.cases if case.name.endswith(("swept", "kinds of values")))
+    return tuple({**{case.name: replace(case, dtypes=case.dtypes[:1]) for case in own}, **few}.values())
+
+
+def kernels_of(op: Op) -> list[str]:
+    """The widest that this machine runs, and the plain one."""
+    here = [k.name for k in op.kernels if k.source is not None and k.device == "cpu" and runs_here(k)]
+    return [here[0], "scalar"]
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_keeps_its_contract_and_its_mutants_do_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    op, entry, cases = OPS[name], ENTRIES[name], cases_of(OPS[name])
+    tried = [(kernel, case, d) for case in cases for d in case.dtypes for kernel in kernels_of(op)]
+    found = [parity for one in tried for parity in parities(op, *one)]
+    assert len(found) > 40 and {p.pass_ for p in found} >= {"forward", "backward"}
+    assert [f"{p.kernel} {p.case} {p.dtype}: {p.message}" for p in found if not p.ok] == []
+    assert loose_bounds(op.contract, merge_shares({p.dtype: p.shares} for p in found)) == []
+    monkeypatch.setattr(op, "contract", replace(op.contract, cases=cases))
+    monkeypatch.setattr(op, "mutants", op.mutants[-len(entry.mutants) :])
+    assert len(op.mutants) >= 3 and surviving_mutants(op) == []
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_refuses_bad_input_and_is_torchs_in_torchs_words(name: str) -> None:
+    op, entry, public = OPS[name], ENTRIES[name], getattr(kw, name)
+    assert [wrong for _, wrong in bad_inputs(op, "scalar", public) if wrong] == []
+    x = torch.linspace(-9.0, 9.0, 300).reshape(10, 30)
+    numbers = {n: real.right({}) for n, real in entry.numbers.items()}
+    want = entry.torch(x, **numbers)
+    torch.testing.assert_close(public(x, *numbers.values(), kernel="scalar"), want)
+    if entry.is_torchs:
+        torch.testing.assert_close(public(input=x, **numbers), want)
+        assert torch.equal(public(input=x.double(), **numbers), entry.torch(x.double(), **numbers))  # which is torch's
+    if entry.in_place:
+        mine = x.clone()
+        assert public(input=mine, **numbers, inplace=True) is mine
+        torch.testing.assert_close(mine, want)

@@ -37,7 +37,7 @@ __all__ = ["FORMAT", "Launches", "Walk", "WholeModule", "clear_hashes", "kernel_
 OUTSIDE: Mapping[str, tuple[str, ...]] = {
     "build.cache": (), "build.compiler": (), "build.constants": (), "build.cpp": (), "build.loading": (),
     "build.configs": ("_read", "table_of"), "build.cuda": ("cubin", "toolchain"),
-    "build.kernels": ("triton_toolchain",), "build.written": ("WrittenSource",),
+    "build.kernels": ("triton_toolchain",), "build.written_source": ("WrittenSource",),
     "machine.environment": (), "machine": (), "machine.gpu": (),
 }  # fmt: skip
 

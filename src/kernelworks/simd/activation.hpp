@@ -1,20 +1,25 @@
-// What an expression of the table of activations may call beside functions.hpp, and such functions with numbers:
+// What an expression of the table of activations may call beside functions.hpp, and the kernels of its entries:
 //
 //     where(condition, a, b)                    a or b, of which one may be a constant
 //     exponential(d) exponential_less_one(d)    of d <= 0; what they give of others is not to be used
 //     log_one_more(e)                           of 0 <= e <= 1
 //     logistic(x) hyperbolic_tangent(x)         of any x
 //
-//     KW_POINTWISE_NUMBERS(elu, 1, (auto x, auto alpha), elu_value(x, alpha))
-//     KW_POINTWISE_NUMBERS_BACKWARD(elu, 1, (auto grad, auto x, auto alpha), elu_gradient(grad, x, alpha))
+//     KW_POINTWISE_ENTRY(elu, 1, elu_value(a[0], number[0]))
+//     KW_POINTWISE_ENTRY_BACKWARD(elu, 1, elu_gradient(a[0], a[1], number[0]))
 //
-// export elu(out, x, alpha, threads) and elu_backward(grad_x, grad, x, alpha, threads): the numbers come as doubles and
-// are rounded to float32.
+// export elu(out, x, alpha, threads) and elu_backward(grad_x, grad, x, alpha, threads): the numbers, of which there are
+// so many, come as doubles and are rounded to float32.
+//
+// A table has many entries, and all are compiled together. So an expression stands in a library once in each direction
+// and not once for each type and way to store: those are asked once for four vectors.
 #pragma once
 
-#include "pointwise.hpp"
+#include "elementwise.hpp"
+#include "functions.hpp"
 #if KW_VECTORS
 #include "exp.hpp"
+#include "map.hpp"
 #endif
 
 namespace kw {
@@ -87,67 +92,104 @@ inline V hyperbolic_tangent(V x) {
     return where(x == 0.0f, x, where(x < 0.0f, y, -y));
 }
 
-template <int K, int N, class F, class At>
-inline V with_numbers(F f, At at, const V* number) {
-    static_assert((K == 1 || K == 2) && (N == 1 || N == 2));
-    if constexpr (K == 1 && N == 1) return f(at(0), number[0]);
-    else if constexpr (K == 1) return f(at(0), number[0], number[1]);
-    else if constexpr (N == 1) return f(at(0), at(1), number[0]);
-    else return f(at(0), at(1), number[0], number[1]);
+// ---------------------------------------------------------------- kernels
+
+enum Type { FLOAT32, BFLOAT16, FLOAT16 };
+
+inline Type type_of(DLDataType t) { return t.code == kDLBfloat ? BFLOAT16 : t.bits == 16 ? FLOAT16 : FLOAT32; }
+
+// f(p as a pointer to elements of the type).
+template <class F>
+inline void with_type(Type type, char* p, F f) {
+    if (type == FLOAT32) f(reinterpret_cast<float*>(p));
+    else if (type == BFLOAT16) f(reinterpret_cast<bf16*>(p));
+    else f(reinterpret_cast<f16*>(p));
 }
 
-// n elements: p holds the result and the K operands.
-template <class F, int K, int N, class T, bool PAST_CACHE>
-void numbered(char* const* p, int64_t n, const float* from) {
-    const T* in[K];
-    V number[N];
-    for (int k = 0; k < K; ++k) in[k] = reinterpret_cast<const T*>(p[k + 1]);
-    for (int k = 0; k < N; ++k) number[k] = operand(from[k]);
-    T* const out = reinterpret_cast<T*>(p[0]);
+// Over n elements: p holds the result and the operands.
+using Elements = void (*)(char* const* p, int64_t n, const float* numbers, Type type, bool past_cache);
+
 #if KW_VECTORS
-    map<PAST_CACHE>(
-        out, n, [&](int64_t i) { return with_numbers<K, N>(F{}, [&](int k) { return load(in[k] + i); }, number); },
-        [&](int64_t i, int m) { return with_numbers<K, N>(F{}, [&](int k) { return load(in[k] + i, m); }, number); });
-#else
-    for (int64_t i = 0; i < n; ++i) {
-        const V made = with_numbers<K, N>(F{}, [&](int k) { return static_cast<V>(to_float(in[k][i])); }, number);
-        out[i] = from_float<T>(static_cast<float>(made));
-    }
-#endif
+constexpr int STEP = 4;  // vectors in flight: one's latency hides behind the others'
+
+template <bool PAST_CACHE>
+inline void store_step(Type type, char* p, int64_t i, const V* y) {
+    with_type(type, p, [&](auto* out) {
+        store_pair<PAST_CACHE>(out + i, y[0], y[1]);
+        store_pair<PAST_CACHE>(out + i + 2 * LANES, y[2], y[3]);
+    });
 }
+
+template <class F, int K>
+void elements(char* const* p, int64_t n, const float* numbers, Type type, bool past_cache) {
+    const V number[2] = {splat(numbers[0]), splat(numbers[1])};
+    int64_t i = 0;
+    auto part = [&](int m) {  // the next m elements, at most a vector of them
+        V a[K] = {};
+        for (int k = 0; k < K; ++k) with_type(type, p[k + 1], [&](auto* in) { a[k] = load(in + i, m); });
+        const V y = F::of(a, number);
+        with_type(type, p[0], [&](auto* out) { store(out + i, y, m); });
+        i += m;
+    };
+    const int64_t width = type == FLOAT32 ? 4 : 2;
+    int64_t head = past_cache ? (-reinterpret_cast<intptr_t>(p[0]) & 63) / width : 0;  // to the first cache line
+    if (head > n) head = n;
+    for (int64_t end = head;;) {
+        while (i < end) part(static_cast<int>(end - i < LANES ? end - i : LANES));
+        if (i == n) break;
+        for (; i + STEP * LANES <= n; i += STEP * LANES) {
+            V a[STEP][K], y[STEP];
+            for (int k = 0; k < K; ++k)
+                with_type(type, p[k + 1], [&](auto* in) {
+                    for (int j = 0; j < STEP; ++j) a[j][k] = load(in + i + j * LANES);
+                });
+            for (int j = 0; j < STEP; ++j) y[j] = F::of(a[j], number);
+            if (past_cache) store_step<true>(type, p[0], i, y);
+            else store_step<false>(type, p[0], i, y);
+        }
+        end = n;
+    }
+    if (past_cache) stream_end();
+}
+#else
+template <class F, int K>
+void elements(char* const* p, int64_t n, const float* numbers, Type type, bool) {
+    const V number[2] = {numbers[0], numbers[1]};
+    for (int64_t i = 0; i < n; ++i) {
+        V a[K] = {};
+        for (int k = 0; k < K; ++k) with_type(type, p[k + 1], [&](auto* in) { a[k] = to_float(in[i]); });
+        const float y = static_cast<float>(F::of(a, number));
+        with_type(type, p[0], [&]<class T>(T* out) { out[i] = from_float<T>(y); });
+    }
+}
+constexpr int64_t PAST_CACHE_BYTES = INT64_MAX;
+#endif
 
 // The result, the operands, the numbers, then the number of threads. A forward (K = 1) writes past the caches.
-template <class F, int K, int N, bool HEAVY>
-void over_numbers(Args args) {
+template <int K>
+void run_entry(Args args, int count, Elements kernel) {
     Tensor t[K + 1];
-    float number[N];
+    float numbers[2] = {};
     for (int k = 0; k <= K; ++k) t[k] = args.tensor(k);
-    for (int k = 0; k < N; ++k) number[k] = static_cast<float>(args.real(K + 1 + k));
-    with_dtype(t[0].dtype, [&](auto zero) {
-        using T = decltype(zero);
-        void (*kernel)(char* const*, int64_t, const float*) = numbered<F, K, N, T, false>;
-#if KW_VECTORS
-        constexpr bool STREAMS = K == 1 && (!HEAVY || sizeof(T) == 4);
-        if (STREAMS && t[0].numel() * static_cast<int64_t>(sizeof(T)) >= PAST_CACHE_BYTES)
-            kernel = numbered<F, K, N, T, STREAMS>;
-#endif
-        elementwise(args.integer(K + 1 + N), t, 1, [&](char* const* p, int64_t n) { kernel(p, n, number); });
-    });
+    for (int k = 0; k < count; ++k) numbers[k] = static_cast<float>(args.real(K + 1 + k));
+    const Type type = type_of(t[0].dtype);
+    const bool past_cache = K == 1 && t[0].numel() * (t[0].dtype.bits / 8) >= PAST_CACHE_BYTES;
+    elementwise(args.integer(K + 1 + count), t, 1,
+                [&](char* const* p, int64_t n) { kernel(p, n, numbers, type, past_cache); });
 }
 
 }  // namespace kw
 
-#define KW_NUMBERED(name, operands, numbers, heavy, parameters, ...)        \
-    namespace kw {                                                          \
-    namespace {                                                             \
-    constexpr auto name##_function = [] parameters { return __VA_ARGS__; }; \
-    }                                                                       \
-    }                                                                       \
-    KW_EXPORT(name) { kw::over_numbers<decltype(kw::name##_function), operands, numbers, heavy>(args); }
+// In the namespace of what an expression may call, so that its names are found before the C library's.
+#define KW_EXPORT_ENTRY(name, operands, count, ...)                                                              \
+    namespace kw {                                                                                             \
+    namespace {                                                                                                \
+    struct name##_elements {                                                                                   \
+        static V of([[maybe_unused]] const V* a, [[maybe_unused]] const V* number) { return __VA_ARGS__; }     \
+    };                                                                                                         \
+    }                                                                                                          \
+    }                                                                                                          \
+    KW_EXPORT(name) { kw::run_entry<operands>(args, count, kw::elements<kw::name##_elements, operands>); }
 
-#define KW_POINTWISE_NUMBERS(name, numbers, parameters, ...) \
-    KW_NUMBERED(name, 1, numbers, false, parameters, __VA_ARGS__)
-#define KW_POINTWISE_NUMBERS_HEAVY(name, numbers, parameters, ...) \
-    KW_NUMBERED(name, 1, numbers, true, parameters, __VA_ARGS__)
-#define KW_POINTWISE_NUMBERS_BACKWARD(name, numbers, parameters, ...) \
-    KW_NUMBERED(name##_backward, 2, numbers, false, parameters, __VA_ARGS__)
+#define KW_POINTWISE_ENTRY(name, count, ...) KW_EXPORT_ENTRY(name, 1, count, __VA_ARGS__)
+#define KW_POINTWISE_ENTRY_BACKWARD(name, count, ...) KW_EXPORT_ENTRY(name##_backward, 2, count, __VA_ARGS__)

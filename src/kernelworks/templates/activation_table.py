@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from kernelworks.build.kernels import table_triton_kernel
-from kernelworks.build.written import WrittenSource, written_kernels
+from kernelworks.build.written_source import WrittenSource, written_kernels
 from kernelworks.contract import Kernel
 from kernelworks.dispatch.op import Op
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.signature import TorchSignature
-from kernelworks.templates.activation import ELEMENTARY, Activation, OfEntry, mutants_of, template_of
+from kernelworks.templates.activation import Activation, OfEntry, mutants_of, template_of
 from kernelworks.templates.launches import backward_of, forward_of
 
-__all__ = ["Table", "cpp_text", "names_read", "renamed"]
+__all__ = ["Table", "cpp_text", "names_read", "rename_calls"]
 
 # bfloat16's rounding instruction (avx512_bf16) buys nothing here: what rounds is a small part of what computes.
 TARGETS = ("avx512", "avx2", "scalar")
@@ -77,7 +77,7 @@ class Table:
 # ---------------------------------------------------------------- C++
 
 
-def renamed(text: str, names: Mapping[str, str]) -> str:
+def rename_calls(text: str, names: Mapping[str, str]) -> str:
     """An expression with other names of the functions that it calls."""
     return re.sub(r"\b(\w+)\(", lambda m: f"{names.get(m[1], m[1])}(", text)
 
@@ -93,7 +93,7 @@ def names_read(entry: Activation, text: str) -> list[str]:
 
 def _cpp(text: str) -> str:
     """In C++, where a number is one of float32."""
-    return re.sub(r"(?<![\w.])(\d+\.\d+(?:e-?\d+)?)", r"\1f", renamed(text, CPP))
+    return re.sub(r"(?<![\w.])(\d+\.\d+(?:e-?\d+)?)", r"\1f", rename_calls(text, CPP))
 
 
 def cpp_text(entry: Activation) -> str:
@@ -106,13 +106,10 @@ def cpp_text(entry: Activation) -> str:
         lines += [f"    const V {name} = {_cpp(entry.let[name])};" for name in names_read(entry, text)]
         lines += [f"    return {_cpp(text)};", "}"]
     lines += ["}", "}"]
-    count, heavy = len(entry.numbers), any(f"{name}(" in renamed(entry.value, {}) for name in ELEMENTARY)
     for part, kind, _, given in passes:
-        names = (*given, *entry.numbers)
-        macro = f"KW_POINTWISE{'_NUMBERS' if count else ''}{kind or ('_HEAVY' if heavy else '')}"
-        autos, plain = ", ".join(f"auto {name}" for name in names), ", ".join(names)
-        many = f"{count}, " if count else ""
-        lines.append(f"{macro}({entry.name}, {many}({autos}), {entry.name}_{part}({plain}))")
+        read = [f"a[{i}]" for i in range(len(given))] + [f"number[{i}]" for i in range(len(entry.numbers))]
+        call = f"{entry.name}_{part}({', '.join(read)})"
+        lines.append(f"KW_POINTWISE_ENTRY{kind}({entry.name}, {len(entry.numbers)}, {call})")
     return "\n".join(lines) + "\n"
 
 
