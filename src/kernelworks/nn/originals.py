@@ -18,7 +18,15 @@ from torch import nn
 
 from kernelworks.dispatch.signature import gates, torch_signatures
 
-__all__ = ["FORWARDS", "TORCH_FUNCTIONS", "forward_of", "is_from_package", "shipped_forward", "unwrap_decorators"]
+__all__ = [
+    "FORWARDS",
+    "TORCH_FUNCTIONS",
+    "TWINS",
+    "forward_of",
+    "is_from_package",
+    "shipped_forward",
+    "unwrap_decorators",
+]
 
 
 def _function(name: str) -> Any:
@@ -51,6 +59,17 @@ def shipped_forward(cls: type[nn.Module]) -> Any:
 TORCH_FUNCTIONS: dict[str, Any] = {
     name: _function(name)
     for name in (*(name for name, s in torch_signatures().items() if not s.no_swap_reason), *gates())
+}
+
+# torch's own function of an activation that ``torch.nn.functional`` has, too: ``torch.sigmoid``. It takes the tensor and
+# the same numbers, by the same names.
+TWINS: dict[str, Any] = {
+    name: twin
+    for name, signature in torch_signatures().items()
+    if signature.op.template is not None
+    and getattr(signature.op.template, "entry", None) is not None
+    and isinstance(twin := getattr(torch, name, None), BuiltinFunctionType)
+    and twin is not TORCH_FUNCTIONS.get(name)
 }
 
 FORWARDS: dict[type[nn.Module], Any] = {cls: shipped_forward(cls) for cls in (nn.Linear, nn.LayerNorm, nn.RMSNorm)}

@@ -1,9 +1,10 @@
 """How far float32 may be off in an expression: a running error analysis, in float64.
 
 A value carries how far its float32 counterpart may be from it. Each operation hands the errors of its operands on, to
-first order, and adds its own rounding: 2^-24 of its result, and half of 2^-149 where that is more. Bounds of elementary
-functions are those of ``simd/activation.hpp`` and ``tile/activation.py``. Where the sides of a comparison are closer
-than their errors it may fall either way, and ``where`` then covers both of its branches.
+first order, and adds its own rounding: 2^-24 of its result, and half of 2^-149 where that is more, and nothing where
+float32 holds a sum or product of exact operands. Bounds of elementary functions are those of ``simd/activation.hpp``
+and ``tile/activation.py``. Where the sides of a comparison are closer than their errors it may fall either way, and
+``where`` then covers both of its branches.
 """
 
 from __future__ import annotations
@@ -39,9 +40,15 @@ class Running:
     def _made(self, value: Tensor, error: Tensor) -> Running:
         return Running(value, error + U32 * value.abs() + 0.5 * SMALLEST)
 
+    def _rounded(self, b: Running, value: Tensor, error: Tensor) -> Running:
+        """A sum or a product. One of exact operands that float32 holds is rounded to itself."""
+        held = (self.error == 0.0) & (b.error == 0.0) & (value.float().double() == value)
+        made = self._made(value, error)
+        return Running(value, torch.where(held, torch.zeros_like(value), made.error))
+
     def __add__(self, other: Any) -> Running:
         b = _running(other, self)
-        return self._made(self.value + b.value, self.error + b.error)
+        return self._rounded(b, self.value + b.value, self.error + b.error)
 
     def __sub__(self, other: Any) -> Running:
         return self + -_running(other, self)
@@ -49,7 +56,7 @@ class Running:
     def __mul__(self, other: Any) -> Running:
         b = _running(other, self)
         moved = self.value.abs() * b.error + b.value.abs() * self.error + self.error * b.error
-        return self._made(self.value * b.value, torch.nan_to_num(moved, nan=0.0, posinf=torch.inf))
+        return self._rounded(b, self.value * b.value, torch.nan_to_num(moved, nan=0.0, posinf=torch.inf))
 
     def __truediv__(self, other: Any) -> Running:
         b = _running(other, self)

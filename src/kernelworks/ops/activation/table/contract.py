@@ -242,7 +242,7 @@ ENTRIES = (
         formula="output = x - lambd where x > lambd, x + lambd where x < -lambd, else 0",
         source="torch.nn.functional.softshrink",
         numbers={"lambd": Real(0.5, least=0.0)},
-        tries=((0.0,), (0.25,), (2.0,)),
+        tries=((0.0,), (0.25,), (2.0,), (0.3,)),
         sweeps=(1.0, 1e38),
         gradient_kinds=EVERY,
         value="where(x > lambd, x - lambd, where(x < -lambd, x + lambd, x * 0.0))",
