@@ -1,6 +1,7 @@
 """What torch and type checkers know of the ops before any op package is loaded: ``python tools/schemas.py [--check]``.
 
-Writes ``ops/generated.py`` from the op packages; with ``--check`` writes nothing and exits with 1 if it is out of date.
+Writes ``ops/generated.py`` from the op packages, and what is written of their tables (``activations.py``); with
+``--check`` writes nothing and exits with 1 if it is out of date.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import activations
+from kernelworks import ops
 from kernelworks.dispatch.op import OPS
 from kernelworks.dispatch.registry import OP_PACKAGES
 
@@ -26,6 +29,11 @@ if TYPE_CHECKING:
 {names}
     ]
 
+# Op packages that hold many ops, and the names of these.
+TABLES: dict[str, tuple[str, ...]] = {{
+{tables}
+}}
+
 SCHEMAS = {{
 {schemas}
 }}
@@ -34,6 +42,8 @@ SCHEMAS = {{
 
 def generate() -> str:
     """The text of the file, as the op packages have it now."""
+    tables = activations.names()
+    ops.take_tables(tables)
     imports = sorted(f"    from {package} import {name} as {name}" for name, package in OP_PACKAGES.items())
     names = [f'        "{name}",' for name in sorted(OP_PACKAGES)]
     schemas = []
@@ -41,10 +51,16 @@ def generate() -> str:
         schemas.append(f'    "{name}": {{')
         schemas += [f'        "{p}": "{definition.schema}",' for p, definition in OPS[name].passes.items()]
         schemas.append("    },")
-    return HEAD.format(imports="\n".join(imports), names="\n".join(names), schemas="\n".join(schemas))
+    said = (f'    "{table}": ({" ".join(f"{name!r}," for name in entries)}),' for table, entries in tables.items())
+    return HEAD.format(
+        imports="\n".join(imports), names="\n".join(names), tables="\n".join(said).replace("'", '"'),
+        schemas="\n".join(schemas),
+    )  # fmt: skip
 
 
 def main(arguments: list[str]) -> int:
+    if activations.main(arguments):
+        return 1
     made = generate()
     stale = not GENERATED.is_file() or GENERATED.read_text(encoding="utf-8") != made
     if stale and "--check" not in arguments:

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from op_kernels import ALL_OPS
 
 from kernelworks.build import launch_code, source_units
 from kernelworks.build.cpp_text import bare
@@ -31,8 +30,9 @@ from kernelworks.build.source_index import FILES, PACKAGE, Files
 from kernelworks.build.source_units import ParsedUnit
 from kernelworks.contract import Kernel
 from kernelworks.dispatch import certificates
+from kernelworks.dispatch.op import OPS
 
-KERNELS = {f"{op.name}.{kernel.name}": kernel for op in ALL_OPS for kernel in op.kernels if kernel.source is not None}
+KERNELS = {f"{op.name}.{r.name}": r for op in OPS.values() for r in op.kernels if r.source is not None}
 SEARCHED = PACKAGE / "ops" / "activation" / "relu" / "searched.py"
 FOUND = (
     '"""Found by a search."""\nimport torch\n\nTEXT = "int x;  // a comment that is compiled"\n\n\n'

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from op_kernels import ALL_NAMES
 from torch import Tensor
 from torch_calls import NAMES, example
 
@@ -65,7 +66,9 @@ def test_shapes_without_much_in_them(shape: tuple[int, ...]) -> None:
     assert type(got) is np.ndarray and got.shape == shape
 
 
-@pytest.mark.parametrize("name", [n for n in OPS if n not in ("adamw_", "attention_fp8")])  # NumPy has no 8-bit floats
+@pytest.mark.parametrize(
+    "name", [n for n in ALL_NAMES if n not in ("adamw_", "attention_fp8")]
+)  # NumPy has no 8-bit floats
 def test_every_op_takes_arrays(name: str) -> None:
     op = OPS[name]
     made = op.contract.cases[0].make(torch.Generator().manual_seed(0), torch.float32)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from op_kernels import ALL_OPS
 from operators import Seen
 from torch import Tensor
 
@@ -388,7 +389,7 @@ def test_a_choice_kept_by_a_compiled_program_ends_with_the_certificate(
     assert loaded == [(KERNEL, "forward"), ("torch", "forward")]
 
 
-@pytest.mark.parametrize("op", [op for op in OPS.values() if "backward" in op.passes], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", [op for op in ALL_OPS if "backward" in op.passes], ids=lambda op: op.name)
 def test_the_backward_that_a_training_call_is_settled_with_is_the_one_that_follows(
     op: Op, monkeypatch: pytest.MonkeyPatch
 ) -> None:

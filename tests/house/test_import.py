@@ -8,6 +8,7 @@ import forked
 import pytest
 import torch
 
+import activations
 import kernelworks as kw
 import schemas
 from kernelworks import ops
@@ -154,6 +155,7 @@ def test_programs_that_name_operators_load(tmp_path) -> None:  # type: ignore[no
 
 def test_what_is_generated_is_current() -> None:
     assert schemas.generate() == schemas.GENERATED.read_text(encoding="utf-8"), "run `make docs`"
+    assert not activations.stale(), "run `make docs`"
 
 
 def test_each_op_is_in_the_family_of_its_contract() -> None:

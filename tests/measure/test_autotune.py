@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from op_kernels import ALL_OPS, label
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from typer.testing import CliRunner
@@ -443,7 +444,7 @@ def test_ops_are_named_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---------------------------------------------------------------- variants as a user writes them
 
 
-@pytest.mark.parametrize("op", list(OPS.values()), ids=lambda op: op.name)
+@pytest.mark.parametrize("op", ALL_OPS, ids=label)
 def test_both_variants_compute_the_call_itself(op: Op) -> None:
     case = next(c for c in op.contract.cases if torch.float32 in c.dtypes and c.gradients)
     made = case.make(torch.Generator().manual_seed(0), torch.float32)

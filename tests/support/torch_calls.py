@@ -11,12 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from op_kernels import ALL_OPS
 from torch import Tensor
 
 from kernelworks.dispatch.op import OPS
 from kernelworks.dispatch.signature import TorchSignature
 
-NAMES = [name for name, op in OPS.items() if op.torch_signature is not None and op.torch_signature.function is not None]
+NAMES = [op.name for op in ALL_OPS if op.torch_signature is not None and op.torch_signature.function is not None]
 Parameters = list[tuple[str, Any, bool]]  # name, default, whether it may be given by position
 
 # Arguments of torch's that no argument of the op's says, made of those that are there.
@@ -26,8 +27,10 @@ WHOLE: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "alpha": lambda given: 0.75,
     "approximate": lambda given: "tanh",
     "attn_mask": lambda given: torch.rand(given["query"].shape[2], given["key"].shape[2]),
+    "beta": lambda given: 0.75,
     "bias": lambda given: torch.rand(given["weight"].shape[0]),
     "dim": lambda given: 0,
     "dropout_p": lambda given: 0.5,
@@ -39,7 +42,11 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "is_causal": lambda given: True,
     "keepdim": lambda given: True,
     "label_smoothing": lambda given: 0.25,
+    "lambd": lambda given: 0.75,
     "linear_bias": lambda given: torch.rand(given["linear_weight"].shape[0]),
+    "max_val": lambda given: 0.75,
+    "min_val": lambda given: -0.75,
+    "negative_slope": lambda given: 0.3,
     "max_norm": lambda given: 1e6,  # above every norm: the weight is not rewritten
     "norm_type": lambda given: 1.0,
     "options": lambda given: torch.nn.LinearCrossEntropyOptions(),
@@ -50,6 +57,8 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "scale_grad_by_freq": lambda given: True,
     "size_average": lambda given: False,
     "sparse": lambda given: True,
+    "threshold": lambda given: 0.3,
+    "value": lambda given: -0.3,
     "weight": lambda given: torch.rand(given.get("linear_weight", given["input"].mT).shape[0]),
 }  # fmt: skip
 UNSAID = {"_stacklevel"}  # where a warning of torch's points to

@@ -28,11 +28,13 @@ __all__ = [
     "also_of",
     "as_float64",
     "cpp_kernels",
+    "cpu_guard",
     "cuda_kernel",
     "in_float64",
     "into",
     "python_kernel",
     "searched_kernel",
+    "table_triton_kernel",
     "triton_kernel",
     "with_forward_of",
     "with_libraries",
@@ -69,7 +71,7 @@ def cpp_kernels(
                 name=name,
                 target=name,
                 load=functools.partial(_load, op_package / source, name, launches, bound),
-                guard=functools.partial(_decline, name, tuple(g for g in (guard, (guards or {}).get(name)) if g)),
+                guard=functools.partial(cpu_guard, name, tuple(g for g in (guard, (guards or {}).get(name)) if g)),
                 source=op_package / source,
                 hashed=functools.partial(kernel_hash, functools.partial(flags_of, op_package / source, name)),
                 toolchain=toolchain,
@@ -111,7 +113,8 @@ def _load(
     return functools.partial(launches[pass_], library(source, target))
 
 
-def _decline(target: str, guards: tuple[Guard, ...], request: Request) -> str | None:
+def cpu_guard(target: str, guards: tuple[Guard, ...], request: Request) -> str | None:
+    """Why a kernel for a CPU declines: the device, the instruction set, or what its own guards say."""
     if request.device != "cpu":
         return f"runs on CPU tensors, got {request.device}"
     missing = TARGETS[target].needs - machine().features
@@ -155,6 +158,32 @@ def triton_kernel(
         prepare=functools.partial(_prepare_triton, functions, in_place, launches),
         inner=inner,
     )
+
+
+def table_triton_kernel(op_package: Path, entry: str) -> Kernel:
+    """``triton_kernel`` of an op that is an entry of a table: ``triton.py`` is one for all of them, and has a function
+    ``ENTRY_forward`` and one ``ENTRY_backward`` for each."""
+    functions = Launches(_module(op_package, "triton"), ("forward", "backward"), f"{entry}_")
+    return dataclasses.replace(
+        triton_kernel(op_package),
+        load=functools.partial(_load_entry, functions),
+        prepare=functools.partial(_prepare_entry, functions),
+    )
+
+
+def _load_entry(functions: Launches, pass_: str) -> Callable[..., Any]:
+    triton_toolchain()
+    launch: Callable[..., Any] = getattr(importlib.import_module(functions.module), f"{functions.prefix}{pass_}")
+    return launch
+
+
+def _prepare_entry(functions: Launches, pass_: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
+    """A replay of a small call, as of other pointwise ops."""
+    if environment.is_interpreting() or any(a.numel() > SMALL for a in args if isinstance(a, torch.Tensor)):
+        return None
+    from kernelworks.build.replay import make_replay  # imports Triton
+
+    return make_replay(_load_entry(functions, pass_), args, most=1)
 
 
 def cuda_kernel(
@@ -305,7 +334,7 @@ def searched_kernel(op_package: str, target: str) -> Kernel:
         name="searched",
         target=target,
         load=functools.partial(_load_searched, source),
-        guard=functools.partial(_decline, target, ()),
+        guard=functools.partial(cpu_guard, target, ()),
         source=source,
         hashed=functools.partial(kernel_hash, functools.partial(_read_whole, source)),
         toolchain=toolchain,

@@ -37,21 +37,23 @@ __all__ = ["FORMAT", "Launches", "Walk", "WholeModule", "clear_hashes", "kernel_
 OUTSIDE: Mapping[str, tuple[str, ...]] = {
     "build.cache": (), "build.compiler": (), "build.constants": (), "build.cpp": (), "build.loading": (),
     "build.configs": ("_read", "table_of"), "build.cuda": ("cubin", "toolchain"),
-    "build.kernels": ("triton_toolchain",),
+    "build.kernels": ("triton_toolchain",), "build.written_source": ("WrittenSource",),
     "machine.environment": (), "machine": (), "machine.gpu": (),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Launches:
-    """A module whose functions launch, one for each pass, and may prepare a launch; not imported to be read."""
+    """A module whose functions launch, one for each pass, and may prepare a launch; not imported to be read. Where it
+    is one for several ops, ``prefix`` is what their names begin with."""
 
     module: str
     passes: tuple[str, ...]
+    prefix: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*self.passes, *(f"prepare_{pass_}" for pass_ in self.passes))
+        return tuple(f"{self.prefix}{name}" for name in (*self.passes, *(f"prepare_{p}" for p in self.passes)))
 
 
 @dataclass(frozen=True)
@@ -279,6 +281,8 @@ class Walk:
             return f"{self._of_class(type(v))}.{v.name}"
         if not _ours(type(v)):
             return _foreign(v)
+        if (stop := _outside(type(v).__module__, type(v).__qualname__)) is not None:
+            return stop
         if not is_dataclass(v):
             self.unread.append(f"an object of {type(v).__module__}.{type(v).__qualname__}")
             return f"object {self._of_class(type(v))}"

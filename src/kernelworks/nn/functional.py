@@ -27,7 +27,7 @@ from kernelworks.contract import FLOATS
 from kernelworks.contract.tensors import PLAIN_TYPES, has_override_mode, is_plain
 from kernelworks.dispatch.op import Op
 from kernelworks.dispatch.signature import Gate, TorchSignature, gates, torch_signatures
-from kernelworks.nn.originals import TORCH_FUNCTIONS
+from kernelworks.nn.originals import TORCH_FUNCTIONS, TWINS
 from kernelworks.ops.activation.gelu import OP as GELU
 from kernelworks.ops.attention.attention import OP as ATTENTION
 from kernelworks.ops.linear.linear import OP as LINEAR
@@ -56,6 +56,7 @@ __all__ = [
     "softmax",
     "softmax_by_op",
     "takes_rows",
+    "twin_stand_in",
 ]  # fmt: skip
 
 WIDEST_HEAD = 256  # The attention op takes no wider heads.
@@ -439,6 +440,17 @@ def _stand_in(torch_signature: TorchSignature) -> Callable[..., Any]:
         return torchs_own(*given, **named)
 
     return functools.update_wrapper(swapped, ours, assigned=())
+
+
+def twin_stand_in(name: str) -> Callable[..., Any]:
+    """``torch.sigmoid`` by the op of ``F.sigmoid``; what that does not take (``out=``) is torch's."""
+    ours, twin, names = FUNCTIONS[name], TWINS[name], torch_signatures()[name].name_set - {"inplace"}
+
+    def swapped(*given: Any, **named: Any) -> Any:
+        taken = len(given) <= len(names) and named.keys() <= names
+        return ours(*given, **named) if taken else twin(*given, **named)
+
+    return functools.update_wrapper(swapped, twin, assigned=())
 
 
 def _expressible(tensors: list[Any]) -> bool:

@@ -18,7 +18,15 @@ from torch import nn
 
 from kernelworks.dispatch.signature import gates, torch_signatures
 
-__all__ = ["FORWARDS", "TORCH_FUNCTIONS", "forward_of", "is_from_package", "shipped_forward", "unwrap_decorators"]
+__all__ = [
+    "FORWARDS",
+    "TORCH_FUNCTIONS",
+    "TWINS",
+    "forward_of",
+    "is_from_package",
+    "shipped_forward",
+    "unwrap_decorators",
+]
 
 
 def _function(name: str) -> Any:
@@ -29,9 +37,14 @@ def _function(name: str) -> Any:
         return found if isinstance(found, BuiltinFunctionType) and found.__name__ == name else object()
     found = getattr(F, name)
     code = getattr(found, "__code__", None)
-    if code is not None and code.co_filename == F.__file__ and code.co_name == name:
+    if code is not None and code.co_filename == F.__file__ and code.co_name in (name, f"_{name}"):
         return found
-    return getattr(torch._C._nn, name, object())  # what torch wrote in C++ it gives the same name there
+    # What torch wrote in C++ has the same name in one of these, but for underscores.
+    for home in (torch._C._nn, torch._C._VariableFunctions):
+        for spelled in (name, getattr(found, "__name__", "")):
+            if spelled.replace("_", "") == name.replace("_", "") and hasattr(home, spelled):
+                return getattr(home, spelled)
+    return object()
 
 
 def shipped_forward(cls: type[nn.Module]) -> Any:
@@ -46,6 +59,17 @@ def shipped_forward(cls: type[nn.Module]) -> Any:
 TORCH_FUNCTIONS: dict[str, Any] = {
     name: _function(name)
     for name in (*(name for name, s in torch_signatures().items() if not s.no_swap_reason), *gates())
+}
+
+# torch's own function of an activation that ``torch.nn.functional`` has, too: ``torch.sigmoid``. It takes the tensor and
+# the same numbers, by the same names.
+TWINS: dict[str, Any] = {
+    name: twin
+    for name, signature in torch_signatures().items()
+    if signature.op.template is not None
+    and getattr(signature.op.template, "entry", None) is not None
+    and isinstance(twin := getattr(torch, name, None), BuiltinFunctionType)
+    and twin is not TORCH_FUNCTIONS.get(name)
 }
 
 FORWARDS: dict[type[nn.Module], Any] = {cls: shipped_forward(cls) for cls in (nn.Linear, nn.LayerNorm, nn.RMSNorm)}

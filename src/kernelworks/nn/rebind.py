@@ -29,7 +29,7 @@ import torch.nn.functional as F
 
 from kernelworks.nn import functional as calls
 from kernelworks.nn.gates import GATES, with_fused_gates
-from kernelworks.nn.originals import TORCH_FUNCTIONS
+from kernelworks.nn.originals import TORCH_FUNCTIONS, TWINS
 from kernelworks.nn.source_code import equal_code, is_only_called
 
 __all__ = ["Rebinder", "guarded_method", "same_code"]
@@ -88,7 +88,9 @@ def _modules() -> dict[int, types.ModuleType]:
 @functools.cache
 def _functions() -> dict[int, Callable[..., Any]]:
     """id of torch's function -> ours."""
-    return {id(TORCH_FUNCTIONS[name]): ours for name, ours in calls.FUNCTIONS.items()} | {id(_SOFTMAX): _torch_softmax}
+    named = {id(TORCH_FUNCTIONS[name]): ours for name, ours in calls.FUNCTIONS.items()}
+    twins = {id(twin): calls.twin_stand_in(name) for name, twin in TWINS.items()}
+    return {**named, **twins, id(_SOFTMAX): _torch_softmax}
 
 
 @functools.cache

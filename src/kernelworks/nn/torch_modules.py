@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernelworks.nn import functional as calls
-from kernelworks.nn.originals import FORWARDS, TORCH_FUNCTIONS, shipped_forward
+from kernelworks.nn.originals import FORWARDS, TORCH_FUNCTIONS, TWINS, shipped_forward
 
 __all__ = ["TORCH_MODULES", "linear_forward", "only_calls"]
 
@@ -66,7 +67,8 @@ _BY_HAND: tuple[tuple[Any, str, Any], ...] = (
 
 
 def only_calls() -> Iterator[tuple[Any, str]]:
-    """The forwards of torch's own modules that only call one of ``TORCH_FUNCTIONS``, each with the function's name."""
+    """The forwards of torch's own modules that only call one of ``TORCH_FUNCTIONS``, or its twin in ``torch``, each with
+    the function's name."""
     for cls in vars(nn).values():
         if isinstance(cls, type) and issubclass(cls, nn.Module) and "forward" in vars(cls):
             shipped = shipped_forward(cls)
@@ -74,22 +76,25 @@ def only_calls() -> Iterator[tuple[Any, str]]:
             if code is None or getattr(shipped, "__closure__", None):
                 continue
             read = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
-            used = set(code.co_names) & TORCH_FUNCTIONS.keys()
-            if read - vars(builtins).keys() == {"F"} and len(used) == 1:
+            home = read - vars(builtins).keys()
+            known = {frozenset({"F"}): TORCH_FUNCTIONS, frozenset({"torch"}): TWINS}.get(frozenset(home), {})
+            used = set(code.co_names) & known.keys()
+            if len(used) == 1:
                 yield shipped, *used
 
 
 def _by_its_function(shipped: Any, name: str) -> tuple[Any, str, Any]:
     """Such a forward, its function, and the same forward with ours in its place."""
-    functional = ModuleType(F.__name__)
-    setattr(functional, name, calls.FUNCTIONS[name])
-    scope = {"F": functional, "__builtins__": vars(builtins)}
+    of_twin = "F" not in shipped.__code__.co_names
+    home, torchs = (torch, TWINS[name]) if of_twin else (F, TORCH_FUNCTIONS[name])
+    module = ModuleType(home.__name__)
+    setattr(module, name, calls.twin_stand_in(name) if of_twin else calls.FUNCTIONS[name])
+    scope = {"torch" if of_twin else "F": module, "__builtins__": vars(builtins)}
     ours = FunctionType(shipped.__code__, scope, shipped.__name__, shipped.__defaults__)
     ours.__kwdefaults__ = shipped.__kwdefaults__
-    torchs = TORCH_FUNCTIONS[name]
 
     def forward(self: Any, *given: Any, **named: Any) -> Any:
-        if type(self).forward is not shipped or getattr(F, name) is not torchs:
+        if type(self).forward is not shipped or getattr(home, name) is not torchs:
             return type(self).forward(self, *given, **named)
         return ours(self, *given, **named)
 

@@ -1,21 +1,24 @@
 """The kernel map: each family is a folder of op packages, one for each op.
 
 An op is called ``kernelworks.NAME``, and lies in the op package ``FAMILY/NAME`` (without the underscore that says that
-it writes to its arguments). torch knows all ops at once, by the schemas in ``generated.py`` (``define_all``); an op
-package is loaded when something of it is asked for. The names are known without torch.
+it writes to its arguments), or is an entry of a table, an op package that holds many (``TABLES``). torch knows all ops
+at once, by the schemas in ``generated.py`` (``define_all``); an op package is loaded when something of it is asked for.
+The names are known without torch.
 """
 
 import difflib
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernelworks.dispatch.registry import OP_PACKAGES, FunctionPackage, load_op_package
+from kernelworks.ops.generated import TABLES
 
 if TYPE_CHECKING:
     from kernelworks.dispatch.op import Op
     from kernelworks.ops.generated import *  # noqa: F403
 
-__all__ = ["FAMILIES", "NAMES", "define_all", "op_named", "ops_named", "unknown_op"]
+__all__ = ["FAMILIES", "NAMES", "define_all", "op_named", "ops_named", "take_tables", "unknown_op"]
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "activation": (
@@ -72,11 +75,24 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 
-NAMES = tuple(name for names in FAMILIES.values() for name in names)
+NAMES: tuple[str, ...] = ()
 
-OP_PACKAGES.update(
-    (name, f"{__name__}.{family}.{name.rstrip('_')}") for family, names in FAMILIES.items() for name in names
-)
+
+def take_tables(tables: Mapping[str, tuple[str, ...]]) -> None:
+    """Puts the entries of tables (``family.op_package`` -> names) into their families, and says where each op lies."""
+    global NAMES
+    homes = {name: table for table, entries in tables.items() for name in entries}
+    for table, entries in tables.items():
+        family = table.split(".")[0]
+        FAMILIES[family] = tuple(sorted({*FAMILIES[family], *entries}))
+    NAMES = tuple(name for names in FAMILIES.values() for name in names)
+    OP_PACKAGES.clear()
+    for family, names in FAMILIES.items():
+        for name in names:
+            OP_PACKAGES[name] = f"{__name__}.{homes.get(name) or f'{family}.{name}'.rstrip('_')}"
+
+
+take_tables(TABLES)
 
 
 def define_all() -> None:

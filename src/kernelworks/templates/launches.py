@@ -13,6 +13,7 @@ import torch
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract.arguments import Arguments, tensors, words
 from kernelworks.contract.memory_layout import as_rows
+from kernelworks.contract.numbers import reals
 
 __all__ = ["backward_of", "forward_of", "norm_forward", "norm_text", "written_backward", "written_forward"]
 
@@ -56,7 +57,11 @@ def written_forward(name: str, arguments: Arguments) -> str:
     kernel, chosen = _kernels(name, "", arguments)
     given = tensors(arguments)
     return _FORWARD.format(
-        kernel=kernel, chosen=chosen, arguments=", ".join(arguments), first=given[0], tensors=", ".join(given)
+        kernel=kernel,
+        chosen=chosen,
+        arguments=", ".join(arguments),
+        first=given[0],
+        tensors=", ".join((*given, *reals(arguments))),
     )
 
 
@@ -65,7 +70,8 @@ def written_backward(name: str, arguments: Arguments) -> str:
     kernel, chosen = _kernels(name, "_backward", arguments)
     given = tensors(arguments)
     return _BACKWARD.format(
-        kernel=kernel, chosen=chosen, arguments=", ".join(arguments), first=given[0], tensors=", ".join(given),
+        kernel=kernel, chosen=chosen, arguments=", ".join(arguments), first=given[0],
+        tensors=", ".join((*given, *reals(arguments))),
         grads=", ".join(f"grad_{t}" for t in given), made=", ".join(f"empty_like({t})" for t in given),
     )  # fmt: skip
 

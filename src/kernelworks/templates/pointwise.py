@@ -18,6 +18,7 @@ from kernelworks.build.kernels import cpp_kernels, triton_kernel
 from kernelworks.contract import Case, Contract, Cost, Kernel, Mutant, Request, rounding
 from kernelworks.contract.arguments import Arguments, check_of, errors_of, schema_of, tensors, words
 from kernelworks.contract.cases import LENGTHS, SMOOTH, VALUES, draw, normal, row_cases
+from kernelworks.contract.numbers import reals
 from kernelworks.dispatch.aten import InputOperand
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import ExactShapes, Passthrough
@@ -64,10 +65,11 @@ class Pointwise(OpPackage):
     """What only the op package knows of a pointwise op.
 
     ``op_package`` is the op package's ``__file__``: folder and family name the op. ``arguments`` are up to three
-    tensors, the first ``Floats`` and the others ``Like`` it, then at most one ``Word``, which says which function is
-    meant: the kernels' names end with it. ``reference(*args)`` is the definition, differentiable. ``error(output,
-    *args)`` is how far a right kernel computing in float32 may be off before it rounds its result, ``slopes_error(grad,
-    *args)`` the same of each gradient by name; without them the op is exact, and must be. All of these see float64.
+    tensors, the first ``Floats`` and the others ``Like`` it, then numbers (``Real``), which kernels take in float32, or
+    one ``Word``, which says which function is meant: the kernels' names end with it. ``reference(*args)`` is the
+    definition, differentiable. ``error(output, *args)`` is how far a right kernel in float32 may be off before it
+    rounds its result, ``slopes_error(grad, *args)`` the same of each gradient by name; without them the op is exact,
+    and must be. All of these see float64.
     ``work`` counts one element, by word where they differ, and ``elementary`` names the function that it counts.
     ``sweeps`` are where the op is interesting: a name, and how far to both sides of 0 the first tensor reaches.
     ``reads`` says of an input's gradient which inputs its value depends on, where that is not all. ``gradient_kinds``:
@@ -92,6 +94,11 @@ class Pointwise(OpPackage):
     @property
     def tensors(self) -> tuple[str, ...]:
         return tensors(self.arguments)
+
+    @functools.cached_property
+    def numbers(self) -> dict[str, float]:
+        """The numbers of a case that says no others."""
+        return {name: number.right({}) for name, number in reals(self.arguments).items()}
 
     @property
     def spoken(self) -> tuple[Mapping[str, str], ...]:
@@ -163,7 +170,7 @@ class Pointwise(OpPackage):
     def _with(self, first: Tensor, generator: Generator, choice: Mapping[str, str]) -> dict[str, Any]:
         """The first tensor as it was made, normal values in the others, the words."""
         others = {name: normal(generator, first.dtype, *first.shape) for name in self.tensors[1:]}
-        return {self.tensors[0]: first, **others, **choice}
+        return {self.tensors[0]: first, **others, **self.numbers, **choice}
 
     def _drawn(self, choice: Mapping[str, str], shape: tuple[int, ...], kind: str = "normal") -> Any:
         return lambda g, d: self._with(draw(kind, g, d, *shape), g, choice)
@@ -187,7 +194,8 @@ class Pointwise(OpPackage):
             yield Case(f"{label}{name}", self._swept(choice, reach))
         scalars = dict.fromkeys(self.tensors, 3.0) | {self.tensors[0]: -0.75}
         yield Case(
-            f"{label}scalar", lambda g, d: {n: torch.tensor(v, dtype=d) for n, v in scalars.items()} | dict(choice)
+            f"{label}scalar",
+            lambda g, d: {n: torch.tensor(v, dtype=d) for n, v in scalars.items()} | self.numbers | dict(choice),
         )
         yield Case(  # large enough for non-temporal stores, at an odd length
             f"{label}past the caches",
@@ -262,7 +270,7 @@ class Pointwise(OpPackage):
         names, called = tuple(self.arguments), aten_of(op.as_written)
         operators = [
             called(*(choice[n] if n in choice else InputOperand(i, torch.empty(0)) for i, n in enumerate(names)))
-            for choice in self.spoken
+            for choice in ({**self.numbers, **spoken} for spoken in self.spoken)
         ]
         return {
             "torch's operators": "; ".join(text(found, names) for found in operators),

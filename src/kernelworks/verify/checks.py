@@ -18,13 +18,13 @@ from torch import Tensor
 
 from kernelworks.contract import FLOATS, Case, Mutant
 from kernelworks.dispatch.op import Op
+from kernelworks.machine.child_process import wait_unless_stuck
 from kernelworks.verify.parity import judge
 from kernelworks.verify.reference import Reference, compute_reference, copy_tensors, device_of, flat_outputs
 
 __all__ = ["CHECKS", "bad_inputs", "checks_for", "surviving_mutants"]
 
 BIGGEST = 2  # how many of the op's largest cases the repeated runs use
-FORK_SECONDS = 20
 
 
 @functools.lru_cache(1)
@@ -132,14 +132,10 @@ def _after_fork(op: Op, kernel: str) -> str:
             code = 0 if not judge(result, expected)[1] else 2
         finally:
             os._exit(code)
-    waited: list[int] = []
-    waiter = threading.Thread(target=lambda: waited.append(os.waitpid(child, 0)[1]), daemon=True)
-    waiter.start()
-    waiter.join(FORK_SECONDS)
-    if not waited:
-        os.kill(child, 9)
-        return f"a forked child did not answer within {FORK_SECONDS} s"
-    return "" if waited[0] == 0 else "wrong in a forked child"
+    status = wait_unless_stuck(child)
+    if status is None:
+        return "a forked child waits for what never comes"
+    return "" if status == 0 else "wrong in a forked child"
 
 
 def _two_streams(op: Op, kernel: str) -> str:

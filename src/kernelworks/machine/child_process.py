@@ -1,0 +1,46 @@
+"""Whether a child process will ever end, told from what it does: not from how long it takes, which is its neighbours'
+doing as much as its own."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+__all__ = ["wait_unless_stuck"]
+
+LOOK_S = 0.05
+LOOKS = 200  # in a row at which a child slept and had used no processor since the one before: it waits for nobody
+CPU_S = 300.0  # of its own that a child may use: one that spins for what never comes
+
+
+def wait_unless_stuck(child: int) -> int | None:
+    """The status of a child once it has ended. None of one that is stuck, which is killed: it sleeps look after look,
+    or it has used more of the processor than it can need. A child that waits for its turn, for a disk, or is stopped,
+    is not stuck, however long that takes."""
+    idle, used = 0, -1.0
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        asleep, now = _state(child)
+        idle = idle + 1 if asleep and now == used else 0
+        used = now
+        if idle >= LOOKS or used > CPU_S:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+            return None
+        time.sleep(min(LOOK_S, 0.001 * 2 ** min(idle, 6)))
+
+
+def _state(pid: int) -> tuple[bool, float]:
+    """Whether all threads of a process sleep, and the seconds of processor that it has used. Where the system does not
+    say, it is taken to be busy."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        states = [
+            (task / "stat").read_bytes().rpartition(b")")[2].split()[0] for task in Path(f"/proc/{pid}/task").iterdir()
+        ]
+        return set(states) == {b"S"}, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return False, 0.0
