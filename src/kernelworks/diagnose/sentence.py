@@ -18,7 +18,7 @@ from kernelworks.profile.timeline import Timeline
 from kernelworks.profile.trace import GRAPH_ANNOTATION
 from kernelworks.records import Fix, Hotspot
 
-__all__ = ["RoughFigures", "ambiguous", "clauses", "findings", "notes", "sentence", "unmodelled_ops"]
+__all__ = ["NO_GAIN", "RoughFigures", "ambiguous", "clauses", "findings", "notes", "sentence", "unmodelled_ops"]
 
 HARDLY, MOSTLY = 0.25, 0.9  # if less is modelled, nothing is predicted; if more is, the rest is not named
 DOUBT = 0.1  # if more of the wall clock is unexplained, the sentence says so
@@ -26,6 +26,7 @@ VAGUE = 20.0  # above this percentage a rough interval is left out if its ends l
 MANY = 10  # a slowdown under the profiler beyond this is only called large
 NO_FIX = "no optimization gains here"
 NO_GAIN = "no known optimization is predicted to gain"
+NOT_BENCHMARKED = "what kernels of kernelworks would gain is unknown, as they were not benchmarked"
 NAMES = {
     PYTHON: "Python overhead", FREE: "memory given back and taken again", "launch latency": "waiting for launches",
     "torch's dispatch": "torch's dispatch of small ops",
@@ -173,6 +174,8 @@ def _promises(
     bound = f"up to {_ms(allows)} ms at the roofline (theoretical limit){rest}" if allows - high >= SMALL * wall else ""
     if high < SMALL * wall:
         nothing = "no other optimization is predicted to gain" if fix is not None else NO_GAIN
+        if fix is None and sum(r.allows_s for r in left if r.unknown_gain) >= SMALL * wall:
+            nothing = NOT_BENCHMARKED
         waited = time_breakdown.get(INPUT, 0.0)
         if waited >= DOUBT * wall:
             nothing = f"it waits for its input for {_ms(waited)} ms of {_ms(wall)} ms: load ahead"

@@ -417,6 +417,7 @@ class Hotspot:
     op_kernel: str = ""  # "kw.linear: avx512": the row that its calls would take once swapped
     optimization: str = ""  # that its action names, if a fix tries it
     applied: bool = False  # by the fix: what is recoverable here is part of its gain
+    unknown_gain: bool = False  # a kernel of kernelworks could serve it and was not benchmarked: not 0, but unknown
     code: SourceLines | None = None  # around `source`
 
 
