@@ -458,8 +458,8 @@ class Search:
             self.note(f"{range_of(before)}{UNFORESEEN}")
         gain, noise = gain_of(one.turns), noise_between(one.turns)
         theirs = found.loud and candidate.cores  # what other processes leave of the cores decides it, not the program
-        gained = gain > noise and not theirs
-        wrong, report = check_compiled(scene, one, together, rest) if gained else ("", None)
+        gained, beside = gain > noise and not theirs, rest if self.plan is None else self.tried
+        wrong, report = check_compiled(scene, one, together, beside) if gained else ("", None)
         self.reports += [report] if report is not None else []
         one.applied = gained and not wrong
         one.rejected = not one.applied

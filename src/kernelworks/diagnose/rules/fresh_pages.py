@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from kernelworks.diagnose.rules.rule import FREE, Advice, Rule, View
 
 SETTINGS = "MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ at 4 GiB"
@@ -19,7 +21,7 @@ def applies(view: View) -> Advice | None:
     action = f"allocate less: out=, or {SETTINGS}"
     if view.kernel:
         action += f"; then {view.kernel}"
-    if view.written > MOST * view.calls:
+    if MOST * view.calls < view.written < math.inf:
         return None
     return Advice("page faults in fresh outputs", action, 0.7 * faults, faults)
 
