@@ -409,9 +409,7 @@ class Hotspot:
     flop: float
     bytes: float
     modelled: bool
-    parts: dict[str, float] = field(
-        default_factory=dict
-    )  # seconds by part of the time breakdown; they add to `seconds`
+    parts: dict[str, float] = field(default_factory=dict)  # by part of the time breakdown; they add to `seconds`
     kernels: tuple[str, ...] = ()  # on a GPU: what its calls launched
     allows_s: float = 0.0  # the gain at its roofline, by whatever means; never less than `high_s`
     op_kernel: str = ""  # "kw.linear: avx512": the row that its calls would take once swapped

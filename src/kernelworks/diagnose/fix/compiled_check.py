@@ -29,7 +29,7 @@ from kernelworks.records.fix import CompilerReport
 
 __all__ = ["check_compiled", "compilers_at_work"]
 
-AGAIN = 2.0  # times as long as the first time: another size is compiled for any
+RECOMPILING = 2.0  # times as long as the first time: another size is compiled for any
 
 
 def compilers_at_work(one: Try, beside: Sequence[Try]) -> list[Try]:
@@ -89,7 +89,7 @@ def _drawn(scene: Scene, compiled: Sequence[Try], cost_s: float) -> Iterator[tup
     assert scene.budget is not None
     for sample in firsts.values():
         for name, drawn in shorter_samples(sample):
-            if scene.budget.seconds_left > AGAIN * cost_s:
+            if scene.budget.seconds_left > RECOMPILING * cost_s:
                 yield name, drawn
 
 

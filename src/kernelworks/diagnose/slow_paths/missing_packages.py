@@ -44,7 +44,7 @@ class Packages(Watcher):
         if begun is not None:
             self.seconds[type(module)] = self.seconds.get(type(module), 0.0) + time.perf_counter() - begun
 
-    def found(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
+    def slow_paths(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
         for kind, seconds in self.seconds.items():
             packages = " and ".join(self.missing[kind])
             text = f"{kind.__name__} runs its slow pure-torch path, {min(1.0, seconds / wall_s):.0%} of the time: "
