@@ -203,7 +203,7 @@ def test_the_supervisors_end_is_set_once_and_what_another_worker_takes_is_its_st
     clock.now += 100.0
     progress.note_observed(minilm, 120.0)  # of a later worker
     assert progress.seconds_left == 20.0 + SPARE_S + FREE_RUNS * 2.0
-    whole = progress.whole(dataclasses.replace(minilm, fix=fix_record(1.0, 1.0, budget_s=120.0)))
+    whole = progress.with_seconds(dataclasses.replace(minilm, fix=fix_record(1.0, 1.0, budget_s=120.0)))
     assert whole.fix is not None and (whole.fix.diagnosis_s, whole.fix.search_s) == (300.0, 100.0)
     assert "The search took 100 s (budget 120 s), after a diagnosis of 300 s." in result_lines(whole.fix)
 

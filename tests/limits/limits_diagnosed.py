@@ -120,8 +120,8 @@ def on_a_gpu() -> str:
 PROGRAMS = [
     Limit("A budget is a finite number of seconds above 0.", lambda: kw.diagnose(x, budget_s=float("nan")), ValueError,
           "budget_s must be a finite number of seconds above 0"),
-    Limit("A fix that would take longer than its budget, beside the program's own runs, is refused.", endless_fix,
-          says="the budget was too small: swapping took longer than the budget"),
+    Limit("An optimization that would take longer than the budget, beside the program's own runs, is not tried.",
+          endless_fix, says="the budget was too small: swapping took longer than the budget"),
     Limit("torch's profiler cannot run beside a diagnosis.", profiled, RuntimeError, "torch's profiler is running"),
     Limit("An async program is not diagnosed in a running event loop.", async_in_a_loop, RuntimeError,
           "an event loop is running"),

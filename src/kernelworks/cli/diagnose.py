@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
 
 from kernelworks.cli.console import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VERBS"]
 
+OPTIONS = ("fix", "budget", "allow", "plan", "patch", "counters", "out", "perfetto", "rough", "verbose")
 Perfetto = Annotated[
     Path | None, typer.Option("--perfetto", help="Write one run as a trace for ui.perfetto.dev.", metavar="FILE")
 ]
@@ -108,23 +110,17 @@ def diagnose(
         _check_plan(plan)
     folder = writable_folder(out or Path("kernelworks-out")) if out is not None or not json else None
     patch_file, trace_file = writable(patch), writable(perfetto)
-    given = _given(
-        {
-            "--fix": fix, "--budget": budget, "--allow": allow, "--plan": plan, "--patch": patch,
-            "--counters": counters, "--out": out, "--perfetto": perfetto, "--rough": rough, "--verbose": verbose,
-        }
-    )  # fmt: skip
+    given = _given_options()
     try:
         with guard_program(json=json, rough=True), measuring("diagnose") as progress:
-            record: Diagnosis = diagnose_script(
+            found = diagnose_script(
                 program, tuple(arguments or ()), fix=fix, progress=progress, counters=counters, rough=rough,
                 module=module, fix_s=budget, allow=allowed, plan=plan,
             )  # fmt: skip
     except DiagnosisInterrupt as stopped:
-        stopped.options = given
-        _show_partial(stopped, json=json)
+        _show_partial(stopped, given, json=json)
         raise
-    record = dataclasses.replace(record, options=given)
+    record: Diagnosis = dataclasses.replace(found, options=given)
     files = Files() if folder is None else _write_files(record, folder / _file(program, module=module))
     if json:
         print_json(record)
@@ -137,14 +133,15 @@ def diagnose(
     raise typer.Exit({"": 0, "refused": FAILED, "ambiguous": AMBIGUOUS}[report.outcome(record)])
 
 
-def _given(options: Mapping[str, Any]) -> tuple[str, ...]:
+def _given_options() -> tuple[str, ...]:
     """The options as a user types them, for the commands that a report names; without --json, which a program reads."""
     words: list[str] = []
-    for name, value in options.items():
+    for name in OPTIONS:
+        value = click.get_current_context().params[name]
         if value is True:
-            words.append(name)
+            words.append(f"--{name}")
         elif value not in (None, False, ""):
-            words += [name, f"{value:g}" if isinstance(value, float) else str(value)]
+            words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
     return tuple(words)
 
 
@@ -173,11 +170,12 @@ def _write_files(record: Diagnosis, stem: Path) -> Files:
     return Files(*(f"{stem}{ending}" if ending in written else "" for ending in (".html", ".json", ".plan.json")))
 
 
-def _show_partial(stopped: DiagnosisInterrupt, *, json: bool) -> None:
+def _show_partial(stopped: DiagnosisInterrupt, given: tuple[str, ...], *, json: bool) -> None:
     """What was measured before Ctrl-C."""
     from kernelworks.report import diagnose as report
     from kernelworks.report import terminal as console
 
+    stopped.options = given
     report_begins()
     if stopped.walls:
         first, *others = (f"{1e3 * wall:.4g} ms" for wall in stopped.walls)

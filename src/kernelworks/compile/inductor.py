@@ -18,6 +18,7 @@ from kernelworks.compile.frozen_weights import freeze_if_faster, weights_of
 from kernelworks.compile.layouts import check, outputs_of
 from kernelworks.compile.partition import Parts, reason, stops, twin
 from kernelworks.compile.report import CompileReport, Graph
+from kernelworks.compile.written_modules import note_modules
 
 __all__ = ["compile_graph", "races_within"]
 
@@ -46,9 +47,13 @@ def races_within(seconds: float) -> Iterator[None]:
 
 def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], mode: str | None, options: dict[str, Any]) -> Any:
     """A graph compiled by inductor in a mode, with options of its own and of ours."""
-    budget_s, settings = _read(mode, options)
     graph_report = Graph(f"graph {len(CompileReport.current())}", len(graph.graph.nodes))
     CompileReport.add(graph_report)
+    with note_modules(graph_report.modules):
+        return _compiled(graph, inputs, graph_report, *_read(mode, options))
+
+
+def _compiled(graph: fx.GraphModule, inputs: Sequence[Any], graph_report: Graph, budget_s: float, settings: Any) -> Any:
     most = _most.get(_Seconds(math.inf))
     budget_s = min(most.left, budget_s * min(1.0, graph_report.nodes / MANY))
     before = twin(graph)

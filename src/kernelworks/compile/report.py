@@ -38,6 +38,7 @@ class Graph:
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0  # spent on benchmarks
     simpler: int = 0  # products that were made simpler before all that
+    modules: set[str] = field(default_factory=set)  # the files that inductor wrote for it, without their endings
 
     def add(self, call: Call) -> None:
         """Calls of which the same is to be said are one line."""

@@ -22,7 +22,7 @@ from kernelworks.diagnose.fix.search import Search
 from kernelworks.diagnose.forecast.device import Device
 from kernelworks.diagnose.forecast.forecaster import Forecaster
 from kernelworks.diagnose.forecast.races import NoRaces
-from kernelworks.diagnose.record import make_diagnosis
+from kernelworks.diagnose.record import make_diagnosis, with_alarms
 from kernelworks.diagnose.sentence import ROUGH_NOW, contention
 from kernelworks.diagnose.slow_paths.look import slow_paths
 from kernelworks.machine.environment import cache_dir
@@ -310,7 +310,7 @@ def _observed(
     if fix and (rough or not timeline.loud):
         began = time.monotonic()
         before = make_diagnosis(program.name, timeline, device, rough=rough)
-        fix.journal.note_diagnosis(dataclasses.replace(_explained(before, unknown), alarms=alarms))
+        fix.journal.note_diagnosis(with_alarms(_explained(before, unknown), alarms))
         forecaster = Forecaster(timeline, device, device.fixing * budget_s)
         search = Search(
             program, timeline.walls, forecaster, budget_s=fix.seconds, say=say, allow=fix.allow, plan=fix.plan,
@@ -322,7 +322,7 @@ def _observed(
     say("grouping calls into hotspots, and benchmarking the kernels that a swap would take")
     races = device.races(0.0 if done else RACES * budget_s, say)  # a fix has benchmarked them
     found = make_diagnosis(program.name, timeline, device, races, fix=done, rough=rough)
-    found = dataclasses.replace(_explained(found, unknown), alarms=alarms)
+    found = with_alarms(_explained(found, unknown), alarms)
     return _checked(found, timeline, counters, say) if counters else found
 
 

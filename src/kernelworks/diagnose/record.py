@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from collections.abc import Sequence
 
 import torch
 
@@ -14,6 +15,7 @@ from kernelworks.diagnose.account.program_run import module_tree, operator_spans
 from kernelworks.diagnose.forecast.device import Device
 from kernelworks.diagnose.forecast.races import Races
 from kernelworks.diagnose.sentence import (
+    NO_GAIN,
     RoughFigures,
     ambiguous,
     clauses,
@@ -28,7 +30,7 @@ from kernelworks.profile.trace import without_collection
 from kernelworks.records import Diagnosis, Fix
 from kernelworks.report.diagnose import sort_worst_first
 
-__all__ = ["make_diagnosis", "with_fix"]
+__all__ = ["make_diagnosis", "with_alarms", "with_fix"]
 
 
 def make_diagnosis(
@@ -85,6 +87,15 @@ def make_diagnosis(
         modules=module_tree(groups, wall),
         spans=operator_spans(groups, [numbers[id(hotspot)] for hotspot in grouped]),
     )
+
+
+def with_alarms(diagnosis: Diagnosis, alarms: Sequence[str]) -> Diagnosis:
+    """With the slow paths that it takes, which come before all else: to leave them is to gain."""
+    if not alarms:
+        return diagnosis
+    said = f"slow path: {alarms[0]}; {diagnosis.sentence}"
+    told = tuple(clause for clause in diagnosis.clauses if not clause.startswith(NO_GAIN))
+    return dataclasses.replace(diagnosis, alarms=tuple(alarms), sentence=said, clauses=told)
 
 
 def with_fix(diagnosis: Diagnosis, fix: Fix) -> Diagnosis:

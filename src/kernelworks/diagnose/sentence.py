@@ -19,7 +19,7 @@ from kernelworks.profile.trace import GRAPH_ANNOTATION
 from kernelworks.records import Fix, Hotspot
 
 __all__ = [
-    "ROUGH_NOW", "RoughFigures", "ambiguous", "clauses", "contention", "findings", "notes", "sentence",
+    "NO_GAIN", "ROUGH_NOW", "RoughFigures", "ambiguous", "clauses", "contention", "findings", "notes", "sentence",
     "unmodelled_ops",
 ]  # fmt: skip
 
@@ -31,6 +31,7 @@ MANY = 10  # a slowdown under the profiler beyond this is only called large
 NO_FIX = "no optimization gains here"
 NO_GAIN = "no known optimization is predicted to gain"
 ROUGH_NOW = "--rough (rough=True) gives rough figures now"
+NOT_BENCHMARKED = "what kernels of kernelworks would gain is unknown, as they were not benchmarked"
 NAMES = {
     PYTHON: "Python overhead", FREE: "memory given back and taken again", "launch latency": "waiting for launches",
     "torch's dispatch": "torch's dispatch of small ops",
@@ -190,6 +191,8 @@ def _promises(
     bound = f"up to {_ms(allows)} ms at the roofline (theoretical limit){rest}" if allows - high >= SMALL * wall else ""
     if high < SMALL * wall:
         nothing = "no other optimization is predicted to gain" if fix is not None else NO_GAIN
+        if fix is None and sum(r.allows_s for r in left if r.unknown_gain) >= SMALL * wall:
+            nothing = NOT_BENCHMARKED
         waited = time_breakdown.get(INPUT, 0.0)
         if waited >= DOUBT * wall:
             nothing = f"it waits for its input for {_ms(waited)} ms of {_ms(wall)} ms: load ahead"

@@ -285,14 +285,13 @@ class Hotspot:
     flop: float
     bytes: float
     modelled: bool
-    parts: dict[str, float] = field(
-        default_factory=dict
-    )  # seconds by part of the time breakdown; they add to `seconds`
+    parts: dict[str, float] = field(default_factory=dict)  # by part of the time breakdown; they add to `seconds`
     kernels: tuple[str, ...] = ()  # on a GPU: what its calls launched
     allows_s: float = 0.0  # the gain at its roofline, by whatever means; never less than `high_s`
     op_kernel: str = ""  # "kw.linear: avx512": the row that its calls would take once swapped
     optimization: str = ""  # that its action names, if a fix tries it
     applied: bool = False  # by the fix: what is recoverable here is part of its gain
+    unknown_gain: bool = False  # a kernel of kernelworks could serve it and was not benchmarked: not 0, but unknown
     code: SourceLines | None = None  # around `source`
 
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from kernelworks.compile import compile_report
-from kernelworks.compile.report import Call
+from kernelworks.compile.report import Call, CompileReport
 from kernelworks.diagnose.account.account import FUSION, Entry, Group
 from kernelworks.profile.cost.operands import Arguments, name_of
 from kernelworks.profile.non_compute import COMMUNICATION, COMPILING, INPUT
@@ -31,13 +31,19 @@ def program_findings(timeline: Timeline, groups: Sequence[Group]) -> tuple[str, 
     lines = [*_waited(parts, groups, wall)]
     if timeline.compiled:
         lines += [*_attention(timeline, entries, wall), *_unfused(entries, wall), *_broken(timeline, wall)]
-        lines += _served(compile_report().calls)
+        lines += _served(_calls_of(timeline))
         lines += [
             f"CUDA graphs were asked for and skipped: {reason}"
             for reason in dict.fromkeys(graph.skipped for graph in timeline.compiled if graph.skipped)
         ]
     lines += _recompiled(timeline, parts.get(COMPILING, 0.0))
     return tuple(lines)
+
+
+def _calls_of(timeline: Timeline) -> list[Call]:
+    """The calls in the graphs that ran. The process may have compiled other programs before."""
+    ran = {graph.module for graph in timeline.compiled}
+    return CompileReport(tuple(graph for graph in compile_report() if graph.modules & ran)).calls
 
 
 def _served(calls: Sequence[Call]) -> Iterable[str]:

@@ -20,6 +20,7 @@ from kernelworks.profile.cost.operands import Arguments, Operand, name_of, total
 from kernelworks.profile.cost.results import results
 from kernelworks.profile.non_compute import COMMUNICATION, COMPILING, CUSTOM_KERNELS, INPUT, is_custom_op
 from kernelworks.records import Fix, Hotspot
+from kernelworks.records.fix import REJECTED
 
 __all__ = [
     "SMALL",
@@ -190,7 +191,7 @@ def _advice(view: View, group: Group, promise: Promise, races: Races, fix: Fix |
         why = "no kernel faster than torch's was measured here"
     elif promise.may:
         why = "no tuning record yet: `kernelworks autotune` says whether a kernel is faster"
-    return Advice("", why, 0.0, 0.0)
+    return Advice("", why, 0.0, 0.0, unknown=promise.gain is None and promise.may)
 
 
 def _rejection(rule: Rule, fix: Fix | None) -> str:
@@ -215,7 +216,7 @@ def _with_gain(view: View, rule: Rule, advice: Advice, promise: Promise, races: 
         gain = promise.gain
         if gain is None:
             action = f"nothing predicted: {view.kernel} was not benchmarked"
-            return dataclasses.replace(advice, action=action, low=0, high=0)
+            return dataclasses.replace(advice, action=action, low=0, high=0, unknown=True)
         if not gain.high or not most:
             why = (
                 "was benchmarked and is no faster here"
@@ -270,6 +271,7 @@ def _hotspot(group: Group, view: View, advice: Advice, applied: Collection[str])
         op_kernel=view.kernel,
         optimization=advice.optimization,
         applied=advice.optimization in applied,
+        unknown_gain=advice.unknown,
         code=source_lines(group.place.file, group.place.source),
     )
 
@@ -304,6 +306,9 @@ def widen_ranges(hotspots: Sequence[Hotspot]) -> tuple[Hotspot, ...]:
 def rescale_to_fix(hotspots: Sequence[Hotspot], fix: Fix) -> tuple[Hotspot, ...]:
     """The hotspots once a fix has been predicted. What kernels are then said to recover is what the fix's swap is
     predicted to gain, and nothing if the swap was rejected or not tried."""
+    swapping = [one for one in fix.optimizations if one.optimization == "swap"]
+    if fix.ended and not any(one.applied or one.outcome == REJECTED or not one.needs_s for one in swapping):
+        return tuple(hotspots)  # it was not tried: nothing is known beyond what was
     promised = sum(r.high_s for r in hotspots if _swapped(r))
     swaps = [one.predicted_gain_s or 0.0 for one in fix.optimizations if one.applied and one.optimization == "swap"]
     gain = sum(swaps) if fix.optimizations else fix.predicted_gain_s or 0.0

@@ -5,7 +5,6 @@ It takes one part of the budget at most. A region that is wrong is rejected, and
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator, Sequence
@@ -28,10 +27,12 @@ from kernelworks.diagnose.verify.wrong_region import report_of
 from kernelworks.profile.budget import BudgetExceeded
 from kernelworks.records.fix import CompilerReport
 
-__all__ = ["check_compiled", "is_compiled_by"]
+__all__ = ["check_compiled", "compilers_at_work"]
+
+RECOMPILING = 2.0  # times as long as the first time: another size is compiled for any
 
 
-def is_compiled_by(one: Try, beside: Sequence[Try]) -> list[Try]:
+def compilers_at_work(one: Try, beside: Sequence[Try]) -> list[Try]:
     """The compilers at work with it in place, itself among them."""
     found = [other for other in (one, *beside) if stage(other) == COMPILERS and other.change is not None]
     return [other for other in found if other.candidate.site.kind in ("module", "function")]
@@ -42,7 +43,7 @@ def check_compiled(
 ) -> tuple[str, CompilerReport | None]:
     """Compares what is compiled ``together`` on drawn arguments. Returns where it is wrong, "" if nowhere, and the file
     that shows it, if the compiler alone does."""
-    compiled = is_compiled_by(one, beside)
+    compiled = compilers_at_work(one, beside)
     if not compiled:
         return "", None
     if together.random is not None and draws(scene):
@@ -53,6 +54,8 @@ def check_compiled(
         most_s = min(ends - time.perf_counter(), seconds_to_end(scene))
         if most_s <= 0:
             left += 1
+            continue
+        if not _says(sample, ties=name == ZEROS):
             continue
         scene.say(f"comparing compiled regions on other arguments: {name}")
         raised = _raises(sample, together)
@@ -82,16 +85,12 @@ def _drawn(scene: Scene, compiled: Sequence[Try], cost_s: float) -> Iterator[tup
             firsts.setdefault(id(sample.module), sample)
     for sample in firsts.values():
         for name, drawn in drawn_samples(sample):
-            if not _raises(drawn) and not (
-                name == ZEROS and _has_integers(drawn)
-            ):  # ties, which nothing has to turn alike
-                yield name, drawn
+            yield name, drawn
     assert scene.budget is not None
     for sample in firsts.values():
         for name, drawn in shorter_samples(sample):
-            if scene.budget.seconds_left > cost_s and not _raises(drawn):
+            if scene.budget.seconds_left > RECOMPILING * cost_s:
                 yield name, drawn
-                break
 
 
 def _module_of(scene: Scene, one: Try) -> nn.Module:
@@ -100,11 +99,11 @@ def _module_of(scene: Scene, one: Try) -> nn.Module:
     return root_of(scene, module) if isinstance(module, Function) else module
 
 
-def _raises(sample: Sample, changed: CombinedChange | None = None) -> str:
-    """What the module raises for these arguments, as it is or ``changed``; "" if it takes them."""
+def _raises(sample: Sample, changed: CombinedChange) -> str:
+    """What the changed module raises for these arguments; "" if it takes them."""
     state, (args, kwargs) = State(sample.module), duplicate((sample.args, sample.kwargs))
     try:
-        with changed or contextlib.nullcontext(), in_place_of(sample):
+        with changed, in_place_of(sample):
             sample.module(*args, **kwargs)
     except Exception as error:  # whatever a program raises
         return type(error).__name__
@@ -113,11 +112,15 @@ def _raises(sample: Sample, changed: CombinedChange | None = None) -> str:
     return ""
 
 
-def _has_integers(sample: Sample) -> bool:
-    with contextlib.suppress(Exception):
+def _says(sample: Sample, *, ties: bool = False) -> bool:
+    """Whether the original takes these arguments, and its answers say something: if it overflows, what computes in more
+    bits need not; with ``ties`` nothing has to give the same integers."""
+    try:
         found = answers(sample, State(sample.module)).named.values()
-        return not all(t.is_floating_point() for t in found)
-    return True
+    except Exception:  # whatever a program raises
+        return False
+    floats = [t for t in found if t.is_floating_point()]
+    return all(bool(t.isfinite().all()) for t in floats) and (not ties or len(floats) == len(found))
 
 
 def _report(scene: Scene, sample: Sample, compiled: Sequence[Try], name: str, most_s: float) -> CompilerReport | None:

@@ -22,7 +22,7 @@ def resume(search: Search, state: State) -> None:
     search.over = [search.tried[number] for number in state["over"]]
     search.kept = [search.tried[number] for number in state["kept"]]
     for one in list(search.kept):
-        search.guarded(one, lambda one=one: _put_in_place(search, one))  # type: ignore[misc]
+        search.guard_trial(one, lambda one=one: _put_in_place(search, one))  # type: ignore[misc]
         if one.change is None:
             one.applied = False
             search.kept.remove(one)

@@ -245,7 +245,7 @@ class Search:
                 "ambiguous: other processes use the machine, and the best number of cores depends on what they leave"
             )
         else:
-            self.guarded(one, lambda: self._promised(one, upon))
+            self.guard_trial(one, lambda: self._promised(one, upon))
         return not one.why
 
     def _promised(self, one: Try, upon: Sequence[Try]) -> None:
@@ -315,7 +315,7 @@ class Search:
         assert one.promise is not None
         one.promise, found = dataclasses.replace(one.promise, less=None), list[Candidate]()
         why, rejected = one.why, one.rejected
-        self.guarded(one, lambda: found.extend(less()))
+        self.guard_trial(one, lambda: found.extend(less()))
         one.why, one.rejected = why, rejected
         tries = [Try(one.optimization, candidate) for candidate in found]
         self.tried += tries
@@ -336,14 +336,14 @@ class Search:
         rivals, one.why = self._rivals(one), ""
         near = next((rival for rival in rivals if is_close_rival(one, rival)), None)
         if near is not None:
-            self.guarded(one, lambda: self._race_against(one, near))
+            self.guard_trial(one, lambda: self._race_against(one, near))
         if not one.why and rivals and one.saves is not None and self._left(one) <= LEAST_NOISE:
             rival = near or rivals[0]
             said = "saves as much in a direct benchmark" if near is not None else "is predicted to save as much"
             one.why = f"{rival.candidate.optimization}, {rival.candidate.says}, is in its place and {said}"
             one.rejected = one.rejected or near is not None
         elif not one.why:
-            self.guarded(one, lambda: self._measured(one))
+            self.guard_trial(one, lambda: self._measured(one))
         again: list[Try] = []
         if one.applied:
             for other in rivals:
@@ -384,7 +384,7 @@ class Search:
         one.why, one.found = (f"{why}; on top of that: {one.why}" if why else one.why), found
         return False
 
-    def guarded(self, one: Try, act: Callable[[], None]) -> None:
+    def guard_trial(self, one: Try, act: Callable[[], None]) -> None:
         """What goes wrong is the reason why the candidate is rejected or not tried."""
         assert self.scene.budget is not None
         kept = list(self.kept)
@@ -458,8 +458,8 @@ class Search:
             self.note(f"{range_of(before)}{UNFORESEEN}")
         gain, noise = gain_of(one.turns), noise_between(one.turns)
         theirs = found.loud and candidate.cores  # what other processes leave of the cores decides it, not the program
-        gained = gain > noise and not theirs
-        wrong, report = check_compiled(scene, one, together, rest) if gained else ("", None)
+        gained, beside = gain > noise and not theirs, rest if self.plan is None else self.tried
+        wrong, report = check_compiled(scene, one, together, beside) if gained else ("", None)
         self.reports += [report] if report is not None else []
         one.applied = gained and not wrong
         one.rejected = not one.applied

@@ -101,7 +101,7 @@ class Progress:
             self.diagnosis, self.observed_at, self.budget_s = diagnosis, time.monotonic(), budget_s
             self.ends_at = self.observed_at + budget_s + SPARE_S + FREE_RUNS * diagnosis.wall_s
 
-    def whole(self, found: Diagnosis) -> Diagnosis:
+    def with_seconds(self, found: Diagnosis) -> Diagnosis:
         """With the time that it took, before the search and in it."""
         if found.fix is None:
             return found
@@ -156,13 +156,13 @@ def _supervised(request: Request, progress: Progress, say: Say) -> Diagnosis:
     while True:
         done = _one_worker(request, progress, say)
         if done is not None:
-            return progress.whole(done)
+            return progress.with_seconds(done)
         cause = progress.deaths[-1]
         if progress.diagnosis is None:
             raise ProcessEnded(f"there is no diagnosis, as the program's own run ends its process: {cause}")
         time_for_another = progress.seconds_left - SPARE_S > progress.another_takes_s
         if progress.state is None or len(progress.deaths) > MOST_DEATHS or not time_for_another:
-            return progress.whole(_as_far_as_it_got(progress, cause))
+            return progress.with_seconds(_as_far_as_it_got(progress, cause))
         say(f"{cause}; going on in another process")
 
 

@@ -97,6 +97,7 @@ class Advice:
     high: float
     ops: tuple[str, ...] = ()
     optimization: str = ""  # that does it, if a fix tries one
+    unknown: bool = False  # a kernel of ours could serve it and was not benchmarked: its gain is unknown, not 0
 
 
 def replacement_ops(pattern: str) -> tuple[str, ...]:

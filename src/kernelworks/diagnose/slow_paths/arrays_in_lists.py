@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from kernelworks.diagnose.slow_paths.slow_path import SlowPath, Watcher, line_of_program, replaced, seconds_of
+from kernelworks.diagnose.slow_paths.slow_path import SlowPath, Watcher, line_of_program, replaced_attribute, seconds_of
 
 MAKERS = ("tensor", "as_tensor")
 
@@ -31,7 +31,7 @@ class Lists(Watcher):
         numpy: Any = sys.modules.get("numpy")
         with contextlib.ExitStack() as stack:
             for name in MAKERS if numpy is not None else ():
-                stack.enter_context(replaced(torch, name, self._timed(getattr(torch, name), numpy)))
+                stack.enter_context(replaced_attribute(torch, name, self._timed(getattr(torch, name), numpy)))
             yield
 
     def _timed(self, make: Any, numpy: Any) -> Any:
@@ -47,7 +47,7 @@ class Lists(Watcher):
 
         return made
 
-    def found(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
+    def slow_paths(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
         for line, data in self.typical.items():
             factor = seconds_of(torch.tensor, data) / seconds_of(_stacked, data)
             yield SlowPath(

@@ -33,7 +33,7 @@ class Denormals(Watcher):
             if not self.line:
                 self.line, self.typical = line_of_program() or "the program", some.clone()
 
-    def found(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
+    def slow_paths(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
         if not self.elements:
             return
         tiny = self.typical.repeat(64)

@@ -46,7 +46,7 @@ class Prefixes(Watcher):
         if begun is not None and not self.within:
             self.seconds[id(module)] = self.seconds.get(id(module), 0.0) + time.perf_counter() - begun
 
-    def found(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
+    def slow_paths(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
         for its, lengths in self.steps.items():
             if len(lengths) < LEAST_STEPS:
                 continue

@@ -11,7 +11,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from kernelworks.diagnose.slow_paths import WATCHERS, SlowPath, Watcher
-from kernelworks.diagnose.slow_paths.slow_path import replaced
+from kernelworks.diagnose.slow_paths.slow_path import replaced_attribute
 
 __all__ = ["slow_paths", "watched_run"]
 
@@ -46,7 +46,7 @@ def slow_paths(run: Callable[[], Any], wall_s: float, kinds: Sequence[type[Watch
     found: list[SlowPath] = []
     for watcher in watchers:
         with contextlib.suppress(Exception), torch.no_grad():  # a fault of ours costs this alarm alone
-            found += watcher.found(wall_s, torch.get_num_threads())
+            found += watcher.slow_paths(wall_s, torch.get_num_threads())
     worth = [one for one in found if one.lost_s >= NOTABLE * wall_s]
     return tuple(one.text for one in sorted(worth, key=lambda one: -one.lost_s)[:MOST])
 
@@ -56,7 +56,7 @@ def watched_run(run: Callable[[], Any], watchers: Sequence[Watcher]) -> None:
     with contextlib.ExitStack() as stack:
         for watcher in watchers:
             stack.enter_context(watcher.watching())
-        stack.enter_context(replaced(nn.Module, "__call__", _watched_call(watchers)))
+        stack.enter_context(replaced_attribute(nn.Module, "__call__", _watched_call(watchers)))
         stack.enter_context(_Functions(watchers))
         run()
 

@@ -35,7 +35,7 @@ class Attention(Watcher):
         self.calls[line] += 1
         self.typical.setdefault(line, {n: v.detach() if isinstance(v, Tensor) else v for n, v in given.items()})
 
-    def found(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
+    def slow_paths(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
         for line, given in self.typical.items():
             without, why = _taken(given)
             if not why:

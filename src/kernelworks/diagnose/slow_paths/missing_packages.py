@@ -44,14 +44,14 @@ class Packages(Watcher):
         if begun is not None:
             self.seconds[type(module)] = self.seconds.get(type(module), 0.0) + time.perf_counter() - begun
 
-    def found(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
+    def slow_paths(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
         for kind, seconds in self.seconds.items():
             packages = " and ".join(self.missing[kind])
             text = f"{kind.__name__} runs its slow pure-torch path, {min(1.0, seconds / wall_s):.0%} of the time: "
             if torch.cuda.is_available():
-                text += f"{packages} is not installed"
+                text += f"not installed: {packages}"
             else:
-                text += f"{packages} has kernels for CUDA alone, so installing it gains nothing here"
+                text += f"{packages} would gain nothing here: kernels for CUDA alone"
             yield SlowPath(text, seconds)
 
 

@@ -41,7 +41,7 @@ class Products(Watcher):
             narrow = [a.detach().to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in args]
             self.typical[key] = function, narrow, {"line": line_of_program(), **kwargs}
 
-    def found(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
+    def slow_paths(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
         lost: dict[torch.dtype, float] = {}
         narrow_s: dict[torch.dtype, float] = {}
         lines: dict[torch.dtype, str] = {}

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 from torch.utils.data._utils.collate import default_collate
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-from kernelworks.diagnose.slow_paths.slow_path import SlowPath, Watcher, line_of_program, replaced, seconds_of
+from kernelworks.diagnose.slow_paths.slow_path import SlowPath, Watcher, line_of_program, replaced_attribute, seconds_of
 
 
 def _at_once(dataset: TensorDataset, index: list[int]) -> list[torch.Tensor]:
@@ -40,10 +40,10 @@ class Rows(Watcher):
             self.typical.setdefault(line, (fetcher, index))
             return found
 
-        with replaced(_MapDatasetFetcher, "fetch", fetched):
+        with replaced_attribute(_MapDatasetFetcher, "fetch", fetched):
             yield
 
-    def found(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
+    def slow_paths(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
         for line, (fetcher, index) in self.typical.items():
             slow = seconds_of(_MapDatasetFetcher.fetch, fetcher, index)
             factor = slow / seconds_of(_at_once, fetcher.dataset, list(index))

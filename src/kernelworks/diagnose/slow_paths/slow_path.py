@@ -13,7 +13,7 @@ from torch import nn
 
 from kernelworks.diagnose.sites.functions import LIBRARIES
 
-__all__ = ["SlowPath", "Watcher", "line_of_program", "replaced", "seconds_of"]
+__all__ = ["SlowPath", "Watcher", "line_of_program", "replaced_attribute", "seconds_of"]
 
 ENOUGH_S, MOST_TIMES = 0.02, 9  # of one thing that is timed
 
@@ -46,13 +46,13 @@ class Watcher:
         """Around the run."""
         yield
 
-    def found(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
+    def slow_paths(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
         """After the run, of a program that takes so many seconds. It may time a few small things."""
         yield from ()
 
 
 @contextlib.contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def replaced_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
     """An attribute of a module or a class is another meanwhile."""
     before = getattr(owner, name)
     setattr(owner, name, value)

@@ -63,7 +63,7 @@ class Maps(Watcher):
     def outputs(self, module: nn.Module, output: Any) -> None:
         self.unread.note_made(module, output)
 
-    def found(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
+    def slow_paths(self, wall_s: float, threads: int) -> Iterator[SlowPath]:
         lost, slow_s, count = 0.0, 0.0, 0
         for module in self.unread.modules():
             args, kwargs = self.typical[id(module)]

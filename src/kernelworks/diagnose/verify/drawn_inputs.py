@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kernelworks.contract.leaves import leaves
 from kernelworks.diagnose.sites.modules import Sample
@@ -45,7 +45,7 @@ def drawn_samples(sample: Sample) -> Iterator[tuple[str, Sample]]:
 
 def shorter_samples(sample: Sample) -> Iterator[tuple[str, Sample]]:
     """The same call with the last element of a dimension left out that its arguments share: the batch, the sequence."""
-    given = [t for t in leaves((sample.args, sample.kwargs)).values() if t.layout is torch.strided]
+    given = [t for t in leaves((sample.args, sample.kwargs)).values() if _is_plain(t)]
     for dim in (0, 1):
         sizes = Counter(t.shape[dim] for t in given if t.dim() > dim + 1)
         size = next((size for size, _ in sizes.most_common(1) if size > 2), 0)
@@ -53,7 +53,7 @@ def shorter_samples(sample: Sample) -> Iterator[tuple[str, Sample]]:
             continue
 
         def cut(t: Tensor, dim: int = dim, size: int = size) -> Tensor:
-            if t.layout is not torch.strided or t.dim() <= dim or t.shape[dim] != size:
+            if not _is_plain(t) or t.dim() <= dim or t.shape[dim] != size:
                 return t
             return _like(t, t.detach().narrow(dim, 0, size - 1))
 
@@ -77,14 +77,14 @@ def _like(tensor: Tensor, values: Tensor) -> Tensor:
 
 def _is_free_float(tensor: Tensor) -> bool:
     """Whether it holds various numbers; a mask holds one beside its infinities."""
-    if not tensor.is_floating_point() or tensor.layout is not torch.strided or not tensor.numel():
+    if tensor.dtype not in FLOATS or not _is_plain(tensor) or not tensor.numel():
         return False
     finite = tensor.detach()[tensor.detach().isfinite()]
     return finite.numel() > 0 and bool((finite != finite[0]).any())
 
 
 def _is_free_integer(tensor: Tensor) -> bool:
-    if tensor.dtype not in INTEGERS or tensor.layout is not torch.strided or tensor.numel() < 2:
+    if tensor.dtype not in INTEGERS or not _is_plain(tensor) or tensor.numel() < 2:
         return False
     values = tensor.detach()
     if values.dim() and values.shape[-1] > 2 and bool((values.diff(dim=-1) >= 0).all()):
@@ -92,6 +92,11 @@ def _is_free_integer(tensor: Tensor) -> bool:
     return bool(values.max() > values.min())
 
 
+def _is_plain(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
+
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
