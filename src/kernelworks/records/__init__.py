@@ -23,13 +23,8 @@ __all__ = [
     "ConfigTuning",
     "CounterCheck",
     "Diagnosis",
-    "Fix",
-    "FlopRate",
-    "FunctionRate",
-    "GpuBandwidth",
-    "GpuPeaks",
-    "GpuRate",
-    "GpuTime",
+    "Fix", "FlopRate", "FunctionRate",
+    "GpuBandwidth", "GpuPeaks", "GpuRate", "GpuTime",
     "Hotspot",
     "KernelTime",
     "MapKernel",
@@ -178,6 +173,7 @@ class GpuPeaks(Record):
     versions: dict[str, str] = field(default_factory=dict)
     inferred: dict[str, str] = field(default_factory=dict)  # as in Peaks
     unknown: str = ""  # as in Peaks
+    foreign_share: float = 0.0  # of the time in which other processes had kernels on the GPU, right before or after
 
 
 # ---------------------------------------------------------------- verifications
