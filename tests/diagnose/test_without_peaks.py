@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 import subprocess
@@ -11,16 +12,25 @@ from typing import Any
 
 import pytest
 import torch
+from machines import gpu_record
+from printed import printed
 from rich.console import Console
+from test_gpu import FLOORS, NAMES, diagnosis, timeline
 
 import kernelworks as kw
 from kernelworks.build import BuildError
-from kernelworks.diagnose.account.account import COMPUTE, MEMORY, USEFUL, WITHOUT_PEAKS
+from kernelworks.diagnose.account.account import COMPUTE, FUSION, MEMORY, USEFUL, WITHOUT_PEAKS
+from kernelworks.diagnose.account.on_gpu import Gpu as OnGpu
+from kernelworks.diagnose.record import make_diagnosis
+from kernelworks.machine import Gpu
 from kernelworks.measure.clock.noise import Ambiguous
-from kernelworks.measure.peaks import unmeasured_peaks
-from kernelworks.records import Diagnosis, Peaks, from_json, to_json
+from kernelworks.measure.peaks import cache as peaks_cache
+from kernelworks.measure.peaks import gpu as of_gpu
+from kernelworks.measure.peaks import unmeasured_gpu_peaks, unmeasured_peaks
+from kernelworks.records import Diagnosis, GpuPeaks, Peaks, from_json, to_json
 from kernelworks.report import diagnose as report
 from kernelworks.report import page
+from kernelworks.report.gpu import gpu as gpu_report
 
 WEIGHT = torch.randn(256, 256)
 
@@ -94,6 +104,90 @@ def test_what_is_known_of_a_machine_without_figures() -> None:
     record = unmeasured_peaks("no C++ compiler")
     assert record.name and record.cores and record.dispatch_us > 0 and not record.flops
     assert from_json(Peaks, to_json(record)) == record
+
+
+# ---------------------------------------------------------------- a GPU that others use
+
+HERE = Gpu("sm_90-some_gpu", "Some GPU", (9, 0), 132, 50 << 20, 80 << 30, "GPU-1", "1.0", 700.0)
+
+
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> GpuPeaks:
+    monkeypatch.setattr(of_gpu, "gpu", lambda: HERE)
+    return unmeasured_gpu_peaks("other processes used 60% of this GPU")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gpu_without_peaks_gives_times_calls_and_lines(name: str, unmeasured: GpuPeaks) -> None:
+    known = diagnosis(name)
+    found = make_diagnosis(name, timeline(name), OnGpu(unmeasured, FLOORS))
+    assert found.wall_s == known.wall_s and len(found.hotspots) == len(known.hotspots)
+    assert {(h.op, h.calls, h.source) for h in found.hotspots} == {(h.op, h.calls, h.source) for h in known.hotspots}
+    assert sum(found.time_breakdown.values()) == pytest.approx(found.wall_s)
+    assert not {USEFUL, FUSION, MEMORY, COMPUTE} & set(found.time_breakdown)
+    at_work = sum(known.time_breakdown[part] for part in (USEFUL, FUSION, MEMORY, COMPUTE))
+    assert found.time_breakdown[WITHOUT_PEAKS] >= 0.9 * at_work
+    assert all(h.achieved is None and h.allows_s == 0 for h in found.hotspots if h.flop)
+    assert found.gpu is not None and all(k.bound_s == 0 for k in found.gpu.kernels)
+    assert "what this machine can do" not in found.sentence
+    assert from_json(Diagnosis, to_json(found)) == found
+    shown = text_of(found)
+    assert shown.count("Measured peaks are unknown (other processes used 60% of this GPU)") == 1
+    assert "0 at peak" not in page.diagnosis(found)
+
+
+def test_without_peaks_a_call_on_a_gpu_costs_what_it_does_today(unmeasured: GpuPeaks) -> None:
+    call = next(c for c in timeline("large").calls if c.end > c.start)
+    cost = OnGpu(unmeasured, FLOORS).at_its_bound(call, 1e-6)
+    assert cost.kernels == ((call.end - call.start) / 1e9,)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.6, 0.0), (0.0, 0.3)])
+def test_a_busy_gpu_is_ambiguous_or_rough(
+    before: float, after: float, unmeasured: GpuPeaks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shares = [before, after]
+    measured = dataclasses.replace(gpu_record(), fingerprint="f")
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
+    monkeypatch.setattr(of_gpu, "others_share", lambda here: shares.pop(0))
+    monkeypatch.setattr(of_gpu, "_measured", lambda here, progress: measured)
+    with pytest.raises(Ambiguous, match="% of this GPU"):
+        of_gpu.measure()
+    shares[:] = [before, after]
+    monkeypatch.setattr(peaks_cache, "has_gpu", lambda: True)
+    monkeypatch.setattr(peaks_cache, "_fingerprint", lambda device: "f")
+    peaks_cache.forget_peaks()
+    rough = peaks_cache.get_peaks(device="cuda", rough=True)
+    assert rough.foreign_share == max(before, after) and peaks_cache.cached_peaks("cuda") is None
+    assert "rough: other processes had this GPU" in printed(gpu_report(rough, 100))
+    shares[:] = [0.05, 0.0]
+    assert peaks_cache.get_peaks(device="cuda").foreign_share == 0.05
+    peaks_cache.forget_peaks()
+    assert peaks_cache.cached_peaks("cuda") is not None
+    peaks_cache.forget_peaks()
+
+
+@pytest.mark.parametrize(
+    "error", [Ambiguous(0.6, device="this GPU"), BuildError("no Triton"), torch.OutOfMemoryError("CUDA out of memory")]
+)
+def test_peaks_of_a_gpu_come_after_its_times_and_may_stay_unknown(
+    error: Exception, unmeasured: GpuPeaks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("kernelworks.diagnose")
+    asked: list[dict[str, Any]] = []
+
+    def measured(**options: Any) -> None:
+        asked.append(options)
+        raise error
+
+    monkeypatch.setattr(module, "measured_peaks", measured)
+    before = OnGpu(dataclasses.replace(unmeasured, unknown=module.NOT_YET), FLOORS)
+    device, why = module._with_peaks(before, timeline("tiny"), lambda line: None, rough=False)
+    assert device.peaks.unknown == str(error) and why is error and asked[0]["device"] == "cuda"
+    given = OnGpu(gpu_record(), FLOORS)
+    assert module._with_peaks(given, timeline("tiny"), lambda line: None, rough=False) == (given, None)
+    found = module._explained(make_diagnosis("tiny", timeline("tiny"), device), why)
+    assert bool(found.ambiguous) == isinstance(error, Ambiguous)
 
 
 # ---------------------------------------------------------------- no compiler at all, whole commands

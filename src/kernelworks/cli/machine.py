@@ -45,7 +45,7 @@ def machine(
             except BuildError as error:
                 records.append(unmeasured_peaks(first_line(error)))
         if first == "cuda" or (device is None and has_gpu()):
-            records.append(get_peaks(progress, again=again, device="cuda"))
+            records.append(get_peaks(progress, again=again, device="cuda", rough=rough))
     measured = [record for record in records if not getattr(record, "unknown", "")]
     if html is not None and measured:
         from kernelworks.report import page

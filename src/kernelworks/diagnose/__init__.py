@@ -30,7 +30,7 @@ from kernelworks.measure.clock.noise import Ambiguous, with_noise
 from kernelworks.measure.clock.page_faults import Memory
 from kernelworks.measure.clock.turns import measuring_alone
 from kernelworks.measure.peaks import get_peaks as measured_peaks
-from kernelworks.measure.peaks import unmeasured_peaks
+from kernelworks.measure.peaks import unmeasured_gpu_peaks, unmeasured_peaks
 from kernelworks.measure.peaks.survey import BRIEF_WAIT_S
 from kernelworks.profile import overhead
 from kernelworks.profile.on_cpu import expected_runs
@@ -55,7 +55,8 @@ ONE_ROUND = (
     "what this machine can do was measured in one round, which serves for half an hour; "
     "`kernelworks machine` measures until two rounds agree, once"
 )
-FIRST_RUN = "First run here: measuring peak rates, about 10 s, kept in {folder}"
+FIRST_RUN = "First run here: measuring peak rates, about {seconds} s, kept in {folder}"
+NOT_YET = "not measured yet"
 FIX = 16.0  # a fix may take so many times the budget of a diagnosis: compilers take their time
 WORTH_SAYING_S = 15.0  # A diagnosis that is expected to take longer says so.
 BUILD_WAIT_S = 60.0  # for a build that runs in the background
@@ -99,15 +100,14 @@ def diagnose(
     Returns:
         records.Diagnosis: the hotspots worst first, the time breakdown, the findings, and with ``fix`` the fix. If
         others used the machine too much for figures and ``rough`` was not asked for, its ``ambiguous`` says so, as does
-        the sentence; nothing is predicted then, and nothing is fixed.
+        the sentence; nothing is predicted then, and nothing is fixed. If only its peaks could not be measured, they are
+        unknown, and so is each op's share of them.
 
     Raises:
         TypeError: ``fn`` cannot be called; ``budget_s`` is no number.
         ValueError: ``budget_s`` is not above 0, or not finite.
         RuntimeError: torch's profiler is running already or in ``fn``; ``fn`` exits with a code, or is async in a
             running event loop.
-        Ambiguous: a GPU's peaks had to be measured and the machine was too busy. (A CPU's are unknown then, and so is
-            each op's share of them; the diagnosis is given, and its ``ambiguous`` says so.)
         Whatever ``fn`` raises.
     """
     made, say = from_function(fn, args, program), progress or _silent
@@ -350,18 +350,16 @@ def most_wait_s(budget_s: float) -> float:
 
 
 def _device(program: Program, peaks: Peaks | GpuPeaks | None, say: Say) -> Device:
-    """What the program runs on, with what that can do; a CPU's peaks that are not given are unknown yet."""
+    """What the program runs on, with what that can do; peaks that are not given are unknown yet."""
     gpu = uses_gpu(program.run)
-    if gpu and not isinstance(peaks, GpuPeaks):
-        say("measuring this GPU's peak rates")
-        peaks = measured_peaks(device="cuda")
     if not gpu and isinstance(peaks, GpuPeaks):
         raise TypeError("the program ran on the CPU, and peaks are those of a GPU")
     say("measuring the least that a call costs")
     floors = overhead.measure()
-    if isinstance(peaks, GpuPeaks):
-        return Gpu(peaks, floors)
-    return Cpu(peaks or unmeasured_peaks("not measured yet"), floors, torch.get_num_threads())
+    if gpu:
+        return Gpu(peaks if isinstance(peaks, GpuPeaks) else unmeasured_gpu_peaks(NOT_YET), floors)
+    known = peaks if isinstance(peaks, Peaks) else unmeasured_peaks(NOT_YET)
+    return Cpu(known, floors, torch.get_num_threads())
 
 
 def _with_peaks(
@@ -370,24 +368,28 @@ def _with_peaks(
     """The device with this machine's measured peaks. They come after the program's own times, which need none and are
     kept whatever becomes of the peaks; if there are none, the reason comes with the device. They are not ``wanted`` by
     a search that goes on: the first process has measured them, or could not."""
-    if not isinstance(device, Cpu) or not device.peaks.unknown or not wanted:
+    if device.peaks.unknown != NOT_YET or not wanted:
         return device, None
-    said = False
+    on_cpu, said = isinstance(device, Cpu), False
 
     def progress(what: str, done: float = 0, total: float = 0) -> None:
         """Called only if there is something to measure."""
         nonlocal said
-        if timeline.loud and not rough:  # it will hardly be quiet enough now
+        if on_cpu and timeline.loud and not rough:  # it will hardly be quiet enough now
             raise Ambiguous(timeline.noise.share)
         if not said:
-            say(Notice(FIRST_RUN.format(folder=cache_dir("peaks"))))
+            say(Notice(FIRST_RUN.format(seconds=10 if on_cpu else 25, folder=cache_dir("peaks"))))
         said = True
         say(f"measuring peak rates, {f'{done + 1:.0f} of {total:.0f}' if total > 1 else 'once'}: {what}")
 
     try:
-        known = measured_peaks(progress=progress, rough=rough, brief=not rough)
-    except (Ambiguous, BuildError) as error:
-        return dataclasses.replace(device, peaks=unmeasured_peaks(str(error).splitlines()[0])), error
+        if on_cpu:
+            known: Peaks | GpuPeaks = measured_peaks(progress=progress, rough=rough, brief=not rough)
+        else:
+            known = measured_peaks(progress=progress, device="cuda", rough=rough)
+    except (Ambiguous, BuildError, torch.OutOfMemoryError) as error:
+        why = str(error).splitlines()[0]
+        return dataclasses.replace(device, peaks=(unmeasured_peaks if on_cpu else unmeasured_gpu_peaks)(why)), error
     return dataclasses.replace(device, peaks=known), None
 
 

@@ -1,9 +1,9 @@
 """Which machine is this? Reads what the system says of itself and measures nothing (see ``measure.peaks`` for that)."""
 
 from kernelworks.machine.cpu import Machine, machine
-from kernelworks.machine.gpu import Gpu, gpu, has_gpu, may_have_gpu
+from kernelworks.machine.gpu import Gpu, gpu, has_gpu, may_have_gpu, utilization
 
-__all__ = ["Gpu", "Machine", "gpu", "has_gpu", "kind_of", "machine", "may_have_gpu", "place_of"]
+__all__ = ["Gpu", "Machine", "gpu", "has_gpu", "kind_of", "machine", "may_have_gpu", "place_of", "utilization"]
 
 
 def kind_of(device: str) -> str:

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Gpu", "gpu", "has_gpu", "may_have_gpu"]
+__all__ = ["Gpu", "gpu", "has_gpu", "may_have_gpu", "utilization"]
 
 # One of these is there if torch can see a GPU: of NVIDIA's drivers (for Linux, for WSL, for Jetson), of AMD's.
 DRIVERS = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvmap", "/dev/kfd")
@@ -46,6 +46,21 @@ def has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+def utilization(uuid: str) -> float | None:
+    """The share of the last moments, 0 to 1, in which any process had a kernel on this GPU; None if the management
+    library is not installed or does not say."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+        return float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
+    except pynvml.NVMLError:
+        return None
 
 
 def _managed(uuid: str) -> tuple[str, float]:

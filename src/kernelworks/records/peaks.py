@@ -141,3 +141,4 @@ class GpuPeaks(Record):
     versions: dict[str, str] = field(default_factory=dict)
     inferred: dict[str, str] = field(default_factory=dict)  # as in Peaks
     unknown: str = ""  # as in Peaks
+    foreign_share: float = 0.0  # of the time in which other processes had kernels on the GPU, right before or after

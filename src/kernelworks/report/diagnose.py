@@ -186,7 +186,7 @@ def kernels(found: tuple[KernelTime, ...], width: int, most_rows: int = MOST_KER
     table.add_column("bound by", no_wrap=True)
     for kernel in found[:most_rows]:
         share = kernel.bound_s / kernel.seconds if kernel.seconds else 1.0
-        modelled = kernel.bottleneck != "unmodelled"
+        modelled = kernel.bottleneck not in ("unmodelled", "unknown")
         table.add_row(
             kernel.name,
             kernel.op,

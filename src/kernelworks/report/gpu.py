@@ -9,7 +9,7 @@ from rich.text import Text
 from kernelworks.records import GpuPeaks
 from kernelworks.report import quantity
 from kernelworks.report.inferred_figures import inference_notes, mark_inferred
-from kernelworks.report.machine import roofline
+from kernelworks.report.machine import BUSY_SHARE, roofline
 from kernelworks.report.table import Table
 
 __all__ = ["MEMORY", "cards", "floor_rows", "function_rows", "gpu", "memory_rows", "rate_rows"]
@@ -90,8 +90,13 @@ def function_rows(record: GpuPeaks) -> list[tuple[str, str]]:
 
 def gpu(record: GpuPeaks, width: int) -> RenderableType:
     """Everything that ``kernelworks machine`` prints of a GPU."""
+    if record.unknown:
+        said = Text(f"bandwidths, rates and floors are unknown: {record.unknown}", style="yellow")
+        return Group(Text(record.name, style="bold"), said)
+    share = f"rough: other processes had this GPU for {quantity.percent(record.foreign_share)} of the time"
     return Group(
         Text(record.name, style="bold"),
+        *([Text(share, style="yellow")] if record.foreign_share > BUSY_SHARE else []),
         Text(" · ".join(p for p in cards(record) if p), style="dim"),
         Text(),
         Text("memory, GB/s of the bytes read and written", style="bold"),

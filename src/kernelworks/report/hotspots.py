@@ -109,7 +109,9 @@ def hotspots(record: Diagnosis, width: int, *, verbose: bool = False) -> Iterabl
     shown = notable if verbose else notable[:SHOWN_COUNT]
     notable_ids = {id(r) for r in notable}
     width = min(width, MOST_COLUMNS)
-    figures = [("time", TIME), ("of wall", SHARE - 1), ("of peak", PEAK), ("recoverable", RECOVERABLE)]
+    figures = [("time", TIME), ("of wall", SHARE - 1)]
+    if not record.peaks.unknown or any(r.high_s or r.allows_s for r in shown):
+        figures += [("of peak", PEAK), ("recoverable", RECOVERABLE)]
     if width >= WIDE_COLUMNS:
         yield section("hotspots", [("", _name_columns(width)), *figures, ("  bound by", 20)])
     else:

@@ -29,8 +29,8 @@ from kernelworks.profile.timeline import UNKNOWN, CallRun, Timeline
 from kernelworks.profile.trace import Call, Place
 
 __all__ = [
-    "ALLOCATION", "CAUSE_UNKNOWN", "COMPUTE", "FUSION", "MEMORY", "UNEXPLAINED", "USEFUL", "WITHOUT_PEAKS", "Entry",
-    "Group", "account", "time_breakdown",
+    "ALLOCATION", "CAUSE_UNKNOWN", "COMPUTE", "FUSION", "MEMORY", "UNEXPLAINED", "UNKNOWN_BOUND", "USEFUL",
+    "WITHOUT_PEAKS", "Entry", "Group", "account", "time_breakdown",
 ]  # fmt: skip
 
 USEFUL, UNEXPLAINED = "at peak", "unexplained"

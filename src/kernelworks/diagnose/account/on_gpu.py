@@ -24,7 +24,15 @@ from typing import Any, ClassVar
 
 import torch
 
-from kernelworks.diagnose.account.account import COMPUTE, FUSION, MEMORY, UNEXPLAINED, USEFUL
+from kernelworks.diagnose.account.account import (
+    COMPUTE,
+    FUSION,
+    MEMORY,
+    UNEXPLAINED,
+    UNKNOWN_BOUND,
+    USEFUL,
+    WITHOUT_PEAKS,
+)
 from kernelworks.diagnose.forecast.device import REACHED_SHARE, Device
 from kernelworks.diagnose.forecast.isolated_costs import IsolatedCosts
 from kernelworks.diagnose.forecast.isolated_on_gpu import Words, time_isolated
@@ -48,7 +56,7 @@ __all__ = ["HOST", "PARTS", "SYNCHRONISATION", "Gpu", "innermost", "is_product",
 LAUNCHES, HOST = "launch", "Python and framework (host)"
 SYNCHRONISATION, CUDA_MALLOC = "synchronisation", "allocation (cudaMalloc)"
 PARTS = (
-    USEFUL, FUSION, MEMORY, COMPUTE, LAUNCHES, HOST, SYNCHRONISATION, CUDA_MALLOC, CUSTOM_KERNELS, INPUT,
+    USEFUL, FUSION, MEMORY, COMPUTE, WITHOUT_PEAKS, LAUNCHES, HOST, SYNCHRONISATION, CUDA_MALLOC, CUSTOM_KERNELS, INPUT,
     COMMUNICATION, COMPILING, UNEXPLAINED,
 )  # fmt: skip
 
@@ -84,6 +92,12 @@ class Gpu(Device):
     unseen: ClassVar[frozenset[str]] = frozenset({INPUT, COMMUNICATION, COMPILING})
 
     @property
+    def told_parts(self) -> tuple[str, ...]:
+        """Without measured peaks there is no part above or below them: what is unknown is not 0."""
+        absent = (USEFUL, FUSION, MEMORY, COMPUTE) if self.peaks.unknown else (WITHOUT_PEAKS,)
+        return tuple(part for part in self.parts if part not in absent)
+
+    @property
     def cache_bytes(self) -> int:
         return self.peaks.l2_bytes
 
@@ -94,8 +108,8 @@ class Gpu(Device):
     def unit(self, its: Work) -> Work:
         return _unit(its)
 
-    def limit(self, ran: CallRun, its: Work, far: float) -> Bound:
-        return _limit(ran, its, far, self.peaks)
+    def limit(self, ran: CallRun, its: Work, far: float) -> Bound | None:
+        return None if self.peaks.unknown else _limit(ran, its, far, self.peaks)
 
     def bare(self, ran: CallRun) -> str:
         """Reading a number takes a copy to the host, which waits for it: that is synchronisation, else a launch."""
@@ -134,7 +148,10 @@ class Gpu(Device):
         return time_isolated(calls, capture, self.peaks.l2_bytes, budget_s)
 
     def at_its_bound(self, call: Call, host: float) -> Cost:
-        """One kernel; none for a call that moves no data. A call of ours takes what the model of its kernel says."""
+        """One kernel; none for a call that moves no data. A call of ours takes what the model of its kernel says.
+        Without measured peaks a call takes as long as it does today."""
+        if self.peaks.unknown:
+            return Cost(host, (max(0.0, (call.end - call.start) / 1e9),))
         ours = _expected(call, self.peaks)
         if ours is not None:
             return Cost(host, (ours,))
@@ -252,7 +269,7 @@ def kernels(timeline: GpuTimeline, peaks: GpuPeaks) -> list[KernelTime]:
         if its is not None:
             its = _unit(its)
             one = CallRun(spans[0].job.call or Call("", 0, 0), seconds=seconds, jobs=[s.job for s in spans])
-            limit = _limit(one, its, 1.0, peaks)
+            limit = None if peaks.unknown else _limit(one, its, 1.0, peaks)
         for span in spans:
             took = span.end - span.start
             share = took / seconds if seconds else 0.0
@@ -264,7 +281,7 @@ def kernels(timeline: GpuTimeline, peaks: GpuPeaks) -> list[KernelTime]:
                 runs=known.runs + 1,
                 seconds=known.seconds + took,
                 bound_s=known.bound_s + least,
-                bottleneck=limit.bottleneck if limit else "unmodelled",
+                bottleneck=limit.bottleneck if limit else "unmodelled" if its is None else UNKNOWN_BOUND,
                 flop=known.flop + (its.flop * share if its else 0.0),
                 bytes=known.bytes + ((its.read + its.written) * share if its else 0.0),
             )

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 __all__ = [
+    "LIMIT",
     "MOST_KEPT",
     "QUIET",
     "Ambiguous",
@@ -47,12 +48,13 @@ TICKS = 2  # A reading of the cores may be off by so many.
 
 
 class Ambiguous(RuntimeError):
-    """The machine was too busy to measure. ``share`` is what other processes used of the cores, 0 to 1."""
+    """The machine was too busy to measure. ``share`` is what other processes used of the cores, or of another device,
+    0 to 1."""
 
-    def __init__(self, share: float, what: str = "") -> None:
+    def __init__(self, share: float, what: str = "", device: str = "the cores") -> None:
         self.share = share
         context = f" while measuring {what}" if what else ""
-        super().__init__(f"ambiguous: other processes used {round(100 * share)}% of the cores{context}")
+        super().__init__(f"ambiguous: other processes used {round(100 * share)}% of {device}{context}")
 
 
 def far_apart(walls: Sequence[float]) -> bool:

@@ -23,14 +23,15 @@ from torch import Tensor
 
 from kernelworks.build import background
 from kernelworks.build.kernels import triton_toolchain
-from kernelworks.machine import Gpu, gpu
+from kernelworks.machine import Gpu, gpu, utilization
 from kernelworks.measure.clock.cuda_events import Evictor, cuda_event, seconds_between, timed_cold
+from kernelworks.measure.clock.noise import LIMIT, Ambiguous
 from kernelworks.measure.peaks.mending import doubts, repair_record
 from kernelworks.measure.peaks.relations import FLOORS
 from kernelworks.measure.peaks.survey import Progress, percentile_90
 from kernelworks.records import GpuBandwidth, GpuPeaks, GpuRate
 
-__all__ = ["fingerprint", "measure"]
+__all__ = ["fingerprint", "measure", "unmeasured_gpu_peaks"]
 
 GPU_KERNELS = Path(__file__).resolve().parents[1] / "clock" / "gpu_kernels.py"  # imports Triton: a CPU has none
 MIB = 1 << 20
@@ -43,6 +44,7 @@ SUSTAINED_S = 1.2  # Matrix products run this long; the rate is that of the seco
 IDLE_S = 0.1  # The GPU idles this long before a burst.
 RACE_S, MAX_RACE_CALLS = 0.5, 2000  # A race of products takes at most this long and so many calls.
 SIDES = (4096, 8192)  # Square products: the better side gives burst and race, the second the sustained rate.
+SEEN_S = 1.1  # The driver counts a GPU's use over up to a second.
 KERNELS = 700  # A queue holds so many; the driver takes 1024 before a launch waits.
 
 
@@ -324,14 +326,50 @@ def _again(record: GpuPeaks, memory: _Memory, step: Callable[[str], None]) -> Gp
     return dataclasses.replace(record, **changed)
 
 
-@background.measuring()
-def measure(progress: Progress | None = None) -> GpuPeaks:
+def others_share(here: Gpu) -> float:
+    """The share of about a second in which other processes had kernels on the GPU: this one gives it nothing. 0 if
+    nobody says."""
+    torch.cuda.synchronize()
+    time.sleep(SEEN_S)
+    return utilization(here.uuid) or 0.0
+
+
+def unmeasured_gpu_peaks(why: str) -> GpuPeaks:
+    """What can be said of this GPU without a measurement. ``why`` nothing was measured."""
+    here = gpu()
+    floors = dict.fromkeys(FLOORS, 0.0)
+    return GpuPeaks(
+        kind=here.kind, name=here.name, fingerprint="", uuid=here.uuid, driver=here.driver,
+        power_limit_w=here.power_limit_w, date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        multiprocessors=here.multiprocessors, l2_bytes=here.l2_bytes, memory_bytes=here.memory_bytes,
+        bandwidth=(), rates=(), functions={}, to_device_gbs=0.0, to_host_gbs=0.0, seconds=0.0,
+        versions={"torch": torch.__version__}, unknown=why, **floors,
+    )  # fmt: skip
+
+
+def measure(progress: Progress | None = None, *, rough: bool = False) -> GpuPeaks:
     """Measures the current GPU. Prints nothing and caches nothing.
 
     ``progress(what, done, total)`` is called before each figure. Cost: some 20 s, and up to 2.5 GiB of its memory.
-    Raises RuntimeError without a GPU, BuildError without Triton or a C++ compiler.
+    With ``rough`` a GPU that others use is measured all the same, and ``foreign_share`` says what they took. Raises
+    Ambiguous if others use it, RuntimeError without a GPU or without so much memory, BuildError without Triton or a C++
+    compiler.
     """
     here = gpu()
+    if progress is not None:
+        progress("whether other processes use this GPU", 0, 1)
+    before = others_share(here)
+    if before > LIMIT and not rough:
+        raise Ambiguous(before, device="this GPU")
+    record = _measured(here, progress)
+    share = max(before, others_share(here))
+    if share > LIMIT and not rough:
+        raise Ambiguous(share, "its peak rates", device="this GPU")
+    return dataclasses.replace(record, foreign_share=share)
+
+
+@background.measuring()
+def _measured(here: Gpu, progress: Progress | None) -> GpuPeaks:
     begin = time.monotonic()
     total = 4 * len(COLD_MIB) + 3 * len(WARM_MIB) + 12
     done = 0
