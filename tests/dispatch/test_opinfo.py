@@ -22,6 +22,7 @@ from eligible import KERNELS, only
 from torch import Tensor
 
 import kernelworks as kw
+from kernelworks.contract.tensors import is_transform_active
 from kernelworks.nn import functional
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
@@ -38,6 +39,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "log_softmax": (lambda x, *a, **k: (kw.log_softmax if x.dim() else F.log_softmax)(x, *a, **k), F.log_softmax),
     "sum": (kw.sum, torch.sum),
     "argmax": (kw.argmax, torch.argmax),
+    "topk": (lambda *a, **k: chosen(kw.topk, *a, **k), lambda *a, **k: chosen(torch.topk, *a, **k)),
     "nn.functional.cross_entropy": (functional.FUNCTIONS["cross_entropy"], F.cross_entropy),
     "nn.functional.embedding": (
         lambda weight, ids, **k: F.embedding(ids, weight, **k) if k else kw.embedding(ids, weight),
@@ -51,6 +53,15 @@ def our_kernels() -> Iterator[None]:
     """Kernels of ours that read memory, whatever is verified on this machine."""
     with only(KERNELS[-1]) if KERNELS else contextlib.nullcontext():
         yield
+
+
+def chosen(function: Callable[..., Any], x: Tensor, k: int, dim: int = -1, *rest: Any, **named: Any) -> Tensor:
+    """The values and what the indices name, added: of equal elements any may be named. Where there are some, a little is
+    added to each, for gradients tell which of them was taken."""
+    if not is_transform_active() and len(x.unique()) < x.numel():
+        x = x + torch.linspace(0, 1e-3, x.numel(), dtype=x.dtype).reshape(x.shape)
+    values, indices = function(x, k, dim, *rest, **named)
+    return values + x.gather(dim, indices)
 
 
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -38,7 +38,9 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "inplace": lambda given: True,
     "is_causal": lambda given: True,
     "keepdim": lambda given: True,
+    "k": lambda given: 1,
     "label_smoothing": lambda given: 0.25,
+    "largest": lambda given: False,
     "linear_bias": lambda given: torch.rand(given["linear_weight"].shape[0]),
     "max_norm": lambda given: 1e6,  # above every norm: the weight is not rewritten
     "norm_type": lambda given: 1.0,
@@ -49,6 +51,7 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "scale": lambda given: 0.3,
     "scale_grad_by_freq": lambda given: True,
     "size_average": lambda given: False,
+    "sorted": lambda given: False,
     "sparse": lambda given: True,
     "weight": lambda given: torch.rand(given.get("linear_weight", given["input"].mT).shape[0]),
 }  # fmt: skip
@@ -63,7 +66,8 @@ def torchs(torch_signature: TorchSignature) -> Parameters:
     except ValueError:  # one of C++
         packet = getattr(torch.ops.aten, function.__name__)  # type: ignore[union-attr]
         plain = {a.name for a in packet.default._schema.arguments}  # what no call can do without, and more
-        schemas = (getattr(packet, o)._schema for o in packet.overloads() if "out" not in o and "Dimname" not in o)
+        known = (getattr(packet, o)._schema for o in packet.overloads() if "Dimname" not in o)
+        schemas = (s for s in known if not any(a.is_out for a in s.arguments))
         schema = max(schemas, key=lambda s: len(s.arguments))
         absent = {True: inspect._empty, False: None}
         return [
