@@ -39,7 +39,6 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "log_softmax": (lambda x, *a, **k: (kw.log_softmax if x.dim() else F.log_softmax)(x, *a, **k), F.log_softmax),
     "sum": (kw.sum, torch.sum),
     "argmax": (kw.argmax, torch.argmax),
-    "topk": (lambda *a, **k: chosen(kw.topk, *a, **k), lambda *a, **k: chosen(torch.topk, *a, **k)),
     "nn.functional.cross_entropy": (functional.FUNCTIONS["cross_entropy"], F.cross_entropy),
     "nn.functional.embedding": (
         lambda weight, ids, **k: F.embedding(ids, weight, **k) if k else kw.embedding(ids, weight),
@@ -55,13 +54,23 @@ def our_kernels() -> Iterator[None]:
         yield
 
 
-def chosen(function: Callable[..., Any], x: Tensor, k: int, dim: int = -1, *rest: Any, **named: Any) -> Tensor:
-    """The values and what the indices name, added: of equal elements any may be named. Where there are some, a little is
-    added to each, for gradients tell which of them was taken."""
-    if not is_transform_active() and len(x.unique()) < x.numel():
-        x = x + torch.linspace(0, 1e-3, x.numel(), dtype=x.dtype).reshape(x.shape)
-    values, indices = function(x, k, dim, *rest, **named)
-    return values + x.gather(dim, indices)
+def chosen(function: Callable[..., Any], place: int) -> Callable[..., Tensor]:
+    """The values and what the indices name, added: of equal elements any may be named. Where there are some, a little
+    is added to each, for gradients tell which of them was taken. ``place`` is the dimension's behind the tensor."""
+
+    def call(x: Tensor, *args: Any, **named: Any) -> Tensor:
+        if not is_transform_active() and len(x.unique()) < x.numel():
+            x = x + torch.linspace(0, 1e-3, x.numel(), dtype=x.dtype).reshape(x.shape)
+        values, indices = function(x, *args, **named)
+        return values + x.gather(named.get("dim", args[place] if len(args) > place else -1), indices)
+
+    return call
+
+
+FUNCTIONS |= {
+    "topk": (chosen(kw.topk, 1), chosen(torch.topk, 1)),
+    "sort": (chosen(kw.sort, 0), chosen(torch.sort, 0)),
+}
 
 
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {

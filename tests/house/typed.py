@@ -38,6 +38,8 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     assert_type(kw.sum(a, (0, 1), dtype=torch.float64), Arrays)
     assert_type(kw.argmax(x), Tensor)
     assert_type(kw.argmax(input=a, dim=-1, keepdim=True), Arrays)
+    assert_type(kw.sort(x, 0, True, stable=True), tuple[Tensor, Tensor])
+    assert_type(kw.sort(input=a), tuple[Arrays, Arrays])
     assert_type(kw.topk(x, 2, 0, False), tuple[Tensor, Tensor])
     assert_type(kw.topk(input=a, k=2, sorted=False), tuple[Arrays, Arrays])
     assert_type(kw.softmax(x, 0, dtype=torch.float64), Tensor)

@@ -29,6 +29,7 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "approximate": lambda given: "tanh",
     "attn_mask": lambda given: torch.rand(given["query"].shape[2], given["key"].shape[2]),
     "bias": lambda given: torch.rand(given["weight"].shape[0]),
+    "descending": lambda given: True,
     "dim": lambda given: 0,
     "dropout_p": lambda given: 0.5,
     "dtype": lambda given: torch.float64,
@@ -53,6 +54,7 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "size_average": lambda given: False,
     "sorted": lambda given: False,
     "sparse": lambda given: True,
+    "stable": lambda given: True,
     "weight": lambda given: torch.rand(given.get("linear_weight", given["input"].mT).shape[0]),
 }  # fmt: skip
 UNSAID = {"_stacklevel"}  # where a warning of torch's points to
@@ -68,12 +70,14 @@ def torchs(torch_signature: TorchSignature) -> Parameters:
         plain = {a.name for a in packet.default._schema.arguments}  # what no call can do without, and more
         known = (getattr(packet, o)._schema for o in packet.overloads() if "Dimname" not in o)
         schemas = (s for s in known if not any(a.is_out for a in s.arguments))
-        schema = max(schemas, key=lambda s: len(s.arguments))
+        schemas = sorted(schemas, key=lambda s: len(s.arguments))
+        placed = {a.name for s in schemas for a in s.arguments if not a.kwarg_only}
+        arguments = sorted(schemas[-1].arguments, key=lambda a: a.name not in placed)
         absent = {True: inspect._empty, False: None}
         return [
             ("input" if a.name == "self" else a.name,
-             a.default_value if a.has_default_value() else absent[a.name in plain], not a.kwarg_only)
-            for a in schema.arguments
+             a.default_value if a.has_default_value() else absent[a.name in plain], a.name in placed)
+            for a in arguments
         ]  # fmt: skip
     return [(p.name, p.default, p.kind is not p.KEYWORD_ONLY) for p in found.parameters.values()]
 

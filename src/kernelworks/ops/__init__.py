@@ -59,6 +59,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "sum",
     ),
     "selection": (
+        "sort",
         "topk",
     ),
 }  # fmt: skip

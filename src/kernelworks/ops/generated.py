@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.reduction.log_softmax import log_softmax as log_softmax
     from kernelworks.ops.reduction.softmax import softmax as softmax
     from kernelworks.ops.reduction.sum import sum as sum
+    from kernelworks.ops.selection.sort import sort as sort
     from kernelworks.ops.selection.topk import topk as topk
 
     __all__ = [
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         "rope",
         "silu_mul",
         "softmax",
+        "sort",
         "sum",
         "topk",
         "varlen_attn",
@@ -156,6 +158,10 @@ SCHEMAS = {
     "sum": {
         "forward": "sum(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
         "backward": "sum_backward(Tensor grad_output, Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
+    "sort": {
+        "forward": "sort(Tensor x, int dim, bool descending, bool stable, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "sort_backward(Tensor grad_values, Tensor x, Tensor indices, int dim, str? op_kernel=None) -> Tensor",
     },
     "topk": {
         "forward": "topk(Tensor x, int k, int dim, bool largest, bool sorted, str? op_kernel=None) -> (Tensor, Tensor)",

@@ -50,7 +50,7 @@ PAIR = ("values", "indices")
 class Asked(NamedTuple):
     """What an op's arguments ask of a line: how many elements, from which end, and whether they come in order."""
 
-    count: int
+    k: int
     largest: bool
     in_order: bool
 
@@ -80,13 +80,13 @@ def backward(grad: Tensor, x: Tensor, indices: Tensor, dim: int, out: Any = None
     return torch.zeros(x.shape, dtype=grad.dtype, device=grad.device).scatter(dim, indices, grad)
 
 
-def triton_forward(launches: Any, asked: Callable[..., Asked]) -> Callable[..., Any]:
+def triton_forward(launches: Any, asked: Callable[..., tuple[Asked, int]]) -> Callable[..., Any]:
     """The forward of a ``triton.py``, by its ``tile.select.Selection`` and the op's ``asked(x, *rest)``. ``rest`` holds
     the dimension where ``asked`` reads it."""
 
     def forward(x: Tensor, *rest: Any, out: Any = None) -> Any:
         want, dim = asked(x, *rest)
-        shape = _shape(x, dim, want.count)
+        shape = _shape(x, dim, want.k)
         values, indices = out or (
             torch.empty(shape, dtype=x.dtype, device=x.device),
             torch.empty(shape, dtype=torch.int64, device=x.device),
@@ -109,7 +109,8 @@ class Select(OpPackage):
     arguments the op has, in their order; in float64 it is the definition, too. ``arguments`` has ``x`` first, and
     ``dim``. ``asked(x, *rest)`` says what they ask for, and along which dimension; ``x`` may be without data.
     ``result_type`` is the named tuple that torch's function returns. ``order`` names the argument that is true where
-    the values come in order; "" where they always do. ``make(x, dim, count, descending, in_order)`` gives a
+    the values come in order; "" where they always do; ``stable`` one that is true where the first of equals has to come
+    first. ``make(x, dim, count, descending, in_order)`` gives a
     case's arguments by name; None where the op cannot be asked so.
     """
 
@@ -121,6 +122,7 @@ class Select(OpPackage):
     asked: Callable[..., tuple[Asked, int]]
     make: Callable[[Tensor, int, int, bool, bool], Mapping[str, Any] | None]
     order: str = ""
+    stable: str = ""
     cases: tuple[Case, ...] = ()
     sizes: tuple[tuple[tuple[int, ...], int, torch.dtype], ...] = ()  # that are timed: shape, count, dtype
     device_sizes: tuple[tuple[tuple[int, ...], int, torch.dtype], ...] = ()
@@ -139,7 +141,7 @@ class Select(OpPackage):
             outputs=PAIR,
             results={
                 "values": Result(shape=shape, relation=AnyOrder("dim", self.order) if self.order else None),
-                "indices": Result(torch.int64, shape=shape, relation=ChosenIndex("x", "dim", "values")),
+                "indices": Result(torch.int64, shape=shape, relation=ChosenIndex("x", "dim", "values", self.stable)),
             },
             differentiable=("x",),
             check=check_of(self.arguments),
@@ -157,7 +159,7 @@ class Select(OpPackage):
 
     def _result_shape(self, args: Mapping[str, Any]) -> tuple[int, ...]:
         want, dim = self.asked(*(args[name] for name in self.arguments))
-        return _shape(args["x"], dim, want.count)
+        return _shape(args["x"], dim, want.k)
 
     def reference(self, x: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, ...]:
         return tuple(self.function(x, *rest, **named))
@@ -176,7 +178,7 @@ class Select(OpPackage):
             return Cost(0.0, 0.0, grad.nbytes + indices.nbytes, x.nbytes)
         want, count, n, _ = self._lines(request.args)
         x = request.args["x"]
-        return Cost(float(count * n), 0.0, x.nbytes, count * min(want.count, n) * (x.dtype.itemsize + 8))
+        return Cost(float(count * n), 0.0, x.nbytes, count * min(want.k, n) * (x.dtype.itemsize + 8))
 
     def _dims(self, request: Request) -> dict[str, int]:
         """Lines, their elements, how many of them are asked for, and how many lines lie side by side."""
@@ -188,7 +190,7 @@ class Select(OpPackage):
             lines_ = math.prod((*shape[:dim], *shape[dim + 1 :]))
             return {"M": lines_, "N": shape[dim], "K": count, "inner": math.prod(shape[dim + 1 :])}
         want, count, n, inner = self._lines(request.args)
-        return {"M": count, "N": n, "K": want.count, "inner": inner}
+        return {"M": count, "N": n, "K": want.k, "inner": inner}
 
     # ------------------------------------------------------------ cases
 
@@ -274,9 +276,11 @@ class Select(OpPackage):
         kernels = "scalar: simd/scalar_select.hpp, other targets: simd/select.hpp, triton: tile/select.py"
         return {"gradient": "what flows into a value, at the element that its index names", "kernels": kernels}
 
-    def torch_signature(self, op: Op, ours: Callable[..., tuple[Any, ...] | str]) -> TorchSignature:
-        """torch's signature; ``ours`` has that of its function."""
-        return TorchSignature(op, self.function, ours, {"input": "x"})
+    def torch_signature(
+        self, op: Op, ours: Callable[..., tuple[Any, ...] | str], function: Callable[..., Any] | None = None
+    ) -> TorchSignature:
+        """torch's signature, of ``function`` where that takes its arguments in another way; ``ours`` has the same."""
+        return TorchSignature(op, function or self.function, ours, {"input": "x"})
 
     def _fake(self, *args: Any) -> tuple[Tensor, ...]:
         named = dict(zip(self.arguments, args, strict=True))
@@ -306,7 +310,7 @@ class Select(OpPackage):
         return f"takes lines of at most {MOST} elements" if _length(request) > MOST else None
 
     def _decline_on_gpu(self, request: Request) -> str | None:
-        if request.pass_ != "backward" and self._lines(request.args)[0].count > MOST_ON_GPU:
+        if request.pass_ != "backward" and self._lines(request.args)[0].k > MOST_ON_GPU:
             return f"takes up to {MOST_ON_GPU} elements of a line"
         return self._decline_long(request)
 
@@ -316,8 +320,8 @@ class Select(OpPackage):
         x = args[0]
         want, dim = self.asked(*args)
         where = lines(x, dim)
-        shape = _shape(x, dim, want.count)
-        results = where.outer * where.inner * want.count
+        shape = _shape(x, dim, want.k)
+        results = where.outer * where.inner * want.k
         return (
             shape,
             (*where[1:], _beside(x, dim), *want),
