@@ -22,6 +22,7 @@ from eligible import KERNELS, only
 from torch import Tensor
 
 import kernelworks as kw
+from kernelworks.contract.tensors import is_transform_active
 from kernelworks.nn import functional
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
@@ -51,6 +52,25 @@ def our_kernels() -> Iterator[None]:
     """Kernels of ours that read memory, whatever is verified on this machine."""
     with only(KERNELS[-1]) if KERNELS else contextlib.nullcontext():
         yield
+
+
+def chosen(function: Callable[..., Any], place: int) -> Callable[..., Tensor]:
+    """The values and what the indices name, added: of equal elements any may be named. Where there are some, a little
+    is added to each, for gradients tell which of them was taken. ``place`` is the dimension's behind the tensor."""
+
+    def call(x: Tensor, *args: Any, **named: Any) -> Tensor:
+        if not is_transform_active() and len(x.unique()) < x.numel():
+            x = x + torch.linspace(0, 1e-3, x.numel(), dtype=x.dtype).reshape(x.shape)
+        values, indices = function(x, *args, **named)
+        return values + x.gather(named.get("dim", args[place] if len(args) > place else -1), indices)
+
+    return call
+
+
+FUNCTIONS |= {
+    "topk": (chosen(kw.topk, 1), chosen(torch.topk, 1)),
+    "sort": (chosen(kw.sort, 0), chosen(torch.sort, 0)),
+}
 
 
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {

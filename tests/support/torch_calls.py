@@ -32,6 +32,7 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "attn_mask": lambda given: torch.rand(given["query"].shape[2], given["key"].shape[2]),
     "beta": lambda given: 0.75,
     "bias": lambda given: torch.rand(given["weight"].shape[0]),
+    "descending": lambda given: True,
     "dim": lambda given: 0,
     "dropout_p": lambda given: 0.5,
     "dtype": lambda given: torch.float64,
@@ -41,8 +42,10 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "inplace": lambda given: True,
     "is_causal": lambda given: True,
     "keepdim": lambda given: True,
+    "k": lambda given: 1,
     "label_smoothing": lambda given: 0.25,
     "lambd": lambda given: 0.75,
+    "largest": lambda given: False,
     "linear_bias": lambda given: torch.rand(given["linear_weight"].shape[0]),
     "max_val": lambda given: 0.75,
     "min_val": lambda given: -0.75,
@@ -56,9 +59,11 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "scale": lambda given: 0.3,
     "scale_grad_by_freq": lambda given: True,
     "size_average": lambda given: False,
+    "sorted": lambda given: False,
     "sparse": lambda given: True,
     "threshold": lambda given: 0.3,
     "value": lambda given: -0.3,
+    "stable": lambda given: True,
     "weight": lambda given: torch.rand(given.get("linear_weight", given["input"].mT).shape[0]),
 }  # fmt: skip
 UNSAID = {"_stacklevel"}  # where a warning of torch's points to
@@ -72,13 +77,16 @@ def torchs(torch_signature: TorchSignature) -> Parameters:
     except ValueError:  # one of C++
         packet = getattr(torch.ops.aten, function.__name__)  # type: ignore[union-attr]
         plain = {a.name for a in packet.default._schema.arguments}  # what no call can do without, and more
-        schemas = (getattr(packet, o)._schema for o in packet.overloads() if "out" not in o and "Dimname" not in o)
-        schema = max(schemas, key=lambda s: len(s.arguments))
+        known = (getattr(packet, o)._schema for o in packet.overloads() if "Dimname" not in o)
+        schemas = (s for s in known if not any(a.is_out for a in s.arguments))
+        schemas = sorted(schemas, key=lambda s: len(s.arguments))
+        placed = {a.name for s in schemas for a in s.arguments if not a.kwarg_only}
+        arguments = sorted(schemas[-1].arguments, key=lambda a: a.name not in placed)
         absent = {True: inspect._empty, False: None}
         return [
             ("input" if a.name == "self" else a.name,
-             a.default_value if a.has_default_value() else absent[a.name in plain], not a.kwarg_only)
-            for a in schema.arguments
+             a.default_value if a.has_default_value() else absent[a.name in plain], a.name in placed)
+            for a in arguments
         ]  # fmt: skip
     return [(p.name, p.default, p.kind is not p.KEYWORD_ONLY) for p in found.parameters.values()]
 

@@ -30,11 +30,17 @@ class AnyOrder:
 @dataclass(frozen=True)
 class ChosenIndex:
     """Each names the element of the argument ``of`` along the dimension ``dim`` whose value the result ``values`` holds
-    in the same place. Which of several equal elements is free; none is named twice in a line."""
+    in the same place. Which of several equal elements is free, unless the argument ``unless`` is true; none is named
+    twice in a line."""
 
     of: str
     dim: str
     values: str
+    unless: str = ""
+
+    def is_free(self, args: Mapping[str, Any]) -> bool:
+        """Whether an argument leaves open which of equal elements is named."""
+        return not (self.unless and args[self.unless])
 
 
 Relation = AnyOrder | ChosenIndex

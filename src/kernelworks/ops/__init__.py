@@ -68,6 +68,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "sum",
     ),
     "selection": (
+        "sort",
         "topk",
     ),
     "similarity": (

@@ -30,7 +30,11 @@ def selection_mutants(
     right = in_float64(reference, contract.results_in_order)
 
     def after(change: Callable[[Tensor, Tensor, Tensor, int], Pair]) -> Callable[..., Pair]:
-        return lambda *args: change(*right(*args), args[0], asked(*args)[1])
+        def run(*args: Any) -> Pair:
+            values, indices = right(*args)
+            return change(values, indices, args[0], asked(*args)[1])
+
+        return run
 
     def both(change: Callable[[Tensor], Tensor]) -> Callable[..., Pair]:
         return after(lambda values, indices, x, dim: (change(values), change(indices)))

@@ -81,10 +81,11 @@ def compare_result(
 ) -> tuple[float, str]:  # fmt: skip
     """``compare`` by the output's relation. ``args`` are the call's arguments by name, ``outputs`` all that it
     returned."""
-    if isinstance(relation, ChosenIndex) and isinstance(got, Tensor) and got.shape == want.shape:
+    alike = isinstance(got, Tensor) and got.shape == want.shape
+    if alike and isinstance(relation, ChosenIndex) and relation.is_free(args):
         wrong = _chosen(relation, got.detach(), args, outputs)
         return (float("inf") if wrong else 0.0), wrong
-    if isinstance(relation, AnyOrder) and isinstance(got, Tensor) and got.shape == want.shape:
+    if alike and isinstance(relation, AnyOrder):
         order = sort_as_promised(relation, want, args)
         got, want = (t if order is None else t.gather(*sort_as_promised(relation, t, args)) for t in (got, want))
         bound = bound if order is None else bound.gather(*order)

@@ -115,6 +115,7 @@ CHOICES = words(
     """amax amin max min argmax argmin max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices
     _adaptive_max_pool2d adaptive_max_pool2d adaptive_max_pool3d topk sort median kthvalue cummax cummin"""
 )
+FREE_OF_EQUALS = ("topk", "sort", "median", "kthvalue")  # of equal elements any may be named
 POOLS = {name for name in CHOICES if "pool" in name}
 
 
@@ -165,9 +166,30 @@ def _dims(call: Call, x: Tensor) -> list[int]:
 def _ties(call: Call, places: Tensor, spoiled: tuple[Error, Tensor] | None) -> Tensor | None:
     """Where the place that was chosen may be another one."""
     x = call.leaves[call.floats[0]]
-    if spoiled is None or not x.numel():
+    if not x.numel():
         return None
-    off = spoiled[1]
+    equal = _equals(call, x, places) if call.name in FREE_OF_EQUALS and not call.argument("stable", False) else None
+    if spoiled is None:
+        return equal
+    near = _near(call, places, x, spoiled[1])
+    return near if equal is None else equal if near is None else near | equal
+
+
+def _equals(call: Call, x: Tensor, places: Tensor) -> Tensor | None:
+    """Where the line has another element of the chosen value, and torch does not say which of them is named."""
+    dim = _dims(call, x)[0] if x.dim() else 0
+    if not x.dim() or not places.numel():
+        return None
+    chosen = places if places.dim() == x.dim() else places.unsqueeze(dim)
+    line = x.nan_to_num(torch.inf, torch.inf, -torch.inf).movedim(dim, -1).contiguous()
+    values = line.gather(-1, chosen.movedim(dim, -1))
+    ordered = line.sort(-1).values
+    count = torch.searchsorted(ordered, values, right=True) - torch.searchsorted(ordered, values)
+    return (count > 1).movedim(-1, dim).reshape(places.shape)
+
+
+def _near(call: Call, places: Tensor, x: Tensor, off: Tensor) -> Tensor | None:
+    """Where another element comes as near as both are off."""
     if call.name in POOLS:
         return off > 0  # windows overlap: no more is known of what else was there
     dims = _dims(call, x)
