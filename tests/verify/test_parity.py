@@ -15,7 +15,7 @@ from kernelworks.contract import UNIT_ROUNDOFF, Case
 from kernelworks.dispatch import certificates
 from kernelworks.dispatch.op import Op
 from kernelworks.verify.parity import parities
-from kernelworks.verify.reference import Reference, compute_reference, copy_tensors, flat_outputs
+from kernelworks.verify.reference import Reference, compute_reference, copy_tensors, flat_outputs, gradient_of
 
 
 @pytest.fixture(autouse=True)
@@ -85,8 +85,11 @@ def _torch_kernel(op: Op, expected: Reference) -> tuple[list[tuple[Tensor, Tenso
     found: tuple[Tensor | None, ...] = ()
     if leaves:
         found = torch.autograd.grad(differentiable, leaves, list(expected.grad_outputs), allow_unused=True)
+    pieces = [expected.pieces.get(gradient_of(name)) for name in expected.gradients]
+    found = tuple(g if g is None or p is None else p.rows_of(g) for g, p in zip(found, pieces, strict=bool(leaves)))
     gradients = [(g, w) for g, w in zip(found, expected.gradients.values(), strict=True) if g is not None]
-    return list(zip([o.detach() for o in outputs], expected.outputs, strict=True)), gradients
+    outputs = tuple(expected.drawn_output(i, o.detach()) for i, o in enumerate(outputs))
+    return list(zip(outputs, expected.outputs, strict=True)), gradients
 
 
 @pytest.mark.parametrize("op", ALL_OPS, ids=label)
