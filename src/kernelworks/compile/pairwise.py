@@ -24,11 +24,11 @@ from kernelworks.templates.pairwise import Pairwise
 
 __all__ = ["kernel_products"]
 
-# What leads to a kernel's matrix; without one of STARTS there is none.
+# What leads to a kernel's matrix: an exponential of distances, or of differences.
 STEPS = RESHAPES | CASTS | {
-    "getitem", "unsqueeze", "squeeze", "transpose", "permute", "neg", "mul", "rmul", "truediv", "rtruediv", "div", "add",
-    "radd", "sub", "rsub", "pow", "rpow", "square", "sqrt", "sum", "cdist", "exp", "norm", "vector_norm", "reciprocal",
-    "clone",
+    "getitem", "unsqueeze", "squeeze", "transpose", "permute", "neg", "mul", "rmul", "truediv", "rtruediv", "div",
+    "add", "radd", "sub", "rsub", "pow", "rpow", "square", "sqrt", "sum", "cdist", "exp", "norm", "vector_norm",
+    "reciprocal", "clone",
 }  # fmt: skip
 PRODUCTS = frozenset({"matmul", "mm"})
 MOST = 24  # One has at most so many nodes.
