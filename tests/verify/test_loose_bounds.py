@@ -249,7 +249,7 @@ def passes(name: str, case: str, dtype: torch.dtype = torch.float32) -> set[str]
 
 
 def blind(change: Callable[..., tuple[float, str]]) -> Callable[[pytest.MonkeyPatch], None]:
-    return lambda patch: patch.setattr(sys.modules["kernelworks.verify.parity"], "compare", change)
+    return lambda patch: patch.setattr(sys.modules["kernelworks.verify.reference"], "compare", change)
 
 
 COMPARISONS: dict[str, tuple[Callable[..., tuple[float, str]], str]] = {

@@ -16,7 +16,9 @@ from kernelworks.dispatch import certificates
 from kernelworks.dispatch.op import Op
 from kernelworks.verify.compare import compare_result, sort_as_promised
 from kernelworks.verify.parity import parities
-from kernelworks.verify.reference import Reference, compute_reference, copy_tensors, flat_outputs, follow_choice
+from kernelworks.verify.reference import (
+    Reference, compute_reference, copy_tensors, flat_outputs, follow_choice, gradient_of,
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -87,8 +89,11 @@ def _torch_kernel(op: Op, expected: Reference) -> tuple[list[tuple[Tensor, Tenso
     if leaves:
         found = torch.autograd.grad(differentiable, leaves, list(expected.grad_outputs), allow_unused=True)
     expected = follow_choice(op, expected, dict(zip(expected.names, outputs, strict=False)))
+    pieces = [expected.pieces.get(gradient_of(name)) for name in expected.gradients]
+    found = tuple(g if g is None or p is None else p.rows_of(g) for g, p in zip(found, pieces, strict=bool(leaves)))
     gradients = [(g, w) for g, w in zip(found, expected.gradients.values(), strict=True) if g is not None]
-    return list(zip([o.detach() for o in outputs], expected.outputs, strict=True)), gradients
+    outputs = tuple(expected.drawn_output(i, o.detach()) for i, o in enumerate(outputs))
+    return list(zip(outputs, expected.outputs, strict=True)), gradients
 
 
 @pytest.mark.parametrize("op", ALL_OPS, ids=label)

@@ -16,6 +16,7 @@ from kernelworks.compile import race as region_race
 from kernelworks.compile.attention import attentions
 from kernelworks.compile.calls import OpCall, TensorView, find_op_calls, states, varies
 from kernelworks.compile.decomposed_ops import by_hand
+from kernelworks.compile.pairwise import kernel_products
 from kernelworks.compile.partition import reason
 from kernelworks.compile.region import Region, region_of
 from kernelworks.compile.replace import misfit, replace_call
@@ -65,7 +66,8 @@ def choose_kernels(module: fx.GraphModule, races: Races, graph_report: Graph) ->
 
     fusible: dict[fx.Node, bool] = {}
     at = states(module.graph)
-    decomposed = [*attentions(module.graph, at), *rotations(module.graph, at), *by_hand(module.graph, at)]
+    graph = module.graph
+    decomposed = [*attentions(graph, at), *rotations(graph, at), *kernel_products(graph, at), *by_hand(graph, at)]
     for call in (*decomposed, *find_op_calls(module.graph, refused)):
         words = _words(call)
         why = misfit(call)
@@ -172,10 +174,15 @@ def _promise(call: OpCall) -> int:
 def _decided(call: OpCall, region: Region, races: Races) -> tuple[str, str, float]:
     """The kernel for a call ("" for inductor), the reason, and the ratio of the race."""
     ways = _ways(call)
-    because = call.op.choice(call.args, None, call.wanted).because.split(";")[0]
+    choice = call.op.choice(call.args, None, call.wanted)
+    because = choice.because.split(";")[0]
+    if choice.torch_declines and choice.requested_kernel:  # a race would run what does not fit the memory
+        return choice.requested_kernel, because, 0.0
     if not ways and not _parts_of(call):
         return "", because, 0.0
-    if call.op.contract.arithmetic != "products" and _on_cpu(call) and _cost(call).bytes < SMALL:
+    cost = _cost(call)
+    moved = max(cost.bytes, cost.flop / BALANCE)  # pairs of few points are many
+    if call.op.contract.arithmetic != "products" and _on_cpu(call) and moved < SMALL:
         return "", "so small that inductor's loops are done before a kernel is called", 0.0
     races_of = {name: (kernel, _race_result(call, region, kernel, races)) for name, kernel in ways}
     whole = any(isinstance(race, region_race.RegionRaceResult) for _, race in races_of.values())

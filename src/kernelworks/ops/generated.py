@@ -7,6 +7,25 @@ if TYPE_CHECKING:
     from kernelworks.ops.activation.gelu_mul import gelu_mul as gelu_mul
     from kernelworks.ops.activation.relu import relu as relu
     from kernelworks.ops.activation.silu_mul import silu_mul as silu_mul
+    from kernelworks.ops.activation.table import celu as celu
+    from kernelworks.ops.activation.table import elu as elu
+    from kernelworks.ops.activation.table import hardshrink as hardshrink
+    from kernelworks.ops.activation.table import hardsigmoid as hardsigmoid
+    from kernelworks.ops.activation.table import hardswish as hardswish
+    from kernelworks.ops.activation.table import hardtanh as hardtanh
+    from kernelworks.ops.activation.table import leaky_relu as leaky_relu
+    from kernelworks.ops.activation.table import logsigmoid as logsigmoid
+    from kernelworks.ops.activation.table import mish as mish
+    from kernelworks.ops.activation.table import relu6 as relu6
+    from kernelworks.ops.activation.table import selu as selu
+    from kernelworks.ops.activation.table import sigmoid as sigmoid
+    from kernelworks.ops.activation.table import silu as silu
+    from kernelworks.ops.activation.table import softplus as softplus
+    from kernelworks.ops.activation.table import softshrink as softshrink
+    from kernelworks.ops.activation.table import softsign as softsign
+    from kernelworks.ops.activation.table import tanh as tanh
+    from kernelworks.ops.activation.table import tanhshrink as tanhshrink
+    from kernelworks.ops.activation.table import threshold as threshold
     from kernelworks.ops.attention.attention import attention as attention
     from kernelworks.ops.attention.attention_fp8 import attention_fp8 as attention_fp8
     from kernelworks.ops.attention.block_sparse_attention import block_sparse_attention as block_sparse_attention
@@ -22,14 +41,17 @@ if TYPE_CHECKING:
     from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm
     from kernelworks.ops.optimizer.adamw import adamw_ as adamw_
     from kernelworks.ops.position.rope import rope as rope
+    from kernelworks.ops.quantization.dequantize import dequantize as dequantize
+    from kernelworks.ops.quantization.quantize import quantize as quantize
+    from kernelworks.ops.quantization.quantized_linear import quantized_linear as quantized_linear
     from kernelworks.ops.reduction.argmax import argmax as argmax
     from kernelworks.ops.reduction.cross_entropy import cross_entropy as cross_entropy
     from kernelworks.ops.reduction.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
     from kernelworks.ops.reduction.log_softmax import log_softmax as log_softmax
     from kernelworks.ops.reduction.softmax import softmax as softmax
     from kernelworks.ops.reduction.sum import sum as sum
-    from kernelworks.ops.selection.sort import sort as sort
     from kernelworks.ops.selection.topk import topk as topk
+    from kernelworks.ops.similarity.kernel_matmul import kernel_matmul as kernel_matmul
 
     __all__ = [
         "adamw_",
@@ -38,30 +60,65 @@ if TYPE_CHECKING:
         "attention",
         "attention_fp8",
         "block_sparse_attention",
+        "celu",
         "cross_entropy",
+        "dequantize",
+        "elu",
         "embedding",
         "gelu",
         "gelu_mul",
+        "hardshrink",
+        "hardsigmoid",
+        "hardswish",
+        "hardtanh",
+        "kernel_matmul",
         "layer_norm",
+        "leaky_relu",
         "linear",
         "linear_add",
         "linear_cross_entropy",
         "linear_gelu",
         "linear_silu_mul",
         "log_softmax",
+        "logsigmoid",
+        "mish",
+        "quantize",
+        "quantized_linear",
         "relu",
+        "relu6",
         "rms_norm",
         "rms_norm_linear",
         "rope",
+        "selu",
+        "sigmoid",
+        "silu",
         "silu_mul",
         "softmax",
-        "sort",
+        "softplus",
+        "softshrink",
+        "softsign",
         "sum",
+        "tanh",
+        "tanhshrink",
+        "threshold",
         "topk",
         "varlen_attn",
     ]
 
+# Op packages that hold many ops, and the names of these.
+TABLES: dict[str, tuple[str, ...]] = {
+    "activation.table": ("celu", "elu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish", "relu6", "selu", "sigmoid", "silu", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",),
+}
+
 SCHEMAS = {
+    "celu": {
+        "forward": "celu(Tensor x, float alpha, str? op_kernel=None) -> Tensor",
+        "backward": "celu_backward(Tensor grad_output, Tensor x, float alpha, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
+    "elu": {
+        "forward": "elu(Tensor x, float alpha, str? op_kernel=None) -> Tensor",
+        "backward": "elu_backward(Tensor grad_output, Tensor x, float alpha, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
     "gelu": {
         "forward": "gelu(Tensor x, str approximate, str? op_kernel=None) -> Tensor",
         "backward": "gelu_backward(Tensor grad_output, Tensor x, str approximate, bool[] needs, str? op_kernel=None) -> Tensor",
@@ -70,13 +127,81 @@ SCHEMAS = {
         "forward": "gelu_mul(Tensor gate, Tensor up, str approximate, str? op_kernel=None) -> Tensor",
         "backward": "gelu_mul_backward(Tensor grad_output, Tensor gate, Tensor up, str approximate, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
+    "hardshrink": {
+        "forward": "hardshrink(Tensor x, float lambd, str? op_kernel=None) -> Tensor",
+        "backward": "hardshrink_backward(Tensor grad_output, Tensor x, float lambd, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
+    "hardsigmoid": {
+        "forward": "hardsigmoid(Tensor x, str? op_kernel=None) -> Tensor",
+        "backward": "hardsigmoid_backward(Tensor grad_output, Tensor x, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
+    "hardswish": {
+        "forward": "hardswish(Tensor x, str? op_kernel=None) -> Tensor",
+        "backward": "hardswish_backward(Tensor grad_output, Tensor x, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
+    "hardtanh": {
+        "forward": "hardtanh(Tensor x, float min_val, float max_val, str? op_kernel=None) -> Tensor",
+        "backward": "hardtanh_backward(Tensor grad_output, Tensor x, float min_val, float max_val, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
+    "leaky_relu": {
+        "forward": "leaky_relu(Tensor x, float negative_slope, str? op_kernel=None) -> Tensor",
+        "backward": "leaky_relu_backward(Tensor grad_output, Tensor x, float negative_slope, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
+    "logsigmoid": {
+        "forward": "logsigmoid(Tensor x, str? op_kernel=None) -> Tensor",
+        "backward": "logsigmoid_backward(Tensor grad_output, Tensor x, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
+    "mish": {
+        "forward": "mish(Tensor x, str? op_kernel=None) -> Tensor",
+        "backward": "mish_backward(Tensor grad_output, Tensor x, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
     "relu": {
         "forward": "relu(Tensor x, str? op_kernel=None) -> Tensor",
         "backward": "relu_backward(Tensor grad_output, Tensor x, bool[] needs, str? op_kernel=None) -> Tensor",
     },
+    "relu6": {
+        "forward": "relu6(Tensor x, str? op_kernel=None) -> Tensor",
+        "backward": "relu6_backward(Tensor grad_output, Tensor x, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
+    "selu": {
+        "forward": "selu(Tensor x, str? op_kernel=None) -> Tensor",
+        "backward": "selu_backward(Tensor grad_output, Tensor x, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
+    "sigmoid": {
+        "forward": "sigmoid(Tensor x, str? op_kernel=None) -> Tensor",
+        "backward": "sigmoid_backward(Tensor grad_output, Tensor x, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
+    "silu": {
+        "forward": "silu(Tensor x, str? op_kernel=None) -> Tensor",
+        "backward": "silu_backward(Tensor grad_output, Tensor x, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
     "silu_mul": {
         "forward": "silu_mul(Tensor gate, Tensor up, str? op_kernel=None) -> Tensor",
         "backward": "silu_mul_backward(Tensor grad_output, Tensor gate, Tensor up, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
+    "softplus": {
+        "forward": "softplus(Tensor x, float beta, float threshold, str? op_kernel=None) -> Tensor",
+        "backward": "softplus_backward(Tensor grad_output, Tensor x, float beta, float threshold, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
+    "softshrink": {
+        "forward": "softshrink(Tensor x, float lambd, str? op_kernel=None) -> Tensor",
+        "backward": "softshrink_backward(Tensor grad_output, Tensor x, float lambd, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
+    "softsign": {
+        "forward": "softsign(Tensor x, str? op_kernel=None) -> Tensor",
+        "backward": "softsign_backward(Tensor grad_output, Tensor x, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
+    "tanh": {
+        "forward": "tanh(Tensor x, str? op_kernel=None) -> Tensor",
+        "backward": "tanh_backward(Tensor grad_output, Tensor x, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
+    "tanhshrink": {
+        "forward": "tanhshrink(Tensor x, str? op_kernel=None) -> Tensor",
+        "backward": "tanhshrink_backward(Tensor grad_output, Tensor x, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
+    "threshold": {
+        "forward": "threshold(Tensor x, float threshold, float value, str? op_kernel=None) -> Tensor",
+        "backward": "threshold_backward(Tensor grad_output, Tensor x, float threshold, float value, bool[] needs, str? op_kernel=None) -> Tensor",
     },
     "attention": {
         "forward": "attention(Tensor q, Tensor k, Tensor v, str? causal, int? window, float? scale, Tensor? mask, bool with_lse, float? softcap, Tensor? sinks, str? op_kernel=None) -> (Tensor, Tensor)",
@@ -136,6 +261,16 @@ SCHEMAS = {
         "forward": "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "rope_backward(Tensor grad_q_turned, Tensor grad_k_turned, Tensor cos, Tensor sin, bool interleaved, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
+    "dequantize": {
+        "forward": "dequantize(Tensor packed, str format, str dtype, str? op_kernel=None) -> Tensor",
+    },
+    "quantize": {
+        "forward": "quantize(Tensor x, str format, str? op_kernel=None) -> Tensor",
+    },
+    "quantized_linear": {
+        "forward": "quantized_linear(Tensor x, Tensor weight, Tensor? bias, str format, str activations, str? op_kernel=None) -> Tensor",
+        "backward": "quantized_linear_backward(Tensor grad_output, Tensor weight, str format, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
     "argmax": {
         "forward": "argmax(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
     },
@@ -159,12 +294,12 @@ SCHEMAS = {
         "forward": "sum(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
         "backward": "sum_backward(Tensor grad_output, Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
     },
-    "sort": {
-        "forward": "sort(Tensor x, int dim, bool descending, bool stable, str? op_kernel=None) -> (Tensor, Tensor)",
-        "backward": "sort_backward(Tensor grad_values, Tensor x, Tensor indices, int dim, str? op_kernel=None) -> Tensor",
-    },
     "topk": {
         "forward": "topk(Tensor x, int k, int dim, bool largest, bool sorted, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "topk_backward(Tensor grad_values, Tensor x, Tensor indices, int dim, str? op_kernel=None) -> Tensor",
+    },
+    "kernel_matmul": {
+        "forward": "kernel_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
+        "backward": "kernel_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
     },
 }

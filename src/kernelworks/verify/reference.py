@@ -275,8 +275,8 @@ def _draw_rows(rows: int, wanted: int, name: str) -> Tensor:
     generator = torch.Generator("cpu").manual_seed(zlib.crc32(f"{name} {rows}".encode()))
     some = torch.randperm(rows, generator=generator, device="cpu")[: max(wanted - 2, 0)]
     ends = torch.tensor([0, rows - 1][:rows], device="cpu")
-    drawn: Tensor = torch.unique(torch.cat((some, ends)))
-    return drawn
+    rows_drawn: Tensor = torch.cat((some, ends)).unique()
+    return rows_drawn
 
 
 def _narrowed(args: Mapping[str, Any], names: tuple[str, ...], rows: Tensor) -> dict[str, Any]:
