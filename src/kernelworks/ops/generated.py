@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.activation.table import leaky_relu as leaky_relu
     from kernelworks.ops.activation.table import logsigmoid as logsigmoid
     from kernelworks.ops.activation.table import mish as mish
+    from kernelworks.ops.activation.table import quick_gelu as quick_gelu
     from kernelworks.ops.activation.table import relu6 as relu6
     from kernelworks.ops.activation.table import selu as selu
     from kernelworks.ops.activation.table import sigmoid as sigmoid
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
         "log_softmax",
         "logsigmoid",
         "mish",
+        "quick_gelu",
         "relu",
         "relu6",
         "rms_norm",
@@ -97,7 +99,7 @@ if TYPE_CHECKING:
 
 # Op packages that hold many ops, and the names of these.
 TABLES: dict[str, tuple[str, ...]] = {
-    "activation.table": ("celu", "elu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish", "relu6", "selu", "sigmoid", "silu", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",),
+    "activation.table": ("celu", "elu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish", "quick_gelu", "relu6", "selu", "sigmoid", "silu", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",),
 }
 
 SCHEMAS = {
@@ -144,6 +146,10 @@ SCHEMAS = {
     "mish": {
         "forward": "mish(Tensor x, str? op_kernel=None) -> Tensor",
         "backward": "mish_backward(Tensor grad_output, Tensor x, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
+    "quick_gelu": {
+        "forward": "quick_gelu(Tensor x, str? op_kernel=None) -> Tensor",
+        "backward": "quick_gelu_backward(Tensor grad_output, Tensor x, bool[] needs, str? op_kernel=None) -> Tensor",
     },
     "relu": {
         "forward": "relu(Tensor x, str? op_kernel=None) -> Tensor",

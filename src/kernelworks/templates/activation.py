@@ -133,7 +133,12 @@ class OfEntry(Pointwise):
 
     def template_parts(self, op: Op) -> dict[str, str]:
         said = {"bound": "a running error analysis of these in float32, and one rounding to the dtype"}
-        return {**self.expressions, **said, **Pointwise.template_parts(self, op), "kernels": "formed of these expressions"}
+        return {
+            **self.expressions,
+            **said,
+            **Pointwise.template_parts(self, op),
+            "kernels": "formed of these expressions",
+        }
 
     @functools.cached_property
     def contract(self) -> Contract:
