@@ -17,7 +17,12 @@ from kernelworks.dispatch.op import Op
 from kernelworks.verify.compare import compare_result, sort_as_promised
 from kernelworks.verify.parity import parities
 from kernelworks.verify.reference import (
-    Reference, compute_reference, copy_tensors, flat_outputs, follow_choice, gradient_of,
+    Reference,
+    compute_reference,
+    copy_tensors,
+    flat_outputs,
+    follow_choice,
+    gradient_of,
 )  # fmt: skip
 
 

@@ -282,8 +282,9 @@ class Entry:
         )
         as_written.__kwdefaults__ = function.__kwdefaults__
         read = {n: self._scope[n] for n in ("is_compiling", *direct.names, *direct.guards)}
-        function.__globals__.update(prefix_names({**read, "as_written": as_written}))
-        self._scopes.append((function.__globals__, prefix_names))
+        prefixed = functools.partial(prefix_names, function.__name__)
+        function.__globals__.update(prefixed({**read, "as_written": as_written}))
+        self._scopes.append((function.__globals__, prefixed))
 
     def _show(self) -> None:
         if self._function is None:

@@ -141,20 +141,21 @@ def _repeating(check: Kind, first: Sequence[int]) -> Kind:
 
 # ---------------------------------------------------------------- an op's public function
 
-_PREFIX = "_at_once_"  # of what the code reads among the globals of the function's own module
+# Of what the code reads among the globals of the function's own module, which may have several such functions.
+_PREFIX = "_at_once_{}_"
 
 
-def prefix_names(values: dict[str, Any]) -> dict[str, Any]:
+def prefix_names(function: str, values: dict[str, Any]) -> dict[str, Any]:
     """Values by the names that a function with a preface reads them by."""
-    return {f"{_PREFIX}{name}": value for name, value in values.items()}
+    return {f"{_PREFIX.format(function)}{name}": value for name, value in values.items()}
 
 
 class _Renamed(ast.NodeTransformer):
-    def __init__(self, names: frozenset[str]) -> None:
-        self.names = names
+    def __init__(self, function: str, names: frozenset[str]) -> None:
+        self.prefix, self.names = _PREFIX.format(function), names
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
-        return ast.Name(f"{_PREFIX}{node.id}", node.ctx) if node.id in self.names else node
+        return ast.Name(f"{self.prefix}{node.id}", node.ctx) if node.id in self.names else node
 
 
 def preface(function: types.FunctionType, direct: Passthrough) -> types.CodeType:
@@ -184,11 +185,8 @@ def {function.__name__}({", ".join(signature)}):
     {direct.statement(f"out is kernel is None{none}")}
     return as_written({", ".join(handed)})
 """
-    tree = ast.fix_missing_locations(
-        _Renamed(frozenset(("is_compiling", "as_written", *direct.guards, *direct.names))).visit(
-            ast.parse(source.strip())
-        )
-    )
+    read = frozenset(("is_compiling", "as_written", *direct.guards, *direct.names))
+    tree = ast.fix_missing_locations(_Renamed(function.__name__, read).visit(ast.parse(source.strip())))
     for node in ast.walk(tree):  # a traceback shows the first line of the function
         if isinstance(node, (ast.stmt, ast.expr, ast.arg, ast.keyword)):
             node.lineno, node.end_lineno, node.col_offset, node.end_col_offset = 1, 1, 0, 0

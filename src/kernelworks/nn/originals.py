@@ -61,8 +61,8 @@ TORCH_FUNCTIONS: dict[str, Any] = {
     for name in (*(name for name, s in torch_signatures().items() if not s.no_swap_reason), *gates())
 }
 
-# torch's own function of an activation that ``torch.nn.functional`` has, too: ``torch.sigmoid``. It takes the tensor and
-# the same numbers, by the same names.
+# The function in ``torch`` of an activation that ``torch.nn.functional`` has, too: ``torch.sigmoid``. It takes the same
+# tensor and numbers, by the same names.
 TWINS: dict[str, Any] = {
     name: twin
     for name, signature in torch_signatures().items()

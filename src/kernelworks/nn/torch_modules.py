@@ -67,8 +67,8 @@ _BY_HAND: tuple[tuple[Any, str, Any], ...] = (
 
 
 def only_calls() -> Iterator[tuple[Any, str]]:
-    """The forwards of torch's own modules that only call one of ``TORCH_FUNCTIONS``, or its twin in ``torch``, each with
-    the function's name."""
+    """The forwards of torch's own modules that only call one of ``TORCH_FUNCTIONS`` or ``TWINS``, each with the
+    function's name."""
     for cls in vars(nn).values():
         if isinstance(cls, type) and issubclass(cls, nn.Module) and "forward" in vars(cls):
             shipped = shipped_forward(cls)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.activation.table import leaky_relu as leaky_relu
     from kernelworks.ops.activation.table import logsigmoid as logsigmoid
     from kernelworks.ops.activation.table import mish as mish
+    from kernelworks.ops.activation.table import quick_gelu as quick_gelu
     from kernelworks.ops.activation.table import relu6 as relu6
     from kernelworks.ops.activation.table import selu as selu
     from kernelworks.ops.activation.table import sigmoid as sigmoid
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.reduction.log_softmax import log_softmax as log_softmax
     from kernelworks.ops.reduction.softmax import softmax as softmax
     from kernelworks.ops.reduction.sum import sum as sum
+    from kernelworks.ops.selection.sort import sort as sort
     from kernelworks.ops.selection.topk import topk as topk
     from kernelworks.ops.similarity.kernel_matmul import kernel_matmul as kernel_matmul
 
@@ -84,6 +86,7 @@ if TYPE_CHECKING:
         "mish",
         "quantize",
         "quantized_linear",
+        "quick_gelu",
         "relu",
         "relu6",
         "rms_norm",
@@ -97,6 +100,7 @@ if TYPE_CHECKING:
         "softplus",
         "softshrink",
         "softsign",
+        "sort",
         "sum",
         "tanh",
         "tanhshrink",
@@ -107,7 +111,7 @@ if TYPE_CHECKING:
 
 # Op packages that hold many ops, and the names of these.
 TABLES: dict[str, tuple[str, ...]] = {
-    "activation.table": ("celu", "elu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish", "relu6", "selu", "sigmoid", "silu", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",),
+    "activation.table": ("celu", "elu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish", "quick_gelu", "relu6", "selu", "sigmoid", "silu", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",),
 }
 
 SCHEMAS = {
@@ -154,6 +158,10 @@ SCHEMAS = {
     "mish": {
         "forward": "mish(Tensor x, str? op_kernel=None) -> Tensor",
         "backward": "mish_backward(Tensor grad_output, Tensor x, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
+    "quick_gelu": {
+        "forward": "quick_gelu(Tensor x, str? op_kernel=None) -> Tensor",
+        "backward": "quick_gelu_backward(Tensor grad_output, Tensor x, bool[] needs, str? op_kernel=None) -> Tensor",
     },
     "relu": {
         "forward": "relu(Tensor x, str? op_kernel=None) -> Tensor",
@@ -293,6 +301,10 @@ SCHEMAS = {
     "sum": {
         "forward": "sum(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
         "backward": "sum_backward(Tensor grad_output, Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
+    "sort": {
+        "forward": "sort(Tensor x, int dim, bool descending, bool stable, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "sort_backward(Tensor grad_values, Tensor x, Tensor indices, int dim, str? op_kernel=None) -> Tensor",
     },
     "topk": {
         "forward": "topk(Tensor x, int k, int dim, bool largest, bool sorted, str? op_kernel=None) -> (Tensor, Tensor)",

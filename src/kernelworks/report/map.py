@@ -100,6 +100,7 @@ def markdown(ops: Sequence[MapOp]) -> str:
                 f"### {op.op}",
                 "",
                 f"    {op.formula}",
+                *(f"    {name} = {text}" for name, text in op.expressions),
                 "",
                 *(f"- {'as torch is' if i else 'called'}: `{call}`" for i, call in enumerate(op.calls)),
                 f"- source: {op.source}",

@@ -126,11 +126,19 @@ class OfEntry(Pointwise):
     def _kernels(self) -> list[Kernel]:
         return self.makes(self)
 
+    @property
+    def expressions(self) -> dict[str, str]:
+        """What the entry computes, by the name of each result."""
+        return {**self.entry.let, "output": self.entry.value, "grad_x": self.entry.gradient}
+
     def template_parts(self, op: Op) -> dict[str, str]:
-        said = {"value": self.entry.value, "gradient": self.entry.gradient}
-        said |= {f"with {name}": text for name, text in self.entry.let.items()}
-        said["bound"] = "a running error analysis of these in float32, and one rounding to the dtype"
-        return {**said, **Pointwise.template_parts(self, op), "kernels": "formed of these expressions"}
+        said = {"bound": "a running error analysis of these in float32, and one rounding to the dtype"}
+        return {
+            **self.expressions,
+            **said,
+            **Pointwise.template_parts(self, op),
+            "kernels": "formed of these expressions",
+        }
 
     @functools.cached_property
     def contract(self) -> Contract:

@@ -13,11 +13,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import BuiltinFunctionType
 from typing import Any
+
+import torch
 
 from kernelworks.build.kernels import table_triton_kernel
 from kernelworks.build.written_source import WrittenSource, written_kernels
 from kernelworks.contract import Kernel
+from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.op import Op
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.signature import TorchSignature
@@ -62,7 +66,10 @@ class Table:
         """The op of an entry, with torch's way to write it where torch has a function of this name."""
         entry = self.entries[name]
         template = template_of(entry, self.op_package, functools.partial(self.kernels, entry))
-        op = template.op(template.contract, entry.composite, mutants=mutants_of(entry), passthrough=_passthrough(entry))
+        said = functools.partial(aten, entry.operator) if entry.operator else None
+        op = template.op(
+            template.contract, entry.composite, mutants=mutants_of(entry), aten=said, passthrough=_passthrough(entry)
+        )
         if entry.is_torchs:
             TorchSignature(op, entry.torch, _torchs(entry), {"input": "x"}, operator=entry.operator)
         return op
@@ -131,4 +138,7 @@ def _torchs(entry: Activation) -> Any:
 def _passthrough(entry: Activation) -> Passthrough:
     """torch's function at once, where the numbers are ones that the contract accepts."""
     when = tuple(condition for name, real in entry.numbers.items() for condition in real.conditions(name))
-    return Passthrough(f"{entry.name}({', '.join(('x', *entry.numbers))})", (), when, names={entry.name: entry.torch})
+    homes = (torch._C._nn, torch) if entry.is_torchs else ()  # where the function in C++ is that F's ends in
+    found = (getattr(home, entry.name, None) for home in homes)
+    called = next((f for f in found if isinstance(f, BuiltinFunctionType)), entry.torch)
+    return Passthrough(f"{entry.name}({', '.join(('x', *entry.numbers))})", (), when, names={entry.name: called})

@@ -124,6 +124,7 @@ def _op(op: Op, *, alone: bool) -> MapOp:
         else str(op.op_package),
         calls=_calls(op),
         derived=tuple(derived_parts(op).items()) if alone else (),
+        expressions=tuple(getattr(op.template, "expressions", {}).items()),
     )
 
 

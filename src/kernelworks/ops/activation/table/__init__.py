@@ -15,6 +15,7 @@ __all__ = [
     "LEAKY_RELU",
     "LOGSIGMOID",
     "MISH",
+    "QUICK_GELU",
     "RELU6",
     "SELU",
     "SIGMOID",
@@ -34,6 +35,7 @@ __all__ = [
     "leaky_relu",
     "logsigmoid",
     "mish",
+    "quick_gelu",
     "relu6",
     "selu",
     "sigmoid",
@@ -429,6 +431,30 @@ def mish(x: Any = ABSENT, inplace: Any = False, *, out: Any = None, kernel: str 
 
 
 MISH = TABLE.op("mish")
+
+
+def quick_gelu(x: Array, *, out: Array | None = None, kernel: str | None = None) -> Array:
+    """``output = x / (1 + e^(-1.702 x))``.
+
+    Args:
+        x: any shape and strides, float32, bfloat16 or float16.
+        out: where to write: a contiguous tensor of x's shape and dtype.
+        kernel: the name of one implementation; by default the dispatcher chooses.
+
+    Returns:
+        ``output`` like x.
+
+    Error bound: a running error analysis of the expression in float32, and ``u |output|``, u the unit roundoff of the
+    dtype; nothing where the result is a number that x, 0 or an argument holds.
+    Cost: 17 operations an element; reads x once and writes output once.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
+    Source: Hendrycks and Gimpel, Gaussian Error Linear Units (GELUs), 2016 (arXiv:1606.08415), section 2.
+    """
+    result: Array = QUICK_GELU.call(x, out, kernel)
+    return result
+
+
+QUICK_GELU = TABLE.op("quick_gelu")
 
 
 @overload

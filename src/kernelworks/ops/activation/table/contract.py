@@ -1,5 +1,6 @@
 """What activations promise: the table of them, an entry each. Nothing else of them is written by hand."""
 
+import torch
 import torch.nn.functional as F
 
 from kernelworks.contract.cases import VALUES
@@ -154,6 +155,19 @@ ENTRIES = (
             "silu": ("x * sigmoid(x)", "another activation"),
             "tanh": ("x * tanh(x)", "no softplus on the way"),
             "no gate": ("up / all", "x itself is not multiplied in"),
+        },
+    ),
+    Activation(
+        name="quick_gelu",
+        torch=lambda x: x * torch.sigmoid(1.702 * x),
+        formula="output = x / (1 + e^(-1.702 x))",
+        source="Hendrycks and Gimpel, Gaussian Error Linear Units (GELUs), 2016 (arXiv:1606.08415), section 2",
+        value="x * sigmoid(1.702 * x)",
+        gradient="grad * (sigmoid(1.702 * x) * (1.0 + 1.702 * (x * sigmoid(-1.702 * x))))",
+        mutants={
+            "silu": ("x * sigmoid(x)", "1.702 is left out"),
+            "no gate": ("sigmoid(1.702 * x)", "x itself is not multiplied in"),
+            "short constant": ("x * sigmoid(1.7 * x)", "two digits of 1.702"),
         },
     ),
     Activation(

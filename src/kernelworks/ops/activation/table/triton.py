@@ -133,6 +133,19 @@ mish_forward, mish_backward = functions(__file__, mish_value, mish_gradient)
 
 
 @kernel
+def quick_gelu_value(x):
+    return x * sigmoid(1.702 * x)
+
+
+@kernel
+def quick_gelu_gradient(grad, x):
+    return grad * (sigmoid(1.702 * x) * (1.0 + 1.702 * (x * sigmoid(-1.702 * x))))
+
+
+quick_gelu_forward, quick_gelu_backward = functions(__file__, quick_gelu_value, quick_gelu_gradient)
+
+
+@kernel
 def relu6_value(x):
     return tl.where(x < 0.0, 0.0, tl.where(x > 6.0, 6.0, x))
 
