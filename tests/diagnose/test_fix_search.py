@@ -23,10 +23,8 @@ from kernelworks.diagnose.sentence import sentence
 from kernelworks.measure.clock import noise as quiet
 from kernelworks.profile.budget import BudgetExceeded
 from kernelworks.profile.program import Program
-from kernelworks.records import Fix, history
+from kernelworks.records import Fix
 from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED, CompilerReport
-from kernelworks.records.predictions import prediction_accuracy
-from kernelworks.report import predictions
 
 WALL = 0.100
 inside: list[str] = []  # what is in place
@@ -490,15 +488,3 @@ def test_what_is_compiled_and_wrong_elsewhere_is_not_applied(model: nn.Module, m
     assert in_place(found) == ["right"] and found.compiler_reports == (report,)
     assert found.optimizations[0].outcome == REJECTED and "wrong on zeros" in found.optimizations[0].why
     assert states[-1]["reports"] == [dataclasses.asdict(report)]
-
-
-def test_what_was_measured_on_a_busy_machine_is_told_and_nothing_is_learnt_of_it(
-    model: nn.Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turns = quiet.SampledWindows((((WALL, 0.6 * WALL),) * 4,), (quiet.Noise(0.5),), 0, True)
-    monkeypatch.setattr(search, "alternate", lambda *args, **more: turns)
-    fixed(model, monkeypatch, Stand("it", 0.4))
-    assert history.read_outcomes() == [] and len(history.read_outcomes(loud=True)) == 1
-    known = prediction_accuracy()
-    assert known.outcome_count == 0 and known.loud_count == 1
-    assert "1 measured here, and none of them counts" in predictions.sentence(known)
