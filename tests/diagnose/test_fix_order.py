@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from test_fix_search import Stand, fixed, in_place, inside, model, nothing_in_place
+from test_fix_search import WALL, Stand, fixed, in_place, inside, model, nothing_in_place
 from torch import nn
 
 from kernelworks.diagnose.fix import search
 from kernelworks.diagnose.optimization import Candidate, Change, Promise, Scene
+from kernelworks.measure.clock import noise as quiet
+from kernelworks.records import history
 from kernelworks.records.fix import APPLIED, REJECTED
+from kernelworks.records.predictions import prediction_accuracy
+from kernelworks.report import predictions
 
 __all__ = ["model", "nothing_in_place"]  # fixtures
 
@@ -85,3 +89,15 @@ def test_a_lost_device_ends_the_search_and_is_told_of_the_trial_that_lost_it_alo
     assert outcomes["graph"][0] == REJECTED and "the device was lost" in outcomes["graph"][1]
     assert outcomes["a"][0] == APPLIED and in_place(found) == ["a"]
     assert "the device was lost" in found.ended
+
+
+def test_what_was_measured_on_a_busy_machine_is_told_and_nothing_is_learnt_of_it(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = quiet.SampledWindows((((WALL, 0.6 * WALL),) * 4,), (quiet.Noise(0.5),), 0, True)
+    monkeypatch.setattr(search, "alternate", lambda *args, **more: turns)
+    fixed(model, monkeypatch, Stand("it", 0.4))
+    assert history.read_outcomes() == [] and len(history.read_outcomes(loud=True)) == 1
+    known = prediction_accuracy()
+    assert known.outcome_count == 0 and known.loud_count == 1
+    assert "1 measured here, and none of them counts" in predictions.sentence(known)

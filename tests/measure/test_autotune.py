@@ -101,7 +101,7 @@ def test_a_kernel_without_a_certificate_is_tried_then_benchmarked_and_verified_i
     def verification(op: str, kernel: str, *failures: Parity, certified: bool = False) -> Verification:
         return Verification(op, kernel, "here", 9, 0.5, "", failures, 0, 0, {}, 0.1, certified)
 
-    def confirm(kernels: list[tuple[str, str]], progress: Any) -> list[Verification]:
+    def confirm(kernels: list[tuple[str, str]], progress: Any, most_s: float) -> list[Verification]:
         tried.extend(kernels)
         return [verification(op, kernel, *[wrong] * tried_wrong) for op, kernel in kernels]
 

@@ -263,7 +263,7 @@ def test_whatever_happens_in_a_fix_the_diagnosis_is_reported(ceilings: Peaks, mo
     def breaks(*given: Any) -> Any:
         raise OverflowError("unforeseen")
 
-    monkeypatch.setattr(importlib.import_module("kernelworks.diagnose.fix.search"), "find_roots", breaks)
+    monkeypatch.setattr(importlib.import_module("kernelworks.diagnose.fix.program_roots"), "find_roots", breaks)
     found = diagnosed(nn.Linear(4, 4), torch.ones(2, 4), peaks=ceilings, fix=True)
     assert found.hotspots and found.fix is not None
     assert not found.fix.agrees and not found.fix.against and not found.fix.rounds

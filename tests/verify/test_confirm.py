@@ -86,7 +86,7 @@ def test_a_kernel_that_is_wrong_here_is_not_confirmed(nowhere: None, monkeypatch
     """The worker says what it found; one element off is enough."""
     _ship(_verified_elsewhere(OP, "avx2"))
 
-    def wrong(kernels: object, progress: object) -> dict[str, object]:
+    def wrong(kernels: object, progress: object, most_s: float) -> dict[str, object]:
         failure = Parity(OP.name, "avx2", "forward", "c", "float32", 2.0, False, "element 0 is off")
         said = {
             "op": OP.name,

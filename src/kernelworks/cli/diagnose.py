@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 
 from kernelworks.cli.console import (
@@ -87,6 +86,7 @@ def diagnose(
     self-contained HTML page and as a record, which `kernelworks show` prints again. With --fix: also the gain that was
     predicted beside the gain that was got.
     """
+    given = _given_options(locals())
     if trace is not None:
         if program is not None or fix or counters or rough or module or plan or patch or allow or budget is not None:
             fail("--trace reads a file and runs nothing: it goes with --out and --json alone", USAGE)
@@ -101,7 +101,6 @@ def diagnose(
     from kernelworks.diagnose import DiagnosisInterrupt, diagnose_script
     from kernelworks.report import diagnose as report
     from kernelworks.report import terminal as console
-    from kernelworks.report.diagnosis_page.perfetto_trace import trace_events
     from kernelworks.report.next_steps import Files
 
     if counters:
@@ -110,7 +109,6 @@ def diagnose(
         _check_plan(plan)
     folder = writable_folder(out or Path("kernelworks-out")) if out is not None or not json else None
     patch_file, trace_file = writable(patch), writable(perfetto)
-    given = _given_options()
     try:
         with guard_program(json=json, rough=True), measuring("diagnose") as progress:
             found = diagnose_script(
@@ -126,23 +124,30 @@ def diagnose(
         print_json(record)
     else:
         show(report.diagnosis(record, console.stdout().width, verbose=verbose, files=files))
-    if trace_file is not None:
-        write(trace_file, trace_events(record))
-    if patch_file is not None:
-        _write_patch(record, patch_file)
+    _write_asked(record, trace_file, patch_file)
     raise typer.Exit({"": 0, "refused": FAILED, "ambiguous": AMBIGUOUS}[report.outcome(record)])
 
 
-def _given_options() -> tuple[str, ...]:
+def _given_options(values: Mapping[str, Any]) -> tuple[str, ...]:
     """The options as a user types them, for the commands that a report names; without --json, which a program reads."""
     words: list[str] = []
     for name in OPTIONS:
-        value = click.get_current_context().params[name]
+        value = values[name]
         if value is True:
             words.append(f"--{name}")
         elif value not in (None, False, ""):
             words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
     return tuple(words)
+
+
+def _write_asked(record: Diagnosis, trace: Path | None, patch: Path | None) -> None:
+    """The files that were asked for by name."""
+    from kernelworks.report.diagnosis_page.perfetto_trace import trace_events
+
+    if trace is not None:
+        write(trace, trace_events(record))
+    if patch is not None:
+        _write_patch(record, patch)
 
 
 def _write_patch(record: Diagnosis, path: Path) -> None:

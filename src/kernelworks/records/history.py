@@ -54,6 +54,7 @@ class Outcome:
     taken: bool
     date: str = ""
     torch: str = ""
+    loud: bool = False  # measured while others used the machine: it is told, and nothing is learnt of it
 
     @property
     def is_accurate(self) -> bool:
@@ -89,8 +90,9 @@ def append_outcome(outcome: Outcome) -> None:
         os.close(handle)
 
 
-def read_outcomes(kind: str | None = None) -> list[Outcome]:
+def read_outcomes(kind: str | None = None, *, loud: bool = False) -> list[Outcome]:
     """Every outcome that was kept, of one ``kind`` of machine or of all, oldest first; none where there is no file.
+    Those that are ``loud`` only if asked for.
     Lines that are no outcomes, of another version or cut short, are passed over."""
     try:
         lines = read_regular(path()).decode(errors="replace").splitlines()
@@ -104,7 +106,7 @@ def read_outcomes(kind: str | None = None) -> list[Outcome]:
             outcome = build_record(Outcome, {name: value for name, value in values.items() if name in names})
         except (ValueError, AttributeError):
             continue
-        if kind is None or outcome.kind == kind:
+        if (kind is None or outcome.kind == kind) and (loud or not outcome.loud):
             found.append(outcome)
     return found
 

@@ -41,6 +41,7 @@ class PredictionAccuracy(Record):
     file: str
     kept: tuple[OptimizationAccuracy, ...]
     outcomes: tuple[Outcome, ...]  # the last ones, oldest first
+    loud_count: int = 0  # outcomes that do not count: others used the machine while they were measured
 
     @property
     def accurate_count(self) -> int:
@@ -75,15 +76,18 @@ def prediction_accuracy(kind: str = "", optimization: str = "") -> PredictionAcc
         kind: only machines whose kind holds this text.
         optimization: only this optimization.
     """
-    found = [
+    every = [
         one
-        for one in history.read_outcomes()
+        for one in history.read_outcomes(loud=True)
         if kind in one.kind and optimization in ("", one.optimization) and one.wall_s > 0
     ]  # fmt: skip
+    found = [one for one in every if not one.loud]
     groups: dict[tuple[str, str], list[Outcome]] = {}
     for one in found:
         groups.setdefault((one.kind, one.optimization), []).append(one)
     kept = sorted(
         (_accuracy_of(*key, outcomes) for key, outcomes in groups.items()), key=lambda k: (k.kind, -k.outcomes)
     )
-    return PredictionAccuracy(str(history.path()), tuple(kept), tuple(found[-MAX_DRAWN_OUTCOMES:]))
+    return PredictionAccuracy(
+        str(history.path()), tuple(kept), tuple(found[-MAX_DRAWN_OUTCOMES:]), len(every) - len(found)
+    )

@@ -35,6 +35,10 @@ NO_OUTCOMES_TEXT = (
     "no fix has been measured here yet: `kernelworks diagnose PROGRAM --fix` leaves a line for each optimization it "
     "tries"
 )
+LOUD_TEXT = (
+    "{} measured here, and none of them counts: other processes used the machine meanwhile. Run "
+    "`kernelworks diagnose PROGRAM --fix` when it is quiet"
+)
 HEIGHT = 17  # lines of the picture on a terminal
 COLOURS = ("series1", "series2", "series3", "series4", "accent", "good", "bad", "muted")
 STYLES = ("blue", "yellow", "green", "magenta", "red", "cyan", "bright_yellow", "bright_black")
@@ -47,7 +51,7 @@ OVERLAP_MARK = "*"  # where points of several optimizations fall together
 
 def sentence(found: PredictionAccuracy) -> str:
     if not found.outcome_count:
-        return NO_OUTCOMES_TEXT
+        return LOUD_TEXT.format(found.loud_count) if found.loud_count else NO_OUTCOMES_TEXT
     share = quantity.percent(found.accurate_count / found.outcome_count)
     held = f"{found.accurate_count} of {found.outcome_count} predictions held ({share})"
     return f"{held}: within a fifth of the gain, or both under 2%"

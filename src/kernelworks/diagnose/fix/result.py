@@ -159,8 +159,8 @@ def _gained(search: Search, notes: list[str]) -> Fix:
 
 
 def remember(search: Search, one: Try, rivals: Sequence[Try], noise: float) -> None:
-    """Adds it to the history, if both prediction and measurement are sound."""
-    if one.predicted is None or one.told is None or one.found is None or one.found.loud:
+    """Adds it to the history, if there was a prediction; whether the measurement was disturbed is noted."""
+    if one.predicted is None or one.told is None or one.found is None:
         return
     before, after = (statistics.median(walls) for walls in one.pairs)
     predicted = 1 - (1 - one.predicted) * (1 - one.told) / (1 - (one.saves or 0.0)) if rivals else one.predicted
@@ -170,6 +170,6 @@ def remember(search: Search, one: Try, rivals: Sequence[Try], noise: float) -> N
                 search.place, search.program.name, one.candidate.optimization, str(one.candidate.site),
                 one.candidate.says, before, predicted * before, one.told * before, before - after, noise,
                 one.applied,
-                torch=str(torch.__version__),
+                torch=str(torch.__version__), loud=one.found.loud,
             )
         )  # fmt: skip
