@@ -105,8 +105,8 @@ def triton_forward(launches: Any, asked: Callable[..., tuple[Asked, int]]) -> Ca
 class Select(OpPackage):
     """What only the op package knows of a selection.
 
-    ``op_package`` is the op package's ``__file__``: folder and family name the op. ``function`` is torch's, whose
-    arguments the op has, in their order; in float64 it is the definition, too. ``arguments`` has ``x`` first, and
+    ``op_package`` is the op package's ``__file__``: folder and family name the op. ``function`` is torch's, which knows
+    the op's arguments by their names; in float64 it is the definition, too. ``arguments`` has ``x`` first, and
     ``dim``. ``asked(x, *rest)`` says what they ask for, and along which dimension; ``x`` may be without data.
     ``result_type`` is the named tuple that torch's function returns. ``order`` names the argument that is true where
     the values come in order; "" where they always do; ``stable`` one that is true where the first of equals has to come
@@ -162,7 +162,15 @@ class Select(OpPackage):
         return _shape(args["x"], dim, want.k)
 
     def reference(self, x: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, ...]:
-        return tuple(self.function(x, *rest, **named))
+        return tuple(self._by_torch(x, *rest, **named))
+
+    def _by_torch(self, x: Tensor, *rest: Any, **named: Any) -> Any:
+        return self.function(x, **dict(zip(self._options, rest, strict=False)), **named)
+
+    @property
+    def _options(self) -> tuple[str, ...]:
+        """The arguments behind x, which torch's function takes by name."""
+        return tuple(self.arguments)[1:]
 
     def _lines(self, args: Mapping[str, Any]) -> tuple[Asked, int, int, int]:
         """What is asked, how many lines there are, of how many elements, and how many lie side by side."""
@@ -245,7 +253,7 @@ class Select(OpPackage):
 
     def op(self, contract: Contract, mutants: Sequence[Mutant] = ()) -> Op:
         """The op; ``mutants`` are the op package's own."""
-        made, names = schema_of(self.arguments), ", ".join(self.arguments)
+        made, options = schema_of(self.arguments), ", ".join(f"{name}={name}" for name in self._options)
         op = Op(
             contract,
             self._kernels(),
@@ -259,10 +267,10 @@ class Select(OpPackage):
                 reads={"x": ("grad_values", "indices")},
             ),
             mutants=(*selection_mutants(self.reference, contract, self.asked), *mutants),
-            composite=lambda x, *rest, **named: self.function(x, *rest, **named),
+            composite=lambda x, *rest, **named: self._by_torch(x, *rest, **named),
             result_type=self.result_type,
             passthrough=Passthrough(
-                f"function({names})",
+                f"function(x, {options})",
                 ("x",),
                 tuple(f"{n}.__class__ is {kind.schema}" for n, kind in self.arguments.items() if n != "x"),
                 {"function": self.function},
@@ -276,11 +284,9 @@ class Select(OpPackage):
         kernels = "scalar: simd/scalar_select.hpp, other targets: simd/select.hpp, triton: tile/select.py"
         return {"gradient": "what flows into a value, at the element that its index names", "kernels": kernels}
 
-    def torch_signature(
-        self, op: Op, ours: Callable[..., tuple[Any, ...] | str], function: Callable[..., Any] | None = None
-    ) -> TorchSignature:
-        """torch's signature, of ``function`` where that takes its arguments in another way; ``ours`` has the same."""
-        return TorchSignature(op, function or self.function, ours, {"input": "x"})
+    def torch_signature(self, op: Op, ours: Callable[..., tuple[Any, ...] | str]) -> TorchSignature:
+        """torch's signature; ``ours`` has that of its function."""
+        return TorchSignature(op, self.function, ours, {"input": "x"})
 
     def _fake(self, *args: Any) -> tuple[Tensor, ...]:
         named = dict(zip(self.arguments, args, strict=True))
@@ -291,7 +297,7 @@ class Select(OpPackage):
 
     def _kernels(self) -> list[Kernel]:
         def composed(*args: Any, out: Any = None) -> Any:
-            return into(tuple(self.function(*args)), out)
+            return into(tuple(self._by_torch(*args)), out)
 
         return [
             triton_kernel(self.folder, launches=2, guard=self._decline_on_gpu),

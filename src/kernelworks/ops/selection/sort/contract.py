@@ -22,10 +22,6 @@ def asked(x: Any, dim: int, descending: bool, stable: bool) -> tuple[Asked, int]
     return Asked(x.shape[dim] if x.shape else 1, descending, True), dim
 
 
-def _sort(x: Tensor, dim: int, descending: bool, stable: bool) -> Any:
-    return torch.sort(x, dim=dim, descending=descending, stable=stable)
-
-
 def _make(x: Tensor, dim: int, count: int, descending: bool, in_order: bool) -> Mapping[str, Any] | None:
     if count != (x.shape[dim] if x.dim() else 1) or not in_order:
         return None
@@ -47,7 +43,7 @@ TEMPLATE = Select(
     formula="values = the elements along dim, rising (or falling); indices = where they stood; NaN is above all "
     "numbers",
     source="torch.sort",
-    function=_sort,
+    function=torch.sort,
     result_type=torch.return_types.sort,
     arguments={"x": Floats(), "dim": Dim("x", scalar=True), "descending": Flag(), "stable": Flag()},
     asked=asked,
