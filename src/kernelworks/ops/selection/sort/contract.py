@@ -11,15 +11,15 @@ from torch import Tensor
 from kernelworks.contract import Case
 from kernelworks.contract.arguments import Dim, Flag, Floats
 from kernelworks.contract.cases import normal
-from kernelworks.templates.select import Asked, Select
+from kernelworks.templates.select import Select, SelectionRequest
 
-__all__ = ["CONTRACT", "TEMPLATE", "asked"]
+__all__ = ["CONTRACT", "TEMPLATE", "selection_of"]
 
 BF16, F32 = torch.bfloat16, torch.float32
 
 
-def asked(x: Any, dim: int, descending: bool, stable: bool) -> tuple[Asked, int]:
-    return Asked(x.shape[dim] if x.shape else 1, descending, True), dim
+def selection_of(x: Any, dim: int, descending: bool, stable: bool) -> tuple[SelectionRequest, int]:
+    return SelectionRequest(x.shape[dim] if x.shape else 1, descending, True), dim
 
 
 def _make(x: Tensor, dim: int, count: int, descending: bool, in_order: bool) -> Mapping[str, Any] | None:
@@ -46,7 +46,7 @@ TEMPLATE = Select(
     function=torch.sort,
     result_type=torch.return_types.sort,
     arguments={"x": Floats(), "dim": Dim("x", scalar=True), "descending": Flag(), "stable": Flag()},
-    asked=asked,
+    selection_of=selection_of,
     make=_make,
     stable="stable",
     cases=(_equals(True), _equals(False)),
