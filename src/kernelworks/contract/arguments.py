@@ -18,14 +18,15 @@ import torch
 from kernelworks.contract import ABSENT, FLOATS, need_dtype, need_same, need_tensor
 
 __all__ = [
+    "SHAPE",
     "Argument",
     "Arguments",
     "Classes",
-    "Count",
     "Dim",
     "Error",
     "Flag",
     "Floats",
+    "GivenArguments",
     "Int64",
     "Like",
     "Lines",
@@ -34,8 +35,10 @@ __all__ = [
     "Number",
     "Vector",
     "Word",
+    "Wrong",
     "check_of",
     "errors_of",
+    "need_int",
     "reduced_sizes",
     "right_of",
     "schema_of",
@@ -298,7 +301,8 @@ class Classes:
 # ---------------------------------------------------------------- numbers and words
 
 
-def _need_int(name: str, value: Any, more: str = "") -> None:
+def need_int(name: str, value: Any, more: str = "") -> None:
+    """Raises TypeError unless ``value`` is an int; ``more`` says what else it may be."""
     if value is ABSENT:
         raise TypeError(f"{name} is missing")
     if isinstance(value, bool) or not isinstance(value, int):
@@ -328,7 +332,7 @@ class Dim:
         shape = tuple(given[self.of].shape)
         dims = max(len(shape), int(self.every or self.scalar))
         if value is not None or not self.every:
-            _need_int(name, value, " or None" * self.every)
+            need_int(name, value, " or None" * self.every)
             if not -dims <= value < dims:
                 raise ValueError(f"{name} must be in [{-dims}, {dims - 1}] for {self.of} of {list(shape)}, got {value}")
         if not self.empty and 0 in reduced_sizes(shape, value):
@@ -348,44 +352,13 @@ class Dim:
 
 
 @dataclass(frozen=True)
-class Count:
-    """How many of another's elements along a dimension: from 0 to all of them."""
-
-    schema = "int"
-    of: str
-    dim: str
-
-    def check(self, name: str, value: Any, given: GivenArguments) -> None:
-        _need_int(name, value)
-        shape, dim = tuple(given[self.of].shape), given.get(self.dim, ABSENT)
-        if isinstance(dim, bool) or not isinstance(dim, int) or not -max(len(shape), 1) <= dim < max(len(shape), 1):
-            return  # refused in its own words
-        most = shape[dim] if shape else 1
-        if not 0 <= value <= most:
-            raise ValueError(f"{name} must be in [0, {most}], {self.of}'s size along {self.dim}; got {value}")
-
-    def right(self, given: GivenArguments) -> Any:
-        return 1
-
-    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
-        most = SHAPE[-1]
-        yield f"{name} is a float", 1.0, TypeError, f"{name} must be an int"
-        yield f"{name} is a bool", True, TypeError, f"{name} must be an int"
-        yield f"{name} above the size", most + 1, ValueError, f"{name} must be in [0, {most}]"
-        yield f"{name} below 0", -1, ValueError, f"{name} must be in [0, {most}]"
-
-    def __str__(self) -> str:
-        return f"a count of at most {self.of}'s size along {self.dim}"
-
-
-@dataclass(frozen=True)
 class Int64:
     """An int of 64 bits."""
 
     schema = "int"
 
     def check(self, name: str, value: Any, given: GivenArguments) -> None:
-        _need_int(name, value)
+        need_int(name, value)
         if not -(2**63) <= value < 2**63:
             raise ValueError(f"{name} must fit into 64 bits, got {value}")
 

@@ -35,19 +35,19 @@ from kernelworks.dispatch.signature import TorchSignature
 from kernelworks.templates.op_package import OpPackage
 from kernelworks.templates.selection_mutants import selection_mutants
 
-__all__ = ["LONGEST", "Asked", "Select", "backward", "triton_forward"]
+__all__ = ["LONGEST", "SelectionRequest", "Select", "backward", "triton_forward"]
 
 LONGEST = 4096  # elements of a line that stays in registers on a GPU
 MOST_ON_GPU = 256  # elements of a line that are asked for: a network of more takes minutes to compile
 MOST = 2**31 - 1  # elements of a line: places are 32 bits of a candidate
 FEW = "few values"  # of which there are many equal ones, 0 with either sign among them
-MIXED = "nan and inf"  # NaN of either sign, infinities, zeros of either sign, and many equal values
+ODD_NUMBERS = "nan and inf"  # NaN of either sign, infinities, zeros of either sign, and many equal values
 DESCENDING, ASCENDING = "descending", "ascending"
 NANOSECONDS, NANOSECONDS_OUT = 0.5, 20.0  # about what an element, and a result, take one thread of a CPU
 PAIR = ("values", "indices")
 
 
-class Asked(NamedTuple):
+class SelectionRequest(NamedTuple):
     """What an op's arguments ask of a line: how many elements, from which end, and whether they come in order."""
 
     k: int
@@ -80,12 +80,11 @@ def backward(grad: Tensor, x: Tensor, indices: Tensor, dim: int, out: Any = None
     return torch.zeros(x.shape, dtype=grad.dtype, device=grad.device).scatter(dim, indices, grad)
 
 
-def triton_forward(launches: Any, asked: Callable[..., tuple[Asked, int]]) -> Callable[..., Any]:
-    """The forward of a ``triton.py``, by its ``tile.select.Selection`` and the op's ``asked(x, *rest)``. ``rest`` holds
-    the dimension where ``asked`` reads it."""
+def triton_forward(launches: Any, selection_of: Callable[..., tuple[SelectionRequest, int]]) -> Callable[..., Any]:
+    """The forward of a ``triton.py``, by its ``tile.select.Selection`` and the op's ``selection_of(x, *rest)``."""
 
     def forward(x: Tensor, *rest: Any, out: Any = None) -> Any:
-        want, dim = asked(x, *rest)
+        want, dim = selection_of(x, *rest)
         shape = _shape(x, dim, want.k)
         values, indices = out or (
             torch.empty(shape, dtype=x.dtype, device=x.device),
@@ -105,9 +104,9 @@ def triton_forward(launches: Any, asked: Callable[..., tuple[Asked, int]]) -> Ca
 class Select(OpPackage):
     """What only the op package knows of a selection.
 
-    ``op_package`` is the op package's ``__file__``: folder and family name the op. ``function`` is torch's, whose
-    arguments the op has, in their order; in float64 it is the definition, too. ``arguments`` has ``x`` first, and
-    ``dim``. ``asked(x, *rest)`` says what they ask for, and along which dimension; ``x`` may be without data.
+    ``op_package`` is the op package's ``__file__``: folder and family name the op. ``function`` is torch's, which knows
+    the op's arguments by their names; in float64 it is the definition, too. ``arguments`` has ``x`` first, and
+    ``dim``. ``selection_of(x, *rest)`` says what they ask for, and along which dimension; ``x`` may be without data.
     ``result_type`` is the named tuple that torch's function returns. ``order`` names the argument that is true where
     the values come in order; "" where they always do; ``stable`` one that is true where the first of equals has to come
     first. ``make(x, dim, count, descending, in_order)`` gives a
@@ -119,7 +118,7 @@ class Select(OpPackage):
     function: Callable[..., Any]
     result_type: Callable[[Any], Any]
     arguments: Arguments
-    asked: Callable[..., tuple[Asked, int]]
+    selection_of: Callable[..., tuple[SelectionRequest, int]]
     make: Callable[[Tensor, int, int, bool, bool], Mapping[str, Any] | None]
     order: str = ""
     stable: str = ""
@@ -158,16 +157,24 @@ class Select(OpPackage):
         )
 
     def _result_shape(self, args: Mapping[str, Any]) -> tuple[int, ...]:
-        want, dim = self.asked(*(args[name] for name in self.arguments))
+        want, dim = self.selection_of(*(args[name] for name in self.arguments))
         return _shape(args["x"], dim, want.k)
 
     def reference(self, x: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, ...]:
-        return tuple(self.function(x, *rest, **named))
+        return tuple(self._by_torch(x, *rest, **named))
 
-    def _lines(self, args: Mapping[str, Any]) -> tuple[Asked, int, int, int]:
-        """What is asked, how many lines there are, of how many elements, and how many lie side by side."""
+    def _by_torch(self, x: Tensor, *rest: Any, **named: Any) -> Any:
+        return self.function(x, **dict(zip(self._options, rest, strict=False)), **named)
+
+    @property
+    def _options(self) -> tuple[str, ...]:
+        """The arguments behind x, which torch's function takes by name."""
+        return tuple(self.arguments)[1:]
+
+    def _lines(self, args: Mapping[str, Any]) -> tuple[SelectionRequest, int, int, int]:
+        """What is asked for, how many lines there are, of how many elements, and how many lie side by side."""
         x = args["x"]
-        want, dim = self.asked(*(args[name] for name in self.arguments))
+        want, dim = self.selection_of(*(args[name] for name in self.arguments))
         shape = tuple(x.shape) or (1,)
         dim %= len(shape)
         return want, math.prod((*shape[:dim], *shape[dim + 1 :])), shape[dim], math.prod(shape[dim + 1 :])
@@ -219,17 +226,17 @@ class Select(OpPackage):
             yield from self.case((2, n), -1, count, descending=count % 2 > 0)
         for shape, dim, count, layouts in DOWN:
             yield from self.case(shape, dim, count, layouts=layouts)
-        for kind in (*VALUES, FEW, MIXED, ASCENDING, DESCENDING):
+        for kind in (*VALUES, FEW, ODD_NUMBERS, ASCENDING, DESCENDING):
             # From a multiple of the vectors on, with a tail; more equal ones than any buffer holds.
             yield from self.case((4, 133), -1, 9, kind, descending=False)
             yield from self.case((2, 1201), -1, 33, kind)
-        for kind in (FEW, MIXED, ASCENDING, DESCENDING):
+        for kind in (FEW, ODD_NUMBERS, ASCENDING, DESCENDING):
             yield from self.case((2, 3001), -1, 33, kind, descending=False)
             yield from self.case((40, 3), 0, 7, kind)
             yield from self.case((3, 70), -1, 70, kind)
         for shape, count in (((3, 90), 20), ((2, 1500), 1100), ((2, 3000), 10)):
             yield from self.case(shape, -1, count, FEW, descending=count == 20, in_order=False)
-        for shape, dim, count in SPLIT:
+        for shape, dim, count in SPLIT_LINES:
             yield from self.case(shape, dim, count, FEW, descending=count == 900, gradients=False)
 
     def _device_cases(self) -> Iterator[Case]:
@@ -245,7 +252,7 @@ class Select(OpPackage):
 
     def op(self, contract: Contract, mutants: Sequence[Mutant] = ()) -> Op:
         """The op; ``mutants`` are the op package's own."""
-        made, names = schema_of(self.arguments), ", ".join(self.arguments)
+        made, options = schema_of(self.arguments), ", ".join(f"{name}={name}" for name in self._options)
         op = Op(
             contract,
             self._kernels(),
@@ -258,11 +265,11 @@ class Select(OpPackage):
                 returns=("x",),
                 reads={"x": ("grad_values", "indices")},
             ),
-            mutants=(*selection_mutants(self.reference, contract, self.asked), *mutants),
-            composite=lambda x, *rest, **named: self.function(x, *rest, **named),
+            mutants=(*selection_mutants(self.reference, contract, self.selection_of), *mutants),
+            composite=lambda x, *rest, **named: self._by_torch(x, *rest, **named),
             result_type=self.result_type,
             passthrough=Passthrough(
-                f"function({names})",
+                f"function(x, {options})",
                 ("x",),
                 tuple(f"{n}.__class__ is {kind.schema}" for n, kind in self.arguments.items() if n != "x"),
                 {"function": self.function},
@@ -276,11 +283,9 @@ class Select(OpPackage):
         kernels = "scalar: simd/scalar_select.hpp, other targets: simd/select.hpp, triton: tile/select.py"
         return {"gradient": "what flows into a value, at the element that its index names", "kernels": kernels}
 
-    def torch_signature(
-        self, op: Op, ours: Callable[..., tuple[Any, ...] | str], function: Callable[..., Any] | None = None
-    ) -> TorchSignature:
-        """torch's signature, of ``function`` where that takes its arguments in another way; ``ours`` has the same."""
-        return TorchSignature(op, function or self.function, ours, {"input": "x"})
+    def torch_signature(self, op: Op, ours: Callable[..., tuple[Any, ...] | str]) -> TorchSignature:
+        """torch's signature; ``ours`` has that of its function."""
+        return TorchSignature(op, self.function, ours, {"input": "x"})
 
     def _fake(self, *args: Any) -> tuple[Tensor, ...]:
         named = dict(zip(self.arguments, args, strict=True))
@@ -291,7 +296,7 @@ class Select(OpPackage):
 
     def _kernels(self) -> list[Kernel]:
         def composed(*args: Any, out: Any = None) -> Any:
-            return into(tuple(self.function(*args)), out)
+            return into(tuple(self._by_torch(*args)), out)
 
         return [
             triton_kernel(self.folder, launches=2, guard=self._decline_on_gpu),
@@ -318,7 +323,7 @@ class Select(OpPackage):
         """The results' shape, what the C++ function is given beside tensors and threads, about how many nanoseconds one
         thread takes, and the lines."""
         x = args[0]
-        want, dim = self.asked(*args)
+        want, dim = self.selection_of(*args)
         where = lines(x, dim)
         shape = _shape(x, dim, want.k)
         results = where.outer * where.inner * want.k
@@ -378,11 +383,11 @@ def _draw(kind: str, generator: Generator, dtype: torch.dtype, shape: tuple[int,
         count = math.prod(shape)
         x = torch.arange(count).reshape(shape).to(dtype) / 4
         return x if kind == ASCENDING else -x
-    if kind not in (FEW, MIXED):
+    if kind not in (FEW, ODD_NUMBERS):
         return draw(kind, generator, dtype, *shape)
     x = torch.randint(-2, 3, shape, generator=generator).to(dtype)
     x = torch.where(torch.rand(shape, generator=generator) < 0.5, x, -x)
-    if kind == MIXED:
+    if kind == ODD_NUMBERS:
         which = torch.randint(0, 20, shape, generator=generator)
         for number, value in enumerate((torch.nan, torch.inf)):
             odd = torch.full(shape, value, dtype=dtype)
@@ -399,7 +404,7 @@ DOWN: tuple[tuple[tuple[int, ...], int, int, bool], ...] = (
     ((2, 3, 4, 40), -1, 6, True), ((9, 5, 6), 2, 6, False), ((1027, 48), -1, 4, False), ((33,), 0, 33, False),
 )  # fmt: skip
 # Lines that are too few and too long for one thread each.
-SPLIT: tuple[tuple[tuple[int, ...], int, int], ...] = (
+SPLIT_LINES: tuple[tuple[tuple[int, ...], int, int], ...] = (
     ((1, 400_001), -1, 40), ((1, 40_003), -1, 900), ((20_003, 5), 0, 12)
 )  # fmt: skip
 # Rows in a tile, in several, cut into parts; columns.

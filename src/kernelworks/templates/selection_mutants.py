@@ -24,15 +24,15 @@ Pair = tuple[Tensor, Tensor]
 
 
 def selection_mutants(
-    reference: Callable[..., tuple[Tensor, ...]], contract: Contract, asked: Callable[..., Any]
+    reference: Callable[..., tuple[Tensor, ...]], contract: Contract, selection_of: Callable[..., Any]
 ) -> Iterator[Mutant]:
-    """``asked(*args)`` says what a call asks for (``templates.select.Asked``) and along which dimension."""
+    """``selection_of(*args)`` says what a call asks for (``templates.select.SelectionRequest``), along which dimension."""
     right = in_float64(reference, contract.results_in_order)
 
     def after(change: Callable[[Tensor, Tensor, Tensor, int], Pair]) -> Callable[..., Pair]:
         def run(*args: Any) -> Pair:
             values, indices = right(*args)
-            return change(values, indices, args[0], asked(*args)[1])
+            return change(values, indices, args[0], selection_of(*args)[1])
 
         return run
 
@@ -46,7 +46,7 @@ def selection_mutants(
         """The elements that are chosen where others stand in their places, with their own values."""
 
         def run(*args: Any) -> Pair:
-            x, (want, dim) = args[0], asked(*args)
+            x, (want, dim) = args[0], selection_of(*args)
             indices = right(change(x, dim, -torch.inf if want.largest else torch.nan), *args[1:])[1]
             return x.gather(dim, indices), indices
 

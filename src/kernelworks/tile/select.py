@@ -18,7 +18,7 @@ from kernelworks.contract.row_layout import Lines
 __all__ = ["Selection"]
 
 ONE_BY_ONE = 8  # so many are taken one after the other
-INTERPRETED = 16  # elements of a tile up to which the network is interpreted: it takes seconds there, a round none
+INTERPRETED = 16  # elements of a line of which the network is interpreted, too: it takes seconds, a round none
 PART = 8192  # elements that a part of a line has at least
 
 
@@ -186,7 +186,7 @@ class Selection:
 
     @staticmethod
     def _one_by_one(n: int, count: int) -> bool:
-        return count <= ONE_BY_ONE or (interpreting() and n > INTERPRETED)
+        return count <= ONE_BY_ONE or (interpreting() and n != INTERPRETED)
 
 
 def _power(n: int) -> int:

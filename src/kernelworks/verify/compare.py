@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernelworks.contract.results import AnyOrder, ChosenIndex, Relation
 
-__all__ = ["chosen_values", "compare", "compare_result", "sort_as_promised"]
+__all__ = ["chosen_values", "compare", "compare_result", "right_choices", "sort_as_promised"]
 
 
 def compare(got: Any, want: Tensor, bound: Tensor) -> tuple[float, str]:
@@ -105,6 +105,18 @@ def chosen_values(relation: ChosenIndex, of: Tensor, places: Tensor, args: Mappi
     return of.gather(args[relation.dim], places)
 
 
+def right_choices(of: Tensor, dim: int, values: Tensor, places: Tensor) -> Tensor:
+    """Which places along ``dim`` name an element of the value beside them, in lines that name none twice."""
+    n = of.shape[dim] if of.dim() else 1
+    if not places.numel() or not n:
+        return torch.zeros(places.shape, dtype=torch.bool, device=places.device)
+    named = of.gather(dim, places.clamp(0, n - 1))
+    right = (places >= 0) & (places < n) & ((named == values) | (named.isnan() & values.isnan()))
+    if places.dim():
+        right &= ~(places.sort(dim).values.diff(dim=dim) == 0).any(dim, keepdim=True)
+    return right
+
+
 def _chosen(relation: ChosenIndex, got: Tensor, args: Mapping[str, Any], outputs: Mapping[str, Any]) -> str:
     """What is wrong with indices of which several may be right."""
     if got.is_floating_point() or got.dtype == torch.bool:
@@ -114,20 +126,15 @@ def _chosen(relation: ChosenIndex, got: Tensor, args: Mapping[str, Any], outputs
     of, dim, values = args[relation.of], args[relation.dim], outputs.get(relation.values)
     if not isinstance(values, Tensor) or values.shape != got.shape:
         return f"there are no {relation.values} of its shape"
-    places, n = got.to(torch.int64), of.shape[dim] if of.dim() else 1
-    outside = (places < 0) | (places >= n)
-    if bool(outside.any()):
-        return f"{int(outside.sum())} of {got.numel()} are no index of {n} elements: {int(places[outside][0])}"
-    if places.dim():
-        ordered = places.sort(dim).values
-        if bool((ordered.diff(dim=dim) == 0).any()):
-            return f"an element is named twice in a line of {n}"
-    named, value = chosen_values(relation, of.detach(), places, args), values.detach()
-    wrong = ~((named == value) | (named.isnan() & value.isnan()))
+    places, value = got.to(torch.int64), values.detach()
+    wrong = ~right_choices(of.detach(), dim, value, places)
     if not bool(wrong.any()):
         return ""
-    at = tuple(wrong.nonzero()[0].tolist())
-    return (
-        f"{int(wrong.sum())} of {got.numel()} name another value; at {list(at)}: index {int(places[at])} is of "
-        f"{named[at].item():.9g}, the value there is {value[at].item():.9g}"
-    )
+    at, n = tuple(wrong.nonzero()[0].tolist()), of.shape[dim] if of.dim() else 1
+    said = f"{int(wrong.sum())} of {got.numel()} are wrong; at {list(at)}: index {int(places[at])}"
+    if not 0 <= int(places[at]) < n:
+        return f"{said} is no index of {n} elements"
+    named = float(chosen_values(relation, of.detach(), places.clamp(0, n - 1), args)[at])
+    if named != float(value[at]) and not (named != named and bool(value[at].isnan())):
+        return f"{said} is of another value: {named:.9g}, not {float(value[at]):.9g}"
+    return f"{said} is in a line that names an element twice"

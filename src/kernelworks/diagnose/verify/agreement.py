@@ -26,6 +26,7 @@ from kernelworks.contract.error_model import SUM_STDDEVS
 from kernelworks.diagnose.sites.modules import Sample, kind_of
 from kernelworks.diagnose.snapshot import State, moved_parameters
 from kernelworks.diagnose.verify.answers import Answers, answers
+from kernelworks.diagnose.verify.choices import Choice, RecordedChoices
 from kernelworks.diagnose.verify.precision import ROUNDINGS, THREEFOLD, InFloat64, PerturbedRounding
 from kernelworks.machine import memory
 from kernelworks.nn.swap import swap
@@ -88,10 +89,11 @@ def compare(
 
     It agrees if no error grows by more than a tenth for bfloat16 and float16, whose roundings between ops dominate,
     and threefold for float32, where it measures the order of summation, plus one rounding of the dtype; if integers
-    and booleans are equal, but for those that the original's own rounding turns (ties of an argmax); and if NaN
-    and infinities stand in the same places. Once ``budget_s`` is over, a module is judged by its first sample alone,
-    and one that is like others but for its values by theirs, and the note says so; after ``most_s`` nothing is judged
-    any more, and that is no agreement. Raises nothing: what goes wrong is in the note.
+    and booleans are equal, but for those that the original's own rounding turns (ties of an argmax) and indices that
+    name an equal element in place of another (``choices.py``); and if NaN and infinities stand in the same places.
+    Once ``budget_s`` is over, a module is judged by its first sample alone, and one that is like others but for its
+    values by theirs, and the note says so; after ``most_s`` nothing is judged any more, and that is no agreement.
+    Raises nothing: what goes wrong is in the note.
     """
     if not samples:
         return Agreement(0.0, 0.0, False, "not compared: no module was called")
@@ -167,6 +169,7 @@ class _Trial:
         self.sample, self.state, self.changed, self.before, self.ends = sample, state, changed, before, ends
         self.notes: list[str] = []
         self._moved: dict[tuple[int, bool], Answers] = {}
+        self._choices: list[Choice] | None = None
 
     def _as_it_is(self, mode: PerturbedRounding | None = None, *, inside: bool = False) -> Answers:
         """Under ``mode`` its results are moved, and its arguments."""
@@ -288,12 +291,27 @@ class _Trial:
             moved = self._draw(seed, inside=inside).named.get(name)
             if moved is not None and moved.shape == before.shape:
                 turned |= moved != before
+        turned |= self._equal_choices(before, after)
         share = count / before.numel()
         if bool((differ & ~turned).any()):
             rest = int((differ & ~turned).sum())
             return Agreement(0.0, share, False, f"{rest} of {before.numel()} values of {name} are others", ROUNDING)
         note = f"{count} of {before.numel()} values of {name} are ties, which the original's own rounding turns too"
         return Agreement(share, share, True, note, ROUNDING)
+
+    def _equal_choices(self, before: Tensor, after: Tensor) -> Tensor:
+        """Where ``after`` names other elements of the same values: of equal ones a choice of torch's may take any."""
+        found = torch.zeros(before.shape, dtype=torch.bool, device=before.device)
+        if before.dtype is not torch.int64:
+            return found
+        if self._choices is None:
+            with RecordedChoices() as recorded:
+                self._as_it_is()
+            self._choices = recorded.found
+        for choice in self._choices:
+            if choice.indices.numel() == before.numel() and torch.equal(choice.indices.reshape(-1), before.reshape(-1)):
+                found |= choice.names_equals(after.reshape(choice.indices.shape)).reshape(before.shape)
+        return found
 
     def _close(
         self, name: str, before: Tensor, after: Tensor, reference: Tensor | None, *, inside: bool

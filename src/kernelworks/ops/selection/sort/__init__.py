@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, overload
 
-import torch
 from torch import Tensor
 
 from kernelworks.dispatch.signature import ABSENT, Array, two_names
@@ -62,4 +61,4 @@ def _ours(
 
 
 OP = TEMPLATE.op(CONTRACT, mutants=MUTANTS)
-TORCH_SIGNATURE = TEMPLATE.torch_signature(OP, _ours, torch.sort)
+TORCH_SIGNATURE = TEMPLATE.torch_signature(OP, _ours)

@@ -11,19 +11,15 @@ from torch import Tensor
 from kernelworks.contract import Case
 from kernelworks.contract.arguments import Dim, Flag, Floats
 from kernelworks.contract.cases import normal
-from kernelworks.templates.select import Asked, Select
+from kernelworks.templates.select import Select, SelectionRequest
 
-__all__ = ["CONTRACT", "TEMPLATE", "asked"]
+__all__ = ["CONTRACT", "TEMPLATE", "selection_of"]
 
 BF16, F32 = torch.bfloat16, torch.float32
 
 
-def asked(x: Any, dim: int, descending: bool, stable: bool) -> tuple[Asked, int]:
-    return Asked(x.shape[dim] if x.shape else 1, descending, True), dim
-
-
-def _sort(x: Tensor, dim: int, descending: bool, stable: bool) -> Any:
-    return torch.sort(x, dim=dim, descending=descending, stable=stable)
+def selection_of(x: Any, dim: int, descending: bool, stable: bool) -> tuple[SelectionRequest, int]:
+    return SelectionRequest(x.shape[dim] if x.shape else 1, descending, True), dim
 
 
 def _make(x: Tensor, dim: int, count: int, descending: bool, in_order: bool) -> Mapping[str, Any] | None:
@@ -47,10 +43,10 @@ TEMPLATE = Select(
     formula="values = the elements along dim, rising (or falling); indices = where they stood; NaN is above all "
     "numbers",
     source="torch.sort",
-    function=_sort,
+    function=torch.sort,
     result_type=torch.return_types.sort,
     arguments={"x": Floats(), "dim": Dim("x", scalar=True), "descending": Flag(), "stable": Flag()},
-    asked=asked,
+    selection_of=selection_of,
     make=_make,
     stable="stable",
     cases=(_equals(True), _equals(False)),

@@ -1,9 +1,9 @@
 """sort on the GPU."""
 
 from kernelworks.build.triton import configs
-from kernelworks.ops.selection.sort.contract import asked
+from kernelworks.ops.selection.sort.contract import selection_of
 from kernelworks.templates.select import LONGEST, triton_forward
 from kernelworks.templates.select import backward as backward
 from kernelworks.tile.select import Selection
 
-forward = triton_forward(Selection(configs(__file__), LONGEST), asked)
+forward = triton_forward(Selection(configs(__file__), LONGEST), selection_of)

@@ -8,16 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.contract.arguments import Count, Dim, Flag, Floats
-from kernelworks.templates.select import Asked, Select
+from kernelworks.contract.arguments import Dim, Flag, Floats
+from kernelworks.contract.count_argument import Count
+from kernelworks.templates.select import Select, SelectionRequest
 
-__all__ = ["CONTRACT", "TEMPLATE", "asked"]
+__all__ = ["CONTRACT", "TEMPLATE", "selection_of"]
 
 BF16, F32 = torch.bfloat16, torch.float32
 
 
-def asked(x: Any, k: int, dim: int, largest: bool, sorted: bool) -> tuple[Asked, int]:
-    return Asked(k if len(x.shape) else 1, largest, sorted), dim  # torch gives a scalar back for k = 0, too
+def selection_of(x: Any, k: int, dim: int, largest: bool, sorted: bool) -> tuple[SelectionRequest, int]:
+    return SelectionRequest(k if len(x.shape) else 1, largest, sorted), dim  # torch gives a scalar back for k = 0, too
 
 
 def _make(x: Tensor, dim: int, count: int, descending: bool, in_order: bool) -> Mapping[str, Any]:
@@ -34,7 +35,7 @@ TEMPLATE = Select(
     arguments={
         "x": Floats(), "k": Count("x", "dim"), "dim": Dim("x", scalar=True), "largest": Flag(), "sorted": Flag(),
     },
-    asked=asked,
+    selection_of=selection_of,
     make=_make,
     order="sorted",
     # A router's experts, a sampler's vocabulary, a few of many rows, a few of a long line.
