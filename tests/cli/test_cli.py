@@ -315,9 +315,13 @@ def test_the_chart_shows_the_best_and_the_worst_of_each_machine() -> None:
         "| GPU: the best",
         "| GPU: a",
     ]
-    assert "4.00x" in lines[0] and "0.500x" in lines[2]
+    assert lines[0].endswith("4.00x as fast |") and lines[2].endswith("0.500x as fast: slower |")
+    assert lines[0].split(" | ")[1:4] == ["1.00 s", "none is faster", "250 ms"]  # times, in one unit
+    quicker = [*(r for r in rows if r["mode"] == "fix"), *(row(name, "default", 0.9) for name in shares)]
+    assert "| 900 ms (default) |" in programs.chart({"CPU": quicker}, {"CPU": 1}, {})[2]
     said = programs.result(rows)
-    assert "of 5 programs, 1 of them slower" in said and "5 of 5 predictions held" in said
+    assert said.startswith("5 programs, ") and "1 of them slower" in said
+    assert said.endswith("the gain was predicted to within 20% for 5 of 5")
 
 
 def blocks() -> list[tuple[str, int, str]]:

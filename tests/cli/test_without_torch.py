@@ -63,7 +63,7 @@ MISSPELT = (
     "export {folder}/junk.json --format zzz", "export {folder}/junk.json --json", "show nofile.json",
     "show {folder}/junk.json", "compare nofile.json {folder}/junk.json",
     "compare {folder}/junk.json {folder}/junk.json",
-    "machine --device tpu", "cache nonsense",
+    "machine --device tpu", "cache nonsense", "predictions --optimization zzz",
 )  # fmt: skip
 
 NAMED = (
@@ -166,6 +166,13 @@ def test_help_and_wrong_words_are_answered_without_torch() -> None:
 def test_a_misspelt_name_is_answered_without_torch(folder: Path) -> None:
     wrong = [given.format(folder=folder).split() for given in MISSPELT]
     python(NAMED, WRONG=json.dumps(wrong))
+
+
+def test_the_optimizations_are_known_by_their_files() -> None:
+    from kernelworks.cli.names import optimization_names
+    from kernelworks.diagnose.optimizations import OPTIMIZATIONS
+
+    assert sorted(optimization_names()) == sorted(each.name for each in OPTIMIZATIONS)
 
 
 def test_names_that_are_there_are_found_without_torch(folder: Path) -> None:

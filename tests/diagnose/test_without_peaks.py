@@ -69,6 +69,9 @@ def check_told(record: Diagnosis) -> None:
     assert WITHOUT_PEAKS in shown and "test_without_peaks.py" in shown
     head, _, rest = shown.partition("WHERE THE TIME GOES")
     assert head.lower().count("peaks are unknown") == 1 and "unknown" not in rest  # once, on top
+    bare = tuple(dataclasses.replace(h, low_s=0.0, high_s=0.0, allows_s=0.0) for h in record.hotspots)
+    shown = text_of(dataclasses.replace(record, hotspots=bare))
+    assert "of wall" in shown and "of wall  of peak" not in shown  # a column that would say nothing
     drawn = page.diagnosis(record)
     assert "test_without_peaks.py" in drawn and drawn.lower().count("peaks are unknown (") <= 1
     assert "0 at peak" not in drawn and "none predicted" not in drawn and "Roofline" not in drawn

@@ -39,8 +39,8 @@ def check_problem(
     from the problem. Exit code 0 where all are worth scoring, perhaps with care, 1 where one is not, 3 where one is too
     slow or too large to be looked at.
     """
-    for problem in problems:
-        names.check_problem(problem)
+    for given in problems:
+        names.check_problem(given)
     check_device(device)
     from kernelworks.judge.formats import read_problem
     from kernelworks.judge.problem_check import check_problem as look

@@ -95,18 +95,13 @@ def diagnose(
         fail("name a program (a script, or FILE.py:FUNCTION), or a trace with --trace FILE; see --help", USAGE)
     allowed = tuple(word for word in allow.split(",") if word)
     _check(fix=fix, patch=patch, plan=plan, budget=budget, allowed=allowed)
-    check_program(program, module=module)
-    if counters:
-        check_device("cuda")
+    _check_names(program, module=module, counters=counters)
     from kernelworks.diagnose import DiagnosisInterrupt, diagnose_script
     from kernelworks.report import diagnose as report
     from kernelworks.report import terminal as console
     from kernelworks.report.next_steps import Files
 
-    if counters:
-        device_named("cuda")
-    with faults((ValueError, FileNotFoundError)):
-        _check_plan(plan)
+    _check_contents(plan, counters=counters)
     folder = writable_folder(out or Path("kernelworks-out")) if out is not None or not json else None
     patch_file, trace_file = writable(patch), writable(perfetto)
     try:
@@ -212,12 +207,22 @@ def _check(
         readable_file(plan)
 
 
-def _check_plan(plan: Path | None) -> None:
-    """Raises ValueError or OSError if it is none."""
+def _check_names(program: str, *, module: bool, counters: bool) -> None:
+    """Leaves if the program is not there, or no GPU for the counters."""
+    check_program(program, module=module)
+    if counters:
+        check_device("cuda")
+
+
+def _check_contents(plan: Path | None, *, counters: bool) -> None:
+    """Leaves if the plan is none, or torch sees no GPU for the counters."""
+    if counters:
+        device_named("cuda")
     if plan is not None:
         from kernelworks.diagnose.fix.plan import load_plan
 
-        load_plan(plan)
+        with faults((ValueError, FileNotFoundError)):
+            load_plan(plan)
 
 
 def _file(program: str, *, module: bool) -> str:

@@ -17,9 +17,10 @@ from kernelworks.cli.console import USAGE, fail, faults
 
 __all__ = [
     "check_arguments", "check_budget", "check_op", "check_problem", "check_program", "check_words", "is_program",
-    "readable_file",
+    "optimization_names", "readable_file",
 ]  # fmt: skip
 
+OPTIMIZATION = re.compile(r'^class .*\n(?:(?!class |def ).*\n)*?    name = "(.+)"$', re.M)
 ARGUMENT = re.compile(r"\S+ (?P<name>\w+)(?:=[^,]*)?(?:, |$)")  # of a schema of torch's
 
 
@@ -75,6 +76,12 @@ def check_budget(seconds: float | None) -> None:
     """Leaves if it is no time that can be spent."""
     if seconds is not None and not 0 < seconds < math.inf:
         fail(f"--budget takes a finite number of seconds above 0, got {seconds:g}", USAGE)
+
+
+def optimization_names() -> list[str]:
+    """The optimizations that a fix knows, as their files name them: to import those takes torch."""
+    files = sorted((Path(__file__).resolve().parents[1] / "diagnose" / "optimizations").glob("*.py"))
+    return [name for file in files for name in OPTIMIZATION.findall(file.read_text(encoding="utf-8"))]
 
 
 def check_arguments(op: str, given: Sequence[str]) -> None:

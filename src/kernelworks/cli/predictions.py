@@ -11,6 +11,7 @@ import typer
 
 from kernelworks.cli.console import FAILED, USAGE, fail, faults, print_json, show
 from kernelworks.cli.files import writable, write
+from kernelworks.cli.names import optimization_names
 from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
@@ -53,10 +54,9 @@ def predictions(
 
 
 def _check_optimization(name: str) -> None:
-    from kernelworks.diagnose.optimizations import OPTIMIZATIONS
     from kernelworks.records.history import read_outcomes
 
-    known = {each.name for each in OPTIMIZATIONS} | {each.optimization for each in read_outcomes()}
+    known = {*optimization_names(), *(each.optimization for each in read_outcomes())}
     if name not in known:
         fail(f"no optimization is named {name!r}; there are {', '.join(sorted(known))}", USAGE)
 

@@ -81,15 +81,8 @@ def search(
     Every candidate and its verdict is kept; a search that was ended or killed goes on with the same command. Exit code
     0 where one is better than what the search began with, 1 where none is, 3 no verdict, 130 interrupted.
     """
-    check_problem(problem)
-    check_budget(budget)
-    check_device(device)
-    for path in parent or ():
-        readable_file(path)
+    _check(problem, parent or (), over, budget, device)
     named = _options(option or (), {"endpoint": endpoint, "model": model, "command": command})
-    from kernelworks.records.judgement import BASELINES
-
-    check_words("--over", (over,), BASELINES)
     from kernelworks.report import search as report
     from kernelworks.report import terminal as console
     from kernelworks.report.html import render_page
@@ -122,6 +115,18 @@ def search(
     refused = keep and (found.kept is None or found.kept.why)
     code = CODES[found.outcome] or (FAILED if refused else 0)
     raise typer.Exit(INTERRUPTED_CODE if found.stopped == "interrupted" else code)
+
+
+def _check(problem: str, parents: Sequence[Path], over: str, budget: float, device: str | None) -> None:
+    """Leaves if one of these is not there, before torch is loaded."""
+    check_problem(problem)
+    check_budget(budget)
+    check_device(device)
+    for path in parents:
+        readable_file(path)
+    from kernelworks.records.judgement import BASELINES
+
+    check_words("--over", (over,), BASELINES)
 
 
 def _options(given: Sequence[str], of_model: Mapping[str, str | None]) -> dict[str, str]:

@@ -28,10 +28,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelworks.build.cpp import TARGETS
+from kernelworks.climb import baselines, baselines_cub, baselines_ggml
 from kernelworks.climb.ladder_folders import ladder_folder
 from kernelworks.climb.problem import Problem, Size, problem_of
 
-__all__ = ["Ladder", "Launch", "Rung", "ladder_named"]
+__all__ = ["FOR_PROBLEMS", "Ladder", "Launch", "Rung", "ladder_named"]
+
+FOR_PROBLEMS = (baselines, baselines_cub, baselines_ggml)  # what the problems of ladders import
 
 KEYS = {"title", "hypothesis", "predicts", "next", "loads", "format", "multiples"}
 OWN_KEYS = {"cpp": {"target", "threads", "rows"}, "cu": {"launch", "maps", "spills"}}

@@ -206,7 +206,7 @@ def observe(
             noisy=plain.thrown + profiled.thrown,
             walls=walls,
             faults=int(statistics.median_low(faults for _, faults in profiled.samples)),
-            taken=wall * plain.noise.kept,
+            taken=wall * plain.noise.kept_share,
         )
     timeline = dataclasses.replace(
         timeline,

@@ -133,7 +133,8 @@ def call_program(name: str, fn: Callable[..., Any], args: Sequence[Any] = ()) ->
     except SystemExit as leave:
         result = None
         if os.getpid() == here and leave.code not in (None, 0):
-            raise RuntimeError(f"{name} exited with {leave.code!r}") from leave
+            hint = "; a script's own arguments go after `--`" if leave.code == 2 else ""  # as argparse exits
+            raise RuntimeError(f"{name} exited with {leave.code!r}{hint}") from leave
     except BaseException:
         if os.getpid() != here:
             traceback.print_exc()

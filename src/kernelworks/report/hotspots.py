@@ -109,16 +109,17 @@ def hotspots(record: Diagnosis, width: int, *, verbose: bool = False) -> Iterabl
     shown = notable if verbose else notable[:SHOWN_COUNT]
     notable_ids = {id(r) for r in notable}
     width = min(width, MOST_COLUMNS)
+    # Without measured peaks these columns may say nothing.
+    told = not record.peaks.unknown or any(r.high_s or r.allows_s for r in shown)
     figures = [("time", TIME), ("of wall", SHARE - 1)]
-    if not record.peaks.unknown or any(r.high_s or r.allows_s for r in shown):
-        figures += [("of peak", PEAK), ("recoverable", RECOVERABLE)]
+    figures += [("of peak", PEAK), ("recoverable", RECOVERABLE)] if told else []
     if width >= WIDE_COLUMNS:
         yield section("hotspots", [("", _name_columns(width)), *figures, ("  bound by", 20)])
     else:
         yield section("hotspots")
         yield cells([(Text(name, style="dim"), size) for name, size in [*figures, ("  bound by", 20)]], 1)
     reasons = {} if verbose else shared_reasons(r.action for r in shown)
-    for lines in starmap(lambda i, r: _hotspot(i, r, width, reasons, verbose=verbose), enumerate(shown, 1)):
+    for lines in starmap(lambda i, r: _hotspot(i, r, width, reasons, told=told, verbose=verbose), enumerate(shown, 1)):
         yield from lines
     for reason, count in reasons.items():
         yield from paragraph(f"{count} of these: {reason}", width, 2, style="dim")
@@ -138,14 +139,16 @@ def _name_columns(width: int) -> int:
     return min(MOST_NAME_COLUMNS, width - CAUSE_COLUMNS + TIME + SHARE - 1 + PEAK + RECOVERABLE)
 
 
-def _hotspot(number: int, hotspot: Hotspot, width: int, reasons: Container[str], *, verbose: bool) -> Iterable[Text]:
+def _hotspot(
+    number: int, hotspot: Hotspot, width: int, reasons: Container[str], *, told: bool, verbose: bool
+) -> Iterable[Text]:  # fmt: skip
     figures: list[tuple[str | Text, int]] = [
         (quantity.seconds(hotspot.seconds), TIME),
         (quantity.percent(hotspot.share), SHARE - 1),
-        (quantity.percent(hotspot.achieved), PEAK),
-        (_recoverable(hotspot), RECOVERABLE),
-        ("  ", 2),
     ]
+    if told:
+        figures += [(quantity.percent(hotspot.achieved), PEAK), (_recoverable(hotspot), RECOVERABLE)]
+    figures.append(("  ", 2))
     bound = bound_by(hotspot)
     cause = Text(bound, style=style_of(bound))
     if width >= WIDE_COLUMNS:

@@ -118,12 +118,12 @@ class Noise:
         return self.share > LIMIT or self.taken_s > DELAY_LIMIT * self.wall_s
 
     @property
-    def kept(self) -> float:
+    def kept_share(self) -> float:
         """The share of the wall clock that threads of ours had no core for."""
         return min(MOST_KEPT, self.taken_s / self.wall_s) if self.wall_s else 0.0
 
     def __str__(self) -> str:
-        kept, words = self.kept, []
+        kept, words = self.kept_share, []
         if self.share >= 0.01 or kept < 0.01:  # over a short time the cores say nothing
             words.append(f"used {round(100 * self.share)}% of the cores")
         if kept >= 0.01:
@@ -175,7 +175,7 @@ class SampledWindows(Generic[T]):
     @property
     def noise(self) -> Noise:
         """The middle one of the kept windows."""
-        return sorted(self.noises, key=lambda n: (n.kept, n.share))[len(self.noises) // 2]
+        return sorted(self.noises, key=lambda n: (n.kept_share, n.share))[len(self.noises) // 2]
 
 
 def sample_windows(

@@ -337,7 +337,7 @@ def others_share(here: Gpu) -> float:
 def unmeasured_gpu_peaks(why: str) -> GpuPeaks:
     """What can be said of this GPU without a measurement. ``why`` nothing was measured."""
     here = gpu()
-    floors = dict.fromkeys(FLOORS, 0.0)
+    floors: dict[str, Any] = dict.fromkeys(FLOORS, 0.0)
     return GpuPeaks(
         kind=here.kind, name=here.name, fingerprint="", uuid=here.uuid, driver=here.driver,
         power_limit_w=here.power_limit_w, date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
