@@ -60,6 +60,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "similarity": (
         "kernel_matmul",
+        "matern32_matmul",
     ),
 }  # fmt: skip
 

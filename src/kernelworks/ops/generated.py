@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.reduction.softmax import softmax as softmax
     from kernelworks.ops.reduction.sum import sum as sum
     from kernelworks.ops.similarity.kernel_matmul import kernel_matmul as kernel_matmul
+    from kernelworks.ops.similarity.matern32_matmul import matern32_matmul as matern32_matmul
 
     __all__ = [
         "adamw_",
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         "linear_gelu",
         "linear_silu_mul",
         "log_softmax",
+        "matern32_matmul",
         "relu",
         "rms_norm",
         "rms_norm_linear",
@@ -160,5 +162,9 @@ SCHEMAS = {
     "kernel_matmul": {
         "forward": "kernel_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
         "backward": "kernel_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "matern32_matmul": {
+        "forward": "matern32_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
+        "backward": "matern32_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
     },
 }
