@@ -111,10 +111,9 @@ def _rows_that_fit(x: Tensor, y: Tensor) -> int:
 class Pairwise(OpPackage):
     """What only the op package knows of its kernel function.
 
-    All three functions take s, the squared distance over the squared length scale: ``value`` gives k, ``slope``
-    ``-2 dk/ds``, which is not negative, and ``slope_change`` the size of ``s d slope / ds``; ``roundings`` says how many
-    k and the slope meet beside those of s. ``matrix(x, y,
-    length_scale)`` is K as torch's users write it, in float32.
+    All functions but one take s, the squared distance over the squared length scale: ``value`` gives k, ``slope``
+    ``-2 dk/ds``, which is not negative, ``slope_change`` the size of ``s d slope / ds``, and ``roundings`` how many k
+    and the slope meet beside those of s. ``matrix(x, y, length_scale)`` is K as torch's users write it, in float32.
     """
 
     formula: str
