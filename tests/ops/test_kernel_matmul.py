@@ -25,6 +25,7 @@ from kernelworks.verify.reference import Reference, compute_reference
 
 OP = OPS["kernel_matmul"]
 KERNELS = [name for op, name in runnable_kernels() if op is OP and op.kernel(name).source is not None]
+MATERN_KERNELS = [name for op, name in runnable_kernels() if op.name == "matern32_matmul" and name != "torch"]
 CASES = {case.name: case for case in OP.contract.cases}
 WHOLE = CASES["N=130 M=61 D=5 E=2"]
 
@@ -103,6 +104,24 @@ def test_second_derivatives() -> None:
 
     for found, want in zip(twice(kw.kernel_matmul), twice(squared), strict=True):
         assert torch.allclose(found, want, rtol=1e-4, atol=1e-4)
+
+
+def test_a_matern_kernel_has_two_derivatives_where_points_meet() -> None:
+    """Of a root, autograd would give NaN: 0 times an infinity."""
+    x = drawn(5, 1, 2, 1)[0].requires_grad_()
+    far = torch.full((1, 2), 1e19)
+
+    def total(points: Tensor) -> Tensor:
+        return kw.matern32_matmul(points, x.detach(), torch.eye(5), 0.8).diagonal().sum()
+
+    (first,) = torch.autograd.grad(total(x), x, create_graph=True)
+    assert torch.equal(first, torch.zeros(5, 2))
+    (second,) = torch.autograd.grad(first[:, 0].sum(), x)
+    assert torch.allclose(second[:, 0], torch.full((5,), -3 / 0.8**2), rtol=1e-5)
+    for kernel in MATERN_KERNELS:
+        assert torch.equal(
+            kw.matern32_matmul(x.detach(), far, torch.ones(1, 1), 1e-20, kernel=kernel), torch.zeros(5, 1)
+        )
 
 
 # ---------------------------------------------------------------- results of which some rows are known

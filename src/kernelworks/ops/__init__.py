@@ -73,6 +73,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "similarity": (
         "kernel_matmul",
+        "matern32_matmul",
     ),
 }  # fmt: skip
 

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.selection.sort import sort as sort
     from kernelworks.ops.selection.topk import topk as topk
     from kernelworks.ops.similarity.kernel_matmul import kernel_matmul as kernel_matmul
+    from kernelworks.ops.similarity.matern32_matmul import matern32_matmul as matern32_matmul
 
     __all__ = [
         "adamw_",
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
         "linear_silu_mul",
         "log_softmax",
         "logsigmoid",
+        "matern32_matmul",
         "mish",
         "quantize",
         "quantized_linear",
@@ -313,5 +315,9 @@ SCHEMAS = {
     "kernel_matmul": {
         "forward": "kernel_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
         "backward": "kernel_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "matern32_matmul": {
+        "forward": "matern32_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
+        "backward": "matern32_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
     },
 }

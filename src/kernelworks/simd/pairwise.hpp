@@ -60,6 +60,9 @@ inline vf exp2_nonpositive(vf w) {
     return scale_by_power_of_two(fma(p, f, splat(1.0f)), n);
 }
 
+inline vf root(vf q) { return sqrt(q); }
+inline vf bounded(vf z) { return min(splat(1e30f), z); }  // of what is multiplied with a k that is 0
+
 struct Scale {
     float first, second;  // powers of two that points are multiplied with, one after the other
     double factor;        // their product
@@ -344,6 +347,9 @@ void slopes(float* grad, double* stretch, const Problem& p, int64_t threads) {
 #else  // the definition, pair by pair
 
 using Factor = double;
+
+inline double root(double q) { return std::sqrt(q); }
+inline double bounded(double z) { return z > 1e30 ? 1e30 : z; }
 
 template <bool FINITE>
 inline double exp2_nonpositive(double w) { return std::exp2(w); }

@@ -25,10 +25,10 @@ from kernelworks.dispatch.op import Op, Pass
 from kernelworks.machine.memory import available_bytes
 from kernelworks.templates.op_package import OpPackage
 from kernelworks.templates.pairwise_arguments import ARGUMENTS, BENCH_CASES, CASES, DEVICE_BENCH_CASES, DEVICE_CASES
-from kernelworks.templates.pairwise_mutants import mutants_of
+from kernelworks.templates.pairwise_mutants import mutants_of, squared_distances
 from kernelworks.templates.torch_kernels import python_kernels
 
-__all__ = ["Pairwise", "length_scale_of", "squared_distances"]
+__all__ = ["Pairwise", "length_scale_of"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 SMALLEST = 2.0**-149  # of float32's subnormals
@@ -39,7 +39,7 @@ RETURNS = ("x", "y", "v", "length_scale")
 
 Function = Callable[[Tensor], Tensor]
 
-# ---------------------------------------------------------------- distances
+# ---------------------------------------------------------------- arguments
 
 
 def length_scale_of(length_scale: Any, x: Any) -> Any:
@@ -58,15 +58,6 @@ def length_scale_of(length_scale: Any, x: Any) -> Any:
     if isinstance(x, np.ndarray):  # an array among arrays, so that an array comes back
         return np.asarray(length_scale, dtype=np.float32)
     return torch.full((), length_scale, dtype=torch.float32, device=x.device if isinstance(x, Tensor) else "cpu")
-
-
-def squared_distances(x: Tensor, y: Tensor, length_scale: Tensor) -> Tensor:
-    """[N, M] of ``|x_i - y_j|^2 / l^2``, by differences: no term is larger than the result."""
-    unit = length_scale.reshape(())
-    total = x.new_zeros(x.shape[0], y.shape[0])
-    for d in range(x.shape[1]):
-        total = total + ((x[:, d, None] - y[None, :, d]) / unit).square()
-    return total
 
 
 def _plain(t: Tensor) -> Tensor:
@@ -120,9 +111,9 @@ def _rows_that_fit(x: Tensor, y: Tensor) -> int:
 class Pairwise(OpPackage):
     """What only the op package knows of its kernel function.
 
-    All three functions take s, the squared distance over the squared length scale: ``value`` gives k, ``slope``
-    ``-2 dk/ds``, which is not negative, and ``slope_change`` the size of ``s d slope / ds``. ``matrix(x, y,
-    length_scale)`` is K as torch's users write it, in float32.
+    All functions but one take s, the squared distance over the squared length scale: ``value`` gives k, ``slope``
+    ``-2 dk/ds``, which is not negative, ``slope_change`` the size of ``s d slope / ds``, and ``roundings`` how many k
+    and the slope meet beside those of s. ``matrix(x, y, length_scale)`` is K as torch's users write it, in float32.
     """
 
     formula: str
@@ -131,6 +122,7 @@ class Pairwise(OpPackage):
     slope: Function
     slope_change: Function
     matrix: Callable[[Tensor, Tensor, Tensor], Tensor]
+    roundings: Function = lambda s: torch.full_like(s, 4.0)
 
     arguments = ARGUMENTS
 
@@ -159,13 +151,14 @@ class Pairwise(OpPackage):
         """s; k and how far it may be off; the slope and how far that may be off.
 
         A squared distance meets D + 3 roundings (differences twice, for they are squared; squares; sums), its factor
-        and the product 3, and a root that torch takes of it on the way 2. The function itself is good to 4.
+        and the product 3, and a root that is taken of it on the way 2. The rest is the function's own.
         """
         s = squared_distances(x, y, length_scale)
         k, slope = self.value(s), self.slope(s)
         turns = (x.shape[1] + 8) * U32
-        off = torch.nan_to_num(turns * 0.5 * slope * s, 0.0) + 4 * U32 * k + SMALLEST
-        return s, k, off, slope, torch.nan_to_num(turns * self.slope_change(s), 0.0) + 4 * U32 * slope + SMALLEST
+        own = U32 * self.roundings(s)
+        off = torch.nan_to_num(turns * 0.5 * slope * s + own * k, 0.0) + SMALLEST
+        return s, k, off, slope, torch.nan_to_num(turns * self.slope_change(s) + own * slope, 0.0) + SMALLEST
 
     def _bound(self, args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
         _, k, off, _, _ = self._errors(args["x"], args["y"], args["length_scale"])

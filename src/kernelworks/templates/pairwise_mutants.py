@@ -11,10 +11,29 @@ from torch import Tensor
 from kernelworks.contract import Mutant
 from kernelworks.templates.mutants import VECTOR
 
-__all__ = ["mutants_of"]
+__all__ = ["mutants_of", "of_function", "squared_distances"]
 
 Distances = Callable[[Tensor, Tensor, Tensor], Tensor]
 BLOCK = 256  # columns that are summed up together
+
+
+def squared_distances(x: Tensor, y: Tensor, length_scale: Tensor) -> Tensor:
+    """[N, M] of ``|x_i - y_j|^2 / l^2``, by differences: no term is larger than the result."""
+    unit = length_scale.reshape(())
+    total = x.new_zeros(x.shape[0], y.shape[0])
+    for d in range(x.shape[1]):
+        total = total + ((x[:, d, None] - y[None, :, d]) / unit).square()
+    return total
+
+
+def of_function(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    """An op with this function of s in the place of k."""
+
+    def run(x: Tensor, y: Tensor, v: Tensor, length_scale: Tensor) -> Tensor:
+        s = squared_distances(x.double(), y.double(), length_scale.double())
+        return (function(s) @ v.double()).to(v.dtype)
+
+    return run
 
 
 def mutants_of(template: Any) -> tuple[Mutant, ...]:
