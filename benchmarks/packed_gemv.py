@@ -1,7 +1,7 @@
 """Products with packed weights beside torch's and beside what memory gives: ``python benchmarks/packed_gemv.py``.
 
-One row of x, weights that no cache holds (copies in turn), all arms in every round. Prints the time that a tenth of each
-one's calls stay below and the median. The bytes of weight that it read a second are a share of what reading memory
+One row of x, weights that no cache holds (copies in turn), all arms in every round. Prints the time that a tenth of
+each one's calls stay below and the median. The bytes of weight that it read a second are a share of what reading memory
 alone came to in the same rounds, by the same tenth: measured peaks are taken so.
 """
 
