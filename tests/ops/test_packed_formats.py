@@ -138,7 +138,7 @@ def test_who_rounds_activations_serves_only_calls_that_allow_it() -> None:
     x, weight = linear_args()
     here = [name for name in INT8 if name in kernels("quantized_linear")]
     for name in here:
-        with pytest.raises(RuntimeError, match="rounds the activations to 8 bits.*activations='int8'"):
+        with pytest.raises(RuntimeError, match=r"rounds the activations to 8 bits.*activations='int8'"):
             kw.quantized_linear(x, weight, format="Q8_0", kernel=name)
         got = kw.quantized_linear(x, weight, format="Q8_0", activations="int8", kernel=name)
         assert not torch.equal(got, kw.quantized_linear(x, weight, format="Q8_0", kernel="torch"))

@@ -1,7 +1,8 @@
 """Modules of torch.nn whose forward is an op of ours: the same arguments, parameters, state dict and ``repr``.
 
 Each but the gates and ``QuantizedLinear`` is a subclass of torch's, so that ``isinstance``, initialisation, hooks,
-parametrizations and pickles work as there. What an op does not serve (float64, autocast, class weights, ``max_norm``, ...), torch's function computes.
+parametrizations and pickles work as there. What an op does not serve (float64, autocast, class weights, ``max_norm``,
+...), torch's function computes.
 """
 
 from __future__ import annotations

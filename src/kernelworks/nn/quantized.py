@@ -28,6 +28,8 @@ class QuantizedLinear(nn.Module):
             ``load_state_dict`` gives it another.
     """
 
+    bias: nn.Parameter | None
+
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, *, format: str = "Q8_0",
         activations: str = "float32", device: Any = None, dtype: torch.dtype | None = None,
@@ -54,13 +56,14 @@ class QuantizedLinear(nn.Module):
         cls, linear: nn.Linear, *, format: str = "Q8_0", activations: str = "float32"
     ) -> QuantizedLinear:  # fmt: skip
         """A layer with the weight of another, rounded to the format, and a copy of its bias."""
-        weight, bias = linear.weight.detach(), linear.bias
+        weight = linear.weight.detach()
+        bias: nn.Parameter | None = linear.bias
         made = cls(
             linear.in_features, linear.out_features, bias is not None, format=format, activations=activations,
             device=weight.device, dtype=weight.dtype,
         )  # fmt: skip
         made.weight.data.copy_(quantize_blocks(weight, format))
-        if bias is not None:
+        if bias is not None and made.bias is not None:
             made.bias.data.copy_(bias.detach())
             made.bias.requires_grad_(bias.requires_grad)
         return made.train(linear.training)
@@ -70,7 +73,7 @@ class QuantizedLinear(nn.Module):
         return dequantize_blocks(self.weight.detach(), self.format)
 
     def forward(self, input: Tensor) -> Tensor:
-        bias = self.bias
+        bias: Tensor | None = self.bias
         if bias is not None and bias.dtype != input.dtype:  # under autocast the input's dtype is another
             bias = bias.to(input.dtype)
         output: Tensor = quantized_linear(

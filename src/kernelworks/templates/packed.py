@@ -15,14 +15,19 @@ __all__ = ["KINDS", "WRONG_DECODERS", "draw_packed", "edited"]
 # Kinds of blocks: rounded normal numbers; any bytes below scales of either sign; scales that are subnormal in float16;
 # scales of every special value; nothing but zeros; blocks of one number each. NaN is drawn where the name says so.
 KINDS = ("normal", "bytes", "subnormal", "nan scales", "zeros", "equal")
+ROWS, LARGE = 64, 2**20
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 65504.0, 2.0**-24)
 
 
 def draw_packed(
     generator: Generator, shape: tuple[int, ...], format: str, kind: str = "normal", scale: float = 1.0
 ) -> Tensor:
-    """The bytes of so many numbers: [..., K] gives [..., bytes of K]."""
+    """The bytes of so many numbers: [..., K] gives [..., bytes of K]. Of a large matrix rows come again and again:
+    rounding them all takes longer than what it is drawn for."""
     found = FORMATS[format]
+    if len(shape) == 2 and shape[0] > ROWS and shape[0] * shape[1] > LARGE:
+        few = draw_packed(generator, (ROWS, shape[1]), format, kind, scale)
+        return few.repeat(-(-shape[0] // ROWS), 1)[: shape[0]].contiguous()
     x = torch.randn(shape, generator=generator) * scale
     if kind == "zeros":
         x = torch.zeros(shape)
