@@ -61,7 +61,7 @@ def test_an_index_of_another_value_is_refused(indices: list[list[int]], why: str
 def test_an_element_named_twice_is_refused_though_its_value_is_there_twice() -> None:
     values = torch.tensor([[2.0, 2.0], [1.0, 1.0]])
     assert not wrong(CHOICE, torch.tensor([[0, 2], [3, 0]]), values)
-    assert "named twice" in wrong(CHOICE, torch.tensor([[0, 2], [3, 3]]), values)
+    assert "names an element twice" in wrong(CHOICE, torch.tensor([[0, 2], [3, 3]]), values)
     down = torch.tensor([[1, 0]])  # along the first dimension each column has one
     assert not wrong(CHOICE, down, X.gather(0, down), dim=0)
 

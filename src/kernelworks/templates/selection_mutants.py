@@ -26,7 +26,7 @@ Pair = tuple[Tensor, Tensor]
 def selection_mutants(
     reference: Callable[..., tuple[Tensor, ...]], contract: Contract, selection_of: Callable[..., Any]
 ) -> Iterator[Mutant]:
-    """``selection_of(*args)`` says what a call asks for (``SelectionRequest``) and along which dimension."""
+    """``selection_of(*args)`` says what a call asks for (``SelectionRequest``), and along which dimension."""
     right = in_float64(reference, contract.results_in_order)
 
     def after(change: Callable[[Tensor, Tensor, Tensor, int], Pair]) -> Callable[..., Pair]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernelworks.contract.results import AnyOrder, ChosenIndex, Relation
 
-__all__ = ["chosen_values", "compare", "compare_result", "right_choices", "sort_as_promised"]
+__all__ = ["chosen_values", "compare", "compare_result", "repeated_places", "right_choices", "sort_as_promised"]
 
 
 def compare(got: Any, want: Tensor, bound: Tensor) -> tuple[float, str]:
@@ -105,6 +105,13 @@ def chosen_values(relation: ChosenIndex, of: Tensor, places: Tensor, args: Mappi
     return of.gather(args[relation.dim], places)
 
 
+def repeated_places(dim: int, places: Tensor) -> Tensor:
+    """Of each place, whether its line along ``dim`` names one twice."""
+    if not places.dim():
+        return torch.zeros_like(places, dtype=torch.bool)
+    return (places.sort(dim).values.diff(dim=dim) == 0).any(dim, keepdim=True).expand(places.shape)
+
+
 def right_choices(of: Tensor, dim: int, values: Tensor, places: Tensor) -> Tensor:
     """Which places along ``dim`` name an element of the value beside them, in lines that name none twice."""
     n = of.shape[dim] if of.dim() else 1
@@ -112,9 +119,7 @@ def right_choices(of: Tensor, dim: int, values: Tensor, places: Tensor) -> Tenso
         return torch.zeros(places.shape, dtype=torch.bool, device=places.device)
     named = of.gather(dim, places.clamp(0, n - 1))
     right = (places >= 0) & (places < n) & ((named == values) | (named.isnan() & values.isnan()))
-    if places.dim():
-        right &= ~(places.sort(dim).values.diff(dim=dim) == 0).any(dim, keepdim=True)
-    return right
+    return right & ~repeated_places(dim, places)
 
 
 def _chosen(relation: ChosenIndex, got: Tensor, args: Mapping[str, Any], outputs: Mapping[str, Any]) -> str:

@@ -291,7 +291,8 @@ class _Trial:
             moved = self._draw(seed, inside=inside).named.get(name)
             if moved is not None and moved.shape == before.shape:
                 turned |= moved != before
-        turned |= self._equal_choices(before, after)
+        equal, twice = self._judged_choices(before, after)
+        turned = (turned | equal) & ~twice
         share = count / before.numel()
         if bool((differ & ~turned).any()):
             rest = int((differ & ~turned).sum())
@@ -299,19 +300,23 @@ class _Trial:
         note = f"{count} of {before.numel()} values of {name} are ties, which the original's own rounding turns too"
         return Agreement(share, share, True, note, ROUNDING)
 
-    def _equal_choices(self, before: Tensor, after: Tensor) -> Tensor:
-        """Where ``after`` names other elements of the same values: of equal ones a choice of torch's may take any."""
-        found = torch.zeros(before.shape, dtype=torch.bool, device=before.device)
+    def _judged_choices(self, before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+        """Where ``after`` names other elements of the same values, of which a choice of torch's may take any; and where
+        it names one twice."""
+        equal = torch.zeros(before.shape, dtype=torch.bool, device=before.device)
+        twice = equal.clone()
         if before.dtype is not torch.int64:
-            return found
+            return equal, twice
         if self._choices is None:
             with RecordedChoices() as recorded:
                 self._as_it_is()
             self._choices = recorded.found
         for choice in self._choices:
             if choice.indices.numel() == before.numel() and torch.equal(choice.indices.reshape(-1), before.reshape(-1)):
-                found |= choice.names_equals(after.reshape(choice.indices.shape)).reshape(before.shape)
-        return found
+                places = after.reshape(choice.indices.shape)
+                equal |= choice.names_equals(places).reshape(before.shape)
+                twice |= choice.names_twice(places).reshape(before.shape)
+        return equal, twice
 
     def _close(
         self, name: str, before: Tensor, after: Tensor, reference: Tensor | None, *, inside: bool

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelworks.verify.compare import right_choices
+from kernelworks.verify.compare import repeated_places, right_choices
 
 __all__ = ["Choice", "RecordedChoices"]
 
@@ -31,6 +31,10 @@ class Choice:
     def names_equals(self, places: Tensor) -> Tensor:
         """Where other indices name elements of the same values."""
         return right_choices(self.of, self.dim, self.values, places)
+
+    def names_twice(self, places: Tensor) -> Tensor:
+        """Where other indices stand in a line that names an element twice, as no rounding has it."""
+        return repeated_places(self.dim, places)
 
 
 class RecordedChoices(TorchDispatchMode):
