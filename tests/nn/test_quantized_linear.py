@@ -23,7 +23,7 @@ def test_it_maps_as_its_dequantized_weight(format: str, bias: bool) -> None:
     module(x).sum().backward()
     assert x.grad is not None and module.weight.grad is None
     error = (module.dequantized() - linear.weight).abs().max() / linear.weight.abs().max()
-    assert error < {"Q8_0": 0.005}.get(format, 0.127)  # of 4 bits the largest of the other sign is off by an eighth
+    assert error < {"Q8_0": 0.005}.get(format, 0.127)  # of few bits the largest of the other sign is off by an eighth
 
 
 def test_state_dict_copies_and_pickles() -> None:

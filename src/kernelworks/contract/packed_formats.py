@@ -110,11 +110,27 @@ def _unpack_q4_0(packed: Tensor) -> Tensor:
     return _half(packed, 0) * (nibbles.to(torch.int8) - 8).float()
 
 
+def _pack_q5_0(x: Tensor) -> Tensor:
+    scale = _first_largest(x) / -16
+    whole = _whole((x * _inverse(scale)[..., None] + 16.5).trunc(), torch.uint8).clamp(max=31)
+    places = torch.arange(8, dtype=torch.uint8, device=x.device)
+    fifth = ((whole >> 4).unflatten(-1, (4, 8)) << places).sum(-1, dtype=torch.uint8)  # bit i of number i
+    return torch.cat((_half_bytes(scale), fifth, _nibbles(whole & 0xF)), -1)
+
+
+def _unpack_q5_0(packed: Tensor) -> Tensor:
+    places = torch.arange(8, dtype=torch.uint8, device=packed.device)
+    fifth = ((packed[..., 2:6, None] >> places) & 1).flatten(-2) << 4
+    low = torch.cat((packed[..., 6:] & 0xF, packed[..., 6:] >> 4), -1)
+    return _half(packed, 0) * ((low | fifth).to(torch.int8) - 16).float()
+
+
 FORMATS: Mapping[str, PackedFormat] = {
     f.name: f
     for f in (
         PackedFormat("Q8_0", 8, 32, 34, _pack_q8_0, _unpack_q8_0),
         PackedFormat("Q4_0", 2, 32, 18, _pack_q4_0, _unpack_q4_0),
+        PackedFormat("Q5_0", 6, 32, 22, _pack_q5_0, _unpack_q5_0),
     )
 }
 
