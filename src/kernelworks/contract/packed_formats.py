@@ -2,10 +2,10 @@
 
 ``FORMATS`` is the one table of them. An entry says how many numbers make a block and how many bytes it takes, and
 defines both ways in float32: ``pack`` and ``unpack``. Kernels decode a block in registers (``simd/packed.hpp``,
-``tile/packed.py``) and are judged by these definitions. The formats are GGUF's: bit for bit what the functions
+``tile/packed_blocks.py``) and are judged by these definitions. The formats are GGUF's: bit for bit what the functions
 ``quantize`` and ``dequantize`` of the PyPI package ``gguf`` make, and names and numbers are GGML's.
 
-``Blocks``, ``Packed`` and ``RowVector`` are the kinds of arguments that follow from a format.
+``Blocks``, ``PackedBytes`` and ``RowVector`` are the kinds of arguments that follow from a format.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernelworks.contract import describe, need_dtype, need_same, need_tensor
 from kernelworks.contract.arguments import SHAPE, Floats, GivenArguments, Word, Wrong
 
 __all__ = [
-    "FORMATS", "Blocks", "Format", "Packed", "PackedFormat", "RowVector", "dequantize_blocks", "quantize_blocks",
+    "FORMATS", "Blocks", "Format", "PackedBytes", "PackedFormat", "RowVector", "dequantize_blocks", "quantize_blocks",
 ]  # fmt: skip
 
 
@@ -200,7 +200,7 @@ class Blocks:
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedBytes:
     """Bytes of the format that another argument names, uint8 and contiguous, whole blocks along the last dimension.
 
     With ``of`` they are a matrix [N, bytes of K], and K is the last dimension of that argument.

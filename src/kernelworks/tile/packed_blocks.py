@@ -14,7 +14,7 @@ def half_at(at, mask):
 
 
 @kernel
-def decoded(rows, k, mask, FORMAT: tl.constexpr):
+def decoded_numbers(rows, k, mask, FORMAT: tl.constexpr):
     """The numbers k of rows of bytes, in float32; FORMAT is GGML's number of the format."""
     i = k % 32
     if FORMAT == 8:  # Q8_0

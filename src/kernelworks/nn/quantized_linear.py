@@ -68,7 +68,7 @@ class QuantizedLinear(nn.Module):
             made.bias.requires_grad_(bias.requires_grad)
         return made.train(linear.training)
 
-    def dequantized(self) -> Tensor:
+    def dequantized_weight(self) -> Tensor:
         """The weight that the bytes stand for, [out_features, in_features] in float32."""
         return dequantize_blocks(self.weight.detach(), self.format)
 
