@@ -279,7 +279,7 @@ NAMES_OPS = {
     f"{PACKAGE}/nn/decoder.py": "one kind of layer, of these ops",
     f"{PACKAGE}/nn/identify.py": "formulas that are verified to be these ops",
     f"{PACKAGE}/nn/language.py": "a language model's loss",
-    f"{PACKAGE}/nn/quantized.py": "a module whose parameter is packed bytes",
+    f"{PACKAGE}/nn/quantized_linear.py": "a module whose parameter is packed bytes",
     f"{PACKAGE}/nn/torch_modules.py": "forwards that look for their parameters by hand",
     f"{PACKAGE}/nn/__init__.py": "torch's modules on our ops",
     f"{PACKAGE}/nn/optim.py": "one op's optimiser",

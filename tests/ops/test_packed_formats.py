@@ -56,6 +56,12 @@ def q4_0(x: Numbers) -> bytes:
     return half(scale) + paired(nibble_codes(x, scale, 8.5, 15))
 
 
+def q5_0(x: Numbers) -> bytes:
+    scale = x[np.abs(x).argmax()] / np.float32(-16)
+    codes = nibble_codes(x, scale, 16.5, 31)
+    return half(scale) + sum((code >> 4) << i for i, code in enumerate(codes)).to_bytes(4, "little") + paired(codes)
+
+
 def un_q8_0(block: bytes) -> list[np.float32]:
     scale = np.float32(np.frombuffer(block[:2], np.float16)[0])
     return [scale * np.float32(b - 256 if b > 127 else b) for b in block[2:]]
@@ -66,13 +72,20 @@ def un_q4_0(block: bytes) -> list[np.float32]:
     return [scale * np.float32(c - 8) for c in [b & 15 for b in block[2:]] + [b >> 4 for b in block[2:]]]
 
 
-PACKED: dict[str, Callable[[Numbers], bytes]] = {"Q8_0": q8_0, "Q4_0": q4_0}
-UNPACKED: dict[str, Callable[[bytes], list[np.float32]]] = {"Q8_0": un_q8_0, "Q4_0": un_q4_0}
+def un_q5_0(block: bytes) -> list[np.float32]:
+    scale, fifth = np.float32(np.frombuffer(block[:2], np.float16)[0]), int.from_bytes(block[2:6], "little")
+    low = [b & 15 for b in block[6:]] + [b >> 4 for b in block[6:]]
+    return [scale * np.float32((c | (fifth >> i & 1) << 4) - 16) for i, c in enumerate(low)]
+
+
+PACKED: dict[str, Callable[[Numbers], bytes]] = {"Q8_0": q8_0, "Q4_0": q4_0, "Q5_0": q5_0}
+UNPACKED: dict[str, Callable[[bytes], list[np.float32]]] = {"Q8_0": un_q8_0, "Q4_0": un_q4_0, "Q5_0": un_q5_0}
 
 # Of the numbers (i * 7919 % 61 - 30) / 8 for i from 0 to 31: halves, both signs, ties in size.
 FROZEN = {
     "Q8_0": "8f27815526f8c99a6e3f11e2b485592afccd9f724415e7b8895d2f00d1a3774819eb",
     "Q4_0": "803720fdca9765321fecb9865320fedba875",
+    "Q5_0": "8033c6318e7340eb953fd9731ec8620ca641fb953fda",
 }
 
 

@@ -279,7 +279,7 @@ class Contract:
         """The dtype whose units do the arithmetic of a call."""
         return request.dtype if self.arithmetic == "products" else torch.float32
 
-    def guarded(self, kernel: Kernel) -> Kernel:
+    def permitted_kernel(self, kernel: Kernel) -> Kernel:
         """The kernel, which declines calls that do not allow what it rounds inside."""
         if kernel.inner not in self.permits:
             return kernel

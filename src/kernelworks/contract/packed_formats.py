@@ -2,10 +2,10 @@
 
 ``FORMATS`` is the one table of them. An entry says how many numbers make a block and how many bytes it takes, and
 defines both ways in float32: ``pack`` and ``unpack``. Kernels decode a block in registers (``simd/packed.hpp``,
-``tile/packed.py``) and are judged by these definitions. The formats are GGUF's: bit for bit what the functions
+``tile/packed_blocks.py``) and are judged by these definitions. The formats are GGUF's: bit for bit what the functions
 ``quantize`` and ``dequantize`` of the PyPI package ``gguf`` make, and names and numbers are GGML's.
 
-``Blocks``, ``Packed`` and ``RowVector`` are the kinds of arguments that follow from a format.
+``Blocks``, ``PackedBytes`` and ``RowVector`` are the kinds of arguments that follow from a format.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernelworks.contract import describe, need_dtype, need_same, need_tensor
 from kernelworks.contract.arguments import SHAPE, Floats, GivenArguments, Word, Wrong
 
 __all__ = [
-    "FORMATS", "Blocks", "Format", "Packed", "PackedFormat", "RowVector", "dequantize_blocks", "quantize_blocks",
+    "FORMATS", "Blocks", "Format", "PackedBytes", "PackedFormat", "RowVector", "dequantize_blocks", "quantize_blocks",
 ]  # fmt: skip
 
 
@@ -110,11 +110,27 @@ def _unpack_q4_0(packed: Tensor) -> Tensor:
     return _half(packed, 0) * (nibbles.to(torch.int8) - 8).float()
 
 
+def _pack_q5_0(x: Tensor) -> Tensor:
+    scale = _first_largest(x) / -16
+    whole = _whole((x * _inverse(scale)[..., None] + 16.5).trunc(), torch.uint8).clamp(max=31)
+    places = torch.arange(8, dtype=torch.uint8, device=x.device)
+    fifth = ((whole >> 4).unflatten(-1, (4, 8)) << places).sum(-1, dtype=torch.uint8)  # bit i of number i
+    return torch.cat((_half_bytes(scale), fifth, _nibbles(whole & 0xF)), -1)
+
+
+def _unpack_q5_0(packed: Tensor) -> Tensor:
+    places = torch.arange(8, dtype=torch.uint8, device=packed.device)
+    fifth = ((packed[..., 2:6, None] >> places) & 1).flatten(-2) << 4
+    low = torch.cat((packed[..., 6:] & 0xF, packed[..., 6:] >> 4), -1)
+    return _half(packed, 0) * ((low | fifth).to(torch.int8) - 16).float()
+
+
 FORMATS: Mapping[str, PackedFormat] = {
     f.name: f
     for f in (
         PackedFormat("Q8_0", 8, 32, 34, _pack_q8_0, _unpack_q8_0),
         PackedFormat("Q4_0", 2, 32, 18, _pack_q4_0, _unpack_q4_0),
+        PackedFormat("Q5_0", 6, 32, 22, _pack_q5_0, _unpack_q5_0),
     )
 }
 
@@ -184,7 +200,7 @@ class Blocks:
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedBytes:
     """Bytes of the format that another argument names, uint8 and contiguous, whole blocks along the last dimension.
 
     With ``of`` they are a matrix [N, bytes of K], and K is the last dimension of that argument.

@@ -116,7 +116,7 @@ class Op:
             raise ValueError(f"the last two kernels of {contract.name} must be torch and reference")
         self.name = contract.name
         self.contract = contract
-        self.kernels = tuple(map(contract.guarded, kernels))
+        self.kernels = tuple(map(contract.permitted_kernel, kernels))
         self.op_package = Path(op_package).resolve().parent
         self.mutants = tuple(mutants)
         self.passes = {"forward": forward} | ({"backward": backward} if backward else {})

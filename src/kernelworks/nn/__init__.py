@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernelworks.nn import functional as calls
 from kernelworks.nn.originals import shipped_forward
-from kernelworks.nn.quantized import QuantizedLinear
+from kernelworks.nn.quantized_linear import QuantizedLinear
 from kernelworks.nn.rebind import Rebinder
 from kernelworks.ops.lookup.embedding import TORCH_SIGNATURE as EMBEDDING
 

@@ -148,11 +148,57 @@ struct Q4_0 {  // scale, 32 numbers of 4 bits, from which 8 is taken
     }
 };
 
+struct Q5_0 {  // scale, the fifth bits of 32 numbers, their lower four as in Q4_0; 16 is taken from each
+    static constexpr int BLOCK = 32, BYTES = 22, ZERO = 16;
+#if defined(__AVX2__)
+    static __m256i codes(const uint8_t* p) {
+        int32_t bits;
+        std::memcpy(&bits, p + 2, 4);
+        const __m256i of_byte = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+        const __m256i places = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201));
+        const __m256i here = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(bits), of_byte), places);
+        const __m256i fifth = _mm256_and_si256(_mm256_cmpeq_epi8(here, places), _mm256_set1_epi8(16));
+        return _mm256_or_si256(Q4_0::codes(p + 4), fifth);
+    }
+#endif
+    static void decode(const uint8_t* p, vf* w) {
+        const vf scale = splat(half_at(p));
+        int8_t whole[BLOCK];
+#if defined(__AVX2__)
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(whole), _mm256_sub_epi8(codes(p), _mm256_set1_epi8(ZERO)));
+#else
+        for (int i = 0; i < BLOCK; ++i) whole[i] = static_cast<int8_t>(number(p, i));
+#endif
+#pragma GCC unroll 8
+        for (int i = 0; i < BLOCK / LANES; ++i) w[i] = from_int8(whole + i * LANES) * scale;
+    }
+    static int number(const uint8_t* p, int i) {
+        const int low = i < 16 ? p[6 + i] & 15 : p[6 + i - 16] >> 4;
+        return (low | (p[2 + i / 8] >> i % 8 & 1) << 4) - ZERO;
+    }
+    static void plain(const uint8_t* p, float* w) {
+        for (int i = 0; i < BLOCK; ++i) w[i] = static_cast<float>(number(p, i)) * half_at(p);
+    }
+    static void encode(const float* x, uint8_t* p) {
+        const float scale = first_largest(x, BLOCK) / -16.0f, times = inverse(scale);
+        put_half(scale, p);
+        uint32_t fifth = 0;
+        for (int i = 0; i < BLOCK; ++i) {
+            const int32_t n = whole(x[i] * times + 16.5f), code = n < 31 ? n : 31;
+            fifth |= static_cast<uint32_t>(code >> 4) << i;
+            uint8_t* to = p + 6 + i % 16;
+            *to = static_cast<uint8_t>(i < 16 ? code & 15 : *to | (code & 15) << 4);
+        }
+        std::memcpy(p + 2, &fifth, 4);
+    }
+};
+
 // f(format) of the format with GGML's number.
 template <class Function>
 inline void with_format(int64_t number, Function f) {
     switch (number) {
         case 2: return f(Q4_0{});
+        case 6: return f(Q5_0{});
         default: return f(Q8_0{});
     }
 }

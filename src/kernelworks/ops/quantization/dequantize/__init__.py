@@ -31,7 +31,7 @@ def dequantize(
 
     Args:
         packed: [..., bytes of K], uint8, contiguous: whole blocks along the last dimension.
-        format: ``"Q8_0"`` (34 bytes a block of 32) or ``"Q4_0"`` (18).
+        format: ``"Q8_0"`` (34 bytes a block of 32), ``"Q4_0"`` (18) or ``"Q5_0"`` (22).
         dtype: torch.float32, torch.bfloat16 or torch.float16, or its name.
         out: where to write: a contiguous tensor like the output.
         kernel: the name of one implementation; by default the dispatcher chooses.

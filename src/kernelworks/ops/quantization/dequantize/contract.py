@@ -10,14 +10,14 @@ from torch import Generator, Tensor
 
 from kernelworks.contract import Case, Contract, Cost, Request, rounding
 from kernelworks.contract.arguments import Arguments, Word, check_of, errors_of
-from kernelworks.contract.packed_formats import FORMATS, Format, Packed, dequantize_blocks
-from kernelworks.templates.packed import KINDS, draw_packed
+from kernelworks.contract.packed_formats import FORMATS, Format, PackedBytes, dequantize_blocks
+from kernelworks.templates.packed_blocks import KINDS, draw_packed
 
 __all__ = ["ARGUMENTS", "CONTRACT", "DTYPES", "NAMES", "reference"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-ARGUMENTS: Arguments = {"packed": Packed(), "format": Format(), "dtype": Word(*DTYPES)}
+ARGUMENTS: Arguments = {"packed": PackedBytes(), "format": Format(), "dtype": Word(*DTYPES)}
 
 
 def reference(packed: Tensor, format: str, dtype: str = "float32") -> tuple[Tensor, ...]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from kernelworks.contract import Mutant
 from kernelworks.contract.packed_formats import dequantize_blocks
 from kernelworks.ops.quantization.dequantize.contract import DTYPES
-from kernelworks.templates.packed import WRONG_DECODERS
+from kernelworks.templates.packed_blocks import WRONG_DECODERS
 
 __all__ = ["MUTANTS"]
 

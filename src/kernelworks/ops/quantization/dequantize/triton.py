@@ -9,7 +9,7 @@ from torch import Tensor
 from kernelworks.build.triton import Kernel, configs
 from kernelworks.contract.packed_formats import FORMATS
 from kernelworks.ops.quantization.dequantize.contract import DTYPES
-from kernelworks.tile.packed import decoded
+from kernelworks.tile.packed_blocks import decoded_numbers
 
 CONFIGS = configs(__file__)
 
@@ -17,7 +17,7 @@ CONFIGS = configs(__file__)
 @triton.jit
 def _dequantize(out, packed, n, FORMAT: tl.constexpr, BLOCK: tl.constexpr):
     k = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + k, decoded(packed, k, k < n, FORMAT), mask=k < n)
+    tl.store(out + k, decoded_numbers(packed, k, k < n, FORMAT), mask=k < n)
 
 
 DEQUANTIZE = Kernel(_dequantize)

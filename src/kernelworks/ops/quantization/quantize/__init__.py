@@ -31,7 +31,7 @@ def quantize(x: Array, format: str, *, out: Array | None = None, kernel: str | N
 
     Args:
         x: [..., K], float32, bfloat16 or float16, any strides; K a multiple of 32.
-        format: ``"Q8_0"`` (34 bytes a block) or ``"Q4_0"`` (18).
+        format: ``"Q8_0"`` (34 bytes a block), ``"Q4_0"`` (18) or ``"Q5_0"`` (22, as Q4_0 with -16, 16.5 and 31).
         out: where to write: a contiguous uint8 tensor like the output.
         kernel: the name of one implementation; by default the dispatcher chooses.
 

@@ -46,7 +46,7 @@ def quantized_linear(
         x: [..., K], float32, bfloat16 or float16, any strides; K a multiple of 32.
         weight: [N, bytes of K], uint8, contiguous: what ``quantize`` makes of [N, K], and what GGUF files hold.
         bias: [N] of x's dtype, or None for zeros.
-        format: ``"Q8_0"`` (34 bytes for 32 numbers) or ``"Q4_0"`` (18).
+        format: ``"Q8_0"`` (34 bytes for 32 numbers), ``"Q4_0"`` (18) or ``"Q5_0"`` (22).
         activations: ``"float32"``: x enters as it is, and sums are float32's. ``"int8"`` allows kernels that round x to
             8 bits first, with a scale for each block of 32, as llama.cpp does; they add integers.
         out: where to write: a contiguous [..., N] tensor.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernelworks.contract import INT8_BY_BLOCK, Mutant
 from kernelworks.contract.packed_formats import dequantize_blocks, quantize_blocks
-from kernelworks.templates.packed import WRONG_DECODERS
+from kernelworks.templates.packed_blocks import WRONG_DECODERS
 
 __all__ = ["MUTANTS"]
 
@@ -47,14 +47,14 @@ def _stale(y: Tensor) -> Tensor:
 
 
 # What a call that allows activations of 8 bits allows too.
-NARROWED = (
+NARROW_MUTANTS = (
     ("x in 8 bits", _product(before=_to_8_bits), "x is rounded to 8 bits where nobody allowed it"),
     ("x in bfloat16", _product(before=torch.Tensor.bfloat16), "x is rounded to bfloat16 first"),
     ("weight in bfloat16", _product(_bfloat16_weights), "decoded weights are rounded to bfloat16"),
 )
 MUTANTS = (
     *(Mutant(name, _product(wrong), why) for name, (wrong, why) in WRONG_DECODERS.items()),
-    *(Mutant(name, run, why, right_within=INT8_BY_BLOCK) for name, run, why in NARROWED),
+    *(Mutant(name, run, why, right_within=INT8_BY_BLOCK) for name, run, why in NARROW_MUTANTS),
     Mutant("missing bias", _product(times=0.0), "the bias is not added"),
     Mutant("bias twice", _product(times=2.0), "the bias is added by two threads"),
     Mutant("stale column", _product(after=_stale), "the last column is never written"),

@@ -9,7 +9,7 @@ from torch import Tensor
 from kernelworks.build.triton import Kernel, configs
 from kernelworks.contract.memory_layout import as_rows
 from kernelworks.contract.packed_formats import FORMATS
-from kernelworks.tile.packed import decoded
+from kernelworks.tile.packed_blocks import decoded_numbers
 
 CONFIGS = configs(__file__)
 
@@ -26,7 +26,7 @@ def _rows(
     for first in range(0, K, BLOCK_K):
         k = first + tl.arange(0, BLOCK_K)
         one = tl.load(x + m * x_stride + k, mask=k < K, other=0.0).to(tl.float32)
-        total += decoded(rows, k[None, :], there[:, None] & (k < K)[None, :], FORMAT) * one[None, :]
+        total += decoded_numbers(rows, k[None, :], there[:, None] & (k < K)[None, :], FORMAT) * one[None, :]
     result = tl.sum(total, 1)
     if bias is not None:
         result += tl.load(bias + n, mask=there, other=0.0).to(tl.float32)

@@ -22,7 +22,7 @@ class QuantizedLinear(nn.Module):
 
     Args:
         in_features, out_features, bias: as for ``torch.nn.Linear``; in_features fills whole blocks of the format.
-        format: ``"Q8_0"`` or ``"Q4_0"``.
+        format: ``"Q8_0"``, ``"Q4_0"`` or ``"Q5_0"``.
         activations: ``"float32"``, or ``"int8"`` to allow kernels that round the input to 8 bits by blocks.
         device, dtype: of the bias, and where the bytes lie. A new module's weight is zeros: ``from_linear`` or
             ``load_state_dict`` gives it another.
@@ -68,7 +68,7 @@ class QuantizedLinear(nn.Module):
             made.bias.requires_grad_(bias.requires_grad)
         return made.train(linear.training)
 
-    def dequantized(self) -> Tensor:
+    def dequantized_weight(self) -> Tensor:
         """The weight that the bytes stand for, [out_features, in_features] in float32."""
         return dequantize_blocks(self.weight.detach(), self.format)
 

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from kernelworks.contract.packed_formats import FORMATS, PackedFormat, dequantize_blocks, quantize_blocks
 
-__all__ = ["KINDS", "WRONG_DECODERS", "draw_packed", "edited"]
+__all__ = ["KINDS", "WRONG_DECODERS", "draw_packed", "edited_decoder"]
 
 # Kinds of blocks: rounded normal numbers; any bytes below scales of either sign; scales that are subnormal in float16;
 # scales of every special value; nothing but zeros; blocks of one number each. NaN is drawn where the name says so.
@@ -53,7 +53,7 @@ def draw_packed(
 Decoder = Callable[[Tensor, str], Tensor]
 
 
-def edited(change: Callable[[Tensor, PackedFormat], None]) -> Decoder:
+def edited_decoder(change: Callable[[Tensor, PackedFormat], None]) -> Decoder:
     """The numbers of bytes that were changed: [..., blocks, bytes of a block], in place."""
 
     def decode(packed: Tensor, format: str) -> Tensor:
@@ -105,7 +105,7 @@ def _without_zero(packed: Tensor, format: str) -> Tensor:
     def cleared(blocks: Tensor, found: PackedFormat) -> None:
         blocks[..., _payload(found)] = 0
 
-    zero = edited(cleared)(packed, format)
+    zero = edited_decoder(cleared)(packed, format)
     return dequantize_blocks(packed, format) - torch.where(zero.isfinite(), zero, 0.0)
 
 
@@ -118,13 +118,13 @@ def _interleaved(packed: Tensor, format: str) -> Tensor:
 
 
 WRONG_DECODERS: Mapping[str, tuple[Decoder, str]] = {
-    "nibbles change places": (edited(_nibbles), "the high four bits are taken for the first half of a block"),
+    "nibbles change places": (edited_decoder(_nibbles), "the high four bits are taken for the first half of a block"),
     "nibbles interleaved": (_interleaved, "the two numbers of a byte are taken for neighbours"),
     "zero point forgotten": (_without_zero, "what is taken from each number (8 in Q4_0) is not"),
-    "scale of the neighbour": (edited(_neighbour), "a block is multiplied by the scale of the block before it"),
-    "scale's bytes change places": (edited(_bytes_of_scale), "a scale is read with its high byte first"),
-    "sign lost": (edited(_sign), "the highest bit of each byte is dropped"),
-    "scale's sign lost": (edited(_scale_sign), "a scale is taken for positive"),
-    "last block dropped": (edited(_last), "the last block of each row is left out"),
-    "one block on": (edited(_one_block_on), "each block is read where the next one lies"),
+    "scale of the neighbour": (edited_decoder(_neighbour), "a block is multiplied by the scale of the block before it"),
+    "scale's bytes change places": (edited_decoder(_bytes_of_scale), "a scale is read with its high byte first"),
+    "sign lost": (edited_decoder(_sign), "the highest bit of each byte is dropped"),
+    "scale's sign lost": (edited_decoder(_scale_sign), "a scale is taken for positive"),
+    "last block dropped": (edited_decoder(_last), "the last block of each row is left out"),
+    "one block on": (edited_decoder(_one_block_on), "each block is read where the next one lies"),
 }
