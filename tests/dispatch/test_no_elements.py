@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from eligible import KERNELS, only
+from op_kernels import ALL_NAMES
 from torch import Tensor
 
 import kernelworks as kw
@@ -76,6 +77,9 @@ CASES: dict[str, Case] = {
     "gelu": Case(MATRIX, lambda M, N: (t(M, N),), kw.gelu, F.gelu),
     "gelu_mul": Case(MATRIX, lambda M, N: (t(M, N), t(M, N)), kw.gelu_mul, lambda g, u: F.gelu(g) * u),
     "relu": Case(MATRIX, lambda M, N: (t(M, N),), kw.relu, F.relu),
+    "hardswish": Case(MATRIX, lambda M, N: (t(M, N),), kw.hardswish, F.hardswish),
+    "mish": Case(MATRIX, lambda M, N: (t(M, N),), kw.mish, F.mish),
+    "softplus": Case(MATRIX, lambda M, N: (t(M, N), 0.5, 20.0), kw.softplus, F.softplus),
     "silu_mul": Case(MATRIX, lambda M, N: (t(M, N), t(M, N)), kw.silu_mul, lambda g, u: F.silu(g) * u),
     "attention": Case(HEADS, heads, kw.attention, sdpa),
     "attention, causal": Case(
@@ -234,7 +238,7 @@ def test_nothing_of_a_size_is_answered_as_by_torch(name: str, kernel: str) -> No
 
 
 def test_every_op_is_asked() -> None:
-    assert {op_of(name) for name in CASES} | OTHERWISE == set(OPS)
+    assert {op_of(name) for name in CASES} | OTHERWISE == set(ALL_NAMES)
 
 
 def test_parameters_without_elements_step_as_torchs_do() -> None:

@@ -237,9 +237,11 @@ def _call(function: Any, *arguments: ast.expr, words: Sequence[ast.keyword] = ()
     return ast.Call(ast.Name(function.__name__, ast.Load()), list(arguments), list(words))
 
 
-def with_fused_gates(function: types.FunctionType, own: Mapping[str, str]) -> tuple[types.CodeType, set[str]] | None:
-    """The code of ``function`` with its gates fused and the ops that they call, or None if there is none, or its
-    source is not what runs.
+def with_fused_gates(
+    function: types.FunctionType, own: Mapping[str, str]
+) -> tuple[types.CodeType, set[str], set[str]] | None:
+    """The code of ``function`` with its gates fused, the ops that they call and the activations that it calls no more;
+    or None if there is no gate, or its source is not what runs.
 
     ``own`` are the attributes of ``self`` that are activations, with the op whose gate they begin.
     """
@@ -254,4 +256,5 @@ def with_fused_gates(function: types.FunctionType, own: Mapping[str, str]) -> tu
     fuse = _Fuse(function, own)
     node.body = [fuse.visit(statement) for statement in node.body]
     made = compile_code(tree, code) if fuse.found else None
-    return None if made is None else (made, fuse.found)
+    called = {ast.unparse(each.func).rpartition(".")[2] for each in ast.walk(node) if isinstance(each, ast.Call)}
+    return None if made is None else (made, fuse.found, _BY_NAME.keys() - called)

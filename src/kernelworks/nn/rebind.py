@@ -196,13 +196,13 @@ class Rebinder:
     def _rebind(self, function: types.FunctionType, own: Mapping[str, str]) -> Rebound | None:
         space = function.__globals__
         fused = with_fused_gates(function, own)
-        code, fusing = fused or (function.__code__, set())
+        code, fusing, within = fused or (function.__code__, set(), set())
         read, other = _global_names(code)
         of = _attributes(code)
         found: dict[str, tuple[Any, Any, tuple[str, ...]]] = {}
         replaced: list[tuple[dict[str, Any], str, Any]] = []
         if fused and GATES.keys() & (other | space.keys()):  # the user has such names
-            code = function.__code__
+            code, within = function.__code__, set()
         elif fused:
             found |= {name: (GATES[name], GATES[name], tuple(fusing)) for name in GATES.keys() & read}
         for name in sorted((read - other) & set(space)):
@@ -224,7 +224,7 @@ class Rebinder:
         copy.__annotations__ = function.__annotations__
         copy.__doc__ = function.__doc__
         copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
-        ops = {call for _, _, called in found.values() for call in called}
+        ops = {call for _, _, called in found.values() for call in called} - within
         return Rebound(copy, tuple(sorted(ops)), tuple(replaced))
 
     def _stand_in(
