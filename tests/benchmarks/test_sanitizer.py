@@ -107,6 +107,10 @@ def _every(op: Op, kernel: str) -> set[str]:
     return {kernel.function.__name__ for kernel in kernels}
 
 
+# A line that is sorted has at most so many elements as registers hold: the kernels of longer ones are topk's.
+UNREACHED = {"sort.triton": frozenset({"_long", "_join"})}
+
+
 def _listed(op: Op, kernel: Kernel) -> Any:
     """What kernels a source in CUDA C++ has is known once it is compiled."""
     assert kernel.source is not None
@@ -134,7 +138,8 @@ def test_the_cases_of_a_row_reach_each_of_its_kernels(
         if calls < int(given["--calls"]):
             calls += _run(op, kernel, case, dtype)
     every = _every(op, kernel)
-    assert every and not every - seen
+    beyond = UNREACHED.get(f"{name}.{kernel}", frozenset[str]())
+    assert every and not every - seen - beyond and not beyond & seen
 
 
 # ---------------------------------------------------------------- what racecheck found once

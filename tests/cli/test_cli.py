@@ -91,7 +91,7 @@ def program(monkeypatch: pytest.MonkeyPatch, diagnosis: Diagnosis, tmp_path: Pat
     patch(monkeypatch, "kernelworks.diagnose", "diagnose_script", run)
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "train.py"
-    path.write_text("", encoding="utf-8")
+    path.write_text("def step():\n    pass\n", encoding="utf-8")
     return path
 
 
@@ -150,8 +150,11 @@ def test_a_busy_machine_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("verb", [("diagnose", "p.py:f"), ("autotune", "p.py:f")])
 def test_a_machine_too_busy_for_a_program_is_no_fault_of_the_programs(
-    monkeypatch: pytest.MonkeyPatch, verb: tuple[str, str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verb: tuple[str, str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("p.py").write_text("def f():\n    pass\n", encoding="utf-8")
+
     def busy(*given: Any, **named: Any) -> Any:
         raise Ambiguous(0.34)
 

@@ -239,7 +239,7 @@ def test_a_next_command_keeps_the_options_that_the_user_gave(minilm: Diagnosis) 
         assert ours.count(name) == 1 and ours[ours.index(name) + 1] == value
     assert {"--fix", "--counters", "--verbose", "--rough"} <= set(ours)
     busy = dataclasses.replace(record, ambiguous="other processes used 50% of the cores", fix=None, rough=False)
-    quiet, rough = next_steps(busy)
+    rough, quiet = next_steps(busy)
     assert "--rough" not in quiet.command and "--rough" in rough.command
     assert all({"--fix", "--budget", "60", "my folder"} <= set(each.command) for each in (quiet, rough))
 
@@ -247,6 +247,8 @@ def test_a_next_command_keeps_the_options_that_the_user_gave(minilm: Diagnosis) 
 def test_the_command_notes_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minilm: Diagnosis) -> None:
     seen = dataclasses.replace(minilm, command=("p.py",), options=())
     monkeypatch.setattr(importlib.import_module("kernelworks.diagnose"), "diagnose_script", lambda *args, **more: seen)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.py").touch()
     result = CliRunner().invoke(
         app, ["diagnose", "p.py", "--fix", "--budget", "30", "--out", str(tmp_path), "--rough", "--allow", "tf32"]
     )

@@ -56,9 +56,13 @@ def test_a_judgement_is_a_page(record: Judgement, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("verdict", "code"), [("right", 0), ("refused", 1), ("unsound", 3), ("undecided", 3)])
 def test_the_exit_code_is_the_verdict(
-    verdict: str, code: int, record: Judgement, monkeypatch: pytest.MonkeyPatch
+    verdict: str, code: int, record: Judgement, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import importlib
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).touch()
 
     made = dataclasses.replace(record, verdict=verdict)
     monkeypatch.setattr(importlib.import_module("kernelworks.judge"), "judge", lambda *_, **__: made)

@@ -218,6 +218,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     for module in (tuning, sys.modules["kernelworks.machine"]):
         monkeypatch.setattr(module, "has_gpu", lambda: True)
+    monkeypatch.setattr(sys.modules["kernelworks.machine"], "may_have_gpu", lambda: True)
     text = STAND_IN.replace("KIND", KIND).replace("CERTIFIED", "True")
     monkeypatch.setattr(worker, "WORKER", (sys.executable, "-c", text))
     return text

@@ -409,11 +409,12 @@ def test_a_device_that_is_not_there_is_usage(command: tuple[str, ...], monkeypat
 
 
 def test_machine_shows_both_devices_or_the_one_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def known(progress: Any, again: bool = False, device: str = "cpu") -> Peaks | GpuPeaks:
+    def known(progress: Any, again: bool = False, device: str = "cpu", **more: Any) -> Peaks | GpuPeaks:
         return record() if device == "cuda" else cpu_record()
 
     monkeypatch.setattr(importlib.import_module("kernelworks.measure.peaks"), "get_peaks", known)
-    monkeypatch.setattr(importlib.import_module("kernelworks.machine"), "has_gpu", lambda: True)
+    for name in ("has_gpu", "may_have_gpu"):
+        monkeypatch.setattr(importlib.import_module("kernelworks.machine"), name, lambda: True)
     both = cli("machine", "--html", str(tmp_path / "machine.html"))
     assert "memory hierarchy" in both.stdout and "Imaginary GPU" in both.stdout
     assert "Imaginary GPU" in (tmp_path / "machine.html").read_text()

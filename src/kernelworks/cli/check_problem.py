@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from kernelworks.cli import names
-from kernelworks.cli.console import AMBIGUOUS, FAILED, check_device, faults, print_json, show
+from kernelworks.cli.console import AMBIGUOUS, FAILED, faults, print_json, show
 from kernelworks.cli.files import writable, write
 from kernelworks.cli.options import Json
 
@@ -41,7 +41,7 @@ def check_problem(
     """
     for given in problems:
         names.check_problem(given)
-    check_device(device)
+    names.check_words("--device", (device or "cpu",), ("cpu", "cuda"))  # a GPU is not needed: its rates are
     from kernelworks.judge.formats import read_problem
     from kernelworks.judge.problem_check import check_problem as look
     from kernelworks.records.problem_check import NOT_LOOKED, NOT_WORTH, ProblemCheck

@@ -67,11 +67,13 @@ def _cases(format: str) -> tuple[Case, ...]:
     )  # fmt: skip
 
 
-BENCH_CASES = tuple(
-    Case(f"{format} {m}x{k}", lambda g, d, m=m, k=k, f=format: _make(g, d, (m, k), f),
-         dtypes=(torch.float32, torch.bfloat16))
-    for format in FORMATS for m, k in ((1024, 4096), (1, 4096))
-)  # fmt: skip
+def _bench_cases(*sizes: tuple[int, int]) -> tuple[Case, ...]:
+    return tuple(
+        Case(f"{format} {m}x{k}", lambda g, d, m=m, k=k, f=format: _make(g, d, (m, k), f),
+             dtypes=(torch.float32, torch.bfloat16))
+        for format in FORMATS for m, k in sizes
+    )  # fmt: skip
+
 
 CONTRACT = Contract(
     name="dequantize",
@@ -87,7 +89,8 @@ CONTRACT = Contract(
     dims=_dims,
     bucket=lambda request: {"format": request.args["format"], "dtype": request.args["dtype"]},
     cases=tuple(case for format in FORMATS for case in _cases(format)),
-    bench_cases=BENCH_CASES,
+    bench_cases=_bench_cases((1024, 4096), (1, 4096)),
+    device_bench_cases=_bench_cases((8192, 8192)),
     errors=errors_of(ARGUMENTS),
     contiguous=("packed",),
 )

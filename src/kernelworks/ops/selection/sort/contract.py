@@ -51,6 +51,6 @@ TEMPLATE = Select(
     stable="stable",
     cases=(_equals(True), _equals(False)),
     sizes=(((64, 4096), 4096, F32), ((4096, 64), 64, BF16), ((1, 1_000_000), 1_000_000, F32)),
-    device_sizes=(((16_384, 128), 128, F32), ((16_384, 64), 64, BF16)),
+    device_sizes=(((131_072, 128), 128, BF16), ((16_384, 128), 128, F32), ((16_384, 64), 64, BF16)),
 )
 CONTRACT = TEMPLATE.contract
