@@ -185,10 +185,10 @@ def test_peaks_of_a_gpu_come_after_its_times_and_may_stay_unknown(
 
     monkeypatch.setattr(module, "measured_peaks", measured)
     before = OnGpu(dataclasses.replace(unmeasured, unknown=module.NOT_YET), FLOORS)
-    device, why = module._with_peaks(before, timeline("tiny"), lambda line: None, rough=False)
+    device, why = module._with_peaks(before, timeline("tiny"), lambda line: None, rough=False, wanted=True)
     assert device.peaks.unknown == str(error) and why is error and asked[0]["device"] == "cuda"
     given = OnGpu(gpu_record(), FLOORS)
-    assert module._with_peaks(given, timeline("tiny"), lambda line: None, rough=False) == (given, None)
+    assert module._with_peaks(given, timeline("tiny"), lambda line: None, rough=False, wanted=True) == (given, None)
     found = module._explained(make_diagnosis("tiny", timeline("tiny"), device), why)
     assert bool(found.ambiguous) == isinstance(error, Ambiguous)
 

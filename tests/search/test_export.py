@@ -212,7 +212,7 @@ def test_the_verb_writes_a_file_or_to_stdout(store: Store, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--format", "parquet"], "format must be one of kernelbook, kevin, sft-jsonl, got 'parquet'"),
+        (["--format", "parquet"], "--format takes kernelbook,kevin,sft-jsonl, got 'parquet'"),
         (["--json"], "--json needs --out FILE"),
     ],
 )

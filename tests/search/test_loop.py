@@ -324,7 +324,17 @@ def test_the_exit_code_is_the_outcome(
     monkeypatch.setattr(
         importlib.import_module("kernelworks.search"), "search", lambda *_, **k: given.update(k) or made
     )
-    words = ["search", "a.py", "--proposers", "parameters", "--with", "parameters.a=b=c", "--out", str(tmp_path / "o")]
+    (tmp_path / "a.py").touch()
+    words = [
+        "search",
+        str(tmp_path / "a.py"),
+        "--proposers",
+        "parameters",
+        "--with",
+        "parameters.a=b=c",
+        "--out",
+        str(tmp_path / "o"),
+    ]
     result = CliRunner().invoke(app, [*words, "--json"])
     assert result.exit_code == code
     assert json.loads(result.stdout)["outcome"] == outcome
