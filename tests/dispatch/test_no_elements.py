@@ -40,6 +40,15 @@ class Case(NamedTuple):
     torchs: Callable[..., Any]
 
 
+def by_definition(name: str, **more: Any) -> Callable[..., Any]:
+    """The op by its contract's definition, of ops that torch has no function of."""
+    return functools.partial(getattr(kw, name), kernel="reference", **more)
+
+
+def packed(rows: int, blocks: int) -> Tensor:
+    return kw.quantize(t(rows, 32 * blocks).detach(), "Q8_0", kernel="reference")
+
+
 def sdpa(q: Tensor, k: Tensor, v: Tensor, **named: Any) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, enable_gqa=k.shape[1] != q.shape[1], **named)
 
@@ -169,6 +178,20 @@ CASES: dict[str, Case] = {
     "sum": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.sum(x, -1, **n), lambda x: x.sum(-1)),
     "sum, down": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.sum(x, 0, **n), lambda x: x.sum(0)),
     "sum of all": Case(MATRIX, lambda M, N: (t(M, N),), kw.sum, torch.sum),
+    "topk": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.topk(x, x.shape[1] // 2, **n),
+                 lambda x: torch.topk(x, x.shape[1] // 2)),
+    "sort": Case(MATRIX, lambda M, N: (t(M, N),), kw.sort, torch.sort),
+    **{name: Case({"N": 5, "M": 4, "D": 3, "E": 2}, lambda N, M, D, E: (t(N, D), t(M, D), t(M, E)),
+                  functools.partial(getattr(kw, name), length_scale=1.5), by_definition(name, length_scale=1.5))
+       for name in ("kernel_matmul", "matern32_matmul")},
+    "quantize": Case({"M": 3, "B": 2}, lambda M, B: (t(M, 32 * B).detach(),),
+                     functools.partial(kw.quantize, format="Q8_0"), by_definition("quantize", format="Q8_0")),
+    "dequantize": Case({"M": 3, "B": 2}, lambda M, B: (packed(M, B),),
+                       functools.partial(kw.dequantize, format="Q8_0", dtype="float32"),
+                       by_definition("dequantize", format="Q8_0", dtype="float32")),
+    "quantized_linear": Case({"M": 3, "N": 4, "B": 2}, lambda M, N, B: (t(M, 32 * B), packed(N, B)),
+                             functools.partial(kw.quantized_linear, format="Q8_0"),
+                             by_definition("quantized_linear", format="Q8_0")),
 }  # fmt: skip
 REFUSED = {"attention", "attention_fp8", "block_sparse_attention", "varlen_attn"}  # heads of no dimension
 OTHERWISE = {"adamw_"}  # it changes lists: below

@@ -249,7 +249,11 @@ def passes(name: str, case: str, dtype: torch.dtype = torch.float32) -> set[str]
 
 
 def blind(change: Callable[..., tuple[float, str]]) -> Callable[[pytest.MonkeyPatch], None]:
-    return lambda patch: patch.setattr(sys.modules["kernelworks.verify.reference"], "compare", change)
+    def replace(patch: pytest.MonkeyPatch) -> None:
+        for module in ("compare", "reference"):  # of outputs, and of gradients
+            patch.setattr(sys.modules[f"kernelworks.verify.{module}"], "compare", change)
+
+    return replace
 
 
 COMPARISONS: dict[str, tuple[Callable[..., tuple[float, str]], str]] = {
