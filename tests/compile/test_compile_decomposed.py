@@ -62,6 +62,10 @@ BY_HAND: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], list[tuple[s
     "softmax": (softmax, (X,), [("softmax", (-1,))]),
     "softmax and more": (lambda x: softmax(tanh_gelu(x) * 3) * 2, (X,), [("softmax", (-1,)), ("gelu", ("tanh",))]),
     "another constant": (lambda x: 0.5 * x * (1 + torch.tanh(0.79 * (x + 0.044715 * x**3))), (X,), []),
+    "another factor": (lambda x: x * torch.sigmoid(1.7 * x), (X,), []),
+    "another activation": (lambda x: x * torch.sigmoid(1.702 * x), (X,), [("quick_gelu", ())]),
+    "an activation by its parts": (lambda x: x * torch.tanh(torch.log1p(torch.exp(x))), (X,), [("mish", ())]),
+    "torch's own functions": (lambda x: F.gelu(torch.tanh(x)) + F.silu(x.sigmoid()), (X,), []),
     "another mean": (lambda x: x * torch.rsqrt(x.abs().mean(-1, keepdim=True) + 1e-6), (X,), []),
     "sums and products": (lambda x, g: (x + g) * x - g / 2, (X, G), []),
 }

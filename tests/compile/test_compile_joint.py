@@ -62,7 +62,7 @@ def root_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 
 
 PROGRAMS: dict[str, Callable[..., Tensor]] = {
-    "layer_norm": lambda x, w, b: F.layer_norm(torch.tanh(x), (64,), w, b).sigmoid(),
+    "layer_norm": lambda x, w, b: F.layer_norm(torch.sin(x), (64,), w, b).cos(),
     "rms_norm": lambda x, w, b: root_norm(x * 2, w, b) + b,
     "softmax": lambda x, w, b: F.softmax(x * w, -1) * b,
 }

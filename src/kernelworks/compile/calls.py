@@ -34,6 +34,7 @@ __all__ = [
     "insert_steps",
     "make_op_call",
     "name_of",
+    "says",
     "states",
     "trace_operators",
     "value_of",
@@ -316,6 +317,12 @@ def _signature_of(node: fx.Node) -> tuple[TorchSignature, bool] | None:
     if name in operators and getattr(torch, name, None) is node.target:
         return operators[name], False
     return None
+
+
+def says(node: fx.Node, op: Op) -> bool:
+    """Whether a node's call is one by which torch says an op: nothing is written out, and ``find_op_calls`` reads it."""
+    known = _signature_of(node)
+    return known is not None and known[0].op is op
 
 
 def _bound(

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from kernelworks.compile.calls import OpCall, State, function_of, make_op_call, trace_operators, value_of
+from kernelworks.compile.calls import OpCall, State, function_of, make_op_call, says, trace_operators, value_of
 from kernelworks.contract.arguments import Argument, Dim, Floats, Like, Number, Vector, Word
 from kernelworks.dispatch.op import OPS, Op
 
@@ -45,7 +45,8 @@ class Cone:
 
 
 def by_hand(graph: fx.Graph, at: Mapping[fx.Node, State]) -> Iterator[OpCall]:
-    """The calls of ops in a graph that are written out, the last first. No two share a node that makes them."""
+    """The calls of ops in a graph that are written out, the last first. No two share a node that makes them. A call of
+    torch's function of an op is not written out."""
     order = {node: place for place, node in enumerate(graph.nodes)}
     operators = _Operators(at)
     claimed: set[fx.Node] = set()
@@ -55,7 +56,7 @@ def by_hand(graph: fx.Graph, at: Mapping[fx.Node, State]) -> Iterator[OpCall]:
         for cone in reversed(list(_cones(node, order, operators))):
             if any(operators.telling(n) for n in cone.nodes) and claimed.isdisjoint(cone.nodes):
                 made = _recognised(cone, at[node])
-                if made is not None:
+                if made is not None and not (made.inside == (node,) and says(node, made.op)):
                     claimed.update(made.inside)
                     yield made
                     break
