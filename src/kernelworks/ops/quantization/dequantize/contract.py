@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 from kernelworks.contract import Case, Contract, Cost, Request, rounding
 from kernelworks.contract.arguments import Arguments, Word, check_of, errors_of
 from kernelworks.contract.packed_formats import FORMATS, Format, PackedBytes, dequantize_blocks
+from kernelworks.contract.results import Result
 from kernelworks.templates.packed_blocks import KINDS, draw_packed
 
 __all__ = ["ARGUMENTS", "CONTRACT", "DTYPES", "NAMES", "reference"]
@@ -81,6 +82,7 @@ CONTRACT = Contract(
     formula="output = the numbers whose bytes in format are packed",
     source="gguf.quants.dequantize (PyPI gguf), ggml/src/ggml-quants.c",
     outputs=("output",),
+    results={"output": Result("dtype")},
     differentiable=(),
     check=check_of(ARGUMENTS),
     reference=reference,

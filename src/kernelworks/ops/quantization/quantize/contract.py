@@ -12,6 +12,7 @@ from kernelworks.contract import Case, Contract, Cost, Request
 from kernelworks.contract.arguments import Arguments, check_of, errors_of
 from kernelworks.contract.cases import VALUES, draw, normal
 from kernelworks.contract.packed_formats import FORMATS, Blocks, Format, quantize_blocks
+from kernelworks.contract.results import Result
 
 __all__ = ["ARGUMENTS", "CONTRACT", "reference"]
 
@@ -106,6 +107,7 @@ CONTRACT = Contract(
     formula="output = the bytes of x in format, each block of 32 with its own scale",
     source="gguf.quants.quantize (PyPI gguf), ggml/src/ggml-quants.c",
     outputs=("output",),
+    results={"output": Result(torch.uint8)},
     differentiable=(),
     check=check_of(ARGUMENTS),
     reference=reference,
