@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
-import torch
 
-from kernelworks.dispatch import plans
 from kernelworks.dispatch.op import OPS
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "h200_trust.py"
@@ -33,10 +33,21 @@ def test_every_check_of_an_op_holds(trust: Any, op: str, checks: int) -> None:
     assert [f for f in found if f["wrong"]] == []
 
 
-def test_a_wrong_op_is_seen(trust: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An op whose composite is another function: every check says so."""
-    monkeypatch.setattr(OPS["gelu"], "_composite", lambda x, approximate: 2 * torch.sin(x))
-    plans.forget_all()  # calls that this process has met may go elsewhere
-    case = next(c for c in OPS["gelu"].contract.cases if c.name.endswith("N=8"))
-    found = trust.all_checks(["gelu"], "cpu", [case])
-    assert {f["check"] for f in found if f["wrong"]} >= {"forward", "gradients", "negative bit"}
+WRONG = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import h200_trust
+import torch
+from kernelworks.dispatch.op import OPS
+
+OPS["gelu"]._composite = lambda x, approximate: 2 * torch.sin(x)
+case = next(c for c in OPS["gelu"].contract.cases if c.name.endswith("N=8"))
+print(json.dumps([f["check"] for f in h200_trust.all_checks(["gelu"], "cpu", [case]) if f["wrong"]]))
+"""
+
+
+def test_a_wrong_op_is_seen() -> None:
+    """An op whose composite is another function: every check says so, in a process that has called no op before."""
+    done = forked.python(str(SCRIPT.parent), code=WRONG, loaded=("torch",))
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout.splitlines()[-1])) >= {"forward", "gradients", "negative bit"}
