@@ -32,6 +32,7 @@ __all__ = [
     "Values",
     "describe",
     "heads_shared",
+    "need_64_bits",
     "need_dtype",
     "need_same",
     "need_tensor",
@@ -374,6 +375,12 @@ def need_tensor(name: str, value: Any, *, optional: bool = False) -> None:
     if value is ABSENT:
         raise TypeError(f"{name} is missing")
     raise TypeError(f"{name} must be a torch.Tensor{' or None' if optional else ''}, got {describe(value)}")
+
+
+def need_64_bits(name: str, value: Any) -> None:
+    """Raises ValueError of an int that 64 bits do not hold: torch hands an operator its address in a float's place."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name} must fit into 64 bits where it is an int, got {value}")
 
 
 def need_dtype(name: str, value: Any, dtypes: Sequence[torch.dtype] = FLOATS) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
-from kernelworks.contract import ABSENT, FLOATS, need_dtype, need_same, need_tensor
+from kernelworks.contract import ABSENT, FLOATS, need_64_bits, need_dtype, need_same, need_tensor
 
 __all__ = [
     "SHAPE",
@@ -382,6 +382,7 @@ class Number:
     def check(self, name: str, value: Any, given: GivenArguments) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{name} must be a float, got {type(value).__name__}")
+        need_64_bits(name, value)
         if not value >= 0.0:
             raise ValueError(f"{name} must be at least 0, got {value}")
 
@@ -390,6 +391,7 @@ class Number:
 
     def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         yield f"negative {name}", -1.0, ValueError, f"{name} must be at least 0"
+        yield f"{name} of 65 bits", 2**63, ValueError, f"{name} must fit into 64 bits"
 
     def __str__(self) -> str:
         return "a number of at least 0"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from kernelworks.contract import need_64_bits
 from kernelworks.contract.arguments import Arguments, GivenArguments, Wrong
 
 __all__ = ["Real", "reals"]
@@ -27,6 +28,7 @@ class Real:
     def check(self, name: str, value: Any, given: GivenArguments) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{name} must be a float, got {type(value).__name__}")
+        need_64_bits(name, value)
         if not abs(value) <= MOST_FLOAT32:
             raise ValueError(f"{name} must be finite in float32, got {value}")
         if self.above is not None and not value > self.above:
@@ -53,6 +55,7 @@ class Real:
         yield f"{name} is True", True, TypeError, f"{name} must be a float"
         yield f"{name} is infinite", math.inf, ValueError, f"{name} must be finite in float32"
         yield f"{name} is NaN", math.nan, ValueError, f"{name} must be finite in float32"
+        yield f"{name} of 65 bits", 2**63, ValueError, f"{name} must fit into 64 bits"
         if self.above is not None:
             yield f"{name} too small", self.above, ValueError, f"{name} must be above"
         if self.least is not None:

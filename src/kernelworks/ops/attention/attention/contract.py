@@ -16,6 +16,7 @@ from kernelworks.contract import (
     Request,
     describe,
     heads_shared,
+    need_64_bits,
     need_dtype,
     need_same,
     need_tensor,
@@ -92,11 +93,13 @@ def _check_numbers(causal: Any, window: Any, scale: Any, softcap: Any) -> None:
     if scale is not None:
         if isinstance(scale, bool) or not isinstance(scale, (int, float)):
             raise TypeError(f"scale must be a float or None, got {describe(scale)}")
+        need_64_bits("scale", scale)
         if not math.isfinite(scale):
             raise ValueError(f"scale must be finite, got {scale}")
     if softcap is not None:
         if isinstance(softcap, bool) or not isinstance(softcap, (int, float)):
             raise TypeError(f"softcap must be a float or None, got {describe(softcap)}")
+        need_64_bits("softcap", softcap)
         if not 0 < softcap < math.inf:
             raise ValueError(f"softcap must be finite and above 0, got {softcap}")
 

@@ -16,6 +16,7 @@ from kernelworks.contract import (
     Request,
     describe,
     heads_shared,
+    need_64_bits,
     need_dtype,
     need_tensor,
     rounding,
@@ -88,6 +89,7 @@ def check(
     if scale is not None:
         if isinstance(scale, bool) or not isinstance(scale, (int, float)):
             raise TypeError(f"scale must be a float or None, got {describe(scale)}")
+        need_64_bits("scale", scale)
         if not math.isfinite(scale):
             raise ValueError(f"scale must be finite, got {scale}")
     if out_dtype not in DTYPES:

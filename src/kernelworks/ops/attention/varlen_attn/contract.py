@@ -17,6 +17,7 @@ from kernelworks.contract import (
     Values,
     describe,
     heads_shared,
+    need_64_bits,
     need_dtype,
     need_same,
     need_tensor,
@@ -92,6 +93,7 @@ def check(
     if scale is not None:
         if isinstance(scale, bool) or not isinstance(scale, (int, float)):
             raise TypeError(f"scale must be a float or None, got {describe(scale)}")
+        need_64_bits("scale", scale)
         if not math.isfinite(scale):
             raise ValueError(f"scale must be finite, got {scale}")
     _check_window(window_size)

@@ -15,6 +15,7 @@ from kernelworks.contract import (  # fmt: skip
     Contract,
     Cost,
     Request,
+    need_64_bits,
     need_dtype,
     need_same,
     need_tensor,
@@ -71,6 +72,7 @@ def check(
     for name, value in scalars.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{name} must be a float, got {type(value).__name__}")
+        need_64_bits(name, value)
         if not 0.0 <= value < math.inf:
             raise ValueError(f"{name} must be at least 0 and finite, got {value}")
         if name.startswith("beta") and value >= 1.0:

@@ -57,7 +57,7 @@ def sort(
 def _ours(
     input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None
 ) -> tuple[Any, ...] | str:  # fmt: skip
-    return input, dim, descending, bool(stable)
+    return input, dim, descending, False if stable is None else stable
 
 
 OP = TEMPLATE.op(CONTRACT, mutants=MUTANTS)
