@@ -34,7 +34,7 @@ __all__ = [
     "insert_steps",
     "make_op_call",
     "name_of",
-    "says",
+    "is_call_of",
     "states",
     "trace_operators",
     "value_of",
@@ -319,8 +319,8 @@ def _signature_of(node: fx.Node) -> tuple[TorchSignature, bool] | None:
     return None
 
 
-def says(node: fx.Node, op: Op) -> bool:
-    """Whether a node's call is one by which torch says an op: nothing is written out, and ``find_op_calls`` reads it."""
+def is_call_of(node: fx.Node, op: Op) -> bool:
+    """Whether a node calls torch's function of an op: nothing is written out, and ``find_op_calls`` reads it."""
     known = _signature_of(node)
     return known is not None and known[0].op is op
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from kernelworks.compile.calls import OpCall, State, function_of, make_op_call, says, trace_operators, value_of
+from kernelworks.compile.calls import OpCall, State, function_of, is_call_of, make_op_call, trace_operators, value_of
 from kernelworks.contract.arguments import Argument, Dim, Floats, Like, Number, Vector, Word
 from kernelworks.dispatch.op import OPS, Op
 
@@ -56,7 +56,7 @@ def by_hand(graph: fx.Graph, at: Mapping[fx.Node, State]) -> Iterator[OpCall]:
         for cone in reversed(list(_cones(node, order, operators))):
             if any(operators.telling(n) for n in cone.nodes) and claimed.isdisjoint(cone.nodes):
                 made = _recognised(cone, at[node])
-                if made is not None and not (made.inside == (node,) and says(node, made.op)):
+                if made is not None and not (made.inside == (node,) and is_call_of(node, made.op)):
                     claimed.update(made.inside)
                     yield made
                     break
