@@ -266,6 +266,7 @@ ERRORS = (
     ("causal as a bool", _with(causal=True), ValueError, "causal must be None"),
     ("scale that is no number", _with(scale="1"), TypeError, "scale must be a float"),
     ("infinite scale", _with(scale=math.inf), ValueError, "scale must be finite"),
+    ("scale of 65 bits", _with(scale=2**63), ValueError, "scale must fit into 64 bits"),
     ("output of 8 bits", _with(out_dtype="float8_e4m3fn"), ValueError, "out_dtype must be torch.bfloat16"),
 )
 

@@ -257,6 +257,7 @@ ERRORS = (
     ("causal as a word", _with(is_causal="top_left"), TypeError, "is_causal must be a bool"),
     ("scale that is no number", _with(scale="1"), TypeError, "scale must be a float"),
     ("infinite scale", _with(scale=math.inf), ValueError, "scale must be finite"),
+    ("scale of 65 bits", _with(scale=2**63), ValueError, "scale must fit into 64 bits"),
 )
 
 CONTRACT = Contract(

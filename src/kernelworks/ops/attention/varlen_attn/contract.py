@@ -302,6 +302,7 @@ ERRORS = (
     ("negative max_k", _with(max_k=-1), ValueError, "max_k must be at least 0"),
     ("scale that is no number", _with(scale="1"), TypeError, "scale must be a float"),
     ("infinite scale", _with(scale=math.inf), ValueError, "scale must be finite"),
+    ("scale of 65 bits", _with(scale=2**63), ValueError, "scale must fit into 64 bits"),
     ("window of one number", _with(window_size=4), TypeError, "window_size must be two ints"),
     ("window below -1", _with(window_size=(-2, 0)), ValueError, "window_size must be at least -1"),
     ("a first sequence beyond 0", _with(cu_seq_q=_ends(1, 2, 5)), IndexError, "cu_seq_q must begin with 0"),
