@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import forked
 import pytest
 import torch
 from op_kernels import runs_here
@@ -17,6 +18,7 @@ from kernelworks.contract import Case
 from kernelworks.contract.arguments import Floats
 from kernelworks.contract.numbers import Real
 from kernelworks.dispatch.op import OPS, Op
+from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.ops.activation.table.contract import TABLE
 from kernelworks.templates.activation import Activation, count_operations, template_of
 from kernelworks.templates.launches import written_backward, written_forward
@@ -181,3 +183,28 @@ def test_an_entry_refuses_bad_input_and_is_torchs_in_torchs_words(name: str) -> 
         mine = x.clone()
         assert public(input=mine, **numbers, inplace=True) is mine
         torch.testing.assert_close(mine, want)
+
+
+FIRST_CALLS = """
+import torch
+import kernelworks as kw
+from kernelworks.ops.generated import TABLES
+from kernelworks.dispatch.op import OPS
+
+x = torch.linspace(-4.0, 4.0, 33)
+for name in TABLES["activation.table"]:
+    numbers = [0.5] * (len(OPS[name].passes["forward"].names) - 1)
+    for kernel in (None, "reference"):
+        for again in range(3):
+            found = getattr(kw, name)(x.clone(), *numbers, kernel=kernel)
+            want = OPS[name].composite(x, *numbers)
+            torch.testing.assert_close(found, want, msg=lambda text: f"{name} {again}: {text}")
+"""
+
+
+def test_the_first_call_of_a_process_is_as_right_as_the_next() -> None:
+    """No argument of an op may hide what calls torch's function at once (``threshold`` is both)."""
+    done = forked.python(code=FIRST_CALLS, loaded=("torch",))
+    assert done.returncode == 0, done.stderr
+    with pytest.raises(ValueError, match="reads x, which an argument is called"):
+        Passthrough("x(x)", ("x",), names={"x": torch.relu}).names_beside(("x",))

@@ -89,6 +89,7 @@ class Entry:
         self._scopes: list[tuple[dict[str, Any], Callable[[dict[str, Any]], dict[str, Any]]]] = [(self._scope, dict)]
         at_once = ""
         if self._direct is not None:
+            self._direct.names_beside(names)
             self._scope |= {**self._direct.names, **self._direct.guards}
             at_once = self._direct.statement("out is kernel is None")
         call = _CALL.format(arguments=", ".join(names), at_once=at_once)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import ast
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,6 +89,14 @@ class Passthrough:
         in the tensor in place ``large``, a call may be a kernel's of ours."""
         never = dict.fromkeys((*KIND_GUARDS, "exact", "learn"), never_matches)
         return {**never, "learned": None, "large": None, "least": 0}
+
+    def names_beside(self, arguments: Iterable[str]) -> frozenset[str]:
+        """What the statement reads beside a function's arguments. Raises ValueError if an argument has such a name: it
+        would be read in its place."""
+        read = frozenset((*self.guards, *self.names))
+        if clash := read & set(arguments):
+            raise ValueError(f"{self.call!r} reads {', '.join(sorted(clash))}, which an argument is called")
+        return read
 
     def guarded_tensors(self, named: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], bool] | None:
         """The tensors whose kinds are asked for in a call, and whether it leaves the others out."""
@@ -185,7 +193,7 @@ def {function.__name__}({", ".join(signature)}):
     {direct.statement(f"out is kernel is None{none}")}
     return as_written({", ".join(handed)})
 """
-    read = frozenset(("is_compiling", "as_written", *direct.guards, *direct.names))
+    read = direct.names_beside((*places, *named, *more)) | {"is_compiling", "as_written"}
     tree = ast.fix_missing_locations(_Renamed(function.__name__, read).visit(ast.parse(source.strip())))
     for node in ast.walk(tree):  # a traceback shows the first line of the function
         if isinstance(node, (ast.stmt, ast.expr, ast.arg, ast.keyword)):

@@ -22,6 +22,7 @@ from kernelworks.build.kernels import table_triton_kernel
 from kernelworks.build.written_source import WrittenSource, written_kernels
 from kernelworks.contract import Kernel
 from kernelworks.dispatch.aten import aten
+from kernelworks.dispatch.generated_code import run_generated_code
 from kernelworks.dispatch.op import Op
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.signature import TorchSignature
@@ -131,7 +132,7 @@ def _torchs(entry: Activation) -> Any:
         parameters.append("inplace=False")
         ours = f'"in place, torch\'s own function writes" if inplace else {ours}'
     scope: dict[str, Any] = {"__name__": __name__}
-    exec(f"def torchs({', '.join(parameters)}):\n    return {ours}\n", scope)
+    run_generated_code(f"def torchs({', '.join(parameters)}):\n    return {ours}\n", scope, "torch's signature")
     return scope["torchs"]
 
 
@@ -141,4 +142,4 @@ def _passthrough(entry: Activation) -> Passthrough:
     homes = (torch._C._nn, torch) if entry.is_torchs else ()  # where the function in C++ is that F's ends in
     found = (getattr(home, entry.name, None) for home in homes)
     called = next((f for f in found if isinstance(f, BuiltinFunctionType)), entry.torch)
-    return Passthrough(f"{entry.name}({', '.join(('x', *entry.numbers))})", (), when, names={entry.name: called})
+    return Passthrough(f"function({', '.join(('x', *entry.numbers))})", (), when, names={"function": called})
