@@ -6,7 +6,6 @@ at once, by the schemas in ``generated.py`` (``define_all``); an op package is l
 The names are known without torch.
 """
 
-import difflib
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -108,6 +107,8 @@ def define_all() -> None:
 
 def unknown_op(name: str) -> str:
     """What is said of a name that no op has."""
+    import difflib
+
     near = difflib.get_close_matches(name, NAMES, 1)
     guess = f"did you mean {near[0]}? " if near else ""
     return f"no op is named {name!r}; {guess}there are {', '.join(NAMES)}"
