@@ -159,15 +159,15 @@ def test_an_output_has_the_dtype_that_its_contract_says(op: Op) -> None:
         for dtype in case.dtypes:
             args = case.make(torch.Generator().manual_seed(0), dtype)
             shapes = op.forward_shapes(tuple(args.get(n) for n in op.passes["forward"].names))
-            made = flat_outputs(shapes) if op.contract.returned else ()
-            named = [*zip(op.contract.returned, made, strict=False)]
+            made = flat_outputs(shapes) if op.contract.returned_outputs else ()
+            named = [*zip(op.contract.returned_outputs, made, strict=False)]
             named += [(n, t) for n in op.contract.mutates for t in [*leaves((args[n],))][:1]]
             for name, its in named:
                 result = promised[name]
                 assert its.dtype is result_dtype(result, args) or not its.is_floating_point(), case.name
                 assert result.shape is None or tuple(its.shape) == result.shape(args), case.name
                 compared += 1
-            there = sum(not promised[n].when or bool(args.get(promised[n].when)) for n in op.contract.returned)
+            there = sum(not promised[n].when or bool(args.get(promised[n].when)) for n in op.contract.returned_outputs)
             assert op.contract.outputs[1:] == ("sum",) or len(made) == there, case.name
     assert compared
 

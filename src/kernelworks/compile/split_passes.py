@@ -39,7 +39,7 @@ def backward_args(
     """The arguments of an op's backward after a call whose first result alone is read."""
     backward = op.passes["backward"]
     have = dict(zip(op.passes["forward"].names, args, strict=True))
-    names = op.contract.returned
+    names = op.contract.returned_outputs
     have |= dict(zip(names, outputs, strict=False))
     have |= {f"grad_{name}": None for name in names} | {f"grad_{names[0]}": flow}
     have["needs"] = [name in wanted for name in backward.returns]

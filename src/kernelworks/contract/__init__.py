@@ -276,7 +276,7 @@ class Contract:
             raise ValueError(f"the outputs of {self.name} must end with what it writes to: {', '.join(self.mutates)}")
 
     @property
-    def returned(self) -> tuple[str, ...]:
+    def returned_outputs(self) -> tuple[str, ...]:
         """The outputs that a call returns; the others are arguments that it writes to."""
         return self.outputs[: len(self.outputs) - len(self.mutates)]
 

@@ -98,7 +98,7 @@ def derivative(op: Any, args: tuple[Any, ...]) -> Any:
         given = {n: have[n] for n in forward.names if n in have}
         given |= {n: given[n].detach().clone() for n in op.contract.mutates if isinstance(given.get(n), Tensor)}
         outputs = as_tuple(op.composite(**given | own))
-        flows = [have.get(f"grad_{name}") for name in op.contract.returned[: len(outputs)]]
+        flows = [have.get(f"grad_{name}") for name in op.contract.returned_outputs[: len(outputs)]]
         pairs = [(o, g) for o, g in zip(outputs, flows, strict=True) if g is not None and o.requires_grad]
         found = torch.autograd.grad(
             [o for o, _ in pairs], list(own.values()), [g.to(o.dtype) for o, g in pairs],
@@ -205,7 +205,7 @@ class _Trained(Function):
             names, backward = op.passes["forward"].names, op.passes["backward"]
             have = dict(zip(names, (next(saved) if a is None else a[0] for a in ctx.others), strict=True))
             wanted = dict(zip(names, ctx.needs_input_grad[4:], strict=True))
-            have |= {f"grad_{op.contract.returned[0]}": grad, "needs": [wanted[n] for n in backward.returns]}
+            have |= {f"grad_{op.contract.returned_outputs[0]}": grad, "needs": [wanted[n] for n in backward.returns]}
             found = op._backward_overload(*(have[n] for n in backward.names), ctx.kernel)
         else:
             kept, ctx.kept = ctx.kept, None
@@ -221,12 +221,12 @@ def _kinds(schema: str) -> dict[str, str]:
 
 def _outputs_wanted(op: Any) -> list[str]:
     """The outputs of the forward that the backward reads."""
-    return [n for n in op.contract.returned if n in op.passes["backward"].names]
+    return [n for n in op.contract.returned_outputs if n in op.passes["backward"].names]
 
 
 def _function(op: Any) -> type[Function]:
     forward, backward = _kinds(op.passes["forward"].schema), _kinds(op.passes["backward"].schema)
-    names, outputs, returns = list(forward), op.contract.returned, op.passes["backward"].returns
+    names, outputs, returns = list(forward), op.contract.returned_outputs, op.passes["backward"].returns
     wanted = _outputs_wanted(op)
     saved = [n for n in backward if n in wanted or "Tensor" in forward.get(n, "")]
     kept = [n for n in backward if n in forward and n not in saved]
@@ -279,7 +279,7 @@ def recipe(op: Any) -> tuple[Any, ...]:
     (2), another argument (3), the needs (4).
     """
     forward, backward = _kinds(op.passes["forward"].schema), _kinds(op.passes["backward"].schema)
-    names, outputs, returns = list(forward), op.contract.returned, op.passes["backward"].returns
+    names, outputs, returns = list(forward), op.contract.returned_outputs, op.passes["backward"].returns
     unread, sources = op.passes["backward"].unread, []
     for name, kind in backward.items():
         if name.startswith("grad_"):

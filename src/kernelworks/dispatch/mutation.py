@@ -33,7 +33,7 @@ def written_arguments(op: Any, args: Sequence[Any]) -> tuple[Any, ...]:
 
 def results_of(op: Any, result: Any, args: Sequence[Any]) -> tuple[Any, ...]:
     """All results of a forward of the op: what it returned, then what it wrote to."""
-    return (*(as_tuple(result) if op.contract.returned else ()), *written_arguments(op, args))
+    return (*(as_tuple(result) if op.contract.returned_outputs else ()), *written_arguments(op, args))
 
 
 def own_arguments(op: Any, args: Sequence[Any], copy: Callable[[Any], Any]) -> tuple[Any, ...]:

@@ -43,7 +43,7 @@ from kernelworks.dispatch.entry import Entry
 from kernelworks.dispatch.flop_counter import register_with_counters
 from kernelworks.dispatch.hooks import notify_watchers, stop_at
 from kernelworks.dispatch.meta_arguments import on_meta, without_data
-from kernelworks.dispatch.mutation import (  # fmt: skip
+from kernelworks.dispatch.mutation import (
     announce,
     as_tuple,
     check_out,
@@ -52,7 +52,7 @@ from kernelworks.dispatch.mutation import (  # fmt: skip
     refuse_crossed,
     same_place,
     written_arguments,
-)
+)  # fmt: skip
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.plan_calls import call_named, hand_out, in_own_dtype, with_own_dtype
 from kernelworks.dispatch.plans import AUTOGRAD, KERNEL, NATIVE, Plan, Plans, generation
@@ -318,7 +318,7 @@ class Op:
             made = forward.fake(*(without_data(a) for a in args))
             given = as_tuple(self._from_torch(made, *args) if self._from_torch else made)
         have = dict(zip(forward.names, args, strict=True))
-        for place, (name, value) in enumerate(zip(self.contract.returned, as_tuple(made), strict=False)):
+        for place, (name, value) in enumerate(zip(self.contract.returned_outputs, as_tuple(made), strict=False)):
             have[name] = dataclasses.replace(spec(value), device=training.device)
             have[f"grad_{name}"] = have[name] if place < len(given) else None
         have["needs"] = tuple(name in training.wanted for name in backward.returns)
@@ -435,7 +435,7 @@ class Op:
 
     def forward_shapes(self, args: tuple[Any, ...]) -> Any:
         """What the forward returns for these arguments, as meta tensors; None for an op that returns nothing."""
-        if not self.contract.returned:
+        if not self.contract.returned_outputs:
             return None
         shapes = self.passes["forward"].fake(*[on_meta(a) for a in args])
         return self._from_torch(shapes, *args) if self._from_torch else shapes

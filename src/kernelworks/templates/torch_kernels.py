@@ -55,7 +55,7 @@ def _writing(contract: Contract, names: tuple[str, ...], rounded: Callable[..., 
         return rounded
 
     def forward(*args: Any, out: Any = None) -> Any:
-        made, count = as_tuple(rounded(*args)), len(contract.returned)
+        made, count = as_tuple(rounded(*args)), len(contract.returned_outputs)
         for name, value in zip(contract.mutates, made[count:], strict=True):
             if value is not None:
                 args[names.index(name)].copy_(value)

@@ -96,7 +96,7 @@ class Capture(TorchDispatchMode):
 
     def _keep(self, name: str, args: Any) -> None:
         found = op_and_pass(name)
-        if found is None or not found[0].contract.returned:
+        if found is None or not found[0].contract.returned_outputs:
             return
         op, pass_ = found
         count = len(op.passes[pass_].names)

@@ -131,7 +131,7 @@ def _timed(call: Call, words: Words, l2_bytes: int, *, training: bool) -> Cost:
         through_torch()
         trace = record(waiting(through_torch), gpu=True)
         spans = [[w.seconds for r in c.runtime for w in r.works] for c in trace.calls if c.name == call.name]
-    if training and op.contract.returned:
+    if training and op.contract.returned_outputs:
         for tensors in sets:
             for tensor in _tensors(_not_written(op, pass_, tensors)):
                 if tensor.is_floating_point():
@@ -150,7 +150,7 @@ def _learned(call: Call, words: Words) -> tuple[Cost, Cost] | None:
     for tensor in _tensors(_not_written(op, "forward", args)):
         if tensor.is_floating_point():
             tensor.requires_grad_()
-    if not op.contract.returned or op.training_passes(tuple(args), None) is None:
+    if not op.contract.returned_outputs or op.training_passes(tuple(args), None) is None:
         return None
     found: list[tuple[float, float, float, float]] = []
     with torch.enable_grad():

@@ -74,9 +74,9 @@ def _arguments(op: Op, pass_: str, expected: Reference) -> tuple[Any, ...] | Non
     backward = op.passes["backward"]
     outputs = flat_outputs(op.kernel("torch").load("forward")(*forward))
     have: dict[str, Any] = dict(zip(op.passes["forward"].names, forward, strict=True))
-    have |= dict(zip(op.contract.returned, outputs, strict=False))
-    have |= {f"grad_{n}": None for n in op.contract.returned}
-    have |= dict(zip((f"grad_{n}" for n in op.contract.returned), expected.grad_outputs, strict=False))
+    have |= dict(zip(op.contract.returned_outputs, outputs, strict=False))
+    have |= {f"grad_{n}": None for n in op.contract.returned_outputs}
+    have |= dict(zip((f"grad_{n}" for n in op.contract.returned_outputs), expected.grad_outputs, strict=False))
     have["needs"] = [have.get(n) is not None for n in backward.returns]
     return tuple(have[n] for n in backward.names)
 
