@@ -82,8 +82,7 @@ class Pass:
     are no part of a plan's key, so that another value (the next step) needs no other plan.
     ``reads`` says for an input's gradient which of the backward's tensors its value depends on, where that is not all:
     what no gradient that is wanted depends on may be written between the passes, as with torch's own functions.
-    ``unread`` names for a tensor the argument, True or False, with which no gradient depends on its value: running
-    statistics of a call that takes the batch's own.
+    ``unread`` names for a tensor a flag with which no gradient depends on its value (running statistics in training).
     """
 
     schema: str
@@ -210,8 +209,7 @@ class Op:
         if is_transform_active() or OTHER in kinds:
             return self._through_composite(args, out, kernel)
         if RESOLVABLE in kinds and TRACED not in kinds and not is_observed():
-            written = [out, *written_arguments(self, args)]
-            if any(tensor_kind(t) == RESOLVABLE for t in leaves(written)):
+            if any(tensor_kind(t) == RESOLVABLE for t in leaves((out, *written_arguments(self, args)))):
                 return self._through_composite(args, out, kernel)
             return self.call(*(resolve_bits(a) for a in args), out, kernel)
         return self._through_torch(args, out, kernel)
@@ -227,8 +225,7 @@ class Op:
             return ()
         wanted = self.inputs_requiring_grad(args)
         able = (out is None and "backward" in self.passes) or not self.differentiable
-        able = able and set(wanted) <= set(self.contract.differentiable)
-        return wanted if able else None
+        return wanted if able and set(wanted) <= set(self.contract.differentiable) else None
 
     def inputs_requiring_grad(self, args: Sequence[Any]) -> tuple[str, ...]:
         """The inputs whose gradients autograd is to record: those that require them, of an op that has any to give."""
