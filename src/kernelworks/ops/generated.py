@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.linear.rms_norm_linear import rms_norm_linear as rms_norm_linear
     from kernelworks.ops.lookup.embedding import embedding as embedding
     from kernelworks.ops.norm.add_layer_norm import add_layer_norm as add_layer_norm
+    from kernelworks.ops.norm.group_norm import group_norm as group_norm
     from kernelworks.ops.norm.layer_norm import layer_norm as layer_norm
     from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm
     from kernelworks.ops.optimizer.adamw import adamw_ as adamw_
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
         "embedding",
         "gelu",
         "gelu_mul",
+        "group_norm",
         "hardshrink",
         "hardsigmoid",
         "hardswish",
@@ -255,6 +257,10 @@ SCHEMAS = {
     "add_layer_norm": {
         "forward": "add_layer_norm(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, float eps, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "add_layer_norm_backward(Tensor grad_output, Tensor? grad_sum, Tensor x, Tensor residual, Tensor? weight, Tensor? bias, float eps, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "group_norm": {
+        "forward": "group_norm(Tensor x, int num_groups, Tensor? weight, Tensor? bias, float eps, str? op_kernel=None) -> Tensor",
+        "backward": "group_norm_backward(Tensor grad_output, Tensor x, int num_groups, Tensor? weight, Tensor? bias, float eps, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "layer_norm": {
         "forward": "layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps, str? op_kernel=None) -> Tensor",
