@@ -44,6 +44,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "norm": (
         "add_layer_norm",
+        "batch_norm",
         "group_norm",
         "layer_norm",
         "rms_norm",

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.linear.rms_norm_linear import rms_norm_linear as rms_norm_linear
     from kernelworks.ops.lookup.embedding import embedding as embedding
     from kernelworks.ops.norm.add_layer_norm import add_layer_norm as add_layer_norm
+    from kernelworks.ops.norm.batch_norm import batch_norm as batch_norm
     from kernelworks.ops.norm.group_norm import group_norm as group_norm
     from kernelworks.ops.norm.layer_norm import layer_norm as layer_norm
     from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         "argmax",
         "attention",
         "attention_fp8",
+        "batch_norm",
         "block_sparse_attention",
         "celu",
         "cross_entropy",
@@ -257,6 +259,10 @@ SCHEMAS = {
     "add_layer_norm": {
         "forward": "add_layer_norm(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, float eps, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "add_layer_norm_backward(Tensor grad_output, Tensor? grad_sum, Tensor x, Tensor residual, Tensor? weight, Tensor? bias, float eps, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "batch_norm": {
+        "forward": "batch_norm(Tensor x, Tensor(a!)? running_mean, Tensor(b!)? running_var, Tensor? weight, Tensor? bias, bool training, float momentum, float eps, str? op_kernel=None) -> Tensor",
+        "backward": "batch_norm_backward(Tensor grad_output, Tensor x, Tensor? running_mean, Tensor? running_var, Tensor? weight, Tensor? bias, bool training, float momentum, float eps, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "group_norm": {
         "forward": "group_norm(Tensor x, int num_groups, Tensor? weight, Tensor? bias, float eps, str? op_kernel=None) -> Tensor",

@@ -1,9 +1,9 @@
 """Norms of [N, C, *] whose parameters run along the channels: group_norm, instance_norm, batch_norm.
 
-``forward(x, ..., weight, bias, ..., eps) -> output`` in the order of the op package's arguments. The op template says
-what a row is (``channel_rows.py``), and where the statistics come from: the row itself, or, where the argument ``flag``
-has the value ``still``, ``running_mean`` and ``running_var``, which calls otherwise move towards the row's. It derives the
-contract, both passes and the launches of C++ (functions NAME and NAME_backward, as ``simd/channel_norm.hpp`` makes them).
+``forward(x, ..., weight, bias, ..., eps) -> output`` in the order of the op package's arguments. An op package says
+what a row is (``channel_rows.py``), and which argument says where the statistics come from: from the row, towards which
+a call moves ``running_mean`` and ``running_var``, or from these. The op template derives the contract, both passes and
+the launches of C++ (functions NAME and NAME_backward, as ``simd/channel_norm.hpp`` makes them).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.build.kernels import cpp_kernels
-from kernelworks.contract import FLOATS, UNIT_ROUNDOFF, Case, Contract, Cost, Kernel, Mutant, Request, rounding
+from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Kernel, Mutant, Request, rounding
 from kernelworks.contract.arguments import Arguments, check_of, errors_of
 from kernelworks.contract.cases import VALUES, draw, normal
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.templates.channel_rows import (
     BATCH,
-    GROUPS,
+    CHANNELS,
     ChannelVector,
     along_channels,
     empty_like_input,
@@ -48,18 +48,20 @@ U32 = UNIT_ROUNDOFF[torch.float32]
 PIECE = 4096  # elements: how far a float32 sum along a row may run before it moves on to float64
 DOWN = 128  # rows: the same down a column
 SMOOTH = ("normal", "large_mean", "tiny", "constant")
+SIXTEEN = (torch.bfloat16, torch.float16)
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def chain(n: int) -> float:
-    """The longest chain of float32 roundings into a sum of n deviations: four accumulators of eight lanes along a row,
-    or four down a column; the tree that joins them, and the few of the root, the scale and the products."""
-    return max(min(n, PIECE) / 32, min(n, DOWN) / 4) + 12
+    """The longest chain of float32 roundings into a sum of n deviations, and the few of the root, the scale and the
+    products."""
+    return chain_of_sum(n) + 4
 
 
-def chain_of_gradients(n: int) -> float:
-    """The same of two accumulators, as sums of gradients may have."""
-    return max(min(n, PIECE) / 16, min(n, DOWN) / 2) + 12
+def chain_of_sum(n: int) -> float:
+    """The same of a sum of products: four accumulators of eight lanes along a row, or four down a column, and the tree
+    that joins them."""
+    return max(min(n, PIECE) / 32, min(n, DOWN) / 4) + 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +157,7 @@ class ChannelNorm(OpPackage):
     def _bound(
         self, args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype, *, given: dict[str, Any]
     ) -> tuple[Tensor, ...]:
-        """The mean is off by c u of the spread, which moves z by c u; 1/spread by less than c u, which moves it c u |z|."""
+        """The mean is off by c u of the spread, which moves z by c u; 1/spread by less than c u, so z by c u |z|."""
         z, _, n, c = self.normalize(args)
         output, weight = outputs[0], args["weight"]
         scale = torch.ones(()) if weight is None else along_channels(weight.abs(), args["x"])
@@ -167,7 +169,7 @@ class ChannelNorm(OpPackage):
     ) -> tuple[Tensor, ...]:
         if not moved or self.given(args) or not args["x"].numel():
             return tuple(torch.zeros_like(t) for t in moved)  # not written
-        rows, mean, variance = self.statistics(args)
+        _, mean, variance = self.statistics(args)
         own = mean.reshape(-1, args["x"].shape[1]).abs().mean(0) if self.rows != BATCH else mean.reshape(-1).abs()
         spread = variance.reshape(-1, args["x"].shape[1]) if self.rows != BATCH else variance.reshape(1, -1)
         m, wide = abs(args["momentum"]), n / max(n - 1, 1)
@@ -187,17 +189,17 @@ class ChannelNorm(OpPackage):
         x, weight, g = args["x"], args["weight"], grads[0].abs()
         z, rstd, n, c = self.normalize(args)
         gw = g if weight is None else g * along_channels(weight.abs(), x)
-        wide, sums = z.abs() + 1.0, chain_of_gradients(n)
+        wide, down = z.abs() + 1.0, chain_of_sum(x.numel() // max(x.shape[1], 1))
 
         def mean(terms: Tensor) -> Tensor:
             rows = to_rows(self.rows, terms, args.get("num_groups", 1))
             return from_rows(self.rows, rows.mean(-1, keepdim=True).expand_as(rows), x)
 
-        of_x = rstd * (4.0 * gw if self.given(args) else c * gw + 6.0 * sums * wide * mean(gw * wide))
+        of_x = rstd * (4.0 * gw if self.given(args) else c * gw + 6.0 * chain(n) * wide * mean(gw * wide))
         found = {
             "x": of_x,
-            "weight": over_channels(g * (c + chain_of_gradients(x.numel())) * wide),
-            "bias": chain_of_gradients(x.numel()) * over_channels(g),
+            "weight": over_channels(g * (c + down) * wide),
+            "bias": down * over_channels(g),
         }
         return {
             name: rounding(gradient, given[name].dtype) + U32 * found[name] for name, gradient in gradients.items()
@@ -208,7 +210,7 @@ class ChannelNorm(OpPackage):
         return {"N": shape[0], "C": shape[1], "S": math.prod(shape[2:])}
 
     def _bucket(self, request: Request) -> dict[str, Any]:
-        """What kernels differ by beside sizes: whether the channels lie side by side; where the statistics come from."""
+        """Whether the channels lie side by side, and where the statistics come from."""
         x = request.args["x"]
         found: dict[str, Any] = {"last": x.stride[1] == 1 and math.prod(x.shape[2:]) > 1}
         if self.flag:
@@ -228,10 +230,10 @@ class ChannelNorm(OpPackage):
 
     def make(
         self, generator: Generator, dtype: torch.dtype, shape: tuple[int, ...], kind: str = "normal", *,
-        groups: int = 1, last: bool = False, wide: bool = False, **changed: Any,
+        groups: int = 1, last: bool = False, wide: bool = False, ends: bool = False, **changed: Any,
     ) -> dict[str, Any]:  # fmt: skip
-        """Arguments for a shape and a kind of values of x. ``last``: the channels lie side by side; ``wide``: parameters
-        in float32."""
+        """Arguments for a shape and a kind of values of x. ``last``: the channels lie side by side; ``wide``:
+        parameters in float32; ``ends``: running variances at the ends of their dtype."""
         x, c = draw(kind, generator, dtype, *shape), shape[1]
         if last:
             x = x.contiguous(memory_format=CHANNELS_LAST[len(shape)])
@@ -242,7 +244,11 @@ class ChannelNorm(OpPackage):
                 made[name] = normal(generator, own, c)
         if self.running:
             made["running_var"] = made["running_var"].abs() + 0.5
-        return {name: made.get(name, {"num_groups": groups} .get(name)) for name in self.arguments} | self.preset | changed
+        if ends:
+            info = torch.finfo(own)
+            made["running_var"][:3] = torch.tensor([info.smallest_normal, info.max, 0.0]).to(own)
+        counted = {"num_groups": groups} if "num_groups" in self.arguments else {}
+        return {**made, **counted, **self.preset, **changed}
 
     def case(self, name: str, shape: tuple[int, ...], kind: str = "normal", /, **more: Any) -> Case:
         """A case of ``make``'s arguments; a Case's own fields as it has them."""
@@ -260,24 +266,28 @@ class ChannelNorm(OpPackage):
         return Case(name, make, **own)
 
     def _cases(self) -> tuple[Case, ...]:
-        case, sixteen = self.case, (torch.bfloat16, torch.float16)
+        case = self.case
+        alone = self.rows == CHANNELS  # then a row is a channel of a sample, which must have more than one element
         sizes = [
+            *(((3, 4, 4), 2),) * alone,
             ((3, 8), 2), ((2, 4, 5), 2), ((2, 6, 3, 3), 3), ((2, 8, 7, 9), 1), ((4, 16, 1, 1), 4), ((5, 64, 1), 4),
             ((2, 12, 33), 3), ((2, 6, 17, 61), 2), ((1, 2, 70, 73), 1), ((3, 32, 2, 2), 8), ((2, 4, 2, 3, 4), 2),
             ((33, 3, 4), 1),
         ]  # fmt: skip
-        beside = [((2, 8, 5, 7), 2), ((2, 20, 9, 9), 5), ((2, 64, 12, 13), 16), ((1, 130, 3, 3), 2), ((1, 2, 2, 3, 4), 1),
-                  ((3, 3, 15, 15), 3)]  # fmt: skip
+        beside = [((2, 8, 5, 7), 2), ((2, 20, 9, 9), 5), ((2, 64, 12, 13), 16), ((1, 130, 3, 3), 2),
+                  ((1, 2, 2, 3, 4), 1),                   ((3, 3, 15, 15), 3)]  # fmt: skip
         return (
-            *(case(_sized(s), s, groups=g, layouts=s in ((2, 6, 3, 3), (2, 4, 5))) for s, g in sizes),
+            *(case(_sized(s), s, groups=g, layouts=s in ((2, 6, 3, 3), (2, 4, 5)))
+              for s, g in sizes if not alone or math.prod(s[2:]) > 1),
+            *self._running_cases(),
             *(case(f"{_sized(s)}, channels last", s, groups=g, last=True) for s, g in beside),
             *(case(f"{kind}, {_sized(s)}", s, kind, groups=2, last=last, gradients=kind in SMOOTH)
               for kind in VALUES for s, last in (((3, 6, 11), False), ((2, 4, 5, 33), True), ((3, 4, 21, 17), False))),
             *(case(f"no {' nor '.join(gone)}", (3, 6, 11), groups=2, **dict.fromkeys(gone))
               for gone in (("weight",), ("bias",), ("weight", "bias"))),
             *(case(f"parameters in float32, {_sized((3, 6, 5, 7))}{', channels last' * last}", (3, 6, 5, 7), groups=2,
-                   last=last, wide=True, dtypes=sixteen) for last in (False, True)),
-            case("parameters in float32, no weight", (3, 6, 5), groups=2, wide=True, weight=None, dtypes=sixteen),
+                   last=last, wide=True, dtypes=SIXTEEN) for last in (False, True)),
+            case("parameters in float32, no weight", (3, 6, 5), groups=2, wide=True, weight=None, dtypes=SIXTEEN),
             case("large eps", (3, 6, 11), groups=2, eps=1.0),
             case("no samples", (0, 4, 3), groups=2),
             *(case(f"mean {mean:.0e}, spread {spread:g}{', channels last' * last}", (2, 4, 9, 37), groups=2, last=last,
@@ -286,16 +296,43 @@ class ChannelNorm(OpPackage):
             case("past the caches", (9, 4, 256, 257), groups=2, gradients=False, dtypes=(torch.float32,)),
         )  # fmt: skip
 
+    def _running_cases(self) -> tuple[Case, ...]:
+        if not self.running:
+            return ()
+        case, still, without = self.case, {self.flag: False}, dict.fromkeys(self.running)
+        shapes = (((3, 6, 5, 7), False), ((3, 6, 5, 7), True), ((2, 4, 17, 61), False), ((2, 5, 15, 13), True))
+        return (
+            *(case(f"running statistics, {_sized(s)}{', channels last' * last}", s, last=last, layouts=not last,
+                   **still) for s, last in shapes),
+            case("running statistics of one sample", (1, 6, 2), **still),
+            case("running statistics, no samples", (0, 4, 3), **still),
+            case("running statistics in float32", (3, 6, 5), wide=True, dtypes=SIXTEEN, **still),
+            case("running variances tiny, huge, 0", (3, 6, 5), eps=0.0, gradients=False, ends=True, **still),
+            *(case(f"no running statistics, {_sized(s)}{', channels last' * last}", s, last=last, **without)
+              for s, last in shapes[:2]),
+            *(case(f"momentum {m:g}", (3, 6, 11), momentum=m) for m in (0.0, 1.0, 0.75, 1.5)),
+            case("two values per channel", (1, 6, 2)),
+            case("running statistics alone", (3, 6, 11), weight=None, bias=None),
+        )  # fmt: skip
+
     def _bench_cases(self, *dtypes: torch.dtype) -> tuple[Case, ...]:
         kinds = dtypes or (torch.float32, torch.bfloat16)
-        sizes = (((8, 64, 56, 56), 32, False), ((2, 320, 64, 64), 32, False), ((32, 256, 14, 14), 32, True), ((1, 64, 8, 8), 8, False))
+        sizes = (
+            ((8, 64, 56, 56), 32, False),
+            ((2, 320, 64, 64), 32, False),
+            ((32, 256, 14, 14), 32, True),
+            ((1, 64, 8, 8), 8, False),
+        )
         return tuple(
-            self.case(_sized(s) + ", channels last" * last, s, groups=g, last=last, dtypes=kinds) for s, g, last in sizes
+            self.case(_sized(s) + ", channels last" * last, s, groups=g, last=last, dtypes=kinds)
+            for s, g, last in sizes
         )
 
     def _device_cases(self) -> tuple[Case, ...]:
-        sizes = (((4, 64, 56, 56), 8, False), ((2, 320, 64, 64), 32, True), ((64, 256, 7, 7), 32, False), ((2, 8, 200, 200), 1, False),
-                 ((4099, 32), 4, False), ((3, 24, 257, 129), 3, True))  # fmt: skip
+        sizes = (
+            ((4, 64, 56, 56), 8, False), ((2, 320, 64, 64), 32, True), ((64, 256, 7, 7), 32, False),
+            ((2, 8, 200, 200), 1, False), ((4099, 32, 2), 4, False), ((3, 24, 257, 129), 3, True),
+        )  # fmt: skip
         return tuple(self.case(_sized(s) + ", channels last" * last, s, groups=g, last=last) for s, g, last in sizes)
 
     # ------------------------------------------------------------ the op
@@ -353,7 +390,10 @@ class ChannelNorm(OpPackage):
     def _fake_backward(self, *args: Any) -> tuple[Tensor, ...]:
         have = dict(zip(self.passes()[1].names, args, strict=True))
         x, needs = have["x"], have["needs"]
-        made = (have[n] if have[n] is not None and need else None for n, need in zip(("weight", "bias"), needs[1:], strict=True))
+        made = (
+            have[n] if have[n] is not None and need else None
+            for n, need in zip(("weight", "bias"), needs[1:], strict=True)
+        )
         return (empty_like_input(x), *(x.new_empty(0) if p is None else p.new_empty(p.shape) for p in made))
 
     def cpp_op_kernels(self, folder: Path, targets: Mapping[str, str] = TARGETS) -> list[Kernel]:

@@ -15,15 +15,16 @@ import torch
 from torch import Tensor
 
 from kernelworks.build.sharing import choose_threads
-from kernelworks.contract import ABSENT, FLOATS, describe, need_dtype, need_tensor
-from kernelworks.contract.arguments import SHAPE, Floats, GivenArguments, Wrong, need_int
+from kernelworks.contract import ABSENT, describe, need_dtype, need_tensor
+from kernelworks.contract.arguments import Flag, Floats, GivenArguments, Wrong, need_int
 
 __all__ = [
-    "BATCH", "CHANNELS", "GROUPS", "ChannelCount", "ChannelTensor", "ChannelVector", "along_channels", "empty_like_input",
-    "forward_launch", "from_rows", "gradient_launch", "memory_format", "over_channels", "problem_of", "to_rows",
+    "BATCH", "CHANNELS", "GROUPS", "ChannelCount", "ChannelTensor", "ChannelVector", "OwnStatistics", "along_channels",
+    "empty_like_input", "forward_launch", "from_rows", "gradient_launch", "memory_format", "over_channels", "problem_of", "to_rows",
 ]  # fmt: skip
 
 GROUPS, CHANNELS, BATCH = "groups", "channels", "batch"
+VECTORS = ("running_mean", "running_var", "weight", "bias")  # along the channels, all of one dtype
 WIDTH = 64  # columns that a thread takes at a time of a tensor whose channels lie side by side
 
 # ---------------------------------------------------------------- arguments
@@ -80,10 +81,9 @@ class ChannelCount:
 @dataclass(frozen=True)
 class ChannelVector:
     """A number for each channel of another: of its dtype, or of float32, and all such arguments of one; or None.
-    ``written``: the call writes to it. ``beside``: the argument that must be given with it."""
+    ``beside``: the argument that must be given with it."""
 
     of: str = "x"
-    written: bool = False
     beside: str = ""
 
     @property
@@ -103,11 +103,13 @@ class ChannelVector:
         if torch.device(value.device).type != torch.device(other.device).type:
             raise ValueError(f"{name} must be on {self.of}'s device {other.device}, got {value.device}")
         if tuple(value.shape) != (other.shape[1],):
-            raise ValueError(f"{name} must have shape [{other.shape[1]}], {self.of}'s channels; got {list(value.shape)}")
-        for key, first in given.items():
-            if key in ("weight", "bias", "running_mean", "running_var") and first is not None and key != name:
-                if getattr(first, "dtype", value.dtype) != value.dtype:
-                    raise TypeError(f"{name} must have {key}'s dtype {describe(first)}, got {describe(value)}")
+            raise ValueError(
+                f"{name} must have shape [{other.shape[1]}], {self.of}'s channels; got {list(value.shape)}"
+            )
+        for key in VECTORS[: VECTORS.index(name)]:
+            first = given.get(key)
+            if first is not None and first.dtype != value.dtype:
+                raise TypeError(f"{name} must have {key}'s dtype {describe(first)}, got {describe(value)}")
 
     def right(self, given: GivenArguments) -> Any:
         return torch.ones(given[self.of].shape[1])
@@ -123,6 +125,28 @@ class ChannelVector:
 
     def __str__(self) -> str:
         return f"a vector as long as {self.of} has channels, of its dtype or float32, or None"
+
+
+@dataclass(frozen=True)
+class OwnStatistics(Flag):
+    """Whether a row's own statistics are taken, of more than one element; else the running ones, which must be given."""
+
+    rows: str = BATCH
+
+    def check(self, name: str, value: Any, given: GivenArguments) -> None:
+        super().check(name, value, given)
+        shape = given["x"].shape
+        of_one = math.prod(shape[2:]) * (shape[0] if self.rows == BATCH else 1)
+        if value and of_one == 1:
+            raise ValueError(f"x must have more than one value per channel where {name} is True, got {list(shape)}")
+        if not value and given.get("running_mean") is None:
+            raise ValueError(f"running_mean must be given where {name} is False")
+
+    def right(self, given: GivenArguments) -> Any:
+        return True
+
+    def __str__(self) -> str:
+        return "True for the statistics of x, of more than one value per channel; False for the running ones"
 
 
 # ---------------------------------------------------------------- rows in torch
@@ -218,8 +242,8 @@ def forward_launch(kernel: Callable[..., Any], rows: str) -> Callable[..., Tenso
             batch, s == 1 or layout is not torch.contiguous_format, eps, momentum, width, threads,
         )  # fmt: skip
         for target, made in zip(moved, plain, strict=True):
-            if target is not None and target is not made and target.data_ptr() != made.data_ptr():
-                target.copy_(made)
+            if target is not None and made is not None and target.data_ptr() != made.data_ptr():
+                target.copy_(made)  # it was not contiguous
         return output
 
     return call

@@ -32,7 +32,7 @@ def reference(
 
 TEMPLATE: ChannelNorm = ChannelNorm(
     op_package=__file__,
-    formula="output = (x - mean) / sqrt(var + eps) * weight[c] + bias[c], mean and var of a group of channels of a sample",
+    formula="output = (x - mean) / sqrt(var + eps) * weight[c] + bias[c], statistics of a group of channels",
     source="Wu and He, Group Normalization, ECCV 2018 (arXiv:1803.08494)",
     arguments={
         "x": ChannelTensor(), "num_groups": ChannelCount(), "weight": ChannelVector(), "bias": ChannelVector(),
