@@ -1,7 +1,7 @@
 """How a tensor [N, C, *] is cut into the rows that a norm of channels takes, and the launches of its C++ functions.
 
-A **row** is what shares one mean: a group of channels of a sample (``GROUPS``), a channel of a sample (``CHANNELS``), or
-a channel of all samples (``BATCH``). Parameters and running statistics run along the channels.
+A **row** is what shares one mean: a group of channels of a sample (``GROUPS``), a channel of a sample (``CHANNELS``),
+or a channel of all samples (``BATCH``). Parameters and running statistics run along the channels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from kernelworks.contract.arguments import Flag, Floats, GivenArguments, Wrong, 
 
 __all__ = [
     "BATCH", "CHANNELS", "GROUPS", "ChannelCount", "ChannelTensor", "ChannelVector", "OwnStatistics", "along_channels",
-    "empty_like_input", "forward_launch", "from_rows", "gradient_launch", "memory_format", "over_channels", "problem_of", "to_rows",
+    "empty_like_input", "forward_launch", "from_rows", "gradient_launch", "memory_format", "over_channels",
+    "problem_of", "to_rows",
 ]  # fmt: skip
 
 GROUPS, CHANNELS, BATCH = "groups", "channels", "batch"
@@ -129,7 +130,7 @@ class ChannelVector:
 
 @dataclass(frozen=True)
 class OwnStatistics(Flag):
-    """Whether a row's own statistics are taken, of more than one element; else the running ones, which must be given."""
+    """Whether a row's own statistics are taken, of more than one element, or the running ones, which must be there."""
 
     rows: str = BATCH
 
@@ -219,8 +220,8 @@ def _plain(parameter: Tensor | None) -> Tensor | None:
 
 
 def forward_launch(kernel: Callable[..., Any], rows: str) -> Callable[..., Tensor]:
-    """``call(x, weight, bias, groups, eps, out, given=, moved=, momentum=)``: ``given`` are a mean and a variance in the
-    place of the row's own, ``moved`` running ones that are moved towards those."""
+    """``call(x, weight, bias, groups, eps, out, given=, moved=, momentum=)``: ``given`` are a mean and a variance in
+    the place of the row's own, ``moved`` running ones that are moved towards those."""
     none: tuple[Tensor | None, Tensor | None] = (None, None)
 
     def call(
