@@ -1,9 +1,9 @@
 """Norms of [N, C, *] whose parameters run along the channels: group_norm, instance_norm, batch_norm.
 
 ``forward(x, ..., weight, bias, ..., eps) -> output`` in the order of the op package's arguments. An op package says
-what a row is (``channel_rows.py``), and which argument says where the statistics come from: from the row, towards which
-a call moves ``running_mean`` and ``running_var``, or from these. The op template derives the contract, both passes and
-the launches of C++ (functions NAME and NAME_backward, as ``simd/channel_norm.hpp`` makes them).
+what a row is (``contract/channel_layout.py``), and which argument says where the statistics come from: from the row,
+towards which a call moves ``running_mean`` and ``running_var``, or from these. The op template derives the contract,
+both passes and the launches of C++ (functions NAME and NAME_backward, as ``simd/channel_norm.hpp`` makes them).
 """
 
 from __future__ import annotations
@@ -22,18 +22,15 @@ from kernelworks.build.kernels import cpp_kernels
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Kernel, Mutant, Request, rounding
 from kernelworks.contract.arguments import Arguments, check_of, errors_of
 from kernelworks.contract.cases import VALUES, draw, normal
+from kernelworks.contract.channel_layout import BATCH, CHANNELS, empty_like_input, memory_format
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.templates.channel_rows import (
-    BATCH,
-    CHANNELS,
     ChannelVector,
     along_channels,
-    empty_like_input,
     forward_launch,
     from_rows,
     gradient_launch,
-    memory_format,
     over_channels,
     to_rows,
 )
@@ -69,7 +66,7 @@ class ChannelNorm(OpPackage):
     """What an op package says of its op.
 
     - ``op_package`` is the op package's ``__file__``: folder and family name the op. ``arguments`` in the order of the
-      call; ``rows`` is one of ``channel_rows.GROUPS``, ``CHANNELS`` and ``BATCH``.
+      call; ``rows`` is one of ``channel_layout.GROUPS``, ``CHANNELS`` and ``BATCH``.
     - ``flag`` names the argument that says where the statistics come from, if there is a choice; "" if a row's own are
       all there is.
     - ``function(*args)`` is the op in torch's functions, ``aten(*args)`` the operators behind it; ``reference(*args)``

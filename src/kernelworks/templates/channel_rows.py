@@ -1,8 +1,4 @@
-"""How a tensor [N, C, *] is cut into the rows that a norm of channels takes, and the launches of its C++ functions.
-
-A **row** is what shares one mean: a group of channels of a sample (``GROUPS``), a channel of a sample (``CHANNELS``),
-or a channel of all samples (``BATCH``). Parameters and running statistics run along the channels.
-"""
+"""The arguments of norms of channels, their rows in torch's functions, and the launches of their C++ functions."""
 
 from __future__ import annotations
 
@@ -17,14 +13,13 @@ from torch import Tensor
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import ABSENT, describe, need_dtype, need_tensor
 from kernelworks.contract.arguments import Flag, Floats, GivenArguments, Wrong, need_int
+from kernelworks.contract.channel_layout import BATCH, empty_like_input, memory_format, problem_of, rows_of_sample
 
 __all__ = [
-    "BATCH", "CHANNELS", "GROUPS", "ChannelCount", "ChannelTensor", "ChannelVector", "OwnStatistics", "along_channels",
-    "empty_like_input", "forward_launch", "from_rows", "gradient_launch", "memory_format", "over_channels",
-    "problem_of", "to_rows",
+    "ChannelCount", "ChannelTensor", "ChannelVector", "OwnStatistics", "along_channels", "forward_launch", "from_rows",
+    "gradient_launch", "over_channels", "to_rows",
 ]  # fmt: skip
 
-GROUPS, CHANNELS, BATCH = "groups", "channels", "batch"
 VECTORS = ("running_mean", "running_var", "weight", "bias")  # along the channels, all of one dtype
 WIDTH = 64  # columns that a thread takes at a time of a tensor whose channels lie side by side
 
@@ -153,15 +148,11 @@ class OwnStatistics(Flag):
 # ---------------------------------------------------------------- rows in torch
 
 
-def _group_count(rows: str, x: Tensor, groups: int) -> int:
-    return groups if rows == GROUPS else x.shape[1]
-
-
 def to_rows(rows: str, x: Tensor, groups: int) -> Tensor:
     """x with each row in its last dimension."""
     if rows == BATCH:
         return x.transpose(0, 1).reshape(x.shape[1], math.prod((x.shape[0], *x.shape[2:])))
-    count = _group_count(rows, x, groups)
+    count = rows_of_sample(rows, x, groups)
     return x.reshape(x.shape[0], count, math.prod(x.shape[1:]) // max(count, 1))
 
 
@@ -182,30 +173,7 @@ def over_channels(terms: Tensor) -> Tensor:
     return terms.sum((0, *range(2, terms.dim())))
 
 
-# ---------------------------------------------------------------- memory
-
-
-def memory_format(x: Tensor) -> torch.memory_format:
-    """How a result of x's shape lies: with the channels side by side where x does, else contiguous."""
-    if not x.is_contiguous():
-        for dims, candidate in ((4, torch.channels_last), (5, torch.channels_last_3d)):
-            if x.dim() == dims and x.is_contiguous(memory_format=candidate):
-                return candidate
-    return torch.contiguous_format
-
-
-def empty_like_input(x: Tensor) -> Tensor:
-    """An output."""
-    return torch.empty_like(x, memory_format=memory_format(x))
-
-
 # ---------------------------------------------------------------- launches
-
-
-def problem_of(rows: str, x: Tensor, groups: int) -> tuple[int, int, int, int, bool]:
-    """N, C, elements of a channel in a sample, rows of a sample, whether all samples are one row."""
-    n, c = x.shape[:2]
-    return n, c, math.prod(x.shape[2:]), _group_count(rows, x, groups), rows == BATCH
 
 
 def _width(c: int, groups: int, batch: bool, threads: int) -> int:

@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.contract.arguments import Number
+from kernelworks.contract.channel_layout import BATCH
 from kernelworks.contract.numbers import Real
 from kernelworks.templates.channel_norm import ChannelNorm
-from kernelworks.templates.channel_rows import BATCH, ChannelTensor, ChannelVector, OwnStatistics
+from kernelworks.templates.channel_rows import ChannelTensor, ChannelVector, OwnStatistics
 
 __all__ = ["CONTRACT", "TEMPLATE"]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, overload
 
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernelworks.build.kernels import triton_kernel
 from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature, two_names
 from kernelworks.ops.norm.group_norm.contract import CONTRACT, TEMPLATE
 from kernelworks.ops.norm.group_norm.mutants import MUTANTS
@@ -75,7 +77,9 @@ def group_norm(
     return OP.call(x, num_groups, weight, bias, eps, out, kernel)
 
 
-OP = TEMPLATE.op(CONTRACT, mutants=MUTANTS)
+TRITON = triton_kernel(Path(__file__).parent, in_place=True)  # torch's functions join what its launches leave
+
+OP = TEMPLATE.op(CONTRACT, ahead=[TRITON], mutants=MUTANTS)
 
 
 def _ours(

@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.contract.arguments import Number
+from kernelworks.contract.channel_layout import GROUPS
 from kernelworks.dispatch.aten import aten
 from kernelworks.templates.channel_norm import ChannelNorm
-from kernelworks.templates.channel_rows import GROUPS, ChannelCount, ChannelTensor, ChannelVector
+from kernelworks.templates.channel_rows import ChannelCount, ChannelTensor, ChannelVector
 
 __all__ = ["CONTRACT", "TEMPLATE"]
 
