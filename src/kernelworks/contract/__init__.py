@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from kernelworks.contract.limits import Limit
 from kernelworks.contract.results import Result
 
 __all__ = [
@@ -226,7 +227,8 @@ class Contract:
       tuning records tell the two apart.
     - ``results`` says of an output, by its name, what is not as usual: its dtype and shape, when it is there, and the
       relation that it is judged by (``contract/results.py``).
-    - ``limits`` says of an argument of integers what they are indices of: another argument and its dimension.
+    - ``limits`` says of an argument of integers what they may be: indices of another's dimension, or where groups of
+      its elements end (``contract/limits.py``).
     - ``loose`` gives a reason where no right kernel comes near a bound: by dtype and output, or the gradient's name,
       ``{"float32 gradient of x": "..."}``. A verification refuses a bound that is that loose without one
       (verify/bounds.py).
@@ -259,7 +261,7 @@ class Contract:
     arithmetic: Literal["float32", "products"] = "float32"
     elementary: str = "exp"
     switches: tuple[str, ...] = ()
-    limits: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    limits: Mapping[str, Limit] = field(default_factory=dict)
     values: Values | None = None
     loose: Mapping[str, str] = field(default_factory=dict)
     results: Mapping[str, Result] = field(default_factory=dict)

@@ -181,7 +181,7 @@ def _torch_backward(
     nothing, none = g.new_empty(0), g.new_zeros(weight.shape)
     grad_x = torch.cat([*of_x, g.new_zeros(x.shape[0] - last, x.shape[1])]) if needs[0] else nothing
     grad_weight = (torch.stack(of_weight) if of_weight else none) if needs[1] else nothing
-    grad_bias = (torch.stack(of_bias) if of_bias else none[:, :, 0]) if needs[2] else nothing
+    grad_bias = (torch.stack(of_bias) if of_bias else g.new_zeros(weight.shape[:2])) if needs[2] else nothing
     return into(tuple(t.to(x.dtype) for t in (grad_x, grad_weight, grad_bias)), out)
 
 
@@ -227,5 +227,11 @@ def _ours(
 
 
 TORCH_SIGNATURE = TorchSignature(
-    OP, getattr(F, "grouped_mm", None), _ours, {"mat_a": "x", "offs": "offsets"}, name="grouped_mm"
-)  # fmt: skip
+    OP,
+    getattr(F, "grouped_mm", None),
+    _ours,
+    {"mat_a": "x", "offs": "offsets"},
+    joined={"weight": "mat_b"},
+    name="grouped_mm",
+    operator="_grouped_mm",
+)

@@ -81,6 +81,7 @@ void fill(int64_t M, int64_t N, Result<T> out, const T* bias) {
 // out[M, N] = a b + bias on this thread alone. Contiguous rows of the result.
 template <class T>
 void multiply(bool stream_it, int64_t M, int64_t N, int64_t K, Operand<T> a, Operand<T> b, Result<T> out, const T* bias) {
+    if (M == 0 || N == 0) return;
     if (K == 0) return fill(M, N, out, bias);
     if (stream_it) return stream(M, N, K, a, b, out, bias, 0, 1, 1);
 #if defined(__AVX2__) && !defined(__AVX512F__)
