@@ -65,7 +65,10 @@ def sequences(q: Tensor, k: Tensor, v: Tensor, ends: Tensor, *_: Any) -> Tensor:
 
 
 def groups(x: Tensor, weight: Tensor, ends: Tensor, bias: Tensor) -> Tensor:
-    one = [F.linear(x[a:b], w, c) for (a, b), w, c in zip(itertools.pairwise([0, *ends.tolist()]), weight, bias, strict=True)]
+    one = [
+        F.linear(x[a:b], w, c)
+        for (a, b), w, c in zip(itertools.pairwise([0, *ends.tolist()]), weight, bias, strict=True)
+    ]
     rest = x.new_zeros(len(x) - (int(ends[-1]) if len(ends) else 0), weight.shape[1])
     return torch.cat([*one, rest + 0 * (x.nansum() + weight.sum() + bias.sum())])
 

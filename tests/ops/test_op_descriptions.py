@@ -62,7 +62,7 @@ def test_indices_have_a_limit(op: Op) -> None:
                     assert ends == sorted(ends) and ends[-1] == size
                     assert not limit.from_zero or ends[1] == 0
                 elif drawn.numel():
-                    assert 0 <= drawn.min() and drawn.max() < size
+                    assert drawn.min() >= 0 and drawn.max() < size
 
 
 @pytest.mark.parametrize("known", [cpu_record(), gpu_record()], ids=["cpu", "gpu"])

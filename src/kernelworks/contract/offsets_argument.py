@@ -31,7 +31,9 @@ class Offsets:
         need_dtype(name, value, INDICES)
         of, groups = given[self.of], given[self.groups].shape[0]
         if tuple(value.shape) != (groups,):
-            raise ValueError(f"{name} must have shape [{groups}], an end for each of {self.groups}; got {describe(value)}")
+            raise ValueError(
+                f"{name} must have shape [{groups}], an end for each of {self.groups}; got {describe(value)}"
+            )
         if torch.device(value.device).type != torch.device(of.device).type:
             raise ValueError(f"{name} must be on {self.of}'s device {of.device}, got {value.device}")
 
@@ -46,7 +48,11 @@ class Offsets:
         yield f"{name} of too few groups", right[1:], ValueError, f"{name} must have shape [{len(right)}]"
         yield f"{name} of two dimensions", right[None], ValueError, f"{name} must have shape [{len(right)}]"
         rows = given[self.of].shape[0]
-        for what, values in (("that fall", right.flip(0)), ("beyond the rows", right + 1), ("below 0", right - rows - 1)):
+        for what, values in (
+            ("that fall", right.flip(0)),
+            ("beyond the rows", right + 1),
+            ("below 0", right - rows - 1),
+        ):
             yield f"{name} {what}", values, IndexError, f"{name} must rise from 0 to at most {rows}"
 
     def __str__(self) -> str:
@@ -57,7 +63,8 @@ def refuse_offset(name: str, offsets: Tensor, place: int, rows: int) -> None:
     """Raises IndexError for the group whose end cannot be."""
     before = int(offsets[place - 1]) if place else 0
     raise IndexError(
-        f"{name} must rise from 0 to at most {rows}, the rows; got {int(offsets[place])} after {before} for group {place}"
+        f"{name} must rise from 0 to at most {rows}, the rows; "
+        f"got {int(offsets[place])} after {before} for group {place}"
     )
 
 

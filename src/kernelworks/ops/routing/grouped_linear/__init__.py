@@ -17,7 +17,7 @@ from kernelworks.contract.memory_layout import as_rows
 from kernelworks.contract.offsets_argument import check_offsets, refuse_offset
 from kernelworks.contract.tensors import MEMORY, tensor_kind
 from kernelworks.dispatch.op import Op, Pass
-from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature
+from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature, two_names
 from kernelworks.ops.routing.grouped_linear.contract import ARGUMENTS, CONTRACT, groups_of, reference
 from kernelworks.ops.routing.grouped_linear.mutants import MUTANTS
 from kernelworks.templates.product import gradients_like
@@ -35,6 +35,7 @@ def grouped_linear(
     mat_a: Array, mat_b: Array, *, offs: Array | None = None, bias: Array | None = None,
     out_dtype: torch.dtype | None = None, out: Array | None = None, kernel: str | None = None,
 ) -> Array: ...  # fmt: skip
+@two_names
 def grouped_linear(
     x: Any = ABSENT, weight: Any = ABSENT, offsets: Any = ABSENT, bias: Any = None, *, out: Any = None,
     kernel: str | None = None, **torchs: Any,

@@ -52,7 +52,9 @@ class Matrices:
         need_same(name, value, self.other, given[self.other])
         k = given[self.other].shape[-1]
         if len(value.shape) != 3 or value.shape[2] != k:
-            raise ValueError(f"{name} must have shape [E, N, {k}], K {self.other}'s last dimension; got {list(value.shape)}")
+            raise ValueError(
+                f"{name} must have shape [E, N, {k}], K {self.other}'s last dimension; got {list(value.shape)}"
+            )
 
     def right(self, given: GivenArguments) -> Any:
         return torch.ones(3, 5, given[self.other].shape[-1])
@@ -297,8 +299,8 @@ CONTRACT = Contract(
     name="grouped_linear",
     family="routing",
     arithmetic="products",
-    formula="output[t] = weight[g] x[t] + bias[g] for the rows t of each group g, offsets[g-1] <= t < offsets[g]; 0 for "
-    "rows beyond the last",
+    formula="output[t] = weight[g] x[t] + bias[g] for the rows t of each group g, offsets[g-1] <= t < offsets[g]; "
+    "0 for rows beyond the last",
     source="torch.nn.functional.grouped_mm; Gale et al., MegaBlocks, 2022 (arXiv:2211.15841)",
     outputs=("output",),
     differentiable=("x", "weight", "bias"),

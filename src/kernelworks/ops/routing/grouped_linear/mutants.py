@@ -47,6 +47,10 @@ def _counted(x: Tensor, weight: Tensor, offsets: Tensor, bias: Tensor | None) ->
     return x, moved, offsets, bias
 
 
+def _first_bias(x: Tensor, weight: Tensor, offsets: Tensor, bias: Tensor | None) -> tuple[Any, ...]:
+    return x, weight, offsets, bias if bias is None or not len(bias) else bias[:1].expand_as(bias)
+
+
 def _begins(offsets: Tensor) -> Tensor:
     return torch.cat([offsets[:0].new_zeros(min(1, len(offsets))), offsets[:-1]])
 
@@ -119,8 +123,7 @@ MUTANTS = (
     Mutant("groups end a row early", _ends(lambda o: (o - 1).clamp(min=0)), "a group loses its last row"),
     Mutant("even groups", _ends(_even), "all groups are as long"),
     Mutant("missing bias", _before(lambda x, weight, offsets, bias: (x, weight, offsets, None)), "no bias is added"),
-    Mutant("the first group's bias", _before(lambda x, w, o, b: (x, w, o, b if b is None or not len(b) else b[:1].expand_as(b))),
-           "the bias is not the group's own"),
+    Mutant("the first group's bias", _before(_first_bias), "the bias is not the group's own"),
     Mutant("short K", _before(_short_k), "the tail of K that fills no vector is left out"),
     Mutant("last row of a group", _after(_last_row), "the rest of a tile takes a row of the tile"),
     Mutant("stale column", _after(_stale_column), "the last column of a partial tile is not written"),

@@ -46,32 +46,37 @@ def _product(
     group, first, last = _tile_of(ends, tl.program_id(0) // tiles_n, M, E, BLOCK_M, GROUPS)
     if group > E:
         return
-    m = first + tl.arange(0, BLOCK_M)
-    n = (tl.program_id(0) % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
-    k = tl.arange(0, BLOCK_K).to(tl.int64)
-    a += m[:, None] * a_stride + k[None, :]
+    m, n, k = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    column = (tl.program_id(0) % tiles_n * BLOCK_N).to(tl.int64)
+    # Where a tile begins is a number of 64 bits; where an element lies in it one of 32, which takes half the registers.
+    a += first * a_stride
+    of_a = m[:, None] * a_stride + k[None, :]
     b += group.to(tl.int64) * b_step
     if B_TURNED:
-        b += k[:, None] * b_stride + n[None, :]
+        b += column
+        of_b = k[:, None] * b_stride + n[None, :]
         step = BLOCK_K * tl.cast(b_stride, tl.int64)
     else:
-        b += n[None, :] * b_stride + k[:, None]
+        b += column * b_stride
+        of_b = n[None, :] * b_stride + k[:, None]
         step = tl.cast(BLOCK_K, tl.int64)
+    here_m, here_n = m < last - first, n < N - column
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     terms = tl.where(group < E, K, 0)
     for done in range(0, terms, BLOCK_K):
         here = k < terms - done
-        left = tl.load(a, mask=(m < last)[:, None] & here[None, :], other=0.0)
-        right = tl.load(b, mask=here[:, None] & (n < N)[None, :], other=0.0)
+        left = tl.load(a + of_a, mask=here_m[:, None] & here[None, :], other=0.0)
+        right = tl.load(b + of_b, mask=here[:, None] & here_n[None, :], other=0.0)
         if WIDEN:  # the interpreter takes bfloat16 numbers for integers in a product
             left, right = left.to(tl.float32), right.to(tl.float32)
         total = tl.dot(left, right, total, input_precision="ieee")
         a += BLOCK_K
         b += step
     if bias is not None:
-        offset = tl.load(bias + group.to(tl.int64) * bias_step + n, mask=(n < N) & (group < E), other=0.0)
+        offset = tl.load(bias + group.to(tl.int64) * bias_step + column + n, mask=here_n & (group < E), other=0.0)
         total += offset.to(tl.float32)[None, :]
-    tl.store(out + m[:, None] * N + n[None, :], total, mask=(m < last)[:, None] & (n < N)[None, :])
+    out += first * N + column
+    tl.store(out + m[:, None] * N + n[None, :], total, mask=here_m[:, None] & here_n[None, :])
 
 
 @triton.jit
@@ -89,7 +94,9 @@ def _of_weight(
     total = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
     for first in range(begin, end, BLOCK_M):
         m = first + tl.arange(0, BLOCK_M)
-        left = tl.load(grad + m[None, :] * grad_stride + n[:, None], mask=(m < end)[None, :] & (n < N)[:, None], other=0.0)
+        left = tl.load(
+            grad + m[None, :] * grad_stride + n[:, None], mask=(m < end)[None, :] & (n < N)[:, None], other=0.0
+        )
         right = tl.load(x + m[:, None] * x_stride + k[None, :], mask=(m < end)[:, None] & (k < K)[None, :], other=0.0)
         if WIDEN:
             left, right = left.to(tl.float32), right.to(tl.float32)
@@ -108,7 +115,9 @@ def _of_bias(grad, ends, out, grad_stride, M, N, BLOCK_M: tl.constexpr, BLOCK_N:
     total = tl.zeros([BLOCK_N], tl.float32)
     for first in range(begin, end, BLOCK_M):
         m = first + tl.arange(0, BLOCK_M)
-        tile = tl.load(grad + m[:, None] * grad_stride + n[None, :], mask=(m < end)[:, None] & (n < N)[None, :], other=0.0)
+        tile = tl.load(
+            grad + m[:, None] * grad_stride + n[None, :], mask=(m < end)[:, None] & (n < N)[None, :], other=0.0
+        )
         total += tl.sum(tile.to(tl.float32), 0)
     tl.store(out + group * N + n, total, mask=n < N)
 
@@ -151,8 +160,8 @@ def _multiply(
         programs, launch = _product_at(m, n, k, experts, rows.dtype, turned is not turn)
         step = bias.stride(0) if bias is not None else 0
         launch(
-            (programs, 1, 1), rows, matrices, offsets, bias, out, rows.stride(0), matrices.stride(0), stride, step, m, n,
-            k, experts,
+            (programs, 1, 1), rows, matrices, offsets, bias, out, rows.stride(0), matrices.stride(0), stride, step, m,
+            n, k, experts,
         )  # fmt: skip
 
 
