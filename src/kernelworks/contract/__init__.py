@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from kernelworks.contract.limits import Limit
 from kernelworks.contract.results import Result
+
+if TYPE_CHECKING:
+    from kernelworks.contract.limits import Limit
 
 __all__ = [
     "ABSENT",
