@@ -66,6 +66,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "softmax",
         "sum",
     ),
+    "scan": (
+        "cumsum",
+    ),
     "selection": (
         "sort",
         "topk",
