@@ -67,6 +67,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "sum",
     ),
     "scan": (
+        "cumprod",
         "cumsum",
     ),
     "selection": (

@@ -19,6 +19,8 @@
 // in its input) runs back over the line (`scan_slopes`).
 #pragma once
 
+#include <cstdlib>
+
 #include "functions.hpp"
 #if KW_VECTORS
 #include "map.hpp"
@@ -45,20 +47,25 @@ struct ScanArgs {
 
 constexpr int HALF = LANES / 2;
 typedef double vd __attribute__((vector_size(LANES * 4)));
-typedef float vq __attribute__((vector_size(LANES * 2)));
 struct Wide {
     vd low, high;
 };
 
 inline vd splat_wide(double x) { return x - vd{}; }
+// Each lane is the first or the last.
 #if defined(__AVX512F__)
-inline Wide widened(vf x) {
-    return Wide{__builtin_convertvector(__builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7), vd),
-                __builtin_convertvector(__builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15), vd)};
+template <bool FIRST>
+inline vd from_lane(vd v) {
+    if constexpr (FIRST) return __builtin_shufflevector(v, v, 0, 0, 0, 0, 0, 0, 0, 0);
+    else return __builtin_shufflevector(v, v, 7, 7, 7, 7, 7, 7, 7, 7);
+}
+inline Wide widened(vf x) {  // gcc 12 makes four conversions of __builtin_convertvector
+    return Wide{(vd)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)x)),
+                (vd)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)x, 1))};
 }
 inline vf narrowed(Wide w) {
-    const vq a = __builtin_convertvector(w.low, vq), b = __builtin_convertvector(w.high, vq);
-    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m256 low = _mm512_cvtpd_ps((__m512d)w.low), high = _mm512_cvtpd_ps((__m512d)w.high);
+    return (vf)_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
 }
 // Lane i is v's lane i - K, and the first K are `none`'s; BACK: lane i + K, and the last.
 template <bool BACK, int K>
@@ -74,13 +81,17 @@ inline vd moved(vd v, vd none) {
     }
 }
 #else
+template <bool FIRST>
+inline vd from_lane(vd v) {
+    if constexpr (FIRST) return __builtin_shufflevector(v, v, 0, 0, 0, 0);
+    else return __builtin_shufflevector(v, v, 3, 3, 3, 3);
+}
 inline Wide widened(vf x) {
-    return Wide{__builtin_convertvector(__builtin_shufflevector(x, x, 0, 1, 2, 3), vd),
-                __builtin_convertvector(__builtin_shufflevector(x, x, 4, 5, 6, 7), vd)};
+    return Wide{(vd)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)x)),
+                (vd)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)x, 1))};
 }
 inline vf narrowed(Wide w) {
-    const vq a = __builtin_convertvector(w.low, vq), b = __builtin_convertvector(w.high, vq);
-    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7);
+    return (vf)_mm256_set_m128(_mm256_cvtpd_ps((__m256d)w.high), _mm256_cvtpd_ps((__m256d)w.low));
 }
 template <bool BACK, int K>
 inline vd moved(vd v, vd none) {
@@ -111,16 +122,11 @@ inline vf joined(vf x, vd& carry) {
     Wide w = widened(x);
     w.low = scanned<Op, BACK>(w.low);
     w.high = scanned<Op, BACK>(w.high);
-    vd whole;
-    if constexpr (BACK) {
-        w.low = Op::join(splat_wide(w.high[0]), w.low);
-        whole = splat_wide(w.low[0]);
-    } else {
-        w.high = Op::join(splat_wide(w.low[HALF - 1]), w.high);
-        whole = splat_wide(w.high[HALF - 1]);
-    }
-    w.low = Op::join(carry, w.low);
-    w.high = Op::join(carry, w.high);
+    vd &first = BACK ? w.high : w.low, &second = BACK ? w.low : w.high;
+    second = Op::join(from_lane<BACK>(first), second);
+    const vd whole = from_lane<BACK>(second);
+    first = Op::join(carry, first);
+    second = Op::join(carry, second);
     carry = Op::join(carry, whole);
     return narrowed(w);
 }
@@ -174,25 +180,44 @@ inline double row_total(const T* x, int64_t n) {
 
 // ---------------------------------------------------------------- neighbouring lines
 
-// Joins `n` elements of each of `width` <= WIDTH lines to `carry`, and writes them unless `out` is null.
+// Joins a row of VECTORS vectors to `now`, and writes it unless `to` is null. `left` columns are left from `p` on.
+template <class Op, int VECTORS, class T>
+inline void join_row(T* to, const T* p, int left, Wide* now) {
+    for (int k = 0; k < VECTORS; ++k, left -= LANES) {
+        const Wide w = widened(left >= LANES ? load(p + k * LANES) : load(p + k * LANES, left));
+        now[k].low = Op::join(now[k].low, w.low);
+        now[k].high = Op::join(now[k].high, w.high);
+        if (!to) continue;
+        if (left >= LANES) store(to + k * LANES, narrowed(now[k]));
+        else store(to + k * LANES, narrowed(now[k]), left);
+    }
+}
+
+// Joins `n` elements of each of `width` <= WIDTH lines to `carry`, and writes them unless `out` is null. Few lines stay
+// in registers: a carry that goes through memory costs more than such a row.
 template <class Op, class T>
 inline void scan_columns(T* out, const T* x, int64_t n, int64_t stride, int64_t inner, int width, bool back, double* carry) {
-    for (int64_t j = 0; j < n; ++j) {
-        const int64_t i = back ? n - 1 - j : j;
-        const T* p = x + i * stride;
-        for (int v = 0; v < width; v += LANES) {
-            const int left = width - v;
-            const Wide w = widened(left >= LANES ? load(p + v) : load(p + v, left));
-            vd now[2] = {load_bits<vd>(carry + v), load_bits<vd>(carry + v + HALF)};
-            now[0] = Op::join(now[0], w.low);
-            now[1] = Op::join(now[1], w.high);
-            __builtin_memcpy(carry + v, now, sizeof now);
-            if (!out) continue;
-            T* to = out + i * inner + v;
-            if (left >= LANES) store(to, narrowed(Wide{now[0], now[1]}));
-            else store(to, narrowed(Wide{now[0], now[1]}), left);
+    Wide* now = reinterpret_cast<Wide*>(carry);
+    const int64_t first = back ? n - 1 : 0, step = back ? -1 : 1;
+    const T* p = x + first * stride;
+    T* to = out ? out + first * inner : nullptr;
+    auto walk = [&](auto row) {
+        for (int64_t j = 0; j < n; ++j, p += step * stride) {
+            row();
+            if (to) to += step * inner;
         }
-    }
+    };
+    auto held = [&]<int VECTORS>() {
+        Wide own[VECTORS];
+        __builtin_memcpy(own, now, sizeof own);
+        walk([&] { join_row<Op, VECTORS>(to, p, width, own); });
+        __builtin_memcpy(now, own, sizeof own);
+    };
+    if (width <= LANES) return held.template operator()<1>();
+    if (width <= 2 * LANES) return held.template operator()<2>();
+    walk([&] {
+        for (int v = 0; v < width; v += LANES) join_row<Op, 1>(to ? to + v : nullptr, p + v, width - v, now + v / LANES);
+    });
 }
 
 // ---------------------------------------------------------------- all of it
@@ -239,7 +264,7 @@ struct Scan {
         const int64_t lines = a.outer * parts.groups, room = rows ? 1 : WIDTH;
         if (parts.count == 1) {
             parallel(a.threads, [&](int64_t ith, int64_t nth) {
-                double carry[WIDTH];
+                alignas(64) double carry[WIDTH];
                 const Range r = slice(lines, ith, nth);
                 for (int64_t line = r.begin; line < r.end; ++line) {
                     begin(carry, room);
@@ -249,7 +274,7 @@ struct Scan {
             return;
         }
         const int64_t items = lines * parts.count;
-        double* totals = static_cast<double*>(std::malloc(sizeof(double) * static_cast<size_t>(items * room)));
+        double* totals = static_cast<double*>(std::aligned_alloc(64, sizeof(double) * static_cast<size_t>((items * room + 7) / 8 * 8)));
         if (!totals) std::abort();  // a few kilobytes a line
         parallel(a.threads, [&](int64_t ith, int64_t nth) {
             const Range r = slice(items, ith, nth);
@@ -260,7 +285,7 @@ struct Scan {
             }
         });
         parallel(a.threads, [&](int64_t ith, int64_t nth) {
-            double carry[WIDTH];
+            alignas(64) double carry[WIDTH];
             const Range r = slice(items, ith, nth);
             for (int64_t item = r.begin; item < r.end; ++item) {
                 const int64_t line = item / parts.count;
@@ -301,5 +326,89 @@ inline void scan(const Args& args) {
 }
 
 #endif
+
+// ---------------------------------------------------------------- gradients that depend on x
+
+// grad_x of LINES lines: flow[i] = grad[i] + along[i + 1] flow[i + 1], grad_x[i] = flow[i] across[i]. What stands before
+// an element is kept every SEGMENT elements and found anew from there, so that no line is too long.
+template <class Op, class T>
+struct Slopes {
+    static constexpr int LINES = 8, SEGMENT = 64;
+    int64_t n, stride, out_stride, grad_stride;
+    const T *x[LINES], *grad[LINES];
+    T* out[LINES];
+    int lines;
+
+    static void step(double* now, const double* v) {
+        for (int l = 0; l < LINES; ++l) now[l] = Op::join(now[l], v[l]);
+    }
+    static void at(double* v, const T* const* p, int64_t offset) {
+        for (int l = 0; l < LINES; ++l) v[l] = static_cast<double>(to_float(p[l][offset]));
+    }
+
+    void run(double* marks) const {
+        double now[LINES], v[LINES], g[LINES], flow[LINES] = {}, slope[LINES] = {};
+        for (double& d : now) d = Op::NONE;
+        for (int64_t i = 0; i < n; ++i) {
+            if (i % SEGMENT == 0) std::memcpy(marks + i / SEGMENT * LINES, now, sizeof now);
+            at(v, x, i * stride);
+            step(now, v);
+        }
+        for (int64_t begin = (n - 1) / SEGMENT * SEGMENT; begin >= 0; begin -= SEGMENT) {
+            const int64_t end = begin + SEGMENT < n ? begin + SEGMENT : n;
+            double before[SEGMENT][LINES];
+            std::memcpy(now, marks + begin / SEGMENT * LINES, sizeof now);
+            for (int64_t i = begin; i < end; ++i) {
+                std::memcpy(before[i - begin], now, sizeof now);
+                at(v, x, i * stride);
+                step(now, v);
+            }
+            for (int64_t i = end - 1; i >= begin; --i) {
+                at(v, x, i * stride);
+                at(g, grad, i * grad_stride);
+                const double* was = before[i - begin];
+                for (int l = 0; l < LINES; ++l) {
+                    flow[l] = g[l] + slope[l] * flow[l];
+                    g[l] = flow[l] * Op::across(was[l], v[l]);
+                    slope[l] = Op::along(was[l], v[l]);
+                }
+                for (int l = 0; l < lines; ++l) out[l][i * out_stride] = from_float<T>(static_cast<float>(g[l]));
+            }
+        }
+    }
+};
+
+// grad_x, x, outer, n, inner, outer_stride, stride, grad, grad_outer_stride, grad_stride, threads
+template <class Op>
+inline void scan_slopes(const Args& args) {
+    const Tensor out = args.tensor(0), x = args.tensor(1), grad = args.tensor(7);
+    const int64_t outer = args.integer(2), n = args.integer(3), inner = args.integer(4);
+    if (!outer || !n || !inner) return;
+    with_dtype(x.dtype, [&](auto zero) {
+        using T = decltype(zero);
+        using Some = Slopes<Op, T>;
+        const int64_t count = outer * inner, groups = (count + Some::LINES - 1) / Some::LINES;
+        parallel(worth(args.integer(10), count * n, 1 << 12), [&](int64_t ith, int64_t nth) {
+            const Range r = slice(groups, ith, nth);
+            const int64_t marks = (n + Some::SEGMENT - 1) / Some::SEGMENT * Some::LINES;
+            double* room = r.begin < r.end ? static_cast<double*>(std::malloc(sizeof(double) * static_cast<size_t>(marks))) : nullptr;
+            if (r.begin < r.end && !room) std::abort();  // an eighth of what some lines take in float64
+            for (int64_t group = r.begin; group < r.end; ++group) {
+                Some some{n, args.integer(6), inner, args.integer(9), {}, {}, {}, 0};
+                for (int l = 0; l < Some::LINES; ++l) {
+                    int64_t line = group * Some::LINES + l;
+                    if (line < count) some.lines = l + 1;
+                    else line = count - 1;  // lanes without a line of their own read the last one
+                    const int64_t o = line / inner, c = line % inner;
+                    some.x[l] = x.ptr<T>() + o * args.integer(5) + c;
+                    some.grad[l] = grad.ptr<T>() + o * args.integer(8) + c;
+                    some.out[l] = out.ptr<T>() + o * n * inner + c;
+                }
+                some.run(room);
+            }
+            std::free(room);
+        });
+    });
+}
 
 }  // namespace kw

@@ -1,7 +1,7 @@
 """The scan template: each element of a line becomes what the line comes to up to it.
 
-``NAME(x, dim)``: running sums, running products. An op package says in ``contract.py`` what only it knows (``Scan``), in
-``scan.cpp`` how two runs of neighbours are joined (``simd/scan.hpp``), in ``triton.py`` the same for a tile
+``NAME(x, dim)``: running sums, running products. An op package says in ``contract.py`` what only it knows (``Scan``),
+in ``scan.cpp`` how two runs of neighbours are joined (``simd/scan.hpp``), in ``triton.py`` the same for a tile
 (``tile/scan.py``). What follows from that is made here.
 
 All kernels carry a line in float64 and round each element from there, so the bound is that of a recurrence of float64
@@ -26,7 +26,7 @@ from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Kernel, Mutant, Request, rounding
 from kernelworks.contract.arguments import Arguments, Dim, Floats, check_of, errors_of, schema_of
 from kernelworks.contract.cases import SMOOTH, VALUES, draw, row_cases
-from kernelworks.contract.row_layout import Lines, lines_along
+from kernelworks.contract.row_layout import lines_along
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
@@ -126,33 +126,25 @@ class Scan(OpPackage):
     def reference(self, x: Tensor, dim: int) -> tuple[Tensor, ...]:
         return (self.function(x, dim),)
 
-    def _off(self, value: Tensor, terms: Tensor, dim: int, steps: int, dtype: torch.dtype, *, back: bool) -> Tensor:
-        """How far ``value`` may be off: ``steps`` roundings of float64 for each step that an element is away from the
-        line's first (last), then one to float32, then one to the dtype."""
-        n = value.shape[dim] if value.dim() else 1
-        count = torch.arange(1, n + 1, dtype=torch.float64, device=value.device)
-        if value.dim():
-            count = (count.flip(0) if back else count).reshape(-1, *(1,) * (value.dim() - 1 - dim % value.dim()))
-        off = rounding(value, dtype) + steps * U64 * count * terms
-        return off if dtype == F32 else off + U32 * value.abs() + 2.0**-150
-
     def _bound(self, args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
         x, dim = args["x"], args["dim"]
-        # Twice: the reference rounds in float64 as well.
-        return (self._off(outputs[0], self.function(x.abs(), dim), dim, 2, dtype, back=False),)
+        return (_off(outputs[0], _steps(x, dim) * self.function(x.abs(), dim), dtype),)
 
     def _gradient_bound(
         self, args: dict[str, Any], grads: tuple[Tensor, ...], gradients: dict[str, Tensor], dtype: torch.dtype
     ) -> dict[str, Tensor]:
-        """A gradient's terms are the gradient of magnitudes, as what flows in is one of them. Where it depends on x,
-        every term has met the scan that leads to it, too."""
+        """A gradient's terms are the gradient of magnitudes, as what flows in is one of them. Each has met the steps
+        behind it; where it depends on x, also those before it, and a product more a step."""
+        dim = args["dim"]
         with torch.enable_grad():
             sizes = args["x"].detach().abs().requires_grad_()
-            (terms,) = torch.autograd.grad(self.function(sizes, args["dim"]), sizes, grads[0].abs())
-        if not self.reads_x:
-            return {"x": self._off(gradients["x"], terms, args["dim"], 2, dtype, back=True)}
-        n = max(sizes.shape[args["dim"]] if sizes.dim() else 1, 1)
-        return {"x": self._off(gradients["x"], n * terms, args["dim"], 8, dtype, back=True)}
+            (terms,) = torch.autograd.grad(self.function(sizes, dim), sizes, grads[0].abs())
+        steps = _steps(sizes.detach(), dim)
+        if self.reads_x:
+            steps = 2 * steps.amax() if steps.numel() else steps
+        else:
+            steps = steps.flip(dim) if steps.dim() else steps
+        return {"x": _off(gradients["x"], steps * terms, dtype)}
 
     def _cost(self, request: Request) -> Cost:
         x = request.args["x"]
@@ -179,8 +171,18 @@ class Scan(OpPackage):
         for kind in VALUES:
             if kind != "normal":
                 yield self._case((40, 19), 0, kind, gradients=kind in SMOOTH)
+        if self.reads_x:
+            for places in ((0,), (7,), (7, 20), (32,), (31, 32)):
+                yield Case(f"zeros at {list(places)}", functools.partial(self._zeros, places))
         for shape, dim in SPLIT_CASES:
             yield self._case(shape, dim, dtypes=(F32, BF16), gradients=shape[-1] < 10)
+
+    def _zeros(self, places: tuple[int, ...], generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
+        """Lines without a zero, with one, and with several: what a gradient is divided by may not be one of them."""
+        x = self.draw("normal", generator, dtype, (3, 33))
+        x[1, list(places)] = 0.0
+        x[2, places[0]] = -0.0
+        return {"x": x, "dim": -1}
 
     # ------------------------------------------------------------ the op
 
@@ -219,7 +221,9 @@ class Scan(OpPackage):
 
     def template_parts(self, op: Op) -> dict[str, str]:
         """What this op template alone makes (``description.py`` tells the rest)."""
-        gradient = "runs back over the line, from what stands before each element" if self.reads_x else "the same scan, back"
+        gradient = (
+            "runs back over the line, from what stands before each element" if self.reads_x else "the same scan, back"
+        )
         kernels = "scalar, avx2, avx512: scan.cpp in simd/scan.hpp, triton: tile/scan.py"
         return {"gradient": gradient, "torch's operators": f"{self.aten}(x, dim)", "kernels": kernels}
 
@@ -329,6 +333,22 @@ class Scan(OpPackage):
         yield Mutant("reversed", of(lambda x, dim: self.function(x.flip(dim), dim).flip(dim)), "from the last on")
         yield Mutant("first dimension", lambda x, dim: right(x, 0), "always along the first dimension")
         yield Mutant("last dimension", lambda x, dim: right(x, -1), "always along the last dimension")
+
+
+def _steps(x: Tensor, dim: int) -> Tensor:
+    """How many steps have led to each element of a line, itself one of them; it broadcasts over x."""
+    if not x.dim():
+        return torch.ones((), dtype=torch.float64)
+    dim %= x.dim()
+    count = torch.arange(1, x.shape[dim] + 1, dtype=torch.float64, device=x.device)
+    return count.reshape(*(1,) * dim, -1, *(1,) * (x.dim() - 1 - dim))
+
+
+def _off(value: Tensor, terms: Tensor, dtype: torch.dtype) -> Tensor:
+    """How far a value may be off: a rounding of float64 for each step of its terms, and one in the reference; one to
+    float32, and one to the dtype."""
+    off = rounding(value, dtype) + 2 * U64 * terms
+    return off if dtype == F32 else off + U32 * value.abs() + 2.0**-150
 
 
 def _scan(kernel: Any, *, backwards: bool) -> Callable[..., Tensor]:
