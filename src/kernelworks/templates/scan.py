@@ -21,7 +21,7 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.build.cpp import library
-from kernelworks.build.kernels import cpp_kernels, in_float64, triton_kernel
+from kernelworks.build.kernels import cpp_kernels, in_float64, into, python_kernel, triton_kernel
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Kernel, Mutant, Request, rounding
 from kernelworks.contract.arguments import Arguments, Dim, Floats, check_of, errors_of, schema_of
@@ -206,7 +206,11 @@ class Scan(OpPackage):
                         self.folder, forward=self._forward, backward=self._backward, targets=TARGETS, bound=True
                     )
                 ),
-                *python_kernels(contract, forward, backward, self.function, lambda: op),
+                *(
+                    python_kernels(contract, forward, backward, self.function, lambda: op)
+                    if self.reads_x
+                    else self._python_kernels()
+                ),
             ],
             op_package=self.op_package,
             forward=forward,
@@ -250,6 +254,22 @@ class Scan(OpPackage):
             return grad_x
 
         return backward
+
+    def _python_kernels(self) -> list[Kernel]:
+        """``torch`` and ``reference`` of a gradient that does not depend on x, which then is not at hand."""
+
+        def back(compute: torch.dtype | None, grad: Tensor, x: Tensor, dim: int, out: Any = None) -> Any:
+            flow = grad if compute is None else grad.to(compute)
+            if flow.dim():
+                flow = self.function(flow.flip(dim), dim).flip(dim)
+            return into(flow.to(grad.dtype), out)
+
+        return [
+            python_kernel(
+                "torch", lambda x, dim, out=None: into(self.function(x, dim), out), functools.partial(back, None)
+            ),
+            python_kernel("reference", in_float64(self.reference), functools.partial(back, torch.float64)),
+        ]
 
     def _prepared(self, op_kernel: Kernel, pass_: str, args: tuple[Any, ...]) -> Callable[..., Tensor] | None:
         """The forward of calls whose lines lie where these do, worked out once; None where a copy is needed."""
