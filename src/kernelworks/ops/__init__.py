@@ -69,6 +69,10 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "routing": (
         "grouped_linear",
     ),
+    "scan": (
+        "cumprod",
+        "cumsum",
+    ),
     "selection": (
         "sort",
         "topk",
