@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import importlib.util
 import os
 import random
+import re
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 # Read when torch loads OpenMP. Both workers' threads share the cores, and a thread that spins while it waits keeps one
@@ -55,9 +58,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="what `make test` has no time for, too")
     parser.addoption("--seed", type=int, help="the number of the first of a night's random programs")
     parser.addoption("--shuffle", type=int, help="in the order that is drawn with this number: no test needs another")
+    parser.addoption("--op", help="the tests of one op: what is asked of every op, and what its own files ask")
+
+
+# What a file of tests reads that goes through ops.
+LISTS_OPS = re.compile(r"\b(OPS|ALL_OPS|ALL_NAMES|OP_PACKAGES|CALLS|op_kernels|torch_calls|torch_signatures)\b")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files that are about no op are not even read where the tests of one are asked for: that takes a minute."""
+    name = config.getoption("--op")
+    if name is None or not collection_path.name.startswith("test_"):
+        return None
+    text = collection_path.read_text(encoding="utf-8")
+    return None if LISTS_OPS.search(text) or _is_of(name, collection_path.stem) else True
+
+
+def _is_of(op: str, words: str) -> bool:
+    return re.search(rf"(?<![a-zA-Z0-9]){op}(?![a-zA-Z0-9_])", words.removeprefix("test_")) is not None
+
+
+def _of_op(name: str, item: pytest.Item) -> bool:
+    """Whether a test is given the op, or its file is named after it."""
+    of_file = item.path.stem == f"test_{name}" or item.path.stem.startswith(f"test_{name}_")
+    return of_file or _is_of(name, item.name.partition("[")[2])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    op = config.getoption("--op")
+    if op is not None:
+        items[:] = [item for item in items if _of_op(op, item)]
     if not config.getoption("--all"):
         left = [item for item in items if item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=left)
@@ -90,11 +120,15 @@ def quick_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def thawed() -> Iterator[None]:
-    """All objects are found, those that a test's file made when it was collected too."""
-    gc.unfreeze()
-    yield
-    gc.freeze()
+def made_anew(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The test's file, run once more: what it makes is among the objects that are found, which what was made when tests
+    were collected is not. To find that, all of a process's objects would be walked over, many times."""
+    spec = importlib.util.spec_from_file_location(f"{request.module.__name__}_made_anew", request.path)
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, made)
+    spec.loader.exec_module(made)
+    return made
 
 
 @pytest.fixture(autouse=True, scope="session")
