@@ -157,9 +157,12 @@ def _own_history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _nothing_compiled_is_left() -> Iterator[None]:
-    """Where inductor has compiled something in this process, every diagnosis walks over all objects that there are, to
-    name its kernels: a quarter of a second each, of a process that has collected all tests."""
+def _nothing_is_left() -> Iterator[None]:
+    """What the tests of other files have left is no longer among the objects of the process, as what was collected is
+    not: every diagnosis walks over them all, and each full collection does. Where inductor has compiled something, a
+    diagnosis asks a thousand files for the names of its kernels."""
+    gc.collect()
+    gc.freeze()
     yield
     codecache = sys.modules.get("torch._inductor.codecache")
     if codecache is not None and codecache.PyCodeCache.modules:
