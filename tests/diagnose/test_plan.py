@@ -494,8 +494,7 @@ def test_a_fix_stays_in_place_until_it_is_undone_and_its_plan_goes_to_another_pr
     assert "applied: swap" in str(found) and found.record().gain_s == 0.5
     found.undo()
     assert not found.active and "forward" not in vars(net.blocks[0].linear)
-    text = PROGRAM.format(
-        folders=[str(Path(m).parent) for m in (__file__, forked.__file__)], plan=json.dumps(found.plan)
-    )
+    folders = [str(Path(file).parent) for file in (__file__, forked.__file__)]
+    text = PROGRAM.format(folders=folders, plan=json.dumps(found.plan))
     ran = forked.python(code=text)
     assert ran.stdout.strip() == f"swap: {found.plan['candidates'][0]['says']} (all modules) True", ran.stderr
