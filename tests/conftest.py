@@ -7,7 +7,6 @@ import gc
 import importlib.util
 import os
 import random
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ os.environ["KERNELWORKS_CHOOSE"] = "listed"
 # A process of a test with a cache of its own compiles no way into ops: that takes 15 s.
 os.environ["KERNELWORKS_NATIVE"] = "found"
 
+import one_op
 import pytest
 
 from kernelworks.records import (
@@ -61,33 +61,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--op", help="the tests of one op: what is asked of every op, and what its own files ask")
 
 
-# What a file of tests reads that goes through ops.
-LISTS_OPS = re.compile(r"\b(OPS|ALL_OPS|ALL_NAMES|OP_PACKAGES|CALLS|op_kernels|torch_calls|torch_signatures)\b")
-
-
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files that are about no op are not even read where the tests of one are asked for: that takes a minute."""
-    name = config.getoption("--op")
-    if name is None or not collection_path.name.startswith("test_"):
+    if config.getoption("--op") is None or not collection_path.name.startswith("test_"):
         return None
-    text = collection_path.read_text(encoding="utf-8")
-    return None if LISTS_OPS.search(text) or _is_of(name, collection_path.stem) else True
-
-
-def _is_of(op: str, words: str) -> bool:
-    return re.search(rf"(?<![a-zA-Z0-9]){op}(?![a-zA-Z0-9_])", words.removeprefix("test_")) is not None
-
-
-def _of_op(name: str, item: pytest.Item) -> bool:
-    """Whether a test is given the op, or its file is named after it."""
-    of_file = item.path.stem == f"test_{name}" or item.path.stem.startswith(f"test_{name}_")
-    return of_file or _is_of(name, item.name.partition("[")[2])
+    return None if one_op.lists_ops(collection_path.read_text(encoding="utf-8")) else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     op = config.getoption("--op")
     if op is not None:
-        items[:] = [item for item in items if _of_op(op, item)]
+        items[:] = [item for item in items if one_op.is_test_of(op, item.path.stem, item.name)]
     if not config.getoption("--all"):
         left = [item for item in items if item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=left)
