@@ -1,8 +1,9 @@
 """Checks one op in two minutes: ``make check OP=softmax``, the inner loop of an op's recipe.
 
-Its files and pages, what is generated from it, the linters on its package, and all tests that are asked of every op, of
-this one: short verification of the CPU kernels, mutants, bounds, interpreted Triton on a few cases, sm_90 without spills,
-dispatch, compile, calling conventions. Prints each step with its seconds, and what failed with the line that repeats it.
+Its files and pages, what is generated from it, the linters on its package, and of this op all tests that are asked of
+every one: short verification of the CPU kernels, mutants, bounds, interpreted Triton on a few cases, sm_90 without
+spills, dispatch, compile, calling conventions. Prints each step with its seconds, and what failed with the line that
+repeats it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which tests are those of one op: ``pytest --op NAME``. No list of files: a test is given the op, or is named after it."""
+"""Which tests are those of one op, for ``pytest --op NAME``: those that are given it, and those of files named after it."""
 
 from __future__ import annotations
 
