@@ -1,4 +1,4 @@
-"""Which tests are those of one op, for ``pytest --op NAME``: those that are given it, and those of files named after it."""
+"""Which tests are those of one op, for ``pytest --op NAME``: it is given to them, or their file is named after it."""
 
 from __future__ import annotations
 
