@@ -1,8 +1,8 @@
 """Norms of [N, C, S] whose parameters run along C, for any op package of the channel norm template.
 
 A program takes a tile of channels and positions of one sample, however x lies. The first kernel leaves mean and squares
-of each channel of a sample, in float64 and in splits of the positions; torch's own functions join these few numbers to
-rows; the second kernel writes. The backward has a kernel for the sums of both gradients' terms beside. float64 is what a
+of each channel of a sample, in float64 and in splits of the positions; torch's own functions join these few numbers
+to rows; the second kernel writes. The backward has a kernel for the sums of both gradients' terms beside. float64 is what a
 row of any mean, spread and length needs; the kernels wait on memory, not on it.
 """
 
