@@ -46,6 +46,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "add_layer_norm",
         "batch_norm",
         "group_norm",
+        "instance_norm",
         "layer_norm",
         "rms_norm",
     ),

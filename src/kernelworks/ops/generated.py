@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.norm.add_layer_norm import add_layer_norm as add_layer_norm
     from kernelworks.ops.norm.batch_norm import batch_norm as batch_norm
     from kernelworks.ops.norm.group_norm import group_norm as group_norm
+    from kernelworks.ops.norm.instance_norm import instance_norm as instance_norm
     from kernelworks.ops.norm.layer_norm import layer_norm as layer_norm
     from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm
     from kernelworks.ops.optimizer.adamw import adamw_ as adamw_
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
         "hardsigmoid",
         "hardswish",
         "hardtanh",
+        "instance_norm",
         "kernel_matmul",
         "layer_norm",
         "leaky_relu",
@@ -273,6 +275,10 @@ SCHEMAS = {
     "group_norm": {
         "forward": "group_norm(Tensor x, int num_groups, Tensor? weight, Tensor? bias, float eps, str? op_kernel=None) -> Tensor",
         "backward": "group_norm_backward(Tensor grad_output, Tensor x, int num_groups, Tensor? weight, Tensor? bias, float eps, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "instance_norm": {
+        "forward": "instance_norm(Tensor x, Tensor(a!)? running_mean, Tensor(b!)? running_var, Tensor? weight, Tensor? bias, bool use_input_stats, float momentum, float eps, str? op_kernel=None) -> Tensor",
+        "backward": "instance_norm_backward(Tensor grad_output, Tensor x, Tensor? running_mean, Tensor? running_var, Tensor? weight, Tensor? bias, bool use_input_stats, float momentum, float eps, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "layer_norm": {
         "forward": "layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps, str? op_kernel=None) -> Tensor",

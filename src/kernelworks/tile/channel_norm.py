@@ -2,8 +2,8 @@
 
 A program takes a tile of channels and positions of one sample, however x lies. The first kernel leaves mean and squares
 of each channel of a sample, in float64 and in splits of the positions; torch's own functions join these few numbers
-to rows; the second kernel writes. The backward has a kernel for the sums of both gradients' terms beside. float64 is what a
-row of any mean, spread and length needs; the kernels wait on memory, not on it.
+to rows; the second kernel writes. The backward has a kernel for the sums of both gradients' terms beside. float64 is
+what a row of any mean, spread and length needs; the kernels wait on memory, not on it.
 """
 
 from typing import Any
@@ -182,8 +182,8 @@ class _Problem:
 
 
 class ChannelPasses:
-    """The passes of one op in its op package's configurations; ``names`` are its arguments in order. ``flag`` is the one
-    that says whether a row's own statistics are taken, "" where there is no choice."""
+    """The passes of one op in its op package's configurations; ``names`` are its arguments in order. ``flag`` is that
+    which says whether a row's own statistics are taken, "" where there is no choice."""
 
     def __init__(self, op_package: str, names: tuple[str, ...], rows: str, flag: str) -> None:
         self.configs, self.names, self.rows, self.flag = configs(op_package), names, rows, flag
