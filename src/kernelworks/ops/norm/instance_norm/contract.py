@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -20,6 +21,8 @@ def function(
     x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None, bias: Tensor | None,
     use_input_stats: bool, momentum: float, eps: float,
 ) -> Tensor:  # fmt: skip
+    if weight is None and bias is not None:  # torch takes float32's beside 16 bits with a weight
+        weight = torch.ones_like(bias)
     return F.instance_norm(x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
 
 
