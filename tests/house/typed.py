@@ -65,6 +65,7 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     assert_type(kw.log_softmax(input=a, dim=0), Arrays)
     assert_type(kw.group_norm(x, 2, x), Tensor)
     assert_type(kw.group_norm(input=a, num_groups=2, eps=1e-6), Arrays)
+    assert_type(kw.instance_norm(x), Tensor)
     assert_type(kw.batch_norm(x, None, None, training=True), Tensor)
     assert_type(kw.batch_norm(input=a, running_mean=a, running_var=a, momentum=0.5), Arrays)
     assert_type(kw.cross_entropy(x, target, reduction="sum"), Tensor)
