@@ -23,6 +23,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ["KERNELWORKS_CHOOSE"] = "listed"
 # A process of a test with a cache of its own compiles no way into ops: that takes 15 s.
 os.environ["KERNELWORKS_NATIVE"] = "found"
+# What is compiled beside other workers, on a machine that others use too, may take minutes; what fails is no test's fault.
+os.environ.setdefault("KERNELWORKS_COMPILE_SECONDS", "1200")
 
 import one_op
 import pytest
