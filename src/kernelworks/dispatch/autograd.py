@@ -220,8 +220,8 @@ def _kinds(schema: str) -> dict[str, str]:
 
 
 def without_bases(result: Any) -> Any:
-    """What a forward returns, with no output a view, as torch's kernels may make one: a view that a Function returns may
-    not be written in place. ``native/node.hpp`` does the same."""
+    """What a forward returns, with no output a view, as torch's kernels may make one: a view that a Function returns
+    may not be written in place. ``native/node.hpp`` does the same."""
     if isinstance(result, tuple):
         return tuple(map(without_bases, result))
     return result.data if isinstance(result, Tensor) and result._is_view() else result
