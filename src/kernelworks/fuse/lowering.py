@@ -25,7 +25,7 @@ __all__ = ["Lowered", "NumberText", "Result", "Stream", "lower_graph"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.bool)
 LARGE_LITERAL = 32  # whole numbers from here on are sizes as a rule: given at each call, so that one kernel serves all
-CONSTANTS = ("full", "full_like", "zeros_like", "ones_like", "zeros", "ones", "new_zeros", "new_ones", "scalar_tensor")
+CONSTANTS = ("full", "full_like", "zeros_like", "ones_like", "zeros", "ones", "empty_like", "new_zeros", "new_ones", "scalar_tensor")
 UNCHANGED = ("clone", "detach", "alias", "contiguous", "lift_fresh_copy", "lift_fresh")
 NUMBER_OPERATORS = {
     operator.add: "({} + {})", operator.sub: "({} - {})", operator.mul: "({} * {})", operator.truediv: "({} / {})",
@@ -146,7 +146,7 @@ class _Lowering:
             return first
         if plain in CONSTANTS:
             return self._constant(plain, args, node)
-        if plain == "_to_copy":
+        if plain in ("_to_copy", "convert_element_type"):
             return self._cast(self._value(first), node)
         if reshaping.is_view(target) and isinstance(first, Value):
             return reshaping.reshape(first, tuple(node.meta["val"].shape))
@@ -378,7 +378,15 @@ def _var(lowering: _Lowering, value: Value, args: Sequence[Any], kwargs: Any, no
     return total / (length - float(1 if correction is None else correction))
 
 
+def _var_mean(lowering: _Lowering, value: Value, args: Sequence[Any], kwargs: Any, node: Node) -> tuple[Value, Value]:
+    return _var(lowering, value, args, kwargs, node), _mean(lowering, value, args, kwargs, node)
+
+
+def _std(lowering: _Lowering, value: Value, args: Sequence[Any], kwargs: Any, node: Node) -> Value:
+    return apply_function("sqrt", _var(lowering, value, args, kwargs, node))
+
+
 REDUCING: dict[str, Reduction] = {
     "sum": _plain_reduction("row_sum"), "amax": _plain_reduction("row_max"), "amin": _plain_reduction("row_min"),
-    "mean": _mean, "var": _var,
+    "mean": _mean, "var": _var, "var_mean": _var_mean, "std": _std,
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,30 @@ from torch.fx import Interpreter, Node
 from kernelworks.contract.philox import keep_mask
 
 __all__ = ["Reference"]
+
+
+def _gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
+    return x * _share(x, approximate)
+
+
+def _share(x: Tensor, approximate: str) -> Tensor:
+    if approximate == "tanh":
+        return torch.sigmoid(ROOT * (x + 0.044715 * x * x * x))
+    return 0.5 * torch.special.erfc(-x / math.sqrt(2.0))
+
+
+def _gelu_backward(grad: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
+    if approximate == "tanh":
+        c = x.clamp(-40.0, 40.0)  # 0 or 1 long before
+        change = _share(c, "tanh") * _share(-c, "tanh") * ROOT * (1.0 + 3.0 * 0.044715 * c * c)
+    else:
+        change = torch.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
+    return grad * (_share(x, approximate) + x * change)
+
+
+ROOT = 2.0 * math.sqrt(2.0 / math.pi)
+# Torch's own float64 functions lose all digits where 1 + erf(x) is near 0.
+EXACTLY: dict[str, Callable[..., Any]] = {"gelu": _gelu, "gelu_backward": _gelu_backward}
 
 
 class Reference(Interpreter):
@@ -42,7 +67,7 @@ class Reference(Interpreter):
         if n.target.overloadpacket is torch.ops.aten._to_copy:
             return args[0].to(torch.bool) if kwargs.get("dtype") is torch.bool else args[0].double()
         wide = {k: _widened(v) for k, v in kwargs.items() if k != "device"}
-        target: Callable[..., Any] = n.target
+        target: Callable[..., Any] = EXACTLY.get(n.target.overloadpacket.__name__, n.target)
         return target(*(_widened(a) for a in args), **wide)
 
 

@@ -26,11 +26,11 @@ __all__ = ["FuseError", "Trace", "trace_backward", "trace_forward"]
 # Operators that are taken apart into those that have a rule.
 DECOMPOSED = """
     _softmax _log_softmax native_layer_norm _fused_rms_norm rms_norm addcmul addcdiv lerp rsub hardswish_backward
-    std std_mean var_mean celu selu frac square mse_loss l1_loss huber_loss smooth_l1_loss
+    celu selu frac square mse_loss l1_loss huber_loss smooth_l1_loss
     _softmax_backward_data _log_softmax_backward_data native_layer_norm_backward _fused_rms_norm_backward
-    elu_backward hardsigmoid_backward sigmoid_backward tanh_backward gelu_backward select_backward
+    elu_backward hardsigmoid_backward sigmoid_backward tanh_backward select_backward
     logaddexp xlogy special_xlog1py rad2deg deg2rad sinc logit norm linalg_vector_norm
-    binary_cross_entropy_with_logits native_dropout_backward std_backward glu_backward
+    binary_cross_entropy_with_logits glu_backward glu
 """
 PACKAGE = str(Path(__file__).resolve().parent.parent)
 TORCH = str(Path(torch.__file__).resolve().parent)
