@@ -83,7 +83,11 @@ def _output(expression: Expression, output: Any, made: Any) -> tuple[Tensor, Ten
     shape = expression.shape if output.place == ELEMENTS else output.shape
     value, error = (t.expand(shape) if output.place == ELEMENTS else t.reshape(shape) for t in (value, error))
     exact = (error == 0.0) & (value.to(output.dtype).double() == value)
-    last = torch.where(exact, torch.zeros_like(value), rounding(value, output.dtype)) if output.dtype.is_floating_point else 0.0
+    last = (
+        torch.where(exact, torch.zeros_like(value), rounding(value, output.dtype))
+        if output.dtype.is_floating_point
+        else 0.0
+    )
     return value, error + last
 
 

@@ -16,7 +16,9 @@ __all__ = ["BOOLEAN", "ELEMENTS", "REDUCTIONS", "ROWS", "SUMS", "Expression", "I
 
 ELEMENTS, ROWS, SUMS = "ELEMENTS", "ROWS", "SUMS"  # where an output goes: see simd/fused.hpp
 REDUCTIONS = ("row_sum", "row_max", "row_min")
-BOOLEAN = frozenset("lt le gt ge eq ne and or xor not kept true".split())  # values that are true or false
+BOOLEAN = frozenset(
+    ["lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "not", "kept", "true"]
+)  # values that are true or false
 LEAVES = ("input", "number", "constant", "length", "kept")
 
 

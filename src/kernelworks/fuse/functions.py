@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from kernelworks.templates import running_error
 from kernelworks.templates.activation import OPERATIONS
@@ -25,14 +26,14 @@ class ElementFunction:
     cpp: str
     triton: str
     operations: int
-    analysis: Callable[..., object]
+    analysis: Callable[..., Any]
 
 
-def _symbol(symbol: str, analysis: Callable[..., object], operations: int = 1) -> ElementFunction:
+def _symbol(symbol: str, analysis: Callable[..., Any], operations: int = 1) -> ElementFunction:
     return ElementFunction(f"{{0}} {symbol} {{1}}", f"{{0}} {symbol} {{1}}", operations, analysis)
 
 
-def _called(cpp: str, triton: str, operations: int, analysis: Callable[..., object]) -> ElementFunction:
+def _called(cpp: str, triton: str, operations: int, analysis: Callable[..., Any]) -> ElementFunction:
     return ElementFunction(f"{cpp}({{0}})", f"{triton}({{0}})", operations, analysis)
 
 
@@ -64,7 +65,9 @@ ELEMENT_FUNCTIONS: dict[str, ElementFunction] = {
     "true": ElementFunction("{0} != 0.0f", "{0} != 0.0", 1, running_error.is_true),
     "where": ElementFunction("where({0}, {1}, {2})", "tl.where({0}, {1}, {2})", 1, FUNCTIONS["where"]),
     "exp_any": _called("exponential_any", "exponential_any", 16, running_error.exponential),
-    "expm1_any": _called("exponential_less_one_any", "exponential_less_one_any", 36, running_error.exponential_less_one),
+    "expm1_any": _called(
+        "exponential_less_one_any", "exponential_less_one_any", 36, running_error.exponential_less_one
+    ),
     "log": _called("logarithm", "logarithm", 24, running_error.logarithm),
     "log1p_any": _called("logarithm_one_more_any", "logarithm_one_more_any", 34, running_error.logarithm_one_more),
     "sqrt": _called("square_root", "square_root", 8, running_error.square_root),
@@ -77,4 +80,3 @@ ELEMENT_FUNCTIONS: dict[str, ElementFunction] = {
     "float16": _called("rounded_to_float16", "rounded_to_float16", 2, running_error.to_float16),
     **{name: _of_table(name) for name in CPP},
 }  # fmt: skip
-

@@ -83,9 +83,7 @@ def written_launch(
             lines.append(f"o{k} = empty_like({inputs[like]})")
         else:
             lines.append(f"o{k} = empty_like({inputs[like]}, dtype=dtype{k})")
-    streams = [
-        f"signed({s.seed}), signed({s.offset}), threshold_of({s.p})" for s in lowered.streams
-    ]
+    streams = [f"signed({s.seed}), signed({s.offset}), threshold_of({s.p})" for s in lowered.streams]
     given = [*(f"o{k}" for k in range(len(e.outputs))), *inputs, *lowered.numbers, *streams]
     if not e.outputs:
         pass

@@ -25,7 +25,18 @@ __all__ = ["Lowered", "NumberText", "Result", "Stream", "lower_graph"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.bool)
 LARGE_LITERAL = 32  # whole numbers from here on are sizes as a rule: given at each call, so that one kernel serves all
-CONSTANTS = ("full", "full_like", "zeros_like", "ones_like", "zeros", "ones", "empty_like", "new_zeros", "new_ones", "scalar_tensor")
+CONSTANTS = (
+    "full",
+    "full_like",
+    "zeros_like",
+    "ones_like",
+    "zeros",
+    "ones",
+    "empty_like",
+    "new_zeros",
+    "new_ones",
+    "scalar_tensor",
+)
 UNCHANGED = ("clone", "detach", "alias", "contiguous", "lift_fresh_copy", "lift_fresh")
 NUMBER_OPERATORS = {
     operator.add: "({} + {})", operator.sub: "({} - {})", operator.mul: "({} * {})", operator.truediv: "({} / {})",
@@ -125,7 +136,7 @@ class _Lowering:
     def _call(self, node: Node) -> Any:
         target: Any = node.target
         if target is operator.getitem:
-            whole, at = node.args
+            whole, at = node.args[0], int(node.args[1])  # type: ignore[arg-type]
             found = self.made[whole]  # type: ignore[index]
             return found.getitem(at, node.meta["val"]) if isinstance(found, ArgumentView) else found[at]
         if target in NUMBER_OPERATORS:
@@ -156,7 +167,9 @@ class _Lowering:
         if rule is None:
             raise FuseError(f"{target} cannot be fused; accepted are {ACCEPTED}")
         given = self._operands(args)
-        more = {k: v for k, v in kwargs.items() if k not in ("dtype", "layout", "device", "pin_memory", "memory_format")}
+        more = {
+            k: v for k, v in kwargs.items() if k not in ("dtype", "layout", "device", "pin_memory", "memory_format")
+        }
         return rule(*given, **{k: self._operands([v])[0] for k, v in more.items()})
 
     def _check(self, node: Node, target: Any, name: str) -> None:
@@ -181,8 +194,12 @@ class _Lowering:
     def _operands(self, given: Sequence[Any]) -> list[Any]:
         """Arguments as values: those of tensors, and numbers that are given at each call."""
         lost = any(isinstance(a, Value) and a.lost for a in given)
-        return [self._value(a, lost=lost) if isinstance(a, (ArgumentView, NumberText, float, int)) and not isinstance(a, bool)
-                and (not isinstance(a, (float, int)) or self._is_size(a)) else a for a in given]  # fmt: skip
+        return [self._value(a, lost=lost) if self._is_operand(a) else a for a in given]
+
+    def _is_operand(self, given: Any) -> bool:
+        if isinstance(given, (ArgumentView, NumberText)):
+            return True
+        return type(given) in (int, float) and self._is_size(given)
 
     def _is_size(self, number: float) -> bool:
         return math.isfinite(number) and number == int(number) and abs(number) >= LARGE_LITERAL

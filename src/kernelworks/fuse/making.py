@@ -43,7 +43,9 @@ class FusedKernel:
     text: str
 
 
-def trace_settled(tracer: Tracer, leaves: Sequence[Any], static: frozenset[int]) -> tuple[Trace, Lowered, frozenset[int]]:
+def trace_settled(
+    tracer: Tracer, leaves: Sequence[Any], static: frozenset[int]
+) -> tuple[Trace, Lowered, frozenset[int]]:
     """The trace and its expression with as many numbers left open as can be; and the places of those that are not."""
     numbers = frozenset(i for i, leaf in enumerate(leaves) if type(leaf) in (int, float))
     while True:
@@ -97,9 +99,7 @@ def _launch(lowered: Lowered, count: int, function: Any, device: str) -> Callabl
     return written_launch(lowered, count, function, cpu_kernel.nanoseconds(lowered.expression), device)
 
 
-def _cases(
-    tracer: Tracer, trace: Trace, lowered: Lowered, leaves: Sequence[Any], static: frozenset[int]
-) -> list[Case]:
+def _cases(tracer: Tracer, trace: Trace, lowered: Lowered, leaves: Sequence[Any], static: frozenset[int]) -> list[Case]:
     """The same kernel at small sizes, ragged ones; at the call's own where it has no kernel in common with those."""
     found = list[Case]()
     text = cpp_text(lowered.expression)
@@ -127,7 +127,9 @@ def _checker() -> str:
 def _note(text: str, target: str, device: str) -> Path:
     header = cpu_kernel.SIMD / cpu_kernel.HEADER
     parts = [text, target, _checker(), toolchain(), kind_of(device), torch.__version__]
-    parts += [str(flags_of(header, target)), hash_of("", with_includes(header, cpu_kernel.SIMD))] if device == "cpu" else []
+    parts += (
+        [str(flags_of(header, target)), hash_of("", with_includes(header, cpu_kernel.SIMD))] if device == "cpu" else []
+    )
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
     return environment.cache_dir("build") / "fuse" / f"{digest}.checked.json"
 

@@ -22,7 +22,8 @@ def _gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
 def _share(x: Tensor, approximate: str) -> Tensor:
     if approximate == "tanh":
         return torch.sigmoid(ROOT * (x + 0.044715 * x * x * x))
-    return 0.5 * torch.special.erfc(-x / math.sqrt(2.0))
+    tail: Tensor = torch.special.erfc(-x / math.sqrt(2.0))
+    return 0.5 * tail
 
 
 def _gelu_backward(grad: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:

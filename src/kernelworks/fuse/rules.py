@@ -144,7 +144,7 @@ def _masked_fill(x: Value, mask: Value, number: Any) -> Value:
 
 
 def _threshold_backward(grad: Value, x: Value, threshold: Any) -> Value:
-    return apply_function("where", x <= threshold, 0.0 * grad if False else _zero(grad), grad)
+    return apply_function("where", x <= threshold, _zero(grad), grad)
 
 
 def _zero(like: Value) -> Value:
@@ -195,7 +195,7 @@ RULES: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 ACCEPTED = (
-    "arithmetic, comparisons, where and masks, abs, min, max and clamp, powers, exp, log, sqrt and erf, the activations, "
-    "casts among float32, bfloat16, float16 and bool, kw.dropout, and sum, mean, amax, amin, softmax and norms over "
-    "the last dimension"
+    "arithmetic, comparisons, where and masks, abs, min, max and clamp, powers, exp, log, sqrt and erf, the "
+    "activations, casts among float32, bfloat16, float16 and bool, kw.dropout, and sum, mean, amax, amin, softmax and "
+    "norms over the last dimension"
 )

@@ -42,8 +42,8 @@ class FuseError(ValueError):
 
 @dataclass(frozen=True)
 class Trace:
-    """``graph`` with a placeholder for each leaf of the arguments. ``specialized``: the places of numbers that stand for
-    their values. ``structure`` is that of the results."""
+    """``graph`` with a placeholder for each leaf of the arguments. ``specialized``: the places of numbers that stand
+    for their values. ``structure`` is that of the results."""
 
     graph: torch.fx.Graph
     specialized: frozenset[int]
@@ -130,7 +130,11 @@ def trace_forward(
 
 
 def trace_backward(
-    function: Callable[..., Any], leaves: Sequence[Any], tree: Any, grads: Sequence[Tensor | None], static: frozenset[int]
+    function: Callable[..., Any],
+    leaves: Sequence[Any],
+    tree: Any,
+    grads: Sequence[Tensor | None],
+    static: frozenset[int],
 ) -> Trace:
     """The graph of the gradients of all leaves that require one: the leaves, then a placeholder for each gradient that
     flows in. Gradients that do not exist are None. Raises FuseError."""
@@ -150,8 +154,8 @@ def trace_backward(
 def _traced(
     function: Callable[..., Any], run: Callable[..., Any], leaves: Sequence[Any], static: frozenset[int], *, needs: bool
 ) -> Trace:
-    from torch.fx.experimental.proxy_tensor import make_fx
     from torch.func import functionalize
+    from torch.fx.experimental.proxy_tensor import make_fx
 
     structure: list[Any] = []
 

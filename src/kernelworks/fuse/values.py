@@ -111,7 +111,9 @@ def apply_function(op: str, *given: Any) -> Value:
     """A function of values and Python's numbers. Raises FuseError where shapes do not go together."""
     e = next(v.expression for v in given if isinstance(v, Value))
     values = [v if isinstance(v, Value) else number_value(e, float(v)) for v in given]
-    values = [as_truth(v) if op in LOGICAL or (op == "where" and k == 0) else as_number(v) for k, v in enumerate(values)]
+    values = [
+        as_truth(v) if op in LOGICAL or (op == "where" and k == 0) else as_number(v) for k, v in enumerate(values)
+    ]
     place = e.add(op, *(v.place for v in values))
     totals = [v.total for v in values if v.total is not None]
     if totals:

@@ -131,9 +131,7 @@ def _bounds(lowered: Lowered, leaves: Sequence[Any]) -> list[Tensor | None]:
     from kernelworks.fuse.launch import numbers_of, stream_texts
 
     inputs = [view.of(leaves[view.place]) for view in lowered.arguments]
-    keeps = [
-        keep_mask(lowered.expression.shape, p, seed, offset) for seed, offset, p in stream_texts(lowered, leaves)
-    ]
+    keeps = [keep_mask(lowered.expression.shape, p, seed, offset) for seed, offset, p in stream_texts(lowered, leaves)]
     found = bounds_of(lowered.expression, inputs, numbers_of(lowered, leaves), keeps)
     made: list[Tensor | None] = []
     for result in lowered.results:

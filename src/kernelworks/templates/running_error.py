@@ -3,8 +3,8 @@
 A value carries how far its float32 counterpart may be from it. Each operation hands the errors of its operands on, to
 first order, and adds its own rounding: 2^-24 of its result, and half of 2^-149 where that is more, and nothing where
 float32 holds a sum or product of exact operands. Bounds of elementary functions are those of ``simd/activation.hpp``
-and ``tile/activation.py``, and of ``simd/fused_functions.hpp`` and ``tile/fused.py``. Where the sides of a comparison are closer than their errors it may fall either way, and
-``where`` then covers both of its branches.
+and ``tile/activation.py``, and of ``simd/fused_functions.hpp`` and ``tile/fused.py``. Where the sides of a comparison
+are closer than their errors it may fall either way, and ``where`` then covers both of its branches.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _tanh(x: Running) -> Running:
     return _where(x < 0.0, y, -y)
 
 
-FUNCTIONS = {
+FUNCTIONS: dict[str, Callable[..., Any]] = {
     "where": _where, "abs": _abs, "exp": _exp, "expm1": _expm1, "log1p": _log1p, "sigmoid": _sigmoid, "tanh": _tanh,
 }  # fmt: skip
 
@@ -188,7 +188,11 @@ FUNCTIONS = {
 
 
 def _rising(
-    function: Callable[[Tensor], Tensor], x: Running, units: float, absolute: float = SMALLEST, lowest: float = -math.inf
+    function: Callable[[Tensor], Tensor],
+    x: Running,
+    units: float,
+    absolute: float = SMALLEST,
+    lowest: float = -math.inf,
 ) -> Running:
     """A function that never falls: at both ends of what ``x`` may be, and ``units`` of 2^-24 of its own. Below
     ``lowest`` it has no value."""
@@ -281,7 +285,8 @@ def is_true(a: Running) -> Comparison:
     return a._compared(Running(torch.zeros_like(a.value), torch.zeros_like(a.value)), torch.ne)
 
 
-# Of a sum over a row: what is added up in float32 before it goes to float64 (``simd/fused.hpp``), or as a tree on a GPU.
+# Of a sum over a row: what is added up in float32 before it goes to float64 (``simd/fused.hpp``), or as a
+# tree on a GPU.
 CHAIN = 112.0
 
 
