@@ -40,7 +40,8 @@ _HOMES = {
     "Search": "records.search", "AutotuneResult": "records", "Swap": "nn.swap",
     "apply": "diagnose.fix.plan", "bench": "measure.bench", "capture": "diagnose.capture", "compare": "records.compare",
     "compile_report": "compile",
-    "diagnose": "diagnose", "explain": "diagnose.explain", "fix": "diagnose.fix.handle", "fuse": "fuse", "judge": "judge",
+    "diagnose": "diagnose", "explain": "diagnose.explain", "fix": "diagnose.fix.handle",
+    "fuse": "fuse", "judge": "judge",
     "machine": "machine", "verify": "verify",
     "search": "search", "autotune": "measure.autotune", "swap": "nn.swap",
 }  # fmt: skip

@@ -25,17 +25,8 @@ __all__ = ["Lowered", "NumberText", "Result", "Stream", "lower_graph"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.bool)
 LARGE_LITERAL = 32  # whole numbers from here on are sizes as a rule: given at each call, so that one kernel serves all
-CONSTANTS = (
-    "full",
-    "full_like",
-    "zeros_like",
-    "ones_like",
-    "zeros",
-    "ones",
-    "empty_like",
-    "new_zeros",
-    "new_ones",
-    "scalar_tensor",
+CONSTANTS = frozenset(
+    """full full_like new_full zeros zeros_like new_zeros ones ones_like new_ones empty_like scalar_tensor""".split()
 )
 UNCHANGED = ("clone", "detach", "alias", "contiguous", "lift_fresh_copy", "lift_fresh")
 NUMBER_OPERATORS = {
@@ -173,7 +164,8 @@ class _Lowering:
         return rule(*given, **{k: self._operands([v])[0] for k, v in more.items()})
 
     def _check(self, node: Node, target: Any, name: str) -> None:
-        if target._schema.is_mutable and name in ("copy_",):
+        if name == "copy_" and isinstance(node.args[1], Node):  # what functionalize ends with
+            node.meta["stack_trace"] = node.args[1].meta.get("stack_trace")
             raise FuseError(f"{target} writes into an argument")
         if target._schema.is_mutable and isinstance(self.made.get(node.args[0]), ArgumentView):  # type: ignore[arg-type]
             raise FuseError(f"{target} writes into an argument")
@@ -237,7 +229,7 @@ class _Lowering:
         return Value(e, e.add("number", self.lowered.numbers.index(text)), ())
 
     def _constant(self, plain: str, args: Sequence[Any], node: Node) -> Value:
-        filled = {"full": 1, "full_like": 1, "scalar_tensor": 0}.get(plain)
+        filled = {"full": 1, "full_like": 1, "new_full": 2, "scalar_tensor": 0}.get(plain)
         number = args[filled] if filled is not None else float("ones" in plain)
         value = self._value(float(number) if isinstance(number, bool) else number)
         made = replace(value, shape=tuple(node.meta["val"].shape))
@@ -312,7 +304,7 @@ class _Lowering:
 
     def _results(self, node: Node) -> None:
         (found,) = node.args
-        given = [None if n is None else self.made[n] for n in found]  # type: ignore[union-attr, index, arg-type]
+        given = [None if n is None else self.made[n] for n in found]  # type: ignore[union-attr, index]
         values = [v if v is None or isinstance(v, ArgumentView) else self._value(v) for v in given]
         e = self.expression
         shapes = [i.shape for i in e.inputs]
@@ -353,7 +345,7 @@ class _Lowering:
         rows = (*value.shape, 1) if value.lost else value.shape
         if by_rows and rows == (*e.shape[:-1], 1) and e.row_values()[place]:
             return Output(place, dtype, value.shape, ROWS)
-        if value.lost or value.shape != e.shape:
+        if [n for n in rows if n != 1] != [n for n in e.shape if n != 1]:
             raise FuseError(f"fuse: a result of shape {value.shape} beside others of {e.shape}")
         return Output(place, dtype, e.shape, ELEMENTS)
 

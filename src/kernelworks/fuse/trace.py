@@ -36,6 +36,14 @@ PACKAGE = str(Path(__file__).resolve().parent.parent)
 TORCH = str(Path(torch.__file__).resolve().parent)
 
 
+READS = frozenset(
+    (
+        Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.__float__, Tensor.__int__, Tensor.__bool__, Tensor.__index__,
+        Tensor.__complex__,
+    )
+)  # fmt: skip
+
+
 class FuseError(ValueError):
     """A function cannot be fused. The text names the operator, the line of the function, and what is accepted."""
 
@@ -54,7 +62,10 @@ class _Lines(TorchFunctionMode):
     """Notes with each operator the line of the user's function that asked for it."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        fx_traceback.set_stack_trace([_user_line()])
+        line = _user_line()
+        if func in READS:
+            raise FuseError(f"fuse: {func.__name__} reads a value out of a tensor, which a kernel cannot\n  {line}")
+        fx_traceback.set_stack_trace([line])
         return func(*args, **(kwargs or {}))
 
 
@@ -62,7 +73,7 @@ def _user_line() -> str:
     frame: Any = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith((PACKAGE, TORCH)):
+        if not name.startswith((PACKAGE, TORCH, "<")):
             text = linecache.getline(name, frame.f_lineno).strip()
             return f"{name}:{frame.f_lineno}: {text}"
         frame = frame.f_back
