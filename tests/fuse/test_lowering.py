@@ -14,12 +14,12 @@ from torch.utils import _pytree as pytree
 from kernelworks.fuse import FuseError
 from kernelworks.fuse.analysis import bounds_of
 from kernelworks.fuse.launch import numbers_of
-from kernelworks.fuse.lowering import Lowered
+from kernelworks.fuse.lowering import LoweredGraph
 from kernelworks.fuse.making import trace_settled
 from kernelworks.fuse.trace import trace_forward
 
 
-def lower(function: Callable[..., Any], *args: Any) -> tuple[Lowered, frozenset[int]]:
+def lower(function: Callable[..., Any], *args: Any) -> tuple[LoweredGraph, frozenset[int]]:
     leaves, tree = pytree.tree_flatten((args, {}))
     _, lowered, static = trace_settled(
         lambda given, fixed: trace_forward(function, given, tree, fixed), leaves, frozenset()

@@ -134,7 +134,7 @@ class _Printer:
         return self.outs + sizes.index(max(sizes))
 
     def _body(self) -> Iterator[str]:
-        e, used = self.expression, self.expression.used()
+        e, used = self.expression, self.expression.used_nodes()
         for k, output in enumerate(e.outputs):
             if output.place == SUMS:
                 yield f"RowsSum q{k}(run, {k});"
@@ -160,7 +160,7 @@ class _Printer:
 
     def _row_values(self, before: int, stage: int) -> Iterator[str]:
         """Values of a whole row that are known before a pass and were not before."""
-        used = self.expression.used()
+        used = self.expression.used_nodes()
         for i, node in enumerate(self.nodes):
             known = self.stage_of[i] + self._is_reduction(i)
             if self.rows[i] and used[i] and before < known <= stage:

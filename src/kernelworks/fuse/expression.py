@@ -83,7 +83,7 @@ class Expression:
     def is_summed(self) -> bool:
         return any(output.place == SUMS for output in self.outputs)
 
-    def used(self) -> list[bool]:
+    def used_nodes(self) -> list[bool]:
         """Of each value whether an output is made of it."""
         found = [False] * len(self.nodes)
         for output in self.outputs:
@@ -121,9 +121,9 @@ class Expression:
             assert rows[i] or node.op not in REDUCTIONS
         return found
 
-    def trimmed(self) -> Expression:
+    def without_unused(self) -> Expression:
         """The same without values that no output is made of; inputs, numbers and random streams stay."""
-        used, places = self.used(), dict[int, int]()
+        used, places = self.used_nodes(), dict[int, int]()
         made = Expression(self.shape, self.inputs, numbers=self.numbers, randoms=self.randoms)
         for i, node in enumerate(self.nodes):
             if used[i]:

@@ -14,7 +14,7 @@ from kernelworks.build.sharing import choose_threads
 from kernelworks.contract.philox import threshold_of
 from kernelworks.dispatch.generated_code import run_generated_code
 from kernelworks.fuse.expression import ELEMENTS
-from kernelworks.fuse.lowering import Lowered, Result
+from kernelworks.fuse.lowering import LoweredGraph, Result
 
 __all__ = ["numbers_of", "scale_of", "stream_texts", "written_launch"]
 
@@ -47,12 +47,12 @@ def _evaluator(texts: tuple[str, ...], count: int) -> Callable[..., tuple[Any, .
     return found
 
 
-def numbers_of(lowered: Lowered, leaves: Sequence[Any]) -> tuple[float, ...]:
+def numbers_of(lowered: LoweredGraph, leaves: Sequence[Any]) -> tuple[float, ...]:
     """The numbers that a kernel is given at a call."""
     return _evaluator(tuple(lowered.numbers), len(leaves))(*leaves)
 
 
-def stream_texts(lowered: Lowered, leaves: Sequence[Any]) -> list[tuple[int, int, float]]:
+def stream_texts(lowered: LoweredGraph, leaves: Sequence[Any]) -> list[tuple[int, int, float]]:
     """Seed, offset and share to drop of each stream of random bits at a call."""
     texts = tuple(text for s in lowered.streams for text in (s.seed, s.offset, s.p))
     found = _evaluator(texts, len(leaves))(*leaves)
@@ -60,7 +60,7 @@ def stream_texts(lowered: Lowered, leaves: Sequence[Any]) -> list[tuple[int, int
 
 
 def written_launch(
-    lowered: Lowered, count: int, function: Any, nanoseconds: float, device: str
+    lowered: LoweredGraph, count: int, function: Any, nanoseconds: float, device: str
 ) -> Callable[..., tuple[Any, ...]]:
     """``launch(*leaves)``, which returns the results. ``function`` takes outputs, inputs, numbers, streams and, on a
     CPU, the number of threads."""
@@ -101,7 +101,7 @@ def written_launch(
     return launch
 
 
-def _like(lowered: Lowered, shape: tuple[int, ...]) -> int | None:
+def _like(lowered: LoweredGraph, shape: tuple[int, ...]) -> int | None:
     """The input whose order in memory the outputs take: the first that has their shape."""
     return next((k for k, i in enumerate(lowered.expression.inputs) if i.shape == shape), None)
 

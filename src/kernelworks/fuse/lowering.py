@@ -17,18 +17,18 @@ from torch.fx import Node
 from kernelworks.fuse import reshaping
 from kernelworks.fuse.expression import ELEMENTS, ROWS, SUMS, Expression, Input, Output
 from kernelworks.fuse.reshaping import ArgumentView
-from kernelworks.fuse.rules import ACCEPTED, RULES, StaticNumberError
+from kernelworks.fuse.rules import ACCEPTED_FUNCTIONS, RULES, StaticNumberError
 from kernelworks.fuse.trace import FuseError
 from kernelworks.fuse.values import Value, apply_function, as_truth, number_value
 
-__all__ = ["Lowered", "NumberText", "Result", "Stream", "lower_graph"]
+__all__ = ["LoweredGraph", "NumberText", "Result", "Stream", "lower_graph"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.bool)
 LARGE_LITERAL = 32  # whole numbers from here on are sizes as a rule: given at each call, so that one kernel serves all
 CONSTANTS = frozenset(
-    """full full_like new_full zeros zeros_like new_zeros ones ones_like new_ones empty_like scalar_tensor""".split()
+    ["full", "full_like", "new_full", "zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "empty_like", "scalar_tensor"]
 )
-UNCHANGED = ("clone", "detach", "alias", "contiguous", "lift_fresh_copy", "lift_fresh")
+IDENTITIES = ("clone", "detach", "alias", "contiguous", "lift_fresh_copy", "lift_fresh")
 NUMBER_OPERATORS = {
     operator.add: "({} + {})", operator.sub: "({} - {})", operator.mul: "({} * {})", operator.truediv: "({} / {})",
     operator.neg: "(-{})", operator.pow: "({} ** {})", operator.abs: "abs({})", torch.sym_float: "float({})",
@@ -65,7 +65,7 @@ class Result:
 
 
 @dataclass
-class Lowered:
+class LoweredGraph:
     """``arguments``: of each input the leaf and the views of it. ``results``: a ``Result``, a view of a leaf, or None
     each."""
 
@@ -76,7 +76,7 @@ class Lowered:
     results: list[Any] = field(default_factory=list)
 
 
-def lower_graph(graph: torch.fx.Graph) -> Lowered:
+def lower_graph(graph: torch.fx.Graph) -> LoweredGraph:
     """Raises FuseError, and StaticNumberError where a number must stand for its value."""
     return _Lowering(graph).run()
 
@@ -90,12 +90,12 @@ class _Lowering:
     def __init__(self, graph: torch.fx.Graph) -> None:
         self.graph = graph
         self.expression = Expression(())
-        self.lowered = Lowered(self.expression)
+        self.lowered = LoweredGraph(self.expression)
         self.made: dict[Node, Any] = {}
         self.inputs: dict[ArgumentView, int] = {}
         self.viewed: set[Node] = set()
 
-    def run(self) -> Lowered:
+    def run(self) -> LoweredGraph:
         leaf = 0
         for node in self.graph.nodes:
             if node.op == "placeholder":
@@ -143,8 +143,8 @@ class _Lowering:
             return self._own(plain, args, kwargs, node)
         first = args[0] if args else None
         if isinstance(first, ArgumentView) and reshaping.is_view(target):
-            return first.viewed(target, tuple(args[1:]), kwargs, node.meta["val"])
-        if plain in UNCHANGED:
+            return first.take_view(target, tuple(args[1:]), kwargs, node.meta["val"])
+        if plain in IDENTITIES:
             return first
         if plain in CONSTANTS:
             return self._constant(plain, args, node)
@@ -156,7 +156,7 @@ class _Lowering:
             return REDUCING[plain](self, self._value(first), args, kwargs, node)
         rule = RULES.get(plain)
         if rule is None:
-            raise FuseError(f"{target} cannot be fused; accepted are {ACCEPTED}")
+            raise FuseError(f"{target} cannot be fused; accepted are {ACCEPTED_FUNCTIONS}")
         given = self._operands(args)
         more = {
             k: v for k, v in kwargs.items() if k not in ("dtype", "layout", "device", "pin_memory", "memory_format")
@@ -251,7 +251,7 @@ class _Lowering:
 
     def _own(self, plain: str, args: Sequence[Any], kwargs: Any, node: Node) -> Value:
         if plain not in ("dropout", "dropout_backward"):
-            raise FuseError(f"{node.target} cannot be fused; accepted are {ACCEPTED}")
+            raise FuseError(f"{node.target} cannot be fused; accepted are {ACCEPTED_FUNCTIONS}")
         x, p, seed, offset = (*args, *kwargs.values())[:4]
         value = self._value(x)
         stream = Stream(self._number_text(seed), self._number_text(offset), self._number_text(p))
@@ -272,7 +272,7 @@ class _Lowering:
             return list(range(rank))
         return sorted({d % rank for d in (dims if isinstance(dims, (list, tuple)) else [dims])} if rank else ())
 
-    def reduced(self, op: str, value: Value, dims: Any, *, keepdim: bool) -> Value:
+    def reduce_value(self, op: str, value: Value, dims: Any, *, keepdim: bool) -> Value:
         """Over the last dimension, or as a result over others."""
         if value.lost or value.total is not None:
             raise FuseError("a reduction of what was reduced, over another dimension")
@@ -293,7 +293,7 @@ class _Lowering:
 
     def mean(self, value: Value, dims: Any, *, keepdim: bool) -> Value:
         at = self._dims(value, dims)
-        found = self.reduced("row_sum", value, dims, keepdim=keepdim)
+        found = self.reduce_value("row_sum", value, dims, keepdim=keepdim)
         if at == [len(value.shape) - 1]:
             length = Value(self.expression, self.expression.add("length"), ())
             return found / length if value.shape[-1] != 1 else found
@@ -324,7 +324,7 @@ class _Lowering:
         for shape in e.random_shapes:
             if shape != e.shape:
                 raise FuseError(f"fuse: dropout of a tensor of {shape} that is broadcast to {e.shape}")
-        trimmed = e.trimmed()
+        trimmed = e.without_unused()
         self.lowered.expression = trimmed
 
     def _output(self, value: Value, dtype: torch.dtype) -> Output:
@@ -366,7 +366,7 @@ def _argument(node: Node, args: Sequence[Any], kwargs: Any, name: str) -> Any:
 def _plain_reduction(op: str) -> Reduction:
     def reduce(lowering: _Lowering, value: Value, args: Sequence[Any], kwargs: Any, node: Node) -> Any:
         dims, keepdim = _argument(node, args, kwargs, "dim"), bool(_argument(node, args, kwargs, "keepdim"))
-        return lowering.reduced(op, value, dims, keepdim=keepdim)
+        return lowering.reduce_value(op, value, dims, keepdim=keepdim)
 
     return reduce
 
@@ -382,7 +382,7 @@ def _var(lowering: _Lowering, value: Value, args: Sequence[Any], kwargs: Any, no
     if lowering._dims(value, dims) != [len(value.shape) - 1] or value.shape[-1] == 1:
         raise FuseError("a variance over other dimensions than the last")
     away = value - lowering.mean(value, dims, keepdim=True)
-    total = lowering.reduced("row_sum", away * away, dims, keepdim=keepdim)
+    total = lowering.reduce_value("row_sum", away * away, dims, keepdim=keepdim)
     length = Value(lowering.expression, lowering.expression.add("length"), ())
     return total / (length - float(1 if correction is None else correction))
 

@@ -18,10 +18,10 @@ from kernelworks.build.sources import hash_of, with_includes
 from kernelworks.fuse import cpu_kernel
 from kernelworks.fuse.cpp_text import cpp_text
 from kernelworks.fuse.launch import written_launch
-from kernelworks.fuse.lowering import Lowered, lower_graph
+from kernelworks.fuse.lowering import LoweredGraph, lower_graph
 from kernelworks.fuse.rules import StaticNumberError
 from kernelworks.fuse.trace import FuseError, Trace
-from kernelworks.fuse.verification import Case, Checked, differing_sizes, hold_against, smaller_sizes
+from kernelworks.fuse.verification import Case, CheckResult, differing_sizes, hold_against, smaller_sizes
 from kernelworks.machine import environment, kind_of
 from kernelworks.records.json_text import read_json
 
@@ -37,15 +37,15 @@ class FusedKernel:
     """``launch(*leaves)`` returns the results. ``checked`` says how it was held against float64."""
 
     launch: Callable[..., tuple[Any, ...]]
-    lowered: Lowered
+    lowered: LoweredGraph
     target: str
-    checked: Checked
+    checked: CheckResult
     text: str
 
 
 def trace_settled(
     tracer: Tracer, leaves: Sequence[Any], static: frozenset[int]
-) -> tuple[Trace, Lowered, frozenset[int]]:
+) -> tuple[Trace, LoweredGraph, frozenset[int]]:
     """The trace and its expression with as many numbers left open as can be; and the places of those that are not."""
     numbers = frozenset(i for i, leaf in enumerate(leaves) if type(leaf) in (int, float))
     while True:
@@ -69,23 +69,23 @@ def make_kernel(tracer: Tracer, definition: Definition, leaves: Sequence[Any], s
     function, target, text = _compiled(lowered, device)
     launch = _launch(lowered, len(leaves), function, device)
 
-    def run(other: Lowered, given: Sequence[Any]) -> Sequence[Any]:
+    def run(other: LoweredGraph, given: Sequence[Any]) -> Sequence[Any]:
         return _launch(other, len(given), function, device)(*given)
 
     note = _note(text, target, device)
     checked = _noted(note)
     if checked is None:
-        checked = Checked(0.0, 0)
+        checked = CheckResult(0.0, 0)
         for case in _cases(tracer, trace, lowered, leaves, static):
             found = hold_against(definition, case, run, device=device)
-            checked = Checked(max(checked.worst, found.worst), checked.cases + found.cases, found.fault)
+            checked = CheckResult(max(checked.worst, found.worst), checked.cases + found.cases, found.fault)
             if found.fault:
                 break
         _write(note, checked)
     return FusedKernel(launch, lowered, target, checked, text)
 
 
-def _compiled(lowered: Lowered, device: str) -> tuple[Any, str, str]:
+def _compiled(lowered: LoweredGraph, device: str) -> tuple[Any, str, str]:
     """The kernel's function, the target that it was compiled for, and its text."""
     if not lowered.expression.outputs:
         return None, "torch", ""
@@ -95,11 +95,13 @@ def _compiled(lowered: Lowered, device: str) -> tuple[Any, str, str]:
     raise FuseError(f"fuse: tensors on {device}; accepted are those of a CPU")
 
 
-def _launch(lowered: Lowered, count: int, function: Any, device: str) -> Callable[..., tuple[Any, ...]]:
+def _launch(lowered: LoweredGraph, count: int, function: Any, device: str) -> Callable[..., tuple[Any, ...]]:
     return written_launch(lowered, count, function, cpu_kernel.nanoseconds(lowered.expression), device)
 
 
-def _cases(tracer: Tracer, trace: Trace, lowered: Lowered, leaves: Sequence[Any], static: frozenset[int]) -> list[Case]:
+def _cases(
+    tracer: Tracer, trace: Trace, lowered: LoweredGraph, leaves: Sequence[Any], static: frozenset[int]
+) -> list[Case]:
     """The same kernel at small sizes, ragged ones; at the call's own where it has no kernel in common with those."""
     found = list[Case]()
     text = cpp_text(lowered.expression)
@@ -134,15 +136,15 @@ def _note(text: str, target: str, device: str) -> Path:
     return environment.cache_dir("build") / "fuse" / f"{digest}.checked.json"
 
 
-def _noted(path: Path) -> Checked | None:
+def _noted(path: Path) -> CheckResult | None:
     try:
         held = read_json(path)
-        return Checked(float(held["worst"]), int(held["cases"]), str(held["fault"]))
+        return CheckResult(float(held["worst"]), int(held["cases"]), str(held["fault"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _write(path: Path, checked: Checked) -> None:
+def _write(path: Path, checked: CheckResult) -> None:
     said = {"worst": checked.worst, "cases": checked.cases, "fault": checked.fault}
     try:
         environment.write_whole(path, json.dumps(said), ".checked-")

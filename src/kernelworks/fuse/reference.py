@@ -37,7 +37,7 @@ def _gelu_backward(grad: Tensor, x: Tensor, *, approximate: str = "none") -> Ten
 
 ROOT = 2.0 * math.sqrt(2.0 / math.pi)
 # Torch's own float64 functions lose all digits where 1 + erf(x) is near 0.
-EXACTLY: dict[str, Callable[..., Any]] = {"gelu": _gelu, "gelu_backward": _gelu_backward}
+EXACT_FUNCTIONS: dict[str, Callable[..., Any]] = {"gelu": _gelu, "gelu_backward": _gelu_backward}
 
 
 class Reference(Interpreter):
@@ -68,7 +68,7 @@ class Reference(Interpreter):
         if n.target.overloadpacket is torch.ops.aten._to_copy:
             return args[0].to(torch.bool) if kwargs.get("dtype") is torch.bool else args[0].double()
         wide = {k: _widened(v) for k, v in kwargs.items() if k != "device"}
-        target: Callable[..., Any] = EXACTLY.get(n.target.overloadpacket.__name__, n.target)
+        target: Callable[..., Any] = EXACT_FUNCTIONS.get(n.target.overloadpacket.__name__, n.target)
         return target(*(_widened(a) for a in args), **wide)
 
 

@@ -36,7 +36,7 @@ class ArgumentView:
     shape: tuple[int, ...]
     dtype: torch.dtype
 
-    def viewed(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], held: Any) -> ArgumentView:
+    def take_view(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], held: Any) -> ArgumentView:
         step = (target, _frozen(args), tuple(kwargs.items()))
         shape = tuple(held.shape) if isinstance(held, Tensor) else ()
         return replace(self, chain=(*self.chain, step), shape=shape)

@@ -10,9 +10,9 @@ from kernelworks.fuse.trace import FuseError
 from kernelworks.fuse.values import FUNCTION_SCOPE, Value, apply_function
 from kernelworks.ops.activation.table.contract import TABLE
 
-__all__ = ["ACCEPTED", "RULES", "UNSETTLED", "StaticNumberError"]
+__all__ = ["ACCEPTED_FUNCTIONS", "RULES", "OPEN_NUMBER", "StaticNumberError"]
 
-UNSETTLED = "a number whose value decides what is computed"
+OPEN_NUMBER = "a number whose value decides what is computed"
 
 
 class StaticNumberError(Exception):
@@ -57,7 +57,7 @@ def _clamp(x: Value, low: Any = None, high: Any = None) -> Value:
 
 def _power(x: Any, p: Any) -> Value:
     if isinstance(p, Value):
-        raise StaticNumberError(UNSETTLED)
+        raise StaticNumberError(OPEN_NUMBER)
     if not isinstance(x, Value):
         raise FuseError("a power whose exponent is a tensor")
     if p == 0.5:
@@ -194,7 +194,7 @@ RULES: dict[str, Callable[..., Any]] = {
     **{name: _entry(entry, "gradient") for name, entry in GRADIENTS_OF_TABLE.items()},
 }  # fmt: skip
 
-ACCEPTED = (
+ACCEPTED_FUNCTIONS = (
     "arithmetic, comparisons, where and masks, abs, min, max and clamp, powers, exp, log, sqrt and erf, the "
     "activations, casts among float32, bfloat16, float16 and bool, and sum, mean, amax, amin, softmax and "
     "norms over the last dimension"

@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 __all__ = ["FuseError", "Trace", "trace_backward", "trace_forward"]
 
 # Operators that are taken apart into those that have a rule.
-DECOMPOSED = """
+DECOMPOSED_OPS = """
     _softmax _log_softmax native_layer_norm _fused_rms_norm rms_norm addcmul addcdiv lerp rsub hardswish_backward
     celu selu frac square mse_loss l1_loss huber_loss smooth_l1_loss
     _softmax_backward_data _log_softmax_backward_data native_layer_norm_backward _fused_rms_norm_backward
@@ -83,7 +83,7 @@ def _user_line() -> str:
 def _decompositions() -> Any:
     from torch._decomp import get_decompositions
 
-    names = (getattr(torch.ops.aten, name, None) for name in DECOMPOSED.split())
+    names = (getattr(torch.ops.aten, name, None) for name in DECOMPOSED_OPS.split())
     packets: list[Any] = [packet for packet in names if packet is not None]
     return get_decompositions(packets)
 
@@ -117,7 +117,7 @@ class _Symbols:
             else:
                 self.leaves.append(leaf)
 
-    def guarded(self) -> frozenset[int]:
+    def guarded_places(self) -> frozenset[int]:
         symbols = {symbol for guard in self.shapes.guards for symbol in guard.expr.free_symbols}
         return frozenset(self.places[symbol] for symbol in symbols if symbol in self.places)
 
@@ -188,4 +188,4 @@ def _traced(
         name = getattr(function, "__name__", type(function).__name__)
         raise FuseError(f"fuse cannot trace {name}: {type(error).__name__}: {said[0] if said else ''}") from error
     module.graph.eliminate_dead_code()
-    return Trace(module.graph, symbols.guarded(), structure[0])
+    return Trace(module.graph, symbols.guarded_places(), structure[0])

@@ -17,10 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelworks.contract.philox import keep_mask
 from kernelworks.fuse.analysis import bounds_of
-from kernelworks.fuse.lowering import Lowered, Result
+from kernelworks.fuse.lowering import LoweredGraph, Result
 from kernelworks.fuse.reference import Reference
 
-__all__ = ["Case", "Checked", "drawn_leaves", "hold_against", "smaller_sizes"]
+__all__ = ["Case", "CheckResult", "drawn_leaves", "hold_against", "smaller_sizes"]
 
 SEED = 20
 KINDS = ("normal", "every magnitude", "extremes")
@@ -28,7 +28,7 @@ LARGEST_DRAW = 1 << 22  # elements: a function whose sizes cannot be made smalle
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckResult:
     """``worst``: the largest error as a share of its bound. ``fault``: what was wrong, "" where nothing was."""
 
     worst: float
@@ -43,7 +43,7 @@ class Case:
     name: str
     leaves: tuple[Any, ...]
     graph: torch.fx.Graph
-    lowered: Lowered
+    lowered: LoweredGraph
 
 
 def smaller_sizes(leaves: Sequence[Any], last: int, others: Sequence[int]) -> list[Any]:
@@ -97,8 +97,8 @@ def _drawn(like: Tensor, kind: str, g: torch.Generator, strided: bool) -> Tensor
 
 def hold_against(
     function: Callable[[Sequence[Any]], Sequence[Tensor | None] | None], case: Case,
-    run: Callable[[Lowered, Sequence[Any]], Sequence[Any]], *, device: str,
-) -> Checked:  # fmt: skip
+    run: Callable[[LoweredGraph, Sequence[Any]], Sequence[Any]], *, device: str,
+) -> CheckResult:  # fmt: skip
     """``run`` launches the kernel; ``function`` is the user's, or its gradients, of leaves in float64 (None where it
     cannot be run on them)."""
     reference = Reference(case.graph)
@@ -118,15 +118,15 @@ def hold_against(
             share, fault = _compared(found.detach().cpu(), wanted, bound)
             worst = max(worst, share)
             if fault:
-                return Checked(worst, count, f"result {at} ({label}): {fault}")
+                return CheckResult(worst, count, f"result {at} ({label}): {fault}")
         if kind == "normal" and not reference.rounds and not reference.draws:
             fault = _graph_fault(function, leaves, exact, bounds)
             if fault:
-                return Checked(worst, count, f"{label}: {fault}")
-    return Checked(worst, count)
+                return CheckResult(worst, count, f"{label}: {fault}")
+    return CheckResult(worst, count)
 
 
-def _bounds(lowered: Lowered, leaves: Sequence[Any]) -> list[Tensor | None]:
+def _bounds(lowered: LoweredGraph, leaves: Sequence[Any]) -> list[Tensor | None]:
     """Of each result by how much a kernel may miss it."""
     from kernelworks.fuse.launch import numbers_of, stream_texts
 
