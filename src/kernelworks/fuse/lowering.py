@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from kernelworks.contract.bounds.call import words
 from kernelworks.fuse import reshaping
 from kernelworks.fuse.expression import ELEMENTS, ROWS, SUMS, Expression, Input, Output
 from kernelworks.fuse.reshaping import ArgumentView
@@ -25,8 +26,8 @@ __all__ = ["LoweredGraph", "NumberText", "Result", "Stream", "lower_graph"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.bool)
 LARGE_LITERAL = 32  # whole numbers from here on are sizes as a rule: given at each call, so that one kernel serves all
-CONSTANTS = frozenset(
-    ["full", "full_like", "new_full", "zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "empty_like", "scalar_tensor"]
+CONSTANTS = words(
+    """full full_like new_full zeros zeros_like new_zeros ones ones_like new_ones empty_like scalar_tensor"""
 )
 IDENTITIES = ("clone", "detach", "alias", "contiguous", "lift_fresh_copy", "lift_fresh")
 NUMBER_OPERATORS = {
