@@ -91,8 +91,8 @@ def derivative(op: Any, args: tuple[Any, ...]) -> Any:
     if not wanted:
         return _shaped(op, have, {})
     with _recording():
-        # Aliases: the same tensor may be given twice, and each place has its own gradient. A view would give a dimension
-        # of one element another stride, by which torch's batch_norm mistakes how its gradient lies.
+        # Aliases: the same tensor may be given twice, and each place has its own gradient. A view gives a dimension of
+        # one element another stride, by which torch's batch_norm mistakes how its gradient lies.
         own = {
             n: torch.ops.aten.alias(have[n] if again and have[n].requires_grad else have[n].detach().requires_grad_())
             for n in wanted
