@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from kernelworks.build.sharing import choose_threads
-from kernelworks.contract import ABSENT, describe, need_dtype, need_tensor
-from kernelworks.contract.arguments import Flag, Floats, GivenArguments, Wrong, need_int
+from kernelworks.contract import ABSENT, describe, need_tensor
+from kernelworks.contract.arguments import Flag, need_int
 from kernelworks.contract.channel_layout import BATCH, empty_like_input, memory_format, problem_of, rows_of_sample
+from kernelworks.contract.tensor_argument import GivenArguments, Wrong
 
 __all__ = [
-    "ChannelCount", "ChannelTensor", "ChannelVector", "OwnStatistics", "along_channels", "forward_launch", "from_rows",
+    "ChannelCount", "ChannelVector", "OwnStatistics", "along_channels", "forward_launch", "from_rows",
     "gradient_launch", "over_channels", "to_rows",
 ]  # fmt: skip
 
@@ -24,29 +25,6 @@ VECTORS = ("running_mean", "running_var", "weight", "bias")  # along the channel
 WIDTH = 64  # columns that a thread takes at a time of a tensor whose channels lie side by side
 
 # ---------------------------------------------------------------- arguments
-
-
-@dataclass(frozen=True)
-class ChannelTensor(Floats):
-    """[N, C, *]."""
-
-    least: int = 2
-    which: str = ""
-
-    def check(self, name: str, value: Any, given: GivenArguments) -> None:
-        need_tensor(name, value)
-        need_dtype(name, value, self.dtypes)
-        if len(value.shape) < self.least:
-            raise ValueError(f"{name} must have shape [N, C, *], at least two dimensions; got {list(value.shape)}")
-
-    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
-        yield from (each for each in super().wrong(name, given) if "scalar" not in each[0])
-        yield f"{name} of one dimension", torch.ones(4), ValueError, f"{name} must have shape [N, C, *]"
-
-    def __str__(self) -> str:
-        return "[N, C, *] of at least two dimensions, any strides, " + ", ".join(
-            str(d).removeprefix("torch.") for d in self.dtypes
-        )
 
 
 @dataclass(frozen=True)
@@ -63,12 +41,13 @@ class ChannelCount:
             raise ValueError(f"{name} must be at least 1 and divide {self.of}'s {channels} channels, got {value}")
 
     def right(self, given: GivenArguments) -> Any:
-        return 2
+        return 1
 
     def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         yield f"{name} is a float", 2.0, TypeError, f"{name} must be an int"
         yield f"{name} is 0", 0, ValueError, f"{name} must be at least 1 and divide"
-        yield f"{name} that does not divide", 3, ValueError, f"{name} must be at least 1 and divide"
+        more = given[self.of].shape[1] + 1
+        yield f"{name} that does not divide", more, ValueError, f"{name} must be at least 1 and divide"
 
     def __str__(self) -> str:
         return f"a number that divides {self.of}'s channels"

@@ -10,8 +10,9 @@ from torch import Tensor
 from kernelworks.contract.arguments import Number
 from kernelworks.contract.channel_layout import BATCH
 from kernelworks.contract.numbers import Real
+from kernelworks.contract.tensor_argument import T
 from kernelworks.templates.channel_norm import ChannelNorm
-from kernelworks.templates.channel_rows import ChannelTensor, ChannelVector, OwnStatistics
+from kernelworks.templates.channel_rows import ChannelVector, OwnStatistics
 
 __all__ = ["CONTRACT", "TEMPLATE"]
 
@@ -35,7 +36,7 @@ TEMPLATE: ChannelNorm = ChannelNorm(
     formula="output = (x - mean) / sqrt(var + eps) * weight[c] + bias[c], statistics of a channel, or the running ones",
     source="Ioffe and Szegedy, Batch Normalization, ICML 2015 (arXiv:1502.03167)",
     arguments={
-        "x": ChannelTensor(), "running_mean": ChannelVector(), "running_var": ChannelVector(beside="running_mean"),
+        "x": T("N C ..."), "running_mean": ChannelVector(), "running_var": ChannelVector(beside="running_mean"),
         "weight": ChannelVector(), "bias": ChannelVector(), "training": OwnStatistics(rows=BATCH),
         "momentum": Real(0.1), "eps": Number(),
     },

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from kernelworks.contract.arguments import Number
 from kernelworks.contract.channel_layout import GROUPS
+from kernelworks.contract.tensor_argument import T
 from kernelworks.dispatch.aten import aten
 from kernelworks.templates.channel_norm import ChannelNorm
-from kernelworks.templates.channel_rows import ChannelCount, ChannelTensor, ChannelVector
+from kernelworks.templates.channel_rows import ChannelCount, ChannelVector
 
 __all__ = ["CONTRACT", "TEMPLATE"]
 
@@ -38,7 +39,7 @@ TEMPLATE: ChannelNorm = ChannelNorm(
     formula="output = (x - mean) / sqrt(var + eps) * weight[c] + bias[c], statistics of a group of channels",
     source="Wu and He, Group Normalization, ECCV 2018 (arXiv:1803.08494)",
     arguments={
-        "x": ChannelTensor(), "num_groups": ChannelCount(), "weight": ChannelVector(), "bias": ChannelVector(),
+        "x": T("N C ..."), "num_groups": ChannelCount(), "weight": ChannelVector(), "bias": ChannelVector(),
         "eps": Number(),
     },
     rows=GROUPS,

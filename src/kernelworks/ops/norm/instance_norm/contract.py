@@ -11,8 +11,9 @@ from torch import Tensor
 from kernelworks.contract.arguments import Number
 from kernelworks.contract.channel_layout import CHANNELS
 from kernelworks.contract.numbers import Real
+from kernelworks.contract.tensor_argument import T
 from kernelworks.templates.channel_norm import ChannelNorm
-from kernelworks.templates.channel_rows import ChannelTensor, ChannelVector, OwnStatistics
+from kernelworks.templates.channel_rows import ChannelVector, OwnStatistics
 
 __all__ = ["CONTRACT", "TEMPLATE"]
 
@@ -38,7 +39,7 @@ TEMPLATE: ChannelNorm = ChannelNorm(
     formula="output = (x - mean) / sqrt(var + eps) * weight[c] + bias[c], statistics of a channel of a sample",
     source="Ulyanov, Vedaldi and Lempitsky, Instance Normalization, 2016 (arXiv:1607.08022)",
     arguments={
-        "x": ChannelTensor(), "running_mean": ChannelVector(), "running_var": ChannelVector(beside="running_mean"),
+        "x": T("N C ..."), "running_mean": ChannelVector(), "running_var": ChannelVector(beside="running_mean"),
         "weight": ChannelVector(), "bias": ChannelVector(), "use_input_stats": OwnStatistics(rows=CHANNELS),
         "momentum": Real(0.1), "eps": Number(),
     },
