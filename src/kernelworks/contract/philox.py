@@ -54,6 +54,8 @@ def random_bits(element: Tensor, seed: int, offset: int) -> Tensor:
 
 def threshold_of(p: float) -> int:
     """What the upper 31 bits of an element are compared with: below it the element is dropped."""
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"p must be in [0, 1], got {p}")
     return math.floor(p * RESOLUTION + 0.5)
 
 

@@ -92,6 +92,10 @@ class FusedFunction:
             return made[0]
         return pytree.tree_unflatten(list(made), plan.structure)
 
+    def takes(self, *args: Any) -> bool:
+        """Whether a kernel may serve these arguments: no mode, transform or subclass is in the way."""
+        return self._flat(args, {}) is not None
+
     def explain(self) -> str:
         """What serves the calls that were made so far, a line for each signature."""
         lines = list[str]()

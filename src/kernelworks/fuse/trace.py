@@ -106,11 +106,10 @@ class _Symbols:
                 self.leaves.append(fake.requires_grad_() if leaf.requires_grad else fake)
             elif type(leaf) in (int, float) and place not in static:
                 source = ConstantSource(f"number{place}")
+                symbol = self.shapes.create_unspecified_symbol(leaf, source, DimDynamic.DYNAMIC)
                 if type(leaf) is int:
-                    symbol = self.shapes.create_symbol(leaf, source=source, dynamic_dim=DimDynamic.DYNAMIC)
                     made: Any = self.shapes.create_symintnode(symbol, hint=leaf, source=source)
                 else:
-                    symbol = self.shapes.create_unspecified_symbol(leaf, source, DimDynamic.DYNAMIC)
                     made = self.shapes.create_symfloatnode(symbol, hint=leaf, source=source)
                 self.places[symbol] = place
                 self.leaves.append(made)
