@@ -46,6 +46,12 @@ def dropout(x: Tensor, p: float, seed: int, offset: int = 0) -> Tensor:
     Raises: TypeError, ValueError naming the argument.
     Source: Srivastava et al., JMLR 2014; Salmon et al., SC 2011.
     """
+    _check(x, p, seed, offset)
+    found: Tensor = _FUSED(x, p, seed, offset)
+    return found
+
+
+def _check(x: Any, p: Any, seed: Any, offset: Any) -> None:
     if type(p) in (int, float) and not 0.0 <= p <= 1.0:
         raise ValueError(f"p must be in [0, 1], got {p}")
     for name, value in (("seed", seed), ("offset", offset)):
@@ -55,8 +61,6 @@ def dropout(x: Tensor, p: float, seed: int, offset: int = 0) -> Tensor:
             raise ValueError(f"{name} must fit into 64 bits, got {value}")
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise TypeError(f"x must be a tensor of floats, got {x.dtype if isinstance(x, Tensor) else type(x).__name__}")
-    found: Tensor = _FUSED(x, p, seed, offset)
-    return found
 
 
 def _on_tensors(x: Tensor, p: Any, seed: int, offset: int) -> Tensor:
