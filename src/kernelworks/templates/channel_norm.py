@@ -94,7 +94,7 @@ class ChannelNorm(OpPackage):
     def running(self) -> tuple[str, ...]:
         return tuple(name for name in ("running_mean", "running_var") if name in self.arguments)
 
-    def given(self, args: Mapping[str, Any]) -> bool:
+    def takes_running_statistics(self, args: Mapping[str, Any]) -> bool:
         """Whether the running statistics stand in the place of a row's own."""
         return bool(self.flag) and not args[self.flag]
 
@@ -116,7 +116,7 @@ class ChannelNorm(OpPackage):
     def statistics(self, args: Mapping[str, Any], total: Total = total) -> tuple[Tensor, Tensor, Tensor]:
         """Of the rows: what is normalised, with a row in the last dimension, its mean and its variance."""
         x = to_rows(self.rows, args["x"], args.get("num_groups", 1))
-        if self.given(args):
+        if self.takes_running_statistics(args):
             shape = (-1, 1) if self.rows == BATCH else (1, -1, 1)
             return x, args["running_mean"].reshape(shape), args["running_var"].reshape(shape)
         n = max(x.shape[-1], 1)
@@ -135,7 +135,7 @@ class ChannelNorm(OpPackage):
     def _moved(self, args: Mapping[str, Any], n: int, mean: Tensor, variance: Tensor) -> tuple[Any, ...]:
         """The running statistics after a call; the variance as n - 1 elements have it."""
         before = tuple(args[name] for name in self.running)
-        if not before or before[0] is None or self.given(args) or not args["x"].numel():
+        if not before or before[0] is None or self.takes_running_statistics(args) or not args["x"].numel():
             return before
         m = args["momentum"]
         new = (mean, variance * (n / max(n - 1, 1)))
@@ -149,7 +149,12 @@ class ChannelNorm(OpPackage):
         rstd = torch.rsqrt(variance + args["eps"])
         back = functools.partial(from_rows, self.rows, x=args["x"])
         n = x.shape[-1]
-        return back((x - mean) * rstd), back(rstd.expand_as(x)), n, 4.0 if self.given(args) else chain(n)
+        return (
+            back((x - mean) * rstd),
+            back(rstd.expand_as(x)),
+            n,
+            4.0 if self.takes_running_statistics(args) else chain(n),
+        )
 
     def _bound(
         self, args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype, *, given: dict[str, Any]
@@ -164,7 +169,7 @@ class ChannelNorm(OpPackage):
     def _moved_bounds(
         self, args: dict[str, Any], moved: tuple[Tensor, ...], n: int, c: float, given: dict[str, Any]
     ) -> tuple[Tensor, ...]:
-        if not moved or self.given(args) or not args["x"].numel():
+        if not moved or self.takes_running_statistics(args) or not args["x"].numel():
             return tuple(torch.zeros_like(t) for t in moved)  # not written
         _, mean, variance = self.statistics(args)
         own = mean.reshape(-1, args["x"].shape[1]).abs().mean(0) if self.rows != BATCH else mean.reshape(-1).abs()
@@ -192,7 +197,9 @@ class ChannelNorm(OpPackage):
             rows = to_rows(self.rows, terms, args.get("num_groups", 1))
             return from_rows(self.rows, rows.mean(-1, keepdim=True).expand_as(rows), x)
 
-        of_x = rstd * (4.0 * gw if self.given(args) else c * gw + 6.0 * chain(n) * wide * mean(gw * wide))
+        of_x = rstd * (
+            4.0 * gw if self.takes_running_statistics(args) else c * gw + 6.0 * chain(n) * wide * mean(gw * wide)
+        )
         found = {
             "x": of_x,
             "weight": over_channels(g * (c + down) * wide),
@@ -400,7 +407,7 @@ class ChannelNorm(OpPackage):
     def launch_arguments(self, have: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What both passes' launches are given: x, weight, bias, groups, eps; the statistics."""
         statistics = tuple(have[name] for name in self.running)
-        which = "given" if self.given(have) else "moved"
+        which = "given" if self.takes_running_statistics(have) else "moved"
         more = {which: statistics} if statistics else {}
         return (have["x"], have["weight"], have["bias"], have.get("num_groups", 1), have["eps"]), more
 
