@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kernelworks.machine import Machine, machine
     from kernelworks.measure.autotune import autotune
     from kernelworks.measure.bench import bench
+    from kernelworks.nn.experts import moe_mlp, router_topk
     from kernelworks.nn.optim import AdamW
     from kernelworks.nn.swap import Swap, swap
     from kernelworks.ops.generated import *  # noqa: F403
@@ -40,7 +41,7 @@ _HOMES = {
     "apply": "diagnose.fix.plan", "bench": "measure.bench", "capture": "diagnose.capture", "compare": "records.compare",
     "compile_report": "compile",
     "diagnose": "diagnose", "explain": "diagnose.explain", "fix": "diagnose.fix.handle", "judge": "judge",
-    "machine": "machine", "verify": "verify",
+    "machine": "machine", "moe_mlp": "nn.experts", "router_topk": "nn.experts", "verify": "verify",
     "search": "search", "autotune": "measure.autotune", "swap": "nn.swap",
 }  # fmt: skip
 
@@ -78,7 +79,9 @@ __all__ = [
     "fix",
     "judge",
     "machine",
+    "moe_mlp",
     "nn",
+    "router_topk",
     "search",
     "swap",
     "verify",

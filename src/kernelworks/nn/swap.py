@@ -162,7 +162,7 @@ def swap(
 
     Replaced are, on each instance and never on a class: ``nn.Linear``, ``nn.LayerNorm``, ``nn.RMSNorm``, ``nn.GELU``,
     ``nn.Softmax`` and ``nn.CrossEntropyLoss``; transformers' RMSNorm, gated MLP with SiLU or GELU, GELU classes, rotary
-    embedding, loss, and attention through transformers' registry; and, in any other module, the calls of
+    embedding, loss, experts of a mixture, and attention through transformers' registry; and, in any other module, the calls of
     ``torch.nn.functional`` that kernelworks has an op for. Parameters, buffers, hooks, the modules themselves and
     ``state_dict`` stay the same objects, with no copy of a weight.
 
