@@ -142,9 +142,7 @@ def test_the_choice_is_that_of_mixtral_qwen_and_deepseek() -> None:
     want, at = probabilities.topk(3)
     weights, indices = router_topk(logits, 3)
     torch.testing.assert_close(weights, want)
-    assert torch.equal(indices, at) and torch.equal(
-        logits.gather(1, indices).sort(descending=True).indices, torch.arange(3).expand(50, 3)
-    )
+    assert torch.equal(indices, at)
     torch.testing.assert_close(router_topk(logits, 3, norm_topk_prob=True)[0], want / want.sum(-1, keepdim=True))
     scores, at = logits.sigmoid().topk(3)
     weights, indices = router_topk(logits, 3, scoring="sigmoid", norm_topk_prob=True, scale=2.5)
@@ -187,7 +185,7 @@ def test_gradients_of_the_choice(scoring: str, norm: bool) -> None:
         ((torch.ones(2, 3), 4), ValueError, r"k must be in \[1, 3\]"),
         ((torch.ones(2, 3), 0), ValueError, r"k must be in \[1, 3\]"),
         ((torch.ones(3), 1), ValueError, "logits must have shape"),
-        ((torch.ones(2, 3).long(), 1), TypeError, "logits must be a floating-point tensor"),
+        ((torch.ones(2, 3).long(), 1), TypeError, "logits must have dtype"),
     ],
 )
 def test_a_choice_that_cannot_be_is_named(args: tuple[Any, ...], kind: type[Exception], text: str) -> None:

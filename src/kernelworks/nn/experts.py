@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kernelworks.contract import need_dtype, need_tensor
+from kernelworks.contract.offsets_argument import INDICES
 from kernelworks.nn import functional as calls
 from kernelworks.nn.originals import forward_of
 from kernelworks.ops.activation.gelu_mul import gelu_mul
@@ -61,13 +63,11 @@ def router_topk(
         even where their scores round to the same number. Of equal logits any may be named, none twice.
 
     Raises:
-        TypeError: logits are no tensor of floating-point numbers.
+        TypeError: logits are no tensor of float32, bfloat16 or float16.
         ValueError: logits are not [T, E], k is not in [1, E], or scoring is another word.
     """
-    if not isinstance(logits, Tensor) or not logits.is_floating_point():
-        raise TypeError(
-            f"logits must be a floating-point tensor, got {getattr(logits, 'dtype', type(logits).__name__)}"
-        )
+    need_tensor("logits", logits)
+    need_dtype("logits", logits)
     if logits.dim() != 2:
         raise ValueError(f"logits must have shape [T, E], got {list(logits.shape)}")
     if not 1 <= k <= logits.shape[1]:
@@ -152,18 +152,15 @@ def moe_mlp(
 
 
 def _check(x: Tensor, weights: Tensor, indices: Tensor, gate_up: Tensor, down: Tensor) -> None:
-    named = {"x": x, "weights": weights, "indices": indices, "gate_up": gate_up, "down": down}
-    for name, value in named.items():
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    for name, value in {"x": x, "weights": weights, "indices": indices, "gate_up": gate_up, "down": down}.items():
+        need_tensor(name, value)
+    need_dtype("indices", indices, INDICES)
     if x.dim() != 2:
         raise ValueError(f"x must have shape [T, H], got {list(x.shape)}")
     if weights.dim() != 2 or weights.shape[0] != x.shape[0] or not weights.shape[1]:
         raise ValueError(f"weights must have shape [{x.shape[0]}, k] with k >= 1, got {list(weights.shape)}")
     if indices.shape != weights.shape:
         raise ValueError(f"indices must have weights' shape {list(weights.shape)}, got {list(indices.shape)}")
-    if indices.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"indices must have dtype int32 or int64, got {indices.dtype}")
     if gate_up.dim() != 3 or gate_up.shape[1] % 2 or gate_up.shape[2] != x.shape[1]:
         raise ValueError(f"gate_up must have shape [E, 2 I, {x.shape[1]}], got {list(gate_up.shape)}")
     wanted = [gate_up.shape[0], x.shape[1], gate_up.shape[1] // 2]
@@ -176,9 +173,10 @@ def _check(x: Tensor, weights: Tensor, indices: Tensor, gate_up: Tensor, down: T
 
 def experts_forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """What transformers' registry calls with an experts module: it says how its weights lie, and applies its gate."""
+    if not _served(self, hidden_states):
+        found: Tensor = forward_of(self).__wrapped__(self, hidden_states, top_k_index, top_k_weights)
+        return found
     matrices, biases = _parts(self)
-    if hidden_states.dtype != matrices[0].dtype or not all(map(calls.expressible, matrices)):
-        return _by_transformers(self, hidden_states, top_k_index, top_k_weights)
     if self.is_transposed:
         matrices = tuple(matrix.mT for matrix in matrices)
     rows = sort_by_expert(top_k_index, self.num_experts)
@@ -198,17 +196,18 @@ def _parts(experts: Any) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]
     return tuple(getattr(experts, name) for name in names), tuple(biases)
 
 
-def _by_transformers(experts: Any, *args: Tensor) -> Tensor:
-    found: Tensor = forward_of(experts).__wrapped__(experts, *args)
-    return found
+def _served(experts: Any, hidden_states: Tensor) -> bool:
+    """Whether the op takes these: one dtype for all, no autocast and nothing that means something by a call."""
+    matrices, _ = _parts(experts)
+    return hidden_states.dtype is matrices[0].dtype and calls.expressible(hidden_states, *matrices)
 
 
 def swapped_forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-    """An experts module's forward while it is swapped: another implementation that somebody names since is theirs."""
-    args = (hidden_states, top_k_index, top_k_weights)
-    if getattr(self.config, "_experts_implementation", None) in MEAN_THE_SAME:
-        return experts_forward(self, *args)
-    found: Tensor = type(self).forward(self, *args)
+    """An experts module's forward while it is swapped. What the op does not serve is transformers', and so is another
+    implementation that somebody names since."""
+    if getattr(self.config, "_experts_implementation", None) in MEAN_THE_SAME and _served(self, hidden_states):
+        return experts_forward(self, hidden_states, top_k_index, top_k_weights)
+    found: Tensor = type(self).forward(self, hidden_states, top_k_index, top_k_weights)
     return found
 
 
