@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kernelworks.diagnose.capture import CapturedModel, capture
     from kernelworks.diagnose.explain import explain
     from kernelworks.diagnose.fix.handle import Fix, fix
+    from kernelworks.fuse import fuse
     from kernelworks.judge import judge
     from kernelworks.machine import Machine, machine
     from kernelworks.measure.autotune import autotune
@@ -40,7 +41,8 @@ _HOMES = {
     "Search": "records.search", "AutotuneResult": "records", "Swap": "nn.swap",
     "apply": "diagnose.fix.plan", "bench": "measure.bench", "capture": "diagnose.capture", "compare": "records.compare",
     "compile_report": "compile",
-    "diagnose": "diagnose", "explain": "diagnose.explain", "fix": "diagnose.fix.handle", "judge": "judge",
+    "diagnose": "diagnose", "explain": "diagnose.explain", "fix": "diagnose.fix.handle",
+    "fuse": "fuse", "judge": "judge",
     "machine": "machine", "moe_mlp": "nn.experts", "router_topk": "nn.experts", "verify": "verify",
     "search": "search", "autotune": "measure.autotune", "swap": "nn.swap",
 }  # fmt: skip
@@ -77,6 +79,7 @@ __all__ = [
     "diagnose",
     "explain",
     "fix",
+    "fuse",
     "judge",
     "machine",
     "moe_mlp",
