@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from eligible import KERNELS, only
 from torch import Tensor
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, batched_mm_experts_forward
 
 import kernelworks as kw
 from kernelworks.nn import experts
@@ -197,7 +200,6 @@ def test_a_choice_that_cannot_be_is_named(args: tuple[Any, ...], kind: type[Exce
 
 # ---------------------------------------------------------------- transformers
 
-transformers = pytest.importorskip("transformers")
 SIZES = {
     "vocab_size": 40, "hidden_size": 32, "intermediate_size": 24, "moe_intermediate_size": 24, "num_hidden_layers": 2,
     "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "num_experts": 4, "num_local_experts": 4,
@@ -252,8 +254,6 @@ def test_the_registry_knows_our_name(name: str) -> None:
 
 def kw_asked(asked: list[str]) -> Any:
     """Notes the names of the ops that are called."""
-    from unittest import mock
-
     found = experts.grouped_linear
 
     def noted(*args: Any, **named: Any) -> Any:
@@ -267,8 +267,6 @@ def test_another_implementation_that_is_named_later_is_theirs() -> None:
     swapped, ids = model("Mixtral"), torch.randint(0, 40, (1, 7))
     with kw.swap(swapped, verbose=False, ops=["grouped_linear"]):
         want, asked = swapped(ids).logits, []
-        from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, batched_mm_experts_forward
-
         ALL_EXPERTS_FUNCTIONS.register("somebody's", batched_mm_experts_forward)
         swapped.set_experts_implementation("somebody's")
         with kw_asked(asked):
