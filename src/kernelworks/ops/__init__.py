@@ -32,6 +32,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "block_sparse_attention",
         "varlen_attn",
     ),
+    "convolution": (
+        "causal_conv1d",
+    ),
     "linear": (
         "linear",
         "linear_add",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.attention.attention_fp8 import attention_fp8 as attention_fp8
     from kernelworks.ops.attention.block_sparse_attention import block_sparse_attention as block_sparse_attention
     from kernelworks.ops.attention.varlen_attn import varlen_attn as varlen_attn
+    from kernelworks.ops.convolution.causal_conv1d import causal_conv1d as causal_conv1d
     from kernelworks.ops.linear.linear import linear as linear
     from kernelworks.ops.linear.linear_add import linear_add as linear_add
     from kernelworks.ops.linear.linear_gelu import linear_gelu as linear_gelu
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         "attention",
         "attention_fp8",
         "block_sparse_attention",
+        "causal_conv1d",
         "celu",
         "cross_entropy",
         "dequantize",
@@ -227,6 +229,10 @@ SCHEMAS = {
     "varlen_attn": {
         "forward": "varlen_attn(Tensor query, Tensor key, Tensor value, Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa, bool with_lse, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "varlen_attn_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor output, Tensor lse, Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "causal_conv1d": {
+        "forward": "causal_conv1d(Tensor x, Tensor weight, Tensor? bias, Tensor? initial_states, str? activation, bool return_final_states, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "causal_conv1d_backward(Tensor grad_output, Tensor? grad_final_states, Tensor x, Tensor weight, Tensor? bias, Tensor? initial_states, str? activation, bool return_final_states, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
     },
     "linear": {
         "forward": "linear(Tensor x, Tensor weight, Tensor? bias, str? op_kernel=None) -> Tensor",
