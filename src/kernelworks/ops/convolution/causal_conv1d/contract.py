@@ -240,9 +240,9 @@ def _cases() -> Iterator[Case]:
     for D in (1, 2, 15, 16, 17, 33, 65, 255, 257, 521):
         for last, text in both:
             yield _case(f"D={D}{text}", 2, D, 9, channels_last=last, silu=D % 2 == 0, states=D % 4 == 1, final=D == 17)
-    for W in (1, 2, 3, 5, 7, 16, 33, 64):
+    for W, lengths in ((1, (3, 37)), (2, (3, 37)), (3, (2, 37)), (5, (3, 37)), (7, (3, 16)), (16, (37,)), (64, (37,))):
         for last, text in both:
-            for L in (3, 37):
+            for L in lengths:
                 yield _case(f"W={W} L={L}{text}", 2, 5, L, W, channels_last=last, silu=W % 2 == 1, states=True, final=True)
     yield _case("W=65 L=70", 1, 3, 70, 65, states=True, final=True)
     for kind, gradients in KINDS.items():

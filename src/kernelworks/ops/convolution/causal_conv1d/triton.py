@@ -139,9 +139,8 @@ def _at(kernel: str, W: int, L: int, channels_last: bool, dtype: torch.dtype) ->
     """Options, and the channels and positions of a program; L is the number of positions, up to the next power of
     two."""
     chosen = CONFIGS.pick(kernel, channels_last=int(channels_last), dtype=dtype)
-    elements, side = chosen.pop("ELEMENTS"), chosen.pop("SIDE")
-    positions = min(L, side if channels_last else elements // side)
-    return {**chosen, "W": W}, elements // positions if channels_last else side, positions
+    elements, positions = chosen.pop("ELEMENTS"), min(L, chosen.pop("POSITIONS"))
+    return {**chosen, "W": W}, elements // positions, positions
 
 
 def _launches(
