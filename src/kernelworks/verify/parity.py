@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import Case
+from kernelworks.dispatch.mutation import results_of
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import environment
 from kernelworks.records import Parity
@@ -132,8 +133,7 @@ def _forward(op: Op, kernel: str, expected: Reference, layout: str, *, at_end: b
         formatted = layout == "channels_last"
         out = _poisoned_out(op, args, memory, formatted)
         result = op(*args, out=out, kernel=kernel) if out is not None else op(*args, kernel=kernel)
-        if op.contract.mutates:
-            result = [args[names.index(n)] for n in op.contract.mutates]
+        result = results_of(op, result, args)
         shares, message = judge_outputs(result, expected)
         if formatted and out is not None and not message:
             message = _misplaced(op, op(*args, kernel=kernel), args)
