@@ -34,6 +34,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "convolution": (
         "causal_conv1d",
+        "conv2d",
     ),
     "linear": (
         "linear",

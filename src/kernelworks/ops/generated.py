@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.attention.block_sparse_attention import block_sparse_attention as block_sparse_attention
     from kernelworks.ops.attention.varlen_attn import varlen_attn as varlen_attn
     from kernelworks.ops.convolution.causal_conv1d import causal_conv1d as causal_conv1d
+    from kernelworks.ops.convolution.conv2d import conv2d as conv2d
     from kernelworks.ops.linear.linear import linear as linear
     from kernelworks.ops.linear.linear_add import linear_add as linear_add
     from kernelworks.ops.linear.linear_gelu import linear_gelu as linear_gelu
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         "block_sparse_attention",
         "causal_conv1d",
         "celu",
+        "conv2d",
         "cross_entropy",
         "dequantize",
         "elu",
@@ -233,6 +235,10 @@ SCHEMAS = {
     "causal_conv1d": {
         "forward": "causal_conv1d(Tensor x, Tensor weight, Tensor? bias, Tensor? initial_states, str? activation, bool return_final_states, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "causal_conv1d_backward(Tensor grad_output, Tensor? grad_final_states, Tensor x, Tensor weight, Tensor? bias, Tensor? initial_states, str? activation, bool return_final_states, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "conv2d": {
+        "forward": "conv2d(Tensor x, Tensor weight, Tensor? bias, int[2] stride, int[2] padding, int[2] dilation, int groups, str? op_kernel=None) -> Tensor",
+        "backward": "conv2d_backward(Tensor grad_output, Tensor x, Tensor weight, int[2] stride, int[2] padding, int[2] dilation, int groups, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "linear": {
         "forward": "linear(Tensor x, Tensor weight, Tensor? bias, str? op_kernel=None) -> Tensor",

@@ -12,10 +12,11 @@ from torch import Tensor
 from kernelworks.build.kernels import cpp_kernels, triton_kernel
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import Request
+from kernelworks.contract.arguments import schema_of
 from kernelworks.contract.memory_layout import is_channels_last_1d, with_unit_stride
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import Array
-from kernelworks.ops.convolution.causal_conv1d.contract import CONTRACT, composite
+from kernelworks.ops.convolution.causal_conv1d.contract import ARGUMENTS, CONTRACT, composite
 from kernelworks.ops.convolution.causal_conv1d.mutants import MUTANTS
 from kernelworks.templates.torch_kernels import python_kernels
 
@@ -150,14 +151,12 @@ def _to_torch(result: Any, x: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
 
 
 FORWARD = Pass(
-    "causal_conv1d(Tensor x, Tensor weight, Tensor? bias, Tensor? initial_states, str? activation, "
-    "bool return_final_states, str? op_kernel=None) -> (Tensor, Tensor)",
+    f"causal_conv1d({schema_of(ARGUMENTS)}, str? op_kernel=None) -> (Tensor, Tensor)",
     _fake,
 )
 BACKWARD = Pass(
-    "causal_conv1d_backward(Tensor grad_output, Tensor? grad_final_states, Tensor x, Tensor weight, Tensor? bias, "
-    "Tensor? initial_states, str? activation, bool return_final_states, bool[] needs, str? op_kernel=None) "
-    "-> (Tensor, Tensor, Tensor, Tensor)",
+    f"causal_conv1d_backward(Tensor grad_output, Tensor? grad_final_states, {schema_of(ARGUMENTS)}, bool[] needs, "
+    "str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
     lambda grad, later, x, weight, bias, states, activation, final, needs: _gradients(x, weight, bias, states, needs),
     returns=("x", "weight", "bias", "initial_states"),
 )

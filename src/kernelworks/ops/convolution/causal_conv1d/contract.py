@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from kernelworks.contract import (
-    UNIT_ROUNDOFF,
-    Case,
-    Contract,
-    Cost,
-    Request,
-    need_dtype,
-    need_same,
-    need_tensor,
-    rounding,
-)
+from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Request, rounding
+from kernelworks.contract.arguments import Arguments, Flag, Word, check_of, errors_of
 from kernelworks.contract.cases import draw, normal
 from kernelworks.contract.results import Result
+from kernelworks.contract.tensor_argument import T
 from kernelworks.templates.product import gamma
 
-__all__ = ["CONTRACT", "composite", "reference"]
+__all__ = ["ARGUMENTS", "CONTRACT", "composite", "reference"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 SMALLEST = 2.0**-149  # of float32's subnormals
@@ -33,31 +25,14 @@ LONGEST_CHAIN = 2048  # sums of gradients are kept in float32 over so many terms
 RETURNS = ("x", "weight", "bias", "initial_states")
 
 
-def check(
-    x: Any, weight: Any, bias: Any, initial_states: Any, activation: Any, return_final_states: Any
-) -> None:  # fmt: skip
-    need_tensor("x", x)
-    need_dtype("x", x)
-    if len(x.shape) != 3 or 0 in x.shape[1:]:
-        raise ValueError(f"x must have shape [B, D, L] with D, L >= 1, got {list(x.shape)}")
-    B, D, _ = x.shape
-    need_tensor("weight", weight)
-    need_same("weight", weight, "x", x)
-    if len(weight.shape) != 2 or weight.shape[0] != D or weight.shape[1] < 1:
-        raise ValueError(f"weight must have shape [{D}, W] with W >= 1, D as x's; got {list(weight.shape)}")
-    before = weight.shape[1] - 1
-    for name, value, shape in (("bias", bias, (D,)), ("initial_states", initial_states, (B, D, before))):
-        need_tensor(name, value, optional=True)
-        if value is not None:
-            need_same(name, value, "x", x)
-            if tuple(value.shape) != shape:
-                raise ValueError(f"{name} must have shape {list(shape)}, got {list(value.shape)}")
-    if activation is not None and not isinstance(activation, str):
-        raise TypeError(f"activation must be a str or None, got {type(activation).__name__}")
-    if activation not in (None, "silu"):
-        raise ValueError(f"activation must be None or 'silu', got {activation!r}")
-    if not isinstance(return_final_states, bool):
-        raise TypeError(f"return_final_states must be a bool, got {type(return_final_states).__name__}")
+ARGUMENTS: Arguments = {
+    "x": T("B D L", where=("D >= 1", "L >= 1")),
+    "weight": T("D W", like="x", where=("W >= 1",)),
+    "bias": T("D", like="x", optional=True),
+    "initial_states": T("B D S", like="x", optional=True, where=("S == W - 1",)),
+    "activation": Word("silu", optional=True),
+    "return_final_states": Flag(),
+}
 
 
 def padded_inputs(x: Tensor, weight: Tensor, initial_states: Tensor | None) -> Tensor:
@@ -285,36 +260,6 @@ DEVICE_CASES = (
 )
 
 
-def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
-    usual = {
-        "x": torch.ones(2, 3, 8), "weight": torch.ones(3, 4), "bias": None, "initial_states": None, "activation": None,
-        "return_final_states": False,
-    }  # fmt: skip
-    return lambda: usual | changed
-
-
-ERRORS = (
-    ("x is not a tensor", _with(x=1.0), TypeError, "x must be a torch.Tensor"),
-    ("x of two dimensions", _with(x=torch.ones(3, 8)), ValueError, "x must have shape [B, D, L]"),
-    ("x without a length", _with(x=torch.ones(2, 3, 0)), ValueError, "with D, L >= 1"),
-    ("x of integers", _with(x=torch.ones(2, 3, 8, dtype=torch.int64)), TypeError, "x must have dtype"),
-    ("weight is None", _with(weight=None), TypeError, "weight must be a torch.Tensor"),
-    ("weight of three dimensions", _with(weight=torch.ones(3, 1, 4)), ValueError, "weight must have shape [3, W]"),
-    ("weight of another D", _with(weight=torch.ones(4, 4)), ValueError, "weight must have shape [3, W]"),
-    ("weight without taps", _with(weight=torch.ones(3, 0)), ValueError, "W >= 1"),
-    ("weight of another dtype", _with(weight=torch.ones(3, 4).half()), TypeError, "weight must have x's dtype"),
-    ("bias of another length", _with(bias=torch.ones(4)), ValueError, "bias must have shape [3]"),
-    ("bias is a number", _with(bias=1.0), TypeError, "bias must be a torch.Tensor or None"),
-    (
-        "states as long as the window", _with(initial_states=torch.ones(2, 3, 4)), ValueError,
-        "initial_states must have shape [2, 3, 3]",
-    ),
-    ("activation unknown", _with(activation="relu"), ValueError, "activation must be None or 'silu'"),
-    ("activation is a bool", _with(activation=True), TypeError, "activation must be a str or None"),
-    ("final states as a number", _with(return_final_states=1), TypeError, "return_final_states must be a bool"),
-)  # fmt: skip
-
-
 def _final_shape(args: Any) -> tuple[int, ...]:
     B, D, _ = args["x"].shape
     return (B, D, args["weight"].shape[1] - 1)
@@ -329,7 +274,7 @@ CONTRACT = Contract(
     outputs=("output", "final_states"),
     results={"final_states": Result("x", _final_shape, when="return_final_states")},
     differentiable=RETURNS,
-    check=check,
+    check=check_of(ARGUMENTS),
     reference=reference,
     bound=bound,
     gradient_bound=gradient_bound,
@@ -340,5 +285,5 @@ CONTRACT = Contract(
     bench_cases=tuple(_benched(BENCH)),
     device_cases=DEVICE_CASES,
     device_bench_cases=tuple(_benched(DEVICE_BENCH)),
-    errors=ERRORS,
+    errors=errors_of(ARGUMENTS),
 )
