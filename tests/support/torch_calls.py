@@ -33,11 +33,13 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "beta": lambda given: 0.75,
     "bias": lambda given: torch.rand(given["weight"].shape[0]),
     "descending": lambda given: True,
+    "dilation": lambda given: (2, 1),
     "dim": lambda given: 0,
     "dropout_p": lambda given: 0.5,
     "dtype": lambda given: torch.float64,
     "enable_gqa": lambda given: True,
     "eps": lambda given: 0.25,
+    "groups": lambda given: 2,
     "ignore_index": lambda given: int(given["target"][0]),
     "inplace": lambda given: True,
     "is_causal": lambda given: True,
@@ -53,6 +55,7 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "max_norm": lambda given: 1e6,  # above every norm: the weight is not rewritten
     "norm_type": lambda given: 1.0,
     "options": lambda given: torch.nn.LinearCrossEntropyOptions(),
+    "padding": lambda given: (1, 2),
     "padding_idx": lambda given: 0,
     "reduce": lambda given: False,
     "reduction": lambda given: "sum",
@@ -61,6 +64,7 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "size_average": lambda given: False,
     "sorted": lambda given: False,
     "sparse": lambda given: True,
+    "stride": lambda given: 2,
     "threshold": lambda given: 0.3,
     "value": lambda given: -0.3,
     "stable": lambda given: True,
@@ -85,10 +89,15 @@ def torchs(torch_signature: TorchSignature) -> Parameters:
         absent = {True: inspect._empty, False: None}
         return [
             ("input" if a.name == "self" else a.name,
-             a.default_value if a.has_default_value() else absent[a.name in plain], a.name in placed)
+             _plain(a.default_value) if a.has_default_value() else absent[a.name in plain], a.name in placed)
             for a in arguments
         ]  # fmt: skip
     return [(p.name, p.default, p.kind is not p.KEYWORD_ONLY) for p in found.parameters.values()]
+
+
+def _plain(default: Any) -> Any:
+    """A default as a call may write it: 1 for [1, 1]."""
+    return default[0] if isinstance(default, list) and len(default) == 2 and default[0] == default[1] else default
 
 
 def example(torch_signature: TorchSignature) -> dict[str, Any]:

@@ -19,8 +19,7 @@ import functools
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import CodeType
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -74,28 +73,24 @@ def divides(part: int, whole: int) -> bool:
     return whole % part == 0 if part else whole == 0
 
 
-@dataclass(frozen=True)
+BUILTINS: dict[str, Any] = {"min": min, "max": max, "len": len, "divides": divides}
+
+
 class Condition:
-    """What must hold of sizes, as an expression of their names."""
+    """What must hold of sizes, as an expression of their names. All of it is made beforehand, for compilers trace
+    through a check."""
 
-    text: str
-
-    @functools.cached_property
-    def _code(self) -> CodeType:
-        return compile(self.text, f"<{self.text}>", "eval")
-
-    @functools.cached_property
-    def names(self) -> frozenset[str]:
-        """Of the sizes that it asks for."""
-        return frozenset(self._code.co_names)
+    def __init__(self, text: str) -> None:
+        asked = compile(text, f"<{text}>", "eval").co_names
+        self.text = text
+        self.names = tuple(sorted({*asked} - BUILTINS.keys()))  # of the sizes that it asks for
+        self._test = eval(f"lambda {', '.join(self.names)}: {text}", {"__builtins__": BUILTINS})
 
     def holds(self, sizes: Sizes) -> bool:
         """Whether it does; True as long as a size that it asks for is not known."""
-        known = self.names <= sizes.keys() | BUILTINS.keys()
-        return not known or bool(eval(self._code, {"__builtins__": BUILTINS}, dict(sizes)))
-
-
-BUILTINS: dict[str, Any] = {"min": min, "max": max, "len": len, "divides": divides}
+        if not all(name in sizes for name in self.names):
+            return True
+        return bool(self._test(*[sizes[name] for name in self.names]))
 
 
 @functools.cache
@@ -160,14 +155,16 @@ class T:
     contiguous: bool = False
     where: tuple[str, ...] = ()
     index_of: str = ""
+    # Read once: compilers trace through a check, and neither parse nor compile.
+    _shapes: tuple[tuple[Dimension, ...], ...] = field(init=False, repr=False, compare=False)
+    _conditions: tuple[Condition, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if any(sum(d.is_rest for d in words) > 1 for words in self._shapes):
+        shapes = tuple(_dimensions(shape) for shape in self.shape.split(" or "))
+        if any(sum(d.is_rest for d in words) > 1 for words in shapes):
             raise ValueError(f"shape must have one '...' at most, got {self.shape!r}")
-
-    @property
-    def _shapes(self) -> tuple[tuple[Dimension, ...], ...]:
-        return tuple(_dimensions(shape) for shape in self.shape.split(" or "))
+        object.__setattr__(self, "_shapes", shapes)
+        object.__setattr__(self, "_conditions", tuple(_condition(text) for text in self.where))
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -193,7 +190,7 @@ class T:
         given.check_device(name, value)
         shape = tuple(value.shape)
         found = self._matched(shape, given.sizes)
-        if found is None or not all(_condition(text).holds({**given.scalars, **found}) for text in self.where):
+        if found is None or not all(c.holds({**given.scalars, **found}) for c in self._conditions):
             raise ValueError(f"{name} must have shape {self._expected(given)}; got {list(shape)}")
         given.name_sizes(found, name)
         if self.contiguous and not is_contiguous(value):

@@ -164,7 +164,7 @@ class Arena:
         return region.tensor
 
     def new_poisoned(self, shape: tuple[int, ...], dtype: torch.dtype, like: Tensor | None = None) -> Tensor:
-        """An output that nobody has written: NaN, or an absurd integer. Contiguous, or dense in the order of ``like``."""
+        """An output that nobody has written: NaN, or an absurd integer. It is dense, in the order of ``like``."""
         order = list(range(len(shape))) if like is None else _order_of(like)
         tensor = self._in_order(shape, dtype, order)
         whole = -(2**31) + 7 if dtype.itemsize >= 4 else 0x5A

@@ -132,7 +132,7 @@ def _backward(
         grad_states if initial_states is not None and needs[3] else None, with_unit_stride(grad, unit), later,
         with_unit_stride(x, unit), weight, bias, initial_states, activation is not None, along_channels, threads,
     )  # fmt: skip
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def _fake(
@@ -150,6 +150,11 @@ def _to_torch(result: Any, x: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
     return output if output.stride() == told.stride() else told.copy_(output), final.contiguous()
 
 
+def _composite_as_told(x: Tensor, *args: Any) -> Any:
+    output, final = _to_torch(composite(x, *args), x)
+    return (output, final) if args[-1] else output
+
+
 FORWARD = Pass(
     f"causal_conv1d({schema_of(ARGUMENTS)}, str? op_kernel=None) -> (Tensor, Tensor)",
     _fake,
@@ -160,12 +165,12 @@ BACKWARD = Pass(
     lambda grad, later, x, weight, bias, states, activation, final, needs: _gradients(x, weight, bias, states, needs),
     returns=("x", "weight", "bias", "initial_states"),
 )
-OP = Op(
+OP: Op = Op(
     CONTRACT,
     [
         triton_kernel(Path(__file__).parent),
         *cpp_kernels(Path(__file__).parent, forward=_forward, backward=_backward, guard=_few_taps),
-        *python_kernels(CONTRACT, FORWARD, BACKWARD, composite, lambda: OP),
+        *python_kernels(CONTRACT, FORWARD, BACKWARD, _composite_as_told, lambda: OP),
     ],
     op_package=__file__,
     forward=FORWARD,

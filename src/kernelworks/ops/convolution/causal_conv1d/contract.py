@@ -44,9 +44,9 @@ def padded_inputs(x: Tensor, weight: Tensor, initial_states: Tensor | None) -> T
 def sums(x: Tensor, weight: Tensor, bias: Tensor | None, initial_states: Tensor | None) -> Tensor:
     """Each output before the activation."""
     padded, L = padded_inputs(x, weight, initial_states), x.shape[-1]
-    made = sum(padded[..., k : k + L] * weight[:, k : k + 1] for k in range(weight.shape[1]))
-    assert isinstance(made, Tensor)
-    return made if bias is None else made + bias[:, None]
+    made: Any = sum(padded[..., k : k + L] * weight[:, k : k + 1] for k in range(weight.shape[1]))
+    total: Tensor = made if bias is None else made + bias[:, None]
+    return total
 
 
 def reference(
@@ -143,8 +143,7 @@ def gradient_bound(
     u = UNIT_ROUNDOFF[dtype]
     # Sums of sums round to float32 once more before they round to the dtype.
     return {
-        name: rounding(found, dtype) + U32 * found.abs() + (1.0 + u) * inside[name]
-        for name, found in gradients.items()
+        name: rounding(found, dtype) + U32 * found.abs() + (1.0 + u) * inside[name] for name, found in gradients.items()
     }
 
 
@@ -218,7 +217,9 @@ def _cases() -> Iterator[Case]:
     for W, lengths in ((1, (3, 37)), (2, (3, 37)), (3, (2, 37)), (5, (3, 37)), (7, (3, 16)), (16, (37,)), (64, (37,))):
         for last, text in both:
             for L in lengths:
-                yield _case(f"W={W} L={L}{text}", 2, 5, L, W, channels_last=last, silu=W % 2 == 1, states=True, final=True)
+                yield _case(
+                    f"W={W} L={L}{text}", 2, 5, L, W, channels_last=last, silu=W % 2 == 1, states=True, final=True
+                )
     yield _case("W=65 L=70", 1, 3, 70, 65, states=True, final=True)
     for kind, gradients in KINDS.items():
         for last, text in both:
@@ -248,8 +249,9 @@ def _benched(sizes: tuple[Any, ...]) -> Iterator[Case]:
     for (B, D, L), dtypes, last in sizes:
         text = f"B{B} D{D} L{L}{', channels last' if last else ''}"
         yield Case(
-            text, lambda g, d, s=(B, D, L), last=last, L=L: _make(g, d, *s, channels_last=last, states=L == 1, final=L == 1),
-            dtypes=dtypes,
+            text, lambda g, d, s=(B, D, L), last=last: _make(
+                g, d, *s, channels_last=last, states=s[2] == 1, final=s[2] == 1
+            ), dtypes=dtypes,
         )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def _with(**changed: Callable[..., Any]) -> Callable[..., Any]:
     """The definition of changed arguments: each of a function of all of them."""
 
     def run(*args: Any) -> Any:
-        wide = {n: a.double() if isinstance(a, Tensor) else a for n, a in zip(NAMES, args, strict=True)}
+        wide: dict[str, Any] = {n: a.double() if isinstance(a, Tensor) else a for n, a in zip(NAMES, args, strict=True)}
         made = {n: change(**wide) for n, change in changed.items()}
         return _rounded(reference(**(wide | made)), args[0].dtype)
 
@@ -37,7 +37,7 @@ def _then(change: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Any]:
     """The definition, its results changed with a look at the arguments."""
 
     def run(*args: Any) -> Any:
-        wide = {n: a.double() if isinstance(a, Tensor) else a for n, a in zip(NAMES, args, strict=True)}
+        wide: dict[str, Any] = {n: a.double() if isinstance(a, Tensor) else a for n, a in zip(NAMES, args, strict=True)}
         return _rounded(change(reference(**wide), **wide), args[0].dtype)
 
     return run
@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant("states flipped", _with(initial_states=lambda initial_states, **_:
            None if initial_states is None else initial_states.flip(-1)), "the last state is read first"),
     Mutant("first entry's states", _with(initial_states=lambda initial_states, **_:
-           None if initial_states is None else initial_states[:1].expand_as(initial_states)), "one state for the batch"),
+           None if initial_states is None else initial_states[:1].expand_as(initial_states)), "one for the batch"),
     Mutant("bias missing", _with(bias=lambda **_: None), "the bias is not added"),
     Mutant("activation missing", _with(activation=lambda **_: None), "silu is left out"),
     Mutant("activation always", _with(activation=lambda **_: "silu"), "silu where none was asked for"),

@@ -1,6 +1,8 @@
-"""causal_conv1d on the GPU. A program takes some channels at some positions and reads each tap's inputs anew, which come
-from L1. The backward makes the gradient of each sum first, with shares of the parameters' gradients that a second kernel
-adds up, and then what flows into the inputs; without an activation the first of these is what flowed in."""
+"""causal_conv1d on the GPU.
+
+A program takes some channels at some positions and reads each tap's inputs anew, which come from L1. The backward makes
+the gradient of each sum first, with shares of the parameters' gradients that a second kernel adds up, and then what
+flows into the inputs; without an activation the first of these is what flowed in."""
 
 import functools
 from typing import Any
@@ -31,7 +33,9 @@ def _inputs(x, states, at, d, D, L, x_d, x_l, state_d, state_l, W: tl.constexpr)
 
 
 @triton.jit
-def _sums(x, states, weight, bias, at, d, D, L, x_d, x_l, state_d, state_l, weight_d, weight_w, bias_d, W: tl.constexpr):
+def _sums(
+    x, states, weight, bias, at, d, D, L, x_d, x_l, state_d, state_l, weight_d, weight_w, bias_d, W: tl.constexpr
+):
     total = tl.zeros([d.shape[0], at.shape[1]], tl.float32)
     if bias is not None:
         total += tl.load(bias + d * bias_d, mask=d < D, other=0.0).to(tl.float32)
@@ -56,9 +60,7 @@ def _forward(
     b = tl.program_id(2).to(tl.int64)
     if states is not None:
         states += b * state_b
-    s = _sums(
-        x + b * x_b, states, weight, bias, at, d, D, L, x_d, x_l, state_d, state_l, weight_d, weight_w, bias_d, W
-    )
+    s = _sums(x + b * x_b, states, weight, bias, at, d, D, L, x_d, x_l, state_d, state_l, weight_d, weight_w, bias_d, W)
     if SILU:
         s = s / (1.0 + tl.exp2(s * -LOG2_E))
     tl.store(output + b * out_b + d * out_d + at * out_l, s.to(output.dtype.element_ty), mask=(d < D) & (at < L))
@@ -143,9 +145,7 @@ def _at(kernel: str, W: int, L: int, channels_last: bool, dtype: torch.dtype) ->
     return {**chosen, "W": W}, elements // positions, positions
 
 
-def _launches(
-    kernel: str, launch: Kernel, x: Tensor, W: int, **fixed: Any
-) -> tuple[Launch, tuple[int, int, int]]:
+def _launches(kernel: str, launch: Kernel, x: Tensor, W: int, **fixed: Any) -> tuple[Launch, tuple[int, int, int]]:
     """The launch and its grid for tensors that lie as x does."""
     B, D, L = x.shape
     options, channels, positions = _at(kernel, W, 1 << (L - 1).bit_length(), x.stride(1) == 1, x.dtype)
@@ -212,7 +212,8 @@ def backward(
     totals = []
     for first in _parts(x):
         of_x, of_states, to, from_, flows, states, after = (
-            _of(t, first) for t in (grad_x, grad_states if states_wanted else None, grad, x, flow, initial_states, later)
+            _of(t, first)
+            for t in (grad_x, grad_states if states_wanted else None, grad, x, flow, initial_states, later)
         )
         launch, grid = _launches("flows", FLOWS, from_, W, SILU=silu)
         shares = grid[1] * grid[2]

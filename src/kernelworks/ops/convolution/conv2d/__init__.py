@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -12,13 +13,13 @@ from torch import Tensor
 
 from kernelworks.build.kernels import cpp_kernels, in_float64, into, python_kernel, triton_kernel
 from kernelworks.build.sharing import choose_threads
+from kernelworks.contract.arguments import schema_of
 from kernelworks.contract.int_pair import pair
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature
 from kernelworks.ops.convolution.conv2d.contract import ARGUMENTS, CONTRACT, windows_of
 from kernelworks.ops.convolution.conv2d.mutants import MUTANTS
-from kernelworks.contract.arguments import schema_of
-from kernelworks.templates.window import Windows, is_channels_last, like_picture
+from kernelworks.templates.window import Windows, like_picture
 
 __all__ = ["OP", "conv2d"]
 
@@ -41,8 +42,8 @@ def conv2d(
 ) -> Any:  # fmt: skip
     """Two-dimensional convolution (a cross-correlation, as torch has it) over a batch of pictures.
 
-    ``output[b, o, h, w] = bias[o] + sum_{c, i, j} weight[o, c, i, j] x[b, first(o) + c, h' , w']`` with ``h' = h stride +
-    i dilation - padding``, and so w'; x is 0 outside, first(o) the first channel of o's group.
+    ``output[b, o, h, w] = bias[o] + sum_{c, i, j} weight[o, c, i, j] x[b, first(o) + c, h', w']`` with ``h' = h stride
+    + i dilation - padding``, and so w'; x is 0 outside, first(o) the first channel of o's group.
 
     Args:
         x: [B, C, H, W], float32, bfloat16 or float16, any strides; channels_last is read in place.
@@ -56,11 +57,11 @@ def conv2d(
         kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
-        ``output`` [B, O, OH, OW], channels_last if x or weight is, with ``OH = (H + 2 padding - dilation (KH - 1) - 1) //
-        stride + 1``.
+        ``output`` [B, O, OH, OW], channels_last if x or weight is, with ``OH = (H + 2 padding - dilation (KH - 1) - 1)
+        // stride + 1``.
 
-    Error bound: ``u |output| + gamma(n + 1) (sum |weight x| + |bias|)``, n = C / groups KH KW terms of a sum, gamma(n) =
-    n 2^-24 / (1 - n 2^-24), u the unit roundoff of the dtype.
+    Error bound: ``u |output| + gamma(n + 1) (sum |weight x| + |bias|)``, n = C / groups KH KW terms of a sum, gamma(n)
+    = n 2^-24 / (1 - n 2^-24), u the unit roundoff of the dtype.
     Cost: 2 n flop an element of the output; reads x and weight once and writes the output once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: torch.nn.functional.conv2d; Dumoulin and Visin 2016, arXiv:1603.07285.
@@ -134,7 +135,7 @@ def _plain_backward(
     for target, found in zip(made, sums, strict=True):
         if found is not None:
             target.copy_(found.float())
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def _gradients(x: Tensor, weight: Tensor, needs: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor]:
@@ -169,10 +170,6 @@ def _reference(*args: Any, out: Any = None) -> Any:
     return in_float64(CONTRACT.reference, CONTRACT.results_in_order)(*args, out=out)
 
 
-def _exact_backward(*args: Any, out: Any = None) -> Any:
-    return _torch_backward(*args, out=out, compute=torch.float64)
-
-
 OPTIONS = "int[2] stride, int[2] padding, int[2] dilation, int groups"
 PACKAGE = Path(__file__).parent
 OP = Op(
@@ -180,11 +177,9 @@ OP = Op(
     [
         triton_kernel(PACKAGE, passes=("forward",)),
         *cpp_kernels(PACKAGE, forward=_forward, targets={"avx512": "simd.cpp", "avx2": "simd.cpp"}),
-        *cpp_kernels(
-            PACKAGE, forward=_plain_forward, backward=_plain_backward, targets={"scalar": "scalar.cpp"}
-        ),
+        *cpp_kernels(PACKAGE, forward=_plain_forward, backward=_plain_backward, targets={"scalar": "scalar.cpp"}),
         python_kernel("torch", lambda *args, out=None: into(_composite(*args), out), _torch_backward),
-        python_kernel("reference", _reference, _exact_backward),
+        python_kernel("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),
     ],
     op_package=__file__,
     forward=Pass(

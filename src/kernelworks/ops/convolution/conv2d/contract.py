@@ -62,14 +62,15 @@ def reference(
     return (convolve(x, weight, bias, stride, padding, dilation, groups),)
 
 
-def _options(args: dict[str, Any]) -> tuple[Any, ...]:
-    return args["stride"], args["padding"], args["dilation"], args["groups"]
+def _magnitudes(args: dict[str, Any], x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A call's convolution of other tensors."""
+    return convolve(x, weight, bias, args["stride"], args["padding"], args["dilation"], args["groups"])
 
 
 def bound(args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
     x, weight, bias = args["x"], args["weight"], args["bias"]
     terms = math.prod(weight.shape[1:])
-    magnitude = convolve(x.abs(), weight.abs(), None if bias is None else bias.abs(), *_options(args))
+    magnitude = _magnitudes(args, x.abs(), weight.abs(), None if bias is None else bias.abs())
     inside = gamma(terms + 1) * magnitude + (terms + 1) * SMALLEST
     return (rounding(outputs[0], dtype) + (1.0 + UNIT_ROUNDOFF[dtype]) * inside,)
 
@@ -79,8 +80,8 @@ def gradient_bound(
 ) -> dict[str, Tensor]:
     x, weight, flow = args["x"], args["weight"], grads[0].abs()
     with torch.enable_grad():  # the gradients of magnitudes are the sums of the magnitudes of products
-        sizes = [t.abs().requires_grad_() for t in (x, weight)]
-        found = torch.autograd.grad(convolve(*sizes, None, *_options(args)), sizes, flow)
+        sizes = x.abs().requires_grad_(), weight.abs().requires_grad_()
+        found = torch.autograd.grad(_magnitudes(args, *sizes), sizes, flow)
     places = flow[:, 0].numel()
     filters = weight.shape[0] // args["groups"] * math.prod(weight.shape[2:])
     inside = {
@@ -137,15 +138,15 @@ def _make(
     bias: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """``channels``: of the picture, filters, groups."""
-    C, O, groups = channels
+    C, filters, groups = channels
     size = slide.size if isinstance(slide.size, tuple) else (slide.size, slide.size)
     x = draw(kind, generator, dtype, slide.picture[0], C, *slide.picture[1:])
     scale = (C // groups * math.prod(size)) ** -0.5
-    weight = normal(generator, dtype, O, C // groups, *size, scale=scale)
+    weight = normal(generator, dtype, filters, C // groups, *size, scale=scale)
     return {
         "x": in_format(x, slide.channels_last),
-        "weight": in_format(weight, slide.channels_last and O % 2 == 0),
-        "bias": normal(generator, dtype, O) if bias else None,
+        "weight": in_format(weight, slide.channels_last and filters % 2 == 0),
+        "bias": normal(generator, dtype, filters) if bias else None,
         "stride": slide.stride, "padding": slide.padding, "dilation": slide.dilation, "groups": groups,
     }  # fmt: skip
 
@@ -206,8 +207,8 @@ def _device_cases() -> Iterator[Case]:
 CONTRACT = Contract(
     name="conv2d",
     family="convolution",
-    formula="output[b, o, h, w] = bias[o] + sum_{c, i, j} weight[o, c, i, j] x[b, group(o) + c, h stride + i dilation - "
-    "padding, w stride + j dilation - padding], x is 0 outside",
+    formula="output[b, o, h, w] = bias[o] + sum_{c, i, j} weight[o, c, i, j] x[b, first(o) + c, h stride + i dilation "
+    "- padding, w stride + j dilation - padding], x is 0 outside",
     source="torch.nn.functional.conv2d; Dumoulin and Visin, A guide to convolution arithmetic, 2016 (arXiv:1603.07285)",
     outputs=("output",),
     differentiable=RETURNS,

@@ -64,7 +64,7 @@ def _wrapped(*args: Any) -> Any:
     wide = _wide(args)
     top, left = pair(wide["padding"])
     flat = wide["x"].flatten(2)
-    B, C, H, W = wide["x"].shape
+    B, _, H, W = wide["x"].shape
     if not left or not H or not B:
         return convolve(**wide).to(args[0].dtype)
     ahead = torch.nn.functional.pad(flat, (left, left))
@@ -110,7 +110,8 @@ def _crossed(weight: Tensor, **args: Any) -> Tensor:
 
 def _mixed(x: Tensor, groups: int, **args: Any) -> Tensor:
     """Channels are dealt out to groups in turn, in place of runs of them."""
-    return x.unflatten(1, (-1, groups)).transpose(1, 2).flatten(1, 2)
+    mixed: Tensor = x.unflatten(1, (-1, groups)).transpose(1, 2).flatten(1, 2)
+    return mixed
 
 
 MUTANTS = (

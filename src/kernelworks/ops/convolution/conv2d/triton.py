@@ -41,7 +41,9 @@ def _forward(
             c = first + tl.arange(0, DEPTH)
             some = c < channels
             inputs = tl.load(from_x[:, None] + c[None, :] * x_c, mask=inside[:, None] & some[None, :], other=0.0)
-            taps = tl.load(from_weight[None, :] + c[:, None] * weight_c, mask=wanted[None, :] & some[:, None], other=0.0)
+            taps = tl.load(
+                from_weight[None, :] + c[:, None] * weight_c, mask=wanted[None, :] & some[:, None], other=0.0
+            )
             total = tl.dot(inputs, taps, total, input_precision="ieee")
     if bias is not None:
         total += tl.load(bias + o * bias_o, mask=wanted, other=0.0).to(tl.float32)[None, :]
