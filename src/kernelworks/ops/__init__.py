@@ -34,6 +34,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "convolution": (
         "causal_conv1d",
+        "causal_conv1d_update",
         "conv2d",
     ),
     "linear": (

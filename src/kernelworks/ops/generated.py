@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.attention.block_sparse_attention import block_sparse_attention as block_sparse_attention
     from kernelworks.ops.attention.varlen_attn import varlen_attn as varlen_attn
     from kernelworks.ops.convolution.causal_conv1d import causal_conv1d as causal_conv1d
+    from kernelworks.ops.convolution.causal_conv1d_update import causal_conv1d_update as causal_conv1d_update
     from kernelworks.ops.convolution.conv2d import conv2d as conv2d
     from kernelworks.ops.linear.linear import linear as linear
     from kernelworks.ops.linear.linear_add import linear_add as linear_add
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         "attention_fp8",
         "block_sparse_attention",
         "causal_conv1d",
+        "causal_conv1d_update",
         "celu",
         "conv2d",
         "cross_entropy",
@@ -235,6 +237,9 @@ SCHEMAS = {
     "causal_conv1d": {
         "forward": "causal_conv1d(Tensor x, Tensor weight, Tensor? bias, Tensor? initial_states, str? activation, bool return_final_states, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "causal_conv1d_backward(Tensor grad_output, Tensor? grad_final_states, Tensor x, Tensor weight, Tensor? bias, Tensor? initial_states, str? activation, bool return_final_states, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "causal_conv1d_update": {
+        "forward": "causal_conv1d_update(Tensor x, Tensor(a!) conv_state, Tensor weight, Tensor? bias, str? activation, str? op_kernel=None) -> Tensor",
     },
     "conv2d": {
         "forward": "conv2d(Tensor x, Tensor weight, Tensor? bias, int[2] stride, int[2] padding, int[2] dilation, int groups, str? op_kernel=None) -> Tensor",

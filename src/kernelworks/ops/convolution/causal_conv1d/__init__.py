@@ -20,7 +20,7 @@ from kernelworks.ops.convolution.causal_conv1d.contract import ARGUMENTS, CONTRA
 from kernelworks.ops.convolution.causal_conv1d.mutants import MUTANTS
 from kernelworks.templates.torch_kernels import python_kernels
 
-__all__ = ["OP", "causal_conv1d"]
+__all__ = ["OP", "causal_conv1d", "few_taps"]
 
 MOST_TAPS = 64
 
@@ -75,7 +75,8 @@ def causal_conv1d(
     return OP.call(x, weight, bias, initial_states, activation, return_final_states, out, kernel)
 
 
-def _few_taps(request: Request) -> str | None:
+def few_taps(request: Request) -> str | None:
+    """Why the loops of causal_conv.hpp decline a request."""
     W = request.args["weight"].shape[1]
     return f"takes up to {MOST_TAPS} taps, got {W}" if W > MOST_TAPS else None
 
@@ -169,7 +170,7 @@ OP: Op = Op(
     CONTRACT,
     [
         triton_kernel(Path(__file__).parent),
-        *cpp_kernels(Path(__file__).parent, forward=_forward, backward=_backward, guard=_few_taps),
+        *cpp_kernels(Path(__file__).parent, forward=_forward, backward=_backward, guard=few_taps),
         *python_kernels(CONTRACT, FORWARD, BACKWARD, _composite_as_told, lambda: OP),
     ],
     op_package=__file__,
