@@ -83,7 +83,7 @@ def torchs(torch_signature: TorchSignature) -> Parameters:
         plain = {a.name for a in packet.default._schema.arguments}  # what no call can do without, and more
         known = (getattr(packet, o)._schema for o in packet.overloads() if "Dimname" not in o)
         schemas = (s for s in known if not any(a.is_out for a in s.arguments))
-        schemas = sorted(schemas, key=lambda s: len(s.arguments))
+        schemas = sorted(schemas, key=lambda s: (len(s.arguments), s.overload_name == ""))
         placed = {a.name for s in schemas for a in s.arguments if not a.kwarg_only}
         arguments = sorted(schemas[-1].arguments, key=lambda a: a.name not in placed)
         absent = {True: inspect._empty, False: None}

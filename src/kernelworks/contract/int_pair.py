@@ -23,13 +23,19 @@ def pair(value: Any) -> Pair:
 
 @dataclass(frozen=True)
 class IntPair:
-    """An int for both dimensions of a picture, or one for each, at least ``least``."""
+    """An int for both dimensions of a picture, or one for each, at least ``least``; also None if it is ``optional``."""
 
-    schema = "int[2]"
     least: int = 0
     usual: int = 1
+    optional: bool = False
+
+    @property
+    def schema(self) -> str:
+        return "int[2]?" if self.optional else "int[2]"
 
     def check(self, name: str, value: Any, given: GivenArguments) -> None:
+        if value is None and self.optional:
+            return
         several = isinstance(value, (list, tuple))
         if several and len(value) not in (1, 2):
             raise ValueError(f"{name} must be an int or a pair of ints, got {len(value)} of them")
@@ -53,7 +59,7 @@ class IntPair:
         yield f"{name} of 32 bits", 2**31, ValueError, f"{name} must be below 2^31"
 
     def __str__(self) -> str:
-        return f"an int of at least {self.least}, or a pair of them"
+        return f"an int of at least {self.least}, or a pair of them" + ", or None" * self.optional
 
 
 @dataclass(frozen=True)

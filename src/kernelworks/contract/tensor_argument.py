@@ -84,7 +84,7 @@ class Condition:
         asked = compile(text, f"<{text}>", "eval").co_names
         self.text = text
         self.names = tuple(sorted({*asked} - BUILTINS.keys()))  # of the sizes that it asks for
-        self._test = eval(f"lambda {', '.join(self.names)}: {text}", {"__builtins__": BUILTINS})
+        self._test = eval(f"lambda {', '.join(self.names)}: {text}", {**BUILTINS, "__builtins__": {}})
 
     def holds(self, sizes: Sizes) -> bool:
         """Whether it does; True as long as a size that it asks for is not known."""

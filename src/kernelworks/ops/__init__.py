@@ -55,6 +55,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "optimizer": (
         "adamw_",
     ),
+    "pooling": (
+        "avg_pool2d",
+    ),
     "position": (
         "rope",
     ),

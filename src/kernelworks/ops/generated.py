@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.norm.layer_norm import layer_norm as layer_norm
     from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm
     from kernelworks.ops.optimizer.adamw import adamw_ as adamw_
+    from kernelworks.ops.pooling.avg_pool2d import avg_pool2d as avg_pool2d
     from kernelworks.ops.position.rope import rope as rope
     from kernelworks.ops.quantization.dequantize import dequantize as dequantize
     from kernelworks.ops.quantization.quantize import quantize as quantize
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
         "argmax",
         "attention",
         "attention_fp8",
+        "avg_pool2d",
         "block_sparse_attention",
         "causal_conv1d",
         "causal_conv1d_update",
@@ -283,6 +285,10 @@ SCHEMAS = {
     },
     "adamw_": {
         "forward": "adamw_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, int step, float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
+    },
+    "avg_pool2d": {
+        "forward": "avg_pool2d(Tensor x, int[2] kernel_size, int[2]? stride, int[2] padding, bool count_include_pad, str? op_kernel=None) -> Tensor",
+        "backward": "avg_pool2d_backward(Tensor grad_output, Tensor x, int[2] kernel_size, int[2]? stride, int[2] padding, bool count_include_pad, str? op_kernel=None) -> Tensor",
     },
     "rope": {
         "forward": "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved, str? op_kernel=None) -> (Tensor, Tensor)",

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kernelworks.contract.int_pair import Pair, pair
 
-__all__ = ["SHAPES", "Slide", "Windows", "in_format", "is_channels_last", "like_picture"]
+__all__ = ["KINDS", "SHAPES", "Slide", "Windows", "in_format", "is_channels_last", "like_picture"]
 
 
 def is_channels_last(x: Tensor) -> bool:
@@ -81,6 +81,12 @@ class Windows:
                 first, second = i * self.dilation[0], j * self.dilation[1]
                 part = padded[:, :, first : first + (rows - 1) * down + 1 : down]
                 yield i, j, part[..., second : second + (columns - 1) * right + 1 : right]
+
+
+# Kinds of a picture's values, and whether derivatives are compared there.
+KINDS = {"large_mean": True, "tiny": True, "constant": True, "zeros": True} | dict.fromkeys(
+    ("huge", "subnormal", "inf", "negative_inf", "nan"), False
+)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from kernelworks.contract.cases import draw, normal
 from kernelworks.contract.int_pair import Groups, IntPair
 from kernelworks.contract.tensor_argument import T
 from kernelworks.templates.product import gamma
-from kernelworks.templates.window import SHAPES, Slide, Windows, in_format
+from kernelworks.templates.window import KINDS, SHAPES, Slide, Windows, in_format
 
 __all__ = ["ARGUMENTS", "CONTRACT", "reference", "windows_of"]
 
@@ -159,9 +159,6 @@ def _case(slide: Slide, channels: tuple[int, int, int], text: str = "", **more: 
 
 USUAL = Slide((2, 6, 7), padding=1)
 LAST = Slide((2, 6, 7), padding=1, channels_last=True)
-KINDS = {"large_mean": True, "tiny": True, "constant": True, "zeros": True} | dict.fromkeys(
-    ("huge", "subnormal", "inf", "negative_inf", "nan"), False
-)
 # Channels of the picture, filters, groups: groups of 4 to 16, depthwise, several filters a channel.
 CHANNELS = ((1, 1, 1), (3, 5, 1), (16, 7, 1), (8, 16, 4), (32, 16, 2), (12, 12, 3), (5, 5, 5), (17, 17, 17), (4, 12, 4))
 
