@@ -266,7 +266,7 @@ class T:
         for dtype in OTHER_DTYPES:
             if dtype not in self.accepted_dtypes and dtype != right.dtype:
                 yield f"{name} of {str(dtype).removeprefix('torch.')}", right.to(dtype), TypeError, text
-        if not any(d.is_rest for d in self.dimensions):
+        if self._matched(right[None].shape, known) is None:
             yield f"{name} of a dimension more", right[None], ValueError, shape
         least = len(self.dimensions) - any(d.is_rest for d in self.dimensions)
         if least:
