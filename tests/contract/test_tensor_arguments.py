@@ -57,6 +57,10 @@ def test_a_dimension_may_be_one_instead() -> None:
                 mask.check("mask", torch.ones(shape).bool(), given)
 
 
+def test_one_instead_names_no_size() -> None:
+    check_of({"mask": T("B|1 L"), "x": T("B L")})(mask=torch.ones(1, 3), x=torch.ones(4, 3))
+
+
 @pytest.mark.parametrize("rest", [(), (5,), (2, 0, 3)])
 def test_dots_stand_for_the_same_dimensions(rest: tuple[int, ...]) -> None:
     args = {"x": torch.ones(*rest, 4), "weight": torch.ones(6, 4), "residual": torch.ones(*rest, 6)}

@@ -15,10 +15,9 @@ calls that must raise, what integers are indices of, and the sizes themselves (`
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,29 +72,22 @@ def divides(part: int, whole: int) -> bool:
     return whole % part == 0 if part else whole == 0
 
 
-BUILTINS: dict[str, Any] = {"min": min, "max": max, "len": len, "divides": divides}
-
-
 class Condition:
-    """What must hold of sizes, as an expression of their names. All of it is made beforehand, for compilers trace
-    through a check."""
+    """What must hold of sizes, as an expression of their names. A function of them is made of it at once: a compiler of
+    programs reads through that, and through no ``eval``."""
 
     def __init__(self, text: str) -> None:
-        asked = compile(text, f"<{text}>", "eval").co_names
         self.text = text
-        self.names = tuple(sorted({*asked} - BUILTINS.keys()))  # of the sizes that it asks for
-        self._test = eval(f"lambda {', '.join(self.names)}: {text}", {**BUILTINS, "__builtins__": {}})
+        self.names = tuple(n for n in compile(text, f"<{text}>", "eval").co_names if n not in FUNCTIONS)
+        scope = {"__name__": __name__, **FUNCTIONS}
+        self._function: Callable[..., bool] = eval(f"lambda {', '.join(self.names)}: {text}", scope)
 
     def holds(self, sizes: Sizes) -> bool:
         """Whether it does; True as long as a size that it asks for is not known."""
-        if not all(name in sizes for name in self.names):
-            return True
-        return bool(self._test(*[sizes[name] for name in self.names]))
+        return not all(name in sizes for name in self.names) or bool(self._function(*(sizes[n] for n in self.names)))
 
 
-@functools.cache
-def _condition(text: str) -> Condition:
-    return Condition(text)
+FUNCTIONS: dict[str, Any] = {"min": min, "max": max, "len": len, "divides": divides}
 
 
 @dataclass(frozen=True)
@@ -126,7 +118,6 @@ class Dimension:
         return f"{self.name}={size}" * (size is not None) + self.name * (size is None) + "|1" * self.or_one
 
 
-@functools.cache
 def _dimensions(shape: str) -> tuple[Dimension, ...]:
     return tuple(_dimension(word, shape) for word in shape.split())
 
@@ -155,16 +146,14 @@ class T:
     contiguous: bool = False
     where: tuple[str, ...] = ()
     index_of: str = ""
-    # Read once: compilers trace through a check, and neither parse nor compile.
     _shapes: tuple[tuple[Dimension, ...], ...] = field(init=False, repr=False, compare=False)
     _conditions: tuple[Condition, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        shapes = tuple(_dimensions(shape) for shape in self.shape.split(" or "))
-        if any(sum(d.is_rest for d in words) > 1 for words in shapes):
+        object.__setattr__(self, "_shapes", tuple(_dimensions(shape) for shape in self.shape.split(" or ")))
+        object.__setattr__(self, "_conditions", tuple(Condition(text) for text in self.where))
+        if any(sum(d.is_rest for d in words) > 1 for words in self._shapes):
             raise ValueError(f"shape must have one '...' at most, got {self.shape!r}")
-        object.__setattr__(self, "_shapes", shapes)
-        object.__setattr__(self, "_conditions", tuple(_condition(text) for text in self.where))
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -190,7 +179,7 @@ class T:
         given.check_device(name, value)
         shape = tuple(value.shape)
         found = self._matched(shape, given.sizes)
-        if found is None or not all(c.holds({**given.scalars, **found}) for c in self._conditions):
+        if found is None or not self._holds({**given.scalars, **found}):
             raise ValueError(f"{name} must have shape {self._expected(given)}; got {list(shape)}")
         given.name_sizes(found, name)
         if self.contiguous and not is_contiguous(value):
@@ -208,6 +197,9 @@ class T:
         """What the names stand for in a tensor of this shape; None if it does not fit."""
         return next((found for words in self._shapes if (found := _match(words, shape, known)) is not None), None)
 
+    def _holds(self, sizes: Sizes) -> bool:
+        return all(condition.holds(sizes) for condition in self._conditions)
+
     def _expected(self, given: GivenArguments) -> str:
         """The shape that is wanted, with the sizes that are known and who named them."""
         known: dict[str, list[str]] = {}
@@ -220,7 +212,7 @@ class T:
         if self.where:
             own = {dimension.key for dimension in itertools.chain(*self._shapes)}
             known_sizes = {**given.scalars, **given.sizes}
-            asked = {n for c in self.where for n in _condition(c).names} & known_sizes.keys() - own
+            asked = {name for condition in self._conditions for name in condition.names} & known_sizes.keys() - own
             values = "".join(f", {n} = {known_sizes[n]}" for n in sorted(asked))
             text += f", with {' and '.join(self.where)}{values}"
         return text
@@ -241,11 +233,11 @@ class T:
         usual = [USUAL[(1 + len(known) + i) % len(USUAL)] for i in range(len(free))]  # no two alike
         if free and free[-1] == self.dimensions[-1].name and len(self.dimensions) > 1:
             usual[-1] = LAST
-        asked = {name for text in self.where for name in _condition(text).names}
+        asked = {name for condition in self._conditions for name in condition.names}
         tries = [(first, *(n for n in TRIES if n != first)) for first in usual]
         for sizes in itertools.product(*(n if d in asked else n[:1] for d, n in zip(free, tries, strict=True))):
             trial = {**given.scalars, **known, REST: rest, **dict(zip(free, sizes, strict=True))}
-            if all(_condition(text).holds(trial) != (text == broken) for text in self.where):
+            if all(c.holds(trial) != (c.text == broken) for c in self._conditions):
                 shape = shape_of(self.shape.split(" or ")[0], trial)
                 return torch.ones(shape, dtype=self._dtype(given))
         return None
@@ -259,20 +251,16 @@ class T:
         right = self._drawn(known, given)
         assert right is not None, f"no tensor is {self}"
         tensor, shape = f"{name} must be a torch.Tensor", f"{name} must have shape"
-        yield f"{name} is not a tensor", [1.0], TypeError, tensor
+        yield f"{name} is a number", 1.0, TypeError, tensor
         if not self.optional:
             yield f"{name} is None", None, TypeError, tensor
         text = f"{name} must have " + (f"{self.like}'s dtype" if self.like and not self.dtypes else "dtype")
         for dtype in OTHER_DTYPES:
             if dtype not in self.accepted_dtypes and dtype != right.dtype:
                 yield f"{name} of {str(dtype).removeprefix('torch.')}", right.to(dtype), TypeError, text
-        if self._matched(right[None].shape, known) is None:
-            yield f"{name} of a dimension more", right[None], ValueError, shape
-        least = len(self.dimensions) - any(d.is_rest for d in self.dimensions)
-        if least:
-            less = torch.ones(right.shape[right.dim() - least + 1 :], dtype=right.dtype)
-            yield f"{name} of too few dimensions", less, ValueError, shape
-        yield from self._wrong_sizes(name, right, known)
+        for what, other in self._other_shapes(right, known):
+            if self._matched(other.shape, known) is None:  # else it is one of several that are right
+                yield f"{name} {what}", other, ValueError, shape
         for text in self.where:
             broken = self._drawn(known, given, text)
             if broken is not None:
@@ -281,8 +269,12 @@ class T:
             apart = right.new_ones(*right.shape[:-1], right.shape[-1] + 1)[..., :-1]
             yield f"{name} with elements between its rows", apart, ValueError, f"{name} must be contiguous, got strides"
 
-    def _wrong_sizes(self, name: str, right: Tensor, known: Sizes) -> Iterator[Wrong]:
-        """One size of those that are known already, or are numbers, is another."""
+    def _other_shapes(self, right: Tensor, known: Sizes) -> Iterator[tuple[str, Tensor]]:
+        """A dimension more and less, and another size of each that is known already, or is a number."""
+        yield "of a dimension more", right[None]
+        least = len(self.dimensions) - any(d.is_rest for d in self.dimensions)
+        if least:
+            yield "of too few dimensions", right.new_ones(right.shape[right.dim() - least + 1 :])
         words: list[str] = []
         for dimension in self.dimensions:
             among_rest = right.dim() - len(self.dimensions) + 1
@@ -290,7 +282,7 @@ class T:
         for i, word in enumerate(words):
             if word in known or word.isdigit():
                 longer = right.new_ones(*right.shape[:i], right.shape[i] + 2, *right.shape[i + 1 :])
-                yield f"{name} of another size of dimension {i}", longer, ValueError, f"{name} must have shape"
+                yield f"of another size of dimension {i}", longer
 
     # ------------------------------------------------------------ what else follows
 
@@ -318,8 +310,10 @@ def _match(words: tuple[Dimension, ...], shape: Sequence[int], known: Sizes) -> 
     if len(shape) != len(words):
         return None
     for dimension, size in zip(words, shape, strict=True):
+        if dimension.or_one and size == 1:
+            continue  # says nothing of what it is elsewhere
         wanted = dimension.number if dimension.number is not None else found.setdefault(dimension.name, size)
-        if wanted != size and not (dimension.or_one and size == 1):
+        if wanted != size:
             return None
     return found
 

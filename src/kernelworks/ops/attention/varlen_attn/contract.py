@@ -260,7 +260,12 @@ ERRORS: tuple[Error, ...] = (
     ("a first sequence beyond 0", _with(cu_seq_q=_ends(1, 2, 5)), IndexError, "cu_seq_q must begin with 0"),
     ("tokens of no sequence", _with(cu_seq_k=_ends(0, 4, 5)), IndexError, "end with 6, the tokens"),
     ("ends that fall", _with(cu_seq_q=_ends(0, 6, 5), max_q=9), IndexError, "cu_seq_q must not fall"),
-    ("max_k too small", _with(max_k=3), IndexError, "max_k must be at least the longest sequence's length, 4"),
+    (
+        "max_k below the longest sequence",
+        _with(max_k=3),
+        IndexError,
+        "max_k must be at least the longest sequence's length, 4",
+    ),
 )
 
 CONTRACT = Contract(
