@@ -79,15 +79,14 @@ class Condition:
     def __init__(self, text: str) -> None:
         self.text = text
         self.names = tuple(n for n in compile(text, f"<{text}>", "eval").co_names if n not in FUNCTIONS)
-        scope = {"__name__": __name__, **FUNCTIONS}
-        self._function: Callable[..., bool] = eval(f"lambda {', '.join(self.names)}: {text}", scope)
+        self._function: Callable[..., bool] = eval(f"lambda {', '.join(self.names)}: {text}", globals())
 
     def holds(self, sizes: Sizes) -> bool:
         """Whether it does; True as long as a size that it asks for is not known."""
         return not all(name in sizes for name in self.names) or bool(self._function(*(sizes[n] for n in self.names)))
 
 
-FUNCTIONS: dict[str, Any] = {"min": min, "max": max, "len": len, "divides": divides}
+FUNCTIONS = frozenset({"min", "max", "len", "divides"})  # that a condition may call
 
 
 @dataclass(frozen=True)
