@@ -82,7 +82,8 @@ def _off(args: dict[str, Any], s: Tensor) -> Tensor:
     W, bias = args["weight"].shape[1], args["bias"]
     states = None if args["initial_states"] is None else args["initial_states"].abs()
     magnitude = sums(args["x"].abs(), args["weight"].abs(), None if bias is None else bias.abs(), states)
-    return gamma(W + 1) * magnitude + (W + 1) * SMALLEST
+    off: Tensor = gamma(W + 1) * magnitude + (W + 1) * SMALLEST
+    return off
 
 
 def bound(args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:

@@ -45,7 +45,7 @@ def causal_conv1d_update(
     There is no gradient: what requires grad is refused while gradients are recorded.
 
     Error bound: that of ``causal_conv1d``; the state is exact.
-    Cost: 2 W flop an element, and an exponential with silu; reads x and the state once and writes output and state once.
+    Cost: 2 W flop an element, and an exponential with silu; reads x and the state and writes output and state once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Gu and Dao 2023, arXiv:2312.00752.
     """

@@ -123,8 +123,8 @@ def _cases() -> Iterator[Case]:
 CONTRACT = Contract(
     name="causal_conv1d_update",
     family="convolution",
-    formula="output = causal_conv1d(x, weight, bias, the last W - 1 of conv_state, activation); conv_state <- the last S "
-    "of conv_state and x in a row",
+    formula="output = causal_conv1d(x, weight, bias, the last W - 1 of conv_state, activation); conv_state <- the last "
+    "S of conv_state and x in a row",
     source="Gu and Dao, Mamba, 2023 (arXiv:2312.00752)",
     outputs=("output", "conv_state"),
     results={"output": Result("x", lambda args: tuple(args["x"].shape))},

@@ -41,21 +41,27 @@ def _output(**changed: Callable[..., Any]) -> Callable[..., Any]:
 
 def _moved_first(*args: Any) -> Any:
     """The state is moved on before it is read."""
-    output, state = _right(*args)
+    state = _right(*args)[1]
     return _right(args[0], state, *args[2:])[0], state
+
+
+def _one_step(new: Tensor, old: Tensor, x: Tensor) -> Tensor:
+    return torch.cat((old, x.reshape(*old.shape[:2], -1)[..., :1]), -1)[..., 1:]
+
+
+def _beginning(conv_state: Tensor, weight: Tensor, **args: Any) -> Tensor:
+    return conv_state.roll(conv_state.shape[2] - weight.shape[1] + 1, -1)
 
 
 MUTANTS = (
     Mutant("state stays", _state(lambda new, old, x: old.clone()), "the state is not moved on"),
-    Mutant("one step on", _state(lambda new, old, x: torch.cat((old, x.reshape(*old.shape[:2], -1)[..., :1]), -1)[..., 1:]),
-           "the state moves on by one, whatever is given"),
+    Mutant("one step on", _state(_one_step), "the state moves on by one, whatever is given"),
     Mutant("state flipped", _state(lambda new, old, x: new.flip(-1)), "the newest input comes first"),
     Mutant("first entry", _state(lambda new, old, x: new[:1].expand_as(new).clone()), "one state for the batch"),
     Mutant("last input missing", _state(lambda new, old, x: torch.cat((new[..., :-1], new[..., -1:] * 0), -1)),
            "the newest input is not kept"),
     Mutant("moved first", _moved_first, "the state is moved on before it is read"),
-    Mutant("state's beginning", _output(conv_state=lambda conv_state, weight, **_:
-           conv_state.roll(conv_state.shape[2] - weight.shape[1] + 1, -1)), "the oldest inputs of a longer state are read"),
+    Mutant("state's beginning", _output(conv_state=_beginning), "the oldest inputs of a longer state are read"),
     Mutant("state ignored", _output(conv_state=lambda conv_state, **_: conv_state * 0), "what was before is 0"),
     Mutant("flipped taps", _output(weight=lambda weight, **_: weight.flip(1)), "a convolution for a correlation"),
     Mutant("bias missing", _output(bias=lambda **_: None), "the bias is not added"),

@@ -65,7 +65,9 @@ def _magnitudes(args: dict[str, Any], x: Tensor) -> Tensor:
 
 def bound(args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
     terms = math.prod(pair(args["kernel_size"]))
-    inside = gamma(terms + 1) * _magnitudes(args, args["x"].abs()) + SMALLEST  # a division, or a factor of two roundings
+    inside = (
+        gamma(terms + 1) * _magnitudes(args, args["x"].abs()) + SMALLEST
+    )  # a division, or a factor of two roundings
     return (rounding(outputs[0], dtype) + (1.0 + UNIT_ROUNDOFF[dtype]) * inside,)
 
 
@@ -153,6 +155,8 @@ CONTRACT = Contract(
     dims=dims,
     bucket=bucket,
     cases=tuple(_cases()),
-    bench_cases=tuple(Case(f"{s}", lambda g, d, s=s, c=c: _make(g, d, s, c), dtypes=(torch.float32,)) for s, c in BENCH),
+    bench_cases=tuple(
+        Case(f"{s}", lambda g, d, s=s, c=c: _make(g, d, s, c), dtypes=(torch.float32,)) for s, c in BENCH
+    ),
     errors=errors_of(ARGUMENTS),
 )
