@@ -74,6 +74,10 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "softmax",
         "sum",
     ),
+    "scan": (
+        "cumprod",
+        "cumsum",
+    ),
     "selection": (
         "sort",
         "topk",
