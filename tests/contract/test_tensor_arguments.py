@@ -7,6 +7,7 @@ import torch
 
 from kernelworks.contract import TensorSpec, spec
 from kernelworks.contract.arguments import Arguments, Number, check_of, errors_of, limits_of, right_of
+from kernelworks.contract.limits import IndicesOf
 from kernelworks.contract.tensor_argument import GivenArguments, T, shape_of, sizes_of
 from kernelworks.dispatch.op import OPS
 
@@ -116,8 +117,8 @@ def test_sizes_of_right_calls_differ() -> None:
 
 def test_indices_say_what_they_point_into() -> None:
     ids = T("...", dtypes=(torch.int64,), index_of="V")
-    assert limits_of({"ids": ids, "weight": T("V D")}) == {"ids": ("weight", 0)}
-    assert limits_of({"logits": T("... V"), "target": ids}) == {"target": ("logits", -1)}
+    assert limits_of({"ids": ids, "weight": T("V D")}) == {"ids": IndicesOf("weight", 0)}
+    assert limits_of({"logits": T("... V"), "target": ids}) == {"target": IndicesOf("logits", -1)}
 
 
 @pytest.mark.parametrize("shape", ["... ...", "A-B", "N K|2", "1D"])

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kernelworks.contract import ABSENT, need_64_bits
+from kernelworks.contract.limits import IndicesOf, Limit
 from kernelworks.contract.tensor_argument import GivenArguments, T, Wrong
 
 __all__ = [
@@ -296,16 +297,16 @@ def schema_of(arguments: Arguments) -> str:
     return ", ".join(f"{argument.schema} {name}" for name, argument in arguments.items())
 
 
-def limits_of(arguments: Arguments) -> dict[str, tuple[str, int]]:
+def limits_of(arguments: Arguments) -> dict[str, Limit]:
     """The contract's ``limits``: of each tensor of indices the tensor that they point into, and its dimension."""
-    limits: dict[str, tuple[str, int]] = {}
+    limits: dict[str, Limit] = {}
     for name, argument in arguments.items():
         if isinstance(argument, T) and argument.index_of:
             for other, kind in arguments.items():
                 words = [d.name for d in kind.dimensions] if isinstance(kind, T) else []
                 if argument.index_of in words and name not in limits:
                     at = words.index(argument.index_of)
-                    limits[name] = other, at - len(words) if "..." in words[:at] else at
+                    limits[name] = IndicesOf(other, at - len(words) if "..." in words[:at] else at)
     return limits
 
 

@@ -166,7 +166,7 @@ def _format(name: str, given: GivenArguments) -> PackedFormat:
     return FORMATS[word]
 
 
-BLOCKED = T("... K")
+BLOCKED_TENSOR = T("... K")
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Blocks:
     format: str = "format"
 
     def check(self, name: str, value: Any, given: GivenArguments) -> None:
-        BLOCKED.check(name, value, given)
+        BLOCKED_TENSOR.check(name, value, given)
         found = _format(self.format, given)
         if value.shape[-1] % found.block:
             raise ValueError(
@@ -190,7 +190,7 @@ class Blocks:
 
     def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         right = self.right(given)
-        yield from BLOCKED.wrong(name, given)
+        yield from BLOCKED_TENSOR.wrong(name, given)
         yield (
             f"{name} of part of a block",
             right[:, 1:],

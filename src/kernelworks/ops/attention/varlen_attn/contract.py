@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,7 +17,8 @@ from kernelworks.contract import (
     Values,
     describe,
 )
-from kernelworks.contract.arguments import Arguments, Error, Flag, Int64, check_of, errors_of, limits_of
+from kernelworks.contract.arguments import Arguments, Error, Flag, Int64, check_of, errors_of
+from kernelworks.contract.limits import Ends
 from kernelworks.contract.results import Result
 from kernelworks.contract.tensor_argument import GivenArguments, T, Wrong
 from kernelworks.ops.attention.attention.contract import SCALE, _clamped_sum
@@ -70,7 +70,7 @@ ARGUMENTS: Arguments = {
     "query": T("Tq H D", where=("1 <= D <= 256",)),
     "key": T("Tk Hkv D", like="query", where=("divides(Hkv, H)", "Hkv == H or enable_gqa")),
     "value": T("Tk Hkv D", like="query"),
-    "cu_seq_q": dataclasses.replace(ENDS, index_of="Tq"), "cu_seq_k": dataclasses.replace(ENDS, index_of="Tk"),
+    "cu_seq_q": ENDS, "cu_seq_k": ENDS,
     "max_q": Int64(least=0), "max_k": Int64(least=0), "scale": SCALE, "window_size": WindowSize(), "enable_gqa": Flag(),
     "with_lse": Flag(),
 }  # fmt: skip
@@ -290,6 +290,6 @@ CONTRACT = Contract(
     device_cases=DEVICE_CASES,
     device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
-    limits=limits_of(ARGUMENTS),
+    limits={"cu_seq_q": Ends("query", 0, from_zero=True), "cu_seq_k": Ends("key", 0, from_zero=True)},
     values=Values(count_pairs, "if all sequences are as long"),
 )
