@@ -1,4 +1,4 @@
-"""Memory formats: tensors in channels_last are tried, results lie as compilers were told, ``out`` may lie as a result."""
+"""Memory formats: channels_last is tried, results lie as compilers were told, ``out`` may lie as a result."""
 
 from __future__ import annotations
 
