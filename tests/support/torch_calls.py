@@ -98,7 +98,9 @@ def torchs(torch_signature: TorchSignature) -> Parameters:
 
 
 def _plain(default: Any) -> Any:
-    """A default as a call may write it: 1 for [1, 1]."""
+    """A default as a call may write it: 1 for [1, 1], None for []."""
+    if isinstance(default, list) and not default:
+        return None
     return default[0] if isinstance(default, list) and len(default) == 2 and default[0] == default[1] else default
 
 

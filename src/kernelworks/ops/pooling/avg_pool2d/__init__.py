@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.kernels import cpp_kernels
+from kernelworks.build.kernels import cpp_kernels, into
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import Request
 from kernelworks.contract.arguments import schema_of
@@ -110,6 +110,17 @@ def _composite(x: Tensor, kernel_size: Any, stride: Any, padding: Any, count_inc
     return F.avg_pool2d(x, pair(kernel_size), steps, pair(padding), False, count_include_pad)
 
 
+def _torch_backward(
+    grad: Tensor, x: Tensor, kernel_size: Any, stride: Any, padding: Any, count_include_pad: bool, out: Any = None
+) -> Any:  # fmt: skip
+    """torch's own operator, which is differentiable again."""
+    steps = pair(kernel_size if stride is None else stride)
+    made = torch.ops.aten.avg_pool2d_backward(
+        grad, x, pair(kernel_size), steps, pair(padding), False, count_include_pad, None
+    )
+    return into(made, out)
+
+
 FORWARD = Pass(
     f"avg_pool2d({schema_of(ARGUMENTS)}, str? op_kernel=None) -> Tensor",
     lambda x, kernel_size, stride, padding, count: _output(x, kernel_size, stride, padding),
@@ -126,7 +137,7 @@ OP: Op = Op(
     [
         *cpp_kernels(PACKAGE, forward=_forward, targets={"avx512": "simd.cpp", "avx2": "simd.cpp"}, guard=_narrow),
         *cpp_kernels(PACKAGE, forward=_forward, backward=_plain_backward, targets={"scalar": "scalar.cpp"}),
-        *python_kernels(CONTRACT, FORWARD, BACKWARD, _composite, lambda: OP),
+        *python_kernels(CONTRACT, FORWARD, BACKWARD, _composite, lambda: OP, torch_backward=_torch_backward),
     ],
     op_package=__file__,
     forward=FORWARD,
