@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,7 +56,9 @@ def test_a_kernel_that_changes_the_format_is_refused(monkeypatch: pytest.MonkeyP
         made = F.conv2d(args[0], args[1], args[2], *args[3:]).contiguous()
         return made if out is None else out.copy_(made)
 
-    monkeypatch.setattr(op, "kernels", (python_kernel("faulty", contiguous), *op.kernels))
+    monkeypatch.setattr(
+        op, "kernels", (dataclasses.replace(python_kernel("faulty", contiguous), source=Path(__file__)), *op.kernels)
+    )
     case = next(c for c in op.contract.cases if c.layouts)
     found = {p.case: p.message for p in parities(op, "faulty", case, torch.float32) if p.pass_ == "forward"}
     wrong = [name for name, message in found.items() if message]
