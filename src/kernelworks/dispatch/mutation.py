@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from kernelworks.contract.complex_numbers import is_inexact
 from kernelworks.contract.tensors import is_plain, leaves
 
 __all__ = ["announce", "as_tuple", "check_out", "copy_into", "overlap", "refuse_crossed", "same_place"]
@@ -54,7 +55,7 @@ def check_out(name: str, wanted: Any, out: Any, args: tuple[Any, ...]) -> None:
             raise ValueError(f"out must be on {device}, as the arguments are, got {got.device}")
         if not got.is_contiguous():
             raise ValueError(f"out must be contiguous, got strides {list(got.stride())}")
-    floats = any(want.dtype.is_floating_point for want in wants)  # what has a gradient at all
+    floats = any(is_inexact(want.dtype) for want in wants)  # what has a gradient at all
     if floats and torch.is_grad_enabled() and any(t.requires_grad for t in leaves((*args, out))):
         raise RuntimeError("out= does not support autograd: no argument may require grad")
     if not torch.compiler.is_compiling():

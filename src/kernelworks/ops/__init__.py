@@ -74,6 +74,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "kernel_matmul",
         "matern32_matmul",
     ),
+    "spectral": (
+        "rfft",
+    ),
 }  # fmt: skip
 
 NAMES: tuple[str, ...] = ()

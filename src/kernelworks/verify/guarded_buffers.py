@@ -140,7 +140,8 @@ class Arena:
         """An output that nobody has written: NaN, or an absurd integer."""
         tensor = self.empty(shape, dtype)
         whole = -(2**31) + 7 if dtype.itemsize >= 4 else 0x5A
-        return tensor.fill_(float("nan") if dtype.is_floating_point else whole)
+        nan = float("nan")
+        return tensor.fill_(complex(nan, nan) if dtype.is_complex else nan if dtype.is_floating_point else whole)
 
     def place(self, value: Any, layout: str = "contiguous") -> Any:
         """A copy of a tensor (or of a list of them) in guarded memory; anything else as it is."""

@@ -1,0 +1,52 @@
+"""Known-wrong transforms: what only a Fourier transform gets wrong."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernelworks.contract import Mutant
+from kernelworks.ops.spectral.rfft.plan import scale_of
+
+__all__ = ["MUTANTS"]
+
+Length = int | None
+Word = str | None
+
+
+def _last_left_out(input: Tensor, n: Length, dim: int, norm: Word) -> Tensor:
+    y = torch.fft.rfft(input.double(), n, dim, norm)
+    y.select(dim, -1).zero_()
+    return y.to(torch.complex64)
+
+
+def _own_length(input: Tensor, n: Length, dim: int, norm: Word) -> Tensor:
+    """n cuts, and never fills."""
+    have = input.shape[dim]
+    y = torch.fft.rfft(input.double(), min(n or have, have) or 1, dim, norm).to(torch.complex64)
+    K = (n or have) // 2 + 1
+    return torch.cat((y, y.new_zeros([K - y.shape[dim] if d == dim % y.dim() else s for d, s in enumerate(y.shape)])), dim)
+
+
+def _from_the_end(input: Tensor, n: Length, dim: int, norm: Word) -> Tensor:
+    have = input.shape[dim]
+    cut = input.narrow(dim, max(0, have - (n or have)), min(n or have, have))
+    return torch.fft.rfft(cut.double(), n, dim, norm).to(torch.complex64)
+
+
+def _scaled_by_the_line(input: Tensor, n: Length, dim: int, norm: Word) -> Tensor:
+    N, have = n or input.shape[dim], max(1, input.shape[dim])
+    y = torch.fft.rfft(input.double(), n, dim)
+    return (y * scale_of(norm, have if norm else N, False)).to(torch.complex64)
+
+
+MUTANTS = (
+    Mutant("last frequency left out", _last_left_out, "the frequency N / 2 is never written"),
+    Mutant("never filled", _own_length, "a line shorter than n is not filled with zeros"),
+    Mutant("cut at the front", _from_the_end, "of a longer line the last n numbers are taken"),
+    Mutant("scaled by the line", _scaled_by_the_line, "norm takes the line's length for the transform's"),
+    Mutant(
+        "backward for forward", lambda x, n, dim, norm: torch.fft.rfft(x.double(), n, dim).to(torch.complex64),
+        "norm is ignored",
+    ),
+)  # fmt: skip
