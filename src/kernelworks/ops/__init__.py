@@ -75,6 +75,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "matern32_matmul",
     ),
     "spectral": (
+        "irfft",
         "rfft",
     ),
 }  # fmt: skip

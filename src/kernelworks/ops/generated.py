@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.selection.topk import topk as topk
     from kernelworks.ops.similarity.kernel_matmul import kernel_matmul as kernel_matmul
     from kernelworks.ops.similarity.matern32_matmul import matern32_matmul as matern32_matmul
+    from kernelworks.ops.spectral.irfft import irfft as irfft
     from kernelworks.ops.spectral.rfft import rfft as rfft
 
     __all__ = [
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
         "hardsigmoid",
         "hardswish",
         "hardtanh",
+        "irfft",
         "kernel_matmul",
         "layer_norm",
         "leaky_relu",
@@ -321,6 +323,10 @@ SCHEMAS = {
     "matern32_matmul": {
         "forward": "matern32_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
         "backward": "matern32_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "irfft": {
+        "forward": "irfft(Tensor input, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
+        "backward": "irfft_backward(Tensor grad_output, Tensor input, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
     },
     "rfft": {
         "forward": "rfft(Tensor input, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",

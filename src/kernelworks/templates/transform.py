@@ -126,8 +126,8 @@ class Transform(OpPackage):
         """A bound: the last rounding, those on the way, and what is lost where products are subnormal: at most two in
         each of 2 N butterflies on the way to a number."""
         parts = as_parts(terms)
-        ways = self.roundings(N) * U32 * parts + 4 * N * SMALLEST * (parts > 0)
-        return from_parts(as_parts(rounding(result, dtype)) * (parts > 0) + ways, result)
+        ways = as_parts(rounding(result, dtype)) + self.roundings(N) * U32 * parts + 4 * N * SMALLEST
+        return from_parts(torch.where(parts == 0, 0.0, ways), result)
 
     def _bound(self, args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
         return (self._limit(outputs[0], self.terms(*self._positional(args)), dtype, self.length(args)),)

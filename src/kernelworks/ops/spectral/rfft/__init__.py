@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.dispatch.signature import Array, TorchSignature
-from kernelworks.ops.spectral.rfft.contract import TEMPLATE
+from kernelworks.ops.spectral.rfft.contract import TEMPLATE, at_once
 from kernelworks.ops.spectral.rfft.mutants import MUTANTS
 
 __all__ = ["OP", "rfft"]
@@ -47,5 +47,5 @@ def _ours(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None =
     return input, n, dim, norm
 
 
-OP = TEMPLATE.op(MUTANTS)
+OP = TEMPLATE.op(MUTANTS, passthrough=at_once(torch.fft.rfft))
 TORCH_SIGNATURE = TorchSignature(OP, torch.fft.rfft, _ours, {}, operator="fft_rfft")

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract.complex_numbers import as_parts
-from kernelworks.contract.row_layout import lines
+from kernelworks.contract.row_layout import Lines, lines
 
-__all__ = ["MOST", "Plan", "circle", "launch", "plan_of", "prime_factors", "scale_of"]
+__all__ = ["MOST", "Plan", "circle", "launch", "lines_beside", "plan_of", "prime_factors", "scale_of"]
 
 MOST = 2**20  # numbers of a line; with more the tables would not be small beside it
 MULTIPLE = 16  # of both factors of a row that is cut: the widest vectors
@@ -79,12 +79,17 @@ def plan_of(N: int, cut: bool) -> Plan:
     return Plan(circle(N1), circle(N2), circle(N), twist, N1, N2)
 
 
+def lines_beside(x: Tensor, dim: int) -> Lines:
+    """The lines of a tensor, as many of them side by side as in a contiguous result."""
+    where = lines(x, dim)
+    beside = math.prod(x.shape[dim % x.dim() + 1 :])
+    return where if where.inner == beside else lines(x.contiguous(), dim)
+
+
 def launch(kernel: Any, out: Tensor, x: Tensor, dim: int, N: int, scale: float, middle: float) -> Tensor:
     """Runs one of the C++ functions. ``middle`` is a factor of all frequencies but the first and, of an even length, the
     last, which stand for two."""
-    where = lines(x, dim)
-    if where.inner != math.prod(x.shape[dim % x.dim() + 1 :]):  # the output's lines lie side by side otherwise
-        where = lines(x.contiguous(), dim)
+    where = lines_beside(x, dim)
     count = where.outer * where.inner
     if out.numel():
         M = N if N % 2 else N // 2

@@ -1,4 +1,32 @@
 """rfft on the GPU."""
+
+from __future__ import annotations
+
 from typing import Any
-def forward(*args: Any, out: Any = None) -> Any: raise NotImplementedError
-def backward(*args: Any, out: Any = None) -> Any: raise NotImplementedError
+
+import torch
+from torch import Tensor
+
+from kernelworks.build.triton import configs
+from kernelworks.ops.spectral.rfft.contract import length_of, shape_of
+from kernelworks.ops.spectral.rfft.plan import circle, lines_beside, scale_of
+from kernelworks.tile.fft import Fourier
+
+FOURIER = Fourier(configs(__file__))
+
+
+def forward(input: Tensor, n: int | None, dim: int, norm: str | None, out: Any = None) -> Tensor:
+    said = {"input": input, "n": n, "dim": dim}
+    made = input.new_empty(shape_of(said), dtype=torch.complex64) if out is None else out
+    N = length_of(said)
+    where, turns = lines_beside(input, dim), circle(N, str(input.device))
+    FOURIER(made, where, turns, N, scale_of(norm, N, False), 1.0, inverse=False)
+    return made
+
+
+def backward(grad: Tensor, input: Tensor, n: int | None, dim: int, norm: str | None, out: Any = None) -> Tensor:
+    made = input.new_empty(input.shape) if out is None else out
+    N = length_of({"input": input, "n": n, "dim": dim})
+    where, turns = lines_beside(grad, dim), circle(N, str(input.device))
+    FOURIER(made, where, turns, N, scale_of(norm, N, False), 0.5, inverse=True)
+    return made
