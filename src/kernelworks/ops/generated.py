@@ -325,11 +325,11 @@ SCHEMAS = {
         "backward": "matern32_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
     },
     "irfft": {
-        "forward": "irfft(Tensor input, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
-        "backward": "irfft_backward(Tensor grad_output, Tensor input, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
+        "forward": "irfft(Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
+        "backward": "irfft_backward(Tensor grad_output, Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
     },
     "rfft": {
-        "forward": "rfft(Tensor input, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
-        "backward": "rfft_backward(Tensor grad_output, Tensor input, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
+        "forward": "rfft(Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
+        "backward": "rfft_backward(Tensor grad_output, Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
     },
 }

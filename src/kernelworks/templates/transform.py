@@ -257,6 +257,6 @@ def line_cases(
         *(case(f"{kind} N={n}", (5, n), kind) for kind in kinds if kind != "normal" for n in (30, 128)),
         case("one line", (64,)),
         case("shape [2, 3, 4, N]", (2, 3, 4, 40), layouts=True),
-        case("no lines", (0, 64)),
+        case("no rows", (0, 64)),
         case("many lines", (67, 48)),
     )

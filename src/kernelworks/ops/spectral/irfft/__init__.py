@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
-from kernelworks.dispatch.signature import Array, TorchSignature
+from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature, two_names
 from kernelworks.ops.spectral.irfft.contract import TEMPLATE
 from kernelworks.ops.spectral.irfft.mutants import MUTANTS
 from kernelworks.ops.spectral.rfft.contract import at_once
@@ -15,17 +15,28 @@ from kernelworks.ops.spectral.rfft.contract import at_once
 __all__ = ["OP", "irfft"]
 
 
+@overload
+def irfft(
+    x: Array, n: int | None = None, dim: int = -1, norm: str | None = None, *,
+    out: Array | None = None, kernel: str | None = None,
+) -> Array: ...  # fmt: skip
+@overload
 def irfft(
     input: Array, n: int | None = None, dim: int = -1, norm: str | None = None, *,
     out: Array | None = None, kernel: str | None = None,
-) -> Array:  # fmt: skip
+) -> Array: ...  # fmt: skip
+@two_names
+def irfft(
+    x: Any = ABSENT, n: Any = None, dim: Any = -1, norm: Any = None, *rest: Any, out: Any = None,
+    kernel: str | None = None, **torchs: Any,
+) -> Any:  # fmt: skip
     """The inverse of ``rfft``: real lines from their frequencies 0 to N / 2.
 
-    ``output_j = scale * sum over |k| <= N / 2 of input_k e^(2 pi i j k / N)``, with ``input_-k = conj(input_k)``. The
+    ``output_j = scale * sum over |k| <= N / 2 of x_k e^(2 pi i j k / N)``, with ``x_-k = conj(x_k)``. The
     imaginary part of the first frequency counts for nothing, nor that of the last of an even N.
 
     Args:
-        input: any shape of at least one dimension, complex64, any strides. It is not written to.
+        x: any shape of at least one dimension, complex64, any strides. It is not written to.
         n: the length N of the result; more frequencies than N // 2 + 1 are cut, fewer filled with zeros. By default
             2 (K - 1) of K frequencies.
         dim: the dimension of the lines, also counted from the end.
@@ -34,15 +45,16 @@ def irfft(
         kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
-        float32, of input's shape but for N numbers along ``dim``.
+        float32, of x's shape but for N numbers along ``dim``.
 
-    Error bound: ``u |output| + c(N) 2^-24 scale sum over |k| <= N / 2 of |input_k|``, c as of ``rfft``.
-    Cost: 2.5 N log2 N flop a line; reads input once and writes the output once.
+    Error bound: ``u |output| + c(N) 2^-24 scale sum over |k| <= N / 2 of |x_k|``, c as of ``rfft``.
+    Cost: 2.5 N log2 N flop a line; reads x once and writes the output once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Cooley and Tukey 1965, Math. Comp. 19; torch.fft.irfft.
     """
-    result: Array = OP.call(input, n, dim, norm, out, kernel)
-    return result
+    if torchs or rest:
+        return TORCH_SIGNATURE((x, n, dim, norm, *rest), torchs, {}, out, kernel)
+    return OP.call(x, n, dim, norm, out, kernel)
 
 
 def _ours(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> tuple[Any, ...] | str:
@@ -50,4 +62,4 @@ def _ours(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None =
 
 
 OP = TEMPLATE.op(MUTANTS, passthrough=at_once(torch.fft.irfft))
-TORCH_SIGNATURE = TorchSignature(OP, torch.fft.irfft, _ours, {}, operator="fft_irfft")
+TORCH_SIGNATURE = TorchSignature(OP, torch.fft.irfft, _ours, {"input": "x"}, operator="fft_irfft")

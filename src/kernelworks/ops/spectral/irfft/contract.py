@@ -37,56 +37,56 @@ F32 = (torch.float32,)
 
 def length_of(args: Mapping[str, Any]) -> int:
     n: int | None = args["n"]
-    return 2 * (args["input"].shape[args["dim"]] - 1) if n is None else n  # type: ignore[no-any-return]
+    return 2 * (args["x"].shape[args["dim"]] - 1) if n is None else n  # type: ignore[no-any-return]
 
 
 def _check(**given: Any) -> None:
-    need_numbers(given, length_of(given) if given["input"].shape[given["dim"]] or given["n"] is not None else 0)
+    need_numbers(given, length_of(given) if given["x"].shape[given["dim"]] or given["n"] is not None else 0)
 
 
 def shape_of(args: Mapping[str, Any]) -> tuple[int, ...]:
-    return with_size(tuple(args["input"].shape), args["dim"], length_of(args))
+    return with_size(tuple(args["x"].shape), args["dim"], length_of(args))
 
 
-def _definition(input: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
-    if not count_lines({"input": input, "dim": dim}):  # a library that torch calls takes no fewer lines than one
-        return input.real.reshape(0).reshape(shape_of({"input": input, "n": n, "dim": dim}))
-    return torch.fft.irfft(input, n, dim, norm)
+def _definition(x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
+    if not count_lines({"x": x, "dim": dim}):  # a library that torch calls takes no fewer lines than one
+        return x.real.reshape(0).reshape(shape_of({"x": x, "n": n, "dim": dim}))
+    return torch.fft.irfft(x, n, dim, norm)
 
 
-def _transpose(grad: Tensor, input: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
+def _transpose(grad: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
     """``dL/dX_k = scale w_k sum_j g_j e^(-2 pi i j k / N)``, w = 1 at the ends and 2 between, where a frequency stands
     for its conjugate too."""
-    N = length_of({"input": input, "n": n, "dim": dim})
+    N = length_of({"x": x, "n": n, "dim": dim})
     made = torch.fft.rfft(grad, N, dim) * (frequency_weights(N, dim, grad, 2.0) * scale_of(norm, N, True)).to(grad.dtype)
-    return resized(made, dim, input.shape[dim])
+    return resized(made, dim, x.shape[dim])
 
 
-def _terms(input: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
-    N = length_of({"input": input, "n": n, "dim": dim})
-    x = resized(input, dim, N // 2 + 1)
-    total = (both_ends(x, dim, N) * frequency_weights(N, dim, x, 2.0)).sum(dim, keepdim=True)
-    return scale_of(norm, N, True) * total.expand(shape_of({"input": input, "n": n, "dim": dim}))
+def _terms(x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
+    N = length_of({"x": x, "n": n, "dim": dim})
+    used = resized(x, dim, N // 2 + 1)
+    total = (both_ends(used, dim, N) * frequency_weights(N, dim, used, 2.0)).sum(dim, keepdim=True)
+    return scale_of(norm, N, True) * total.expand(shape_of({"x": x, "n": n, "dim": dim}))
 
 
-def _transposed_terms(grad: Tensor, input: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
-    N = length_of({"input": input, "n": n, "dim": dim})
+def _transposed_terms(grad: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
+    N = length_of({"x": x, "n": n, "dim": dim})
     K = N // 2 + 1
     total = scale_of(norm, N, True) * grad.abs().sum(dim, keepdim=True)
     real = total * frequency_weights(N, dim, grad, 2.0)
     imaginary = real * on_frequencies(N, grad).reshape(with_size((1,) * grad.dim(), dim, K))
-    return resized(torch.complex(real, imaginary), dim, input.shape[dim])
+    return resized(torch.complex(real, imaginary), dim, x.shape[dim])
 
 
-def _forward(kernel: Any, out: Tensor, input: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
-    N = length_of({"input": input, "n": n, "dim": dim})
-    return launch(kernel, out, input, dim, N, scale_of(norm, N, True), 1.0)
+def _forward(kernel: Any, out: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
+    N = length_of({"x": x, "n": n, "dim": dim})
+    return launch(kernel, out, x, dim, N, scale_of(norm, N, True), 1.0)
 
 
 def _backward(
-    kernel: Any, out: Tensor, grad: Tensor, input: Tensor, n: int | None, dim: int, norm: str | None
+    kernel: Any, out: Tensor, grad: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None
 ) -> Tensor:
-    N = length_of({"input": input, "n": n, "dim": dim})
+    N = length_of({"x": x, "n": n, "dim": dim})
     return launch(kernel, out, grad, dim, N, scale_of(norm, N, True), 2.0)
 
 
@@ -95,8 +95,8 @@ def _make(
     dim: int = -1, norm: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Frequencies whose ends have imaginary parts, too: they count for nothing."""
-    real, imaginary = (draw(kind, generator, dtype, *shape) for _ in range(2))
-    return {"input": torch.complex(real, imaginary), "n": n, "dim": dim, "norm": norm}
+    real, imaginary = (draw(kind, generator, torch.float32, *shape) for _ in range(2))
+    return {"x": torch.complex(real, imaginary), "n": n, "dim": dim, "norm": norm}
 
 
 def _of_length(generator: Generator, dtype: torch.dtype, shape: tuple[int, ...], kind: str) -> dict[str, Any]:
@@ -144,17 +144,17 @@ DEVICE_SIZES = ((65536, 64), (65536, 256), (16384, 1024), (4096, 4096))
 DEVICE_BENCH = (*(_case(f"{m}x{n}", (m, n // 2 + 1)) for m, n in DEVICE_SIZES),)
 
 EMPTY: Error = (
-    "no numbers", lambda: {"input": torch.ones(3, 1, dtype=torch.complex64), "n": None, "dim": -1, "norm": None},
-    ValueError, "input must have numbers along dim -1",
+    "no numbers", lambda: {"x": torch.ones(3, 1, dtype=torch.complex64), "n": None, "dim": -1, "norm": None},
+    ValueError, "x must have numbers along dim -1",
 )  # fmt: skip
 
 TEMPLATE = Transform(
     op_package=__file__,
-    formula="output_j = scale * sum over |k| <= N / 2 of input_k e^(2 pi i j k / N), input_-k = conj(input_k); the first "
-    "and an even N's last input without imaginary part; input cut or filled with zeros to N / 2 + 1; scale = 1 / N, "
+    formula="output_j = scale * sum over |k| <= N / 2 of x_k e^(2 pi i j k / N), x_-k = conj(x_k); the first "
+    "and an even N's last number without imaginary part; x cut or filled with zeros to N / 2 + 1; scale = 1 / N, "
     "1 / sqrt(N) or 1 by norm",
     source="Cooley and Tukey 1965, Math. Comp. 19; torch.fft.irfft",
-    arguments={"input": Signal(torch.complex64), "n": Length(), "dim": Dim("input"), "norm": Norm()},
+    arguments={"x": Signal(torch.complex64), "n": Length(), "dim": Dim("x"), "norm": Norm()},
     definition=_definition,
     transpose=_transpose,
     terms=_terms,

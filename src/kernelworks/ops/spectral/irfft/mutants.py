@@ -16,11 +16,11 @@ Run = Callable[[Tensor, int | None, int, str | None], Tensor]
 
 
 def _of(change: Callable[[Tensor, int, int], Tensor]) -> Run:
-    """The definition of frequencies that ``change(input, N, dim)`` made of the right ones."""
+    """The definition of frequencies that ``change(x, N, dim)`` made of the right ones."""
 
-    def run(input: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
-        N = n or 2 * (input.shape[dim] - 1)
-        return torch.fft.irfft(change(input.to(torch.complex128), N, dim), N, dim, norm).float()
+    def run(x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
+        N = n or 2 * (x.shape[dim] - 1)
+        return torch.fft.irfft(change(x.to(torch.complex128), N, dim), N, dim, norm).float()
 
     return run
 
@@ -46,16 +46,16 @@ def _with_imaginary_ends(x: Tensor, N: int, dim: int) -> Tensor:
     return x
 
 
-def _even_always(input: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
-    N = n or 2 * (input.shape[dim] - 1)
-    y = torch.fft.irfft(input.to(torch.complex128), N // 2 * 2 or 1, dim, norm)
+def _even_always(x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
+    N = n or 2 * (x.shape[dim] - 1)
+    y = torch.fft.irfft(x.to(torch.complex128), N // 2 * 2 or 1, dim, norm)
     if y.shape[dim] < N:
         y = torch.cat((y, torch.zeros_like(y.narrow(dim, 0, 1))), dim)
     return y.float()
 
 
-def _norm_ignored(input: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
-    return torch.fft.irfft(input.to(torch.complex128), n, dim).float()
+def _norm_ignored(x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
+    return torch.fft.irfft(x.to(torch.complex128), n, dim).float()
 
 
 MUTANTS = (

@@ -53,7 +53,7 @@ def flop(N: int) -> float:
 
 
 def count_lines(args: Mapping[str, Any]) -> int:
-    shape, dim = args["input"].shape, args["dim"]
+    shape, dim = args["x"].shape, args["dim"]
     return math.prod(n for d, n in enumerate(shape) if d != dim % len(shape))
 
 
@@ -90,7 +90,7 @@ def both_ends(x: Tensor, dim: int, N: int) -> Tensor:
 
 def need_numbers(args: Mapping[str, Any], length: int) -> None:
     if length < 1:
-        raise ValueError(f"input must have numbers along dim {args['dim']}, or n say how many; got {length}")
+        raise ValueError(f"x must have numbers along dim {args['dim']}, or n say how many; got {length}")
 
 
 def decline(length: Callable[[Mapping[str, Any]], int], request: Request) -> str | None:
@@ -113,7 +113,7 @@ def decline_on_gpu(length: Callable[[Mapping[str, Any]], int], request: Request)
 def at_once(function: Callable[..., Tensor]) -> Passthrough:
     """How torch's function of the two is called where it is what runs."""
     when = ("(n is None or n.__class__ is int)", "dim.__class__ is int", "(norm is None or norm.__class__ is str)")
-    return Passthrough("function(input, n, dim, norm)", ("input",), when, {"function": function})
+    return Passthrough("function(x, n, dim, norm)", ("x",), when, {"function": function})
 
 
 # ---------------------------------------------------------------- rfft
@@ -121,7 +121,7 @@ def at_once(function: Callable[..., Tensor]) -> Passthrough:
 
 def length_of(args: Mapping[str, Any]) -> int:
     n: int | None = args["n"]
-    return args["input"].shape[args["dim"]] if n is None else n  # type: ignore[no-any-return]
+    return args["x"].shape[args["dim"]] if n is None else n  # type: ignore[no-any-return]
 
 
 def _check(**given: Any) -> None:
@@ -129,48 +129,48 @@ def _check(**given: Any) -> None:
 
 
 def shape_of(args: Mapping[str, Any]) -> tuple[int, ...]:
-    return with_size(tuple(args["input"].shape), args["dim"], length_of(args) // 2 + 1)
+    return with_size(tuple(args["x"].shape), args["dim"], length_of(args) // 2 + 1)
 
 
-def _definition(input: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
-    if not count_lines({"input": input, "dim": dim}):  # a library that torch calls takes no fewer lines than one
-        return torch.complex(input, input).reshape(0).reshape(shape_of({"input": input, "n": n, "dim": dim}))
-    return torch.fft.rfft(input, n, dim, norm)
+def _definition(x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
+    if not count_lines({"x": x, "dim": dim}):  # a library that torch calls takes no fewer lines than one
+        return torch.complex(x, x).reshape(0).reshape(shape_of({"x": x, "n": n, "dim": dim}))
+    return torch.fft.rfft(x, n, dim, norm)
 
 
-def _transpose(grad: Tensor, input: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
+def _transpose(grad: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
     """``dL/dx_j = scale Re sum_k G_k e^(2 pi i j k / N)``: an inverse transform of halved frequencies."""
-    N = length_of({"input": input, "n": n, "dim": dim})
+    N = length_of({"x": x, "n": n, "dim": dim})
     halved = grad * frequency_weights(N, dim, grad, 0.5).to(grad.real.dtype)
     made = torch.fft.irfft(halved, N, dim, "forward") * scale_of(norm, N, False)
-    return resized(made, dim, input.shape[dim])
+    return resized(made, dim, x.shape[dim])
 
 
-def _terms(input: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
-    N = length_of({"input": input, "n": n, "dim": dim})
+def _terms(x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
+    N = length_of({"x": x, "n": n, "dim": dim})
     K = N // 2 + 1
-    used = min(N, input.shape[dim])
-    total = scale_of(norm, N, False) * input.narrow(dim, 0, used).abs().sum(dim, keepdim=True)
-    real = total.expand(with_size(tuple(input.shape), dim, K))
-    imaginary = real * on_frequencies(N, input).reshape(with_size((1,) * input.dim(), dim, K))
+    used = min(N, x.shape[dim])
+    total = scale_of(norm, N, False) * x.narrow(dim, 0, used).abs().sum(dim, keepdim=True)
+    real = total.expand(with_size(tuple(x.shape), dim, K))
+    imaginary = real * on_frequencies(N, x).reshape(with_size((1,) * x.dim(), dim, K))
     return torch.complex(real.contiguous(), imaginary)
 
 
-def _transposed_terms(grad: Tensor, input: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
-    N = length_of({"input": input, "n": n, "dim": dim})
+def _transposed_terms(grad: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
+    N = length_of({"x": x, "n": n, "dim": dim})
     total = scale_of(norm, N, False) * both_ends(grad, dim, N).sum(dim, keepdim=True)
-    return resized(total.expand(with_size(tuple(input.shape), dim, N)), dim, input.shape[dim])
+    return resized(total.expand(with_size(tuple(x.shape), dim, N)), dim, x.shape[dim])
 
 
-def _forward(kernel: Any, out: Tensor, input: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
-    N = length_of({"input": input, "n": n, "dim": dim})
-    return launch(kernel, out, input, dim, N, scale_of(norm, N, False), 1.0)
+def _forward(kernel: Any, out: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
+    N = length_of({"x": x, "n": n, "dim": dim})
+    return launch(kernel, out, x, dim, N, scale_of(norm, N, False), 1.0)
 
 
 def _backward(
-    kernel: Any, out: Tensor, grad: Tensor, input: Tensor, n: int | None, dim: int, norm: str | None
+    kernel: Any, out: Tensor, grad: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None
 ) -> Tensor:
-    N = length_of({"input": input, "n": n, "dim": dim})
+    N = length_of({"x": x, "n": n, "dim": dim})
     return launch(kernel, out, grad, dim, N, scale_of(norm, N, False), 0.5)
 
 
@@ -178,7 +178,7 @@ def _make(
     generator: Generator, dtype: torch.dtype, shape: tuple[int, ...], kind: str = "normal", *, n: int | None = None,
     dim: int = -1, norm: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    return {"input": draw(kind, generator, dtype, *shape), "n": n, "dim": dim, "norm": norm}
+    return {"x": draw(kind, generator, dtype, *shape), "n": n, "dim": dim, "norm": norm}
 
 
 def _case(name: str, shape: tuple[int, ...], *, layouts: bool = False, gradients: bool = True, **said: Any) -> Case:
@@ -215,16 +215,16 @@ DEVICE = (*(_case(f"{m} of {n}", (m, n)) for m, n in ((4099, 2), (1025, 64), (25
 DEVICE_BENCH = (*(_case(f"{m}x{n}", (m, n)) for m, n in ((65536, 64), (65536, 256), (16384, 1024), (4096, 4096))),)
 
 EMPTY: Error = (
-    "no numbers", lambda: {"input": torch.ones(3, 0), "n": None, "dim": -1, "norm": None}, ValueError,
-    "input must have numbers along dim -1",
+    "no numbers", lambda: {"x": torch.ones(3, 0), "n": None, "dim": -1, "norm": None}, ValueError,
+    "x must have numbers along dim -1",
 )  # fmt: skip
 
 TEMPLATE = Transform(
     op_package=__file__,
-    formula="output_k = scale * sum over j < N of input_j e^(-2 pi i j k / N), k <= N / 2; input cut or filled with "
+    formula="output_k = scale * sum over j < N of x_j e^(-2 pi i j k / N), k <= N / 2; x cut or filled with "
     "zeros to N; scale = 1, 1 / sqrt(N) or 1 / N by norm",
     source="Cooley and Tukey 1965, Math. Comp. 19; torch.fft.rfft",
-    arguments={"input": Signal(torch.float32), "n": Length(), "dim": Dim("input"), "norm": Norm()},
+    arguments={"x": Signal(torch.float32), "n": Length(), "dim": Dim("x"), "norm": Norm()},
     definition=_definition,
     transpose=_transpose,
     terms=_terms,

@@ -14,29 +14,29 @@ Length = int | None
 Word = str | None
 
 
-def _last_left_out(input: Tensor, n: Length, dim: int, norm: Word) -> Tensor:
-    y = torch.fft.rfft(input.double(), n, dim, norm)
+def _last_left_out(x: Tensor, n: Length, dim: int, norm: Word) -> Tensor:
+    y = torch.fft.rfft(x.double(), n, dim, norm)
     y.select(dim, -1).zero_()
     return y.to(torch.complex64)
 
 
-def _own_length(input: Tensor, n: Length, dim: int, norm: Word) -> Tensor:
+def _own_length(x: Tensor, n: Length, dim: int, norm: Word) -> Tensor:
     """n cuts, and never fills."""
-    have = input.shape[dim]
-    y = torch.fft.rfft(input.double(), min(n or have, have) or 1, dim, norm).to(torch.complex64)
+    have = x.shape[dim]
+    y = torch.fft.rfft(x.double(), min(n or have, have) or 1, dim, norm).to(torch.complex64)
     K = (n or have) // 2 + 1
     return torch.cat((y, y.new_zeros([K - y.shape[dim] if d == dim % y.dim() else s for d, s in enumerate(y.shape)])), dim)
 
 
-def _from_the_end(input: Tensor, n: Length, dim: int, norm: Word) -> Tensor:
-    have = input.shape[dim]
-    cut = input.narrow(dim, max(0, have - (n or have)), min(n or have, have))
+def _from_the_end(x: Tensor, n: Length, dim: int, norm: Word) -> Tensor:
+    have = x.shape[dim]
+    cut = x.narrow(dim, max(0, have - (n or have)), min(n or have, have))
     return torch.fft.rfft(cut.double(), n, dim, norm).to(torch.complex64)
 
 
-def _scaled_by_the_line(input: Tensor, n: Length, dim: int, norm: Word) -> Tensor:
-    N, have = n or input.shape[dim], max(1, input.shape[dim])
-    y = torch.fft.rfft(input.double(), n, dim)
+def _scaled_by_the_line(x: Tensor, n: Length, dim: int, norm: Word) -> Tensor:
+    N, have = n or x.shape[dim], max(1, x.shape[dim])
+    y = torch.fft.rfft(x.double(), n, dim)
     return (y * scale_of(norm, have if norm else N, False)).to(torch.complex64)
 
 

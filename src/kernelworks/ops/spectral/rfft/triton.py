@@ -15,18 +15,18 @@ from kernelworks.tile.fft import Fourier
 FOURIER = Fourier(configs(__file__))
 
 
-def forward(input: Tensor, n: int | None, dim: int, norm: str | None, out: Any = None) -> Tensor:
-    said = {"input": input, "n": n, "dim": dim}
-    made = input.new_empty(shape_of(said), dtype=torch.complex64) if out is None else out
+def forward(x: Tensor, n: int | None, dim: int, norm: str | None, out: Any = None) -> Tensor:
+    said = {"x": x, "n": n, "dim": dim}
+    made = x.new_empty(shape_of(said), dtype=torch.complex64) if out is None else out
     N = length_of(said)
-    where, turns = lines_beside(input, dim), circle(N, str(input.device))
+    where, turns = lines_beside(x, dim), circle(N, str(x.device))
     FOURIER(made, where, turns, N, scale_of(norm, N, False), 1.0, inverse=False)
     return made
 
 
-def backward(grad: Tensor, input: Tensor, n: int | None, dim: int, norm: str | None, out: Any = None) -> Tensor:
-    made = input.new_empty(input.shape) if out is None else out
-    N = length_of({"input": input, "n": n, "dim": dim})
-    where, turns = lines_beside(grad, dim), circle(N, str(input.device))
+def backward(grad: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None, out: Any = None) -> Tensor:
+    made = x.new_empty(x.shape) if out is None else out
+    N = length_of({"x": x, "n": n, "dim": dim})
+    where, turns = lines_beside(grad, dim), circle(N, str(x.device))
     FOURIER(made, where, turns, N, scale_of(norm, N, False), 0.5, inverse=True)
     return made
