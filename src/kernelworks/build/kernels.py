@@ -408,7 +408,7 @@ def in_float64(reference: Callable[..., tuple[torch.Tensor, ...]], results: Sequ
     """
 
     def forward(*args: Any, out: Any = None) -> Any:
-        made = tuple(reference(*as_float64(args)))
+        made: tuple[Any, ...] = tuple(reference(*as_float64(args)))
         said = (*results, *(Result() for _ in made[len(results) :]))[: len(made)]
         dtypes = dtypes_of(said, reference, args)
         outputs = tuple(_rounded(t, d) for t, d in zip(made, dtypes, strict=True))
@@ -417,10 +417,10 @@ def in_float64(reference: Callable[..., tuple[torch.Tensor, ...]], results: Sequ
     return forward
 
 
-def _rounded(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _rounded(value: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
     """A definition's result in the dtype that the contract promises. Raises TypeError where it is no number of that
     kind: to make a real number of a complex one is to lose half of it."""
-    if not is_inexact(value.dtype):
+    if value is None or not is_inexact(value.dtype):
         return value
     if number_kind(value.dtype) != number_kind(dtype):
         raise TypeError(f"the definition returns {value.dtype}, and the contract promises {dtype}")

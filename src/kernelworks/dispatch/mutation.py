@@ -6,7 +6,7 @@ by its version), must not read what it has overwritten, and must not touch an in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,11 +16,32 @@ from torch.autograd.graph import increment_version
 from kernelworks.contract.complex_numbers import is_inexact
 from kernelworks.contract.tensors import is_plain, leaves
 
-__all__ = ["announce", "as_tuple", "check_out", "copy_into", "overlap", "refuse_crossed", "same_place"]
+__all__ = [
+    "announce", "as_tuple", "check_out", "copy_into", "overlap", "own_arguments", "refuse_crossed", "results_of",
+    "same_place", "written_arguments",
+]  # fmt: skip
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def written_arguments(op: Any, args: Sequence[Any]) -> tuple[Any, ...]:
+    """What a forward of the op with these arguments writes to, of those that it was given."""
+    names = op.passes["forward"].names
+    return tuple(a for a in (args[names.index(name)] for name in op.contract.mutates) if a is not None)
+
+
+def results_of(op: Any, result: Any, args: Sequence[Any]) -> tuple[Any, ...]:
+    """All results of a forward of the op: what it returned, then what it wrote to."""
+    return (*(as_tuple(result) if op.contract.returned_outputs else ()), *written_arguments(op, args))
+
+
+def own_arguments(op: Any, args: Sequence[Any], copy: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """The arguments of a forward of the op with a copy in the place of each that it writes to: for a call that leaves
+    everybody's tensors as they are."""
+    names = op.passes["forward"].names
+    return tuple(copy(a) if n in op.contract.mutates else a for n, a in zip(names, args, strict=True))
 
 
 def announce(tensors: Iterable[Tensor]) -> None:
