@@ -92,10 +92,7 @@ def test_torchs_signature_takes_arrays(name: str) -> None:
     given = example(OPS[name].torch_signature)
     want = OPS[name].torch_signature.function(**given)  # type: ignore[misc]
     for dtype in (torch.float32, torch.float64):  # of which the second is torch's
-        said = {
-            n: v.to(in_precision(v.dtype, dtype)).numpy() if isinstance(v, Tensor) else v
-            for n, v in given.items()
-        }
+        said = {n: v.to(in_precision(v.dtype, dtype)).numpy() if isinstance(v, Tensor) else v for n, v in given.items()}
         got = getattr(kw, name)(**said)
         assert isinstance(want, Tensor) or type(got) is type(want)  # results with names keep them
         for one, its in [(got, want)] if isinstance(want, Tensor) else zip(got, want, strict=True):

@@ -17,7 +17,7 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.build.kernels import as_float64, cpp_kernels, into, triton_kernel
-from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Kernel, Mutant, Request, rounding
+from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Mutant, Request, rounding
 from kernelworks.contract.arguments import Arguments, Error, check_of, errors_of, schema_of
 from kernelworks.contract.complex_numbers import as_parts, from_parts
 from kernelworks.contract.results import Result, result_dtype
@@ -47,8 +47,8 @@ class Transform(OpPackage):
       complex results of each part: 0 where it is exact. ``transposed_terms(grad, input, *rest)`` the same of the
       transpose.
     - ``length(args)`` is how many numbers meet in a transform, ``lines(args)`` how many transforms there are.
-    - ``roundings(length)`` is how many times the unit roundoff of float32 a term may be off in the end, ``flop(length)``
-      what one transform does.
+    - ``roundings(length)`` is how many times the unit roundoff of float32 a term may be off in the end,
+      ``flop(length)`` what one transform does.
     - ``shape(args)`` and ``dtype`` are the result's; ``dtype`` None for the input's.
     - ``forward(kernel, out, input, *rest)`` and ``backward(kernel, out, grad, input, *rest)`` call the C++ functions
       ``NAME`` and ``NAME_backward``; ``out`` is contiguous.

@@ -27,7 +27,7 @@ from kernelworks.ops.spectral.rfft.contract import (
     roundings,
     with_size,
 )
-from kernelworks.ops.spectral.rfft.plan import launch, scale_of
+from kernelworks.ops.spectral.rfft.plan import IRFFT, RFFT, launch, scale_of
 from kernelworks.templates.transform import Transform, line_cases
 
 __all__ = ["TEMPLATE", "length_of", "shape_of"]
@@ -37,7 +37,7 @@ F32 = (torch.float32,)
 
 def length_of(args: Mapping[str, Any]) -> int:
     n: int | None = args["n"]
-    return 2 * (args["x"].shape[args["dim"]] - 1) if n is None else n  # type: ignore[no-any-return]
+    return 2 * (args["x"].shape[args["dim"]] - 1) if n is None else n
 
 
 def _check(**given: Any) -> None:
@@ -51,14 +51,15 @@ def shape_of(args: Mapping[str, Any]) -> tuple[int, ...]:
 def _definition(x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
     if not count_lines({"x": x, "dim": dim}):  # a library that torch calls takes no fewer lines than one
         return x.real.reshape(0).reshape(shape_of({"x": x, "n": n, "dim": dim}))
-    return torch.fft.irfft(x, n, dim, norm)
+    return IRFFT(x, n, dim, norm)
 
 
 def _transpose(grad: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
     """``dL/dX_k = scale w_k sum_j g_j e^(-2 pi i j k / N)``, w = 1 at the ends and 2 between, where a frequency stands
     for its conjugate too."""
     N = length_of({"x": x, "n": n, "dim": dim})
-    made = torch.fft.rfft(grad, N, dim) * (frequency_weights(N, dim, grad, 2.0) * scale_of(norm, N, True)).to(grad.dtype)
+    weights = (frequency_weights(N, dim, grad, 2.0) * scale_of(norm, N, True)).to(grad.dtype)
+    made = RFFT(grad, N, dim) * weights
     return resized(made, dim, x.shape[dim])
 
 
@@ -83,9 +84,7 @@ def _forward(kernel: Any, out: Tensor, x: Tensor, n: int | None, dim: int, norm:
     return launch(kernel, out, x, dim, N, scale_of(norm, N, True), 1.0)
 
 
-def _backward(
-    kernel: Any, out: Tensor, grad: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None
-) -> Tensor:
+def _backward(kernel: Any, out: Tensor, grad: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
     N = length_of({"x": x, "n": n, "dim": dim})
     return launch(kernel, out, grad, dim, N, scale_of(norm, N, True), 2.0)
 

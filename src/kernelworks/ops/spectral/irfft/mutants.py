@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernelworks.contract import Mutant
 from kernelworks.ops.spectral.rfft.contract import frequency_weights
+from kernelworks.ops.spectral.rfft.plan import IRFFT
 
 __all__ = ["MUTANTS"]
 
@@ -20,7 +21,7 @@ def _of(change: Callable[[Tensor, int, int], Tensor]) -> Run:
 
     def run(x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
         N = n or 2 * (x.shape[dim] - 1)
-        return torch.fft.irfft(change(x.to(torch.complex128), N, dim), N, dim, norm).float()
+        return IRFFT(change(x.to(torch.complex128), N, dim), N, dim, norm).float()
 
     return run
 
@@ -48,14 +49,14 @@ def _with_imaginary_ends(x: Tensor, N: int, dim: int) -> Tensor:
 
 def _even_always(x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
     N = n or 2 * (x.shape[dim] - 1)
-    y = torch.fft.irfft(x.to(torch.complex128), N // 2 * 2 or 1, dim, norm)
+    y = IRFFT(x.to(torch.complex128), N // 2 * 2 or 1, dim, norm)
     if y.shape[dim] < N:
         y = torch.cat((y, torch.zeros_like(y.narrow(dim, 0, 1))), dim)
     return y.float()
 
 
 def _norm_ignored(x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
-    return torch.fft.irfft(x.to(torch.complex128), n, dim).float()
+    return IRFFT(x.to(torch.complex128), n, dim).float()
 
 
 MUTANTS = (

@@ -11,15 +11,15 @@ from torch import Generator, Tensor
 
 from kernelworks.contract import Case, Request
 from kernelworks.contract.arguments import Dim, Error
-from kernelworks.contract.cases import draw, normal
+from kernelworks.contract.cases import draw
 from kernelworks.contract.signal_arguments import Length, Norm, Signal
 from kernelworks.dispatch.passthrough import Passthrough
-from kernelworks.ops.spectral.rfft.plan import MOST, launch, prime_factors, scale_of
+from kernelworks.ops.spectral.rfft.plan import IRFFT, MOST, RFFT, launch, prime_factors, scale_of
 from kernelworks.templates.transform import Transform, line_cases
 
 __all__ = [
-    "LENGTHS", "ROWS", "TEMPLATE", "at_once", "both_ends", "count_lines", "decline", "decline_on_gpu", "flop", "frequency_weights", "length_of",
-    "need_numbers", "on_frequencies", "resized", "roundings", "shape_of", "with_size",
+    "LENGTHS", "ROWS", "TEMPLATE", "at_once", "both_ends", "count_lines", "decline", "decline_on_gpu", "flop",
+    "frequency_weights", "length_of", "need_numbers", "on_frequencies", "resized", "roundings", "shape_of", "with_size",
 ]  # fmt: skip
 
 F32, C64 = (torch.float32,), torch.complex64
@@ -42,6 +42,7 @@ def roundings(N: int) -> float:
     error is u: root 5 + 1. (Of p = 2 one sum.) A line of even length is N / 2 complex numbers, whose errors reach a
     frequency through two of theirs, and one more butterfly: 8. The scale is rounded, and multiplies: 2.
     """
+
     def of(n: int) -> float:
         return sum(4.25 if p == 2 else p + 5.25 for p in prime_factors(n))
 
@@ -121,7 +122,7 @@ def at_once(function: Callable[..., Tensor]) -> Passthrough:
 
 def length_of(args: Mapping[str, Any]) -> int:
     n: int | None = args["n"]
-    return args["x"].shape[args["dim"]] if n is None else n  # type: ignore[no-any-return]
+    return args["x"].shape[args["dim"]] if n is None else n
 
 
 def _check(**given: Any) -> None:
@@ -135,14 +136,14 @@ def shape_of(args: Mapping[str, Any]) -> tuple[int, ...]:
 def _definition(x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
     if not count_lines({"x": x, "dim": dim}):  # a library that torch calls takes no fewer lines than one
         return torch.complex(x, x).reshape(0).reshape(shape_of({"x": x, "n": n, "dim": dim}))
-    return torch.fft.rfft(x, n, dim, norm)
+    return RFFT(x, n, dim, norm)
 
 
 def _transpose(grad: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
     """``dL/dx_j = scale Re sum_k G_k e^(2 pi i j k / N)``: an inverse transform of halved frequencies."""
     N = length_of({"x": x, "n": n, "dim": dim})
     halved = grad * frequency_weights(N, dim, grad, 0.5).to(grad.real.dtype)
-    made = torch.fft.irfft(halved, N, dim, "forward") * scale_of(norm, N, False)
+    made = IRFFT(halved, N, dim, "forward") * scale_of(norm, N, False)
     return resized(made, dim, x.shape[dim])
 
 
@@ -167,9 +168,7 @@ def _forward(kernel: Any, out: Tensor, x: Tensor, n: int | None, dim: int, norm:
     return launch(kernel, out, x, dim, N, scale_of(norm, N, False), 1.0)
 
 
-def _backward(
-    kernel: Any, out: Tensor, grad: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None
-) -> Tensor:
+def _backward(kernel: Any, out: Tensor, grad: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
     N = length_of({"x": x, "n": n, "dim": dim})
     return launch(kernel, out, grad, dim, N, scale_of(norm, N, False), 0.5)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import Mutant
-from kernelworks.ops.spectral.rfft.plan import scale_of
+from kernelworks.ops.spectral.rfft.plan import RFFT, scale_of
 
 __all__ = ["MUTANTS"]
 
@@ -15,7 +15,7 @@ Word = str | None
 
 
 def _last_left_out(x: Tensor, n: Length, dim: int, norm: Word) -> Tensor:
-    y = torch.fft.rfft(x.double(), n, dim, norm)
+    y = RFFT(x.double(), n, dim, norm)
     y.select(dim, -1).zero_()
     return y.to(torch.complex64)
 
@@ -23,20 +23,21 @@ def _last_left_out(x: Tensor, n: Length, dim: int, norm: Word) -> Tensor:
 def _own_length(x: Tensor, n: Length, dim: int, norm: Word) -> Tensor:
     """n cuts, and never fills."""
     have = x.shape[dim]
-    y = torch.fft.rfft(x.double(), min(n or have, have) or 1, dim, norm).to(torch.complex64)
+    y = RFFT(x.double(), min(n or have, have) or 1, dim, norm).to(torch.complex64)
     K = (n or have) // 2 + 1
-    return torch.cat((y, y.new_zeros([K - y.shape[dim] if d == dim % y.dim() else s for d, s in enumerate(y.shape)])), dim)
+    missing = [K - y.shape[dim] if d == dim % y.dim() else size for d, size in enumerate(y.shape)]
+    return torch.cat((y, y.new_zeros(missing)), dim)
 
 
 def _from_the_end(x: Tensor, n: Length, dim: int, norm: Word) -> Tensor:
     have = x.shape[dim]
     cut = x.narrow(dim, max(0, have - (n or have)), min(n or have, have))
-    return torch.fft.rfft(cut.double(), n, dim, norm).to(torch.complex64)
+    return RFFT(cut.double(), n, dim, norm).to(torch.complex64)
 
 
 def _scaled_by_the_line(x: Tensor, n: Length, dim: int, norm: Word) -> Tensor:
     N, have = n or x.shape[dim], max(1, x.shape[dim])
-    y = torch.fft.rfft(x.double(), n, dim)
+    y = RFFT(x.double(), n, dim)
     return (y * scale_of(norm, have if norm else N, False)).to(torch.complex64)
 
 
@@ -46,7 +47,7 @@ MUTANTS = (
     Mutant("cut at the front", _from_the_end, "of a longer line the last n numbers are taken"),
     Mutant("scaled by the line", _scaled_by_the_line, "norm takes the line's length for the transform's"),
     Mutant(
-        "backward for forward", lambda x, n, dim, norm: torch.fft.rfft(x.double(), n, dim).to(torch.complex64),
+        "backward for forward", lambda x, n, dim, norm: RFFT(x.double(), n, dim).to(torch.complex64),
         "norm is ignored",
     ),
 )  # fmt: skip

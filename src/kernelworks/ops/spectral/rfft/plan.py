@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,12 @@ from kernelworks.build.sharing import choose_threads
 from kernelworks.contract.complex_numbers import as_parts
 from kernelworks.contract.row_layout import Lines, lines
 
-__all__ = ["MOST", "Plan", "circle", "launch", "lines_beside", "plan_of", "prime_factors", "scale_of"]
+__all__ = [
+    "IRFFT", "MOST", "RFFT", "Plan", "circle", "launch", "lines_beside", "plan_of", "prime_factors", "scale_of",
+]  # fmt: skip
+
+RFFT: Callable[..., Tensor] = torch.fft.rfft
+IRFFT: Callable[..., Tensor] = torch.fft.irfft
 
 MOST = 2**20  # numbers of a line; with more the tables would not be small beside it
 MULTIPLE = 16  # of both factors of a row that is cut: the widest vectors
@@ -87,8 +93,8 @@ def lines_beside(x: Tensor, dim: int) -> Lines:
 
 
 def launch(kernel: Any, out: Tensor, x: Tensor, dim: int, N: int, scale: float, middle: float) -> Tensor:
-    """Runs one of the C++ functions. ``middle`` is a factor of all frequencies but the first and, of an even length, the
-    last, which stand for two."""
+    """Runs one of the C++ functions. ``middle`` is a factor of the frequencies that stand for two: all but the first
+    and, of an even length, the last."""
     where = lines_beside(x, dim)
     count = where.outer * where.inner
     if out.numel():
