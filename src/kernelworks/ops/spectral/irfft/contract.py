@@ -23,7 +23,7 @@ from kernelworks.ops.spectral.rfft.contract import (
     frequency_weights,
     need_numbers,
     on_frequencies,
-    resized,
+    resize_lines,
     roundings,
     with_size,
 )
@@ -60,12 +60,12 @@ def _transpose(grad: Tensor, x: Tensor, n: int | None, dim: int, norm: str | Non
     N = length_of({"x": x, "n": n, "dim": dim})
     weights = (frequency_weights(N, dim, grad, 2.0) * scale_of(norm, N, True)).to(grad.dtype)
     made = RFFT(grad, N, dim) * weights
-    return resized(made, dim, x.shape[dim])
+    return resize_lines(made, dim, x.shape[dim])
 
 
 def _terms(x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
     N = length_of({"x": x, "n": n, "dim": dim})
-    used = resized(x, dim, N // 2 + 1)
+    used = resize_lines(x, dim, N // 2 + 1)
     total = (both_ends(used, dim, N) * frequency_weights(N, dim, used, 2.0)).sum(dim, keepdim=True)
     return scale_of(norm, N, True) * total.expand(shape_of({"x": x, "n": n, "dim": dim}))
 
@@ -76,7 +76,7 @@ def _transposed_terms(grad: Tensor, x: Tensor, n: int | None, dim: int, norm: st
     total = scale_of(norm, N, True) * grad.abs().sum(dim, keepdim=True)
     real = total * frequency_weights(N, dim, grad, 2.0)
     imaginary = real * on_frequencies(N, grad).reshape(with_size((1,) * grad.dim(), dim, K))
-    return resized(torch.complex(real, imaginary), dim, x.shape[dim])
+    return resize_lines(torch.complex(real, imaginary), dim, x.shape[dim])
 
 
 def _forward(kernel: Any, out: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:

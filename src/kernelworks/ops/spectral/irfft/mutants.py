@@ -13,10 +13,10 @@ from kernelworks.ops.spectral.rfft.plan import IRFFT
 
 __all__ = ["MUTANTS"]
 
-Run = Callable[[Tensor, int | None, int, str | None], Tensor]
+Definition = Callable[[Tensor, int | None, int, str | None], Tensor]
 
 
-def _of(change: Callable[[Tensor, int, int], Tensor]) -> Run:
+def _of(change: Callable[[Tensor, int, int], Tensor]) -> Definition:
     """The definition of frequencies that ``change(x, N, dim)`` made of the right ones."""
 
     def run(x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:

@@ -19,7 +19,7 @@ from kernelworks.templates.transform import Transform, line_cases
 
 __all__ = [
     "LENGTHS", "ROWS", "TEMPLATE", "at_once", "both_ends", "count_lines", "decline", "decline_on_gpu", "flop",
-    "frequency_weights", "length_of", "need_numbers", "on_frequencies", "resized", "roundings", "shape_of", "with_size",
+    "frequency_weights", "length_of", "need_numbers", "on_frequencies", "resize_lines", "roundings", "shape_of", "with_size",
 ]  # fmt: skip
 
 F32, C64 = (torch.float32,), torch.complex64
@@ -63,7 +63,7 @@ def with_size(shape: tuple[int, ...], dim: int, n: int) -> tuple[int, ...]:
     return (*shape[:dim], n, *shape[dim + 1 :])
 
 
-def resized(x: Tensor, dim: int, n: int) -> Tensor:
+def resize_lines(x: Tensor, dim: int, n: int) -> Tensor:
     """The first n elements along a dimension, zeros where there are none."""
     have = x.shape[dim]
     if have >= n:
@@ -144,7 +144,7 @@ def _transpose(grad: Tensor, x: Tensor, n: int | None, dim: int, norm: str | Non
     N = length_of({"x": x, "n": n, "dim": dim})
     halved = grad * frequency_weights(N, dim, grad, 0.5).to(grad.real.dtype)
     made = IRFFT(halved, N, dim, "forward") * scale_of(norm, N, False)
-    return resized(made, dim, x.shape[dim])
+    return resize_lines(made, dim, x.shape[dim])
 
 
 def _terms(x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
@@ -160,7 +160,7 @@ def _terms(x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
 def _transposed_terms(grad: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
     N = length_of({"x": x, "n": n, "dim": dim})
     total = scale_of(norm, N, False) * both_ends(grad, dim, N).sum(dim, keepdim=True)
-    return resized(total.expand(with_size(tuple(x.shape), dim, N)), dim, x.shape[dim])
+    return resize_lines(total.expand(with_size(tuple(x.shape), dim, N)), dim, x.shape[dim])
 
 
 def _forward(kernel: Any, out: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
