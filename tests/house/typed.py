@@ -44,6 +44,8 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     assert_type(kw.rms_norm(x, (4,), x, 1e-5, residual=x), tuple[Tensor, Tensor])
     assert_type(kw.softmax(x, -1), Tensor)
     assert_type(kw.sum(x, 0, keepdim=True), Tensor)
+    assert_type(kw.cumsum(x, 0), Tensor)
+    assert_type(kw.cumprod(input=x, dim=0, dtype=torch.float32), Tensor)
     assert_type(kw.sum(a, (0, 1), dtype=torch.float64), Arrays)
     assert_type(kw.argmax(x), Tensor)
     assert_type(kw.kernel_matmul(x, x, x, 2), Tensor)

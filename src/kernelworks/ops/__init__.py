@@ -66,6 +66,10 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "softmax",
         "sum",
     ),
+    "scan": (
+        "cumprod",
+        "cumsum",
+    ),
     "selection": (
         "sort",
         "topk",
