@@ -87,12 +87,19 @@ def _arguments(op: Any) -> list[tuple[str, Any]]:
     return [(a.name, usual.get(str(a.type))) for a in schema.arguments if a.name != "op_kernel"]
 
 
+FLOAT32_ALONE = {"grouped_linear"}  # torch's function refuses float64
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_torchs_signature_takes_arrays(name: str) -> None:
     given = example(OPS[name].torch_signature)
     want = OPS[name].torch_signature.function(**given)  # type: ignore[misc]
     for dtype in (torch.float32, torch.float64):  # of which the second is torch's
         said = {n: v.to(in_precision(v.dtype, dtype)).numpy() if isinstance(v, Tensor) else v for n, v in given.items()}
+        if name in FLOAT32_ALONE and dtype is torch.float64:
+            with pytest.raises(RuntimeError, match="Double"):
+                getattr(kw, name)(**said)
+            continue
         got = getattr(kw, name)(**said)
         assert isinstance(want, Tensor) or type(got) is type(want)  # results with names keep them
         for one, its in [(got, want)] if isinstance(want, Tensor) else zip(got, want, strict=True):
