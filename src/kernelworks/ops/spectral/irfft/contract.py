@@ -11,9 +11,11 @@ from torch import Generator, Tensor
 from kernelworks.contract import Case
 from kernelworks.contract.arguments import Dim, Error
 from kernelworks.contract.cases import draw
-from kernelworks.contract.signal_arguments import Length, Norm, Signal
+from kernelworks.contract.tensor_argument import T
 from kernelworks.ops.spectral.rfft.contract import (
+    LENGTH,
     LENGTHS,
+    NORM,
     ROWS,
     both_ends,
     count_lines,
@@ -153,7 +155,7 @@ TEMPLATE = Transform(
     "and an even N's last number without imaginary part; x cut or filled with zeros to N / 2 + 1; scale = 1 / N, "
     "1 / sqrt(N) or 1 by norm",
     source="Cooley and Tukey 1965, Math. Comp. 19; torch.fft.irfft",
-    arguments={"x": Signal(torch.complex64), "n": Length(), "dim": Dim("x"), "norm": Norm()},
+    arguments={"x": T("... N", dtypes=(torch.complex64,)), "n": LENGTH, "dim": Dim("x"), "norm": NORM},
     definition=_definition,
     transpose=_transpose,
     terms=_terms,

@@ -10,21 +10,23 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.contract import Case, Request
-from kernelworks.contract.arguments import Dim, Error
+from kernelworks.contract.arguments import Dim, Error, Int64, Word
 from kernelworks.contract.cases import draw
-from kernelworks.contract.signal_arguments import Length, Norm, Signal
+from kernelworks.contract.tensor_argument import T
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.ops.spectral.rfft.plan import IRFFT, MOST, RFFT, launch, prime_factors, scale_of
 from kernelworks.templates.transform import Transform, line_cases
 
 __all__ = [
-    "LENGTHS", "ROWS", "TEMPLATE", "at_once", "both_ends", "count_lines", "decline", "decline_on_gpu", "flop",
-    "frequency_weights", "length_of", "need_numbers", "on_frequencies", "resize_lines", "roundings", "shape_of",
+    "LENGTH", "LENGTHS", "NORM", "ROWS", "TEMPLATE", "at_once", "both_ends", "count_lines", "decline",
+    "decline_on_gpu", "flop", "frequency_weights", "length_of", "need_numbers", "on_frequencies", "resize_lines", "roundings", "shape_of",
     "with_size",
 ]  # fmt: skip
 
 F32, C64 = (torch.float32,), torch.complex64
 RADICES = (2, 3, 5, 7)
+LENGTH = Int64(least=1, optional=True)
+NORM = Word("backward", "ortho", "forward", optional=True)
 ON_GPU = 4096  # numbers of a line that stays in registers
 
 # Of every radix, products of them, and what is cut or not; among them lengths that ours decline.
@@ -224,7 +226,7 @@ TEMPLATE = Transform(
     formula="output_k = scale * sum over j < N of x_j e^(-2 pi i j k / N), k <= N / 2; x cut or filled with "
     "zeros to N; scale = 1, 1 / sqrt(N) or 1 / N by norm",
     source="Cooley and Tukey 1965, Math. Comp. 19; torch.fft.rfft",
-    arguments={"x": Signal(torch.float32), "n": Length(), "dim": Dim("x"), "norm": Norm()},
+    arguments={"x": T("... N", dtypes=F32), "n": LENGTH, "dim": Dim("x"), "norm": NORM},
     definition=_definition,
     transpose=_transpose,
     terms=_terms,
