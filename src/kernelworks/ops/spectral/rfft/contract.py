@@ -19,8 +19,8 @@ from kernelworks.templates.transform import Transform, line_cases
 
 __all__ = [
     "LENGTH", "LENGTHS", "NORM", "ROWS", "TEMPLATE", "at_once", "both_ends", "count_lines", "decline",
-    "decline_on_gpu", "flop", "frequency_weights", "length_of", "need_numbers", "on_frequencies", "resize_lines", "roundings", "shape_of",
-    "with_size",
+    "decline_on_gpu", "flop", "frequency_weights", "length_of", "need_numbers", "on_frequencies", "resize_lines",
+    "roundings", "shape_of", "with_size",
 ]  # fmt: skip
 
 F32, C64 = (torch.float32,), torch.complex64
