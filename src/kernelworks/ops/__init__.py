@@ -32,6 +32,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "block_sparse_attention",
         "varlen_attn",
     ),
+    "linalg": (
+        "cholesky_solve",
+    ),
     "linear": (
         "linear",
         "linear_add",
