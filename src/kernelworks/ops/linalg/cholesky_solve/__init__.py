@@ -93,7 +93,8 @@ def _composite(B: Tensor, L: Tensor, upper: bool) -> Tensor:
 
 
 def _torch(B: Tensor, L: Tensor, upper: bool, out: Any = None) -> Any:
-    return into(SOLVE(B, L, upper).contiguous(), out)  # else column by column
+    made = SOLVE(B, L, upper)  # whose columns torch puts one behind the other
+    return into(made, made.new_empty(made.shape) if out is None else out)
 
 
 def _torch_backward(

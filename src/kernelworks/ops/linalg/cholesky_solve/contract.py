@@ -202,7 +202,7 @@ def _sized(*sizes: tuple[int, int, int]) -> tuple[Case, ...]:
     return tuple(_case(f"{count} of {N}x{N}, {K}", (count,), N, K) for count, N, K in sizes)
 
 
-TIMED = _sized((4096, 4, 1), (4096, 8, 1), (4096, 16, 1), (4096, 32, 1), (1024, 16, 16), (64, 16, 1))
+BENCH_CASES = _sized((4096, 4, 1), (4096, 8, 1), (4096, 16, 1), (4096, 32, 1), (1024, 16, 16), (64, 16, 1))
 DEVICE = _sized((4099, 4, 1), (513, 16, 3), (131, 32, 17))
 DEVICE_BENCH = _sized((262144, 4, 1), (65536, 16, 1), (16384, 32, 8))
 
@@ -239,7 +239,7 @@ CONTRACT = Contract(
     cost=cost,
     dims=dims,
     cases=CASES,
-    bench_cases=TIMED,
+    bench_cases=BENCH_CASES,
     device_cases=DEVICE,
     device_bench_cases=DEVICE_BENCH,
     dtypes=F32,
