@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from kernelworks.diagnose.explain import explain
     from kernelworks.diagnose.fix.handle import Fix, fix
     from kernelworks.fuse import fuse
+    from kernelworks.fuse.dropout import dropout
     from kernelworks.judge import judge
     from kernelworks.machine import Machine, machine
     from kernelworks.measure.autotune import autotune
     from kernelworks.measure.bench import bench
+    from kernelworks.nn.experts import moe_mlp, router_topk
     from kernelworks.nn.optim import AdamW
     from kernelworks.nn.swap import Swap, swap
     from kernelworks.ops.generated import *  # noqa: F403
@@ -40,9 +42,9 @@ _HOMES = {
     "Search": "records.search", "AutotuneResult": "records", "Swap": "nn.swap",
     "apply": "diagnose.fix.plan", "bench": "measure.bench", "capture": "diagnose.capture", "compare": "records.compare",
     "compile_report": "compile",
-    "diagnose": "diagnose", "explain": "diagnose.explain", "fix": "diagnose.fix.handle",
+    "diagnose": "diagnose", "dropout": "fuse.dropout", "explain": "diagnose.explain", "fix": "diagnose.fix.handle",
     "fuse": "fuse", "judge": "judge",
-    "machine": "machine", "verify": "verify",
+    "machine": "machine", "moe_mlp": "nn.experts", "router_topk": "nn.experts", "verify": "verify",
     "search": "search", "autotune": "measure.autotune", "swap": "nn.swap",
 }  # fmt: skip
 
@@ -76,12 +78,15 @@ __all__ = [
     "compare",
     "compile_report",
     "diagnose",
+    "dropout",
     "explain",
     "fix",
     "fuse",
     "judge",
     "machine",
+    "moe_mlp",
     "nn",
+    "router_topk",
     "search",
     "swap",
     "verify",

@@ -32,6 +32,11 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "block_sparse_attention",
         "varlen_attn",
     ),
+    "convolution": (
+        "causal_conv1d",
+        "causal_conv1d_update",
+        "conv2d",
+    ),
     "linalg": (
         "cholesky_solve",
     ),
@@ -52,6 +57,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "optimizer": (
         "adamw_",
+    ),
+    "pooling": (
+        "avg_pool2d",
     ),
     "position": (
         "rope",
