@@ -140,7 +140,7 @@ def test_what_is_named_is_loaded(code: str) -> None:
 
 
 FIRST = [
-    "import kernelworks as kw; kw.gelu", "from kernelworks import rms_norm", "import kernelworks.ops as ops; ops.linear",
+    "import kernelworks as kw; kw.gelu", "from kernelworks import rms_norm", "import kernelworks.ops as o; o.linear",
     "from kernelworks.nn.swap import swap", "import kernelworks.contract; from kernelworks import relu",
     "import kernelworks.compile", "import kernelworks as kw; kw.fuse",
 ]  # fmt: skip
