@@ -96,6 +96,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "matern32_matmul",
     ),
     "spectral": (
+        "hadamard_transform",
         "irfft",
         "rfft",
     ),

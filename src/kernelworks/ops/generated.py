@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.selection.topk import topk as topk
     from kernelworks.ops.similarity.kernel_matmul import kernel_matmul as kernel_matmul
     from kernelworks.ops.similarity.matern32_matmul import matern32_matmul as matern32_matmul
+    from kernelworks.ops.spectral.hadamard_transform import hadamard_transform as hadamard_transform
     from kernelworks.ops.spectral.irfft import irfft as irfft
     from kernelworks.ops.spectral.rfft import rfft as rfft
 
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
         "gelu_mul",
         "group_norm",
         "grouped_linear",
+        "hadamard_transform",
         "hardshrink",
         "hardsigmoid",
         "hardswish",
@@ -388,6 +390,10 @@ SCHEMAS = {
     "matern32_matmul": {
         "forward": "matern32_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
         "backward": "matern32_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "hadamard_transform": {
+        "forward": "hadamard_transform(Tensor x, float scale, str? op_kernel=None) -> Tensor",
+        "backward": "hadamard_transform_backward(Tensor grad_output, Tensor x, float scale, str? op_kernel=None) -> Tensor",
     },
     "irfft": {
         "forward": "irfft(Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
