@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from kernelworks.contract.continuation import Continuation
 from kernelworks.contract.results import Result
 
 __all__ = [
@@ -159,6 +160,8 @@ class Case:
     random numbers flowing in, or ``flow`` everywhere: 1, as ``loss.backward()`` has it, or the factor of a scaled loss.
     ``pieces``: so many drawn rows of each output and gradient are compared, where the whole would not fit the memory
     (see ``Contract.pieces``).
+    ``calls``: the kernel is also tried in several calls, each on the state that came out of the one before: so many
+    steps each, of a contract whose state runs over a sequence (``Contract.continuation``).
     """
 
     name: str
@@ -168,6 +171,7 @@ class Case:
     flow: float | None = None
     dtypes: tuple[torch.dtype, ...] = FLOATS
     pieces: int = 0
+    calls: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -238,6 +242,7 @@ class Contract:
       are the output of the same rows of x, and of all of the other arguments. ``"gradient of x": ("x",
       "grad_output")`` says it of a gradient. A case may then compare drawn rows. What is not named has no pieces: a
       whole case compares it.
+    - ``continuation`` says how a call goes on where an earlier one stopped; cases of several calls follow it.
     """
 
     name: str
@@ -270,6 +275,7 @@ class Contract:
     pieces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     permits: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     contiguous: tuple[str, ...] = ()
+    continuation: Continuation | None = None
 
     def __post_init__(self) -> None:
         if self.mutates and self.outputs[-len(self.mutates) :] != self.mutates:
