@@ -320,6 +320,7 @@ SCHEMAS = {
     },
     "gated_delta_rule": {
         "forward": "gated_delta_rule(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, float? scale, Tensor? initial_state, bool output_final_state, bool use_qk_l2norm_in_kernel, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "gated_delta_rule_backward(Tensor grad_output, Tensor? grad_final_state, Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, float? scale, Tensor? initial_state, bool output_final_state, bool use_qk_l2norm_in_kernel, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     },
     "sort": {
         "forward": "sort(Tensor x, int dim, bool descending, bool stable, str? op_kernel=None) -> (Tensor, Tensor)",

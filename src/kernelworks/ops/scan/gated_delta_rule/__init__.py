@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.kernels import cpp_kernels, in_float64, python_kernel
+from kernelworks.build.kernels import cpp_kernels, triton_kernel
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import Kernel, Request
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import Array
-from kernelworks.ops.scan.gated_delta_rule.contract import CONTRACT, reference, scale_of, state_shape
+from kernelworks.ops.scan.gated_delta_rule.contract import CONTRACT, scale_of, state_shape
 from kernelworks.ops.scan.gated_delta_rule.mutants import MUTANTS
-from kernelworks.ops.scan.gated_delta_rule.torch_kernels import by_torch, composite
+from kernelworks.ops.scan.gated_delta_rule.torch_kernels import composite
+from kernelworks.templates.torch_kernels import python_kernels
 
 __all__ = ["OP", "gated_delta_rule"]
 
@@ -108,24 +109,42 @@ def _cpp_kernels() -> list[Kernel]:
     ]
 
 
+def _fake_backward(
+    grad: Tensor, grad_state: Any, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, scale: Any, state: Any,
+    final: bool, normal: bool, needs: list[bool],
+) -> tuple[Tensor, ...]:  # fmt: skip
+    given = (q, k, v, g, beta, state)
+    return tuple(
+        t.new_empty(t.shape) if t is not None and need else q.new_empty(0) for t, need in zip(given, needs, strict=True)
+    )
+
+
 def _fake(q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
     state = state_shape(q, v) if args[-2] else (0,)
     return v.new_empty(v.shape), v.new_empty(state, dtype=torch.float32)
 
 
+ARGUMENTS = (
+    "Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, float? scale, Tensor? initial_state, "
+    "bool output_final_state, bool use_qk_l2norm_in_kernel"
+)
+FORWARD = Pass(f"gated_delta_rule({ARGUMENTS}, str? op_kernel=None) -> (Tensor, Tensor)", _fake)
+BACKWARD = Pass(
+    f"gated_delta_rule_backward(Tensor grad_output, Tensor? grad_final_state, {ARGUMENTS}, bool[] needs, "
+    f"str? op_kernel=None) -> ({', '.join(['Tensor'] * len(CONTRACT.differentiable))})",
+    _fake_backward,
+    returns=CONTRACT.differentiable,
+)
 OP = Op(
     CONTRACT,
     [
+        triton_kernel(PACKAGE, passes=("forward",)),
         *_cpp_kernels(),
-        python_kernel("torch", by_torch),
-        python_kernel("reference", in_float64(reference, CONTRACT.results_in_order)),
+        *python_kernels(CONTRACT, FORWARD, BACKWARD, composite, lambda: OP),
     ],
     op_package=__file__,
-    forward=Pass(
-        "gated_delta_rule(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, float? scale, Tensor? initial_state, "
-        "bool output_final_state, bool use_qk_l2norm_in_kernel, str? op_kernel=None) -> (Tensor, Tensor)",
-        _fake,
-    ),
+    forward=FORWARD,
+    backward=BACKWARD,
     composite=composite,
     mutants=MUTANTS,
     # torch wants a fixed number of outputs: without the state the second one is empty.

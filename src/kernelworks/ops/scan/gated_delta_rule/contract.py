@@ -235,7 +235,7 @@ CONTRACT = Contract(
     formula="S_t = e^g_t S_{t-1} + k_t (beta_t (v_t - (e^g_t S_{t-1})^T k_t))^T, output_t = scale S_t^T q_t",
     source="Yang, Kautz and Hatamizadeh, Gated Delta Networks, ICLR 2025 (arXiv:2412.06464)",
     outputs=("output", "final_state"),
-    differentiable=(),
+    differentiable=("q", "k", "v", "g", "beta", "initial_state"),
     check=check,
     reference=reference,
     bound=_bound,

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.kernels import into
 from kernelworks.ops.scan.gated_delta_rule.contract import normalised, scale_of, state_shape
 from kernelworks.templates.recurrence import CHUNK
 
-__all__ = ["by_torch", "composite"]
+__all__ = ["composite"]
 
 
 def composite(
@@ -21,11 +20,11 @@ def composite(
     """By chunks of up to 64 steps, in float32; differentiable, twice too. Within a chunk what each step writes solves a
     triangular system, whose right sides are the values and what the state at the chunk's start knows of the keys."""
     dtype, heads, count = q.dtype, v.shape[2], q.shape[1]
-    state = v.new_zeros(state_shape(q, v), dtype=torch.float32) if initial_state is None else initial_state
+    wide = torch.promote_types(dtype, torch.float32)
+    state = v.new_zeros(state_shape(q, v), dtype=wide) if initial_state is None else initial_state
     if not count or not v.numel():
-        output = torch.zeros_like(v) + 0 * v
-        return (output, state.clone()) if output_final_state else output
-    wide, repeat = torch.promote_types(dtype, torch.float32), heads // q.shape[2]
+        return (v * 1, state * 1) if output_final_state else v * 1
+    repeat = heads // q.shape[2]
     q, k, v, g, beta = (t.to(wide).transpose(1, 2) for t in (q, k, v, g, beta))
     if use_qk_l2norm_in_kernel:
         q, k = normalised(q), normalised(k)
@@ -47,7 +46,3 @@ def composite(
         state = since[:, :, -1:] * state + (rest * kc).mT @ written
     output = torch.cat(outputs, 2).transpose(1, 2).to(dtype)
     return (output, state) if output_final_state else output
-
-
-def by_torch(*args: Any, out: Any = None) -> Any:
-    return into(composite(*args), out)
