@@ -45,6 +45,7 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     assert_type(kw.softmax(x, -1), Tensor)
     assert_type(kw.sum(x, 0, keepdim=True), Tensor)
     assert_type(kw.cumsum(x, 0), Tensor)
+    assert_type(kw.gated_delta_rule(x, x, x, x, x, output_final_state=True), tuple[Tensor, Tensor | None])
     assert_type(kw.cumprod(input=x, dim=0, dtype=torch.float32), Tensor)
     assert_type(kw.sum(a, (0, 1), dtype=torch.float64), Arrays)
     assert_type(kw.argmax(x), Tensor)

@@ -16,7 +16,7 @@ from kernelworks.contract import Case
 from kernelworks.contract.continuation import Continuation
 from kernelworks.dispatch.mutation import results_of
 from kernelworks.dispatch.op import Op
-from kernelworks.verify.reference import Reference, copy_tensors, device_of, flat_outputs, output_reference
+from kernelworks.verify.reference import Reference, copy_tensors, device_of, output_reference
 
 __all__ = ["Call", "call_sequence", "continuation_of", "turns"]
 
@@ -56,7 +56,7 @@ def _beside(op: Op, kernel: str, other: str) -> bool:
 
 def _named(op: Op, result: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     """All results of a call by name, those too that it wrote to."""
-    return dict(zip(op.contract.outputs, flat_outputs(results_of(op, result, args)), strict=False))
+    return dict(zip(op.contract.outputs, results_of(op, result, args), strict=False))
 
 
 def call_sequence(op: Op, kernels: Sequence[str], case: Case, expected: Reference) -> Iterator[Call]:

@@ -17,7 +17,7 @@ from kernelworks.dispatch.mutation import results_of
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import environment
 from kernelworks.records import Parity
-from kernelworks.verify.call_sequences import call_sequence, turns
+from kernelworks.verify.call_sequences import call_sequence, continuation_of, turns
 from kernelworks.verify.guarded_buffers import LAYOUTS, Arena, arena
 from kernelworks.verify.reference import Reference, compute_reference, device_of, flat_outputs, follow_choice
 
@@ -210,6 +210,7 @@ def parities(
     if expected.gradients and makes_gradients(op, kernel, positional, tuple(expected.gradients)):
         runs += [("backward", "", functools.partial(_gradients, op, kernel, expected, at_end=end)) for end in ends]
     if case.calls:
+        continuation_of(op, case)
         runs += [
             ("forward", " then ".join(pair), functools.partial(_in_calls, op, pair, case, expected))
             for pair in turns(op, kernel)

@@ -14,7 +14,7 @@ from kernelworks.build.kernels import cpp_kernels, triton_kernel
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import Kernel, Request
 from kernelworks.dispatch.op import Op, Pass
-from kernelworks.dispatch.signature import Array
+from kernelworks.dispatch.signature import Array, own_result
 from kernelworks.ops.scan.gated_delta_rule.contract import CONTRACT, scale_of, state_shape
 from kernelworks.ops.scan.gated_delta_rule.mutants import MUTANTS
 from kernelworks.ops.scan.gated_delta_rule.torch_kernels import composite
@@ -27,6 +27,7 @@ LEAST = 8  # steps that are worth the products of a chunk
 NANOSECONDS = 0.1  # about what an element of the state takes one thread of a CPU in a step
 
 
+@own_result
 def gated_delta_rule(
     q: Array, k: Array, v: Array, g: Array, beta: Array, *, scale: float | None = None,
     initial_state: Array | None = None, output_final_state: bool = False, use_qk_l2norm_in_kernel: bool = False,

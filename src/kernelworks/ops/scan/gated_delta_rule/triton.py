@@ -53,7 +53,7 @@ def _recurrent(
         key = _read(k_at, i, i < dim, EPS, NORMAL)
         query = _read(q_at, i, i < dim, EPS, NORMAL) * scale
         value = tl.load(v_at + j, mask=j < value_dim, other=0.0).to(tl.float32)
-        decay = tl.exp(tl.maximum(tl.load(g_at).to(tl.float32), LOWEST))
+        decay = tl.exp(tl.maximum(tl.load(g_at).to(tl.float32), LOWEST, propagate_nan=tl.PropagateNan.ALL))
         state = state * decay
         update = tl.load(beta_at).to(tl.float32) * (value - tl.sum(state * key[:, None], 0))
         state += key[:, None] * update[None, :]
