@@ -66,6 +66,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "softmax",
         "sum",
     ),
+    "routing": (
+        "grouped_linear",
+    ),
     "scan": (
         "cumprod",
         "cumsum",

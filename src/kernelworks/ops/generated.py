@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.reduction.log_softmax import log_softmax as log_softmax
     from kernelworks.ops.reduction.softmax import softmax as softmax
     from kernelworks.ops.reduction.sum import sum as sum
+    from kernelworks.ops.routing.grouped_linear import grouped_linear as grouped_linear
     from kernelworks.ops.scan.cumprod import cumprod as cumprod
     from kernelworks.ops.scan.cumsum import cumsum as cumsum
     from kernelworks.ops.scan.gated_delta_rule import gated_delta_rule as gated_delta_rule
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
         "gated_delta_rule",
         "gelu",
         "gelu_mul",
+        "grouped_linear",
         "hardshrink",
         "hardsigmoid",
         "hardswish",
@@ -309,6 +311,10 @@ SCHEMAS = {
     "sum": {
         "forward": "sum(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
         "backward": "sum_backward(Tensor grad_output, Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
+    "grouped_linear": {
+        "forward": "grouped_linear(Tensor x, Tensor weight, Tensor offsets, Tensor? bias, str? op_kernel=None) -> Tensor",
+        "backward": "grouped_linear_backward(Tensor grad_output, Tensor x, Tensor weight, Tensor offsets, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "cumprod": {
         "forward": "cumprod(Tensor x, int dim, str? op_kernel=None) -> Tensor",
