@@ -136,7 +136,7 @@ BACKWARD = Pass(
     _fake_backward,
     returns=CONTRACT.differentiable,
 )
-OP = Op(
+OP: Op = Op(
     CONTRACT,
     [
         triton_kernel(PACKAGE, passes=("forward",)),
