@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelworks.contract import need_64_bits
-from kernelworks.contract.arguments import Arguments, GivenArguments, Wrong
+from kernelworks.contract.arguments import Arguments
+from kernelworks.contract.tensor_argument import GivenArguments, Wrong
 
 __all__ = ["Real", "reals"]
 
