@@ -51,6 +51,18 @@ def test_gradients_are_those_of_the_definition(steps: int) -> None:
         torch.testing.assert_close(ours.double(), right, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("kernel", ["scalar", "avx2", "avx2_chunked"])
+def test_a_value_that_is_not_finite_is_not_seen_before_its_step_nor_in_another_column(kernel: str) -> None:
+    args = _made(70)
+    args["v"][0, 37, 1, 2] = torch.nan
+    output, state = kw.gated_delta_rule(**args, kernel=kernel)
+    lost = torch.zeros_like(output, dtype=torch.bool)
+    lost[0, 37:, 1, 2] = True
+    assert torch.equal(output.isnan(), lost)
+    assert state is not None
+    assert state.isnan()[0, 1, :, 2].all() and state.isnan().sum() == state.shape[2]
+
+
 def test_without_the_state_there_is_none() -> None:
     args = _made(9) | {"output_final_state": False}
     output, state = kw.gated_delta_rule(**args)

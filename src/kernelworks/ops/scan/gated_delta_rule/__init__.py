@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.kernels import cpp_kernels, triton_kernel
+from kernelworks.build.kernels import cpp_kernels, into, triton_kernel
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import Kernel, Request
+from kernelworks.contract.arguments import schema_of
+from kernelworks.dispatch.autograd import derivative
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import Array, own_result
-from kernelworks.ops.scan.gated_delta_rule.contract import CONTRACT, scale_of, state_shape
+from kernelworks.ops.scan.gated_delta_rule.contract import ARGUMENTS, CONTRACT, scale_of, state_shape
 from kernelworks.ops.scan.gated_delta_rule.mutants import MUTANTS
 from kernelworks.ops.scan.gated_delta_rule.torch_kernels import composite
 from kernelworks.templates.torch_kernels import python_kernels
@@ -95,6 +97,11 @@ def _forward(
     return (output, last) if output_final_state else output
 
 
+def _backward(lib: Any, *args: Any, out: Any = None) -> Any:
+    """By torch's functions: no kernel of ours makes gradients yet."""
+    return into(derivative(OP, args), out)
+
+
 def _few_steps(request: Request) -> str | None:
     steps = request.args["q"].shape[1]
     return f"takes {LEAST} steps or more at once, got {steps}" if steps < LEAST else None
@@ -103,10 +110,12 @@ def _few_steps(request: Request) -> str | None:
 def _cpp_kernels() -> list[Kernel]:
     """By chunks, and step by step."""
     wide = ("avx512", "avx2")
-    chunked = cpp_kernels(PACKAGE, forward=_forward, targets=dict.fromkeys(wide, "chunked.cpp"), guard=_few_steps)
+    chunked = cpp_kernels(
+        PACKAGE, forward=_forward, backward=_backward, targets=dict.fromkeys(wide, "chunked.cpp"), guard=_few_steps
+    )
     return [
         *(dataclasses.replace(op_kernel, name=f"{op_kernel.target}_chunked") for op_kernel in chunked),
-        *cpp_kernels(PACKAGE, forward=_forward),
+        *cpp_kernels(PACKAGE, forward=_forward, backward=_backward),
     ]
 
 
@@ -125,13 +134,9 @@ def _fake(q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
     return v.new_empty(v.shape), v.new_empty(state, dtype=torch.float32)
 
 
-ARGUMENTS = (
-    "Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, float? scale, Tensor? initial_state, "
-    "bool output_final_state, bool use_qk_l2norm_in_kernel"
-)
-FORWARD = Pass(f"gated_delta_rule({ARGUMENTS}, str? op_kernel=None) -> (Tensor, Tensor)", _fake)
+FORWARD = Pass(f"gated_delta_rule({schema_of(ARGUMENTS)}, str? op_kernel=None) -> (Tensor, Tensor)", _fake)
 BACKWARD = Pass(
-    f"gated_delta_rule_backward(Tensor grad_output, Tensor? grad_final_state, {ARGUMENTS}, bool[] needs, "
+    f"gated_delta_rule_backward(Tensor grad_output, Tensor? grad_final_state, {schema_of(ARGUMENTS)}, bool[] needs, "
     f"str? op_kernel=None) -> ({', '.join(['Tensor'] * len(CONTRACT.differentiable))})",
     _fake_backward,
     returns=CONTRACT.differentiable,

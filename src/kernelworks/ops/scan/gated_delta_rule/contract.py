@@ -8,24 +8,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kernelworks.contract import (
-    Contract,
-    Cost,
-    Request,
-    describe,
-    heads_shared,
-    need_64_bits,
-    need_dtype,
-    need_same,
-    need_tensor,
-    rounding,
-)
+from kernelworks.contract import Contract, Cost, Request, rounding
+from kernelworks.contract.arguments import Arguments, Flag, Number, check_of, errors_of
 from kernelworks.contract.continuation import Continuation
 from kernelworks.contract.results import Result
-from kernelworks.ops.scan.gated_delta_rule.cases import BENCH_CASES, CASES, DEVICE_BENCH_CASES, DEVICE_CASES, ERRORS
+from kernelworks.contract.tensor_argument import T
+from kernelworks.ops.scan.gated_delta_rule.cases import BENCH_CASES, CASES, DEVICE_BENCH_CASES, DEVICE_CASES
 from kernelworks.templates.recurrence import CHUNK, U32, added_up, state_error
 
-__all__ = ["CONTRACT", "EPS", "MAX_DIM", "normalised", "reference", "scale_of", "state_shape"]
+__all__ = ["ARGUMENTS", "CONTRACT", "EPS", "MAX_DIM", "normalised", "reference", "scale_of", "state_shape"]
 
 MAX_DIM = 256  # of a head's key and of its value
 EPS = 1e-6  # beside a key's squared length, as fla and transformers have it
@@ -35,55 +26,21 @@ READ = ("q", "k", "v", "g", "beta", "initial_state", "use_qk_l2norm_in_kernel") 
 
 # ---------------------------------------------------------------- arguments
 
-
-def _check_heads(name: str, value: Any, q: Any, shape: tuple[int, ...], dims: str) -> None:
-    if tuple(value.shape) != shape:
-        raise ValueError(f"{name} must have shape {list(shape)}, {dims}; got {describe(value)}")
-    if torch.device(value.device).type != torch.device(q.device).type:
-        raise ValueError(f"{name} must be on q's device {q.device}, got {value.device}")
-
-
-def check(
-    q: Any, k: Any, v: Any, g: Any, beta: Any, scale: Any = None, initial_state: Any = None,
-    output_final_state: Any = False, use_qk_l2norm_in_kernel: Any = False,
-) -> None:  # fmt: skip
-    for name, tensor in (("q", q), ("k", k), ("v", v), ("g", g), ("beta", beta)):
-        need_tensor(name, tensor)
-        need_dtype(name, tensor)
-    if len(q.shape) != 4:
-        raise ValueError(f"q must have four dimensions [B, T, H, K], got {describe(q)}")
-    need_same("k", k, "q", q)
-    need_same("v", v, "q", q)
-    _check_heads("k", k, q, tuple(q.shape), "q's")
-    batch, steps, heads, dim = q.shape
-    if len(v.shape) != 4 or tuple(v.shape[:2]) != (batch, steps):
-        raise ValueError(f"v must have shape [{batch}, {steps}, Hv, V], got {describe(v)}")
-    value_heads, value_dim = v.shape[2:]
-    if not heads_shared(value_heads, heads):
-        raise ValueError(f"v must have a number of heads that q's {heads} divide, got {describe(v)}")
-    for name, size in (("q", dim), ("v", value_dim)):
-        if not 1 <= size <= MAX_DIM:
-            raise ValueError(f"{name}'s last dimension must be 1 to {MAX_DIM}, got {size}")
-    for name, tensor in (("g", g), ("beta", beta)):
-        if tensor.dtype not in (q.dtype, torch.float32):
-            raise TypeError(f"{name} must have q's dtype or float32, got {describe(tensor)}")
-        _check_heads(name, tensor, q, (batch, steps, value_heads), "a number for each step of v's heads")
-    if scale is not None:
-        if isinstance(scale, bool) or not isinstance(scale, (int, float)):
-            raise TypeError(f"scale must be a float or None, got {describe(scale)}")
-        need_64_bits("scale", scale)
-        if not math.isfinite(scale):
-            raise ValueError(f"scale must be finite, got {scale}")
-    need_tensor("initial_state", initial_state, optional=True)
-    if initial_state is not None:
-        need_dtype("initial_state", initial_state, (STATE_DTYPE,))
-        _check_heads("initial_state", initial_state, q, (batch, value_heads, dim, value_dim), "[B, Hv, K, V]")
-    for name, flag in (
-        ("output_final_state", output_final_state),
-        ("use_qk_l2norm_in_kernel", use_qk_l2norm_in_kernel),
-    ):
-        if not isinstance(flag, bool):
-            raise TypeError(f"{name} must be a bool, got {describe(flag)}")
+ARGUMENTS: Arguments = {
+    "q": T("B T H K", where=(f"1 <= K <= {MAX_DIM}",)),
+    "k": T("B T H K", like="q"),
+    "v": T("B T Hv V", like="q", where=(f"1 <= V <= {MAX_DIM}", "divides(H, Hv)")),
+    "g": T("B T Hv", like="q", dtypes=(torch.float32,)),
+    "beta": T("B T Hv", like="q", dtypes=(torch.float32,)),
+    "scale": Number(least=None, finite=True, optional=True),
+    "initial_state": T("B Hv K V", dtypes=(STATE_DTYPE,), optional=True),
+    "output_final_state": Flag(),
+    "use_qk_l2norm_in_kernel": Flag(),
+}
+check = check_of(
+    ARGUMENTS,
+    {"scale": None, "initial_state": None, "output_final_state": False, "use_qk_l2norm_in_kernel": False},
+)
 
 
 def scale_of(scale: float | None, dim: int) -> float:
@@ -235,6 +192,7 @@ CONTRACT = Contract(
     formula="S_t = e^g_t S_{t-1} + k_t (beta_t (v_t - (e^g_t S_{t-1})^T k_t))^T, output_t = scale S_t^T q_t",
     source="Yang, Kautz and Hatamizadeh, Gated Delta Networks, ICLR 2025 (arXiv:2412.06464)",
     outputs=("output", "final_state"),
+    arithmetic="products",
     differentiable=("q", "k", "v", "g", "beta", "initial_state"),
     check=check,
     reference=reference,
@@ -246,7 +204,7 @@ CONTRACT = Contract(
     bench_cases=BENCH_CASES,
     device_cases=DEVICE_CASES,
     device_bench_cases=DEVICE_BENCH_CASES,
-    errors=ERRORS,
+    errors=errors_of(ARGUMENTS),
     continuation=Continuation(
         state={"initial_state": "final_state"}, along=dict.fromkeys(("q", "k", "v", "g", "beta", "output"), 1)
     ),

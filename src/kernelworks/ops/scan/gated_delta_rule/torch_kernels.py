@@ -23,7 +23,8 @@ def composite(
     wide = torch.promote_types(dtype, torch.float32)
     state = v.new_zeros(state_shape(q, v), dtype=wide) if initial_state is None else initial_state
     if not count or not v.numel():
-        return (v * 1, state * 1) if output_final_state else v * 1
+        output = torch.zeros_like(v, memory_format=torch.contiguous_format) * v
+        return (output, (state * 1).contiguous()) if output_final_state else output
     repeat = heads // q.shape[2]
     q, k, v, g, beta = (t.to(wide).transpose(1, 2) for t in (q, k, v, g, beta))
     if use_qk_l2norm_in_kernel:
@@ -44,5 +45,6 @@ def composite(
         outputs.append(since * (qc @ state) + ((qc @ kc.mT) * decay) @ written)
         rest = (until[..., -1:] - until).to(wide).exp().unsqueeze(-1)
         state = since[:, :, -1:] * state + (rest * kc).mT @ written
-    output = torch.cat(outputs, 2).transpose(1, 2).to(dtype)
-    return (output, state) if output_final_state else output
+    made = torch.cat(outputs, 2).transpose(1, 2)
+    output = made.to(dtype, copy=True, memory_format=torch.contiguous_format)  # of one step, too
+    return (output, state.contiguous()) if output_final_state else output
