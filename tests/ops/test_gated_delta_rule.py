@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.qwen3_next import modeling_qwen3_next as modeling
 
 import kernelworks as kw
 from kernelworks.ops.scan.gated_delta_rule.cases import make
 from kernelworks.ops.scan.gated_delta_rule.contract import reference
 from kernelworks.ops.scan.gated_delta_rule.torch_kernels import composite
-
-modeling = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
 
 
 def _made(steps: int, dtype: torch.dtype = torch.float32, **options: Any) -> dict[str, Any]:

@@ -16,12 +16,20 @@ from kernelworks.contract.tensor_argument import T
 from kernelworks.ops.scan.gated_delta_rule.cases import BENCH_CASES, CASES, DEVICE_BENCH_CASES, DEVICE_CASES
 from kernelworks.templates.recurrence import CHUNK, U32, added_up, state_error
 
-__all__ = ["ARGUMENTS", "CONTRACT", "EPS", "MAX_DIM", "normalised", "reference", "scale_of", "state_shape"]
+__all__ = ["ARGUMENTS", "CONTRACT", "EPS", "MAX_DIM", "normalised_vectors", "reference", "scale_of", "state_shape"]
 
 MAX_DIM = 256  # of a head's key and of its value
 EPS = 1e-6  # beside a key's squared length, as fla and transformers have it
 STATE_DTYPE = torch.float32
-READ = ("q", "k", "v", "g", "beta", "initial_state", "use_qk_l2norm_in_kernel")  # by what runs over the sequence
+RECURRENCE_ARGUMENTS = (
+    "q",
+    "k",
+    "v",
+    "g",
+    "beta",
+    "initial_state",
+    "use_qk_l2norm_in_kernel",
+)  # by what runs over the sequence
 
 
 # ---------------------------------------------------------------- arguments
@@ -54,7 +62,7 @@ def state_shape(q: Any, v: Any) -> tuple[int, ...]:
 # ---------------------------------------------------------------- the definition
 
 
-def normalised(x: Tensor) -> Tensor:
+def normalised_vectors(x: Tensor) -> Tensor:
     """Brought to a length of 1 along the last dimension."""
     return x * (x.square().sum(-1, keepdim=True) + EPS).rsqrt()
 
@@ -82,7 +90,7 @@ def steps(
 ) -> Steps:  # fmt: skip
     heads, count = v.shape[2], v.shape[1]
     if normal:
-        q, k = normalised(q), normalised(k)
+        q, k = normalised_vectors(q), normalised_vectors(k)
     q, k = _by_head(q, heads), _by_head(k, heads)
     v, decay, beta = v.transpose(1, 2), g.transpose(1, 2).exp().unsqueeze(-1), beta.transpose(1, 2).unsqueeze(-1)
     state = v.new_zeros((*k.shape[:2], k.shape[3], v.shape[3])) if initial_state is None else initial_state

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernelworks.build.kernels import as_float64
 from kernelworks.contract import Mutant
-from kernelworks.ops.scan.gated_delta_rule.contract import normalised, scale_of
+from kernelworks.ops.scan.gated_delta_rule.contract import normalised_vectors, scale_of
 from kernelworks.templates.recurrence import CHUNK
 
 __all__ = ["MUTANTS"]
@@ -26,7 +26,7 @@ def _step(state: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> T
 def _wrong(
     step: Step = _step, *, every: Callable[[int, Tensor, Tensor], Tensor] = lambda t, state, first: state,
     heads: Callable[[Tensor, int], Tensor] = lambda x, n: x.repeat_interleave(n, 2), before: bool = False,
-    factor: Callable[[float], float] = lambda scale: scale, normal: Callable[[Tensor], Tensor] = normalised,
+    factor: Callable[[float], float] = lambda scale: scale, normal: Callable[[Tensor], Tensor] = normalised_vectors,
     result: Callable[[Tensor], Tensor] = lambda state: state, late: bool = False,
 ) -> Callable[..., Any]:  # fmt: skip
     """``every`` changes the state before a step, ``before`` reads it before the step, ``late`` leaves out the last."""

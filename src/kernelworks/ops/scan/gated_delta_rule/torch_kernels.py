@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.ops.scan.gated_delta_rule.contract import normalised, scale_of, state_shape
+from kernelworks.ops.scan.gated_delta_rule.contract import normalised_vectors, scale_of, state_shape
 from kernelworks.templates.recurrence import CHUNK
 
 __all__ = ["composite"]
@@ -28,7 +28,7 @@ def composite(
     repeat = heads // q.shape[2]
     q, k, v, g, beta = (t.to(wide).transpose(1, 2) for t in (q, k, v, g, beta))
     if use_qk_l2norm_in_kernel:
-        q, k = normalised(q), normalised(k)
+        q, k = normalised_vectors(q), normalised_vectors(k)
     q, k = (t.repeat_interleave(repeat, 1) for t in (q * scale_of(scale, q.shape[3]), k))
     outputs = []
     for begin in range(0, count, CHUNK):
