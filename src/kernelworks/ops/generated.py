@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.norm.layer_norm import layer_norm as layer_norm
     from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm
     from kernelworks.ops.optimizer.adamw import adamw_ as adamw_
+    from kernelworks.ops.optimizer.sgd import sgd_ as sgd_
     from kernelworks.ops.position.rope import rope as rope
     from kernelworks.ops.quantization.dequantize import dequantize as dequantize
     from kernelworks.ops.quantization.quantize import quantize as quantize
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
         "rms_norm_linear",
         "rope",
         "selu",
+        "sgd_",
         "sigmoid",
         "silu",
         "silu_mul",
@@ -266,6 +268,9 @@ SCHEMAS = {
     },
     "adamw_": {
         "forward": "adamw_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, int step, float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
+    },
+    "sgd_": {
+        "forward": "sgd_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momentum_buffers, float lr, float momentum, float dampening, float weight_decay, bool nesterov, bool maximize, bool is_first_step, str? op_kernel=None) -> ()",
     },
     "rope": {
         "forward": "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved, str? op_kernel=None) -> (Tensor, Tensor)",
