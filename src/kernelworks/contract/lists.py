@@ -104,8 +104,7 @@ class Tensors:
             crossed = torch.ones(20).as_strided(SHAPE, (8, 1)), torch.ones(20)
             yield f"{name} crossed", _crossed(*crossed), ValueError, f"{name}[1] shares memory with {name}[0]"
         elif self.like and _is_written(given, self.like):
-            message = f"{name}[0] shares memory with {self.like}[0]"
-            yield f"{name} in {self.like}'s memory", list(given[self.like]), ValueError, message
+            yield f"{name} in {self.like}'s memory", list(given[self.like]), ValueError, "] shares memory with"
 
     def __str__(self) -> str:
         if not self.like:

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.optim.sgd import sgd
 
 from kernelworks.build.kernels import cpp_kernels, python_kernel, triton_kernel
+from kernelworks.contract import Request
 from kernelworks.dispatch.signature import Array
-from kernelworks.ops.optimizer.sgd.contract import CONTRACT, TEMPLATE
+from kernelworks.ops.optimizer.sgd.contract import CONTRACT, NUMBERS, TEMPLATE, is_middle
 from kernelworks.ops.optimizer.sgd.mutants import MUTANTS
 from kernelworks.templates.step import launch_lists
 
@@ -94,10 +95,16 @@ def _native(
                 buffer.copy_(made)
 
 
+def _middle(request: Request) -> str | None:
+    """A GPU takes every number in float32."""
+    beyond = [name for name in NUMBERS if not is_middle(request.args.get(name, 0.0))]
+    return f"takes {beyond[0]} of 0 or from 2^-100 to 2^15 in size" if beyond else None
+
+
 OP = TEMPLATE.op(
     CONTRACT,
     [
-        #        triton_kernel(Path(__file__).parent, passes=("forward",), in_place=True),
+        triton_kernel(Path(__file__).parent, passes=("forward",), in_place=True, guard=_middle),
         *cpp_kernels(Path(__file__).parent, forward=_forward, targets=TARGETS),
     ],
     torch_kernel=python_kernel("torch", TEMPLATE.checked(_native)),

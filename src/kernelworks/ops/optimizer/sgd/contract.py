@@ -15,10 +15,16 @@ from kernelworks.contract.lists import Tensors
 from kernelworks.contract.numbers import Real
 from kernelworks.templates.step import Draw, Step
 
-__all__ = ["CONTRACT", "TEMPLATE", "sgd_step"]
+__all__ = ["CONTRACT", "NUMBERS", "TEMPLATE", "is_middle", "sgd_step"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 SMALLEST = 2.0**-149  # of float32
+NUMBERS = ("lr", "momentum", "dampening", "weight_decay")
+
+
+def is_middle(number: Any) -> bool:
+    """Whether a kernel may take a number in float32: no product on the way leaves its range, if no value is huge."""
+    return isinstance(number, (int, float)) and (number == 0.0 or 2.0**-100 <= abs(number) <= 2.0**15)
 
 
 def sgd_step(
@@ -103,9 +109,9 @@ TEMPLATE = Step(
     fresh=math.nan,  # what a first step finds there is not read
     work=(8.0, 0.0),
     free={
-        **dict.fromkeys(("lr", "weight_decay"), lambda v: v.__class__ is float and 0.0 <= v <= 3e38),
-        "momentum": lambda v: v.__class__ is float and 0.0 < v <= 3e38,  # of 0 there are no buffers
-        "dampening": lambda v: v.__class__ is float and -3e38 <= v <= 3e38,
+        **dict.fromkeys(("lr", "weight_decay"), lambda v: v.__class__ is float and is_middle(v) and v >= 0.0),
+        "momentum": lambda v: v.__class__ is float and is_middle(v) and v > 0.0,  # of 0 there are no buffers
+        "dampening": lambda v: v.__class__ is float and is_middle(v),
     },
 )
 
