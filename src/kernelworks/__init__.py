@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kernelworks.machine import Machine, machine
     from kernelworks.measure.autotune import autotune
     from kernelworks.measure.bench import bench
-    from kernelworks.nn.optim import AdamW
+    from kernelworks.nn.optim import SGD, AdamW
     from kernelworks.nn.swap import Swap, swap
     from kernelworks.ops.generated import *  # noqa: F403
     from kernelworks.records import AutotuneResult
@@ -35,8 +35,8 @@ __version__ = "0.1.0"
 
 # Where the names are that are no op's.
 _HOMES = {
-    "AdamW": "nn.optim", "CapturedModel": "diagnose.capture", "Fix": "diagnose.fix.handle", "Machine": "machine",
-    "Search": "records.search", "AutotuneResult": "records", "Swap": "nn.swap",
+    "AdamW": "nn.optim", "SGD": "nn.optim", "CapturedModel": "diagnose.capture", "Fix": "diagnose.fix.handle",
+    "Machine": "machine", "Search": "records.search", "AutotuneResult": "records", "Swap": "nn.swap",
     "apply": "diagnose.fix.plan", "bench": "measure.bench", "capture": "diagnose.capture", "compare": "records.compare",
     "compile_report": "compile",
     "diagnose": "diagnose", "explain": "diagnose.explain", "fix": "diagnose.fix.handle", "judge": "judge",
@@ -59,6 +59,7 @@ from kernelworks.dispatch import torch_import  # noqa: E402
 torch_import.call_when_imported(ops.define_all)
 
 __all__ = [
+    "SGD",
     "AdamW",
     "AutotuneResult",
     "CapturedModel",

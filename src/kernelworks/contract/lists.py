@@ -8,8 +8,7 @@ The first list says how many tensors there are, and each one's shape, dtype and 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch import Tensor
 from kernelworks.contract import describe, need_dtype, need_same, need_tensor
 from kernelworks.contract.arguments import SHAPE, Arguments, GivenArguments, Wrong
 
-__all__ = ["SharedMemory", "Tensors", "find_shared", "lists_of", "refuse_shared", "shared_memory", "written_of"]
+__all__ = ["SharedMemory", "Tensors", "find_shared", "lists_of", "written_of"]
 
 
 class SharedMemory(ValueError):
@@ -75,7 +74,8 @@ class Tensors:
             else:
                 need_same(name, tensor, of, other)
         if self.state_like and tensor.dtype != (state := given[self.state_like][i]).dtype:
-            raise TypeError(f"{name} must have {self.state_like}[{i}]'s dtype {describe(state)}, got {describe(tensor)}")
+            of = f"{self.state_like}[{i}]"
+            raise TypeError(f"{name} must have {of}'s dtype {describe(state)}, got {describe(tensor)}")
         if self.written and _crosses_itself(tensor):
             strides = list(_strides(tensor))
             raise ValueError(f"{name} is written and must not share memory with itself: strides {strides}")
@@ -139,7 +139,7 @@ def _crosses_itself(tensor: Any) -> bool:
     reach = 0
     for stride, size in steps:
         if stride <= reach:
-            return math.prod(tensor.shape) > 0
+            return 0 not in tensor.shape
         reach += (size - 1) * stride
     return False
 
@@ -165,32 +165,18 @@ def _range(tensor: Tensor) -> tuple[int, int]:
 
 def find_shared(lists: Sequence[Sequence[Tensor]], written: Sequence[bool]) -> tuple[int, int] | None:
     """Two tensors that may share memory, of which one is written: their places among all, list after list. Those
-    without elements share none, nor do those on two devices."""
+    without elements share none."""
     placed = [
-        (t.device.index, *_range(t), place, write)
+        (*_range(t), place, write)
         for place, (t, write) in enumerate((t, w) for ts, w in zip(lists, written, strict=True) for t in ts)
         if t.numel()
     ]
-    reached: dict[tuple[Any, bool], tuple[int, int]] = {}  # by device, of the written and of all: how far, and whose
-    for device, first, end, place, write in sorted(placed, key=lambda one: one[:3]):
-        until, other = reached.get((device, not write), (0, 0))  # a written one must meet none, another no written one
+    every = of_written = (0, 0)  # how far those so far reach, and which of them does
+    for first, end, place, write in sorted(placed):
+        until, other = every if write else of_written
         if first < until:
             return min(place, other), max(place, other)
-        for kind in (False, True) if write else (False,):
-            if end > reached.get((device, kind), (0, 0))[0]:
-                reached[device, kind] = end, place
+        every = max(every, (end, place))
+        if write:
+            of_written = max(of_written, (end, place))
     return None
-
-
-def refuse_shared(lists: Mapping[str, Sequence[Tensor]], written: Sequence[str]) -> None:
-    """Raises SharedMemory where a tensor that is written shares memory with another of the call."""
-    names = [name for name in lists if lists[name]]
-    found = find_shared([lists[name] for name in names], [name in written for name in names])
-    if found is not None:
-        raise shared_memory(names, len(lists[names[0]]), *found)
-
-
-def shared_memory(names: Sequence[str], count: int, one: int, other: int) -> SharedMemory:
-    """What is raised of two tensors by their places among all, ``count`` in each list."""
-    first, second = (f"{names[place // count]}[{place % count}]" for place in (one, other))
-    return SharedMemory(f"{second} shares memory with {first}: a tensor that is written may share none")

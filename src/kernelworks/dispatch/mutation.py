@@ -6,16 +6,26 @@ by its version), must not read what it has overwritten, and must not touch an in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from kernelworks.contract.lists import SharedMemory, find_shared
 from kernelworks.contract.tensors import is_plain, leaves
 
-__all__ = ["announce", "as_tuple", "check_out", "copy_into", "overlap", "refuse_crossed", "same_place"]
+__all__ = [
+    "announce",
+    "as_tuple",
+    "check_out",
+    "copy_into",
+    "overlap",
+    "refuse_crossed",
+    "refuse_shared_memory",
+    "same_place",
+]
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:
@@ -27,6 +37,19 @@ def announce(tensors: Iterable[Tensor]) -> None:
     written = list(tensors)
     _refuse_inference(written)
     increment_version(written)
+
+
+def refuse_shared_memory(names: Sequence[str], args: Sequence[Any], written: Sequence[str]) -> None:
+    """Raises where a tensor of a list that a call writes shares memory with another of its lists: a kernel takes all of
+    them at once. ``native/shared_memory.hpp`` looks for the same."""
+    lists = {n: value for n, value in zip(names, args, strict=True) if isinstance(value, (list, tuple))}
+    if not any(name in written for name in lists):
+        return
+    found = find_shared(list(lists.values()), [name in written for name in lists])
+    if found is not None:
+        places = [f"{name}[{i}]" for name, tensors in lists.items() for i in range(len(tensors))]
+        one, other = (places[place] for place in found)
+        raise SharedMemory(f"{other} shares memory with {one}: a tensor that is written may share none")
 
 
 def _refuse_inference(written: list[Tensor]) -> None:

@@ -43,7 +43,9 @@ from kernelworks.dispatch.entry import Entry
 from kernelworks.dispatch.flop_counter import register_with_counters
 from kernelworks.dispatch.hooks import notify_watchers, stop_at
 from kernelworks.dispatch.meta_arguments import on_meta, without_data
-from kernelworks.dispatch.mutation import announce, as_tuple, check_out, copy_into, overlap, refuse_crossed, same_place
+from kernelworks.dispatch.mutation import (
+    announce, as_tuple, check_out, copy_into, overlap, refuse_crossed, refuse_shared_memory, same_place,
+)  # fmt: skip
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.plan_calls import call_named, hand_out, in_own_dtype, with_own_dtype
 from kernelworks.dispatch.plans import AUTOGRAD, KERNEL, NATIVE, Plan, Plans, generation
@@ -225,6 +227,8 @@ class Op:
 
     def _run_plan(self, plan: Plan, args: tuple[Any, ...], out: Any) -> Any:
         """Runs a plan for plain tensors, and says what it writes."""
+        if self.contract.mutates and plan.kind == KERNEL:
+            refuse_shared_memory(self.passes["forward"].names, args, self.contract.mutates)
         announce(leaves(args[self.passes["forward"].names.index(name)] for name in self.contract.mutates))
         if out is None:
             return plan.run(*args)

@@ -1,6 +1,6 @@
 // One step over lists of tensors: all elements of all tensors are shared among the threads as one work.
 //
-//     const kw::Lists lists{args, 4, args.integer(0), 3};            // three lists, from argument 4 on
+//     const kw::Lists lists{args, 4, args.integer(0)};  // from argument 4 on
 //     kw::over_lists<3>(lists, threads, 2, [&](auto t, auto s, char* const* p, int64_t n) { ... });
 //
 // The function is given what lies in one place of each list, runs of elements that lie side by side in all of them.
@@ -8,9 +8,6 @@
 // be float32 beside 16 bits.
 #pragma once
 
-#include <cstdlib>
-
-#include "answer.hpp"
 #include "elementwise.hpp"
 #include "functions.hpp"
 
@@ -20,7 +17,6 @@ struct Lists {
     Args args;
     int first;       // the argument that is the first tensor of the first list
     int64_t count;   // tensors of each list
-    int lists;
 
     Tensor at(int list, int64_t i) const { return args.tensor(first + static_cast<int>(list * count + i)); }
 };
@@ -77,64 +73,6 @@ inline void over_lists(const Lists& lists, int64_t threads, int outputs, F f) {
             });
         }
     });
-}
-
-// ---------------------------------------------------------------- memory that is shared
-
-struct Place {
-    uintptr_t begin, end;
-    int64_t place;
-    bool written;
-};
-
-// Sorts by where they begin: runs that are in order already are merged, as allocations come in long ones.
-inline void sort_places(Place* places, Place* spare, int64_t n) {
-    for (bool sorted = false; !sorted;) {
-        sorted = true;
-        int64_t to = 0;
-        for (int64_t begin = 0; begin < n;) {
-            int64_t middle = begin + 1;
-            while (middle < n && places[middle - 1].begin <= places[middle].begin) ++middle;
-            int64_t end = middle < n ? middle + 1 : n;
-            while (end < n && places[end - 1].begin <= places[end].begin) ++end;
-            if (middle < n) sorted = sorted && begin == 0 && end == n;
-            for (int64_t a = begin, b = middle; to < end; ++to)
-                spare[to] = b >= end || (a < middle && places[a].begin <= places[b].begin) ? places[a++] : places[b++];
-            begin = end;
-        }
-        for (int64_t i = 0; i < n; ++i) places[i] = spare[i];
-    }
-}
-
-// -1, or 2^32 a + b where the tensors in places a < b, counted list after list, may share memory and one is written.
-inline int64_t find_shared(const Lists& lists, int outputs) {
-    const int64_t total = lists.count * lists.lists;
-    auto* places = static_cast<Place*>(std::malloc(sizeof(Place) * static_cast<size_t>(2 * total + 1)));
-    int64_t n = 0;
-    for (int64_t at = 0; at < total; ++at) {
-        const Tensor t = lists.at(static_cast<int>(at / lists.count), at % lists.count);
-        if (t.numel() == 0) continue;
-        int64_t reach = 0;
-        for (int i = 0; i < t.ndim; ++i) reach += (t.shape[i] - 1) * t.stride[i];
-        const auto begin = reinterpret_cast<uintptr_t>(t.data);
-        places[n++] = Place{begin, begin + static_cast<uintptr_t>(reach + 1) * (t.dtype.bits / 8), at,
-                            at < outputs * lists.count};
-    }
-    sort_places(places, places + total, n);
-    int64_t found = -1;
-    Place all{0, 0, 0, false}, written{0, 0, 0, false};  // of each the one that reaches furthest so far
-    for (int64_t i = 0; i < n && found < 0; ++i) {
-        const Place& one = places[i];
-        const Place& other = one.written ? all : written;
-        if (one.begin < other.end) {
-            const int64_t a = one.place < other.place ? one.place : other.place;
-            found = (a << 32) + one.place + other.place - a;
-        }
-        if (one.end > all.end) all = one;
-        if (one.written && one.end > written.end) written = one;
-    }
-    std::free(places);
-    return found;
 }
 
 }  // namespace kw

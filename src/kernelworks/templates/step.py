@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import Case, Contract, Cost, Kernel, Mutant, Request, rounding
 from kernelworks.contract.arguments import Arguments, check_of, errors_of, schema_of
 from kernelworks.contract.cases import LENGTHS, draw, normal
-from kernelworks.contract.lists import Tensors, lists_of, refuse_shared, shared_memory, written_of
+from kernelworks.contract.lists import Tensors, lists_of, written_of
 from kernelworks.contract.results import Result
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.templates.op_package import OpPackage
@@ -199,10 +199,10 @@ class Step(OpPackage):
         yield self.case("many tensors", *((i // 3 % 7, 9) for i in range(42)), (1031,))
 
     def _device_cases(self) -> tuple[Case, ...]:
-        state = {"state_dtype": F32} if self.states else {}
+        own = F32 if self.states else None
         return (
             self.case("hundreds of tensors", *((16 * i, 40) for i in range(1, 300)), (7,), (3, 5)),
-            self.case("large tensors, float32 state", (2048, 1024), (4099, 513), **state),
+            self.case("large tensors, float32 state", (2048, 1024), (4099, 513), state_dtype=own),
         )
 
     def _bench(self, sizes: Mapping[str, Sequence[tuple[int, ...]]]) -> tuple[Case, ...]:
@@ -279,10 +279,11 @@ class Step(OpPackage):
         return run
 
     def _one_tail(self, *args: Any) -> None:
-        before = {name: [t.clone() for t in a] for name, a in zip(self.arguments, args, strict=True) if name in self.written}
+        lists = self.split(args)[0]
+        before = {name: [t.clone() for t in lists[name]] for name in self.written if name in lists}
         self._stepped(args)
         for name, old in before.items():
-            now = dict(zip(self.arguments, args, strict=True))[name]
+            now = lists[name]
             if len(now) > 1:
                 kept = now[1].numel() // VECTOR * VECTOR
                 now[1].reshape(-1)[kept:] = old[1].reshape(-1)[kept:]
@@ -301,21 +302,8 @@ class Step(OpPackage):
 
     def in_places(self, change: Callable[..., Tensors64]) -> Callable[..., None]:
         """A kernel in Python: ``change(*tensors, **numbers)`` of each place, in float64."""
-
-        def run(*args: Any, out: Any = None) -> None:
-            refuse_shared(self.split(args)[0], self.written)
-            self.mutant("", change, "").run(*args)
-
-        return run
-
-    def checked(self, run: Callable[..., None]) -> Callable[..., None]:
-        """A kernel of torch's functions, which refuses what ours do."""
-
-        def forward(*args: Any, out: Any = None) -> None:
-            refuse_shared(self.split(args)[0], self.written)
-            run(*args)
-
-        return forward
+        run = self.mutant("", change, "").run
+        return lambda *args, out=None: run(*args)
 
     @property
     def schema(self) -> str:
@@ -340,15 +328,8 @@ def _nothing(*args: Any) -> None:
     """Nothing comes back."""
 
 
-def launch_lists(
-    function: Callable[..., int], lists: Sequence[Sequence[Tensor]], names: Sequence[str], numbers: Sequence[Any]
-) -> None:
+def launch_lists(function: Callable[..., None], lists: Sequence[Sequence[Tensor]], numbers: Sequence[Any]) -> None:
     """One launch of a C++ function (``simd/step.hpp``) for all tensors of ``lists``, the written ones first:
-    ``function(tensors, *numbers, threads, *tensors of each list)``. Raises SharedMemory before anything is written."""
-    count = len(lists[0])
-    if not count:
-        return
+    ``function(tensors, *numbers, threads, *tensors of each list)``."""
     kernel, threads = choose_threads(function, sum(map(Tensor.numel, lists[0])))
-    found = kernel(count, *numbers, threads, *(t for tensors in lists for t in tensors))
-    if found >= 0:
-        raise shared_memory(names, count, found >> 32, found & 0xFFFFFFFF)
+    kernel(len(lists[0]), *numbers, threads, *(t for tensors in lists for t in tensors))

@@ -16,7 +16,6 @@ import triton.language as tl
 from torch import Tensor
 
 from kernelworks.build.triton import Configs, Kernel
-from kernelworks.contract.lists import refuse_shared
 
 __all__ = ["PIECE_SIZE", "ListLaunch", "block_of"]
 
@@ -49,7 +48,9 @@ def elements(table, place, at, DTYPE: tl.constexpr, WHOLE: tl.constexpr):
 class _Group:
     """Tensors of one pair of dtypes, of whole sizes or of others: how they are cut, and where they lie."""
 
-    def __init__(self, members: list[int], firsts: Sequence[Tensor], states: Sequence[Tensor], configs: Configs) -> None:
+    def __init__(
+        self, members: list[int], firsts: Sequence[Tensor], states: Sequence[Tensor], configs: Configs
+    ) -> None:
         self.members = members
         self.device = firsts[members[0]].device
         self.param, self.state = firsts[members[0]].dtype, states[members[0]].dtype
@@ -86,9 +87,7 @@ class ListLaunch:
     """Launches of a kernel over lists of tensors that look like these: the same dtypes, shapes and strides. Of
     ``lists`` by name the first so many are written; the last of these is the state."""
 
-    def __init__(
-        self, kernel: Kernel, lists: Mapping[str, Sequence[Tensor]], written: int, configs: Configs
-    ) -> None:
+    def __init__(self, kernel: Kernel, lists: Mapping[str, Sequence[Tensor]], written: int, configs: Configs) -> None:
         self.kernel, self.names, self.written = kernel, tuple(lists), written
         firsts, states = lists[self.names[0]], lists[self.names[written - 1]]
         pairs: dict[Any, list[int]] = {}
@@ -96,13 +95,8 @@ class ListLaunch:
             if p.numel():
                 pairs.setdefault((p.dtype, s.dtype, p.device, p.numel() % PIECE_SIZE == 0), []).append(i)
         self.groups = [_Group(members, firsts, states, configs) for members in pairs.values()]
-        self.checked: list[int] = []  # the addresses of the last call, which share no memory
 
     def __call__(self, lists: Sequence[Sequence[Tensor]], numbers: Sequence[float], **constants: Any) -> None:
-        every = [t.data_ptr() for tensors in lists for t in tensors]
-        if every != self.checked:
-            refuse_shared(dict(zip(self.names, lists, strict=True)), self.names[: self.written])
-            self.checked = every
         dense, copies = self._dense(lists)
         for group in self.groups:
             addresses = [tensors[i].data_ptr() for tensors in dense for i in group.members]

@@ -19,6 +19,10 @@ __all__ = ["CONTRACT", "NUMBERS", "TEMPLATE", "is_middle", "sgd_step"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 SMALLEST = 2.0**-149  # of float32
+USUAL = {
+    "lr": 0.1, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.05, "nesterov": False, "maximize": False,
+    "is_first_step": False,
+}  # fmt: skip
 NUMBERS = ("lr", "momentum", "dampening", "weight_decay")
 
 
@@ -84,10 +88,7 @@ TEMPLATE = Step(
     step=sgd_step,
     error=_error,
     draws={"params": Draw(), "grads": Draw(kind=True), "momentum_buffers": Draw(scale=0.5)},
-    usual={
-        "lr": 0.1, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.05, "nesterov": False, "maximize": False,
-        "is_first_step": False,
-    },  # fmt: skip
+    usual=USUAL,
     tries={
         "no momentum": {"momentum": 0.0},
         "no momentum, no decay": {"momentum": 0.0, "weight_decay": 0.0},

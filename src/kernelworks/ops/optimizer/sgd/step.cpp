@@ -101,14 +101,12 @@ void update(T* p, S* b, const T* g, int64_t n, const Sgd& s) {
 }  // namespace
 
 // sgd_(tensors, rate, momentum, dampening, weight_decay, nesterov, maximize, is_first_step, threads, *params,
-// [*momentum_buffers,] *grads): -1, or which tensors share memory
-KW_ANSWER(sgd_) {
+// [*momentum_buffers,] *grads)
+KW_EXPORT(sgd_) {
     const Sgd s{args.real(1), args.real(2), 1.0 - args.real(3), args.real(4), args.integer(6) ? -1.0 : 1.0,
                 args.integer(5) != 0, args.integer(7) != 0};
     const bool momentum = s.momentum != 0.0;
-    const kw::Lists lists{args, 9, args.integer(0), momentum ? 3 : 2};
-    const int64_t shared = kw::find_shared(lists, momentum ? 2 : 1);
-    if (shared >= 0) return shared;
+    const kw::Lists lists{args, 9, args.integer(0)};
     if (momentum) {
         kw::over_lists<3>(lists, args.integer(8), 2, [&](auto t, auto b, char* const* p, int64_t n) {
             using T = decltype(t);
@@ -121,5 +119,4 @@ KW_ANSWER(sgd_) {
             update<false>(reinterpret_cast<T*>(p[0]), static_cast<T*>(nullptr), reinterpret_cast<const T*>(p[1]), n, s);
         });
     }
-    return -1;
 }

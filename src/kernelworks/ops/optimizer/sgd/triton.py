@@ -31,7 +31,9 @@ def _forward(
         if not FIRST:
             b = tl.load(b_at, mask=inside, other=0.0).to(tl.float32)
             size = tl.maximum(size, tl.abs(b))
-    huge = size > 1.152921504606847e18  # 2^60: a step is linear, so where a product could leave float32 all is 2^-64 of it
+    huge = (
+        size > 1.152921504606847e18
+    )  # 2^60: a step is linear, so where a product could leave float32 all is 2^-64 of it
     down, up = tl.where(huge, 5.421010862427522e-20, 1.0), tl.where(huge, 1.8446744073709552e19, 1.0)
     p *= down
     d = g * down
