@@ -18,12 +18,12 @@ from kernelworks.contract.tensors import is_plain, leaves
 
 __all__ = [
     "announce",
+    "announce_arguments",
     "as_tuple",
     "check_out",
     "copy_into",
     "overlap",
     "refuse_crossed",
-    "refuse_shared_memory",
     "same_place",
 ]
 
@@ -39,17 +39,21 @@ def announce(tensors: Iterable[Tensor]) -> None:
     increment_version(written)
 
 
-def refuse_shared_memory(names: Sequence[str], args: Sequence[Any], written: Sequence[str]) -> None:
-    """Raises where a tensor of a list that a call writes shares memory with another of its lists: a kernel takes all of
-    them at once. ``native/shared_memory.hpp`` looks for the same."""
-    lists = {n: value for n, value in zip(names, args, strict=True) if isinstance(value, (list, tuple))}
-    if not any(name in written for name in lists):
+def announce_arguments(names: Sequence[str], args: Sequence[Any], written: Sequence[str], *, by_kernel: bool) -> None:
+    """``announce`` for the arguments of these names. Raises where a kernel would write to a tensor of a list that shares
+    memory with another of the call's lists, since it takes all of them at once (``native/shared_memory.hpp`` looks for
+    the same)."""
+    if not written:
         return
-    found = find_shared(list(lists.values()), [name in written for name in lists])
-    if found is not None:
-        places = [f"{name}[{i}]" for name, tensors in lists.items() for i in range(len(tensors))]
-        one, other = (places[place] for place in found)
-        raise SharedMemory(f"{other} shares memory with {one}: a tensor that is written may share none")
+    named = dict(zip(names, args, strict=True))
+    lists = {name: value for name, value in named.items() if isinstance(value, (list, tuple))}
+    if by_kernel and any(name in written for name in lists):
+        found = find_shared(list(lists.values()), [name in written for name in lists])
+        if found is not None:
+            places = [f"{name}[{i}]" for name, tensors in lists.items() for i in range(len(tensors))]
+            one, other = (places[place] for place in found)
+            raise SharedMemory(f"{other} shares memory with {one}: a tensor that is written may share none")
+    announce(leaves(named[name] for name in written))
 
 
 def _refuse_inference(written: list[Tensor]) -> None:

@@ -44,7 +44,14 @@ from kernelworks.dispatch.flop_counter import register_with_counters
 from kernelworks.dispatch.hooks import notify_watchers, stop_at
 from kernelworks.dispatch.meta_arguments import on_meta, without_data
 from kernelworks.dispatch.mutation import (
-    announce, as_tuple, check_out, copy_into, overlap, refuse_crossed, refuse_shared_memory, same_place,
+    announce,
+    announce_arguments,
+    as_tuple,
+    check_out,
+    copy_into,
+    overlap,
+    refuse_crossed,
+    same_place,
 )  # fmt: skip
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.plan_calls import call_named, hand_out, in_own_dtype, with_own_dtype
@@ -58,8 +65,7 @@ __all__ = ["OPS", "Op", "Pass"]
 
 FREE = "*"  # in a key, for a number that no choice depends on; native/key.hpp knows it
 
-_get_threads = torch.get_num_threads
-_grad_enabled = torch.is_grad_enabled
+_get_threads, _grad_enabled = torch.get_num_threads, torch.is_grad_enabled
 
 _said: set[str] = set()  # the faults that a warning has named
 
@@ -227,9 +233,7 @@ class Op:
 
     def _run_plan(self, plan: Plan, args: tuple[Any, ...], out: Any) -> Any:
         """Runs a plan for plain tensors, and says what it writes."""
-        if self.contract.mutates and plan.kind == KERNEL:
-            refuse_shared_memory(self.passes["forward"].names, args, self.contract.mutates)
-        announce(leaves(args[self.passes["forward"].names.index(name)] for name in self.contract.mutates))
+        announce_arguments(self.passes["forward"].names, args, self.contract.mutates, by_kernel=plan.kind == KERNEL)
         if out is None:
             return plan.run(*args)
         refuse_crossed(out)
