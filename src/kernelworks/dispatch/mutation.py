@@ -40,8 +40,8 @@ def announce(tensors: Iterable[Tensor]) -> None:
 
 
 def announce_arguments(names: Sequence[str], args: Sequence[Any], written: Sequence[str], *, by_kernel: bool) -> None:
-    """``announce`` for the arguments of these names. Raises where a kernel would write to a tensor of a list that shares
-    memory with another of the call's lists, since it takes all of them at once (``native/shared_memory.hpp`` looks for
+    """``announce`` for the arguments of these names. Raises where a kernel would write to a tensor of a list that
+    shares memory with another of the lists, since it takes all of them at once (``native/shared_memory.hpp`` looks for
     the same)."""
     if not written:
         return
