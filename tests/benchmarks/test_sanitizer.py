@@ -84,7 +84,9 @@ def _run(op: Op, kernel: str, case: Case, dtype: torch.dtype) -> bool:
     if not case.gradients or "backward" not in op.kernel(kernel).passes:
         return True
     backward = op.passes["backward"]
-    have = dict(zip(names, args, strict=True)) | dict(zip(op.contract.outputs, flat_outputs(outputs), strict=False))
+    have = dict(zip(names, args, strict=True)) | dict(
+        zip(op.contract.returned_outputs, flat_outputs(outputs), strict=False)
+    )
     have |= {f"grad_{n}": v for n, v in have.items() if isinstance(v, Tensor)}
     have["needs"] = [True] * len(backward.returns)
     op.kernel(kernel).load("backward")(*(have.get(n) for n in backward.names))

@@ -4,9 +4,8 @@ told."""
 from __future__ import annotations
 
 import copy
-import ctypes
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +15,7 @@ from optimization_stands import Case, OnGpu, X, asked, attending, candidates, lo
 from torch import Tensor, nn
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 
-from kernelworks.diagnose.fix.search import Search
-from kernelworks.diagnose.optimization import Change, CombinedChange, Impossible, Promise, Scene
+from kernelworks.diagnose.optimization import Change, Impossible, Scene
 from kernelworks.diagnose.optimizations import (
     allocator,
     folded_norms,
@@ -256,78 +254,6 @@ def test_projections_are_merged_where_they_have_one_input() -> None:
 
 
 # ---------------------------------------------------------------- the process
-
-
-PR_SET_THP_DISABLE, PR_GET_THP_DISABLE = 41, 42
-
-
-@pytest.fixture
-def malloc() -> Iterator[None]:
-    """Malloc as a program finds it that starts: what earlier tests left free in the heap would be taken first. Its
-    pages are small ones, also where the system hands out 2 MiB at a time and a large output faults a few times."""
-    prctl = ctypes.CDLL(None).prctl
-    huge = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0)
-    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
-    try:
-        with page_faults.Memory():
-            page_faults.release_memory(0)
-            yield
-    finally:
-        prctl(PR_SET_THP_DISABLE, max(0, huge), 0, 0, 0)
-
-
-def _pages_of(variant: CombinedChange, run: Callable[[], int]) -> float:
-    with variant:
-        return float(run() + 1)
-
-
-@pytest.mark.usefixtures("malloc")
-def test_malloc_keeps_what_is_freed_while_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Told by page faults: how long a run takes is not for a test to say."""
-    if page_faults.thresholds() is None:
-        assert candidates(allocator.OPTIMIZATION, scene_of(asked(net()), faults=10**6)) == []
-        return
-    big = torch.zeros(12 << 20)
-    page_faults.set_thresholds({page_faults.M_MMAP_THRESHOLD: 1 << 20, page_faults.M_TRIM_THRESHOLD: 2 << 20})
-
-    def run() -> int:
-        before = page_faults.minor_faults()
-        torch.relu(big)
-        return page_faults.minor_faults() - before
-
-    pages = run()
-    scene = scene_of(Case(nn.Identity(), run), faults=pages)
-    monkeypatch.setattr(program_trial, "_seconds", lambda scene, variant: _pages_of(variant, run))
-    (candidate,) = allocator.OPTIMIZATION.candidates(scene)
-    assert (allocator.OPTIMIZATION.predict(scene, candidate).saves or 0) > 0.9
-    change = allocator.OPTIMIZATION.apply(scene, candidate)
-    small = []
-    for _ in range(2):
-        with change:
-            assert run() < 0.1 * pages  # the first run too
-            small.append(torch.zeros(40))  # lies above what is freed, and keeps its place in the heap
-            assert candidates(allocator.OPTIMIZATION, scene) == []
-        assert run() > 0.9 * pages and run() > 0.9 * pages
-
-
-@pytest.mark.usefixtures("malloc")
-def test_malloc_needs_no_module_to_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What changes no number is verified without one."""
-    if not page_faults.set_thresholds({page_faults.M_MMAP_THRESHOLD: 1 << 20, page_faults.M_TRIM_THRESHOLD: 2 << 20}):
-        return
-    big = torch.zeros(2 << 20)
-    side: Any = scene_of(Case(nn.Identity(), lambda: torch.relu(big)), faults=10**4).forecaster
-    side.most_rounds, side.with_sync = 3, lambda program: program
-    monkeypatch.setattr(
-        Program, "seconds", lambda program: 0.05 if page_faults.thresholds() == page_faults.RAISED_THRESHOLDS else 0.1
-    )
-    monkeypatch.setattr(allocator.OPTIMIZATION, "predict", lambda scene, candidate: Promise(0.5), raising=False)
-    found = Search(
-        Program("p", lambda: torch.relu(big)), (0.1, 0.101, 0.099), side, budget_s=2.0, say=lambda line: None,
-        optimizations=(allocator.OPTIMIZATION,),
-    ).fix()  # fmt: skip
-    assert found.optimizations[0].applied and found.against == "itself, as it changes no number"
-    assert found.after_s == 0.05
 
 
 def test_malloc_is_left_alone_where_a_program_takes_few_fresh_pages() -> None:

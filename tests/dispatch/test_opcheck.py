@@ -96,7 +96,7 @@ def _turned(value: Any) -> Any:
     return value.transpose(0, 1).contiguous().transpose(0, 1)
 
 
-@pytest.mark.parametrize(("op", "kernel"), [r for r in _checked_kernels() if not r[0].contract.mutates], ids=label)
+@pytest.mark.parametrize(("op", "kernel"), [r for r in _checked_kernels() if r[0].contract.returned_outputs], ids=label)
 @pytest.mark.parametrize("through", ["C++", "Python"])
 def test_results_lie_as_a_compiled_program_was_told(
     op: Op, kernel: str | None, through: str, request: pytest.FixtureRequest
@@ -109,16 +109,16 @@ def test_results_lie_as_a_compiled_program_was_told(
         outputs = _lie_as_told(op, "forward", args, kernel)
         if op.contract.differentiable:
             have: dict[str, Any] = dict(zip(op.passes["forward"].names, args, strict=True))
-            have |= dict(zip(op.contract.outputs, outputs, strict=True))
+            have |= dict(zip(op.contract.returned_outputs, outputs, strict=True))
             have |= {
                 f"grad_{name}": _turned(torch.ones_like(o))
-                for name, o in zip(op.contract.outputs, outputs, strict=True)
+                for name, o in zip(op.contract.returned_outputs, outputs, strict=True)
             }
             have["needs"] = [have.get(name) is not None for name in op.passes["backward"].returns]
             _lie_as_told(op, "backward", tuple(have.get(name) for name in op.passes["backward"].names), kernel)
 
 
-@pytest.mark.parametrize("op", [op for op in ALL_OPS if not op.contract.mutates], ids=label)
+@pytest.mark.parametrize("op", [op for op in ALL_OPS if op.contract.returned_outputs], ids=label)
 def test_torchs_own_function_lies_as_a_compiled_program_was_told(op: Op, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which runs where no tuning record speaks for a kernel."""
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")

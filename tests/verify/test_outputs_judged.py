@@ -15,6 +15,7 @@ from kernelworks.build.kernels import in_float64
 from kernelworks.contract import Case
 from kernelworks.contract.bounds import bound_of
 from kernelworks.contract.results import AnyOrder, ChosenIndex, Relation, Result, result_dtype
+from kernelworks.contract.tensors import leaves
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.measure.bench import benchmark
 from kernelworks.templates.mutants import generic
@@ -153,18 +154,21 @@ def test_a_derived_bound_leaves_open_which_of_equals_is_named() -> None:
 
 @pytest.mark.parametrize("op", ALL_OPS, ids=label)
 def test_an_output_has_the_dtype_that_its_contract_says(op: Op) -> None:
-    compared = 0
+    compared, promised = 0, dict(zip(op.contract.outputs, op.contract.results_in_order, strict=True))
     for case in op.contract.cases[:: max(1, len(op.contract.cases) // 12)]:
         for dtype in case.dtypes:
             args = case.make(torch.Generator().manual_seed(0), dtype)
             shapes = op.forward_shapes(tuple(args.get(n) for n in op.passes["forward"].names))
-            made = flat_outputs(shapes) if shapes is not None else [args[n][0] for n in op.contract.mutates if args[n]]
-            for its, result in zip(made, op.contract.results_in_order, strict=False):
+            made = flat_outputs(shapes) if op.contract.returned_outputs else ()
+            named = [*zip(op.contract.returned_outputs, made, strict=False)]
+            named += [(n, t) for n in op.contract.mutates for t in [*leaves((args[n],))][:1]]
+            for name, its in named:
+                result = promised[name]
                 assert its.dtype is result_dtype(result, args) or not its.is_floating_point(), case.name
                 assert result.shape is None or tuple(its.shape) == result.shape(args), case.name
                 compared += 1
-            there = sum(not r.when or bool(args.get(r.when)) for r in op.contract.results_in_order)
-            assert shapes is None or op.contract.outputs[1:] == ("sum",) or len(made) == there, case.name
+            there = sum(not promised[n].when or bool(args.get(promised[n].when)) for n in op.contract.returned_outputs)
+            assert op.contract.outputs[1:] == ("sum",) or len(made) == there, case.name
     assert compared
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF, Case
 from kernelworks.dispatch import certificates
+from kernelworks.dispatch.mutation import results_of
 from kernelworks.dispatch.op import Op
 from kernelworks.verify.compare import compare_result, sort_as_promised
 from kernelworks.verify.parity import parities
@@ -86,9 +87,7 @@ def _torch_kernel(op: Op, expected: Reference) -> tuple[list[tuple[Tensor, Tenso
     args = [copy_tensors(a) for a in expected.positional(op)]
     leaves = [args[names.index(n)].requires_grad_() for n in expected.gradients]
     result = op(*args, kernel="torch")
-    if op.contract.mutates:
-        result = [args[names.index(n)] for n in op.contract.mutates]
-    outputs = flat_outputs(result)[: len(expected.outputs)]
+    outputs = flat_outputs(results_of(op, result, args))[: len(expected.outputs)]
     differentiable = [o for o in outputs if isinstance(o, Tensor) and o.requires_grad]
     found: tuple[Tensor | None, ...] = ()
     if leaves:

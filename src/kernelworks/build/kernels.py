@@ -407,10 +407,12 @@ def in_float64(reference: Callable[..., tuple[torch.Tensor, ...]], results: Sequ
     """
 
     def forward(*args: Any, out: Any = None) -> Any:
-        made = tuple(reference(*as_float64(args)))
+        made: tuple[Any, ...] = tuple(reference(*as_float64(args)))
         said = (*results, *(Result() for _ in made[len(results) :]))[: len(made)]
         dtypes = dtypes_of(said, reference, args)
-        outputs = tuple(t.to(d) if t.is_floating_point() else t for t, d in zip(made, dtypes, strict=True))
+        outputs = tuple(
+            t.to(d) if t is not None and t.is_floating_point() else t for t, d in zip(made, dtypes, strict=True)
+        )
         return into(outputs if len(outputs) > 1 else outputs[0], out)
 
     return forward

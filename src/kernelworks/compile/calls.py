@@ -356,7 +356,7 @@ def find_op_calls(graph: fx.Graph, refused: Callable[[str, fx.Node, str], None])
     at = states(graph)
     for node in graph.nodes:
         known = _signature_of(node)
-        if known is None or known[0].op.contract.mutates:
+        if known is None or not known[0].op.contract.returned_outputs:
             continue
         torch_signature, whole = known
         given = argument_values(node)

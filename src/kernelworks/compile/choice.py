@@ -211,7 +211,7 @@ def _decided(call: OpCall, region: Region, races: Races) -> tuple[str, str, floa
 def _parts_of(call: OpCall) -> tuple[str, str] | None:
     """The kernels of a call's forward and of its gradients, if each may run without the other: inductor's version of
     the other pass is no library operator, and the op has one result."""
-    apart = bool(call.wanted) and not call.op.pointwise and not call.beside
+    apart = bool(call.wanted) and not (call.op.pointwise or call.beside or call.op.contract.mutates)
     if not apart or call.op.contract.arithmetic == "products" or call.op._to_record:
         return None
     ways, _ = eligible_ways(call.op, call.op.request("training", call.args, call.wanted))

@@ -39,8 +39,9 @@ def backward_args(
     """The arguments of an op's backward after a call whose first result alone is read."""
     backward = op.passes["backward"]
     have = dict(zip(op.passes["forward"].names, args, strict=True))
-    have |= dict(zip(op.contract.outputs, outputs, strict=False))
-    have |= {f"grad_{output}": None for output in op.contract.outputs} | {f"grad_{op.contract.outputs[0]}": flow}
+    names = op.contract.returned_outputs
+    have |= dict(zip(names, outputs, strict=False))
+    have |= {f"grad_{name}": None for name in names} | {f"grad_{names[0]}": flow}
     have["needs"] = [name in wanted for name in backward.returns]
     return tuple(have[name] for name in backward.names)
 

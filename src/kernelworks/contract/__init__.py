@@ -184,8 +184,9 @@ class Values:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A known-wrong forward that the verification must reject. ``run(**args)`` returns what the op returns.
-    ``right_within`` names kernels (``INNER``) within whose bounds it is right."""
+    """A known-wrong forward that the verification must reject. ``run(**args)`` returns what the op returns, and writes
+    to what the op writes to or returns that, too. ``right_within`` names kernels (``INNER``) within whose bounds it is
+    right."""
 
     name: str
     run: Callable[..., Any]
@@ -224,6 +225,9 @@ class Contract:
       counts.
     - ``switches`` names optional numbers that make another computation of a call where they are given, however large:
       tuning records tell the two apart.
+    - ``mutates`` names the arguments that a call writes to. Their new values are results too, and are named at the end
+      of ``outputs``; what stands before them is returned. ``reference`` and ``bound`` give both; for one that was not
+      given the reference None, the bound nothing. Of one that a call leaves alone the old value, and a bound of 0.
     - ``results`` says of an output, by its name, what is not as usual: its dtype and shape, when it is there, and the
       relation that it is judged by (``contract/results.py``).
     - ``limits`` says of an argument of integers what they are indices of: another argument and its dimension.
@@ -253,7 +257,7 @@ class Contract:
     device_bench_cases: tuple[Case, ...] = ()
     gradient_bound: Callable[..., dict[str, Tensor]] | None = None
     bucket: Callable[[Request], dict[str, Any]] | None = None
-    mutates: tuple[str, ...] = ()  # in-place arguments; their new values are the outputs
+    mutates: tuple[str, ...] = ()  # the arguments that a call writes to; the last of ``outputs``
     dtypes: tuple[torch.dtype, ...] = FLOATS
     errors: tuple[tuple[str, Callable[[], dict[str, Any]], type[Exception], str], ...] = ()
     arithmetic: Literal["float32", "products"] = "float32"
@@ -267,10 +271,20 @@ class Contract:
     permits: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     contiguous: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.mutates and self.outputs[-len(self.mutates) :] != self.mutates:
+            raise ValueError(f"the outputs of {self.name} must end with what it writes to: {', '.join(self.mutates)}")
+
+    @property
+    def returned_outputs(self) -> tuple[str, ...]:
+        """The outputs that a call returns; the others are arguments that it writes to."""
+        return self.outputs[: len(self.outputs) - len(self.mutates)]
+
     @property
     def results_in_order(self) -> tuple[Result, ...]:
-        """What each output promises, in the order of ``outputs``."""
-        return tuple(self.results.get(name, Result()) for name in self.outputs)
+        """What each output promises, in the order of ``outputs``. An argument keeps its dtype."""
+        own = {name: Result(dtype=name) for name in self.mutates}
+        return tuple(self.results.get(name) or own.get(name) or Result() for name in self.outputs)
 
     def cost_assumption(self, request: Request) -> str:
         """What the cost of a request takes to be so of values that nobody has counted; "" where it counts all."""

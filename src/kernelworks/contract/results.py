@@ -67,8 +67,10 @@ def result_dtype(result: Result, args: Mapping[str, Any]) -> torch.dtype:
     if said is None:
         return _first_float(args.values())
     value = args[said]
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple)) and value:
         value = value[0]
+    if value is None or value == []:  # of what is not there
+        return _first_float(args.values())
     if isinstance(value, torch.dtype):
         return value
     dtype: torch.dtype = getattr(torch, value) if isinstance(value, str) else value.dtype

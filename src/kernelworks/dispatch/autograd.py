@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import torch
@@ -95,8 +95,10 @@ def derivative(op: Any, args: tuple[Any, ...]) -> Any:
             n: (have[n] if again and have[n].requires_grad else have[n].detach().requires_grad_()).view_as(have[n])
             for n in wanted
         }
-        outputs = as_tuple(op.composite(**{n: have[n] for n in forward.names if n in have} | own))
-        flows = [have.get(f"grad_{name}") for name in op.contract.outputs[: len(outputs)]]
+        given = {n: have[n] for n in forward.names if n in have}
+        given |= {n: given[n].detach().clone() for n in op.contract.mutates if isinstance(given.get(n), Tensor)}
+        outputs = as_tuple(op.composite(**given | own))
+        flows = [have.get(f"grad_{name}") for name in op.contract.returned_outputs[: len(outputs)]]
         pairs = [(o, g) for o, g in zip(outputs, flows, strict=True) if g is not None and o.requires_grad]
         found = torch.autograd.grad(
             [o for o, _ in pairs], list(own.values()), [g.to(o.dtype) for o, g in pairs],
@@ -203,7 +205,7 @@ class _Trained(Function):
             names, backward = op.passes["forward"].names, op.passes["backward"]
             have = dict(zip(names, (next(saved) if a is None else a[0] for a in ctx.others), strict=True))
             wanted = dict(zip(names, ctx.needs_input_grad[4:], strict=True))
-            have |= {f"grad_{op.contract.outputs[0]}": grad, "needs": [wanted[n] for n in backward.returns]}
+            have |= {f"grad_{op.contract.returned_outputs[0]}": grad, "needs": [wanted[n] for n in backward.returns]}
             found = op._backward_overload(*(have[n] for n in backward.names), ctx.kernel)
         else:
             kept, ctx.kept = ctx.kept, None
@@ -219,12 +221,12 @@ def _kinds(schema: str) -> dict[str, str]:
 
 def _outputs_wanted(op: Any) -> list[str]:
     """The outputs of the forward that the backward reads."""
-    return [n for n in op.contract.outputs if n in op.passes["backward"].names]
+    return [n for n in op.contract.returned_outputs if n in op.passes["backward"].names]
 
 
 def _function(op: Any) -> type[Function]:
     forward, backward = _kinds(op.passes["forward"].schema), _kinds(op.passes["backward"].schema)
-    names, outputs, returns = list(forward), op.contract.outputs, op.passes["backward"].returns
+    names, outputs, returns = list(forward), op.contract.returned_outputs, op.passes["backward"].returns
     wanted = _outputs_wanted(op)
     saved = [n for n in backward if n in wanted or "Tensor" in forward.get(n, "")]
     kept = [n for n in backward if n in forward and n not in saved]
@@ -233,7 +235,9 @@ def _function(op: Any) -> type[Function]:
     if wanted and op._to_torch:  # every output, empty where the call did not ask for it, as the schema has them
         call = f"to_torch({call}, {', '.join(names)})"
     read = {n: " or ".join(f"wanted[{names.index(g)}]" for g in readers(op, n)) for n in saved if n in forward}
-    partly = [n for n in read if len(readers(op, n)) < len(returns)]  # no gradient that is wanted may need it
+    unread = op.passes["backward"].unread
+    partly = [n for n in read if len(readers(op, n)) < len(returns) or n in unread]  # no gradient wanted may need it
+    read |= {n: f"not {unread[n]} and ({read[n]})" for n in partly if n in unread and read[n]}
     source = _SOURCE.format(
         name=op.name,
         arguments=", ".join(names),
@@ -271,23 +275,24 @@ def recipe(op: Any) -> tuple[Any, ...]:
     """How C++ records the op, as ``native.Recipe`` takes it behind the entry: its node does what ``_function``'s does.
 
     Of each argument of the backward, where it comes from: a gradient of an output (0; and whether it may be None), an
-    input (1; and which gradients depend on its value, a bit each), an output (2), another argument (3), the needs (4).
+    input (1; which gradients depend on its value, a bit each, and the argument with which none does, or -1), an output
+    (2), another argument (3), the needs (4).
     """
     forward, backward = _kinds(op.passes["forward"].schema), _kinds(op.passes["backward"].schema)
-    names, outputs, returns = list(forward), op.contract.outputs, op.passes["backward"].returns
-    sources = []
+    names, outputs, returns = list(forward), op.contract.returned_outputs, op.passes["backward"].returns
+    unread, sources = op.passes["backward"].unread, []
     for name, kind in backward.items():
         if name.startswith("grad_"):
-            sources.append((0, outputs.index(name.removeprefix("grad_")), kind != "Tensor", 0))
+            sources.append((0, outputs.index(name.removeprefix("grad_")), kind != "Tensor", 0, -1))
         elif name == "needs":
-            sources.append((4, 0, False, 0))
+            sources.append((4, 0, False, 0, -1))
         elif name in outputs:
-            sources.append((2, outputs.index(name), False, 0))
+            sources.append((2, outputs.index(name), False, 0, -1))
         elif "Tensor" in forward[name]:
             bits = sum(1 << i for i, gradient in enumerate(returns) if gradient in readers(op, name))
-            sources.append((1, names.index(name), False, bits))
+            sources.append((1, names.index(name), False, bits, names.index(unread[name]) if name in unread else -1))
         else:
-            sources.append((3, names.index(name), False, 0))
+            sources.append((3, names.index(name), False, 0, -1))
     whole = bool(_outputs_wanted(op))
     return (
         f"{op.name}_functionBackward", op._to_record if whole else None, op._to_torch if whole else None,
@@ -296,9 +301,12 @@ def recipe(op: Any) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def readers(op: Any, name: str) -> list[str]:
-    """The inputs whose gradients depend on the value of one of the tensors that a backward is given."""
+def readers(op: Any, name: str, given: Mapping[str, Any] | None = None) -> list[str]:
+    """The inputs whose gradients depend on the value of one of the tensors that a backward is given; ``given``: in a
+    call with these arguments."""
     backward = op.passes["backward"]
+    if given is not None and given.get(backward.unread.get(name, ""), False) is True:
+        return []
     return [g for g in backward.returns if name in backward.reads.get(g, (name,))]
 
 

@@ -6,7 +6,7 @@ by its version), must not read what it has overwritten, and must not touch an in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,19 +17,31 @@ from kernelworks.contract.lists import SharedMemory, find_shared
 from kernelworks.contract.tensors import is_plain, leaves
 
 __all__ = [
-    "announce",
-    "announce_arguments",
-    "as_tuple",
-    "check_out",
-    "copy_into",
-    "overlap",
-    "refuse_crossed",
-    "same_place",
-]
+    "announce", "announce_arguments", "as_tuple", "check_out", "copy_into", "overlap", "own_arguments",
+    "refuse_crossed", "results_of", "same_place", "written_arguments",
+]  # fmt: skip
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def written_arguments(op: Any, args: Sequence[Any]) -> tuple[Any, ...]:
+    """What a forward of the op with these arguments writes to, of those that it was given."""
+    names = op.passes["forward"].names
+    return tuple(a for a in (args[names.index(name)] for name in op.contract.mutates) if a is not None)
+
+
+def results_of(op: Any, result: Any, args: Sequence[Any]) -> tuple[Any, ...]:
+    """All results of a forward of the op: what it returned, then what it wrote to."""
+    return (*(as_tuple(result) if op.contract.returned_outputs else ()), *written_arguments(op, args))
+
+
+def own_arguments(op: Any, args: Sequence[Any], copy: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """The arguments of a forward of the op with a copy in the place of each that it writes to: for a call that leaves
+    everybody's tensors as they are."""
+    names = op.passes["forward"].names
+    return tuple(copy(a) if n in op.contract.mutates else a for n, a in zip(names, args, strict=True))
 
 
 def announce(tensors: Iterable[Tensor]) -> None:
@@ -39,21 +51,19 @@ def announce(tensors: Iterable[Tensor]) -> None:
     increment_version(written)
 
 
-def announce_arguments(names: Sequence[str], args: Sequence[Any], written: Sequence[str], *, by_kernel: bool) -> None:
-    """``announce`` for the arguments of these names. Raises where a kernel would write to a tensor of a list that
+def announce_arguments(op: Any, args: Sequence[Any], *, by_kernel: bool) -> None:
+    """``announce`` for what a forward of the op writes to. Raises where a kernel would write to a tensor of a list that
     shares memory with another of the lists, since it takes all of them at once (``native/shared_memory.hpp`` looks for
     the same)."""
-    if not written:
-        return
-    named = dict(zip(names, args, strict=True))
-    lists = {name: value for name, value in named.items() if isinstance(value, (list, tuple))}
+    written, names = op.contract.mutates, op.passes["forward"].names
+    lists = {name: value for name, value in zip(names, args, strict=True) if isinstance(value, (list, tuple))}
     if by_kernel and any(name in written for name in lists):
         found = find_shared(list(lists.values()), [name in written for name in lists])
         if found is not None:
             places = [f"{name}[{i}]" for name, tensors in lists.items() for i in range(len(tensors))]
             one, other = (places[place] for place in found)
             raise SharedMemory(f"{other} shares memory with {one}: a tensor that is written may share none")
-    announce(leaves(named[name] for name in written))
+    announce(leaves(written_arguments(op, args)))
 
 
 def _refuse_inference(written: list[Tensor]) -> None:

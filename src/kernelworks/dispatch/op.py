@@ -81,6 +81,7 @@ class Pass:
     are no part of a plan's key, so that another value (the next step) needs no other plan.
     ``reads`` says for an input's gradient which of the backward's tensors its value depends on, where that is not all:
     what no gradient that is wanted depends on may be written between the passes, as with torch's own functions.
+    ``unread`` names for a tensor a flag with which no gradient depends on its value (running statistics in training).
     """
 
     schema: str
@@ -88,6 +89,7 @@ class Pass:
     returns: tuple[str, ...] = ()
     free: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -206,8 +208,7 @@ class Op:
         if is_transform_active() or OTHER in kinds:
             return self._through_composite(args, out, kernel)
         if RESOLVABLE in kinds and TRACED not in kinds and not is_observed():
-            written = [out, *(args[self.passes["forward"].names.index(n)] for n in self.contract.mutates)]
-            if any(tensor_kind(t) == RESOLVABLE for t in leaves(written)):
+            if any(tensor_kind(t) == RESOLVABLE for t in leaves((out, *written_arguments(self, args)))):
                 return self._through_composite(args, out, kernel)
             return self.call(*(resolve_bits(a) for a in args), out, kernel)
         return self._through_torch(args, out, kernel)
@@ -223,8 +224,7 @@ class Op:
             return ()
         wanted = self.inputs_requiring_grad(args)
         able = (out is None and "backward" in self.passes) or not self.differentiable
-        able = able and set(wanted) <= set(self.contract.differentiable)
-        return wanted if able else None
+        return wanted if able and set(wanted) <= set(self.contract.differentiable) else None
 
     def inputs_requiring_grad(self, args: Sequence[Any]) -> tuple[str, ...]:
         """The inputs whose gradients autograd is to record: those that require them, of an op that has any to give."""
@@ -233,7 +233,8 @@ class Op:
 
     def _run_plan(self, plan: Plan, args: tuple[Any, ...], out: Any) -> Any:
         """Runs a plan for plain tensors, and says what it writes."""
-        announce_arguments(self.passes["forward"].names, args, self.contract.mutates, by_kernel=plan.kind == KERNEL)
+        if self.contract.mutates:
+            announce_arguments(self, args, by_kernel=plan.kind == KERNEL)
         if out is None:
             return plan.run(*args)
         refuse_crossed(out)
@@ -314,12 +315,12 @@ class Op:
             made = forward.fake(*(without_data(a) for a in args))
             given = as_tuple(self._from_torch(made, *args) if self._from_torch else made)
         have = dict(zip(forward.names, args, strict=True))
-        for place, (name, value) in enumerate(zip(self.contract.outputs, as_tuple(made), strict=False)):
+        for place, (name, value) in enumerate(zip(self.contract.returned_outputs, as_tuple(made), strict=False)):
             have[name] = dataclasses.replace(spec(value), device=training.device)
             have[f"grad_{name}"] = have[name] if place < len(given) else None
         have["needs"] = tuple(name in training.wanted for name in backward.returns)
         named = {
-            n: have[n] if n not in forward.names or readers(self, n) else shape_only_spec(have[n])
+            n: have[n] if n not in forward.names or readers(self, n, have) else shape_only_spec(have[n])
             for n in backward.names
         }
         return Request(self.name, "backward", named, training.threads, switches=training.switches)
@@ -430,8 +431,8 @@ class Op:
                 )
 
     def forward_shapes(self, args: tuple[Any, ...]) -> Any:
-        """What the forward returns for these arguments, as meta tensors; None for an op that works in place."""
-        if self.contract.mutates:
+        """What the forward returns for these arguments, as meta tensors; None for an op that returns nothing."""
+        if not self.contract.returned_outputs:
             return None
         shapes = self.passes["forward"].fake(*[on_meta(a) for a in args])
         return self._from_torch(shapes, *args) if self._from_torch else shapes

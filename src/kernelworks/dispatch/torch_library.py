@@ -190,14 +190,14 @@ def _recorder(op: Any) -> Callable[..., Any]:
 def _setup_context(op: Any, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     forward, backward = op.passes["forward"], op.passes["backward"]
     have = dict(zip((*forward.names, "op_kernel"), inputs, strict=False))
-    have |= dict(zip(op.contract.outputs, as_tuple(output), strict=True))
+    have |= dict(zip(op.contract.returned_outputs, as_tuple(output), strict=True))
     kept = [n for n in backward.names if n in have]
     tensors = {n: have[n] for n in kept if isinstance(have[n], Tensor)}
     wanted = dict(zip(forward.names, ctx.needs_input_grad, strict=False))
     unread = {
         n: shape_only(t, bool(readers(op, n)))
         for n, t in tensors.items()
-        if n in wanted and is_plain(t) and not any(wanted[g] for g in readers(op, n))
+        if n in wanted and is_plain(t) and not any(wanted[g] for g in readers(op, n, have))
     }
     ctx.tensor_names = [n for n in tensors if n not in unread]
     ctx.save_for_backward(*(have[n] for n in ctx.tensor_names))
@@ -205,14 +205,14 @@ def _setup_context(op: Any, ctx: Any, inputs: tuple[Any, ...], output: Any) -> N
     ctx.kernel = have.get("op_kernel")
     ctx.absent = {n for n in forward.names if have[n] is None}
     differentiable = {n.removeprefix("grad_") for n in backward.names if n.startswith("grad_")}
-    rest = [o for n, o in zip(op.contract.outputs, as_tuple(output), strict=True) if n not in differentiable]
+    rest = [o for n, o in zip(op.contract.returned_outputs, as_tuple(output), strict=True) if n not in differentiable]
     if rest:
         ctx.mark_non_differentiable(*rest)
 
 
 def _backward(op: Any, ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
     forward, backward = op.passes["forward"], op.passes["backward"]
-    have: dict[str, Any] = dict(zip((f"grad_{n}" for n in op.contract.outputs), grads, strict=True))
+    have: dict[str, Any] = dict(zip((f"grad_{n}" for n in op.contract.returned_outputs), grads, strict=True))
     have |= ctx.others | dict(zip(ctx.tensor_names, ctx.saved_tensors, strict=True))
     wanted = dict(zip(forward.names, ctx.needs_input_grad, strict=False))
     have["needs"] = [bool(wanted[n]) and n not in ctx.absent for n in backward.returns]

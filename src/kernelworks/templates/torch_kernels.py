@@ -43,8 +43,25 @@ def python_kernels(
     rounded = in_float64(contract.reference, contract.results_in_order)
     return [
         python_kernel("torch", torch_forward, torch_backward or derived, guard),
-        python_kernel("reference", rounded, _exact(contract, forward, backward), guard),
+        python_kernel(
+            "reference", _writing(contract, forward.names, rounded), _exact(contract, forward, backward), guard
+        ),
     ]
+
+
+def _writing(contract: Contract, names: tuple[str, ...], rounded: Callable[..., Any]) -> Callable[..., Any]:
+    """The definition's forward, which writes to what the op writes to, once all of it was read."""
+    if not contract.mutates:
+        return rounded
+
+    def forward(*args: Any, out: Any = None) -> Any:
+        made, count = as_tuple(rounded(*args)), len(contract.returned_outputs)
+        for name, value in zip(contract.mutates, made[count:], strict=True):
+            if value is not None:
+                args[names.index(name)].copy_(value)
+        return into(made[:count] if count > 1 else made[0], out)
+
+    return forward
 
 
 def _exact(contract: Contract, forward: Pass, backward: Pass) -> Callable[..., Any]:
@@ -57,7 +74,7 @@ def _exact(contract: Contract, forward: Pass, backward: Pass) -> Callable[..., A
         with torch.enable_grad():
             exact |= {name: exact[name].detach().requires_grad_() for name in wanted}
             outputs = dict(zip(contract.outputs, as_tuple(contract.reference(**exact)), strict=False))
-            flows = [(o, have.get(f"grad_{name}")) for name, o in outputs.items() if o.requires_grad]
+            flows = [(o, have.get(f"grad_{name}")) for name, o in outputs.items() if o is not None and o.requires_grad]
             pairs = [(o, grad.double()) for o, grad in flows if grad is not None]
             found = torch.autograd.grad(
                 [o for o, _ in pairs], [exact[name] for name in wanted], [grad for _, grad in pairs], allow_unused=True

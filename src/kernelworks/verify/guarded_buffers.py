@@ -56,6 +56,7 @@ class _Region:
             ctypes.memset(self.first, _SLACK, self.size)
         self.address = self.first + (slack if at_end else 0)
         self.nbytes = nbytes
+        self.tensor: Tensor | None = None  # what lies there
 
     def slack_untouched(self) -> bool:
         if self.sparse:
@@ -63,11 +64,23 @@ class _Region:
         before = ctypes.string_at(self.first, self.address - self.first)
         end = self.address + self.nbytes
         after = ctypes.string_at(end, self.first + self.size - end)
-        return not (before + after).strip(bytes([_SLACK]))
+        return not (before + self._between() + after).strip(bytes([_SLACK]))
+
+    def _between(self) -> bytes:
+        """The memory that the tensor spans, with slack in the place of its elements: what is not slack was written to
+        between them."""
+        t = self.tensor
+        if t is None or t.numel() * t.element_size() == self.nbytes:
+            return b""
+        held = torch.frombuffer(bytearray(ctypes.string_at(self.address, self.nbytes)), dtype=torch.uint8)
+        slack = torch.full((t.element_size(),), _SLACK, dtype=torch.uint8).view(t.dtype)
+        held.view(t.dtype).as_strided(t.shape, t.stride(), t.storage_offset()).copy_(slack)
+        return held.numpy().tobytes()
 
     def close(self) -> None:
         for guard in (self.first - _PAGE, self.first + self.size):
             _libc.mprotect(guard, _PAGE, mmap.PROT_READ | mmap.PROT_WRITE)
+        self.tensor = None
         del self.handle
         self.map.close()
 
@@ -134,7 +147,8 @@ class Arena:
         region = _Region(storage * dtype.itemsize, at_end=self.at_end, sparse=layout == "far")
         self.regions.append(region)
         buffer = (ctypes.c_char * region.nbytes).from_address(region.address)
-        return torch.frombuffer(buffer, dtype=dtype).as_strided(shape, strides, offset)
+        region.tensor = torch.frombuffer(buffer, dtype=dtype).as_strided(shape, strides, offset)
+        return region.tensor
 
     def new_poisoned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """An output that nobody has written: NaN, or an absurd integer."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import Case
+from kernelworks.dispatch.mutation import results_of
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import environment
 from kernelworks.records import Parity
@@ -114,8 +115,7 @@ def _forward(op: Op, kernel: str, expected: Reference, layout: str, *, at_end: b
             raise _Declined
         out = _poisoned_out(op, args, memory)
         result = op(*args, out=out, kernel=kernel) if out is not None else op(*args, kernel=kernel)
-        if op.contract.mutates:
-            result = [args[names.index(n)] for n in op.contract.mutates]
+        result = results_of(op, result, args)
         shares, message = judge_outputs(result, expected)
         inputs = [i for i, n in enumerate(names) if n not in op.contract.mutates]
         before = expected.positional(op)

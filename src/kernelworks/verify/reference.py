@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from kernelworks.build.kernels import as_float64
 from kernelworks.contract import Case, Contract
 from kernelworks.contract.results import ChosenIndex, Relation
+from kernelworks.dispatch.mutation import results_of
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import has_gpu
 from kernelworks.verify.compare import chosen_values, compare, compare_result
@@ -46,7 +47,7 @@ class Reference:
     grad_outputs: tuple[Tensor, ...]  # in the case's dtype; empty where no gradients are compared
     gradients: dict[str, Tensor]
     gradient_bounds: dict[str, Tensor]
-    dtypes: tuple[torch.dtype, ...] = ()  # of what a kernel returns; none where it works in place
+    dtypes: tuple[torch.dtype, ...] = ()  # of what a kernel returns and writes to
     names: tuple[str, ...] = ()  # of the outputs, as the contract has them
     dtype: torch.dtype = torch.float32  # of the case
     relations: Mapping[str, Relation] = field(default_factory=dict)  # by output, of those that have one
@@ -129,9 +130,15 @@ def to_device(value: Any, device: str) -> Any:
     return [to_device(v, device) for v in value] if isinstance(value, (list, tuple)) else value
 
 
+def _there(made: Iterable[Any]) -> tuple[Tensor, ...]:
+    """What a definition made, without what stands for an argument that was not given."""
+    return flat_outputs([part for part in made if part is not None])
+
+
 def _output_names(contract: Contract, made: Any) -> tuple[str, ...]:
     """The name of each output of a definition, those in lists too."""
-    return tuple(n for n, part in zip(contract.outputs, made, strict=False) for _ in flat_outputs(part))
+    named = zip(contract.outputs, made, strict=False)
+    return tuple(n for n, part in named if part is not None for _ in flat_outputs(part))
 
 
 def _relations_of(contract: Contract) -> dict[str, Relation]:
@@ -172,7 +179,7 @@ def output_reference(op: Op, case: Case, dtype: torch.dtype, args: dict[str, Any
     exact = {name: as_float64(copy_tensors(value)) for name, value in args.items()}
     with torch.no_grad():
         made = contract.reference(**exact)
-        outputs = flat_outputs(made)
+        outputs = _there(made)
         names = _output_names(contract, made)
         given = {name: as_float64(value) for name, value in args.items()}  # an op in place has changed the others
         bounds = output_bounds(contract, args, given, outputs, dtype, **bound_options)
@@ -185,8 +192,9 @@ def _positional(op: Op, args: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _promised_dtypes(op: Op, args: Mapping[str, Any]) -> tuple[torch.dtype, ...]:
-    promised = op.forward_shapes(_positional(op, args))
-    return () if promised is None else tuple(t.dtype for t in flat_outputs(promised))
+    given = _positional(op, args)
+    promised = op.forward_shapes(given)
+    return tuple(t.dtype for t in flat_outputs(results_of(op, promised, given)))
 
 
 def _compute_reference(
@@ -204,7 +212,7 @@ def _compute_reference(
     with torch.enable_grad():
         for name in differentiable:
             exact[name] = exact[name].clone().requires_grad_()
-        results = flat_outputs(contract.reference(**exact))
+        results = _there(contract.reference(**exact))
         own = expected.dtypes or (dtype,) * len(results)
         flowing = [(o, its) for o, its in zip(results, own, strict=False) if o.requires_grad]
         used = [o for o, _ in flowing]

@@ -58,7 +58,7 @@ def resources(
                 if "backward" in op.kernel(op_kernel).passes and case.gradients and contract.differentiable:
                     backward = op.passes["backward"]
                     kept = dict(zip(names, args, strict=True)) | dict(
-                        zip(contract.outputs, flat_outputs(outputs), strict=False)
+                        zip(contract.returned_outputs, flat_outputs(outputs), strict=False)
                     )
                     grads = {f"grad_{n}": v for n, v in kept.items() if isinstance(v, Tensor)}
                     have = {**kept, **grads, "needs": [True] * len(backward.returns)}

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from kernelworks.diagnose.forecast.isolated_costs import IsolatedCosts, Kind, kind_of_args, takes_torchs
+from kernelworks.dispatch.mutation import own_arguments
 from kernelworks.dispatch.op import Op
 from kernelworks.profile.cost.calls import op_and_pass
 from kernelworks.profile.cost.shapes import bucket_sizes
@@ -95,11 +96,13 @@ class Capture(TorchDispatchMode):
 
     def _keep(self, name: str, args: Any) -> None:
         found = op_and_pass(name)
-        if found is None or found[0].contract.mutates:
+        if found is None or not found[0].contract.returned_outputs:
             return
         op, pass_ = found
         count = len(op.passes[pass_].names)
         given, kernel = tuple(args[:count]), args[count] if len(args) > count else None
+        if pass_ == "forward":  # what a call writes to stays the program's
+            given = own_arguments(op, given, lambda a: a if a is None else a.clone())
         kind = kind_of_args(name, given)
         alike = (name, bucket_sizes(kind[1]), kind[2])
         self._kinds[alike] = self._kinds.get(alike, 0) + 1

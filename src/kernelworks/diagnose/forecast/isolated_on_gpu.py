@@ -131,9 +131,9 @@ def _timed(call: Call, words: Words, l2_bytes: int, *, training: bool) -> Cost:
         through_torch()
         trace = record(waiting(through_torch), gpu=True)
         spans = [[w.seconds for r in c.runtime for w in r.works] for c in trace.calls if c.name == call.name]
-    if training and not op.contract.mutates:
+    if training and op.contract.returned_outputs:
         for tensors in sets:
-            for tensor in _tensors(tensors):
+            for tensor in _tensors(_not_written(op, pass_, tensors)):
                 if tensor.is_floating_point():
                     tensor.requires_grad_()
     with torch.enable_grad() if training else torch.inference_mode():
@@ -147,10 +147,10 @@ def _learned(call: Call, words: Words) -> tuple[Cost, Cost] | None:
     does not do while a profiler looks: so the two are timed by events. None for any other op."""
     op, _ = _asked(call)
     args = _arguments(op, "forward", call, words)
-    for tensor in _tensors(args):
+    for tensor in _tensors(_not_written(op, "forward", args)):
         if tensor.is_floating_point():
             tensor.requires_grad_()
-    if op.contract.mutates or op.training_passes(tuple(args), None) is None:
+    if not op.contract.returned_outputs or op.training_passes(tuple(args), None) is None:
         return None
     found: list[tuple[float, float, float, float]] = []
     with torch.enable_grad():
@@ -189,6 +189,11 @@ def _host_seconds(plainly: Any) -> float:
         seconds.append((time.perf_counter() - start) / CALLS)
         torch.cuda.synchronize()
     return statistics.median(seconds)
+
+
+def _not_written(op: Op, pass_: str, args: Iterable[Any]) -> list[Any]:
+    """The arguments that a call does not write to."""
+    return [a for n, a in zip(op.passes[pass_].names, args, strict=False) if n not in op.contract.mutates]
 
 
 def _tensors(args: Iterable[Any]) -> list[Tensor]:

@@ -126,7 +126,7 @@ def _ready() -> bool:
 def _race(swapped: SwappedCall, say: Callable[[str], None] | None) -> bool:
     """Autotunes the call on arguments made up for it; False if they cannot be, or nothing may be chosen."""
     request = swapped.request
-    if request.device != "cpu" or not eligible_ways(swapped.op, request)[0] or swapped.op.contract.mutates:
+    if request.device != "cpu" or not eligible_ways(swapped.op, request)[0] or not swapped.op.contract.returned_outputs:
         return False
     try:
         args = tuple(_made(value) for value in request.args.values())

@@ -117,6 +117,7 @@ inline PyObject* carried_out(
     Py_INCREF(plan.whole);  // the table may be cleared meanwhile
     if (out != Py_None) {  // it stands behind the arguments, where its name says that it is one by name
         announce(out);
+        for (Py_ssize_t i : *entry.written) announce(args[i]);
         result = PyObject_Vectorcall(plan.run, args, count, entry.out_name);
     } else if (plan.kind == NATIVE && autocasting(local)) {
         c10::impl::ExcludeDispatchKeyGuard own_dtype(c10::autocast_dispatch_keyset);

@@ -29,6 +29,7 @@ struct Source {
     long index;        // of an output, or of an argument of the forward
     bool optional;     // a gradient that may be None; others are zeros where none flows in
     uint64_t readers;  // of an input: the gradients, a bit each, whose value depends on it
+    long unless;       // the argument with which, where it is True, none does; -1 where there is none such
 };
 
 // How an op is recorded; made once by autograd.py, and kept by every node.
@@ -276,7 +277,8 @@ inline void record(Recipe* recipe, PyObject* kernel, PyObject* const* args, Py_s
             node.saved[i] = SavedVariable(at < outputs.size() ? outputs[at] : at::Tensor(), true);
         } else if (source.from == Source::INPUT && args[source.index] != Py_None) {
             const at::Tensor& input = THPVariable_Unpack(args[source.index]);
-            if (source.readers & wanted) {
+            bool unread = source.unless >= 0 && args[source.unless] == Py_True;
+            if (!unread && source.readers & wanted) {
                 node.saved[i] = SavedVariable(input, false);
             } else {
                 // What no gradient ever depends on is a shape and a dtype, and keeps no memory.

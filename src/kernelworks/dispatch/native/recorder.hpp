@@ -102,14 +102,14 @@ inline PyObject* recipe_new(PyTypeObject* type, PyObject* args, PyObject*) {
     self->edges = new std::vector<Py_ssize_t>;
     self->flows = new std::vector<bool>;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sources); ++i) {
-        long from, index;
+        long from, index, unless;
         int optional;
         unsigned long long readers;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(sources, i), "llpK", &from, &index, &optional, &readers)) {
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(sources, i), "llpKl", &from, &index, &optional, &readers, &unless)) {
             Py_DECREF(self);
             return nullptr;
         }
-        self->sources->push_back({static_cast<Source::From>(from), index, optional != 0, readers});
+        self->sources->push_back({static_cast<Source::From>(from), index, optional != 0, readers, unless});
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(edges); ++i)
         self->edges->push_back(PyLong_AsSsize_t(PyTuple_GET_ITEM(edges, i)));

@@ -73,7 +73,7 @@ def problem_of(name: str, device: str = "cpu") -> Problem:
     known = _cases(op, device)
     mutates = OPS[op].contract.mutates
     if mutates:
-        raise Misread(f"{op}: it works in place, on {', '.join(mutates)}; an op that returns is accepted")
+        raise Misread(f"{op}: it writes to {', '.join(mutates)}; an op that only returns is accepted")
     if case and _case(op, device, case) is None:
         raise Misread(
             f"{op}: no case {case!r}; it has {', '.join([*known][:8])} and {max(0, len(known) - 8)} more, and ops of a "

@@ -37,6 +37,7 @@ from kernelworks.build.configs import (
     write_tuned,
 )
 from kernelworks.contract import Case
+from kernelworks.dispatch.mutation import own_arguments, results_of
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import gpu, has_gpu
 from kernelworks.measure.clock.race_on_gpu import race_on_gpu
@@ -65,19 +66,17 @@ def _module(op: Op, op_kernel: str, forced: Mapping[Point, dict[str, Any]]) -> t
 
 def _arguments(op: Op, pass_: str, expected: Reference) -> tuple[Any, ...] | None:
     """The arguments of a pass; None if the case has no gradients."""
-    forward = expected.positional(op)
-    mutates = op.contract.mutates
+    forward = own_arguments(op, expected.positional(op), copy_tensors)
     if pass_ == "forward":
-        names = op.passes["forward"].names
-        return tuple(copy_tensors(v) if n in mutates else v for n, v in zip(names, forward, strict=True))
+        return forward
     if not expected.gradients:
         return None
     backward = op.passes["backward"]
     outputs = flat_outputs(op.kernel("torch").load("forward")(*forward))
     have: dict[str, Any] = dict(zip(op.passes["forward"].names, forward, strict=True))
-    have |= dict(zip(op.contract.outputs, outputs, strict=False))
-    have |= {f"grad_{n}": None for n in op.contract.outputs}
-    have |= dict(zip((f"grad_{n}" for n in op.contract.outputs), expected.grad_outputs, strict=False))
+    have |= dict(zip(op.contract.returned_outputs, outputs, strict=False))
+    have |= {f"grad_{n}": None for n in op.contract.returned_outputs}
+    have |= dict(zip((f"grad_{n}" for n in op.contract.returned_outputs), expected.grad_outputs, strict=False))
     have["needs"] = [have.get(n) is not None for n in backward.returns]
     return tuple(have[n] for n in backward.names)
 
@@ -85,9 +84,7 @@ def _arguments(op: Op, pass_: str, expected: Reference) -> tuple[Any, ...] | Non
 def _wrong(op: Op, pass_: str, expected: Reference, args: tuple[Any, ...], result: Any) -> tuple[float, str]:
     """The worst error as a share of the bound, and what is wrong ("" if nothing is)."""
     if pass_ == "forward":
-        names = op.passes["forward"].names
-        mutated = [args[names.index(n)] for n in op.contract.mutates]
-        return judge(mutated or result, expected)
+        return judge(results_of(op, result, args), expected)
     backward = op.passes["backward"]
     expected = follow_choice(op, expected, dict(zip(backward.names, args, strict=True)))
     found = zip(backward.returns, flat_outputs(result), strict=False)

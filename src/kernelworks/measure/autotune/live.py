@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from kernelworks import ops
 from kernelworks.contract.tensors import leaves
 from kernelworks.dispatch.generated_code import run_generated_code
-from kernelworks.dispatch.mutation import as_tuple
+from kernelworks.dispatch.mutation import as_tuple, own_arguments
 from kernelworks.dispatch.op import Op
 from kernelworks.ops.baselines import eager_of
 
@@ -37,15 +37,19 @@ def waiter(args: Sequence[Any]) -> Call | None:
 
 def detach_args(op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
     """The arguments without gradients; what the op writes into is cloned, all else is the program's own memory."""
-    names = op.passes["forward"].names
-    return tuple(_without_gradient(a, own=n in op.contract.mutates) for n, a in zip(names, args, strict=True))
+    return tuple(_without_gradient(a) for a in own_arguments(op, args, _clone))
 
 
-def _without_gradient(value: Any, *, own: bool) -> Any:
+def _clone(value: Any) -> Any:
     if isinstance(value, Tensor):
-        found = value.detach()
-        return found.clone(memory_format=torch.preserve_format) if own else found
-    return [_without_gradient(v, own=own) for v in value] if isinstance(value, (list, tuple)) else value
+        return value.detach().clone(memory_format=torch.preserve_format)
+    return [_clone(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def _without_gradient(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach()
+    return [_without_gradient(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def _leaf(value: Any) -> Any:
