@@ -56,6 +56,8 @@ def announce_arguments(op: Any, args: Sequence[Any], *, by_kernel: bool) -> None
     shares memory with another of the lists, since it takes all of them at once (``native/shared_memory.hpp`` looks for
     the same)."""
     written, names = op.contract.mutates, op.passes["forward"].names
+    if not written:
+        return
     lists = {name: value for name, value in zip(names, args, strict=True) if isinstance(value, (list, tuple))}
     if by_kernel and any(name in written for name in lists):
         found = find_shared(list(lists.values()), [name in written for name in lists])

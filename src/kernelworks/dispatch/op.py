@@ -52,6 +52,7 @@ from kernelworks.dispatch.mutation import (
     overlap,
     refuse_crossed,
     same_place,
+    written_arguments,
 )  # fmt: skip
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.plan_calls import call_named, hand_out, in_own_dtype, with_own_dtype
@@ -233,8 +234,7 @@ class Op:
 
     def _run_plan(self, plan: Plan, args: tuple[Any, ...], out: Any) -> Any:
         """Runs a plan for plain tensors, and says what it writes."""
-        if self.contract.mutates:
-            announce_arguments(self, args, by_kernel=plan.kind == KERNEL)
+        announce_arguments(self, args, by_kernel=plan.kind == KERNEL)
         if out is None:
             return plan.run(*args)
         refuse_crossed(out)
