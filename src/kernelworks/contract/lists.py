@@ -1,4 +1,4 @@
-"""Arguments that are lists of tensors, as kinds of argument (``arguments.py``), and memory that lists may not share.
+"""Arguments that are lists of tensors, as a kind of argument (``arguments.py``).
 
     ARGUMENTS = {"params": Tensors(written="a"), "grads": Tensors("params"), "exp_avgs": Tensors("params", written="b",
     state=True)}
@@ -8,7 +8,7 @@ The first list says how many tensors there are, and each one's shape, dtype and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,7 @@ from torch import Tensor
 from kernelworks.contract import describe, need_dtype, need_same, need_tensor
 from kernelworks.contract.arguments import SHAPE, Arguments, GivenArguments, Wrong
 
-__all__ = ["SharedMemory", "Tensors", "find_shared", "lists_of", "written_of"]
-
-
-class SharedMemory(ValueError):
-    """Two tensors of a call share memory, and one of them is written."""
+__all__ = ["Tensors", "lists_of", "written_of"]
 
 
 @dataclass(frozen=True)
@@ -144,9 +140,6 @@ def _crosses_itself(tensor: Any) -> bool:
     return False
 
 
-# ---------------------------------------------------------------- what lists share
-
-
 def lists_of(arguments: Arguments) -> tuple[str, ...]:
     """The names of those that are lists of tensors."""
     return tuple(name for name, argument in arguments.items() if isinstance(argument, Tensors))
@@ -155,28 +148,3 @@ def lists_of(arguments: Arguments) -> tuple[str, ...]:
 def written_of(arguments: Arguments) -> tuple[str, ...]:
     """The names of the lists that are written."""
     return tuple(name for name, argument in arguments.items() if isinstance(argument, Tensors) and argument.written)
-
-
-def _range(tensor: Tensor) -> tuple[int, int]:
-    first = tensor.data_ptr()
-    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return first, first + (reach + 1) * tensor.element_size()
-
-
-def find_shared(lists: Sequence[Sequence[Tensor]], written: Sequence[bool]) -> tuple[int, int] | None:
-    """Two tensors that may share memory, of which one is written: their places among all, list after list. Those
-    without elements share none."""
-    placed = [
-        (*_range(t), place, write)
-        for place, (t, write) in enumerate((t, w) for ts, w in zip(lists, written, strict=True) for t in ts)
-        if t.numel()
-    ]
-    every = of_written = (0, 0)  # how far those so far reach, and which of them does
-    for first, end, place, write in sorted(placed):
-        until, other = every if write else of_written
-        if first < until:
-            return min(place, other), max(place, other)
-        every = max(every, (end, place))
-        if write:
-            of_written = max(of_written, (end, place))
-    return None

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from kernelworks.contract.lists import SharedMemory, find_shared
 from kernelworks.contract.tensors import is_plain, leaves
 
 __all__ = [
-    "announce", "announce_arguments", "as_tuple", "check_out", "copy_into", "overlap", "own_arguments",
-    "refuse_crossed", "results_of", "same_place", "written_arguments",
+    "announce", "announce_arguments", "as_tuple", "check_out", "copy_into", "find_shared", "overlap",
+    "own_arguments", "refuse_crossed", "results_of", "same_place", "written_arguments",
 ]  # fmt: skip
 
 
@@ -51,20 +50,20 @@ def announce(tensors: Iterable[Tensor]) -> None:
     increment_version(written)
 
 
-def announce_arguments(op: Any, args: Sequence[Any], *, by_kernel: bool) -> None:
-    """``announce`` for what a forward of the op writes to. Raises where a kernel would write to a tensor of a list that
-    shares memory with another of the lists, since it takes all of them at once (``native/shared_memory.hpp`` looks for
+def announce_arguments(op: Any, args: Sequence[Any]) -> None:
+    """``announce`` for what a forward of the op writes to. Raises where a tensor of a list that is written shares
+    memory with another of the lists, since a kernel takes all of them at once (``native/shared_memory.hpp`` looks for
     the same)."""
     written, names = op.contract.mutates, op.passes["forward"].names
     if not written:
         return
     lists = {name: value for name, value in zip(names, args, strict=True) if isinstance(value, (list, tuple))}
-    if by_kernel and any(name in written for name in lists):
+    if any(name in written for name in lists):
         found = find_shared(list(lists.values()), [name in written for name in lists])
         if found is not None:
             places = [f"{name}[{i}]" for name, tensors in lists.items() for i in range(len(tensors))]
             one, other = (places[place] for place in found)
-            raise SharedMemory(f"{other} shares memory with {one}: a tensor that is written may share none")
+            raise ValueError(f"{other} shares memory with {one}: a tensor that is written may share none")
     announce(leaves(written_arguments(op, args)))
 
 
@@ -107,6 +106,25 @@ def _range(t: Tensor) -> tuple[int, int]:
     last = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
     first = t.data_ptr()
     return first, first + (last + 1) * t.element_size()
+
+
+def find_shared(lists: Sequence[Sequence[Tensor]], written: Sequence[bool]) -> tuple[int, int] | None:
+    """Two tensors that may share memory, of which one is written: their places among all, list after list. Those
+    without elements share none."""
+    placed = [
+        (*_range(t), place, write)
+        for place, (t, write) in enumerate((t, w) for ts, w in zip(lists, written, strict=True) for t in ts)
+        if t.numel()
+    ]
+    every = of_written = (0, 0)  # how far those so far reach, and which of them does
+    for first, end, place, write in sorted(placed):
+        until, other = every if write else of_written
+        if first < until:
+            return min(place, other), max(place, other)
+        every = max(every, (end, place))
+        if write:
+            of_written = max(of_written, (end, place))
+    return None
 
 
 def _meet(a: Tensor, b: Tensor) -> bool:

@@ -234,7 +234,7 @@ class Op:
 
     def _run_plan(self, plan: Plan, args: tuple[Any, ...], out: Any) -> Any:
         """Runs a plan for plain tensors, and says what it writes."""
-        announce_arguments(self, args, by_kernel=plan.kind == KERNEL)
+        announce_arguments(self, args)
         if out is None:
             return plan.run(*args)
         refuse_crossed(out)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import FLOATS
-from kernelworks.contract.lists import SharedMemory, find_shared, lists_of
+from kernelworks.contract.lists import lists_of
 from kernelworks.contract.tensors import PLAIN_TYPES
+from kernelworks.dispatch.mutation import find_shared
 from kernelworks.dispatch.op import Op
 from kernelworks.dispatch.plans import generation
 from kernelworks.ops.optimizer.adamw import OP as ADAMW
@@ -58,11 +59,11 @@ class _Stepped(torch.optim.Optimizer):
 
     def _looks(self, group: dict[str, Any]) -> tuple[Any, ...]:
         """What a choice for a group hangs on beside its tensors."""
-        raise NotImplementedError
+        return ()
 
     def _calls(self, group: dict[str, Any], params: list[Tensor]) -> list[Call] | None:
-        """The calls that step these parameters, with their state made; None if torch counts otherwise."""
-        raise NotImplementedError
+        """The calls that step these parameters, with their state made; None if torch's own step is to take them."""
+        return None
 
     def _after(self, call: Call) -> None:
         """What else a step of these parameters changes."""
@@ -97,7 +98,7 @@ class _Stepped(torch.optim.Optimizer):
             try:
                 with torch.no_grad():
                     self.OP.call(*self._args(call), None, None)
-            except SharedMemory:  # before anything is written: torch steps one after the other
+            except ValueError:  # they share memory, before anything is written: torch steps one after the other
                 if i:
                     raise
                 return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,9 +29,7 @@ __all__ = ["Draw", "Step", "launch_lists"]
 
 F32 = torch.float32
 KINDS = ("large_mean", "tiny", "huge", "subnormal", "constant", "zeros", "inf", "negative_inf", "nan")
-ONE = ((2048, 2048),)
-SEVERAL = ((384, 384),) * 16
-BENCH = {"1 x 2048x2048": ONE, "16 x 384x384": SEVERAL}
+BENCH = {"1 x 2048x2048": ((2048, 2048),), "16 x 384x384": ((384, 384),) * 16}
 # On a GPU: sizes that fill one, and one that only its host time limits.
 DEVICE_BENCH = {"16 x 4096x4096": ((4096, 4096),) * 16, "64 x 1024x1024": ((1024, 1024),) * 64}
 VECTOR = 16  # elements, of the widest vectors that op packages are compiled for
@@ -65,9 +63,10 @@ class Step(OpPackage):
     their order: the new values of the written ones. ``error(tensors, after, numbers)``, all by name and in float64,
     is how far a right kernel in float32 may be off before it rounds them. ``draws`` says how each list is drawn,
     ``usual`` the numbers of a case that says no others, and ``tries`` cases with other numbers, by name. ``resets``
-    are the numbers of a first step, at which the states are what ``fresh`` says, by default zeros. ``work`` counts the
-    flop and the elementary functions of an element. ``free`` says of numbers that no choice of a kernel depends on
-    where they are valid.
+    are the numbers of a first step, at which the states are what ``fresh`` says, by default zeros. ``many`` are those
+    of the case of so many elements that a state of 16 bits is 0 somewhere, which torch's step may divide by. ``work``
+    counts the flop and the elementary functions of an element. ``free`` says of numbers that no choice of a kernel
+    depends on where they are valid.
     """
 
     called: str
@@ -83,6 +82,7 @@ class Step(OpPackage):
     work: tuple[float, float]
     free: Mapping[str, Callable[[Any], bool]]
     fresh: float = 0.0
+    many: Numbers = field(default_factory=dict)
     cases: tuple[Case, ...] = ()
 
     @functools.cached_property
@@ -195,7 +195,7 @@ class Step(OpPackage):
             yield self.case("float32 state", (67,), (5, 40), state_dtype=F32)
         for name, numbers in self.tries.items():
             yield self.case(name, (67,), (5,), **numbers)
-        yield self.case("several threads", (1031, 67), (5,), (700, 41), (3, 3))
+        yield self.case("several threads", (1031, 67), (5,), (700, 41), (3, 3), **self.many)
         yield self.case("many tensors", *((i // 3 % 7, 9) for i in range(42)), (1031,))
 
     def _device_cases(self) -> tuple[Case, ...]:

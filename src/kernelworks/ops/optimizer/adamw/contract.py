@@ -93,6 +93,7 @@ TEMPLATE = Step(
         "no memory": {"beta1": 0.0, "beta2": 0.0},
     },
     resets={"step": 1},
+    many={"eps": 1e-3},
     work=(14.0, 2.0),
     free={
         "step": lambda step: step.__class__ is int and 1 <= step < 2**63,

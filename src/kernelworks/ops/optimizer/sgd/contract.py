@@ -103,7 +103,7 @@ TEMPLATE = Step(
         "first step, nesterov": {"fresh": True, "nesterov": True},
         "decay below 2^-8": {"weight_decay": 0.003, "state_dtype": torch.float32},
         "no rate": {"lr": 0.0},
-        "numbers beyond float32's middle": {"lr": 2.0**-110, "weight_decay": 2.0**40},
+        "small numbers": {"lr": 2.0**-110, "momentum": 2.0**-120, "weight_decay": 2.0**14},
         "momentum above 1": {"momentum": 1.5, "lr": 2.0},
     },
     resets={"is_first_step": True},
