@@ -90,7 +90,7 @@ class Step(OpPackage):
         return lists_of(self.arguments)
 
     @functools.cached_property
-    def written(self) -> tuple[str, ...]:
+    def written_lists(self) -> tuple[str, ...]:
         return written_of(self.arguments)
 
     @property
@@ -111,8 +111,8 @@ class Step(OpPackage):
             family=self.folder.parent.name,
             formula=self.formula,
             source=self.source,
-            outputs=self.written,
-            results={name: Result(name) for name in self.written if self._list(name).state},
+            outputs=self.written_lists,
+            results={name: Result(name) for name in self.written_lists if self._list(name).state},
             differentiable=(),
             check=check_of(self.arguments),
             reference=self._reference,
@@ -123,7 +123,7 @@ class Step(OpPackage):
             bench_cases=self._bench(BENCH),
             device_cases=self._device_cases(),
             device_bench_cases=self._bench(DEVICE_BENCH),
-            mutates=self.written,
+            mutates=self.written_lists,
             errors=errors_of(self.arguments),
         )
 
@@ -136,13 +136,13 @@ class Step(OpPackage):
     def _reference(self, *args: Any, **named: Any) -> tuple[Any, ...]:
         lists, numbers = self.split((*args, *(named[name] for name in tuple(self.arguments)[len(args) :])))
         made = [self.step(*tensors, **numbers) for tensors in zip(*lists.values(), strict=True)]
-        return tuple(tuple(one[i] for one in made) for i, name in enumerate(self.written) if name in lists)
+        return tuple(tuple(one[i] for one in made) for i, name in enumerate(self.written_lists) if name in lists)
 
     def _bound(
         self, args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype, *, given: dict[str, Any]
     ) -> tuple[Any, ...]:
         lists, numbers = self.split([args[name] for name in self.arguments])
-        written = [name for name in self.written if name in lists]
+        written = [name for name in self.written_lists if name in lists]
         n, made = len(args[self.lists[0]]), []
         for i in range(n):
             after = tuple(outputs[i + k * n] for k in range(len(written)))
@@ -155,7 +155,7 @@ class Step(OpPackage):
         n = sum(t.numel for t in request.args[self.lists[0]])
         moved = {name: sum(t.nbytes for t in request.args[name]) for name in self.lists}
         flop, functions = self.work
-        return Cost(flop * n, functions * n, sum(moved.values()), sum(moved[name] for name in self.written))
+        return Cost(flop * n, functions * n, sum(moved.values()), sum(moved[name] for name in self.written_lists))
 
     def _dims(self, request: Request) -> dict[str, int]:
         first = request.args[self.lists[0]]
@@ -217,7 +217,7 @@ class Step(OpPackage):
 
         def run(*args: Any) -> None:
             lists, numbers = self.split(args)
-            written = [n for n in self.written if n in lists]
+            written = [n for n in self.written_lists if n in lists]
             for place in range(len(args[0])):
                 tensors = [ts[place] for ts in lists.values()]
                 after = change(*(t.double() for t in tensors), **numbers)
@@ -226,7 +226,7 @@ class Step(OpPackage):
 
         return Mutant(name, run, why)
 
-    def other(self, name: str, why: str, **changed: Callable[[Numbers], Any]) -> Mutant:
+    def mutant_of_numbers(self, name: str, why: str, **changed: Callable[[Numbers], Any]) -> Mutant:
         """One that takes other numbers for those it was given."""
         return self.mutant(
             name, lambda *ts, **ns: self.step(*ts, **{**ns, **{n: f(ns) for n, f in changed.items()}}), why
@@ -250,7 +250,7 @@ class Step(OpPackage):
 
     def _before(self, tensors: Sequence[Tensor]) -> Tensors64:
         given = self.lists if len(tensors) == len(self.lists) else [n for n in self.lists if not self._list(n).unless]
-        return tuple(t for name, t in zip(given, tensors, strict=True) if name in self.written)
+        return tuple(t for name, t in zip(given, tensors, strict=True) if name in self.written_lists)
 
     def _stale(self, kept: Callable[[int], int]) -> Callable[..., Tensors64]:
         def change(*tensors: Tensor, **numbers: Any) -> Tensors64:
@@ -280,7 +280,7 @@ class Step(OpPackage):
 
     def _one_tail(self, *args: Any) -> None:
         lists = self.split(args)[0]
-        before = {name: [t.clone() for t in lists[name]] for name in self.written if name in lists}
+        before = {name: [t.clone() for t in lists[name]] for name in self.written_lists if name in lists}
         self._stepped(args)
         for name, old in before.items():
             now = lists[name]
@@ -291,7 +291,7 @@ class Step(OpPackage):
     def _aside(self, *args: Any) -> None:
         """Where one tensor has no elements, those behind it are read one place aside, if their shapes allow it."""
         named = dict(zip(self.arguments, args, strict=True))
-        read = next(name for name in self.lists if name not in self.written)
+        read = next(name for name in self.lists if name not in self.written_lists)
         moved = list(named[read])
         for i in range(1, len(moved)):
             if moved[i].shape == moved[i - 1].shape:

@@ -35,8 +35,10 @@ MUTANTS = (
     TEMPLATE.mutant("eps inside the root", _eps_inside, "eps added to v"),
     TEMPLATE.mutant("no bias correction", _uncorrected, "the first steps come out too small"),
     TEMPLATE.mutant("update from rounded state", _low_precision, "the update is made from rounded state"),
-    TEMPLATE.other("one step behind", "the correction of the next step", step=lambda a: a["step"] + 1),
-    TEMPLATE.other("missing decay", "weight_decay is not applied", weight_decay=lambda a: 0.0),
-    TEMPLATE.other("maximize ignored", "the sign of the gradient", maximize=lambda a: False),
-    TEMPLATE.other("betas swapped", "beta1 for beta2", beta1=lambda a: a["beta2"], beta2=lambda a: a["beta1"]),
+    TEMPLATE.mutant_of_numbers("one step behind", "the correction of the next step", step=lambda a: a["step"] + 1),
+    TEMPLATE.mutant_of_numbers("missing decay", "weight_decay is not applied", weight_decay=lambda a: 0.0),
+    TEMPLATE.mutant_of_numbers("maximize ignored", "the sign of the gradient", maximize=lambda a: False),
+    TEMPLATE.mutant_of_numbers(
+        "betas swapped", "beta1 for beta2", beta1=lambda a: a["beta2"], beta2=lambda a: a["beta1"]
+    ),
 )

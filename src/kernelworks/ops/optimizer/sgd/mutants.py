@@ -60,8 +60,8 @@ MUTANTS = (
     TEMPLATE.mutant("first momentum read", _first_read, "what lies in the buffers before the first step"),
     TEMPLATE.mutant("first step dampened", _first_dampened, "the first momentum is the whole gradient"),
     TEMPLATE.mutant("decay flipped", _flipped_decay, "maximize turns the decay's sign too"),
-    TEMPLATE.other("no dampening", "dampening is ignored", dampening=lambda n: 0.0),
-    TEMPLATE.other("nesterov ignored", "plain momentum", nesterov=lambda n: False),
-    TEMPLATE.other("missing decay", "weight_decay is not applied", weight_decay=lambda n: 0.0),
-    TEMPLATE.other("maximize ignored", "the sign of the gradient", maximize=lambda n: False),
+    TEMPLATE.mutant_of_numbers("no dampening", "dampening is ignored", dampening=lambda n: 0.0),
+    TEMPLATE.mutant_of_numbers("nesterov ignored", "plain momentum", nesterov=lambda n: False),
+    TEMPLATE.mutant_of_numbers("missing decay", "weight_decay is not applied", weight_decay=lambda n: 0.0),
+    TEMPLATE.mutant_of_numbers("maximize ignored", "the sign of the gradient", maximize=lambda n: False),
 )
