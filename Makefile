@@ -1,12 +1,13 @@
 # make demo   sets everything up in .venv and runs the main job on two programs: under 5 minutes
 # make test   sets everything up in .venv and runs the linters, the type checker and the tests; make test-all runs more
+# make check OP=softmax   checks one op in two minutes: its files, types and pages, and all that is asked of every op
 # make wheel  builds dist/kernelworks-*.whl, with the ladders, examples, certificates and tuning records inside
 # Either sets up once; a second run starts at once. `make clean` forgets the set-up.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint docs site wheel clean
+.PHONY: help demo test test-all check lint docs site wheel clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,7 +18,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 p
 	"$$p" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 
 help:
-	@sed -n 's/^# //p' Makefile | head -4
+	@sed -n 's/^# //p' Makefile | head -5
 
 $(STAMPS)/venv:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later with the venv module on the PATH (Debian: apt install python3-venv)" >&2; exit 2; }
@@ -64,6 +65,10 @@ test: $(STAMPS)/test
 		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none; } || { wait $$linted; exit 1; }; \
 	wait $$linted || { echo "the tests hold; the linters do not: make lint" >&2; exit 1; }
 	@echo "kernels to verify again where such a machine is:"; $(BIN)/kernelworks map --stale
+
+# The inner loop of an op's recipe: tools/check_op.py.
+check: $(STAMPS)/test
+	@$(BIN)/python tools/check_op.py $(OP)
 
 # What a night has time for: every repetition that `make test` leaves out.
 test-all: lint

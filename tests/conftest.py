@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import importlib.util
 import os
 import random
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 # Read when torch loads OpenMP. Both workers' threads share the cores, and a thread that spins while it waits keeps one
@@ -22,6 +24,7 @@ os.environ["KERNELWORKS_CHOOSE"] = "listed"
 # A process of a test with a cache of its own compiles no way into ops: that takes 15 s.
 os.environ["KERNELWORKS_NATIVE"] = "found"
 
+import one_op
 import pytest
 
 from kernelworks.records import (
@@ -55,9 +58,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="what `make test` has no time for, too")
     parser.addoption("--seed", type=int, help="the number of the first of a night's random programs")
     parser.addoption("--shuffle", type=int, help="in the order that is drawn with this number: no test needs another")
+    parser.addoption("--op", help="the tests of one op: what is asked of every op, and what its own files ask")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files that are about no op are not even read where the tests of one are asked for: that takes a minute."""
+    if config.getoption("--op") is None or not collection_path.name.startswith("test_"):
+        return None
+    return None if one_op.lists_ops(collection_path.read_text(encoding="utf-8")) else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    op = config.getoption("--op")
+    if op is not None:
+        items[:] = [item for item in items if one_op.is_test_of(op, item.path.stem, item.name)]
     if not config.getoption("--all"):
         left = [item for item in items if item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=left)
@@ -90,11 +104,15 @@ def quick_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def thawed() -> Iterator[None]:
-    """All objects are found, those that a test's file made when it was collected too."""
-    gc.unfreeze()
-    yield
-    gc.freeze()
+def made_anew(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The test's file, run once more: what it makes is among the objects that are found, which what was made when tests
+    were collected is not. To find that, all of a process's objects would be walked over, many times."""
+    spec = importlib.util.spec_from_file_location(f"{request.module.__name__}_made_anew", request.path)
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, made)
+    spec.loader.exec_module(made)
+    return made
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -123,9 +141,12 @@ def _own_history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _nothing_compiled_is_left() -> Iterator[None]:
-    """Where inductor has compiled something in this process, every diagnosis walks over all objects that there are, to
-    name its kernels: a quarter of a second each, of a process that has collected all tests."""
+def _nothing_is_left() -> Iterator[None]:
+    """What the tests of other files have left is no longer among the objects of the process, as what was collected is
+    not: every diagnosis walks over them all, and each full collection does. Where inductor has compiled something, a
+    diagnosis asks a thousand files for the names of its kernels."""
+    gc.collect()
+    gc.freeze()
     yield
     codecache = sys.modules.get("torch._inductor.codecache")
     if codecache is not None and codecache.PyCodeCache.modules:

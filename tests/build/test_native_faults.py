@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -118,7 +117,7 @@ def test_processes_that_start_at_once_build_it_once(built: Path, tmp_path: Path)
     program = "from kernelworks.build import native; print(native.provide() is not None)"
 
     def one(_: int) -> str:
-        return subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True).stdout
+        return subprocess.run([forked.interpreter(), "-c", program], env=env, capture_output=True, text=True).stdout
 
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(one, range(3))) == ["True\n"] * 3

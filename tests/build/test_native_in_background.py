@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import forked
 import pytest
 from compilers import compiler
 
@@ -52,7 +53,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def started(seconds: float, code: str = CALLS) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", code, str(seconds)], stdout=subprocess.PIPE, text=True)
+    """A process that has torch and the package, and has called nothing."""
+    python = forked.interpreter(("torch", "kernelworks", "kernelworks.build.background"))
+    return subprocess.Popen([python, "-c", code, str(seconds)], stdout=subprocess.PIPE, text=True)
 
 
 def said(process: subprocess.Popen[str]) -> list[bool]:

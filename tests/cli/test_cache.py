@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -106,7 +107,7 @@ def test_a_home_that_cannot_be_written_is_said_with_what_helps(tmp_path: Path) -
     (tmp_path / "prog.py").write_text("import torch\nx = torch.ones(64, 64)\ndef f():\n    return x @ x\n")
     kept = {name: v for name, v in os.environ.items() if name not in ("XDG_CACHE_HOME", "KERNELWORKS_CACHE")}
     done = subprocess.run(
-        [sys.executable, "-m", "kernelworks", "diagnose", "prog.py:f", "--rough"], cwd=tmp_path,
+        [forked.interpreter(), "-m", "kernelworks", "diagnose", "prog.py:f", "--rough"], cwd=tmp_path,
         env={**kept, "HOME": str(tmp_path / "file")}, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

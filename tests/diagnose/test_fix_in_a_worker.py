@@ -19,6 +19,7 @@ from kernelworks.records import Diagnosis, Peaks
 from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED
 
 PROGRAM = Path(__file__).parents[1] / "support" / "faulty_program.py"
+pytestmark = pytest.mark.usefixtures("quick_processes")
 ENDINGS = {
     "predict:segfault": "SIGSEGV (segmentation fault)",
     "predict:child": "SIGSEGV (segmentation fault)",

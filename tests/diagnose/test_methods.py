@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -237,18 +237,18 @@ def test_a_plan_knows_a_method_by_its_class() -> None:
 # ---------------------------------------------------------------- closures
 
 
-@pytest.mark.usefixtures("thawed")
-def test_a_closure_is_held_by_names_attributes_and_other_closures() -> None:
-    given = HAS.run
+def test_a_closure_is_held_by_names_attributes_and_other_closures(made_anew: ModuleType) -> None:
+    has = made_anew.HAS
+    given = has.run
     assert isinstance(given, type(stepped))
     holder = held_by(given)
     function = Function(given)
     assert len(function.places) == 2 and function.path == "make_other.<locals>.turn" and not function.method
-    assert any(b is X or torch.equal(b, X / 4) for b in function.buffers())
+    assert any(b is made_anew.X or torch.equal(b, made_anew.X / 4) for b in function.buffers())
     back = function.bind(lambda x: x + 1)
-    assert HAS.run is not given and torch.equal(holder(X), X + 1)
+    assert has.run is not given and torch.equal(holder(X), X + 1)
     back()
-    assert HAS.run is given and torch.equal(holder(X), given(X))
+    assert has.run is given and torch.equal(holder(X), given(X))
 
 
 def held_by(inner: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -258,23 +258,23 @@ def held_by(inner: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return outer
 
 
-@pytest.mark.usefixtures("thawed")
-def test_a_closure_that_lasts_is_found_and_one_that_is_made_anew_is_not() -> None:
+def test_a_closure_that_lasts_is_found_and_one_that_is_made_anew_is_not(made_anew: ModuleType) -> None:
+    closed = made_anew.closed
     scene = scene_of(closed)
     (root,) = scene.roots.modules
     assert isinstance(root, Function) and root.path == "make.<locals>.advance" and root.source_name == "go"
-    plain, original = closed(), go
+    plain, original = closed(), made_anew.go
     candidates = list(COMPILE.candidates(scene))
     assert candidates[0].code == "go = torch.compile(go)"
     candidate = Candidate("torch.compile", candidates[0].site, "compiled", options=(("backend", "eager"),))
     with COMPILE.apply(scene, candidate):
         torch.testing.assert_close(closed(), plain)
-        assert go is not original
-    assert go is original
+        assert made_anew.go is not original
+    assert made_anew.go is original
     with AppliedPlan(as_plan([candidate], scene.roots, program="p", kind="k", saves=0.5)) as found:
-        assert found.done and go is not original
-    assert go is original
-    assert all("advance" not in root.path for root in scene_of(anew).roots.modules)
+        assert found.done and made_anew.go is not original
+    assert made_anew.go is original
+    assert all("advance" not in root.path for root in scene_of(made_anew.anew).roots.modules)
 
 
 def test_what_a_compiled_function_was_made_of_is_not_replaced_in_it() -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 import gc
 import json
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import torch
 from torch import Tensor, nn
@@ -467,7 +466,7 @@ def test_what_is_compiled_reaches_the_compiler_torchs_own_modules_too(make: Call
 PROGRAM = """
 import sys, json
 import torch, kernelworks as kw
-sys.path.insert(0, {folder!r})
+sys.path[:0] = {folders!r}
 from test_plan import Net, X
 net = Net()
 with kw.apply(json.loads({plan!r})) as found, torch.no_grad():
@@ -495,6 +494,7 @@ def test_a_fix_stays_in_place_until_it_is_undone_and_its_plan_goes_to_another_pr
     assert "applied: swap" in str(found) and found.record().gain_s == 0.5
     found.undo()
     assert not found.active and "forward" not in vars(net.blocks[0].linear)
-    text = PROGRAM.format(folder=str(Path(__file__).parent), plan=json.dumps(found.plan))
-    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    folders = [str(Path(file).parent) for file in (__file__, forked.__file__)]
+    text = PROGRAM.format(folders=folders, plan=json.dumps(found.plan))
+    ran = forked.python(code=text)
     assert ran.stdout.strip() == f"swap: {found.plan['candidates'][0]['says']} (all modules) True", ran.stderr

@@ -6,10 +6,10 @@ import dataclasses
 import importlib
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import torch
 from machines import gpu_record
@@ -233,7 +233,7 @@ def bare(tmp_path: Path) -> dict[str, str]:
 
 
 def command(bare: dict[str, str], folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    whole = [sys.executable, *arguments]
+    whole = [forked.interpreter(), *arguments]
     return subprocess.run(whole, env=bare, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
 
 

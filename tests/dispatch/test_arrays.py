@@ -87,6 +87,9 @@ def _arguments(op: Any) -> list[tuple[str, Any]]:
     return [(a.name, usual.get(str(a.type))) for a in schema.arguments if a.name != "op_kernel"]
 
 
+FLOAT32_ALONE = {"grouped_linear"}  # torch's function refuses float64
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_torchs_signature_takes_arrays(name: str) -> None:
     given = example(OPS[name].torch_signature)
@@ -96,6 +99,10 @@ def test_torchs_signature_takes_arrays(name: str) -> None:
             n: (v.to(dtype) if v.dtype.is_floating_point else v).numpy() if isinstance(v, Tensor) else v
             for n, v in given.items()
         }
+        if name in FLOAT32_ALONE and dtype is torch.float64:
+            with pytest.raises(RuntimeError, match="Double"):
+                getattr(kw, name)(**said)
+            continue
         got = getattr(kw, name)(**said)
         assert isinstance(want, Tensor) or type(got) is type(want)  # results with names keep them
         for one, its in [(got, want)] if isinstance(want, Tensor) else zip(got, want, strict=True):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import gc
 import inspect
 import linecache
-import subprocess
-import sys
 import traceback
 from typing import Any
 
+import forked
 import pytest
 
 from kernelworks.dispatch.generated_code import run_generated_code
@@ -48,6 +47,6 @@ except ValueError:
 
 
 def test_no_line_of_ours_is_missing_in_what_a_wrong_call_raises() -> None:
-    said = subprocess.run([sys.executable, "-c", CALL], capture_output=True, text=True, check=True).stdout.splitlines()
+    said = forked.python(code=CALL).stdout.splitlines()
     frames = [i for i, line in enumerate(said) if line.strip().startswith('File "') and "kernelworks" in line]
     assert frames and all(not said[i + 1].strip().startswith("File ") for i in frames), "\n".join(said)

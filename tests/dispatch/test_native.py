@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from eligible import KERNELS
 from torch import Tensor
 
 import kernelworks as kw
@@ -177,11 +178,14 @@ def test_a_plan_serves_calls_that_look_alike_and_no_others() -> None:
 
 
 def test_out_is_written_and_its_version_told() -> None:
-    x, out = torch.randn(4, 16), torch.empty(4, 16)
-    for i in range(1, 4):
-        assert kw.gelu(x, out=out) is out
-        torch.testing.assert_close(out, F.gelu(x))
-        assert out._version == i
+    x = torch.randn(4, 16)
+    for kernel in (None, "torch", "scalar", *KERNELS):  # which of them runs, if none is asked for, is the machine's
+        out, versions = torch.empty(4, 16), [0]
+        for _ in range(3):
+            assert kw.gelu(x, out=out, kernel=kernel) is out
+            torch.testing.assert_close(out, F.gelu(x))
+            versions.append(out._version)
+        assert versions == sorted(set(versions)), kernel
     rows = torch.randn(6, 16)
     want = kw.softmax(rows[:5].clone())
     for _ in range(2):

@@ -64,6 +64,15 @@ def sequences(q: Tensor, k: Tensor, v: Tensor, ends: Tensor, *_: Any) -> Tensor:
     return torch.cat(made) if made else q.new_zeros(q.shape) + 0 * q
 
 
+def groups(x: Tensor, weight: Tensor, ends: Tensor, bias: Tensor) -> Tensor:
+    one = [
+        F.linear(x[a:b], w, c)
+        for (a, b), w, c in zip(itertools.pairwise([0, *ends.tolist()]), weight, bias, strict=True)
+    ]
+    rest = x.new_zeros(len(x) - (int(ends[-1]) if len(ends) else 0), weight.shape[1])
+    return torch.cat([*one, rest + 0 * (x.nansum() + weight.sum() + bias.sum())])
+
+
 def rotated(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
     def one(x: Tensor) -> Tensor:
         a, b = x.chunk(2, -1)
@@ -117,6 +126,12 @@ CASES: dict[str, Case] = {
             t(T, H, D), t(T, H, D), t(T, H, D), *(torch.tensor([0, min(T, 2), T], dtype=torch.int32),) * 2, T, T
         ),
         kw.varlen_attn, sequences,
+    ),
+    "grouped_linear": Case(
+        {**PRODUCT, "E": 2}, lambda M, N, K, E: (
+            t(M, K), t(E, N, K), torch.tensor([M * (g + 1) // E for g in range(E)], dtype=torch.int32), t(E, N)
+        ),
+        kw.grouped_linear, groups,
     ),
     "linear": Case(PRODUCT, lambda M, N, K: (t(M, K), t(N, K), t(N)), kw.linear, F.linear),
     "linear_add": Case(

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import torch
 from machines import GPU_KIND as KIND
@@ -220,7 +221,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setattr(module, "has_gpu", lambda: True)
     monkeypatch.setattr(sys.modules["kernelworks.machine"], "may_have_gpu", lambda: True)
     text = STAND_IN.replace("KIND", KIND).replace("CERTIFIED", "True")
-    monkeypatch.setattr(worker, "WORKER", (sys.executable, "-c", text))
+    monkeypatch.setattr(worker, "WORKER", (forked.interpreter(), "-c", text))
     return text
 
 
@@ -268,7 +269,7 @@ def test_a_look_writes_nothing_and_races_nothing(stand_in: str, tmp_path: Path) 
     "program", ["raise MemoryError('no op package')", "import os; os.abort()", "print('[1]')", "print('{}')"]
 )
 def test_a_worker_that_dies_is_said_to_have(stand_in: str, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
-    monkeypatch.setattr(worker, "WORKER", (sys.executable, "-c", program))
+    monkeypatch.setattr(worker, "WORKER", (forked.interpreter(), "-c", program))
     with pytest.raises(RuntimeError, match="the process of the configs step of softmax ended with"):
         kw.autotune("softmax", configs=True)
 
@@ -295,7 +296,7 @@ def test_the_command_shows_configurations_and_calls(stand_in: str, monkeypatch: 
     assert from_json(AutotuneResult, to_json(found)) == found
     shown = run("softmax", "--configs", "--look")
     assert shown.exit_code == 0 and "softmax.triton forward" in shown.stdout
-    monkeypatch.setattr(worker, "WORKER", (sys.executable, "-c", stand_in.replace("1.0, True", "1.0, False")))
+    monkeypatch.setattr(worker, "WORKER", (forked.interpreter(), "-c", stand_in.replace("1.0, True", "1.0, False")))
     assert run("softmax", "--configs").exit_code == 1
 
 

@@ -7,12 +7,10 @@ import dataclasses
 import importlib
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import torch
 from machines import GPU_KIND as KIND
@@ -366,8 +364,7 @@ assert torch.allclose(out, x + 2 * (1 - 0.5**16))
 
 def test_the_measuring_kernels_move_what_is_counted() -> None:
     """In Triton's interpreter: every tile is walked on every pass, and chains of functions stay finite."""
-    run = [sys.executable, "-c", WALKS]
-    done = subprocess.run(run, capture_output=True, text=True, env={**os.environ, "TRITON_INTERPRET": "1"}, check=False)
+    done = forked.python(code=WALKS, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stderr
 
 

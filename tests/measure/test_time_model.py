@@ -288,8 +288,8 @@ HANGS = [name for name in OPS if OPS[name].contract.values is not None]
 
 @pytest.mark.parametrize("name", HANGS)
 def test_what_work_hangs_on_is_counted_if_there_is_data(name: str) -> None:
-    """And said to be assumed where there is none. What is counted is never more than what is assumed of a mask or of
-    targets."""
+    """And said to be assumed where there is none. What is counted is never more than what is assumed of a mask, of
+    targets or of groups."""
     op = OPS[name]
     case = next(c for c in op.contract.bench_cases if BF16 in c.dtypes)
     args = case.make(torch.Generator().manual_seed(0), BF16)
@@ -303,7 +303,11 @@ def test_what_work_hangs_on_is_counted_if_there_is_data(name: str) -> None:
     backward = count_values(op, op.backward_of(op.request("training", given, op.contract.differentiable)), given)
     for guessed, known in ((request, seen), (dataclasses.replace(backward, values={}), backward)):
         before, after = (op.contract.cost(r) for r in (guessed, known))
-        assert 0 < after.transcendental != before.transcendental and after.flop > 0
+        assert after.flop > 0
+        if name == "grouped_linear":  # what hangs on them is which weights are read
+            assert after.bytes < before.bytes and after.flop == before.flop
+            continue
+        assert 0 < after.transcendental != before.transcendental
         if name != "varlen_attn":
             assert after.transcendental < before.transcendental and after.bytes <= before.bytes
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:

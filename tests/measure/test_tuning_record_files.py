@@ -62,6 +62,7 @@ def test_two_processes_that_settle_at_once_leave_whole_files(shared_cache: Path)
     assert whole(shared_cache) in (0, 3)  # 0 where no row is proved on this kind of machine
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_process_that_is_killed_leaves_whole_files(shared_cache: Path) -> None:
     process = started(shared_cache, 60, 300)
     assert process.stdout is not None

@@ -15,6 +15,7 @@ from torch_calls import example
 
 import kernelworks as kw
 from kernelworks.contract import Request, TensorSpec
+from kernelworks.contract.limits import Ends
 from kernelworks.diagnose.forecast.swapped_kernel import rebuild_call
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.dispatch.signature import by_operator, torch_signatures
@@ -52,8 +53,16 @@ def test_indices_have_a_limit(op: Op) -> None:
     for request in requests(op):
         for name, value in request.args.items():
             if isinstance(value, TensorSpec) and not value.dtype.is_floating_point and value.dtype not in OF_ANY_VALUE:
-                other, dim = op.contract.limits[name]
-                assert request.args[other].shape[dim] > 0
+                limit = op.contract.limits[name]
+                size = request.args[limit.other].shape[limit.dim]
+                assert size > 0
+                drawn = limit.fill(torch.empty(value.shape, dtype=value.dtype), size)
+                if isinstance(limit, Ends):
+                    ends = [0, *drawn.tolist()]
+                    assert ends == sorted(ends) and ends[-1] == size
+                    assert not limit.from_zero or ends[1] == 0
+                elif drawn.numel():
+                    assert drawn.min() >= 0 and drawn.max() < size
 
 
 @pytest.mark.parametrize("known", [cpu_record(), gpu_record()], ids=["cpu", "gpu"])

@@ -3,18 +3,16 @@ the same. None of this needs a GPU."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
+import forked
 import pytest
 
 from kernelworks.build.configs import with_configs
 from kernelworks.dispatch.op import OPS
 from kernelworks.judge.formats import op_packages, problem_on_device, read_problem, text
 from kernelworks.judge.problem import Misread
-from kernelworks.machine import environment
 from kernelworks.search import keep, loop, our_kernels_cpp, our_kernels_gpu
 from kernelworks.search.space import space_in
 
@@ -95,8 +93,7 @@ print("same")
 
 
 def test_a_kernel_launched_otherwise_computes_the_same() -> None:
-    paths = environment.variables() | {"TRITON_INTERPRET": "1", "PYTHONPATH": ":".join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True, env=paths, check=False)
+    done = forked.python(code=RUN, TRITON_INTERPRET="1")
     assert done.stdout == "same\n", done.stderr
 
 

@@ -7,6 +7,7 @@ import atexit
 import functools
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -64,6 +65,7 @@ def interpreter(loaded: tuple[str, ...] = PACKAGE, interpreting: bool = False) -
         [PYTHON, str(Path(__file__).with_name("forking_server.py")), str(path), *loaded],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env,
     )  # fmt: skip
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(server.kill)
     assert server.stdout is not None and server.stdout.readline() == "ready\n"
     return str(command)

@@ -43,9 +43,13 @@ def run(told: dict[str, Any], files: list[int]) -> NoReturn:
         os.chdir(told["folder"])
         os.environ.clear()
         os.environ.update(told["variables"])
-        kind, what, *rest = told["command"] if told["command"][0] in ("-c", "-m") else ("", *told["command"])
+        own_folder = told["command"][0] != "-P"  # what Python begins its path with
+        command = told["command"][not own_folder :]
+        kind, what, *rest = command if command[0] in ("-c", "-m") else ("", *command)
         sys.argv = [what if kind != "-c" else "-c", *rest]
         sys.path[0] = {"-c": "", "-m": told["folder"], "": os.path.dirname(os.path.abspath(what))}[kind]
+        if not own_folder:
+            del sys.path[0]
         if kind == "-c":
             exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
         elif kind == "-m":

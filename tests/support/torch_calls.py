@@ -24,6 +24,7 @@ Parameters = list[tuple[str, Any, bool]]  # name, default, whether it may be giv
 WHOLE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "normalized_shape": lambda given: given["input"].shape[-1:],
     "enable_gqa": lambda given: given["query"].shape[1] != given["key"].shape[1],
+    "mat_b": lambda given: torch.randn(len(given["offs"]), given["mat_a"].shape[1], 16),
 }
 
 OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -31,7 +32,7 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "approximate": lambda given: "tanh",
     "attn_mask": lambda given: torch.rand(given["query"].shape[2], given["key"].shape[2]),
     "beta": lambda given: 0.75,
-    "bias": lambda given: torch.rand(given["weight"].shape[0]),
+    "bias": lambda given: torch.rand(given.get("weight", given.get("mat_b", Tensor())).shape[0]),
     "descending": lambda given: True,
     "dim": lambda given: 0,
     "dropout_p": lambda given: 0.5,
@@ -52,6 +53,7 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "negative_slope": lambda given: 0.3,
     "max_norm": lambda given: 1e6,  # above every norm: the weight is not rewritten
     "norm_type": lambda given: 1.0,
+    "out_dtype": lambda given: torch.float32,
     "options": lambda given: torch.nn.LinearCrossEntropyOptions(),
     "padding_idx": lambda given: 0,
     "reduce": lambda given: False,
@@ -97,13 +99,14 @@ def example(torch_signature: TorchSignature) -> dict[str, Any]:
     own_only = {
         n for n in op.passes["forward"].names if n not in torch_signature.names and n not in torch_signature.theirs
     }
+    own_only -= {n for n, theirs in torch_signature.joined.items() if theirs in WHOLE}  # which say it in its place
     for case in (*op.contract.cases, *op.contract.bench_cases):
         made = case.make(torch.Generator().manual_seed(1), torch.float32)
         if any(made.get(n) is not None and made.get(n) is not False for n in own_only):
             continue
         if any(isinstance(v, Tensor) and v.numel() < 4 for v in made.values()):
             continue
-        given = {torch_signature.theirs.get(n, n): v for n, v in made.items() if n not in own_only}
+        given = {torch_signature.theirs.get(n, n): v for n, v in made.items() if n not in own_only and v is not None}
         given = {n: v for n, v in given.items() if n in torch_signature.names}
         return given | {n: make(given) for n, make in WHOLE.items() if n in torch_signature.names}
     raise AssertionError(f"{op.name} has no case that torch can say")

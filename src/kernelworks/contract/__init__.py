@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from kernelworks.contract.results import Result
+
+if TYPE_CHECKING:
+    from kernelworks.contract.limits import Limit
 
 __all__ = [
     "ABSENT",
@@ -230,7 +233,8 @@ class Contract:
       given the reference None, the bound nothing. Of one that a call leaves alone the old value, and a bound of 0.
     - ``results`` says of an output, by its name, what is not as usual: its dtype and shape, when it is there, and the
       relation that it is judged by (``contract/results.py``).
-    - ``limits`` says of an argument of integers what they are indices of: another argument and its dimension.
+    - ``limits`` says of an argument of integers what they may be: indices of another's dimension, or where groups of
+      its elements end (``contract/limits.py``).
     - ``loose`` gives a reason where no right kernel comes near a bound: by dtype and output, or the gradient's name,
       ``{"float32 gradient of x": "..."}``. A verification refuses a bound that is that loose without one
       (verify/bounds.py).
@@ -263,7 +267,7 @@ class Contract:
     arithmetic: Literal["float32", "products"] = "float32"
     elementary: str = "exp"
     switches: tuple[str, ...] = ()
-    limits: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    limits: Mapping[str, Limit] = field(default_factory=dict)
     values: Values | None = None
     loose: Mapping[str, str] = field(default_factory=dict)
     results: Mapping[str, Result] = field(default_factory=dict)

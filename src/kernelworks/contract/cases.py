@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from kernelworks.contract import Case
 
-__all__ = ["LENGTHS", "VALUES", "draw", "normal", "row_cases"]
+__all__ = ["LENGTHS", "SMOOTH", "VALUES", "draw", "normal", "row_cases"]
 
 # Around every vector width we compile for (4, 8, 16) and the unrolled blocks of it, primes, 0 and 1.
 LENGTHS = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 67, 127, 128, 129, 257, 509, 1024, 1031, 4096)

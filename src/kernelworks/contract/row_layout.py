@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-__all__ = ["Lines", "lines"]
+__all__ = ["Lines", "lines", "lines_along"]
 
 
 class Lines(NamedTuple):
@@ -45,6 +45,24 @@ def lines(x: Tensor, dim: int | None, *, ordered: bool = True) -> Lines:
     dim %= len(shape)
     n, inner = shape[dim], math.prod(shape[dim + 1 :])
     return Lines(x, math.prod(shape[:dim]), n, inner, n * inner, inner)
+
+
+def lines_along(x: Tensor, dim: int) -> Lines:
+    """The lines of ``x`` along ``dim``, ``outer`` all that is before it and ``inner`` all behind, so that the elements
+    of a contiguous result have places too. A view wherever strides allow it; otherwise one copy."""
+    if not x.dim():
+        return Lines(x, 1, 1, 1, 1, 1)
+    dim %= x.dim()
+    n = x.shape[dim]
+    if not x.is_contiguous():
+        sizes = tuple(zip(x.shape, x.stride(), strict=True))
+        outer, before = _as_one([d for d in sizes[:dim] if d[0] != 1])
+        inner, after = _as_one([d for d in sizes[dim + 1 :] if d[0] != 1])
+        if before is not None and after == 1 and (inner > 1 or x.stride(dim) == 1 or n == 1):
+            return Lines(x, outer, n, inner, before, x.stride(dim) if inner > 1 else 1)
+        x = x.contiguous()
+    inner = math.prod(x.shape[dim + 1 :])
+    return Lines(x, math.prod(x.shape[:dim]), n, inner, n * inner, inner)
 
 
 def _strided(x: Tensor, dim: int) -> Lines | None:

@@ -67,6 +67,13 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "softmax",
         "sum",
     ),
+    "routing": (
+        "grouped_linear",
+    ),
+    "scan": (
+        "cumprod",
+        "cumsum",
+    ),
     "selection": (
         "sort",
         "topk",

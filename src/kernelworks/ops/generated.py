@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from kernelworks.ops.reduction.log_softmax import log_softmax as log_softmax
     from kernelworks.ops.reduction.softmax import softmax as softmax
     from kernelworks.ops.reduction.sum import sum as sum
+    from kernelworks.ops.routing.grouped_linear import grouped_linear as grouped_linear
+    from kernelworks.ops.scan.cumprod import cumprod as cumprod
+    from kernelworks.ops.scan.cumsum import cumsum as cumsum
     from kernelworks.ops.selection.sort import sort as sort
     from kernelworks.ops.selection.topk import topk as topk
     from kernelworks.ops.similarity.kernel_matmul import kernel_matmul as kernel_matmul
@@ -66,11 +69,14 @@ if TYPE_CHECKING:
         "block_sparse_attention",
         "celu",
         "cross_entropy",
+        "cumprod",
+        "cumsum",
         "dequantize",
         "elu",
         "embedding",
         "gelu",
         "gelu_mul",
+        "grouped_linear",
         "hardshrink",
         "hardsigmoid",
         "hardswish",
@@ -308,6 +314,18 @@ SCHEMAS = {
     "sum": {
         "forward": "sum(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
         "backward": "sum_backward(Tensor grad_output, Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
+    "grouped_linear": {
+        "forward": "grouped_linear(Tensor x, Tensor weight, Tensor offsets, Tensor? bias, str? op_kernel=None) -> Tensor",
+        "backward": "grouped_linear_backward(Tensor grad_output, Tensor x, Tensor weight, Tensor offsets, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "cumprod": {
+        "forward": "cumprod(Tensor x, int dim, str? op_kernel=None) -> Tensor",
+        "backward": "cumprod_backward(Tensor grad_output, Tensor x, int dim, str? op_kernel=None) -> Tensor",
+    },
+    "cumsum": {
+        "forward": "cumsum(Tensor x, int dim, str? op_kernel=None) -> Tensor",
+        "backward": "cumsum_backward(Tensor grad_output, Tensor x, int dim, str? op_kernel=None) -> Tensor",
     },
     "sort": {
         "forward": "sort(Tensor x, int dim, bool descending, bool stable, str? op_kernel=None) -> (Tensor, Tensor)",

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernelworks.contract.limits import Limit
 from kernelworks.diagnose.forecast.isolated_costs import OURS, IsolatedCosts, Kind, kind_of, shapes_of, takes_torchs
 from kernelworks.dispatch.op import Op
 from kernelworks.profile.cost.calls import op_and_pass
@@ -210,10 +211,9 @@ def _arguments(op: Op, pass_: str, call: Call, words: Words) -> list[Any]:
     for place, argument in enumerate(schema):
         item = named.get(argument.name)
         if isinstance(item, Operand):
-            name, dim = op.contract.limits.get(argument.name, ("", 0))
-            args.append(_tensor(item, named[name].shape[dim] if isinstance(named.get(name), Operand) else 2))
+            args.append(_tensor(item, op.contract.limits.get(argument.name), named))
         elif isinstance(item, list) and item and isinstance(item[0], Operand):
-            args.append([_tensor(o, 2) for o in item])
+            args.append([_tensor(o, None, named) for o in item])
         elif argument.name in said:
             args.append(said[argument.name])
         elif place in strings:
@@ -227,8 +227,11 @@ def _arguments(op: Op, pass_: str, call: Call, words: Words) -> list[Any]:
     return args
 
 
-def _tensor(operand: Operand, rows: int) -> Tensor:
+def _tensor(operand: Operand, limit: Limit | None, named: Mapping[str, Any]) -> Tensor:
     strided = torch.empty_strided(operand.shape, operand.stride, dtype=operand.dtype, device="cuda")
     if operand.dtype.is_floating_point:
         return strided.uniform_(-1.0, 1.0)
-    return strided.fill_(1) if operand.dtype is torch.bool else strided.random_(0, max(1, rows))
+    other = None if limit is None else named.get(limit.other)
+    if limit is not None and isinstance(other, Operand):
+        return limit.fill(strided, other.shape[limit.dim])
+    return strided.fill_(1) if operand.dtype is torch.bool else strided.random_(0, 2)

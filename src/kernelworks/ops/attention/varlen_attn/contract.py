@@ -22,6 +22,7 @@ from kernelworks.contract import (
     need_same,
     need_tensor,
 )
+from kernelworks.contract.limits import Ends
 from kernelworks.contract.results import Result
 from kernelworks.ops.attention.attention.contract import MAX_DIM, _clamped_sum
 from kernelworks.ops.attention.attention.contract import bound as bound_of_one
@@ -333,6 +334,6 @@ CONTRACT = Contract(
     device_cases=DEVICE_CASES,
     device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
-    limits={"cu_seq_q": ("query", 0), "cu_seq_k": ("key", 0)},
+    limits={"cu_seq_q": Ends("query", 0, from_zero=True), "cu_seq_k": Ends("key", 0, from_zero=True)},
     values=Values(count_pairs, "if all sequences are as long"),
 )

@@ -19,6 +19,7 @@ from kernelworks.contract import (  # fmt: skip
     rounding,
 )
 from kernelworks.contract.cases import LENGTHS, VALUES, draw, normal
+from kernelworks.contract.limits import IndicesOf
 
 __all__ = ["CONTRACT"]
 
@@ -141,7 +142,7 @@ ERRORS = (
 CONTRACT = Contract(
     name="embedding",
     family="lookup",
-    limits={"ids": ("weight", 0)},
+    limits={"ids": IndicesOf("weight", 0)},
     formula="output[..., :] = weight[ids[...], :]",
     source="torch.nn.functional.embedding",
     outputs=("output",),

@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Request, Values, rounding
 from kernelworks.contract.arguments import Arguments, Classes, Error, Int64, Lines, Word, check_of, errors_of, right_of
 from kernelworks.contract.cases import draw, normal
+from kernelworks.contract.limits import IndicesOf
 
 __all__ = ["ARGUMENTS", "CONTRACT", "REDUCTIONS", "reference"]
 
@@ -182,7 +183,7 @@ ERRORS: tuple[Error, ...] = (
 CONTRACT = Contract(
     name="cross_entropy",
     family="reduction",
-    limits={"target": ("logits", -1)},
+    limits={"target": IndicesOf("logits", -1)},
     formula="loss_i = log(sum_j e^x_ij) - x_i,target_i; their mean over the rows that are not ignored, sum, or each",
     source="Milakov and Gimelshein, Online normalizer calculation for softmax, 2018 (arXiv:1805.02867)",
     outputs=("loss",),

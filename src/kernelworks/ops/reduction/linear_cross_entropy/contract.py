@@ -22,6 +22,7 @@ from kernelworks.contract.arguments import (
     right_of,
 )
 from kernelworks.contract.cases import normal
+from kernelworks.contract.limits import IndicesOf
 from kernelworks.contract.results import Result
 from kernelworks.templates.product import X, draw_arguments, gamma
 
@@ -234,7 +235,7 @@ class OfProducts(Contract):
 CONTRACT = OfProducts(
     name="linear_cross_entropy",
     family="reduction",
-    limits={"target": ("weight", 0)},
+    limits={"target": IndicesOf("weight", 0)},
     arithmetic="products",
     formula="mean over the rows that count of log(sum_j e^z_ij) - z_i,target_i, with z = x weight^T + bias",
     source="Hsu et al., Liger Kernel, 2024 (arXiv:2410.10989), section 3.2; Wijmans et al. 2024 (arXiv:2411.09009)",

@@ -1,0 +1,41 @@
+"""What the integers of an argument may be, so that whoever makes up arguments makes ones that may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Ends", "IndicesOf", "Limit"]
+
+
+@dataclass(frozen=True)
+class IndicesOf:
+    """Each is an index along a dimension of another argument."""
+
+    other: str
+    dim: int
+
+    def fill(self, tensor: Tensor, size: int) -> Tensor:
+        """Random ones, where that dimension has this size."""
+        return tensor.random_(0, max(1, size))
+
+
+@dataclass(frozen=True)
+class Ends:
+    """They rise, and say where groups of another's elements along a dimension end, the last at all of them; with
+    ``from_zero`` the first is 0, where the first group begins."""
+
+    other: str
+    dim: int
+    from_zero: bool = False
+
+    def fill(self, tensor: Tensor, size: int) -> Tensor:
+        """Those of groups that are as long as each other, or nearly."""
+        count = tensor.shape[0]
+        place = torch.arange(count, device=tensor.device) + (0 if self.from_zero else 1)
+        return tensor.copy_(place * size // max(1, count - self.from_zero))
+
+
+Limit = IndicesOf | Ends
