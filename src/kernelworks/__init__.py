@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kernelworks.diagnose.capture import CapturedModel, capture
     from kernelworks.diagnose.explain import explain
     from kernelworks.diagnose.fix.handle import Fix, fix
+    from kernelworks.fuse import fuse
     from kernelworks.judge import judge
     from kernelworks.machine import Machine, machine
     from kernelworks.measure.autotune import autotune
@@ -39,7 +40,8 @@ _HOMES = {
     "Machine": "machine", "Search": "records.search", "AutotuneResult": "records", "Swap": "nn.swap",
     "apply": "diagnose.fix.plan", "bench": "measure.bench", "capture": "diagnose.capture", "compare": "records.compare",
     "compile_report": "compile",
-    "diagnose": "diagnose", "explain": "diagnose.explain", "fix": "diagnose.fix.handle", "judge": "judge",
+    "diagnose": "diagnose", "explain": "diagnose.explain", "fix": "diagnose.fix.handle",
+    "fuse": "fuse", "judge": "judge",
     "machine": "machine", "verify": "verify",
     "search": "search", "autotune": "measure.autotune", "swap": "nn.swap",
 }  # fmt: skip
@@ -77,6 +79,7 @@ __all__ = [
     "diagnose",
     "explain",
     "fix",
+    "fuse",
     "judge",
     "machine",
     "nn",

@@ -14,6 +14,7 @@ from torch import Tensor
 import kernelworks as kw
 from kernelworks.build import native
 from kernelworks.contract.lists import Tensors
+from kernelworks.contract.tensor_argument import GivenArguments
 from kernelworks.dispatch.mutation import find_shared
 from kernelworks.dispatch.op import OPS
 
@@ -142,10 +143,10 @@ def test_a_written_tensor_lies_once_in_its_memory(
     value = [torch.zeros(64).as_strided(shape, strides)]
     if crosses:
         with pytest.raises(ValueError, match=r"params\[0\] is written and must not share memory with itself"):
-            Tensors(written="a").check("params", value, {"params": value})
+            Tensors(written="a").check("params", value, GivenArguments({"params": value}))
     else:
-        Tensors(written="a").check("params", value, {"params": value})
-    Tensors().check("grads", value, {})
+        Tensors(written="a").check("params", value, GivenArguments({"params": value}))
+    Tensors().check("grads", value, GivenArguments())
 
 
 def wrong(make: Callable[[], tuple[list[Any], list[Any], list[Any]]], **named: Any) -> str:

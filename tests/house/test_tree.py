@@ -273,6 +273,7 @@ NAMES_OPS = {
     "benchmarks/packed_gemv.py": "products with packed weights beside memory's rate",
     "benchmarks/timed_on_record.py": "the same, as timings",
     f"{PACKAGE}/climb/baselines.py": "a ladder races what its op races",
+    f"{PACKAGE}/fuse/rules.py": "a fused function calls the expressions of the table of activations",
     f"{PACKAGE}/nn/attention.py": "transformers' attention interface",
     f"{PACKAGE}/nn/functional.py": "stand-ins that read arguments quicker, or ask more, than a torch signature says",
     f"{PACKAGE}/nn/compiled_loss.py": "one op's operator for compilers",
@@ -287,7 +288,7 @@ NAMES_OPS = {
 # there strings are torch's operators too
 _TORCHS = ("profile/cost", "diagnose", "contract/bounds", "search/schedule")
 BY_TORCHS_NAMES = tuple(
-    f"{PACKAGE}/{folder}/" for folder in ("profile/cost", "diagnose", "contract/bounds", "search/schedule")
+    f"{PACKAGE}/{folder}/" for folder in ("profile/cost", "diagnose", "contract/bounds", "search/schedule", "fuse")
 )
 
 

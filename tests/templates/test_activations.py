@@ -15,8 +15,8 @@ from torch import Tensor
 
 import kernelworks as kw
 from kernelworks.contract import Case
-from kernelworks.contract.arguments import Floats
 from kernelworks.contract.numbers import Real
+from kernelworks.contract.tensor_argument import T
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.ops.activation.table.contract import TABLE
@@ -116,7 +116,7 @@ def test_numbers_that_the_contract_refuses_are_torchs() -> None:
 
 
 def test_a_launch_hands_the_numbers_on_behind_the_tensors() -> None:
-    arguments = {"x": Floats(), "low": Real(0.0), "high": Real(1.0, least="low")}
+    arguments = {"x": T("..."), "low": Real(0.0), "high": Real(1.0, least="low")}
     assert "run(output, x, low, high, threads)" in written_forward("cut", arguments)
     assert "run(grad_x, grad, x, low, high, threads)" in written_backward("cut", arguments)
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from wrong_expressions import caught
 
 from kernelworks.build import native
-from kernelworks.contract.arguments import Floats, Like, Word, check_of, errors_of, right_of
+from kernelworks.contract.arguments import Word, check_of, errors_of, right_of
+from kernelworks.contract.tensor_argument import T
 from kernelworks.dispatch.aten import InputOperand, program
 from kernelworks.dispatch.op import OPS
 from kernelworks.templates.aten_trace import aten_of, text
@@ -23,7 +24,7 @@ from kernelworks.templates.description import derived_parts
 from kernelworks.templates.launches import written_backward, written_forward
 from kernelworks.templates.pointwise import Pointwise, Work
 
-GATED = {"gate": Floats(), "up": Like("gate"), "approximate": Word("none", "tanh")}
+GATED = {"gate": T("..."), "up": T("...", like="gate"), "approximate": Word("none", "tanh")}
 
 # ---------------------------------------------------------------- a wrong expression
 
@@ -72,7 +73,7 @@ def bind(library):
 
 def test_launches_are_written_out() -> None:
     assert written_forward("gate", GATED) == FORWARD
-    assert written_backward("half", {"x": Floats()}) == BACKWARD
+    assert written_backward("half", {"x": T("...")}) == BACKWARD
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_a_refused_call_raises_as_is_said(index: int) -> None:
 
 def _halved(folder: Path) -> Pointwise:
     return Pointwise(
-        op_package=str(folder / "halved" / "__init__.py"), formula="x / 2", source="a test", arguments={"x": Floats()},
+        op_package=str(folder / "halved" / "__init__.py"), formula="x / 2", source="a test", arguments={"x": T("...")},
         reference=lambda x: x / 2, work=Work(1, 1), sweeps={},
     )  # fmt: skip
 

@@ -38,6 +38,7 @@ OUTSIDE: Mapping[str, tuple[str, ...]] = {
     "build.cache": (), "build.compiler": (), "build.constants": (), "build.cpp": (), "build.loading": (),
     "build.configs": ("_read", "table_of"), "build.cuda": ("cubin", "toolchain"),
     "build.kernels": ("triton_toolchain",), "build.written_source": ("WrittenSource",),
+    "contract.arguments": (), "contract.tensor_argument": (),
     "machine.environment": (), "machine": (), "machine.gpu": (),
 }  # fmt: skip
 

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, fx
 
 from kernelworks.compile.calls import OpCall, State, function_of, is_call_of, make_op_call, trace_operators, value_of
-from kernelworks.contract.arguments import Argument, Dim, Floats, Like, Number, Vector, Word
+from kernelworks.contract.arguments import Argument, Dim, Number, Word
+from kernelworks.contract.tensor_argument import T
 from kernelworks.dispatch.op import OPS, Op
 
 __all__ = ["AGREES", "by_hand", "first_of"]
@@ -211,14 +212,26 @@ def _agree(op: Op, places: Places, drawn: Sequence[Sequence[Tensor]], results: S
     return True
 
 
+def _is_known(argument: Argument) -> bool:
+    """Whether a call's argument of this kind can be looked for in a cone."""
+    return _is_wide(argument) or _is_vector(argument) or isinstance(argument, (Number, Word, Dim))
+
+
+def _is_wide(argument: Argument) -> bool:
+    return isinstance(argument, T) and argument.shape.startswith("...")
+
+
+def _is_vector(argument: Argument) -> bool:
+    return isinstance(argument, T) and len(argument.dimensions) == 1 and not _is_wide(argument)
+
+
 @functools.cache
 def _candidates() -> dict[str, Mapping[str, Argument]]:
     """The arguments of the ops that can be recognised so: those whose op template has only arguments of these kinds."""
-    kinds = (Floats, Like, Vector, Number, Word, Dim)
     found = {}
     for name in OPS:
         arguments = getattr(OPS[name].template, "arguments", {})
-        if arguments and all(isinstance(a, kinds) for a in arguments.values()):
+        if arguments and all(_is_known(argument) for argument in arguments.values()):
             found[name] = arguments
     return found
 
@@ -230,10 +243,10 @@ def _calls(arguments: Mapping[str, Argument], cone: Cone) -> Iterator[Places]:
     wide, vectors = range(len(cone.wide)), range(len(cone.wide), len(cone.wide) + len(cone.vectors))
     choices: list[list[tuple[int | None, Any]]] = []
     for argument in arguments.values():
-        if isinstance(argument, (Floats, Like)):
-            none = [(None, None)] if isinstance(argument, Like) and argument.optional else []
+        if isinstance(argument, T) and not _is_vector(argument):
+            none = [(None, None)] if argument.optional else []
             choices.append([*((at, None) for at in wide), *none])
-        elif isinstance(argument, Vector):
+        elif _is_vector(argument):
             choices.append([*((at, None) for at in vectors), (None, None)])
         elif isinstance(argument, Number):
             choices.append([(None, float(n)) for n in {*literals, 0.0} if 0 <= n < SMALL])

@@ -34,7 +34,6 @@ __all__ = [
     "TensorSpec",
     "Values",
     "describe",
-    "heads_shared",
     "need_64_bits",
     "need_dtype",
     "need_same",
@@ -379,11 +378,6 @@ def describe(value: Any) -> str:
     if isinstance(value, (Tensor, TensorSpec)):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     return f"{type(value).__name__} {value!r}"[:80]
-
-
-def heads_shared(heads: int, kv_heads: int) -> bool:
-    """Whether so many heads of keys can each serve as many heads of queries: of none, none."""
-    return heads % kv_heads == 0 if kv_heads else not heads
 
 
 def need_tensor(name: str, value: Any, *, optional: bool = False) -> None:

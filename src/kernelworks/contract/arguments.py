@@ -1,9 +1,9 @@
 """What an op's arguments may be, each said once: the check, the schema and the calls that must raise follow from it.
 
-    ARGUMENTS = {"x": Floats(least=1), "weight": Matrix("x"), "bias": Vector("weight", 0)}
+    ARGUMENTS = {"x": T("... K"), "weight": T("N K", like="x"), "bias": T("N", like="x", optional=True)}
 
-Each kind knows its type in torch.library's schema, what it refuses and in which words, a value that is right (together
-with the ``given`` ones before it) and values that are wrong.
+Tensors are ``T`` (``tensor_argument.py``). Each kind knows its type in torch.library's schema, what it refuses and in
+which words, a value that is right (together with the ``given`` ones before it) and values that are wrong.
 """
 
 from __future__ import annotations
@@ -13,31 +13,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
-
-from kernelworks.contract import ABSENT, FLOATS, need_64_bits, need_dtype, need_same, need_tensor
+from kernelworks.contract import ABSENT, need_64_bits
+from kernelworks.contract.limits import IndicesOf, Limit
+from kernelworks.contract.tensor_argument import GivenArguments, T, Wrong
 
 __all__ = [
-    "SHAPE",
     "Argument",
     "Arguments",
-    "Classes",
     "Dim",
     "Error",
     "Flag",
-    "Floats",
-    "GivenArguments",
     "Int64",
-    "Like",
-    "Lines",
-    "MatmulOutput",
-    "Matrix",
     "Number",
-    "Vector",
     "Word",
-    "Wrong",
     "check_of",
     "errors_of",
+    "limits_of",
     "need_int",
     "reduced_sizes",
     "right_of",
@@ -46,11 +37,7 @@ __all__ = [
     "words",
 ]  # fmt: skip
 
-GivenArguments = Mapping[str, Any]
-Wrong = tuple[str, Any, type[Exception], str]  # what is wrong with a value, the value, what it raises, with which words
 Error = tuple[str, Callable[[], dict[str, Any]], type[Exception], str]
-SHAPE = (2, 8)  # of the tensors in calls that must raise
-ROWS = 3  # of the matrices there
 
 
 class Argument(Protocol):
@@ -73,230 +60,6 @@ class Argument(Protocol):
 
 
 Arguments = Mapping[str, Argument]
-
-# ---------------------------------------------------------------- tensors
-
-
-@dataclass(frozen=True)
-class Floats:
-    """A floating-point tensor of any strides and at least so many dimensions; ``which`` says what the last is for."""
-
-    schema = "Tensor"
-    dtypes: tuple[torch.dtype, ...] = FLOATS
-    least: int = 0
-    which: str = ""
-
-    def check(self, name: str, value: Any, given: GivenArguments) -> None:
-        need_tensor(name, value)
-        need_dtype(name, value, self.dtypes)
-        if len(value.shape) < self.least:
-            raise ValueError(f"{name} must have at least one dimension{self.which}; got a scalar tensor")
-
-    def right(self, given: GivenArguments) -> Any:
-        return torch.ones(SHAPE)
-
-    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
-        yield f"{name} is not a tensor", [1.0], TypeError, f"{name} must be a torch.Tensor"
-        yield f"{name} is None", None, TypeError, f"{name} must be a torch.Tensor"
-        for which, dtype in (("an integer", torch.int64), ("a float64", torch.float64)):
-            yield f"{name} is {which} tensor", torch.ones(SHAPE, dtype=dtype), TypeError, f"{name} must have dtype"
-        if self.least:
-            yield f"{name} is a scalar tensor", torch.ones(()), ValueError, f"{name} must have at least one dimension"
-
-    def __str__(self) -> str:
-        shape = "at least one dimension" if self.least else "any shape"
-        return f"a tensor of {shape}, any strides, " + ", ".join(str(d).removeprefix("torch.") for d in self.dtypes)
-
-
-@dataclass(frozen=True)
-class Like:
-    """A tensor of another's shape, dtype and device, any strides; None too where it is ``optional``."""
-
-    other: str
-    optional: bool = False
-
-    @property
-    def schema(self) -> str:
-        return "Tensor?" if self.optional else "Tensor"
-
-    def check(self, name: str, value: Any, given: GivenArguments) -> None:
-        need_tensor(name, value, optional=self.optional)
-        if value is None:
-            return
-        other = given[self.other]
-        need_same(name, value, self.other, other)
-        if tuple(value.shape) != tuple(other.shape):
-            raise ValueError(f"{name} must have {self.other}'s shape {list(other.shape)}, got {list(value.shape)}")
-
-    def right(self, given: GivenArguments) -> Any:
-        return None if self.optional else torch.ones(given[self.other].shape)
-
-    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
-        other, shape = f"{name} must have {self.other}'s", given[self.other].shape
-        if not self.optional:
-            yield f"{name} is None", None, TypeError, f"{name} must be a torch.Tensor"
-        yield f"{name} of another dtype", torch.ones(shape).half(), TypeError, f"{other} dtype"
-        yield f"{name} of another shape", torch.ones(shape[1:]), ValueError, f"{other} shape {list(shape)}"
-
-    def __str__(self) -> str:
-        return f"a tensor of {self.other}'s shape, dtype and device, any strides" + ", or None" * self.optional
-
-
-@dataclass(frozen=True)
-class Vector:
-    """A number for each element of a dimension of another's, its first (0) or its last (-1); or None."""
-
-    schema = "Tensor?"
-    of: str
-    dim: int = -1
-
-    def check(self, name: str, value: Any, given: GivenArguments) -> None:
-        need_tensor(name, value, optional=True)
-        if value is None:
-            return
-        other = given[self.of]
-        need_same(name, value, self.of, other)
-        size = other.shape[self.dim]
-        if tuple(value.shape) != (size,):
-            raise ValueError(f"{name} must have shape [{size}], {self._which}; got {list(value.shape)}")
-
-    @property
-    def _which(self) -> str:
-        return f"{self.of}'s {'last' if self.dim else 'first'} dimension"
-
-    def right(self, given: GivenArguments) -> Any:
-        return torch.ones(given[self.of].shape[self.dim])
-
-    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
-        right = self.right(given)
-        shape = f"{name} must have shape {list(right.shape)}"
-        yield f"{name} is a number", 1.0, TypeError, f"{name} must be a torch.Tensor or None"
-        yield f"{name} of another length", torch.ones(len(right) - 1), ValueError, shape
-        yield f"{name} of two dimensions", torch.ones(1, len(right)), ValueError, shape
-        yield f"{name} of another dtype", right.half(), TypeError, f"{name} must have {self.of}'s dtype"
-
-    def __str__(self) -> str:
-        return f"a vector as long as {self._which}, of its dtype, or None"
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """[N, K] of another's dtype, whose last dimension is K long; at least so many N, where the other has rows."""
-
-    schema = "Tensor"
-    other: str
-    least: int = 0
-
-    def check(self, name: str, value: Any, given: GivenArguments) -> None:
-        other = given[self.other]
-        need_tensor(name, value)
-        need_same(name, value, self.other, other)
-        k = other.shape[-1]
-        least = self.least if math.prod(other.shape[:-1]) else 0
-        if len(value.shape) != 2 or value.shape[1] != k or value.shape[0] < least:
-            some = f" with N >= {self.least}" if self.least else ""
-            last = f"K {self.other}'s last dimension"
-            raise ValueError(f"{name} must have shape [N, {k}]{some}, {last}; got {list(value.shape)}")
-
-    def right(self, given: GivenArguments) -> Any:
-        return torch.ones(ROWS, given[self.other].shape[-1])
-
-    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
-        k = given[self.other].shape[-1]
-        shape, dtype = f"{name} must have shape [N, {k}]", f"{name} must have {self.other}'s dtype"
-        yield f"{name} is None", None, TypeError, f"{name} must be a torch.Tensor"
-        yield f"{name} of another K", torch.ones(ROWS, k - 1), ValueError, shape
-        yield f"{name} of one dimension", torch.ones(k), ValueError, shape
-        yield f"{name} of another dtype", torch.ones(ROWS, k).half(), TypeError, dtype
-        if self.least:
-            yield f"{name} without rows", torch.ones(0, k), ValueError, f"with N >= {self.least}"
-
-    def __str__(self) -> str:
-        return f"[N, K] of {self.other}'s dtype, K its last dimension, any strides"
-
-
-@dataclass(frozen=True)
-class MatmulOutput:
-    """A tensor of the shape of ``x weight^T``, x's dtype and device, any strides."""
-
-    schema = "Tensor"
-    x: str
-    weight: str
-
-    def _shape(self, given: GivenArguments) -> list[int]:
-        return [*given[self.x].shape[:-1], given[self.weight].shape[0]]
-
-    def check(self, name: str, value: Any, given: GivenArguments) -> None:
-        need_tensor(name, value)
-        need_same(name, value, self.x, given[self.x])
-        shape = self._shape(given)
-        if list(value.shape) != shape:
-            raise ValueError(f"{name} must have the result's shape {shape}, got {list(value.shape)}")
-
-    def right(self, given: GivenArguments) -> Any:
-        return torch.ones(self._shape(given))
-
-    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
-        right = self.right(given)
-        yield f"{name} is None", None, TypeError, f"{name} must be a torch.Tensor"
-        yield f"{name} of another dtype", right.half(), TypeError, f"{name} must have {self.x}'s dtype"
-        yield f"{name} of another shape", right[1:], ValueError, f"{name} must have the result's shape"
-
-    def __str__(self) -> str:
-        return f"a tensor of the shape of {self.x} {self.weight}^T, of its dtype and device, any strides"
-
-
-@dataclass(frozen=True)
-class Lines:
-    """A floating-point tensor of two dimensions, the second with at least one element where the first has any."""
-
-    schema = "Tensor"
-
-    def check(self, name: str, value: Any, given: GivenArguments) -> None:
-        Floats().check(name, value, given)
-        if len(value.shape) != 2 or value.shape[1] < (1 if value.shape[0] else 0):
-            raise ValueError(f"{name} must have shape [M, N] with N >= 1, got {list(value.shape)}")
-
-    def right(self, given: GivenArguments) -> Any:
-        return torch.ones(SHAPE)
-
-    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
-        yield from Floats().wrong(name, given)
-        yield f"{name} of three dimensions", torch.ones(*SHAPE, 1), ValueError, f"{name} must have shape [M, N]"
-        yield f"{name} without columns", torch.ones(SHAPE[0], 0), ValueError, "with N >= 1"
-
-    def __str__(self) -> str:
-        return "[M, N] with N >= 1, any strides"
-
-
-@dataclass(frozen=True)
-class Classes:
-    """The number of a class for each row of another, int64."""
-
-    schema = "Tensor"
-    of: str
-
-    def check(self, name: str, value: Any, given: GivenArguments) -> None:
-        other = given[self.of]
-        need_tensor(name, value)
-        need_dtype(name, value, (torch.int64,))
-        rows = list(other.shape[:-1])
-        if list(value.shape) != rows:
-            raise ValueError(f"{name} must have shape {rows}, one class a row; got {list(value.shape)}")
-        if torch.device(value.device).type != torch.device(other.device).type:
-            raise ValueError(f"{name} must be on {self.of}'s device {other.device}, got {value.device}")
-
-    def right(self, given: GivenArguments) -> Any:
-        return torch.ones(given[self.of].shape[:-1], dtype=torch.int64)
-
-    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
-        right = self.right(given)
-        yield f"{name} of another length", right[1:], ValueError, f"{name} must have shape {list(right.shape)}"
-        yield f"{name} of int32", right.int(), TypeError, f"{name} must have dtype int64"
-
-    def __str__(self) -> str:
-        return f"int64, one class for each row of {self.of}"
-
 
 # ---------------------------------------------------------------- numbers and words
 
@@ -353,48 +116,86 @@ class Dim:
 
 @dataclass(frozen=True)
 class Int64:
-    """An int of 64 bits."""
+    """An int of 64 bits, of at least ``least``."""
 
     schema = "int"
+    least: int = -(2**63)
 
     def check(self, name: str, value: Any, given: GivenArguments) -> None:
         need_int(name, value)
         if not -(2**63) <= value < 2**63:
             raise ValueError(f"{name} must fit into 64 bits, got {value}")
+        if value < self.least:
+            raise ValueError(f"{name} must be at least {self.least}, got {value}")
 
     def right(self, given: GivenArguments) -> Any:
-        return -100
+        return max(self.least, -100)
 
     def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         yield f"{name} is a float", 1.0, TypeError, f"{name} must be an int"
         yield f"{name} of 65 bits", 2**63, ValueError, f"{name} must fit into 64 bits"
+        if self.least > -(2**63):
+            yield f"{name} too small", self.least - 1, ValueError, f"{name} must be at least {self.least}"
 
     def __str__(self) -> str:
-        return "an int of 64 bits"
+        return "an int of 64 bits" + f" of at least {self.least}" * (self.least > -(2**63))
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number that is not negative, without a default: an eps, of which frameworks disagree."""
+    """A number of at least ``least``, or above ``above``, and ``below``; finite if it must be; also None if it is
+    ``optional``. One that is not has no default: an eps, of which frameworks disagree."""
 
-    schema = "float"
+    least: float | None = 0.0
+    above: float | None = None
+    below: float | None = None
+    finite: bool = False
+    optional: bool = False
+
+    @property
+    def schema(self) -> str:
+        return "float?" if self.optional else "float"
+
+    def _holds(self, value: float) -> bool:
+        return not (
+            (self.least is not None and not value >= self.least)
+            or (self.above is not None and not value > self.above)
+            or (self.below is not None and not value < self.below)
+            or (self.finite and not math.isfinite(value))
+        )
+
+    @property
+    def _limits(self) -> str:
+        limits = (("at least", self.least), ("above", self.above), ("below", self.below))
+        said = [f"{word} {limit:g}" for word, limit in limits if limit is not None]
+        return " and ".join(said + ["finite"] * self.finite) or "a number"
 
     def check(self, name: str, value: Any, given: GivenArguments) -> None:
+        if value is None and self.optional:
+            return
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError(f"{name} must be a float, got {type(value).__name__}")
+            none = " or None" * self.optional
+            raise TypeError(f"{name} must be a float{none}, got {type(value).__name__}")
         need_64_bits(name, value)
-        if not value >= 0.0:
-            raise ValueError(f"{name} must be at least 0, got {value}")
+        if not self._holds(value):
+            raise ValueError(f"{name} must be {self._limits}, got {value}")
 
     def right(self, given: GivenArguments) -> Any:
-        return 1e-5
+        if self.optional:
+            return None
+        return next(n for n in (1e-5, 0.5, 1.0, 2.0, -1.0) if self._holds(n))
 
     def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
-        yield f"negative {name}", -1.0, ValueError, f"{name} must be at least 0"
+        yield f"{name} is a string", "1", TypeError, f"{name} must be a float"
+        yield f"{name} is True", True, TypeError, f"{name} must be a float"
         yield f"{name} of 65 bits", 2**63, ValueError, f"{name} must fit into 64 bits"
+        limits = f"{name} must be {self._limits}"
+        for value in (-1.0, self.above, self.below, math.inf, math.nan):
+            if value is not None and not self._holds(value):
+                yield f"{name} is {value}", value, ValueError, limits
 
     def __str__(self) -> str:
-        return "a number of at least 0"
+        return f"a number {self._limits}" + ", or None" * self.optional
 
 
 @dataclass(frozen=True)
@@ -419,58 +220,70 @@ class Flag:
 
 @dataclass(frozen=True, init=False)
 class Word:
-    """One of a few words, each of which says which function is meant."""
+    """One of a few words, each of which says which function is meant; or None, if it is ``optional``, which says one
+    too."""
 
-    schema = "str"
     words: tuple[str, ...]
+    optional: bool
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *words: str, optional: bool = False) -> None:
         object.__setattr__(self, "words", words)
+        object.__setattr__(self, "optional", optional)
+
+    @property
+    def schema(self) -> str:
+        return "str?" if self.optional else "str"
 
     def check(self, name: str, value: Any, given: GivenArguments) -> None:
+        if value is None and self.optional:
+            return
         if not isinstance(value, str):
-            raise TypeError(f"{name} must be a str, got {type(value).__name__}")
+            none = " or None" * self.optional
+            raise TypeError(f"{name} must be a str{none}, got {type(value).__name__}")
         if value not in self.words:
             raise ValueError(f"{name} must be {self}, got {value!r}")
 
     def right(self, given: GivenArguments) -> Any:
-        return self.words[0]
+        return None if self.optional else self.words[0]
 
     def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         yield f"{name} is not a string", True, TypeError, f"{name} must be a str"
         yield f"{name} is no word that is known", "unheard of", ValueError, f"{name} must be {self}"
 
     def __str__(self) -> str:
-        return " or ".join(repr(word) for word in self.words)
+        return " or ".join([*(repr(word) for word in self.words), *(["None"] if self.optional else [])])
 
 
 # ---------------------------------------------------------------- what follows
 
 
-def check_of(arguments: Arguments) -> Callable[..., None]:
-    """The contract's ``check``: every argument in turn."""
+def check_of(arguments: Arguments, defaults: Mapping[str, Any] | None = None) -> Callable[..., None]:
+    """The contract's ``check``: every argument in turn, with a default if the call does not give it."""
+    before: Mapping[str, Any] = defaults or {}
 
-    def check(**given: Any) -> None:
+    def check(**call: Any) -> None:
+        given = GivenArguments({**before, **call})
         for name, argument in arguments.items():
             argument.check(name, given.get(name, ABSENT), given)
 
     return check
 
 
-def right_of(arguments: Arguments) -> dict[str, Any]:
-    """A call that is accepted."""
-    right: dict[str, Any] = {}
+def right_of(arguments: Arguments, **chosen: Any) -> GivenArguments:
+    """A call that is accepted, with the arguments that are ``chosen``."""
+    right = GivenArguments(chosen)
     for name, argument in arguments.items():
-        right[name] = argument.right(right)
+        right[name] = chosen[name] if name in chosen else argument.right(right)
+        argument.check(name, right[name], right)
     return right
 
 
-def errors_of(arguments: Arguments) -> tuple[Error, ...]:
-    """The contract's ``errors``: every argument wrong in each way, the others right."""
-    right = right_of(arguments)
+def errors_of(arguments: Arguments, **chosen: Any) -> tuple[Error, ...]:
+    """The contract's ``errors``: every argument wrong in each way, the others right, some as they are ``chosen``."""
+    right = right_of(arguments, **chosen)
 
     def call(name: str, value: Any) -> Callable[[], dict[str, Any]]:
-        return lambda: right | {name: value}
+        return lambda: {**right, name: value}
 
     return tuple(
         (what, call(name, value), kind, text)
@@ -482,6 +295,19 @@ def errors_of(arguments: Arguments) -> tuple[Error, ...]:
 def schema_of(arguments: Arguments) -> str:
     """The arguments in torch.library's schema."""
     return ", ".join(f"{argument.schema} {name}" for name, argument in arguments.items())
+
+
+def limits_of(arguments: Arguments) -> dict[str, Limit]:
+    """The contract's ``limits``: of each tensor of indices the tensor that they point into, and its dimension."""
+    limits: dict[str, Limit] = {}
+    for name, argument in arguments.items():
+        if isinstance(argument, T) and argument.index_of:
+            for other, kind in arguments.items():
+                words = [d.name for d in kind.dimensions] if isinstance(kind, T) else []
+                if argument.index_of in words and name not in limits:
+                    at = words.index(argument.index_of)
+                    limits[name] = IndicesOf(other, at - len(words) if "..." in words[:at] else at)
+    return limits
 
 
 def tensors(arguments: Arguments) -> tuple[str, ...]:

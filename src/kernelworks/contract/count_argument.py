@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelworks.contract import ABSENT
-from kernelworks.contract.arguments import SHAPE, GivenArguments, Wrong, need_int
+from kernelworks.contract.arguments import need_int
+from kernelworks.contract.tensor_argument import GivenArguments, Wrong
 
 __all__ = ["Count"]
 
@@ -33,7 +34,7 @@ class Count:
         return 1
 
     def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
-        most = SHAPE[-1]
+        most = given[self.of].shape[given[self.dim]]
         yield f"{name} is a float", 1.0, TypeError, f"{name} must be an int"
         yield f"{name} is a bool", True, TypeError, f"{name} must be an int"
         yield f"{name} above the size", most + 1, ValueError, f"{name} must be in [0, {most}]"

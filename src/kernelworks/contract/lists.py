@@ -16,9 +16,12 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import describe, need_dtype, need_same, need_tensor
-from kernelworks.contract.arguments import SHAPE, Arguments, GivenArguments, Wrong
+from kernelworks.contract.arguments import Arguments
+from kernelworks.contract.tensor_argument import GivenArguments, Wrong, strides_of
 
 __all__ = ["Tensors", "lists_of", "written_of"]
+
+SHAPE = (2, 8)  # of the tensors in calls that must raise
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Tensors:
         need_tensor(name, tensor)
         if not self.like:
             need_dtype(name, tensor)
+            given.check_device(name, tensor)
         else:
             of, other = f"{self.like}[{i}]", given[self.like][i]
             if tuple(tensor.shape) != tuple(other.shape):
@@ -73,7 +77,7 @@ class Tensors:
             of = f"{self.state_like}[{i}]"
             raise TypeError(f"{name} must have {of}'s dtype {describe(state)}, got {describe(tensor)}")
         if self.written and _crosses_itself(tensor):
-            strides = list(_strides(tensor))
+            strides = list(strides_of(tensor))
             raise ValueError(f"{name} is written and must not share memory with itself: strides {strides}")
 
     def right(self, given: GivenArguments) -> Any:
@@ -124,13 +128,9 @@ def _kind(value: Any) -> str:
     return type(value).__name__
 
 
-def _strides(tensor: Any) -> tuple[int, ...]:
-    return tuple(tensor.stride() if isinstance(tensor, Tensor) else tensor.stride)
-
-
 def _crosses_itself(tensor: Any) -> bool:
     """Whether two elements of a tensor may lie in one place."""
-    sizes = zip(tensor.shape, _strides(tensor), strict=True)
+    sizes = zip(tensor.shape, strides_of(tensor), strict=True)
     steps = sorted((abs(stride), size) for size, stride in sizes if size != 1)
     reach = 0
     for stride, size in steps:

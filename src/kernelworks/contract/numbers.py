@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelworks.contract import need_64_bits
-from kernelworks.contract.arguments import Arguments, GivenArguments, Wrong, need_int
+from kernelworks.contract.arguments import Arguments, need_int
+from kernelworks.contract.tensor_argument import GivenArguments, Wrong
 
 __all__ = ["MOST_FLOAT32", "Ordinal", "Real", "reals"]
 

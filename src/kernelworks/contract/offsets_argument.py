@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import describe, need_dtype, need_tensor
-from kernelworks.contract.arguments import GivenArguments, Wrong
+from kernelworks.contract.tensor_argument import GivenArguments, Wrong
 
 __all__ = ["INDICES", "Offsets", "check_offsets", "first_wrong", "refuse_offset"]
 
@@ -29,13 +29,12 @@ class Offsets:
     def check(self, name: str, value: Any, given: GivenArguments) -> None:
         need_tensor(name, value)
         need_dtype(name, value, INDICES)
-        of, groups = given[self.of], given[self.groups].shape[0]
+        given.check_device(name, value)
+        groups = given[self.groups].shape[0]
         if tuple(value.shape) != (groups,):
             raise ValueError(
                 f"{name} must have shape [{groups}], an end for each of {self.groups}; got {describe(value)}"
             )
-        if torch.device(value.device).type != torch.device(of.device).type:
-            raise ValueError(f"{name} must be on {self.of}'s device {of.device}, got {value.device}")
 
     def right(self, given: GivenArguments) -> Any:
         groups, rows = given[self.groups].shape[0], given[self.of].shape[0]

@@ -5,12 +5,11 @@ defines both ways in float32: ``pack`` and ``unpack``. Kernels decode a block in
 ``tile/packed_blocks.py``) and are judged by these definitions. The formats are GGUF's: bit for bit what the functions
 ``quantize`` and ``dequantize`` of the PyPI package ``gguf`` make, and names and numbers are GGML's.
 
-``Blocks``, ``PackedBytes`` and ``RowVector`` are the kinds of arguments that follow from a format.
+``Blocks`` and ``PackedBytes`` are the kinds of arguments that follow from a format.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.contract import describe, need_dtype, need_same, need_tensor
-from kernelworks.contract.arguments import SHAPE, Floats, GivenArguments, Word, Wrong
+from kernelworks.contract import describe, need_dtype, need_tensor
+from kernelworks.contract.arguments import Word
+from kernelworks.contract.tensor_argument import GivenArguments, T, Wrong, is_contiguous, strides_of
 
 __all__ = [
-    "FORMATS", "Blocks", "Format", "PackedBytes", "PackedFormat", "RowVector", "dequantize_blocks", "quantize_blocks",
+    "FORMATS", "Blocks", "Format", "PackedBytes", "PackedFormat", "dequantize_blocks", "quantize_blocks",
 ]  # fmt: skip
 
 
@@ -166,6 +166,9 @@ def _format(name: str, given: GivenArguments) -> PackedFormat:
     return FORMATS[word]
 
 
+BLOCKED_TENSOR = T("... K")
+
+
 @dataclass(frozen=True)
 class Blocks:
     """A floating-point tensor whose last dimension fills whole blocks of the format that another argument names."""
@@ -174,7 +177,7 @@ class Blocks:
     format: str = "format"
 
     def check(self, name: str, value: Any, given: GivenArguments) -> None:
-        Floats(least=1, which=", which is cut into blocks").check(name, value, given)
+        BLOCKED_TENSOR.check(name, value, given)
         found = _format(self.format, given)
         if value.shape[-1] % found.block:
             raise ValueError(
@@ -183,11 +186,11 @@ class Blocks:
             )
 
     def right(self, given: GivenArguments) -> Any:
-        return torch.ones(SHAPE[0], 2 * _format(self.format, given).block)
+        return torch.ones(2, 2 * _format(self.format, given).block)
 
     def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         right = self.right(given)
-        yield from Floats(least=1).wrong(name, given)
+        yield from BLOCKED_TENSOR.wrong(name, given)
         yield (
             f"{name} of part of a block",
             right[:, 1:],
@@ -213,25 +216,24 @@ class PackedBytes:
     def check(self, name: str, value: Any, given: GivenArguments) -> None:
         need_tensor(name, value)
         need_dtype(name, value, (torch.uint8,))
+        given.check_device(name, value)
         found = _format(self.format, given)
         shape = tuple(value.shape)
         if self.of:
-            other = given[self.of]
-            k = other.shape[-1]
+            k = given[self.of].shape[-1]
             if len(shape) != 2 or shape[1] != found.packed_size(k):
                 raise ValueError(
                     f"{name} must have shape [N, {found.packed_size(k)}], the bytes of {k} numbers in {found.name} "
                     f"({found.nbytes} for {found.block}), K {self.of}'s last dimension; got {list(shape)}"
                 )
-            if torch.device(value.device).type != torch.device(other.device).type:
-                raise ValueError(f"{name} must be on {self.of}'s device {other.device}, got {value.device}")
+            given.name_sizes({"N": shape[0]}, name)
         elif not shape or shape[-1] % found.nbytes:
             raise ValueError(
                 f"{name} must have a last dimension that is a multiple of {found.nbytes}, the bytes of a block of "
                 f"{found.name}; got {describe(value)}"
             )
-        if not _is_contiguous(value):
-            raise ValueError(f"{name} must be contiguous, got strides {list(_strides(value))} of {describe(value)}")
+        if not is_contiguous(value):
+            raise ValueError(f"{name} must be contiguous, got strides {list(strides_of(value))} of {describe(value)}")
 
     def right(self, given: GivenArguments) -> Any:
         found = _format(self.format, given)
@@ -257,50 +259,3 @@ class PackedBytes:
     def __str__(self) -> str:
         shape = f"[N, bytes of K], K {self.of}'s last dimension" if self.of else "whole blocks along the last dimension"
         return f"uint8, contiguous, {shape}"
-
-
-@dataclass(frozen=True)
-class RowVector:
-    """A number for each row of a packed matrix, of the dtype of another argument; or None."""
-
-    schema = "Tensor?"
-    of: str
-    like: str
-
-    def check(self, name: str, value: Any, given: GivenArguments) -> None:
-        need_tensor(name, value, optional=True)
-        if value is None:
-            return
-        need_same(name, value, self.like, given[self.like])
-        rows = given[self.of].shape[0]
-        if tuple(value.shape) != (rows,):
-            raise ValueError(f"{name} must have shape [{rows}], {self.of}'s rows; got {list(value.shape)}")
-
-    def right(self, given: GivenArguments) -> Any:
-        return torch.ones(given[self.of].shape[0])
-
-    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
-        right = self.right(given)
-        shape = f"{name} must have shape {list(right.shape)}"
-        yield f"{name} is a number", 1.0, TypeError, f"{name} must be a torch.Tensor or None"
-        yield f"{name} of another length", right[1:], ValueError, shape
-        yield f"{name} of two dimensions", right[None], ValueError, shape
-        yield f"{name} of another dtype", right.half(), TypeError, f"{name} must have {self.like}'s dtype"
-
-    def __str__(self) -> str:
-        return f"a vector of {self.of}'s rows, of {self.like}'s dtype, or None"
-
-
-def _strides(value: Any) -> tuple[int, ...]:
-    return tuple(value.stride()) if isinstance(value, Tensor) else value.stride
-
-
-def _is_contiguous(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return value.is_contiguous()
-    dense = math.prod(value.shape)
-    for size, stride in zip(value.shape, value.stride, strict=True):
-        dense //= max(size, 1)
-        if size > 1 and stride != dense and math.prod(value.shape):
-            return False
-    return True

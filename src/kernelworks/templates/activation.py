@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from kernelworks.contract import Case, Contract, Kernel, Mutant, rounding
-from kernelworks.contract.arguments import Floats
 from kernelworks.contract.cases import SMOOTH, draw
 from kernelworks.contract.numbers import Real
+from kernelworks.contract.tensor_argument import T
 from kernelworks.dispatch.op import Op
 from kernelworks.templates.pointwise import Pointwise, Work
 from kernelworks.templates.running_error import FUNCTIONS, Running, to_float32
@@ -101,7 +101,7 @@ def template_of(
     """The op template of an entry. ``op_package`` is the ``__file__`` of the table's, ``kernels`` makes the op's."""
     return OfEntry(
         op_package=op_package, entry=entry, makes=kernels, formula=entry.formula, source=entry.source,
-        arguments={"x": Floats(), **entry.numbers}, reference=entry.definition,
+        arguments={"x": T("..."), **entry.numbers}, reference=entry.definition,
         work=Work(
             forward=count_operations(entry, entry.value), backward=count_operations(entry, entry.gradient),
             functions=float(any(f"{name}(" in text for text in _texts(entry) for name in ELEMENTARY)),

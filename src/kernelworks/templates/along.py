@@ -19,9 +19,10 @@ from torch import Generator, Tensor
 from kernelworks.build.kernels import cpp_kernels, in_float64, into, python_kernel, triton_kernel
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import Case, Contract, Cost, Mutant, Request
-from kernelworks.contract.arguments import Arguments, Dim, Floats, check_of, errors_of, schema_of
+from kernelworks.contract.arguments import Arguments, Dim, check_of, errors_of, schema_of
 from kernelworks.contract.cases import draw, normal, row_cases
 from kernelworks.contract.memory_layout import as_rows
+from kernelworks.contract.tensor_argument import T
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
@@ -32,7 +33,7 @@ from kernelworks.templates.rowwise import BENCH, DEVICE_BENCH, TARGETS, case, si
 
 __all__ = ["Along", "chain", "distances"]
 
-ARGUMENTS: Arguments = {"x": Floats(least=1), "dim": Dim("x")}
+ARGUMENTS: Arguments = {"x": T("... N"), "dim": Dim("x")}
 BLOCK = 128  # the longest chain of float32 additions, whatever the length: then sums move on to float64
 LOWEST = -105.0  # e^-105 rounds to 0 in float32
 

@@ -17,8 +17,9 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Kernel, Mutant, Request, rounding
-from kernelworks.contract.arguments import Arguments, MatmulOutput, check_of, errors_of, schema_of, tensors, words
+from kernelworks.contract.arguments import Arguments, check_of, errors_of, schema_of, tensors, words
 from kernelworks.contract.cases import VALUES, normal
+from kernelworks.contract.tensor_argument import T
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.templates.aten_trace import aten_of
@@ -71,6 +72,9 @@ def propagated_error(function: Callable[[Tensor], Tensor], sums: Tensor, off: Te
     then an end of the interval is as far as any place in it."""
     here = function(sums)
     return torch.maximum((function(sums + off) - here).abs(), (function(sums - off) - here).abs())
+
+
+RESULT = "... N"  # the shape of what is added to the result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +250,7 @@ class Epilogue(OpPackage):
         def fake_backward(grad: Tensor, *args: Any) -> tuple[Tensor, ...]:
             have = dict(zip(self.arguments, args, strict=False))
             # What is added to the result has the result's gradient, which no operator may hand on as it is.
-            added = [n for n, kind in self.arguments.items() if isinstance(kind, MatmulOutput)]
+            added = [n for n, kind in self.arguments.items() if isinstance(kind, T) and kind.shape == RESULT]
             have |= {n: grad.new_empty(grad.shape) for n in added}
             return tuple(grad.new_empty(0) if have[n] is None else torch.empty_like(have[n]) for n in names)
 

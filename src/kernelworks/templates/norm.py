@@ -20,9 +20,10 @@ from torch import Generator, Tensor
 from kernelworks.build.kernels import cpp_kernels
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Kernel, Mutant, Request, rounding
-from kernelworks.contract.arguments import Argument, Arguments, Floats, check_of, errors_of, right_of, schema_of
+from kernelworks.contract.arguments import Argument, Arguments, check_of, errors_of, right_of, schema_of
 from kernelworks.contract.cases import draw, normal, row_cases
 from kernelworks.contract.memory_layout import as_rows
+from kernelworks.contract.tensor_argument import T
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.templates.launches import norm_forward, norm_text
@@ -34,7 +35,7 @@ from kernelworks.templates.torch_kernels import python_kernels
 __all__ = ["ROW", "Norm", "fits_registers", "fits_tile", "over_rows", "root_mean_square"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
-ROW = Floats(least=1, which=", the one that is normalised")
+ROW, PARAMETER = T("... N"), T("N", like="x", optional=True)
 
 # For every configuration of the tuning tables: enough rows for more than one tile a program, whole and broken chunks.
 DEVICE_SIZES = (

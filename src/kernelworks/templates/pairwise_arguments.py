@@ -9,92 +9,16 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.contract import Case, describe, need_dtype, need_same, need_tensor
-from kernelworks.contract.arguments import Arguments, GivenArguments, Wrong
+from kernelworks.contract import Case, describe, need_dtype, need_tensor
+from kernelworks.contract.arguments import Arguments
 from kernelworks.contract.cases import normal
+from kernelworks.contract.tensor_argument import GivenArguments, T, Wrong
 
 __all__ = ["ARGUMENTS", "BENCH_CASES", "CASES", "DEVICE_BENCH_CASES", "DEVICE_CASES", "draw_points"]
 
-ROWS, COLUMNS, LONG, WIDE = 3, 4, 2, 2  # of the tensors in calls that must raise
 F32 = (torch.float32,)
 
 # ---------------------------------------------------------------- arguments
-
-
-@dataclass(frozen=True)
-class Points:
-    """[N, D] of any strides; of another's D, dtype and device where ``other`` is named."""
-
-    schema = "Tensor"
-    name: str
-    other: str = ""
-
-    def check(self, name: str, value: Any, given: GivenArguments) -> None:
-        need_tensor(name, value)
-        need_dtype(name, value)
-        shape = f"[{self.name}, D]"
-        if len(value.shape) != 2 or value.shape[1] < 1:
-            raise ValueError(f"{name} must have shape {shape} with D >= 1, got {describe(value)}")
-        if self.other:
-            other = given[self.other]
-            need_same(name, value, self.other, other)
-            if value.shape[1] != other.shape[1]:
-                raise ValueError(f"{name} must have {self.other}'s D = {other.shape[1]}, got {describe(value)}")
-
-    def right(self, given: GivenArguments) -> Any:
-        return torch.ones(COLUMNS if self.other else ROWS, LONG)
-
-    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
-        yield f"{name} is not a tensor", [[1.0]], TypeError, f"{name} must be a torch.Tensor"
-        yield f"{name} of integers", torch.ones(ROWS, LONG, dtype=torch.int64), TypeError, f"{name} must have dtype"
-        yield f"{name} of one dimension", torch.ones(LONG), ValueError, f"{name} must have shape [{self.name}, D]"
-        yield f"{name} of no coordinates", torch.ones(ROWS, 0), ValueError, "with D >= 1"
-        if self.other:
-            yield (
-                f"{name} of another D",
-                torch.ones(COLUMNS, LONG + 1),
-                ValueError,
-                f"{name} must have {self.other}'s D",
-            )
-            half = torch.ones(COLUMNS, LONG).half()
-            yield f"{name} of another dtype", half, TypeError, f"{name} must have {self.other}'s dtype"
-
-    def __str__(self) -> str:
-        return f"[{self.name}, D], points as rows, any strides"
-
-
-@dataclass(frozen=True)
-class Weights:
-    """[M, E]: E weights for each point of another, of its dtype and device, any strides."""
-
-    schema = "Tensor"
-    of: str
-
-    def check(self, name: str, value: Any, given: GivenArguments) -> None:
-        other = given[self.of]
-        need_tensor(name, value)
-        need_same(name, value, self.of, other)
-        if len(value.shape) != 2 or value.shape[0] != other.shape[0]:
-            raise ValueError(f"{name} must have shape [{other.shape[0]}, E], rows as {self.of}; got {describe(value)}")
-
-    def right(self, given: GivenArguments) -> Any:
-        return torch.ones(given[self.of].shape[0], WIDE)
-
-    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
-        rows = given[self.of].shape[0]
-        shape = f"{name} must have shape [{rows}, E]"
-        yield f"{name} is a number", 1.0, TypeError, f"{name} must be a torch.Tensor"
-        yield f"{name} of other rows", torch.ones(rows + 1, WIDE), ValueError, shape
-        yield f"{name} of one dimension", torch.ones(rows), ValueError, shape
-        yield (
-            f"{name} of another dtype",
-            torch.ones(rows, WIDE).half(),
-            TypeError,
-            f"{name} must have {self.of}'s dtype",
-        )
-
-    def __str__(self) -> str:
-        return f"[M, E], a row of weights for each point of {self.of}, of its dtype, any strides"
 
 
 @dataclass(frozen=True)
@@ -108,8 +32,7 @@ class LengthScale:
         other = given[self.of]
         need_tensor(name, value)
         need_dtype(name, value, tuple(dict.fromkeys((torch.float32, other.dtype))))
-        if torch.device(value.device).type != torch.device(other.device).type:
-            raise ValueError(f"{name} must be on {self.of}'s device {other.device}, got {value.device}")
+        given.check_device(name, value)
         if any(size != 1 for size in value.shape):
             raise ValueError(f"{name} must have one element, got {describe(value)}")
 
@@ -126,7 +49,8 @@ class LengthScale:
 
 
 ARGUMENTS: Arguments = {
-    "x": Points("N"), "y": Points("M", "x"), "v": Weights("y"), "length_scale": LengthScale("x"),
+    "x": T("N D", where=("D >= 1",)), "y": T("M D", like="x"), "v": T("M E", like="x"),
+    "length_scale": LengthScale("x"),
 }  # fmt: skip
 
 # ---------------------------------------------------------------- cases

@@ -19,6 +19,7 @@ from kernelworks.contract import Case, Contract, Cost, Kernel, Mutant, Request, 
 from kernelworks.contract.arguments import Arguments, check_of, errors_of, schema_of, tensors, words
 from kernelworks.contract.cases import LENGTHS, SMOOTH, VALUES, draw, normal, row_cases
 from kernelworks.contract.numbers import reals
+from kernelworks.contract.tensor_argument import GivenArguments
 from kernelworks.dispatch.aten import InputOperand
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import ExactShapes, Passthrough
@@ -98,7 +99,7 @@ class Pointwise(OpPackage):
     @functools.cached_property
     def numbers(self) -> dict[str, float]:
         """The numbers of a case that says no others."""
-        return {name: number.right({}) for name, number in reals(self.arguments).items()}
+        return {name: number.right(GivenArguments()) for name, number in reals(self.arguments).items()}
 
     @property
     def spoken(self) -> tuple[Mapping[str, str], ...]:

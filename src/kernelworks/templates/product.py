@@ -20,9 +20,10 @@ from torch import Generator, Tensor
 from kernelworks.build.kernels import cpp_kernels, in_float64, into, python_kernel
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Kernel, Mutant, Request, rounding
-from kernelworks.contract.arguments import Arguments, Floats, Matrix, Vector, check_of, errors_of, schema_of
+from kernelworks.contract.arguments import Arguments, check_of, errors_of, schema_of
 from kernelworks.contract.cases import VALUES, draw, normal
 from kernelworks.contract.memory_layout import as_rows
+from kernelworks.contract.tensor_argument import T
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
@@ -36,10 +37,10 @@ U32 = UNIT_ROUNDOFF[torch.float32]
 SMALLEST_NORMAL = 2.0**-126  # of float32 and of bfloat16
 SMALLEST = 2.0**-149  # of float32's subnormals
 
-X = Floats(least=1, which=", the one that is multiplied")
-ARGUMENTS: Arguments = {"x": X, "weight": Matrix("x"), "bias": Vector("weight", 0)}
+X, WEIGHT, BIAS = T("... K"), T("N K", like="x"), T("N", like="x", optional=True)
+ARGUMENTS: Arguments = {"x": X, "weight": WEIGHT, "bias": BIAS}
 RETURNS = ("x", "weight", "bias")
-BIAS = "(bias is None or bias.numel() > 1)"  # torch's function spreads one of one element
+BIAS_CONDITION = "(bias is None or bias.numel() > 1)"  # torch's function spreads one of one element
 
 Sizes = tuple[int, int, int]  # M, N, K
 Gradients = tuple[Tensor, Tensor, Tensor]
@@ -214,7 +215,7 @@ class Product(OpPackage):
             passthrough=Passthrough(
                 "function(x, weight, bias)",
                 ("x", "weight"),
-                (BIAS,),
+                (BIAS_CONDITION,),
                 {"function": self.function},
                 ("bias",),
             ),

@@ -22,9 +22,10 @@ from kernelworks.build.cpp import library
 from kernelworks.build.kernels import cpp_kernels, in_float64, into, python_kernel, triton_kernel
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import Case, Contract, Cost, Kernel, Mutant, Request, rounding
-from kernelworks.contract.arguments import Arguments, Dim, Flag, Floats, check_of, errors_of, reduced_sizes, schema_of
+from kernelworks.contract.arguments import Arguments, Dim, Flag, check_of, errors_of, reduced_sizes, schema_of
 from kernelworks.contract.cases import LENGTHS, VALUES, draw, row_cases
 from kernelworks.contract.row_layout import lines
+from kernelworks.contract.tensor_argument import T
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
@@ -105,7 +106,7 @@ class Reduction(OpPackage):
 
     @property
     def arguments(self) -> Arguments:
-        return {"x": Floats(), "dim": Dim("x", every=True, empty=self.dtype is None), "keepdim": Flag()}
+        return {"x": T("..."), "dim": Dim("x", every=True, empty=self.dtype is None), "keepdim": Flag()}
 
     # ------------------------------------------------------------ the contract
 

@@ -3,12 +3,14 @@
 A value carries how far its float32 counterpart may be from it. Each operation hands the errors of its operands on, to
 first order, and adds its own rounding: 2^-24 of its result, and half of 2^-149 where that is more, and nothing where
 float32 holds a sum or product of exact operands. Bounds of elementary functions are those of ``simd/activation.hpp``
-and ``tile/activation.py``. Where the sides of a comparison are closer than their errors it may fall either way, and
-``where`` then covers both of its branches.
+and ``tile/activation.py``, and of ``simd/fused_functions.hpp`` and ``tile/fused.py``. Where the sides of a comparison
+are closer than their errors it may fall either way, and ``where`` then covers both of its branches.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +19,11 @@ from torch import Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF
 
-__all__ = ["FUNCTIONS", "Running", "to_float32"]
+__all__ = [
+    "FUNCTIONS", "Comparison", "Running", "add_up", "ceil", "equal", "error_function", "exponential",
+    "exponential_less_one", "floor", "is_true", "larger", "largest", "logarithm", "logarithm_one_more", "nearest",
+    "normal_distribution", "smaller", "square_root", "to_bfloat16", "to_float16", "to_float32", "unequal",
+]  # fmt: skip
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 SMALLEST = 2.0**-149  # of float32
@@ -38,7 +44,8 @@ class Running:
     error: Tensor
 
     def _made(self, value: Tensor, error: Tensor) -> Running:
-        return Running(value, error + U32 * value.abs() + 0.5 * SMALLEST)
+        rounding = torch.where(value.isfinite(), U32 * value.abs(), torch.zeros_like(value))
+        return Running(value, error + rounding + 0.5 * SMALLEST)
 
     def _rounded(self, b: Running, value: Tensor, error: Tensor) -> Running:
         """A sum or a product. One of exact operands that float32 holds is rounded to itself."""
@@ -55,8 +62,8 @@ class Running:
 
     def __mul__(self, other: Any) -> Running:
         b = _running(other, self)
-        moved = self.value.abs() * b.error + b.value.abs() * self.error + self.error * b.error
-        return self._rounded(b, self.value * b.value, torch.nan_to_num(moved, nan=0.0, posinf=torch.inf))
+        moved = _times(self.value, b.error) + _times(b.value, self.error) + _times(self.error, b.error)
+        return self._rounded(b, self.value * b.value, moved)
 
     def __truediv__(self, other: Any) -> Running:
         b = _running(other, self)
@@ -95,6 +102,13 @@ class Running:
         return Comparison(compare(self.value, b.value), (error > 0.0) & (away <= error))
 
 
+def _times(size: Tensor, error: Tensor) -> Tensor:
+    """What an error comes to, times this: nothing where there is none, and no end where it has none."""
+    made = size.abs() * error
+    made = torch.where((error == 0.0) | size.isnan(), torch.zeros_like(made), made)
+    return torch.where(made.isnan(), torch.full_like(made, torch.inf), made)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Whether it holds, and where rounding may decide otherwise."""
@@ -107,6 +121,12 @@ class Comparison:
 
     def __or__(self, other: Comparison) -> Comparison:
         return Comparison(self.holds | other.holds, self.unsure | other.unsure)
+
+    def __xor__(self, other: Comparison) -> Comparison:
+        return Comparison(self.holds ^ other.holds, self.unsure | other.unsure)
+
+    def __invert__(self) -> Comparison:
+        return Comparison(~self.holds, self.unsure)
 
 
 def _running(value: Any, like: Running) -> Running:
@@ -159,6 +179,124 @@ def _tanh(x: Running) -> Running:
     return _where(x < 0.0, y, -y)
 
 
-FUNCTIONS = {
+FUNCTIONS: dict[str, Callable[..., Any]] = {
     "where": _where, "abs": _abs, "exp": _exp, "expm1": _expm1, "log1p": _log1p, "sigmoid": _sigmoid, "tanh": _tanh,
 }  # fmt: skip
+
+
+# ---------------------------------------------------------------- of any argument
+
+
+def _rising(
+    function: Callable[[Tensor], Tensor],
+    x: Running,
+    units: float,
+    absolute: float = SMALLEST,
+    lowest: float = -math.inf,
+) -> Running:
+    """A function that never falls: at both ends of what ``x`` may be, and ``units`` of 2^-24 of its own. Below
+    ``lowest`` it has no value."""
+    value = function(x.value)
+    beyond = x.value - x.error < lowest
+    up = function(x.value + x.error) - value
+    down = value - function((x.value - x.error).clamp(min=lowest) if lowest > -math.inf else x.value - x.error)
+    moved = torch.fmax(up, down)
+    moved = torch.where((x.error == 0.0) | moved.isnan(), torch.zeros_like(value), moved)
+    moved = torch.where(beyond & (x.error > 0.0), torch.full_like(value, math.inf), moved)
+    own = torch.where(value.isfinite(), U32 * units * value.abs(), torch.zeros_like(value))
+    return Running(value, moved + own + absolute)
+
+
+def exponential(x: Running) -> Running:
+    return _rising(torch.exp, x, 4.0)
+
+
+def exponential_less_one(x: Running) -> Running:
+    return _rising(torch.expm1, x, 8.0)
+
+
+def logarithm(x: Running) -> Running:
+    return _rising(torch.log, x, 4.0, lowest=0.0)
+
+
+def logarithm_one_more(x: Running) -> Running:
+    return _rising(torch.log1p, x, 8.0, lowest=-1.0)
+
+
+def square_root(x: Running) -> Running:
+    return _rising(torch.sqrt, x, 1.0, lowest=0.0)
+
+
+def error_function(x: Running) -> Running:
+    return _rising(torch.erf, x, 10.0)
+
+
+def normal_distribution(x: Running) -> Running:
+    """``simd/normal.hpp`` derives it: 16 units of the distribution, and 2.5 x^2 of the tail."""
+    made = _rising(lambda t: 0.5 * torch.special.erfc(-t / math.sqrt(2.0)), x, 16.0)
+    square = x.value.square().clamp(max=400.0)
+    tail = 0.5 * torch.special.erfc(x.value.abs() / math.sqrt(2.0))
+    return Running(made.value, made.error + torch.nan_to_num(U32 * 2.5 * square * tail))
+
+
+def _step(function: Callable[[Tensor], Tensor]) -> Callable[[Running], Running]:
+    """Of a function whose values float32 holds."""
+
+    def analysis(x: Running) -> Running:
+        return _rising(function, x, 0.0, 0.0)
+
+    return analysis
+
+
+def _rounding_to(dtype: torch.dtype) -> Callable[[Running], Running]:
+    return _step(lambda t: t.to(torch.float32).to(dtype).double())
+
+
+floor, ceil, nearest = _step(torch.floor), _step(torch.ceil), _step(torch.round)
+to_bfloat16, to_float16 = _rounding_to(torch.bfloat16), _rounding_to(torch.float16)
+
+
+def larger(a: Any, b: Any) -> Running:
+    return _chosen(torch.maximum, a, b)
+
+
+def smaller(a: Any, b: Any) -> Running:
+    return _chosen(torch.minimum, a, b)
+
+
+def _chosen(choose: Callable[[Tensor, Tensor], Tensor], a: Running, b: Running) -> Running:
+    """One of the two, which rounding may decide where they are close: off by no more than the worse of both."""
+    value = choose(a.value, b.value)
+    near = (a.value - b.value).abs() <= a.error + b.error
+    first = value == a.value
+    error = torch.where(near, torch.maximum(a.error, b.error), torch.where(first, a.error, b.error))
+    return Running(value, error)
+
+
+def equal(a: Running, b: Running) -> Comparison:
+    return a._compared(b, torch.eq)
+
+
+def unequal(a: Running, b: Running) -> Comparison:
+    return a._compared(b, torch.ne)
+
+
+def is_true(a: Running) -> Comparison:
+    return a._compared(Running(torch.zeros_like(a.value), torch.zeros_like(a.value)), torch.ne)
+
+
+# Of a sum over a row: what is added up in float32 before it goes to float64 (``simd/fused.hpp``), or as a
+# tree on a GPU.
+CHAIN = 112.0
+
+
+def add_up(x: Running) -> Running:
+    """The sum over the last dimension, which stays with one element."""
+    value, size = x.value.sum(-1, keepdim=True), x.value.abs().sum(-1, keepdim=True)
+    own = torch.where(value.isfinite(), U32 * CHAIN * size, torch.zeros_like(value))
+    return Running(value, x.error.sum(-1, keepdim=True) + own + SMALLEST)
+
+
+def largest(x: Running) -> Running:
+    """The largest of the last dimension, which stays with one element: off by no more than any of them."""
+    return Running(x.value.amax(-1, keepdim=True), x.error.amax(-1, keepdim=True))

@@ -24,9 +24,10 @@ from kernelworks.build.cpp import library
 from kernelworks.build.kernels import cpp_kernels, in_float64, into, python_kernel, triton_kernel
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Kernel, Mutant, Request, rounding
-from kernelworks.contract.arguments import Arguments, Dim, Floats, check_of, errors_of, schema_of
+from kernelworks.contract.arguments import Arguments, Dim, check_of, errors_of, schema_of
 from kernelworks.contract.cases import SMOOTH, VALUES, draw, row_cases
 from kernelworks.contract.row_layout import lines_along
+from kernelworks.contract.tensor_argument import T
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
@@ -39,7 +40,7 @@ __all__ = ["Scan", "triton_backward", "triton_forward"]
 
 BF16, F32 = torch.bfloat16, torch.float32
 U32, U64 = UNIT_ROUNDOFF[torch.float32], UNIT_ROUNDOFF[torch.float64]
-ARGUMENTS: Arguments = {"x": Floats(), "dim": Dim("x", scalar=True)}
+ARGUMENTS: Arguments = {"x": T("..."), "dim": Dim("x", scalar=True)}
 TARGETS = dict.fromkeys(("avx512", "avx2", "scalar"), "scan.cpp")
 NANOSECONDS = 0.4  # about what an element takes one thread of a CPU
 LONGEST = 2048  # elements of a line that a mutant goes through one by one

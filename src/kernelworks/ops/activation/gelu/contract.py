@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF
-from kernelworks.contract.arguments import Floats, Word
+from kernelworks.contract.arguments import Word
+from kernelworks.contract.tensor_argument import T
 from kernelworks.templates.pointwise import BF16, F32, Bench, Pointwise, Work
 
 __all__ = ["CONTRACT", "TEMPLATE", "change", "share", "share_error", "slope_error"]
@@ -61,7 +62,7 @@ TEMPLATE = Pointwise(
     op_package=__file__,
     formula="output = x Phi(x), or x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3))",
     source="Hendrycks and Gimpel, Gaussian Error Linear Units, 2016 (arXiv:1606.08415)",
-    arguments={"x": Floats(), "approximate": Word("none", "tanh")},
+    arguments={"x": T("..."), "approximate": Word("none", "tanh")},
     reference=lambda x, approximate: x * share(x, approximate),
     work={"none": Work(forward=28, backward=36, functions=1), "tanh": Work(forward=20, backward=28, functions=1)},
     elementary="tanh",

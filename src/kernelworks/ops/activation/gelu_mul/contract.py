@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from kernelworks.contract.arguments import Floats, Like, Word
+from kernelworks.contract.arguments import Word
+from kernelworks.contract.tensor_argument import T
 from kernelworks.ops.activation.gelu.contract import SMALLEST, U32, change, share, share_error, slope_error
 from kernelworks.templates.pointwise import Pointwise, Work
 
@@ -20,7 +21,7 @@ TEMPLATE = Pointwise(
     op_package=__file__,
     formula="output = gelu(gate) up",
     source="Shazeer, GLU Variants Improve Transformer, 2020 (arXiv:2002.05202)",
-    arguments={"gate": Floats(), "up": Like("gate"), "approximate": Word("none", "tanh")},
+    arguments={"gate": T("..."), "up": T("...", like="gate"), "approximate": Word("none", "tanh")},
     reference=lambda gate, up, approximate: gate * share(gate, approximate) * up,
     work={"none": Work(forward=29, backward=39, functions=1), "tanh": Work(forward=21, backward=31, functions=1)},
     elementary="tanh",

@@ -2,8 +2,8 @@
 
 import torch
 
-from kernelworks.contract.arguments import Floats
 from kernelworks.contract.cases import VALUES
+from kernelworks.contract.tensor_argument import T
 from kernelworks.templates.pointwise import Pointwise, Work
 
 __all__ = ["CONTRACT", "TEMPLATE"]
@@ -12,7 +12,7 @@ TEMPLATE = Pointwise(
     op_package=__file__,
     formula="output = max(x, 0)",
     source="Nair and Hinton, Rectified Linear Units Improve Restricted Boltzmann Machines, ICML 2010",
-    arguments={"x": Floats()},
+    arguments={"x": T("...")},
     reference=torch.relu,
     work=Work(forward=1, backward=2),
     sweeps={"around 0": 1.0},

@@ -8,8 +8,8 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF, Case
-from kernelworks.contract.arguments import Floats, Like
 from kernelworks.contract.cases import draw
+from kernelworks.contract.tensor_argument import T
 from kernelworks.templates.pointwise import Pointwise, Work
 
 __all__ = ["CONTRACT", "TEMPLATE"]
@@ -46,7 +46,7 @@ TEMPLATE = Pointwise(
     op_package=__file__,
     formula="output = gate sigmoid(gate) up",
     source="Shazeer, GLU Variants Improve Transformer, 2020 (arXiv:2002.05202)",
-    arguments={"gate": Floats(), "up": Like("gate")},
+    arguments={"gate": T("..."), "up": T("...", like="gate")},
     reference=lambda gate, up: gate * torch.sigmoid(gate) * up,
     work=Work(forward=20, backward=26, functions=1),
     sweeps={"both tails": 110.0},

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,15 +15,11 @@ from kernelworks.contract import (
     Contract,
     Cost,
     Request,
-    describe,
-    heads_shared,
-    need_64_bits,
-    need_dtype,
-    need_same,
-    need_tensor,
     rounding,
 )
+from kernelworks.contract.arguments import Arguments, Flag, Number, Word, check_of, errors_of, need_int
 from kernelworks.contract.results import Result
+from kernelworks.contract.tensor_argument import GivenArguments, T, Wrong
 from kernelworks.ops.attention.attention.cases import BENCH_CASES, CASES, DEVICE_BENCH_CASES, DEVICE_CASES
 
 __all__ = ["CONTRACT", "MAX_DIM", "shift_of"]
@@ -36,72 +33,46 @@ CAP = 12  # roundings of a capped score: two of score / softcap, eight of tanh, 
 
 # ---------------------------------------------------------------- arguments
 
-
-def _check_tensors(q: Any, k: Any, v: Any) -> None:
-    for name, value in (("q", q), ("k", k), ("v", v)):
-        need_tensor(name, value)
-        need_dtype(name, value)
-        if len(value.shape) != 4:
-            raise ValueError(f"{name} must have four dimensions [B, H, L, D], got {describe(value)}")
-    need_same("k", k, "q", q)
-    need_same("v", v, "q", q)
-    batch, heads, _, dim = q.shape
-    if not 1 <= dim <= MAX_DIM:
-        raise ValueError(f"q must have a head_dim of 1 to {MAX_DIM}, its last dimension; got {describe(q)}")
-    if k.shape[0] != batch or k.shape[3] != dim:
-        raise ValueError(f"k must have q's batch {batch} and head_dim {dim}, got {describe(k)}")
-    if not heads_shared(heads, k.shape[1]):
-        raise ValueError(f"k must have a number of heads that divides q's {heads}, got {describe(k)}")
-    if tuple(v.shape) != tuple(k.shape):
-        raise ValueError(f"v must have k's shape {list(k.shape)}, got {list(v.shape)}")
+SCALE = Number(least=None, finite=True, optional=True)  # of scores
 
 
-def check(
-    q: Any, k: Any, v: Any, causal: Any = None, window: Any = None, scale: Any = None, mask: Any = None,
-    with_lse: Any = False, softcap: Any = None, sinks: Any = None,
-) -> None:  # fmt: skip
-    _check_tensors(q, k, v)
-    _check_numbers(causal, window, scale, softcap)
-    need_tensor("mask", mask, optional=True)
-    if mask is not None:
-        if mask.dtype != torch.bool:
-            raise TypeError(f"mask must have dtype bool (True: the key is seen), got {describe(mask)}")
-        full = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-        if len(mask.shape) != 4 or any(m not in (1, n) for m, n in zip(mask.shape, full, strict=True)):
-            raise ValueError(f"mask must have shape {list(full)}, or 1 in any of them; got {list(mask.shape)}")
-        if torch.device(mask.device).type != torch.device(q.device).type:
-            raise ValueError(f"mask must be on q's device {q.device}, got {mask.device}")
-    if not isinstance(with_lse, bool):
-        raise TypeError(f"with_lse must be a bool, got {describe(with_lse)}")
-    need_tensor("sinks", sinks, optional=True)
-    if sinks is not None:
-        need_same("sinks", sinks, "q", q)
-        if tuple(sinks.shape) != (q.shape[1],):
-            raise ValueError(f"sinks must have shape [{q.shape[1]}], one number a head of q, got {describe(sinks)}")
+@dataclass(frozen=True)
+class Window:
+    """How many keys up to its own position a query sees, at least that one; None for all. Needs a ``causal`` order."""
+
+    schema = "int?"
+
+    def check(self, name: str, value: Any, given: GivenArguments) -> None:
+        if value is None:
+            return
+        need_int(name, value, " or None")
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1 (the query's own position), got {value}")
+        if given["causal"] is None:
+            raise ValueError(f"{name} needs causal='top_left' or 'bottom_right': without it no key is a query's own")
+
+    def right(self, given: GivenArguments) -> Any:
+        return None
+
+    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
+        yield f"{name} of 0", 0, ValueError, f"{name} must be at least 1"
+        yield f"{name} as a float", 2.0, TypeError, f"{name} must be an int"
+        yield f"{name} without causal", 4, ValueError, f"{name} needs causal"
+
+    def __str__(self) -> str:
+        return "a number of keys of at least 1, or None"
 
 
-def _check_numbers(causal: Any, window: Any, scale: Any, softcap: Any) -> None:
-    if causal not in CAUSAL:
-        raise ValueError(f"causal must be None, 'top_left' or 'bottom_right', got {causal!r}")
-    if window is not None:
-        if isinstance(window, bool) or not isinstance(window, int):
-            raise TypeError(f"window must be an int or None, got {describe(window)}")
-        if window < 1:
-            raise ValueError(f"window must be at least 1 (the query's own position), got {window}")
-        if causal is None:
-            raise ValueError("window needs causal='top_left' or 'bottom_right': without it no key is a query's own")
-    if scale is not None:
-        if isinstance(scale, bool) or not isinstance(scale, (int, float)):
-            raise TypeError(f"scale must be a float or None, got {describe(scale)}")
-        need_64_bits("scale", scale)
-        if not math.isfinite(scale):
-            raise ValueError(f"scale must be finite, got {scale}")
-    if softcap is not None:
-        if isinstance(softcap, bool) or not isinstance(softcap, (int, float)):
-            raise TypeError(f"softcap must be a float or None, got {describe(softcap)}")
-        need_64_bits("softcap", softcap)
-        if not 0 < softcap < math.inf:
-            raise ValueError(f"softcap must be finite and above 0, got {softcap}")
+ARGUMENTS: Arguments = {
+    "q": T("B H Lq D", where=("1 <= D <= 256",)),
+    "k": T("B Hkv Lk D", like="q", where=("divides(Hkv, H)",)),
+    "v": T("B Hkv Lk D", like="q"),
+    "causal": Word("top_left", "bottom_right", optional=True), "window": Window(), "scale": SCALE,
+    "mask": T("B|1 H|1 Lq|1 Lk|1", dtypes=(torch.bool,), optional=True), "with_lse": Flag(),
+    "softcap": Number(least=None, above=0.0, finite=True, optional=True),
+    "sinks": T("H", like="q", optional=True),
+}  # fmt: skip
+check = check_of(ARGUMENTS, dict.fromkeys(ARGUMENTS) | {"with_lse": False})
 
 
 def shift_of(causal: str | None, queries: int, keys: int) -> int:
@@ -371,34 +342,7 @@ def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
     return make
 
 
-ERRORS = (
-    ("q is not a tensor", _with(q=[1.0]), TypeError, "q must be a torch.Tensor"),
-    ("k of another dtype", _with(k=torch.ones(1, 2, 5, 8).half()), TypeError, "k must have q's dtype"),
-    ("integer v", _with(v=torch.ones(1, 2, 5, 8, dtype=torch.int64)), TypeError, "v must have dtype"),
-    ("three dimensions", _with(q=torch.ones(4, 3, 8)), ValueError, "q must have four dimensions"),
-    ("head_dim too large", _with(q=torch.ones(1, 4, 3, 257)), ValueError, "q must have a head_dim of 1 to 256"),
-    ("heads that do not divide", _with(q=torch.ones(1, 3, 3, 8)), ValueError, "divides q's 3"),
-    ("another head_dim", _with(k=torch.ones(1, 2, 5, 9)), ValueError, "k must have q's batch 1 and head_dim 8"),
-    ("another length of v", _with(v=torch.ones(1, 2, 4, 8)), ValueError, "v must have k's shape"),
-    ("causal as a bool", _with(causal=True), ValueError, "causal must be None"),
-    ("window of 0", _with(causal="top_left", window=0), ValueError, "window must be at least 1"),
-    ("window as a float", _with(causal="top_left", window=2.0), TypeError, "window must be an int"),
-    ("window without causal", _with(window=4), ValueError, "window needs causal"),
-    ("scale that is no number", _with(scale="1"), TypeError, "scale must be a float"),
-    ("infinite scale", _with(scale=math.inf), ValueError, "scale must be finite"),
-    ("scale of 65 bits", _with(scale=2**63), ValueError, "scale must fit into 64 bits"),
-    ("softcap of 65 bits", _with(softcap=2**63), ValueError, "softcap must fit into 64 bits"),
-    ("softcap of 0", _with(softcap=0.0), ValueError, "softcap must be finite and above 0"),
-    ("negative softcap", _with(softcap=-50.0), ValueError, "softcap must be finite and above 0"),
-    ("infinite softcap", _with(softcap=math.inf), ValueError, "softcap must be finite and above 0"),
-    ("softcap that is no number", _with(softcap="50"), TypeError, "softcap must be a float or None"),
-    ("softcap as a bool", _with(softcap=True), TypeError, "softcap must be a float or None"),
-    ("sinks that are no tensor", _with(sinks=1.0), TypeError, "sinks must be a torch.Tensor or None"),
-    ("sinks of another dtype", _with(sinks=torch.ones(4).half()), TypeError, "sinks must have q's dtype"),
-    ("sinks of keys' heads", _with(sinks=torch.ones(2)), ValueError, "sinks must have shape [4]"),
-    ("additive mask", _with(mask=torch.zeros(1, 1, 3, 5)), TypeError, "mask must have dtype bool"),
-    ("mask of another shape", _with(mask=torch.ones(1, 1, 3, 4, dtype=torch.bool)), ValueError, "mask must have shape"),
-)
+ERRORS = errors_of(ARGUMENTS)
 
 CONTRACT = Contract(
     name="attention",

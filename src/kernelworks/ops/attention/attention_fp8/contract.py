@@ -14,15 +14,12 @@ from kernelworks.contract import (
     Contract,
     Cost,
     Request,
-    describe,
-    heads_shared,
-    need_64_bits,
-    need_dtype,
-    need_tensor,
     rounding,
 )
+from kernelworks.contract.arguments import Arguments, Error, Word, check_of, errors_of
 from kernelworks.contract.results import Result
-from kernelworks.ops.attention.attention.contract import CAUSAL, MAX_DIM, seen_pairs, visible
+from kernelworks.contract.tensor_argument import T
+from kernelworks.ops.attention.attention.contract import SCALE, seen_pairs, visible
 from kernelworks.ops.attention.attention.contract import reference as attention_of
 from kernelworks.ops.attention.attention_fp8.cases import (
     BENCH_CASES,
@@ -48,52 +45,15 @@ UNITS = 34 * 2.0**-13  # what matrix units lose that add 32 products of 8 bits, 
 # ---------------------------------------------------------------- arguments
 
 
-def _check_tensors(q: Any, k: Any, v: Any) -> None:
-    for name, value in (("q", q), ("k", k), ("v", v)):
-        need_tensor(name, value)
-        need_dtype(name, value, (EIGHT,))
-        if len(value.shape) != 4:
-            raise ValueError(f"{name} must have four dimensions [B, H, L, D], got {describe(value)}")
-        if torch.device(value.device).type != torch.device(q.device).type:
-            raise ValueError(f"{name} must be on q's device {q.device}, got {value.device}")
-    batch, heads, _, dim = q.shape
-    if not 1 <= dim <= MAX_DIM:
-        raise ValueError(f"q must have a head_dim of 1 to {MAX_DIM}, its last dimension; got {describe(q)}")
-    if k.shape[0] != batch or k.shape[3] != dim:
-        raise ValueError(f"k must have q's batch {batch} and head_dim {dim}, got {describe(k)}")
-    if not heads_shared(heads, k.shape[1]):
-        raise ValueError(f"k must have a number of heads that divides q's {heads}, got {describe(k)}")
-    if tuple(v.shape) != tuple(k.shape):
-        raise ValueError(f"v must have k's shape {list(k.shape)}, got {list(v.shape)}")
-
-
-def check(
-    q: Any, k: Any, v: Any, q_descale: Any, k_descale: Any, v_descale: Any, causal: Any = None, scale: Any = None,
-    out_dtype: Any = "bfloat16",
-) -> None:  # fmt: skip
-    _check_tensors(q, k, v)
-    want = (q.shape[0], k.shape[1])
-    for name, value in (("q_descale", q_descale), ("k_descale", k_descale), ("v_descale", v_descale)):
-        need_tensor(name, value)
-        need_dtype(name, value, (torch.float32,))
-        shape = tuple(value.shape)
-        if shape and (len(shape) != 2 or any(n not in (1, m) for n, m in zip(shape, want, strict=True))):
-            raise ValueError(
-                f"{name} must have no dimension, or shape {list(want)} (batch, heads of k), or 1 in either; "
-                f"got {list(shape)}"
-            )
-        if torch.device(value.device).type != torch.device(q.device).type:
-            raise ValueError(f"{name} must be on q's device {q.device}, got {value.device}")
-    if causal not in CAUSAL:
-        raise ValueError(f"causal must be None, 'top_left' or 'bottom_right', got {causal!r}")
-    if scale is not None:
-        if isinstance(scale, bool) or not isinstance(scale, (int, float)):
-            raise TypeError(f"scale must be a float or None, got {describe(scale)}")
-        need_64_bits("scale", scale)
-        if not math.isfinite(scale):
-            raise ValueError(f"scale must be finite, got {scale}")
-    if out_dtype not in DTYPES:
-        raise ValueError(f"out_dtype must be torch.{', torch.'.join(DTYPES)}, got {out_dtype!r}")
+DESCALE = T(" or B|1 Hkv|1", dtypes=(torch.float32,))
+ARGUMENTS: Arguments = {
+    "q": T("B H Lq D", dtypes=(EIGHT,), where=("1 <= D <= 256",)),
+    "k": T("B Hkv Lk D", dtypes=(EIGHT,), where=("divides(Hkv, H)",)),
+    "v": T("B Hkv Lk D", dtypes=(EIGHT,)),
+    "q_descale": DESCALE, "k_descale": DESCALE, "v_descale": DESCALE,
+    "causal": Word("top_left", "bottom_right", optional=True), "scale": SCALE, "out_dtype": Word(*DTYPES),
+}  # fmt: skip
+check = check_of(ARGUMENTS, {"causal": None, "scale": None, "out_dtype": "bfloat16"})
 
 
 # ---------------------------------------------------------------- the definition
@@ -250,24 +210,12 @@ def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
     return make
 
 
-ERRORS = (
-    ("q is not a tensor", _with(q=[1.0]), TypeError, "q must be a torch.Tensor"),
-    ("q of 16 bits", _with(q=torch.ones(2, 4, 3, 8).half()), TypeError, "q must have dtype float8_e4m3fn"),
+ERRORS: tuple[Error, ...] = (
+    *errors_of(ARGUMENTS),
     ("v of the other 8 bits", _with(v=torch.ones(2, 2, 5, 8).to(torch.float8_e5m2)), TypeError, "v must have dtype"),
-    ("three dimensions", _with(q=_eight(4, 3, 8)), ValueError, "q must have four dimensions"),
-    ("head_dim too large", _with(q=_eight(2, 4, 3, 257)), ValueError, "q must have a head_dim of 1 to 256"),
-    ("heads that do not divide", _with(q=_eight(2, 3, 3, 8)), ValueError, "divides q's 3"),
-    ("another head_dim", _with(k=_eight(2, 2, 5, 9)), ValueError, "k must have q's batch 2 and head_dim 8"),
-    ("another length of v", _with(v=_eight(2, 2, 4, 8)), ValueError, "v must have k's shape"),
-    ("a scale that is a number", _with(q_descale=1.0), TypeError, "q_descale must be a torch.Tensor"),
-    ("a scale of 16 bits", _with(k_descale=torch.ones(()).half()), TypeError, "k_descale must have dtype float32"),
-    ("scales of q's heads", _with(v_descale=torch.ones(2, 4)), ValueError, "v_descale must have no dimension"),
-    ("scales of a batch alone", _with(q_descale=torch.ones(2)), ValueError, "q_descale must have no dimension"),
-    ("causal as a bool", _with(causal=True), ValueError, "causal must be None"),
-    ("scale that is no number", _with(scale="1"), TypeError, "scale must be a float"),
-    ("infinite scale", _with(scale=math.inf), ValueError, "scale must be finite"),
-    ("scale of 65 bits", _with(scale=2**63), ValueError, "scale must fit into 64 bits"),
-    ("output of 8 bits", _with(out_dtype="float8_e4m3fn"), ValueError, "out_dtype must be torch.bfloat16"),
+    ("heads that do not divide", _with(q=_eight(2, 3, 3, 8)), ValueError, "divides(Hkv, H)"),
+    ("scales of q's heads", _with(v_descale=torch.ones(2, 4)), ValueError, "v_descale must have shape"),
+    ("scales of a batch alone", _with(q_descale=torch.ones(2)), ValueError, "q_descale must have shape"),
 )
 
 CONTRACT = Contract(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -16,15 +15,11 @@ from kernelworks.contract import (
     Request,
     TensorSpec,
     Values,
-    describe,
-    heads_shared,
-    need_64_bits,
-    need_dtype,
-    need_same,
-    need_tensor,
 )
+from kernelworks.contract.arguments import Arguments, Error, Flag, check_of, errors_of
 from kernelworks.contract.results import Result
-from kernelworks.ops.attention.attention.contract import MAX_DIM, seen_pairs
+from kernelworks.contract.tensor_argument import T
+from kernelworks.ops.attention.attention.contract import SCALE, seen_pairs
 from kernelworks.ops.attention.attention.contract import bound as bound_of_masked
 from kernelworks.ops.attention.attention.contract import gradient_bound as gradient_bound_of_masked
 from kernelworks.ops.attention.attention.contract import reference as attention_of_masked
@@ -49,62 +44,37 @@ def blocks_of(length: int) -> int:
     return -(-length // BLOCK)
 
 
-def _check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        need_tensor(name, tensor)
-        need_dtype(name, tensor)
-        if len(tensor.shape) != 4:
-            raise ValueError(f"{name} must have four dimensions [B, H, L, D], got {describe(tensor)}")
-    need_same("key", key, "query", query)
-    need_same("value", value, "query", query)
-    batch, heads, _, dim = query.shape
-    if not 1 <= dim <= MAX_DIM:
-        raise ValueError(f"query must have a head_dim of 1 to {MAX_DIM}, its last dimension; got {describe(query)}")
-    if key.shape[0] != batch or key.shape[3] != dim:
-        raise ValueError(f"key must have query's batch {batch} and head_dim {dim}, got {describe(key)}")
-    if not heads_shared(heads, key.shape[1]):
-        raise ValueError(f"key must have a number of heads that divides query's {heads}, got {describe(key)}")
-    if key.shape[1] != heads and not enable_gqa:
-        raise ValueError(
-            f"key must have query's {heads} heads, or enable_gqa=True say that heads share one; got {describe(key)}"
-        )
-    if tuple(value.shape) != tuple(key.shape):
-        raise ValueError(f"value must have key's shape {list(key.shape)}, got {list(value.shape)}")
+ARGUMENTS: Arguments = {
+    "query": T("B H Lq D", where=("1 <= D <= 256",)),
+    "key": T(
+        "B Hkv Lk D", like="query", where=("divides(Hkv, H)", "Hkv == H or enable_gqa"),
+    ),
+    "value": T("B Hkv Lk D", like="query"),
+    "block_mask": T(
+        "B|1 H|1 Mq Mk", dtypes=(torch.bool,), where=(f"Mq == -(-Lq // {BLOCK})", f"Mk == -(-Lk // {BLOCK})")
+    ),
+    "is_causal": Flag(), "scale": SCALE, "enable_gqa": Flag(), "with_lse": Flag(),
+}  # fmt: skip
+_check = check_of(ARGUMENTS, {"is_causal": False, "scale": None, "enable_gqa": False, "with_lse": False})
 
 
-def check(
-    query: Any, key: Any, value: Any, block_mask: Any, is_causal: Any = False, scale: Any = None,
-    enable_gqa: Any = False, with_lse: Any = False,
-) -> None:  # fmt: skip
-    for name, truth in (("is_causal", is_causal), ("enable_gqa", enable_gqa), ("with_lse", with_lse)):
-        if not isinstance(truth, bool):
-            raise TypeError(f"{name} must be a bool, got {describe(truth)}")
-    _check_tensors(query, key, value, enable_gqa)
-    if not isinstance(block_mask, (Tensor, TensorSpec)) and hasattr(block_mask, "to_dense"):
-        raise TypeError(
-            f"block_mask must be a torch.Tensor: of FlexAttention's BlockMask with BLOCK_SIZE {BLOCK}, where blocks "
-            f"are whole or cut by causal alone, its to_dense() > 0; got {type(block_mask).__name__}"
-        )
-    need_tensor("block_mask", block_mask)
-    if block_mask.dtype != torch.bool:
-        raise TypeError(f"block_mask must have dtype bool (True: the block is seen), got {describe(block_mask)}")
-    batch, heads, queries, _ = query.shape
-    want = (batch, heads, blocks_of(queries), blocks_of(key.shape[2]))
-    shape = tuple(block_mask.shape)
-    if len(shape) != 4 or any(n not in (1, m) for n, m in zip(shape[:2], want, strict=False)) or shape[2:] != want[2:]:
-        said = ", a truth for each pair: that is attention's mask" if shape[-2:] == (queries, key.shape[2]) else ""
-        raise ValueError(
-            f"block_mask must have shape {list(want)}, or 1 in the first two: a truth for each block of {BLOCK} "
-            f"queries and {BLOCK} keys; got {list(shape)}{said}"
-        )
-    if torch.device(block_mask.device).type != torch.device(query.device).type:
-        raise ValueError(f"block_mask must be on query's device {query.device}, got {block_mask.device}")
-    if scale is not None:
-        if isinstance(scale, bool) or not isinstance(scale, (int, float)):
-            raise TypeError(f"scale must be a float or None, got {describe(scale)}")
-        need_64_bits("scale", scale)
-        if not math.isfinite(scale):
-            raise ValueError(f"scale must be finite, got {scale}")
+def check(**call: Any) -> None:
+    """Says more of two masks that are near: FlexAttention's, and that of pairs."""
+    mask = call.get("block_mask")
+    if not isinstance(mask, (Tensor, TensorSpec)):
+        if hasattr(mask, "to_dense"):
+            raise TypeError(
+                f"block_mask must be a torch.Tensor: of FlexAttention's BlockMask with BLOCK_SIZE {BLOCK}, where "
+                f"blocks are whole or cut by causal alone, its to_dense() > 0; got {type(mask).__name__}"
+            )
+    elif len(mask.shape) == 4 and all(isinstance(call.get(name), (Tensor, TensorSpec)) for name in ("query", "key")):
+        pairs = tuple(call[name].shape[-2] for name in ("query", "key") if len(call[name].shape) == 4)
+        if tuple(mask.shape[2:]) == pairs != tuple(map(blocks_of, pairs)):
+            raise ValueError(
+                f"block_mask must hold a truth for each block of {BLOCK} queries and {BLOCK} keys, got "
+                f"{list(mask.shape)}, a truth for each pair: that is attention's mask"
+            )
+    _check(**call)
 
 
 # ---------------------------------------------------------------- the definition
@@ -233,31 +203,13 @@ def _blocks(*shape: int) -> Tensor:
     return torch.ones(*shape, dtype=torch.bool)
 
 
-ERRORS = (
-    ("query is not a tensor", _with(query=[1.0]), TypeError, "query must be a torch.Tensor"),
-    ("key of another dtype", _with(key=torch.ones(2, 2, 130, 8).half()), TypeError, "key must have query's dtype"),
-    ("three dimensions", _with(query=torch.ones(4, 3, 8)), ValueError, "query must have four dimensions"),
-    ("head_dim too large", _with(query=torch.ones(2, 4, 3, 257)), ValueError, "query must have a head_dim of 1 to 256"),
-    ("another head_dim", _with(key=torch.ones(2, 2, 130, 9)), ValueError, "key must have query's batch 2 and head_dim"),
-    ("heads that do not divide", _with(query=torch.ones(2, 3, 3, 8)), ValueError, "divides query's 3"),
-    ("grouped heads unsaid", _with(enable_gqa=False), ValueError, "or enable_gqa=True say"),
-    ("another length of value", _with(value=torch.ones(2, 2, 129, 8)), ValueError, "value must have key's shape"),
-    ("no mask", _with(block_mask=None), TypeError, "block_mask must be a torch.Tensor"),
+ERRORS: tuple[Error, ...] = (
+    *errors_of(ARGUMENTS, enable_gqa=True),
+    ("grouped heads unsaid", _with(enable_gqa=False), ValueError, "Hkv == H or enable_gqa"),
+    ("heads that do not divide", _with(query=torch.ones(2, 3, 3, 8)), ValueError, "divides(Hkv, H)"),
     ("FlexAttention's mask", _with(block_mask=SimpleNamespace(to_dense=None)), TypeError, "BLOCK_SIZE 128"),
-    ("additive mask", _with(block_mask=torch.zeros(1, 1, 1, 2)), TypeError, "block_mask must have dtype bool"),
-    (
-        "mask of pairs",
-        _with(block_mask=_blocks(1, 1, 3, 130)),
-        ValueError,
-        "a truth for each pair: that is attention's mask",
-    ),
-    ("mask of no batch", _with(block_mask=_blocks(4, 1, 2)), ValueError, "block_mask must have shape [2, 4, 1, 2]"),
-    ("mask of one block", _with(block_mask=_blocks(1, 1, 1, 1)), ValueError, "block_mask must have shape [2, 4, 1, 2]"),
+    ("mask of pairs", _with(block_mask=_blocks(1, 1, 3, 130)), ValueError, "that is attention's mask"),
     ("mask of keys' heads", _with(block_mask=_blocks(1, 2, 1, 2)), ValueError, "block_mask must have shape"),
-    ("causal as a word", _with(is_causal="top_left"), TypeError, "is_causal must be a bool"),
-    ("scale that is no number", _with(scale="1"), TypeError, "scale must be a float"),
-    ("infinite scale", _with(scale=math.inf), ValueError, "scale must be finite"),
-    ("scale of 65 bits", _with(scale=2**63), ValueError, "scale must fit into 64 bits"),
 )
 
 CONTRACT = Contract(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -16,15 +16,12 @@ from kernelworks.contract import (
     Request,
     Values,
     describe,
-    heads_shared,
-    need_64_bits,
-    need_dtype,
-    need_same,
-    need_tensor,
 )
+from kernelworks.contract.arguments import Arguments, Error, Flag, Int64, check_of, errors_of
 from kernelworks.contract.limits import Ends
 from kernelworks.contract.results import Result
-from kernelworks.ops.attention.attention.contract import MAX_DIM, _clamped_sum
+from kernelworks.contract.tensor_argument import GivenArguments, T, Wrong
+from kernelworks.ops.attention.attention.contract import SCALE, _clamped_sum
 from kernelworks.ops.attention.attention.contract import bound as bound_of_one
 from kernelworks.ops.attention.attention.contract import gradient_bound as gradient_bound_of_one
 from kernelworks.ops.attention.attention.contract import reference as attention_of_one
@@ -42,72 +39,42 @@ Window = tuple[int, int] | list[int]
 # ---------------------------------------------------------------- arguments
 
 
-def _check_tokens(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        need_tensor(name, tensor)
-        need_dtype(name, tensor)
-        if len(tensor.shape) != 3:
-            raise ValueError(f"{name} must have three dimensions [tokens, heads, head_dim], got {describe(tensor)}")
-    need_same("key", key, "query", query)
-    need_same("value", value, "query", query)
-    _, heads, dim = query.shape
-    if not 1 <= dim <= MAX_DIM:
-        raise ValueError(f"query must have a head_dim of 1 to {MAX_DIM}, its last dimension; got {describe(query)}")
-    if key.shape[2] != dim:
-        raise ValueError(f"key must have query's head_dim {dim}, got {describe(key)}")
-    if not heads_shared(heads, key.shape[1]):
-        raise ValueError(f"key must have a number of heads that divides query's {heads}, got {describe(key)}")
-    if key.shape[1] != heads and not enable_gqa:
-        raise ValueError(
-            f"key must have query's {heads} heads, or enable_gqa=True say that heads share one; got {describe(key)}"
-        )
-    if tuple(value.shape) != tuple(key.shape):
-        raise ValueError(f"value must have key's shape {list(key.shape)}, got {list(value.shape)}")
+@dataclass(frozen=True)
+class WindowSize:
+    """How many keys a query sees to the left and to the right of its own position, two ints; -1 for all."""
+
+    schema = "int[]"
+
+    def check(self, name: str, value: Any, given: GivenArguments) -> None:
+        two = isinstance(value, (list, tuple)) and len(value) == 2
+        if not two or any(isinstance(side, bool) or not isinstance(side, int) for side in value):
+            raise TypeError(f"{name} must be two ints (left, right), got {describe(value)}")
+        if min(value) < -1:
+            raise ValueError(f"{name} must be at least -1 (no limit) on either side, got {describe(value)}")
+
+    def right(self, given: GivenArguments) -> Any:
+        return (-1, -1)
+
+    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
+        yield f"{name} of one number", 4, TypeError, f"{name} must be two ints"
+        yield f"{name} of three", (1, 1, 1), TypeError, f"{name} must be two ints"
+        yield f"{name} of truths", (True, False), TypeError, f"{name} must be two ints"
+        yield f"{name} below -1", (-2, 0), ValueError, f"{name} must be at least -1"
+
+    def __str__(self) -> str:
+        return "two ints of at least -1 (no limit), left and right"
 
 
-def _check_ends(name: str, ends: Any, query: Any) -> None:
-    need_tensor(name, ends)
-    need_dtype(name, ends, INDICES)
-    if len(ends.shape) != 1 or ends.shape[0] < 1:
-        raise ValueError(f"{name} must have shape [sequences + 1], got {describe(ends)}")
-    if torch.device(ends.device).type != torch.device(query.device).type:
-        raise ValueError(f"{name} must be on query's device {query.device}, got {ends.device}")
-
-
-def check(
-    query: Any, key: Any, value: Any, cu_seq_q: Any, cu_seq_k: Any, max_q: Any, max_k: Any, scale: Any = None,
-    window_size: Any = (-1, -1), enable_gqa: Any = False, with_lse: Any = False,
-) -> None:  # fmt: skip
-    for name, truth in (("enable_gqa", enable_gqa), ("with_lse", with_lse)):
-        if not isinstance(truth, bool):
-            raise TypeError(f"{name} must be a bool, got {describe(truth)}")
-    _check_tokens(query, key, value, enable_gqa)
-    _check_ends("cu_seq_q", cu_seq_q, query)
-    _check_ends("cu_seq_k", cu_seq_k, query)
-    if cu_seq_k.shape != cu_seq_q.shape:
-        raise ValueError(f"cu_seq_k must have cu_seq_q's shape {list(cu_seq_q.shape)}, got {list(cu_seq_k.shape)}")
-    for name, most in (("max_q", max_q), ("max_k", max_k)):
-        if isinstance(most, bool) or not isinstance(most, int):
-            raise TypeError(f"{name} must be an int, got {describe(most)}")
-        if most < 0:
-            raise ValueError(f"{name} must be at least 0, got {most}")
-    if scale is not None:
-        if isinstance(scale, bool) or not isinstance(scale, (int, float)):
-            raise TypeError(f"scale must be a float or None, got {describe(scale)}")
-        need_64_bits("scale", scale)
-        if not math.isfinite(scale):
-            raise ValueError(f"scale must be finite, got {scale}")
-    _check_window(window_size)
-
-
-def _check_window(window_size: Any) -> None:
-    if not isinstance(window_size, (list, tuple)) or len(window_size) != 2:
-        raise TypeError(f"window_size must be two ints (left, right), got {describe(window_size)}")
-    for side in window_size:
-        if isinstance(side, bool) or not isinstance(side, int):
-            raise TypeError(f"window_size must be two ints (left, right), got {describe(window_size)}")
-        if side < -1:
-            raise ValueError(f"window_size must be at least -1 (no limit) on either side, got {describe(window_size)}")
+ENDS = T("S1", dtypes=INDICES, where=("S1 >= 1",))  # where each of S sequences begins, and the last one's end
+ARGUMENTS: Arguments = {
+    "query": T("Tq H D", where=("1 <= D <= 256",)),
+    "key": T("Tk Hkv D", like="query", where=("divides(Hkv, H)", "Hkv == H or enable_gqa")),
+    "value": T("Tk Hkv D", like="query"),
+    "cu_seq_q": ENDS, "cu_seq_k": ENDS,
+    "max_q": Int64(least=0), "max_k": Int64(least=0), "scale": SCALE, "window_size": WindowSize(), "enable_gqa": Flag(),
+    "with_lse": Flag(),
+}  # fmt: skip
+check = check_of(ARGUMENTS, {"scale": None, "window_size": (-1, -1), "enable_gqa": False, "with_lse": False})
 
 
 def check_values(query: Any, key: Any, cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int) -> None:
@@ -286,30 +253,19 @@ def _ends(*values: int) -> Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
 
-ERRORS = (
-    ("query is not a tensor", _with(query=[1.0]), TypeError, "query must be a torch.Tensor"),
-    ("key of another dtype", _with(key=torch.ones(6, 2, 8).half()), TypeError, "key must have query's dtype"),
-    ("four dimensions", _with(query=torch.ones(1, 5, 4, 8)), ValueError, "query must have three dimensions"),
-    ("head_dim too large", _with(query=torch.ones(5, 4, 257)), ValueError, "query must have a head_dim of 1 to 256"),
-    ("another head_dim", _with(key=torch.ones(6, 2, 9)), ValueError, "key must have query's head_dim 8"),
-    ("heads that do not divide", _with(query=torch.ones(5, 3, 8)), ValueError, "divides query's 3"),
-    ("grouped heads unsaid", _with(enable_gqa=False), ValueError, "or enable_gqa=True say"),
-    ("another length of value", _with(value=torch.ones(5, 2, 8)), ValueError, "value must have key's shape"),
-    ("cu_seq_q as a list", _with(cu_seq_q=[0, 2, 5]), TypeError, "cu_seq_q must be a torch.Tensor"),
-    ("cu_seq_q of floats", _with(cu_seq_q=torch.ones(3)), TypeError, "cu_seq_q must have dtype int32, int64"),
-    ("cu_seq_q of two dimensions", _with(cu_seq_q=_ends(0, 5)[None]), ValueError, "shape [sequences + 1]"),
-    ("fewer sequences of keys", _with(cu_seq_k=_ends(0, 6)), ValueError, "cu_seq_k must have cu_seq_q's shape [3]"),
-    ("max_q as a float", _with(max_q=3.0), TypeError, "max_q must be an int"),
-    ("negative max_k", _with(max_k=-1), ValueError, "max_k must be at least 0"),
-    ("scale that is no number", _with(scale="1"), TypeError, "scale must be a float"),
-    ("infinite scale", _with(scale=math.inf), ValueError, "scale must be finite"),
-    ("scale of 65 bits", _with(scale=2**63), ValueError, "scale must fit into 64 bits"),
-    ("window of one number", _with(window_size=4), TypeError, "window_size must be two ints"),
-    ("window below -1", _with(window_size=(-2, 0)), ValueError, "window_size must be at least -1"),
+ERRORS: tuple[Error, ...] = (
+    *errors_of(ARGUMENTS, enable_gqa=True),
+    ("grouped heads unsaid", _with(enable_gqa=False), ValueError, "Hkv == H or enable_gqa"),
+    ("heads that do not divide", _with(query=torch.ones(5, 3, 8)), ValueError, "divides(Hkv, H)"),
     ("a first sequence beyond 0", _with(cu_seq_q=_ends(1, 2, 5)), IndexError, "cu_seq_q must begin with 0"),
     ("tokens of no sequence", _with(cu_seq_k=_ends(0, 4, 5)), IndexError, "end with 6, the tokens"),
     ("ends that fall", _with(cu_seq_q=_ends(0, 6, 5), max_q=9), IndexError, "cu_seq_q must not fall"),
-    ("max_k too small", _with(max_k=3), IndexError, "max_k must be at least the longest sequence's length, 4"),
+    (
+        "max_k below the longest sequence",
+        _with(max_k=3),
+        IndexError,
+        "max_k must be at least the longest sequence's length, 4",
+    ),
 )
 
 CONTRACT = Contract(

@@ -13,7 +13,7 @@ from kernelworks.dispatch.signature import Array
 from kernelworks.ops.linear.linear_add.contract import CONTRACT, TEMPLATE
 from kernelworks.ops.linear.linear_add.mutants import MUTANTS
 from kernelworks.ops.linear.linear_add.sm90 import guard
-from kernelworks.templates.product import BIAS
+from kernelworks.templates.product import BIAS_CONDITION
 
 __all__ = ["OP", "linear_add"]
 
@@ -57,7 +57,7 @@ OP = TEMPLATE.op(
     passthrough=Passthrough(
         "add(linear(x, weight, bias), residual)",
         ("x", "weight", "residual"),
-        (BIAS, "(size := residual.shape)[:-1] == x.shape[:-1] and size[-1] == weight.shape[0]"),
+        (BIAS_CONDITION, "(size := residual.shape)[:-1] == x.shape[:-1] and size[-1] == weight.shape[0]"),
         {"add": torch.add, "linear": F.linear},
         ("bias",),
     ),

@@ -8,11 +8,11 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF
-from kernelworks.contract.arguments import MatmulOutput, Matrix, Vector
 from kernelworks.contract.cases import normal
+from kernelworks.contract.tensor_argument import T
 from kernelworks.ops.linear.linear.contract import TEMPLATE as LINEAR
 from kernelworks.templates.epilogue import Epilogue
-from kernelworks.templates.product import X
+from kernelworks.templates.product import BIAS, WEIGHT, X
 
 __all__ = ["CONTRACT", "TEMPLATE", "reference"]
 
@@ -41,7 +41,12 @@ TEMPLATE = Epilogue(
     op_package=__file__,
     formula="output = x weight^T + bias + residual",
     source="torch.addmm; He et al., Deep Residual Learning, 2015 (arXiv:1512.03385)",
-    arguments={"x": X, "weight": Matrix("x"), "residual": MatmulOutput("x", "weight"), "bias": Vector("weight", 0)},
+    arguments={
+        "x": X,
+        "weight": WEIGHT,
+        "residual": T("... N", like="x"),
+        "bias": BIAS,
+    },
     reference=reference,
     inside=inner_error,
     others=draw_others,

@@ -12,7 +12,7 @@ from kernelworks.dispatch.signature import Array
 from kernelworks.ops.linear.linear_gelu.contract import CONTRACT, TEMPLATE
 from kernelworks.ops.linear.linear_gelu.mutants import MUTANTS
 from kernelworks.ops.linear.linear_gelu.sm90 import guard
-from kernelworks.templates.product import BIAS
+from kernelworks.templates.product import BIAS_CONDITION
 
 __all__ = ["OP", "linear_gelu"]
 
@@ -56,7 +56,7 @@ OP = TEMPLATE.op(
     passthrough=Passthrough(
         "gelu(linear(x, weight, bias), approximate=approximate)",
         ("x", "weight"),
-        (BIAS,),
+        (BIAS_CONDITION,),
         {"gelu": F.gelu, "linear": F.linear},
         ("bias",),
     ),

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.contract.arguments import Matrix, Vector, Word
+from kernelworks.contract.arguments import Word
 from kernelworks.contract.cases import normal
 from kernelworks.ops.activation.gelu.contract import share, share_error
 from kernelworks.ops.linear.linear.contract import TEMPLATE as LINEAR
 from kernelworks.templates.epilogue import FLUSH_THRESHOLD, SMALLEST, Epilogue, propagated_error
-from kernelworks.templates.product import X
+from kernelworks.templates.product import BIAS, WEIGHT, X
 
 __all__ = ["CONTRACT", "TEMPLATE", "reference"]
 
@@ -44,7 +44,12 @@ TEMPLATE = Epilogue(
     op_package=__file__,
     formula="output = gelu(x weight^T + bias)",
     source="Hendrycks and Gimpel, Gaussian Error Linear Units, 2016 (arXiv:1606.08415); torch.nn.functional.linear",
-    arguments={"x": X, "weight": Matrix("x"), "bias": Vector("weight", 0), "approximate": Word("none", "tanh")},
+    arguments={
+        "x": X,
+        "weight": WEIGHT,
+        "bias": BIAS,
+        "approximate": Word("none", "tanh"),
+    },
     reference=reference,
     inside=inner_error,
     others=draw_others,

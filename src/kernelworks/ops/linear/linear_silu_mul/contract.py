@@ -8,10 +8,9 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF
-from kernelworks.contract.arguments import Like, Matrix
 from kernelworks.ops.linear.linear.contract import TEMPLATE as LINEAR
 from kernelworks.templates.epilogue import FLUSH_THRESHOLD, SMALLEST, Epilogue, propagated_error
-from kernelworks.templates.product import X
+from kernelworks.templates.product import WEIGHT, X
 
 __all__ = ["CONTRACT", "TEMPLATE", "reference"]
 
@@ -47,7 +46,7 @@ TEMPLATE = Epilogue(
     op_package=__file__,
     formula="output = silu(x gate_weight^T) (x up_weight^T)",
     source="Shazeer, GLU Variants Improve Transformer, 2020 (arXiv:2002.05202)",
-    arguments={"x": X, "gate_weight": Matrix("x"), "up_weight": Like("gate_weight")},
+    arguments={"x": X, "gate_weight": WEIGHT, "up_weight": WEIGHT},
     weights=("gate_weight", "up_weight"),
     reference=reference,
     inside=inner_error,

@@ -15,7 +15,7 @@ from kernelworks.ops.linear.rms_norm_linear.contract import CONTRACT, TEMPLATE
 from kernelworks.ops.linear.rms_norm_linear.mutants import MUTANTS
 from kernelworks.ops.linear.rms_norm_linear.sm90 import guard
 from kernelworks.templates.norm import EPS_CONDITION, root_mean_square
-from kernelworks.templates.product import BIAS
+from kernelworks.templates.product import BIAS_CONDITION
 
 __all__ = ["OP", "rms_norm_linear"]
 
@@ -61,7 +61,7 @@ OP = TEMPLATE.op(
     passthrough=Passthrough(
         "linear(rms_norm(x, x.shape[-1:], None, eps), weight, bias)",
         ("x", "weight"),
-        (BIAS, EPS_CONDITION),
+        (BIAS_CONDITION, EPS_CONDITION),
         {"rms_norm": torch.rms_norm, "linear": F.linear},
         ("bias",),
     ),

@@ -8,11 +8,11 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF
-from kernelworks.contract.arguments import Matrix, Number, Vector
+from kernelworks.contract.arguments import Number
 from kernelworks.contract.cases import normal
 from kernelworks.ops.linear.linear.contract import TEMPLATE as LINEAR
 from kernelworks.templates.epilogue import Epilogue
-from kernelworks.templates.product import X
+from kernelworks.templates.product import BIAS, WEIGHT, X
 
 __all__ = ["CONTRACT", "TEMPLATE", "reference"]
 
@@ -44,7 +44,7 @@ TEMPLATE = Epilogue(
     op_package=__file__,
     formula="output = x weight^T / sqrt(mean(x^2, -1) + eps) + bias",
     source="Zhang and Sennrich, Root Mean Square Layer Normalization, 2019 (arXiv:1910.07467)",
-    arguments={"x": X, "weight": Matrix("x"), "bias": Vector("weight", 0), "eps": Number()},
+    arguments={"x": X, "weight": WEIGHT, "bias": BIAS, "eps": Number()},
     reference=reference,
     inside=inner_error,
     others=draw_others,

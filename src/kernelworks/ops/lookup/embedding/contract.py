@@ -14,27 +14,20 @@ from kernelworks.contract import (  # fmt: skip
     Contract,
     Cost,
     Request,
-    need_dtype,
-    need_tensor,
     rounding,
 )
+from kernelworks.contract.arguments import Arguments, Error, check_of, errors_of, limits_of
 from kernelworks.contract.cases import LENGTHS, VALUES, draw, normal
-from kernelworks.contract.limits import IndicesOf
+from kernelworks.contract.tensor_argument import T
 
 __all__ = ["CONTRACT"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 
 
-def check(ids: Any, weight: Any) -> None:
-    need_tensor("ids", ids)
-    need_dtype("ids", ids, (torch.int64, torch.int32))
-    need_tensor("weight", weight)
-    need_dtype("weight", weight)
-    if len(weight.shape) != 2:
-        raise ValueError(f"weight must have shape [V, D], got {list(weight.shape)}")
-    if torch.device(ids.device).type != torch.device(weight.device).type:
-        raise ValueError(f"ids must be on weight's device {weight.device}, got {ids.device}")
+ARGUMENTS: Arguments = {
+    "ids": T("...", dtypes=(torch.int64, torch.int32), index_of="V"), "weight": T("V D"),
+}  # fmt: skip
 
 
 def reference(ids: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
@@ -128,26 +121,23 @@ def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
     return lambda: {"ids": torch.tensor([0, 3]), "weight": normal(torch.Generator(), torch.float32, 4, 8)} | changed
 
 
-ERRORS = (
+ERRORS: tuple[Error, ...] = (
+    *errors_of(ARGUMENTS),
     ("an id past the table", _with(ids=torch.tensor([1, 4])), IndexError, "ids must be in [0, 4)"),
     ("a negative id", _with(ids=torch.tensor([[0, 1], [-1, 2]])), IndexError, "got -1 at position 2"),
     ("a negative id of 32 bits", _with(ids=torch.tensor([-1], dtype=torch.int32)), IndexError, "ids must be in [0, 4)"),
     ("an id in an empty table", _with(weight=torch.ones(0, 8)), IndexError, "ids must be in [0, 0)"),
-    ("ids are floating point", _with(ids=torch.ones(2)), TypeError, "ids must have dtype int64, int32"),
-    ("ids are a list", _with(ids=[0, 1]), TypeError, "ids must be a torch.Tensor"),
-    ("weight of one dimension", _with(weight=torch.ones(4)), ValueError, "weight must have shape [V, D]"),
-    ("weight of integers", _with(weight=torch.ones(4, 8).long()), TypeError, "weight must have dtype"),
 )
 
 CONTRACT = Contract(
     name="embedding",
     family="lookup",
-    limits={"ids": IndicesOf("weight", 0)},
+    limits=limits_of(ARGUMENTS),
     formula="output[..., :] = weight[ids[...], :]",
     source="torch.nn.functional.embedding",
     outputs=("output",),
     differentiable=("weight",),
-    check=check,
+    check=check_of(ARGUMENTS),
     reference=reference,
     bound=bound,
     gradient_bound=gradient_bound,

@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.contract.arguments import Arguments, Like, Number, Vector
+from kernelworks.contract.arguments import Arguments, Number
+from kernelworks.contract.tensor_argument import T
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.passthrough import Passthrough
-from kernelworks.templates.norm import EPS_CONDITION, ROW, SHAPE, Norm
+from kernelworks.templates.norm import EPS_CONDITION, PARAMETER, ROW, SHAPE, Norm
 
 __all__ = ["ARGUMENTS", "AT_ONCE", "CONTRACT", "TEMPLATE"]
 
@@ -28,9 +29,9 @@ def operators(x: Any, residual: Any, weight: Any, bias: Any, eps: float) -> Any:
 
 ARGUMENTS: Arguments = {
     "x": ROW,
-    "residual": Like("x"),
-    "weight": Vector("x"),
-    "bias": Vector("x"),
+    "residual": T("... N", like="x"),
+    "weight": PARAMETER,
+    "bias": PARAMETER,
     "eps": Number(),
 }
 TEMPLATE = Norm(

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from kernelworks.contract import FLOATS, Case
-from kernelworks.contract.arguments import Number, Vector
+from kernelworks.contract.arguments import Number
 from kernelworks.contract.cases import normal
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.passthrough import ExactShapes, Passthrough
-from kernelworks.templates.norm import EPS_CONDITION, ROW, SHAPE, Norm
+from kernelworks.templates.norm import EPS_CONDITION, PARAMETER, ROW, SHAPE, Norm
 from kernelworks.templates.rowwise import sized_cases
 
 __all__ = ["AT_ONCE", "CONTRACT", "TEMPLATE"]
@@ -47,7 +47,7 @@ TEMPLATE: Norm = Norm(
     op_package=__file__,
     formula="output = (x - mean(x, -1)) / sqrt(mean((x - mean)^2, -1) + eps) * weight + bias",
     source="Ba, Kiros and Hinton, Layer Normalization, 2016 (arXiv:1607.06450)",
-    arguments={"x": ROW, "weight": Vector("x"), "bias": Vector("x"), "eps": Number()},
+    arguments={"x": ROW, "weight": PARAMETER, "bias": PARAMETER, "eps": Number()},
     centred=True,
     function=function,
     aten=operators,

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.contract.arguments import Like, Number, Vector
+from kernelworks.contract.arguments import Number
+from kernelworks.contract.tensor_argument import T
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.passthrough import ExactShapes, Passthrough
-from kernelworks.templates.norm import EPS_CONDITION, ROW, SHAPE, Norm, over_rows, root_mean_square
+from kernelworks.templates.norm import EPS_CONDITION, PARAMETER, ROW, SHAPE, Norm, over_rows, root_mean_square
 
 __all__ = ["AT_ONCE", "CONTRACT", "TEMPLATE"]
 
@@ -48,7 +49,12 @@ TEMPLATE = Norm(
     op_package=__file__,
     formula="output = s / sqrt(mean(s^2, -1) + eps) * weight, with s = x + residual",
     source="Zhang and Sennrich, Root Mean Square Layer Normalization, 2019 (arXiv:1910.07467)",
-    arguments={"x": ROW, "weight": Vector("x"), "eps": Number(), "residual": Like("x", optional=True)},
+    arguments={
+        "x": ROW,
+        "weight": PARAMETER,
+        "eps": Number(),
+        "residual": T("... N", like="x", optional=True),
+    },
     centred=False,
     function=function,
     aten=operators,

@@ -15,13 +15,12 @@ from kernelworks.contract import (  # fmt: skip
     Cost,
     Request,
     describe,
-    need_dtype,
-    need_same,
-    need_tensor,
     rounding,
 )
+from kernelworks.contract.arguments import Arguments, Error, Flag, check_of, errors_of
 from kernelworks.contract.cases import draw, normal
 from kernelworks.contract.results import Result
+from kernelworks.contract.tensor_argument import T
 
 __all__ = ["CONTRACT", "apply_rotation", "rotate_half", "rotate_half_back", "tables_per_head"]
 
@@ -30,34 +29,23 @@ SMALLEST = 2.0**-149  # of float32
 PAIRS = {False: "", True: ", interleaved"}  # how a case says it
 
 
-def check(q: Any, k: Any, cos: Any, sin: Any, interleaved: Any) -> None:
-    need_tensor("q", q)
-    need_dtype("q", q)
-    if len(q.shape) != 4:
-        raise ValueError(f"q must have shape [B, H, L, D], got {list(q.shape)}")
-    need_tensor("k", k)
-    need_same("k", k, "q", q)
-    B, _, L, D = q.shape
-    if len(k.shape) != 4 or (k.shape[0], *k.shape[2:]) != (B, L, D):
-        raise ValueError(f"k must have shape [{B}, Hkv, {L}, {D}], as q has, got {list(k.shape)}")
-    for name, table in (("cos", cos), ("sin", sin)):
-        need_tensor(name, table)
-        need_dtype(name, table, (q.dtype, torch.float32))
-        leading = tuple(table.shape[:-1])
-        if leading not in ((L,), (1, L), (B, L)):
-            raise ValueError(f"{name} must have shape [{L}, R] or [{B}, {L}, R], got {list(table.shape)}")
-        R = table.shape[-1]
-        if R % 2 or not min(2, D) <= R <= D:
-            raise ValueError(f"{name}'s last dimension must be even, at least 2 and at most D = {D}; got {R}")
-        if torch.is_grad_enabled() and getattr(table, "requires_grad", False):
+TABLE = ("R % 2 == 0", "min(2, D) <= R <= D")
+ARGUMENTS: Arguments = {
+    "q": T("B H L D"), "k": T("B Hkv L D", like="q"),
+    "cos": T("L R or B|1 L R", like="q", dtypes=(torch.float32,), where=TABLE),
+    "sin": T("L R or B|1 L R", like="cos"),
+    "interleaved": Flag(),
+}  # fmt: skip
+_check = check_of(ARGUMENTS)
+
+
+def check(**call: Any) -> None:
+    _check(**call)
+    for name in ("cos", "sin"):
+        if torch.is_grad_enabled() and getattr(call[name], "requires_grad", False):
             raise ValueError(f"{name} is a table and is not differentiated; pass {name}.detach()")
-    if cos.shape != sin.shape or cos.dtype != sin.dtype:
-        raise ValueError(f"sin must have cos's shape and dtype {describe(cos)}, got {describe(sin)}")
-    need_same("sin", sin, "cos", cos)
-    if torch.device(cos.device).type != torch.device(q.device).type:
-        raise ValueError(f"cos must be on q's device {q.device}, got {cos.device}")
-    if not isinstance(interleaved, bool):
-        raise TypeError(f"interleaved must be a bool, got {type(interleaved).__name__}")
+    if call["cos"].shape != call["sin"].shape:
+        raise ValueError(f"sin must have cos's shape {describe(call['cos'])}, got {describe(call['sin'])}")
 
 
 def tables_per_head(table: Tensor) -> Tensor:
@@ -233,17 +221,9 @@ def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
     return lambda: usual | changed
 
 
-ERRORS = (
-    ("q is not a tensor", _with(q=1.0), TypeError, "q must be a torch.Tensor"),
-    ("q of three dimensions", _with(q=torch.ones(2, 3, 8)), ValueError, "q must have shape [B, H, L, D]"),
-    ("k of another length", _with(k=torch.ones(1, 1, 4, 8)), ValueError, "k must have shape [1, Hkv, 3, 8]"),
-    ("k of another dtype", _with(k=torch.ones(1, 1, 3, 8).half()), TypeError, "k must have q's dtype"),
-    ("cos of another length", _with(cos=torch.ones(4, 8)), ValueError, "cos must have shape [3, R]"),
-    ("cos of odd width", _with(cos=torch.ones(3, 7)), ValueError, "cos's last dimension must be even"),
-    ("cos wider than a head", _with(cos=torch.ones(3, 10)), ValueError, "at most D = 8"),
-    ("sin of another width", _with(sin=torch.ones(3, 6)), ValueError, "sin must have cos's shape"),
-    ("sin of another dtype", _with(sin=torch.ones(3, 8).half()), TypeError, "sin must have dtype"),
-    ("interleaved is not a bool", _with(interleaved="yes"), TypeError, "interleaved must be a bool"),
+ERRORS: tuple[Error, ...] = (
+    *errors_of(ARGUMENTS),
+    ("sin of a batch, cos of none", _with(sin=torch.ones(1, 3, 8)), ValueError, "sin must have cos's shape"),
     ("a table that asks for a gradient", _with(cos=torch.ones(3, 8, requires_grad=True)), ValueError, "cos is a table"),
 )
 

@@ -11,7 +11,8 @@ from torch import Generator, Tensor
 from kernelworks.contract import INT8_BY_BLOCK, UNIT_ROUNDOFF, Case, Contract, Cost, Request, rounding
 from kernelworks.contract.arguments import Arguments, Word, check_of, errors_of
 from kernelworks.contract.cases import VALUES, draw, normal
-from kernelworks.contract.packed_formats import FORMATS, Blocks, Format, PackedBytes, RowVector, dequantize_blocks
+from kernelworks.contract.packed_formats import FORMATS, Blocks, Format, PackedBytes, dequantize_blocks
+from kernelworks.contract.tensor_argument import T
 from kernelworks.templates.packed_blocks import KINDS, draw_packed
 from kernelworks.templates.product import gamma
 
@@ -24,7 +25,7 @@ FEW = 8  # rows of x that each have tuning records of their own
 BF16, F32 = torch.bfloat16, torch.float32
 
 ARGUMENTS: Arguments = {
-    "x": Blocks(), "weight": PackedBytes("x"), "bias": RowVector("weight", "x"), "format": Format(),
+    "x": Blocks(), "weight": PackedBytes("x"), "bias": T("N", like="x", optional=True), "format": Format(),
     "activations": Word("float32", "int8"),
 }  # fmt: skip
 

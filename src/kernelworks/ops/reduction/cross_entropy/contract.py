@@ -9,9 +9,9 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Request, Values, rounding
-from kernelworks.contract.arguments import Arguments, Classes, Error, Int64, Lines, Word, check_of, errors_of, right_of
+from kernelworks.contract.arguments import Arguments, Error, Int64, Word, check_of, errors_of, limits_of, right_of
 from kernelworks.contract.cases import draw, normal
-from kernelworks.contract.limits import IndicesOf
+from kernelworks.contract.tensor_argument import T
 
 __all__ = ["ARGUMENTS", "CONTRACT", "REDUCTIONS", "reference"]
 
@@ -22,7 +22,8 @@ LOWEST = -105.0  # e^-105 rounds to 0 in float32
 
 
 ARGUMENTS: Arguments = {
-    "logits": Lines(), "target": Classes("logits"), "ignore_index": Int64(), "reduction": Word(*REDUCTIONS),
+    "logits": T("M N", where=("N >= 1 or M == 0",)), "target": T("M", dtypes=(torch.int64,), index_of="N"),
+    "ignore_index": Int64(), "reduction": Word(*REDUCTIONS),
 }  # fmt: skip
 
 
@@ -171,7 +172,7 @@ DEVICE_BENCH_CASES = tuple(
 
 
 def _targets(first: int, second: int) -> Callable[[], dict[str, Any]]:
-    return lambda: right_of(ARGUMENTS) | {"target": torch.tensor([first, second])}
+    return lambda: {**right_of(ARGUMENTS), "logits": torch.ones(2, 8), "target": torch.tensor([first, second])}
 
 
 ERRORS: tuple[Error, ...] = (
@@ -183,7 +184,7 @@ ERRORS: tuple[Error, ...] = (
 CONTRACT = Contract(
     name="cross_entropy",
     family="reduction",
-    limits={"target": IndicesOf("logits", -1)},
+    limits=limits_of(ARGUMENTS),
     formula="loss_i = log(sum_j e^x_ij) - x_i,target_i; their mean over the rows that are not ignored, sum, or each",
     source="Milakov and Gimelshein, Online normalizer calculation for softmax, 2018 (arXiv:1805.02867)",
     outputs=("loss",),

@@ -10,20 +10,10 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Request, rounding
-from kernelworks.contract.arguments import (
-    Arguments,
-    Classes,
-    Error,
-    Int64,
-    Matrix,
-    Vector,
-    check_of,
-    errors_of,
-    right_of,
-)
+from kernelworks.contract.arguments import Arguments, Error, Int64, check_of, errors_of, limits_of, right_of
 from kernelworks.contract.cases import normal
-from kernelworks.contract.limits import IndicesOf
 from kernelworks.contract.results import Result
+from kernelworks.contract.tensor_argument import T
 from kernelworks.templates.product import X, draw_arguments, gamma
 
 __all__ = ["ARGUMENTS", "CHUNK", "CONTRACT", "reference"]
@@ -39,7 +29,8 @@ CHUNK = (
 
 
 ARGUMENTS: Arguments = {
-    "x": X, "weight": Matrix("x", least=1), "target": Classes("x"), "bias": Vector("weight", 0),
+    "x": X, "weight": T("N K", like="x", where=("N >= 1 or 0 in rest",)),
+    "target": T("...", dtypes=(torch.int64,), index_of="N"), "bias": T("N", like="x", optional=True),
     "ignore_index": Int64(),
 }  # fmt: skip
 
@@ -235,7 +226,7 @@ class OfProducts(Contract):
 CONTRACT = OfProducts(
     name="linear_cross_entropy",
     family="reduction",
-    limits={"target": IndicesOf("weight", 0)},
+    limits=limits_of(ARGUMENTS),
     arithmetic="products",
     formula="mean over the rows that count of log(sum_j e^z_ij) - z_i,target_i, with z = x weight^T + bias",
     source="Hsu et al., Liger Kernel, 2024 (arXiv:2410.10989), section 3.2; Wijmans et al. 2024 (arXiv:2411.09009)",

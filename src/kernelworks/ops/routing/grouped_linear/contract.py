@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.contract import Case, Contract, Cost, Request, Values, need_same, need_tensor
-from kernelworks.contract.arguments import Arguments, Floats, GivenArguments, Wrong, check_of, errors_of
+from kernelworks.contract import Case, Contract, Cost, Request, Values
+from kernelworks.contract.arguments import Arguments, check_of, errors_of
 from kernelworks.contract.cases import draw, normal
 from kernelworks.contract.limits import Ends
 from kernelworks.contract.offsets_argument import Offsets
+from kernelworks.contract.tensor_argument import T
 from kernelworks.ops.linear.linear.contract import CONTRACT as LINEAR
 from kernelworks.templates.product import KINDS
 
@@ -26,88 +26,10 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 # ---------------------------------------------------------------- arguments
 
 
-@dataclass(frozen=True)
-class Rows(Floats):
-    """[T, K]."""
-
-    def check(self, name: str, value: Any, given: GivenArguments) -> None:
-        super().check(name, value, given)
-        if len(value.shape) != 2:
-            raise ValueError(f"{name} must have shape [T, K], got {list(value.shape)}")
-
-    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
-        yield from super().wrong(name, given)
-        yield f"{name} of three dimensions", torch.ones(1, 2, 8), ValueError, f"{name} must have shape [T, K]"
-
-
-@dataclass(frozen=True)
-class Matrices:
-    """[E, N, K] of another's dtype, whose last dimension is K long."""
-
-    other: str
-    schema = "Tensor"
-
-    def check(self, name: str, value: Any, given: GivenArguments) -> None:
-        need_tensor(name, value)
-        need_same(name, value, self.other, given[self.other])
-        k = given[self.other].shape[-1]
-        if len(value.shape) != 3 or value.shape[2] != k:
-            raise ValueError(
-                f"{name} must have shape [E, N, {k}], K {self.other}'s last dimension; got {list(value.shape)}"
-            )
-
-    def right(self, given: GivenArguments) -> Any:
-        return torch.ones(3, 5, given[self.other].shape[-1])
-
-    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
-        right = self.right(given)
-        shape = f"{name} must have shape [E, N, {right.shape[2]}]"
-        yield f"{name} is None", None, TypeError, f"{name} must be a torch.Tensor"
-        yield f"{name} of another dtype", right.half(), TypeError, f"{name} must have {self.other}'s dtype"
-        yield f"{name} of another K", right[..., 1:], ValueError, shape
-        yield f"{name} of two dimensions", right[0], ValueError, shape
-
-    def __str__(self) -> str:
-        return f"[E, N, K] of {self.other}'s dtype, K its last dimension, any strides"
-
-
-@dataclass(frozen=True)
-class RowOfEach:
-    """[E, N]: a number for each row of each of another's matrices; or None."""
-
-    other: str
-    schema = "Tensor?"
-
-    def check(self, name: str, value: Any, given: GivenArguments) -> None:
-        need_tensor(name, value, optional=True)
-        if value is None:
-            return
-        other = given[self.other]
-        need_same(name, value, self.other, other)
-        if tuple(value.shape) != tuple(other.shape[:2]):
-            raise ValueError(f"{name} must have shape {list(other.shape[:2])}, a row of each of {self.other}'s; got "
-                             f"{list(value.shape)}")  # fmt: skip
-
-    def right(self, given: GivenArguments) -> Any:
-        return torch.ones(given[self.other].shape[:2])
-
-    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
-        right = self.right(given)
-        shape = f"{name} must have shape {list(right.shape)}"
-        yield f"{name} is a number", 1.0, TypeError, f"{name} must be a torch.Tensor or None"
-        yield f"{name} of one matrix", right[0], ValueError, shape
-        yield f"{name} of another dtype", right.half(), TypeError, f"{name} must have {self.other}'s dtype"
-
-    def __str__(self) -> str:
-        return f"[E, N], a number for each row of each of {self.other}'s matrices, of its dtype, or None"
-
-
 ARGUMENTS: Arguments = {
-    "x": Rows(),
-    "weight": Matrices("x"),
-    "offsets": Offsets("x", "weight"),
-    "bias": RowOfEach("weight"),
-}
+    "x": T("M K"), "weight": T("E N K", like="x"), "offsets": Offsets("x", "weight"),
+    "bias": T("E N", like="x", optional=True),
+}  # fmt: skip
 
 
 # ---------------------------------------------------------------- the definition

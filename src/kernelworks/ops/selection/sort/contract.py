@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import Case
-from kernelworks.contract.arguments import Dim, Flag, Floats
+from kernelworks.contract.arguments import Dim, Flag
 from kernelworks.contract.cases import normal
+from kernelworks.contract.tensor_argument import T
 from kernelworks.templates.select import Select, SelectionRequest
 
 __all__ = ["CONTRACT", "TEMPLATE", "selection_of"]
@@ -45,7 +46,7 @@ TEMPLATE = Select(
     source="torch.sort",
     function=torch.sort,
     result_type=torch.return_types.sort,
-    arguments={"x": Floats(), "dim": Dim("x", scalar=True), "descending": Flag(), "stable": Flag()},
+    arguments={"x": T("..."), "dim": Dim("x", scalar=True), "descending": Flag(), "stable": Flag()},
     selection_of=selection_of,
     make=_make,
     stable="stable",

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.contract.arguments import Dim, Flag, Floats
+from kernelworks.contract.arguments import Dim, Flag
 from kernelworks.contract.count_argument import Count
+from kernelworks.contract.tensor_argument import T
 from kernelworks.templates.select import Select, SelectionRequest
 
 __all__ = ["CONTRACT", "TEMPLATE", "selection_of"]
@@ -33,7 +34,7 @@ TEMPLATE = Select(
     function=torch.topk,
     result_type=torch.return_types.topk,
     arguments={
-        "x": Floats(), "k": Count("x", "dim"), "dim": Dim("x", scalar=True), "largest": Flag(), "sorted": Flag(),
+        "x": T("..."), "k": Count("x", "dim"), "dim": Dim("x", scalar=True), "largest": Flag(), "sorted": Flag(),
     },
     selection_of=selection_of,
     make=_make,
