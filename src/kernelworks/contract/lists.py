@@ -53,6 +53,8 @@ class Tensors:
             raise ValueError(f"{name} must hold one tensor for each of {self.like}, {len(first)}; got {len(value)}")
         for i, tensor in enumerate(value):
             self._check_item(f"{name}[{i}]", tensor, i, given)
+            if not self.like and torch.device(tensor.device).type != torch.device(first[0].device).type:
+                raise ValueError(f"{name}[{i}] must be on {name}[0]'s device {first[0].device}, got {tensor.device}")
 
     def _is_empty(self, given: GivenArguments) -> bool:
         number = given.get(self.unless) if self.unless else None
@@ -62,7 +64,6 @@ class Tensors:
         need_tensor(name, tensor)
         if not self.like:
             need_dtype(name, tensor)
-            given.check_device(name, tensor)
         else:
             of, other = f"{self.like}[{i}]", given[self.like][i]
             if tuple(tensor.shape) != tuple(other.shape):
@@ -91,6 +92,7 @@ class Tensors:
         yield f"{name} is None", None, TypeError, f"{name} must be a list of tensors"
         yield f"{name} holds None", [t, None], TypeError, f"{name}[1] must be a torch.Tensor"
         yield f"{name} holds integers", [t, t.long()], TypeError, f"{name}[1] must have "
+        yield f"{name} on two devices", [t, t.to("meta")], ValueError, f"{name}[1] must be on "
         if self.like:
             of = f"{name}[1] must have {self.like}[1]'s"
             yield f"{name} lacks a tensor", [t], ValueError, f"{name} must hold one tensor for each of {self.like}, 2"
