@@ -23,6 +23,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ["KERNELWORKS_CHOOSE"] = "listed"
 # A process of a test with a cache of its own compiles no way into ops: that takes 15 s.
 os.environ["KERNELWORKS_NATIVE"] = "found"
+# What is compiled beside other workers, on a machine that others use too, may take minutes.
+os.environ.setdefault("KERNELWORKS_COMPILE_SECONDS", "1200")
 
 import one_op
 import pytest
@@ -120,7 +122,7 @@ def _entered_through_cpp() -> None:
     """Calls take their way in C++, as on a machine where it was built; `through_python` has them go without."""
     from kernelworks.build import native
 
-    native.build()
+    assert native.build() is not None, f"half of the tests are about the way in C++: {native.fallback_reason()}"
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -255,3 +255,40 @@ def test_small_types_are_refused_after_equal_values_were_planned(name: str) -> N
         for value in wrong:
             with watched(), pytest.raises((TypeError, ValueError)):
                 call(value)
+
+
+# ---------------------------------------------------------------- results
+
+
+def written_result(function: Callable[..., Tensor], tensors: list[Tensor], **more: Any) -> list[Tensor] | str:
+    """The gradients through a result that is written in place, or what torch says of it."""
+    leaves = [t.clone().requires_grad_() for t in tensors]
+    try:
+        y = function(*leaves, **more)
+        y.mul_(2.0)
+        return list(torch.autograd.grad(y.sum(), leaves))
+    except RuntimeError as error:
+        return str(error).partition(":")[0]
+
+
+@pytest.mark.parametrize("through", ["C++", "Python"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", WITH_OUT)
+def test_a_result_may_be_written_in_place(
+    name: str, dtype: torch.dtype, through: str, request: pytest.FixtureRequest
+) -> None:
+    """Also one that torch's kernel makes as a view, as it makes products of more than two dimensions."""
+    if through == "Python":
+        request.getfixturevalue("through_python")
+    called = CALLS[name]
+    tensors = [t.to(dtype) for t in called.tensors()]
+    if name.startswith("linear") and "cross" not in name:
+        tensors[0] = torch.stack((tensors[0], tensors[0].neg()))
+    want = written_result(called.theirs, tensors)
+    for kernel in ("torch", None):
+        got = written_result(called.ours, tensors, kernel=kernel)
+        if isinstance(got, str):  # a backward that reads the result refuses; torch's reads another tensor at times
+            assert "modified by an inplace operation" in got
+        elif not isinstance(want, str):
+            for a, b in zip(got, want, strict=True):
+                torch.testing.assert_close(a, torch.as_tensor(b), rtol=2e-2, atol=2e-2)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from op_kernels import ALL_OPS, label
+from printed import printed
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from typer.testing import CliRunner
@@ -384,15 +385,12 @@ def test_a_race_without_memory_is_torchs(monkeypatch: pytest.MonkeyPatch, error:
 # ---------------------------------------------------------------- records and files
 
 
-def test_a_record_says_what_it_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_says_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome(monkeypatch, 1.5, 0.8, 0.7)
     record = kw.autotune(lambda: kw.gelu(graded(4, 64)))
     assert from_json(AutotuneResult, to_json(record)) == record
     assert "takes torch" in text(record) == str(record)
-    from kernelworks.report.terminal import stdout
-
-    stdout().print(picture(record))
-    assert "forward + backward" in capsys.readouterr().out
+    assert "forward + backward" in printed(picture(record), 160)
     assert "nothing to autotune" in str(kw.autotune(lambda: None))
 
 

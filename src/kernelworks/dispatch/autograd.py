@@ -39,7 +39,7 @@ _SOURCE = """
 class {name}_function(Function):
     @staticmethod
     def forward(ctx, {arguments}, kernel):
-        {result} = {call}
+        {result} = without_bases({call})
         wanted = ctx.needs_input_grad
         ctx.save_for_backward({read})
         ctx.others = ({others}{spared}kernel,)
@@ -219,6 +219,14 @@ def _kinds(schema: str) -> dict[str, str]:
     return {a.name: str(a.type) for a in torch._C.parse_schema(schema).arguments if a.name != "op_kernel"}
 
 
+def without_bases(result: Any) -> Any:
+    """What a forward returns, with no output a view, as torch's kernels may make one: a view that a Function returns
+    may not be written in place. ``native/node.hpp`` does the same."""
+    if isinstance(result, tuple):
+        return tuple(map(without_bases, result))
+    return result.data if isinstance(result, Tensor) and result._is_view() else result
+
+
 def _outputs_wanted(op: Any) -> list[str]:
     """The outputs of the forward that the backward reads."""
     return [n for n in op.contract.returned_outputs if n in op.passes["backward"].names]
@@ -265,6 +273,7 @@ def _function(op: Any) -> type[Function]:
         "miss": functools.partial(_unusual, op),
         "spared": shape_only,
         "to_torch": op._to_torch,
+        "without_bases": without_bases,
     }
     run_generated_code(source, scope, f"autograd of {op.name}")
     function: type[Function] = scope[f"{op.name}_function"]
