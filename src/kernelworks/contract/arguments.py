@@ -260,10 +260,11 @@ class Word:
 def check_of(arguments: Arguments, defaults: Mapping[str, Any] | None = None) -> Callable[..., None]:
     """The contract's ``check``: every argument in turn, with a default if the call does not give it."""
     before: Mapping[str, Any] = defaults or {}
+    kinds = tuple(arguments.items())
 
     def check(**call: Any) -> None:
-        given = GivenArguments({**before, **call})
-        for name, argument in arguments.items():
+        given = GivenArguments({**before, **call} if before else call)
+        for name, argument in kinds:
             argument.check(name, given.get(name, ABSENT), given)
 
     return check

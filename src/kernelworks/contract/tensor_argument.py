@@ -52,10 +52,10 @@ class GivenArguments(dict[str, Any]):
         return {name: value for name, value in self.items() if isinstance(value, (bool, int, float, str))}
 
     def name_sizes(self, sizes: Sizes, by: str) -> None:
-        """Keeps the sizes that the argument ``by`` is the first to name."""
-        for dimension, size in sizes.items():
-            if dimension not in self.sizes:
-                self.sizes[dimension], self.named_by[dimension] = size, by
+        """Keeps sizes that the argument ``by`` is the first to name."""
+        self.sizes.update(sizes)
+        for dimension in sizes:
+            self.named_by[dimension] = by
 
     def check_device(self, name: str, value: Any) -> None:
         """Raises ValueError unless a tensor is on the device of the call's first one."""
@@ -63,7 +63,7 @@ class GivenArguments(dict[str, Any]):
             self.first = name
             return
         other = self[self.first]
-        if torch.device(value.device).type != torch.device(other.device).type:
+        if value.device != other.device and torch.device(value.device).type != torch.device(other.device).type:
             raise ValueError(f"{name} must be on {self.first}'s device {other.device}, got {value.device}")
 
 
@@ -91,23 +91,16 @@ FUNCTIONS = frozenset({"min", "max", "len", "divides"})  # that a condition may 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One word of a shape."""
+    """One word of a shape. Its size is kept by the ``key``; ``number`` is the size that it always has."""
 
     name: str
-    or_one: bool = False
+    or_one: bool
+    key: str
+    number: int | None
 
     @property
     def is_rest(self) -> bool:
-        return self.name == "..."
-
-    @property
-    def key(self) -> str:
-        """The name by which its size is kept."""
-        return REST if self.is_rest else self.name
-
-    @property
-    def number(self) -> int | None:
-        return int(self.name) if self.name.isdigit() else None
+        return self.key == REST
 
     def text(self, sizes: Sizes) -> str:
         """The word, with its size if that is known."""
@@ -117,15 +110,48 @@ class Dimension:
         return f"{self.name}={size}" * (size is not None) + self.name * (size is None) + "|1" * self.or_one
 
 
-def _dimensions(shape: str) -> tuple[Dimension, ...]:
-    return tuple(_dimension(word, shape) for word in shape.split())
-
-
 def _dimension(word: str, shape: str) -> Dimension:
     found = re.fullmatch(r"(\.\.\.|\d+|[A-Za-z]\w*)(\|1)?", word)
     if found is None:
         raise ValueError(f"shape must be names, numbers, '...' and 'NAME|1', got {word!r} in {shape!r}")
-    return Dimension(found[1], bool(found[2]))
+    name = found[1]
+    return Dimension(name, bool(found[2]), REST if name == "..." else name, int(name) if name.isdigit() else None)
+
+
+class Shape:
+    """One shape, read once: ``rest`` is the place of ``...``, -1 without it."""
+
+    def __init__(self, text: str) -> None:
+        self.dimensions = tuple(_dimension(word, text) for word in text.split())
+        places = [i for i, dimension in enumerate(self.dimensions) if dimension.is_rest]
+        if len(places) > 1:
+            raise ValueError(f"shape must have one '...' at most, got {text!r}")
+        self.rest = places[0] if places else -1
+        self.sized = tuple(dimension for dimension in self.dimensions if not dimension.is_rest)
+
+    def match(self, shape: Sequence[int], known: Sizes) -> dict[str, Any] | None:
+        """The sizes that a tensor of this shape is the first to name; None if it does not fit those that are known.
+        Every call of an op that is checked comes through here."""
+        found: dict[str, Any] = {}
+        if (at := self.rest) >= 0:
+            end = len(shape) - (len(self.sized) - at)
+            rest = shape[at:end]
+            if end < at or known.get(REST, rest) != rest:
+                return None
+            if REST not in known:
+                found[REST] = rest
+            shape = (*shape[:at], *shape[end:]) if self.sized else ()
+        elif len(shape) != len(self.sized):
+            return None
+        for dimension, size in zip(self.sized, shape, strict=True):
+            if dimension.or_one and size == 1:
+                continue  # says nothing of what it is elsewhere
+            wanted = dimension.number
+            if wanted is None and (wanted := known.get(dimension.name, found.get(dimension.name))) is None:
+                found[dimension.name] = size
+            elif wanted != size:
+                return None
+        return found
 
 
 @dataclass(frozen=True)
@@ -145,19 +171,17 @@ class T:
     contiguous: bool = False
     where: tuple[str, ...] = ()
     index_of: str = ""
-    _shapes: tuple[tuple[Dimension, ...], ...] = field(init=False, repr=False, compare=False)
+    _shapes: tuple[Shape, ...] = field(init=False, repr=False, compare=False)
     _conditions: tuple[Condition, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_shapes", tuple(_dimensions(shape) for shape in self.shape.split(" or ")))
+        object.__setattr__(self, "_shapes", tuple(Shape(text) for text in self.shape.split(" or ")))
         object.__setattr__(self, "_conditions", tuple(Condition(text) for text in self.where))
-        if any(sum(d.is_rest for d in words) > 1 for words in self._shapes):
-            raise ValueError(f"shape must have one '...' at most, got {self.shape!r}")
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
         """Of its shape; of the first one if there are several."""
-        return self._shapes[0]
+        return self._shapes[0].dimensions
 
     @property
     def schema(self) -> str:
@@ -176,10 +200,9 @@ class T:
             return
         self._check_dtype(name, value, given)
         given.check_device(name, value)
-        shape = tuple(value.shape)
-        found = self._matched(shape, given.sizes)
-        if found is None or not self._holds({**given.scalars, **found}):
-            raise ValueError(f"{name} must have shape {self._expected(given)}; got {list(shape)}")
+        found = self._matched(tuple(value.shape), given.sizes)
+        if found is None or (self._conditions and not self._holds({**given.scalars, **given.sizes, **found})):
+            raise ValueError(f"{name} must have shape {self._expected(given)}; got {list(value.shape)}")
         given.name_sizes(found, name)
         if self.contiguous and not is_contiguous(value):
             raise ValueError(f"{name} must be contiguous, got strides {list(strides_of(value))} of {describe(value)}")
@@ -192,9 +215,12 @@ class T:
         else:
             need_dtype(name, value, tuple(dict.fromkeys((given[self.like].dtype, *self.dtypes))))
 
-    def _matched(self, shape: Sequence[int], known: Sizes) -> dict[str, Any] | None:
-        """What the names stand for in a tensor of this shape; None if it does not fit."""
-        return next((found for words in self._shapes if (found := _match(words, shape, known)) is not None), None)
+    def _matched(self, shape: tuple[int, ...], known: Sizes) -> dict[str, Any] | None:
+        """The sizes that a tensor of this shape is the first to name; None if it does not fit."""
+        for one in self._shapes:
+            if (found := one.match(shape, known)) is not None:
+                return found
+        return None
 
     def _holds(self, sizes: Sizes) -> bool:
         return all(condition.holds(sizes) for condition in self._conditions)
@@ -202,14 +228,15 @@ class T:
     def _expected(self, given: GivenArguments) -> str:
         """The shape that is wanted, with the sizes that are known and who named them."""
         known: dict[str, list[str]] = {}
-        for dimension in dict.fromkeys(itertools.chain(*self._shapes)):
+        named = dict.fromkeys(dimension for one in self._shapes for dimension in one.dimensions)
+        for dimension in named:
             if dimension.key in given.sizes:
                 known.setdefault(given.named_by[dimension.key], []).append(dimension.name)
-        shapes = (filter(None, (d.text(given.sizes) for d in words)) for words in self._shapes)
+        shapes = (filter(None, (d.text(given.sizes) for d in one.dimensions)) for one in self._shapes)
         text = " or ".join(f"[{', '.join(shape)}]" for shape in shapes)
         text += "".join(f", {' and '.join(names)} as in {name}" for name, names in known.items())
         if self.where:
-            own = {dimension.key for dimension in itertools.chain(*self._shapes)}
+            own = {dimension.key for dimension in named}
             known_sizes = {**given.scalars, **given.sizes}
             asked = {name for condition in self._conditions for name in condition.names} & known_sizes.keys() - own
             values = "".join(f", {n} = {known_sizes[n]}" for n in sorted(asked))
@@ -225,10 +252,8 @@ class T:
     def _drawn(self, known: Sizes, given: GivenArguments, broken: str = "") -> Tensor | None:
         """A tensor of this shape in which every condition holds, or all but ``broken``."""
         named = [d.name for d in self.dimensions if not d.is_rest and d.number is None and d.name not in known]
-        free, rest = (
-            list(dict.fromkeys(named)),
-            tuple(known.get(REST, ((USUAL[0], LAST) if len(self.dimensions) == 1 else (USUAL[0],)))),
-        )
+        free = list(dict.fromkeys(named))
+        rest = tuple(known.get(REST, (USUAL[0], LAST) if len(self.dimensions) == 1 else USUAL[:1]))
         usual = [USUAL[(1 + len(known) + i) % len(USUAL)] for i in range(len(free))]  # no two alike
         if free and free[-1] == self.dimensions[-1].name and len(self.dimensions) > 1:
             usual[-1] = LAST
@@ -286,7 +311,7 @@ class T:
     # ------------------------------------------------------------ what else follows
 
     def __str__(self) -> str:
-        shape = " or ".join(f"[{', '.join(d.text({}) for d in words)}]" for words in self._shapes)
+        shape = " or ".join(f"[{', '.join(d.text({}) for d in one.dimensions)}]" for one in self._shapes)
         shape = "any shape" if self.shape == "..." else shape
         dtypes = ", ".join(str(d).removeprefix("torch.") for d in self.accepted_dtypes)
         dtype = f"{self.like}'s dtype" + f" or {dtypes}" * bool(dtypes) if self.like else dtypes
@@ -296,40 +321,19 @@ class T:
         return f"{shape} of {dtype}{where}{index}, {strides}" + ", or None" * self.optional
 
 
-def _match(words: tuple[Dimension, ...], shape: Sequence[int], known: Sizes) -> dict[str, Any] | None:
-    """What the words stand for in a tensor of this shape; None if it does not fit."""
-    found = dict(known)
-    at = next((i for i, d in enumerate(words) if d.is_rest), None)
-    if at is not None:
-        end = len(shape) - (len(words) - at - 1)
-        rest = tuple(shape[at:end])
-        if end < at or found.setdefault(REST, rest) != rest:
-            return None
-        words, shape = (*words[:at], *words[at + 1 :]), (*shape[:at], *shape[end:])
-    if len(shape) != len(words):
-        return None
-    for dimension, size in zip(words, shape, strict=True):
-        if dimension.or_one and size == 1:
-            continue  # says nothing of what it is elsewhere
-        wanted = dimension.number if dimension.number is not None else found.setdefault(dimension.name, size)
-        if wanted != size:
-            return None
-    return found
-
-
 def sizes_of(arguments: Mapping[str, Any], args: Mapping[str, Any]) -> dict[str, Any]:
     """The size of every dimension that the tensors of an accepted call name; of ``...`` the tuple ``rest``."""
     sizes: dict[str, Any] = {}
     for name, argument in arguments.items():
         if isinstance(argument, T) and args.get(name) is not None:
-            sizes = argument._matched(tuple(args[name].shape), sizes) or sizes
+            sizes |= argument._matched(tuple(args[name].shape), sizes) or {}
     return sizes
 
 
 def shape_of(shape: str, sizes: Sizes) -> tuple[int, ...]:
     """The sizes of a tensor of such a shape, of those of its dimensions."""
     found: list[int] = []
-    for dimension in _dimensions(shape):
+    for dimension in Shape(shape).dimensions:
         if dimension.is_rest:
             found += sizes[REST]
         else:
