@@ -126,16 +126,17 @@ def _entered_through_cpp() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _own_history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What fixes of tests brought is nothing to calibrate the user's predictions by: it goes to a folder of its own,
-    but where a test has a cache of its own."""
+def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What fixes of tests brought is nothing to calibrate the user's predictions by, and no worker waits until another
+    one has measured: both lie in folders of this worker's, but where a test has a cache of its own."""
     from kernelworks.machine import environment
 
     users, cache_dir = os.environ.get("KERNELWORKS_CACHE"), environment.cache_dir
     folder = tmp_path_factory.mktemp("kept")
 
     def apart(kind: str) -> Path:
-        return folder / kind if kind == "history" and os.environ.get("KERNELWORKS_CACHE") == users else cache_dir(kind)
+        own = kind in ("history", "locks") and os.environ.get("KERNELWORKS_CACHE") == users
+        return folder / kind if own else cache_dir(kind)
 
     environment.cache_dir = apart
     yield

@@ -12,8 +12,9 @@ import pytest
 from browser import opened, without_browser
 from printed import printed
 
+from kernelworks.climb import command
 from kernelworks.climb.command import documents, write_pages
-from kernelworks.climb.ladder import ladder_named
+from kernelworks.climb.ladder import Ladder
 from kernelworks.records import GpuBandwidth, GpuPeaks, GpuRate, Peaks, from_json
 from kernelworks.records.climb import Climb, RungResult, RungTime
 from kernelworks.report.climb import evidence as climb_evidence
@@ -133,20 +134,21 @@ def record(request: pytest.FixtureRequest, ceilings: Peaks) -> Climb:
 # ---------------------------------------------------------------- what is committed
 
 
-@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.parent.relative_to(LADDERS).as_posix())
-def test_the_documents_are_made_from_the_results(path: Path) -> None:
-    """After a change of the report: ``python -m kernelworks.climb.command`` writes them anew."""
-    ladder = ladder_named(str(LADDERS / path.relative_to(LADDERS).parts[0]))
-    record = from_json(Climb, path.read_text(encoding="utf-8"))
-    worklog, _ = documents(record, ladder, path.parent)
-    assert (path.parent / "worklog.md").read_text(encoding="utf-8") == worklog
+def test_documents_and_pages_are_made_from_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a change of the report ``python -m kernelworks.climb.command`` writes the documents anew. Pages are as
+    ``make site`` makes them: one for each ladder with every rung in it, and nothing beside it."""
+    worklogs: dict[Path, str] = {}
 
+    def made(record: Climb, ladder: Ladder, folder: Path) -> tuple[str, str]:
+        both = documents(record, ladder, folder)
+        worklogs[folder] = both[0]
+        return both
 
-def test_the_pages_are_built_from_the_results(tmp_path: Path) -> None:
-    """As ``make site`` does: a page for each ladder with every rung in it, and nothing beside it."""
+    monkeypatch.setattr(command, "documents", made)
     pages = write_pages(LADDERS, tmp_path)
     assert [page.parent.relative_to(tmp_path) for page in pages] == [x.parent.relative_to(LADDERS) for x in RECORDS]
     for page, path in zip(pages, RECORDS, strict=True):
+        assert (path.parent / "worklog.md").read_text(encoding="utf-8") == worklogs[path.parent]
         text, record = page.read_text(encoding="utf-8"), from_json(Climb, path.read_text(encoding="utf-8"))
         assert page.name == f"{record.ladder}.html" and "https:" not in text
         assert all(f'id="rung-{one.number}"' in text for one in record.rungs)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import torch
 from hopper import as_on_hopper
@@ -302,8 +303,10 @@ WORKER = """
 import dataclasses, sys
 import kernelworks
 from kernelworks.dispatch.op import OPS
+sys.path.insert(0, sys.argv.pop(1))
+from telling_cases import SHORT, telling
 op = OPS["silu_mul"]
-kept = op.contract
+op.contract = kept = dataclasses.replace(op.contract, cases=telling(op, SHORT))
 op.contract = dataclasses.replace(kept, bound=lambda *a, **n: tuple(100 * b for b in kept.bound(*a, **n)))
 from kernelworks.verify.worker import main
 main()
@@ -313,7 +316,9 @@ main()
 @pytest.mark.usefixtures("quick_processes")
 def test_the_verification_of_a_kernel_judges_its_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
-    monkeypatch.setattr(sys.modules["kernelworks.verify"], "WORKER", (sys.executable, "-c", WORKER))
+    monkeypatch.setattr(
+        sys.modules["kernelworks.verify"], "WORKER", (sys.executable, "-c", WORKER, str(Path(forked.__file__).parent))
+    )
     monkeypatch.setattr(
         sys.modules["kernelworks.verify"], "verifiable_kernels", lambda op, names=None: ([op.kernel("scalar")], {})
     )
