@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kernelworks.diagnose.explain import explain
     from kernelworks.diagnose.fix.handle import Fix, fix
     from kernelworks.fuse import fuse
+    from kernelworks.fuse.dropout import dropout
     from kernelworks.judge import judge
     from kernelworks.machine import Machine, machine
     from kernelworks.measure.autotune import autotune
@@ -40,7 +41,7 @@ _HOMES = {
     "Machine": "machine", "Search": "records.search", "AutotuneResult": "records", "Swap": "nn.swap",
     "apply": "diagnose.fix.plan", "bench": "measure.bench", "capture": "diagnose.capture", "compare": "records.compare",
     "compile_report": "compile",
-    "diagnose": "diagnose", "explain": "diagnose.explain", "fix": "diagnose.fix.handle",
+    "diagnose": "diagnose", "dropout": "fuse.dropout", "explain": "diagnose.explain", "fix": "diagnose.fix.handle",
     "fuse": "fuse", "judge": "judge",
     "machine": "machine", "verify": "verify",
     "search": "search", "autotune": "measure.autotune", "swap": "nn.swap",
@@ -77,6 +78,7 @@ __all__ = [
     "compare",
     "compile_report",
     "diagnose",
+    "dropout",
     "explain",
     "fix",
     "fuse",

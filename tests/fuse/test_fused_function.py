@@ -128,6 +128,21 @@ def test_what_cannot_be_fused_raises_and_nothing_runs(fused_chain: FusedFunction
     assert fused_chain(empty, torch.randn(70), empty, 0.7).shape == (0, 70)
 
 
+def test_what_is_detached_has_no_gradient() -> None:
+    def parts(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x * y.detach(), x.detach() + 1
+
+    fused = kw.fuse(parts)
+    x, y = (torch.randn(3, 5, requires_grad=True) for _ in range(2))
+    found, wanted = fused(x, y), parts(x, y)
+    assert [t.requires_grad for t in found] == [t.requires_grad for t in wanted]
+    near(found, wanted)
+    grads = [torch.autograd.grad(t[0].sum(), (x, y), allow_unused=True) for t in (found, wanted)]
+    assert torch.equal(grads[0][0], grads[1][0])  # type: ignore[arg-type]
+    assert grads[0][1] is grads[1][1] is None
+    assert not any(t.requires_grad for t in fused(x.detach(), y))
+
+
 def test_a_wrong_kernel_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     """The function runs, and a warning says what the kernel missed."""
     wrong = dataclasses.replace(functions.ELEMENT_FUNCTIONS["sub"], cpp="{0} - {1} * 1.0001f")

@@ -36,6 +36,13 @@ def test_numbers_stay_open() -> None:
     assert numbers_of(lowered, (X, 0.5, 7)) == (0.5, 3.5)
 
 
+def test_whole_numbers_may_have_any_sign() -> None:
+    for n in (-3, 0, 1, 2**40):
+        lowered, static = lower(lambda x, n: x * n + abs(n), X, n)
+        assert not static
+        assert numbers_of(lowered, (X, -7)) == (-7, 7)
+
+
 @pytest.mark.parametrize(
     "function",
     [

@@ -3,7 +3,7 @@
 Philox4x32-10 (Salmon, Moraes, Dror and Shaw, Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). Element i of the
 stream (seed, offset) lies in block i / 64 at place r = i % 64: word r / 16 of the generator at the counter
 (c mod 2^32, c / 2^32, offset mod 2^32, offset / 2^32), c = 16 (i / 64) + r % 16, under the key (seed mod 2^32,
-seed / 2^32). ``simd/philox.hpp`` and ``tile/philox.py`` have the same.
+seed / 2^32). ``simd/philox.hpp`` has the same.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ def random_bits(element: Tensor, seed: int, offset: int) -> Tensor:
 
 def threshold_of(p: float) -> int:
     """What the upper 31 bits of an element are compared with: below it the element is dropped."""
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"p must be in [0, 1], got {p}")
     return math.floor(p * RESOLUTION + 0.5)
 
 

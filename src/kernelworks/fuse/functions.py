@@ -1,4 +1,4 @@
-"""The functions of an expression: how each is written in C++ and in Triton, and how far its kernel may be off.
+"""The functions of an expression: how each is written in C++, and how far its kernel may be off.
 
 Names that the table of activations has are its: ``exp`` and ``expm1`` of nothing above 0, ``log1p`` of 0 to 1. The
 others take any argument.
@@ -20,63 +20,45 @@ __all__ = ["ELEMENT_FUNCTIONS", "ElementFunction"]
 
 @dataclass(frozen=True)
 class ElementFunction:
-    """``cpp`` and ``triton`` are formats of the operands' texts. ``operations`` are of one call on a vector.
-    ``analysis`` is the function on values with their errors."""
+    """``cpp`` is a format of the operands' texts. ``operations`` are of one call on a vector. ``analysis`` is the
+    function on values with their errors."""
 
     cpp: str
-    triton: str
     operations: int
     analysis: Callable[..., Any]
 
 
-def _symbol(symbol: str, analysis: Callable[..., Any], operations: int = 1) -> ElementFunction:
-    return ElementFunction(f"{{0}} {symbol} {{1}}", f"{{0}} {symbol} {{1}}", operations, analysis)
+def _symbol(symbol: str, analysis: Callable[..., Any]) -> ElementFunction:
+    return ElementFunction(f"{{0}} {symbol} {{1}}", 1, analysis)
 
 
-def _called(cpp: str, triton: str, operations: int, analysis: Callable[..., Any]) -> ElementFunction:
-    return ElementFunction(f"{cpp}({{0}})", f"{triton}({{0}})", operations, analysis)
+def _called(name: str, operations: int, analysis: Callable[..., Any]) -> ElementFunction:
+    return ElementFunction(f"{name}({{0}})", operations, analysis)
 
-
-def _of_table(name: str) -> ElementFunction:
-    return _called(CPP[name], TRITON[name], OPERATIONS[name], FUNCTIONS[name])
-
-
-# What tile/ calls the functions of the table.
-TRITON = {"exp": "exp", "expm1": "exp_less_one", "log1p": "log_one_more", "sigmoid": "sigmoid", "tanh": "tanh"}
 
 ELEMENT_FUNCTIONS: dict[str, ElementFunction] = {
     "add": _symbol("+", lambda a, b: a + b), "sub": _symbol("-", lambda a, b: a - b),
-    "mul": _symbol("*", lambda a, b: a * b),
-    "div": ElementFunction("{0} / {1}", "div_rn({0}, {1})", 4, lambda a, b: a / b),
-    "neg": ElementFunction("-{0}", "-{0}", 1, lambda a: -a),
-    "abs": _called("abs", "tl.abs", 1, FUNCTIONS["abs"]),
-    "max": ElementFunction(
-        "larger({0}, {1})", "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", 3, running_error.larger
-    ),
-    "min": ElementFunction(
-        "smaller({0}, {1})", "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", 3, running_error.smaller
-    ),
+    "mul": _symbol("*", lambda a, b: a * b), "div": ElementFunction("{0} / {1}", 4, lambda a, b: a / b),
+    "neg": ElementFunction("-{0}", 1, lambda a: -a), "abs": _called("abs", 1, FUNCTIONS["abs"]),
+    "max": ElementFunction("larger({0}, {1})", 3, running_error.larger),
+    "min": ElementFunction("smaller({0}, {1})", 3, running_error.smaller),
     "lt": _symbol("<", lambda a, b: a < b), "le": _symbol("<=", lambda a, b: a <= b),
     "gt": _symbol(">", lambda a, b: a > b), "ge": _symbol(">=", lambda a, b: a >= b),
     "eq": _symbol("==", running_error.equal), "ne": _symbol("!=", running_error.unequal),
     "and": _symbol("&", lambda a, b: a & b), "or": _symbol("|", lambda a, b: a | b),
-    "xor": _symbol("^", lambda a, b: a ^ b),
-    "not": ElementFunction("!({0})", "not_({0})", 1, lambda a: ~a),
-    "true": ElementFunction("{0} != 0.0f", "{0} != 0.0", 1, running_error.is_true),
-    "where": ElementFunction("where({0}, {1}, {2})", "tl.where({0}, {1}, {2})", 1, FUNCTIONS["where"]),
-    "exp_any": _called("exponential_any", "exponential_any", 16, running_error.exponential),
-    "expm1_any": _called(
-        "exponential_less_one_any", "exponential_less_one_any", 36, running_error.exponential_less_one
-    ),
-    "log": _called("logarithm", "logarithm", 24, running_error.logarithm),
-    "log1p_any": _called("logarithm_one_more_any", "logarithm_one_more_any", 34, running_error.logarithm_one_more),
-    "sqrt": _called("square_root", "square_root", 8, running_error.square_root),
-    "erf": _called("error_function", "error_function", 18, running_error.error_function),
-    "normal": _called("normal_distribution", "normal_distribution", 30, running_error.normal_distribution),
-    "floor": _called("greatest_whole", "tl.floor", 3, running_error.floor),
-    "ceil": _called("least_whole", "tl.ceil", 3, running_error.ceil),
-    "round": _called("nearest_whole", "nearest_whole", 1, running_error.nearest),
-    "bfloat16": _called("rounded_to_bfloat16", "rounded_to_bfloat16", 6, running_error.to_bfloat16),
-    "float16": _called("rounded_to_float16", "rounded_to_float16", 2, running_error.to_float16),
-    **{name: _of_table(name) for name in CPP},
+    "xor": _symbol("^", lambda a, b: a ^ b), "not": ElementFunction("!({0})", 1, lambda a: ~a),
+    "true": ElementFunction("{0} != 0.0f", 1, running_error.is_true),
+    "where": ElementFunction("where({0}, {1}, {2})", 1, FUNCTIONS["where"]),
+    "exp_any": _called("exponential_any", 16, running_error.exponential),
+    "expm1_any": _called("exponential_less_one_any", 36, running_error.exponential_less_one),
+    "log": _called("logarithm", 24, running_error.logarithm),
+    "log1p_any": _called("logarithm_one_more_any", 34, running_error.logarithm_one_more),
+    "sqrt": _called("square_root", 8, running_error.square_root),
+    "erf": _called("error_function", 18, running_error.error_function),
+    "normal": _called("normal_distribution", 30, running_error.normal_distribution),
+    "floor": _called("greatest_whole", 3, running_error.floor), "ceil": _called("least_whole", 3, running_error.ceil),
+    "round": _called("nearest_whole", 1, running_error.nearest),
+    "bfloat16": _called("rounded_to_bfloat16", 6, running_error.to_bfloat16),
+    "float16": _called("rounded_to_float16", 2, running_error.to_float16),
+    **{name: _called(cpp, OPERATIONS[name], FUNCTIONS[name]) for name, cpp in CPP.items()},
 }  # fmt: skip

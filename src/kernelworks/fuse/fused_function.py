@@ -16,7 +16,7 @@ from kernelworks.build.cache import BuildError
 from kernelworks.contract.tensors import PLAIN_TYPES
 from kernelworks.dispatch.user_warning import warn_user
 from kernelworks.fuse.making import FusedKernel, make_kernel, trace_settled
-from kernelworks.fuse.trace import FuseError, trace_backward, trace_forward
+from kernelworks.fuse.trace import FuseError, recorded_results, trace_backward, trace_forward
 
 __all__ = ["FusedFunction", "fuse"]
 
@@ -51,12 +51,14 @@ def fuse(function: Callable[..., Any]) -> FusedFunction:
 
 @dataclass
 class Plan:
-    """What serves calls of one signature. ``kernel`` is None where ``fn`` runs, for ``reason``."""
+    """What serves calls of one signature. ``kernel`` is None where ``fn`` runs, for ``reason``. ``recorded``: of
+    each result whether it has a gradient."""
 
     kernel: FusedKernel | None
     static: frozenset[int]
     structure: Any
     reason: str = ""
+    recorded: tuple[bool, ...] = ()
     backwards: dict[Any, FusedKernel | str] = field(default_factory=dict)
 
 
@@ -84,13 +86,17 @@ class FusedFunction:
         kernel = plan.kernel
         if kernel is None:
             return self.function(*args, **kwargs)
-        if _grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in leaves):
+        if any(plan.recorded):
             made = _Recorded.apply(self, plan, tree, *leaves)  # type: ignore[no-untyped-call]
         else:
             made = kernel.launch(*leaves)
         if plan.structure is None:
             return made[0]
         return pytree.tree_unflatten(list(made), plan.structure)
+
+    def takes(self, *args: Any) -> bool:
+        """Whether a kernel may serve these arguments: no mode, transform or subclass is in the way."""
+        return self._flat(args, {}) is not None
 
     def explain(self) -> str:
         """What serves the calls that were made so far, a line for each signature."""
@@ -132,6 +138,10 @@ class FusedFunction:
         if device is None:
             return None
         key.append(device)
+        try:
+            hash(tuple(key))
+        except TypeError:  # an argument that is no value, an array say
+            return None
         return leaves, tree, tuple(key)
 
     def _settled(self, key: Any, leaves: Sequence[Any]) -> Any:
@@ -153,6 +163,8 @@ class FusedFunction:
         self._static[key] = static
         structure = trace.structure if not trace.structure.is_leaf() else None
         plan = Plan(None, static, structure)
+        if _grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in leaves):
+            plan.recorded = recorded_results(self.function, leaves, tree)
         try:
             kernel = make_kernel(tracer, definition, leaves, static)
             if kernel.checked.fault:
@@ -249,7 +261,7 @@ class _Recorded(torch.autograd.Function):
         ctx.leaves = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         ctx.save_for_backward(*(leaves[i] for i in ctx.places))
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(t for t in made if not t.is_floating_point()))
+        ctx.mark_non_differentiable(*(t for t, held in zip(made, plan.recorded, strict=True) if not held))
         return made
 
     @staticmethod

@@ -251,7 +251,7 @@ class _Lowering:
     # ------------------------------------------------------------ our own operators
 
     def _own(self, plain: str, args: Sequence[Any], kwargs: Any, node: Node) -> Value:
-        if plain not in ("dropout", "dropout_backward"):
+        if plain != "seeded_dropout":
             raise FuseError(f"{node.target} cannot be fused; accepted are {ACCEPTED_FUNCTIONS}")
         x, p, seed, offset = (*args, *kwargs.values())[:4]
         value = self._value(x)

@@ -196,6 +196,6 @@ RULES: dict[str, Callable[..., Any]] = {
 
 ACCEPTED_FUNCTIONS = (
     "arithmetic, comparisons, where and masks, abs, min, max and clamp, powers, exp, log, sqrt and erf, the "
-    "activations, casts among float32, bfloat16, float16 and bool, and sum, mean, amax, amin, softmax and "
+    "activations, casts among float32, bfloat16, float16 and bool, kw.dropout, and sum, mean, amax, amin, softmax and "
     "norms over the last dimension"
 )

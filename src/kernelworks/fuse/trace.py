@@ -21,7 +21,7 @@ from torch.fx import traceback as fx_traceback
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-__all__ = ["FuseError", "Trace", "trace_backward", "trace_forward"]
+__all__ = ["FuseError", "Trace", "recorded_results", "trace_backward", "trace_forward"]
 
 # Operators that are taken apart into those that have a rule.
 DECOMPOSED_OPS = """
@@ -106,11 +106,10 @@ class _Symbols:
                 self.leaves.append(fake.requires_grad_() if leaf.requires_grad else fake)
             elif type(leaf) in (int, float) and place not in static:
                 source = ConstantSource(f"number{place}")
+                symbol = self.shapes.create_unspecified_symbol(leaf, source, DimDynamic.DYNAMIC)
                 if type(leaf) is int:
-                    symbol = self.shapes.create_symbol(leaf, source=source, dynamic_dim=DimDynamic.DYNAMIC)
                     made: Any = self.shapes.create_symintnode(symbol, hint=leaf, source=source)
                 else:
-                    symbol = self.shapes.create_unspecified_symbol(leaf, source, DimDynamic.DYNAMIC)
                     made = self.shapes.create_symfloatnode(symbol, hint=leaf, source=source)
                 self.places[symbol] = place
                 self.leaves.append(made)
@@ -138,6 +137,15 @@ def trace_forward(
         return pytree.tree_flatten(function(*args, **kwargs))
 
     return _traced(function, run, leaves, static, needs=False)
+
+
+def recorded_results(function: Callable[..., Any], leaves: Sequence[Any], tree: Any) -> tuple[bool, ...]:
+    """Of each result whether torch records its gradient: not of what the function detaches."""
+    symbols = _Symbols(leaves, frozenset())
+    with torch.enable_grad(), symbols.mode:
+        args, kwargs = pytree.tree_unflatten(symbols.leaves, tree)
+        found = pytree.tree_leaves(function(*args, **kwargs))
+    return tuple(isinstance(t, Tensor) and t.requires_grad for t in found)
 
 
 def trace_backward(

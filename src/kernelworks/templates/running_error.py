@@ -3,7 +3,7 @@
 A value carries how far its float32 counterpart may be from it. Each operation hands the errors of its operands on, to
 first order, and adds its own rounding: 2^-24 of its result, and half of 2^-149 where that is more, and nothing where
 float32 holds a sum or product of exact operands. Bounds of elementary functions are those of ``simd/activation.hpp``
-and ``tile/activation.py``, and of ``simd/fused_functions.hpp`` and ``tile/fused.py``. Where the sides of a comparison
+and ``tile/activation.py``, and of ``simd/fused_functions.hpp``. Where the sides of a comparison
 are closer than their errors it may fall either way, and ``where`` then covers both of its branches.
 """
 
@@ -285,8 +285,7 @@ def is_true(a: Running) -> Comparison:
     return a._compared(Running(torch.zeros_like(a.value), torch.zeros_like(a.value)), torch.ne)
 
 
-# Of a sum over a row: what is added up in float32 before it goes to float64 (``simd/fused.hpp``), or as a
-# tree on a GPU.
+# Of a sum over a row: what is added up in float32 before it goes to float64 (``simd/fused.hpp``).
 CHAIN = 112.0
 
 
