@@ -209,7 +209,7 @@ CASES: dict[str, Case] = {
                              by_definition("quantized_linear", format="Q8_0")),
 }  # fmt: skip
 REFUSED = {"attention", "attention_fp8", "block_sparse_attention", "varlen_attn"}  # heads of no dimension
-OTHERWISE = {"adamw_", "sgd_"}  # they change lists: below
+OTHERWISE = {"adamw_", "clip_grads_", "sgd_"}  # they change lists: below
 
 
 def op_of(name: str) -> str:

@@ -29,13 +29,14 @@ class Tensors:
     """A list of floating-point tensors of any strides. ``like`` names the list whose tensor in the same place has the
     shape, dtype and device of each. ``written``: the letter of its alias set in the schema. A ``state`` is of its
     tensor's dtype or of float32, all of one place in the dtype of the list ``state_like``. With ``unless`` the list
-    is empty where the number of this name is 0."""
+    is empty where the number of this name is 0. All lie on one type of device, or with ``one_device`` on one."""
 
     like: str = ""
     written: str = ""
     state: bool = False
     state_like: str = ""
     unless: str = ""
+    one_device: bool = False
 
     @property
     def schema(self) -> str:
@@ -53,8 +54,11 @@ class Tensors:
             raise ValueError(f"{name} must hold one tensor for each of {self.like}, {len(first)}; got {len(value)}")
         for i, tensor in enumerate(value):
             self._check_item(f"{name}[{i}]", tensor, i, given)
-            if not self.like and torch.device(tensor.device).type != torch.device(first[0].device).type:
+            if not self.like and self._place(tensor) != self._place(first[0]):
                 raise ValueError(f"{name}[{i}] must be on {name}[0]'s device {first[0].device}, got {tensor.device}")
+
+    def _place(self, tensor: Any) -> str:
+        return str(tensor.device) if self.one_device else torch.device(tensor.device).type
 
     def _is_empty(self, given: GivenArguments) -> bool:
         number = given.get(self.unless) if self.unless else None

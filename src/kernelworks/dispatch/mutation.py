@@ -80,7 +80,7 @@ def check_out(name: str, wanted: Any, out: Any, args: tuple[Any, ...]) -> None:
     wants, gots = as_tuple(wanted), as_tuple(out)
     if len(wants) != len(gots):
         raise ValueError(f"out must hold {len(wants)} tensors for {name}, got {len(gots)}")
-    device = next(t.device for t in leaves(args))
+    device = next((t.device for t in leaves(args)), torch.device("cpu"))  # of no tensors
     for want, got in zip(wants, gots, strict=True):
         if not isinstance(got, Tensor):
             raise TypeError(f"out must be a torch.Tensor, got {type(got).__name__}")

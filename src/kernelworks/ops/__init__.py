@@ -49,6 +49,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "optimizer": (
         "adamw_",
+        "clip_grads_",
         "sgd_",
     ),
     "position": (

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.norm.layer_norm import layer_norm as layer_norm
     from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm
     from kernelworks.ops.optimizer.adamw import adamw_ as adamw_
+    from kernelworks.ops.optimizer.clip_grads import clip_grads_ as clip_grads_
     from kernelworks.ops.optimizer.sgd import sgd_ as sgd_
     from kernelworks.ops.position.rope import rope as rope
     from kernelworks.ops.quantization.dequantize import dequantize as dequantize
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         "attention_fp8",
         "block_sparse_attention",
         "celu",
+        "clip_grads_",
         "cross_entropy",
         "cumprod",
         "cumsum",
@@ -274,6 +276,9 @@ SCHEMAS = {
     },
     "adamw_": {
         "forward": "adamw_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, int step, float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
+    },
+    "clip_grads_": {
+        "forward": "clip_grads_(Tensor(a!)[] grads, float max_norm, float norm_type, bool error_if_nonfinite, str? op_kernel=None) -> Tensor",
     },
     "sgd_": {
         "forward": "sgd_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momentum_buffers, float lr, float momentum, float dampening, float weight_decay, bool nesterov, bool maximize, bool is_first_step, str? op_kernel=None) -> ()",

@@ -85,7 +85,8 @@ class _Group:
 
 class ListLaunch:
     """Launches of a kernel over lists of tensors that look like these: the same dtypes, shapes and strides. Of
-    ``lists`` by name the first so many are written; the last of these is the state."""
+    ``lists`` by name the first so many are written; the last of these is the state. ``numbers`` of a call are what a
+    kernel takes beside the lists, for each of ``groups``."""
 
     def __init__(self, kernel: Kernel, lists: Mapping[str, Sequence[Tensor]], written: int, configs: Configs) -> None:
         self.kernel, self.names, self.written = kernel, tuple(lists), written
@@ -96,9 +97,9 @@ class ListLaunch:
                 pairs.setdefault((p.dtype, s.dtype, p.device, p.numel() % PIECE_SIZE == 0), []).append(i)
         self.groups = [_Group(members, firsts, states, configs) for members in pairs.values()]
 
-    def __call__(self, lists: Sequence[Sequence[Tensor]], numbers: Sequence[float], **constants: Any) -> None:
+    def __call__(self, lists: Sequence[Sequence[Tensor]], numbers: Sequence[Sequence[Any]], **constants: Any) -> None:
         dense, copies = self._dense(lists)
-        for group in self.groups:
+        for group, own in zip(self.groups, numbers, strict=True):
             addresses = [tensors[i].data_ptr() for tensors in dense for i in group.members]
             whole = group.even and not any(a % PIECE_SIZE for a in addresses)
             launch = self.kernel.at(
@@ -106,7 +107,7 @@ class ListLaunch:
             )
             launch(
                 (group.blocks, 1, 1), group.owners, group.firsts, group.sizes, group.address_table(addresses),
-                len(group.members), *numbers,
+                len(group.members), *own,
             )  # fmt: skip
         for target, copy in copies:
             target.copy_(copy)

@@ -69,7 +69,7 @@ class Step:
         momentum: float, dampening: float, weight_decay: float, nesterov: bool, maximize: bool, is_first_step: bool,
         out: Any = None,
     ) -> None:  # fmt: skip
-        numbers = (float(lr), float(momentum), 1.0 - dampening, float(weight_decay))
+        numbers = [(float(lr), float(momentum), 1.0 - dampening, float(weight_decay))] * len(self.launch.groups)
         self.launch(
             (params, momentum_buffers, grads) if self.momentum else (params, grads), numbers,
             SIGN=-1.0 if maximize else 1.0, MOMENTUM=self.momentum, NESTEROV=nesterov, FIRST=is_first_step,
