@@ -195,6 +195,9 @@ CASES: dict[str, Case] = {
     "sum of all": Case(MATRIX, lambda M, N: (t(M, N),), kw.sum, torch.sum),
     "topk": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.topk(x, x.shape[1] // 2, **n),
                  lambda x: torch.topk(x, x.shape[1] // 2)),
+    "causal_conv1d": Case({"B": 2}, lambda B: (t(B, 3, 5), t(3, 4), t(3)), kw.causal_conv1d,
+                          lambda x, w, b: F.conv1d(F.pad(x, (3, 0)), w[:, None], b, groups=3)),
+    "conv2d": Case({"B": 2}, lambda B: (t(B, 3, 5, 4), t(6, 3, 2, 2), t(6)), kw.conv2d, F.conv2d),
     "sort": Case(MATRIX, lambda M, N: (t(M, N),), kw.sort, torch.sort),
     **{name: Case({"N": 5, "M": 4, "D": 3, "E": 2}, lambda N, M, D, E: (t(N, D), t(M, D), t(M, E)),
                   functools.partial(getattr(kw, name), length_scale=1.5), by_definition(name, length_scale=1.5))

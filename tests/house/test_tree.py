@@ -273,6 +273,7 @@ NAMES_OPS = {
     "benchmarks/packed_gemv.py": "products with packed weights beside memory's rate",
     "benchmarks/timed_on_record.py": "the same, as timings",
     f"{PACKAGE}/climb/baselines.py": "a ladder races what its op races",
+    f"{PACKAGE}/diagnose/slow_paths/missing_packages.py": "functions of other packages, by their names",
     f"{PACKAGE}/fuse/rules.py": "a fused function calls the expressions of the table of activations",
     f"{PACKAGE}/nn/attention.py": "transformers' attention interface",
     f"{PACKAGE}/nn/functional.py": "stand-ins that read arguments quicker, or ask more, than a torch signature says",

@@ -361,7 +361,7 @@ OPS = [
         RuntimeError,
         "out= does not support autograd",
     ),
-    Limit("`out=` is contiguous.", lambda: kw.gelu(x(), out=x(16, 4).T), ValueError, "out must be contiguous"),
+    Limit("`out=` lies as results do.", lambda: kw.gelu(x(), out=x(16, 4).T), ValueError, "out must be contiguous"),
     Limit(
         "`out=` of two results takes two tensors that share no memory.", row_over_itself, ValueError, "share no memory"
     ),

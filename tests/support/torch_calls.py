@@ -33,12 +33,16 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "attn_mask": lambda given: torch.rand(given["query"].shape[2], given["key"].shape[2]),
     "beta": lambda given: 0.75,
     "bias": lambda given: torch.rand(given.get("weight", given.get("mat_b", Tensor())).shape[0]),
+    "ceil_mode": lambda given: True,
     "descending": lambda given: True,
+    "dilation": lambda given: (2, 1),
     "dim": lambda given: 0,
+    "divisor_override": lambda given: 3,
     "dropout_p": lambda given: 0.5,
     "dtype": lambda given: torch.float64,
     "enable_gqa": lambda given: True,
     "eps": lambda given: 0.25,
+    "groups": lambda given: 2,
     "ignore_index": lambda given: int(given["target"][0]),
     "inplace": lambda given: True,
     "is_causal": lambda given: True,
@@ -55,6 +59,7 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "norm_type": lambda given: 1.0,
     "out_dtype": lambda given: torch.float32,
     "options": lambda given: torch.nn.LinearCrossEntropyOptions(),
+    "padding": lambda given: (1, 2),
     "padding_idx": lambda given: 0,
     "reduce": lambda given: False,
     "reduction": lambda given: "sum",
@@ -63,6 +68,7 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "size_average": lambda given: False,
     "sorted": lambda given: False,
     "sparse": lambda given: True,
+    "stride": lambda given: 2,
     "threshold": lambda given: 0.3,
     "value": lambda given: -0.3,
     "stable": lambda given: True,
@@ -81,16 +87,23 @@ def torchs(torch_signature: TorchSignature) -> Parameters:
         plain = {a.name for a in packet.default._schema.arguments}  # what no call can do without, and more
         known = (getattr(packet, o)._schema for o in packet.overloads() if "Dimname" not in o)
         schemas = (s for s in known if not any(a.is_out for a in s.arguments))
-        schemas = sorted(schemas, key=lambda s: len(s.arguments))
+        schemas = sorted(schemas, key=lambda s: (len(s.arguments), s.overload_name == ""))
         placed = {a.name for s in schemas for a in s.arguments if not a.kwarg_only}
         arguments = sorted(schemas[-1].arguments, key=lambda a: a.name not in placed)
         absent = {True: inspect._empty, False: None}
         return [
             ("input" if a.name == "self" else a.name,
-             a.default_value if a.has_default_value() else absent[a.name in plain], a.name in placed)
+             _plain(a.default_value) if a.has_default_value() else absent[a.name in plain], a.name in placed)
             for a in arguments
         ]  # fmt: skip
     return [(p.name, p.default, p.kind is not p.KEYWORD_ONLY) for p in found.parameters.values()]
+
+
+def _plain(default: Any) -> Any:
+    """A default as a call may write it: 1 for [1, 1], None for []."""
+    if isinstance(default, list) and not default:
+        return None
+    return default[0] if isinstance(default, list) and len(default) == 2 and default[0] == default[1] else default
 
 
 def example(torch_signature: TorchSignature) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["as_rows", "new_output"]
+__all__ = ["as_rows", "is_channels_last_1d", "new_output", "with_unit_stride"]
 
 
 def new_output(q: Tensor) -> Tensor:
@@ -30,3 +30,15 @@ def as_rows(x: Tensor) -> Tensor:
         except RuntimeError:  # no single row stride describes it
             pass
     return x.contiguous()
+
+
+def is_channels_last_1d(x: Tensor) -> bool:
+    """Whether the channels of [B, C, L] lie side by side, as in a transposed [B, L, C]."""
+    return x.stride(1) == 1 and (x.stride(2) != 1 or x.shape[2] == 1)
+
+
+def with_unit_stride(x: Tensor, dim: int) -> Tensor:
+    """[B, C, L] with unit stride along one of the last two dimensions; one copy if it has not."""
+    if x.stride(dim) == 1 or x.shape[dim] <= 1:
+        return x
+    return x.contiguous() if dim == 2 else x.transpose(1, 2).contiguous().transpose(1, 2)

@@ -90,13 +90,21 @@ def check_out(name: str, wanted: Any, out: Any, args: tuple[Any, ...]) -> None:
             raise ValueError(f"out must have shape {list(want.shape)}, got {list(got.shape)}")
         if got.device != device:
             raise ValueError(f"out must be on {device}, as the arguments are, got {got.device}")
-        if not got.is_contiguous():
-            raise ValueError(f"out must be contiguous, got strides {list(got.stride())}")
+        if not (got.is_contiguous() or _lies_as(got, want)):
+            as_made = "" if want.is_contiguous() else f" or have the result's strides {list(want.stride())}"
+            raise ValueError(f"out must be contiguous{as_made}, got strides {list(got.stride())}")
     floats = any(want.dtype.is_floating_point for want in wants)  # what has a gradient at all
     if floats and torch.is_grad_enabled() and any(t.requires_grad for t in leaves((*args, out))):
         raise RuntimeError("out= does not support autograd: no argument may require grad")
     if not torch.compiler.is_compiling():
         refuse_crossed(out)
+
+
+def _lies_as(got: Tensor, want: Tensor) -> bool:
+    """Whether a tensor of a result's shape lies as that: without gaps, in the same order (channels last, say)."""
+    order = sorted(range(want.dim()), key=want.stride, reverse=True)
+    places = zip(got.shape, got.stride(), want.stride(), strict=True)
+    return want.permute(order).is_contiguous() and all(n <= 1 or a == b for n, a, b in places)
 
 
 def _range(t: Tensor) -> tuple[int, int]:

@@ -32,6 +32,11 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "block_sparse_attention",
         "varlen_attn",
     ),
+    "convolution": (
+        "causal_conv1d",
+        "causal_conv1d_update",
+        "conv2d",
+    ),
     "linear": (
         "linear",
         "linear_add",
@@ -51,6 +56,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "adamw_",
         "clip_grads_",
         "sgd_",
+    ),
+    "pooling": (
+        "avg_pool2d",
     ),
     "position": (
         "rope",

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from kernelworks.ops.attention.attention_fp8 import attention_fp8 as attention_fp8
     from kernelworks.ops.attention.block_sparse_attention import block_sparse_attention as block_sparse_attention
     from kernelworks.ops.attention.varlen_attn import varlen_attn as varlen_attn
+    from kernelworks.ops.convolution.causal_conv1d import causal_conv1d as causal_conv1d
+    from kernelworks.ops.convolution.causal_conv1d_update import causal_conv1d_update as causal_conv1d_update
+    from kernelworks.ops.convolution.conv2d import conv2d as conv2d
     from kernelworks.ops.linear.linear import linear as linear
     from kernelworks.ops.linear.linear_add import linear_add as linear_add
     from kernelworks.ops.linear.linear_gelu import linear_gelu as linear_gelu
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.optimizer.adamw import adamw_ as adamw_
     from kernelworks.ops.optimizer.clip_grads import clip_grads_ as clip_grads_
     from kernelworks.ops.optimizer.sgd import sgd_ as sgd_
+    from kernelworks.ops.pooling.avg_pool2d import avg_pool2d as avg_pool2d
     from kernelworks.ops.position.rope import rope as rope
     from kernelworks.ops.quantization.dequantize import dequantize as dequantize
     from kernelworks.ops.quantization.quantize import quantize as quantize
@@ -67,9 +71,13 @@ if TYPE_CHECKING:
         "argmax",
         "attention",
         "attention_fp8",
+        "avg_pool2d",
         "block_sparse_attention",
+        "causal_conv1d",
+        "causal_conv1d_update",
         "celu",
         "clip_grads_",
+        "conv2d",
         "cross_entropy",
         "cumprod",
         "cumsum",
@@ -238,6 +246,17 @@ SCHEMAS = {
         "forward": "varlen_attn(Tensor query, Tensor key, Tensor value, Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa, bool with_lse, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "varlen_attn_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor output, Tensor lse, Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
+    "causal_conv1d": {
+        "forward": "causal_conv1d(Tensor x, Tensor weight, Tensor? bias, Tensor? initial_states, str? activation, bool return_final_states, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "causal_conv1d_backward(Tensor grad_output, Tensor? grad_final_states, Tensor x, Tensor weight, Tensor? bias, Tensor? initial_states, str? activation, bool return_final_states, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "causal_conv1d_update": {
+        "forward": "causal_conv1d_update(Tensor x, Tensor(a!) conv_state, Tensor weight, Tensor? bias, str? activation, str? op_kernel=None) -> Tensor",
+    },
+    "conv2d": {
+        "forward": "conv2d(Tensor x, Tensor weight, Tensor? bias, int[2] stride, int[2] padding, int[2] dilation, int groups, str? op_kernel=None) -> Tensor",
+        "backward": "conv2d_backward(Tensor grad_output, Tensor x, Tensor weight, int[2] stride, int[2] padding, int[2] dilation, int groups, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
+    },
     "linear": {
         "forward": "linear(Tensor x, Tensor weight, Tensor? bias, str? op_kernel=None) -> Tensor",
         "backward": "linear_backward(Tensor grad_output, Tensor x, Tensor weight, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
@@ -282,6 +301,10 @@ SCHEMAS = {
     },
     "sgd_": {
         "forward": "sgd_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momentum_buffers, float lr, float momentum, float dampening, float weight_decay, bool nesterov, bool maximize, bool is_first_step, str? op_kernel=None) -> ()",
+    },
+    "avg_pool2d": {
+        "forward": "avg_pool2d(Tensor x, int[2] kernel_size, int[2]? stride, int[2] padding, bool count_include_pad, str? op_kernel=None) -> Tensor",
+        "backward": "avg_pool2d_backward(Tensor grad_output, Tensor x, int[2] kernel_size, int[2]? stride, int[2] padding, bool count_include_pad, str? op_kernel=None) -> Tensor",
     },
     "rope": {
         "forward": "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved, str? op_kernel=None) -> (Tensor, Tensor)",

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["LAYOUTS", "Arena", "arena", "poisoned_memory"]
+__all__ = ["LAYOUTS", "Arena", "arena", "has_memory_format", "poisoned_memory"]
 
 _PAGE = mmap.PAGESIZE
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -24,7 +24,8 @@ _SLACK = 0xA5  # what lies between the tensor and the page's other edge, and mus
 
 # "far" puts the slices of the first dimension 2^31 elements apart, in memory that is reserved but never touched: an
 # index held in 32 bits goes astray there.
-LAYOUTS = ("contiguous", "row_stride", "offset", "transposed", "far")
+# "channels_last" is torch's memory format of that name, of four dimensions and of five.
+LAYOUTS = ("contiguous", "row_stride", "offset", "transposed", "channels_last", "far")
 FAR = 2**31 + 64
 _BAND = 4096
 _NORESERVE = 0x4000  # MAP_NORESERVE on Linux
@@ -85,6 +86,11 @@ class _Region:
         self.map.close()
 
 
+def has_memory_format(shape: Sequence[int]) -> bool:
+    """Whether torch has a channels_last of so many dimensions."""
+    return len(shape) in (4, 5)
+
+
 def _strides(shape: tuple[int, ...], layout: str, device: str) -> tuple[tuple[int, ...], int, int]:
     """Strides, offset and elements of storage for one layout of a shape."""
     padded = list(shape)
@@ -93,6 +99,8 @@ def _strides(shape: tuple[int, ...], layout: str, device: str) -> tuple[tuple[in
     order = list(range(len(shape)))
     if layout == "transposed" and len(shape) >= 2:
         order[-1], order[-2] = order[-2], order[-1]
+    if layout == "channels_last" and has_memory_format(shape):
+        order.append(order.pop(1))
     strides, step = [0] * len(shape), 1
     for dim in reversed(order):
         strides[dim] = step
@@ -127,6 +135,11 @@ class _Banded:
             torch.cuda.empty_cache()
 
 
+def _order_of(tensor: Tensor) -> list[int]:
+    """The dimensions in the order in which they lie, the outermost first."""
+    return sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+
+
 class Arena:
     """Guarded tensors of one case."""
 
@@ -150,20 +163,24 @@ class Arena:
         region.tensor = torch.frombuffer(buffer, dtype=dtype).as_strided(shape, strides, offset)
         return region.tensor
 
-    def new_poisoned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """An output that nobody has written: NaN, or an absurd integer."""
-        tensor = self.empty(shape, dtype)
+    def new_poisoned(self, shape: tuple[int, ...], dtype: torch.dtype, like: Tensor | None = None) -> Tensor:
+        """An output that nobody has written: NaN, or an absurd integer. It is dense, in the order of ``like``."""
+        order = list(range(len(shape))) if like is None else _order_of(like)
+        tensor = self._in_order(shape, dtype, order)
         whole = -(2**31) + 7 if dtype.itemsize >= 4 else 0x5A
         return tensor.fill_(float("nan") if dtype.is_floating_point else whole)
+
+    def _in_order(self, shape: tuple[int, ...], dtype: torch.dtype, order: list[int]) -> Tensor:
+        """A dense tensor whose dimensions lie in this order, the outermost first."""
+        return self.empty(tuple(shape[i] for i in order), dtype).permute([order.index(i) for i in range(len(shape))])
 
     def place(self, value: Any, layout: str = "contiguous") -> Any:
         """A copy of a tensor (or of a list of them) in guarded memory; anything else as it is."""
         if isinstance(value, Tensor):
-            order = sorted(range(value.dim()), key=value.stride, reverse=True)
+            order = _order_of(value)
             if layout == "contiguous" and not value.is_contiguous() and value.permute(order).is_contiguous():
                 # A case that is about the order of dimensions in memory keeps it.
-                held = self.empty(tuple(value.shape[i] for i in order), value.dtype).copy_(value.permute(order))
-                return held.permute([order.index(i) for i in range(value.dim())])
+                return self._in_order(tuple(value.shape), value.dtype, order).copy_(value)
             return self.empty(tuple(value.shape), value.dtype, layout).copy_(value)
         if isinstance(value, (list, tuple)):
             return [self.place(v, layout) for v in value]

@@ -16,7 +16,7 @@ from kernelworks.dispatch.mutation import results_of
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import environment
 from kernelworks.records import Parity
-from kernelworks.verify.guarded_buffers import LAYOUTS, Arena, arena
+from kernelworks.verify.guarded_buffers import LAYOUTS, Arena, arena, has_memory_format
 from kernelworks.verify.reference import Reference, compute_reference, device_of, flat_outputs, follow_choice
 
 __all__ = ["judge", "judge_gradients", "judge_outputs", "makes_gradients", "parities", "reproduce"]
@@ -95,12 +95,31 @@ def makes_gradients(op: Op, kernel: str, args: tuple[Any, ...], names: tuple[str
     return op.kernel(kernel).guard(op.backward_of(op.request("training", args, names))) is None
 
 
-def _poisoned_out(op: Op, case_args: tuple[Any, ...], memory: Arena) -> Any:
+def _poisoned_out(op: Op, case_args: tuple[Any, ...], memory: Arena, formatted: bool) -> Any:
+    """Where a call writes: contiguous tensors, or ones that lie as what it would make for itself."""
     shapes = op.forward_shapes(case_args)
     if shapes is None:
         return None
-    made = tuple(memory.new_poisoned(tuple(s.shape), s.dtype) for s in flat_outputs(shapes))
+    made = tuple(memory.new_poisoned(tuple(s.shape), s.dtype, s if formatted else None) for s in flat_outputs(shapes))
     return made if isinstance(shapes, tuple) else made[0]
+
+
+def _misplaced(op: Op, result: Any, args: tuple[Any, ...]) -> str:
+    """What is wrong with how results lie that a kernel of ours made for itself: not as compilers were told. Dimensions
+    of one element lie anyhow."""
+    for place, (made, told) in enumerate(zip(flat_outputs(result), flat_outputs(op.forward_shapes(args)), strict=True)):
+        places = zip(made.shape, made.stride(), told.stride(), strict=True)
+        if made.numel() and any(n > 1 and a != b for n, a, b in places):
+            return f"output {place} has strides {list(made.stride())}, and is promised with {list(told.stride())}"
+    return ""
+
+
+def _layouts_of(case: Case, args: tuple[Any, ...]) -> tuple[str, ...]:
+    """The layouts that a case is tried in: torch's memory formats are those of tensors of four and five dimensions."""
+    if not case.layouts:
+        return LAYOUTS[:1]
+    formatted = any(isinstance(t, Tensor) and has_memory_format(t.shape) for t in flat_outputs(list(args)))
+    return tuple(layout for layout in LAYOUTS if layout != "channels_last" or formatted)
 
 
 def _forward(op: Op, kernel: str, expected: Reference, layout: str, *, at_end: bool) -> Judgement:
@@ -113,10 +132,13 @@ def _forward(op: Op, kernel: str, expected: Reference, layout: str, *, at_end: b
         )
         if _declines(op, kernel, args):
             raise _Declined
-        out = _poisoned_out(op, args, memory)
+        formatted = layout == "channels_last"
+        out = _poisoned_out(op, args, memory, formatted)
         result = op(*args, out=out, kernel=kernel) if out is not None else op(*args, kernel=kernel)
         result = results_of(op, result, args)
         shares, message = judge_outputs(result, expected)
+        if formatted and out is not None and op.kernel(kernel).source is not None and not message:
+            message = _misplaced(op, op(*args, kernel=kernel), args)
         inputs = [i for i, n in enumerate(names) if n not in op.contract.mutates]
         before = expected.positional(op)
         if not message and not all(_same_bits(args[i], before[i]) for i in inputs):
@@ -180,7 +202,7 @@ def parities(
     positional = expected.positional(op)
     if _declines(op, kernel, positional):
         return
-    layouts = LAYOUTS if case.layouts else LAYOUTS[:1]
+    layouts = _layouts_of(case, positional)
     ends = (True, False) if device == "cpu" else (True,)
     runs = [("forward", layout, at_end) for layout in layouts for at_end in ends]
     if expected.gradients and makes_gradients(op, kernel, positional, tuple(expected.gradients)):

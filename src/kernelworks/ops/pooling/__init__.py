@@ -1,0 +1,1 @@
+"""Pooling: one number for each window of a picture."""
