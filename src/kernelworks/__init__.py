@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kernelworks.machine import Machine, machine
     from kernelworks.measure.autotune import autotune
     from kernelworks.measure.bench import bench
+    from kernelworks.nn.experts import moe_mlp, router_topk
     from kernelworks.nn.optim import SGD, AdamW
     from kernelworks.nn.swap import Swap, swap
     from kernelworks.ops.generated import *  # noqa: F403
@@ -43,7 +44,7 @@ _HOMES = {
     "compile_report": "compile",
     "diagnose": "diagnose", "dropout": "fuse.dropout", "explain": "diagnose.explain", "fix": "diagnose.fix.handle",
     "fuse": "fuse", "judge": "judge",
-    "machine": "machine", "verify": "verify",
+    "machine": "machine", "moe_mlp": "nn.experts", "router_topk": "nn.experts", "verify": "verify",
     "search": "search", "autotune": "measure.autotune", "swap": "nn.swap",
 }  # fmt: skip
 
@@ -84,7 +85,9 @@ __all__ = [
     "fuse",
     "judge",
     "machine",
+    "moe_mlp",
     "nn",
+    "router_topk",
     "search",
     "swap",
     "verify",

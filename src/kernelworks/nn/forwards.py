@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from kernelworks.dispatch.signature import gates
+from kernelworks.nn import experts
 from kernelworks.nn.gates import learn_gate
 from kernelworks.nn.identify import identify_forward, reason_not_identified
 from kernelworks.nn.originals import TORCH_FUNCTIONS, forward_of
@@ -38,6 +39,8 @@ def known_forward(module: nn.Module) -> KnownForward | None:
     for shipped, kind, op, ours in TORCH_MODULES:
         if forward is shipped:
             return KnownForward(kind, (op,), ours) if getattr(F, op) is TORCH_FUNCTIONS[op] else None
+    if experts.uses_experts_registry(module):
+        return KnownForward(experts.KIND, experts.USES, experts.swapped_forward)
     identified = identify_forward(module)
     return (
         KnownForward(identified.kind, identified.ops, identified.forward)
