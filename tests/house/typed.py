@@ -98,6 +98,14 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     kw.nothing  # noqa: B018  # refused: no such name
 
 
+def norms(x: Tensor, a: Arrays) -> None:
+    assert_type(kw.group_norm(x, 2, x), Tensor)
+    assert_type(kw.group_norm(input=a, num_groups=2, eps=1e-6), Arrays)
+    assert_type(kw.instance_norm(x), Tensor)
+    assert_type(kw.batch_norm(x, None, None, training=True), Tensor)
+    assert_type(kw.batch_norm(input=a, running_mean=a, running_var=a, momentum=0.5), Arrays)
+
+
 def verbs(model: torch.nn.Module, x: Tensor) -> None:
     assert_type(kw.swap(model), Swap)
     assert_type(kw.explain("gelu", x), Explanation)

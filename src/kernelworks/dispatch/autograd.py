@@ -90,9 +90,11 @@ def derivative(op: Any, args: tuple[Any, ...]) -> Any:
     wanted = [n for n, want in zip(backward.returns, needs, strict=True) if want]
     if not wanted:
         return _shaped(op, have, {})
-    with _recording():  # aliases: the same tensor may be given twice, and each place has its own gradient
+    with _recording():
+        # Aliases: the same tensor may be given twice, and each place has its own gradient. A view gives a dimension of
+        # one element another stride, by which torch's batch_norm mistakes how its gradient lies.
         own = {
-            n: (have[n] if again and have[n].requires_grad else have[n].detach().requires_grad_()).view_as(have[n])
+            n: torch.ops.aten.alias(have[n] if again and have[n].requires_grad else have[n].detach().requires_grad_())
             for n in wanted
         }
         given = {n: have[n] for n in forward.names if n in have}
@@ -245,6 +247,7 @@ def _function(op: Any) -> type[Function]:
     read = {n: " or ".join(f"wanted[{names.index(g)}]" for g in readers(op, n)) for n in saved if n in forward}
     unread = op.passes["backward"].unread
     partly = [n for n in read if len(readers(op, n)) < len(returns) or n in unread]  # no gradient wanted may need it
+    keeps = {n: f"not {unread[n]}" if n in unread and read[n] else bool(read[n]) for n in partly}
     read |= {n: f"not {unread[n]} and ({read[n]})" for n in partly if n in unread and read[n]}
     source = _SOURCE.format(
         name=op.name,
@@ -253,7 +256,7 @@ def _function(op: Any) -> type[Function]:
         call=call,
         saved=", ".join(saved),
         read=", ".join(f"{n} if {read[n] or False} else None" if n in partly else n for n in saved),
-        spared="".join(f"None if {read[n] or False} else spared({n}, {bool(read[n])}), " for n in partly),
+        spared="".join(f"None if {read[n] or False} else spared({n}, {keeps[n]}), " for n in partly),
         spare="".join(f"spare_{n}, " for n in partly),
         put_back="; ".join(f"{n} = spare_{n} if {n} is None else {n}" for n in partly),
         others="".join(f"{n}, " for n in kept),

@@ -195,7 +195,7 @@ def _setup_context(op: Any, ctx: Any, inputs: tuple[Any, ...], output: Any) -> N
     tensors = {n: have[n] for n in kept if isinstance(have[n], Tensor)}
     wanted = dict(zip(forward.names, ctx.needs_input_grad, strict=False))
     unread = {
-        n: shape_only(t, bool(readers(op, n)))
+        n: shape_only(t, bool(readers(op, n, have)))
         for n, t in tensors.items()
         if n in wanted and is_plain(t) and not any(wanted[g] for g in readers(op, n, have))
     }

@@ -49,6 +49,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "norm": (
         "add_layer_norm",
+        "batch_norm",
+        "group_norm",
+        "instance_norm",
         "layer_norm",
         "rms_norm",
     ),

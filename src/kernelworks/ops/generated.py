@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from kernelworks.ops.linear.rms_norm_linear import rms_norm_linear as rms_norm_linear
     from kernelworks.ops.lookup.embedding import embedding as embedding
     from kernelworks.ops.norm.add_layer_norm import add_layer_norm as add_layer_norm
+    from kernelworks.ops.norm.batch_norm import batch_norm as batch_norm
+    from kernelworks.ops.norm.group_norm import group_norm as group_norm
+    from kernelworks.ops.norm.instance_norm import instance_norm as instance_norm
     from kernelworks.ops.norm.layer_norm import layer_norm as layer_norm
     from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm
     from kernelworks.ops.optimizer.adamw import adamw_ as adamw_
@@ -72,6 +75,7 @@ if TYPE_CHECKING:
         "attention",
         "attention_fp8",
         "avg_pool2d",
+        "batch_norm",
         "block_sparse_attention",
         "causal_conv1d",
         "causal_conv1d_update",
@@ -86,11 +90,13 @@ if TYPE_CHECKING:
         "embedding",
         "gelu",
         "gelu_mul",
+        "group_norm",
         "grouped_linear",
         "hardshrink",
         "hardsigmoid",
         "hardswish",
         "hardtanh",
+        "instance_norm",
         "kernel_matmul",
         "layer_norm",
         "leaky_relu",
@@ -284,6 +290,18 @@ SCHEMAS = {
     "add_layer_norm": {
         "forward": "add_layer_norm(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, float eps, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "add_layer_norm_backward(Tensor grad_output, Tensor? grad_sum, Tensor x, Tensor residual, Tensor? weight, Tensor? bias, float eps, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "batch_norm": {
+        "forward": "batch_norm(Tensor x, Tensor(a!)? running_mean, Tensor(b!)? running_var, Tensor? weight, Tensor? bias, bool training, float momentum, float eps, str? op_kernel=None) -> Tensor",
+        "backward": "batch_norm_backward(Tensor grad_output, Tensor x, Tensor? running_mean, Tensor? running_var, Tensor? weight, Tensor? bias, bool training, float momentum, float eps, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "group_norm": {
+        "forward": "group_norm(Tensor x, int num_groups, Tensor? weight, Tensor? bias, float eps, str? op_kernel=None) -> Tensor",
+        "backward": "group_norm_backward(Tensor grad_output, Tensor x, int num_groups, Tensor? weight, Tensor? bias, float eps, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "instance_norm": {
+        "forward": "instance_norm(Tensor x, Tensor(a!)? running_mean, Tensor(b!)? running_var, Tensor? weight, Tensor? bias, bool use_input_stats, float momentum, float eps, str? op_kernel=None) -> Tensor",
+        "backward": "instance_norm_backward(Tensor grad_output, Tensor x, Tensor? running_mean, Tensor? running_var, Tensor? weight, Tensor? bias, bool use_input_stats, float momentum, float eps, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "layer_norm": {
         "forward": "layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps, str? op_kernel=None) -> Tensor",

@@ -282,7 +282,7 @@ inline void record(Recipe* recipe, PyObject* kernel, PyObject* const* args, Py_s
                 node.saved[i] = SavedVariable(input, false);
             } else {
                 // What no gradient ever depends on is a shape and a dtype, and keeps no memory.
-                at::Tensor shape = source.readers ? input.detach() : at::empty({}, input.options()).expand(input.sizes());
+                at::Tensor shape = source.readers && !unread ? input.detach() : at::empty({}, input.options()).expand(input.sizes());
                 node.spared[i] = shape.set_requires_grad(input.requires_grad());
             }
         }
