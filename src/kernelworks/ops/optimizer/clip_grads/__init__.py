@@ -20,7 +20,6 @@ from kernelworks.ops.optimizer.clip_grads.mutants import MUTANTS
 
 __all__ = ["OP", "clip_grads_"]
 
-TARGETS = dict.fromkeys(("avx512", "avx2", "scalar"), "step.cpp")
 NONFINITE = (
     "The total norm of order {} of grads is non-finite, so they cannot be clipped. With error_if_nonfinite=False they "
     "are scaled by it"
@@ -126,7 +125,7 @@ OP = Op(
     CONTRACT,
     [
         triton_kernel(Path(__file__).parent, passes=("forward",), in_place=True),
-        *cpp_kernels(Path(__file__).parent, forward=_forward, targets=TARGETS),
+        *cpp_kernels(Path(__file__).parent, forward=_forward),
         python_kernel("torch", _torch),
         python_kernel("reference", _reference),
     ],

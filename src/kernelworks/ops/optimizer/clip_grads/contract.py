@@ -145,7 +145,7 @@ def _case(label: str, *shapes: tuple[int, ...], layouts: bool = False, **how: An
     return Case(label, lambda g, d: _make(g, d, shapes, **how), layouts=layouts)
 
 
-SOME = ((67,), (5, 40), (3,))
+SHAPES = ((67,), (5, 40), (3,))
 CASES = (
     *(_case(f"N={n}", (n,), (3, n), layouts=n in (17, 128)) for n in LENGTHS),
     *(_case(kind, (33,), (5, 103), kind=kind) for kind in KINDS),
@@ -154,16 +154,16 @@ CASES = (
     _case("no elements", (0,), (2, 0)),
     _case("three tensors", (7,), (4, 9, 5), (2, 3, 4, 5), layouts=True),
     _case("some without elements", (0,), (5, 3), (2, 0, 3), (41,)),
-    _case("half", *SOME, share=0.5),
-    _case("just above", *SOME, share=0.99),
-    _case("just below", *SOME, share=1.01),
-    _case("far below", *SOME, share=100.0),
-    _case("largest, half", *SOME, share=0.5, norm_type=math.inf),
-    _case("largest, below", *SOME, share=2.0, norm_type=math.inf),
-    _case("no limit", *SOME, max_norm=math.inf),
-    _case("limit 0", *SOME, max_norm=0.0),
-    _case("small norm", *SOME, kind="tiny", max_norm=1e-7),
-    _case("checked", *SOME, error_if_nonfinite=True),
+    _case("half", *SHAPES, share=0.5),
+    _case("just above", *SHAPES, share=0.99),
+    _case("just below", *SHAPES, share=1.01),
+    _case("far below", *SHAPES, share=100.0),
+    _case("largest, half", *SHAPES, share=0.5, norm_type=math.inf),
+    _case("largest, below", *SHAPES, share=2.0, norm_type=math.inf),
+    _case("no limit", *SHAPES, max_norm=math.inf),
+    _case("limit 0", *SHAPES, max_norm=0.0),
+    _case("small norm", *SHAPES, kind="tiny", max_norm=1e-7),
+    _case("checked", *SHAPES, error_if_nonfinite=True),
     _case("norm beyond float16", (1031, 67), (700, 41), kind="large_mean"),
     _case("many tensors", *((i // 3 % 7, 9) for i in range(42)), (1031,)),
 )
