@@ -11,7 +11,7 @@ import pytest
 import torch
 from op_kernels import ALL_NAMES
 from torch import Tensor
-from torch_calls import NAMES, example
+from torch_calls import NAMES, example, in_precision
 
 import kernelworks as kw
 from kernelworks.dispatch import arrays
@@ -95,10 +95,7 @@ def test_torchs_signature_takes_arrays(name: str) -> None:
     given = example(OPS[name].torch_signature)
     want = OPS[name].torch_signature.function(**given)  # type: ignore[misc]
     for dtype in (torch.float32, torch.float64):  # of which the second is torch's
-        said = {
-            n: (v.to(dtype) if v.dtype.is_floating_point else v).numpy() if isinstance(v, Tensor) else v
-            for n, v in given.items()
-        }
+        said = {n: v.to(in_precision(v.dtype, dtype)).numpy() if isinstance(v, Tensor) else v for n, v in given.items()}
         if name in FLOAT32_ALONE and dtype is torch.float64:
             with pytest.raises(RuntimeError, match="Double"):
                 getattr(kw, name)(**said)
@@ -106,7 +103,7 @@ def test_torchs_signature_takes_arrays(name: str) -> None:
         got = getattr(kw, name)(**said)
         assert isinstance(want, Tensor) or type(got) is type(want)  # results with names keep them
         for one, its in [(got, want)] if isinstance(want, Tensor) else zip(got, want, strict=True):
-            wanted = dtype if its.is_floating_point() else its.dtype
+            wanted = in_precision(its.dtype, dtype)
             assert type(one) is np.ndarray and one.dtype == str(wanted).removeprefix("torch.")
             np.testing.assert_allclose(one, its.numpy(), rtol=1e-4, atol=1e-5)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch_calls import NAMES, OTHER, UNSAID, WHOLE, example, torchs
+from torch_calls import NAMES, OTHER, UNSAID, WHOLE, example, in_precision, torchs
 
 import kernelworks as kw
 from kernelworks.diagnose.explain import what_it_asks
@@ -87,7 +87,7 @@ def test_every_other_value_is_torchs_to_take(name: str) -> None:
 def test_a_dtype_that_the_contract_leaves_out_is_torchs(name: str, dtype: torch.dtype) -> None:
     torch_signature = OPS[name].torch_signature
     given = {
-        n: v.to(dtype) if isinstance(v, Tensor) and v.dtype.is_floating_point else v
+        n: v.to(in_precision(v.dtype, dtype)) if isinstance(v, Tensor) else v
         for n, v in example(torch_signature).items()
     }
     want: Any = outcome(lambda: torch_signature.function(**given))  # type: ignore[misc]

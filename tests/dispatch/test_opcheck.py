@@ -16,6 +16,7 @@ from op_kernels import ALL_OPS, label, runnable_kernels
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from kernelworks.contract.complex_numbers import as_parts, is_inexact
 from kernelworks.dispatch import tuning_records
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.dispatch.plans import forget_all
@@ -42,7 +43,7 @@ def _small_case(op: Op) -> Any:
 
 def _leaf(value: Any, grad: bool) -> Any:
     if isinstance(value, Tensor):
-        return value.clone().requires_grad_(grad and value.is_floating_point())
+        return value.clone().requires_grad_(grad and is_inexact(value.dtype))
     return [_leaf(v, False) for v in value] if isinstance(value, (list, tuple)) else value
 
 
@@ -144,8 +145,8 @@ def test_one_graph_under_compile_forward_and_backward(op: Op) -> None:
     leaves = [a for a in args if isinstance(a, Tensor) and a.requires_grad]
 
     def program(*values: Any) -> Tensor:
-        outputs = flat_outputs(op(*[v * 1.0 if isinstance(v, Tensor) and v.is_floating_point() else v for v in values]))
-        return sum(o.float().square().sum() for o in outputs)
+        outputs = flat_outputs(op(*[v * 1.0 if isinstance(v, Tensor) and is_inexact(v.dtype) else v for v in values]))
+        return sum(as_parts(o).float().square().sum() for o in outputs)
 
     torch._dynamo.reset()
     compiled = torch.compile(program, fullgraph=True, backend="aot_eager")

@@ -105,6 +105,15 @@ def norms(x: Tensor, a: Arrays) -> None:
     assert_type(kw.batch_norm(input=a, running_mean=a, running_var=a, momentum=0.5), Arrays)
 
 
+def transforms_and_solves(x: Tensor, a: Arrays) -> None:
+    assert_type(kw.rfft(x, 8, 0, "ortho"), Tensor)
+    assert_type(kw.rfft(input=a), Arrays)
+    assert_type(kw.irfft(x, 8), Tensor)
+    assert_type(kw.irfft(input=a, n=8), Arrays)
+    assert_type(kw.cholesky_solve(x, x, True), Tensor)
+    assert_type(kw.cholesky_solve(input=a, input2=a), Arrays)
+
+
 def verbs(model: torch.nn.Module, x: Tensor) -> None:
     assert_type(kw.swap(model), Swap)
     assert_type(kw.explain("gelu", x), Explanation)

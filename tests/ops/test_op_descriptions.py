@@ -15,6 +15,7 @@ from torch_calls import example
 
 import kernelworks as kw
 from kernelworks.contract import Request, TensorSpec
+from kernelworks.contract.complex_numbers import is_inexact, wide_dtype
 from kernelworks.contract.limits import Ends
 from kernelworks.diagnose.forecast.swapped_kernel import rebuild_call
 from kernelworks.dispatch.op import OPS, Op
@@ -52,7 +53,7 @@ def test_indices_have_a_limit(op: Op) -> None:
     """So that whoever makes up arguments makes ones that may be."""
     for request in requests(op):
         for name, value in request.args.items():
-            if isinstance(value, TensorSpec) and not value.dtype.is_floating_point and value.dtype not in OF_ANY_VALUE:
+            if isinstance(value, TensorSpec) and not is_inexact(value.dtype) and value.dtype not in OF_ANY_VALUE:
                 limit = op.contract.limits[name]
                 size = request.args[limit.other].shape[limit.dim]
                 assert size > 0
@@ -97,7 +98,7 @@ def test_a_torch_signature_alone_is_enough_for_a_swap(name: str, monkeypatch: py
     with torch.no_grad():
         torch.testing.assert_close(function(**given), TORCH_FUNCTIONS[name](**given))
         assert reached == [name]
-        wide = {n: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for n, v in given.items()}
+        wide = {n: v.to(wide_dtype(v.dtype)) if isinstance(v, Tensor) else v for n, v in given.items()}
         torch.testing.assert_close(function(**wide), TORCH_FUNCTIONS[name](**wide), rtol=0, atol=0)
         assert reached == [name]
     with pytest.raises(TypeError):

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, fx
 from torch.overrides import TorchFunctionMode
 
+from kernelworks.contract.complex_numbers import is_inexact
+
 __all__ = ["graphs", "leaves_of", "reference"]
 
 
@@ -26,7 +28,7 @@ def graphs(program: Callable[..., Any], *args: Any, **how: Any) -> list[tuple[fx
 
 def leaves_of(args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """The same tensors, their gradients asked for."""
-    return tuple(t.detach().requires_grad_(t.is_floating_point()) for t in args)
+    return tuple(t.detach().requires_grad_(is_inexact(t.dtype)) for t in args)
 
 
 class _Wider(TorchFunctionMode):

@@ -60,6 +60,8 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "use_input_stats": lambda given: False,
     "max_val": lambda given: 0.75,
     "min_val": lambda given: -0.75,
+    "n": lambda given: 5,
+    "norm": lambda given: "ortho",
     "negative_slope": lambda given: 0.3,
     "max_norm": lambda given: 1e6,  # above every norm: the weight is not rewritten
     "norm_type": lambda given: 1.0,
@@ -129,3 +131,11 @@ def example(torch_signature: TorchSignature) -> dict[str, Any]:
         given = {n: v for n, v in given.items() if n in torch_signature.names}
         return given | {n: make(given) for n, make in WHOLE.items() if n in torch_signature.names}
     raise AssertionError(f"{op.name} has no case that torch can say")
+
+
+def in_precision(its: torch.dtype, precision: torch.dtype) -> torch.dtype:
+    """The dtype of the same kind of numbers, of another precision; of integers their own. Of complex numbers with parts
+    in bfloat16, which there are not, those with parts in float16."""
+    if its.is_complex:
+        return {torch.float32: torch.complex64, torch.float64: torch.complex128}.get(precision, torch.complex32)
+    return precision if its.is_floating_point else its

@@ -19,6 +19,7 @@ from op_kernels import ALL_OPS, label, runs_here
 from torch import Tensor
 
 from kernelworks.contract import FLOATS, Case, rounding
+from kernelworks.contract.complex_numbers import is_inexact
 from kernelworks.dispatch import certificates
 from kernelworks.dispatch.certificates import Certificate
 from kernelworks.dispatch.op import OPS, Op
@@ -172,7 +173,7 @@ def test_what_is_exact_has_no_share_and_must_stay_so(name: str) -> None:
 
     def one_rounding(args: Any, outputs: tuple[Tensor, ...], dtype: torch.dtype, **named: Any) -> tuple[Tensor, ...]:
         made = op.contract.bound(args, outputs, dtype, **named)
-        return tuple(b + rounding(o, dtype) if o.is_floating_point() else b for b, o in zip(made, outputs, strict=True))
+        return tuple(b + rounding(o, dtype) if is_inexact(o.dtype) else b for b, o in zip(made, outputs, strict=True))
 
     changed.contract = dataclasses.replace(op.contract, bound=one_rounding)
     shares = reached(changed, right_kernels(op)[0], cases)

@@ -21,6 +21,7 @@ from kernelworks.build.launch_code import Launches, WholeModule, kernel_hash
 from kernelworks.build.sharing import watch_forks
 from kernelworks.build.sources import hash_of
 from kernelworks.contract import Kernel, Request
+from kernelworks.contract.complex_numbers import is_inexact, number_kind, wide_dtype
 from kernelworks.contract.results import Result, dtypes_of
 from kernelworks.machine import environment, machine
 
@@ -392,9 +393,9 @@ def into(result: Any, out: Any) -> Any:
 
 
 def as_float64(value: Any) -> Any:
-    """``value`` with every floating-point tensor, also in lists, in float64."""
+    """``value`` with every floating-point tensor, also in lists, in float64, and every complex one in complex128."""
     if isinstance(value, torch.Tensor):
-        return value.double() if value.is_floating_point() else value
+        return value.to(wide_dtype(value.dtype))
     return [as_float64(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
@@ -410,9 +411,17 @@ def in_float64(reference: Callable[..., tuple[torch.Tensor, ...]], results: Sequ
         made: tuple[Any, ...] = tuple(reference(*as_float64(args)))
         said = (*results, *(Result() for _ in made[len(results) :]))[: len(made)]
         dtypes = dtypes_of(said, reference, args)
-        outputs = tuple(
-            t.to(d) if t is not None and t.is_floating_point() else t for t, d in zip(made, dtypes, strict=True)
-        )
+        outputs = tuple(_rounded(t, d) for t, d in zip(made, dtypes, strict=True))
         return into(outputs if len(outputs) > 1 else outputs[0], out)
 
     return forward
+
+
+def _rounded(value: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    """A definition's result in the dtype that the contract promises. Raises TypeError where it is no number of that
+    kind: to make a real number of a complex one is to lose half of it."""
+    if value is None or not is_inexact(value.dtype):
+        return value
+    if number_kind(value.dtype) != number_kind(dtype):
+        raise TypeError(f"the definition returns {value.dtype}, and the contract promises {dtype}")
+    return value.to(dtype)

@@ -22,6 +22,7 @@ from kernelworks.compile.calls import OpCall, TensorView, value_of
 from kernelworks.compile.region import Region, with_copy
 from kernelworks.compile.replace import replace_call
 from kernelworks.compile.split_passes import backward_args, kernels_of
+from kernelworks.contract.complex_numbers import is_inexact
 from kernelworks.dispatch.mutation import as_tuple
 from kernelworks.dispatch.tuning_records import MARGIN, torch_version
 from kernelworks.machine import environment, place_of
@@ -273,8 +274,9 @@ def _like(value: Tensor, own: Any, generator: torch.Generator) -> Tensor:
     if isinstance(own, Tensor) and not hasattr(own, "fake_mode"):
         return own.detach().requires_grad_(value.requires_grad)
     extent = 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True)) if value.numel() else 0
-    if value.dtype.is_floating_point:
-        flat = torch.randn(extent, generator=generator).to(value.dtype)
+    if is_inexact(value.dtype):
+        kind = torch.complex64 if value.dtype.is_complex else torch.float32
+        flat = torch.randn(extent, dtype=kind, generator=generator).to(value.dtype)
     else:  # a mask that hides nothing; else the first of any table
         flat = torch.full((extent,), value.dtype is torch.bool, dtype=value.dtype)
     made = flat.to(value.device).as_strided(value.shape, value.stride())

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from kernelworks.contract.complex_numbers import as_parts, from_parts, is_inexact, part_dtype
 from kernelworks.contract.results import Result
 
 if TYPE_CHECKING:
@@ -50,9 +51,12 @@ UNIT_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat1
 
 
 def rounding(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """The largest error of rounding ``value`` (float64) to ``dtype``: u |value|, or half the smallest subnormal."""
+    """The largest error of rounding ``value`` (float64) to ``dtype``: u |value|, or half the smallest subnormal. Of
+    complex numbers that of each part."""
+    dtype = part_dtype(dtype)
     info = torch.finfo(dtype)
-    return UNIT_ROUNDOFF[dtype] * value.abs() + 0.5 * info.smallest_normal * 2 * UNIT_ROUNDOFF[dtype]
+    parts = UNIT_ROUNDOFF[dtype] * as_parts(value).abs() + 0.5 * info.smallest_normal * 2 * UNIT_ROUNDOFF[dtype]
+    return from_parts(parts, value)
 
 
 # ---------------------------------------------------------------- requests
@@ -127,8 +131,8 @@ class Request:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the first floating-point tensor."""
-        return next((tensor.dtype for tensor in self.tensors if tensor.dtype.is_floating_point), torch.float32)
+        """The dtype of the first floating-point tensor; of a complex one that of its parts."""
+        return next((part_dtype(t.dtype) for t in self.tensors if is_inexact(t.dtype)), torch.float32)
 
     @property
     def device(self) -> str:

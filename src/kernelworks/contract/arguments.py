@@ -116,20 +116,26 @@ class Dim:
 
 @dataclass(frozen=True)
 class Int64:
-    """An int of 64 bits, of at least ``least``."""
+    """An int of 64 bits, of at least ``least``; also None if it is ``optional``."""
 
-    schema = "int"
     least: int = -(2**63)
+    optional: bool = False
+
+    @property
+    def schema(self) -> str:
+        return "int?" if self.optional else "int"
 
     def check(self, name: str, value: Any, given: GivenArguments) -> None:
-        need_int(name, value)
+        if value is None and self.optional:
+            return
+        need_int(name, value, " or None" * self.optional)
         if not -(2**63) <= value < 2**63:
             raise ValueError(f"{name} must fit into 64 bits, got {value}")
         if value < self.least:
             raise ValueError(f"{name} must be at least {self.least}, got {value}")
 
     def right(self, given: GivenArguments) -> Any:
-        return max(self.least, -100)
+        return None if self.optional else max(self.least, -100)
 
     def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         yield f"{name} is a float", 1.0, TypeError, f"{name} must be an int"
@@ -138,7 +144,8 @@ class Int64:
             yield f"{name} too small", self.least - 1, ValueError, f"{name} must be at least {self.least}"
 
     def __str__(self) -> str:
-        return "an int of 64 bits" + f" of at least {self.least}" * (self.least > -(2**63))
+        least = f" of at least {self.least}" * (self.least > -(2**63))
+        return f"an int of 64 bits{least}" + ", or None" * self.optional
 
 
 @dataclass(frozen=True)

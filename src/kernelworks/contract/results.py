@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from kernelworks.contract.complex_numbers import is_inexact
+
 __all__ = ["AnyOrder", "ChosenIndex", "Relation", "Result", "dtypes_of", "result_dtype"]
 
 
@@ -49,7 +51,8 @@ Relation = AnyOrder | ChosenIndex
 @dataclass(frozen=True)
 class Result:
     """``dtype``: a dtype, or the name of the argument whose dtype it has (of one that holds a dtype or its name, that);
-    without it the first floating-point argument's. ``shape(args)`` gives the sizes, of the arguments by name; without
+    without it the first floating-point or complex
+    argument's. ``shape(args)`` gives the sizes, of the arguments by name; without
     it the forward's ``fake`` alone says them. ``when`` names the argument that asks for the result; "" if it is always
     there."""
 
@@ -81,7 +84,7 @@ def _first_float(values: Any) -> torch.dtype:
     for value in values:
         for item in value if isinstance(value, (list, tuple)) else (value,):
             dtype = getattr(item, "dtype", None)
-            if dtype is not None and dtype.is_floating_point:
+            if dtype is not None and is_inexact(dtype):
                 return dtype  # type: ignore[no-any-return]
     return torch.float32
 

@@ -33,7 +33,7 @@ Sizes = Mapping[str, Any]  # of each named dimension; of REST a tuple of them
 
 REST = "rest"  # the name by which a condition asks for the sizes of ``...``
 TRIES = (3, 8, 4, 2, 1, 5, 6, 16, 0, 7, 9, 257, 300)  # sizes that are tried for a tensor that is right, or wrong
-OTHER_DTYPES = (torch.int64, torch.float64, torch.complex64, torch.int32, torch.float16)
+OTHER_DTYPES = (torch.int64, torch.float64, torch.complex64, torch.int32, torch.float16, torch.float32)
 USUAL, LAST = (2, 3, 4, 5, 6), 8  # sizes of the dimensions of a tensor that is right, and of its last one
 
 
@@ -281,7 +281,8 @@ class T:
         text = f"{name} must have " + (f"{self.like}'s dtype" if self.like and not self.dtypes else "dtype")
         for dtype in OTHER_DTYPES:
             if dtype not in self.accepted_dtypes and dtype != right.dtype:
-                yield f"{name} of {str(dtype).removeprefix('torch.')}", right.to(dtype), TypeError, text
+                other = torch.ones(right.shape, dtype=dtype)
+                yield f"{name} of {str(dtype).removeprefix('torch.')}", other, TypeError, text
         for what, other in self._other_shapes(right, known):
             if self._matched(other.shape, known) is None:  # else it is one of several that are right
                 yield f"{name} {what}", other, ValueError, shape

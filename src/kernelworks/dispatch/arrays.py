@@ -16,7 +16,7 @@ from torch.utils.dlpack import from_dlpack
 
 __all__ = ["as_tensors", "has_foreign_array", "restore_arrays"]
 
-NUMBERS = "fiub"  # NumPy's kinds of dtypes that a kernel may read: floats, integers, truth values
+NUMBERS = "fciub"  # NumPy's kinds of dtypes that a kernel may read: floats, complex numbers, integers, truth values
 
 
 def has_foreign_array(values: Sequence[Any]) -> bool:

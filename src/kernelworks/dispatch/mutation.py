@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from kernelworks.contract.complex_numbers import is_inexact
 from kernelworks.contract.tensors import is_plain, leaves
 
 __all__ = [
@@ -93,7 +94,7 @@ def check_out(name: str, wanted: Any, out: Any, args: tuple[Any, ...]) -> None:
         if not (got.is_contiguous() or _lies_as(got, want)):
             as_made = "" if want.is_contiguous() else f" or have the result's strides {list(want.stride())}"
             raise ValueError(f"out must be contiguous{as_made}, got strides {list(got.stride())}")
-    floats = any(want.dtype.is_floating_point for want in wants)  # what has a gradient at all
+    floats = any(is_inexact(want.dtype) for want in wants)  # what has a gradient at all
     if floats and torch.is_grad_enabled() and any(t.requires_grad for t in leaves((*args, out))):
         raise RuntimeError("out= does not support autograd: no argument may require grad")
     if not torch.compiler.is_compiling():

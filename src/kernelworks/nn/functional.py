@@ -62,7 +62,7 @@ __all__ = [
 WIDEST_HEAD = 256  # The attention op takes no wider heads.
 FUSIBLE = 2**22  # elements: with fewer, a kernel on a GPU is over before it is launched, and a compiler fuses it
 
-_SUPPORTED = frozenset(FLOATS)
+_SUPPORTED = frozenset((*FLOATS, torch.complex64))
 _autocast = torch.is_autocast_enabled
 _is_compiling, _traced_by_dynamo = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
 _grad_enabled = torch.is_grad_enabled
@@ -90,8 +90,8 @@ def _standing_in(x: Tensor) -> bool:
 
 def expressible(x: Tensor, *others: Tensor | None) -> bool:
     """Whether kernelworks has kernels for these tensors: no subclass that means something by a call, all on the CPU or
-    on one GPU, all of one of the three dtypes, no autocast, no trace and no mode of the program's own. (What else a
-    tensor may be, sparse or without memory, the op's entry asks, and takes torch's own operators.)
+    on one GPU, all of one dtype that some op takes, no autocast, no trace and no mode of the program's own. (What else
+    a tensor may be, sparse or without memory, the op's entry asks, and takes torch's own operators.)
 
     It is asked at every call, so it asks what is cheap, in C if no compiler has to follow."""
     compiling = _is_compiling()

@@ -30,11 +30,13 @@ __all__ = [
 
 
 def _function(name: str) -> Any:
-    """The function that torch ships as ``torch.nn.functional.<name>``, or else as ``torch.<name>``; where a user put
-    another there before this module was read, an object that nothing is identical to."""
+    """The function that torch ships as ``torch.nn.functional.<name>``, or else as ``torch.<name>`` or
+    ``torch.fft.<name>``; where a user put another there before this module was read, an object that nothing is
+    identical to."""
     if not hasattr(F, name):
-        found = getattr(torch, name)
-        return found if isinstance(found, BuiltinFunctionType) and found.__name__ == name else object()
+        found = getattr(torch, name, None) or getattr(torch.fft, name)
+        shipped = isinstance(found, BuiltinFunctionType) and found.__name__ in (name, f"fft_{name}")
+        return found if shipped else object()
     found = getattr(F, name)
     code = getattr(found, "__code__", None)
     if code is not None and code.co_filename == F.__file__ and code.co_name in (name, f"_{name}"):

@@ -82,7 +82,7 @@ _SOFTMAX = torch.softmax
 @functools.cache
 def _modules() -> dict[int, types.ModuleType]:
     """id of torch's module -> the module that stands in for it."""
-    return {id(module): _standing_in(module) for module in (F, torch.nn, torch)}
+    return {id(module): _standing_in(module) for module in (F, torch.nn, torch.fft, torch)}
 
 
 @functools.cache
@@ -234,12 +234,16 @@ class Rebinder:
         if id(value) in _modules():
             used = tuple(sorted(attributes & set(calls.FUNCTIONS)))
             if value is torch and "functional" not in attributes:
-                used = tuple(n for n in used if id(getattr(torch, n, None)) in _functions())
+                homes = (torch, torch.fft) if "fft" in attributes else (torch,)
+                used = tuple(n for n in used if any(id(getattr(home, n, None)) in _functions() for home in homes))
+            if value is torch.fft:
+                used = tuple(n for n in used if hasattr(torch.fft, n))
             if value is torch.nn and "functional" not in attributes:
                 used = ()
             return (_modules()[id(value)], used, ()) if used else None
         if id(value) in _functions():
-            return _functions()[id(value)], (value.__name__,), ()
+            name = next((n for n, shipped in TORCH_FUNCTIONS.items() if shipped is value), value.__name__)
+            return _functions()[id(value)], (name,), ()
         if not isinstance(value, types.FunctionType) or str(value.__module__).partition(".")[0] in _LIBRARIES:
             return None
         if value.__name__ in _NEVER_CALLED:

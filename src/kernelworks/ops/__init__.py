@@ -37,6 +37,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "causal_conv1d_update",
         "conv2d",
     ),
+    "linalg": (
+        "cholesky_solve",
+    ),
     "linear": (
         "linear",
         "linear_add",
@@ -93,6 +96,10 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "similarity": (
         "kernel_matmul",
         "matern32_matmul",
+    ),
+    "spectral": (
+        "irfft",
+        "rfft",
     ),
 }  # fmt: skip
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.convolution.causal_conv1d import causal_conv1d as causal_conv1d
     from kernelworks.ops.convolution.causal_conv1d_update import causal_conv1d_update as causal_conv1d_update
     from kernelworks.ops.convolution.conv2d import conv2d as conv2d
+    from kernelworks.ops.linalg.cholesky_solve import cholesky_solve as cholesky_solve
     from kernelworks.ops.linear.linear import linear as linear
     from kernelworks.ops.linear.linear_add import linear_add as linear_add
     from kernelworks.ops.linear.linear_gelu import linear_gelu as linear_gelu
@@ -67,6 +68,8 @@ if TYPE_CHECKING:
     from kernelworks.ops.selection.topk import topk as topk
     from kernelworks.ops.similarity.kernel_matmul import kernel_matmul as kernel_matmul
     from kernelworks.ops.similarity.matern32_matmul import matern32_matmul as matern32_matmul
+    from kernelworks.ops.spectral.irfft import irfft as irfft
+    from kernelworks.ops.spectral.rfft import rfft as rfft
 
     __all__ = [
         "adamw_",
@@ -80,6 +83,7 @@ if TYPE_CHECKING:
         "causal_conv1d",
         "causal_conv1d_update",
         "celu",
+        "cholesky_solve",
         "clip_grads_",
         "conv2d",
         "cross_entropy",
@@ -97,6 +101,7 @@ if TYPE_CHECKING:
         "hardswish",
         "hardtanh",
         "instance_norm",
+        "irfft",
         "kernel_matmul",
         "layer_norm",
         "leaky_relu",
@@ -114,6 +119,7 @@ if TYPE_CHECKING:
         "quick_gelu",
         "relu",
         "relu6",
+        "rfft",
         "rms_norm",
         "rms_norm_linear",
         "rope",
@@ -263,6 +269,10 @@ SCHEMAS = {
         "forward": "conv2d(Tensor x, Tensor weight, Tensor? bias, int[2] stride, int[2] padding, int[2] dilation, int groups, str? op_kernel=None) -> Tensor",
         "backward": "conv2d_backward(Tensor grad_output, Tensor x, Tensor weight, int[2] stride, int[2] padding, int[2] dilation, int groups, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
+    "cholesky_solve": {
+        "forward": "cholesky_solve(Tensor B, Tensor L, bool upper, str? op_kernel=None) -> Tensor",
+        "backward": "cholesky_solve_backward(Tensor grad_output, Tensor B, Tensor L, Tensor output, bool upper, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
     "linear": {
         "forward": "linear(Tensor x, Tensor weight, Tensor? bias, str? op_kernel=None) -> Tensor",
         "backward": "linear_backward(Tensor grad_output, Tensor x, Tensor weight, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
@@ -388,5 +398,13 @@ SCHEMAS = {
     "matern32_matmul": {
         "forward": "matern32_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
         "backward": "matern32_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "irfft": {
+        "forward": "irfft(Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
+        "backward": "irfft_backward(Tensor grad_output, Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
+    },
+    "rfft": {
+        "forward": "rfft(Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
+        "backward": "rfft_backward(Tensor grad_output, Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
     },
 }

@@ -14,12 +14,15 @@ from torch import Tensor
 
 from kernelworks.build.kernels import in_float64
 from kernelworks.contract import Mutant
+from kernelworks.contract.complex_numbers import as_parts, from_parts
 from kernelworks.contract.results import Result
 from kernelworks.dispatch.mutation import as_tuple
 
 __all__ = ["VECTOR", "generic", "shift_elements", "stale_end"]
 
 VECTOR = 16  # elements, of the widest vectors that op packages are compiled for
+
+COMPLEX = (torch.complex64, torch.complex128)
 
 Definition = Callable[..., tuple[Tensor, ...]]
 Change = Callable[[Tensor], Tensor]
@@ -31,7 +34,7 @@ def generic(
     """Mutants of an op with this definition, arguments ``names`` of which ``tensors`` are tensors of one shape.
     ``results``: what its outputs promise, so that a mutant has their dtypes and is wrong in nothing but its fault.
 
-    An op of one tensor has no two to be taken for one another.
+    An op of one tensor has no two to be taken for one another. Of complex results parts are mistaken too.
     """
     right = in_float64(reference, results)
     made = [
@@ -43,6 +46,12 @@ def generic(
         Mutant("NaN swallowed", _then(right, lambda y: torch.nan_to_num(y, 0.0)), "NaN becomes 0"),
         Mutant("zeros", _then(right, torch.zeros_like), "nothing is written"),
     ]
+    if any(result.dtype in COMPLEX for result in results):
+        made += [
+            Mutant("conjugated", _then(right, _conjugate), "the imaginary part has the other sign"),
+            Mutant("parts exchanged", _then(right, _exchange), "real and imaginary part change places"),
+            Mutant("real part alone", _then(right, _real_part), "the imaginary part is never written"),
+        ]
     for one, other in itertools.pairwise(tensors):
         places = names.index(one), names.index(other)
         made.append(Mutant(f"{one} for {other}", _swapped(right, *places), f"{one} and {other} change places"))
@@ -77,11 +86,23 @@ def shift_elements(y: Tensor) -> Tensor:
 
 
 def _twice(y: Tensor) -> Tensor:
-    return y.bfloat16().to(y.dtype)
+    return from_parts(as_parts(y).bfloat16().to(as_parts(y).dtype), y)
+
+
+def _conjugate(y: Tensor) -> Tensor:
+    return y.conj().resolve_conj()
+
+
+def _exchange(y: Tensor) -> Tensor:
+    return from_parts(as_parts(y).flip(-1), y) if y.is_complex() else y
+
+
+def _real_part(y: Tensor) -> Tensor:
+    return y.real.to(y.dtype)
 
 
 def _narrowed(right: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args: right(*(a.bfloat16().to(a.dtype) if isinstance(a, Tensor) else a for a in args))
+    return lambda *args: right(*(_twice(a) if isinstance(a, Tensor) else a for a in args))
 
 
 def _swapped(right: Callable[..., Any], one: int, other: int) -> Callable[..., Any]:

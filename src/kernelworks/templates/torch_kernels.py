@@ -75,7 +75,7 @@ def _exact(contract: Contract, forward: Pass, backward: Pass) -> Callable[..., A
             exact |= {name: exact[name].detach().requires_grad_() for name in wanted}
             outputs = dict(zip(contract.outputs, as_tuple(contract.reference(**exact)), strict=False))
             flows = [(o, have.get(f"grad_{name}")) for name, o in outputs.items() if o is not None and o.requires_grad]
-            pairs = [(o, grad.double()) for o, grad in flows if grad is not None]
+            pairs = [(o, as_float64(grad)) for o, grad in flows if grad is not None]
             found = torch.autograd.grad(
                 [o for o, _ in pairs], [exact[name] for name in wanted], [grad for _, grad in pairs], allow_unused=True
             )

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import FLOATS, Case, Contract
+from kernelworks.contract.complex_numbers import as_parts, from_parts, is_inexact, part_dtype
 from kernelworks.contract.results import ChosenIndex
 from kernelworks.dispatch.op import Op
 from kernelworks.verify.parity import judge, judge_gradients, parities
@@ -51,7 +52,9 @@ def _next(value: Tensor, sign: int) -> Tensor:
 
 def shift_past_bound(want: Tensor, bound: Tensor, dtype: torch.dtype, times: float, sign: int) -> tuple[Tensor, Tensor]:
     """``want`` moved by so many bounds and rounded to ``dtype``, and where that is off. Where the rounding brings it
-    back, or the bound is 0, it is the next number that is off."""
+    back, or the bound is 0, it is the next number that is off. Of complex numbers each part, as ``as_parts`` has them.
+    """
+    want, bound, dtype = as_parts(want), as_parts(bound), part_dtype(dtype)
     if not want.is_floating_point():
         moved = ~want if want.dtype == torch.bool else want + sign
         return moved, torch.ones_like(moved, dtype=torch.bool)
@@ -73,13 +76,14 @@ def _wrong(want: Tensor, bound: Tensor, right: Tensor, turn: int) -> tuple[str, 
     places = can.reshape(-1).nonzero().reshape(-1)
     if not len(places):
         return None
+    right = as_parts(right)
     if place != "all":
         at = places[-1] if place == "last" else places[(turn * 7919 + 12345) % len(places)]
-        can = torch.zeros(want.numel(), dtype=torch.bool, device=want.device)
-        can[at] = True
-        can = can.reshape(want.shape)
+        only = torch.zeros(can.numel(), dtype=torch.bool, device=want.device)
+        only[at] = True
+        can = only.reshape(can.shape)
     where = {"all": "everywhere", "drawn": "in one element", "last": "in the last element"}[place]
-    return f"off by {times * sign:+.0f} bounds {where}", torch.where(can, moved, right)
+    return f"off by {times * sign:+.0f} bounds {where}", from_parts(torch.where(can, moved, right), want)
 
 
 def _wrong_choice(want: Tensor, dim: int, turn: int) -> tuple[str, Tensor] | None:
@@ -128,7 +132,7 @@ def accepted_errors(op: Op, expected: Reference, turn: int = 0) -> list[str]:
 
 
 def _rounded(want: Tensor, dtype: torch.dtype) -> Tensor:
-    return want.to(dtype) if want.is_floating_point() else want
+    return want.to(dtype) if is_inexact(want.dtype) else want
 
 
 # ---------------------------------------------------------------- bounds that are too loose

@@ -13,9 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernelworks.contract.complex_numbers import as_parts, number_kind
 from kernelworks.contract.results import AnyOrder, ChosenIndex, Relation
 
 __all__ = ["chosen_values", "compare", "compare_result", "repeated_places", "right_choices", "sort_as_promised"]
+
+KINDS = {"float": "a float", "complex": "a complex number"}
 
 
 def compare(got: Any, want: Tensor, bound: Tensor) -> tuple[float, str]:
@@ -24,16 +27,20 @@ def compare(got: Any, want: Tensor, bound: Tensor) -> tuple[float, str]:
     ``want`` and ``bound`` are float64. NaN must stand exactly where float64 has it, and an infinity where the exact
     value overflows the dtype; every test is written so that a NaN fails it. Where ``want`` holds integers (indices,
     counts) or truth values, every one must be met: an index for which another would do as well has a relation.
+    Complex numbers are judged by their parts (``contract/complex_numbers.py``): ``bound`` then holds one for each.
     """
     if not isinstance(got, Tensor):
         return float("inf"), f"returned {type(got).__name__}, not a tensor"
     if got.shape != want.shape:
         return float("inf"), f"shape {list(got.shape)}, expected {list(want.shape)}"
-    if got.is_floating_point() != want.is_floating_point():
-        return float("inf"), f"dtype {got.dtype}, expected {'a float' if want.is_floating_point() else want.dtype}"
+    kind = number_kind(want.dtype)
+    if number_kind(got.dtype) != kind:
+        return float("inf"), f"dtype {got.dtype}, expected {KINDS.get(kind, want.dtype)}"
     if got.numel() == 0:
         return 0.0, ""
-    if not want.is_floating_point():
+    if kind == "complex":
+        return compare(as_parts(got.detach()), as_parts(want), as_parts(bound))
+    if kind == "exact":
         return _exact(got.detach(), want)
     value = got.detach().to(torch.float64)
     error = (value - want).abs_()

@@ -168,7 +168,8 @@ class Arena:
         order = list(range(len(shape))) if like is None else _order_of(like)
         tensor = self._in_order(shape, dtype, order)
         whole = -(2**31) + 7 if dtype.itemsize >= 4 else 0x5A
-        return tensor.fill_(float("nan") if dtype.is_floating_point else whole)
+        nan = float("nan")
+        return tensor.fill_(complex(nan, nan) if dtype.is_complex else nan if dtype.is_floating_point else whole)
 
     def _in_order(self, shape: tuple[int, ...], dtype: torch.dtype, order: list[int]) -> Tensor:
         """A dense tensor whose dimensions lie in this order, the outermost first."""

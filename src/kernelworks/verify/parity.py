@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import Case
+from kernelworks.contract.complex_numbers import as_parts
 from kernelworks.dispatch.mutation import results_of
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import environment
@@ -50,7 +51,7 @@ def judge_outputs(result: Any, expected: Reference) -> Judgement:
         share, wrong = expected.compare_output(i, outputs[i], named)
         if expected.dtypes and not wrong and outputs[i].dtype != expected.dtypes[i]:
             share, wrong = float("inf"), f"dtype {outputs[i].dtype}, expected {expected.dtypes[i]}"
-        if share or bool((bound > 0).any()):
+        if share or bool((as_parts(bound) > 0).any()):
             name = expected.label(i, outputs[i]) if isinstance(outputs[i], Tensor) else expected.names[i]
             shares[name] = max(shares.get(name, 0.0), share)
         message = message or (f"output {i}: {wrong}" if wrong else "")
@@ -63,7 +64,7 @@ def judge_gradients(found: Iterable[tuple[str, Tensor]], expected: Reference) ->
     message = ""
     for name, value in found:
         share, wrong = expected.compare_gradient(name, value)
-        if share or bool((expected.gradient_bounds[name] > 0).any()):
+        if share or bool((as_parts(expected.gradient_bounds[name]) > 0).any()):
             shares[f"gradient of {name}"] = max(shares.get(f"gradient of {name}", 0.0), share)
         message = message or (f"gradient of {name}: {wrong}" if wrong else "")
     return shares, message

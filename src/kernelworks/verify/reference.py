@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kernelworks.build.kernels import as_float64
 from kernelworks.contract import Case, Contract
+from kernelworks.contract.complex_numbers import is_inexact
 from kernelworks.contract.results import ChosenIndex, Relation
 from kernelworks.dispatch.mutation import results_of
 from kernelworks.dispatch.op import Op
@@ -42,7 +43,7 @@ class Reference:
     """What is right on some inputs, and how far off it a right kernel may be; all of it, or drawn rows (``pieces``)."""
 
     args: dict[str, Any]  # in the case's dtype
-    outputs: tuple[Tensor, ...]  # float64, or integers
+    outputs: tuple[Tensor, ...]  # float64, complex128 or integers
     bounds: tuple[Tensor, ...]
     grad_outputs: tuple[Tensor, ...]  # in the case's dtype; empty where no gradients are compared
     gradients: dict[str, Tensor]
@@ -220,7 +221,7 @@ def _compute_reference(
     gradients = _gradients(used, {n: exact[n] for n in differentiable}, grads)
     plain = {n: v.detach() if isinstance(v, Tensor) else v for n, v in exact.items()}
     with torch.no_grad():
-        flows = tuple(g.double() for g in grads)
+        flows = tuple(as_float64(g) for g in grads)
         limits = _gradient_bounds(contract, args, plain, flows, gradients, dtype, bound_options)
     return replace(expected, grad_outputs=grads, gradients=gradients, gradient_bounds=limits)
 
@@ -238,14 +239,15 @@ def _gradient_bounds(
 
 
 def _drawn_flow(case: Case, dtype: torch.dtype, shape: Any, generator: torch.Generator, device: torch.device) -> Tensor:
-    """A gradient that flows in."""
-    drawn = torch.randn(shape, generator=generator, device="cpu")
+    """A gradient that flows in; into a complex output a complex one."""
+    kind = torch.complex64 if dtype.is_complex else torch.float32
+    drawn = torch.randn(shape, dtype=kind, generator=generator, device="cpu")
     return (drawn if case.flow is None else torch.full_like(drawn, case.flow)).to(dtype).to(device)
 
 
 def _gradients(outputs: list[Tensor], leaves: Mapping[str, Tensor], grads: tuple[Tensor, ...]) -> dict[str, Tensor]:
     found: tuple[Tensor | None, ...] = torch.autograd.grad(
-        outputs, list(leaves.values()), [g.double() for g in grads], allow_unused=True
+        outputs, list(leaves.values()), [as_float64(g) for g in grads], allow_unused=True
     )
     return {
         n: torch.zeros_like(leaf) if g is None else g.detach()
@@ -259,7 +261,7 @@ def follow_choice(op: Op, expected: Reference, outputs: Mapping[str, Any]) -> Re
     chosen = {name: r for name, r in expected.relations.items() if isinstance(r, ChosenIndex)}
     if not chosen or not expected.gradients:
         return expected
-    flows = [n for n, o in zip(expected.names, expected.outputs, strict=True) if o.is_floating_point()]
+    flows = [n for n, o in zip(expected.names, expected.outputs, strict=True) if is_inexact(o.dtype)]
     flow = dict(zip(flows, expected.grad_outputs, strict=True))
     exact = {name: as_float64(value) for name, value in expected.args.items()}
     found = {name: torch.zeros_like(gradient) for name, gradient in expected.gradients.items()}
@@ -267,9 +269,9 @@ def follow_choice(op: Op, expected: Reference, outputs: Mapping[str, Any]) -> Re
         with torch.enable_grad():
             leaf = exact[relation.of].detach().requires_grad_()
             values = chosen_values(relation, leaf, outputs[name].detach(), exact)
-            (gradient,) = torch.autograd.grad(values, leaf, flow[relation.values].double())
+            (gradient,) = torch.autograd.grad(values, leaf, as_float64(flow[relation.values]))
         found[relation.of] = found[relation.of] + gradient
-    flowing = tuple(g.double() for g in expected.grad_outputs)
+    flowing = tuple(as_float64(g) for g in expected.grad_outputs)
     with torch.no_grad():
         bounds = _gradient_bounds(op.contract, expected.args, exact, flowing, found, expected.dtype, {})
     return replace(expected, gradients=found, gradient_bounds=bounds)

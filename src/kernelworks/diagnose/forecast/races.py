@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kernelworks.build import native
 from kernelworks.contract import TensorSpec
+from kernelworks.contract.complex_numbers import as_parts, is_inexact
 from kernelworks.diagnose.forecast.swapped_kernel import SwappedCall, swap_call
 from kernelworks.dispatch import tuning_records
 from kernelworks.dispatch.choose import eligible_ways
@@ -146,6 +147,7 @@ def _made(value: Any) -> Any:
     if math.prod(value.shape) * value.dtype.itemsize > MOST_BYTES:
         raise ValueError("too large to make up")
     made: Tensor = torch.empty_strided(value.shape, value.stride, dtype=value.dtype)
-    if value.dtype.is_floating_point:
-        return made.uniform_(-1.0, 1.0)
+    if is_inexact(value.dtype):
+        as_parts(made).uniform_(-1.0, 1.0)
+        return made
     return made.fill_(1) if value.dtype is torch.bool else made.zero_()

@@ -17,12 +17,15 @@ from typing import Any
 import torch
 
 from kernelworks.build import cpp
+from kernelworks.build.kernels import as_float64
 from kernelworks.contract import Case, Kernel
+from kernelworks.contract.bounds import Bound
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.judge.formats import text
 from kernelworks.judge.formats.loading import LoadedCandidate, module_of
 from kernelworks.judge.problem import Candidate, Misread, Problem, Shape
 from kernelworks.machine import machine
+from kernelworks.verify.reference import flat_outputs, output_bounds
 
 __all__ = ["candidate_in", "case_named", "is_op_name", "load", "load_candidate", "problem_of", "runnable_cpp_kernels"]
 
@@ -121,9 +124,26 @@ def load(problem: Problem, shape: Shape, folder: Path) -> Any:
         made = case.make(generator, case.dtypes[0])
         return [made.get(name) for name in names]
 
-    return SimpleNamespace(
+    def bound(args: list[Any]) -> Bound:
+        given = dict(zip(names, args, strict=True))
+        exact = {name: as_float64(value) for name, value in given.items()}
+        reference = flat_outputs(op.contract.reference(**exact))
+        most = output_bounds(op.contract, given, exact, reference, case.dtypes[0])
+        return Bound(op.contract.outputs, reference, most, flat_outputs(op.composite(*args)), (), (), {})
+
+    loaded = SimpleNamespace(
         init=list, inputs=inputs, reference=lambda *init: op.composite, ours=lambda: _ours(op, problem.device)
     )
+    if _has_complex_numbers(op, case):  # errors are not followed through them operator by operator
+        loaded.bound = bound
+    return loaded
+
+
+def _has_complex_numbers(op: Op, case: Case) -> bool:
+    """Whether an argument or a result of a case is complex."""
+    made = case.make(torch.Generator().manual_seed(0), case.dtypes[0])
+    results = op.forward_shapes(tuple(made.get(name) for name in op.passes["forward"].names))
+    return any(t.is_complex() for t in flat_outputs([*made.values(), results]) if isinstance(t, torch.Tensor))
 
 
 def load_candidate(problem: Problem, shape: Shape, candidate: Candidate, folder: Path) -> LoadedCandidate:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernelworks.contract.complex_numbers import as_parts
 from kernelworks.judge.process.ipc import Memory, Spot
 
 __all__ = ["Case", "Comparison", "case_of", "compare_answers"]
@@ -97,8 +98,14 @@ def compare_answers(case: Case, answers: list[Tensor]) -> Comparison:
     for name, answer, reference, bound, at in zip(
         case.names, answers, case.reference, case.bound, case.places, strict=True
     ):  # fmt: skip
-        few, want = _picked(answer, at), reference.double()
-        few = few if few.is_floating_point() else few.double()
+        few = _picked(answer, at)
+        if few.is_complex() != reference.is_complex():
+            kinds = "a complex number" if reference.is_complex() else "no complex number"
+            return Comparison(math.inf, f"{name} is {few.dtype}, where {kinds} is asked for", elements)
+        # Complex numbers by their parts, a place each: real, imaginary, real, ...
+        few, want, bound = (as_parts(t).reshape(-1) for t in (few, reference, bound))
+        at = at.repeat_interleave(2) if reference.is_complex() else at
+        few, want = few if few.is_floating_point() else few.double(), want.double()
         error = (few - want).abs_()  # in float64, which both are widened to
         elements += few.numel()
         near = error <= bound  # False for NaN

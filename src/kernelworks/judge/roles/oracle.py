@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_map
 
 from kernelworks.contract.bounds import Bound, NoBoundError, bound_of
 from kernelworks.contract.bounds.propagation import without_fused_kernels
+from kernelworks.contract.complex_numbers import as_parts, wide_dtype
 from kernelworks.judge.inputs.cuda_on_cpu import CudaOnCpuMode
 from kernelworks.judge.inputs.dataflow import Flow
 from kernelworks.judge.inputs.draws import BEYOND, DRAWS, LOST, about_constants, like_given, no_ones_and_zeros
@@ -206,6 +207,7 @@ def _own_share(bound: Bound) -> list[float]:
         if not given.numel():
             found.append(0.0)
             continue
+        given, exact, most = as_parts(given), as_parts(exact), as_parts(most)
         error = (given.double() - exact.double()).abs()
         error[given.isnan() & exact.isnan() | (given.double() == exact.double())] = 0.0
         share = torch.where(error == 0, 0.0, error / most.clamp_min(torch.finfo(torch.float64).tiny))
@@ -239,10 +241,10 @@ def _case(oracle: Oracle, asked: dict[str, Any]) -> tuple[dict[str, Any], int]:
         else:
             at = torch.arange(flat.numel())
         flat, its = flat.cpu(), its.cpu()
-        its = its.to(torch.float64)
+        its = its.to(wide_dtype(flat.dtype) if flat.is_complex() else torch.float64)
         if asked["draw"] == BEYOND and flat.is_floating_point() and flat.numel():
             its = its.clamp(min=LOST * float(flat.abs().max()))
-        references.append(flat.to(torch.float64) if flat.is_floating_point() else flat)
+        references.append(flat.to(wide_dtype(flat.dtype)))
         bounds.append(its)
         places.append(at)
     memory, spots = tensors_into([*given, *references, *bounds, *places])

@@ -15,6 +15,7 @@ import torch
 from kernelworks import ops
 from kernelworks.build import background
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Kernel, Request
+from kernelworks.contract.complex_numbers import is_inexact, number_kind
 from kernelworks.dispatch.choose import choose, eligible_ways
 from kernelworks.dispatch.mutation import own_arguments, results_of
 from kernelworks.dispatch.op import OPS, Op
@@ -188,14 +189,16 @@ def _another_op(result: Any, reference: Reference, dtype: torch.dtype) -> str:
         if got.shape != want.shape:
             return f"output {i}: shape {list(got.shape)}, expected {list(want.shape)}"
         relation = reference.relation(i)
-        if not want.is_floating_point():
+        if not is_inexact(want.dtype):
             wrong = reference.compare_output(i, whole[i], named)[1]
             if wrong:
                 return f"output {i}: {wrong}"
             continue
         if sort_as_promised(relation, want, reference.args) is not None:
             got, want = (t.gather(*sort_as_promised(relation, t, reference.args)) for t in (got, want))
-        error = (got.double() - want).norm().item()
+        if number_kind(got.dtype) != number_kind(want.dtype):
+            return f"output {i}: dtype {got.dtype}, expected {want.dtype}"
+        error = (got.to(want.dtype) - want).norm().item()
         if not error <= SAME_OP * UNIT_ROUNDOFF[dtype] * want.norm().item():
             return f"output {i}: off by {error:.3g} in norm, expected norm {want.norm().item():.3g}"
     return "" if len(outputs) >= len(reference.outputs) else f"returned {len(outputs)} outputs"

@@ -1,0 +1,1 @@
+"""Ops of linear algebra on many small matrices."""

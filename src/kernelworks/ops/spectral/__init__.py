@@ -1,0 +1,1 @@
+"""Ops that turn lines into frequencies and back."""
