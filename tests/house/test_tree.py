@@ -63,6 +63,7 @@ OP_PACKAGE_MAY_HOLD = (
         "times.toml",
         "triton.py",
         "int8.cpp",
+        "chunked.cpp",
         "sm90.cu",
         "sm90_backward.cu",
         "sm90_backward_wide.cu",

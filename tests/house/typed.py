@@ -51,8 +51,6 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     assert_type(kw.rms_norm(x, (4,), x, 1e-5, residual=x), tuple[Tensor, Tensor])
     assert_type(kw.softmax(x, -1), Tensor)
     assert_type(kw.sum(x, 0, keepdim=True), Tensor)
-    assert_type(kw.cumsum(x, 0), Tensor)
-    assert_type(kw.cumprod(input=x, dim=0, dtype=torch.float32), Tensor)
     assert_type(kw.sum(a, (0, 1), dtype=torch.float64), Arrays)
     assert_type(kw.argmax(x), Tensor)
     assert_type(kw.kernel_matmul(x, x, x, 2), Tensor)
@@ -103,6 +101,12 @@ def norms(x: Tensor, a: Arrays) -> None:
     assert_type(kw.instance_norm(x), Tensor)
     assert_type(kw.batch_norm(x, None, None, training=True), Tensor)
     assert_type(kw.batch_norm(input=a, running_mean=a, running_var=a, momentum=0.5), Arrays)
+
+
+def scans(x: Tensor) -> None:
+    assert_type(kw.cumsum(x, 0), Tensor)
+    assert_type(kw.gated_delta_rule(x, x, x, x, x, output_final_state=True), tuple[Tensor, Tensor | None])
+    assert_type(kw.cumprod(input=x, dim=0, dtype=torch.float32), Tensor)
 
 
 def transforms_and_solves(x: Tensor, a: Arrays) -> None:

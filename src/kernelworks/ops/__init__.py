@@ -88,6 +88,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "scan": (
         "cumprod",
         "cumsum",
+        "gated_delta_rule",
     ),
     "selection": (
         "sort",

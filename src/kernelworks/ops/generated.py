@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.routing.grouped_linear import grouped_linear as grouped_linear
     from kernelworks.ops.scan.cumprod import cumprod as cumprod
     from kernelworks.ops.scan.cumsum import cumsum as cumsum
+    from kernelworks.ops.scan.gated_delta_rule import gated_delta_rule as gated_delta_rule
     from kernelworks.ops.selection.sort import sort as sort
     from kernelworks.ops.selection.topk import topk as topk
     from kernelworks.ops.similarity.kernel_matmul import kernel_matmul as kernel_matmul
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
         "dequantize",
         "elu",
         "embedding",
+        "gated_delta_rule",
         "gelu",
         "gelu_mul",
         "group_norm",
@@ -382,6 +384,10 @@ SCHEMAS = {
     "cumsum": {
         "forward": "cumsum(Tensor x, int dim, str? op_kernel=None) -> Tensor",
         "backward": "cumsum_backward(Tensor grad_output, Tensor x, int dim, str? op_kernel=None) -> Tensor",
+    },
+    "gated_delta_rule": {
+        "forward": "gated_delta_rule(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, float? scale, Tensor? initial_state, bool output_final_state, bool use_qk_l2norm_in_kernel, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "gated_delta_rule_backward(Tensor grad_output, Tensor? grad_final_state, Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, float? scale, Tensor? initial_state, bool output_final_state, bool use_qk_l2norm_in_kernel, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     },
     "sort": {
         "forward": "sort(Tensor x, int dim, bool descending, bool stable, str? op_kernel=None) -> (Tensor, Tensor)",
