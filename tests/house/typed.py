@@ -127,3 +127,5 @@ def verbs(model: torch.nn.Module, x: Tensor) -> None:
     assert_type(kw.explain("gelu", x).save("it.html"), Path)
     assert_type(kw.nn.Linear(2, 2)(x), Any)
     assert_type(kw.AdamW(model.parameters(), lr=1e-3), kw.AdamW)
+    assert_type(kw.SGD(model.parameters(), lr=1e-3, momentum=0.9), kw.SGD)
+    assert_type(kw.clip_grads_([x], 1.0), Tensor)
