@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from kernelworks.ops.norm.layer_norm import layer_norm as layer_norm
     from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm
     from kernelworks.ops.optimizer.adamw import adamw_ as adamw_
+    from kernelworks.ops.optimizer.clip_grads import clip_grads_ as clip_grads_
+    from kernelworks.ops.optimizer.sgd import sgd_ as sgd_
     from kernelworks.ops.pooling.avg_pool2d import avg_pool2d as avg_pool2d
     from kernelworks.ops.position.rope import rope as rope
     from kernelworks.ops.quantization.dequantize import dequantize as dequantize
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.routing.grouped_linear import grouped_linear as grouped_linear
     from kernelworks.ops.scan.cumprod import cumprod as cumprod
     from kernelworks.ops.scan.cumsum import cumsum as cumsum
+    from kernelworks.ops.scan.gated_delta_rule import gated_delta_rule as gated_delta_rule
     from kernelworks.ops.selection.sort import sort as sort
     from kernelworks.ops.selection.topk import topk as topk
     from kernelworks.ops.similarity.kernel_matmul import kernel_matmul as kernel_matmul
@@ -83,6 +86,7 @@ if TYPE_CHECKING:
         "causal_conv1d_update",
         "celu",
         "cholesky_solve",
+        "clip_grads_",
         "conv2d",
         "cross_entropy",
         "cumprod",
@@ -90,6 +94,7 @@ if TYPE_CHECKING:
         "dequantize",
         "elu",
         "embedding",
+        "gated_delta_rule",
         "gelu",
         "gelu_mul",
         "group_norm",
@@ -123,6 +128,7 @@ if TYPE_CHECKING:
         "rms_norm_linear",
         "rope",
         "selu",
+        "sgd_",
         "sigmoid",
         "silu",
         "silu_mul",
@@ -322,6 +328,12 @@ SCHEMAS = {
     "adamw_": {
         "forward": "adamw_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, int step, float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
     },
+    "clip_grads_": {
+        "forward": "clip_grads_(Tensor(a!)[] grads, float max_norm, float norm_type, bool error_if_nonfinite, str? op_kernel=None) -> Tensor",
+    },
+    "sgd_": {
+        "forward": "sgd_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momentum_buffers, float lr, float momentum, float dampening, float weight_decay, bool nesterov, bool maximize, bool is_first_step, str? op_kernel=None) -> ()",
+    },
     "avg_pool2d": {
         "forward": "avg_pool2d(Tensor x, int[2] kernel_size, int[2]? stride, int[2] padding, bool count_include_pad, str? op_kernel=None) -> Tensor",
         "backward": "avg_pool2d_backward(Tensor grad_output, Tensor x, int[2] kernel_size, int[2]? stride, int[2] padding, bool count_include_pad, str? op_kernel=None) -> Tensor",
@@ -374,6 +386,10 @@ SCHEMAS = {
     "cumsum": {
         "forward": "cumsum(Tensor x, int dim, str? op_kernel=None) -> Tensor",
         "backward": "cumsum_backward(Tensor grad_output, Tensor x, int dim, str? op_kernel=None) -> Tensor",
+    },
+    "gated_delta_rule": {
+        "forward": "gated_delta_rule(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, float? scale, Tensor? initial_state, bool output_final_state, bool use_qk_l2norm_in_kernel, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "gated_delta_rule_backward(Tensor grad_output, Tensor? grad_final_state, Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, float? scale, Tensor? initial_state, bool output_final_state, bool use_qk_l2norm_in_kernel, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     },
     "sort": {
         "forward": "sort(Tensor x, int dim, bool descending, bool stable, str? op_kernel=None) -> (Tensor, Tensor)",
