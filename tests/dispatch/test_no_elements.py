@@ -18,7 +18,7 @@ from torch import Tensor
 
 import kernelworks as kw
 from kernelworks.dispatch.op import OPS
-from kernelworks.nn.optim import AdamW
+from kernelworks.nn.optim import SGD, AdamW
 
 
 def t(*sizes: int) -> Tensor:
@@ -232,7 +232,7 @@ CASES: dict[str, Case] = {
                              by_definition("quantized_linear", format="Q8_0")),
 }  # fmt: skip
 REFUSED = {"attention", "attention_fp8", "block_sparse_attention", "varlen_attn"}  # heads of no dimension
-OTHERWISE = {"adamw_", "causal_conv1d_update"}  # they change what they are given: below, and its own tests
+OTHERWISE = {"adamw_", "causal_conv1d_update", "clip_grads_", "sgd_"}  # they change what they are given: below, or theirs
 
 
 def op_of(name: str) -> str:
@@ -307,15 +307,21 @@ def test_every_op_is_asked() -> None:
 def test_parameters_without_elements_step_as_torchs_do() -> None:
     for sizes in ([], [(0,)], [(0, 3), (2,)], [(3, 0), (0,)]):
         ends = []
-        for kind in (torch.optim.AdamW, AdamW):
+        for kind in (torch.optim.AdamW, AdamW, torch.optim.SGD, SGD):
             parameters = [torch.nn.Parameter(torch.ones(size)) for size in (*sizes, (4,))]
             for p in parameters:
                 p.grad = torch.ones_like(p)
             kind(parameters, lr=0.1).step()
             ends.append(parameters)
-        torch.testing.assert_close(*ends)
+        torch.testing.assert_close(ends[0], ends[1])
+        torch.testing.assert_close(ends[2], ends[3])
         lists = [[torch.ones(size) for size in sizes] for _ in range(4)]
         kw.adamw_(*lists, step=1, lr=0.1, beta1=0.9, beta2=0.99, eps=1e-8, weight_decay=0.0)
+        for kernel in ("scalar", *KERNELS):
+            kw.sgd_(*lists[:3], lr=0.1, momentum=0.9, dampening=0.0, weight_decay=0.0, nesterov=False, kernel=kernel)
+            kw.sgd_(
+                *lists[:2], [], lr=0.1, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, kernel=kernel
+            )
 
 
 @pytest.mark.parametrize(

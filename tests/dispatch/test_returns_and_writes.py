@@ -252,6 +252,20 @@ def test_each_measured_call_has_a_state_of_its_own(op: Op) -> None:
     assert torch.equal(args[1], before) and not torch.equal(own[1], before)
 
 
+def test_looking_for_a_call_and_a_race_of_training_leave_the_state(op: Op) -> None:
+    x, state, moving, momentum = _given()
+    before = state.clone()
+    call = live.torch_call(op, (x, state, moving, momentum))
+    assert torch.equal(state, before)
+    call()
+    assert not torch.equal(state, before)
+    state.copy_(before)
+    training = live.Training(op, (x.requires_grad_(), state, moving, momentum))
+    for way in (None, "torch"):
+        training.forward_backward(way)()
+    assert torch.equal(state, before)
+
+
 def test_two_threads_with_states_of_their_own(op: Op) -> None:
     x, state, moving, momentum = _given()
     want = state.clone()

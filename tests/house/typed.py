@@ -51,8 +51,6 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     assert_type(kw.rms_norm(x, (4,), x, 1e-5, residual=x), tuple[Tensor, Tensor])
     assert_type(kw.softmax(x, -1), Tensor)
     assert_type(kw.sum(x, 0, keepdim=True), Tensor)
-    assert_type(kw.cumsum(x, 0), Tensor)
-    assert_type(kw.cumprod(input=x, dim=0, dtype=torch.float32), Tensor)
     assert_type(kw.sum(a, (0, 1), dtype=torch.float64), Arrays)
     assert_type(kw.argmax(x), Tensor)
     assert_type(kw.kernel_matmul(x, x, x, 2), Tensor)
@@ -105,11 +103,22 @@ def norms(x: Tensor, a: Arrays) -> None:
     assert_type(kw.batch_norm(input=a, running_mean=a, running_var=a, momentum=0.5), Arrays)
 
 
+def scans(x: Tensor) -> None:
+    assert_type(kw.cumsum(x, 0), Tensor)
+    assert_type(kw.gated_delta_rule(x, x, x, x, x, output_final_state=True), tuple[Tensor, Tensor | None])
+    assert_type(kw.cumprod(input=x, dim=0, dtype=torch.float32), Tensor)
+
+
+def steps(x: Tensor) -> None:
+    kw.sgd_([x], [x], [x], lr=1e-3, momentum=0.9, dampening=0.0, weight_decay=0.1, nesterov=False)
+
+
 def transforms_and_solves(x: Tensor, a: Arrays) -> None:
     assert_type(kw.rfft(x, 8, 0, "ortho"), Tensor)
     assert_type(kw.rfft(input=a), Arrays)
     assert_type(kw.irfft(x, 8), Tensor)
     assert_type(kw.irfft(input=a, n=8), Arrays)
+    assert_type(kw.hadamard_transform(x, 0.5), Tensor)
     assert_type(kw.cholesky_solve(x, x, True), Tensor)
     assert_type(kw.cholesky_solve(input=a, input2=a), Arrays)
 
@@ -123,3 +132,5 @@ def verbs(model: torch.nn.Module, x: Tensor) -> None:
     assert_type(kw.explain("gelu", x).save("it.html"), Path)
     assert_type(kw.nn.Linear(2, 2)(x), Any)
     assert_type(kw.AdamW(model.parameters(), lr=1e-3), kw.AdamW)
+    assert_type(kw.SGD(model.parameters(), lr=1e-3, momentum=0.9), kw.SGD)
+    assert_type(kw.clip_grads_([x], 1.0), Tensor)

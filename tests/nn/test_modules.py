@@ -1,12 +1,10 @@
-"""kw.nn's modules and kw.AdamW stand where torch's stood: same arguments, state, repr, pickles, results."""
+"""kw.nn's modules stand where torch's stood: same arguments, state, repr, pickles, results."""
 
 from __future__ import annotations
 
 import copy
 import inspect
 import pickle
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ from torch import Tensor, nn
 
 import kernelworks as kw
 from kernelworks.dispatch.hooks import watch_calls
-from kernelworks.machine import environment
 
 ids = torch.tensor([[1, 0, 3], [2, 3, 1]])
 x = torch.randn(2, 3, 8)
@@ -165,193 +162,3 @@ def test_a_swap_leaves_them_as_they_are() -> None:
     swapped = kw.swap(nn.Sequential(kw.nn.Linear(4, 4), kw.nn.GELU()), verbose=False)
     assert {item.reason for item in swapped.left} == {"a module of kernelworks' own"}
     swapped.undo()
-
-
-# ---------------------------------------------------------------- AdamW
-
-Asks = dict[str, Any]
-ASKED: tuple[Asks, ...] = (
-    {},
-    {"lr": 0.1, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.2},
-    {"maximize": True},
-    {"amsgrad": True},
-    {"foreach": True},
-    {"fused": True},
-    {"foreach": False},
-    {"capturable": True},
-    {"lr": torch.tensor(0.01)},
-    {"lr": 1},
-)
-
-
-def parameters(dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
-    generator = torch.Generator().manual_seed(3)
-    shapes: tuple[tuple[int, ...], ...] = ((5, 4), (7,), (), (2, 3, 3))
-    return [nn.Parameter(torch.randn(s, generator=generator).to(dtype)) for s in shapes]
-
-
-def loss_of(params: list[nn.Parameter]) -> Tensor:
-    return sum((p * p.detach().cos()).sum() for p in params)  # type: ignore[return-value]
-
-
-def train(
-    optimizer: type[torch.optim.Optimizer], asked: Asks, steps: int = 4, dtype: torch.dtype = torch.float32
-) -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
-    params = parameters(dtype)
-    groups = [{"params": params[:2]}, {"params": params[2:], "weight_decay": 0.0}]
-    made = optimizer(groups, **asked)
-    for step in range(steps):
-        made.zero_grad()
-        loss_of(params if step else params[:3]).backward()  # one parameter begins a step later
-        made.step()
-    return params, made
-
-
-@pytest.fixture
-def stepped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tensors each call of the op stepped, with its first kernel that may run taken."""
-    from kernelworks.nn import optim
-
-    monkeypatch.setenv("KERNELWORKS_CHOOSE", "listed")
-    kw_step, seen = optim.adamw_, []
-    monkeypatch.setattr(optim, "_chosen", lambda step, lists, named: True)
-    monkeypatch.setattr(optim, "adamw_", lambda *lists, **named: (seen.append(len(lists[0])), kw_step(*lists, **named)))
-    return seen
-
-
-@pytest.mark.parametrize("case", range(len(ASKED)))
-@pytest.mark.filterwarnings("ignore:.*capturable.*")
-def test_adamw_steps_as_torchs(case: int, stepped: list[int]) -> None:
-    asked = ASKED[case]
-    try:
-        want, torchs = train(torch.optim.AdamW, asked)
-    except Exception as error:
-        with pytest.raises(type(error)):
-            train(kw.AdamW, asked)
-        return
-    got, ours = train(kw.AdamW, asked)
-    for a, b in zip(got, want, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
-    plain = asked.keys() <= {"lr", "betas", "eps", "weight_decay", "maximize"} and not isinstance(
-        asked.get("lr"), Tensor
-    )
-    assert bool(stepped) is plain
-    one, other = ours.state_dict(), torchs.state_dict()
-    assert one["param_groups"] == other["param_groups"]
-    for key, state in other["state"].items():
-        for name, value in state.items():
-            torch.testing.assert_close(one["state"][key][name], value, rtol=1e-5, atol=1e-7)
-            assert one["state"][key][name].device == value.device
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_adamw_of_other_dtypes(dtype: torch.dtype) -> None:
-    (want, _), (got, _) = train(torch.optim.AdamW, {}, dtype=dtype), train(kw.AdamW, {}, dtype=dtype)
-    for a, b in zip(got, want, strict=True):
-        torch.testing.assert_close(a, b, rtol=2e-2 if dtype is torch.bfloat16 else 0, atol=1e-6)
-
-
-def test_state_goes_both_ways(stepped: list[int]) -> None:
-    want, torchs = train(torch.optim.AdamW, {}, steps=8)
-    for first, second in ((torch.optim.AdamW, kw.AdamW), (kw.AdamW, torch.optim.AdamW)):
-        params, made = train(first, {}, steps=4)
-        groups = [{"params": params[:2]}, {"params": params[2:], "weight_decay": 0.0}]
-        after = second(groups)
-        after.load_state_dict(pickle.loads(pickle.dumps(made.state_dict())))
-        for _ in range(4):
-            after.zero_grad()
-            loss_of(params).backward()
-            after.step()
-        for a, b in zip(params, want, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
-        assert torchs.state_dict()["state"][0]["step"] == after.state_dict()["state"][0]["step"]
-    assert stepped
-
-
-def test_closures_schedulers_scalers_hooks_and_pickles(stepped: list[int]) -> None:
-    def run(optimizer: type[torch.optim.Optimizer]) -> tuple[list[nn.Parameter], list[str], list[float]]:
-        params, heard, losses = parameters(), list[str](), list[float]()
-        made: Any = optimizer(params, lr=0.1)  # type: ignore[call-arg]
-        made.register_step_pre_hook(lambda *_: heard.append("before"))
-        made.register_step_post_hook(lambda *_: heard.append("after"))
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(made, 5)
-        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-
-        def closure() -> Tensor:
-            made.zero_grad()
-            loss = loss_of(params)
-            loss.backward()
-            return loss
-
-        for _ in range(2):
-            losses.append(float(made.step(closure)))
-            schedule.step()
-        made.zero_grad()
-        scaler.scale(loss_of(params)).backward()
-        scaler.step(made)
-        scaler.update()
-        other = pickle.loads(pickle.dumps(made))
-        assert type(other) is optimizer and len(other.state) == len(made.state)
-        return params, heard, losses
-
-    torch.optim.AdamW(parameters()).step()  # torch's step has its hooks round it from now on
-    (want, heard_there, there), (got, heard_here, here) = run(torch.optim.AdamW), run(kw.AdamW)
-    assert heard_here == heard_there and here == pytest.approx(there)
-    for a, b in zip(got, want, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
-    assert stepped
-
-
-def test_what_no_kernel_may_step_is_torchs(stepped: list[int]) -> None:
-    def complex_() -> list[Tensor]:
-        return [torch.randn(3, dtype=torch.complex64).requires_grad_()]
-
-    def sparse() -> list[Tensor]:
-        table = nn.Embedding(4, 2, sparse=True)
-        table(torch.tensor([1])).sum().backward()
-        return list(table.parameters())
-
-    made = kw.AdamW(complex_())
-    for _ in range(2):
-        made.param_groups[0]["params"][0].grad = torch.ones(3, dtype=torch.complex64)
-        made.step()
-    assert not stepped
-    with pytest.raises(RuntimeError, match="sparse"):
-        kw.AdamW(sparse()).step()
-    assert kw.AdamW(parameters()).step() is None  # no gradient anywhere
-
-
-def test_where_torchs_is_taken_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One question while the groups look the same, however many steps."""
-    from kernelworks.nn import optim
-
-    asked: list[int] = []
-
-    def chosen(step: int, lists: Any, named: Any) -> bool:
-        asked.append(step)
-        return False
-
-    monkeypatch.setattr(optim, "_chosen", chosen)
-    train(kw.AdamW, {}, steps=9)
-    assert len(asked) == 2
-
-
-@pytest.mark.usefixtures("quick_processes")
-def test_autotuning_a_training_step_benchmarks_the_optimizer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "build").symlink_to(environment.cache_dir("build"))  # what is compiled there is compiled
-    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
-    monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
-    params = parameters()
-    optimizer = kw.AdamW(params)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        loss_of(params).backward()
-        optimizer.step()
-
-    assert [call.op for call in kw.autotune(step).calls] == ["adamw_"]
-
-
-def test_signatures() -> None:
-    ours: Callable[..., Any] = kw.AdamW
-    assert inspect.signature(ours) == inspect.signature(torch.optim.AdamW)

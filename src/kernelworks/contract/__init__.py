@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract.complex_numbers import as_parts, from_parts, is_inexact, part_dtype
+from kernelworks.contract.continuation import Continuation
 from kernelworks.contract.results import Result
 
 if TYPE_CHECKING:
@@ -165,6 +166,8 @@ class Case:
     random numbers flowing in, or ``flow`` everywhere: 1, as ``loss.backward()`` has it, or the factor of a scaled loss.
     ``pieces``: so many drawn rows of each output and gradient are compared, where the whole would not fit the memory
     (see ``Contract.pieces``).
+    ``calls``: the kernel is also tried in several calls, each on the state that came out of the one before: so many
+    steps each, of a contract whose state runs over a sequence (``Contract.continuation``).
     """
 
     name: str
@@ -174,6 +177,7 @@ class Case:
     flow: float | None = None
     dtypes: tuple[torch.dtype, ...] = FLOATS
     pieces: int = 0
+    calls: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -245,6 +249,7 @@ class Contract:
       are the output of the same rows of x, and of all of the other arguments. ``"gradient of x": ("x",
       "grad_output")`` says it of a gradient. A case may then compare drawn rows. What is not named has no pieces: a
       whole case compares it.
+    - ``continuation`` says how a call goes on where an earlier one stopped; cases of several calls follow it.
     """
 
     name: str
@@ -277,6 +282,7 @@ class Contract:
     pieces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     permits: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     contiguous: tuple[str, ...] = ()
+    continuation: Continuation | None = None
 
     def __post_init__(self) -> None:
         if self.mutates and self.outputs[-len(self.mutates) :] != self.mutates:

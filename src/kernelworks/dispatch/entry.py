@@ -263,9 +263,10 @@ class Entry:
 
     def attach_function(self, function: Any, absent: object) -> None:
         """Has calls of the op's public function that are the op's own go straight to it; ``absent`` is a default that
-        stands for none. The function's code must hand such a call to ``op.call`` as it is. C++ reads no lists of
-        tensors: a function that takes some is called as ever."""
-        if any(
+        stands for none. The function's code must hand such a call to ``op.call`` as it is, and return what that does,
+        or say that it does not (``own_result``). C++ reads no lists of tensors: a function that takes some is called
+        as ever."""
+        if getattr(function, "own_result", False) or any(
             str(a.type).startswith("List[") for a in torch._C.parse_schema(self._op.passes["forward"].schema).arguments
         ):
             return

@@ -17,8 +17,8 @@ from kernelworks.contract.complex_numbers import is_inexact
 from kernelworks.contract.tensors import is_plain, leaves
 
 __all__ = [
-    "announce", "as_tuple", "check_out", "copy_into", "overlap", "own_arguments", "refuse_crossed", "results_of",
-    "same_place", "written_arguments",
+    "announce", "announce_arguments", "as_tuple", "check_out", "copy_into", "find_shared", "overlap",
+    "own_arguments", "refuse_crossed", "results_of", "same_place", "written_arguments",
 ]  # fmt: skip
 
 
@@ -51,6 +51,23 @@ def announce(tensors: Iterable[Tensor]) -> None:
     increment_version(written)
 
 
+def announce_arguments(op: Any, args: Sequence[Any]) -> None:
+    """``announce`` for what a forward of the op writes to. Raises where a tensor of a list that is written shares
+    memory with another of the lists, since a kernel takes all of them at once (``native/shared_memory.hpp`` looks for
+    the same)."""
+    written, names = op.contract.mutates, op.passes["forward"].names
+    if not written:
+        return
+    lists = {name: value for name, value in zip(names, args, strict=True) if isinstance(value, (list, tuple))}
+    if any(name in written for name in lists):
+        found = find_shared(list(lists.values()), [name in written for name in lists])
+        if found is not None:
+            places = [f"{name}[{i}]" for name, tensors in lists.items() for i in range(len(tensors))]
+            one, other = (places[place] for place in found)
+            raise ValueError(f"{other} shares memory with {one}: a tensor that is written may share none")
+    announce(leaves(written_arguments(op, args)))
+
+
 def _refuse_inference(written: list[Tensor]) -> None:
     if not torch.is_inference_mode_enabled() and any(map(Tensor.is_inference, written)):
         raise RuntimeError(
@@ -64,7 +81,7 @@ def check_out(name: str, wanted: Any, out: Any, args: tuple[Any, ...]) -> None:
     wants, gots = as_tuple(wanted), as_tuple(out)
     if len(wants) != len(gots):
         raise ValueError(f"out must hold {len(wants)} tensors for {name}, got {len(gots)}")
-    device = next(t.device for t in leaves(args))
+    device = next((t.device for t in leaves(args)), torch.device("cpu"))  # of no tensors
     for want, got in zip(wants, gots, strict=True):
         if not isinstance(got, Tensor):
             raise TypeError(f"out must be a torch.Tensor, got {type(got).__name__}")
@@ -98,6 +115,25 @@ def _range(t: Tensor) -> tuple[int, int]:
     last = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
     first = t.data_ptr()
     return first, first + (last + 1) * t.element_size()
+
+
+def find_shared(lists: Sequence[Sequence[Tensor]], written: Sequence[bool]) -> tuple[int, int] | None:
+    """Two tensors that may share memory, of which one is written: their places among all, list after list. Those
+    without elements share none."""
+    placed = [
+        (*_range(t), place, write)
+        for place, (t, write) in enumerate((t, w) for ts, w in zip(lists, written, strict=True) for t in ts)
+        if t.numel()
+    ]
+    every = of_written = (0, 0)  # how far those so far reach, and which of them does
+    for first, end, place, write in sorted(placed):
+        until, other = every if write else of_written
+        if first < until:
+            return min(place, other), max(place, other)
+        every = max(every, (end, place))
+        if write:
+            of_written = max(of_written, (end, place))
+    return None
 
 
 def _meet(a: Tensor, b: Tensor) -> bool:

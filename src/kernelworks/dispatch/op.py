@@ -45,6 +45,7 @@ from kernelworks.dispatch.hooks import notify_watchers, stop_at
 from kernelworks.dispatch.meta_arguments import on_meta, without_data
 from kernelworks.dispatch.mutation import (
     announce,
+    announce_arguments,
     as_tuple,
     check_out,
     copy_into,
@@ -65,8 +66,7 @@ __all__ = ["OPS", "Op", "Pass"]
 
 FREE = "*"  # in a key, for a number that no choice depends on; native/key.hpp knows it
 
-_get_threads = torch.get_num_threads
-_grad_enabled = torch.is_grad_enabled
+_get_threads, _grad_enabled = torch.get_num_threads, torch.is_grad_enabled
 
 _said: set[str] = set()  # the faults that a warning has named
 
@@ -234,7 +234,7 @@ class Op:
 
     def _run_plan(self, plan: Plan, args: tuple[Any, ...], out: Any) -> Any:
         """Runs a plan for plain tensors, and says what it writes."""
-        announce(leaves(written_arguments(self, args)))
+        announce_arguments(self, args)
         if out is None:
             return plan.run(*args)
         refuse_crossed(out)

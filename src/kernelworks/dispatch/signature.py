@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ABSENT", "SIZES", "Array", "Gate", "TorchSignature", "by_operator", "composites", "gates", "is_last_dimension",
-    "operator_of", "publish_function", "torch_signatures", "two_names",
+    "operator_of", "own_result", "publish_function", "torch_signatures", "two_names",
 ]  # fmt: skip
 
 Array = TypeVar("Array", Tensor, "np.ndarray[Any, Any]")
 """What an op takes, it gives back."""
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 SIZES = frozenset({tuple, list, torch.Size, int})  # what torch's functions take for a shape, where ours take a tensor
@@ -309,6 +310,12 @@ def gates() -> dict[str, Gate]:
 def two_names(function: Any) -> Any:
     """Marks the code behind overloads that call the first argument by our name and by torch's: mypy holds such code
     against each of them, and no signature has both names."""
+    return function
+
+
+def own_result(function: Function) -> Function:
+    """Marks a public function that returns something else than its op does: its own code serves every call."""
+    vars(function)["own_result"] = True
     return function
 
 

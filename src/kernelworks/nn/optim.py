@@ -1,50 +1,54 @@
-"""``torch.optim.AdamW`` whose step is ``kernelworks.adamw_`` if that is faster."""
+"""torch's optimizers whose step is an op of kernelworks if that is faster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from kernelworks.contract import FLOATS
+from kernelworks.contract.lists import lists_of
 from kernelworks.contract.tensors import PLAIN_TYPES
+from kernelworks.dispatch.mutation import find_shared
+from kernelworks.dispatch.op import Op
 from kernelworks.dispatch.plans import generation
-from kernelworks.ops.optimizer.adamw import OP, adamw_
+from kernelworks.ops.optimizer.adamw import OP as ADAMW
+from kernelworks.ops.optimizer.sgd import OP as SGD_OP
 
-__all__ = ["AdamW"]
-
-Lists = tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]
-
-# What a group may ask for that the op has not, by the values that it has.
-SERVED_OPTIONS: dict[str, tuple[Any, ...]] = {
-    "amsgrad": (False,), "foreach": (None,), "capturable": (False,), "differentiable": (False,), "fused": (None,),
-}  # fmt: skip
+__all__ = ["OURS", "SGD", "AdamW", "Call"]
 
 
-class AdamW(torch.optim.AdamW):
-    """AdamW with torch's arguments, parameter groups, state and hooks; a state dict of either is one of the other.
+@dataclass(frozen=True)
+class Call:
+    """One call of the op: its lists in their order, and its numbers by name."""
 
-    A group is stepped by ``kernelworks.adamw_`` if the chooser takes a kernel of ours for its tensors, and by torch's
-    own step else: ``amsgrad``, ``capturable``, ``differentiable``, ``foreach`` or ``fused`` asked for, a learning rate
-    that is a tensor, sparse and complex gradients, subclasses of tensors, while a graph is captured or a program
-    compiled.
+    lists: tuple[list[Tensor], ...]
+    numbers: dict[str, Any]
 
-    Args: those of torch.optim.AdamW. Raises: what that raises.
-    """
+
+class _Stepped(torch.optim.Optimizer):
+    """What steps groups by an op. Below it stands the optimizer of torch's."""
+
+    TORCHS: ClassVar[type[torch.optim.Optimizer]]
+    OP: ClassVar[Op]
+    # What a group may ask for that the op has not, by the values that it has; and what it says in numbers.
+    SERVED: ClassVar[dict[str, tuple[Any, ...]]]
+    NUMBERS: ClassVar[tuple[str, ...]]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step for every parameter that has a gradient; returns what ``closure``, called first, returns."""
         stepping: object = self  # torch's own by now, where a wrapper has kept this function of one that was ours
-        if not isinstance(stepping, AdamW) or torch.compiler.is_compiling() or _captured():
+        if not isinstance(stepping, _Stepped) or torch.compiler.is_compiling() or _captured():
             return _torchs_step(self, closure)
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         whole = self.param_groups
-        rest = [group for group in whole if not self._stepped(group)]
+        rest = [group for group in whole if not self._step_group(group)]
         if rest:
             self.param_groups = rest
             try:
@@ -53,16 +57,27 @@ class AdamW(torch.optim.AdamW):
                 self.param_groups = whole
         return loss
 
-    def _stepped(self, group: dict[str, Any]) -> bool:
+    def _looks(self, group: dict[str, Any]) -> tuple[Any, ...]:
+        """What a choice for a group hangs on beside its tensors."""
+        return ()
+
+    def _calls(self, group: dict[str, Any], params: list[Tensor]) -> list[Call] | None:
+        """The calls that step these parameters, with their state made; None if torch's own step is to take them."""
+        return None
+
+    def _after(self, call: Call) -> None:
+        """What else a step of these parameters changes."""
+
+    def _step_group(self, group: dict[str, Any]) -> bool:
         """Steps one group by the op, or says that it is torch's and leaves it as it was."""
-        betas, numbers = group["betas"], (group["lr"], group["eps"], group["weight_decay"])
-        if any(group[name] not in served for name, served in SERVED_OPTIONS.items()) or not group["params"]:
+        if any(group[name] not in served for name, served in self.SERVED.items()) or not group["params"]:
             return False
-        if not all(value.__class__ in (int, float) for value in (*betas, *numbers)):
+        numbers = [n for name in self.NUMBERS for n in (group[name] if name == "betas" else (group[name],))]
+        if not all(value.__class__ in (int, float) for value in numbers):
             return False
         first = group["params"][0]
         looks = (
-            generation(), torch.get_num_threads(), len(group["params"]), first.dtype, first.device, group["maximize"]
+            generation(), torch.get_num_threads(), len(group["params"]), first.dtype, first.device, *self._looks(group)
         )  # fmt: skip
         kept: dict[int, tuple[Any, bool]] = self.__dict__.setdefault("_kernelworks_chosen", {})
         seen, ours = kept.get(id(group["params"]), (None, False))
@@ -71,74 +86,184 @@ class AdamW(torch.optim.AdamW):
         params = [p for p in group["params"] if p.grad is not None]
         if not params:
             return True
-        if not all(map(self.state.get, params)):  # a first step: torch makes the state, as it makes its own
-            first_step: Any = self._init_group  # without annotations
-            first_step(group, [], [], [], [], [], [])
-        states = [self.state[p] for p in params]
-        calls = _calls(params, states)
-        lr, eps, weight_decay = map(float, numbers)
-        named: dict[str, Any] = {
-            "lr": lr, "beta1": float(betas[0]), "beta2": float(betas[1]), "eps": eps, "weight_decay": weight_decay,
-            "maximize": bool(group["maximize"]),
-        }  # fmt: skip
+        calls = self._calls(group, params) if all(map(_readable, params)) else None
+        if calls is not None and not all(_alike(call.lists, params[0].device) for call in calls):
+            calls = None
         if seen != looks:
-            ours = calls is not None and all(_chosen(step, lists, named) for step, lists in calls)
+            ours = calls is not None and self._chosen(calls)
             kept[id(group["params"])] = looks, ours
         if calls is None or not ours:
             return False
-        for step, lists in calls:
-            adamw_(*lists, step=step, **named)
-        torch._foreach_add_([state["step"] for state in states], 1.0)
+        for i, call in enumerate(calls):
+            try:
+                with torch.no_grad():
+                    self.OP.call(*self._args(call), None, None)
+            except ValueError:  # they share memory, before anything is written: torch steps one after the other
+                if i:
+                    raise
+                return False
+            self._after(call)
         return True
 
+    def _args(self, call: Call) -> tuple[Any, ...]:
+        names = self.OP.passes["forward"].names[len(call.lists) :]
+        return (*call.lists, *(call.numbers[name] for name in names))
 
-def _calls(params: list[Tensor], states: list[dict[str, Tensor]]) -> list[tuple[int, Lists]] | None:
-    """The calls of the op for these parameters: one for each step that some of them are at; None if torch counts
-    otherwise, or if there is something that no kernel may read."""
-    by_step: dict[float, list[int]] = {}
-    for i, state in enumerate(states):
-        if not state["step"].is_cpu:
+    def _chosen(self, calls: Sequence[Call]) -> bool:
+        """Whether the chooser takes a kernel of ours for every call, and each is one that the op accepts. Of a first
+        step, which there is once, it is not asked where others are there."""
+        lasting = [call for call in calls if not call.numbers.get("is_first_step")]
+        return all(_chosen(self.OP, self._args(call)) for call in lasting or calls)
+
+
+class AdamW(_Stepped, torch.optim.AdamW):
+    """AdamW with torch's arguments, parameter groups, state and hooks; a state dict of either is one of the other.
+
+    A group is stepped by ``kernelworks.adamw_`` if the chooser takes a kernel of ours for its tensors, and by torch's
+    own step else: ``amsgrad``, ``capturable``, ``differentiable``, ``foreach`` or ``fused`` asked for, a learning rate
+    that is a tensor, sparse and complex gradients, subclasses of tensors, tensors that share memory, while a graph is
+    captured or a program compiled.
+
+    Args: those of torch.optim.AdamW. Raises: what that raises.
+    """
+
+    TORCHS = torch.optim.AdamW
+    OP = ADAMW
+    SERVED: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "amsgrad": (False,), "foreach": (None,), "capturable": (False,), "differentiable": (False,), "fused": (None,),
+    }  # fmt: skip
+    NUMBERS = ("betas", "lr", "eps", "weight_decay")
+
+    def _looks(self, group: dict[str, Any]) -> tuple[Any, ...]:
+        return (bool(group["maximize"]),)
+
+    def _calls(self, group: dict[str, Any], params: list[Tensor]) -> list[Call] | None:
+        """One call for each step that some parameters are at."""
+        if not all(map(self.state.get, params)):  # a first step: torch makes the state, as it makes its own
+            first_step: Any = self._init_group  # without annotations
+            first_step(group, [], [], [], [], [], [])
+        by_step: dict[float, list[int]] = {}
+        for i, p in enumerate(params):
+            if not self.state[p]["step"].is_cpu:
+                return None
+            by_step.setdefault(self.state[p]["step"].item(), []).append(i)
+        if not all(step.is_integer() and step >= 0 for step in by_step):
             return None
-        by_step.setdefault(state["step"].item(), []).append(i)
-    calls = []
-    for step, places in by_step.items():
-        lists = _lists([params[i] for i in places], [states[i] for i in places])
-        if lists is None or not step.is_integer() or step < 0:
-            return None
-        calls.append((int(step) + 1, lists))
-    return calls
+        return [
+            Call(
+                (
+                    (mine := [params[i] for i in places]), [_grad(p) for p in mine],
+                    [self.state[p]["exp_avg"] for p in mine], [self.state[p]["exp_avg_sq"] for p in mine],
+                ),
+                {
+                    "step": int(step) + 1, "beta1": float(group["betas"][0]), "beta2": float(group["betas"][1]),
+                    "maximize": bool(group["maximize"]), **_floats(group, "lr", "eps", "weight_decay"),
+                },
+            )
+            for step, places in by_step.items()
+        ]  # fmt: skip
+
+    def _after(self, call: Call) -> None:
+        torch._foreach_add_([self.state[p]["step"] for p in call.lists[0]], 1.0)
 
 
-def _lists(params: list[Tensor], states: list[dict[str, Tensor]]) -> Lists | None:
-    """What a step reads and writes; None if some of it is nothing that a kernel may read."""
-    grads = [p.grad for p in params]
-    lists = (params, grads, [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states])
-    for p, g, m, v in zip(*lists, strict=True):
-        if (
-            g is None
-            or p.__class__ not in PLAIN_TYPES
-            or g.__class__ not in PLAIN_TYPES
-            or g.layout is not torch.strided
-        ):
-            return None
-        if (
-            p.dtype not in FLOATS
-            or g.dtype is not p.dtype
-            or p.device != params[0].device
-            or m.device != p.device
-            or m.dtype is not v.dtype
-        ):
-            return None
-    return cast(Lists, lists)  # no gradient is None by now
+class SGD(_Stepped, torch.optim.SGD):
+    """SGD with torch's arguments, parameter groups, state and hooks; a state dict of either is one of the other.
+
+    A group is stepped by ``kernelworks.sgd_`` if the chooser takes a kernel of ours for its tensors, and by torch's own
+    step else: ``differentiable``, ``foreach`` or ``fused`` asked for, a learning rate that is a tensor, sparse and
+    complex gradients, subclasses of tensors, tensors that share memory, while a graph is captured or a program
+    compiled.
+
+    Args: those of torch.optim.SGD. Raises: what that raises.
+    """
+
+    TORCHS = torch.optim.SGD
+    OP = SGD_OP
+    SERVED: ClassVar[dict[str, tuple[Any, ...]]] = {"foreach": (None,), "differentiable": (False,), "fused": (None,)}
+    NUMBERS = ("lr", "momentum", "dampening", "weight_decay")
+
+    def _looks(self, group: dict[str, Any]) -> tuple[Any, ...]:
+        states = (self.state.get(p, {}) for p in group["params"])
+        begun = group["momentum"] != 0 and any(state.get("momentum_buffer") is not None for state in states)
+        return bool(group["maximize"]), bool(group["nesterov"]), group["momentum"] != 0, begun
+
+    def _calls(self, group: dict[str, Any], params: list[Tensor]) -> list[Call] | None:
+        """One call of those that begin, one of the others."""
+        numbers = {
+            "nesterov": bool(group["nesterov"]), "maximize": bool(group["maximize"]), "is_first_step": False,
+            **_floats(group, *self.NUMBERS),
+        }  # fmt: skip
+        if not group["momentum"]:
+            return [Call((params, [_grad(p) for p in params], []), numbers)]
+        begun: dict[bool, list[Tensor]] = {}
+        for p in params:
+            begun.setdefault(self.state.get(p, {}).get("momentum_buffer") is None, []).append(p)
+        return [
+            Call(
+                (mine, [_grad(p) for p in mine], [_momentum_of(self.state, p) for p in mine]),
+                numbers | {"is_first_step": first},
+            )
+            for first, mine in begun.items()
+        ]
+
+    def _after(self, call: Call) -> None:
+        if call.numbers["is_first_step"]:
+            for param, made in zip(call.lists[0], call.lists[2], strict=True):
+                self.state[param]["momentum_buffer"] = made
 
 
-def _chosen(step: int, lists: Lists, named: dict[str, Any]) -> bool:
-    args = (*lists, step, *(named[name] for name in OP.passes["forward"].names[5:]))
+OURS: dict[type[torch.optim.Optimizer], type[_Stepped]] = {kind.TORCHS: kind for kind in (AdamW, SGD)}
+
+
+def _grad(param: Tensor) -> Tensor:
+    assert param.grad is not None
+    return param.grad
+
+
+def _floats(group: dict[str, Any], *names: str) -> dict[str, float]:
+    return {name: float(group[name]) for name in names}
+
+
+def _momentum_of(state: Any, param: Tensor) -> Tensor:
+    """A parameter's momentum; at a first step memory for it."""
+    made: Tensor | None = state.get(param, {}).get("momentum_buffer")
+    if made is None:
+        made = torch.empty_like(_grad(param))
+    return made
+
+
+def _readable(param: Tensor) -> bool:
+    """Whether a kernel may read a parameter and its gradient."""
+    grad = _grad(param)
+    return (
+        param.__class__ in PLAIN_TYPES
+        and grad.__class__ in PLAIN_TYPES
+        and grad.layout is torch.strided
+        and param.dtype in FLOATS
+        and grad.dtype is param.dtype
+    )
+
+
+def _alike(lists: tuple[list[Tensor], ...], device: torch.device) -> bool:
+    """Whether all lie on one device, and the states of a parameter are of one dtype."""
+    states = lists[2:]
+    return all(t.device == device for tensors in lists for t in tensors) and all(
+        len({t.dtype for t in of_one}) == 1 for of_one in zip(*states, strict=True)
+    )
+
+
+def _chosen(op: Op, args: tuple[Any, ...]) -> bool:
+    names = op.passes["forward"].names
+    named = dict(zip(names, args, strict=True))
     try:
-        OP.contract.check(**dict(zip(OP.passes["forward"].names, args, strict=True)))
+        op.contract.check(**named)
     except (TypeError, ValueError):
         return False
-    choice = OP.choice(args, None)
+    lists = lists_of(op.template.arguments)
+    if find_shared([named[name] for name in lists], [name in op.contract.mutates for name in lists]) is not None:
+        return False
+    choice = op.choice(args, None)
     return not choice.native and choice.kernel.source is not None
 
 
@@ -146,9 +271,10 @@ def _captured() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-def _torchs_step(optimizer: AdamW, closure: Callable[[], Any] | None) -> Any:
+def _torchs_step(optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None) -> Any:
     """torch's step without its hooks, which run round ours."""
-    step: Any = torch.optim.AdamW.step
+    torchs = next(kind for kind in type(optimizer).__mro__ if kind in OURS)
+    step: Any = torchs.step
     if getattr(step, "hooked", False):
         step = step.__wrapped__
     return step(optimizer, closure)

@@ -60,6 +60,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "optimizer": (
         "adamw_",
+        "clip_grads_",
+        "sgd_",
     ),
     "pooling": (
         "avg_pool2d",
@@ -86,6 +88,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "scan": (
         "cumprod",
         "cumsum",
+        "gated_delta_rule",
     ),
     "selection": (
         "sort",
@@ -96,6 +99,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "matern32_matmul",
     ),
     "spectral": (
+        "hadamard_transform",
         "irfft",
         "rfft",
     ),

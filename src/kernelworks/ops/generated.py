@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from kernelworks.ops.norm.layer_norm import layer_norm as layer_norm
     from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm
     from kernelworks.ops.optimizer.adamw import adamw_ as adamw_
+    from kernelworks.ops.optimizer.clip_grads import clip_grads_ as clip_grads_
+    from kernelworks.ops.optimizer.sgd import sgd_ as sgd_
     from kernelworks.ops.pooling.avg_pool2d import avg_pool2d as avg_pool2d
     from kernelworks.ops.position.rope import rope as rope
     from kernelworks.ops.quantization.dequantize import dequantize as dequantize
@@ -62,10 +64,12 @@ if TYPE_CHECKING:
     from kernelworks.ops.routing.grouped_linear import grouped_linear as grouped_linear
     from kernelworks.ops.scan.cumprod import cumprod as cumprod
     from kernelworks.ops.scan.cumsum import cumsum as cumsum
+    from kernelworks.ops.scan.gated_delta_rule import gated_delta_rule as gated_delta_rule
     from kernelworks.ops.selection.sort import sort as sort
     from kernelworks.ops.selection.topk import topk as topk
     from kernelworks.ops.similarity.kernel_matmul import kernel_matmul as kernel_matmul
     from kernelworks.ops.similarity.matern32_matmul import matern32_matmul as matern32_matmul
+    from kernelworks.ops.spectral.hadamard_transform import hadamard_transform as hadamard_transform
     from kernelworks.ops.spectral.irfft import irfft as irfft
     from kernelworks.ops.spectral.rfft import rfft as rfft
 
@@ -82,6 +86,7 @@ if TYPE_CHECKING:
         "causal_conv1d_update",
         "celu",
         "cholesky_solve",
+        "clip_grads_",
         "conv2d",
         "cross_entropy",
         "cumprod",
@@ -89,10 +94,12 @@ if TYPE_CHECKING:
         "dequantize",
         "elu",
         "embedding",
+        "gated_delta_rule",
         "gelu",
         "gelu_mul",
         "group_norm",
         "grouped_linear",
+        "hadamard_transform",
         "hardshrink",
         "hardsigmoid",
         "hardswish",
@@ -121,6 +128,7 @@ if TYPE_CHECKING:
         "rms_norm_linear",
         "rope",
         "selu",
+        "sgd_",
         "sigmoid",
         "silu",
         "silu_mul",
@@ -320,6 +328,12 @@ SCHEMAS = {
     "adamw_": {
         "forward": "adamw_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, int step, float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
     },
+    "clip_grads_": {
+        "forward": "clip_grads_(Tensor(a!)[] grads, float max_norm, float norm_type, bool error_if_nonfinite, str? op_kernel=None) -> Tensor",
+    },
+    "sgd_": {
+        "forward": "sgd_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momentum_buffers, float lr, float momentum, float dampening, float weight_decay, bool nesterov, bool maximize, bool is_first_step, str? op_kernel=None) -> ()",
+    },
     "avg_pool2d": {
         "forward": "avg_pool2d(Tensor x, int[2] kernel_size, int[2]? stride, int[2] padding, bool count_include_pad, str? op_kernel=None) -> Tensor",
         "backward": "avg_pool2d_backward(Tensor grad_output, Tensor x, int[2] kernel_size, int[2]? stride, int[2] padding, bool count_include_pad, str? op_kernel=None) -> Tensor",
@@ -373,6 +387,10 @@ SCHEMAS = {
         "forward": "cumsum(Tensor x, int dim, str? op_kernel=None) -> Tensor",
         "backward": "cumsum_backward(Tensor grad_output, Tensor x, int dim, str? op_kernel=None) -> Tensor",
     },
+    "gated_delta_rule": {
+        "forward": "gated_delta_rule(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, float? scale, Tensor? initial_state, bool output_final_state, bool use_qk_l2norm_in_kernel, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "gated_delta_rule_backward(Tensor grad_output, Tensor? grad_final_state, Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, float? scale, Tensor? initial_state, bool output_final_state, bool use_qk_l2norm_in_kernel, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    },
     "sort": {
         "forward": "sort(Tensor x, int dim, bool descending, bool stable, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "sort_backward(Tensor grad_values, Tensor x, Tensor indices, int dim, str? op_kernel=None) -> Tensor",
@@ -388,6 +406,10 @@ SCHEMAS = {
     "matern32_matmul": {
         "forward": "matern32_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
         "backward": "matern32_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "hadamard_transform": {
+        "forward": "hadamard_transform(Tensor x, float scale, str? op_kernel=None) -> Tensor",
+        "backward": "hadamard_transform_backward(Tensor grad_output, Tensor x, float scale, str? op_kernel=None) -> Tensor",
     },
     "irfft": {
         "forward": "irfft(Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from kernelworks.dispatch.mutation import results_of
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import environment
 from kernelworks.records import Parity
+from kernelworks.verify.call_sequences import call_sequence, continuation_of, turns
 from kernelworks.verify.guarded_buffers import LAYOUTS, Arena, arena, has_memory_format
 from kernelworks.verify.reference import Reference, compute_reference, device_of, flat_outputs, follow_choice
 
@@ -180,6 +182,19 @@ def _gradients(op: Op, kernel: str, expected: Reference, *, at_end: bool) -> Jud
     return shares, message
 
 
+def _in_calls(op: Op, kernels: tuple[str, str], case: Case, expected: Reference) -> Judgement:
+    """A case in several calls on its own state, the first by one kernel and the rest by another."""
+    worst: dict[str, float] = {}
+    message, tried = "", False
+    for kernel, result, right in call_sequence(op, kernels, case, expected):
+        shares, wrong = judge_outputs(result, right)
+        worst |= {name: max(share, worst.get(name, 0.0)) for name, share in shares.items()}
+        message, tried = message or (f"{kernel}: {wrong}" if wrong else ""), True
+    if not tried:
+        raise _Declined
+    return worst, message
+
+
 @contextlib.contextmanager
 def _alone(device: str, layout: str) -> Iterator[None]:
     """One process at a time where tensors take tens of gigabytes of a GPU."""
@@ -205,22 +220,33 @@ def parities(
         return
     layouts = _layouts_of(case, positional)
     ends = (True, False) if device == "cpu" else (True,)
-    runs = [("forward", layout, at_end) for layout in layouts for at_end in ends]
+
+    def forward(layout: str, *, at_end: bool) -> Judgement:
+        with _alone(device, layout):
+            return _forward(op, kernel, expected, layout, at_end=at_end)
+
+    runs: list[tuple[str, str, Callable[[], Judgement]]] = [
+        ("forward", "" if layout == LAYOUTS[0] else layout, functools.partial(forward, layout, at_end=at_end))
+        for layout in layouts
+        for at_end in ends
+    ]
     if expected.gradients and makes_gradients(op, kernel, positional, tuple(expected.gradients)):
-        runs += [("backward", "contiguous", at_end) for at_end in ends]
+        runs += [("backward", "", functools.partial(_gradients, op, kernel, expected, at_end=end)) for end in ends]
+    if case.calls:
+        continuation_of(op, case)
+        runs += [
+            ("forward", " then ".join(pair), functools.partial(_in_calls, op, pair, case, expected))
+            for pair in turns(op, kernel)
+        ]
     name = str(dtype).removeprefix("torch.")
-    for pass_, layout, at_end in runs:
+    for pass_, how, run in runs:
         try:
-            if pass_ == "forward":
-                with _alone(device, layout):
-                    shares, message = _forward(op, kernel, expected, layout, at_end=at_end)
-            else:
-                shares, message = _gradients(op, kernel, expected, at_end=at_end)
+            shares, message = run()
             worst = max(shares.values(), default=0.0)
         except _Declined:
             continue
         except Exception as error:
             shares, worst, message = {}, float("inf"), f"raised {type(error).__name__}: {error}"
-        label = case.name if layout == "contiguous" else f"{case.name} ({layout})"
+        label = f"{case.name} ({how})" if how else case.name
         line = reproduce(op, kernel, case, dtype) if message else ""
         yield Parity(op.name, kernel, pass_, label, name, worst, not message, message, line, shares)

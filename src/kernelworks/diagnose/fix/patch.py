@@ -213,7 +213,7 @@ class _Patch:
         how = candidate.option("how", "fused")
         for source, call in calls:
             if how == "kernelworks":
-                source.rename_call(call, "kernelworks.nn.optim.AdamW")
+                source.rename_call(call, f"kernelworks.nn.optim.{kind}")
                 source.importing(["kernelworks"])
             else:
                 source.keyword(call, how, "True")

@@ -38,7 +38,7 @@ __all__ = ["FOREACH", "FUSED", "OPTIMIZATION", "OURS", "fuse", "take_ours"]
 FUSED, OURS, FOREACH = "fused", "kernelworks", "foreach"
 KINDS: dict[str, tuple[type[Optimizer], ...]] = {
     FUSED: (Adam, AdamW, SGD, Adagrad),  # those with a fused step in torch
-    OURS: (AdamW,),
+    OURS: tuple(optim.OURS),
     FOREACH: (  # those without one
         torch.optim.RMSprop, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adadelta, torch.optim.Adamax,
         torch.optim.ASGD, torch.optim.Rprop,
@@ -49,10 +49,10 @@ TURNS, ENOUGH_S = (3, 15), 0.5
 VERIFIED_AGAINST = "torch's own steps, on copies"
 STEPS = 3  # after which parameters are compared
 CODE = {
-    FUSED: "{kind}(..., fused=True)", OURS: "kernelworks.nn.optim.AdamW(...)", FOREACH: "{kind}(..., foreach=True)",
+    FUSED: "{kind}(..., fused=True)", OURS: "kernelworks.nn.optim.{kind}(...)", FOREACH: "{kind}(..., foreach=True)",
 }  # fmt: skip
 SAYS = {
-    FUSED: "{kind} with fused=True: one pass over its tensors", OURS: "{kind} steps by kernelworks.adamw_",
+    FUSED: "{kind} with fused=True: one pass over its tensors", OURS: "{kind} steps by an op of kernelworks",
     FOREACH: "{kind} with foreach=True: each term of all tensors in one call",
 }  # fmt: skip
 
@@ -111,7 +111,7 @@ def suits(optimizer: Optimizer, how: str) -> bool:
         return False
     if how == FOREACH and any(g.get("foreach") or (g.get("foreach") is None and _by_itself(g)) for g in groups):
         return False
-    if how == OURS and any(g["amsgrad"] or g["capturable"] or g["foreach"] is not None for g in groups):
+    if how == OURS and any(g.get("amsgrad") or g.get("capturable") or g["foreach"] is not None for g in groups):
         return False
     kinds = {p.device.type for p in params}
     return kinds <= {"cpu", "cuda"} and all(
@@ -125,24 +125,28 @@ def _by_itself(group: dict[str, Any]) -> bool:
     return any(p.is_cuda for p in group["params"])
 
 
-class _Taken(optim.AdamW):
-    """A ``torch.optim.AdamW`` with kernelworks' step for now: a copy of it, and what is saved of it, is torch's own."""
+def _taken(kind: type[Optimizer]) -> type[Optimizer]:
+    """An optimizer of torch's with kernelworks' step for now: a copy of it, and what is saved of it, is torch's own."""
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def reduce(self: Any, protocol: Any) -> Any:
         reconstructor: Any = copyreg._reconstructor  # type: ignore[attr-defined]
-        return reconstructor, (AdamW, object, None), self.__getstate__()
+        return reconstructor, (kind, object, None), self.__getstate__()
+
+    names = {"__qualname__": kind.__qualname__, "__module__": __name__, "__reduce_ex__": reduce}
+    return type(kind.__name__, (optim.OURS[kind],), names)  # whose name profiles and ``repr`` say
 
 
-_Taken.__name__, _Taken.__qualname__ = AdamW.__name__, AdamW.__qualname__  # what profiles and ``repr`` say
+_TAKEN = {kind: _taken(kind) for kind in optim.OURS}
 
 
 def take_ours(optimizer: Optimizer) -> Callable[[], None]:
-    """Makes a ``torch.optim.AdamW`` one of ours: a class derived from it, with the same state."""
-    optimizer.__class__ = _Taken
+    """Makes an optimizer of torch's one of ours: a class derived from it, with the same state."""
+    kind = type(optimizer)
+    optimizer.__class__ = _TAKEN[kind]
     optimizer._patch_step_function()  # hooks of steps run round ours too
 
     def back() -> None:
-        optimizer.__class__ = AdamW
+        optimizer.__class__ = kind
         optimizer.__dict__.pop("_kernelworks_chosen", None)
 
     return back

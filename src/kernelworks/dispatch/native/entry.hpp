@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "shared_memory.hpp"
 #include "table.hpp"
 
 namespace kw {
@@ -84,6 +85,7 @@ inline bool keyed(const Entry& entry, PyObject* const* args, Key& key) {
     if (!key.value(out) || !key.threads()) return false;
     for (Py_ssize_t i : *entry.written)
         if (inference(args[i])) return false;  // torch may refuse, which is worked out in Python
+    if (!entry.written->empty() && shares_memory(args, entry.count, *entry.written)) return false;
     if (!graded) return true;
     key.is(Key::TRAINING);
     return key.recorded(wanted);

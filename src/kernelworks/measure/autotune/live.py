@@ -76,15 +76,19 @@ class _Outermost(TorchFunctionMode):
 
 def torch_call(op: Op, args: tuple[Any, ...]) -> Call:
     """The call that a user would have written. If that is one function of torch's, it is called with no function of
-    ours round it: on a small tensor a frame of Python is a tenth of the time."""
-    written = _as_users_do(op, args)
+    ours round it: on a small tensor a frame of Python is a tenth of the time. It is looked for by a call that writes to
+    none of ``args``."""
+    own = own_arguments(op, args, _clone)
+    written = _as_users_do(op, own)
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         return lambda: (written or op.native)(*args)
     with _Outermost() as seen:
-        result = (written or op.native)(*args)
+        result = (written or op.native)(*own)
     if len(seen.calls) == 1 and seen.calls[0][3] is result:
         func, given, named, _ = seen.calls[0]
-        return _written(func, given, named)
+        back = {id(copy): value for copy, value in zip(own, args, strict=True)}
+        given = tuple(back.get(id(value), value) for value in given)
+        return _written(func, given, {name: back.get(id(value), value) for name, value in named.items()})
     return _written(written or op.as_written, args, {})
 
 
@@ -136,7 +140,7 @@ class Training:
     """The sides of a race of a call whose gradients are wanted."""
 
     def __init__(self, op: Op, args: tuple[Any, ...]) -> None:
-        self.op, self.args = op, tuple(_leaf(a) for a in args)
+        self.op, self.args = op, tuple(_leaf(a) for a in own_arguments(op, args, _clone))
         self.wanted = [t for t in leaves(self.args) if t.requires_grad]
 
     def forward(self, way: str | None) -> Call:

@@ -14,9 +14,8 @@ from torch.optim.adamw import adamw
 from kernelworks.build.kernels import cpp_kernels, python_kernel, triton_kernel
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import Request
-from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import Array
-from kernelworks.ops.optimizer.adamw.contract import CONTRACT, adamw_step
+from kernelworks.ops.optimizer.adamw.contract import CONTRACT, TEMPLATE, USUAL, adamw_step
 from kernelworks.ops.optimizer.adamw.mutants import MUTANTS
 
 __all__ = ["OP", "adamw_"]
@@ -119,8 +118,9 @@ def _composite(
         if p.dtype == g.dtype == m.dtype == v.dtype:
             _torch([p], [g], [m], [v], *scalars)
             continue
+        numbers = dict(zip(USUAL, scalars, strict=True))
         for target, value in zip(
-            (p, m, v), adamw_step(p.float(), g.float(), m.float(), v.float(), *scalars), strict=True
+            (p, m, v), adamw_step(p.float(), g.float(), m.float(), v.float(), **numbers), strict=True
         ):
             target.copy_(value)
 
@@ -131,40 +131,13 @@ def _one_dtype(request: Request) -> str | None:
     return "needs state of the gradients' dtype" if any(g.dtype != m.dtype for g, m in pairs) else None
 
 
-def _reference(
-    params: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequence[Tensor], exp_avg_sqs: Sequence[Tensor],
-    *scalars: Any, out: Any = None,
-) -> None:  # fmt: skip
-    for p, g, m, v in zip(params, grads, exp_avgs, exp_avg_sqs, strict=True):
-        for target, value in zip(
-            (p, m, v), adamw_step(p.double(), g.double(), m.double(), v.double(), *scalars), strict=True
-        ):
-            target.copy_(value)
-
-
-def _fake(*args: Any) -> None:
-    """Nothing comes back."""
-
-
-OP = Op(
+OP = TEMPLATE.op(
     CONTRACT,
     [
         triton_kernel(Path(__file__).parent, passes=("forward",), in_place=True),
         *cpp_kernels(Path(__file__).parent, forward=_forward),
-        python_kernel("torch", _torch, guard=_one_dtype),
-        python_kernel("reference", _reference),
     ],
-    op_package=__file__,
-    forward=Pass(
-        "adamw_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, int step, "
-        "float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
-        _fake,
-        free={
-            "step": lambda step: step.__class__ is int and step >= 1,
-            **dict.fromkeys(("lr", "eps", "weight_decay"), lambda v: v.__class__ is float and 0.0 <= v < math.inf),
-            **dict.fromkeys(("beta1", "beta2"), lambda v: v.__class__ is float and 0.0 <= v < 1.0),
-        },
-    ),
+    torch_kernel=python_kernel("torch", _torch, guard=_one_dtype),
     composite=_composite,
     native=_native,
     mutants=MUTANTS,

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from kernelworks.build.triton import configs
+from kernelworks.contract.row_layout import lines_along
 from kernelworks.ops.spectral.irfft.contract import length_of, shape_of
-from kernelworks.ops.spectral.rfft.plan import circle, lines_beside, scale_of
+from kernelworks.ops.spectral.rfft.plan import circle, scale_of
 from kernelworks.tile.fft import Fourier
 
 FOURIER = Fourier(configs(__file__))
@@ -19,7 +20,7 @@ def forward(x: Tensor, n: int | None, dim: int, norm: str | None, out: Any = Non
     said = {"x": x, "n": n, "dim": dim}
     made = x.new_empty(shape_of(said), dtype=torch.float32) if out is None else out
     N = length_of(said)
-    where, turns = lines_beside(x, dim), circle(N, str(x.device))
+    where, turns = lines_along(x, dim), circle(N, str(x.device))
     FOURIER(made, where, turns, N, scale_of(norm, N, True), 1.0, inverse=True)
     return made
 
@@ -27,6 +28,6 @@ def forward(x: Tensor, n: int | None, dim: int, norm: str | None, out: Any = Non
 def backward(grad: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None, out: Any = None) -> Tensor:
     made = x.new_empty(x.shape) if out is None else out
     N = length_of({"x": x, "n": n, "dim": dim})
-    where, turns = lines_beside(grad, dim), circle(N, str(x.device))
+    where, turns = lines_along(grad, dim), circle(N, str(x.device))
     FOURIER(made, where, turns, N, scale_of(norm, N, True), 2.0, inverse=False)
     return made

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract.complex_numbers import as_parts
-from kernelworks.contract.row_layout import Lines, lines
+from kernelworks.contract.row_layout import lines_along
 
 __all__ = [
-    "IRFFT", "MOST", "RFFT", "Plan", "circle", "launch", "lines_beside", "plan_of", "prime_factors", "scale_of",
+    "IRFFT", "MOST", "RFFT", "Plan", "circle", "launch", "plan_of", "prime_factors", "scale_of",
 ]  # fmt: skip
 
 RFFT: Callable[..., Tensor] = torch.fft.rfft
@@ -85,17 +85,10 @@ def plan_of(N: int, cut: bool) -> Plan:
     return Plan(circle(N1), circle(N2), circle(N), twist, N1, N2)
 
 
-def lines_beside(x: Tensor, dim: int) -> Lines:
-    """The lines of a tensor, as many of them side by side as in a contiguous result."""
-    where = lines(x, dim)
-    beside = math.prod(x.shape[dim % x.dim() + 1 :])
-    return where if where.inner == beside else lines(x.contiguous(), dim)
-
-
 def launch(kernel: Any, out: Tensor, x: Tensor, dim: int, N: int, scale: float, middle: float) -> Tensor:
     """Runs one of the C++ functions. ``middle`` is a factor of the frequencies that stand for two: all but the first
     and, of an even length, the last."""
-    where = lines_beside(x, dim)
+    where = lines_along(x, dim)
     count = where.outer * where.inner
     if out.numel():
         M = N if N % 2 else N // 2
