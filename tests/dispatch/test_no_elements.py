@@ -216,6 +216,14 @@ CASES: dict[str, Case] = {
                     lambda x: torch.cumprod(x, -1)),
     "cumsum": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.cumsum(x, -1, **n),
                    lambda x: torch.cumsum(x, -1)),
+    "gated_delta_rule": Case(
+        {"B": 2, "T": 3, "H": 2}, lambda B, T, H: (
+            t(B, T, H, 4), t(B, T, H, 4), t(B, T, H, 5), -t(B, T, H).detach().abs(), t(B, T, H).sigmoid().detach()
+        ),
+        lambda *a, **n: kw.gated_delta_rule(*a, **n)[0], lambda *a: kw.gated_delta_rule(*a, kernel="reference")[0],
+    ),
+    "hadamard_transform": Case({"M": 3}, lambda M: (t(M, 8),), kw.hadamard_transform,
+                               by_definition("hadamard_transform")),
     "rfft": Case(MATRIX, lambda M, N: (t(M, N),), kw.rfft, torch.fft.rfft),
     "irfft": Case(MATRIX, lambda M, N: (torch.complex(t(M, N), t(M, N)),), kw.irfft, torch.fft.irfft),
     "sort": Case(MATRIX, lambda M, N: (t(M, N),), kw.sort, torch.sort),
@@ -232,7 +240,7 @@ CASES: dict[str, Case] = {
                              by_definition("quantized_linear", format="Q8_0")),
 }  # fmt: skip
 REFUSED = {"attention", "attention_fp8", "block_sparse_attention", "varlen_attn"}  # heads of no dimension
-OTHERWISE = {"adamw_", "causal_conv1d_update", "clip_grads_", "sgd_"}  # they change what they are given: below, or theirs
+OTHERWISE = {"adamw_", "causal_conv1d_update", "clip_grads_", "sgd_"}  # they write: below
 
 
 def op_of(name: str) -> str:
