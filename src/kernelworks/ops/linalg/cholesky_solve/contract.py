@@ -179,8 +179,8 @@ SIZES = (
 )  # fmt: skip
 CASES = (
     *(_case(f"{N}x{N}, {K}", (19,), N, K, upper=N % 2 == 0) for N, K in SIZES),
-    *(_case(f"{N}x{N}, {K}, the other triangle", (5,), N, K, upper=N % 2 == 1) for N, K in SIZES[:8]),
-    *(_case(f"{count} of 6x6", (count,), 6, 2, layouts=count == 17) for count in (1, 15, 16, 17, 33, 130)),
+    *(_case(f"{N}x{N}, {K}, the other triangle", (5,), N, K, upper=N % 2 == 1) for N, K in SIZES[1:8:3]),
+    *(_case(f"{count} of 6x6", (count,), 6, 2, layouts=count == 17) for count in (1, 16, 17, 130)),
     _case("one matrix without a batch", (), 8, 3, layouts=True),
     _case("two dimensions of batch", (2, 3), 5, 4, layouts=True, upper=True),
     *(
