@@ -51,10 +51,9 @@ Relation = AnyOrder | ChosenIndex
 @dataclass(frozen=True)
 class Result:
     """``dtype``: a dtype, or the name of the argument whose dtype it has (of one that holds a dtype or its name, that);
-    without it the first floating-point or complex
-    argument's. ``shape(args)`` gives the sizes, of the arguments by name; without
-    it the forward's ``fake`` alone says them. ``when`` names the argument that asks for the result; "" if it is always
-    there."""
+    without it the first floating-point or complex argument's. ``shape(args)`` gives the sizes, of the arguments by
+    name; without it the forward's ``fake`` alone says them. ``when`` names the argument that asks for the result; "" if
+    it is always there."""
 
     dtype: torch.dtype | str | None = None
     shape: Callable[[Mapping[str, Any]], tuple[int, ...]] | None = None
