@@ -139,6 +139,19 @@ def test_what_is_named_is_loaded(code: str) -> None:
     python(code)
 
 
+FIRST = [
+    "import kernelworks as kw; kw.gelu", "from kernelworks import rms_norm", "import kernelworks.ops as o; o.linear",
+    "from kernelworks.nn.swap import swap", "import kernelworks.contract; from kernelworks import relu",
+    "import kernelworks.compile", "import kernelworks as kw; kw.fuse",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("first", FIRST)
+def test_a_program_may_name_the_package_before_torch(first: str) -> None:
+    """As sorted imports do: `from kernelworks import rms_norm`, then `import torch`."""
+    python(f"{first}\nimport torch\ntorch.ops.kernelworks.linear.default", loaded="sys")
+
+
 def test_the_import_is_cheap_with_sixty_ops() -> None:
     assert 0 < float(python(SHARE, loaded="sys")) < MOST
 

@@ -30,6 +30,8 @@ What kernelworks does not do, and what happens then. A test makes each of these 
 table that it reads (`make docs`).
 """
 
+SCALAR = torch.tensor(1.0)
+
 
 def row_over_itself() -> Any:
     rows = x(5, 16)
@@ -238,7 +240,7 @@ OPS = [
         "Two tensors are not broadcast: `silu_mul` takes two of one shape.",
         lambda: kw.silu_mul(x(), x(1, 16)),
         ValueError,
-        "must have gate's shape",
+        "must have shape [4, 16], its sizes as in gate",
     ),
     Limit("A weight of `linear` is a matrix.", lambda: kw.linear(x(), x(2, 8, 16)), ValueError, "must have shape"),
     Limit(
@@ -278,18 +280,8 @@ OPS = [
         RuntimeError,
         "modified by an inplace operation",
     ),
-    Limit(
-        "`log_softmax` takes at least one dimension.",
-        lambda: kw.log_softmax(torch.tensor(1.0), dim=0),
-        ValueError,
-        "at least one dimension",
-    ),
-    Limit(
-        "`softmax` takes at least one dimension.",
-        lambda: kw.softmax(torch.tensor(1.0), dim=0),
-        ValueError,
-        "at least one dimension",
-    ),
+    Limit("`log_softmax` takes at least one dimension.", lambda: kw.log_softmax(SCALAR, dim=0), ValueError, "[..., N]"),
+    Limit("`softmax` takes at least one dimension.", lambda: kw.softmax(SCALAR, dim=0), ValueError, "[..., N]"),
     Limit(
         "An op that is called by its own name computes in its inputs' dtype, under autocast too.",
         by_name_under_autocast,
@@ -324,18 +316,23 @@ OPS = [
         RuntimeError,
         "weight",
     ),
-    Limit("`attention` takes [B, H, L, D].", lambda: kw.attention(*heads(2, 5, 16)), ValueError, "four dimensions"),
+    Limit(
+        "`attention` takes [B, H, L, D].",
+        lambda: kw.attention(*heads(2, 5, 16)),
+        ValueError,
+        "must have shape [B, H, Lq, D]",
+    ),
     Limit(
         "`attention` takes heads of at most 256.",
         lambda: kw.attention(*heads(1, 1, 4, 257)),
         ValueError,
-        "head_dim of 1 to 256",
+        "with 1 <= D <= 256",
     ),
     Limit(
         "`attention` takes keys and values of one shape.",
         lambda: kw.attention(*heads()[:2], x(1, 2, 5, 8)),
         ValueError,
-        "must have k's shape",
+        "Hkv and Lk as in k",
     ),
     Limit(
         "A mask of `attention` says which keys are seen; it is not added.",

@@ -231,7 +231,8 @@ class T:
         named = dict.fromkeys(dimension for one in self._shapes for dimension in one.dimensions)
         for dimension in named:
             if dimension.key in given.sizes:
-                known.setdefault(given.named_by[dimension.key], []).append(dimension.name)
+                word = "the other sizes" if dimension.is_rest and len(named) > 1 else dimension.name
+                known.setdefault(given.named_by[dimension.key], []).append("its sizes" if word == "..." else word)
         shapes = (filter(None, (d.text(given.sizes) for d in one.dimensions)) for one in self._shapes)
         text = " or ".join(f"[{', '.join(shape)}]" for shape in shapes)
         text += "".join(f", {' and '.join(names)} as in {name}" for name, names in known.items())

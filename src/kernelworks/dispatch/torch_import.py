@@ -2,6 +2,9 @@
 
 If torch is imported after the package, it is found as ever, and its loader calls back at the end of the module. The
 finder that arranges it goes away with that. Nothing of torch's is patched.
+
+If a module of the package is the first to import torch, that module and those above it are half made at that moment.
+The call then waits for ``call_pending``, at the end of the module that it needs.
 """
 
 from __future__ import annotations
@@ -13,9 +16,11 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["call_when_imported"]
+__all__ = ["call_pending", "call_when_imported"]
 
-TORCH = "torch"
+TORCH, PACKAGE = "torch", "kernelworks."
+
+_pending: list[Callable[[], None]] = []
 
 
 def call_when_imported(call: Callable[[], None]) -> None:
@@ -24,6 +29,18 @@ def call_when_imported(call: Callable[[], None]) -> None:
         call()
     else:
         sys.meta_path.insert(0, _Finder(call))
+
+
+def call_pending() -> None:
+    """Calls what torch's import came too early for."""
+    while _pending:
+        _pending.pop()()
+
+
+def _is_half_made() -> bool:
+    """Whether a module of the package is being imported."""
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith(PACKAGE)]
+    return any(getattr(getattr(module, "__spec__", None), "_initializing", False) for module in modules)
 
 
 class _Finder(MetaPathFinder):
@@ -53,6 +70,9 @@ class _Finder(MetaPathFinder):
             vars(loader).pop("exec_module", None)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
-                self._call()
+                if _is_half_made():
+                    _pending.append(self._call)
+                else:
+                    self._call()
 
         loader.exec_module = exec_module

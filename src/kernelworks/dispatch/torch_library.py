@@ -19,6 +19,7 @@ from kernelworks.dispatch.autograd import derivative, readers, shape_only
 from kernelworks.dispatch.flop_counter import register_with_counters
 from kernelworks.dispatch.mutation import as_tuple, overlap
 from kernelworks.dispatch.registry import OpPackageMap
+from kernelworks.dispatch.torch_import import call_pending
 
 if TYPE_CHECKING:
     from kernelworks.dispatch.op import Op
@@ -220,3 +221,6 @@ def _backward(op: Any, ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
     by_name = dict(zip(backward.returns, result, strict=True))
     gradients = [by_name.get(n) if wanted[n] and n not in ctx.absent else None for n in forward.names]
     return (*gradients, None)  # None for `kernel`
+
+
+call_pending()  # all that defines operators is here now
