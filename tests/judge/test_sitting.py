@@ -208,13 +208,16 @@ def test_answers_are_compared_with_the_reference(
     answer: list[float], reference: list[float], bound: list[float], worst: float, wrong: bool
 ) -> None:
     want, most = (torch.tensor(of, dtype=torch.float64) for of in (reference, bound))
-    case: Any = SimpleNamespace(names=["it"], reference=[want], bound=[most], places=[torch.arange(len(reference))])
+    shape, places = (len(reference),), [torch.arange(len(reference))]
     for dtype in (torch.float32, torch.bfloat16):
+        outputs = [(shape, str(dtype).removeprefix("torch."))]
+        case: Any = SimpleNamespace(outputs=outputs, names=["it"], reference=[want], bound=[most], places=places)
         found = compare_answers(case, [torch.tensor(answer, dtype=dtype)])
         assert (found.worst, bool(found.wrong), found.elements) == (worst, wrong, len(reference))
     whole: Any = SimpleNamespace(
-        names=["it"], reference=[torch.tensor([True, False])], bound=[torch.zeros(2).double()], places=[torch.arange(2)]
-    )
+        outputs=[((2,), "bool")], names=["it"], reference=[torch.tensor([True, False])],
+        bound=[torch.zeros(2).double()], places=[torch.arange(2)],
+    )  # fmt: skip
     assert not compare_answers(whole, [torch.tensor([True, False])]).wrong
     assert compare_answers(whole, [torch.tensor([True, True])]).wrong
 

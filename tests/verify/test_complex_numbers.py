@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from kernelworks.contract import Request, rounding, spec
 from kernelworks.contract.complex_numbers import as_parts, both_parts, from_parts
 from kernelworks.contract.results import Result
 from kernelworks.dispatch.op import OPS, Op
+from kernelworks.judge import judge_all
 from kernelworks.judge.formats import op_packages
 from kernelworks.judge.inputs.cases import Case, compare_answers
 from kernelworks.templates.mutants import generic
@@ -158,10 +160,13 @@ def test_what_flows_into_a_complex_output_has_both_parts() -> None:
     assert judge([expected.outputs[0].to(torch.complex64)], expected)[1] == ""
 
 
-def case_of(want: Tensor, bound: Tensor) -> Case:
+def case_of(want: Tensor, bound: Tensor, dtype: str) -> Case:
+    """As the process of the reference says it: complex numbers as their parts."""
     places = [torch.arange(want.numel())]
+    want, bound = (as_parts(t).reshape(-1) for t in (want, bound))
     nothing: Any = None
-    return Case("given", nothing, [], [], [], ["output"], [want], [bound], places, 0.0, (), (), True)
+    outputs = [((places[0].numel(),), dtype)]
+    return Case("given", nothing, [], [], outputs, ["output"], [want], [bound], places, 0.0, (), (), True)
 
 
 def test_a_candidates_complex_answer_is_judged_and_a_real_one_is_not() -> None:
@@ -170,9 +175,26 @@ def test_a_candidates_complex_answer_is_judged_and_a_real_one_is_not() -> None:
     loaded = op_packages.load(problem, problem.shapes[0], nowhere)
     found = loaded.bound(loaded.inputs())
     want, bound, flat = (t.reshape(-1) for t in (found.reference[0], found.outputs[0], found.native[0]))
-    asked = case_of(want, bound)
+    asked = case_of(want, bound, "complex64")
     assert compare_answers(asked, [flat]).wrong == ""
     assert "elements of output" in compare_answers(asked, [flat.conj().resolve_conj()]).wrong
-    assert "where a complex number is asked for" in compare_answers(asked, [flat.real.clone()]).wrong
-    real = case_of(flat.real.double(), torch.zeros(flat.numel(), dtype=torch.float64))
-    assert "where no complex number is asked for" in compare_answers(real, [flat]).wrong
+    assert "where torch.complex64 is asked for" in compare_answers(asked, [flat.real.clone()]).wrong
+    real = case_of(flat.real.double(), torch.zeros(flat.numel(), dtype=torch.float64), "float32")
+    assert "where torch.float32 is asked for" in compare_answers(real, [flat]).wrong
+
+
+COMPLEX_CANDIDATES = {
+    "conjugated": ("torch.fft.rfft(x, n, dim, norm).conj().resolve_conj()", "elements of output"),
+    "real": ("torch.fft.rfft(x, n, dim, norm).real.contiguous()", "returned torch.float32, not torch.complex64"),
+}
+
+
+def test_candidates_of_a_complex_problem_are_judged(tmp_path: Path, quick_processes: None) -> None:
+    """Through all processes of the judge: what each of them does with an answer takes complex numbers, too."""
+    for name, (answer, _) in COMPLEX_CANDIDATES.items():
+        text = f"import torch\n\ndef rfft(x, n, dim, norm):\n    return {answer}\n"
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    found = judge_all([tmp_path / f"{name}.py" for name in COMPLEX_CANDIDATES], "rfft:N=16", threads=1)
+    for (_, why), judgement in zip(COMPLEX_CANDIDATES.values(), found, strict=True):
+        assert judgement.verdict == "refused"
+        assert any(why in charge.said for charge in judgement.reasons), judgement.reasons

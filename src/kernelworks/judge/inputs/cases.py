@@ -36,7 +36,7 @@ class Case:
     given: list[Tensor]
     outputs: list[tuple[tuple[int, ...], str]]  # shape and dtype of each answer
     names: list[str]
-    reference: list[Tensor]  # at the places
+    reference: list[Tensor]  # at the places; of complex numbers both parts, one behind the other
     bound: list[Tensor]
     places: list[Tensor]
     own: float  # the reference's own worst error as a share of the bound
@@ -95,17 +95,16 @@ def _picked(answer: Tensor, at: Tensor) -> Tensor:
 def compare_answers(case: Case, answers: list[Tensor]) -> Comparison:
     """Answers, each flat and whole, against the reference. NaN and infinities must stand where they do there."""
     worst, elements = 0.0, 0
-    for name, answer, reference, bound, at in zip(
-        case.names, answers, case.reference, case.bound, case.places, strict=True
+    for (_, dtype), name, answer, reference, bound, at in zip(
+        case.outputs, case.names, answers, case.reference, case.bound, case.places, strict=True
     ):  # fmt: skip
         few = _picked(answer, at)
-        if few.is_complex() != reference.is_complex():
-            kinds = "a complex number" if reference.is_complex() else "no complex number"
-            return Comparison(math.inf, f"{name} is {few.dtype}, where {kinds} is asked for", elements)
-        # Complex numbers by their parts, a place each: real, imaginary, real, ...
-        few, want, bound = (as_parts(t).reshape(-1) for t in (few, reference, bound))
-        at = at.repeat_interleave(2) if reference.is_complex() else at
-        few, want = few if few.is_floating_point() else few.double(), want.double()
+        asked = getattr(torch, dtype)
+        if few.is_complex() != asked.is_complex:
+            return Comparison(math.inf, f"{name} is {few.dtype}, where {asked} is asked for", elements)
+        if asked.is_complex:  # by their parts, as the reference has them: real, imaginary, real, ...
+            few, at = as_parts(few).reshape(-1), at.repeat_interleave(2)
+        few, want = few if few.is_floating_point() else few.double(), reference.double()
         error = (few - want).abs_()  # in float64, which both are widened to
         elements += few.numel()
         near = error <= bound  # False for NaN

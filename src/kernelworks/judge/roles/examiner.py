@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from kernelworks.contract.bounds import Bound, NoBoundError, bound_of
 from kernelworks.contract.bounds.propagation import without_fused_kernels
+from kernelworks.contract.complex_numbers import as_parts, is_inexact
 from kernelworks.contract.leaves import leaves
 from kernelworks.judge.inputs.dataflow import Flow
 from kernelworks.judge.inputs.low_precision import FEWER_BITS, Narrow
@@ -78,7 +79,7 @@ class _Examined:
         if not any(t.numel() for t in self.native):
             self.add_finding("no answer", "it returns no tensor with an element", fatal=True)
             return False
-        floats = [t for t in self.native if t.is_floating_point()]
+        floats = [t for t in self.native if is_inexact(t.dtype)]
         lost = sum(int((~t.isfinite()).sum()) for t in floats)
         whole = sum(t.numel() for t in self.native)
         if lost:
@@ -126,7 +127,8 @@ class _Examined:
                 answers = [t for t in leaves(self.model(*given)).values() if t.requires_grad]
                 if not answers or not weights:
                     return
-                total = torch.stack([(t.double() * torch.rand_like(t.double())).sum() for t in answers]).sum()
+                wide = [as_parts(t).double() for t in answers]
+                total = torch.stack([(t * torch.rand_like(t)).sum() for t in wide]).sum()
                 gradients: tuple[Any, ...] = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
         except Exception:
             return
@@ -185,7 +187,7 @@ class _Examined:
         if self.tolerance is not None:
             atol, rtol = self.tolerance
             tolerated = all(
-                torch.allclose(a.double(), n.double(), atol=atol, rtol=rtol, equal_nan=True)
+                torch.allclose(as_parts(a).double(), as_parts(n).double(), atol=atol, rtol=rtol, equal_nan=True)
                 for a, n in zip(answers, self.native, strict=True)
             )
         finite = share if math.isfinite(share) else None
@@ -235,6 +237,7 @@ class _Examined:
         for name, reference, bound in zip(self.bound.names, self.bound.reference, self.bound.outputs, strict=True):
             if reference.numel() < 16:
                 continue
+            reference, bound = as_parts(reference), as_parts(bound)
             if reference.is_floating_point():
                 eaten = float((bound >= reference.abs()).double().mean())
                 exact = float((reference == 0).double().mean())
@@ -249,14 +252,14 @@ class _Examined:
 
 
 def _middle(answer: Tensor) -> float:
-    flat = answer.double().reshape(-1)
+    flat = as_parts(answer).double().reshape(-1)
     flat = flat[flat.isfinite()]
     return float((flat.amin() + flat.amax()) / 2) if flat.numel() else 0.0
 
 
 def _filled(like: Tensor, value: float) -> Tensor:
-    most = torch.finfo(like.dtype).max if like.is_floating_point() else value
-    return torch.full_like(like, max(-most, min(most, value)) if like.is_floating_point() else int(value))
+    most = torch.finfo(like.dtype).max if is_inexact(like.dtype) else value
+    return torch.full_like(like, max(-most, min(most, value)) if is_inexact(like.dtype) else int(value))
 
 
 def _same(a: Any, b: Any) -> bool:

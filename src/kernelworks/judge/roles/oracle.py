@@ -241,7 +241,8 @@ def _case(oracle: Oracle, asked: dict[str, Any]) -> tuple[dict[str, Any], int]:
         else:
             at = torch.arange(flat.numel())
         flat, its = flat.cpu(), its.cpu()
-        its = its.to(wide_dtype(flat.dtype) if flat.is_complex() else torch.float64)
+        flat, its = (as_parts(t).reshape(-1) for t in (flat, its))  # of a complex number both, at its one place
+        its = its.to(torch.float64)
         if asked["draw"] == BEYOND and flat.is_floating_point() and flat.numel():
             its = its.clamp(min=LOST * float(flat.abs().max()))
         references.append(flat.to(wide_dtype(flat.dtype)))
