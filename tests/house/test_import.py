@@ -33,8 +33,8 @@ dispatch = {
     f"dispatch.{name}"
     for name in ("autograd", "flop_counter", "generated_code", "mutation", "registry", "torch_import", "torch_library")
 }
-assert loaded() <= dispatch | {"contract", "contract.complex_numbers", "contract.results", "contract.tensors",
-    "dispatch", "ops", "ops.generated"}, loaded()
+assert loaded() <= dispatch | {"contract", "contract.complex_numbers", "contract.continuation", "contract.results",
+    "contract.tensors", "dispatch", "ops", "ops.generated"}, loaded()
 
 assert callable(kw.softmax) and kw.softmax is kw.ops.softmax
 assert "ops.reduction.softmax" in loaded() and "ops.norm.rms_norm" not in loaded()

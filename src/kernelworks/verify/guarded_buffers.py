@@ -74,8 +74,9 @@ class _Region:
         if t is None or t.numel() * t.element_size() == self.nbytes:
             return b""
         held = torch.frombuffer(bytearray(ctypes.string_at(self.address, self.nbytes)), dtype=torch.uint8)
-        slack = torch.full((t.element_size(),), _SLACK, dtype=torch.uint8).view(t.dtype)
-        held.view(t.dtype).as_strided(t.shape, t.stride(), t.storage_offset()).copy_(slack)
+        size = t.element_size()  # its bytes are one dimension more: a byte of slack is no bool, and need be no number
+        inside = held.as_strided((*t.shape, size), (*(s * size for s in t.stride()), 1), t.storage_offset() * size)
+        inside.fill_(_SLACK)
         return held.numpy().tobytes()
 
     def close(self) -> None:
