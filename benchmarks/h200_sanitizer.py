@@ -32,6 +32,8 @@ MOST_LINES = 16  # of a tool's words that are kept
 # What is run of a row: the largest cases that a tool gets through, or by name the ones that reach every kernel.
 MOST = ["--elements", "100000", "--calls", "12"]
 NAMED: dict[str, str] = {
+    "causal_conv1d.triton": "no bias, states, final;no silu, states, final;L=513;L=513, channels last;D=521;W=64 L=37;"
+    "a long line",
     "attention.sm90": "tiles, causal;tiles, whole;tiles, D=64 whole;tiles, D=64 one a head;tiles, D=64 long;"
     "tiles, D=64 causal;large prefill;D=64;tiles, window 150 top_left, D=128;tiles, window 130 top_left, D=64;"
     "tiles, D=256 whole;tiles, D=256 causal;tiles, window 190 top_left, D=256;tiles, whole, long;"

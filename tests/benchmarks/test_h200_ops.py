@@ -61,7 +61,7 @@ def test_every_op_with_a_row_for_a_gpu_stands_in_the_table(cases: Any) -> None:
     assert len({str(group) for group in found}) == len(found)
     narrow = {name for name in OPS if any(BF16 in c.dtypes for c in _timed(OPS[name].contract))}
     rows = {name for name in OPS if any(r.device == "cuda" for r in OPS[name].kernels)}
-    assert len(rows & narrow) > len(OPS) - 10
+    assert len(rows & narrow) > 0.8 * len(OPS)
     assert rows & narrow <= {group.op for group in found} <= rows
     assert {group.op for group in cases.small_calls()} <= rows
 

@@ -109,8 +109,9 @@ def _every(op: Op, kernel: str) -> set[str]:
     return {kernel.function.__name__ for kernel in kernels}
 
 
-# A line that is sorted has at most so many elements as registers hold: the kernels of longer ones are topk's.
-UNREACHED = {"sort.triton": frozenset({"_long", "_join"})}
+# A line that is sorted has at most so many elements as registers hold: the kernels of longer ones are topk's. The
+# gradient of a sum is the same scan backwards: the scan of gradients is cumprod's.
+UNREACHED = {"sort.triton": frozenset({"_long", "_join"}), "cumsum.triton": frozenset({"_flow"})}
 
 
 def _listed(op: Op, kernel: Kernel) -> Any:

@@ -50,6 +50,32 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "softplus": {"input": X, "beta": 0.5, "threshold": 20.0},
     "softshrink": {"input": X, "lambd": 0.25},
     "threshold": {"input": X, "threshold": 0.125, "value": 20.0, "inplace": False},
+    "cumsum": {"input": X, "dim": -1, "dtype": None},
+    "cumprod": {"input": X, "dim": -1, "dtype": None},
+    "rfft": {"input": X, "n": None, "dim": -1, "norm": None},
+    "irfft": {"input": torch.complex(X, X), "n": None, "dim": -1, "norm": None},
+    "cholesky_solve": {"input": W[:4, :2], "input2": torch.eye(4) + 0.25, "upper": False},
+    "group_norm": {"input": X.reshape(2, 8, 2), "num_groups": 2, "weight": ONE, "bias": ZERO, "eps": 1e-5},
+    "batch_norm": {
+        "input": X, "running_mean": None, "running_var": None, "weight": ONE, "bias": ZERO, "training": True,
+        "momentum": 0.1, "eps": 1e-5,
+    },
+    "instance_norm": {
+        "input": X.reshape(1, 8, 4), "running_mean": None, "running_var": None, "weight": ONE, "bias": ZERO,
+        "use_input_stats": True, "momentum": 0.1, "eps": 1e-5,
+    },
+    "conv2d": {
+        "input": X.reshape(1, 2, 4, 4), "weight": W.reshape(-1)[:16].reshape(2, 2, 2, 2), "bias": None, "stride": 1,
+        "padding": 0, "dilation": 1, "groups": 1,
+    },
+    "avg_pool2d": {
+        "input": X.reshape(1, 2, 4, 4), "kernel_size": 2, "stride": None, "padding": 0, "ceil_mode": False,
+        "count_include_pad": True, "divisor_override": None,
+    },
+    "grouped_mm": {
+        "mat_a": X, "mat_b": W[:8].T.expand(2, 8, -1), "offs": torch.tensor([1, 4], dtype=torch.int32), "bias": None,
+        "out_dtype": None,
+    },
 } | {
     name: {"input": X, "inplace": False} for name in ("hardsigmoid", "hardswish", "mish", "relu6", "selu", "silu")
 } | {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -99,7 +100,13 @@ def test_a_torch_signature_alone_is_enough_for_a_swap(name: str, monkeypatch: py
         torch.testing.assert_close(function(**given), TORCH_FUNCTIONS[name](**given))
         assert reached == [name]
         wide = {n: v.to(wide_dtype(v.dtype)) if isinstance(v, Tensor) else v for n, v in given.items()}
-        torch.testing.assert_close(function(**wide), TORCH_FUNCTIONS[name](**wide), rtol=0, atol=0)
+        try:
+            want = TORCH_FUNCTIONS[name](**wide)
+        except RuntimeError as error:  # grouped_mm has no float64
+            with pytest.raises(type(error), match=re.escape(str(error).splitlines()[0])):
+                function(**wide)
+        else:
+            torch.testing.assert_close(function(**wide), want, rtol=0, atol=0)
         assert reached == [name]
     with pytest.raises(TypeError):
         function(**given, colour=1)

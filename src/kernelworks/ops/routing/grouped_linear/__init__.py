@@ -218,7 +218,9 @@ def _ours(
     mat_a: Tensor, mat_b: Tensor, *, offs: Tensor | None = None, bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> tuple[Any, ...] | str:  # fmt: skip
-    if mat_a.dim() != 2 or mat_b.dim() != 3 or offs is None:
+    if not isinstance(mat_a, Tensor) or not isinstance(mat_b, Tensor) or not isinstance(offs, Tensor):
+        return "only tensors in groups are the op's"
+    if mat_a.dim() != 2 or mat_b.dim() != 3:
         return "only rows [T, K] in groups, with a matrix [K, N] for each, are the op's"
     if out_dtype not in (None, mat_a.dtype):
         return "out_dtype is another dtype than that of the rows"

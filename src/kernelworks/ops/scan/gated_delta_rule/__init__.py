@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.kernels import cpp_kernels, into, triton_kernel
+from kernelworks.build.kernels import cpp_kernels, triton_kernel
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import Kernel, Request
 from kernelworks.contract.arguments import schema_of
-from kernelworks.dispatch.autograd import derivative
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import Array, own_result
 from kernelworks.ops.scan.gated_delta_rule.contract import ARGUMENTS, CONTRACT, scale_of, state_shape
@@ -97,25 +96,18 @@ def _forward(
     return (output, last) if output_final_state else output
 
 
-def _backward(lib: Any, *args: Any, out: Any = None) -> Any:
-    """By torch's functions: no kernel of ours makes gradients yet."""
-    return into(derivative(OP, args), out)
-
-
 def _few_steps(request: Request) -> str | None:
     steps = request.args["q"].shape[1]
     return f"takes {LEAST} steps or more at once, got {steps}" if steps < LEAST else None
 
 
 def _cpp_kernels() -> list[Kernel]:
-    """By chunks, and step by step."""
+    """By chunks, and step by step. No kernel of ours makes gradients yet: they are torch's."""
     wide = ("avx512", "avx2")
-    chunked = cpp_kernels(
-        PACKAGE, forward=_forward, backward=_backward, targets=dict.fromkeys(wide, "chunked.cpp"), guard=_few_steps
-    )
+    chunked = cpp_kernels(PACKAGE, forward=_forward, targets=dict.fromkeys(wide, "chunked.cpp"), guard=_few_steps)
     return [
         *(dataclasses.replace(op_kernel, name=f"{op_kernel.target}_chunked") for op_kernel in chunked),
-        *cpp_kernels(PACKAGE, forward=_forward, backward=_backward),
+        *cpp_kernels(PACKAGE, forward=_forward),
     ]
 
 
