@@ -108,7 +108,8 @@ def test_places_that_are_the_programs_own_still_serve_it() -> None:
     found = told(places_before=True)
     if found is None:
         return
-    assert max(found["own"]) < 2000 and max(found["alone"][1:] + found["again"][1:]) < 2000
+    # Without those places each run takes more than 5000 (above). What else a run touches differs from one to the next.
+    assert max(found["own"]) < 4000 and max(found["alone"][1:] + found["again"][1:]) < 4000
 
 
 def test_what_is_learnt_ends_with_the_outermost_memory() -> None:

@@ -61,6 +61,18 @@ def chain_of_sum(n: int) -> float:
     return max(min(n, PIECE) / 32, min(n, DOWN) / 4) + 8
 
 
+BenchSize = tuple[tuple[int, ...], int, bool]  # sizes, groups, channels last
+BENCH: Sequence[BenchSize] = (
+    ((8, 64, 56, 56), 32, False), ((2, 320, 64, 64), 32, False), ((32, 256, 14, 14), 32, True),
+    ((1, 64, 8, 8), 8, False),
+)  # fmt: skip
+# What fills a GPU, and one for its host's time.
+DEVICE_BENCH: Sequence[BenchSize] = (
+    ((64, 64, 56, 56), 32, False), ((16, 320, 64, 64), 32, False), ((256, 256, 14, 14), 32, True),
+    ((1, 64, 8, 8), 8, False),
+)  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class ChannelNorm(OpPackage):
     """What an op package says of its op.
@@ -108,8 +120,8 @@ class ChannelNorm(OpPackage):
             outputs=("output", *self.running), mutates=self.running, differentiable=self.returns,
             check=check_of(self.arguments), reference=self.reference, bound=self._bound,
             gradient_bound=self._gradient_bound, cost=self._cost, dims=self._dims, bucket=self._bucket,
-            cases=(*self._cases(), *self.cases), bench_cases=self._bench_cases(),
-            device_cases=self._device_cases(), device_bench_cases=self._bench_cases(torch.bfloat16),
+            cases=(*self._cases(), *self.cases), bench_cases=self._bench_cases(BENCH, torch.float32, torch.bfloat16),
+            device_cases=self._device_cases(), device_bench_cases=self._bench_cases(DEVICE_BENCH, torch.bfloat16),
             errors=errors_of(self.arguments),
         )  # fmt: skip
 
@@ -319,16 +331,9 @@ class ChannelNorm(OpPackage):
             case("running statistics alone", (3, 6, 11), weight=None, bias=None),
         )  # fmt: skip
 
-    def _bench_cases(self, *dtypes: torch.dtype) -> tuple[Case, ...]:
-        kinds = dtypes or (torch.float32, torch.bfloat16)
-        sizes = (
-            ((8, 64, 56, 56), 32, False),
-            ((2, 320, 64, 64), 32, False),
-            ((32, 256, 14, 14), 32, True),
-            ((1, 64, 8, 8), 8, False),
-        )
+    def _bench_cases(self, sizes: Sequence[BenchSize], *dtypes: torch.dtype) -> tuple[Case, ...]:
         return tuple(
-            self.case(_sized(s) + ", channels last" * last, s, groups=g, last=last, dtypes=kinds)
+            self.case(_sized(s) + ", channels last" * last, s, groups=g, last=last, dtypes=dtypes)
             for s, g, last in sizes
         )
 

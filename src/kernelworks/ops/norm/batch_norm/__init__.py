@@ -101,7 +101,7 @@ OP = TEMPLATE.op(CONTRACT, ahead=[TRITON], mutants=MUTANTS)
 
 def _ours(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
-    bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+    bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: Any = 1e-5,
 ) -> tuple[Any, ...] | str:  # fmt: skip
     if training and isinstance(eps, (int, float)) and eps <= 0:
         return "torch's function takes no eps of 0 in training"

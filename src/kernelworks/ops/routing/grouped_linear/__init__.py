@@ -215,7 +215,7 @@ OP = Op(
 
 
 def _ours(
-    mat_a: Tensor, mat_b: Tensor, *, offs: Tensor | None = None, bias: Tensor | None = None,
+    mat_a: Any, mat_b: Any, *, offs: Any = None, bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> tuple[Any, ...] | str:  # fmt: skip
     if not isinstance(mat_a, Tensor) or not isinstance(mat_b, Tensor) or not isinstance(offs, Tensor):
