@@ -78,7 +78,7 @@ def unverified(code: int, said: Any) -> str:
 def verifications_part(
     only: set[str], again: bool, until: float, keep: Callable[[dict[str, Any]], None], jobs: int = JOBS
 ) -> dict[str, Any]:  # fmt: skip
-    """Those of most cases begin first. What was verified by then is kept after each, with its certificates. A
+    """The ops of most cases begin first. What was verified by then is kept after each, with its certificates. A
     verification that ``until`` (of the monotonic clock) cuts short, or leaves no time for, is named. ``jobs``:
     processes of one verification."""
     kernels = [
@@ -123,7 +123,7 @@ def verifications_part(
     lock = threading.Lock()
     if not kernels:
         return {}
-    kernels.sort(key=lambda pair: -max((c.cases for c in certificates.find_certificates(*pair, gpu().kind)), default=0))
+    kernels.sort(key=lambda pair: -len(OPS[pair[0]].contract.cases))
     with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 4) // jobs)) as pool:
         results = list(pool.map(run, kernels))
     for at, found in enumerate(results):
