@@ -2,8 +2,8 @@
 
 A result is judged by its **relation** to the definition. Without one it is within the contract's bound, element by
 element, and integers are equal. ``AnyOrder`` and ``ChosenIndex`` are the relations of what has several right answers:
-where elements are equal, torch does not say which of them a choice takes. A relation is data; ``verify/compare.py`` is
-the one place that judges by it.
+where elements are equal, torch does not say which of them a choice takes. ``EqualAcrossRanks`` is that of what several
+processes hold alike. A relation is data; ``verify/compare.py`` is the one place that judges by it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from kernelworks.contract.complex_numbers import is_inexact
 
-__all__ = ["AnyOrder", "ChosenIndex", "Relation", "Result", "dtypes_of", "result_dtype"]
+__all__ = ["AnyOrder", "ChosenIndex", "EqualAcrossRanks", "Relation", "Result", "dtypes_of", "result_dtype"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,15 @@ class ChosenIndex:
         return not (self.unless and args[self.unless])
 
 
-Relation = AnyOrder | ChosenIndex
+@dataclass(frozen=True)
+class EqualAcrossRanks:
+    """Within the bound, and on every rank of a group the same bits: what ranks compute of it does not drift apart.
+    ``of`` is the output's own name."""
+
+    of: str = "output"
+
+
+Relation = AnyOrder | ChosenIndex | EqualAcrossRanks
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "block_sparse_attention",
         "varlen_attn",
     ),
+    "communication": (
+        "all_reduce",
+    ),
     "convolution": (
         "causal_conv1d",
         "causal_conv1d_update",
