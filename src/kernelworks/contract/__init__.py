@@ -20,7 +20,6 @@ from kernelworks.contract.results import Result
 
 if TYPE_CHECKING:
     from kernelworks.contract.limits import Limit
-    from kernelworks.contract.ranks import Ranks
 
 __all__ = [
     "ABSENT",
@@ -251,9 +250,6 @@ class Contract:
       "grad_output")`` says it of a gradient. A case may then compare drawn rows. What is not named has no pieces: a
       whole case compares it.
     - ``continuation`` says how a call goes on where an earlier one stopped; cases of several calls follow it.
-    - ``ranks`` says what several processes compute together (``contract/ranks.py``): ``reference`` and ``bound`` are of
-      the process alone, and a verification asks for each case on N processes too. The mutants of such an op take the
-      arguments of all ranks, each tensor as a list, and give a list of outputs.
     """
 
     name: str
@@ -287,7 +283,6 @@ class Contract:
     permits: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     contiguous: tuple[str, ...] = ()
     continuation: Continuation | None = None
-    ranks: Ranks | None = None
 
     def __post_init__(self) -> None:
         if self.mutates and self.outputs[-len(self.mutates) :] != self.mutates:

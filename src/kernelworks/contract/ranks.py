@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.contract import ABSENT
+from kernelworks.contract import ABSENT, Contract
 from kernelworks.contract.tensor_argument import GivenArguments, Wrong
 
-__all__ = ["ALONE", "Group", "Ranks", "count_ranks", "group_of", "name_of"]
+__all__ = ["ALONE", "CollectiveContract", "Group", "Ranks", "count_ranks", "group_of", "name_of", "ranks_of"]
 
 ALONE = "self"  # the group of the process that calls
 
@@ -35,6 +35,20 @@ class Ranks:
     bound: Callable[[Calls, PerRank, torch.dtype], PerRank]
 
 
+@dataclass(frozen=True, kw_only=True)
+class CollectiveContract(Contract):
+    """A contract with ``ranks``: ``reference`` and ``bound`` are of the process alone, and a verification asks for each
+    case on N processes too. The mutants of such an op take the arguments of all ranks, each tensor as a list, and give
+    a list of outputs."""
+
+    ranks: Ranks
+
+
+def ranks_of(contract: Contract) -> Ranks | None:
+    """What several processes compute together; None of an op of one."""
+    return contract.ranks if isinstance(contract, CollectiveContract) else None
+
+
 # ---------------------------------------------------------------- process groups
 
 
@@ -49,7 +63,7 @@ def group_of(name: str | None) -> Any:
             raise ValueError(f"there is no default process group: call init_process_group, or give group={ALONE!r}")
         return dist.distributed_c10d._get_default_group()
     try:
-        return dist.distributed_c10d._resolve_process_group(name)
+        return torch._C._distributed_c10d._resolve_process_group(name)
     except (RuntimeError, ValueError, KeyError):
         raise ValueError(f"group must be {ALONE!r} or a process group that there is, got {name!r}") from None
 

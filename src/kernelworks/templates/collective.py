@@ -1,9 +1,9 @@
 """The collective template: what the ranks of a process group compute together of a tensor that each of them has.
 
-``NAME(x, [op,] group)`` returns a new tensor, as torch's functional collectives do; ``out=x`` is the one in place. An op
-package says in ``contract.py`` what only it knows (``Collective``) and in ``shared_memory.cpp`` how ranks of one host do
-it (``simd/ranks.hpp``). What follows from that is made here: the contract for the process alone and for N processes, its
-cases, its kernels, what it can get wrong.
+``NAME(x, [op,] group)`` returns a new tensor, as torch's functional collectives do; ``out=x`` is the one in place. An
+op package says in ``contract.py`` what only it knows (``Collective``) and in ``shared_memory.cpp`` how ranks of one
+host do it (``simd/ranks.hpp``). What follows from that is made here: the contract for the process alone and for N
+processes, its cases, its kernels, what it can get wrong.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kernelworks.build.kernels import as_float64, cpp_kernels, into, python_kern
 from kernelworks.contract import FLOATS, UNIT_ROUNDOFF, Case, Contract, Cost, Mutant, Request, rounding
 from kernelworks.contract.arguments import Arguments, Word, check_of, errors_of, schema_of
 from kernelworks.contract.cases import VALUES, draw
-from kernelworks.contract.ranks import ALONE, Group, Ranks, count_ranks, group_of, name_of
+from kernelworks.contract.ranks import ALONE, CollectiveContract, Group, Ranks, count_ranks, group_of, name_of
 from kernelworks.contract.results import EqualAcrossRanks, Result
 from kernelworks.contract.tensor_argument import T
 from kernelworks.dispatch.op import Op, Pass
@@ -77,8 +77,8 @@ class Collective(OpPackage):
     # ------------------------------------------------------------ the contract
 
     @functools.cached_property
-    def contract(self) -> Contract:
-        return Contract(
+    def contract(self) -> CollectiveContract:
+        return CollectiveContract(
             name=self.name, family=self.folder.parent.name, formula=self.formula, source=self.source,
             outputs=("output",), differentiable=(), check=self._check,
             reference=lambda **call: self._reference([call])[0], bound=self._bound_alone, cost=self._cost,
@@ -235,6 +235,7 @@ class Collective(OpPackage):
 
     def _mutants(self) -> Iterator[Mutant]:
         """What any collective gets wrong: each takes all ranks' tensors and gives all ranks' results."""
+
         def right(xs: Sequence[Tensor], call: Given) -> list[Tensor]:
             return [t.to(xs[0].dtype) for (t,) in self._reference([{**call, "x": x} for x in xs])]
 

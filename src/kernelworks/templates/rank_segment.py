@@ -1,11 +1,11 @@
 """Memory that the ranks of a process group share, if they are on one host; ``simd/ranks.hpp`` says how it is used.
 
-The first call of a group makes it: rank 0 makes a file that has no name and lies in memory, the others map it by rank 0's
-table of files. Nothing is left behind however a rank ends. The ranks find each other by the group's own store.
+The first call of a group makes it: rank 0 makes a file that has no name and lies in memory, the others map it by rank
+0's table of files. Nothing is left behind however a rank ends. The ranks find each other by the group's own store.
 
 A rank that waits looks, every 20 ms, for signals, for ranks that have ended, and whether the group's timeout is over.
-Then it says in the segment which rank is missing, and the group's later calls raise at once, on every rank: who came late
-would count other steps than the rest.
+Then it says in the segment which rank is missing, and the group's later calls raise at once, on every rank: who came
+late would count other steps than the rest.
 """
 
 from __future__ import annotations

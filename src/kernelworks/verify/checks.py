@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import FLOATS, Case, Mutant
+from kernelworks.contract.ranks import ranks_of
 from kernelworks.dispatch.mutation import results_of
 from kernelworks.dispatch.op import Op
 from kernelworks.machine.child_process import wait_unless_stuck
@@ -250,7 +251,7 @@ def _surviving(op: Op, mutants: Iterable[Mutant], inner: str) -> list[str]:
             for dtype in case.dtypes:
                 if not surviving:
                     return []
-                if op.contract.ranks:  # whose mutants take all ranks' tensors
+                if ranks_of(op.contract):  # whose mutants take all ranks' tensors
                     for expected in rank_references(op, case, dtype):
                         surviving = [m for m in surviving if not _rejects(op, m, expected)]
                     continue

@@ -72,9 +72,7 @@ def call_guarded(
     return result, wrong
 
 
-def call_after(
-    place: Place, op: str, kernel: str, call: Mapping[str, Any], count: int, seconds: float
-) -> list[Tensor]:
+def call_after(place: Place, op: str, kernel: str, call: Mapping[str, Any], count: int, seconds: float) -> list[Tensor]:
     """The outputs of a call that begins so many seconds late."""
     time.sleep(seconds)
     return list(flat_outputs(OPS[op](*_positional(place, op, call, count), kernel=kernel)))

@@ -26,7 +26,7 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.contract import Case
-from kernelworks.contract.ranks import Ranks
+from kernelworks.contract.ranks import Ranks, ranks_of
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import environment
 from kernelworks.records import Parity
@@ -65,13 +65,12 @@ class Pool:
             for rank in range(ranks):
                 ours, its = Pipe()
                 self._to.append(ours)
-                place = (self._folder.name, str(rank), str(ranks), str(timeout_s))
-                self.processes.append(
-                    subprocess.Popen(
-                        [*WORKER, str(its.fileno()), *place], pass_fds=(its.fileno(),), stdin=subprocess.DEVNULL,
-                        stdout=subprocess.DEVNULL, env=environment.loopback_variables(),
-                    )  # fmt: skip
-                )
+                command = [*WORKER, str(its.fileno()), self._folder.name, str(rank), str(ranks), str(timeout_s)]
+                process = subprocess.Popen(
+                    command, pass_fds=(its.fileno(),), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                    env=environment.loopback_variables(),
+                )  # fmt: skip
+                self.processes.append(process)
                 its.close()
             for rank in range(ranks):
                 self.answer(rank)
@@ -175,9 +174,16 @@ def shared_pool(ranks: int) -> Pool:
 
 
 def _ranks(op: Op) -> Ranks:
-    if op.contract.ranks is None:
+    found = ranks_of(op.contract)
+    if found is None:
         raise ValueError(f"{op.name} is not computed by several processes")
-    return op.contract.ranks
+    return found
+
+
+def _counts(op: Op) -> tuple[int, ...]:
+    """The numbers of ranks that a case is tried on; none of an op of one process."""
+    found = ranks_of(op.contract)
+    return found.counts if found else ()
 
 
 @functools.lru_cache(maxsize=4)
@@ -206,7 +212,7 @@ def _in_float64(call: dict[str, Any]) -> dict[str, Any]:
 
 def rank_references(op: Op, case: Case, dtype: torch.dtype) -> Iterator[Reference]:
     """The references of a case on each number of ranks that it is tried on; none of an op of one process."""
-    for count in op.contract.ranks.counts if op.contract.ranks else ():
+    for count in _counts(op):
         yield rank_reference(op, case, dtype, count)
 
 
@@ -218,9 +224,9 @@ def _calls(expected: Reference, count: int) -> list[dict[str, Any]]:
 def rank_parities(op: Op, kernel: str, case: Case, dtype: torch.dtype) -> Iterator[Parity]:
     """Every comparison of one case on several processes, as ``parities`` of one."""
     name = str(dtype).removeprefix("torch.")
-    for count in op.contract.ranks.counts if op.contract.ranks else ():
+    for count in _counts(op):
         expected = rank_reference(op, case, dtype, count)
-        calls, pool = _calls(expected, count), shared_pool(max(_ranks(op).counts))
+        calls, pool = _calls(expected, count), shared_pool(max(_counts(op)))
         for layout in layouts_of(case, tuple(calls[0].values())):
             for at_end in (True, False):
                 shares: dict[str, float] = {}
@@ -232,7 +238,7 @@ def rank_parities(op: Op, kernel: str, case: Case, dtype: torch.dtype) -> Iterat
                 except Exception as error:
                     message = str(error)
                     pool.close()  # its ranks may wait for each other
-                    pool = shared_pool(max(_ranks(op).counts))
+                    pool = shared_pool(max(_counts(op)))
                 worst = float("inf") if message and not shares else max(shares.values(), default=0.0)
                 label = f"{case.name} ({count} ranks, {layout})"
                 line = reproduce(op, kernel, case, dtype) if message else ""
@@ -254,13 +260,13 @@ def _small(op: Op) -> tuple[Reference, list[dict[str, Any]]]:
 def _rank_late(op: Op, kernel: str) -> str:
     expected, calls = _small(op)
     args = [(op.name, kernel, call, COUNT, LATE_S * rank) for rank, call in enumerate(calls)]
-    return judge_outputs(shared_pool(max(_ranks(op).counts)).call(rank_worker.call_after, args), expected)[1]
+    return judge_outputs(shared_pool(max(_counts(op))).call(rank_worker.call_after, args), expected)[1]
 
 
 def _another_shape(op: Op, kernel: str) -> str:
     """All ranks must refuse, and compute on."""
     expected, calls = _small(op)
-    pool = shared_pool(max(_ranks(op).counts))
+    pool = shared_pool(max(_counts(op)))
     other = {n: torch.cat((v, v)) if isinstance(v, Tensor) else v for n, v in calls[1].items()}
     wrong = pool.errors(rank_worker.call_after, [(op.name, kernel, c, COUNT, 0.0) for c in (calls[0], other)])
     for rank, error in enumerate(wrong):
@@ -273,7 +279,7 @@ def _another_shape(op: Op, kernel: str) -> str:
 def _many_calls(op: Op, kernel: str) -> str:
     expected, calls = _small(op)
     args = [(op.name, kernel, call, COUNT, OFTEN) for call in calls]
-    made = shared_pool(max(_ranks(op).counts)).call(rank_worker.call_often, args)
+    made = shared_pool(max(_counts(op))).call(rank_worker.call_often, args)
     if any(len(found) != 2 for found in made):
         return f"of {OFTEN} calls on the same values some differ"
     return judge_outputs([found[0] for found in made], expected)[1]
@@ -310,4 +316,4 @@ RANK_CHECKS: dict[str, Callable[[Op, str], str]] = {
 
 def checks_of_ranks(op: Op) -> dict[str, Callable[[Op, str], str]]:
     """What a kernel of an op of several processes is tried on beyond parity; nothing of an op of one."""
-    return RANK_CHECKS if op.contract.ranks else {}
+    return RANK_CHECKS if ranks_of(op.contract) else {}

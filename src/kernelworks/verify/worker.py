@@ -105,7 +105,9 @@ def _judge_the_bound(op: Op, tallies: list[_Tally], case: Case, dtype: torch.dty
         expected, threads = compute_reference(op, case, dtype, 0, device, inner), torch.get_num_threads()
         torch.set_num_threads(1)  # small operators: waking another thread takes longer than each
         try:
-            passed = [p for its in (expected, *rank_references(op, case, dtype)) for p in accepted_errors(op, its, turn)]
+            passed = [
+                p for its in (expected, *rank_references(op, case, dtype)) for p in accepted_errors(op, its, turn)
+            ]
         finally:
             torch.set_num_threads(threads)
         for tally in those if passed else ():

@@ -34,12 +34,13 @@ def all_reduce(
     u |output| more; "max", "min" and int64 are exact. The same bits on every rank, with our kernels whatever the number
     of threads. torch's gloo rounds 16 bits between ranks, from three ranks on beyond this bound.
     Cost: R - 1 flop an element; a rank reads x and 2 (R - 1) / R as much of the others', and writes output once.
-    Raises: TypeError, ValueError naming the argument. Of a kernel of ours ValueError on every rank where ranks differ in
-    shape, dtype or op, before anything is written; RuntimeError naming a rank that has ended, does not come within the
-    group's timeout, or is on another host. RuntimeError where ``kernel`` cannot run.
+    Raises: TypeError, ValueError naming the argument. Of a kernel of ours ValueError on every rank where ranks differ
+    in shape, dtype or op, before anything is written; RuntimeError naming a rank that has ended, does not come within
+    the group's timeout, or is on another host. RuntimeError where ``kernel`` cannot run.
     Source: Thakur, Rabenseifner and Gropp 2005, Optimization of Collective Communication Operations in MPICH.
     """
-    return OP.call(x, op, name_of(group), out, kernel)
+    result: Array = OP.call(x, op, name_of(group), out, kernel)
+    return result
 
 
 OP = TEMPLATE.op(CONTRACT)
