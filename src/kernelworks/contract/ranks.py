@@ -16,9 +16,9 @@ from torch import Tensor
 from kernelworks.contract import ABSENT, Contract
 from kernelworks.contract.tensor_argument import GivenArguments, Wrong
 
-__all__ = ["ALONE", "CollectiveContract", "Group", "Ranks", "count_ranks", "group_of", "name_of", "ranks_of"]
+__all__ = ["SELF_GROUP", "CollectiveContract", "Group", "Ranks", "count_ranks", "group_of", "name_of", "ranks_of"]
 
-ALONE = "self"  # the group of the process that calls
+SELF_GROUP = "self"  # the group of the process that calls
 
 Calls = Sequence[Mapping[str, Any]]  # what each rank calls the op with
 PerRank = Sequence[tuple[Tensor, ...]]  # of each rank its outputs
@@ -57,15 +57,17 @@ def group_of(name: str | None) -> Any:
     import torch.distributed as dist
 
     if not dist.is_available():
-        raise ValueError(f"this torch has no torch.distributed: group must be {ALONE!r}")
+        raise ValueError(f"this torch has no torch.distributed: group must be {SELF_GROUP!r}")
     if name is None:
         if not dist.is_initialized():
-            raise ValueError(f"there is no default process group: call init_process_group, or give group={ALONE!r}")
+            raise ValueError(
+                f"there is no default process group: call init_process_group, or give group={SELF_GROUP!r}"
+            )
         return dist.distributed_c10d._get_default_group()
     try:
         return torch._C._distributed_c10d._resolve_process_group(name)
     except (RuntimeError, ValueError, KeyError):
-        raise ValueError(f"group must be {ALONE!r} or a process group that there is, got {name!r}") from None
+        raise ValueError(f"group must be {SELF_GROUP!r} or a process group that there is, got {name!r}") from None
 
 
 def name_of(group: Any) -> Any:
@@ -75,7 +77,7 @@ def name_of(group: Any) -> Any:
 
 def count_ranks(group: str | None) -> int:
     """How many processes a group has. Raises ValueError where there is no such group."""
-    return 1 if group == ALONE else int(group_of(group).size())
+    return 1 if group == SELF_GROUP else int(group_of(group).size())
 
 
 @dataclass(frozen=True)
@@ -89,15 +91,15 @@ class Group:
             raise TypeError(f"{name} is missing")
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{name} must be a process group or its name, got {type(value).__name__}")
-        if value != ALONE:
+        if value != SELF_GROUP:
             group_of(value)
 
     def right(self, given: GivenArguments) -> Any:
-        return ALONE
+        return SELF_GROUP
 
     def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
         yield f"{name} is a number", 1, TypeError, f"{name} must be a process group"
-        yield f"{name} that there is not", "unheard of", ValueError, f"{name} must be {ALONE!r} or a process group"
+        yield f"{name} that there is not", "unheard of", ValueError, f"{name} must be {SELF_GROUP!r} or a process group"
 
     def __str__(self) -> str:
-        return f"a process group or its name, {ALONE!r} for the process alone, None for the default one"
+        return f"a process group or its name, {SELF_GROUP!r} for the process alone, None for the default one"

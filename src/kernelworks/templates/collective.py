@@ -1,7 +1,7 @@
 """The collective template: what the ranks of a process group compute together of a tensor that each of them has.
 
 ``NAME(x, [op,] group)`` returns a new tensor, as torch's functional collectives do; ``out=x`` is the one in place. An
-op package says in ``contract.py`` what only it knows (``Collective``) and in ``shared_memory.cpp`` how ranks of one
+op package says in ``contract.py`` what only it knows (``Collective``) and in ``collective.cpp`` how ranks of one
 host do it (``simd/ranks.hpp``). What follows from that is made here: the contract for the process alone and for N
 processes, its cases, its kernels, what it can get wrong.
 """
@@ -21,7 +21,7 @@ from kernelworks.build.kernels import as_float64, cpp_kernels, into, python_kern
 from kernelworks.contract import FLOATS, UNIT_ROUNDOFF, Case, Contract, Cost, Mutant, Request, rounding
 from kernelworks.contract.arguments import Arguments, Word, check_of, errors_of, schema_of
 from kernelworks.contract.cases import VALUES, draw
-from kernelworks.contract.ranks import ALONE, CollectiveContract, Group, Ranks, count_ranks, group_of, name_of
+from kernelworks.contract.ranks import SELF_GROUP, CollectiveContract, Group, Ranks, count_ranks, group_of, name_of
 from kernelworks.contract.results import EqualAcrossRanks, Result
 from kernelworks.contract.tensor_argument import T
 from kernelworks.dispatch.op import Op, Pass
@@ -35,15 +35,15 @@ F32, I64 = torch.float32, torch.int64
 U32 = UNIT_ROUNDOFF[F32]
 DTYPES = (*FLOATS, I64)
 COUNTS = (2, 3)  # processes that each case is verified on
-TARGETS = dict.fromkeys(("avx512", "avx2", "scalar"), "shared_memory.cpp")
+TARGETS = dict.fromkeys(("avx512", "avx2", "scalar"), "collective.cpp")
 
 # How two ranks' elements become one, by the word for it.
 REDUCTIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": torch.add, "max": torch.maximum, "min": torch.minimum,
 }  # fmt: skip
 
-Given = Mapping[str, Any]
-Definition = Callable[[Sequence[Tensor], Given], Sequence[Tensor]]
+CallArguments = Mapping[str, Any]
+Definition = Callable[[Sequence[Tensor], CallArguments], Sequence[Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class Collective(OpPackage):
     formula: str
     source: str
     definition: Definition
-    operator: Callable[[Tensor, Given, str], Tensor]
+    operator: Callable[[Tensor, CallArguments, str], Tensor]
     shape: Callable[[Sequence[int], int], tuple[int, ...]]
     reduces: bool
     equal: bool
@@ -96,12 +96,12 @@ class Collective(OpPackage):
         if self.divided and call["x"].shape[0] % ranks:
             raise ValueError(f"x must have a multiple of {ranks} rows, one part a rank, got {list(call['x'].shape)}")
 
-    def _reference(self, calls: Sequence[Given]) -> list[tuple[Tensor, ...]]:
+    def _reference(self, calls: Sequence[CallArguments]) -> list[tuple[Tensor, ...]]:
         made = self.definition([as_float64(call["x"]) for call in calls], calls[0])
         return [(t.clone(),) for t in made]
 
     def _bound(
-        self, calls: Sequence[Given], outputs: Sequence[tuple[Tensor, ...]], dtype: torch.dtype
+        self, calls: Sequence[CallArguments], outputs: Sequence[tuple[Tensor, ...]], dtype: torch.dtype
     ) -> list[tuple[Tensor, ...]]:
         """A sum of n ranks in float32 meets n - 1 roundings, each at most of the sum of magnitudes, and in 16 bits one
         more. All else is exact."""
@@ -113,7 +113,7 @@ class Collective(OpPackage):
                 off = [o + rounding(t, dtype) for o, (t,) in zip(off, outputs, strict=True)]
         return [(o,) for o in off]
 
-    def _bound_alone(self, args: Given, outputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    def _bound_alone(self, args: CallArguments, outputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
         return tuple(self._bound([args], [outputs], dtype)[0])
 
     def _cost(self, request: Request) -> Cost:
@@ -137,13 +137,13 @@ class Collective(OpPackage):
         x = draw(kind, generator, dtype, *shape)
         if integers:  # whose sums wrap
             x = torch.randint(-(2**63), 2**63 - 1, shape, generator=generator)
-        return {"x": x, **({"op": call.get("op", "sum")} if self.reduces else {}), "group": ALONE}
+        return {"x": x, **({"op": call.get("op", "sum")} if self.reduces else {}), "group": SELF_GROUP}
 
     def _case(
         self, name: str, shape: tuple[int, ...], *, layouts: bool = False, dtypes: tuple[torch.dtype, ...] = FLOATS,
         **how: Any,
     ) -> Case:  # fmt: skip
-        return Case(name, lambda g, d: self.make(g, d, shape, **how), layouts=layouts, dtypes=dtypes, gradients=False)
+        return Case(name, lambda g, d: self.make(g, d, shape, **how), layouts=layouts, dtypes=dtypes)
 
     def _cases(self) -> Iterator[Case]:
         for n in LENGTHS:
@@ -187,7 +187,7 @@ class Collective(OpPackage):
         return {
             "ranks": f"verified on {' and '.join(map(str, COUNTS))} processes",
             "gradient": "none",
-            "kernels": "scalar, avx2, avx512: shared_memory.cpp on simd/ranks.hpp, for ranks of one host",
+            "kernels": "scalar, avx2, avx512: collective.cpp on simd/ranks.hpp, for ranks of one host",
         }
 
     def _named(self, args: Sequence[Any]) -> dict[str, Any]:
@@ -215,7 +215,7 @@ class Collective(OpPackage):
         """What torch's functional collective gives."""
         call = self._named(args)
         x, group = call["x"].contiguous(), call["group"]
-        if group == ALONE:
+        if group == SELF_GROUP:
             return x.clone()  # type: ignore[no-any-return]
         made = self.operator(x, call, name_of(group_of(group)))
         return torch.ops._c10d_functional.wait_tensor(made)  # type: ignore[no-any-return]
@@ -224,7 +224,7 @@ class Collective(OpPackage):
         """The definition, of what torch gathers from all ranks."""
         call, rank = self._named(args), 0
         tensors = [call["x"]]
-        if call["group"] != ALONE:
+        if call["group"] != SELF_GROUP:
             group = group_of(call["group"])
             rank, tensors = group.rank(), [torch.empty_like(call["x"].contiguous()) for _ in range(group.size())]
             torch.distributed.all_gather(tensors, call["x"].contiguous(), group)
@@ -236,19 +236,21 @@ class Collective(OpPackage):
     def _mutants(self) -> Iterator[Mutant]:
         """What any collective gets wrong: each takes all ranks' tensors and gives all ranks' results."""
 
-        def right(xs: Sequence[Tensor], call: Given) -> list[Tensor]:
+        def right(xs: Sequence[Tensor], call: CallArguments) -> list[Tensor]:
             return [t.to(xs[0].dtype) for (t,) in self._reference([{**call, "x": x} for x in xs])]
 
-        def mutant(name: str, change: Callable[[Sequence[Tensor], Given], Sequence[Tensor]], why: str) -> Mutant:
+        def mutant(
+            name: str, change: Callable[[Sequence[Tensor], CallArguments], Sequence[Tensor]], why: str
+        ) -> Mutant:
             def run(xs: Sequence[Tensor], *args: Any) -> list[Tensor]:
                 return list(change(xs, dict(zip(tuple(self.arguments)[1:], args, strict=True))))
 
             return Mutant(name, run, why)
 
-        def after(change: Callable[[Tensor], Tensor]) -> Callable[[Sequence[Tensor], Given], Sequence[Tensor]]:
+        def after(change: Callable[[Tensor], Tensor]) -> Callable[[Sequence[Tensor], CallArguments], Sequence[Tensor]]:
             return lambda xs, call: [change(t) for t in right(xs, call)]
 
-        def stale(xs: Sequence[Tensor], call: Given) -> Sequence[Tensor]:
+        def stale(xs: Sequence[Tensor], call: CallArguments) -> Sequence[Tensor]:
             return [*right(xs, call)[:-1], torch.zeros_like(right(xs, call)[-1])]
 
         yield mutant("stale tail", after(_stale_tail), "the vector tail is never written")
@@ -273,19 +275,19 @@ class Collective(OpPackage):
         if self.equal:
             yield mutant("own rank first", self._own_first, "each rank adds in an order of its own: other bits")
 
-    def _joined(self, xs: Sequence[Tensor], call: Given, between: Callable[[Tensor], Tensor]) -> Tensor:
+    def _joined(self, xs: Sequence[Tensor], call: CallArguments, between: Callable[[Tensor], Tensor]) -> Tensor:
         made = xs[0]
         for x in xs[1:]:
             made = between(REDUCTIONS[call["op"]](made, x))
         return made
 
-    def _rounded_between(self, xs: Sequence[Tensor], call: Given) -> list[Tensor]:
+    def _rounded_between(self, xs: Sequence[Tensor], call: CallArguments) -> list[Tensor]:
         """The reduction with partial results in bfloat16, handed out as the op hands it out."""
         made = self._joined(xs, call, _narrow)
         alike = {**call, "op": "max"}  # of equal tensors the largest is any of them
         return [t.to(xs[0].dtype) for (t,) in self._reference([{**alike, "x": made}] * len(xs))]
 
-    def _own_first(self, xs: Sequence[Tensor], call: Given) -> list[Tensor]:
+    def _own_first(self, xs: Sequence[Tensor], call: CallArguments) -> list[Tensor]:
         wide = [x.float() if x.is_floating_point() else x for x in xs]
         orders = [[wide[i], *wide[:i], *wide[i + 1 :]] for i in range(len(xs))]
         return [self._joined(order, call, lambda t: t).to(xs[0].dtype) for order in orders]

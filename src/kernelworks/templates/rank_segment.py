@@ -25,7 +25,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from kernelworks.contract.ranks import ALONE, group_of
+from kernelworks.contract.ranks import SELF_GROUP, group_of
 
 __all__ = ["RankSegment", "segment_of"]
 
@@ -206,7 +206,7 @@ _made: dict[str, int] = {}  # groups of one name, one after the other, that had 
 def segment_of(name: str | None) -> RankSegment | None:
     """The segment of a process group, which the first call makes: all ranks must come to it. None of the process
     alone."""
-    if name == ALONE:
+    if name == SELF_GROUP:
         return None
     group = group_of(name)
     found = _segments.get(group)

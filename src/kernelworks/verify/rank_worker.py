@@ -29,6 +29,9 @@ from kernelworks.verify.reference import flat_outputs
 __all__ = ["Place", "call_after", "call_guarded", "call_often", "main", "remake_groups"]
 
 
+JOIN_S = 600.0  # how long ranks may take to start
+
+
 @dataclass
 class Place:
     """Where a function runs: which rank of how many, and the groups of the first so many ranks, by their number."""
@@ -41,13 +44,18 @@ class Place:
 
 
 def _join(place: Place, folder: str) -> None:
+    """Joins all groups. Until every rank has, each has time to come; then the groups have their own timeout."""
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/ranks-{place.round}", rank=place.rank, world_size=place.ranks,
-        timeout=timedelta(seconds=place.timeout_s),
+        timeout=timedelta(seconds=JOIN_S),
     )  # fmt: skip
     made = {count: dist.new_group(list(range(count))) for count in range(2, place.ranks)}
     made[place.ranks] = dist.group.WORLD
-    place.groups = {count: group.group_name for count, group in made.items() if place.rank < count}
+    dist.barrier()
+    own = {count: group for count, group in made.items() if place.rank < count}
+    for group in own.values():
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=place.timeout_s), group)
+    place.groups = {count: group.group_name for count, group in own.items()}
 
 
 # ---------------------------------------------------------------- what a rank may be told to call
