@@ -64,8 +64,9 @@ def group_of(name: str | None) -> Any:
                 f"there is no default process group: call init_process_group, or give group={SELF_GROUP!r}"
             )
         return dist.distributed_c10d._get_default_group()
+    resolve: Any = torch._C._distributed_c10d._resolve_process_group
     try:
-        return torch._C._distributed_c10d._resolve_process_group(name)
+        return resolve(name)
     except (RuntimeError, ValueError, KeyError):
         raise ValueError(f"group must be {SELF_GROUP!r} or a process group that there is, got {name!r}") from None
 
