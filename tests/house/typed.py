@@ -112,6 +112,8 @@ def scans(x: Tensor) -> None:
 def collectives(x: Tensor, a: Arrays) -> None:
     assert_type(kw.all_reduce(x, "max", "self"), Tensor)
     assert_type(kw.all_reduce(a, group="self"), Arrays)
+    assert_type(kw.all_gather(x, group="self"), Tensor)
+    assert_type(kw.reduce_scatter(x, "sum", "self"), Tensor)
 
 
 def steps(x: Tensor) -> None:

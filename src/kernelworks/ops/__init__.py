@@ -33,7 +33,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "varlen_attn",
     ),
     "communication": (
+        "all_gather",
         "all_reduce",
+        "reduce_scatter",
     ),
     "convolution": (
         "causal_conv1d",

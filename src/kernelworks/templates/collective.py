@@ -35,6 +35,7 @@ F32, I64 = torch.float32, torch.int64
 U32 = UNIT_ROUNDOFF[F32]
 DTYPES = (*FLOATS, I64)
 COUNTS = (2, 3)  # processes that each case is verified on
+PARTS = 6  # which they all divide
 TARGETS = dict.fromkeys(("avx512", "avx2", "scalar"), "collective.cpp")
 
 # How two ranks' elements become one, by the word for it.
@@ -54,7 +55,8 @@ class Collective(OpPackage):
     ``call`` are the other arguments by name. ``shape(shape, ranks)`` is the result's. ``operator(x, call, group)`` is
     torch's functional operator, where ``group`` is a name. ``reduces``: whether elements of ranks become one, which
     ``op`` says how; else they are moved, and nothing is rounded. ``equal``: whether all ranks hold the same result.
-    ``divided``: whether ranks divide the first dimension among them, so that it must be a multiple of their number.
+    ``x`` are the dimensions of a rank's tensor: "N ..." if the first one must be there. ``divided``: whether ranks
+    divide it among them, so that it must be a multiple of their number.
     ``moved(numel, ranks)`` counts the elements of others that a rank must read.
     """
 
@@ -66,13 +68,14 @@ class Collective(OpPackage):
     reduces: bool
     equal: bool
     moved: Callable[[int, int], float]
+    x: str = "..."
     divided: bool = False
     cases: tuple[Case, ...] = ()
 
     @functools.cached_property
     def arguments(self) -> Arguments:
         word = {"op": Word(*REDUCTIONS)} if self.reduces else {}
-        return {"x": T("N ..." if self.divided else "...", dtypes=DTYPES), **word, "group": Group()}
+        return {"x": T(self.x, dtypes=DTYPES), **word, "group": Group()}
 
     # ------------------------------------------------------------ the contract
 
@@ -92,9 +95,11 @@ class Collective(OpPackage):
 
     def _check(self, **call: Any) -> None:
         check_of(self.arguments)(**call)
-        ranks = count_ranks(call["group"])
-        if self.divided and call["x"].shape[0] % ranks:
-            raise ValueError(f"x must have a multiple of {ranks} rows, one part a rank, got {list(call['x'].shape)}")
+        self._check_parts(call["x"], count_ranks(call["group"]))
+
+    def _check_parts(self, x: Tensor, ranks: int) -> None:
+        if self.divided and x.shape[0] % ranks:
+            raise ValueError(f"x must have a multiple of {ranks} rows, a part for each rank, got {list(x.shape)}")
 
     def _reference(self, calls: Sequence[CallArguments]) -> list[tuple[Tensor, ...]]:
         made = self.definition([as_float64(call["x"]) for call in calls], calls[0])
@@ -133,7 +138,7 @@ class Collective(OpPackage):
         """One rank's arguments, of the process alone; the first dimension is one that the tried numbers of ranks
         divide, if it must be."""
         if self.divided:
-            shape = (shape[0] * 6, *shape[1:]) if shape else (6,)
+            shape = (-(-shape[0] // PARTS) * PARTS, *shape[1:])
         x = draw(kind, generator, dtype, *shape)
         if integers:  # whose sums wrap
             x = torch.randint(-(2**63), 2**63 - 1, shape, generator=generator)
@@ -148,7 +153,8 @@ class Collective(OpPackage):
     def _cases(self) -> Iterator[Case]:
         for n in LENGTHS:
             yield self._case(f"N={n}", (n,), layouts=n == 129)
-        yield self._case("a scalar", ())
+        if self.x == "...":
+            yield self._case("a scalar", ())
         yield self._case("three dimensions", (3, 4, 5), layouts=True)
         yield self._case("no elements", (0, 5))
         yield self._case("two chunks", (9, 16411))
@@ -204,6 +210,7 @@ class Collective(OpPackage):
         segment = segment_of(call["group"])
         if segment is None:  # what a process computes of its own is what it has
             return into(x.clone(), out)  # type: ignore[no-any-return]
+        self._check_parts(x, segment.ranks)  # a plan may be older than the group
         output = torch.empty(self.shape(x.shape, segment.ranks), dtype=x.dtype) if out is None else out
         words = [call["op"]] if self.reduces else []
         function = getattr(library, "_".join([self.name, *words]))

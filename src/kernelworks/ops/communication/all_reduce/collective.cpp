@@ -3,59 +3,13 @@
 // Small tensors take one step: each rank writes its own, waits, and reduces all of them. Larger ones take two for each
 // chunk: a rank reduces its part of the chunk, then takes the other parts from whom they belong to. Either way an element is
 // reduced in the order of the ranks, in float32 (int64: in itself), and rounded once, so all ranks hold the same bits.
-#include "ranks.hpp"
+#include "ranks_reduce.hpp"
 
 namespace {
 
 using namespace kw;
 
 constexpr int64_t ONE_STEP = 32 * 1024;  // bytes
-
-struct Sum {
-    static vf join(vf a, vf b) { return a + b; }
-    static int64_t join(int64_t a, int64_t b) { return static_cast<int64_t>(uint64_t(a) + uint64_t(b)); }
-};
-struct Max {  // a NaN of either is kept
-    static vf join(vf a, vf b) {
-        const vf larger = max(a, b);
-        return a != a ? a : larger;
-    }
-    static int64_t join(int64_t a, int64_t b) { return a > b ? a : b; }
-};
-struct Min {
-    static vf join(vf a, vf b) {
-        const vf smaller = min(a, b);
-        return a != a ? a : smaller;
-    }
-    static int64_t join(int64_t a, int64_t b) { return a < b ? a : b; }
-};
-
-// to[i] = from[0][i] (+) from[1][i] (+) ... for n elements; a second place takes the same, if there is one.
-template <class Op, class T>
-void reduce(T* to, T* also, const T* const* from, int count, int64_t n) {
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        vf value = load(from[0] + i);
-        for (int r = 1; r < count; ++r) value = Op::join(value, load(from[r] + i));
-        store(to + i, value);
-        if (also) store(also + i, value);
-    }
-    if (const int left = static_cast<int>(n - i)) {
-        vf value = load(from[0] + i, left);
-        for (int r = 1; r < count; ++r) value = Op::join(value, load(from[r] + i, left));
-        store(to + i, value, left);
-        if (also) store(also + i, value, left);
-    }
-}
-template <class Op>
-void reduce(int64_t* to, int64_t* also, const int64_t* const* from, int count, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) {
-        int64_t value = from[0][i];
-        for (int r = 1; r < count; ++r) value = Op::join(value, from[r][i]);
-        to[i] = value;
-        if (also) also[i] = value;
-    }
-}
 
 template <class Op, class T>
 int64_t one_step(const Ranks& ranks, T* out, const T* x, int64_t n, int64_t text, bool resume) {
@@ -119,18 +73,14 @@ int64_t by_dtype(const Args& args) {
     const Tensor out = args.tensor(3), x = args.tensor(4);
     const int64_t text = args.integer(5);
     const bool resume = args.integer(6);
-    auto run = [&](auto zero) {
+    if (!resume && ranks.broken()) return BROKEN;
+    return with_number(x.dtype, [&](auto zero) {
         using T = decltype(zero);
         const int64_t n = x.numel();
         T *to = out.ptr<T>(), *from = x.ptr<T>();
         if (n * static_cast<int64_t>(sizeof(T)) <= ONE_STEP) return one_step<Op>(ranks, to, from, n, text, resume);
         return two_steps<Op>(ranks, to, from, n, text, resume);
-    };
-    if (!resume && ranks.broken()) return BROKEN;
-    if (x.dtype.code == kDLInt) return run(int64_t{});
-    int64_t status = DONE;
-    with_dtype(x.dtype, [&](auto zero) { status = run(zero); });
-    return status;
+    });
 }
 
 }  // namespace
