@@ -161,6 +161,8 @@ class Select(OpPackage):
         return _shape(args["x"], dim, want.k)
 
     def reference(self, x: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, ...]:
+        if x.dim() == 0:  # torch 2.11's has no gradient of it on a GPU
+            return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
         return tuple(self._by_torch(x, *rest, **named))
 
     def _by_torch(self, x: Tensor, *rest: Any, **named: Any) -> Any:
