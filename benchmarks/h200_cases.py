@@ -422,6 +422,9 @@ def small_call(op: Op, case: contract.Case) -> Iterator[Case]:
 
 
 def _timed_cases(op: Op) -> Iterable[contract.Case]:
-    cases = () if op.contract.mutates else op.contract.device_bench_cases or op.contract.bench_cases
+    """Those with bfloat16; all, of an op whose none has it."""
+    if op.contract.mutates or not any(kernel.device == "cuda" for kernel in op.kernels):
+        return ()
+    cases = op.contract.device_bench_cases or op.contract.bench_cases
     narrow = [case for case in cases if BF16 in case.dtypes]
     return narrow or cases
