@@ -75,6 +75,8 @@ def _beside(x: Any, dim: int) -> int:
 
 def backward(grad: Tensor, x: Tensor, indices: Tensor, dim: int, out: Any = None) -> Any:
     """What flows into a value flows on to the element that its index names; nothing to the others."""
+    if not x.dim():  # torch 2.11 refuses to scatter into it on a GPU that is to be deterministic
+        return grad.clone() if out is None else out.copy_(grad)
     if out is not None:
         return out.zero_().scatter_(dim, indices, grad)
     return torch.zeros(x.shape, dtype=grad.dtype, device=grad.device).scatter(dim, indices, grad)
