@@ -88,7 +88,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "sum",
     ),
     "routing": (
+        "combine",
         "grouped_linear",
+        "router_topk",
     ),
     "scan": (
         "cumprod",
