@@ -8,14 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernelworks.contract.ranks import count_ranks
 from kernelworks.templates.collective import Collective
 
 __all__ = ["CONTRACT", "TEMPLATE"]
 
 
 def _operator(x: Tensor, call: Mapping[str, Any], group: str) -> Tensor:
-    ranks = torch._C._distributed_c10d._resolve_process_group(group).size()
-    return torch.ops._c10d_functional.all_gather_into_tensor(x, ranks, group)  # type: ignore[no-any-return]
+    made = torch.ops._c10d_functional.all_gather_into_tensor(x, count_ranks(group), group)
+    return made  # type: ignore[no-any-return]
 
 
 TEMPLATE = Collective(
