@@ -165,7 +165,7 @@ def _vector(p, C, BC: tl.constexpr):
 def _rows(p, C, groups, BATCH: tl.constexpr, BC: tl.constexpr):
     """What a tile's channels have of a vector of the rows."""
     c = tl.program_id(1) * BC + tl.arange(0, BC)
-    row = c if BATCH else tl.program_id(0).to(tl.int64) * groups + c // (C // groups)
+    row = c if BATCH else tl.program_id(0) * groups + c // (C // groups)
     return tl.load(p + row, mask=c < C, other=0.0).to(tl.float64)[:, None]
 
 
@@ -274,7 +274,8 @@ class _Plan:
     @functools.cached_property
     def of_rows(self) -> dict[str, Any]:
         """How a program goes over the parts of its row."""
-        return {"BATCH": self.batch, "BLOCK": min(1024, triton.next_power_of_2(self.entries)), "num_warps": 1}
+        block = min(512, triton.next_power_of_2(self.entries))
+        return {"BATCH": self.batch, "BLOCK": block, "num_warps": 4 if block > 128 else 1}
 
     @functools.cached_property
     def join(self) -> Any:

@@ -94,7 +94,7 @@ def batch_norm(
     return OP.call(x, running_mean, running_var, weight, bias, training, momentum, eps, out, kernel)
 
 
-TRITON = triton_kernel(Path(__file__).parent, in_place=True)  # torch's functions join what its launches leave
+TRITON = triton_kernel(Path(__file__).parent, in_place=True)
 
 OP = TEMPLATE.op(CONTRACT, ahead=[TRITON], mutants=MUTANTS)
 

@@ -77,7 +77,7 @@ def group_norm(
     return OP.call(x, num_groups, weight, bias, eps, out, kernel)
 
 
-TRITON = triton_kernel(Path(__file__).parent, in_place=True)  # torch's functions join what its launches leave
+TRITON = triton_kernel(Path(__file__).parent, in_place=True)
 
 OP = TEMPLATE.op(CONTRACT, ahead=[TRITON], mutants=MUTANTS)
 
