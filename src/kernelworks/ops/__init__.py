@@ -74,6 +74,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "quantize",
         "quantized_linear",
     ),
+    "recurrent": (
+        "lstm",
+    ),
     "reduction": (
         "argmax",
         "cross_entropy",
