@@ -222,6 +222,8 @@ CASES: dict[str, Case] = {
         ),
         lambda *a, **n: kw.gated_delta_rule(*a, **n)[0], lambda *a: kw.gated_delta_rule(*a, kernel="reference")[0],
     ),
+    "lstm": Case({"T": 3, "B": 2}, lambda T, B: (t(T, B, 4), t(20, 4), t(20, 5), t(20), t(20), t(B, 5), t(B, 5)),
+                 kw.lstm, by_definition("lstm")),
     "hadamard_transform": Case({"M": 3}, lambda M: (t(M, 8),), kw.hadamard_transform,
                                by_definition("hadamard_transform")),
     "rfft": Case(MATRIX, lambda M, N: (t(M, N),), kw.rfft, torch.fft.rfft),

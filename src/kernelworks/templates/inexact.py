@@ -57,8 +57,8 @@ class Inexact:
         return Inexact(y, moved + own)
 
     def tanh(self) -> Inexact:
-        """``-t / (2 + t)`` with ``t = e^-2|x| - 1``: t is off by 4 roundings around 0 and by one where it nears -1, where
-        that counts twice; two more follow."""
+        """``-t / (2 + t)`` with ``t = e^-2|x| - 1``: t is off by 4 roundings around 0 and by one where it nears -1,
+        where that counts twice; two more follow."""
         y = self.value.tanh()
         slope = 1.0 / self.value.cosh().square()
         tail = 2.0 * (2.0 * (self.error - self.value.abs())).sigmoid()

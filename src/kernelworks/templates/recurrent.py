@@ -1,10 +1,10 @@
 """The recurrent template: layers whose cell reads an input and its own last state, step after step.
 
 ``NAME(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0[, c_0], reverse) -> output, h_n[, c_n]``: one layer in one
-direction. An op package says in ``contract.py`` what only it knows (``Recurrent``: its cell, as an expression of tensors), in
-``recurrent.cpp`` the cell in C++ (``simd/recurrent.hpp``), in ``triton.py`` the same for a tile (``tile/recurrent.py``).
-What follows from that is made here: the definition, the bound, which is the cell's own expression on ``Inexact`` values
-run along the sequence, cases, mutants, launches and the op.
+direction. An op package says in ``contract.py`` what only it knows (``Recurrent``: its cell, an expression of tensors),
+in ``recurrent.cpp`` the cell in C++ (``simd/recurrent.hpp``), in ``triton.py`` the same for a tile
+(``tile/recurrent.py``). What follows from that is made here: the definition, the bound, which is the cell's own
+expression on ``Inexact`` values run along the sequence, cases, mutants, launches and the op.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ Cell = Callable[[Values, Values, Values], Values]
 
 def gates_of(products: Tensor, count: int) -> tuple[Tensor, ...]:
     """[.., gates H] as so many [.., H]."""
-    return products.unflatten(-1, (count, -1)).unbind(-2)
+    made: tuple[Tensor, ...] = products.unflatten(-1, (count, -1)).unbind(-2)
+    return made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +140,9 @@ class Recurrent(OpPackage):
         states: Values = tuple(Inexact(zero if s is None else s) for s in first)
         off = torch.zeros_like(outputs[0])
         for t in reversed(range(x.shape[0])) if reverse else range(x.shape[0]):
-            states = self.cell(product(Inexact(x[t]), weight_ih, bias_ih), product(states[0], weight_hh, bias_hh), states)
+            states = self.cell(
+                product(Inexact(x[t]), weight_ih, bias_ih), product(states[0], weight_hh, bias_hh), states
+            )
             off[t] = states[0].error
             if inner == "input":
                 h = states[0]
@@ -260,6 +263,12 @@ class Recurrent(OpPackage):
             kept = slice(1, None) if args[reverse] else slice(-1)
             return (made[0], *self.run([args[0][kept], *args[1:]])[1:])
 
+        def in_order_of_steps(made: tuple[Tensor, ...], args: list[Any]) -> tuple[Tensor, ...]:
+            return (made[0].flip(0) if args[reverse] else made[0], *made[1:])
+
+        def turned(w: Tensor) -> Tensor:
+            return w.unflatten(0, (len(self.gates), -1)).mT.flatten(0, 1)
+
         def missing_unit(w: Tensor) -> Tensor:
             return torch.cat((w[:, :-1], torch.zeros_like(w[:, -1:])), 1)
 
@@ -275,12 +284,13 @@ class Recurrent(OpPackage):
         yield self.mutant("bias_hh missing", "the state's bias is not added", given=put(bias_hh, lambda v: None))
         yield self.mutant("forward alone", "reverse is not looked at", given=put(reverse, lambda v: False))
         yield self.mutant("backward alone", "always from the end", given=put(reverse, lambda v: True))
-        yield self.mutant("last unit missing", "the state's last unit is not multiplied", given=put(weight, missing_unit))
-        yield self.mutant("weights turned", "each gate's weights are read the wrong way",
-                          given=put(weight, lambda w: w.unflatten(0, (len(self.gates), -1)).mT.flatten(0, 1)))  # fmt: skip
+        yield self.mutant(
+            "last unit missing", "the state's last unit is not multiplied", given=put(weight, missing_unit)
+        )
+        yield self.mutant("weights turned", "each gate's weights are read the wrong way", given=put(weight, turned))
         yield self.mutant("step before", "the last step is not in the states", then=late)
         yield self.mutant("order of steps", "a reversed call's outputs are in the order of its steps",
-                          then=lambda made, args: (made[0].flip(0) if args[reverse] else made[0], *made[1:]))  # fmt: skip
+                          then=in_order_of_steps)  # fmt: skip
 
     # ------------------------------------------------------------ launches
 
@@ -366,7 +376,7 @@ class Recurrent(OpPackage):
                 *python_kernels(contract, forward, backward, self._native, lambda: op),
             ],
             op_package=self.op_package, forward=forward, backward=backward,
-            composite=lambda *args: self.run(args), native=self._native, mutants=(*self._mutants(), *mutants),
+            composite=self.reference, native=self._native, mutants=(*self._mutants(), *mutants),
         )  # fmt: skip
         op.template = self
         return op

@@ -1,9 +1,9 @@
-"""Recurrent layers in Triton: the products of all inputs at once, then a launch a step, whose cell is fused to its products.
+"""Recurrent layers in Triton: the products of all inputs at once, then a launch a step, of products and cell.
 
 An op package gives its cell as a device function of each gate's product with the input and with the state, and of the
-states: ``CELL(x0, x1, x2, x3, h0, h1, h2, h3, h, c) -> (h, c)``. Gates that a cell has not repeat the first one, a state
-that it has not is h. Sums and cells are float32; each step's output is written in the call's dtype, from where the next
-step's products read it, as matrix units take it.
+states: ``CELL(x0, x1, x2, x3, h0, h1, h2, h3, h, c) -> (h, c)``. Gates that a cell has not repeat the first one, and a
+state that it has not is h. Sums and cells are float32; each step's output is written in the call's dtype, from where
+the next step's products read it, as matrix units take it.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def _coupled(x: Values, h: Values, states: Values) -> Values:
 
 
 def _peephole(x: Values, h: Values, states: Values) -> Values:
-    made, c = cell(x, h, states)
+    _, c = cell(x, h, states)
     return (x[3] + h[3] + 0.01 * c).sigmoid() * c.tanh(), c
 
 
