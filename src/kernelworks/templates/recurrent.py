@@ -267,7 +267,8 @@ class Recurrent(OpPackage):
             return (made[0].flip(0) if args[reverse] else made[0], *made[1:])
 
         def turned(w: Tensor) -> Tensor:
-            return w.unflatten(0, (len(self.gates), -1)).mT.flatten(0, 1)
+            made: Tensor = w.unflatten(0, (len(self.gates), -1)).mT.flatten(0, 1)
+            return made
 
         def missing_unit(w: Tensor) -> Tensor:
             return torch.cat((w[:, :-1], torch.zeros_like(w[:, -1:])), 1)
