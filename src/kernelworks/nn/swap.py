@@ -32,6 +32,7 @@ from kernelworks.nn.expected_kernels import Outlook, Outlooks
 from kernelworks.nn.forwards import activations, known_forward, reason_left, writes_into_its_input
 from kernelworks.nn.install import InstalledAttributes, copies_itself, installed_on, take_off_strangers
 from kernelworks.nn.rebind import Rebinder, guarded_method
+from kernelworks.nn.recurrent import known_network
 from kernelworks.nn.rotary import known_rotary
 from kernelworks.records import AutotuneResult, SwapRecord
 from kernelworks.records.base import Record
@@ -161,7 +162,7 @@ def swap(
     """Puts kernelworks' ops into ``model``, in place, and says what was replaced and what was left and why.
 
     Replaced are, on each instance and never on a class: ``nn.Linear``, ``nn.LayerNorm``, ``nn.RMSNorm``, ``nn.GELU``,
-    ``nn.Softmax`` and ``nn.CrossEntropyLoss``; transformers' RMSNorm, gated MLP with SiLU or GELU, GELU classes, rotary
+    ``nn.Softmax``, ``nn.CrossEntropyLoss`` and, in inference, ``nn.LSTM``; transformers' RMSNorm, gated MLP with SiLU or GELU, GELU classes, rotary
     embedding, loss, experts of a mixture, and attention through transformers' registry; and, in any other module, the
     calls of ``torch.nn.functional`` that kernelworks has an op for. Parameters, buffers, hooks, the modules themselves
     and ``state_dict`` stay the same objects, with no copy of a weight.
@@ -280,6 +281,8 @@ _KINDS: dict[tuple[str, ...], str] = {(gate.op.name,): "gated MLP" for gate in g
 def _sizes(op: str, module: nn.Module | None) -> dict[str, int]:
     """The dimensions of an op's calls, by their names in its contract, that a module's weight fixes: one that has its
     sizes by now, and is no tensor of a kind that may not be asked for them."""
+    if module is not None and known_network(module) is not None:
+        return {"I": int(module.input_size), "H": int(module.hidden_size)}  # type: ignore[arg-type]
     weight = None if module is None else module._parameters.get("weight")
     if weight is None or type(weight) not in PLAIN_TYPES or weight.is_nested:
         return {}

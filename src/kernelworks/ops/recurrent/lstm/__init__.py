@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from kernelworks.dispatch.signature import Array
+from kernelworks.dispatch.torch_network import TorchNetwork
 from kernelworks.ops.recurrent.lstm.contract import CONTRACT, TEMPLATE
 from kernelworks.ops.recurrent.lstm.mutants import MUTANTS
 
@@ -50,3 +53,4 @@ def lstm(
 
 
 OP = TEMPLATE.op(CONTRACT, MUTANTS)
+TORCH_NETWORK = TorchNetwork(OP, torch.lstm, torch.nn.LSTM)
