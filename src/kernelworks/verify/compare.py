@@ -109,6 +109,8 @@ def sort_as_promised(relation: Relation | None, value: Tensor, args: Mapping[str
 
 def chosen_values(relation: ChosenIndex, of: Tensor, places: Tensor, args: Mapping[str, Any]) -> Tensor:
     """What the chosen indices name of ``of``; differentiable in it."""
+    if not of.dim():  # whose gradient torch 2.11 refuses on a GPU that is to be deterministic
+        return of.clone()
     return of.gather(args[relation.dim], places)
 
 
