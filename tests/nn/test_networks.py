@@ -13,10 +13,13 @@ from eligible import KERNELS, only
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from kernelworks.diagnose.forecast.swapped_kernel import swap_call
 from kernelworks.dispatch.hooks import watch_calls
 from kernelworks.nn.swap import swap
+from kernelworks.profile.call_sites import Survey
+from kernelworks.profile.timeline import record
 
-T, B, I, H = 6, 3, 5, 18
+STEPS, B, INPUTS, H = 6, 3, 5, 18
 CASES: dict[str, dict[str, Any]] = {
     "one layer": {},
     "batch first": {"batch_first": True},
@@ -55,8 +58,8 @@ def close(got: Any, want: Any) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_network_is_taken_apart_into_layers_and_directions(name: str) -> None:
-    module = nn.LSTM(I, H, **CASES[name]).eval()
-    x, hx = torch.randn(T, B, I), states(module)
+    module = nn.LSTM(INPUTS, H, **CASES[name]).eval()
+    x, hx = torch.randn(STEPS, B, INPUTS), states(module)
     if module.batch_first:
         x = x.transpose(0, 1)
     with torch.no_grad():
@@ -86,22 +89,23 @@ def torchs_alone(module: nn.LSTM, x: Any, hx: Any = None) -> None:
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True) if a is not None)
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
 def test_what_an_op_cannot_say_is_torchs() -> None:
-    x = torch.randn(T, B, I)
-    torchs_alone(nn.LSTM(I, H), pack_padded_sequence(x, torch.tensor([6, 4, 1])))
-    torchs_alone(nn.LSTM(I, H, proj_size=4), x)
-    torchs_alone(nn.LSTM(I, H, num_layers=2, dropout=0.5).train(), x)
-    torchs_alone(nn.LSTM(I, H).double(), x.double())
+    x = torch.randn(STEPS, B, INPUTS)
+    torchs_alone(nn.LSTM(INPUTS, H), pack_padded_sequence(x, torch.tensor([6, 4, 1])))
+    torchs_alone(nn.LSTM(INPUTS, H, proj_size=4), x)
+    torchs_alone(nn.LSTM(INPUTS, H, num_layers=2, dropout=0.5).train(), x)
+    torchs_alone(nn.LSTM(INPUTS, H).double(), x.double())
     with torch.autocast("cpu", torch.bfloat16):
-        torchs_alone(nn.LSTM(I, H), x)
+        torchs_alone(nn.LSTM(INPUTS, H), x)
 
 
 def test_gradients_and_errors_are_torchs() -> None:
-    module, x = nn.LSTM(I, H, num_layers=2), torch.randn(T, B, I)
+    module, x = nn.LSTM(INPUTS, H, num_layers=2), torch.randn(STEPS, B, INPUTS)
     module(x)[0].sum().backward()
     want = [p.grad.clone() for p in module.parameters() if p.grad is not None]
     errors = []
-    wrong = (torch.randn(T, B, I + 1), torch.randn(T), torch.randn(0, B, I))
+    wrong = (torch.randn(STEPS, B, INPUTS + 1), torch.randn(STEPS), torch.randn(0, B, INPUTS))
     for given in wrong:
         with pytest.raises((RuntimeError, ValueError)) as found:
             module(given)
@@ -118,7 +122,7 @@ def test_gradients_and_errors_are_torchs() -> None:
 
 
 def test_weights_that_change_are_seen() -> None:
-    module, other, x = nn.LSTM(I, H), nn.LSTM(I, H), torch.randn(T, B, I)
+    module, other, x = nn.LSTM(INPUTS, H), nn.LSTM(INPUTS, H), torch.randn(STEPS, B, INPUTS)
     swap(module, verbose=False)
     calls_of(module, x)
 
@@ -149,7 +153,7 @@ def test_weights_that_change_are_seen() -> None:
 
 
 def test_copies_and_files_hold_torchs_module() -> None:
-    module, x = nn.LSTM(I, H), torch.randn(T, B, I)
+    module, x = nn.LSTM(INPUTS, H), torch.randn(STEPS, B, INPUTS)
     names = list(module.state_dict())
     swap(module, verbose=False)
     assert list(module.state_dict()) == names
@@ -165,19 +169,34 @@ def test_what_a_user_has_put_there_runs(monkeypatch: pytest.MonkeyPatch) -> None
         def forward(self, input: Tensor, hx: Any = None) -> Any:
             return "theirs"
 
-    assert swap(Own(I, H), verbose=False).replaced == ()
-    module, x = nn.LSTM(I, H), torch.randn(T, B, I)
+    assert swap(Own(INPUTS, H), verbose=False).replaced == ()
+    module, x = nn.LSTM(INPUTS, H), torch.randn(STEPS, B, INPUTS)
     swap(module, verbose=False)
     monkeypatch.setattr(torch._VF, "lstm", lambda *args: (x, x, x), raising=False)
     seen, got = calls_of(module, x)
     assert seen == set() and got[0] is x
-    left = swap(nn.LSTM(I, H), verbose=False).left
+    left = swap(nn.LSTM(INPUTS, H), verbose=False).left
     assert [item.reason for item in left] == ["torch.lstm was replaced by somebody else"]
 
 
 def test_hooks_see_what_they_saw() -> None:
-    model, x = nn.Sequential(nn.LSTM(I, H)), torch.randn(T, B, I)
+    model, x = nn.Sequential(nn.LSTM(INPUTS, H)), torch.randn(STEPS, B, INPUTS)
     shapes = []
     model[0].register_forward_hook(lambda module, args, output: shapes.append(tuple(output[1][0].shape)))
     swap(model, verbose=False)
     assert calls_of(model, x)[0] == {"lstm"} and shapes == [(1, B, H)]
+
+
+def test_diagnose_knows_the_call_of_one_layer() -> None:
+    def found(module: nn.LSTM, x: Tensor) -> list[Any]:
+        calls = record(lambda: module(x), survey=Survey()).calls
+        return [swap_call(call, 1) for call in calls if call.name == "aten::lstm"]
+
+    x = torch.randn(STEPS, B, INPUTS)
+    with torch.no_grad():
+        (one,) = found(nn.LSTM(INPUTS, H, batch_first=True), x.transpose(0, 1))
+        assert one is not None and one.kernel == f"kw.lstm: {KERNELS[-1]}"
+        assert one.request.args["x"].shape == (STEPS, B, INPUTS)
+        assert one.request.args["weight_hh"].shape == (4 * H, H) and one.request.args["reverse"] is False
+        assert found(nn.LSTM(INPUTS, H, num_layers=2), x) == [None]
+    assert found(nn.LSTM(INPUTS, H), x) == [None]  # recorded by autograd

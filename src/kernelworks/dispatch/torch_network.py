@@ -1,8 +1,8 @@
 """torch's way to write a network of layers, each of which is calls of one op: ``torch.lstm(input, hx, params, ...)``.
 
-No call of such a function is one call of the op: it has layers, directions, and a list of weights. ``TorchNetwork`` says
-once, with the op, how it is taken apart. By it a swap recognises torch's module (``nn.LSTM``), and diagnose the function's
-calls.
+No call of such a function is one call of the op: it has layers, directions, and a list of weights. ``TorchNetwork``
+says once, with the op, how it is taken apart. By it a swap recognises torch's module (``nn.LSTM``), and diagnose the
+function's calls.
 """
 
 from __future__ import annotations
@@ -29,22 +29,18 @@ class Network(NamedTuple):
     batch_first: bool
 
     @property
-    def layers(self) -> int:
-        """Of all directions."""
+    def calls(self) -> int:
+        """How many calls of the op it is: layers times directions."""
         return len(self.weights) // self.each
 
 
 class TorchNetwork:
-    """``function`` is torch's, which ``module``'s forward calls; the op's arguments are x, both weights, both biases, the
-    states and whether it runs from the end."""
-
-    unrecorded_arguments: tuple[dict[str, Any], ...] = ({},)
-    composite = False
+    """``function`` is torch's, which ``module``'s forward calls. The op's arguments are x, both weights, both biases,
+    the states, and whether it runs from the end."""
 
     def __init__(self, op: Any, function: Callable[..., Any], module: type[nn.Module]) -> None:
         self.op, self.function, self.module = op, function, module
-        self.name = self.operator = function.__name__
-        self.name_set = frozenset(SIGNATURE)
+        self.name = function.__name__
         op.torch_network = self
 
     def read(
@@ -77,19 +73,12 @@ class TorchNetwork:
     def run(self, network: Network) -> tuple[Tensor, ...]:
         """What torch's function returns, by calls of the op."""
         x, last = network.x, []
-        for index in range(0, network.layers, network.directions):
-            made = [
-                self.op.call(*self.arguments(network, x, index + d), None, None) for d in range(network.directions)
-            ]
+        for index in range(0, network.calls, network.directions):
+            made = [self.op.call(*self.arguments(network, x, index + d), None, None) for d in range(network.directions)]
             last += [each[1:] for each in made]
             x = made[0][0] if len(made) == 1 else torch.cat([each[0] for each in made], -1)
         states = (torch.stack(every) for every in zip(*last, strict=True))
         return (x.transpose(0, 1) if network.batch_first else x, *states)
-
-
-SIGNATURE = (
-    "input", "hx", "params", "has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first"
-)  # fmt: skip
 
 
 def torch_networks() -> dict[str, TorchNetwork]:

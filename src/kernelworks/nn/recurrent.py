@@ -1,10 +1,11 @@
 """torch's recurrent networks (``nn.LSTM``) by the ops of one layer in one direction.
 
-What is recognised is a module: torch's own forward runs as it stands, with all that it checks, permutes and returns, and
-the one function in it that computes (``torch.lstm``, which it calls ``_VF.lstm``) is ours. That takes a network apart
-into its layers and directions. Weights are those that the module holds at each call. torch's function runs, whole, where
-the op says less (a packed sequence, a projection, dropout that is on), where gradients are wanted, which only torch's
-has kernels for, where a compiler looks on, and where the dispatcher would take torch's kernel for the first layer.
+What is recognised is a module: torch's own forward runs as it stands, with all that it checks, permutes and returns,
+and the one function in it that computes (``torch.lstm``, which it calls ``_VF.lstm``) is ours. That takes a network
+apart into its layers and directions. Weights are those that the module holds at each call. torch's function runs,
+whole, where the op says less (a packed sequence, a projection, dropout that is on), where gradients are wanted, which
+only torch's has kernels for, where a compiler looks on, and where the dispatcher would take torch's kernel for the
+first layer.
 """
 
 from __future__ import annotations
