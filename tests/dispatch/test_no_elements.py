@@ -133,6 +133,12 @@ CASES: dict[str, Case] = {
         ),
         kw.grouped_linear, groups,
     ),
+    "combine": Case(
+        {"M": 3, "K": 2, "R": 5, "N": 6}, lambda M, K, R, N: (t(R, N), t(M, K), whole(max(R, 1), M, K)), kw.combine,
+        by_definition("combine"),
+    ),
+    "router_topk": Case({"M": 3, "E": 4}, lambda M, E: (t(M, E),), lambda x, **n: kw.router_topk(x, 2, **n),
+                        by_definition("router_topk", k=2)),
     "linear": Case(PRODUCT, lambda M, N, K: (t(M, K), t(N, K), t(N)), kw.linear, F.linear),
     "linear_add": Case(
         PRODUCT, lambda M, N, K: (t(M, K), t(N, K), t(M, N), t(N)), kw.linear_add,

@@ -86,7 +86,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "sum",
     ),
     "routing": (
+        "combine",
         "grouped_linear",
+        "router_topk",
     ),
     "scan": (
         "cumprod",

@@ -62,7 +62,9 @@ if TYPE_CHECKING:
     from kernelworks.ops.reduction.log_softmax import log_softmax as log_softmax
     from kernelworks.ops.reduction.softmax import softmax as softmax
     from kernelworks.ops.reduction.sum import sum as sum
+    from kernelworks.ops.routing.combine import combine as combine
     from kernelworks.ops.routing.grouped_linear import grouped_linear as grouped_linear
+    from kernelworks.ops.routing.router_topk import router_topk as router_topk
     from kernelworks.ops.scan.cumprod import cumprod as cumprod
     from kernelworks.ops.scan.cumsum import cumsum as cumsum
     from kernelworks.ops.scan.gated_delta_rule import gated_delta_rule as gated_delta_rule
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
         "celu",
         "cholesky_solve",
         "clip_grads_",
+        "combine",
         "conv2d",
         "cross_entropy",
         "cumprod",
@@ -129,6 +132,7 @@ if TYPE_CHECKING:
         "rms_norm",
         "rms_norm_linear",
         "rope",
+        "router_topk",
         "selu",
         "sgd_",
         "sigmoid",
@@ -381,9 +385,17 @@ SCHEMAS = {
         "forward": "sum(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
         "backward": "sum_backward(Tensor grad_output, Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
     },
+    "combine": {
+        "forward": "combine(Tensor rows, Tensor weights, Tensor places, str? op_kernel=None) -> Tensor",
+        "backward": "combine_backward(Tensor grad_output, Tensor rows, Tensor weights, Tensor places, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
     "grouped_linear": {
         "forward": "grouped_linear(Tensor x, Tensor weight, Tensor offsets, Tensor? bias, str? op_kernel=None) -> Tensor",
         "backward": "grouped_linear_backward(Tensor grad_output, Tensor x, Tensor weight, Tensor offsets, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "router_topk": {
+        "forward": "router_topk(Tensor logits, int k, str scoring, bool norm_topk_prob, float scale, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "router_topk_backward(Tensor grad_weights, Tensor logits, Tensor indices, str scoring, bool norm_topk_prob, float scale, str? op_kernel=None) -> Tensor",
     },
     "cumprod": {
         "forward": "cumprod(Tensor x, int dim, str? op_kernel=None) -> Tensor",
