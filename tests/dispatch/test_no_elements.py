@@ -230,6 +230,8 @@ CASES: dict[str, Case] = {
     ),
     "lstm": Case({"T": 3, "B": 2}, lambda T, B: (t(T, B, 4), t(20, 4), t(20, 5), t(20), t(20), t(B, 5), t(B, 5)),
                  kw.lstm, by_definition("lstm")),
+    "gru": Case({"T": 3, "B": 2}, lambda T, B: (t(T, B, 4), t(15, 4), t(15, 5), t(15), t(15), t(B, 5)),
+                kw.gru, by_definition("gru")),
     "hadamard_transform": Case({"M": 3}, lambda M: (t(M, 8),), kw.hadamard_transform,
                                by_definition("hadamard_transform")),
     "rfft": Case(MATRIX, lambda M, N: (t(M, N),), kw.rfft, torch.fft.rfft),

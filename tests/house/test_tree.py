@@ -271,6 +271,7 @@ NAMES_OPS = {
     "benchmarks/h200_blocks.py": "one op's rate beside that of another",
     "benchmarks/h200_cases.py": "the shapes of the figures on record that no proof tries",
     "benchmarks/h200_ops.py": "an op's error that its own kind of truth has",
+    "benchmarks/programs.py": "a program of the suite has an op's name",
     "benchmarks/packed_gemv.py": "products with packed weights beside memory's rate",
     "benchmarks/timed_on_record.py": "the same, as timings",
     f"{PACKAGE}/climb/baselines.py": "a ladder races what its op races",

@@ -76,7 +76,25 @@ def test_a_network_is_taken_apart_into_layers_and_directions(name: str) -> None:
         assert torch.equal(module(x)[0], want[0]) and "forward" not in vars(module)
 
 
-def torchs_alone(module: nn.LSTM, x: Any, hx: Any = None) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_so_is_a_gru(name: str) -> None:
+    module = nn.GRU(INPUTS, H, **CASES[name]).eval()
+    x, hx = torch.randn(STEPS, B, INPUTS), torch.randn(module.num_layers * (1 + module.bidirectional), B, H)
+    if module.batch_first:
+        x = x.transpose(0, 1)
+    with torch.no_grad():
+        want, with_states = module(x), module(x, hx)
+    swapped = swap(module, verbose=False)
+    assert [(r.type, r.ops) for r in swapped.replaced] == [("GRU", ("gru",))]
+    seen, got = calls_of(module, x)
+    assert seen == {"gru"}
+    close(got, want)
+    close(calls_of(module, x, hx)[1], with_states)
+    swapped.undo()
+    torchs_alone(module.train(), pack_padded_sequence(torch.randn(STEPS, B, INPUTS), torch.tensor([6, 4, 1])))
+
+
+def torchs_alone(module: nn.RNNBase, x: Any, hx: Any = None) -> None:
     """The same bits, by no op of ours."""
     with torch.no_grad():
         torch.manual_seed(1)

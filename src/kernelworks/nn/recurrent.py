@@ -88,6 +88,6 @@ def known_network(module: nn.Module) -> tuple[TorchNetwork, Any] | None:
     """The network that a module's forward computes, and the forward by our op; None of any other module."""
     forward = forward_of(module)
     for shipped, torchs, ours in _NETWORK_MODULES:
-        if forward is shipped:
+        if forward is shipped and getattr(module, "mode", "") == torchs.name.upper():
             return torchs, ours
     return None

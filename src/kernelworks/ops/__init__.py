@@ -75,6 +75,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "quantized_linear",
     ),
     "recurrent": (
+        "gru",
         "lstm",
     ),
     "reduction": (

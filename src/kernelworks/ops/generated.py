@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.quantization.dequantize import dequantize as dequantize
     from kernelworks.ops.quantization.quantize import quantize as quantize
     from kernelworks.ops.quantization.quantized_linear import quantized_linear as quantized_linear
+    from kernelworks.ops.recurrent.gru import gru as gru
     from kernelworks.ops.recurrent.lstm import lstm as lstm
     from kernelworks.ops.reduction.argmax import argmax as argmax
     from kernelworks.ops.reduction.cross_entropy import cross_entropy as cross_entropy
@@ -103,6 +104,7 @@ if TYPE_CHECKING:
         "gelu_mul",
         "group_norm",
         "grouped_linear",
+        "gru",
         "hadamard_transform",
         "hardshrink",
         "hardsigmoid",
@@ -357,6 +359,10 @@ SCHEMAS = {
     "quantized_linear": {
         "forward": "quantized_linear(Tensor x, Tensor weight, Tensor? bias, str format, str activations, str? op_kernel=None) -> Tensor",
         "backward": "quantized_linear_backward(Tensor grad_output, Tensor weight, str format, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
+    "gru": {
+        "forward": "gru(Tensor x, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, Tensor? h_0, bool reverse, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "gru_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor x, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, Tensor? h_0, bool reverse, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     },
     "lstm": {
         "forward": "lstm(Tensor x, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, Tensor? h_0, Tensor? c_0, bool reverse, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
