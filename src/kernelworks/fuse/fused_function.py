@@ -31,7 +31,8 @@ def fuse(function: Callable[..., Any]) -> FusedFunction:
     """One kernel of a function of tensors and numbers that is written in torch.
 
     ``fused = kw.fuse(fn)`` is called as ``fn`` is. At the first call with tensors of some dtypes and shapes ``fn`` is
-    traced; its operators become one kernel, which passes over memory once: C++ for the CPU's instruction set.
+    traced; its operators become one kernel, which passes over memory once: C++ for the CPU's instruction set, Triton
+    for a GPU.
     Other values of numbers take the same kernel. So do other sizes. Kernels are kept in the build cache.
 
     Numerics: float32 inside, one rounding at each result. Casts in ``fn`` round where torch rounds.
