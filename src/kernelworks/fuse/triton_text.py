@@ -210,7 +210,7 @@ class _Printer:
             at, mask = self._pointer(self.outs + node.operands[0])
             return f"tl.load({at}, mask={mask}, other=0).to(tl.float32)"
         if node.op == "number":
-            return f"x{node.operands[0]} + tl.zeros([1, 1], tl.float32)"
+            return f"tl.full([1, 1], x{node.operands[0]}, tl.float32)"
         if node.op == "constant":
             return _number(node.operands[0])
         if node.op == "length":
@@ -229,7 +229,7 @@ class _Printer:
         return f"{name}_row + (first + column.to(tl.int64)) * {name}_{self.layout.dims - 1}", "inside"
 
     def _as_tile(self, place: int) -> str:
-        return f"{self._as_number(place)} + tl.zeros([ROWS, COLUMNS], tl.float32)"
+        return f"tl.broadcast_to({self._as_number(place)}, [ROWS, COLUMNS])"
 
     def _as_number(self, place: int) -> str:
         """A value as floats: true is 1."""
@@ -250,8 +250,9 @@ class _Printer:
     def _stored(self, place: int, dtype: torch.dtype, shape: str) -> str:
         if dtype is torch.bool:
             made = f"v{place}" if self.nodes[place].op in BOOLEAN else f"(v{place} != 0.0)"
-            return f"tl.broadcast_to({made}, {shape})"
-        return f"({self._as_number(place)} + tl.zeros({shape}, tl.float32)).to({TYPES[dtype]})"
+        else:
+            made = f"{self._as_number(place)}.to({TYPES[dtype]})"
+        return f"tl.broadcast_to({made}, {shape})"
 
     def _row_stores(self) -> Iterator[str]:
         for k, output in enumerate(self.expression.outputs):
