@@ -16,6 +16,8 @@ from kernelworks.build.cache import BuildError
 from kernelworks.contract.tensors import PLAIN_TYPES
 from kernelworks.dispatch.user_warning import warn_user
 from kernelworks.fuse.making import FusedKernel, make_kernel, trace_settled
+from kernelworks.fuse.operators import call_operator, register_function
+from kernelworks.fuse.own_thread import run_in_own_thread
 from kernelworks.fuse.trace import FuseError, recorded_results, trace_backward, trace_forward
 
 __all__ = ["FusedFunction", "fuse"]
@@ -41,8 +43,8 @@ def fuse(function: Callable[..., Any]) -> FusedFunction:
     expression gives. One that breaks it does not serve: a warning says so, and ``fn`` runs. ``fused.explain()`` tells
     what serves which call.
 
-    Gradients are a kernel of their own. Under ``torch.func``'s transforms, autocast, other modes and tracers, and of
-    tensor subclasses, ``fn`` runs.
+    Gradients are a kernel of their own. ``torch.compile`` sees one operator, which calls the kernels. Under
+    ``torch.func``'s transforms, autocast, other modes and tracers, and of tensor subclasses, ``fn`` runs.
 
     Raises:
         FuseError: an operator that cannot be fused, at the first call, with its name and the line of ``fn``.
@@ -73,17 +75,22 @@ class FusedFunction:
         self.function = function
         self._plans: dict[Any, Plan] = {}
         self._static: dict[Any, frozenset[int]] = {}
+        self.number = register_function(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return self.function(*args, **kwargs)
+            if _functorch() or _autocasting():
+                return self.function(*args, **kwargs)
+            return call_operator(self, args, kwargs)
+        return self.run(*args, **kwargs)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """The call, of tensors with contents."""
         flat = self._flat(args, kwargs)
         if flat is None:
             return self.function(*args, **kwargs)
-        leaves, tree, key = flat
-        plan = self._plans.get(self._settled(key, leaves))
-        if plan is None:
-            plan = self._make(key, leaves, tree if tree is not None else pytree.tree_flatten((args, kwargs))[1])
+        plan = self._plan(flat, args, kwargs)
+        leaves, tree, _ = flat
         kernel = plan.kernel
         if kernel is None:
             return self.function(*args, **kwargs)
@@ -108,6 +115,22 @@ class FusedFunction:
                 said = backward if isinstance(backward, str) else _checked(backward)
                 lines.append(f"  gradients of {needs}: {said}")
         return "\n".join(lines) or f"{self.__name__}: no call yet"  # type: ignore[attr-defined]
+
+    def gradients(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], grads: Sequence[Tensor | None]
+    ) -> list[tuple[Tensor, Tensor | None]]:
+        """Each tensor that requires a gradient, with it."""
+        with torch.enable_grad():
+            flat = self._flat(args, kwargs)
+            plan = None if flat is None else self._plan(flat, args, kwargs)
+        leaves, tree = pytree.tree_flatten((args, kwargs))
+        with torch.no_grad():
+            if plan is None:
+                found = iter(self._by_autograd(tree, leaves, grads))
+                made = [next(found) if isinstance(v, Tensor) and v.requires_grad else None for v in leaves]
+            else:
+                made = list(self._gradients(plan, tree, leaves, grads))
+        return [(v, g) for v, g in zip(leaves, made, strict=True) if isinstance(v, Tensor) and v.requires_grad]
 
     # ------------------------------------------------------------ signatures
 
@@ -152,6 +175,14 @@ class FusedFunction:
 
     # ------------------------------------------------------------ kernels
 
+    def _plan(self, flat: tuple[Sequence[Any], Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+        leaves, tree, key = flat
+        found = self._plans.get(self._settled(key, leaves))
+        if found is None:
+            whole = tree if tree is not None else pytree.tree_flatten((args, kwargs))[1]
+            found = run_in_own_thread(lambda: self._make(key, leaves, whole))
+        return found
+
     def _make(self, key: Any, leaves: Sequence[Any], tree: Any) -> Plan:
         def tracer(given: Sequence[Any], static: frozenset[int]) -> Any:
             return trace_forward(self.function, [_leaf(v) for v in given], tree, static)
@@ -189,7 +220,8 @@ class FusedFunction:
         key = tuple(None if g is None else (g.shape, g.dtype) for g in grads)
         found = plan.backwards.get(key)
         if found is None:
-            found = plan.backwards[key] = self._make_backward(plan, tree, leaves, grads)
+            found = run_in_own_thread(lambda: self._make_backward(plan, tree, leaves, grads))
+            plan.backwards[key] = found
         wanted = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
         if isinstance(found, str) or torch.is_grad_enabled():
             made = self._by_autograd(tree, leaves, grads)
