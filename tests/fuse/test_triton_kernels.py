@@ -25,11 +25,15 @@ START = """
 import dataclasses, numpy, torch, torch.nn.functional as F, warnings
 import kernelworks as kw
 from kernelworks.contract.philox import keep_mask
-from kernelworks.fuse import back_ends, functions, gpu_kernel, making
+from kernelworks.dispatch import tuning_records
+from kernelworks.fuse import back_ends, functions, gpu_kernel, making, race
+from kernelworks.measure.clock.duel import Duel
 from kernelworks.verify import triton_interpreter
 
 triton_interpreter._round_as_a_gpu()
 numpy.seterr(all="ignore")
+race.duel = lambda *given: Duel(tuning_records.RaceResult(1.0, 2.0, (2.0, 2.0), 0.0), 6)  # an interpreter wins none
+tuning_records.write = tuning_records.remember
 
 def fused_by(end, function):
     fused = kw.fuse(function)

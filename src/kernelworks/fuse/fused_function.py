@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from kernelworks.build.cache import BuildError
 from kernelworks.contract.tensors import PLAIN_TYPES
 from kernelworks.dispatch.user_warning import warn_user
+from kernelworks.fuse import race
 from kernelworks.fuse.making import FusedKernel, make_kernel, trace_settled
 from kernelworks.fuse.operators import call_operator, register_function
 from kernelworks.fuse.own_thread import run_in_own_thread
@@ -54,8 +55,8 @@ def fuse(function: Callable[..., Any]) -> FusedFunction:
 
 @dataclass
 class Plan:
-    """What serves calls of one signature. ``kernel`` is None where ``fn`` runs, for ``reason``. ``recorded``: of
-    each result whether it has a gradient."""
+    """What serves calls of one signature. ``kernel`` is None where ``fn`` runs; ``reason`` says why, or what a race
+    found. ``recorded``: of each result whether it has a gradient."""
 
     kernel: FusedKernel | None
     static: frozenset[int]
@@ -66,13 +67,13 @@ class Plan:
 
 
 class FusedFunction:
-    """A function with its kernels: see ``fuse``."""
+    """A function with its kernels: see ``fuse``. Without ``races`` a kernel serves wherever there is one."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, races: bool = True) -> None:
         if not callable(function):
             raise TypeError(f"fuse takes a function, got {type(function).__name__}")
         functools.update_wrapper(self, function, updated=())
-        self.function = function
+        self.function, self.races = function, races
         self._plans: dict[Any, Plan] = {}
         self._static: dict[Any, frozenset[int]] = {}
         self.number = register_function(self)
@@ -204,12 +205,50 @@ class FusedFunction:
                 warn_user(f"kernelworks.fuse: {self.__name__} runs unfused: {plan.reason}")  # type: ignore[attr-defined]
             else:
                 plan.kernel = kernel
+                if not any(plan.recorded):
+                    self._race_forward(plan, kernel, leaves, tree)
         except BuildError as error:
             plan.reason = f"no kernel could be built: {str(error).splitlines()[0]}"
         if len(self._plans) >= MOST_PLANS:
             self._plans.clear()
         self._plans[self._settled(key, leaves)] = plan
         return plan
+
+    def _race_forward(self, plan: Plan, kernel: FusedKernel, leaves: Sequence[Any], tree: Any) -> None:
+        """Puts the function itself in the kernel's place where that is as quick."""
+        if not self.races or not kernel.text:
+            return
+        args, kwargs = pytree.tree_unflatten(leaves, tree)
+        with torch.no_grad():
+            found = race.decide(
+                [kernel], leaves, "forward", lambda: kernel.launch(*leaves), lambda: self.function(*args, **kwargs)
+            )
+        plan.reason = found.because
+        if not found.way:
+            plan.kernel = None
+
+    def _race_training(
+        self, plan: Plan, kernel: FusedKernel, tree: Any, leaves: Sequence[Any], grads: Sequence[Tensor | None]
+    ) -> None:
+        """The same for calls whose gradients are asked for: forward and backward together."""
+        assert plan.kernel is not None
+        forward = plan.kernel
+        if not self.races or not forward.text or not kernel.text:
+            return
+        given = [v.detach().requires_grad_(v.requires_grad) if isinstance(v, Tensor) else v for v in leaves]
+        plain = [_leaf(v) for v in leaves]
+
+        def ours() -> None:
+            forward.launch(*plain)
+            kernel.launch(*plain, *grads)
+
+        with torch.no_grad():
+            found = race.decide(
+                [forward, kernel], leaves, "training", ours, lambda: self._by_autograd(tree, given, grads)
+            )
+        plan.reason = found.because
+        if not found.way:
+            plan.kernel = None
 
     def _gradients(
         self, plan: Plan, tree: Any, leaves: Sequence[Any], grads: Sequence[Tensor | None]
@@ -274,6 +313,7 @@ class FusedFunction:
             said = f"the kernel of its gradients misses float64: {kernel.checked.fault}"
             warn_user(f"kernelworks.fuse: {self.__name__}: {said}")  # type: ignore[attr-defined]
             return said
+        self._race_training(plan, kernel, tree, leaves, grads)
         return kernel
 
 
@@ -320,7 +360,9 @@ def _signature(key: Any) -> str:
 
 
 def _served(plan: Plan) -> str:
-    return _checked(plan.kernel) if plan.kernel is not None else f"unfused: {plan.reason}"
+    if plan.kernel is None:
+        return f"unfused: {plan.reason}"
+    return _checked(plan.kernel) + (f"; {plan.reason}" if plan.reason else "")
 
 
 def _checked(kernel: FusedKernel) -> str:

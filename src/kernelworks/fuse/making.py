@@ -32,13 +32,15 @@ FOLDER = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class FusedKernel:
-    """``launch(*leaves)`` returns the results. ``checked`` says how it was held against float64."""
+    """``launch(*leaves)`` returns the results. ``checked`` says how it was held against float64; ``toolchain``, what
+    it was made with. ``text`` is "" where the results are views of arguments."""
 
     launch: Callable[..., tuple[Any, ...]]
     lowered: LoweredGraph
     target: str
     checked: CheckResult
     text: str
+    toolchain: tuple[str, ...] = ()
 
 
 def trace_settled(
@@ -84,7 +86,8 @@ def make_kernel(tracer: Tracer, definition: Definition, leaves: Sequence[Any], s
             if found.fault:
                 break
         _write(note, checked)
-    return FusedKernel(launch_of(lowered, len(leaves)), lowered, end.target if text else "torch", checked, text)
+    launch, target = launch_of(lowered, len(leaves)), end.target if text else "torch"
+    return FusedKernel(launch, lowered, target, checked, text, tuple(end.toolchain()) if text else ())
 
 
 def _cases(

@@ -186,7 +186,9 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     made = iter(torch.ops.kernelworks.fused_backward(list(ctx.saved_tensors), list(grads), ctx.needs, *ctx.rest))
-    numbers = (None if given else [] for given in ctx.rest[:2])  # torch takes an empty list for one of tensors
+    numbers: list[Any] = [
+        None if given else [] for given in ctx.rest[:2]
+    ]  # torch takes an empty list for one of tensors
     return [next(made) if need else None for need in ctx.needs], *numbers, None, None
 
 
