@@ -130,7 +130,8 @@ class FusedFunction:
                 found = iter(self._by_autograd(tree, leaves, grads))
                 made = [next(found) if isinstance(v, Tensor) and v.requires_grad else None for v in leaves]
             else:
-                made = list(self._gradients(plan, tree, leaves, grads))
+                plain = [_leaf(v).requires_grad_(v.requires_grad) if isinstance(v, Tensor) else v for v in leaves]
+                made = list(run_in_own_thread(lambda: self._gradients(plan, tree, plain, grads)))
         return [(v, g) for v, g in zip(leaves, made, strict=True) if isinstance(v, Tensor) and v.requires_grad]
 
     # ------------------------------------------------------------ signatures
@@ -182,6 +183,8 @@ class FusedFunction:
         if found is None:
             whole = tree if tree is not None else pytree.tree_flatten((args, kwargs))[1]
             found = run_in_own_thread(lambda: self._make(key, leaves, whole))
+            if found.kernel is not None and not any(found.recorded):
+                self._race_forward(found, found.kernel, leaves, whole)
         return found
 
     def _make(self, key: Any, leaves: Sequence[Any], tree: Any) -> Plan:
@@ -205,8 +208,6 @@ class FusedFunction:
                 warn_user(f"kernelworks.fuse: {self.__name__} runs unfused: {plan.reason}")  # type: ignore[attr-defined]
             else:
                 plan.kernel = kernel
-                if not any(plan.recorded):
-                    self._race_forward(plan, kernel, leaves, tree)
         except BuildError as error:
             plan.reason = f"no kernel could be built: {str(error).splitlines()[0]}"
         if len(self._plans) >= MOST_PLANS:
@@ -228,24 +229,21 @@ class FusedFunction:
             plan.kernel = None
 
     def _race_training(
-        self, plan: Plan, kernel: FusedKernel, tree: Any, leaves: Sequence[Any], grads: Sequence[Tensor | None]
-    ) -> None:
+        self, plan: Plan, kernels: Sequence[FusedKernel], tree: Any, leaves: Sequence[Any],
+        grads: Sequence[Tensor | None],
+    ) -> None:  # fmt: skip
         """The same for calls whose gradients are asked for: forward and backward together."""
-        assert plan.kernel is not None
-        forward = plan.kernel
-        if not self.races or not forward.text or not kernel.text:
+        if not self.races or not all(kernel.text for kernel in kernels):
             return
         given = [v.detach().requires_grad_(v.requires_grad) if isinstance(v, Tensor) else v for v in leaves]
         plain = [_leaf(v) for v in leaves]
 
         def ours() -> None:
-            forward.launch(*plain)
-            kernel.launch(*plain, *grads)
+            kernels[0].launch(*plain)
+            kernels[1].launch(*plain, *grads)
 
         with torch.no_grad():
-            found = race.decide(
-                [forward, kernel], leaves, "training", ours, lambda: self._by_autograd(tree, given, grads)
-            )
+            found = race.decide(kernels, leaves, "training", ours, lambda: self._by_autograd(tree, given, grads))
         plan.reason = found.because
         if not found.way:
             plan.kernel = None
@@ -261,6 +259,8 @@ class FusedFunction:
         if found is None:
             found = run_in_own_thread(lambda: self._make_backward(plan, tree, leaves, grads))
             plan.backwards[key] = found
+            if isinstance(found, FusedKernel) and plan.kernel is not None:
+                self._race_training(plan, [plan.kernel, found], tree, leaves, grads)
         wanted = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
         if isinstance(found, str) or torch.is_grad_enabled():
             made = self._by_autograd(tree, leaves, grads)
@@ -313,7 +313,6 @@ class FusedFunction:
             said = f"the kernel of its gradients misses float64: {kernel.checked.fault}"
             warn_user(f"kernelworks.fuse: {self.__name__}: {said}")  # type: ignore[attr-defined]
             return said
-        self._race_training(plan, kernel, tree, leaves, grads)
         return kernel
 
 

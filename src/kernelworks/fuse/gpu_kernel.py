@@ -13,18 +13,29 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 
 from kernelworks.build.triton import Kernel, Launch
 from kernelworks.dispatch.generated_code import run_generated_code
 from kernelworks.fuse.expression import ELEMENTS, ROWS, Expression
 from kernelworks.fuse.triton_text import Layout, triton_text
+from kernelworks.tile import activation, fused_functions, philox
 
 __all__ = ["TritonFunction", "triton_function", "triton_texts"]
 
 LONGEST_ROW = 8192  # of a tile that holds whole rows
 TILE = 1024  # elements of a program, if a row has no more
-LOOPED = 4096  # columns of a tile that goes along a row
+LOOP_COLUMNS = 4096  # columns of a tile that goes along a row
 MOST_GEOMETRIES = 256
+
+
+# What the text of a kernel may name.
+DEVICE_SCOPE: dict[str, Any] = {
+    "__name__": "kernelworks.fuse.generated", "triton": triton, "tl": tl, "is_kept": philox.is_kept,
+    "exp_less_one": activation.exp_less_one, "log_one_more": activation.log_one_more, "tanh": activation.tanh,
+    **{name: value for name, value in vars(fused_functions).items() if isinstance(value, type(philox.is_kept))},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -74,7 +85,7 @@ class TritonFunction:
         self._launches: dict[Any, tuple[Launch, tuple[int, int, int], tuple[int, ...]]] = {}
 
     def _kernel(self, layout: Layout) -> Kernel:
-        scope: dict[str, Any] = {"__name__": "kernelworks.fuse.generated"}
+        scope = dict(DEVICE_SCOPE)
         run_generated_code(triton_text(self.expression, layout, loops=self.loops), scope, "kernel of a fused function")
         return Kernel(scope["fused"])
 
@@ -107,7 +118,7 @@ class TritonFunction:
     def _tile(self, geometry: Geometry) -> tuple[int, int, int]:
         """Rows and columns of a program, and its warps."""
         if self.loops:
-            return 1, max(16, min(LOOPED, _power(geometry.columns) // 4)), 8
+            return 1, max(16, min(LOOP_COLUMNS, _power(geometry.columns) // 4)), 8
         columns = _power(geometry.columns)
         if not self.expression.by_rows:
             columns = min(columns, TILE)

@@ -25,7 +25,7 @@ ALIKE = 4  # so many calls of a bucket that agree are enough: the next ones foll
 WAIT_S = 5.0  # for other processes that measure
 
 Call = Callable[[], object]
-PLAIN = (Tensor, bool, int, float, str)
+SIGNATURE_TYPES = (Tensor, bool, int, float, str)
 
 
 class _Signature:
@@ -101,7 +101,7 @@ def _kernel(kernels: Sequence[FusedKernel]) -> Kernel:
 
 
 def _request(name: str, leaves: Sequence[Any], pass_: str) -> Request:
-    args = {f"a{i}": spec(v) if isinstance(v, PLAIN) else None for i, v in enumerate(leaves)}
+    args = {f"a{i}": spec(v) if isinstance(v, SIGNATURE_TYPES) else None for i, v in enumerate(leaves)}
     wanted = [f"a{i}" for i, v in enumerate(leaves) if isinstance(v, Tensor) and v.requires_grad]
     numbers = frozenset(name for name, value in args.items() if type(value) in (int, float))
     return Request(

@@ -21,27 +21,14 @@ __all__ = ["FILES", "WORDS", "Layout", "triton_text"]
 
 TYPES = {torch.float32: "tl.float32", torch.bfloat16: "tl.bfloat16", torch.float16: "tl.float16", torch.bool: "tl.int1"}
 WORDS = ("seed_low", "seed_high", "offset_low", "offset_high", "below")  # of a stream of random bits
-NONE = {"row_sum": "0.0", "row_max": 'float("-inf")', "row_min": 'float("inf")'}
-REDUCED = {"row_sum": "row_sum", "row_max": "row_largest", "row_min": "row_smallest"}
+NEUTRAL_TEXTS = {"row_sum": "0.0", "row_max": 'float("-inf")', "row_min": 'float("inf")'}
+REDUCTION_NAMES = {"row_sum": "row_sum", "row_max": "row_largest", "row_min": "row_smallest"}
 TILE_FOLDER = Path(__file__).resolve().parent.parent / "tile"
 # What a kernel is compiled of beside its text.
 FILES = tuple(
     TILE_FOLDER / f"{name}.py"
     for name in ("activation", "exp", "exp2", "fused_functions", "gelu", "philox", "reciprocal")
 )
-HEAD = """\
-import triton
-import triton.language as tl
-
-from kernelworks.tile.activation import exp_less_one, log_one_more, tanh
-from kernelworks.tile.fused_functions import (
-    error_function, exponential_any, exponential_less_one_any, larger, logarithm, logarithm_one_more_any,
-    logistic, nearest_whole, normal_distribution, rounded_to_bfloat16, rounded_to_float16, row_largest, row_smallest,
-    row_sum, smaller,
-)
-from kernelworks.tile.philox import is_kept
-
-"""
 
 
 @dataclass(frozen=True)
@@ -57,8 +44,8 @@ class Layout:
 
 
 def triton_text(expression: Expression, layout: Layout, *, loops: bool) -> str:
-    """The module of the kernel ``fused``. ``loops``: rows are longer than a tile."""
-    return HEAD + "\n".join(_Printer(expression, layout, loops).lines()) + "\n"
+    """The kernel ``fused``, which calls functions of ``tile/`` by name. ``loops``: rows are longer than a tile."""
+    return "\n".join(_Printer(expression, layout, loops).lines()) + "\n"
 
 
 def _number(value: float) -> str:
@@ -145,7 +132,7 @@ class _Printer:
             yield from self._columns()
             for i in range(len(self.nodes)):
                 if self._is_reduction(i):
-                    reduced = REDUCED[self.nodes[i].op]
+                    reduced = REDUCTION_NAMES[self.nodes[i].op]
                     yield f"v{i} = {reduced}({self._as_tile(self.nodes[i].operands[0])}, inside)"
                 elif self.used[i]:
                     yield from self._elements([i])
@@ -166,7 +153,7 @@ class _Printer:
             outputs = [o.node for o in self.expression.outputs if o.place == ELEMENTS and self._known(o.node) == stage]
             for i in reductions:
                 kind = "tl.float64" if self.nodes[i].op == "row_sum" else "tl.float32"
-                yield f"t{i} = tl.full([ROWS, 1], {NONE[self.nodes[i].op]}, {kind})"
+                yield f"t{i} = tl.full([ROWS, 1], {NEUTRAL_TEXTS[self.nodes[i].op]}, {kind})"
             if reductions or outputs:
                 yield "for first in range(0, N, COLUMNS):"
                 for line in self._turn(stage, reductions, outputs):
@@ -188,7 +175,7 @@ class _Printer:
         yield from self._elements(sorted(places))
         for i in reductions:
             op = self.nodes[i].op
-            found = f"{REDUCED[op]}({self._as_tile(self.nodes[i].operands[0])}, inside)"
+            found = f"{REDUCTION_NAMES[op]}({self._as_tile(self.nodes[i].operands[0])}, inside)"
             join = {"row_sum": f"t{i} + {found}.to(tl.float64)", "row_max": f"larger(t{i}, {found})"}
             yield f"t{i} = {join.get(op, f'smaller(t{i}, {found})')}"
         yield from self._stores(stage)
