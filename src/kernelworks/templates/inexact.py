@@ -20,8 +20,8 @@ from kernelworks.contract import UNIT_ROUNDOFF
 __all__ = ["Inexact"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
-FLUSHED = 2.0**-126  # what an exponential may give as 0
-LEAST = 2.0**-149  # a rounding among the subnormals
+LARGEST_FLUSHED_NUMBER = 2.0**-126  # what an exponential may give as 0
+LEAST_ROUNDING = 2.0**-149  # a rounding among the subnormals
 
 
 class Inexact:
@@ -32,7 +32,7 @@ class Inexact:
         self.error = torch.zeros_like(value) if error is None else error
 
     def _rounded(self, value: Tensor, error: Tensor) -> Inexact:
-        return Inexact(value, error + U32 * (value.abs() + error) + LEAST)
+        return Inexact(value, error + U32 * (value.abs() + error) + LEAST_ROUNDING)
 
     def __add__(self, other: Inexact) -> Inexact:
         return self._rounded(self.value + other.value, self.error + other.error)
@@ -53,7 +53,7 @@ class Inexact:
         other = (-self.value).sigmoid()
         tail = (self.error - self.value.abs()).sigmoid()
         moved = _moved(self.value, y * other * torch.expm1(self.error), tail)
-        own = U32 * y * ((3.0 + self.value.abs().clamp_max(104.0)) * other + 3.0) + FLUSHED
+        own = U32 * y * ((3.0 + self.value.abs().clamp_max(104.0)) * other + 3.0) + LARGEST_FLUSHED_NUMBER
         return Inexact(y, moved + own)
 
     def tanh(self) -> Inexact:
@@ -63,7 +63,7 @@ class Inexact:
         slope = 1.0 / self.value.cosh().square()
         tail = 2.0 * (2.0 * (self.error - self.value.abs())).sigmoid()
         moved = _moved(self.value, slope * torch.expm1(2.0 * self.error) / 2.0, tail)
-        return Inexact(y, moved + U32 * (4.0 + 4.0 * slope) * y.abs() + LEAST)
+        return Inexact(y, moved + U32 * (4.0 + 4.0 * slope) * y.abs() + LEAST_ROUNDING)
 
 
 def _moved(x: Tensor, by: Tensor, tail: Tensor) -> Tensor:
