@@ -19,7 +19,7 @@ def test_the_entry_is_asked_for_before_it_is_compiled(
     budget = Budget(seconds, 0.01)
     if enough:
         return ask_for_the_entry(budget)
-    with pytest.raises(BudgetExceeded, match="compiling the C.. entry of the ops") as error:
+    with pytest.raises(BudgetExceeded, match="entry of the ops") as error:
         ask_for_the_entry(budget)
     assert error.value.needs_s > native.BUILD_S
 
