@@ -33,6 +33,9 @@ from kernelworks.verify.ranks import (
     shared_pool,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
+PYTHON = sys.executable  # of the process that is killed
 OF_RANKS = sorted(name for name, op in OPS.items() if ranks_of(op.contract))
 SHORT_S = 3.0  # a groups' timeout that is meant to run out
 
@@ -155,7 +158,7 @@ def test_nothing_is_left_where_all_ranks_and_their_parent_are_killed() -> None:
         "print(pool.folder, *(process.pid for process in pool.processes), flush=True)\nsys.stdin.read()\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [PYTHON, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout is not None
         folder, *pids = parent.stdout.readline().split()
