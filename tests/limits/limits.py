@@ -299,12 +299,6 @@ OPS = [
         "pass x.detach()",
     ),
     Limit(
-        'A collective needs a process group; `group="self"` is the process alone.',
-        lambda: kw.all_reduce(x()),
-        ValueError,
-        "no default process group",
-    ),
-    Limit(
         "`rope` has no gradient for its tables.",
         lambda: kw.rope(x(1, 2, 5, 16), x(1, 2, 5, 16), x(1, 5, 16).requires_grad_(), x(1, 5, 16)),
         ValueError,
