@@ -32,6 +32,7 @@ from kernelworks.nn.expected_kernels import Outlook, Outlooks
 from kernelworks.nn.forwards import activations, known_forward, reason_left, writes_into_its_input
 from kernelworks.nn.install import InstalledAttributes, copies_itself, installed_on, take_off_strangers
 from kernelworks.nn.rebind import Rebinder, guarded_method
+from kernelworks.nn.recurrence import known_recurrence
 from kernelworks.nn.rotary import known_rotary
 from kernelworks.records import AutotuneResult, SwapRecord
 from kernelworks.records.base import Record
@@ -162,7 +163,8 @@ def swap(
 
     Replaced are, on each instance and never on a class: ``nn.Linear``, ``nn.LayerNorm``, ``nn.RMSNorm``, ``nn.GELU``,
     ``nn.Softmax`` and ``nn.CrossEntropyLoss``; transformers' RMSNorm, gated MLP with SiLU or GELU, GELU classes, rotary
-    embedding, loss, experts of a mixture, and attention through transformers' registry; and, in any other module, the
+    embedding, loss, experts of a mixture, the gated delta rule and causal convolutions of recurrent layers, and attention
+    through transformers' registry; and, in any other module, the
     calls of ``torch.nn.functional`` that kernelworks has an op for. Parameters, buffers, hooks, the modules themselves
     and ``state_dict`` stay the same objects, with no copy of a weight.
 
@@ -296,7 +298,7 @@ class _Walk:
         self.ops = None if ops is None else frozenset(ops)
         self.every = every or environment.selection_policy() == "listed"
         self.outlooks = Outlooks(result.model)
-        self.rebinder = Rebinder(known=known_rotary)
+        self.rebinder = Rebinder(known=lambda function: known_rotary(function) or known_recurrence(function))
         self.installed: dict[int, InstalledAttributes] = {}
         self.replaced: list[ReplacedModule] = []
         self.left: list[LeftModule] = []
