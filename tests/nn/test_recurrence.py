@@ -1,4 +1,4 @@
-"""transformers' recurrent layers by ours beside their own: prompts, steps on a cache, gradients, and what stays theirs."""
+"""transformers' recurrent layers by ours beside their own: prompts, steps on a cache, gradients, what stays theirs."""
 
 from __future__ import annotations
 

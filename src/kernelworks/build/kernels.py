@@ -136,8 +136,8 @@ def triton_kernel(
     op_package: Path, *, guard: Guard | None = None, passes: tuple[str, ...] = ("forward", "backward"),
     name: str = "triton", inner: str = "float32", in_place: bool = False, launches: int = 1, module: str = "triton",
 ) -> Kernel:  # fmt: skip
-    """The kernel of an op package's ``triton.py``, or of another ``module`` there, whose ``forward(*args, out=None)`` and ``backward`` launch its
-    kernels.
+    """The kernel of an op package's ``triton.py``, or of another ``module`` there, whose ``forward(*args, out=None)``
+    and ``backward`` launch its kernels.
 
     ``prepare_forward(*args)`` may return what serves calls like this one with less work in Python (see ``Kernel``);
     without it a small call of one launch is recorded and replayed, but for an op that works ``in_place``. An op package

@@ -208,7 +208,8 @@ class Rebinder:
             types.CellType(rebound.function) if cell.cell_contents is inner else cell for cell in wrapper.__closure__
         )
         copy = types.FunctionType(wrapper.__code__, wrapper.__globals__, wrapper.__name__, wrapper.__defaults__, cells)
-        return Rebound(functools.update_wrapper(copy, rebound.function), rebound.calls, rebound.replaced)
+        functools.update_wrapper(copy, rebound.function)
+        return Rebound(copy, rebound.calls, rebound.replaced)
 
     def _rebind(self, function: types.FunctionType, own: Mapping[str, str]) -> Rebound | None:
         space = function.__globals__

@@ -2,9 +2,9 @@
 
 A file of transformers with such a layer (Qwen3-Next, Qwen3.5, Mamba, LFM2, ...) holds functions of its own in torch,
 each wrapped so that an optional package's kernel takes its place where one is installed. Those that run torch's are
-served by our ops: ``gated_delta_rule`` for a prompt and for a step, ``causal_conv1d`` and ``causal_conv1d_update``. Such
-a function has loops, so it is not followed on symbols: it is recognised by its name and by transformers' files, and each one's
-values are compared with the op's before it is replaced.
+served by our ops: ``gated_delta_rule`` for a prompt and for a step, ``causal_conv1d`` and ``causal_conv1d_update``.
+Such a function has loops, so it is not followed on symbols: it is recognised by its name and by transformers' files,
+and each one's values are compared with the op's before it is replaced.
 """
 
 from __future__ import annotations
