@@ -218,6 +218,9 @@ CASES: dict[str, Case] = {
     "cholesky_solve": Case({"B": 2, "N": 4, "K": 3},
                            lambda B, N, K: (t(B, N, K), (t(B, N, N) + 4 * torch.eye(N)).tril()),
                            kw.cholesky_solve, torch.cholesky_solve),
+    **{name: Case(MATRIX, lambda M, N: (t(M, N).detach(),), functools.partial(getattr(kw, name), group="self"),
+                  torch.clone)
+       for name in ("all_gather", "all_reduce", "reduce_scatter")},
     "cumprod": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.cumprod(x, -1, **n),
                     lambda x: torch.cumprod(x, -1)),
     "cumsum": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.cumsum(x, -1, **n),

@@ -111,6 +111,13 @@ def scans(x: Tensor) -> None:
     assert_type(kw.cumprod(input=x, dim=0, dtype=torch.float32), Tensor)
 
 
+def collectives(x: Tensor, a: Arrays) -> None:
+    assert_type(kw.all_reduce(x, "max", "self"), Tensor)
+    assert_type(kw.all_reduce(a, group="self"), Arrays)
+    assert_type(kw.all_gather(x, group="self"), Tensor)
+    assert_type(kw.reduce_scatter(x, "sum", "self"), Tensor)
+
+
 def steps(x: Tensor) -> None:
     kw.sgd_([x], [x], [x], lr=1e-3, momentum=0.9, dampening=0.0, weight_decay=0.1, nesterov=False)
 

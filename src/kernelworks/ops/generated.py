@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from kernelworks.ops.attention.attention_fp8 import attention_fp8 as attention_fp8
     from kernelworks.ops.attention.block_sparse_attention import block_sparse_attention as block_sparse_attention
     from kernelworks.ops.attention.varlen_attn import varlen_attn as varlen_attn
+    from kernelworks.ops.communication.all_gather import all_gather as all_gather
+    from kernelworks.ops.communication.all_reduce import all_reduce as all_reduce
+    from kernelworks.ops.communication.reduce_scatter import reduce_scatter as reduce_scatter
     from kernelworks.ops.convolution.causal_conv1d import causal_conv1d as causal_conv1d
     from kernelworks.ops.convolution.causal_conv1d_update import causal_conv1d_update as causal_conv1d_update
     from kernelworks.ops.convolution.conv2d import conv2d as conv2d
@@ -78,6 +81,8 @@ if TYPE_CHECKING:
     __all__ = [
         "adamw_",
         "add_layer_norm",
+        "all_gather",
+        "all_reduce",
         "argmax",
         "attention",
         "attention_fp8",
@@ -124,6 +129,7 @@ if TYPE_CHECKING:
         "quantize",
         "quantized_linear",
         "quick_gelu",
+        "reduce_scatter",
         "relu",
         "relu6",
         "rfft",
@@ -265,6 +271,15 @@ SCHEMAS = {
     "varlen_attn": {
         "forward": "varlen_attn(Tensor query, Tensor key, Tensor value, Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa, bool with_lse, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "varlen_attn_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor output, Tensor lse, Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "all_gather": {
+        "forward": "all_gather(Tensor x, str? group, str? op_kernel=None) -> Tensor",
+    },
+    "all_reduce": {
+        "forward": "all_reduce(Tensor x, str op, str? group, str? op_kernel=None) -> Tensor",
+    },
+    "reduce_scatter": {
+        "forward": "reduce_scatter(Tensor x, str op, str? group, str? op_kernel=None) -> Tensor",
     },
     "causal_conv1d": {
         "forward": "causal_conv1d(Tensor x, Tensor weight, Tensor? bias, Tensor? initial_states, str? activation, bool return_final_states, str? op_kernel=None) -> (Tensor, Tensor)",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract.complex_numbers import as_parts, number_kind
-from kernelworks.contract.results import AnyOrder, ChosenIndex, EqualIndex, Relation
+from kernelworks.contract.results import AnyOrder, ChosenIndex, EqualAcrossRanks, EqualIndex, Relation
 
 __all__ = [
     "chosen_values", "compare", "compare_result", "moved_to_choice", "repeated_places", "right_choices",
@@ -106,7 +106,24 @@ def compare_result(
         order = sort_as_promised(relation, want, args)
         got, want = (t if order is None else t.gather(*sort_as_promised(relation, t, args)) for t in (got, want))
         bound = bound if order is None else bound.gather(*order)
-    return compare(got, want, bound)
+    share, wrong = compare(got, want, bound)
+    if isinstance(relation, EqualAcrossRanks) and not wrong:
+        wrong = differing_bits(got, outputs.get(relation.of))
+        share = float("inf") if wrong else share
+    return share, wrong
+
+
+def differing_bits(got: Tensor, other: Any) -> str:
+    """What is wrong with a rank's result that must have the bits of another rank's; "" where it has them."""
+    if not isinstance(other, Tensor) or got.dtype != other.dtype or got.shape != other.shape:
+        return "another rank's is no tensor of its dtype and shape"
+    mine, its = (t.detach().contiguous().view(-1).view(torch.uint8) for t in (got, other))
+    wrong = (mine != its).nonzero()
+    if not len(wrong):
+        return ""
+    place = int(wrong[0]) // got.element_size()
+    a, b = (t.detach().reshape(-1)[place].item() for t in (got, other))
+    return f"other bits than another rank's: element {place} is {a!r}, there {b!r}"
 
 
 def sort_as_promised(relation: Relation | None, value: Tensor, args: Mapping[str, Any]) -> Any:
