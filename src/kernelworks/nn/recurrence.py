@@ -28,7 +28,7 @@ from kernelworks.ops.scan.gated_delta_rule import OP as GATED_DELTA_RULE
 __all__ = ["known_recurrence"]
 
 OWN_KERNEL = "is_new_implementation"  # transformers' word for a package's kernel in the place of torch's functions
-PACKED = ("cu_seqlens", "seq_idx")  # sequences one behind the other, which the ops take one at a time
+PACKED_ARGUMENTS = ("cu_seqlens", "seq_idx")  # sequences one behind the other, which the ops take one at a time
 TOLERANCE = 1e-4  # of float32's largest value
 
 # function -> (op, what takes its place), or None if it was not recognised
@@ -59,7 +59,7 @@ def _has_own_kernel(function: types.FunctionType) -> bool:
 
 def _is_plain(given: dict[str, Any]) -> bool:
     """Whether no argument asks for packed sequences. What else transformers hands on, its functions leave unread."""
-    return all(given.get(name) is None for name in PACKED)
+    return all(given.get(name) is None for name in PACKED_ARGUMENTS)
 
 
 # ---------------------------------------------------------------- stand-ins
