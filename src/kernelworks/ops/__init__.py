@@ -32,6 +32,11 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "block_sparse_attention",
         "varlen_attn",
     ),
+    "communication": (
+        "all_gather",
+        "all_reduce",
+        "reduce_scatter",
+    ),
     "convolution": (
         "causal_conv1d",
         "causal_conv1d_update",
@@ -83,7 +88,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "sum",
     ),
     "routing": (
+        "combine",
         "grouped_linear",
+        "router_topk",
     ),
     "scan": (
         "cumprod",
