@@ -18,7 +18,6 @@ from kernelworks.ops.attention.cache_append.mutants import MUTANTS
 __all__ = ["OP", "cache_append"]
 
 PACKAGE = Path(__file__).parent
-TARGETS = dict.fromkeys(("avx512", "avx2", "scalar"), "append.cpp")
 
 
 def cache_append(
@@ -92,12 +91,13 @@ OP = Op(
     CONTRACT,
     [
         triton_kernel(PACKAGE, passes=("forward",), in_place=True),
-        *cpp_kernels(PACKAGE, forward=_forward, targets=TARGETS),
+        *cpp_kernels(PACKAGE, forward=_forward),
         python_kernel("torch", _torch),
         python_kernel("reference", _reference),
     ],
     op_package=__file__,
     forward=Pass(_schema(), lambda *args: None),
     composite=composite,
+    native=native,
     mutants=MUTANTS,
 )

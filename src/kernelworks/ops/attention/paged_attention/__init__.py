@@ -15,7 +15,7 @@ from kernelworks.contract.arguments import schema_of
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import Array
 from kernelworks.ops.attention.attention import FEW, PAIRS
-from kernelworks.ops.attention.paged_attention.contract import ARGUMENTS, CONTRACT, check_values
+from kernelworks.ops.attention.paged_attention.contract import ARGUMENTS, CONTRACT, check_values, refuse_gradients
 from kernelworks.ops.attention.paged_attention.mutants import MUTANTS
 from kernelworks.ops.attention.paged_attention.torch_kernels import by_reference, by_torch, composite, native
 from kernelworks.ops.attention.varlen_attn.contract import heads_first
@@ -65,6 +65,8 @@ def paged_attention(
     TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Kwon et al. 2023, arXiv:2309.06180; Dao 2023, arXiv:2307.08691.
     """
+    if torch.is_grad_enabled():
+        refuse_gradients({"query": query, "key_cache": key_cache, "value_cache": value_cache})
     output: Array = OP.call(
         query, key_cache, value_cache, cu_seq_q, seqused_k, block_table, scale, window, out, kernel
     )  # fmt: skip

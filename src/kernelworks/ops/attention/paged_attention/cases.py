@@ -11,7 +11,7 @@ import torch
 from torch import Generator
 
 from kernelworks.contract import Case
-from kernelworks.contract.cases import draw, normal
+from kernelworks.contract.cases import draw
 
 __all__ = ["BENCH_CASES", "CASES", "DEVICE_BENCH_CASES", "DEVICE_CASES"]
 
@@ -85,7 +85,9 @@ CASES = (
     *(
         _case(f"pages of {page}, keys about {at}", heads=(2, 1), page=page, dim=8,
               lengths=tuple((1, n) for n in range(max(at - 2, 0), at + 3)))
-        for page, at in ((16, 1), (16, 16), (16, 32), (16, 64), (16, 128), (1, 1), (1, 64), (3, 64), (64, 64), (128, 64))
+        for page, at in (
+            (16, 1), (16, 16), (16, 32), (16, 64), (16, 128), (1, 1), (1, 64), (3, 64), (64, 64), (128, 64)
+        )
     ),
     *(
         _case(f"pages of {page}, prefill", heads=(4, 2), page=page, dim=24,

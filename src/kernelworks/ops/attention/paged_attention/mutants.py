@@ -91,7 +91,8 @@ def _top_left(*given: Any) -> Any:
         few = a | {
             "query": q, "key_cache": key[None, :keys] if keys else key[None].new_ones(1, 1, *key.shape[1:]),
             "value_cache": value[None, :keys] if keys else value[None].new_ones(1, 1, *value.shape[1:]),
-            "cu_seq_q": torch.tensor([0, len(q)]), "seqused_k": torch.tensor([keys]), "block_table": torch.tensor([[0]]),
+            "cu_seq_q": torch.tensor([0, len(q)]), "seqused_k": torch.tensor([keys]),
+            "block_table": torch.tensor([[0]]),
         }  # fmt: skip
         first = _exact(few | {"query": q[:keys], "cu_seq_q": torch.tensor([0, keys])})
         outputs += [first, _exact(few)[keys:]]

@@ -12,7 +12,7 @@ from kernelworks.contract.tensors import MEMORY, tensor_kind
 from kernelworks.ops.attention.attention.torch_kernels import composite as attention_in_torch
 from kernelworks.ops.attention.attention.torch_kernels import native as attention_of_torch
 from kernelworks.ops.attention.paged_attention.contract import CONTRACT, check_values, reference, sequences_of
-from kernelworks.ops.attention.varlen_attn.contract import heads_first, tokens_first
+from kernelworks.ops.attention.varlen_attn.contract import heads_first, sees, tokens_first
 
 __all__ = ["by_reference", "by_torch", "composite", "native"]
 
@@ -31,8 +31,13 @@ def native(
             outputs.append(torch.zeros_like(one))
             continue
         q, k, v = heads_first(one), heads_first(key), heads_first(value)
-        causal = None if len(one) == 1 and window is None else "bottom_right"  # one query sees all: no mask is made
-        outputs.append(tokens_first(attention_of_torch(q, k, v, causal, window, scale, None, False, None, None)))
+        causal, back, mask = "bottom_right", window, None
+        if len(one) == 1 and window is None:  # it sees all: no mask is made
+            causal = None
+        elif scale is not None and scale <= 0:  # torch's causal kernel scales its -inf too
+            mask = sees(len(one), len(key), (-1 if window is None else window - 1, 0), q.device)
+            causal, back = None, None
+        outputs.append(tokens_first(attention_of_torch(q, k, v, causal, back, scale, mask, False, None, None)))
     return torch.cat(outputs)
 
 

@@ -1,8 +1,8 @@
 """paged_attention on the GPU: rows are the queries of a group's heads, keys are looked up in the table tile by tile.
 
 Where sequences end is known on the device alone, so as many programs start as there may be tiles of queries, as in
-varlen_attn. A tile of keys may cross pages: each key's row is an address of its own. A block that is none of the cache is
-not seen, and no slot is read that holds no key.
+varlen_attn. A tile of keys may cross pages: each key's row is an address of its own. A block that is none of the cache
+is not seen, and no slot is read that holds no key.
 """
 
 import functools
@@ -118,7 +118,7 @@ def forward(
     launch(
         ((tokens + sequences * (most - 1)) // most * kv_heads, 1, 1), q, k, v, output, cu_seq_q.contiguous(),
         seqused_k.contiguous(), block_table, *q.stride()[:2], *k.stride()[:3], *v.stride()[:3], *block_table.stride(),
-        kv_heads, heads // kv_heads, tokens, sequences, block_table.shape[1], blocks, dim, page, min(window or 0, 2**30),
-        LOG2E * (abs(factor) or 1.0),
+        kv_heads, heads // kv_heads, tokens, sequences, block_table.shape[1], blocks, dim, page,
+        min(window or 0, 2**30), LOG2E * (abs(factor) or 1.0),
     )  # fmt: skip
     return output
