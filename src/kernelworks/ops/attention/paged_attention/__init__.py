@@ -13,7 +13,7 @@ from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import Kernel, Request
 from kernelworks.contract.arguments import schema_of
 from kernelworks.dispatch.op import Op, Pass
-from kernelworks.dispatch.signature import Array
+from kernelworks.dispatch.signature import Array, own_result
 from kernelworks.ops.attention.attention import FEW, PAIRS
 from kernelworks.ops.attention.paged_attention.contract import ARGUMENTS, CONTRACT, check_values, refuse_gradients
 from kernelworks.ops.attention.paged_attention.mutants import MUTANTS
@@ -25,6 +25,7 @@ __all__ = ["OP", "paged_attention"]
 PACKAGE = Path(__file__).parent
 
 
+@own_result
 def paged_attention(
     query: Array, key_cache: Array, value_cache: Array, cu_seq_q: Array, seqused_k: Array, block_table: Array, *,
     scale: float | None = None, window: int | None = None, out: Array | None = None, kernel: str | None = None,

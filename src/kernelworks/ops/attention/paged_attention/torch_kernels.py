@@ -31,10 +31,8 @@ def native(
             outputs.append(torch.zeros_like(one))
             continue
         q, k, v = heads_first(one), heads_first(key), heads_first(value)
-        causal, back, mask = "bottom_right", window, None
-        if len(one) == 1 and window is None:  # it sees all: no mask is made
-            causal = None
-        elif scale is not None and scale <= 0:  # torch's causal kernel scales its -inf too
+        causal, back, mask = None if len(one) == 1 and window is None else "bottom_right", window, None
+        if causal and scale is not None and scale <= 0:  # torch's causal kernel scales its -inf too
             mask = sees(len(one), len(key), (-1 if window is None else window - 1, 0), q.device)
             causal, back = None, None
         outputs.append(tokens_first(attention_of_torch(q, k, v, causal, back, scale, mask, False, None, None)))
