@@ -29,7 +29,7 @@ def _make(
     queries, keys = ([pair[i] for pair in lengths] for i in (0, 1))
     blocks = [-(-n // page) for n in keys]
     count, most = sum(blocks) + spare, max(blocks, default=0) + spare
-    order = torch.randperm(count, generator=generator).tolist()
+    order = random.Random(count).sample(range(count), count)
     caches = {}
     for name in ("key_cache", "value_cache"):
         of_values = "normal" if kind == "large" or (name == "key_cache" and kind != "large_mean") else kind
@@ -44,10 +44,9 @@ def _make(
     query = draw(kind if kind != "large" else "normal", generator, dtype, sum(queries), heads[0], dim)
     if kind == "large":
         query, caches["key_cache"] = query * 30, caches["key_cache"] * 30
-    for cache in caches.values():
-        cache[~written] = math.nan
+    filled = {name: torch.where(written[..., None, None], cache, math.nan) for name, cache in caches.items()}
     return {
-        "query": query, **caches, "cu_seq_q": torch.tensor([0, *accumulate(queries)], dtype=ints),
+        "query": query, **filled, "cu_seq_q": torch.tensor([0, *accumulate(queries)], dtype=ints),
         "seqused_k": torch.tensor(keys, dtype=ints), "block_table": table, "scale": scale, "window": window,
     }  # fmt: skip
 
