@@ -314,7 +314,7 @@ class Asked:
 
     def __post_init__(self) -> None:
         with torch.device(self.device):
-            self.args = self.case.make(torch.Generator(self.device).manual_seed(0), BF16)
+            self.args = self.case.make(torch.Generator(self.device).manual_seed(0), timed_dtype(self.case))
         self.names = self.op.passes["forward"].names
         self.given = tuple(self.args.get(name) for name in self.names)
         wants = self.op.contract.differentiable
@@ -344,10 +344,15 @@ class Asked:
         return {"bytes": int(cost.bytes), "of_peak": cost.bytes_written < ONLY_READS * cost.bytes_read}
 
 
+def timed_dtype(case: contract.Case) -> torch.dtype:
+    """bfloat16, of a case that has it."""
+    return BF16 if BF16 in case.dtypes else case.dtypes[0]
+
+
 def moved(case: contract.Case) -> int:
     """The bytes of a case's tensors, none of which is made."""
     with FakeTensorMode(allow_non_fake_inputs=True):
-        args = case.make(torch.Generator().manual_seed(0), BF16)
+        args = case.make(torch.Generator().manual_seed(0), timed_dtype(case))
         return sum(t.nbytes for t in leaves(tuple(args.values())))
 
 
@@ -417,5 +422,9 @@ def small_call(op: Op, case: contract.Case) -> Iterator[Case]:
 
 
 def _timed_cases(op: Op) -> Iterable[contract.Case]:
-    cases = () if op.contract.mutates else op.contract.device_bench_cases or op.contract.bench_cases
-    return (case for case in cases if BF16 in case.dtypes)
+    """Those with bfloat16; all, of an op whose none has it."""
+    if op.contract.mutates or not any(kernel.device == "cuda" for kernel in op.kernels):
+        return ()
+    cases = op.contract.device_bench_cases or op.contract.bench_cases
+    narrow = [case for case in cases if BF16 in case.dtypes]
+    return narrow or cases

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kernelworks.machine import Machine, machine
     from kernelworks.measure.autotune import autotune
     from kernelworks.measure.bench import bench
-    from kernelworks.nn.experts import moe_mlp, router_topk
+    from kernelworks.nn.experts import moe_mlp
     from kernelworks.nn.optim import SGD, AdamW
     from kernelworks.nn.swap import Swap, swap
     from kernelworks.ops.generated import *  # noqa: F403
@@ -44,7 +44,7 @@ _HOMES = {
     "compile_report": "compile",
     "diagnose": "diagnose", "dropout": "fuse.dropout", "explain": "diagnose.explain", "fix": "diagnose.fix.handle",
     "fuse": "fuse", "judge": "judge",
-    "machine": "machine", "moe_mlp": "nn.experts", "router_topk": "nn.experts", "verify": "verify",
+    "machine": "machine", "moe_mlp": "nn.experts", "verify": "verify",
     "search": "search", "autotune": "measure.autotune", "swap": "nn.swap",
 }  # fmt: skip
 
@@ -87,7 +87,6 @@ __all__ = [
     "machine",
     "moe_mlp",
     "nn",
-    "router_topk",
     "search",
     "swap",
     "verify",

@@ -140,6 +140,12 @@ CASES: dict[str, Case] = {
         ),
         kw.grouped_linear, groups,
     ),
+    "combine": Case(
+        {"M": 3, "K": 2, "R": 5, "N": 6}, lambda M, K, R, N: (t(R, N), t(M, K), whole(max(R, 1), M, K)), kw.combine,
+        by_definition("combine"),
+    ),
+    "router_topk": Case({"M": 3, "E": 4}, lambda M, E: (t(M, E),), lambda x, **n: kw.router_topk(x, 2, **n),
+                        by_definition("router_topk", k=2)),
     "linear": Case(PRODUCT, lambda M, N, K: (t(M, K), t(N, K), t(N)), kw.linear, F.linear),
     "linear_add": Case(
         PRODUCT, lambda M, N, K: (t(M, K), t(N, K), t(M, N), t(N)), kw.linear_add,
@@ -219,6 +225,9 @@ CASES: dict[str, Case] = {
     "cholesky_solve": Case({"B": 2, "N": 4, "K": 3},
                            lambda B, N, K: (t(B, N, K), (t(B, N, N) + 4 * torch.eye(N)).tril()),
                            kw.cholesky_solve, torch.cholesky_solve),
+    **{name: Case(MATRIX, lambda M, N: (t(M, N).detach(),), functools.partial(getattr(kw, name), group="self"),
+                  torch.clone)
+       for name in ("all_gather", "all_reduce", "reduce_scatter")},
     "cumprod": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.cumprod(x, -1, **n),
                     lambda x: torch.cumprod(x, -1)),
     "cumsum": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.cumsum(x, -1, **n),

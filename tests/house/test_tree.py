@@ -54,7 +54,7 @@ OF_A_TEMPLATE = {
     "contract.py",
     "README.md",
 }  # beside C++, of which a template says what; mutants are given
-OF_TEMPLATES = {"pointwise.cpp", "rowwise.cpp", "pairwise.cpp", "scan.cpp", "step.cpp"}
+OF_TEMPLATES = {"collective.cpp", "pointwise.cpp", "rowwise.cpp", "pairwise.cpp", "scan.cpp", "step.cpp"}
 # An op package whose kernels take too long to compile together splits them: few queries, and gradients.
 OP_PACKAGE_MAY_HOLD = (
     OP_PACKAGE_FILES

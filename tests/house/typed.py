@@ -78,6 +78,8 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     assert_type(kw.linear_cross_entropy(x, x, target, linear_bias=x), Tensor)
     assert_type(kw.grouped_linear(x, x, ids, x), Tensor)
     assert_type(kw.grouped_linear(mat_a=x, mat_b=x, offs=ids), Tensor)
+    assert_type(kw.router_topk(x, 2, scoring="sigmoid", norm_topk_prob=True), tuple[Tensor, Tensor])
+    assert_type(kw.combine(x, x, ids), Tensor)
     assert_type(kw.embedding(ids, x), Tensor)
     assert_type(kw.embedding(ids, x, 2, sparse=True), Tensor)
     assert_type(kw.rope(x, x, x, x), tuple[Tensor, Tensor])
@@ -109,6 +111,13 @@ def scans(x: Tensor) -> None:
     assert_type(kw.cumsum(x, 0), Tensor)
     assert_type(kw.gated_delta_rule(x, x, x, x, x, output_final_state=True), tuple[Tensor, Tensor | None])
     assert_type(kw.cumprod(input=x, dim=0, dtype=torch.float32), Tensor)
+
+
+def collectives(x: Tensor, a: Arrays) -> None:
+    assert_type(kw.all_reduce(x, "max", "self"), Tensor)
+    assert_type(kw.all_reduce(a, group="self"), Arrays)
+    assert_type(kw.all_gather(x, group="self"), Tensor)
+    assert_type(kw.reduce_scatter(x, "sum", "self"), Tensor)
 
 
 def steps(x: Tensor) -> None:

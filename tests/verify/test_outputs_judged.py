@@ -15,12 +15,12 @@ from kernelworks.build.kernels import in_float64
 from kernelworks.contract import Case
 from kernelworks.contract.bounds import bound_of
 from kernelworks.contract.complex_numbers import is_inexact
-from kernelworks.contract.results import AnyOrder, ChosenIndex, Relation, Result, result_dtype
+from kernelworks.contract.results import AnyOrder, ChosenIndex, EqualIndex, Relation, Result, result_dtype
 from kernelworks.contract.tensors import leaves
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.measure.bench import benchmark
 from kernelworks.templates.mutants import generic
-from kernelworks.verify.compare import compare_result
+from kernelworks.verify.compare import compare_result, moved_to_choice
 from kernelworks.verify.parity import judge
 from kernelworks.verify.reference import compute_reference, flat_outputs, follow_choice
 
@@ -78,6 +78,23 @@ def test_a_relation_binds_if_an_argument_says_so() -> None:
     values, indices = torch.tensor([[2.0, 2.0], [1.0, 1.0]]), torch.tensor([[2, 0], [0, 1]])
     assert not wrong(stable, indices, values, stable=False)
     assert wrong(stable, indices, values, stable=True)
+
+
+def test_an_element_equal_to_the_definitions_will_do_and_its_gradient_moves_with_it() -> None:
+    want = torch.tensor([[1, 0], [4, 2]])
+
+    def said(got: Tensor) -> str:
+        return compare_result(EqualIndex("x"), got, want, torch.zeros(want.shape), {"x": X}, {})[1]
+
+    assert not said(torch.tensor([[1, 2], [4, 0]]))
+    assert "another value" in said(torch.tensor([[1, 3], [4, 0]]))
+    assert "no index of 6" in said(torch.tensor([[1, 2], [4, 9]]))
+    assert "names an element twice" in compare_result(
+        EqualIndex("x"), torch.tensor([[0, 0], [4, 0]]), torch.tensor([[0, 2], [4, 0]]), torch.zeros(2, 2), {"x": X}, {}
+    )[1]  # fmt: skip
+    gradient = torch.tensor([[3.0, 4.0, 0.5, 0.25, 0.125, 0.0], [0.0, 0.0, 7.0, 0.0, 8.0, 9.0]])
+    moved = moved_to_choice(gradient, X, want, torch.tensor([[1, 2], [4, 0]]))
+    assert moved.tolist() == [[0.5, 4.0, 3.0, 0.25, 0.125, 0.0], [7.0, 0.0, 0.0, 0.0, 8.0, 9.0]]
 
 
 def in_order(got: Tensor, want: Tensor, *, given: bool, bound: float = 0.0) -> str:

@@ -15,30 +15,36 @@ __all__ = ["Count"]
 
 @dataclass(frozen=True)
 class Count:
-    """How many of another's elements along a dimension: from 0 to all of them."""
+    """How many of another's elements along a dimension, which may be an argument: from ``least`` to all of them."""
 
     schema = "int"
     of: str
-    dim: str
+    dim: str | int
+    least: int = 0
+
+    def _dim(self, given: GivenArguments) -> Any:
+        return self.dim if isinstance(self.dim, int) else given.get(self.dim, ABSENT)
 
     def check(self, name: str, value: Any, given: GivenArguments) -> None:
         need_int(name, value)
-        shape, dim = tuple(given[self.of].shape), given.get(self.dim, ABSENT)
+        shape, dim = tuple(given[self.of].shape), self._dim(given)
         if isinstance(dim, bool) or not isinstance(dim, int) or not -max(len(shape), 1) <= dim < max(len(shape), 1):
             return  # refused in its own words
         most = shape[dim] if shape else 1
-        if not 0 <= value <= most:
-            raise ValueError(f"{name} must be in [0, {most}], {self.of}'s size along {self.dim}; got {value}")
+        if not self.least <= value <= most:
+            raise ValueError(
+                f"{name} must be in [{self.least}, {most}], {self.of}'s size along {self.dim}; got {value}"
+            )
 
     def right(self, given: GivenArguments) -> Any:
         return 1
 
     def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
-        most = given[self.of].shape[given[self.dim]]
+        most = given[self.of].shape[self._dim(given)]
         yield f"{name} is a float", 1.0, TypeError, f"{name} must be an int"
         yield f"{name} is a bool", True, TypeError, f"{name} must be an int"
-        yield f"{name} above the size", most + 1, ValueError, f"{name} must be in [0, {most}]"
-        yield f"{name} below 0", -1, ValueError, f"{name} must be in [0, {most}]"
+        yield f"{name} above the size", most + 1, ValueError, f"{name} must be in [{self.least}, {most}]"
+        yield f"{name} below {self.least}", self.least - 1, ValueError, f"{name} must be in [{self.least}, {most}]"
 
     def __str__(self) -> str:
-        return f"a count of at most {self.of}'s size along {self.dim}"
+        return f"a count of at most {self.of}'s size along {self.dim}" + f", at least {self.least}" * (self.least > 0)

@@ -1,9 +1,9 @@
 """What an op promises of each result: its dtype, its shape, when there is one, and how it is judged.
 
 A result is judged by its **relation** to the definition. Without one it is within the contract's bound, element by
-element, and integers are equal. ``AnyOrder`` and ``ChosenIndex`` are the relations of what has several right answers:
-where elements are equal, torch does not say which of them a choice takes. A relation is data; ``verify/compare.py`` is
-the one place that judges by it.
+element, and integers are equal. ``AnyOrder``, ``ChosenIndex`` and ``EqualIndex`` are the relations of what has several
+right answers: where elements are equal, torch does not say which of them a choice takes. ``EqualAcrossRanks`` is that
+of what several processes hold alike. A relation is data; ``verify/compare.py`` is the one place that judges by it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import torch
 
 from kernelworks.contract.complex_numbers import is_inexact
 
-__all__ = ["AnyOrder", "ChosenIndex", "Relation", "Result", "dtypes_of", "result_dtype"]
+__all__ = [
+    "AnyOrder", "ChosenIndex", "EqualAcrossRanks", "EqualIndex", "Relation", "Result", "dtypes_of", "result_dtype",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,24 @@ class ChosenIndex:
         return not (self.unless and args[self.unless])
 
 
-Relation = AnyOrder | ChosenIndex
+@dataclass(frozen=True)
+class EqualAcrossRanks:
+    """Within the bound, and on every rank of a group the same bits: what ranks compute of it does not drift apart.
+    ``of`` is the output's own name."""
+
+    of: str = "output"
+
+
+@dataclass(frozen=True)
+class EqualIndex:
+    """Each names an element of the argument ``of`` along its last dimension that equals the one which the definition
+    names in the same place. Which of several equal elements is free, none is named twice in a line; what else the op
+    returns may depend on the elements' values alone."""
+
+    of: str
+
+
+Relation = AnyOrder | ChosenIndex | EqualIndex | EqualAcrossRanks
 
 
 @dataclass(frozen=True)

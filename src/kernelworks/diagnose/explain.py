@@ -55,7 +55,7 @@ def _argument(name: str, value: Any) -> str:
     return f"{name} {describe(value) if isinstance(value, Tensor) else value}"
 
 
-def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+def explain(op: str | Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
     """What the dispatcher does with ``op(*args, **kwargs)``, without running it. Of a call whose gradients are wanted
     the kernels of both passes are named; work, bound and prediction are the forward's.
 

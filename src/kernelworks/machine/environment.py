@@ -38,6 +38,7 @@ __all__ = [
     "is_interpreting",
     "is_native_set",
     "is_tested",
+    "loopback_variables",
     "native",
     "no_color",
     "passive_wait_variables",
@@ -139,6 +140,11 @@ def variables_without_secrets() -> dict[str, str]:
         for name, value in os.environ.items()
         if name not in _read_as_secrets and not SECRET.search(name.upper())
     }
+
+
+def loopback_variables() -> dict[str, str]:
+    """All variables, for the ranks of a group that are all on this host: gloo asks for no other name of it."""
+    return {**passive_wait_variables(), "GLOO_SOCKET_IFNAME": "lo"}
 
 
 def passive_wait_variables() -> dict[str, str]:

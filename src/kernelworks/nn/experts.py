@@ -1,8 +1,8 @@
-"""Mixtures of experts: the choice of experts, their products, and the way back to the order of the tokens.
+"""Mixtures of experts: the tokens' rows sorted by expert, their products, and the way back to the order of the tokens.
 
-``moe_mlp`` is composed of ``grouped_linear`` and a gate: the rows that the tokens send to an expert lie one behind the
-other, and each expert's weight is read once. ``experts_forward`` is the same for transformers' experts, in the registry
-of their functions (``set_experts_implementation``) and in a swap.
+``moe_mlp`` is composed of ``grouped_linear``, a gate and ``combine``: the rows that the tokens send to an expert lie
+one behind the other, and each expert's weight is read once. ``experts_forward`` is the same for transformers' experts,
+in the registry of their functions (``set_experts_implementation``) and in a swap.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from kernelworks.nn import functional as calls
 from kernelworks.nn.originals import forward_of
 from kernelworks.ops.activation.gelu_mul import gelu_mul
 from kernelworks.ops.activation.silu_mul import silu_mul
+from kernelworks.ops.routing.combine import combine
 from kernelworks.ops.routing.grouped_linear import grouped_linear
 
 __all__ = [
     "ACTIVATIONS", "IMPLEMENTATION", "KIND", "USES", "ExpertRows", "experts_forward", "moe_mlp", "register",
-    "router_topk", "sort_by_expert", "uses_experts_registry",
+    "sort_by_expert", "uses_experts_registry",
 ]  # fmt: skip
 
 IMPLEMENTATION = "kernelworks"
@@ -39,58 +40,15 @@ ACTIVATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "gelu_tanh": lambda gate, up: gelu_mul(gate, up, approximate="tanh"),
     "relu": lambda gate, up: F.relu(gate) * up,
 }
-SCORINGS = ("softmax", "sigmoid")
 
 
-# ---------------------------------------------------------------- the choice
-
-
-def router_topk(
-    logits: Tensor, k: int, *, scoring: str = "softmax", norm_topk_prob: bool = False, scale: float = 1.0
-) -> tuple[Tensor, Tensor]:
-    """The k experts of each token with the largest scores, and what each weighs.
-
-    Args:
-        logits: [T, E], what the router gives of each token and expert.
-        k: how many experts a token has, from 1 to E.
-        scoring: ``"softmax"`` over the experts (Mixtral, Qwen3-MoE), or ``"sigmoid"`` of each (DeepSeek-V3).
-        norm_topk_prob: whether the k weights of a token are divided by their sum.
-        scale: what they are multiplied by at last (DeepSeek's ``routed_scaling_factor``).
-
-    Returns:
-        ``(weights, indices)``: [T, k] of logits' dtype, falling, and [T, k] of int64. Scores are computed in float32.
-        The choice goes by the logits, of which each score is a rising function: two logits that differ are told apart
-        even where their scores round to the same number. Of equal logits any may be named, none twice.
-
-    Raises:
-        TypeError: logits are no tensor of float32, bfloat16 or float16.
-        ValueError: logits are not [T, E], k is not in [1, E], or scoring is another word.
-    """
-    need_tensor("logits", logits)
-    need_dtype("logits", logits)
-    if logits.dim() != 2:
-        raise ValueError(f"logits must have shape [T, E], got {list(logits.shape)}")
-    if not 1 <= k <= logits.shape[1]:
-        raise ValueError(f"k must be in [1, {logits.shape[1]}], the experts; got {k}")
-    if scoring not in SCORINGS:
-        raise ValueError(f"scoring must be {' or '.join(map(repr, SCORINGS))}, got {scoring!r}")
-    wide = logits.float()
-    chosen, indices = torch.topk(wide, k)
-    if scoring == "sigmoid":
-        weights = torch.sigmoid(chosen)
-        if norm_topk_prob:
-            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
-    elif norm_topk_prob:
-        weights = torch.softmax(chosen, -1)
-    else:
-        weights = torch.exp(chosen - torch.logsumexp(wide, -1, keepdim=True))
-    return (weights * scale if scale != 1.0 else weights).to(logits.dtype), indices
+# ---------------------------------------------------------------- rows by expert
 
 
 class ExpertRows(NamedTuple):
     """The rows that tokens send to experts, sorted by expert. ``order`` [T k]: which of the flattened choices each row
-    is; ``places`` [T k]: the row of each choice; ``offsets`` [E]: where each expert's rows end. Behind the last come
-    the choices that are dropped."""
+    is; ``places`` [T, k]: the row of each choice, -1 of one that is dropped; ``offsets`` [E]: where each expert's rows
+    end. Behind the last come the choices that are dropped."""
 
     order: Tensor
     places: Tensor
@@ -103,17 +61,16 @@ def sort_by_expert(indices: Tensor, num_experts: int) -> ExpertRows:
     flat = indices.reshape(-1).long()
     expert = torch.where((flat < 0) | (flat >= num_experts), num_experts, flat)
     of_row, order = torch.sort(expert, stable=True)
-    places = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=order.device))
+    row = torch.arange(order.shape[0], device=order.device)
+    places = torch.empty_like(order).scatter_(0, order, torch.where(of_row < num_experts, row, -1))
     ends = torch.searchsorted(of_row, torch.arange(num_experts, device=order.device), right=True)
-    return ExpertRows(order, places, ends)
+    return ExpertRows(order, places.view(indices.shape), ends)
 
 
-def combine(rows: Tensor, weights: Tensor, places: Tensor) -> Tensor:
-    """The weighted sum of each token's rows, in float32 and in the order of its choices, so the same bits every
-    time."""
-    tokens, k = weights.shape
-    chosen = rows.index_select(0, places).view(tokens, k, rows.shape[1])
-    return (chosen.float() * weights.float().unsqueeze(-1)).sum(1).to(rows.dtype)
+def _sum_by_token(rows: Tensor, weights: Tensor, places: Tensor) -> Tensor:
+    """The weighted sum of each token's rows, of weights of any dtype."""
+    own = weights if weights.dtype in (rows.dtype, torch.float32) else weights.float()
+    return combine(rows, own, places)
 
 
 # ---------------------------------------------------------------- the experts
@@ -148,7 +105,7 @@ def moe_mlp(
     sent = x.index_select(0, torch.div(rows.order, indices.shape[1], rounding_mode="floor"))
     gate, up = grouped_linear(sent, gate_up, rows.offsets).chunk(2, -1)
     made: Tensor = grouped_linear(ACTIVATIONS[activation](gate, up), down, rows.offsets)
-    return combine(made, weights, rows.places)
+    return _sum_by_token(made, weights, rows.places)
 
 
 def _check(x: Tensor, weights: Tensor, indices: Tensor, gate_up: Tensor, down: Tensor) -> None:
@@ -186,7 +143,7 @@ def experts_forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k
     made: Tensor = grouped_linear(inner, matrices[1], rows.offsets, biases[1])
     if self.has_post_expert_norm:
         made = self.post_expert_norm(made)
-    return combine(made, top_k_weights, rows.places)
+    return _sum_by_token(made, top_k_weights, rows.places)
 
 
 def _parts(experts: Any) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:

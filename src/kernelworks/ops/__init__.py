@@ -34,6 +34,11 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "paged_attention",
         "varlen_attn",
     ),
+    "communication": (
+        "all_gather",
+        "all_reduce",
+        "reduce_scatter",
+    ),
     "convolution": (
         "causal_conv1d",
         "causal_conv1d_update",
@@ -85,7 +90,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "sum",
     ),
     "routing": (
+        "combine",
         "grouped_linear",
+        "router_topk",
     ),
     "scan": (
         "cumprod",

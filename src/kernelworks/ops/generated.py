@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from kernelworks.ops.attention.cache_append import cache_append as cache_append
     from kernelworks.ops.attention.paged_attention import paged_attention as paged_attention
     from kernelworks.ops.attention.varlen_attn import varlen_attn as varlen_attn
+    from kernelworks.ops.communication.all_gather import all_gather as all_gather
+    from kernelworks.ops.communication.all_reduce import all_reduce as all_reduce
+    from kernelworks.ops.communication.reduce_scatter import reduce_scatter as reduce_scatter
     from kernelworks.ops.convolution.causal_conv1d import causal_conv1d as causal_conv1d
     from kernelworks.ops.convolution.causal_conv1d_update import causal_conv1d_update as causal_conv1d_update
     from kernelworks.ops.convolution.conv2d import conv2d as conv2d
@@ -63,7 +66,9 @@ if TYPE_CHECKING:
     from kernelworks.ops.reduction.log_softmax import log_softmax as log_softmax
     from kernelworks.ops.reduction.softmax import softmax as softmax
     from kernelworks.ops.reduction.sum import sum as sum
+    from kernelworks.ops.routing.combine import combine as combine
     from kernelworks.ops.routing.grouped_linear import grouped_linear as grouped_linear
+    from kernelworks.ops.routing.router_topk import router_topk as router_topk
     from kernelworks.ops.scan.cumprod import cumprod as cumprod
     from kernelworks.ops.scan.cumsum import cumsum as cumsum
     from kernelworks.ops.scan.gated_delta_rule import gated_delta_rule as gated_delta_rule
@@ -78,6 +83,8 @@ if TYPE_CHECKING:
     __all__ = [
         "adamw_",
         "add_layer_norm",
+        "all_gather",
+        "all_reduce",
         "argmax",
         "attention",
         "attention_fp8",
@@ -90,6 +97,7 @@ if TYPE_CHECKING:
         "celu",
         "cholesky_solve",
         "clip_grads_",
+        "combine",
         "conv2d",
         "cross_entropy",
         "cumprod",
@@ -125,12 +133,14 @@ if TYPE_CHECKING:
         "quantize",
         "quantized_linear",
         "quick_gelu",
+        "reduce_scatter",
         "relu",
         "relu6",
         "rfft",
         "rms_norm",
         "rms_norm_linear",
         "rope",
+        "router_topk",
         "selu",
         "sgd_",
         "sigmoid",
@@ -272,6 +282,15 @@ SCHEMAS = {
         "forward": "varlen_attn(Tensor query, Tensor key, Tensor value, Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa, bool with_lse, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "varlen_attn_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor output, Tensor lse, Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
+    "all_gather": {
+        "forward": "all_gather(Tensor x, str? group, str? op_kernel=None) -> Tensor",
+    },
+    "all_reduce": {
+        "forward": "all_reduce(Tensor x, str op, str? group, str? op_kernel=None) -> Tensor",
+    },
+    "reduce_scatter": {
+        "forward": "reduce_scatter(Tensor x, str op, str? group, str? op_kernel=None) -> Tensor",
+    },
     "causal_conv1d": {
         "forward": "causal_conv1d(Tensor x, Tensor weight, Tensor? bias, Tensor? initial_states, str? activation, bool return_final_states, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "causal_conv1d_backward(Tensor grad_output, Tensor? grad_final_states, Tensor x, Tensor weight, Tensor? bias, Tensor? initial_states, str? activation, bool return_final_states, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
@@ -385,9 +404,17 @@ SCHEMAS = {
         "forward": "sum(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
         "backward": "sum_backward(Tensor grad_output, Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
     },
+    "combine": {
+        "forward": "combine(Tensor rows, Tensor weights, Tensor places, str? op_kernel=None) -> Tensor",
+        "backward": "combine_backward(Tensor grad_output, Tensor rows, Tensor weights, Tensor places, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
     "grouped_linear": {
         "forward": "grouped_linear(Tensor x, Tensor weight, Tensor offsets, Tensor? bias, str? op_kernel=None) -> Tensor",
         "backward": "grouped_linear_backward(Tensor grad_output, Tensor x, Tensor weight, Tensor offsets, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "router_topk": {
+        "forward": "router_topk(Tensor logits, int k, str scoring, bool norm_topk_prob, float scale, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "router_topk_backward(Tensor grad_weights, Tensor logits, Tensor indices, str scoring, bool norm_topk_prob, float scale, str? op_kernel=None) -> Tensor",
     },
     "cumprod": {
         "forward": "cumprod(Tensor x, int dim, str? op_kernel=None) -> Tensor",

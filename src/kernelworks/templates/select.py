@@ -75,6 +75,8 @@ def _beside(x: Any, dim: int) -> int:
 
 def backward(grad: Tensor, x: Tensor, indices: Tensor, dim: int, out: Any = None) -> Any:
     """What flows into a value flows on to the element that its index names; nothing to the others."""
+    if not x.dim():  # torch 2.11 refuses to scatter into it on a GPU that is to be deterministic
+        return grad.clone() if out is None else out.copy_(grad)
     if out is not None:
         return out.zero_().scatter_(dim, indices, grad)
     return torch.zeros(x.shape, dtype=grad.dtype, device=grad.device).scatter(dim, indices, grad)
@@ -161,6 +163,8 @@ class Select(OpPackage):
         return _shape(args["x"], dim, want.k)
 
     def reference(self, x: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, ...]:
+        if x.dim() == 0:  # torch 2.11's has no gradient of it on a GPU
+            return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
         return tuple(self._by_torch(x, *rest, **named))
 
     def _by_torch(self, x: Tensor, *rest: Any, **named: Any) -> Any:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kernelworks.contract import FLOATS, Case, Contract
 from kernelworks.contract.complex_numbers import as_parts, from_parts, is_inexact, part_dtype
-from kernelworks.contract.results import ChosenIndex
+from kernelworks.contract.results import ChosenIndex, EqualIndex
 from kernelworks.dispatch.op import Op
 from kernelworks.verify.parity import judge, judge_gradients, parities
 from kernelworks.verify.reference import Reference
@@ -114,8 +114,9 @@ def accepted_errors(op: Op, expected: Reference, turn: int = 0) -> list[str]:
     every = max(1, len(expected.outputs) // MOST_OUTPUTS)
     for i in range(turn % every, len(expected.outputs), every):
         relation = expected.relation(i)
-        if isinstance(relation, ChosenIndex):
-            wrong = _wrong_choice(expected.outputs[i], expected.args[relation.dim], turn + i)
+        if isinstance(relation, ChosenIndex | EqualIndex):
+            dim = expected.args[relation.dim] if isinstance(relation, ChosenIndex) else -1
+            wrong = _wrong_choice(expected.outputs[i], dim, turn + i)
         else:
             wrong = _wrong(expected.outputs[i], expected.bounds[i], rounded[i], turn + i)
         if wrong and not judge([*rounded[:i], wrong[1], *rounded[i + 1 :]], expected)[1]:

@@ -14,9 +14,12 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract.complex_numbers import as_parts, number_kind
-from kernelworks.contract.results import AnyOrder, ChosenIndex, Relation
+from kernelworks.contract.results import AnyOrder, ChosenIndex, EqualAcrossRanks, EqualIndex, Relation
 
-__all__ = ["chosen_values", "compare", "compare_result", "repeated_places", "right_choices", "sort_as_promised"]
+__all__ = [
+    "chosen_values", "compare", "compare_result", "moved_to_choice", "repeated_places", "right_choices",
+    "sort_as_promised",
+]  # fmt: skip
 
 KINDS = {"float": "a float", "complex": "a complex number"}
 
@@ -90,13 +93,37 @@ def compare_result(
     returned."""
     alike = isinstance(got, Tensor) and got.shape == want.shape
     if alike and isinstance(relation, ChosenIndex) and relation.is_free(args):
-        wrong = _chosen(relation, got.detach(), args, outputs)
+        values = outputs.get(relation.values)
+        if got.numel() and (not isinstance(values, Tensor) or values.shape != got.shape):
+            return float("inf"), f"there are no {relation.values} of its shape"
+        wrong = _chosen(got.detach(), args[relation.of].detach(), args[relation.dim], values)
+        return (float("inf") if wrong else 0.0), wrong
+    if alike and isinstance(relation, EqualIndex):
+        of = args[relation.of].detach()
+        wrong = _chosen(got.detach(), of, -1, of.gather(-1, want))
         return (float("inf") if wrong else 0.0), wrong
     if alike and isinstance(relation, AnyOrder):
         order = sort_as_promised(relation, want, args)
         got, want = (t if order is None else t.gather(*sort_as_promised(relation, t, args)) for t in (got, want))
         bound = bound if order is None else bound.gather(*order)
-    return compare(got, want, bound)
+    share, wrong = compare(got, want, bound)
+    if isinstance(relation, EqualAcrossRanks) and not wrong:
+        wrong = differing_bits(got, outputs.get(relation.of))
+        share = float("inf") if wrong else share
+    return share, wrong
+
+
+def differing_bits(got: Tensor, other: Any) -> str:
+    """What is wrong with a rank's result that must have the bits of another rank's; "" where it has them."""
+    if not isinstance(other, Tensor) or got.dtype != other.dtype or got.shape != other.shape:
+        return "another rank's is no tensor of its dtype and shape"
+    mine, its = (t.detach().contiguous().view(-1).view(torch.uint8) for t in (got, other))
+    wrong = (mine != its).nonzero()
+    if not len(wrong):
+        return ""
+    place = int(wrong[0]) // got.element_size()
+    a, b = (t.detach().reshape(-1)[place].item() for t in (got, other))
+    return f"other bits than another rank's: element {place} is {a!r}, there {b!r}"
 
 
 def sort_as_promised(relation: Relation | None, value: Tensor, args: Mapping[str, Any]) -> Any:
@@ -109,6 +136,8 @@ def sort_as_promised(relation: Relation | None, value: Tensor, args: Mapping[str
 
 def chosen_values(relation: ChosenIndex, of: Tensor, places: Tensor, args: Mapping[str, Any]) -> Tensor:
     """What the chosen indices name of ``of``; differentiable in it."""
+    if not of.dim():  # whose gradient torch 2.11 refuses on a GPU that is to be deterministic
+        return of.clone()
     return of.gather(args[relation.dim], places)
 
 
@@ -129,24 +158,37 @@ def right_choices(of: Tensor, dim: int, values: Tensor, places: Tensor) -> Tenso
     return right & ~repeated_places(dim, places)
 
 
-def _chosen(relation: ChosenIndex, got: Tensor, args: Mapping[str, Any], outputs: Mapping[str, Any]) -> str:
-    """What is wrong with indices of which several may be right."""
+def moved_to_choice(value: Tensor, of: Tensor, places: Tensor, chosen: Tensor) -> Tensor:
+    """What belongs to the elements of ``of``, where the elements that ``places`` name along the last dimension change
+    places with the equal ones that ``chosen`` names: the gradient of the choice that a kernel made."""
+    moved = torch.empty_like(value)
+    return moved.scatter_(-1, _first_in_order(of, chosen), value.gather(-1, _first_in_order(of, places)))
+
+
+def _first_in_order(of: Tensor, places: Tensor) -> Tensor:
+    """The places of all elements of each line: those named first, then the others in falling order."""
+    order = of.argsort(dim=-1, descending=True, stable=True)
+    named = torch.zeros_like(of, dtype=torch.bool).scatter_(-1, places, True)
+    others = order.gather(-1, named.gather(-1, order).to(torch.uint8).argsort(dim=-1, stable=True))
+    return torch.cat((places, others[..., : of.shape[-1] - places.shape[-1]]), -1)
+
+
+def _chosen(got: Tensor, of: Tensor, dim: int, values: Any) -> str:
+    """What is wrong with indices of which several may be right: each is to name an element of ``of`` with the value in
+    the same place."""
     if got.is_floating_point() or got.dtype == torch.bool:
         return f"dtype {got.dtype}, expected integers"
     if not got.numel():
         return ""
-    of, dim, values = args[relation.of], args[relation.dim], outputs.get(relation.values)
-    if not isinstance(values, Tensor) or values.shape != got.shape:
-        return f"there are no {relation.values} of its shape"
     places, value = got.to(torch.int64), values.detach()
-    wrong = ~right_choices(of.detach(), dim, value, places)
+    wrong = ~right_choices(of, dim, value, places)
     if not bool(wrong.any()):
         return ""
     at, n = tuple(wrong.nonzero()[0].tolist()), of.shape[dim] if of.dim() else 1
     said = f"{int(wrong.sum())} of {got.numel()} are wrong; at {list(at)}: index {int(places[at])}"
     if not 0 <= int(places[at]) < n:
         return f"{said} is no index of {n} elements"
-    named = float(chosen_values(relation, of.detach(), places.clamp(0, n - 1), args)[at])
+    named = float(of.gather(dim, places.clamp(0, n - 1))[at])
     if named != float(value[at]) and not (named != named and bool(value[at].isnan())):
         return f"{said} is of another value: {named:.9g}, not {float(value[at]):.9g}"
     return f"{said} is in a line that names an element twice"

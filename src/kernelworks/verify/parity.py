@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import functools
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,10 @@ from kernelworks.verify.call_sequences import call_sequence, continuation_of, tu
 from kernelworks.verify.guarded_buffers import LAYOUTS, Arena, arena, has_memory_format
 from kernelworks.verify.reference import Reference, compute_reference, device_of, flat_outputs, follow_choice
 
-__all__ = ["judge", "judge_gradients", "judge_outputs", "makes_gradients", "parities", "reproduce"]
+__all__ = [
+    "judge", "judge_gradients", "judge_outputs", "layouts_of", "makes_gradients", "misused_memory", "parities",
+    "poisoned_out", "reproduce",
+]  # fmt: skip
 
 # The worst share of the bound by output, those left out that are exact and must be; and what is wrong.
 Judgement = tuple[dict[str, float], str]
@@ -80,6 +83,13 @@ def _same_bits(a: Any, b: Any) -> bool:
     return True
 
 
+def misused_memory(memory: Arena, inputs: Sequence[Any], before: Sequence[Any]) -> str:
+    """What a call did to memory that is not its own, whose inputs were these before."""
+    if not all(map(_same_bits, inputs, before)):
+        return "an input was written to"
+    return "" if memory.slack_untouched() else "memory beside a tensor was written to"
+
+
 class _Declined(Exception):
     """The kernel's guard has a reason not to serve these arguments."""
 
@@ -98,7 +108,7 @@ def makes_gradients(op: Op, kernel: str, args: tuple[Any, ...], names: tuple[str
     return op.kernel(kernel).guard(op.backward_of(op.request("training", args, names))) is None
 
 
-def _poisoned_out(op: Op, case_args: tuple[Any, ...], memory: Arena, formatted: bool) -> Any:
+def poisoned_out(op: Op, case_args: tuple[Any, ...], memory: Arena, *, formatted: bool = False) -> Any:
     """Where a call writes: contiguous tensors, or ones that lie as what it would make for itself."""
     shapes = op.forward_shapes(case_args)
     if shapes is None:
@@ -117,7 +127,7 @@ def _misplaced(op: Op, result: Any, args: tuple[Any, ...]) -> str:
     return ""
 
 
-def _layouts_of(case: Case, args: tuple[Any, ...]) -> tuple[str, ...]:
+def layouts_of(case: Case, args: tuple[Any, ...]) -> tuple[str, ...]:
     """The layouts that a case is tried in: torch's memory formats are those of tensors of four and five dimensions."""
     if not case.layouts:
         return LAYOUTS[:1]
@@ -136,7 +146,7 @@ def _forward(op: Op, kernel: str, expected: Reference, layout: str, *, at_end: b
         if _declines(op, kernel, args):
             raise _Declined
         formatted = layout == "channels_last"
-        out = _poisoned_out(op, args, memory, formatted)
+        out = poisoned_out(op, args, memory, formatted=formatted)
         result = op(*args, out=out, kernel=kernel) if out is not None else op(*args, kernel=kernel)
         result = results_of(op, result, args)
         shares, message = judge_outputs(result, expected)
@@ -144,10 +154,7 @@ def _forward(op: Op, kernel: str, expected: Reference, layout: str, *, at_end: b
             message = _misplaced(op, op(*args, kernel=kernel), args)
         inputs = [i for i, n in enumerate(names) if n not in op.contract.mutates]
         before = expected.positional(op)
-        if not message and not all(_same_bits(args[i], before[i]) for i in inputs):
-            message = "an input was written to"
-        if not message and not memory.slack_untouched():
-            message = "memory beside a tensor was written to"
+        message = message or misused_memory(memory, [args[i] for i in inputs], [before[i] for i in inputs])
         del args, out, result
     return shares, message
 
@@ -218,7 +225,7 @@ def parities(
     positional = expected.positional(op)
     if _declines(op, kernel, positional):
         return
-    layouts = _layouts_of(case, positional)
+    layouts = layouts_of(case, positional)
     ends = (True, False) if device == "cpu" else (True,)
 
     def forward(layout: str, *, at_end: bool) -> Judgement:

@@ -15,11 +15,11 @@ from torch import Tensor
 from kernelworks.build.kernels import as_float64
 from kernelworks.contract import Case, Contract
 from kernelworks.contract.complex_numbers import is_inexact
-from kernelworks.contract.results import ChosenIndex, Relation
+from kernelworks.contract.results import ChosenIndex, EqualIndex, Relation
 from kernelworks.dispatch.mutation import results_of
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import has_gpu
-from kernelworks.verify.compare import chosen_values, compare, compare_result
+from kernelworks.verify.compare import chosen_values, compare, compare_result, moved_to_choice, right_choices
 
 __all__ = [
     "Piece", "Reference", "compute_reference", "copy_tensors", "device_of", "flat_outputs", "follow_choice",
@@ -258,8 +258,13 @@ def _gradients(outputs: list[Tensor], leaves: Mapping[str, Tensor], grads: tuple
 def follow_choice(op: Op, expected: Reference, outputs: Mapping[str, Any]) -> Reference:
     """The reference with the gradients of the choice that a kernel made, where several are right: what flows into a
     value flows on to the element that its index names. ``outputs`` are the kernel's, by name."""
+    if not expected.gradients:
+        return expected
+    for name, relation in expected.relations.items():
+        if isinstance(relation, EqualIndex):
+            expected = _follow_equal(expected, relation, name, outputs[name].detach())
     chosen = {name: r for name, r in expected.relations.items() if isinstance(r, ChosenIndex)}
-    if not chosen or not expected.gradients:
+    if not chosen:
         return expected
     flows = [n for n, o in zip(expected.names, expected.outputs, strict=True) if is_inexact(o.dtype)]
     flow = dict(zip(flows, expected.grad_outputs, strict=True))
@@ -275,6 +280,17 @@ def follow_choice(op: Op, expected: Reference, outputs: Mapping[str, Any]) -> Re
     with torch.no_grad():
         bounds = _gradient_bounds(op.contract, expected.args, exact, flowing, found, expected.dtype, {})
     return replace(expected, gradients=found, gradient_bounds=bounds)
+
+
+def _follow_equal(expected: Reference, relation: EqualIndex, name: str, places: Tensor) -> Reference:
+    """The same where a result depends on the values of what was chosen alone: equal elements change places. Of a choice
+    that is wrong the reference as it was."""
+    of, want = expected.args[relation.of].detach(), expected.outputs[expected.names.index(name)]
+    if places.dtype != torch.int64 or not bool(right_choices(of, -1, of.gather(-1, want), places).all()):
+        return expected
+    tables = (expected.gradients, expected.gradient_bounds)
+    gradients, bounds = (t | {relation.of: moved_to_choice(t[relation.of], of, want, places)} for t in tables)
+    return replace(expected, gradients=gradients, gradient_bounds=bounds)
 
 
 # ---------------------------------------------------------------- results of which some rows are known

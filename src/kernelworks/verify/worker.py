@@ -7,6 +7,7 @@ kernel is done. The parent (``kernelworks.verify``) reads them and knows what wa
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from typing import Any
@@ -21,6 +22,7 @@ from kernelworks.verify.bounds import Shares, accepted_errors, merge_shares, sha
 from kernelworks.verify.checks import bad_inputs, checks_for, surviving_mutants
 from kernelworks.verify.guarded_buffers import poisoned_memory
 from kernelworks.verify.parity import parities
+from kernelworks.verify.ranks import checks_of_ranks, rank_parities, rank_references
 from kernelworks.verify.reference import compute_reference, device_of
 
 __all__ = ["main"]
@@ -84,7 +86,8 @@ def _verify_cases(
                     continue
                 _say(at=[tally.kernel, case.name, name])
                 started = time.perf_counter()
-                for parity in parities(op, tally.kernel, case, dtype):
+                found = parities(op, tally.kernel, case, dtype)
+                for parity in itertools.chain(found, rank_parities(op, tally.kernel, case, dtype)):
                     tally.add(parity)
                 tally.seconds += time.perf_counter() - started
             _judge_the_bound(op, tallies, case, dtype, turn)
@@ -102,7 +105,9 @@ def _judge_the_bound(op: Op, tallies: list[_Tally], case: Case, dtype: torch.dty
         expected, threads = compute_reference(op, case, dtype, 0, device, inner), torch.get_num_threads()
         torch.set_num_threads(1)  # small operators: waking another thread takes longer than each
         try:
-            passed = accepted_errors(op, expected, turn)
+            passed = [
+                p for its in (expected, *rank_references(op, case, dtype)) for p in accepted_errors(op, its, turn)
+            ]
         finally:
             torch.set_num_threads(threads)
         for tally in those if passed else ():
@@ -134,7 +139,7 @@ def main() -> None:
     if args.case is None and args.dtype is None and args.shard.startswith("0/"):
         survivors = surviving_mutants(op)
         for tally in tallies:
-            for name, check in checks_for(op, tally.kernel).items():
+            for name, check in {**checks_for(op, tally.kernel), **checks_of_ranks(op)}.items():
                 _say(at=[tally.kernel, name, ""])
                 tally.check(op, name, check(op, tally.kernel))
             wrong = [wrong for _, wrong in bad_inputs(op, tally.kernel, getattr(ops, op.name)) if wrong]

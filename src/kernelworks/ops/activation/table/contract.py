@@ -163,7 +163,7 @@ ENTRIES = (
         formula="output = x / (1 + e^(-1.702 x))",
         source="Hendrycks and Gimpel, Gaussian Error Linear Units (GELUs), 2016 (arXiv:1606.08415), section 2",
         value="x * sigmoid(1.702 * x)",
-        gradient="grad * (sigmoid(1.702 * x) * (1.0 + 1.702 * (x * sigmoid(-1.702 * x))))",
+        gradient="grad * (sigmoid(1.702 * x) + 1.702 * ((x * sigmoid(1.702 * x)) * sigmoid(-1.702 * x)))",
         mutants={
             "silu": ("x * sigmoid(x)", "1.702 is left out"),
             "no gate": ("sigmoid(1.702 * x)", "x itself is not multiplied in"),

@@ -9,12 +9,12 @@ from kernelworks.tile.exp import exp
 
 @kernel
 def celu_value(x, alpha):
-    return tl.where(x > 0.0, x, alpha * exp_less_one(x / alpha))
+    return tl.where(x > 0.0, x, alpha * exp_less_one(tl.div_rn(x, alpha)))
 
 
 @kernel
 def celu_gradient(grad, x, alpha):
-    return tl.where(x > 0.0, grad, grad * exp(x / alpha))
+    return tl.where(x > 0.0, grad, grad * exp(tl.div_rn(x, alpha)))
 
 
 celu_forward, celu_backward = functions(__file__, celu_value, celu_gradient)
@@ -117,7 +117,7 @@ def mish_value(x):
     up = tl.where(x < 0.0, e * (e + 2.0), 1.0 + 2.0 * e)
     rest = tl.where(x < 0.0, 2.0, 2.0 * (e * e))
     all = up + rest
-    return x * (up / all)
+    return x * tl.div_rn(up, all)
 
 
 @kernel
@@ -126,7 +126,7 @@ def mish_gradient(grad, x):
     up = tl.where(x < 0.0, e * (e + 2.0), 1.0 + 2.0 * e)
     rest = tl.where(x < 0.0, 2.0, 2.0 * (e * e))
     all = up + rest
-    return grad * (up / all + x * (sigmoid(x) * ((rest / all) * ((up + all) / all))))
+    return grad * (tl.div_rn(up, all) + x * (sigmoid(x) * (tl.div_rn(rest, all) * tl.div_rn(up + all, all))))
 
 
 mish_forward, mish_backward = functions(__file__, mish_value, mish_gradient)
@@ -139,7 +139,7 @@ def quick_gelu_value(x):
 
 @kernel
 def quick_gelu_gradient(grad, x):
-    return grad * (sigmoid(1.702 * x) * (1.0 + 1.702 * (x * sigmoid(-1.702 * x))))
+    return grad * (sigmoid(1.702 * x) + 1.702 * ((x * sigmoid(1.702 * x)) * sigmoid(-1.702 * x)))
 
 
 quick_gelu_forward, quick_gelu_backward = functions(__file__, quick_gelu_value, quick_gelu_gradient)
@@ -200,7 +200,7 @@ silu_forward, silu_backward = functions(__file__, silu_value, silu_gradient)
 @kernel
 def softplus_value(x, beta, threshold):
     b = x * beta
-    return tl.where(b > threshold, x, (tl.where(b > 0.0, b, 0.0) + log_one_more(exp(-tl.abs(b)))) / beta)
+    return tl.where(b > threshold, x, tl.div_rn(tl.where(b > 0.0, b, 0.0) + log_one_more(exp(-tl.abs(b))), beta))
 
 
 @kernel
@@ -227,12 +227,12 @@ softshrink_forward, softshrink_backward = functions(__file__, softshrink_value, 
 
 @kernel
 def softsign_value(x):
-    return x / (1.0 + tl.abs(x))
+    return tl.div_rn(x, 1.0 + tl.abs(x))
 
 
 @kernel
 def softsign_gradient(grad, x):
-    return grad / (1.0 + tl.abs(x)) / (1.0 + tl.abs(x))
+    return tl.div_rn(tl.div_rn(grad, 1.0 + tl.abs(x)), 1.0 + tl.abs(x))
 
 
 softsign_forward, softsign_backward = functions(__file__, softsign_value, softsign_gradient)
@@ -246,7 +246,7 @@ def tanh_value(x):
 @kernel
 def tanh_gradient(grad, x):
     e = exp(-2.0 * tl.abs(x))
-    return grad * (4.0 * (e / (1.0 + e)) / (1.0 + e))
+    return grad * tl.div_rn(4.0 * tl.div_rn(e, 1.0 + e), 1.0 + e)
 
 
 tanh_forward, tanh_backward = functions(__file__, tanh_value, tanh_gradient)

@@ -3,14 +3,15 @@
 import triton
 import triton.language as tl
 
+from kernelworks.tile.exp2 import exp2_squared
 from kernelworks.tile.pairwise import Pairwise
 
-RATE = tl.constexpr(-0.7213475204444817)  # -log2(e) / 2
+HALF_RATE = tl.constexpr(-0.36067376022224085)  # -log2(e) / 4, of which the power is squared
 
 
 @triton.jit
 def _value(q):
-    return tl.exp2(q * RATE)
+    return exp2_squared(q * HALF_RATE)
 
 
 _PAIRS = Pairwise(__file__, _value, _value)

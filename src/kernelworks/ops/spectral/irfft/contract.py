@@ -24,7 +24,6 @@ from kernelworks.ops.spectral.rfft.contract import (
     flop,
     frequency_weights,
     need_numbers,
-    on_frequencies,
     resize_lines,
     roundings,
     with_size,
@@ -74,11 +73,9 @@ def _terms(x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
 
 def _transposed_terms(grad: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
     N = length_of({"x": x, "n": n, "dim": dim})
-    K = N // 2 + 1
     total = scale_of(norm, N, True) * grad.abs().sum(dim, keepdim=True)
     real = total * frequency_weights(N, dim, grad, 2.0)
-    imaginary = real * on_frequencies(N, grad).reshape(with_size((1,) * grad.dim(), dim, K))
-    return resize_lines(torch.complex(real, imaginary), dim, x.shape[dim])
+    return resize_lines(torch.complex(real, real), dim, x.shape[dim])  # at the ends 0 but for roundings
 
 
 def _forward(kernel: Any, out: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:

@@ -155,9 +155,8 @@ def _terms(x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:
     K = N // 2 + 1
     used = min(N, x.shape[dim])
     total = scale_of(norm, N, False) * x.narrow(dim, 0, used).abs().sum(dim, keepdim=True)
-    real = total.expand(with_size(tuple(x.shape), dim, K))
-    imaginary = real * on_frequencies(N, x).reshape(with_size((1,) * x.dim(), dim, K))
-    return torch.complex(real.contiguous(), imaginary)
+    every = total.expand(with_size(tuple(x.shape), dim, K)).contiguous()
+    return torch.complex(every, every)  # at the ends too, where the imaginary part is 0 but for roundings
 
 
 def _transposed_terms(grad: Tensor, x: Tensor, n: int | None, dim: int, norm: str | None) -> Tensor:

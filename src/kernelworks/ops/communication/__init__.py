@@ -1,0 +1,1 @@
+"""Collectives: what the processes of a group compute together."""
