@@ -87,8 +87,6 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     assert_type(kw.attention(x, x, x, with_lse=True, softcap=50.0, sinks=x), tuple[Tensor, Tensor])
     assert_type(kw.attention(x, x, x, x, 0.1, is_causal=True, enable_gqa=True), Tensor)
     assert_type(kw.attention_fp8(x, x, x, x, x, x, causal="top_left", out_dtype=torch.float16), Tensor)
-    assert_type(kw.paged_attention(x, x, x, ids, ids, ids, window=4), Tensor)
-    kw.cache_append(x, x, x, x, ids)
     assert_type(kw.varlen_attn(x, x, x, ids, ids, 4, 4, window_size=(-1, 0)), Tensor)
     assert_type(kw.varlen_attn(x, x, x, ids, ids, 4, 4, with_lse=True), tuple[Tensor, Tensor])
     assert_type(kw.block_sparse_attention(x, x, x, ids, is_causal=True), Tensor)
@@ -118,6 +116,11 @@ def collectives(x: Tensor, a: Arrays) -> None:
     assert_type(kw.all_reduce(a, group="self"), Arrays)
     assert_type(kw.all_gather(x, group="self"), Tensor)
     assert_type(kw.reduce_scatter(x, "sum", "self"), Tensor)
+
+
+def pages(x: Tensor, ids: Tensor) -> None:
+    assert_type(kw.paged_attention(x, x, x, ids, ids, ids, window=4), Tensor)
+    kw.cache_append(x, x, x, x, ids)
 
 
 def steps(x: Tensor) -> None:
