@@ -107,6 +107,26 @@ def test_a_process_reads_what_another_kept(raced: Any, monkeypatch: pytest.Monke
         assert tuning_records._parse_record(read) == record
 
 
+def test_another_number_of_threads_has_a_race_of_its_own(raced: Any) -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.sigmoid(x) - 0.125
+
+    x, before = torch.randn(8, 65), torch.get_num_threads()
+    met, fused = raced(1.5), kw.fuse(function)
+    try:
+        torch.set_num_threads(2)
+        fused(x)
+        assert len(met) == 1 and "unfused" not in fused.explain()
+        raced(0.5)
+        torch.set_num_threads(1)
+        fused(x)
+        assert "unfused" in fused.explain().splitlines()[-1]
+        torch.set_num_threads(2)
+        assert "unfused" not in fused.explain().splitlines()[0]
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_dropout_has_no_other_kernel_to_race(raced: Any) -> None:
     met = raced(0.5)
     assert kw.dropout(torch.ones(3, 77), 0.5, 9).shape == (3, 77) and not met

@@ -24,6 +24,7 @@ from kernelworks.fuse.trace import FuseError, recorded_results, trace_backward, 
 __all__ = ["FusedFunction", "fuse"]
 
 _autocasting, _functorch = torch._C._is_any_autocast_enabled, torch._C._are_functorch_transforms_active
+_threads = torch.get_num_threads
 _tracing, _modes = torch._C._is_tracing, torch._C._len_torch_dispatch_stack
 _function_modes, _grad_enabled = torch._C._len_torch_function_stack, torch.is_grad_enabled
 NUMBERS = frozenset((int, float))
@@ -163,7 +164,7 @@ class FusedFunction:
                 key.append(kind if kind in NUMBERS else leaf)
         if device is None:
             return None
-        key.append(device)
+        key.append((device, _threads()))  # of which a race speaks
         try:
             hash(tuple(key))
         except TypeError:  # an argument that is no value, an array say
