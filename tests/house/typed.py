@@ -120,6 +120,11 @@ def collectives(x: Tensor, a: Arrays) -> None:
     assert_type(kw.reduce_scatter(x, "sum", "self"), Tensor)
 
 
+def pages(x: Tensor, ids: Tensor) -> None:
+    assert_type(kw.paged_attention(x, x, x, ids, ids, ids, window=4), Tensor)
+    kw.cache_append(x, x, x, x, ids)
+
+
 def steps(x: Tensor) -> None:
     kw.sgd_([x], [x], [x], lr=1e-3, momentum=0.9, dampening=0.0, weight_decay=0.1, nesterov=False)
 

@@ -30,6 +30,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "attention",
         "attention_fp8",
         "block_sparse_attention",
+        "cache_append",
+        "paged_attention",
         "varlen_attn",
     ),
     "communication": (

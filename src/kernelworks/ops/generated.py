@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from kernelworks.ops.attention.attention import attention as attention
     from kernelworks.ops.attention.attention_fp8 import attention_fp8 as attention_fp8
     from kernelworks.ops.attention.block_sparse_attention import block_sparse_attention as block_sparse_attention
+    from kernelworks.ops.attention.cache_append import cache_append as cache_append
+    from kernelworks.ops.attention.paged_attention import paged_attention as paged_attention
     from kernelworks.ops.attention.varlen_attn import varlen_attn as varlen_attn
     from kernelworks.ops.communication.all_gather import all_gather as all_gather
     from kernelworks.ops.communication.all_reduce import all_reduce as all_reduce
@@ -91,6 +93,7 @@ if TYPE_CHECKING:
         "avg_pool2d",
         "batch_norm",
         "block_sparse_attention",
+        "cache_append",
         "causal_conv1d",
         "causal_conv1d_update",
         "celu",
@@ -130,6 +133,7 @@ if TYPE_CHECKING:
         "lstm",
         "matern32_matmul",
         "mish",
+        "paged_attention",
         "quantize",
         "quantized_linear",
         "quick_gelu",
@@ -271,6 +275,12 @@ SCHEMAS = {
     "block_sparse_attention": {
         "forward": "block_sparse_attention(Tensor query, Tensor key, Tensor value, Tensor block_mask, bool is_causal, float? scale, bool enable_gqa, bool with_lse, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "block_sparse_attention_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor output, Tensor lse, Tensor block_mask, bool is_causal, float? scale, bool enable_gqa, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "cache_append": {
+        "forward": "cache_append(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor slot_mapping, str? op_kernel=None) -> ()",
+    },
+    "paged_attention": {
+        "forward": "paged_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor cu_seq_q, Tensor seqused_k, Tensor block_table, float? scale, int? window, str? op_kernel=None) -> Tensor",
     },
     "varlen_attn": {
         "forward": "varlen_attn(Tensor query, Tensor key, Tensor value, Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa, bool with_lse, str? op_kernel=None) -> (Tensor, Tensor)",
