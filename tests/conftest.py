@@ -99,7 +99,7 @@ def quick_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     own, quick = sys.executable, forked.interpreter()
     monkeypatch.setattr(sys, "executable", quick)
-    for name in ("kernelworks.verify", "kernelworks.measure.autotune.worker"):
+    for name in ("kernelworks.verify", "kernelworks.verify.ranks", "kernelworks.measure.autotune.worker"):
         worker = sys.modules.get(name)
         if worker is not None and worker.WORKER[0] == own:
             monkeypatch.setattr(worker, "WORKER", (quick, *worker.WORKER[1:]))

@@ -121,6 +121,13 @@ CASES: dict[str, Case] = {
         ),
         kw.block_sparse_attention, blocks,
     ),
+    "paged_attention": Case(
+        {"T": 5, "H": 2, "D": 8, "N": 3}, lambda T, H, D, N: (
+            t(T, H, D).detach(), t(N, 4, H, D).detach(), t(N, 4, H, D).detach(), torch.tensor([0, min(T, 2), T]),
+            torch.tensor([7, 4]) * (N > 0), torch.tensor([[2, 0], [1, -1]]),
+        ),
+        kw.paged_attention, by_definition("paged_attention"),
+    ),
     "varlen_attn": Case(
         {"T": 5, "H": 2, "D": 8}, lambda T, H, D: (
             t(T, H, D), t(T, H, D), t(T, H, D), *(torch.tensor([0, min(T, 2), T], dtype=torch.int32),) * 2, T, T
@@ -231,6 +238,10 @@ CASES: dict[str, Case] = {
         ),
         lambda *a, **n: kw.gated_delta_rule(*a, **n)[0], lambda *a: kw.gated_delta_rule(*a, kernel="reference")[0],
     ),
+    "lstm": Case({"T": 3, "B": 2}, lambda T, B: (t(T, B, 4), t(20, 4), t(20, 5), t(20), t(20), t(B, 5), t(B, 5)),
+                 kw.lstm, by_definition("lstm")),
+    "gru": Case({"T": 3, "B": 2}, lambda T, B: (t(T, B, 4), t(15, 4), t(15, 5), t(15), t(15), t(B, 5)),
+                kw.gru, by_definition("gru")),
     "hadamard_transform": Case({"M": 3}, lambda M: (t(M, 8),), kw.hadamard_transform,
                                by_definition("hadamard_transform")),
     "rfft": Case(MATRIX, lambda M, N: (t(M, N),), kw.rfft, torch.fft.rfft),
@@ -248,8 +259,10 @@ CASES: dict[str, Case] = {
                              functools.partial(kw.quantized_linear, format="Q8_0"),
                              by_definition("quantized_linear", format="Q8_0")),
 }  # fmt: skip
-REFUSED = {"attention", "attention_fp8", "block_sparse_attention", "varlen_attn"}  # heads of no dimension
-OTHERWISE = {"adamw_", "causal_conv1d_update", "clip_grads_", "sgd_"}  # they write: below
+REFUSED = {  # heads of no dimension
+    "attention", "attention_fp8", "block_sparse_attention", "paged_attention", "varlen_attn"
+}  # fmt: skip
+OTHERWISE = {"adamw_", "cache_append", "causal_conv1d_update", "clip_grads_", "sgd_"}  # they write: below
 
 
 def op_of(name: str) -> str:
@@ -351,3 +364,12 @@ def test_attention_of_no_heads_takes_all_that_attention_takes(named: dict[str, A
     assert output.shape == q.shape
     output.sum().backward()
     assert q.grad is not None and q.grad.shape == q.shape
+
+
+@pytest.mark.parametrize("kernel", ["", "scalar", *KERNELS])
+def test_no_token_leaves_a_cache_as_it_is(kernel: str) -> None:
+    for tokens, blocks, heads, dim in ((0, 3, 2, 8), (2, 0, 2, 8), (2, 3, 0, 8), (2, 3, 2, 0)):
+        rows, cache = torch.ones(tokens, heads, dim), torch.full((blocks, 4, heads, dim), torch.nan)
+        slots = torch.tensor([-1, 5 if blocks else -1])[:tokens]
+        kw.cache_append(rows, rows, cache, cache.clone(), slots, kernel=kernel or None)
+        assert cache.isnan().all()

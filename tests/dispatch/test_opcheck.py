@@ -61,8 +61,11 @@ def _checked_kernels() -> list[tuple[Op, str | None]]:
 
 @pytest.mark.parametrize(("op", "kernel"), _checked_kernels(), ids=label)
 def test_operator_check(op: Op, kernel: str | None, request: pytest.FixtureRequest) -> None:
-    all_checks = OPCHECKS if kernel is None or request.config.getoption("--all") else OPCHECKS[:OF_A_KERNEL]
-    for grad in (False, True) if op.contract.differentiable else (False,):
+    """Of a kernel by name what another kernel may do otherwise, without gradients: those are asked of the dispatcher's
+    choice, and how a kernel's backward lies below."""
+    whole = kernel is None or request.config.getoption("--all")
+    all_checks = OPCHECKS if whole else OPCHECKS[:OF_A_KERNEL]
+    for grad in (False, True) if op.contract.differentiable and whole else (False,):
         args = _leaves(op, grad)
         # The schema's check compares inputs by what torch cannot do in 8 bits; parity looks whether they were written.
         checks = all_checks[any(isinstance(a, Tensor) and a.is_floating_point() and a.itemsize == 1 for a in args) :]

@@ -76,7 +76,8 @@ def outcome(run: Callable[[], Any]) -> Any:
         result = run()
     except Exception as error:
         return type(error), str(error)
-    found = [torch.as_tensor(t).detach() for t in (result if isinstance(result, tuple) else (result,))]
+    results = result if isinstance(result, tuple) else (result,)
+    found = [torch.as_tensor(t).detach() for t in results if t is not None]
     return [torch.nan_to_num(t.to_dense() if t.layout is not torch.strided else t.clone()) for t in found]
 
 

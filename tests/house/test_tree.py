@@ -54,7 +54,9 @@ OF_A_TEMPLATE = {
     "contract.py",
     "README.md",
 }  # beside C++, of which a template says what; mutants are given
-OF_TEMPLATES = {"collective.cpp", "pointwise.cpp", "rowwise.cpp", "pairwise.cpp", "scan.cpp", "step.cpp"}
+OF_TEMPLATES = {
+    "collective.cpp", "pointwise.cpp", "recurrent.cpp", "rowwise.cpp", "pairwise.cpp", "scan.cpp", "step.cpp"
+}  # fmt: skip
 # An op package whose kernels take too long to compile together splits them: few queries, and gradients.
 OP_PACKAGE_MAY_HOLD = (
     OP_PACKAGE_FILES
@@ -85,7 +87,7 @@ STARTED = {
 # Imported when the op package's kernel is loaded, by what names them there, or by bench.
 KERNEL_MODULES = {
     "triton.py": ("triton_kernel(", "TEMPLATE.op(", "TABLE.op("), "sm90.py": ("cuda_kernel(",),
-    "searched.py": ("searched_kernel(",),
+    "triton_chunked.py": ('module="triton_chunked"',), "searched.py": ("searched_kernel(",),
     "baselines.py": ("CONTRACT",),
 }  # fmt: skip
 DATA = {".toml", ".json", ".css", ".js", ".md"}
@@ -271,6 +273,7 @@ NAMES_OPS = {
     "benchmarks/h200_blocks.py": "one op's rate beside that of another",
     "benchmarks/h200_cases.py": "the shapes of the figures on record that no proof tries",
     "benchmarks/h200_ops.py": "an op's error that its own kind of truth has",
+    "benchmarks/programs.py": "a program of the suite has an op's name",
     "benchmarks/packed_gemv.py": "products with packed weights beside memory's rate",
     "benchmarks/timed_on_record.py": "the same, as timings",
     f"{PACKAGE}/climb/baselines.py": "a ladder races what its op races",
@@ -278,6 +281,7 @@ NAMES_OPS = {
     f"{PACKAGE}/fuse/rules.py": "a fused function calls the expressions of the table of activations",
     f"{PACKAGE}/nn/attention.py": "transformers' attention interface",
     f"{PACKAGE}/nn/experts.py": "transformers' experts interface, and the mixture that is composed of these ops",
+    f"{PACKAGE}/nn/recurrence.py": "transformers' functions of recurrent layers, each of which is one of these ops",
     f"{PACKAGE}/nn/functional.py": "stand-ins that read arguments quicker, or ask more, than a torch signature says",
     f"{PACKAGE}/nn/compiled_loss.py": "one op's operator for compilers",
     f"{PACKAGE}/nn/decoder.py": "one kind of layer, of these ops",

@@ -109,6 +109,8 @@ def scans(x: Tensor) -> None:
     assert_type(kw.cumsum(x, 0), Tensor)
     assert_type(kw.gated_delta_rule(x, x, x, x, x, output_final_state=True), tuple[Tensor, Tensor | None])
     assert_type(kw.cumprod(input=x, dim=0, dtype=torch.float32), Tensor)
+    assert_type(kw.gru(x, x, x, h_0=x, reverse=True), tuple[Tensor, Tensor])
+    assert_type(kw.lstm(x, x, x, x, x, h_0=x, c_0=x), tuple[Tensor, Tensor, Tensor])
 
 
 def collectives(x: Tensor, a: Arrays) -> None:
@@ -116,6 +118,11 @@ def collectives(x: Tensor, a: Arrays) -> None:
     assert_type(kw.all_reduce(a, group="self"), Arrays)
     assert_type(kw.all_gather(x, group="self"), Tensor)
     assert_type(kw.reduce_scatter(x, "sum", "self"), Tensor)
+
+
+def pages(x: Tensor, ids: Tensor) -> None:
+    assert_type(kw.paged_attention(x, x, x, ids, ids, ids, window=4), Tensor)
+    kw.cache_append(x, x, x, x, ids)
 
 
 def steps(x: Tensor) -> None:

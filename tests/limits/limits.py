@@ -293,6 +293,12 @@ OPS = [
         "without a mask",
     ),
     Limit(
+        "Collectives have no gradient.",
+        lambda: kw.all_reduce(x().requires_grad_(), group="self"),
+        ValueError,
+        "pass x.detach()",
+    ),
+    Limit(
         "`rope` has no gradient for its tables.",
         lambda: kw.rope(x(1, 2, 5, 16), x(1, 2, 5, 16), x(1, 5, 16).requires_grad_(), x(1, 5, 16)),
         ValueError,

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 # What programs load sooner or later, which takes each of them more than a second.
@@ -18,6 +19,7 @@ PACKAGE = ("kernelworks.cli", "kernelworks.diagnose", "kernelworks.verify", "tor
 INTERPRETER = (
     "kernelworks.verify.triton_interpreter", "triton.runtime.interpreter", "triton.language", "torch._dynamo",
 )  # fmt: skip
+_starting = threading.Lock()
 PYTHON = sys.executable  # which a test may have replaced by what is made here
 
 # Run by a Python that loads nothing of ours. It says what it was given, hands on its files and the signals that it is
@@ -49,11 +51,17 @@ os._exit(code)
 """
 
 
-@functools.cache
 def interpreter(loaded: tuple[str, ...] = PACKAGE, interpreting: bool = False) -> str:
     """What stands in the place of ``sys.executable`` where a test is not about how its processes start. Each is a fork
     with the files, variables and folder that it is given; a kill of it is a kill of the fork. The modules of those
-    names are there already, with kernels of Triton's for its interpreter or not."""
+    names are there already, with kernels of Triton's for its interpreter or not. Whoever asks for the same modules,
+    from whatever thread, has the same one: each takes seconds to load them."""
+    with _starting:
+        return _server(loaded, interpreting)
+
+
+@functools.cache
+def _server(loaded: tuple[str, ...], interpreting: bool) -> str:
     folder = Path(tempfile.mkdtemp(prefix="forked-"))
     path, client, command = folder / "socket", folder / "client.py", folder / "python"
     client.write_text(CLIENT, encoding="utf-8")

@@ -78,7 +78,9 @@ HARD = re.compile(
 
 
 def _distance(got: Tensor, want: Tensor) -> float:
-    got, scale = got.to(want.dtype), want.norm().item()
+    unset = got.isnan() & want.isnan()  # what was never written to
+    got, want = got.to(want.dtype).masked_fill(unset, 0), want.masked_fill(unset, 0)
+    scale = want.norm().item()
     return (got - want).norm().item() / scale if scale else float(got.norm())
 
 

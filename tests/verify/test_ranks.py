@@ -33,6 +33,9 @@ from kernelworks.verify.ranks import (
     shared_pool,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
+PYTHON = sys.executable  # of the process that is killed
 OF_RANKS = sorted(name for name, op in OPS.items() if ranks_of(op.contract))
 SHORT_S = 3.0  # a groups' timeout that is meant to run out
 
@@ -154,9 +157,7 @@ def test_nothing_is_left_where_all_ranks_and_their_parent_are_killed() -> None:
         "pool.call(rank_worker.call_after, [args] * 2)\n"
         "print(pool.folder, *(process.pid for process in pool.processes), flush=True)\nsys.stdin.read()\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as parent:
+    with subprocess.Popen([PYTHON, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         folder, *pids = parent.stdout.readline().split()
         assert len(pids) == 2
@@ -186,5 +187,9 @@ def test_a_process_alone_has_what_it_had_and_needs_no_group() -> None:
         made = kw.all_reduce(x, group="self", kernel=kernel)
         assert torch.equal(made, x) and made.data_ptr() != x.data_ptr()
         assert kw.all_reduce(x, "max", "self", out=x, kernel=kernel) is x
+    with pytest.raises(ValueError, match=r"pass x\.detach"):
+        kw.all_reduce(x.clone().requires_grad_(), group="self")
+    with torch.no_grad():
+        assert not kw.all_reduce(x.clone().requires_grad_(), group="self").requires_grad
     with pytest.raises(ValueError, match="no default process group"):
         kw.all_reduce(x)

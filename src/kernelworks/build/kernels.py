@@ -134,10 +134,10 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 def triton_kernel(
     op_package: Path, *, guard: Guard | None = None, passes: tuple[str, ...] = ("forward", "backward"),
-    name: str = "triton", inner: str = "float32", in_place: bool = False, launches: int = 1,
+    name: str = "triton", inner: str = "float32", in_place: bool = False, launches: int = 1, module: str = "triton",
 ) -> Kernel:  # fmt: skip
-    """The kernel of an op package's ``triton.py``, whose ``forward(*args, out=None)`` and ``backward`` launch its
-    kernels.
+    """The kernel of an op package's ``triton.py``, or of another ``module`` there, whose ``forward(*args, out=None)``
+    and ``backward`` launch its kernels.
 
     ``prepare_forward(*args)`` may return what serves calls like this one with less work in Python (see ``Kernel``);
     without it a small call of one launch is recorded and replayed, but for an op that works ``in_place``. An op package
@@ -145,14 +145,14 @@ def triton_kernel(
     module is imported when the kernel is loaded. Its hash covers all of ours that these functions reach, kernels too,
     and the kernel's configurations in tuning.toml.
     """
-    functions = Launches(_module(op_package, "triton"), passes)
+    functions, source = Launches(_module(op_package, module), passes), op_package / f"{module}.py"
     return Kernel(
         name=name,
         target="triton",
         load=functools.partial(_load_triton, functions),
         guard=functools.partial(_decline_gpu, guard),
-        source=op_package / "triton.py",
-        hashed=functools.partial(kernel_hash, functools.partial(_configured, op_package / "triton.py", name)),
+        source=source,
+        hashed=functools.partial(kernel_hash, functools.partial(_configured, source, name)),
         toolchain=triton_toolchain,
         passes=passes,
         device="cuda",

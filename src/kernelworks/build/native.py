@@ -90,6 +90,9 @@ def _compile(output: Path) -> None:
         make(flags)  # what compiled autograd asks of a node changes more often than the rest of torch
 
 
+BUILD_S = 45.0  # seconds that a build takes beside other work, on two cores
+
+
 def provide(progress: Callable[[str], None] | None = None) -> ModuleType | None:
     """The extension for verbs that a user waits for anyway: built where it is not, unless the environment forbids it.
 
@@ -126,6 +129,11 @@ def find_extension(again: bool = False) -> ModuleType | None:
 def is_missing() -> bool:
     """Whether it was looked for, and nothing else is known than that it is not built."""
     return _loaded.get(_folder()) == NOT_BUILT
+
+
+def build_seconds() -> float:
+    """What ``provide`` would take here: 0 if the extension is there, or cannot be built."""
+    return BUILD_S if environment.native() in ("background", "build") and is_buildable() else 0.0
 
 
 def is_buildable() -> bool:

@@ -314,7 +314,8 @@ def two_names(function: Any) -> Any:
 
 
 def own_result(function: Function) -> Function:
-    """Marks a public function that returns something else than its op does: its own code serves every call."""
+    """Marks a public function that returns something else than its op does, or refuses more: its own code serves every
+    call."""
     vars(function)["own_result"] = True
     return function
 

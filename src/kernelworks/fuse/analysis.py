@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import rounding
-from kernelworks.fuse.expression import ELEMENTS, SUMS, Expression, Node
+from kernelworks.fuse.expression import ELEMENTS, REDUCTIONS, SUMS, Expression, Node
 from kernelworks.fuse.functions import ELEMENT_FUNCTIONS
 from kernelworks.templates.running_error import Comparison, Running, add_up, largest, to_float32
 
@@ -27,7 +27,7 @@ def bounds_of(
     values: list[Any] = []
     for node in expression.nodes:
         made = _value(expression, node, values, inputs, numbers, keeps)
-        values.append(_overflowing(made) if isinstance(made, Running) else made)
+        values.append(_overflowing(made, _is_free(values, node)) if isinstance(made, Running) else made)
     return [_output(expression, output, values[output.node]) for output in expression.outputs]
 
 
@@ -61,14 +61,33 @@ def _value(
         whole = (*expression.shape[:-1], expression.shape[-1])
         x = Running(given[0].value.expand(whole), given[0].error.expand(whole))
         if node.op == "row_sum":
-            return add_up(x)
+            return _row_total(x)
         return largest(x) if node.op == "row_max" else -largest(-x)
     return ELEMENT_FUNCTIONS[node.op].analysis(*given)
 
 
-def _overflowing(made: Running) -> Running:
-    """What float32 has no number for may be anything from there on. An infinity that its operands make is exact."""
+def _row_total(x: Running) -> Running:
+    """The sum of each row. A part of it may overflow float32 before it meets an infinity of the other sign."""
+    made = add_up(x)
+    finite = torch.where(x.value.isfinite(), x.value.abs() + x.error, torch.zeros_like(x.value))
+    meets = made.value.isinf() & (finite.sum(-1, keepdim=True) >= GREATEST)
+    return Running(made.value, torch.where(meets, torch.full_like(made.error, torch.inf), made.error))
+
+
+def _is_free(values: Sequence[Any], node: Node) -> Tensor:
+    """Where an operand may be anything. A reduction's error says it itself."""
+    found = torch.zeros((), dtype=torch.bool)
+    for k in () if node.op in REDUCTIONS else node.values:
+        if isinstance(values[k], Running):
+            found = found | (values[k].error == torch.inf)
+    return found
+
+
+def _overflowing(made: Running, free: Tensor) -> Running:
+    """What float32 has no number for may be anything from there on. An infinity that its operands make is exact, unless
+    they may be anything (``free``)."""
     beyond = made.value.isfinite() & (made.value.abs() + made.error.nan_to_num(0.0) >= GREATEST)
+    beyond = beyond | (made.error.isnan() & free)
     error = torch.where(made.error.isnan(), torch.zeros_like(made.error), made.error)
     return Running(made.value, torch.where(beyond, torch.full_like(error, torch.inf), error))
 
@@ -99,5 +118,5 @@ def _summed(expression: Expression, shape: tuple[int, ...], made: Running) -> Ru
     order = [d for d in range(len(expression.shape)) if d not in dims]
     rest = [expression.shape[d] for d in order]
     rows = Running(*(t.permute(*order, *dims).reshape(*rest, -1) for t in (value, error)))
-    found = add_up(rows)
+    found = _row_total(rows)
     return Running(found.value.reshape(shape), found.error.reshape(shape))

@@ -15,12 +15,16 @@ from torch.utils import _pytree as pytree
 from kernelworks.build.cache import BuildError
 from kernelworks.contract.tensors import PLAIN_TYPES
 from kernelworks.dispatch.user_warning import warn_user
+from kernelworks.fuse import race
 from kernelworks.fuse.making import FusedKernel, make_kernel, trace_settled
+from kernelworks.fuse.operators import call_operator, register_function
+from kernelworks.fuse.own_thread import run_in_own_thread
 from kernelworks.fuse.trace import FuseError, recorded_results, trace_backward, trace_forward
 
 __all__ = ["FusedFunction", "fuse"]
 
 _autocasting, _functorch = torch._C._is_any_autocast_enabled, torch._C._are_functorch_transforms_active
+_threads = torch.get_num_threads
 _tracing, _modes = torch._C._is_tracing, torch._C._len_torch_dispatch_stack
 _function_modes, _grad_enabled = torch._C._len_torch_function_stack, torch.is_grad_enabled
 NUMBERS = frozenset((int, float))
@@ -31,7 +35,8 @@ def fuse(function: Callable[..., Any]) -> FusedFunction:
     """One kernel of a function of tensors and numbers that is written in torch.
 
     ``fused = kw.fuse(fn)`` is called as ``fn`` is. At the first call with tensors of some dtypes and shapes ``fn`` is
-    traced; its operators become one kernel, which passes over memory once: C++ for the CPU's instruction set.
+    traced; its operators become one kernel, which passes over memory once: C++ for the CPU's instruction set, Triton
+    for a GPU.
     Other values of numbers take the same kernel. So do other sizes. Kernels are kept in the build cache.
 
     Numerics: float32 inside, one rounding at each result. Casts in ``fn`` round where torch rounds.
@@ -40,8 +45,8 @@ def fuse(function: Callable[..., Any]) -> FusedFunction:
     expression gives. One that breaks it does not serve: a warning says so, and ``fn`` runs. ``fused.explain()`` tells
     what serves which call.
 
-    Gradients are a kernel of their own. Under ``torch.func``'s transforms, autocast, other modes and tracers, and of
-    tensor subclasses, ``fn`` runs.
+    Gradients are a kernel of their own. ``torch.compile`` sees one operator, which calls the kernels. Under
+    ``torch.func``'s transforms, autocast, other modes and tracers, and of tensor subclasses, ``fn`` runs.
 
     Raises:
         FuseError: an operator that cannot be fused, at the first call, with its name and the line of ``fn``.
@@ -51,8 +56,8 @@ def fuse(function: Callable[..., Any]) -> FusedFunction:
 
 @dataclass
 class Plan:
-    """What serves calls of one signature. ``kernel`` is None where ``fn`` runs, for ``reason``. ``recorded``: of
-    each result whether it has a gradient."""
+    """What serves calls of one signature. ``kernel`` is None where ``fn`` runs; ``reason`` says why, or what a race
+    found. ``recorded``: of each result whether it has a gradient."""
 
     kernel: FusedKernel | None
     static: frozenset[int]
@@ -63,26 +68,31 @@ class Plan:
 
 
 class FusedFunction:
-    """A function with its kernels: see ``fuse``."""
+    """A function with its kernels: see ``fuse``. Without ``races`` a kernel serves wherever there is one."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, races: bool = True) -> None:
         if not callable(function):
             raise TypeError(f"fuse takes a function, got {type(function).__name__}")
         functools.update_wrapper(self, function, updated=())
-        self.function = function
+        self.function, self.races = function, races
         self._plans: dict[Any, Plan] = {}
         self._static: dict[Any, frozenset[int]] = {}
+        self.number = register_function(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return self.function(*args, **kwargs)
+            if _functorch() or _autocasting():
+                return self.function(*args, **kwargs)
+            return call_operator(self, args, kwargs)
+        return self.run(*args, **kwargs)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """The call, of tensors with contents."""
         flat = self._flat(args, kwargs)
         if flat is None:
             return self.function(*args, **kwargs)
-        leaves, tree, key = flat
-        plan = self._plans.get(self._settled(key, leaves))
-        if plan is None:
-            plan = self._make(key, leaves, tree if tree is not None else pytree.tree_flatten((args, kwargs))[1])
+        plan = self._plan(flat, args, kwargs)
+        leaves, tree, _ = flat
         kernel = plan.kernel
         if kernel is None:
             return self.function(*args, **kwargs)
@@ -107,6 +117,23 @@ class FusedFunction:
                 said = backward if isinstance(backward, str) else _checked(backward)
                 lines.append(f"  gradients of {needs}: {said}")
         return "\n".join(lines) or f"{self.__name__}: no call yet"  # type: ignore[attr-defined]
+
+    def gradients(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], grads: Sequence[Tensor | None]
+    ) -> list[tuple[Tensor, Tensor | None]]:
+        """Each tensor that requires a gradient, with it."""
+        with torch.enable_grad():
+            flat = self._flat(args, kwargs)
+            plan = None if flat is None else self._plan(flat, args, kwargs)
+        leaves, tree = pytree.tree_flatten((args, kwargs))
+        with torch.no_grad():
+            if plan is None:
+                found = iter(self._by_autograd(tree, leaves, grads))
+                made = [next(found) if isinstance(v, Tensor) and v.requires_grad else None for v in leaves]
+            else:
+                plain = [_leaf(v).requires_grad_(v.requires_grad) if isinstance(v, Tensor) else v for v in leaves]
+                made = list(run_in_own_thread(lambda: self._gradients(plan, tree, plain, grads)))
+        return [(v, g) for v, g in zip(leaves, made, strict=True) if isinstance(v, Tensor) and v.requires_grad]
 
     # ------------------------------------------------------------ signatures
 
@@ -137,7 +164,7 @@ class FusedFunction:
                 key.append(kind if kind in NUMBERS else leaf)
         if device is None:
             return None
-        key.append(device)
+        key.append((device, _threads()))  # of which a race speaks
         try:
             hash(tuple(key))
         except TypeError:  # an argument that is no value, an array say
@@ -150,6 +177,16 @@ class FusedFunction:
         return (key, tuple((i, leaves[i]) for i in sorted(static))) if static else key
 
     # ------------------------------------------------------------ kernels
+
+    def _plan(self, flat: tuple[Sequence[Any], Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+        leaves, tree, key = flat
+        found = self._plans.get(self._settled(key, leaves))
+        if found is None:
+            whole = tree if tree is not None else pytree.tree_flatten((args, kwargs))[1]
+            found = run_in_own_thread(lambda: self._make(key, leaves, whole))
+            if found.kernel is not None and not any(found.recorded):
+                self._race_forward(found, found.kernel, leaves, whole)
+        return found
 
     def _make(self, key: Any, leaves: Sequence[Any], tree: Any) -> Plan:
         def tracer(given: Sequence[Any], static: frozenset[int]) -> Any:
@@ -179,6 +216,39 @@ class FusedFunction:
         self._plans[self._settled(key, leaves)] = plan
         return plan
 
+    def _race_forward(self, plan: Plan, kernel: FusedKernel, leaves: Sequence[Any], tree: Any) -> None:
+        """Puts the function itself in the kernel's place where that is as quick."""
+        if not self.races or not kernel.text:
+            return
+        args, kwargs = pytree.tree_unflatten(leaves, tree)
+        with torch.no_grad():
+            found = race.decide(
+                [kernel], leaves, "forward", lambda: kernel.launch(*leaves), lambda: self.function(*args, **kwargs)
+            )
+        plan.reason = found.because
+        if not found.way:
+            plan.kernel = None
+
+    def _race_training(
+        self, plan: Plan, kernels: Sequence[FusedKernel], tree: Any, leaves: Sequence[Any],
+        grads: Sequence[Tensor | None],
+    ) -> None:  # fmt: skip
+        """The same for calls whose gradients are asked for: forward and backward together."""
+        if not self.races or not all(kernel.text for kernel in kernels):
+            return
+        given = [v.detach().requires_grad_(v.requires_grad) if isinstance(v, Tensor) else v for v in leaves]
+        plain = [_leaf(v) for v in leaves]
+
+        def ours() -> None:
+            kernels[0].launch(*plain)
+            kernels[1].launch(*plain, *grads)
+
+        with torch.no_grad():
+            found = race.decide(kernels, leaves, "training", ours, lambda: self._by_autograd(tree, given, grads))
+        plan.reason = found.because
+        if not found.way:
+            plan.kernel = None
+
     def _gradients(
         self, plan: Plan, tree: Any, leaves: Sequence[Any], grads: Sequence[Tensor | None]
     ) -> Sequence[Tensor | None]:
@@ -188,7 +258,10 @@ class FusedFunction:
         key = tuple(None if g is None else (g.shape, g.dtype) for g in grads)
         found = plan.backwards.get(key)
         if found is None:
-            found = plan.backwards[key] = self._make_backward(plan, tree, leaves, grads)
+            found = run_in_own_thread(lambda: self._make_backward(plan, tree, leaves, grads))
+            plan.backwards[key] = found
+            if isinstance(found, FusedKernel) and plan.kernel is not None:
+                self._race_training(plan, [plan.kernel, found], tree, leaves, grads)
         wanted = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
         if isinstance(found, str) or torch.is_grad_enabled():
             made = self._by_autograd(tree, leaves, grads)
@@ -287,7 +360,9 @@ def _signature(key: Any) -> str:
 
 
 def _served(plan: Plan) -> str:
-    return _checked(plan.kernel) if plan.kernel is not None else f"unfused: {plan.reason}"
+    if plan.kernel is None:
+        return f"unfused: {plan.reason}"
+    return _checked(plan.kernel) + (f"; {plan.reason}" if plan.reason else "")
 
 
 def _checked(kernel: FusedKernel) -> str:

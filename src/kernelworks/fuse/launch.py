@@ -60,10 +60,10 @@ def stream_texts(lowered: LoweredGraph, leaves: Sequence[Any]) -> list[tuple[int
 
 
 def written_launch(
-    lowered: LoweredGraph, count: int, function: Any, nanoseconds: float, device: str
+    lowered: LoweredGraph, count: int, function: Any, nanoseconds: float | None, device: str
 ) -> Callable[..., tuple[Any, ...]]:
-    """``launch(*leaves)``, which returns the results. ``function`` takes outputs, inputs, numbers, streams and, on a
-    CPU, the number of threads."""
+    """``launch(*leaves)``, which returns the results. ``function`` takes outputs, inputs, numbers, streams and, if
+    ``nanoseconds`` says what one thread needs, the number of threads."""
     e, scope = lowered.expression, dict(SCOPE)
     scope["function"], scope["device"] = function, torch.device(device)
     lines, inputs = list[str](), list[str]()
@@ -87,7 +87,7 @@ def written_launch(
     given = [*(f"o{k}" for k in range(len(e.outputs))), *inputs, *lowered.numbers, *streams]
     if not e.outputs:
         pass
-    elif device == "cpu":
+    elif nanoseconds is not None:
         lines.append(f"run, threads = shared(function, {nanoseconds!r})")
         lines.append(f"run({', '.join([*given, 'threads'])})")
     else:

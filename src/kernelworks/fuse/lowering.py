@@ -77,9 +77,10 @@ class LoweredGraph:
     results: list[Any] = field(default_factory=list)
 
 
-def lower_graph(graph: torch.fx.Graph) -> LoweredGraph:
-    """Raises FuseError, and StaticNumberError where a number must stand for its value."""
-    return _Lowering(graph).run()
+def lower_graph(graph: torch.fx.Graph, *, sums: bool = True) -> LoweredGraph:
+    """Raises FuseError, and StaticNumberError where a number must stand for its value. Without ``sums`` the kernel adds
+    nothing up over rows: such results are written whole and summed behind it."""
+    return _Lowering(graph, sums).run()
 
 
 def _line_of(node: Node) -> str:
@@ -88,8 +89,8 @@ def _line_of(node: Node) -> str:
 
 
 class _Lowering:
-    def __init__(self, graph: torch.fx.Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: torch.fx.Graph, sums: bool) -> None:
+        self.graph, self.sums = graph, sums
         self.expression = Expression(())
         self.lowered = LoweredGraph(self.expression)
         self.made: dict[Node, Any] = {}
@@ -338,7 +339,7 @@ class _Lowering:
             full = tuple(torch.broadcast_shapes(total, e.shape))
             if full != e.shape:
                 raise FuseError(f"fuse: a sum of a value of other sizes than {e.shape}")
-            fits = math.prod(total) <= min(MOST_SUMMED, 32 * max(e.shape[-1], 1))
+            fits = self.sums and math.prod(total) <= min(MOST_SUMMED, 32 * max(e.shape[-1], 1))
             if fits:
                 return Output(place, dtype, total, SUMS)
             return Output(place, torch.float32, e.shape, ELEMENTS)

@@ -13,10 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.cpp import flags_of, toolchain
-from kernelworks.build.sources import hash_of, with_includes
-from kernelworks.fuse import cpu_kernel
-from kernelworks.fuse.cpp_text import cpp_text
+from kernelworks.build.sources import hash_of
+from kernelworks.fuse.back_ends import BackEnd, back_end_of
 from kernelworks.fuse.launch import written_launch
 from kernelworks.fuse.lowering import LoweredGraph, lower_graph
 from kernelworks.fuse.rules import StaticNumberError
@@ -34,26 +32,29 @@ FOLDER = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class FusedKernel:
-    """``launch(*leaves)`` returns the results. ``checked`` says how it was held against float64."""
+    """``launch(*leaves)`` returns the results. ``checked`` says how it was held against float64; ``toolchain``, what
+    it was made with. ``text`` is "" where the results are views of arguments."""
 
     launch: Callable[..., tuple[Any, ...]]
     lowered: LoweredGraph
     target: str
     checked: CheckResult
     text: str
+    toolchain: tuple[str, ...] = ()
 
 
 def trace_settled(
-    tracer: Tracer, leaves: Sequence[Any], static: frozenset[int]
+    tracer: Tracer, leaves: Sequence[Any], static: frozenset[int], *, sums: bool = True
 ) -> tuple[Trace, LoweredGraph, frozenset[int]]:
-    """The trace and its expression with as many numbers left open as can be; and the places of those that are not."""
+    """The trace and its expression with as many numbers left open as can be; and the places of those that are not.
+    ``sums``: whether the kernel adds up what is summed over rows."""
     numbers = frozenset(i for i, leaf in enumerate(leaves) if type(leaf) in (int, float))
     while True:
         trace = tracer(leaves, static)
         wanted = static | trace.specialized
         if wanted == static:
             try:
-                return trace, lower_graph(trace.graph), static
+                return trace, lower_graph(trace.graph, sums=sums), static
             except StaticNumberError as error:
                 if static == numbers:
                     raise FuseError(f"fuse: {error}") from None
@@ -63,55 +64,45 @@ def trace_settled(
 
 def make_kernel(tracer: Tracer, definition: Definition, leaves: Sequence[Any], static: frozenset[int]) -> FusedKernel:
     """Raises FuseError where the function cannot be fused, BuildError where it cannot be compiled."""
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    trace, lowered, _ = trace_settled(tracer, leaves, static)
-    device = str(tensors[0].device)
-    function, target, text = _compiled(lowered, device)
-    launch = _launch(lowered, len(leaves), function, device)
+    device = str(next(leaf for leaf in leaves if isinstance(leaf, Tensor)).device)
+    end = back_end_of(device)
+    trace, lowered, _ = trace_settled(tracer, leaves, static, sums=end.sums)
+    text = end.text(lowered.expression) if lowered.expression.outputs else ""
+    function = end.function(lowered.expression) if text else None
+
+    def launch_of(other: LoweredGraph, count: int) -> Callable[..., tuple[Any, ...]]:
+        return written_launch(other, count, function, end.nanoseconds(other.expression), device)
 
     def run(other: LoweredGraph, given: Sequence[Any]) -> Sequence[Any]:
-        return _launch(other, len(given), function, device)(*given)
+        return launch_of(other, len(given))(*given)
 
-    note = _note(text, target, device)
+    note = _note(text, end, device)
     checked = _noted(note)
     if checked is None:
         checked = CheckResult(0.0, 0)
-        for case in _cases(tracer, trace, lowered, leaves, static):
+        for case in _cases(tracer, trace, lowered, leaves, static, end):
             found = hold_against(definition, case, run, device=device)
             checked = CheckResult(max(checked.worst, found.worst), checked.cases + found.cases, found.fault)
             if found.fault:
                 break
         _write(note, checked)
-    return FusedKernel(launch, lowered, target, checked, text)
-
-
-def _compiled(lowered: LoweredGraph, device: str) -> tuple[Any, str, str]:
-    """The kernel's function, the target that it was compiled for, and its text."""
-    if not lowered.expression.outputs:
-        return None, "torch", ""
-    if device == "cpu":
-        target = cpu_kernel.target_here()
-        return cpu_kernel.cpu_function(lowered.expression, target), target, cpp_text(lowered.expression)
-    raise FuseError(f"fuse: tensors on {device}; accepted are those of a CPU")
-
-
-def _launch(lowered: LoweredGraph, count: int, function: Any, device: str) -> Callable[..., tuple[Any, ...]]:
-    return written_launch(lowered, count, function, cpu_kernel.nanoseconds(lowered.expression), device)
+    launch, target = launch_of(lowered, len(leaves)), end.target if text else "torch"
+    return FusedKernel(launch, lowered, target, checked, text, tuple(end.toolchain()) if text else ())
 
 
 def _cases(
-    tracer: Tracer, trace: Trace, lowered: LoweredGraph, leaves: Sequence[Any], static: frozenset[int]
+    tracer: Tracer, trace: Trace, lowered: LoweredGraph, leaves: Sequence[Any], static: frozenset[int], end: BackEnd
 ) -> list[Case]:
     """The same kernel at small sizes, ragged ones; at the call's own where it has no kernel in common with those."""
     found = list[Case]()
-    text = cpp_text(lowered.expression)
+    text = end.common_text(lowered.expression)
     for name, last, others in differing_sizes():
         small = smaller_sizes(leaves, last, others)
         try:
-            traced, other, _ = trace_settled(tracer, small, static)
+            traced, other, _ = trace_settled(tracer, small, static, sums=end.sums)
         except (FuseError, RuntimeError):
             continue
-        if cpp_text(other.expression) == text:
+        if end.common_text(other.expression) == text:
             found.append(Case(name, tuple(small), traced.graph, other))
     return found or [Case("the sizes of the call", tuple(leaves), trace.graph, lowered)]
 
@@ -126,12 +117,9 @@ def _checker() -> str:
     return hash_of("", files)
 
 
-def _note(text: str, target: str, device: str) -> Path:
-    header = cpu_kernel.SIMD / cpu_kernel.HEADER
-    parts = [text, target, _checker(), toolchain(), kind_of(device), torch.__version__]
-    parts += (
-        [str(flags_of(header, target)), hash_of("", with_includes(header, cpu_kernel.SIMD))] if device == "cpu" else []
-    )
+def _note(text: str, end: BackEnd, device: str) -> Path:
+    parts = [text, end.target, _checker(), kind_of(device), torch.__version__]
+    parts += end.toolchain() if text else ()
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
     return environment.cache_dir("build") / "fuse" / f"{digest}.checked.json"
 

@@ -41,11 +41,13 @@ EXACT_FUNCTIONS: dict[str, Callable[..., Any]] = {"gelu": _gelu, "gelu_backward"
 
 
 class Reference(Interpreter):
-    """``Reference(graph)(leaves)``: the results in float64. ``rounds``: whether the function casts to fewer digits."""
+    """``Reference(graph)(leaves)``: the results in float64. ``rounds``: whether the function casts to fewer digits. A
+    cast that makes a result does not round it: a kernel rounds once, and what that may be off by is in its bound."""
 
     def __init__(self, graph: torch.fx.Graph) -> None:
         super().__init__(torch.fx.GraphModule({}, graph))
         self.rounds = any(_rounding(node) is not None for node in graph.nodes)
+        self.cast_values: dict[Node, Tensor] = {}
         self.draws = any(getattr(node.target, "namespace", "") == "kernelworks" for node in graph.nodes)
 
     def __call__(self, leaves: Sequence[Any]) -> list[Tensor | None]:
@@ -55,6 +57,9 @@ class Reference(Interpreter):
         return found
 
     def run_node(self, n: Node) -> Any:
+        if n.op == "output":
+            (results,) = n.args
+            return [self.cast_values[r] if r in self.cast_values else self.env.get(r) for r in results]  # type: ignore
         if n.op != "call_function" or not isinstance(n.target, torch._ops.OpOverload):
             return super().run_node(n)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
@@ -64,6 +69,7 @@ class Reference(Interpreter):
             return torch.where(keep, x / (1.0 - p) if p < 1.0 else torch.zeros_like(x), torch.zeros_like(x))
         to = _rounding(n)
         if to is not None:
+            self.cast_values[n] = args[0]
             return args[0].to(torch.float32).to(to).double() if to is not torch.float32 else args[0].float().double()
         if n.target.overloadpacket is torch.ops.aten._to_copy:
             return args[0].to(torch.bool) if kwargs.get("dtype") is torch.bool else args[0].double()

@@ -19,6 +19,7 @@ from kernelworks.nn import experts
 from kernelworks.nn.gates import learn_gate
 from kernelworks.nn.identify import identify_forward, reason_not_identified
 from kernelworks.nn.originals import TORCH_FUNCTIONS, forward_of
+from kernelworks.nn.recurrent import KIND, calls_shipped_function, known_network
 from kernelworks.nn.torch_modules import TORCH_MODULES
 
 __all__ = ["KnownForward", "activations", "known_forward", "reason_left", "writes_into_its_input"]
@@ -39,6 +40,10 @@ def known_forward(module: nn.Module) -> KnownForward | None:
     for shipped, kind, op, ours in TORCH_MODULES:
         if forward is shipped:
             return KnownForward(kind, (op,), ours) if getattr(F, op) is TORCH_FUNCTIONS[op] else None
+    network = known_network(module)
+    if network is not None:
+        torchs, ours = network
+        return KnownForward(KIND, (torchs.op.name,), ours) if calls_shipped_function(torchs) else None
     if experts.uses_experts_registry(module):
         return KnownForward(experts.KIND, experts.USES, experts.swapped_forward)
     identified = identify_forward(module)
@@ -74,6 +79,9 @@ def reason_left(module: nn.Module) -> str:
     for shipped, _, op, _ in TORCH_MODULES:
         if forward_of(module) is shipped:
             return f"torch.nn.functional.{op} was replaced by somebody else"
+    network = known_network(module)
+    if network is not None:
+        return f"torch.{network[0].name} was replaced by somebody else"
     if type(module).__module__ == "kernelworks.nn":
         return "a module of kernelworks' own"
     for cls, reason in _NOT_OURS:

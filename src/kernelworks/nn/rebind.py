@@ -29,7 +29,7 @@ import torch.nn.functional as F
 
 from kernelworks.nn import functional as calls
 from kernelworks.nn.gates import GATES, with_fused_gates
-from kernelworks.nn.originals import TORCH_FUNCTIONS, TWINS
+from kernelworks.nn.originals import TORCH_FUNCTIONS, TWINS, is_from_package
 from kernelworks.nn.source_code import equal_code, is_only_called
 
 __all__ = ["Rebinder", "guarded_method", "same_code"]
@@ -38,6 +38,9 @@ _is_compiling = torch.compiler.is_compiling
 
 PREFIX = "__kernelworks_"
 _NEVER_CALLED = ("eager_attention_forward",)  # transformers' default where the registry has no entry; ours has one
+# Wrappers of transformers' that call what they wrap with the same arguments: those of modules whose weights they use
+# without calling them.
+_TRANSPARENT = ("force_accelerate_hooks.<locals>.decorator.<locals>.wrapped",)
 _LIBRARIES = ("torch", "numpy", "builtins", "typing", "math", "functools", "collections", "einops")
 
 
@@ -182,8 +185,10 @@ class Rebinder:
 
         ``own`` are the attributes of its ``self`` that are activations, with the op whose gate each begins.
         """
-        if not isinstance(function, types.FunctionType) or hasattr(function, "__wrapped__"):
+        if not isinstance(function, types.FunctionType):
             return None
+        if hasattr(function, "__wrapped__"):
+            return self._within(function, own) if _is_transparent(function) else None
         own = {name: op for name, op in own.items() if name in function.__code__.co_names}
         key = (id(function), frozenset(own.items()))
         if key in self._done:
@@ -192,6 +197,19 @@ class Rebinder:
         self._done[key] = None  # a function that calls itself keeps calling the original
         rebound = self._done[key] = self._rebind(function, own)
         return rebound
+
+    def _within(self, wrapper: Any, own: Mapping[str, str]) -> Rebound | None:
+        """The rebound copy of what a wrapper calls, in a copy of the wrapper."""
+        inner = wrapper.__wrapped__
+        rebound = self.rebind(inner, own)
+        if rebound is None:
+            return None
+        cells = tuple(
+            types.CellType(rebound.function) if cell.cell_contents is inner else cell for cell in wrapper.__closure__
+        )
+        copy = types.FunctionType(wrapper.__code__, wrapper.__globals__, wrapper.__name__, wrapper.__defaults__, cells)
+        functools.update_wrapper(copy, rebound.function)
+        return Rebound(copy, rebound.calls, rebound.replaced)
 
     def _rebind(self, function: types.FunctionType, own: Mapping[str, str]) -> Rebound | None:
         space = function.__globals__
@@ -255,6 +273,11 @@ class Rebinder:
             return None
         rebound = self.rebind(value)
         return (rebound.function, rebound.calls, rebound.replaced) if rebound else None
+
+
+def _is_transparent(wrapper: types.FunctionType) -> bool:
+    """Whether a wrapper is one of transformers' own that does no more than call what it wraps."""
+    return wrapper.__code__.co_qualname in _TRANSPARENT and is_from_package("transformers", wrapper)
 
 
 def _name_for(space: dict[str, Any], name: str, original: Any) -> str:

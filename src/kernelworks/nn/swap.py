@@ -32,6 +32,8 @@ from kernelworks.nn.expected_kernels import Outlook, Outlooks
 from kernelworks.nn.forwards import activations, known_forward, reason_left, writes_into_its_input
 from kernelworks.nn.install import InstalledAttributes, copies_itself, installed_on, take_off_strangers
 from kernelworks.nn.rebind import Rebinder, guarded_method
+from kernelworks.nn.recurrence import known_recurrence
+from kernelworks.nn.recurrent import known_network
 from kernelworks.nn.rotary import known_rotary
 from kernelworks.records import AutotuneResult, SwapRecord
 from kernelworks.records.base import Record
@@ -161,10 +163,12 @@ def swap(
     """Puts kernelworks' ops into ``model``, in place, and says what was replaced and what was left and why.
 
     Replaced are, on each instance and never on a class: ``nn.Linear``, ``nn.LayerNorm``, ``nn.RMSNorm``, ``nn.GELU``,
-    ``nn.Softmax`` and ``nn.CrossEntropyLoss``; transformers' RMSNorm, gated MLP with SiLU or GELU, GELU classes, rotary
-    embedding, loss, experts of a mixture, and attention through transformers' registry; and, in any other module, the
-    calls of ``torch.nn.functional`` that kernelworks has an op for. Parameters, buffers, hooks, the modules themselves
-    and ``state_dict`` stay the same objects, with no copy of a weight.
+    ``nn.Softmax``, ``nn.InstanceNorm1d`` to ``3d``, ``nn.CrossEntropyLoss`` and, where no gradient is wanted,
+    ``nn.LSTM`` and ``nn.GRU``; transformers' RMSNorm, gated MLP with SiLU or GELU, GELU classes, rotary embedding,
+    loss, experts of a mixture, the gated delta rule and causal convolutions of recurrent layers, and attention through
+    transformers' registry; and, in any other module, the calls of ``torch.nn.functional`` that kernelworks has an op
+    for. Parameters, buffers, hooks, the modules themselves and ``state_dict`` stay the same objects, with no copy of a
+    weight.
 
     A module is left as it is if no tuning record says that a kernel of ours may be faster on this kind of machine, in
     its dtype and for its sizes. In one that is replaced each call takes the kernel that its tuning record names, which
@@ -280,11 +284,14 @@ _KINDS: dict[tuple[str, ...], str] = {(gate.op.name,): "gated MLP" for gate in g
 def _sizes(op: str, module: nn.Module | None) -> dict[str, int]:
     """The dimensions of an op's calls, by their names in its contract, that a module's weight fixes: one that has its
     sizes by now, and is no tensor of a kind that may not be asked for them."""
+    if module is not None and known_network(module) is not None:
+        return {"I": int(module.input_size), "H": int(module.hidden_size)}  # type: ignore[arg-type]
     weight = None if module is None else module._parameters.get("weight")
     if weight is None or type(weight) not in PLAIN_TYPES or weight.is_nested:
         return {}
     found = OPS[op] if op in OPS else torch_signatures()[op].op
-    return dict(zip(("N", "K"), weight.shape, strict=False)) if "weight" in found.passes["forward"].names else {}
+    names = getattr(found.template, "weight_dims", ("N", "K"))
+    return dict(zip(names, weight.shape, strict=False)) if "weight" in found.passes["forward"].names else {}
 
 
 class _Walk:
@@ -296,7 +303,7 @@ class _Walk:
         self.ops = None if ops is None else frozenset(ops)
         self.every = every or environment.selection_policy() == "listed"
         self.outlooks = Outlooks(result.model)
-        self.rebinder = Rebinder(known=known_rotary)
+        self.rebinder = Rebinder(known=lambda function: known_rotary(function) or known_recurrence(function))
         self.installed: dict[int, InstalledAttributes] = {}
         self.replaced: list[ReplacedModule] = []
         self.left: list[LeftModule] = []

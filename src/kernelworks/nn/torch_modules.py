@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from kernelworks.nn import functional as calls
 from kernelworks.nn.originals import FORWARDS, TORCH_FUNCTIONS, TWINS, shipped_forward
@@ -24,6 +25,8 @@ from kernelworks.nn.originals import FORWARDS, TORCH_FUNCTIONS, TWINS, shipped_f
 __all__ = ["TORCH_MODULES", "linear_forward", "only_calls"]
 
 _LINEAR, _LAYER_NORM, _RMS_NORM = FORWARDS[nn.Linear], FORWARDS[nn.LayerNorm], FORWARDS[nn.RMSNorm]
+_INSTANCE_NORM = shipped_forward(_InstanceNorm)
+_APPLY_INSTANCE_NORM = _InstanceNorm._apply_instance_norm  # which its forward calls
 
 
 def linear_forward(self: Any, input: Tensor) -> Tensor:
@@ -58,11 +61,31 @@ def _rms_norm(self: Any, x: Tensor) -> Tensor:
     return calls.rms_norm(x, self.normalized_shape, parameters["weight"], self.eps)
 
 
+def _instance_norm(self: Any, input: Tensor) -> Tensor:
+    """What torch warns of or refuses, and an input without a batch, is torch's."""
+    cls, batched = type(self), input.dim() == self._get_no_batch_dim() + 1
+    if (
+        cls.forward is not _INSTANCE_NORM
+        or cls._apply_instance_norm is not _APPLY_INSTANCE_NORM
+        or F.instance_norm is not TORCH_FUNCTIONS["instance_norm"]
+        or not batched
+        or input.shape[1] != self.num_features
+    ):
+        result: Tensor = cls.forward(self, input)
+        return result
+    normed: Tensor = calls.FUNCTIONS["instance_norm"](
+        input, self.running_mean, self.running_var, self.weight, self.bias,
+        self.training or not self.track_running_stats, 0.0 if self.momentum is None else self.momentum, self.eps,
+    )  # fmt: skip
+    return normed
+
+
 # Parameters are looked for where torch keeps them before nn.Module.__getattr__ is asked.
 _BY_HAND: tuple[tuple[Any, str, Any], ...] = (
     (_LINEAR, "linear", linear_forward),
     (_LAYER_NORM, "layer_norm", _layer_norm),
     (_RMS_NORM, "rms_norm", _rms_norm),
+    (_INSTANCE_NORM, "instance_norm", _instance_norm),
 )
 
 

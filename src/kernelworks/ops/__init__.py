@@ -30,6 +30,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "attention",
         "attention_fp8",
         "block_sparse_attention",
+        "cache_append",
+        "paged_attention",
         "varlen_attn",
     ),
     "communication": (
@@ -78,6 +80,10 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "dequantize",
         "quantize",
         "quantized_linear",
+    ),
+    "recurrent": (
+        "gru",
+        "lstm",
     ),
     "reduction": (
         "argmax",

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from kernelworks.ops.attention.attention import attention as attention
     from kernelworks.ops.attention.attention_fp8 import attention_fp8 as attention_fp8
     from kernelworks.ops.attention.block_sparse_attention import block_sparse_attention as block_sparse_attention
+    from kernelworks.ops.attention.cache_append import cache_append as cache_append
+    from kernelworks.ops.attention.paged_attention import paged_attention as paged_attention
     from kernelworks.ops.attention.varlen_attn import varlen_attn as varlen_attn
     from kernelworks.ops.communication.all_gather import all_gather as all_gather
     from kernelworks.ops.communication.all_reduce import all_reduce as all_reduce
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
     from kernelworks.ops.quantization.dequantize import dequantize as dequantize
     from kernelworks.ops.quantization.quantize import quantize as quantize
     from kernelworks.ops.quantization.quantized_linear import quantized_linear as quantized_linear
+    from kernelworks.ops.recurrent.gru import gru as gru
+    from kernelworks.ops.recurrent.lstm import lstm as lstm
     from kernelworks.ops.reduction.argmax import argmax as argmax
     from kernelworks.ops.reduction.cross_entropy import cross_entropy as cross_entropy
     from kernelworks.ops.reduction.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
@@ -89,6 +93,7 @@ if TYPE_CHECKING:
         "avg_pool2d",
         "batch_norm",
         "block_sparse_attention",
+        "cache_append",
         "causal_conv1d",
         "causal_conv1d_update",
         "celu",
@@ -107,6 +112,7 @@ if TYPE_CHECKING:
         "gelu_mul",
         "group_norm",
         "grouped_linear",
+        "gru",
         "hadamard_transform",
         "hardshrink",
         "hardsigmoid",
@@ -124,8 +130,10 @@ if TYPE_CHECKING:
         "linear_silu_mul",
         "log_softmax",
         "logsigmoid",
+        "lstm",
         "matern32_matmul",
         "mish",
+        "paged_attention",
         "quantize",
         "quantized_linear",
         "quick_gelu",
@@ -268,6 +276,12 @@ SCHEMAS = {
         "forward": "block_sparse_attention(Tensor query, Tensor key, Tensor value, Tensor block_mask, bool is_causal, float? scale, bool enable_gqa, bool with_lse, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "block_sparse_attention_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor output, Tensor lse, Tensor block_mask, bool is_causal, float? scale, bool enable_gqa, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
+    "cache_append": {
+        "forward": "cache_append(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor slot_mapping, str? op_kernel=None) -> ()",
+    },
+    "paged_attention": {
+        "forward": "paged_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor cu_seq_q, Tensor seqused_k, Tensor block_table, float? scale, int? window, str? op_kernel=None) -> Tensor",
+    },
     "varlen_attn": {
         "forward": "varlen_attn(Tensor query, Tensor key, Tensor value, Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa, bool with_lse, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "varlen_attn_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor output, Tensor lse, Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
@@ -370,6 +384,14 @@ SCHEMAS = {
     "quantized_linear": {
         "forward": "quantized_linear(Tensor x, Tensor weight, Tensor? bias, str format, str activations, str? op_kernel=None) -> Tensor",
         "backward": "quantized_linear_backward(Tensor grad_output, Tensor weight, str format, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
+    "gru": {
+        "forward": "gru(Tensor x, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, Tensor? h_0, bool reverse, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "gru_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor x, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, Tensor? h_0, bool reverse, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    },
+    "lstm": {
+        "forward": "lstm(Tensor x, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, Tensor? h_0, Tensor? c_0, bool reverse, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
+        "backward": "lstm_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, Tensor x, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, Tensor? h_0, Tensor? c_0, bool reverse, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     },
     "argmax": {
         "forward": "argmax(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from rich import box
@@ -219,7 +219,8 @@ def _not_tried(record: Fix) -> list[str]:
     other = [one for one in rest if one not in unpromising]
     said = [f"{_counted(budget)} (needs --budget {record.needs_s:.0f})"] if budget else []
     said += [f"{_counted(allow)} (needs --allow {','.join(words)})"] if allow else []
-    said += [f"{_counted(unpromising)} (predicted not to gain)"] if unpromising else []
+    known_elsewhere = {one.optimization for one in record.optimizations if one.applied or one in budget}
+    said += [f"{_counted(unpromising, known_elsewhere)} (predicted not to gain)"] if unpromising else []
     return said + [f"{_counted(some)} ({why})" for why, some in _by_reason(other).items()]
 
 
@@ -230,9 +231,16 @@ def _by_reason(some: Iterable[TriedOptimization]) -> dict[str, list[TriedOptimiz
     return found
 
 
-def _counted(some: Sequence[TriedOptimization]) -> str:
+def _counted(some: Sequence[TriedOptimization], known_elsewhere: Collection[str] = ()) -> str:
+    """Their names. Of one that stands elsewhere too, applied or not, this is another way."""
     names = [one.optimization for one in some]
-    return ", ".join(n if names.count(n) == 1 else f"{n} in {names.count(n)} ways" for n in dict.fromkeys(names))
+
+    def said(name: str) -> str:
+        count = names.count(name)
+        other = f"in {count} other ways" if count > 1 else "in another way"
+        return f"{name} {other}" if name in known_elsewhere else name if count == 1 else f"{name} in {count} ways"
+
+    return ", ".join(said(name) for name in dict.fromkeys(names))
 
 
 # ---------------------------------------------------------------- on a page, in a notebook

@@ -69,7 +69,7 @@ inline V error_function(V x) {
     q = fma(q, z, splat(-1.68282697438203e-03f));
     q = fma(q, z, splat(-7.37332916720468e-03f));
     q = fma(q, z, splat(-1.42647390514189e-02f));
-    return x * p / q;
+    return x * (p / q);  // in this order a subnormal x is rounded once
 }
 
 inline V normal_distribution(V x) { return normal(x).distribution; }

@@ -103,6 +103,11 @@ class ChannelNorm(OpPackage):
         return ("x", "weight", "bias")
 
     @property
+    def weight_dims(self) -> tuple[str, ...]:
+        """The dimensions of a call that its weight's shape says."""
+        return ("C",)
+
+    @property
     def running(self) -> tuple[str, ...]:
         return tuple(name for name in ("running_mean", "running_var") if name in self.arguments)
 

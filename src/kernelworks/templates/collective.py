@@ -8,6 +8,7 @@ processes, its cases, its kernels, what it can get wrong.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from torch import Generator, Tensor
 
 from kernelworks.build.kernels import as_float64, cpp_kernels, into, python_kernel
 from kernelworks.contract import FLOATS, UNIT_ROUNDOFF, Case, Contract, Cost, Mutant, Request, rounding
-from kernelworks.contract.arguments import Arguments, Word, check_of, errors_of, schema_of
+from kernelworks.contract.arguments import Arguments, Error, Word, check_of, errors_of, right_of, schema_of
 from kernelworks.contract.cases import VALUES, draw
 from kernelworks.contract.ranks import SELF_GROUP, CollectiveContract, Group, Ranks, count_ranks, group_of, name_of
 from kernelworks.contract.results import EqualAcrossRanks, Result
@@ -88,14 +89,22 @@ class Collective(OpPackage):
             dims=lambda request: {"N": request.args["x"].numel},
             bucket=lambda request: {"ranks": count_ranks(request.args["group"])},
             results={"output": Result("x", relation=EqualAcrossRanks() if self.equal else None)},
-            cases=(*self._cases(), *self.cases), errors=errors_of(self.arguments),
+            cases=(*self._cases(), *self.cases), errors=self._errors(),
             bench_cases=tuple(self._case(f"N={n}", (n,), dtypes=(F32,)) for n in (256, 16384, 4194304)),
             ranks=Ranks(COUNTS, self._reference, self._bound),
         )  # fmt: skip
 
     def _check(self, **call: Any) -> None:
         check_of(self.arguments)(**call)
+        if torch.is_grad_enabled() and getattr(call["x"], "requires_grad", False):
+            raise ValueError(f"{self.name} has no gradient, which x asks for; pass x.detach()")
         self._check_parts(call["x"], count_ranks(call["group"]))
+
+    def _errors(self) -> tuple[Error, ...]:
+        def with_gradient() -> dict[str, Any]:
+            return {**right_of(self.arguments), "x": torch.ones(PARTS, requires_grad=True)}
+
+        return (*errors_of(self.arguments), ("x asks for a gradient", with_gradient, ValueError, "pass x.detach()"))
 
     def _check_parts(self, x: Tensor, ranks: int) -> None:
         if self.divided and x.shape[0] % ranks:
@@ -208,8 +217,12 @@ class Collective(OpPackage):
         call = self._named(args)
         x: Tensor = call["x"].contiguous()
         segment = segment_of(call["group"])
-        if segment is None:  # what a process computes of its own is what it has
-            return into(x.clone(), out)  # type: ignore[no-any-return]
+        if (
+            segment is None
+        ):  # what a process computes of its own is what it has; no loop of torch's, after a fork it hangs
+            output = torch.empty(x.shape, dtype=x.dtype) if out is None else out
+            ctypes.memmove(output.data_ptr(), x.data_ptr(), x.nbytes)
+            return output
         self._check_parts(x, segment.ranks)  # a plan may be older than the group
         output = torch.empty(self.shape(x.shape, segment.ranks), dtype=x.dtype) if out is None else out
         words = [call["op"]] if self.reduces else []

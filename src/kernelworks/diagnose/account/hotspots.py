@@ -195,15 +195,15 @@ def _advice(view: View, group: Group, promise: Promise, races: Races, fix: Fix |
 
 
 def _rejection(rule: Rule, fix: Fix | None) -> str:
-    """That a fix did not apply what a rule advises; "" if it did, or if its gain is unknown. The figures that decided
-    stand with the optimization."""
+    """That a fix did not apply what a rule advises; "" if it did, or if the gain of any way to apply it is unknown. The
+    figures that decided stand with the optimization."""
     tried = (
         [one for one in fix.optimizations if one.optimization == rule.optimization]
         if fix is not None and rule.optimization
         else []
     )
     known = [one for one in tried if one.gain_s is not None or one.predicted_gain_s is not None]
-    if not known or any(one.applied for one in tried):
+    if not known or len(known) < len(tried) or any(one.applied for one in tried):
         return ""
     why = "it was measured, and rejected" if known[-1].gain_s is not None else "it is predicted not to gain"
     return f"{rule.optimization} is not applied: {why}"

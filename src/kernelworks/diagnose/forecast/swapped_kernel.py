@@ -22,6 +22,7 @@ from kernelworks.dispatch.choose import Choice, choose
 from kernelworks.dispatch.hooks import find_first_op
 from kernelworks.dispatch.op import Op
 from kernelworks.dispatch.signature import by_operator
+from kernelworks.dispatch.torch_network import TorchNetwork, network_of
 from kernelworks.nn.functional import FUNCTIONS
 from kernelworks.profile.cost.operands import Arguments, Operand
 from kernelworks.profile.trace import Call
@@ -54,6 +55,9 @@ def swap_call(call: Call, threads: int, device: str = "cpu", kind: str | None = 
     The profiler does not record everything: which approximation a GELU uses, which gradients are wanted of a call that
     autograd records. Of what the call may be, the first with a tuning record counts.
     """
+    network = network_of(call.name)
+    if network is not None:
+        return _swap_network(network, call, threads, device, kind)
     found: list[SwappedCall] = []
     torch_signature = by_operator(call.name)
     for unrecorded in torch_signature.unrecorded_arguments if torch_signature is not None else ():
@@ -75,6 +79,29 @@ def swap_call(call: Call, threads: int, device: str = "cpu", kind: str | None = 
         if a.choice.tuning_record is not None and a.choice.tuning_record.call == tuning_records.call_of(a.request)
     ]
     return next(iter((*timed, *found)), None)
+
+
+def _swap_network(torchs: TorchNetwork, call: Call, threads: int, device: str, kind: str | None) -> SwappedCall | None:
+    """Of a network that is one call of the op: one layer in one direction. A swap leaves it to torch where autograd
+    records it, and no tuning record speaks of several calls at once."""
+    if any(each.recorded for each in (call, *call.children)):
+        return None
+    try:
+        with FakeTensorMode(), torch.no_grad():
+            network = torchs.read(*(_operands_without_data(item, device) for item in Arguments(call).items))
+            if isinstance(network, str) or network.calls > 1:
+                return None
+            request = torchs.op.request("forward", torchs.arguments(network, network.x, 0))
+        its = dataclasses.replace(request, threads=threads)
+        return SwappedCall(torchs.op, its, choose(torchs.op, its, kind=kind))
+    except (TypeError, ValueError, AttributeError, RuntimeError, IndexError):
+        return None  # arguments of another kind than the profiler records
+
+
+def _operands_without_data(item: Any, device: str) -> Any:
+    if isinstance(item, list):
+        return [_operands_without_data(each, device) for each in item]
+    return _without_data(item, device) if isinstance(item, Operand) else item
 
 
 def _requests(call: Call, op: Op, args: tuple[Any, ...]) -> Iterator[Request]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from kernelworks.build import native
 from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Change, Impossible, Promise, Scene
 from kernelworks.diagnose.optimizations.accepted_options import Takes, a_list
 from kernelworks.diagnose.optimizations.trial import share_saved
@@ -19,7 +20,7 @@ from kernelworks.profile.budget import Budget
 from kernelworks.profile.call_sites import fold
 from kernelworks.profile.program import Program
 
-__all__ = ["NOTHING", "OPTIMIZATION", "group_lines", "part_of"]
+__all__ = ["NOTHING", "OPTIMIZATION", "ask_for_the_entry", "group_lines", "part_of"]
 
 PART, ENOUGH_S, MOST = (
     0.0625,
@@ -134,6 +135,13 @@ def part_of(budget: Budget) -> float:
     return max(PART * budget.seconds, min(ENOUGH_S, MOST * budget.seconds))
 
 
+def ask_for_the_entry(budget: Budget) -> None:
+    """Raises BudgetExceeded if our calls cannot be benchmarked in time: what is timed is their way in by C++, which is
+    compiled once on a machine."""
+    if seconds := native.build_seconds():
+        budget.ask("compiling the C++ entry of the ops, once on this machine,", seconds)
+
+
 class _Optimization:
     name = "swap"
     takes = Takes(("everywhere",), {"ops": a_list("names of ops", lambda name: isinstance(name, str) and name in OPS)})
@@ -168,6 +176,7 @@ class _Optimization:
         assert forecaster is not None and program is not None and budget is not None
         if scene.taken or candidate.option("ops"):
             return self._race_modules(scene, candidate)
+        ask_for_the_entry(budget)
         scene.notes += self._autotune(scene, program, part_of(budget))
         forecaster.before(program)
         scene.say("building the kernels that the swapped program needs")

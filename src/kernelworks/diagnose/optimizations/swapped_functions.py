@@ -12,7 +12,7 @@ from typing import Any
 
 from kernelworks.diagnose.optimization import Candidate, Change, Impossible, Promise, Scene
 from kernelworks.diagnose.optimizations.accepted_options import Takes
-from kernelworks.diagnose.optimizations.swap import NOTHING, part_of
+from kernelworks.diagnose.optimizations.swap import NOTHING, ask_for_the_entry, part_of
 from kernelworks.diagnose.optimizations.trial import race_promise
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.dispatch.signature import torch_signatures
@@ -41,6 +41,7 @@ class _Optimization:
     def predict(self, scene: Scene, candidate: Candidate) -> Promise:
         program, budget = scene.program, scene.budget
         assert program is not None and budget is not None
+        ask_for_the_entry(budget)
         change = self.apply(scene, candidate)
         scene.say("autotuning what the program's functions call")
         with scene.in_place(), change:

@@ -30,9 +30,9 @@ def all_gather(x: Array, group: Any = None, *, out: Array | None = None, kernel:
 
     Error bound: none, the values are moved. The same bits on every rank.
     Cost: no arithmetic; a rank reads x and R - 1 times as much of the others', and writes output once.
-    Raises: TypeError, ValueError naming the argument. Of a kernel of ours ValueError on every rank where ranks differ
-    in shape or dtype, before anything is written; RuntimeError naming a rank that has ended, does not come within the
-    group's timeout, or is on another host. RuntimeError where ``kernel`` cannot run.
+    Raises: TypeError, ValueError naming the argument, also where x asks for a gradient. Of a kernel of ours ValueError
+    on every rank where ranks differ in shape or dtype, before anything is written; RuntimeError naming a rank that has
+    ended, does not come within the group's timeout, or is on another host. RuntimeError where ``kernel`` cannot run.
     Source: Thakur, Rabenseifner and Gropp 2005, Optimization of Collective Communication Operations in MPICH.
     """
     result: Array = OP.call(x, name_of(group), out, kernel)

@@ -28,15 +28,16 @@ def all_reduce(
             "avx512", "avx2" and "scalar" are for ranks of one host, through memory that they share.
 
     Returns:
-        ``output``, of x's shape and dtype. It has no gradient: ``torch.distributed.nn.functional.all_reduce`` has one.
+        ``output``, of x's shape and dtype. It has no gradient: ``torch.distributed.nn.functional.all_reduce`` has.
 
     Error bound: |output - exact| <= (R - 1) 2^-24 (|x of rank 0| + |x of rank 1| + ...) for R ranks, in 16 bits
     u |output| more; "max", "min" and int64 are exact. The same bits on every rank, with our kernels whatever the number
     of threads. torch's gloo rounds 16 bits between ranks, from three ranks on beyond this bound.
     Cost: R - 1 flop an element; a rank reads x and 2 (R - 1) / R as much of the others', and writes output once.
-    Raises: TypeError, ValueError naming the argument. Of a kernel of ours ValueError on every rank where ranks differ
-    in shape, dtype or op, before anything is written; RuntimeError naming a rank that has ended, does not come within
-    the group's timeout, or is on another host. RuntimeError where ``kernel`` cannot run.
+    Raises: TypeError, ValueError naming the argument, also where x asks for a gradient. Of a kernel of ours ValueError
+    on every rank where ranks differ in shape, dtype or op, before anything is written; RuntimeError naming a rank that
+    has ended, does not come within the group's timeout, or is on another host. RuntimeError where ``kernel`` cannot
+    run.
     Source: Thakur, Rabenseifner and Gropp 2005, Optimization of Collective Communication Operations in MPICH.
     """
     result: Array = OP.call(x, op, name_of(group), out, kernel)

@@ -35,10 +35,10 @@ def reduce_scatter(
     "max", "min" and int64 are exact. torch's gloo rounds 16 bits between ranks, from three ranks on beyond this bound.
     Cost: R - 1 flop an element of the output; a rank reads x and (R - 1) / R as much of the others', and writes output
     once.
-    Raises: TypeError, ValueError naming the argument, also where the ranks do not divide the first dimension. Of a
-    kernel of ours ValueError on every rank where ranks differ in shape, dtype or op, before anything is written;
-    RuntimeError naming a rank that has ended, does not come within the group's timeout, or is on another host.
-    RuntimeError where ``kernel`` cannot run.
+    Raises: TypeError, ValueError naming the argument, also where the ranks do not divide the first dimension or x asks
+    for a gradient. Of a kernel of ours ValueError on every rank where ranks differ in shape, dtype or op, before
+    anything is written; RuntimeError naming a rank that has ended, does not come within the group's timeout, or is on
+    another host. RuntimeError where ``kernel`` cannot run.
     Source: Thakur, Rabenseifner and Gropp 2005, Optimization of Collective Communication Operations in MPICH.
     """
     result: Array = OP.call(x, op, name_of(group), out, kernel)

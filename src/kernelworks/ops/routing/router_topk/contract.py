@@ -126,7 +126,7 @@ def gradient_bound(
         else:
             factor, factor_off = scale * flow, U32 * size * flow.abs()
         off = factor.abs() * slope_off + factor_off * slope
-    if off.shape != logits.shape:
+    if norm or args["scoring"] == "sigmoid":  # of the chosen ones alone
         off = torch.zeros_like(logits).scatter(-1, indices, off)
     return {"logits": rounding(gradients["logits"], dtype) + off + 2.0**-148 * (1.0 + size)}
 

@@ -61,7 +61,7 @@ def _forward(
             total = tl.sum(tl.where(asked, exp_to_add(chosen - top), 0.0), 1)[:, None]
         else:
             total = tl.sum(tl.where(inside, exp_to_add(v - top), 0.0), 1)[:, None]
-        score = exp(chosen - top) / total
+        score = tl.div_rn(exp(chosen - top), total)
     tl.store(weights + token * k + number, score * scale, mask=asked)
 
 
@@ -88,7 +88,7 @@ def _backward(
     else:
         top = _largest(tl.where(counts, v, float("-inf")))
         total = tl.sum(tl.where(counts, exp_to_add(v - top), 0.0), 1)[:, None]
-        score = tl.where(counts, exp(v - top) / total, 0.0)
+        score = tl.where(counts, tl.div_rn(exp(v - top), total), 0.0)
         slope = score
     if SIGMOID and NORMED:
         total = tl.sum(score, 1)[:, None] + EPS

@@ -25,6 +25,7 @@ __all__ = ["OP", "gated_delta_rule"]
 
 PACKAGE = Path(__file__).parent
 LEAST = 8  # steps that are worth the products of a chunk
+MOST_KEYS = 128  # elements of a key with which a chunk fits the registers of a GPU
 NANOSECONDS = 0.1  # about what an element of the state takes one thread of a CPU in a step
 
 
@@ -101,6 +102,11 @@ def _few_steps(request: Request) -> str | None:
     return f"takes {LEAST} steps or more at once, got {steps}" if steps < LEAST else None
 
 
+def _small_chunk(request: Request) -> str | None:
+    dim = request.args["q"].shape[3]
+    return f"takes keys of up to {MOST_KEYS} elements, got {dim}" if dim > MOST_KEYS else _few_steps(request)
+
+
 def _cpp_kernels() -> list[Kernel]:
     """By chunks, and step by step. No kernel of ours makes gradients yet: they are torch's."""
     wide = ("avx512", "avx2")
@@ -136,6 +142,7 @@ BACKWARD = Pass(
 OP: Op = Op(
     CONTRACT,
     [
+        triton_kernel(PACKAGE, guard=_small_chunk, passes=("forward",), name="triton_chunked", module="triton_chunked"),
         triton_kernel(PACKAGE, passes=("forward",)),
         *_cpp_kernels(),
         *python_kernels(CONTRACT, FORWARD, BACKWARD, composite, lambda: OP),

@@ -1,0 +1,180 @@
+"""What paged_attention is tried on, and what it is measured on."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Generator
+
+from kernelworks.contract import Case
+from kernelworks.contract.cases import draw
+
+__all__ = ["BENCH_CASES", "CASES", "DEVICE_BENCH_CASES", "DEVICE_CASES"]
+
+Lengths = tuple[tuple[int, int], ...]
+MIXED_LENGTHS: Lengths = ((1, 5), (19, 37), (1, 1), (3, 8))
+
+
+def _make(
+    generator: Generator, dtype: torch.dtype, lengths: Lengths = MIXED_LENGTHS, heads: tuple[int, int] = (2, 2),
+    dim: int = 16, page: int = 16, *, kind: str = "normal", scale: float | None = None, window: int | None = None,
+    ints: torch.dtype = torch.int32, spare: int = 1,
+) -> dict[str, Any]:  # fmt: skip
+    """``lengths``: of each sequence's queries and keys. Blocks lie in a drawn order among ``spare`` that no sequence
+    has. A slot that no key was written to is NaN, and a place of the table that holds no key names no block."""
+    queries, keys = ([pair[i] for pair in lengths] for i in (0, 1))
+    blocks = [-(-n // page) for n in keys]
+    count, most = sum(blocks) + spare, max(blocks, default=0) + spare
+    order = random.Random(count).sample(range(count), count)
+    caches = {}
+    for name in ("key_cache", "value_cache"):
+        of_values = "normal" if kind == "large" or (name == "key_cache" and kind != "large_mean") else kind
+        caches[name] = draw(of_values, generator, dtype, count, page, heads[1], dim)
+    table = torch.full((len(lengths), most), -1, dtype=ints)
+    written = torch.zeros(count, page, dtype=torch.bool)
+    for i, (used, n) in enumerate(zip(blocks, keys, strict=True)):
+        own, order = order[:used], order[used:]
+        table[i, :used] = torch.tensor(own, dtype=ints)
+        for j, block in enumerate(own):
+            written[block, : n - j * page] = True
+    query = draw(kind if kind != "large" else "normal", generator, dtype, sum(queries), heads[0], dim)
+    if kind == "large":
+        query, caches["key_cache"] = query * 30, caches["key_cache"] * 30
+    filled = {name: torch.where(written[..., None, None], cache, math.nan) for name, cache in caches.items()}
+    return {
+        "query": query, **filled, "cu_seq_q": torch.tensor([0, *accumulate(queries)], dtype=ints),
+        "seqused_k": torch.tensor(keys, dtype=ints), "block_table": table, "scale": scale, "window": window,
+    }  # fmt: skip
+
+
+def _case(name: str, *, layouts: bool = False, **made: Any) -> Case:
+    return Case(name, lambda g, d: _make(g, d, **made), layouts=layouts)
+
+
+def _special(name: str, tensor: str, value: float) -> Case:
+    """One NaN or infinity in a sequence between two others, which must not see it."""
+
+    def make(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
+        args = _make(generator, dtype, ((9, 20), (19, 70), (4, 33)), (4, 2), 33)
+        block = int(args["block_table"][1, 0])
+        place = (9 + 3, 1, 32) if tensor == "query" else (block, 11, 1, 32)
+        args[tensor][place] = value
+        return args
+
+    return Case(name, make)
+
+
+def draw_lengths(count: int, most: int, seed: int = 0) -> tuple[int, ...]:
+    """Keys of so many sequences, from 1 to ``most``: many short ones and few long."""
+    chosen = random.Random(seed)
+    return tuple(int(most * chosen.random() ** 2) + 1 for _ in range(count))
+
+
+CASES = (
+    # few roundings of many elements: here a right row comes nearest to the bound
+    *(_case(f"few pairs, D={d}", heads=(64, 64), lengths=((1, d + 1),) * 32, dim=d) for d in (1, 2)),
+    # head_dim around the vector widths: one query a sequence, then several
+    *(_case(f"decode D={d}", lengths=((1, 4), (1, 1), (1, 17)), dim=d) for d in (1, 3, 8, 15, 16, 17, 33, 80, 128)),
+    *(_case(f"D={d}", heads=(4, 2), lengths=((3, 4), (8, 8), (2, 17)), dim=d) for d in (1, 7, 24, 64, 127, 256)),
+    # every count of keys about the borders of pages and of tiles of 64 keys
+    *(
+        _case(f"pages of {page}, keys about {at}", heads=(2, 1), page=page, dim=8,
+              lengths=tuple((1, n) for n in range(max(at - 2, 0), at + 3)))
+        for page, at in (
+            (16, 1), (16, 16), (16, 32), (16, 64), (16, 128), (1, 1), (1, 64), (3, 64), (64, 64), (128, 64)
+        )
+    ),
+    *(
+        _case(f"pages of {page}, prefill", heads=(4, 2), page=page, dim=24,
+              lengths=((17, 17), (70, 130), (65, 65), (1, 64), (20, 129)))
+        for page in (1, 3, 16, 64, 256)
+    ),
+    *(
+        _case(f"lengths {label}", lengths=lengths, dim=24)
+        for label, lengths in (
+            ("of none", ()),
+            ("0", ((0, 0),)),
+            ("1", ((1, 1),) * 5),
+            ("0 and 1", ((0, 0), (1, 1), (0, 1), (1, 0), (2, 2), (0, 3), (3, 0), (0, 0))),
+            ("0 in front and behind", ((0, 0), (7, 9), (0, 0))),
+            ("more queries than keys", ((70, 20), (33, 1), (129, 64))),
+            ("few queries, many keys", ((4, 300), (2, 700), (1, 1500))),
+        )
+    ),
+    *(
+        _case(f"window {window}", heads=(4, 2), lengths=lengths, dim=16, window=window)
+        for window, lengths in (
+            (1, ((6, 6), (3, 9), (9, 3))),
+            (5, ((70, 70), (20, 90), (90, 20), (1, 30))),
+            (64, ((140, 150), (64, 64))),
+            (300, ((40, 40), (70, 100))),
+        )
+    ),
+    *(
+        _case(f"window {window}, decode", heads=(4, 2), lengths=((1, 1), (1, 70), (1, 200), (2, 130)), window=window)
+        for window in (1, 16, 65, 1000)
+    ),
+    *(_case(f"{h} heads on {hkv}", heads=(h, hkv), dim=18) for h, hkv in ((3, 1), (6, 2), (8, 1), (5, 5), (40, 2))),
+    *(
+        _case(f"{h} heads on {hkv}, decode", heads=(h, hkv), dim=18, lengths=((1, 70), (1, 9), (1, 33)))
+        for h, hkv in ((1, 1), (4, 2), (3, 1), (8, 2), (6, 1), (8, 1), (16, 1))
+    ),
+    _case("layouts", heads=(4, 2), lengths=((7, 9), (16, 40)), dim=24, layouts=True),
+    _case("layouts, decode", heads=(4, 2), lengths=((1, 9), (1, 40)), dim=24, layouts=True),
+    _case("indices of 64 bits", dim=8, ints=torch.int64),
+    _case("indices of 64 bits, decode", lengths=((1, 20), (1, 33)), dim=8, ints=torch.int64),
+    _case("a wide table", lengths=((1, 20), (3, 33)), dim=8, spare=9),
+    _case("scale", lengths=((9, 12), (4, 4)), dim=8, scale=0.7),
+    _case("negative scale", lengths=((3, 4), (4, 4)), dim=8, scale=-1.5),
+    _case("negative scale, decode", lengths=((1, 4), (1, 40)), dim=8, scale=-1.5),
+    _case("scale of 0", lengths=((30, 4), (4, 40)), dim=8, scale=0.0),
+    *(
+        _case(f"{kind}{label}", heads=(4, 2), lengths=lengths, dim=40, kind=kind)
+        for kind in ("tiny", "subnormal", "large", "large_mean", "constant", "zeros")
+        for label, lengths in (("", ((30, 100), (1, 20))), (", decode", ((1, 100), (1, 20))))
+    ),
+    *(
+        _special(f"{value} in {tensor}", tensor, value)
+        for tensor in ("query", "key_cache", "value_cache")
+        for value in (math.inf, -math.inf, math.nan)
+    ),
+    _case("many sequences", lengths=tuple((1, n) for n in draw_lengths(60, 40)), dim=8),
+    _case("large", heads=(4, 2), lengths=((160, 160), (40, 300)), dim=64),
+)  # fmt: skip
+
+# Enough tiles to fill a GPU, so that its kernels take the cuts they have for large inputs.
+DEVICE_CASES = (
+    _case("tiles, decode", heads=(32, 8), lengths=tuple((1, n) for n in draw_lengths(60, 3000)), dim=128),
+    _case("tiles, decode of few", heads=(32, 8), lengths=((1, 9000), (1, 17)), dim=128),
+    _case("tiles, decode window", heads=(16, 4), lengths=((1, 9000), (1, 5000), (1, 3)), dim=64, window=4096),
+    _case("tiles, prefill", heads=(32, 8), lengths=((400, 400), (1, 1), (0, 0), (129, 1200), (513, 513)), dim=128),
+    _case("tiles, D=64 window", heads=(16, 4), lengths=((700, 700), (384, 900), (20, 20)), dim=64, window=128),
+    _case("tiles, D=256", heads=(8, 4), lengths=((333, 450), (70, 70), (5, 600)), dim=256, page=64),
+    _case("tiles, decode D=256", heads=(8, 4), lengths=((1, 450), (1, 4000), (1, 600)), dim=256),
+    _case("tiles, pages of 1", heads=(16, 16), lengths=((300, 700), (1, 90)), dim=64, page=1),
+    _case("tiles, layouts", heads=(4, 2), lengths=((130, 150), (31, 31)), dim=64, layouts=True),
+)  # fmt: skip
+
+
+def _timed(name: str, dtype: torch.dtype, lengths: Lengths, heads: tuple[int, int], dim: int, **made: Any) -> Case:
+    return Case(name, lambda g, d: _make(g, d, lengths, heads, dim, **made), dtypes=(dtype,))
+
+
+# A step of decoding for several sequences, one for a single one, and a part of a prompt behind what is in the cache.
+BENCH_CASES = (
+    _timed("decode 16 of 1k H32 Hkv8 D128", torch.bfloat16, ((1, 1024),) * 16, (32, 8), 128),
+    _timed("decode 1 of 8k H32 Hkv8 D128", torch.bfloat16, ((1, 8192),), (32, 8), 128),
+    _timed("decode 16 of 1k H16 Hkv8 D64", torch.float32, ((1, 1024),) * 16, (16, 8), 64),
+    _timed("prefill 256 of 1k H8 Hkv2 D64", torch.float32, ((256, 1024),), (8, 2), 64),
+)
+
+# On a GPU: steps of decoding that fill one, and prompts in parts.
+DEVICE_BENCH_CASES = (
+    _timed("decode 64 of 4k H32 Hkv8 D128", torch.bfloat16, ((1, 4096),) * 64, (32, 8), 128),
+    _timed("decode 4 of 32k H32 Hkv8 D128", torch.bfloat16, ((1, 32768),) * 4, (32, 8), 128),
+    _timed("prefill 4 x 2k of 8k H32 Hkv8 D128", torch.bfloat16, ((2048, 8192),) * 4, (32, 8), 128),
+)
