@@ -367,7 +367,7 @@ class ChannelPasses:
             return problem.statistics(0.0, (None, None), None)
         momentum = have["momentum"]
         if plan.batch and all(t is not None and t.is_contiguous() for t in running):
-            return problem.statistics(momentum, running, None)
+            return problem.statistics(momentum, running, None)  # type: ignore[arg-type]
         variance = problem.numbers(plan.rows)
         mean, rstd = problem.statistics(0.0, (None, None), variance)
         own = (mean, variance * (plan.total / max(plan.total - 1, 1)))
