@@ -165,7 +165,9 @@ class Select(OpPackage):
     def reference(self, x: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, ...]:
         if x.dim() == 0:  # torch 2.11's has no gradient of it on a GPU
             return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
-        return tuple(self._by_torch(x, *rest, **named))
+        # torch's radix sort on a GPU puts a NaN with a sign at the other end.
+        _, indices = self._by_torch(torch.where(x.isnan(), torch.nan, x).detach(), *rest, **named)
+        return x.gather(dict(zip(self._options, rest, strict=False), **named).get("dim", -1), indices), indices
 
     def _by_torch(self, x: Tensor, *rest: Any, **named: Any) -> Any:
         return self.function(x, **dict(zip(self._options, rest, strict=False)), **named)

@@ -127,6 +127,8 @@ def main() -> None:
     from kernelworks import ops  # fills OPS
 
     poisoned_memory()
+    # A bound is float32's. cuDNN takes TF32 by default, and a state that torch leaves is what a kernel goes on from.
+    torch.backends.cudnn.allow_tf32 = False
     op = OPS[args.op]
     if args.bounds:
         for kernel in args.kernels.split(","):

@@ -15,9 +15,9 @@ from transformers.models.mamba import modeling_mamba
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen
 
 import kernelworks as kw
-from kernelworks.nn import recurrence
+from kernelworks.nn import transformers_recurrence
 from kernelworks.nn.originals import unwrap_decorators
-from kernelworks.nn.recurrence import known_recurrence
+from kernelworks.nn.transformers_recurrence import known_recurrence
 
 DELTA_OPS = ("causal_conv1d", "causal_conv1d_update", "gated_delta_rule", "softplus")
 SIZES = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 3}
@@ -144,4 +144,4 @@ def test_what_has_the_name_and_other_values_is_left() -> None:
         return made * 1.01, state
 
     own = unwrap_decorators(qwen.torch_chunk_gated_delta_rule, "transformers")
-    assert recurrence._is_delta_rule(own) and not recurrence._is_delta_rule(other)
+    assert transformers_recurrence._is_delta_rule(own) and not transformers_recurrence._is_delta_rule(other)
