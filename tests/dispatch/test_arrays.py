@@ -67,7 +67,7 @@ def test_shapes_without_much_in_them(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in ALL_NAMES if n != "attention_fp8" and OPS[n].contract.returned_outputs]
+    "name", [n for n in ALL_NAMES if n != "attention_fp8" and OPS[n].contract.returned_outputs and not n.endswith("_")]
 )  # NumPy has no 8-bit floats
 def test_every_op_takes_arrays(name: str) -> None:
     op = OPS[name]

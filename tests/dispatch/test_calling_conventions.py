@@ -97,7 +97,8 @@ def test_a_dtype_that_the_contract_leaves_out_is_torchs(name: str, dtype: torch.
         assert str(got) == str(want)
         return
     assert dtypes(got) == dtypes(want)
-    torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+    if dtype not in OPS[name].contract.dtypes:  # else ours may serve, and be nearer to what is true than torch
+        torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
     with torch.autocast("cpu", torch.bfloat16):
         assert dtypes(getattr(kw, name)(**given)) == dtypes(torch_signature.function(**given))  # type: ignore[misc]
 

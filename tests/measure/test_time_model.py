@@ -392,7 +392,7 @@ def test_a_line_of_a_record_is_predicted_by_the_pairs_that_it_counted() -> None:
 
 SHORT = {
     "bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "i64": torch.int64,
-    "f8_e4m3fn": torch.float8_e4m3fn,
+    "i32": torch.int32, "ui8": torch.uint8, "f8_e4m3fn": torch.float8_e4m3fn,
 }  # fmt: skip
 FILLS_US = 30.0  # shorter calls are their host's
 
@@ -409,10 +409,14 @@ def asked(op: Op, call: str) -> Request:
     return Request(op.name, "forward", args)
 
 
-UNSAID = ("varlen_attn", "block_sparse_attention", "adamw_")  # what they compute shapes do not say
+UNSAID = ("varlen_attn", "block_sparse_attention", "adamw_", "grouped_linear")  # what they compute shapes do not say
 # Ops whose few races are off: argmax's kernels wait for what they compare, which nothing here counts; of rope one
 # call is left, 54 us of its caller's clock where the device takes 44.
 OFF = {"argmax", "rope"}
+# Ops whose kernels no model was fitted to yet: what is predicted of them is their bytes and products alone.
+UNFITTED = {
+    "causal_conv1d", "celu", "cholesky_solve", "cumprod", "dequantize", "mish", "quantized_linear", "silu", "tanh",
+}  # fmt: skip
 
 
 def test_timings_that_the_model_was_not_made_from_are_predicted() -> None:
@@ -421,7 +425,7 @@ def test_timings_that_the_model_was_not_made_from_are_predicted() -> None:
     known, off, of_op = h200(), list[float](), dict[str, list[float]]()
     shipped = json.loads((ROOT / "src/kernelworks/dispatch/timed/sm_90-nvidia_h200.json").read_text(encoding="utf-8"))
     for timing in shipped["tuning_records"]:
-        plain = timing["op"] not in UNSAID and " by [" not in timing["call"]
+        plain = timing["op"] not in (*UNSAID, *UNFITTED) and " by [" not in timing["call"]
         if timing["pass_"] == "forward" and plain and timing["whole"]["ours_us"] >= FILLS_US:
             op = OPS[timing["op"]]
             said = estimate_kernel_time(op, asked(op, timing["call"]), timing["way"], known, alone=False)

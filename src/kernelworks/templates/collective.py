@@ -89,22 +89,19 @@ class Collective(OpPackage):
             dims=lambda request: {"N": request.args["x"].numel},
             bucket=lambda request: {"ranks": count_ranks(request.args["group"])},
             results={"output": Result("x", relation=EqualAcrossRanks() if self.equal else None)},
-            cases=(*self._cases(), *self.cases), errors=self._errors(),
+            cases=(*self._cases(), *self.cases), errors=errors_of(self.arguments),
             bench_cases=tuple(self._case(f"N={n}", (n,), dtypes=(F32,)) for n in (256, 16384, 4194304)),
             ranks=Ranks(COUNTS, self._reference, self._bound),
         )  # fmt: skip
 
     def _check(self, **call: Any) -> None:
         check_of(self.arguments)(**call)
-        if torch.is_grad_enabled() and getattr(call["x"], "requires_grad", False):
-            raise ValueError(f"{self.name} has no gradient, which x asks for; pass x.detach()")
         self._check_parts(call["x"], count_ranks(call["group"]))
 
-    def _errors(self) -> tuple[Error, ...]:
-        def with_gradient() -> dict[str, Any]:
-            return {**right_of(self.arguments), "x": torch.ones(PARTS, requires_grad=True)}
-
-        return (*errors_of(self.arguments), ("x asks for a gradient", with_gradient, ValueError, "pass x.detach()"))
+    def refuse_gradient(self, x: Any) -> None:
+        """For the public function, which asks it of each call: a call of a known signature is not checked again."""
+        if torch.is_grad_enabled() and getattr(x, "requires_grad", False):
+            raise ValueError(f"{self.name} has no gradient, which x asks for; pass x.detach()")
 
     def _check_parts(self, x: Tensor, ranks: int) -> None:
         if self.divided and x.shape[0] % ranks:

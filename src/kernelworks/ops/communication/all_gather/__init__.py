@@ -35,6 +35,7 @@ def all_gather(x: Array, group: Any = None, *, out: Array | None = None, kernel:
     ended, does not come within the group's timeout, or is on another host. RuntimeError where ``kernel`` cannot run.
     Source: Thakur, Rabenseifner and Gropp 2005, Optimization of Collective Communication Operations in MPICH.
     """
+    TEMPLATE.refuse_gradient(x)
     result: Array = OP.call(x, name_of(group), out, kernel)
     return result
 

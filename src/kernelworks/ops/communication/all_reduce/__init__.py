@@ -40,6 +40,7 @@ def all_reduce(
     run.
     Source: Thakur, Rabenseifner and Gropp 2005, Optimization of Collective Communication Operations in MPICH.
     """
+    TEMPLATE.refuse_gradient(x)
     result: Array = OP.call(x, op, name_of(group), out, kernel)
     return result
 

@@ -41,6 +41,7 @@ def reduce_scatter(
     another host. RuntimeError where ``kernel`` cannot run.
     Source: Thakur, Rabenseifner and Gropp 2005, Optimization of Collective Communication Operations in MPICH.
     """
+    TEMPLATE.refuse_gradient(x)
     result: Array = OP.call(x, op, name_of(group), out, kernel)
     return result
 
