@@ -281,7 +281,7 @@ NAMES_OPS = {
     f"{PACKAGE}/fuse/rules.py": "a fused function calls the expressions of the table of activations",
     f"{PACKAGE}/nn/attention.py": "transformers' attention interface",
     f"{PACKAGE}/nn/experts.py": "transformers' experts interface, and the mixture that is composed of these ops",
-    f"{PACKAGE}/nn/transformers_recurrence.py": "transformers' functions of recurrent layers, each of which is one of these ops",
+    f"{PACKAGE}/nn/transformers_recurrence.py": "functions of recurrent layers, each of them one of these ops",
     f"{PACKAGE}/nn/functional.py": "stand-ins that read arguments quicker, or ask more, than a torch signature says",
     f"{PACKAGE}/nn/compiled_loss.py": "one op's operator for compilers",
     f"{PACKAGE}/nn/decoder.py": "one kind of layer, of these ops",

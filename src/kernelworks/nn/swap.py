@@ -32,9 +32,9 @@ from kernelworks.nn.expected_kernels import Outlook, Outlooks
 from kernelworks.nn.forwards import activations, known_forward, reason_left, writes_into_its_input
 from kernelworks.nn.install import InstalledAttributes, copies_itself, installed_on, take_off_strangers
 from kernelworks.nn.rebind import Rebinder, guarded_method
-from kernelworks.nn.transformers_recurrence import known_recurrence
 from kernelworks.nn.recurrent import known_network
 from kernelworks.nn.rotary import known_rotary
+from kernelworks.nn.transformers_recurrence import known_recurrence
 from kernelworks.records import AutotuneResult, SwapRecord
 from kernelworks.records.base import Record
 

@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 
 from kernelworks.build.kernels import as_float64, cpp_kernels, into, python_kernel
 from kernelworks.contract import FLOATS, UNIT_ROUNDOFF, Case, Contract, Cost, Mutant, Request, rounding
-from kernelworks.contract.arguments import Arguments, Error, Word, check_of, errors_of, right_of, schema_of
+from kernelworks.contract.arguments import Arguments, Word, check_of, errors_of, schema_of
 from kernelworks.contract.cases import VALUES, draw
 from kernelworks.contract.ranks import SELF_GROUP, CollectiveContract, Group, Ranks, count_ranks, group_of, name_of
 from kernelworks.contract.results import EqualAcrossRanks, Result
