@@ -30,7 +30,13 @@ def test_an_entry_that_is_there_costs_nothing(monkeypatch: pytest.MonkeyPatch) -
 
 
 def _tried(**more: Any) -> Any:
-    known = {"optimization": "fused optimizer", "applied": False, "gain_s": None, "predicted_gain_s": None}
+    known = {
+        "optimization": "fused optimizer",
+        "applied": False,
+        "gain_s": None,
+        "predicted_gain_s": None,
+        "needs_s": 0.0,
+    }
     return types.SimpleNamespace(**(known | more))
 
 
@@ -38,6 +44,7 @@ def _tried(**more: Any) -> Any:
     ("ways", "said"),
     [
         ([{"predicted_gain_s": -1e-3}, {}], ""),  # the other way was not tried: the advice stands
+        ([{"predicted_gain_s": -1e-3}, {"predicted_gain_s": 9e-3, "needs_s": 240.0}], ""),  # for want of time
         ([{"predicted_gain_s": -1e-3}, {"applied": True, "gain_s": 1e-3}], ""),
         ([{"predicted_gain_s": -1e-3}], "fused optimizer is not applied: it is predicted not to gain"),
         ([{"gain_s": -1e-3}], "fused optimizer is not applied: it was measured, and rejected"),

@@ -203,7 +203,7 @@ def _rejection(rule: Rule, fix: Fix | None) -> str:
         else []
     )
     known = [one for one in tried if one.gain_s is not None or one.predicted_gain_s is not None]
-    if not known or len(known) < len(tried) or any(one.applied for one in tried):
+    if not known or len(known) < len(tried) or any(one.applied or one.needs_s for one in tried):
         return ""
     why = "it was measured, and rejected" if known[-1].gain_s is not None else "it is predicted not to gain"
     return f"{rule.optimization} is not applied: {why}"
