@@ -71,8 +71,8 @@ class _Division(ast.NodeTransformer):
 def _expression(text: str) -> str:
     """An expression of the table in Triton's words."""
     renamed = rename_calls(text, TRITON)
-    divided = _Division().visit(ast.parse(renamed, mode="eval"))
-    return ast.unparse(divided) if "div_rn" in ast.unparse(divided) else renamed
+    divided = ast.unparse(_Division().visit(ast.parse(renamed, mode="eval")))
+    return divided if "div_rn" in divided else renamed
 
 
 def _triton(entry: Activation) -> str:

@@ -99,7 +99,7 @@ def provide(progress: Callable[[str], None] | None = None) -> ModuleType | None:
     None where it cannot be; ``fallback_reason`` says why, and calls go through Python.
     """
     made = find_extension()
-    if made is None and environment.native() in ("background", "build"):
+    if made is None and _may_build():
         if progress is not None:
             progress("compiling the C++ entry of the ops, once for this torch: about 20 s of a free core")
         made = build()
@@ -133,7 +133,12 @@ def is_missing() -> bool:
 
 def build_seconds() -> float:
     """What ``provide`` would take here: 0 if the extension is there, or cannot be built."""
-    return BUILD_S if environment.native() in ("background", "build") and is_buildable() else 0.0
+    return BUILD_S if _may_build() and is_buildable() else 0.0
+
+
+def _may_build() -> bool:
+    """Whether the environment leaves it to verbs to build."""
+    return environment.native() in ("background", "build")
 
 
 def is_buildable() -> bool:
