@@ -23,6 +23,10 @@ GPU_KIND = "sm_90-nvidia_h200"
 
 # Of work (`telling_cases`) that the interpreter is granted, which takes a tenth of a second for a call of attention.
 INTERPRETED = {True: 24, False: 120}  # where a certificate of a GPU speaks for this source; where none does
+DEAR = (
+    "gated_delta_rule",
+    "quantized_linear",
+)  # ops of whose cases 24 buys a few: they have 120 with a certificate, too
 # Cases of a device and of benchmarks that are compiled, a second or two each, where no certificate says that they were.
 COMPILED = {"device_cases": 3, "bench_cases": 3}
 
@@ -73,10 +77,10 @@ def test_interpreted_kernels_keep_the_contract(op: Op, kernel: str, request: pyt
     if request.config.getoption("--all"):
         done = forked.python(*whole.split(), module="kernelworks.verify.triton_interpreter", TRITON_INTERPRET="1")
     else:
-        picked = (str(Path(forked.__file__).parent), str(INTERPRETED[certified(op, kernel)]))
+        picked = (str(Path(forked.__file__).parent), str(INTERPRETED[certified(op, kernel) and op.name not in DEAR]))
         done = forked.python(*picked, *whole.split(), code=PICKED, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert int(done.stdout.split(": ")[-1].split(" cases")[0]) >= (4 if certified(op, kernel) else 10)
+    assert int(done.stdout.split(": ")[-1].split(" cases")[0]) >= 10
 
 
 def _spread(cases: Sequence[Case], most: int) -> tuple[Case, ...]:
