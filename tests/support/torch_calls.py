@@ -71,6 +71,8 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "padding_idx": lambda given: 0,
     "reduce": lambda given: False,
     "reduction": lambda given: "sum",
+    "return_indices": lambda given: True,
+    "count_include_pad": lambda given: False,
     "scale": lambda given: 0.3,
     "scale_grad_by_freq": lambda given: True,
     "size_average": lambda given: False,
