@@ -2,7 +2,8 @@
 
 ``NAME(x, kernel_size, stride, padding, ...)`` of [B, C, ...]. An entry of an op package's table says how many
 dimensions it has and what a window is folded to (``Pool``); ``simd.cpp`` and ``triton.py`` are a few lines
-(``simd/window.hpp``, ``tile/window.py``). What follows from that is made here; cases and mutants lie in ``pooling_cases.py``.
+(``simd/window.hpp``, ``tile/window.py``). What follows from that is made here; cases and mutants lie in
+``pooling_cases.py``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.kernels import cpp_kernels, into, table_triton_kernel
+from kernelworks.build.kernels import cpp_kernels, in_float64, into, python_kernel, table_triton_kernel
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import UNIT_ROUNDOFF, Contract, Cost, Kernel, Request, rounding
 from kernelworks.contract.arguments import Arguments, Flag, Int64, check_of, errors_of, schema_of
@@ -204,13 +205,20 @@ class Pool(OpPackage):
         forward = Pass(f"{self.name}({made}, str? op_kernel=None) -> {result}", self._fake)
         backward = Pass(
             f"{self.name}_backward(Tensor grad_output, {made}, str? op_kernel=None) -> Tensor",
-            lambda grad, x, *others: torch.empty_like(x),
+            lambda grad, x, *others: torch.empty_like(x) if biggest else x.new_empty(x.shape),
             returns=("x",),
             reads={"x": ("grad_output", "x") if biggest else ("grad_output",)},
         )
         op: Op = Op(
             self.contract,
-            [*self._kernels(), *python_kernels(self.contract, forward, backward, self.composite, lambda: op)],
+            [
+                *self._kernels(),
+                *(
+                    python_kernels(self.contract, forward, backward, self.composite, lambda: op)
+                    if biggest
+                    else self._python_kernels()
+                ),
+            ],
             op_package=self.op_package, forward=forward, backward=backward, composite=self.composite,
             mutants=mutants_of(self),
             # torch wants a fixed number of outputs: without indices the second one is empty.
@@ -276,6 +284,30 @@ class Pool(OpPackage):
     def _empty(self, x: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         made = x.new_empty(shape, dtype=dtype)
         return made.contiguous(memory_format=memory_format(x)) if self.keeps_format else made
+
+    def _python_kernels(self) -> list[Kernel]:
+        """``torch`` and ``reference`` of a gradient that does not depend on x, which then is not at hand."""
+
+        def back(compute: torch.dtype | None, grad: Tensor, x: Tensor, *args: Any, out: Any = None) -> Any:
+            call = self.call_of(self._named(x, *args))
+            narrow = self.dims == 3 and x.dtype.itemsize == 2 and x.device.type == "cpu"
+            wide = torch.float32 if narrow and compute is None else compute or x.dtype
+            shape = x.new_empty(x.shape, dtype=wide)
+            grid, flow = call.grid, grad.to(wide)
+            numbers = [grid.size, grid.stride, grid.padding]
+            if self.dims == 1:  # torch's own is that of a picture of one row
+                shape, flow = shape.unsqueeze(2), flow.unsqueeze(2)
+                numbers = [(1, *numbers[0]), (1, *numbers[1]), (0, *numbers[2])]
+            of_torch = torch.ops.aten.avg_pool2d_backward if self.dims == 1 else torch.ops.aten.avg_pool3d_backward
+            made = of_torch(flow, shape, *numbers, grid.ceil_mode, call.whole, call.divisor or None)
+            return into(made.reshape(x.shape).to(x.dtype), out)
+
+        return [
+            python_kernel(
+                "torch", lambda *args, out=None: into(self.composite(*args), out), functools.partial(back, None)
+            ),
+            python_kernel("reference", in_float64(self.reference), functools.partial(back, torch.float64)),
+        ]
 
     def _fake(self, *args: Any) -> Any:
         call, x = self._named(*args), args[0]
@@ -346,7 +378,7 @@ class Pool(OpPackage):
             call.divisor,
             threads,
         )
-        if out is None and not is_channels_last(x) and torch.empty_like(x, device="meta").is_contiguous():
+        if out is None and (self.fold == MEAN or torch.empty_like(x, device="meta").is_contiguous()):
             return made
         result: Tensor = into(made, torch.empty_like(x) if out is None else out)
         return result
@@ -364,7 +396,8 @@ def triton_functions(pool: Pool, launches: Any) -> tuple[Callable[..., Any], Cal
     def backward(grad: Tensor, *args: Any, out: Any = None) -> Tensor:
         x = args[0]
         call = pool.call_of(dict(zip(pool.arguments, args, strict=True)))
-        made: Tensor = torch.empty_like(x) if out is None else out
+        new = torch.empty_like(x) if fold == MAX else x.new_empty(x.shape)
+        made: Tensor = new if out is None else out
         launches.backward(fold, volume(made), volume(grad), volume(x), call)
         return made
 
