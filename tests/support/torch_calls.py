@@ -90,6 +90,8 @@ UNSAID = {"_stacklevel"}  # where a warning of torch's points to
 def torchs(torch_signature: TorchSignature) -> Parameters:
     """The signature of torch's function, as this version of torch has it."""
     function = torch_signature.function
+    cells = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
+    function = cells.get("if_true", function)  # of one that chooses between two by a flag
     try:
         found = inspect.signature(function)  # type: ignore[arg-type]
     except ValueError:  # one of C++
@@ -113,7 +115,7 @@ def _plain(default: Any) -> Any:
     """A default as a call may write it: 1 for [1, 1], None for []."""
     if isinstance(default, list) and not default:
         return None
-    return default[0] if isinstance(default, list) and len(default) == 2 and default[0] == default[1] else default
+    return default[0] if isinstance(default, list) and len(default) > 1 and len({*default}) == 1 else default
 
 
 def example(torch_signature: TorchSignature) -> dict[str, Any]:

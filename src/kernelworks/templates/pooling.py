@@ -28,7 +28,7 @@ from kernelworks.contract.tensor_argument import T
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import TorchSignature
 from kernelworks.templates.op_package import OpPackage
-from kernelworks.templates.pooling_cases import cases_of, mutants_of, timed_cases
+from kernelworks.templates.pooling_cases import cases_of, device_cases, mutants_of, timed_cases
 from kernelworks.templates.torch_kernels import python_kernels
 from kernelworks.templates.window_grid import DIMENSIONS, Grid, is_channels_last, memory_format, volume
 
@@ -109,7 +109,9 @@ class Pool(OpPackage):
             source=f"torch.nn.functional.{self.name}", outputs=("output", "indices") if biggest else ("output",),
             results=results if biggest else {}, differentiable=("x",), check=self.check, reference=self.reference,
             bound=self._bound, gradient_bound=self._gradient_bound, cost=self._cost, dims=self._dims,
-            bucket=self._bucket, cases=tuple(cases_of(self)), bench_cases=tuple(timed_cases(self)),
+            bucket=self._bucket, cases=tuple(cases_of(self)), bench_cases=tuple(timed_cases(self, torch.float32)),
+            device_cases=tuple(device_cases(self)),
+            device_bench_cases=tuple(timed_cases(self, torch.bfloat16, 16)),
             errors=errors_of(self.arguments),
         )  # fmt: skip
 
@@ -227,7 +229,8 @@ class Pool(OpPackage):
             from_torch=(lambda result, x, *args: result if args[-1] else result[0]) if biggest else None,
         )  # fmt: skip
         op.template = self
-        TorchSignature(op, self.function, self._ours(), {"input": "x"})
+        operator = f"{self.name}_with_indices" if biggest and self.dims > 1 else ""
+        TorchSignature(op, self.function, self._ours(), {"input": "x"}, operator=operator)
         return op
 
     def template_parts(self, op: Op) -> dict[str, str]:
@@ -282,8 +285,8 @@ class Pool(OpPackage):
         return made if self.keeps_format and self.dims > 1 else made.contiguous()
 
     def _empty(self, x: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        made = x.new_empty(shape, dtype=dtype)
-        return made.contiguous(memory_format=memory_format(x)) if self.keeps_format else made
+        form = memory_format(x) if self.keeps_format else torch.contiguous_format
+        return torch.empty(shape, dtype=dtype, device=x.device, memory_format=form)
 
     def _python_kernels(self) -> list[Kernel]:
         """``torch`` and ``reference`` of a gradient that does not depend on x, which then is not at hand."""
@@ -294,6 +297,9 @@ class Pool(OpPackage):
             wide = torch.float32 if narrow and compute is None else compute or x.dtype
             shape = x.new_empty(x.shape, dtype=wide)
             grid, flow = call.grid, grad.to(wide)
+            if any(n < size for n, size in zip(x.shape[2:], grid.size, strict=True)):  # torch declines those
+                flow = flow / (call.divisor or self.count(x, grid, call.whole).to(wide))
+                return into(grid.spread(flow, tuple(x.shape[2:])).to(x.dtype), out)
             numbers = [grid.size, grid.stride, grid.padding]
             if self.dims == 1:  # torch's own is that of a picture of one row
                 shape, flow = shape.unsqueeze(2), flow.unsqueeze(2)

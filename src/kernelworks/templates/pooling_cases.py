@@ -17,7 +17,7 @@ from kernelworks.templates.window_grid import Grid, Place, in_format, places
 if TYPE_CHECKING:
     from kernelworks.templates.pooling import Pool
 
-__all__ = ["cases_of", "mutants_of", "timed_cases"]
+__all__ = ["cases_of", "device_cases", "mutants_of", "timed_cases"]
 
 TIES = "few values, nan and inf"  # many equal ones in a window, zeros of either sign, NaN, infinities
 
@@ -74,9 +74,17 @@ TIMED_SIZES = {
 }
 
 
-def timed_cases(pool: Pool) -> Iterator[Case]:
+def timed_cases(pool: Pool, dtype: torch.dtype, times: int = 1) -> Iterator[Case]:
+    """What is timed, of a batch so many times as large."""
     for batch, channels, sizes, grid in TIMED_SIZES[pool.dims]:
-        yield _case(pool, Place(batch, sizes, grid), channels, 1, dtypes=(torch.float32,))
+        yield _case(pool, Place(times * batch, sizes, grid), channels, 1, dtypes=(dtype,))
+
+
+def device_cases(pool: Pool) -> Iterator[Case]:
+    """Some thousands of programs."""
+    sizes = ((40_003,), (203, 197), (31, 37, 35))[pool.dims - 1]
+    for number, channels_last in ((0, False), (3, pool.dims > 1)):
+        yield _case(pool, Place(4, sizes, Grid.of(pool.dims, 3, 2, 1), channels_last), 6, number)
 
 
 # ---------------------------------------------------------------- mutants

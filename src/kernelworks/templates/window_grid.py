@@ -117,6 +117,15 @@ class Grid:
                 part = part[(slice(None),) * (dim + 2) + (slice(first, first + (count - 1) * stride + 1, stride),)]
             yield place, part
 
+    def spread(self, flow: Tensor, sizes: Sequence[int]) -> Tensor:
+        """What ``taps`` of zeros with these sizes would get back: of each window to all of its elements."""
+        with torch.enable_grad():
+            x = flow.new_zeros((*flow.shape[:2], *sizes)).requires_grad_()
+            total: Any = sum(part for _, part in self.taps(x))
+            (made,) = torch.autograd.grad(total, x, flow, create_graph=flow.requires_grad)
+        found: Tensor = made
+        return found
+
     @property
     def numbers(self) -> tuple[int, ...]:
         """Size, stride, padding and dilation along three dimensions, as kernels take them."""
