@@ -130,12 +130,17 @@ class Pool(OpPackage):
         """The definition: a maximum by torch's own function, which says what of equals and of NaN is taken; a sum over
         the places of a window."""
         call = dict(zip(self.arguments, args, strict=False)) | named
-        x, (grid, whole, divisor, indices) = call["x"], self.call_of(call)
+        x, (grid, _, _, indices) = call["x"], self.call_of(call)
         if self.fold == MAX:
             made = self.function(x, grid.size, grid.stride, grid.padding, grid.dilation, grid.ceil_mode, indices)
             return tuple(made) if indices else (made,)
-        total: Any = sum(part for _, part in grid.taps(x))
-        return (total / (divisor or self.count(x, grid, whole)),)
+        return (self._mean(**call),)
+
+    def _mean(self, **call: Any) -> Tensor:
+        grid, whole, divisor, _ = self.call_of(call)
+        total: Any = sum(part for _, part in grid.taps(call["x"]))
+        made: Tensor = total / (divisor or self.count(call["x"], grid, whole).to(total.dtype))
+        return made
 
     def count(self, x: Tensor, grid: Grid, whole: bool) -> Tensor:
         """By how many each sum is divided."""
@@ -256,6 +261,8 @@ class Pool(OpPackage):
             input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
             count_include_pad: bool = True, divisor_override: Any = None,
         ) -> tuple[Any, ...] | str:  # fmt: skip
+            if isinstance(input, Tensor) and input.dtype.itemsize == 2 and input.device.type == "cpu":
+                return "torch has no mean of volumes of 16 bits on a CPU"
             return input, kernel_size, given(stride), padding, ceil_mode, count_include_pad, divisor_override
 
         def mean_of_lines(
@@ -267,7 +274,8 @@ class Pool(OpPackage):
         return largest if self.fold == MAX else mean_of_lines if self.dims == 1 else mean
 
     def composite(self, *args: Any, **named: Any) -> Any:
-        """How a user writes it; torch's CPU has no mean of volumes of 16 bits, and of lines it keeps no format."""
+        """How a user writes it. torch's CPU has no mean of volumes of 16 bits, and no gradient if the window is larger
+        than the volume; of lines torch keeps no format."""
         call = dict(zip(self.arguments, args, strict=False)) | named
         x = call.pop("x")
         stride = call.pop("stride")
@@ -276,6 +284,9 @@ class Pool(OpPackage):
         }
         narrow = self.fold == MEAN and self.dims == 3 and x.dtype.itemsize == 2 and x.device.type == "cpu"
         sizes["stride"] = sizes["kernel_size"] if stride is None else ints(stride, self.dims)
+        if self.fold == MEAN and any(n < size for n, size in zip(x.shape[2:], sizes["kernel_size"], strict=True)):
+            given = {"x": x.float() if narrow else x, **sizes, **call}
+            return self._mean(**given).to(x.dtype)
         made = self.function(x.float() if narrow else x, **sizes, **call)
         if isinstance(made, tuple):
             return tuple(map(self._laid_out, made))
