@@ -1,4 +1,4 @@
-"""The order in which optimizations are tried, on stand-ins of known gain and cost; seconds are spent without a clock."""
+"""In which order optimizations are tried, on stand-ins of known gain and cost. No clock: they spend seconds by number."""
 
 from __future__ import annotations
 
