@@ -1,4 +1,4 @@
-"""In which order optimizations are tried, on stand-ins of known gain and cost. No clock: they spend seconds by number."""
+"""In which order optimizations are tried, on stand-ins of known gain and cost, which spend seconds without a clock."""
 
 from __future__ import annotations
 
