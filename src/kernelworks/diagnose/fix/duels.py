@@ -14,7 +14,7 @@ from kernelworks.diagnose.optimizations.trial import race, run_s
 
 __all__ = ["CLOSE", "duel", "is_close_rival"]
 
-RACED = ("module", "function", "everywhere")  # sites that a race of modules tells of: no optimizer steps in one
+RACED_SITES = ("module", "function", "everywhere")  # sites that a race of modules tells of: no optimizer steps in one
 CLOSE = 0.15  # of the time that remains with either: predictions that are closer do not tell them apart
 
 
@@ -22,7 +22,7 @@ def is_close_rival(one: Try, rival: Try) -> bool:
     """Whether only one of the two can be in place, a race of modules tells them apart, and ``one`` is predicted to save
     about as much as ``rival``, or more."""
     group = one.candidate.group
-    if one.candidate.site.kind not in RACED or not group or group != rival.candidate.group:
+    if one.candidate.site.kind not in RACED_SITES or not group or group != rival.candidate.group:
         return False
     if one.saves is None or rival.saves is None:
         return False
