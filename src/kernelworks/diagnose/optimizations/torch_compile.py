@@ -190,7 +190,7 @@ class _Optimization:
     def predict(self, scene: Scene, candidate: Candidate) -> Promise:
         module, budget = scene.at(candidate.site), scene.budget
         assert budget is not None
-        budget.ask(f"torch.compile, {candidate.says}", self._expected_s(scene, candidate, module))
+        budget.ask(f"torch.compile, {candidate.says}", self.expected_s(scene, candidate))
         scene.say(f"{type(module).__name__} {candidate.says}, and benchmarked on its inputs")
         from kernelworks.compile.inductor import races_within  # takes seconds: only if something is compiled
 
@@ -247,9 +247,10 @@ class _Optimization:
         found: dict[Any, CompileTimes] = scene.keep(("taken", candidate.group), dict)
         return found
 
-    def _expected_s(self, scene: Scene, candidate: Candidate, root: nn.Module) -> float:
+    def expected_s(self, scene: Scene, candidate: Candidate) -> float:
         """Seconds that the compiler and the benchmark may take: from another mode of the same, or from its blocks, or
         from the number of modules with parameters."""
+        root: nn.Module = scene.at(candidate.site)
         factor = next(
             mode.costs
             for mode in MODES
