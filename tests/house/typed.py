@@ -137,6 +137,14 @@ def transforms_and_solves(x: Tensor, a: Arrays) -> None:
     assert_type(kw.cholesky_solve(input=a, input2=a), Arrays)
 
 
+def indices(x: Tensor, a: Arrays, ids: Tensor) -> None:
+    assert_type(kw.gather(x, 1, ids), Tensor)
+    assert_type(kw.index_select(x, 0, ids), Tensor)
+    assert_type(kw.scatter_add(x, 1, ids, x), Tensor)
+    assert_type(kw.index_add(x, 0, ids, x, alpha=2.0), Tensor)
+    assert_type(kw.gather(input=a, dim=1, index=a, sparse_grad=False), Arrays)
+
+
 def windows(x: Tensor, a: Arrays) -> None:
     assert_type(kw.avg_pool2d(x, 2), Tensor)
     assert_type(kw.avg_pool2d(input=a, kernel_size=(2, 3), ceil_mode=True), Arrays)

@@ -25,6 +25,7 @@ X, W = torch.randn(4, 8, generator=GENERATOR), torch.randn(8, 8, generator=GENER
 Q, ONE, ZERO = torch.randn(1, 2, 4, 8, generator=GENERATOR), torch.ones(8), torch.zeros(8)
 ATTENTION = {"query": Q, "key": Q, "value": Q, "attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None}
 
+INDICES = torch.tensor([[0, 2], [1, 1], [3, 0]])
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "linear": {"input": X, "weight": W, "bias": ZERO},
     "layer_norm": {"input": X, "normalized_shape": (8,), "weight": ONE, "bias": ZERO, "eps": 1e-5},
@@ -84,6 +85,10 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "input": X.reshape(((1, 4, 8), (1, 2, 4, 4), (1, 1, 2, 4, 4))[dims - 1]), "kernel_size": 2, "stride": None,
         "padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False,
     } for dims in (1, 2, 3)},
+    "gather": {"input": X, "dim": 1, "index": INDICES, "sparse_grad": False},
+    "index_select": {"input": X, "dim": 0, "index": INDICES[0]},
+    "scatter_add": {"input": X, "dim": 1, "index": INDICES, "src": INDICES * 0.5},
+    "index_add": {"input": X, "dim": 0, "index": INDICES[0], "source": X[:2], "alpha": 1},
     "grouped_mm": {
         "mat_a": X, "mat_b": W[:8].T.expand(2, 8, -1), "offs": torch.tensor([1, 4], dtype=torch.int32), "bias": None,
         "out_dtype": None,

@@ -78,6 +78,7 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "size_average": lambda given: False,
     "sorted": lambda given: False,
     "sparse": lambda given: True,
+    "sparse_grad": lambda given: True,
     "stride": lambda given: 2,
     "threshold": lambda given: 0.3,
     "value": lambda given: -0.3,

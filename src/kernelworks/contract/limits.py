@@ -12,10 +12,10 @@ __all__ = ["Ends", "IndicesOf", "Limit"]
 
 @dataclass(frozen=True)
 class IndicesOf:
-    """Each is an index along a dimension of another argument."""
+    """Each is an index along a dimension of another argument, or along the one that an argument names."""
 
     other: str
-    dim: int
+    dim: int | str
 
     def fill(self, tensor: Tensor, size: int) -> Tensor:
         """Random ones, where that dimension has this size."""

@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from kernelworks.ops.linear.linear_gelu import linear_gelu as linear_gelu
     from kernelworks.ops.linear.linear_silu_mul import linear_silu_mul as linear_silu_mul
     from kernelworks.ops.linear.rms_norm_linear import rms_norm_linear as rms_norm_linear
+    from kernelworks.ops.lookup.along_index import gather as gather
+    from kernelworks.ops.lookup.along_index import index_add as index_add
+    from kernelworks.ops.lookup.along_index import index_select as index_select
+    from kernelworks.ops.lookup.along_index import scatter_add as scatter_add
     from kernelworks.ops.lookup.embedding import embedding as embedding
     from kernelworks.ops.norm.add_layer_norm import add_layer_norm as add_layer_norm
     from kernelworks.ops.norm.batch_norm import batch_norm as batch_norm
@@ -115,6 +119,7 @@ if TYPE_CHECKING:
         "elu",
         "embedding",
         "gated_delta_rule",
+        "gather",
         "gelu",
         "gelu_mul",
         "group_norm",
@@ -125,6 +130,8 @@ if TYPE_CHECKING:
         "hardsigmoid",
         "hardswish",
         "hardtanh",
+        "index_add",
+        "index_select",
         "instance_norm",
         "irfft",
         "kernel_matmul",
@@ -155,6 +162,7 @@ if TYPE_CHECKING:
         "rms_norm_linear",
         "rope",
         "router_topk",
+        "scatter_add",
         "selu",
         "sgd_",
         "sigmoid",
@@ -176,6 +184,7 @@ if TYPE_CHECKING:
 # Op packages that hold many ops, and the names of these.
 TABLES: dict[str, tuple[str, ...]] = {
     "activation.table": ("celu", "elu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish", "quick_gelu", "relu6", "selu", "sigmoid", "silu", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",),
+    "lookup.along_index": ("gather", "index_add", "index_select", "scatter_add",),
     "pooling.avg_pool": ("avg_pool1d", "avg_pool3d",),
     "pooling.max_pool": ("max_pool1d", "max_pool2d", "max_pool3d",),
 }
@@ -345,6 +354,22 @@ SCHEMAS = {
     "embedding": {
         "forward": "embedding(Tensor ids, Tensor weight, str? op_kernel=None) -> Tensor",
         "backward": "embedding_backward(Tensor grad_output, Tensor ids, Tensor weight, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
+    "gather": {
+        "forward": "gather(Tensor x, int dim, Tensor index, str? op_kernel=None) -> Tensor",
+        "backward": "gather_backward(Tensor grad_output, Tensor x, int dim, Tensor index, str? op_kernel=None) -> Tensor",
+    },
+    "index_add": {
+        "forward": "index_add(Tensor x, int dim, Tensor index, Tensor source, float alpha, str? op_kernel=None) -> Tensor",
+        "backward": "index_add_backward(Tensor grad_output, int dim, Tensor index, Tensor source, float alpha, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
+    "index_select": {
+        "forward": "index_select(Tensor x, int dim, Tensor index, str? op_kernel=None) -> Tensor",
+        "backward": "index_select_backward(Tensor grad_output, Tensor x, int dim, Tensor index, str? op_kernel=None) -> Tensor",
+    },
+    "scatter_add": {
+        "forward": "scatter_add(Tensor x, int dim, Tensor index, Tensor src, str? op_kernel=None) -> Tensor",
+        "backward": "scatter_add_backward(Tensor grad_output, int dim, Tensor index, Tensor src, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
     "add_layer_norm": {
         "forward": "add_layer_norm(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, float eps, str? op_kernel=None) -> (Tensor, Tensor)",

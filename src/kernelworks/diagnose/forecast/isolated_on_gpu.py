@@ -233,5 +233,6 @@ def _tensor(operand: Operand, limit: Limit | None, named: Mapping[str, Any]) -> 
         return strided.uniform_(-1.0, 1.0)
     other = None if limit is None else named.get(limit.other)
     if limit is not None and isinstance(other, Operand):
-        return limit.fill(strided, other.shape[limit.dim])
+        dim: int = named[limit.dim] if isinstance(limit.dim, str) else limit.dim
+        return limit.fill(strided, other.shape[dim] if other.shape else 1)
     return strided.fill_(1) if operand.dtype is torch.bool else strided.random_(0, 2)
