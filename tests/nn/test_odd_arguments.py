@@ -85,8 +85,6 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "input": X.reshape(((1, 4, 8), (1, 2, 4, 4), (1, 1, 2, 4, 4))[dims - 1]), "kernel_size": 2, "stride": None,
         "padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False,
     } for dims in (1, 2, 3)},
-    "gather": {"input": X, "dim": 1, "index": INDICES, "sparse_grad": False},
-    "index_select": {"input": X, "dim": 0, "index": INDICES[0]},
     "scatter_add": {"input": X, "dim": 1, "index": INDICES, "src": INDICES * 0.5},
     "index_add": {"input": X, "dim": 0, "index": INDICES[0], "source": X[:2], "alpha": 1},
     "grouped_mm": {

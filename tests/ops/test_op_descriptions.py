@@ -17,7 +17,7 @@ from torch_calls import example
 import kernelworks as kw
 from kernelworks.contract import Request, TensorSpec
 from kernelworks.contract.complex_numbers import is_inexact, wide_dtype
-from kernelworks.contract.limits import Ends
+from kernelworks.contract.limits import Ends, size_along
 from kernelworks.diagnose.forecast.swapped_kernel import rebuild_call
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.dispatch.signature import by_operator, torch_signatures
@@ -56,7 +56,7 @@ def test_indices_have_a_limit(op: Op) -> None:
         for name, value in request.args.items():
             if isinstance(value, TensorSpec) and not is_inexact(value.dtype) and value.dtype not in OF_ANY_VALUE:
                 limit = op.contract.limits[name]
-                size = request.args[limit.other].shape[limit.dim]
+                size = size_along(limit, request.args)
                 assert size > 0
                 drawn = limit.fill(torch.empty(value.shape, dtype=value.dtype), size)
                 if isinstance(limit, Ends):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["Ends", "IndicesOf", "Limit"]
+__all__ = ["Ends", "IndicesOf", "Limit", "size_along"]
 
 
 @dataclass(frozen=True)
@@ -39,3 +41,10 @@ class Ends:
 
 
 Limit = IndicesOf | Ends
+
+
+def size_along(limit: Limit, args: Mapping[str, Any]) -> int:
+    """How long the dimension is that a limit is of, of a call's arguments by name; a scalar has one element."""
+    dim = args[limit.dim] if isinstance(limit.dim, str) else limit.dim
+    shape = args[limit.other].shape
+    return int(shape[dim]) if len(shape) else 1

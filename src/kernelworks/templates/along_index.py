@@ -189,7 +189,8 @@ class AlongIndex(OpPackage):
             mutants=mutants_of(self),
         )  # fmt: skip
         op.template = self
-        TorchSignature(op, self.function, self._ours(), {"input": "x"})
+        reason = "" if self.adds else "torch already reads what an index names at the rate of memory"
+        TorchSignature(op, self.function, self._ours(), {"input": "x"}, no_swap_reason=reason)
         return op
 
     def _backward_pass(self) -> Pass:
@@ -208,8 +209,8 @@ class AlongIndex(OpPackage):
             return grad.new_empty(grad.shape if needs[0] else 0), grad.new_empty(source.shape if needs[1] else 0)
 
         return Pass(
-            f"{self.name}_backward(Tensor grad_output, int dim, Tensor index, Tensor {self.source}{alpha}, bool[] needs, "
-            "str? op_kernel=None) -> (Tensor, Tensor)",
+            f"{self.name}_backward(Tensor grad_output, int dim, Tensor index, Tensor {self.source}{alpha}, "
+            "bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
             fake,
             returns=("x", self.source),
             reads={"x": ("grad_output",), self.source: ("grad_output", "index")},

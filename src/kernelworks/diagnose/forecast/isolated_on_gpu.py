@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelworks.contract.limits import Limit
+from kernelworks.contract.limits import Limit, size_along
 from kernelworks.diagnose.forecast.isolated_costs import OURS, IsolatedCosts, Kind, kind_of, shapes_of, takes_torchs
 from kernelworks.dispatch.op import Op
 from kernelworks.profile.cost.calls import op_and_pass
@@ -233,6 +233,5 @@ def _tensor(operand: Operand, limit: Limit | None, named: Mapping[str, Any]) -> 
         return strided.uniform_(-1.0, 1.0)
     other = None if limit is None else named.get(limit.other)
     if limit is not None and isinstance(other, Operand):
-        dim: int = named[limit.dim] if isinstance(limit.dim, str) else limit.dim
-        return limit.fill(strided, other.shape[dim] if other.shape else 1)
+        return limit.fill(strided, size_along(limit, named))
     return strided.fill_(1) if operand.dtype is torch.bool else strided.random_(0, 2)
