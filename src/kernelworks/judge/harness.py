@@ -296,11 +296,17 @@ class Bench:
         process = self.nursery.spawn("caller", papers, folder=folder, cpu_s=cpu_s, device=self.device.name)
         return VariantProcess(name, process, self.draw, self.budget.answer_s, self.device, self._call_turn)
 
-    def dismiss(self) -> None:
-        """Ends what a candidate may have left running, with what it has compiled."""
+    def dismiss(self, built: Candidate | None = None) -> None:
+        """Ends what a candidate may have left running, with what it has compiled: that of ``built`` is kept."""
+        folders = dict.fromkeys(variant.process.folder for variant in self.visiting)
         for variant in self.visiting:
             variant.process.end()
-            remove_folder(variant.process.folder)
+        for folder in folders:
+            if built is not None and folder.is_dir():
+                self.nursery.keep_build(built, folder)
+                built = None
+            else:
+                remove_folder(folder)
         self.visiting.clear()
         self.trim()
 

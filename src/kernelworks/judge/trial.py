@@ -100,7 +100,8 @@ class Trial:
         self.shape = bench.problem.shapes[0]
         self.built = bench.site.take_built(candidate)
         # What one of its processes compiles the next one finds.
-        self.folder = bench.nursery.folder("candidate") if self.built is None else self.built.folder
+        folder = bench.nursery.take_build(candidate) if self.built is None else self.built.folder
+        self.folder = folder or bench.nursery.folder("candidate")
         self.fresh: list[Answer] = []  # of the race: to inputs that it had not seen, where it could remember
         self.tried = TrialResult()
         self.constants = 0  # elements of weights of the latest process that would be one number everywhere
@@ -111,7 +112,7 @@ class Trial:
     def _provided(self) -> None:
         """What is compiled of a kernel of ours whatever its constants are is found by its process."""
         place = self.folder / CACHES["KERNELWORKS_CACHE"] / "build"
-        place.mkdir(parents=True)
+        place.mkdir(parents=True, exist_ok=True)
         for path in self.bench.provided:
             shutil.copyfile(path, place / path.name)
 

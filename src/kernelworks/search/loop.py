@@ -46,7 +46,7 @@ INITIAL_PROPOSER = "given"  # the proposer of what a search begins with
 BATCH = 4  # drafts that are asked for at once
 MOST_REJUDGED = 3  # candidates that are judged again, where their intervals overlap
 MOST_REFUSED = 50  # candidates among which one is looked for that is right both times
-SHARE = 0.25  # of the budget, at most, that is kept back for judging again
+SHARE = 0.5  # of the budget, at most, that is kept back for judging again
 
 SHORT = Budget(
     reference_s=10.0, most_cases=40, many=100, many_s=0.5, looks=1, shapes=1, required=2, sizes=2, gradients=0,
@@ -264,8 +264,11 @@ class _Run:
         """Seconds for judging the best again."""
         if self.leader is None or self.store.judgement(self.leader.id, 1) is not None:
             return 0.0
-        usual = 2 * self.set_up_s + 2 * (self.store.cost_s() or 0.0)
-        return min(SHARE * self.stop.budget_s, usual)
+        return min(SHARE * self.stop.budget_s, self._last_s())
+
+    def _last_s(self) -> float:
+        """What judging once more takes: a sitting of its own, and a judgement twice as long as those before it."""
+        return 2 * self.set_up_s + 2 * (self.store.cost_s() or 0.0)
 
     # ------------------------------------------------------------ judging
 
@@ -319,7 +322,7 @@ class _Run:
                 self.store.problem, over=(self.store.over,), budget=budget, threads=self.store.threads,
                 peaks=self.peaks, nursery=self.nursery, interpreted=self.interpreted, progress=self.say,
                 known=own_text_predicate(self.store.problem), provided=precompiled_files(self.store.problem),
-                alone=alone, beside=beside,                many=True,
+                alone=alone, beside=beside, many=True, keep_builds=True,
             )
         )  # fmt: skip
 
@@ -398,8 +401,9 @@ class _Run:
             if one is None:
                 return
             if sitting is None:
+                left = self.stop.budget_s - self.stop.seconds
                 self.nursery = self.nursery or self._nursery()
-                sitting = self._opened(self.judging[1], self.stack)
+                sitting = self._opened(shortened(self.judging[1], left - self._last_s()), self.stack)
             self._once_more(sitting, one)
 
     def _next_again(self) -> TriedCandidate | None:
@@ -426,6 +430,15 @@ class _Run:
         begin = time.monotonic()
         found = sitting.judge_text(*_text(seen))
         self.store.keep(one.id, found, cost_s=time.monotonic() - begin, worker=self.worker, round=1)
+
+
+def shortened(budget: Budget, spare_s: float) -> Budget:
+    """The last judgement's budget where the search's own has no more than ``spare_s`` left beside it: less time for
+    drawing cases and for further turns, down to nothing."""
+    less = 1.0 if spare_s >= 0 else max(0.0, 1 + spare_s / (budget.reference_s + budget.turns_s + budget.many_s))
+    return dataclasses.replace(
+        budget, reference_s=less * budget.reference_s, turns_s=less * budget.turns_s, many_s=less * budget.many_s
+    )
 
 
 # ---------------------------------------------------------------- the record

@@ -110,7 +110,7 @@ def load_candidate(problem: Problem, shape: Shape, candidate: Candidate, folder:
     spec = json.loads(candidate.files[SOLUTION])["spec"] if SOLUTION in candidate.files else {}
     file, _, function = candidate.entry.partition("::")
     sources = {name: text for name, text in candidate.files.items() if name != SOLUTION}
-    if candidate.language in ("c++", "cuda"):
+    if not file.endswith(".py"):
         options = spec.get("compile_options") or {}
         found = getattr(extension("judged_candidate", sources, folder / "candidate", options), function)
     else:
