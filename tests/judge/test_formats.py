@@ -280,7 +280,7 @@ def test_a_definition_with_its_workloads_and_a_solution(tmp_path: Path) -> None:
         inputs = loaded.inputs()
         assert [getattr(v, "shape", v) for v in inputs] == [(shape.sizes["M"], 52), (24, 52), 0.5]
         (answer,) = defining.load_candidate(problem, shape, candidate, tmp_path / shape.name).make()(*inputs)
-        torch.testing.assert_close(answer, loaded.reference()(*inputs), rtol=2**-7, atol=0.0)
+        torch.testing.assert_close(answer, loaded.reference()(*inputs)[0], rtol=2**-7, atol=0.0)
 
 
 def test_inputs_of_a_definition_s_own(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_inputs_of_a_definition_s_own(tmp_path: Path) -> None:
     problem = read_problem(written(tmp_path, "definition.json", json.dumps(said)))
     assert problem.format == "sol-execbench"
     loaded = defining.load(problem, problem.shapes[0], tmp_path / "child")
-    assert float(loaded.reference()(*loaded.inputs())[0, 0]) == 104.0
+    assert float(loaded.reference()(*loaded.inputs())[0][0, 0]) == 104.0
     assert loaded.fixed == {0, 1, 2}
 
 

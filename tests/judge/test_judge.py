@@ -23,7 +23,8 @@ from kernelworks.judge.inputs.draws import DRAWS, about_constants, like_given, n
 from kernelworks.judge.inputs.values import ForeignValue, leaves, pack_value, unpack_value
 from kernelworks.judge.process.ipc import Memory, tensors_into
 from kernelworks.judge.process.pool import Nursery
-from kernelworks.judge.roles.handle import LAYOUTS, _same_bits
+from kernelworks.judge.roles.handle import _same_bits
+from kernelworks.judge.roles.layout import LAYOUTS
 from kernelworks.records import Peaks, from_json, to_json
 from kernelworks.records.judgement import Judgement
 from kernelworks.report.judge import sentence

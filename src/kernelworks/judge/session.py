@@ -23,7 +23,8 @@ from kernelworks.judge.roles.device import Host
 from kernelworks.judge.roles.handle import DeviceInUse
 from kernelworks.judge.roles.on_cuda import Cuda
 from kernelworks.judge.speed import pace, speed
-from kernelworks.judge.trial import Trial, TrialResult
+from kernelworks.judge.trial import Trial
+from kernelworks.judge.trial_result import TrialResult
 from kernelworks.machine import gpu, has_gpu, machine
 from kernelworks.measure.clock.turns import measuring_alone
 from kernelworks.measure.peaks import get_peaks as measured_peaks

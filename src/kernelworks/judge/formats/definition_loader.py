@@ -90,9 +90,10 @@ class LoadedProblem:
 
 
 def _ordered(result: Any, names: list[str]) -> Any:
+    """Outputs in their order, one too, however they were returned."""
     if isinstance(result, dict):
         return tuple(result[name] for name in names)
-    return result
+    return result if isinstance(result, tuple) else tuple(result) if isinstance(result, list) else (result,)
 
 
 def load(problem: Problem, shape: Shape, folder: Path) -> LoadedProblem:

@@ -111,6 +111,10 @@ class ChildProcess:
             time.sleep(NAP_S)
             self._signal(signal.SIGSTOP)  # something may have let it go on
 
+    def begin_stop(self) -> None:
+        """Threads that run stop at once; ``stop`` waits for the others. Raises ProcessEnded."""
+        self._signal(signal.SIGSTOP)
+
     def is_stopped(self) -> bool:
         """A thread that has just ended does not run any more either. Raises ProcessEnded."""
         try:
