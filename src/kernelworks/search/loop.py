@@ -35,7 +35,7 @@ from kernelworks.search.keep import keepable
 from kernelworks.search.our_kernels_cpp import modules, own_text_predicate, precompiled_files, texts_of
 from kernelworks.search.proposer import Draft, Setting, StoredCandidate
 from kernelworks.search.proposers import make_proposers
-from kernelworks.search.stopping import Stopping
+from kernelworks.search.stopping import Stopping, shorten_budget
 from kernelworks.search.store import Store, place_of
 from kernelworks.search.workers import cores
 from kernelworks.search.workers.farm import Farm, InProcessWorker, Task, TaskResult, Worker, undecided_judgement
@@ -88,12 +88,11 @@ def search(
         device: "cpu" or "cuda", where candidates work; the problem's own without it.
         parents: files with candidates to begin with, in the problem's format.
         proposers: by name (``proposers.PROPOSERS``); without it all that can do something for this problem.
-        budget_s: seconds of this run. The candidate that is being judged when they are over is finished.
+        budget_s: seconds of this run. A candidate that is being judged then is finished; the last judgement is shorter.
         most: candidates of the whole search, this run's and those before it.
         store: the SQLite file that it is kept in; without it one of the problem's own in the user's cache.
-        over: the baseline: eager, compiled or ours. threads: of every variant; torch's own count without it, or if
-        there
-            are more workers an equal part of the cores.
+        over: the baseline: eager, compiled or ours. threads: of every variant; without it torch's own count, or an
+            equal part of the cores of each worker.
         seed: of what proposers draw. options: of proposers, ``{"PROPOSER.NAME": value}``.
         judging: the budget of a judgement while searching, and of the last one.
         peaks: what this machine was measured to do; found or measured without it.
@@ -266,8 +265,7 @@ class _Run:
             return 0.0
         return min(SHARE * self.stop.budget_s, self._last_s())
 
-    def _last_s(self) -> float:
-        """What judging once more takes: a sitting of its own, and a judgement twice as long as those before it."""
+    def _last_s(self) -> float:  # a sitting of its own, and a judgement twice as long as those before it
         return 2 * self.set_up_s + 2 * (self.store.cost_s() or 0.0)
 
     # ------------------------------------------------------------ judging
@@ -391,8 +389,6 @@ class _Run:
             desk.record_drafts(len(drafts), len(fresh), self.wins)
         return True
 
-    # ------------------------------------------------------------ the end
-
     def _again(self) -> None:
         """Judges again, in full, what looks best and what may be as good: none is kept that is not right both times."""
         sitting: Sitting | None = None
@@ -401,9 +397,9 @@ class _Run:
             if one is None:
                 return
             if sitting is None:
-                left = self.stop.budget_s - self.stop.seconds
+                spare = self.stop.budget_s - self.stop.seconds - self._last_s()
                 self.nursery = self.nursery or self._nursery()
-                sitting = self._opened(shortened(self.judging[1], left - self._last_s()), self.stack)
+                sitting = self._opened(shorten_budget(self.judging[1], spare), self.stack)
             self._once_more(sitting, one)
 
     def _next_again(self) -> TriedCandidate | None:
@@ -430,15 +426,6 @@ class _Run:
         begin = time.monotonic()
         found = sitting.judge_text(*_text(seen))
         self.store.keep(one.id, found, cost_s=time.monotonic() - begin, worker=self.worker, round=1)
-
-
-def shortened(budget: Budget, spare_s: float) -> Budget:
-    """The last judgement's budget where the search's own has no more than ``spare_s`` left beside it: less time for
-    drawing cases and for further turns, down to nothing."""
-    less = 1.0 if spare_s >= 0 else max(0.0, 1 + spare_s / (budget.reference_s + budget.turns_s + budget.many_s))
-    return dataclasses.replace(
-        budget, reference_s=less * budget.reference_s, turns_s=less * budget.turns_s, many_s=less * budget.many_s
-    )
 
 
 # ---------------------------------------------------------------- the record

@@ -16,7 +16,7 @@ __all__ = ["BAND", "LAYOUTS", "POISON", "LaidCall", "contiguous_strides", "drawn
 BAND = 256  # bytes on either side of each tensor
 POISON = 0xFF  # of every byte: NaN in every floating dtype, -1 in every integer
 
-Sized = tuple[tuple[int, ...], tuple[int, ...], int, str]  # shape, strides, elements before the first, dtype
+TensorSizes = tuple[tuple[int, ...], tuple[int, ...], int, str]  # shape, strides, elements before the first, dtype
 
 
 @dataclass
@@ -34,7 +34,9 @@ def span(spot: Spot) -> int:
     return int(steps * getattr(torch, dtype).itemsize)
 
 
-def drawn_places(wanted: Sequence[Sequence[Sized]], step: int, draw: random.Random) -> tuple[int, list[list[Spot]]]:
+def drawn_places(
+    wanted: Sequence[Sequence[TensorSizes]], step: int, draw: random.Random
+) -> tuple[int, list[list[Spot]]]:
     """Bytes of memory, at least, and a place in it for every tensor of every call, each a multiple of ``step`` away
     from the start but for the elements before its first."""
     each = [(i, k, one) for i, of in enumerate(wanted) for k, one in enumerate(of)]

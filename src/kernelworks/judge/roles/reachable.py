@@ -22,8 +22,8 @@ import torch
 
 __all__ = ["Reachable", "changes_since_fork", "mark_all", "marked_modules"]
 
-PLAIN = (bool, int, str, bytes)  # whose names with an underscore in front are counters and notes
-CONSTANTS = (*PLAIN, float, complex, torch.dtype, torch.device, torch.layout)
+PLAIN_KINDS = (bool, int, str, bytes)  # whose names with an underscore in front are counters and notes
+CONSTANTS = (*PLAIN_KINDS, float, complex, torch.dtype, torch.device, torch.layout)
 COMPILER_MODULES = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch._subclasses", "torch.compiler")
 TORCH = str(Path(torch.__file__).parent)
 COMPILER_FILES = tuple(f"{TORCH}/{name}" for name in ("_dynamo", "_compile", "_inductor", "_functorch"))
@@ -35,7 +35,7 @@ LISTS: dict[str, list[Any]] = {
     "sys.path_hooks": sys.path_hooks,
     "gc.callbacks": gc.callbacks,
 }
-CONFIGURED = ("torch._dynamo.config", "torch._inductor.config")  # what a program has set there
+COMPILER_CONFIGS = ("torch._dynamo.config", "torch._inductor.config")  # what a program has set there
 MISSING = object()
 UNSET = torch.utils._config_module._UNSET_SENTINEL
 
@@ -59,7 +59,7 @@ def _entry(name: str, value: Any) -> Entry | None:
         return (name, value, inner.__code__, inner.__defaults__)
     kind = type(value)
     if kind in CONSTANTS:
-        return None if kind in PLAIN and name.startswith("_") else (name, value, None, None)
+        return None if kind in PLAIN_KINDS and name.startswith("_") else (name, value, None, None)
     if kind in REGISTRIES:
         return (name, value, len(value), None) if HOOKS in name else None
     return (name, value, None, None) if callable(value) or kind in (ModuleType, property) else None
@@ -127,7 +127,7 @@ def _set_to(entry: Any) -> Any:
 def _configured() -> dict[str, tuple[str, ...]]:
     """Names that somebody has set in the configurations of torch's compiler."""
     found = {}
-    for place in CONFIGURED:
+    for place in COMPILER_CONFIGS:
         entries = getattr(sys.modules.get(place), "_config", {})
         unset = object()
         values = {name: getattr(entry, "user_override", unset) for name, entry in list(entries.items())}
