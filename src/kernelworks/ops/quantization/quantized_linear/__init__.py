@@ -26,7 +26,7 @@ from kernelworks.ops.quantization.quantized_linear.mutants import MUTANTS
 
 __all__ = ["OP", "quantized_linear"]
 
-INT8_BLOCK_BYTES = 100  # of a block of x in int8.cpp: 32 numbers of 16 bits, 8 sums, a scale
+INT8_GROUP_BYTES = 104  # of 32 numbers of x in int8.cpp: in 16 bits each, 8 sums, a scale, a scaled sum
 MOST_ROWS_ON_GPU = 16  # each reads the weight again, which L2 holds for so many
 
 
@@ -104,7 +104,7 @@ def _forward_int8(
     if output.numel() == 0:
         return output
     rows, m = as_rows(x), math.prod(x.shape[:-1])
-    room = torch.empty(m * x.shape[-1] // 32 * INT8_BLOCK_BYTES, dtype=torch.uint8)
+    room = torch.empty(m * x.shape[-1] // 32 * INT8_GROUP_BYTES, dtype=torch.uint8)
     run, threads = choose_threads(lib.quantized_linear_int8, _nanoseconds(m, weight))
     run(output, rows, weight, _dense(bias), room, FORMATS[format].number, threads)
     return output
