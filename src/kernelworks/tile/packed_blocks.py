@@ -35,7 +35,7 @@ def five_bits(at, i, mask):
 
 @kernel
 def level(code):
-    """The level of IQ4_NL that 4 bits choose. The bytes of the second constant are the sizes of the eight negative ones,
+    """The level of IQ4_NL that 4 bits choose. Bytes of the second constant are the sizes of the eight negative ones,
     those of the first the eight positive ones."""
     upper = code >= 8
     levels = tl.where(upper, 0x7159453526190D01, 0x0A1623314153687F)
