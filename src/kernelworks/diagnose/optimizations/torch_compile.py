@@ -190,9 +190,10 @@ class _Optimization:
     def predict(self, scene: Scene, candidate: Candidate) -> Promise:
         module, budget = scene.at(candidate.site), scene.budget
         assert budget is not None
-        budget.ask(f"torch.compile, {candidate.says}", self._expected_s(scene, candidate, module))
+        budget.ask(f"torch.compile, {candidate.says}", self.expected_s(scene, candidate))
         scene.say(f"{type(module).__name__} {candidate.says}, and benchmarked on its inputs")
         from kernelworks.compile.inductor import races_within  # takes seconds: only if something is compiled
+        from kernelworks.compile.progress import heard_by
 
         taken = self._taken(scene, candidate)[candidate.options] = CompileTimes()
         begin, graphs = time.perf_counter(), _graphs()
@@ -200,7 +201,7 @@ class _Optimization:
             impls = self._impls(scene, candidate)
             impls = compile_within_budget(impls, budget) if candidate.option("blocks") else impls
             root = root_of(scene, module) if isinstance(module, Function) else module
-            with races_within(RACES * budget.seconds_left):
+            with races_within(RACES * budget.seconds_left), heard_by(scene.say):
                 saves, first_s = share_saved(scene, Change(lambda: install_impls(impls)), scene.scene_of(root).roots)
             taken.compiling_s = min(time.perf_counter() - begin, first_s)
         except Exception as error:
@@ -247,9 +248,10 @@ class _Optimization:
         found: dict[Any, CompileTimes] = scene.keep(("taken", candidate.group), dict)
         return found
 
-    def _expected_s(self, scene: Scene, candidate: Candidate, root: nn.Module) -> float:
+    def expected_s(self, scene: Scene, candidate: Candidate) -> float:
         """Seconds that the compiler and the benchmark may take: from another mode of the same, or from its blocks, or
         from the number of modules with parameters."""
+        root: nn.Module = scene.at(candidate.site)
         factor = next(
             mode.costs
             for mode in MODES
