@@ -1,7 +1,7 @@
 """Packed formats: blocks of numbers in a few bits each, with what they are multiplied by, as bytes.
 
 ``FORMATS`` is the one table of them. An entry says how many numbers make a block and how many bytes it takes, and
-defines both ways in float32: ``pack`` and ``decode``. Kernels decode a block in registers (``simd/packed.hpp``,
+defines both ways in float32: ``pack`` and ``decode``. Kernels decode a block in registers (``simd/packed/``,
 ``tile/packed_blocks.py``) and are judged by these definitions. The formats are GGUF's: bit for bit what the functions
 ``quantize`` and ``dequantize`` of the PyPI package ``gguf`` make, and names and numbers are GGML's.
 

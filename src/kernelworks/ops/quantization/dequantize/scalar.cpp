@@ -1,5 +1,5 @@
 // dequantize, to be read: block by block, number by number.
-#include "packed.hpp"
+#include "packed/formats.hpp"
 
 // dequantize(output [numbers], packed [bytes], format's number, threads)
 KW_EXPORT(dequantize) {

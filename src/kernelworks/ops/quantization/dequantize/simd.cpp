@@ -1,5 +1,5 @@
 // dequantize: block by block, decoded in registers.
-#include "packed.hpp"
+#include "packed/formats.hpp"
 
 // dequantize(output [numbers], packed [bytes], format's number, threads)
 KW_EXPORT(dequantize) {

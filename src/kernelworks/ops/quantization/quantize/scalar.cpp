@@ -1,5 +1,5 @@
 // quantize, to be read: block by block, number by number.
-#include "packed.hpp"
+#include "packed/formats.hpp"
 
 // quantize(output [M, bytes], x [M, K], format's number, threads)
 KW_EXPORT(quantize) {

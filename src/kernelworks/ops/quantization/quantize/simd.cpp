@@ -1,5 +1,5 @@
 // quantize: block by block; what a block takes is read once.
-#include "packed.hpp"
+#include "packed/formats.hpp"
 
 // quantize(output [M, bytes], x [M, K], format's number, threads)
 KW_EXPORT(quantize) {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <type_traits>
 
-#include "packed.hpp"
+#include "packed/formats.hpp"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // quantized_linear, to be read: every element of the result is one dot product, summed in float64.
-#include "packed.hpp"
+#include "packed/formats.hpp"
 
 // quantized_linear(output [M, N], x [M, K], weight [N, bytes], bias [N] or None, not used, format's number, threads)
 KW_EXPORT(quantized_linear) {

@@ -1,7 +1,7 @@
 // What packed formats have in common: scales in float16, codes of a few bits each, and how numbers come from them.
 //
-// Numbers are decoded 32 at a time, a group; a block has one or several. A format is a struct (packed_blocks.hpp,
-// packed_superblocks.hpp):
+// Numbers are decoded 32 at a time, a group; a block has one or several. A format is a struct (blocks.hpp,
+// superblocks.hpp):
 //
 //     BLOCK, BYTES               numbers of a block, bytes that they take
 //     ZERO                       what is taken from a code
@@ -14,7 +14,7 @@
 // A number is (code - ZERO) scale + offset. The product is exact in float32, so that it does not matter how it is added.
 #pragma once
 
-#include "simd.hpp"
+#include "../simd.hpp"
 
 namespace kw {
 

@@ -2,8 +2,8 @@
 // contract/packed_formats.py; a format is one struct and one line in `with_format`.
 #pragma once
 
-#include "packed_blocks.hpp"
-#include "packed_superblocks.hpp"
+#include "blocks.hpp"
+#include "superblocks.hpp"
 
 namespace kw {
 

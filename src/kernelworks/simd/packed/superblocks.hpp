@@ -1,8 +1,8 @@
 // Packed formats whose blocks are 256 numbers, with scales of a few bits for parts of them, which one of float16 scales
-// (packed_numbers.hpp says what a format has).
+// (numbers.hpp says what a format has).
 #pragma once
 
-#include "packed_numbers.hpp"
+#include "numbers.hpp"
 
 namespace kw {
 

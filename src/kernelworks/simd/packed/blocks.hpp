@@ -1,7 +1,7 @@
-// Packed formats whose blocks are 32 numbers (packed_numbers.hpp says what a format has).
+// Packed formats whose blocks are 32 numbers (numbers.hpp says what a format has).
 #pragma once
 
-#include "packed_numbers.hpp"
+#include "numbers.hpp"
 
 namespace kw {
 
