@@ -1,6 +1,6 @@
 """Packed formats whose blocks are 32 numbers: GGUF's, both ways, in float32.
 
-Each pair of functions takes [..., 32] of float32 to uint8 [..., bytes of a block], and back to ``Decoded``.
+Each pair of functions takes [..., 32] of float32 to uint8 [..., bytes of a block], and back to ``DecodedBlocks``.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "LEVELS", "Decoded", "bytes_of_half", "decode_iq4_nl", "decode_q4_0", "decode_q4_1", "decode_q5_0", "decode_q5_1",
-    "decode_q8_0", "half_at", "inverse", "pack_q4_0", "pack_q4_1", "pack_q5_0", "pack_q5_1", "pack_q8_0",
+    "LEVELS", "DecodedBlocks", "bytes_of_half", "decode_iq4_nl", "decode_q4_0", "decode_q4_1", "decode_q5_0",
+    "decode_q5_1", "decode_q8_0", "half_at", "inverse", "pack_q4_0", "pack_q4_1", "pack_q5_0", "pack_q5_1", "pack_q8_0",
     "whole_numbers",
 ]  # fmt: skip
 
 LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # of IQ4_NL
 
 
-class Decoded(NamedTuple):
+class DecodedBlocks(NamedTuple):
     """What bytes say: whole numbers [..., block], their scales and what is added to each.
 
     ``scale`` and ``offset`` are [..., parts of the block]; the parts are equal and follow one another. A number is
@@ -30,26 +30,26 @@ class Decoded(NamedTuple):
     scale: Tensor
     offset: Tensor | None = None
 
-    def scaled(self) -> Tensor:
+    def products(self) -> Tensor:
         """The products, [..., block]."""
         parts = self.codes.unflatten(-1, (self.scale.shape[-1], self.codes.shape[-1] // self.scale.shape[-1]))
         scaled: Tensor = (parts * self.scale[..., None]).flatten(-2)
         return scaled
 
-    def added(self) -> Tensor | None:
+    def offsets(self) -> Tensor | None:
         """What is added to each number, [..., block]."""
         if self.offset is None:
             return None
         return self.offset.repeat_interleave(self.codes.shape[-1] // self.offset.shape[-1], -1)
 
     def numbers(self) -> Tensor:
-        added = self.added()
-        return self.scaled() if added is None else self.scaled() + added
+        added = self.offsets()
+        return self.products() if added is None else self.products() + added
 
     def magnitude(self) -> Tensor:
         """The sizes of what is summed: more than that of the number where an offset has the other sign."""
-        added = self.added()
-        return self.scaled().abs() if added is None else self.scaled().abs() + added.abs()
+        added = self.offsets()
+        return self.products().abs() if added is None else self.products().abs() + added.abs()
 
 
 # ---------------------------------------------------------------- bytes
@@ -113,8 +113,8 @@ def pack_q8_0(x: Tensor) -> Tensor:
     return torch.cat((bytes_of_half(scale), whole_numbers(whole, torch.int8).view(torch.uint8)), -1)
 
 
-def decode_q8_0(packed: Tensor) -> Decoded:
-    return Decoded(packed[..., 2:].view(torch.int8).float(), half_at(packed, 0))
+def decode_q8_0(packed: Tensor) -> DecodedBlocks:
+    return DecodedBlocks(packed[..., 2:].view(torch.int8).float(), half_at(packed, 0))
 
 
 def _first_largest(x: Tensor) -> Tensor:
@@ -128,8 +128,8 @@ def pack_q4_0(x: Tensor) -> Tensor:
     return torch.cat((bytes_of_half(scale), _nibbles(whole)), -1)
 
 
-def decode_q4_0(packed: Tensor) -> Decoded:
-    return Decoded((_of_nibbles(packed).to(torch.int8) - 8).float(), half_at(packed, 0))
+def decode_q4_0(packed: Tensor) -> DecodedBlocks:
+    return DecodedBlocks((_of_nibbles(packed).to(torch.int8) - 8).float(), half_at(packed, 0))
 
 
 def pack_q5_0(x: Tensor) -> Tensor:
@@ -138,9 +138,9 @@ def pack_q5_0(x: Tensor) -> Tensor:
     return torch.cat((bytes_of_half(scale), _fifth_bits(whole), _nibbles(whole & 0xF)), -1)
 
 
-def decode_q5_0(packed: Tensor) -> Decoded:
+def decode_q5_0(packed: Tensor) -> DecodedBlocks:
     whole = _of_nibbles(packed) | _of_fifth_bits(packed)
-    return Decoded((whole.to(torch.int8) - 16).float(), half_at(packed, 0))
+    return DecodedBlocks((whole.to(torch.int8) - 16).float(), half_at(packed, 0))
 
 
 def _ranged(x: Tensor, most: int) -> tuple[Tensor, Tensor]:
@@ -157,8 +157,8 @@ def pack_q4_1(x: Tensor) -> Tensor:
     return torch.cat((head, _nibbles(whole)), -1)
 
 
-def decode_q4_1(packed: Tensor) -> Decoded:
-    return Decoded(_of_nibbles(packed).float(), half_at(packed, 0), half_at(packed, 2))
+def decode_q4_1(packed: Tensor) -> DecodedBlocks:
+    return DecodedBlocks(_of_nibbles(packed).float(), half_at(packed, 0), half_at(packed, 2))
 
 
 def pack_q5_1(x: Tensor) -> Tensor:
@@ -166,11 +166,11 @@ def pack_q5_1(x: Tensor) -> Tensor:
     return torch.cat((head, _fifth_bits(whole), _nibbles(whole & 0xF)), -1)
 
 
-def decode_q5_1(packed: Tensor) -> Decoded:
+def decode_q5_1(packed: Tensor) -> DecodedBlocks:
     whole = _of_nibbles(packed) | _of_fifth_bits(packed)
-    return Decoded(whole.float(), half_at(packed, 0), half_at(packed, 2))
+    return DecodedBlocks(whole.float(), half_at(packed, 0), half_at(packed, 2))
 
 
-def decode_iq4_nl(packed: Tensor) -> Decoded:
+def decode_iq4_nl(packed: Tensor) -> DecodedBlocks:
     levels = torch.tensor(LEVELS, dtype=torch.float32, device=packed.device)
-    return Decoded(levels[_of_nibbles(packed).int()], half_at(packed, 0))
+    return DecodedBlocks(levels[_of_nibbles(packed).int()], half_at(packed, 0))

@@ -20,7 +20,7 @@ from torch import Tensor
 from kernelworks.contract import describe, need_dtype, need_tensor
 from kernelworks.contract.arguments import Word
 from kernelworks.contract.packed_blocks import (
-    Decoded,
+    DecodedBlocks,
     decode_iq4_nl,
     decode_q4_0,
     decode_q4_1,
@@ -37,7 +37,7 @@ from kernelworks.contract.packed_superblocks import decode_q4_k, decode_q5_k, de
 from kernelworks.contract.tensor_argument import GivenArguments, T, Wrong, is_contiguous, strides_of
 
 __all__ = [
-    "BENCHED", "FORMATS", "PACKING", "Blocks", "Format", "PackedBytes", "PackedFormat", "dequantize_blocks",
+    "BENCH_FORMATS", "FORMATS", "PACKING", "Blocks", "Format", "PackedBytes", "PackedFormat", "dequantize_blocks",
     "magnitude_of_blocks", "quantize_blocks",
 ]  # fmt: skip
 
@@ -54,7 +54,7 @@ class PackedFormat:
     number: int
     block: int
     nbytes: int
-    decode: Callable[[Tensor], Decoded]
+    decode: Callable[[Tensor], DecodedBlocks]
     pack: Callable[[Tensor], Tensor] | None = None
     scales: tuple[int, ...] = (0,)
 
@@ -85,7 +85,7 @@ FORMATS: Mapping[str, PackedFormat] = {
     )
 }
 PACKING = tuple(name for name, found in FORMATS.items() if found.pack)
-BENCHED = ("Q8_0", "Q4_0", "Q5_0", "Q4_K", "Q6_K")  # one of each way to decode
+BENCH_FORMATS = ("Q8_0", "Q4_0", "Q5_0", "Q4_K", "Q6_K")  # one of each way to decode
 
 
 def quantize_blocks(x: Tensor, format: str) -> Tensor:
@@ -96,7 +96,7 @@ def quantize_blocks(x: Tensor, format: str) -> Tensor:
     return found.pack(blocks).flatten(-2)
 
 
-def _decoded(packed: Tensor, format: str) -> Decoded:
+def _decoded(packed: Tensor, format: str) -> DecodedBlocks:
     found = FORMATS[format]
     return found.decode(packed.unflatten(-1, (packed.shape[-1] // found.nbytes, found.nbytes)))
 

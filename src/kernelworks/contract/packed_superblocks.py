@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernelworks.contract.packed_blocks import Decoded, half_at
+from kernelworks.contract.packed_blocks import DecodedBlocks, half_at
 
 __all__ = ["decode_q4_k", "decode_q5_k", "decode_q6_k"]
 
@@ -36,22 +36,22 @@ def _low(packed: Tensor, size: int) -> Tensor:
     return _bits(packed.unflatten(-1, (-1, size)), (0, 4), 15).flatten(-3)
 
 
-def _ranged(packed: Tensor, codes: Tensor) -> Decoded:
+def _ranged(packed: Tensor, codes: Tensor) -> DecodedBlocks:
     scales, minima = _six_bits(packed)
-    return Decoded(codes.float(), half_at(packed, 0) * scales.float(), -(half_at(packed, 2) * minima.float()))
+    return DecodedBlocks(codes.float(), half_at(packed, 0) * scales.float(), -(half_at(packed, 2) * minima.float()))
 
 
-def decode_q4_k(packed: Tensor) -> Decoded:
+def decode_q4_k(packed: Tensor) -> DecodedBlocks:
     return _ranged(packed, _low(packed[..., 16:], 32))
 
 
-def decode_q5_k(packed: Tensor) -> Decoded:
+def decode_q5_k(packed: Tensor) -> DecodedBlocks:
     fifth = _bits(packed[..., 16:48], tuple(range(8)), 1).flatten(-2)
     return _ranged(packed, _low(packed[..., 48:], 32) | fifth << 4)
 
 
-def decode_q6_k(packed: Tensor) -> Decoded:
+def decode_q6_k(packed: Tensor) -> DecodedBlocks:
     """In each half of 128 numbers the nibbles of 64 bytes, and two more bits of each from 32 bytes."""
     upper = _bits(packed[..., 128:192].unflatten(-1, (2, 32)), (0, 2, 4, 6), 3).flatten(-3)
     codes = (_low(packed[..., :128], 64) | upper << 4).to(torch.int8) - 32
-    return Decoded(codes.float(), half_at(packed, 208) * packed[..., 192:208].view(torch.int8).float())
+    return DecodedBlocks(codes.float(), half_at(packed, 208) * packed[..., 192:208].view(torch.int8).float())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.contract.packed_blocks import Decoded
+from kernelworks.contract.packed_blocks import DecodedBlocks
 from kernelworks.contract.packed_formats import FORMATS, PackedFormat, dequantize_blocks, quantize_blocks
 
 __all__ = ["KINDS", "WRONG_DECODERS", "draw_packed", "edited_decoder"]
@@ -124,7 +124,7 @@ def _interleaved(packed: Tensor, format: str) -> Tensor:
     return turned.flatten(-3)
 
 
-def _changed(change: Callable[[Decoded], Decoded]) -> Decoder:
+def _changed(change: Callable[[DecodedBlocks], DecodedBlocks]) -> Decoder:
     """The numbers of what a decoder found, changed before codes are scaled."""
 
     def decode(packed: Tensor, format: str) -> Tensor:
@@ -135,7 +135,7 @@ def _changed(change: Callable[[Decoded], Decoded]) -> Decoder:
     return decode
 
 
-def _negated(found: Decoded) -> Decoded:
+def _negated(found: DecodedBlocks) -> DecodedBlocks:
     return found._replace(offset=None if found.offset is None else -found.offset)
 
 

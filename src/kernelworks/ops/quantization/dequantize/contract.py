@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from kernelworks.contract import Case, Contract, Cost, Request, rounding
 from kernelworks.contract.arguments import Arguments, Word, check_of, errors_of
-from kernelworks.contract.packed_formats import BENCHED, FORMATS, Format, PackedBytes, dequantize_blocks
+from kernelworks.contract.packed_formats import BENCH_FORMATS, FORMATS, Format, PackedBytes, dequantize_blocks
 from kernelworks.contract.results import Result
 from kernelworks.templates.packed_blocks import KINDS, draw_packed
 
@@ -73,7 +73,7 @@ def _bench_cases(*sizes: tuple[int, int]) -> tuple[Case, ...]:
     return tuple(
         Case(f"{format} {m}x{k}", lambda g, d, m=m, k=k, f=format: _make(g, d, (m, k), f),
              dtypes=(torch.float32, torch.bfloat16))
-        for format in BENCHED for m, k in sizes
+        for format in BENCH_FORMATS for m, k in sizes
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from kernelworks.contract import INT8_BY_BLOCK, UNIT_ROUNDOFF, Case, Contract, C
 from kernelworks.contract.arguments import Arguments, Word, check_of, errors_of
 from kernelworks.contract.cases import VALUES, draw, normal
 from kernelworks.contract.packed_formats import (
-    BENCHED,
+    BENCH_FORMATS,
     FORMATS,
     Blocks,
     Format,
@@ -192,7 +192,7 @@ def _bench(format: str, m: int, n: int, k: int, activations: str, dtypes: tuple[
     )
 
 
-BENCH_CASES = tuple(_bench(format, *sizes) for format in BENCHED for sizes in BENCHES)
+BENCH_CASES = tuple(_bench(format, *sizes) for format in BENCH_FORMATS for sizes in BENCHES)
 
 CONTRACT = Contract(
     name="quantized_linear",
