@@ -227,6 +227,7 @@ class _Optimization:
         module = scene.at(candidate.site)
         scene.say(f"{type(module).__name__} {candidate.says}, and benchmarked on its inputs")
         from kernelworks.compile.inductor import races_within  # takes seconds: only if something is compiled
+        from kernelworks.compile.progress import heard_by
 
         taken = self._taken(scene, candidate)[candidate.options] = CompileTimes()
         begin, graphs = time.perf_counter(), _graphs()
@@ -234,7 +235,7 @@ class _Optimization:
             impls = self._impls(scene, candidate)
             impls = compile_within_budget(impls, budget) if candidate.option("blocks") else impls
             root = root_of(scene, module) if isinstance(module, Function) else module
-            with races_within(RACES * budget.seconds_left):
+            with races_within(RACES * budget.seconds_left), heard_by(scene.say):
                 saves, first_s = share_saved(scene, Change(lambda: install_impls(impls)), scene.scene_of(root).roots)
             taken.compiling_s = min(time.perf_counter() - begin, first_s)
         except Exception as error:
