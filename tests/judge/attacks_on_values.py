@@ -1,4 +1,4 @@
-"""Attacks on what inputs, weights and buffers happen to be: values that are never drawn, weights that are nobody's, what
+"""Attacks on what inputs, weights and buffers happen to be: values never drawn, weights that are nobody's, and what
 a call leaves in its module."""
 
 from __future__ import annotations
