@@ -218,6 +218,14 @@ CASES: dict[str, Case] = {
         functools.partial(lambda x, ours, **n: ours(x, 2, **n), ours=getattr(kw, f"{fold}_pool{dims}d")),
         functools.partial(lambda x, torchs: torchs(x, 2), torchs=getattr(F, f"{fold}_pool{dims}d")))
        for fold, dims in (("max", 1), ("max", 2), ("max", 3), ("avg", 1), ("avg", 3))},
+    **{f"conv{dims}d": Case(
+        {"B": 2}, functools.partial(
+            lambda B, shape, size: (t(B, 3, *shape), t(6, 3, *size), t(6)), shape=(5, 4, 6)[:dims], size=(2,) * dims),
+        getattr(kw, f"conv{dims}d"), getattr(F, f"conv{dims}d")) for dims in (1, 3)},
+    **{f"conv_transpose{dims}d": Case(
+        {"B": 2}, functools.partial(
+            lambda B, shape, size: (t(B, 3, *shape), t(3, 6, *size), t(6)), shape=(5, 4, 6)[:dims], size=(2,) * dims),
+        getattr(kw, f"conv_transpose{dims}d"), getattr(F, f"conv_transpose{dims}d")) for dims in (1, 2, 3)},
     "gather": Case(MATRIX, lambda M, N: (t(M, N), torch.zeros(M, N, dtype=torch.int64)),
                    lambda x, i, **n: kw.gather(x, 1, i, **n), lambda x, i: torch.gather(x, 1, i)),
     "index_select": Case({"M": 3, "D": 2}, lambda M, D: (t(4, D), torch.zeros(M, dtype=torch.int64)),

@@ -137,6 +137,15 @@ def transforms_and_solves(x: Tensor, a: Arrays) -> None:
     assert_type(kw.cholesky_solve(input=a, input2=a), Arrays)
 
 
+def convolutions(x: Tensor, a: Arrays) -> None:
+    assert_type(kw.conv1d(x, x, None, 2, 1), Tensor)
+    assert_type(kw.conv1d(input=a, weight=a, padding="same"), Arrays)
+    assert_type(kw.conv3d(x, x, x, (1, 2, 1), groups=2), Tensor)
+    assert_type(kw.conv_transpose1d(input=a, weight=a, output_padding=1), Arrays)
+    assert_type(kw.conv_transpose2d(x, x, None, 2, 1, 1), Tensor)
+    assert_type(kw.conv_transpose3d(x, x, dilation=(1, 2, 1)), Tensor)
+
+
 def indices(x: Tensor, a: Arrays, ids: Tensor) -> None:
     assert_type(kw.gather(x, 1, ids), Tensor)
     assert_type(kw.index_select(x, 0, ids), Tensor)

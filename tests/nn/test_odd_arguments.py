@@ -85,6 +85,16 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "input": X.reshape(((1, 4, 8), (1, 2, 4, 4), (1, 1, 2, 4, 4))[dims - 1]), "kernel_size": 2, "stride": None,
         "padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False,
     } for dims in (1, 2, 3)},
+    **{f"conv{dims}d": {
+        "input": X.reshape(((1, 4, 8), (), (1, 1, 2, 4, 4))[dims - 1]),
+        "weight": W.reshape(-1)[:16].reshape(((2, 4, 2), (), (2, 1, 2, 2, 2))[dims - 1]), "bias": None, "stride": 1,
+        "padding": 0, "dilation": 1, "groups": 1,
+    } for dims in (1, 3)},
+    **{f"conv_transpose{dims}d": {
+        "input": X.reshape(((1, 4, 8), (1, 2, 4, 4), (1, 1, 2, 4, 4))[dims - 1]),
+        "weight": W.reshape(-1)[:16].reshape(((4, 2, 2), (2, 2, 2, 2), (1, 2, 2, 2, 2))[dims - 1]), "bias": None,
+        "stride": 1, "padding": 0, "output_padding": 0, "groups": 1, "dilation": 1,
+    } for dims in (1, 2, 3)},
     "scatter_add": {"input": X, "dim": 1, "index": INDICES, "src": INDICES * 0.5},
     "index_add": {"input": X, "dim": 0, "index": INDICES[0], "source": X[:2], "alpha": 1},
     "grouped_mm": {

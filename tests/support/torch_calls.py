@@ -67,6 +67,7 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "norm_type": lambda given: 1.0,
     "out_dtype": lambda given: torch.float32,
     "options": lambda given: torch.nn.LinearCrossEntropyOptions(),
+    "output_padding": lambda given: 1,
     "padding": lambda given: (1, 2),
     "padding_idx": lambda given: 0,
     "reduce": lambda given: False,

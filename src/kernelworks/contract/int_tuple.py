@@ -9,7 +9,7 @@ from typing import Any
 from kernelworks.contract.arguments import need_int
 from kernelworks.contract.tensor_argument import GivenArguments, Wrong
 
-__all__ = ["IntTuple", "ints"]
+__all__ = ["IntTuple", "TransposedGroups", "ints"]
 
 Ints = tuple[int, ...]
 WORDS = {1: "an int or a list of one", 2: "an int or a pair of ints", 3: "an int or three ints"}
@@ -64,3 +64,28 @@ class IntTuple:
 
     def __str__(self) -> str:
         return f"{WORDS[self.count]} of at least {self.least}" + ", or None" * self.optional
+
+
+@dataclass(frozen=True)
+class TransposedGroups:
+    """Into how many groups the channels of ``x`` are divided."""
+
+    schema = "int"
+    x: str
+
+    def check(self, name: str, value: Any, given: GivenArguments) -> None:
+        need_int(name, value)
+        channels = given[self.x].shape[1]
+        if value < 1 or channels % value:
+            raise ValueError(f"{name} must divide {self.x}'s {channels} channels; got {value}")
+
+    def right(self, given: GivenArguments) -> Any:
+        return 1
+
+    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
+        yield f"{name} is a float", 1.0, TypeError, f"{name} must be an int"
+        yield f"no {name}", 0, ValueError, f"{name} must divide"
+        yield f"too many {name}", given[self.x].shape[1] + 1, ValueError, f"{name} must divide"
+
+    def __str__(self) -> str:
+        return f"an int that divides {self.x}'s channels"

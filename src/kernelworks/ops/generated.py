@@ -38,7 +38,12 @@ if TYPE_CHECKING:
     from kernelworks.ops.communication.reduce_scatter import reduce_scatter as reduce_scatter
     from kernelworks.ops.convolution.causal_conv1d import causal_conv1d as causal_conv1d
     from kernelworks.ops.convolution.causal_conv1d_update import causal_conv1d_update as causal_conv1d_update
+    from kernelworks.ops.convolution.conv import conv1d as conv1d
+    from kernelworks.ops.convolution.conv import conv3d as conv3d
     from kernelworks.ops.convolution.conv2d import conv2d as conv2d
+    from kernelworks.ops.convolution.conv_transpose import conv_transpose1d as conv_transpose1d
+    from kernelworks.ops.convolution.conv_transpose import conv_transpose2d as conv_transpose2d
+    from kernelworks.ops.convolution.conv_transpose import conv_transpose3d as conv_transpose3d
     from kernelworks.ops.linalg.cholesky_solve import cholesky_solve as cholesky_solve
     from kernelworks.ops.linear.linear import linear as linear
     from kernelworks.ops.linear.linear_add import linear_add as linear_add
@@ -111,7 +116,12 @@ if TYPE_CHECKING:
         "cholesky_solve",
         "clip_grads_",
         "combine",
+        "conv1d",
         "conv2d",
+        "conv3d",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
         "cross_entropy",
         "cumprod",
         "cumsum",
@@ -184,6 +194,8 @@ if TYPE_CHECKING:
 # Op packages that hold many ops, and the names of these.
 TABLES: dict[str, tuple[str, ...]] = {
     "activation.table": ("celu", "elu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish", "quick_gelu", "relu6", "selu", "sigmoid", "silu", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",),
+    "convolution.conv": ("conv1d", "conv3d",),
+    "convolution.conv_transpose": ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d",),
     "lookup.along_index": ("gather", "index_add", "index_select", "scatter_add",),
     "pooling.avg_pool": ("avg_pool1d", "avg_pool3d",),
     "pooling.max_pool": ("max_pool1d", "max_pool2d", "max_pool3d",),
@@ -323,9 +335,29 @@ SCHEMAS = {
     "causal_conv1d_update": {
         "forward": "causal_conv1d_update(Tensor x, Tensor(a!) conv_state, Tensor weight, Tensor? bias, str? activation, str? op_kernel=None) -> Tensor",
     },
+    "conv1d": {
+        "forward": "conv1d(Tensor x, Tensor weight, Tensor? bias, int[1] stride, int[1] padding, int[1] dilation, int groups, str? op_kernel=None) -> Tensor",
+        "backward": "conv1d_backward(Tensor grad_output, Tensor x, Tensor weight, int[1] stride, int[1] padding, int[1] dilation, int groups, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
+    },
     "conv2d": {
         "forward": "conv2d(Tensor x, Tensor weight, Tensor? bias, int[2] stride, int[2] padding, int[2] dilation, int groups, str? op_kernel=None) -> Tensor",
         "backward": "conv2d_backward(Tensor grad_output, Tensor x, Tensor weight, int[2] stride, int[2] padding, int[2] dilation, int groups, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "conv3d": {
+        "forward": "conv3d(Tensor x, Tensor weight, Tensor? bias, int[3] stride, int[3] padding, int[3] dilation, int groups, str? op_kernel=None) -> Tensor",
+        "backward": "conv3d_backward(Tensor grad_output, Tensor x, Tensor weight, int[3] stride, int[3] padding, int[3] dilation, int groups, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "conv_transpose1d": {
+        "forward": "conv_transpose1d(Tensor x, Tensor weight, Tensor? bias, int[1] stride, int[1] padding, int[1] output_padding, int groups, int[1] dilation, str? op_kernel=None) -> Tensor",
+        "backward": "conv_transpose1d_backward(Tensor grad_output, Tensor x, Tensor weight, int[1] stride, int[1] padding, int[1] output_padding, int groups, int[1] dilation, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "conv_transpose2d": {
+        "forward": "conv_transpose2d(Tensor x, Tensor weight, Tensor? bias, int[2] stride, int[2] padding, int[2] output_padding, int groups, int[2] dilation, str? op_kernel=None) -> Tensor",
+        "backward": "conv_transpose2d_backward(Tensor grad_output, Tensor x, Tensor weight, int[2] stride, int[2] padding, int[2] output_padding, int groups, int[2] dilation, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "conv_transpose3d": {
+        "forward": "conv_transpose3d(Tensor x, Tensor weight, Tensor? bias, int[3] stride, int[3] padding, int[3] output_padding, int groups, int[3] dilation, str? op_kernel=None) -> Tensor",
+        "backward": "conv_transpose3d_backward(Tensor grad_output, Tensor x, Tensor weight, int[3] stride, int[3] padding, int[3] output_padding, int groups, int[3] dilation, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "cholesky_solve": {
         "forward": "cholesky_solve(Tensor B, Tensor L, bool upper, str? op_kernel=None) -> Tensor",

@@ -2,8 +2,8 @@
 
 ``gather(x, dim, index)`` and ``scatter_add(x, dim, index, src)`` are each other's gradients, and so are the same of
 whole rows, ``index_select`` and ``index_add``. An entry of the op package's table says which of the two it is, and
-whether the index is one of rows (``AlongIndex``). ``simd/along_index.hpp`` and ``tile/along_index.py`` know the two
-functions; what follows from that is made here, cases and mutants in ``index_cases.py``.
+whether the index is one of rows (``AlongIndex``). ``simd/along_index.hpp`` and the op package's ``triton.py`` know the
+two functions; what follows from that is made here, cases and mutants in ``index_cases.py``.
 
 On a CPU each index is looked at before anything is written. On a GPU nothing waits for it: an index that is none
 becomes NaN, or adds nothing, and the next call raises.
@@ -221,7 +221,7 @@ class AlongIndex(OpPackage):
         gradient = "what flows in where the index says" if self.adds else "what flows in, added where the index says"
         return {
             "gradient": gradient,
-            "kernels": "scalar, avx2, avx512: simd/along_index.hpp, triton: tile/along_index.py",
+            "kernels": "scalar, avx2, avx512: simd/along_index.hpp, triton: its triton.py",
         }
 
     def _ours(self) -> Callable[..., tuple[Any, ...] | str]:
@@ -346,7 +346,7 @@ def _add(lib: Any, total: Tensor, source: Tensor, dim: int, index: Tensor, rows:
 
 
 def triton_functions(entry: AlongIndex, launches: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The forward and the backward of an entry on a GPU, by its ``tile.along_index.IndexLaunches``."""
+    """The forward and the backward of an entry on a GPU, by its ``IndexLaunches``."""
 
     def forward(*args: Any, out: Any = None) -> Any:
         call = dict(zip(entry.arguments, args, strict=True))

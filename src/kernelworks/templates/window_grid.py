@@ -20,7 +20,17 @@ from torch import Tensor
 
 from kernelworks.contract.int_tuple import ints
 
-__all__ = ["DIMENSIONS", "Grid", "Place", "in_format", "is_channels_last", "memory_format", "places", "volume"]
+__all__ = [
+    "DIMENSIONS",
+    "FORMATS",
+    "Grid",
+    "Place",
+    "in_format",
+    "is_channels_last",
+    "memory_format",
+    "places",
+    "volume",
+]
 
 DIMENSIONS = {1: "L", 2: "H W", 3: "D H W"}  # their names
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -85,8 +95,8 @@ class Grid:
         count = -(-room // stride) + 1
         return count - ((count - 1) * stride >= n + padding)  # a window that begins behind the end is none
 
-    def need_room(self, name: str, sizes: Sequence[int]) -> None:
-        """Raises ValueError unless a window fits, and each one holds an element."""
+    def need_room(self, name: str, sizes: Sequence[int], filled: bool = True) -> None:
+        """Raises ValueError unless a window fits, and, if they are to be ``filled``, each one holds an element."""
         for dim, n in enumerate(sizes):
             room = n + 2 * self.padding[dim]
             if room < self.reach(dim):
@@ -94,7 +104,7 @@ class Grid:
                     f"{name} must be at least {self.reach(dim)} long with its padding in dimension {dim + 2}, as the "
                     f"window is; got {room}"
                 )
-            for begin in range(-self.padding[dim], 0, self.stride[dim]):
+            for begin in range(-self.padding[dim], 0, self.stride[dim]) if filled else ():
                 first = begin % self.dilation[dim]
                 if first >= n or first > begin + self.reach(dim) - 1:
                     raise ValueError(
