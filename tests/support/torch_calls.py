@@ -98,7 +98,8 @@ def torchs(torch_signature: TorchSignature) -> Parameters:
         found = inspect.signature(function)  # type: ignore[arg-type]
     except ValueError:  # one of C++
         packet = getattr(torch.ops.aten, function.__name__)  # type: ignore[union-attr]
-        plain = {a.name for a in packet.default._schema.arguments}  # what no call can do without, and more
+        usual = getattr(packet, "default", None) or getattr(packet, packet.overloads()[0])
+        plain = {a.name for a in usual._schema.arguments}  # what no call can do without, and more
         known = (getattr(packet, o)._schema for o in packet.overloads() if "Dimname" not in o)
         schemas = (s for s in known if not any(a.is_out for a in s.arguments))
         schemas = sorted(schemas, key=lambda s: (len(s.arguments), s.overload_name == ""))

@@ -3,7 +3,7 @@
 ``gather(x, dim, index)`` and ``scatter_add(x, dim, index, src)`` are each other's gradients, and so are the same of
 whole rows, ``index_select`` and ``index_add``. An entry of the op package's table says which of the two it is, and
 whether the index is one of rows (``AlongIndex``). ``simd/along_index.hpp`` and the op package's ``triton.py`` know the
-two functions; what follows from that is made here, cases and mutants in ``index_cases.py``.
+two functions; what follows from that is made here, mutants are the op package's.
 
 On a CPU each index is looked at before anything is written. On a GPU nothing waits for it: an index that is none
 becomes NaN, or adds nothing, and the next call raises.
@@ -13,27 +13,27 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from kernelworks.build.kernels import cpp_kernels, in_float64, into, python_kernel, table_triton_kernel
 from kernelworks.build.sharing import choose_threads
-from kernelworks.contract import UNIT_ROUNDOFF, Contract, Cost, Kernel, Request, rounding
-from kernelworks.contract.arguments import Arguments, Dim, Number, check_of, errors_of, schema_of
+from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Kernel, Mutant, Request, rounding
+from kernelworks.contract.arguments import Arguments, Dim, Error, Number, check_of, errors_of, schema_of
+from kernelworks.contract.cases import SMOOTH, VALUES, draw
 from kernelworks.contract.index_argument import IndexAlong, SourceAlong, picked_shape
 from kernelworks.contract.limits import IndicesOf
 from kernelworks.contract.results import Result
 from kernelworks.contract.tensor_argument import T
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import TorchSignature
-from kernelworks.templates.index_cases import cases_of, device_cases, index_errors, mutants_of, timed_cases
 from kernelworks.templates.op_package import OpPackage
 
-__all__ = ["AlongIndex", "check_index", "triton_functions"]
+__all__ = ["AlongIndex", "check_index"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 TARGETS = dict.fromkeys(("avx512", "avx2", "scalar"), "simd.cpp")
@@ -55,13 +55,15 @@ def _first_outside(index: Tensor, size: int) -> int:
 @dataclass(frozen=True, kw_only=True)
 class AlongIndex(OpPackage):
     """What only an entry knows: the op's name, whether elements are added (``adds``), whether the index is one of whole
-    ``rows``, and how torch calls what is added (``source``). ``op_package`` is the op package's ``__file__``;
+    ``rows``, how torch calls what is added (``source``), and what makes its
+    ``mutants``. ``op_package`` is the op package's ``__file__``;
     ``name`` is
     that of torch's function."""
 
     op_name: str
     adds: bool
     rows: bool
+    mutants: Callable[[AlongIndex], tuple[Mutant, ...]]
     source: str = ""
 
     @functools.cached_property
@@ -186,7 +188,7 @@ class AlongIndex(OpPackage):
         op: Op = Op(
             self.contract, self._kernels(), op_package=self.op_package, forward=forward, backward=self._backward_pass(),
             composite=lambda *args, **named: self._run(dict(zip(self.arguments, args, strict=False)) | named),
-            mutants=mutants_of(self),
+            mutants=self.mutants(self),
         )  # fmt: skip
         op.template = self
         reason = "" if self.adds else "torch already reads what an index names at the rate of memory"
@@ -345,31 +347,103 @@ def _add(lib: Any, total: Tensor, source: Tensor, dim: int, index: Tensor, rows:
     run(total, source, whole, dim % total.dim(), float(alpha), threads)
 
 
-def triton_functions(entry: AlongIndex, launches: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The forward and the backward of an entry on a GPU, by its ``IndexLaunches``."""
+# ---------------------------------------------------------------- cases
 
-    def forward(*args: Any, out: Any = None) -> Any:
-        call = dict(zip(entry.arguments, args, strict=True))
-        x, dim, index = call["x"], call["dim"], call["index"]
-        launches.refuse_late()
-        if entry.adds:
-            alpha = call.get("alpha", 1.0)
-            made = launches.add(x, call[entry.source], dim, index, entry.rows, alpha, checked=True)
-        else:
-            made = launches.pick(x, dim, index, picked_shape(x, dim, index, entry.rows), entry.rows, checked=True)
-        return into(made, out)
+ONE, FEW = "one index", "few indices"  # all the same; many times the same ones
 
-    def backward(grad: Tensor, *args: Any, out: Any = None) -> Any:
-        if not entry.adds:
-            x, dim, index = args
-            zeros = torch.zeros(x.shape, dtype=grad.dtype, device=grad.device)
-            return into(launches.add(zeros, grad, dim, index, entry.rows, 1.0), out)
-        dim, index, source, *alpha, needs = args
-        of_source = grad.new_empty(0)
-        if needs[1]:
-            of_source = launches.pick(grad, dim, index, tuple(source.shape), entry.rows)
-            if alpha and alpha[0] != 1.0:
-                of_source = (of_source.float() * alpha[0]).to(grad.dtype)
-        return into((grad.clone() if needs[0] else grad.new_empty(0), of_source), out)
 
-    return forward, backward
+def _given(
+    entry: AlongIndex, shape: tuple[int, ...], dim: int, count: int, kind: str, generator: Generator, dtype:
+    torch.dtype,
+    spread: str = "", kept: torch.dtype = torch.int64, shorter: bool = False, alpha: float = 1.0,
+) -> dict[str, Any]:  # fmt: skip
+    """A call's arguments: ``count`` indices along the dimension, of which ``shorter`` leaves out some lines."""
+    x = draw(kind, generator, dtype, *shape)
+    size = shape[dim] if shape else 1
+    if entry.rows:
+        own: tuple[int, ...] = (count,)
+    else:
+        own = tuple(max(0, n - shorter) for n in shape)
+        own = (*own[: dim % len(own)], count, *own[dim % len(own) + 1 :]) if own else ()
+    most = {ONE: min(1, size), FEW: min(3, size)}.get(spread, size)
+    index = torch.randint(0, max(1, most), own, generator=generator, dtype=kept)
+    if index.numel() > 2 and not spread:  # both ends
+        index.view(-1)[0], index.view(-1)[-1] = size - 1, 0
+    given: dict[str, Any] = {"x": x, "dim": dim, "index": index}
+    if entry.adds:
+        given[entry.source] = draw(kind, generator, dtype, *picked_shape(x, dim, index, entry.rows))
+    if "alpha" in entry.arguments:
+        given["alpha"] = alpha
+    return given
+
+
+def _case(
+    entry: AlongIndex, shape: tuple[int, ...], dim: int, count: int, kind: str = "normal", text: str = "", **more: Any
+) -> Case:
+    own = {key: more.pop(key) for key in ("spread", "kept", "shorter", "alpha") if key in more}
+    name = f"{kind}, " * (kind != "normal") + f"{count} along dim {dim} of {list(shape)}{text}"
+    name += "".join(f", {str(value).removeprefix('torch.')}" for value in own.values())
+    return Case(name, lambda g, d: _given(entry, shape, dim, count, kind, g, d, **own), **more)
+
+
+# Shape, dimension, how many indices, whether layouts are tried.
+_SHAPES: tuple[tuple[tuple[int, ...], int, int, bool], ...] = (
+    ((5, 7), 0, 3, True), ((5, 7), 1, 9, True), ((5, 7), -2, 6, False), ((3, 17, 6), 1, 20, True), ((9,), 0, 4, True),
+    ((4, 1), 0, 7, False), ((1, 33), 0, 2, False), ((2, 3, 4, 65), 2, 5, False), ((2, 3, 4, 65), -1, 130, False),
+    ((6, 5, 1), 1, 3, False), ((70, 16), 0, 70, False), ((3, 300), 1, 17, False), ((11, 131), 0, 64, False),
+    ((0, 5), 1, 2, False), ((4, 0), 0, 2, False), ((4, 6), 0, 0, False), ((4, 6), 1, 0, False), ((2, 257), 0, 5, False),
+)  # fmt: skip
+
+
+def cases_of(entry: AlongIndex) -> Iterator[Case]:
+    for shape, dim, count, layouts in _SHAPES:
+        yield _case(entry, shape, dim, count, layouts=layouts)
+    if not entry.rows:
+        yield _case(entry, (), 0, 1)
+        yield _case(entry, (7, 9), 0, 5, shorter=True)
+        yield _case(entry, (7, 4, 9), -1, 12, shorter=True)
+    for kind in VALUES:
+        yield _case(entry, (6, 33), 0, 9, kind, gradients=kind in SMOOTH)
+        yield _case(entry, (5, 21), 1, 30, kind, gradients=kind in SMOOTH)
+    for shape, dim in (((40, 24), 0), ((3, 50), 1)):
+        for spread in (ONE, FEW):
+            yield _case(entry, shape, dim, 200, spread=spread)
+        yield _case(entry, shape, dim, 19, kept=torch.int32, layouts=True)
+    if "alpha" in entry.arguments:
+        for alpha in (0.0, -2.0, 0.3):
+            yield _case(entry, (8, 19), 0, 21, alpha=alpha)
+    yield _case(entry, (1031, 48), 0, 300)
+    yield _case(entry, (64, 600), 1, 70, spread=FEW)
+
+
+_TIMED = (((4096, 1024), 0, 2048), ((256, 8192), 1, 8192))
+
+
+def timed_cases(entry: AlongIndex, dtype: torch.dtype, times: int = 1) -> Iterator[Case]:
+    """What is timed, of a first dimension so many times as long."""
+    for (rows, columns), dim, count in _TIMED:
+        yield _case(entry, (rows * times, columns), dim, count * (times if dim == 0 else 1), dtypes=(dtype,))
+
+
+def device_cases(entry: AlongIndex) -> Iterator[Case]:
+    yield _case(entry, (5003, 300), 0, 4099)
+    yield _case(entry, (203, 4001), 1, 5000, spread=FEW)
+
+
+# ---------------------------------------------------------------- refused indices
+
+
+def index_errors(entry: AlongIndex) -> Iterator[Error]:
+    for number, (what, value, text) in enumerate((
+        ("an index past the end", 4, "index must be in [0, 4), x's dimension 0; got 4 at position 1"),
+        ("a negative index", -1, "index must be in [0, 4), x's dimension 0; got -1 at position 1"),
+    )):  # fmt: skip
+        kept = (torch.int64, torch.int32)[number]
+
+        def call(value: int = value, kept: torch.dtype = kept) -> dict[str, Any]:
+            generator = torch.Generator().manual_seed(0)
+            given = _given(entry, (4, 3), 0, 5, "normal", generator, torch.float32, kept=kept)
+            given["index"].view(-1)[0], given["index"].view(-1)[1] = 0, value
+            return given
+
+        yield what, call, IndexError, text

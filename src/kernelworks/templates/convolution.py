@@ -2,9 +2,9 @@
 
 ``convNd(x, weight, bias, stride, padding, dilation, groups)`` and ``conv_transposeNd(x, weight, bias, stride, padding,
 output_padding, groups, dilation)`` are the gradients of each other's inputs: one product serves both, and another one
-the gradients of both's filters (``simd/convolve.hpp``, ``tile/window.py``). An entry of an op package's table says
+the gradients of both's filters (``simd/convolve.hpp``, ``conv/triton.py``). An entry of an op package's table says
 how many dimensions it has and which of the two it is (``Convolution``); cases and mutants lie in
-``convolution_cases.py``.
+``window_cases.py``.
 """
 
 from __future__ import annotations
@@ -26,12 +26,17 @@ from kernelworks.contract.arguments import Arguments, check_of, errors_of, schem
 from kernelworks.contract.int_pair import Groups
 from kernelworks.contract.int_tuple import IntTuple, TransposedGroups, ints
 from kernelworks.contract.tensor_argument import T
+from kernelworks.contract.window_grid import DIMENSIONS, FORMATS, Grid, is_channels_last, volume
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import TorchSignature
-from kernelworks.templates.convolution_cases import cases_of, device_cases, mutants_of, timed_cases
 from kernelworks.templates.op_package import OpPackage
 from kernelworks.templates.product import gamma
-from kernelworks.templates.window_grid import DIMENSIONS, FORMATS, Grid, is_channels_last, volume
+from kernelworks.templates.window_cases import (
+    convolution_cases,
+    convolution_device_cases,
+    convolution_mutants,
+    timed_convolutions,
+)
 
 __all__ = ["ConvolutionCall", "Convolution", "triton_functions"]
 
@@ -109,8 +114,11 @@ class Convolution(OpPackage):
             "(arXiv:1603.07285)",
             outputs=("output",), differentiable=RETURNS, check=self.check, reference=self.reference, bound=self._bound,
             gradient_bound=self._gradient_bound, cost=self._cost, dims=self._dims, bucket=self._bucket,
-            arithmetic="products", cases=tuple(cases_of(self)), bench_cases=tuple(timed_cases(self, torch.float32)),
-            device_cases=tuple(device_cases(self)), device_bench_cases=tuple(timed_cases(self, torch.bfloat16, 8)),
+            arithmetic="products",
+            cases=tuple(convolution_cases(self)),
+            bench_cases=tuple(timed_convolutions(self, torch.float32)),
+            device_cases=tuple(convolution_device_cases(self)),
+            device_bench_cases=tuple(timed_convolutions(self, torch.bfloat16, 8)),
             errors=errors_of(self.arguments),
         )  # fmt: skip
 
@@ -251,7 +259,7 @@ class Convolution(OpPackage):
                 returns=RETURNS,
                 reads={"x": ("weight", "grad_output"), "weight": ("x", "grad_output"), "bias": ("grad_output",)},
             ),
-            composite=self.composite, mutants=mutants_of(self),
+            composite=self.composite, mutants=convolution_mutants(self),
         )  # fmt: skip
         op.template = self
         TorchSignature(op, self.function, self._ours(), {"input": "x"})
@@ -261,7 +269,7 @@ class Convolution(OpPackage):
         """What this op template alone makes (``description.py`` tells the rest)."""
         kind = "a" if self.transposed else "a transposed"
         gradient = f"of x {kind} convolution of what flows in; of weight and bias sums"
-        return {"gradient": gradient, "kernels": "scalar, avx2, avx512: simd/convolve.hpp, triton: tile/window.py"}
+        return {"gradient": gradient, "kernels": "scalar, avx2, avx512: simd/convolve.hpp, triton: conv/triton.py"}
 
     def _ours(self) -> Callable[..., tuple[Any, ...] | str]:
         """A function with the signature of torch's."""
@@ -339,14 +347,18 @@ class Convolution(OpPackage):
             *wide, [filters], grid.stride, grid.padding, grid.dilation, self.transposed, call.output_padding,
             call.groups, needs,
         )  # fmt: skip
-        return into(tuple(x.new_empty(0) if g is None else g.to(x.dtype) for g in found), out)
+        likes = (x, weight, found[2])
+        made = tuple(
+            x.new_empty(0) if g is None else _laid_out(g.to(x.dtype), t) for g, t in zip(found, likes, strict=True)
+        )
+        return into(made, out)
 
     def _forward(self, lib: Any, *args: Any, out: Any = None) -> Tensor:
         call = self._named(*args)
         x, weight, bias = call["x"], call["weight"], call["bias"]
         output: Tensor = self._fake(*args) if out is None else out
         grid, _, groups = self.call_of(call)
-        filters = packed(weight.float(), groups, self.transposed)
+        filters = packed_filters(weight.float(), groups, self.transposed)
         _convolve(lib, output, x, filters, None if bias is None else bias.float().contiguous(), grid, self.transposed)
         return output
 
@@ -355,7 +367,7 @@ class Convolution(OpPackage):
         grid, _, groups = self.call_of(self._named(x, weight, None, *numbers))
         made = _gradients(grad, x, weight, needs) if out is None else out
         if needs[0]:
-            filters = packed(weight.float(), groups, not self.transposed)
+            filters = packed_filters(weight.float(), groups, not self.transposed)
             _convolve(lib, made[0], grad, filters, None, grid, not self.transposed)
         if needs[1]:
             slid, flow = (grad, x.contiguous()) if self.transposed else (x, grad.contiguous())
@@ -369,12 +381,20 @@ class Convolution(OpPackage):
         return made
 
 
+def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
+    """A gradient that lies as one that is made like its tensor."""
+    strides = torch.empty_like(like, device="meta").stride()
+    if gradient.stride() == strides:
+        return gradient
+    return gradient.new_empty_strided(gradient.shape, strides).copy_(gradient)
+
+
 def filters_shape(weight: Tensor, groups: int) -> tuple[int, int, int]:
     """Groups, filters of one, and the terms of each."""
     return groups, weight.shape[0] // groups, math.prod(weight.shape[1:])
 
 
-def packed(weight: Tensor, groups: int, transposed: bool) -> Tensor:
+def packed_filters(weight: Tensor, groups: int, transposed: bool) -> Tensor:
     """[groups, outputs, inputs and taps] of filters [filters, channels, ...]; transposed, channels are the outputs."""
     filters: Tensor = weight.flatten(2).unflatten(0, (groups, -1))
     return (filters.transpose(1, 2) if transposed else filters).flatten(2).contiguous()
@@ -399,10 +419,10 @@ def _gradients(grad: Tensor, x: Tensor, weight: Tensor, needs: Sequence[bool]) -
 
 
 def triton_functions(entry: Convolution, launches: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The forward and the backward of an entry on a GPU, by its ``tile.window.Convolve``."""
+    """The forward and the backward of an entry on a GPU, by its ``Convolve`` of conv's ``triton.py``."""
 
     def filters(weight: Tensor, groups: int, transposed: bool) -> Tensor:
-        held: Tensor = packed(weight, groups, transposed).unflatten(2, (-1, math.prod(weight.shape[2:])))
+        held: Tensor = packed_filters(weight, groups, transposed).unflatten(2, (-1, math.prod(weight.shape[2:])))
         return held
 
     def forward(*args: Any, out: Any = None) -> Any:

@@ -3,7 +3,7 @@
 ``NAME(x, kernel_size, stride, padding, ...)`` of [B, C, ...]. An entry of an op package's table says how many
 dimensions it has and what a window is folded to (``Pool``); ``simd.cpp`` and ``triton.py`` are a few lines
 (``simd/window.hpp``, ``tile/window.py``). What follows from that is made here; cases and mutants lie in
-``pooling_cases.py``.
+``window_cases.py``.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from kernelworks.contract.arguments import Arguments, Flag, Int64, check_of, err
 from kernelworks.contract.int_tuple import IntTuple, ints
 from kernelworks.contract.results import Result
 from kernelworks.contract.tensor_argument import T
+from kernelworks.contract.window_grid import DIMENSIONS, Grid, is_channels_last, memory_format, volume
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import TorchSignature
 from kernelworks.templates.op_package import OpPackage
-from kernelworks.templates.pooling_cases import cases_of, device_cases, mutants_of, timed_cases
 from kernelworks.templates.torch_kernels import python_kernels
-from kernelworks.templates.window_grid import DIMENSIONS, Grid, is_channels_last, memory_format, volume
+from kernelworks.templates.window_cases import cases_of, device_cases, mutants_of, timed_cases
 
 __all__ = ["Pool", "PoolCall", "triton_functions"]
 

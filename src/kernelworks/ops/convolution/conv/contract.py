@@ -1,7 +1,7 @@
 """What conv1d and conv3d promise: an entry each."""
 
 from kernelworks.templates.convolution import Convolution
-from kernelworks.templates.op_table import OpTable
+from kernelworks.templates.op_package import OpTable
 
 __all__ = ["TABLE"]
 

@@ -1,9 +1,9 @@
 """Transposed convolutions on the GPU."""
 
 from kernelworks.build.triton import configs
+from kernelworks.ops.convolution.conv.triton import Convolve
 from kernelworks.ops.convolution.conv_transpose.contract import TABLE
 from kernelworks.templates.convolution import triton_functions
-from kernelworks.tile.window import Convolve
 
 CONVOLVE = Convolve(configs(__file__))
 conv_transpose1d_forward, conv_transpose1d_backward = triton_functions(TABLE.entries["conv_transpose1d"], CONVOLVE)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,9 +18,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernelworks.build.kernels import into
 from kernelworks.build.triton import Configs, Kernel, configs, kernel
+from kernelworks.contract.index_argument import picked_shape
 from kernelworks.ops.lookup.along_index.contract import TABLE
-from kernelworks.templates.along_index import triton_functions
+from kernelworks.templates.along_index import AlongIndex
 
 
 @kernel
@@ -185,6 +188,36 @@ class IndexLaunches:
         if checked and not x.is_cuda and not x.is_meta:
             self.refuse_late("this call")
         return out
+
+
+def triton_functions(entry: AlongIndex, launches: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The forward and the backward of an entry on a GPU."""
+
+    def forward(*args: Any, out: Any = None) -> Any:
+        call = dict(zip(entry.arguments, args, strict=True))
+        x, dim, index = call["x"], call["dim"], call["index"]
+        launches.refuse_late()
+        if entry.adds:
+            alpha = call.get("alpha", 1.0)
+            made = launches.add(x, call[entry.source], dim, index, entry.rows, alpha, checked=True)
+        else:
+            made = launches.pick(x, dim, index, picked_shape(x, dim, index, entry.rows), entry.rows, checked=True)
+        return into(made, out)
+
+    def backward(grad: Tensor, *args: Any, out: Any = None) -> Any:
+        if not entry.adds:
+            x, dim, index = args
+            zeros = torch.zeros(x.shape, dtype=grad.dtype, device=grad.device)
+            return into(launches.add(zeros, grad, dim, index, entry.rows, 1.0), out)
+        dim, index, source, *alpha, needs = args
+        of_source = grad.new_empty(0)
+        if needs[1]:
+            of_source = launches.pick(grad, dim, index, tuple(source.shape), entry.rows)
+            if alpha and alpha[0] != 1.0:
+                of_source = (of_source.float() * alpha[0]).to(grad.dtype)
+        return into((grad.clone() if needs[0] else grad.new_empty(0), of_source), out)
+
+    return forward, backward
 
 
 LAUNCHES = IndexLaunches(configs(__file__))

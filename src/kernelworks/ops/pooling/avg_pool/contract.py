@@ -1,6 +1,6 @@
 """What avg_pool1d and avg_pool3d promise: an entry each."""
 
-from kernelworks.templates.op_table import OpTable
+from kernelworks.templates.op_package import OpTable
 from kernelworks.templates.pooling import Pool
 
 __all__ = ["TABLE"]

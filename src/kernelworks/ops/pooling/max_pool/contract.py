@@ -1,6 +1,6 @@
 """What max_pool1d, max_pool2d and max_pool3d promise: an entry each."""
 
-from kernelworks.templates.op_table import OpTable
+from kernelworks.templates.op_package import OpTable
 from kernelworks.templates.pooling import Pool
 
 __all__ = ["TABLE"]
