@@ -68,6 +68,9 @@ if TYPE_CHECKING:
     from kernelworks.ops.reduction.log_softmax import log_softmax as log_softmax
     from kernelworks.ops.reduction.softmax import softmax as softmax
     from kernelworks.ops.reduction.sum import sum as sum
+    from kernelworks.ops.reduction.table import amax as amax
+    from kernelworks.ops.reduction.table import amin as amin
+    from kernelworks.ops.reduction.table import mean as mean
     from kernelworks.ops.routing.combine import combine as combine
     from kernelworks.ops.routing.grouped_linear import grouped_linear as grouped_linear
     from kernelworks.ops.routing.router_topk import router_topk as router_topk
@@ -87,6 +90,8 @@ if TYPE_CHECKING:
         "add_layer_norm",
         "all_gather",
         "all_reduce",
+        "amax",
+        "amin",
         "argmax",
         "attention",
         "attention_fp8",
@@ -132,6 +137,7 @@ if TYPE_CHECKING:
         "logsigmoid",
         "lstm",
         "matern32_matmul",
+        "mean",
         "mish",
         "paged_attention",
         "quantize",
@@ -166,6 +172,7 @@ if TYPE_CHECKING:
 # Op packages that hold many ops, and the names of these.
 TABLES: dict[str, tuple[str, ...]] = {
     "activation.table": ("celu", "elu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish", "quick_gelu", "relu6", "selu", "sigmoid", "silu", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",),
+    "reduction.table": ("amax", "amin", "mean",),
 }
 
 SCHEMAS = {
@@ -393,6 +400,14 @@ SCHEMAS = {
         "forward": "lstm(Tensor x, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, Tensor? h_0, Tensor? c_0, bool reverse, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
         "backward": "lstm_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, Tensor x, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, Tensor? h_0, Tensor? c_0, bool reverse, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     },
+    "amax": {
+        "forward": "amax(Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+        "backward": "amax_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
+    "amin": {
+        "forward": "amin(Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+        "backward": "amin_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
     "argmax": {
         "forward": "argmax(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
     },
@@ -407,6 +422,10 @@ SCHEMAS = {
     "log_softmax": {
         "forward": "log_softmax(Tensor x, int dim, str? op_kernel=None) -> Tensor",
         "backward": "log_softmax_backward(Tensor grad_output, Tensor output, int dim, str? op_kernel=None) -> Tensor",
+    },
+    "mean": {
+        "forward": "mean(Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+        "backward": "mean_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
     },
     "softmax": {
         "forward": "softmax(Tensor x, int dim, str? op_kernel=None) -> Tensor",
