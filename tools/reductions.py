@@ -20,9 +20,10 @@ from kernelworks.templates.reduction_table import ReductionTable
 
 __all__ = ["main", "names", "stage_text", "stale"]
 
-CONTRACT = Path(__file__).resolve().parents[1] / "src/kernelworks/ops/reduction/table/contract.py"
-TRITON = {"where": "tl.where", "abs": "tl.abs", "exp": "exponential", "log": "tl.log", "sqrt": "tl.sqrt_rn",
+CONTRACT = Path(__file__).resolve().parents[1] / "src/kernelworks/ops/reduction/reduction_table/contract.py"
+TRITON = {"where": "tl.where", "abs": "tl.abs", "exp": "exponential", "log": "tl.log", "sqrt": "root",
           "log1p": "log_one_more"}  # fmt: skip
+CONSTANTS = {"INFINITY": 'float("inf")'}
 
 
 def _table() -> ReductionTable:
@@ -46,7 +47,7 @@ import triton.language as tl
 
 from kernelworks.build.triton import configs, kernel
 from kernelworks.templates.reduction_triton import reduction_functions
-from kernelworks.tile.stage_reduction import Stages, exponential, log_one_more
+from kernelworks.tile.stage_reduction import Stages, exponential, log_one_more, root
 '''
 
 
@@ -59,7 +60,10 @@ def _function(
     body += [f"{stage.name} = found[{i}]" for i, stage in enumerate(stages) if stage.name in read]
     body += [f"{n} = number[{i}]" for i, n in enumerate(numbers) if n in read]
     lines = "".join(f"    {line}\n" for line in body)
-    return f"\n\n@kernel\ndef {name}({given}):\n{lines}    return {rename_calls(text, TRITON)}\n"
+    said = rename_calls(text, TRITON)
+    for constant, triton in CONSTANTS.items():
+        said = said.replace(constant, triton)
+    return f"\n\n@kernel\ndef {name}({given}):\n{lines}    return {said}\n"
 
 
 def stage_text(
@@ -115,7 +119,7 @@ from typing import Any, overload
 import torch
 
 from kernelworks.dispatch.signature import ABSENT, Array, two_names
-from kernelworks.ops.reduction.table.contract import TABLE
+from kernelworks.ops.reduction.reduction_table.contract import TABLE
 
 __all__ = [{names}]
 '''
@@ -166,9 +170,11 @@ def _preset(value: object) -> str:
 def _theirs(entry: ReductionEntry) -> str:
     """torch's signature, with arrays in the place of tensors; what may be given by name alone comes last."""
     said, starred = [], False
-    for name, parameter in inspect.signature(entry.torchs).parameters.items():
-        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
+    for name, parameter in inspect.signature(entry.torchs, eval_str=True).parameters.items():
+        if (parameter.kind is parameter.KEYWORD_ONLY or name == "out") and not starred:
             said, starred = [*said, "*"], True
+        if name == "out":  # what every public function has
+            continue
         kind = inspect.formatannotation(parameter.annotation).replace("torch.Tensor", "Array")
         preset = "" if parameter.default is parameter.empty else f" = {_preset(parameter.default)}"
         said.append(f"{name}: {kind}{preset}")

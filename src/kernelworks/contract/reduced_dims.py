@@ -15,38 +15,38 @@ from kernelworks.contract.tensor_argument import GivenArguments, Wrong
 
 __all__ = ["Dims", "count_of", "dims_of", "kept_shape", "reduced_lines", "reduced_shape"]
 
-Given = int | tuple[int, ...] | list[int] | None
+DimNumbers = int | tuple[int, ...] | list[int] | None
 
 
-def dims_of(shape: tuple[int, ...], dim: Given) -> tuple[int, ...] | None:
+def dims_of(shape: tuple[int, ...], dim: DimNumbers) -> tuple[int, ...] | None:
     """The dimensions in order, counted from the front; None for all, as None and an empty list say."""
     if dim is None or not shape:
         return None
     given = (dim,) if isinstance(dim, int) else tuple(dim)
-    return tuple(sorted(d % len(shape) for d in given)) or None
+    return tuple(sorted([d % len(shape) for d in given])) or None
 
 
-def kept_shape(shape: tuple[int, ...], dim: Given) -> tuple[int, ...]:
+def kept_shape(shape: tuple[int, ...], dim: DimNumbers) -> tuple[int, ...]:
     """What a result has, with one element along each reduced dimension."""
     dims = dims_of(shape, dim)
-    return tuple(1 if dims is None or i in dims else n for i, n in enumerate(shape))
+    return tuple([1 if dims is None or i in dims else n for i, n in enumerate(shape)])
 
 
-def reduced_shape(shape: tuple[int, ...], dim: Given, keepdim: bool) -> tuple[int, ...]:
+def reduced_shape(shape: tuple[int, ...], dim: DimNumbers, keepdim: bool) -> tuple[int, ...]:
     """The shape of a result."""
     if keepdim:
         return kept_shape(shape, dim)
     dims = dims_of(shape, dim)
-    return () if dims is None else tuple(n for i, n in enumerate(shape) if i not in dims)
+    return () if dims is None else tuple([n for i, n in enumerate(shape) if i not in dims])
 
 
-def count_of(shape: tuple[int, ...], dim: Given) -> int:
+def count_of(shape: tuple[int, ...], dim: DimNumbers) -> int:
     """How many elements become one."""
     dims = dims_of(shape, dim)
-    return math.prod(shape if dims is None else (shape[d] for d in dims))
+    return math.prod(shape if dims is None else [shape[d] for d in dims])
 
 
-def reduced_lines(x: Tensor, dim: Given, *, ordered: bool = False) -> Lines:
+def reduced_lines(x: Tensor, dim: DimNumbers, *, ordered: bool = False) -> Lines:
     """The lines of ``x`` along ``dim``, numbered as the elements of a contiguous result; a view wherever strides allow
     it, else one copy. Unless ``ordered`` all elements may come in the order of memory."""
     dims = dims_of(tuple(x.shape), dim)
@@ -85,7 +85,7 @@ class Dims:
                     raise ValueError(
                         f"{name} must be in [{-dims}, {dims - 1}] for {self.of} of {list(shape)}, got {value}"
                     )
-            if len({d % dims for d in several}) < len(several):
+            if len({*[d % dims for d in several]}) < len(several):
                 raise ValueError(f"{name} must name a dimension once, got {value}")
         if not self.empty and not count_of(shape, value):
             raise ValueError(f"{name} must have elements to reduce, got {value} for {self.of} of {list(shape)}")

@@ -66,11 +66,15 @@ if TYPE_CHECKING:
     from kernelworks.ops.reduction.cross_entropy import cross_entropy as cross_entropy
     from kernelworks.ops.reduction.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
     from kernelworks.ops.reduction.log_softmax import log_softmax as log_softmax
+    from kernelworks.ops.reduction.reduction_table import amax as amax
+    from kernelworks.ops.reduction.reduction_table import amin as amin
+    from kernelworks.ops.reduction.reduction_table import logsumexp as logsumexp
+    from kernelworks.ops.reduction.reduction_table import mean as mean
+    from kernelworks.ops.reduction.reduction_table import norm as norm
+    from kernelworks.ops.reduction.reduction_table import std as std
+    from kernelworks.ops.reduction.reduction_table import var as var
     from kernelworks.ops.reduction.softmax import softmax as softmax
     from kernelworks.ops.reduction.sum import sum as sum
-    from kernelworks.ops.reduction.table import amax as amax
-    from kernelworks.ops.reduction.table import amin as amin
-    from kernelworks.ops.reduction.table import mean as mean
     from kernelworks.ops.routing.combine import combine as combine
     from kernelworks.ops.routing.grouped_linear import grouped_linear as grouped_linear
     from kernelworks.ops.routing.router_topk import router_topk as router_topk
@@ -135,10 +139,12 @@ if TYPE_CHECKING:
         "linear_silu_mul",
         "log_softmax",
         "logsigmoid",
+        "logsumexp",
         "lstm",
         "matern32_matmul",
         "mean",
         "mish",
+        "norm",
         "paged_attention",
         "quantize",
         "quantized_linear",
@@ -161,18 +167,20 @@ if TYPE_CHECKING:
         "softshrink",
         "softsign",
         "sort",
+        "std",
         "sum",
         "tanh",
         "tanhshrink",
         "threshold",
         "topk",
+        "var",
         "varlen_attn",
     ]
 
 # Op packages that hold many ops, and the names of these.
 TABLES: dict[str, tuple[str, ...]] = {
     "activation.table": ("celu", "elu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish", "quick_gelu", "relu6", "selu", "sigmoid", "silu", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",),
-    "reduction.table": ("amax", "amin", "mean",),
+    "reduction.reduction_table": ("amax", "amin", "logsumexp", "mean", "norm", "std", "var",),
 }
 
 SCHEMAS = {
@@ -423,17 +431,33 @@ SCHEMAS = {
         "forward": "log_softmax(Tensor x, int dim, str? op_kernel=None) -> Tensor",
         "backward": "log_softmax_backward(Tensor grad_output, Tensor output, int dim, str? op_kernel=None) -> Tensor",
     },
+    "logsumexp": {
+        "forward": "logsumexp(Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+        "backward": "logsumexp_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
     "mean": {
         "forward": "mean(Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
         "backward": "mean_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
+    "norm": {
+        "forward": "norm(Tensor x, int[1]? dim, bool keepdim, float p, str? op_kernel=None) -> Tensor",
+        "backward": "norm_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, float p, str? op_kernel=None) -> Tensor",
     },
     "softmax": {
         "forward": "softmax(Tensor x, int dim, str? op_kernel=None) -> Tensor",
         "backward": "softmax_backward(Tensor grad_output, Tensor output, int dim, str? op_kernel=None) -> Tensor",
     },
+    "std": {
+        "forward": "std(Tensor x, int[1]? dim, bool keepdim, float correction, str? op_kernel=None) -> Tensor",
+        "backward": "std_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, float correction, str? op_kernel=None) -> Tensor",
+    },
     "sum": {
         "forward": "sum(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
         "backward": "sum_backward(Tensor grad_output, Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
+    "var": {
+        "forward": "var(Tensor x, int[1]? dim, bool keepdim, float correction, str? op_kernel=None) -> Tensor",
+        "backward": "var_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, float correction, str? op_kernel=None) -> Tensor",
     },
     "combine": {
         "forward": "combine(Tensor rows, Tensor weights, Tensor places, str? op_kernel=None) -> Tensor",

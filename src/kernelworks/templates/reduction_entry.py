@@ -8,6 +8,7 @@ Triton (``tools/reductions.py``, ``tile/stage_reduction.py``). The definition is
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,10 +21,14 @@ from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Mutant, Re
 from kernelworks.contract.arguments import Argument, Arguments, Flag, check_of, errors_of
 from kernelworks.contract.cases import SMOOTH, VALUES, draw, row_cases
 from kernelworks.contract.reduced_dims import Dims, count_of, dims_of, kept_shape
-from kernelworks.contract.tensor_argument import T
+from kernelworks.contract.tensor_argument import GivenArguments, T, Wrong
 from kernelworks.templates.mutants import VECTOR, shift_elements, stale_end
+from kernelworks.templates.running_error import to_float32
 
-__all__ = ["U64", "ReductionEntry", "Stage", "Variant", "contract_of", "mutants_of", "widened"]
+__all__ = [
+    "U64", "OneOf", "ReductionEntry", "Stage", "Variant", "contract_of", "count_along", "mutants_of", "summed_dims",
+    "in_double",
+]  # fmt: skip
 
 BF16, F32 = torch.bfloat16, torch.float32
 U32, U64 = 2.0**-24, 2.0**-53
@@ -109,7 +114,7 @@ class ReductionEntry:
 
     def definition(self, x: Tensor, dim: Any = None, keepdim: bool = False, *more: Any, **named: Any) -> Any:
         numbers = (*more, *(named.get(n, self.presets.get(n)) for n in list(self.numbers)[len(more) :]))
-        return (self.composite(x, dim, keepdim, *numbers),)
+        return (self.composite(x, dim, keepdim, *map(to_float32, numbers)),)
 
     def variant(self, numbers: tuple[Any, ...]) -> tuple[str, Variant]:
         """The name of the kernels' function, and what it does."""
@@ -121,9 +126,48 @@ class ReductionEntry:
         return tuple(self.presets.values())
 
 
-def widened(x: Tensor, dim: Any) -> Any:
+@dataclass(frozen=True, init=False)
+class OneOf:
+    """One of a few numbers, each of which says which function is meant; the first is the usual one."""
+
+    schema = "float"
+    values: tuple[float, ...]
+
+    def __init__(self, *values: float) -> None:
+        object.__setattr__(self, "values", values)
+
+    def check(self, name: str, value: Any, given: GivenArguments) -> None:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{name} must be a float, got {type(value).__name__}")
+        if value not in self.values:
+            raise ValueError(f"{name} must be {self}, got {value}")
+
+    def right(self, given: GivenArguments) -> Any:
+        return self.values[0]
+
+    def wrong(self, name: str, given: GivenArguments) -> Iterator[Wrong]:
+        yield f"{name} is a string", "1", TypeError, f"{name} must be a float"
+        yield f"{name} is True", True, TypeError, f"{name} must be a float"
+        yield f"{name} is another number", 3.5, ValueError, f"{name} must be {self}"
+        yield f"{name} is NaN", float("nan"), ValueError, f"{name} must be {self}"
+
+    def __str__(self) -> str:
+        return " or ".join(f"{value:g}" for value in self.values)
+
+
+def summed_dims(x: Tensor, dim: Any) -> Any:
     """The dimensions as torch's sums take them."""
     return dims_of(tuple(x.shape), dim) or tuple(range(x.dim()))
+
+
+def count_along(x: Tensor, dims: tuple[int, ...]) -> int:
+    """How many elements become one."""
+    return math.prod(x.shape[d] for d in dims)
+
+
+def in_double(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """torch's function in float64, its result in the argument's dtype."""
+    return lambda x, *args, **named: function(x.double(), *args, **named).to(x.dtype)
 
 
 # ---------------------------------------------------------------- the contract
@@ -144,7 +188,7 @@ def contract_of(entry: ReductionEntry, family: str) -> Contract:
         if entry.error is None:
             return (torch.zeros(output.shape),)
         x = args["x"]
-        error = entry.error(x, widened(x, args["dim"]), *(args[n] for n in numbers))
+        error = entry.error(x, summed_dims(x, args["dim"]), *(args[n] for n in numbers))
         return (_rounded(output, dtype) + error.reshape(output.shape),)
 
     def gradient_bound(
@@ -152,7 +196,7 @@ def contract_of(entry: ReductionEntry, family: str) -> Contract:
     ) -> dict[str, Tensor]:
         x, gradient = args["x"], gradients["x"]
         flow = grads[0].reshape(kept_shape(tuple(x.shape), args["dim"]))
-        error = entry.slope_error(flow, x, widened(x, args["dim"]), *(args[n] for n in numbers))
+        error = entry.slope_error(flow, x, summed_dims(x, args["dim"]), *(args[n] for n in numbers))
         return {"x": _rounded(gradient, dtype) + error.expand(x.shape)}
 
     def cost(request: Request) -> Cost:
@@ -204,9 +248,9 @@ PLACES: tuple[tuple[tuple[int, ...], Any, bool], ...] = (
     ((3, 4, 5, 6), (1, 2), False), ((3, 4, 5, 6), (0, 2), True), ((9, 4, 35), (-1, 0), False), ((5, 6), (0, 1), False),
     ((5, 6), (), False), ((3, 5), [1], False),
 )  # fmt: skip
-KEPT: tuple[tuple[tuple[int, ...], Any], ...] = (((4, 33), -1), ((4, 33), 0), ((3, 4, 5), None), ((3, 4, 5), (0, 2)))
+KEPT_CASES: tuple[tuple[tuple[int, ...], Any], ...] = (((4, 33), -1), ((4, 33), 0), ((3, 4, 5), None), ((3, 4, 5), (0, 2)))
 # Lines that are too few and too long for one thread each.
-CUT: tuple[tuple[tuple[int, ...], Any], ...] = (((3, 150_001), -1), ((20_003, 5), 0), ((2, 20_007, 7), 1))
+CUT_CASES: tuple[tuple[tuple[int, ...], Any], ...] = (((3, 150_001), -1), ((20_003, 5), 0), ((2, 20_007, 7), 1))
 # A line in a tile, in several, cut into parts; the same down columns.
 DEVICE: tuple[tuple[tuple[int, ...], Any], ...] = (
     ((5003, 200), -1), ((3001, 1024), -1), ((301, 20_011), -1), ((3, 1_000_003), -1), ((1000, 1003), None),
@@ -259,7 +303,7 @@ def _cases(entry: ReductionEntry) -> Iterator[Case]:
     for shape, dim, layouts in PLACES:
         if empty or count_of(shape, dim):
             yield _case(entry, shape, dim, layouts=layouts)
-    for shape, dim in KEPT:
+    for shape, dim in KEPT_CASES:
         yield _case(entry, shape, dim, keepdim=True)
     for kind in (*VALUES, FEW, "close", "far", "near 0"):
         if kind != "normal":
@@ -269,7 +313,7 @@ def _cases(entry: ReductionEntry) -> Iterator[Case]:
             yield _case(entry, (5, 7, 30), None, kind, gradients=gradients, dtypes=dtypes)
     yield _case(entry, (9, 1031), -1, FEW)
     yield _case(entry, (3, 5000), -1, "close", dtypes=(F32,))
-    for shape, dim in CUT:
+    for shape, dim in CUT_CASES:
         yield _case(entry, shape, dim, dtypes=(F32, BF16))
     for numbers in entry.tries:
         for shape, dim in (((5, 33), -1), ((5, 33), 0), ((3, 1), 1), ((4, 5, 6), (0, 2)), ((2, 700), -1)):

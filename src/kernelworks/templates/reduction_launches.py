@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,12 @@ from torch import Tensor
 
 from kernelworks.contract.reduced_dims import count_of, dims_of, kept_shape
 
-__all__ = ["aligned", "flow_of", "spread_view"]
+__all__ = ["align_dims", "as_float32", "flow_of", "spread_view"]
+
+
+def as_float32(number: float) -> float:
+    """A number as a GPU's kernel takes it; the CPU's take the same."""
+    return float(ctypes.c_float(number).value)
 
 
 def flow_of(grad: Tensor, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
@@ -24,7 +30,7 @@ def spread_view(grad: Tensor, x: Tensor, dim: Any, keepdim: bool, out: Any = Non
     return spread if out is None else out.copy_(spread)
 
 
-def aligned(x: Tensor, dim: Any) -> tuple[Tensor, Any, Callable[[Tensor], Tensor] | None]:
+def align_dims(x: Tensor, dim: Any) -> tuple[Tensor, Any, Callable[[Tensor], Tensor] | None]:
     """A contiguous tensor with the elements of ``x``, the dimensions to reduce in it, which are neighbours there, and
     what makes a tensor like it one like ``x``; None where the two are laid out alike."""
     dims = dims_of(tuple(x.shape), dim)

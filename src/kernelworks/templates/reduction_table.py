@@ -28,7 +28,7 @@ from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.signature import TorchSignature
 from kernelworks.templates.activation_table import rename_calls
 from kernelworks.templates.reduction_entry import ReductionEntry, Stage, contract_of, mutants_of
-from kernelworks.templates.reduction_launches import aligned, spread_view
+from kernelworks.templates.reduction_launches import align_dims, as_float32, spread_view
 from kernelworks.templates.torch_kernels import python_kernels
 
 __all__ = ["ReductionTable", "cpp_kind"]
@@ -114,7 +114,7 @@ def _forward_of(entry: ReductionEntry, library: Any) -> Callable[..., Tensor]:
             return output.fill_(0.0 if entry.empty is None else entry.empty)
         kernel = getattr(library, entry.variant(numbers)[0])
         run, threads = choose_threads(kernel, entry.nanoseconds * x.numel())
-        run(output, *reduced_lines(x, dim), *numbers, threads)
+        run(output, *reduced_lines(x, dim), *map(as_float32, numbers), threads)
         return output
 
     return forward
@@ -125,12 +125,12 @@ def _backward_of(entry: ReductionEntry, library: Any) -> Callable[..., Any]:
         name, variant = entry.variant(numbers)
         if not variant.gradient:
             return spread_view(grad, x, dim, keepdim, out)
-        given, dims, back = aligned(x, dim)
+        given, dims, back = align_dims(x, dim)
         made = torch.empty(given.shape, dtype=x.dtype) if out is None or back else out
         if x.numel():
             run, threads = choose_threads(getattr(library, f"{name}_backward"), 2 * entry.nanoseconds * x.numel())
             where = reduced_lines(given, dims, ordered=True)
-            run(made, grad.contiguous(), *where, *numbers, threads)
+            run(made, grad.contiguous(), *where, *map(as_float32, numbers), threads)
         return into(back(made), out) if back else made
 
     return backward
@@ -185,7 +185,7 @@ class ReductionTable:
                 *(f"{n}.__class__ is float" for n in entry.numbers)), {"function": entry.function},
             ),
         )  # fmt: skip
-        op.template = Described(entry)
+        op.template = EntryDescription(entry)
         TorchSignature(
             op, entry.function, entry.torchs, {"input": "x"}, name=entry.torch_name, operator=entry.torch_operator
         )
@@ -200,7 +200,7 @@ class ReductionTable:
 
 
 @dataclass(frozen=True)
-class Described:
+class EntryDescription:
     """What ``kernelworks map OP`` tells of an entry."""
 
     entry: ReductionEntry

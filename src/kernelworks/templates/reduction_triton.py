@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernelworks.build.triton import Configs
 from kernelworks.contract.reduced_dims import reduced_lines, reduced_shape
-from kernelworks.templates.reduction_launches import aligned, flow_of, spread_view
+from kernelworks.templates.reduction_launches import align_dims, flow_of, spread_view
 from kernelworks.tile.stage_reduction import Stages, reduce_stages, write_gradients
 
 __all__ = ["reduction_functions"]
@@ -40,7 +40,7 @@ def reduction_functions(
         said = back.get(variant(numbers))
         if said is None:
             return spread_view(grad, x, dim, keepdim, out)
-        given, dims, turn = aligned(x, dim)
+        given, dims, turn = align_dims(x, dim)
         made = torch.empty_like(given) if out is None or turn else out
         if x.numel():
             where = reduced_lines(given, dims, ordered=True)

@@ -43,6 +43,11 @@ def exponential(x):
 
 
 @kernel
+def root(x):
+    return tl.sqrt(x)
+
+
+@kernel
 def log_one_more(e):
     """log(1 + e) for 0 <= e <= 1: 2 atanh(z) with z = e / (2 + e)."""
     z = e / (2.0 + e)
