@@ -110,7 +110,13 @@ class ReductionEntry:
         """torch's function of the op's arguments."""
         text = f"lambda x, dim, keepdim{''.join(f', {n}' for n in self.numbers)}: {self.call}"
         made: Callable[..., Tensor] = eval(text, {"function": self.function})
-        return made
+
+        def composite(x: Tensor, dim: Any, keepdim: bool, *numbers: Any, **named: Any) -> Tensor:
+            if isinstance(dim, (tuple, list)) and not dim:  # of which torch takes all, but not every gradient of torch's
+                dim = None
+            return made(x, dim, keepdim, *numbers, **named)
+
+        return composite
 
     def definition(self, x: Tensor, dim: Any = None, keepdim: bool = False, *more: Any, **named: Any) -> Any:
         numbers = (*more, *(named.get(n, self.presets.get(n)) for n in list(self.numbers)[len(more) :]))

@@ -68,9 +68,8 @@ def _std_slope_error(grad: Tensor, x: Tensor, dims: Any, correction: float) -> T
 
 def _logsumexp_error(x: Tensor, dims: Any) -> Tensor:
     """The logarithm turns the relative error of a sum of exponentials into an absolute one."""
-    return torch.full_like(x.sum(dims, keepdim=True), EXPONENTIAL + count_along(x, dims) * U64) + 4 * U64 * torch.amax(
-        x.abs(), dims, keepdim=True
-    ).nan_to_num(0.0, 0.0, 0.0)
+    most = torch.linalg.vector_norm(x, math.inf, dims, keepdim=True) if x.numel() else x.sum(dims, keepdim=True)
+    return EXPONENTIAL + count_along(x, dims) * U64 + 4 * U64 * torch.where(most.isfinite(), most, 0.0)
 
 
 def _softmax_error(grad: Tensor, x: Tensor, dims: Any) -> Tensor:
@@ -255,7 +254,7 @@ ENTRIES = (
     ReductionEntry(
         name="logsumexp",
         function=torch.logsumexp,
-        call="function(x, dim, keepdim)",
+        call="function(x, tuple(range(x.dim())) if dim is None else dim, keepdim)",
         operator=lambda x, dim, keepdim: aten("logsumexp", x, _as_tuple(dim), keepdim),
         formula="output = log(sum over dim of e^x)",
         source="Blanchard, Higham and Higham, Accurately Computing the Log-Sum-Exp, IMA Journal of Numerical Analysis 41(4), 2021",
