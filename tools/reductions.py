@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -133,7 +134,7 @@ def {name}({theirs}, out: Array | None = None, kernel: str | None = None) -> Arr
 @two_names
 def {name}({code}, out: Any = None, kernel: str | None = None, **torchs: Any) -> Any:
     """{doc}"""
-    if torchs or rest:
+    if torchs or rest{alone}:
         return {op}.torch_signature(({places}, *rest), torchs, {{{beside}}}, out, kernel)
     return {op}.call({placed}, out, kernel)
 
@@ -143,7 +144,9 @@ def {name}({code}, out: Any = None, kernel: str | None = None, **torchs: Any) ->
 
 DOC = """{describe}
 
-    ``{formula}``. Computed in float64 whatever the dtype, and rounded once.
+    ``{formula}``.
+
+    Computed in float64 whatever the dtype, and rounded once.
 
     Args:
         x: any shape, float32, bfloat16 or float16, any strides.
@@ -155,10 +158,11 @@ DOC = """{describe}
     Returns:
         ``output``, of x's dtype{empty}.
 
-    Error bound: {bounded}. The same bits for any number of threads.
+    Error bound: {bounded}.
+    The same bits for any number of threads.
     Cost: {flop:g} operations an element{functions}; reads x once for each stage and writes output once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
-    Source: {source}.
+    Source: {source}
     """
 DIM = "int | tuple[int, ...] | list[int]"
 
@@ -187,17 +191,18 @@ def _face(entry: ReductionEntry) -> str:
     first = [*numbers, dim] if entry.before_dim else [dim]
     last = [] if entry.before_dim else numbers
     places = ["x", *(entry.numbers if entry.before_dim else ()), "dim"]
-    names = [n for n in ("keepdim", *(() if entry.before_dim else entry.numbers))]
+    names = ("keepdim", *(() if entry.before_dim else entry.numbers))
     any_of = [re.sub(r": [^=]+", ": Any ", p) if "=" in p else f"{p.split(':')[0]}: Any = ABSENT" for p in first]
     described = "".join(f"\n        {n}: {kind}." for n, kind in entry.numbers.items())
     doc = DOC.format(
-        describe=entry.describe, formula=entry.formula, source=entry.source, flop=entry.flop, described=described,
+        describe=entry.describe, formula=entry.formula, flop=entry.flop, described=described,
+        source=textwrap.fill(f"{entry.source}.", 108, subsequent_indent=8 * " "),
         none="one, a list of them, or None for all" if entry.every else "one, or a list of them", bounded=entry.bounded,
         empty="" if entry.empty is None else f"; {entry.empty:g} where a line has no elements",
         functions=f" and {entry.exponentials:g} exponentials" * (entry.exponentials > 0),
     )  # fmt: skip
     return BOTH.format(
-        name=entry.name, op=entry.name.upper(), doc=doc,
+        name=entry.name, op=entry.name.upper(), doc=doc, alone=f" or {entry.alone}" * bool(entry.alone),
         own=", ".join(("x: Array", *first, "*", "keepdim: bool = False", *last)), theirs=_theirs(entry),
         code=", ".join(("x: Any = ABSENT", *any_of, "*rest: Any", "keepdim: Any = False",
                         *(re.sub(r": float", ": Any", n) for n in last))),

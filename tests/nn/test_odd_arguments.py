@@ -107,7 +107,8 @@ def outcome(function: Callable[..., Any], given: dict[str, Any]) -> Any:
         # torch's topk promises no order where none is asked for
         return type(made)([each.sort(-1)[0] for each in made]) if given.get("sorted") is False else made
     except Exception as error:
-        return type(error), re.sub(r" \(position \d+\)", "", str(error))  # where it stood in a call of somebody's
+        said = str(error).partition("\nException raised from")[0]  # frames of torch's, and who called them
+        return type(error), re.sub(r" \(position \d+\)", "", said)  # where it stood in a call of somebody's
 
 
 def same(got: Any, want: Any) -> bool:

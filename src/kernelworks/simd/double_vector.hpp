@@ -79,7 +79,7 @@ inline W exponential(W x) {
     p = p * r + 1.0;
     p = p * r + 1.0;
     const W power = (W)(((WU)bits + 1023) << 52);
-    return where(x < low, 0.0, p * power);
+    return where(x < low, 0.0, where(x > high, INFINITY, p * power));
 }
 
 // x = 2^e m with m from sqrt(1/2) to sqrt(2); log m = 2 atanh(z), z = (m - 1) / (m + 1), at most 0.172: to z^13.

@@ -65,12 +65,15 @@ class ReductionEntry:
 
     ``function`` is torch's, ``call`` how it is called with these arguments, an expression: the definition. ``operator``
     says aten's of the same. ``numbers`` are the arguments beside, with their kinds; ``presets`` their defaults.
-    ``variants`` by a name: "" where there is one, else ``by_number`` says which one the first number takes. ``empty`` is the result
-    of a line without elements, None where torch refuses one. ``error(x, dims, *numbers)`` is how far a right kernel may
-    be off before it rounds its result, with a dimension of 1 for each reduced one; ``slope_error(grad, x, dims,
-    *numbers)`` the same of the gradient; without them the forward is exact. ``tries`` are other numbers.
-    ``torchs`` is a function with torch's signature that returns the op's arguments, or why torch's function serves.
-    ``own`` and ``keywords`` are the public function's parameters by position and by name, the latter beside keepdim.
+    ``variants`` by a name: "" where there is one, else ``by_number`` says which one the first number takes. ``empty``
+    is the result of a line without elements, None where torch refuses one. ``error(x, dims, *numbers)`` is how far a
+    right kernel may be off before it rounds its result, with a dimension of 1 for each reduced one;
+    ``slope_error(grad, x, dims, *numbers)`` the same of the gradient; without ``error`` the forward is exact.
+    ``tries`` are other numbers.
+    ``torchs`` is a function with torch's signature that returns the op's arguments, or why torch's function serves;
+    ``written`` is the function that a user writes, where that is another than ``function``. ``before_dim``: the public
+    function takes the numbers before ``dim``, else by name. ``every``: ``dim`` may be None. ``alone``: an
+    expression that holds of a call by position which only torch's signature has.
     """
 
     name: str
@@ -96,7 +99,8 @@ class ReductionEntry:
     flop: float = 1.0
     exponentials: float = 0.0
     nanoseconds: float = 0.3
-    torch_name: str = ""
+    written: Callable[..., Any] | None = None
+    alone: str = ""
     torch_operator: str = ""
     mutants: Mapping[str, tuple[Callable[..., Tensor], str]] = field(default_factory=dict)
 
@@ -112,7 +116,9 @@ class ReductionEntry:
         made: Callable[..., Tensor] = eval(text, {"function": self.function})
 
         def composite(x: Tensor, dim: Any, keepdim: bool, *numbers: Any, **named: Any) -> Tensor:
-            if isinstance(dim, (tuple, list)) and not dim:  # of which torch takes all, but not every gradient of torch's
+            if (
+                isinstance(dim, (tuple, list)) and not dim
+            ):  # of which torch takes all, but not every gradient of torch's
                 dim = None
             return made(x, dim, keepdim, *numbers, **named)
 
@@ -254,7 +260,12 @@ PLACES: tuple[tuple[tuple[int, ...], Any, bool], ...] = (
     ((3, 4, 5, 6), (1, 2), False), ((3, 4, 5, 6), (0, 2), True), ((9, 4, 35), (-1, 0), False), ((5, 6), (0, 1), False),
     ((5, 6), (), False), ((3, 5), [1], False),
 )  # fmt: skip
-KEPT_CASES: tuple[tuple[tuple[int, ...], Any], ...] = (((4, 33), -1), ((4, 33), 0), ((3, 4, 5), None), ((3, 4, 5), (0, 2)))
+KEPT_CASES: tuple[tuple[tuple[int, ...], Any], ...] = (
+    ((4, 33), -1),
+    ((4, 33), 0),
+    ((3, 4, 5), None),
+    ((3, 4, 5), (0, 2)),
+)
 # Lines that are too few and too long for one thread each.
 CUT_CASES: tuple[tuple[tuple[int, ...], Any], ...] = (((3, 150_001), -1), ((20_003, 5), 0), ((2, 20_007, 7), 1))
 # A line in a tile, in several, cut into parts; the same down columns.
@@ -276,6 +287,7 @@ def _case(
 ) -> Case:  # fmt: skip
     given = dict(zip(entry.numbers, entry.usual if numbers is None else numbers, strict=True))
     said = "".join(f", {n} {v}" for n, v in given.items()) if numbers is not None else ""
+    dim = () if dim is None and not entry.every else dim
     name = f"{kind}, " * (kind != "normal") + f"dim {dim} of {list(shape)}" + ", kept" * keepdim + said
 
     def make(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
@@ -314,7 +326,9 @@ def _cases(entry: ReductionEntry) -> Iterator[Case]:
     for kind in (*VALUES, FEW, "close", "far", "near 0"):
         if kind != "normal":
             gradients = kind in (*allowed, FEW, "close")
-            dtypes = (F32, BF16) if kind in ("far", "near 0") else (F32,) if kind == "close" else (F32, BF16, torch.half)
+            dtypes = (
+                (F32, BF16) if kind in ("far", "near 0") else (F32,) if kind == "close" else (F32, BF16, torch.half)
+            )
             yield _case(entry, (40, 19), 0, kind, gradients=gradients, dtypes=dtypes)
             yield _case(entry, (5, 7, 30), None, kind, gradients=gradients, dtypes=dtypes)
     yield _case(entry, (9, 1031), -1, FEW)

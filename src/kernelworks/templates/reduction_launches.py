@@ -1,4 +1,4 @@
-"""What the launches of staged reductions share on every device: what flows in, and tensors whose lines are neighbours."""
+"""What the launches of a table's reductions share on every device."""
 
 from __future__ import annotations
 

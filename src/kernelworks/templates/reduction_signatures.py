@@ -36,13 +36,11 @@ def along(input: Tensor, dim: int | tuple[int, ...] | list[int], keepdim: bool =
 
 def moment(
     input: Tensor, dim: int | tuple[int, ...] | list[int] | None = None, unbiased: bool | None = None,
-    keepdim: bool = False, *, correction: float | None = None,
+    keepdim: bool = False, *, correction: float | None = 1.0,
 ) -> tuple[Any, ...] | str:  # fmt: skip
     """``torch.var``'s."""
     if isinstance(dim, bool):
         return "dim is for torch to read as unbiased"
-    if unbiased is not None and correction is not None:
-        return "unbiased and correction say the same"
     if unbiased is not None:
         return input, dim, keepdim, 1.0 if unbiased else 0.0
     return input, dim, keepdim, 1.0 if correction is None else correction
@@ -59,6 +57,6 @@ def norm(
         return OTHER_DTYPE
     if p is None or p == "fro":
         p = 2.0
-    if p not in (1.0, 2.0, math.inf):
+    if p.__class__ not in (int, float) or p not in (1.0, 2.0, math.inf):
         return "p is 1, 2 or infinite in a kernel"
     return input, dim, keepdim, float(p)

@@ -186,9 +186,7 @@ class ReductionTable:
             ),
         )  # fmt: skip
         op.template = EntryDescription(entry)
-        TorchSignature(
-            op, entry.function, entry.torchs, {"input": "x"}, name=entry.torch_name, operator=entry.torch_operator
-        )
+        TorchSignature(op, entry.written or entry.function, entry.torchs, {"input": "x"}, operator=entry.torch_operator)
         return op
 
     def kernels(self, entry: ReductionEntry) -> list[Kernel]:
@@ -218,5 +216,7 @@ class EntryDescription:
         for chosen, variant in self.entry.variants.items():
             for stage in variant.stages:
                 made[f"{chosen} {stage.name}".strip()] = f"{stage.combine} of {stage.term}; {stage.finish}"
-            made[f"{chosen} gradient".strip()] = f"{variant.gradient or 'coefficient'}, coefficient = {variant.coefficient}"
+            made[f"{chosen} gradient".strip()] = (
+                f"{variant.gradient or 'coefficient'}, coefficient = {variant.coefficient}"
+            )
         return {**made, "kernels": "formed of these expressions, in float64"}

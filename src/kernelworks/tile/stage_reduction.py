@@ -39,7 +39,8 @@ def exponential(x):
     t = tl.maximum(d, -708.0, propagate_nan=tl.PropagateNan.ALL) * LOG2_E
     n = tl.floor(t + 0.5)
     power = ((n.to(tl.int64) + 1023) << 52).to(tl.float64, bitcast=True)
-    return tl.where(x < -708.0, 0.0, tl.exp2((t - n).to(tl.float32)).to(tl.float64) * power)
+    made = tl.exp2((t - n).to(tl.float32)).to(tl.float64) * power
+    return tl.where(x < -708.0, 0.0, tl.where(x > 709.0, float("inf"), made))
 
 
 @kernel

@@ -55,7 +55,9 @@ def amax(
 ) -> Any:
     """The largest element along dimensions, or of all.
 
-    ``output = max over dim of x; NaN where there is one``. Computed in float64 whatever the dtype, and rounded once.
+    ``output = max over dim of x; NaN where there is one``.
+
+    Computed in float64 whatever the dtype, and rounded once.
 
     Args:
         x: any shape, float32, bfloat16 or float16, any strides.
@@ -67,7 +69,8 @@ def amax(
     Returns:
         ``output``, of x's dtype.
 
-    Error bound: none, it is exact. The same bits for any number of threads.
+    Error bound: none, it is exact.
+    The same bits for any number of threads.
     Cost: 1 operations an element; reads x once for each stage and writes output once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: torch.amax.
@@ -110,7 +113,9 @@ def amin(
 ) -> Any:
     """The smallest element along dimensions, or of all.
 
-    ``output = min over dim of x; NaN where there is one``. Computed in float64 whatever the dtype, and rounded once.
+    ``output = min over dim of x; NaN where there is one``.
+
+    Computed in float64 whatever the dtype, and rounded once.
 
     Args:
         x: any shape, float32, bfloat16 or float16, any strides.
@@ -122,7 +127,8 @@ def amin(
     Returns:
         ``output``, of x's dtype.
 
-    Error bound: none, it is exact. The same bits for any number of threads.
+    Error bound: none, it is exact.
+    The same bits for any number of threads.
     Cost: 1 operations an element; reads x once for each stage and writes output once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: torch.amin.
@@ -166,7 +172,9 @@ def mean(
 ) -> Any:
     """The mean of the elements along dimensions, or of all.
 
-    ``output = (sum over dim of x) / n``. Computed in float64 whatever the dtype, and rounded once.
+    ``output = (sum over dim of x) / n``.
+
+    Computed in float64 whatever the dtype, and rounded once.
 
     Args:
         x: any shape, float32, bfloat16 or float16, any strides.
@@ -178,7 +186,8 @@ def mean(
     Returns:
         ``output``, of x's dtype; nan where a line has no elements.
 
-    Error bound: u |output| + (n + 2) 2^-53 mean |x|. The same bits for any number of threads.
+    Error bound: u |output| + (n + 2) 2^-53 mean |x|.
+    The same bits for any number of threads.
     Cost: 1 operations an element; reads x once for each stage and writes output once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: torch.mean.
@@ -208,7 +217,7 @@ def var(
     unbiased: bool | None = None,
     keepdim: bool = False,
     *,
-    correction: float | None = None,
+    correction: float | None = 1.0,
     out: Array | None = None,
     kernel: str | None = None,
 ) -> Array: ...
@@ -225,7 +234,9 @@ def var(
 ) -> Any:
     """The variance of the elements along dimensions, or of all.
 
-    ``output = (sum over dim of (x - mean)^2) / max(n - correction, 0)``. Computed in float64 whatever the dtype, and rounded once.
+    ``output = (sum over dim of (x - mean)^2) / max(n - correction, 0)``.
+
+    Computed in float64 whatever the dtype, and rounded once.
 
     Args:
         x: any shape, float32, bfloat16 or float16, any strides.
@@ -238,10 +249,11 @@ def var(
     Returns:
         ``output``, of x's dtype; nan where a line has no elements.
 
-    Error bound: u |output| + ((n + 8) 2^-53 sum (x - mean)^2 + n ((n + 2) 2^-53 mean |x|)^2) / (n - correction). The same bits for any number of threads.
+    Error bound: u |output| + ((n + 8) 2^-53 sum (x - mean)^2 + n ((n + 2) 2^-53 mean |x|)^2) / (n - correction).
+    The same bits for any number of threads.
     Cost: 4 operations an element; reads x once for each stage and writes output once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
-    Source: Chan, Golub and LeVeque, Algorithms for Computing the Sample Variance, The American Statistician 37(3), 1983.
+    Source: Chan, Golub and LeVeque, Algorithms for Computing the Sample Variance, Am. Stat. 37(3), 1983.
     """
     if torchs or rest:
         return VAR.torch_signature((x, dim, *rest), torchs, {"keepdim": keepdim, "correction": correction}, out, kernel)
@@ -268,7 +280,7 @@ def std(
     unbiased: bool | None = None,
     keepdim: bool = False,
     *,
-    correction: float | None = None,
+    correction: float | None = 1.0,
     out: Array | None = None,
     kernel: str | None = None,
 ) -> Array: ...
@@ -285,7 +297,9 @@ def std(
 ) -> Any:
     """The standard deviation of the elements along dimensions, or of all.
 
-    ``output = sqrt((sum over dim of (x - mean)^2) / max(n - correction, 0))``. Computed in float64 whatever the dtype, and rounded once.
+    ``output = sqrt((sum over dim of (x - mean)^2) / max(n - correction, 0))``.
+
+    Computed in float64 whatever the dtype, and rounded once.
 
     Args:
         x: any shape, float32, bfloat16 or float16, any strides.
@@ -298,7 +312,8 @@ def std(
     Returns:
         ``output``, of x's dtype; nan where a line has no elements.
 
-    Error bound: u |output| + min(e / output, sqrt(e)), e the variance's. The same bits for any number of threads.
+    Error bound: u |output| + min(e / output, sqrt(e)), e the variance's.
+    The same bits for any number of threads.
     Cost: 4 operations an element; reads x once for each stage and writes output once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: torch.std.
@@ -341,7 +356,9 @@ def logsumexp(
 ) -> Any:
     """The logarithm of the sum of exponentials along dimensions.
 
-    ``output = log(sum over dim of e^x)``. Computed in float64 whatever the dtype, and rounded once.
+    ``output = log(sum over dim of e^x)``.
+
+    Computed in float64 whatever the dtype, and rounded once.
 
     Args:
         x: any shape, float32, bfloat16 or float16, any strides.
@@ -353,10 +370,11 @@ def logsumexp(
     Returns:
         ``output``, of x's dtype; -inf where a line has no elements.
 
-    Error bound: u |output| + 2^-22 + n 2^-53 + 2^-51 max |x|. The same bits for any number of threads.
+    Error bound: u |output| + 2^-22 + n 2^-53 + 2^-51 max |x|.
+    The same bits for any number of threads.
     Cost: 4 operations an element and 1 exponentials; reads x once for each stage and writes output once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
-    Source: Blanchard, Higham and Higham, Accurately Computing the Log-Sum-Exp, IMA Journal of Numerical Analysis 41(4), 2021.
+    Source: Blanchard, Higham and Higham, Accurately Computing the Log-Sum-Exp, IMA J. Numer. Anal. 41(4), 2021.
     """
     if torchs or rest:
         return LOGSUMEXP.torch_signature((x, dim, *rest), torchs, {"keepdim": keepdim}, out, kernel)
@@ -400,7 +418,9 @@ def norm(
 ) -> Any:
     """The norm of the elements along dimensions, or of all.
 
-    ``output = (sum over dim of |x|^p)^(1 / p); max |x| where p is infinite``. Computed in float64 whatever the dtype, and rounded once.
+    ``output = (sum over dim of |x|^p)^(1 / p); max |x| where p is infinite``.
+
+    Computed in float64 whatever the dtype, and rounded once.
 
     Args:
         x: any shape, float32, bfloat16 or float16, any strides.
@@ -413,12 +433,13 @@ def norm(
     Returns:
         ``output``, of x's dtype; 0 where a line has no elements.
 
-    Error bound: u output + (n + 4) 2^-53 output; nothing where p is infinite. The same bits for any number of threads.
+    Error bound: u output + (n + 4) 2^-53 output; nothing where p is infinite.
+    The same bits for any number of threads.
     Cost: 2 operations an element; reads x once for each stage and writes output once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: torch.linalg.vector_norm.
     """
-    if torchs or rest:
+    if torchs or rest or p == "fro":
         return NORM.torch_signature((x, p, dim, *rest), torchs, {"keepdim": keepdim}, out, kernel)
     return NORM.call(x, dim, keepdim, p, out, kernel)
 

@@ -19,7 +19,9 @@ EVERY = tuple(VALUES)
 FINITE = tuple(kind for kind in VALUES if kind not in ("inf", "negative_inf", "nan"))
 EXPONENTIAL = 2.0**-22  # how far an exponential may be off, relatively
 MEAN = Stage("mean", "x", finish="s / n")
-TOP = Stage("top", "x", "max")
+SQUARES = "(x - mean) * (x - mean)"
+FREE = "where(n > correction, n - correction, 0.0)"  # degrees of freedom, from where infinities come
+SIGNED = "where(x > 0.0, coefficient, where(x < 0.0, -coefficient, 0.0 * x))"
 
 
 def _as_tuple(dim: Any) -> tuple[int, ...]:
@@ -40,7 +42,7 @@ def _share_error(grad: Tensor, x: Tensor, dims: Any) -> Tensor:
 
 
 def _var_error(x: Tensor, dims: Any, correction: float) -> Tensor:
-    """Of n squares and their sum, and of the mean that they are taken from, which adds n times the square of its own."""
+    """Of n squares and their sum; the mean that they are taken from adds n times the square of its own error."""
     n = count_along(x, dims)
     squares = (x - x.mean(dims, keepdim=True)).square().sum(dims, keepdim=True)
     return ((n + 8) * U64 * squares + n * _mean_error(x, dims).square()) / max(n - correction, 0.0)
@@ -80,8 +82,8 @@ def _softmax_error(grad: Tensor, x: Tensor, dims: Any) -> Tensor:
 
 def _norm_error(x: Tensor, dims: Any, p: float) -> Tensor:
     """A rounding of float64 for each addition, each square and the root; a largest element is what it is."""
-    norm = torch.linalg.vector_norm(x, p, dims, keepdim=True)
-    return norm * 0.0 if p == math.inf else (count_along(x, dims) + 4) * U64 * norm
+    norm: Tensor = torch.linalg.vector_norm(x, p, dims, keepdim=True)
+    return torch.zeros_like(norm) if p == math.inf else (count_along(x, dims) + 4) * U64 * norm
 
 
 # ---------------------------------------------------------------- what readers would mix up
@@ -189,12 +191,15 @@ ENTRIES = (
             "var.correction", x, _as_tuple(dim) or None, correction=correction, keepdim=keepdim
         ),
         formula="output = (sum over dim of (x - mean)^2) / max(n - correction, 0)",
-        source="Chan, Golub and LeVeque, Algorithms for Computing the Sample Variance, The American Statistician 37(3), 1983",
+        source="Chan, Golub and LeVeque, Algorithms for Computing the Sample Variance, Am. Stat. 37(3), 1983",
         describe="The variance of the elements along dimensions, or of all.",
         torchs=signatures.moment,
         variants={
             "": Variant(
-                stages=(MEAN, Stage("output", "(x - mean) * (x - mean)", finish="s / where(n > correction, n - correction, 0.0)")),
+                stages=(
+                    MEAN,
+                    Stage("output", SQUARES, finish=f"s / {FREE}"),
+                ),
                 back=(MEAN,),
                 coefficient="2.0 / (n - correction) * grad",
                 gradient="coefficient * (x - mean)",
@@ -210,7 +215,10 @@ ENTRIES = (
         flop=4.0,
         nanoseconds=0.5,
         mutants={
-            "population": (lambda x, dim, k, c: in_double(torch.var)(x, dim, correction=0.0, keepdim=k), "no correction"),
+            "population": (
+                lambda x, dim, k, c: in_double(torch.var)(x, dim, correction=0.0, keepdim=k),
+                "no correction",
+            ),
             "sample": (lambda x, dim, k, c: in_double(torch.var)(x, dim, correction=1.0, keepdim=k), "always 1"),
             "std": (lambda x, dim, k, c: in_double(torch.std)(x, dim, correction=c, keepdim=k), "the root of it"),
             "one pass": (_one_pass, "the mean of squares less the square of the mean"),
@@ -229,8 +237,14 @@ ENTRIES = (
         torchs=signatures.moment,
         variants={
             "": Variant(
-                stages=(MEAN, Stage("output", "(x - mean) * (x - mean)", finish="sqrt(s / where(n > correction, n - correction, 0.0))")),
-                back=(MEAN, Stage("std", "(x - mean) * (x - mean)", finish="sqrt(s / where(n > correction, n - correction, 0.0))")),
+                stages=(
+                    MEAN,
+                    Stage("output", SQUARES, finish=f"sqrt(s / {FREE})"),
+                ),
+                back=(
+                    MEAN,
+                    Stage("std", SQUARES, finish=f"sqrt(s / {FREE})"),
+                ),
                 coefficient="where(std == 0.0, 0.0, grad / (std * (n - correction)))",
                 gradient="coefficient * (x - mean)",
             )
@@ -245,9 +259,15 @@ ENTRIES = (
         flop=4.0,
         nanoseconds=0.5,
         mutants={
-            "population": (lambda x, dim, k, c: in_double(torch.std)(x, dim, correction=0.0, keepdim=k), "no correction"),
+            "population": (
+                lambda x, dim, k, c: in_double(torch.std)(x, dim, correction=0.0, keepdim=k),
+                "no correction",
+            ),
             "sample": (lambda x, dim, k, c: in_double(torch.std)(x, dim, correction=1.0, keepdim=k), "always 1"),
-            "variance": (lambda x, dim, k, c: in_double(torch.var)(x, dim, correction=c, keepdim=k), "no root is taken"),
+            "variance": (
+                lambda x, dim, k, c: in_double(torch.var)(x, dim, correction=c, keepdim=k),
+                "no root is taken",
+            ),
             "one pass": (lambda *args: _one_pass(*args).sqrt(), "the mean of squares less the square of the mean"),
         },
     ),
@@ -257,7 +277,7 @@ ENTRIES = (
         call="function(x, tuple(range(x.dim())) if dim is None else dim, keepdim)",
         operator=lambda x, dim, keepdim: aten("logsumexp", x, _as_tuple(dim), keepdim),
         formula="output = log(sum over dim of e^x)",
-        source="Blanchard, Higham and Higham, Accurately Computing the Log-Sum-Exp, IMA Journal of Numerical Analysis 41(4), 2021",
+        source="Blanchard, Higham and Higham, Accurately Computing the Log-Sum-Exp, IMA J. Numer. Anal. 41(4), 2021",
         describe="The logarithm of the sum of exponentials along dimensions.",
         torchs=signatures.along,
         variants={
@@ -297,12 +317,13 @@ ENTRIES = (
         source="torch.linalg.vector_norm",
         describe="The norm of the elements along dimensions, or of all.",
         torchs=signatures.norm,
-        torch_name="norm",
+        written=torch.norm,
+        alone='p == "fro"',
         torch_operator="linalg_vector_norm",
         variants={
             "one": Variant(
                 stages=(Stage("output", "abs(x)"),),
-                gradient="where(x > 0.0, coefficient, where(x < 0.0, -coefficient, 0.0 * x))",
+                gradient=SIGNED,
             ),
             "two": Variant(
                 stages=(Stage("output", "x * x", finish="sqrt(s)"),),
@@ -314,7 +335,7 @@ ENTRIES = (
                 stages=(Stage("output", "abs(x)", "max"),),
                 back=(Stage("top", "abs(x)", "max"), Stage("ties", "where(abs(x) == top, 1.0, 0.0)")),
                 coefficient="grad / ties",
-                gradient="where(abs(x) == top, where(x > 0.0, coefficient, where(x < 0.0, -coefficient, 0.0 * x)), 0.0)",
+                gradient=f"where(abs(x) == top, {SIGNED}, 0.0)",
             ),
         },
         by_number={1.0: "one", 2.0: "two", math.inf: "inf"},
@@ -329,9 +350,18 @@ ENTRIES = (
         flop=2.0,
         mutants={
             "naive": (_naive_norm, "squares in float32"),
-            "square": (lambda x, dim, k, p: in_double(torch.linalg.vector_norm)(x, p, dim, k).square(), "no root is taken"),
-            "always 2": (lambda x, dim, k, p: in_double(torch.linalg.vector_norm)(x, 2.0, dim, k), "p is not looked at"),
-            "always 1": (lambda x, dim, k, p: in_double(torch.linalg.vector_norm)(x, 1.0, dim, k), "p is not looked at"),
+            "square": (
+                lambda x, dim, k, p: in_double(torch.linalg.vector_norm)(x, p, dim, k).square(),
+                "no root is taken",
+            ),
+            "always 2": (
+                lambda x, dim, k, p: in_double(torch.linalg.vector_norm)(x, 2.0, dim, k),
+                "p is not looked at",
+            ),
+            "always 1": (
+                lambda x, dim, k, p: in_double(torch.linalg.vector_norm)(x, 1.0, dim, k),
+                "p is not looked at",
+            ),
         },
     ),
 )
