@@ -316,7 +316,7 @@ def _cases(entry: ReductionEntry) -> Iterator[Case]:
         x = _drawn(generator, dtype, shape, kind)
         return {"x": x, "dim": -1, "keepdim": False, **dict(zip(entry.numbers, entry.usual, strict=True))}
 
-    lengths = (0, 1, 2, 3, 7, 8, 9, 16, 17, 31, 33, 64, 65, 128, 129, 511, 513, 1031, 4096)
+    lengths = (1, 2, 3, 7, 8, 9, 16, 17, 31, 33, 64, 65, 128, 129, 511, 513, 1031, 4096, 0)
     yield from row_cases(given, lengths=[n for n in lengths if n or empty], gradient_kinds=allowed)
     for shape, dim, layouts in PLACES:
         if empty or count_of(shape, dim):

@@ -79,7 +79,26 @@ def _smaller(a, b):
     return tl.where((b < a) | (b != b), b, a)
 
 
-COMBINES = {"sum": _added, "max": _larger, "min": _smaller}
+@kernel
+def _combined(chain, term, COMBINE: tl.constexpr):
+    if COMBINE == "sum":
+        made = _added(chain, term)
+    elif COMBINE == "max":
+        made = _larger(chain, term)
+    else:
+        made = _smaller(chain, term)
+    return made
+
+
+@kernel
+def _gathered(chain, COMBINE: tl.constexpr):
+    if COMBINE == "sum":
+        made = tl.reduce(chain, 1, _added)
+    elif COMBINE == "max":
+        made = tl.reduce(chain, 1, _larger)
+    else:
+        made = tl.reduce(chain, 1, _smaller)
+    return made
 
 
 # ---------------------------------------------------------------- kernels
@@ -146,8 +165,8 @@ def _stage(
         place = start + number
         mask = inside[:, None] & (place < end)
         term = TERM(_operands(x, y, z, w, at + place * stride, mask), wide, count, numbers)
-        chain = COMBINE(chain, tl.where(mask, term, START))
-    all = tl.reduce(chain, 1, COMBINE)
+        chain = _combined(chain, tl.where(mask, term, START), COMBINE)
+    all = _gathered(chain, COMBINE)
     if partial is not None:
         tl.store(partial + part * all_lines + mine, all, mask=inside)
     else:
@@ -170,7 +189,7 @@ def _join(
     part = tl.arange(0, PARTS)[None, :].to(tl.int64)
     mask = inside[:, None] & (part < parts)
     chain = tl.load(partial + part * all_lines + line[:, None], mask=mask, other=START)
-    all = tl.reduce(chain, 1, COMBINE)
+    all = _gathered(chain, COMBINE)
     before = _found(found, line, all_lines, inside, STAGE)
     result = FINISH(all, before, tl.cast(n, tl.float64), _numbers(first, second))
     if found is not None:
@@ -276,7 +295,7 @@ def reduce_stages(
     partial = torch.empty((parts, count), dtype=torch.float64, device=device) if parts > 1 else None
     given, told = _padded(operands, MOST_OPERANDS), _padded(tuple(map(float, numbers)), MOST_NUMBERS)
     for i, (term, combine, finish) in enumerate(said.stages):
-        kind = {"FINISH": finish, "COMBINE": COMBINES[combine], "START": STARTS[combine], "STAGE": i}
+        kind = {"FINISH": finish, "COMBINE": combine, "START": STARTS[combine], "STAGE": i}
         to = out if i == last else None
         STAGE.at(TERM=term, LINES=t.taken, BLOCK=t.block, **kind, **settings)(
             (t.outer * t.blocks * parts, 1, 1), *given, to, found, partial, *told, x.n, t.lines, t.blocks, count,
