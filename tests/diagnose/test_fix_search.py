@@ -133,7 +133,7 @@ def fixed(model: nn.Module, monkeypatch: pytest.MonkeyPatch, *stands: Stand, **m
     monkeypatch.setattr(Program, "seconds", seconds)
     state = {name: value.clone() for name, value in model.state_dict().items()}
     side: Any = Foretold()
-    more = {"budget_s": 2.0, **more}
+    more = {"budget_s": 20.0, **more}
     walls = more.pop("walls", (WALL, 1.01 * WALL, 0.99 * WALL))
     found = Search(Program("p", program), walls, side, say=lambda line: None, optimizations=stands, **more).fix()
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
@@ -338,7 +338,7 @@ def test_where_nothing_fits_the_budget_the_fix_is_refused(model: nn.Module, monk
 def test_a_prediction_that_takes_long_leaves_what_is_promising_its_try(
     model: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = fixed(model, monkeypatch, Stand("quick", 0.5), Stand("slow", 0.9, compiles=60.0))
+    found = fixed(model, monkeypatch, Stand("quick", 0.5), Stand("slow", 0.9, compiles=60.0), budget_s=6.0)
     assert in_place(found) == ["quick"] and not found.refused
     assert "was over before the end of compiling" in found.optimizations[1].why
     asked = fixed(model, monkeypatch, Stand("quick", 0.5), Stand("slow", 0.9, asks=25.0), budget_s=40.0)

@@ -150,6 +150,51 @@ def test_on_top_of_what_was_allowed_to_change_numbers_the_steps_are_held_against
     assert (same_steps(scene, both, rate) or pytest.fail()).agrees is False
 
 
+class Overwritten(Tensor):
+    """As a CUDA graph leaves its results when it runs again: without memory, and no operator takes it."""
+
+    @staticmethod
+    def like(tensor: Tensor) -> Overwritten:
+        made: Overwritten = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            Overwritten, tensor.shape, dtype=tensor.dtype, device=tensor.device
+        )
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise RuntimeError("accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run")
+
+
+def test_gradients_that_a_cuda_graph_has_overwritten_are_no_obstacle() -> None:
+    net, optimizer, scene = trained()
+    for p in net.parameters():
+        p.grad = Overwritten.like(p)
+        with pytest.raises(RuntimeError, match="overwritten"):
+            p.grad.clone()
+    found = same_steps(scene, fused(optimizer))
+    assert found is not None and found.agrees
+    assert all(p.grad is None for p in net.parameters())
+
+
+def test_gradients_overwritten_during_the_steps_come_back_as_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, _, scene = trained()
+    assert scene.program is not None
+    scene.program.run()
+    first = [p.grad for p in net.parameters() if p.grad is not None]
+    values = [gradient.clone() for gradient in first]
+    start = training_steps._Start(scene)
+    for gradient in first:
+        gradient.fill_(7.0)
+    lost = {id(gradient) for gradient in first}
+    monkeypatch.setattr(training_steps, "is_overwritten", lambda gradient: id(gradient) in lost)
+    start.restore()
+    for p, gradient, value in zip(net.parameters(), first, values, strict=True):
+        assert p.grad is not None and p.grad is not gradient and (gradient == 7.0).all(), (
+            "it is neither read nor written"
+        )
+        assert torch.equal(p.grad, value)
+
+
 def _entered(context: contextlib.AbstractContextManager[None]) -> Callable[[], None]:
     context.__enter__()
     return lambda: context.__exit__(None, None, None) and None

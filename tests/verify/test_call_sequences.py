@@ -50,6 +50,40 @@ def test_a_state_held_in_one_place_is_seen_only_by_a_second_call(monkeypatch: py
     assert "several (held then held)" in wrong and "several" not in wrong
 
 
+def _in_turns_behind_torch(monkeypatch: pytest.MonkeyPatch, forward: Any) -> list[str]:
+    """What is refused of a kernel in turns with a torch kernel that is off by more than the bound."""
+
+    def inexact(*args: Any, out: Any = None) -> Any:
+        made = tuple(t + 1e-3 for t in OP.composite(*args))
+        return made if out is None else tuple(target.copy_(value) for target, value in zip(out, made, strict=True))
+
+    torchs = dataclasses.replace(OP.kernel("torch"), load=lambda pass_: inexact)
+    kernel = Kernel("held", "held", lambda pass_: forward, passes=("forward",), device="any")
+    monkeypatch.setattr(OP, "kernels", (kernel, *(torchs if k.name == "torch" else k for k in OP.kernels)))
+    OP.forget()
+    several = dataclasses.replace(case(1, 12, 1, 1, 4, 4, gradients=False), name="several", calls=(5, 1, 6))
+    wrong = [parity.case for parity in parities(OP, "held", several, torch.float32) if not parity.ok]
+    OP.forget()
+    return wrong
+
+
+def test_a_state_from_torch_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def right(*args: Any, out: Any = None) -> Any:
+        made = OP.composite(*args)
+        return made if out is None else tuple(target.copy_(value) for target, value in zip(out, made, strict=True))
+
+    assert "several (torch then held)" not in _in_turns_behind_torch(monkeypatch, right)
+
+
+def test_a_kernel_that_ignores_torchs_state_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(*args: Any, out: Any = None) -> Any:
+        *given, first, final, normal = args
+        made = OP.composite(*given, torch.zeros_like(first), final, normal)
+        return made if out is None else tuple(target.copy_(value) for target, value in zip(out, made, strict=True))
+
+    assert "several (torch then held)" in _in_turns_behind_torch(monkeypatch, without)
+
+
 def test_every_pair_of_kernels_takes_turns() -> None:
     pairs = set(turns(OP, "avx2"))
     assert {

@@ -28,6 +28,7 @@ __all__ = [
     "as_made",
     "duplicate",
     "fixed_seed",
+    "is_overwritten",
     "keeps",
     "map_tensors",
     "moved_parameters",
@@ -55,6 +56,18 @@ def duplicate(value: Any) -> Any:
 def to_float64(value: Any) -> Any:
     """The same with every floating-point tensor in float64 and every complex one in complex128."""
     return map_tensors(value, lambda t: _wide(_twin(t)))
+
+
+def is_overwritten(tensor: Tensor) -> bool:
+    """Whether a tensor's memory has become another's: a result of ``torch.compile``'s CUDA graphs, a gradient among
+    them, after their next run. Whatever reads or writes it raises."""
+    if tensor.layout is not torch.strided:
+        return False
+    try:
+        tensor.untyped_storage().data_ptr()
+    except RuntimeError:
+        return True
+    return False
 
 
 def _twin(tensor: Tensor) -> Tensor:

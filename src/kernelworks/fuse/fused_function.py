@@ -92,10 +92,12 @@ class FusedFunction:
         if flat is None:
             return self.function(*args, **kwargs)
         plan = self._plan(flat, args, kwargs)
-        leaves, tree, _ = flat
-        kernel = plan.kernel
-        if kernel is None:
+        if plan.kernel is None:
             return self.function(*args, **kwargs)
+        return self._results(plan, plan.kernel, flat[0], flat[1])
+
+    def _results(self, plan: Plan, kernel: FusedKernel, leaves: Sequence[Any], tree: Any) -> Any:
+        """Those of the kernel."""
         if any(plan.recorded):
             made = _Recorded.apply(self, plan, tree, *leaves)  # type: ignore[no-untyped-call]
         else:
@@ -218,33 +220,41 @@ class FusedFunction:
 
     def _race_forward(self, plan: Plan, kernel: FusedKernel, leaves: Sequence[Any], tree: Any) -> None:
         """Puts the function itself in the kernel's place where that is as quick."""
-        if not self.races or not kernel.text:
-            return
-        args, kwargs = pytree.tree_unflatten(leaves, tree)
-        with torch.no_grad():
-            found = race.decide(
-                [kernel], leaves, "forward", lambda: kernel.launch(*leaves), lambda: self.function(*args, **kwargs)
-            )
-        plan.reason = found.because
-        if not found.way:
-            plan.kernel = None
+        self._race(plan, [kernel], "forward", leaves, tree, lambda call: call)
 
     def _race_training(
         self, plan: Plan, kernels: Sequence[FusedKernel], tree: Any, leaves: Sequence[Any],
         grads: Sequence[Tensor | None],
     ) -> None:  # fmt: skip
         """The same for calls whose gradients are asked for: forward and backward together."""
+        given = [v.detach().requires_grad_(v.requires_grad) if isinstance(v, Tensor) else v for v in leaves]
+        wanted = [v for v in given if isinstance(v, Tensor) and v.requires_grad]
+
+        def with_gradients(call: Callable[[], Any]) -> Callable[[], Any]:
+            def both() -> tuple[Tensor | None, ...]:
+                with torch.enable_grad():
+                    found = pytree.tree_leaves(call())
+                pairs = [(o, g) for o, g in zip(found, grads, strict=True) if g is not None and o.requires_grad]
+                return torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
+
+            return both
+
+        self._race(plan, kernels, "training", given, tree, with_gradients)
+
+    def _race(
+        self, plan: Plan, kernels: Sequence[FusedKernel], pass_: str, leaves: Sequence[Any], tree: Any,
+        whole: Callable[[Callable[[], Any]], Callable[[], Any]],
+    ) -> None:  # fmt: skip
+        """Both as they are called: of a short call, the signature and autograd's nodes are the larger part."""
         if not self.races or not all(kernel.text for kernel in kernels):
             return
-        given = [v.detach().requires_grad_(v.requires_grad) if isinstance(v, Tensor) else v for v in leaves]
-        plain = [_leaf(v) for v in leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, tree)
 
-        def ours() -> None:
-            kernels[0].launch(*plain)
-            kernels[1].launch(*plain, *grads)
+        def ours() -> Any:
+            self._flat(args, kwargs)
+            return self._results(plan, kernels[0], leaves, tree)
 
-        with torch.no_grad():
-            found = race.decide(kernels, leaves, "training", ours, lambda: self._by_autograd(tree, given, grads))
+        found = race.decide(kernels, leaves, pass_, whole(ours), whole(lambda: self.function(*args, **kwargs)))
         plan.reason = found.because
         if not found.way:
             plan.kernel = None

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelworks.contract.packed_formats import FORMATS, dequantize_blocks, quantize_blocks
+from kernelworks.contract.packed_formats import FORMATS, PACKING, dequantize_blocks, quantize_blocks
 from kernelworks.ops.quantization.quantized_linear import quantized_linear
 
 __all__ = ["QuantizedLinear"]
@@ -22,7 +22,7 @@ class QuantizedLinear(nn.Module):
 
     Args:
         in_features, out_features, bias: as for ``torch.nn.Linear``; in_features fills whole blocks of the format.
-        format: ``"Q8_0"``, ``"Q4_0"`` or ``"Q5_0"``.
+        format: one of ``quantized_linear``'s.
         activations: ``"float32"``, or ``"int8"`` to allow kernels that round the input to 8 bits by blocks.
         device, dtype: of the bias, and where the bytes lie. A new module's weight is zeros: ``from_linear`` or
             ``load_state_dict`` gives it another.
@@ -55,7 +55,12 @@ class QuantizedLinear(nn.Module):
     def from_linear(
         cls, linear: nn.Linear, *, format: str = "Q8_0", activations: str = "float32"
     ) -> QuantizedLinear:  # fmt: skip
-        """A layer with the weight of another, rounded to the format, and a copy of its bias."""
+        """A layer with the weight of another, rounded to the format, and a copy of its bias.
+
+        Raises: ValueError if nothing rounds to the format (its bytes are read alone).
+        """
+        if format in FORMATS and format not in PACKING:
+            raise ValueError(f"nothing rounds to {format}; format may be {' or '.join(map(repr, PACKING))}")
         weight = linear.weight.detach()
         bias: nn.Parameter | None = linear.bias
         made = cls(

@@ -303,8 +303,9 @@ class _Problem:
         return torch.empty(shape, dtype=torch.float64, device=self.x.device)
 
     def over_tiles(self, kernel: Kernel, name: str, *tensors: Any, given: bool) -> None:
+        """BATCH of a kernel over tiles: what it reads of rows is a number a channel. Statistics that are given are."""
         plan = self.plan
-        launch, blocks, tiles = plan.at(kernel, name, BATCH=plan.batch, GIVEN=given)
+        launch, blocks, tiles = plan.at(kernel, name, BATCH=plan.batch or given, GIVEN=given)
         launch((plan.n, blocks, tiles), *tensors, *self.eps, *plan.sizes, plan.groups)
 
     def statistics(self, momentum: float, running: tuple[Any, Any], variance: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -396,7 +397,7 @@ class ChannelPasses:
             else:
                 mean, spread = problem.statistics(0.0, (None, None), None)
             of_weight, of_bias = problem.numbers(*plan.parts)
-            launch, blocks, _ = plan.at(SUMS, "sums", BATCH=plan.batch, GIVEN=given)
+            launch, blocks, _ = plan.at(SUMS, "sums", BATCH=plan.batch or given, GIVEN=given)
             tensors = (x, grad, mean, spread, of_weight, of_bias)
             launch((plan.n, blocks, plan.splits), *tensors, *problem.eps, *plan.sizes, plan.groups, SPLIT, plan.splits)
             means: Any = (None, None)

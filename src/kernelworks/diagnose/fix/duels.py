@@ -10,18 +10,24 @@ from collections.abc import Sequence
 
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.optimization import CombinedChange, Scene
+from kernelworks.diagnose.optimizations.compiled_step import STEP
 from kernelworks.diagnose.optimizations.trial import race, run_s
 
 __all__ = ["CLOSE", "duel", "is_close_rival"]
 
+RACED_SITES = ("module", "function", "everywhere")  # sites that a race of modules tells of: no optimizer steps in one
 CLOSE = 0.15  # of the time that remains with either: predictions that are closer do not tell them apart
 
 
 def is_close_rival(one: Try, rival: Try) -> bool:
-    """Whether only one of the two can be in place, and ``one`` is predicted to save about as much as ``rival``, or
-    more."""
+    """Whether only one of the two can be in place, a race of modules tells them apart, and ``one`` is predicted to save
+    about as much as ``rival``, or more."""
     group = one.candidate.group
-    if not group or group != rival.candidate.group or one.saves is None or rival.saves is None:
+    if one.candidate.option(STEP) or rival.candidate.option(STEP) or one.candidate.site.kind not in RACED_SITES:
+        return False
+    if not group or group != rival.candidate.group:
+        return False
+    if one.saves is None or rival.saves is None:
         return False
     return 1 - one.saves <= (1 + CLOSE) * (1 - rival.saves)
 

@@ -1,16 +1,35 @@
-"""The order in which what is kept is put in place. A plan has the same order.
+"""The two orders of a search: in which optimizations are tried, and in which those that are kept are put in place.
 
-A compiler and a graph hold what they were given: the memory of weights, the modules that were there, their dtypes. What
-moves or replaces any of it comes first, and if something comes beneath them later, they are made anew on top of it.
+They are tried by their expected gain for each second that it takes to know it (``TRIALS``). What needs only a few runs
+of the program is measured before anything is compiled: a compiler may take all that is left of a small budget.
+
+A plan is in the order of ``STAGES``. A compiler and a graph hold what they were given: the memory of weights, the
+modules that were there, their dtypes. What moves or replaces any of it comes first, and if something comes beneath them
+later, they are made anew on top of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from kernelworks.diagnose.fix.attempt import Try
+from kernelworks.diagnose.fix.time_limits import TRIAL_RUNS
+from kernelworks.diagnose.optimization import Candidate, Impossible, Scene
 
-__all__ = ["SETTINGS", "tries_above", "tries_beneath", "first_asked", "in_order", "is_asked_last", "stage"]
+__all__ = [
+    "SETTINGS",
+    "TRIALS",
+    "Trial",
+    "gain_per_second",
+    "groups_of_tries",
+    "in_order",
+    "stage",
+    "tries_above",
+    "tries_beneath",
+    "trial_of",
+    "trial_s",
+]
 
 SETTINGS, LAYOUT, WEIGHTS, DTYPE, OPS, COMPILERS, GRAPHS, INDEPENDENT = range(8)
 CUDA_GRAPHS, TUNED = "reduce-overhead", "max-autotune"  # torch.compile's modes
@@ -53,13 +72,130 @@ def tries_above(one: Try, others: Sequence[Try]) -> list[Try]:
     return in_order([o for o in others if o is not one and mine < stage(o) and stage(o) in (COMPILERS, GRAPHS)])
 
 
-def first_asked(tries: Sequence[Try], *, on_gpu: bool) -> list[Try]:
-    """In the order in which they are predicted. On a GPU what a good engineer tries first, and what gains most often,
-    is the whole compiled with CUDA graphs: a small budget must not be over before it."""
-    return sorted(tries, key=lambda one: not (on_gpu and one.candidate.option("mode") == CUDA_GRAPHS))
+# ---------------------------------------------------------------- in which order they are tried
+
+SWITCH, FEW_RUNS, BY_COST, LAST = range(4)  # turns
+LEAST_TRIAL_S = 1.0  # of a program whose runs take no time
+FEW_SHARE = 0.25  # of what is left of the budget: what takes more is not had in a few runs
 
 
-def is_asked_last(one: Try, *, isolated: bool) -> bool:
-    """Whether it is predicted once nothing else waits: what tunes every kernel may take minutes in silence and gains
-    little beyond what was compiled before, and what may end the user's own process must not end it sooner."""
-    return TUNED in str(one.candidate.option("mode", "")) or (one.candidate.risky and not isolated)
+class Trial(NamedTuple):
+    """When an optimization has its turn, and why.
+
+    ``share`` of the wall clock is what it is expected to save before it is predicted: what it saved of the programs in
+    ``benchmarks/results`` on the average, a guess for what none of them needs. Its prediction takes ``seconds`` and
+    ``runs`` of the program; what can tell that better says it itself (``TellsSeconds``)."""
+
+    turn: int
+    share: float
+    seconds: float
+    runs: int
+    reason: str
+
+
+TRIALS = {
+    "torch.compile reduce-overhead": Trial(
+        SWITCH, 0.22, 20.0, 0, "on a GPU it gains most often: a small budget must not be over before it"
+    ),
+    "allocator": Trial(FEW_RUNS, 0.21, 0.5, 7, "two calls of malloc's settings, then runs of the program"),
+    "fused optimizer": Trial(FEW_RUNS, 0.1, 1.0, 3, "steps on copies of its parameters"),
+    "gradient clipping": Trial(FEW_RUNS, 0.05, 1.0, 3, "clippings of copies of the gradients"),
+    "zeroed gradients": Trial(FEW_RUNS, 0.02, 0.1, 0, "advice, or a setting"),
+    "threads": Trial(FEW_RUNS, 0.02, 0.1, 7, "one setting, then runs of the program"),
+    "channels_last": Trial(FEW_RUNS, 0.05, 2.0, 3, "weights are laid anew once, and modules run on their inputs"),
+    "folded norms": Trial(FEW_RUNS, 0.05, 2.0, 3, "weights are folded once, and modules run on their inputs"),
+    "unread maps": Trial(FEW_RUNS, 0.1, 2.0, 3, "one argument, and modules run on their inputs"),
+    "weights cast once": Trial(FEW_RUNS, 0.1, 2.0, 3, "weights are cast once, and modules run on their inputs"),
+    "merged projections": Trial(FEW_RUNS, 0.03, 2.0, 3, "weights are laid together, and modules run on their inputs"),
+    "fewer bits": Trial(FEW_RUNS, 0.2, 2.0, 3, "only if it is allowed; modules run on their inputs"),
+    "unused gradients": Trial(FEW_RUNS, 0.0, 0.0, 0, "advice: nothing is tried"),
+    "waits": Trial(FEW_RUNS, 0.0, 0.0, 0, "advice: nothing is tried"),
+    "padded sizes": Trial(FEW_RUNS, 0.0, 0.0, 0, "advice: nothing is tried"),
+    "input": Trial(FEW_RUNS, 0.0, 0.0, 0, "advice: nothing is tried"),
+    "CUDA graph": Trial(BY_COST, 0.05, 2.0, 24, "a capture, and runs to compare it with"),
+    "static cache": Trial(BY_COST, 0.2, 10.0, 8, "on a GPU the decoding steps are compiled"),
+    "swap": Trial(BY_COST, 0.11, 20.0, 10, "its calls are benchmarked, and kernels built, for part of the budget"),
+    "swap in functions": Trial(BY_COST, 0.11, 10.0, 10, "its calls are benchmarked, for part of the budget"),
+    "torch.compile": Trial(BY_COST, 0.19, 12.0, 0, "what a user tries first"),
+    "torch.compile blocks": Trial(BY_COST, 0.15, 6.0, 0, "one compile for all blocks; it shows what the whole takes"),
+    "torch.compile part": Trial(BY_COST, 0.15, 6.0, 0, "one compile for all of its calls"),
+    "torch.compile step": Trial(BY_COST, 0.3, 20.0, 8, "the optimizer is compiled too; the program is run with it"),
+    "torch.compile kernelworks": Trial(BY_COST, 0.36, 28.0, 0, "kernels are benchmarked for each of its calls"),
+    "torch.compile max-autotune": Trial(
+        LAST, 0.18, 36.0, 0, "every kernel is tuned, in silence for minutes, for little beyond what was compiled before"
+    ),
+}
+UNKNOWN = Trial(FEW_RUNS, 0.05, 1.0, 3, "no figure is on record")
+SWITCHES, TARGETS = (
+    ("backend", "mode"),
+    ("blocks", "part", "step"),
+)  # options of a compiler that have entries of their own
+
+
+@runtime_checkable
+class TellsSeconds(Protocol):
+    """An optimization that can tell how long its prediction will take here: a compiler."""
+
+    def expected_s(self, scene: Scene, candidate: Candidate) -> float: ...
+
+
+def trial_of(candidate: Candidate) -> Trial:
+    """The entry of the table for a candidate: of a compiler that of its mode."""
+    mode = next((str(candidate.option(name)) for name in SWITCHES if candidate.option(name)), "")
+    kinds = [*(word for word in TARGETS if candidate.option(word)), mode, mode.removesuffix("-no-cudagraphs")]
+    named = (TRIALS.get(f"{candidate.optimization} {kind}") for kind in kinds if kind)
+    return next(filter(None, named), None) or TRIALS.get(candidate.optimization, UNKNOWN)
+
+
+def prediction_s(scene: Scene, one: Try) -> float:
+    """Seconds that its prediction is expected to take."""
+    if isinstance(one.optimization, TellsSeconds):
+        return one.optimization.expected_s(scene, one.candidate)
+    trial = trial_of(one.candidate)
+    return trial.seconds + trial.runs * scene.wall
+
+
+def trial_s(scene: Scene, one: Try, kept: Sequence[Try] = ()) -> float:
+    """Seconds to verify and measure it at the least, and to make anew what is kept on top of it."""
+    remade = (other.promise.cost_s for other in tries_above(one, kept) if other.promise is not None)
+    return LEAST_TRIAL_S + TRIAL_RUNS * scene.wall + sum(remade)
+
+
+def expected_gain(scene: Scene, one: Try) -> float:
+    """The share of the wall clock that it is expected to save before it is predicted. Of what is changed in one module
+    that is a share of that module's time."""
+    site, seconds = one.candidate.site, scene.roots.seconds
+    share = trial_of(one.candidate).share
+    if site.kind not in ("module", "function") or not seconds:
+        return share
+    try:
+        took = seconds.get(id(scene.at(site)), 0.0)
+    except Impossible:
+        return 0.0
+    return share * (took / max(seconds.values()) if took else 1.0)
+
+
+def gain_per_second(scene: Scene, one: Try) -> float:
+    """What a second of the budget is expected to bring: of one that is not predicted yet."""
+    return expected_gain(scene, one) / (prediction_s(scene, one) + trial_s(scene, one))
+
+
+def groups_of_tries(scene: Scene, tries: Sequence[Try], *, isolated: bool) -> list[list[Try]]:
+    """What is predicted together, and tried before the next group is predicted. First torch's switch on a GPU, if it
+    fits the budget; then all that takes a few runs; then one after another what compiles, by what a second brings. What
+    may end the user's own process (not ``isolated``) comes last, as it must not end it sooner."""
+    by_turn: dict[int, list[Try]] = {turn: [] for turn in range(LAST + 1)}
+    for one in sorted(tries, key=lambda one: -gain_per_second(scene, one)):
+        by_turn[LAST if one.candidate.risky and not isolated else _turn(scene, one)].append(one)
+    first, few, by_cost, last = by_turn.values()
+    return [group for group in (*([one] for one in first), few, *([one] for one in (*by_cost, *last))) if group]
+
+
+def _turn(scene: Scene, one: Try) -> int:
+    """Its turn with this budget."""
+    assert scene.budget is not None
+    turn, takes_s = trial_of(one.candidate).turn, prediction_s(scene, one) + trial_s(scene, one)
+    most_s = scene.budget.seconds_left * (FEW_SHARE if turn == FEW_RUNS else 1.0)
+    if turn == LAST or (turn == FEW_RUNS and takes_s <= most_s) or (scene.on_gpu and takes_s <= most_s):
+        return turn
+    return BY_COST

@@ -1,7 +1,9 @@
 """The search over optimizations. Each candidate is predicted. The best is put in place, verified, measured in
 alternation with the program as it is by then, and applied or rejected. Afterwards every module is as it was.
 
-The search is greedy: in the order of predicted gain, each candidate is measured on top of what was applied before it.
+Candidates are predicted in groups (``order``): first all that takes a few runs of the program, then one compiler after
+another. The search is greedy: in the order of predicted gain for each second that the trial takes, each candidate is
+measured on top of what was applied before it, and all of a group is measured before the next is predicted.
 If it was predicted with something else in place, it is predicted anew first. If a candidate touches what an applied one
 touches too, it is tried in that one's place first, then on top of it; what was displaced may come back on top. If only
 one of two can be in place and both are predicted to save about as much, they are benchmarked in turns. A candidate is
@@ -37,10 +39,10 @@ from kernelworks.diagnose.fix.duels import duel, is_close_rival
 from kernelworks.diagnose.fix.journal import DeviceLost, Journal, State, device_fault
 from kernelworks.diagnose.fix.order import (
     SETTINGS,
-    first_asked,
+    groups_of_tries,
     in_order,
-    is_asked_last,
     stage,
+    trial_s,
     tries_above,
     tries_beneath,
 )
@@ -73,7 +75,8 @@ Say = Callable[[str], None]
 NOTHING = "no optimization makes this program faster here"
 LONGER = 4  # times as many turns, if the first do not show whether the gain is significant
 RESERVED_SHARE = 0.5  # of the rest of the budget, to try what is predicted to save time
-FIRST, SOON_S = 0.1, 10.0  # after so long, what is predicted to save so much is tried before more is predicted
+FIRST = 0.1  # of the wall clock: what is predicted to save so much is tried before more is predicted,
+SOON_S, SOON_SHARE = 10.0, 0.25  # after so long, and after such a share of the budget
 RETRY_FACTOR = 1.25  # times the seconds of the first attempt, for a prediction that did not end
 UNFORESEEN = ", so nothing is predicted"
 
@@ -150,17 +153,17 @@ class Search:
             self._list_candidates()
         else:
             resume(self, self.resumed)
-        pending = first_asked(
-            [one for one in self.tried if one.promise is None and not (one.why or one.rejected)], on_gpu=scene.on_gpu
-        )
+        pending = [one for one in self.tried if one.promise is None and not (one.why or one.rejected)]
         waiting = [one for one in self.tried if one.saves is not None and not one.why and one.found is None]
-        last = [one for one in pending if is_asked_last(one, isolated=self.journal.isolated)]
-        waiting, later = self._asked([one for one in pending if one not in last], waiting)
-        while waiting or later or last or (waiting := self._again()):
+        later: list[Try] = []
+        while waiting or later or pending or (waiting := self._again()):
             if not waiting:
-                (waiting, later), last = self._asked(later or last, []), last if later else []
+                if not later:  # what was compiled by now tells how long the others take
+                    later = groups_of_tries(scene, pending, isolated=self.journal.isolated)[0]
+                    pending = [one for one in pending if one not in later]
+                waiting, later = self._asked(later, [])
                 continue
-            waiting.sort(key=lambda one: -self._left(one))
+            waiting.sort(key=lambda one: -self._left(one) / trial_s(scene, one, self.kept))
             one = waiting.pop(0)
             beside = self._beside(one)
             if one.saves is None or set(one.upon) == set(beside):
@@ -185,18 +188,20 @@ class Search:
         much does not wait for them."""
         budget, found, later = self.scene.budget, list(waiting), list[Try]()
         assert budget is not None
+        soon_s = min(SOON_S, SOON_SHARE * budget.seconds)
         for one in tries:
-            soon = time.perf_counter() - budget.begun > SOON_S and not any(other.found for other in self.tried)
+            soon = time.perf_counter() - budget.begun > soon_s and not any(other.found for other in self.tried)
             if soon and any((other.saves or 0.0) >= FIRST for other in found):
                 later.append(one)
                 continue
             hopeful = any((other.saves or 0) > LEAST_NOISE for other in found)
             reserved = RESERVED_SHARE * max(budget.seconds_left, 0.0) if hopeful else 0.0
+            own_s = trial_s(self.scene, one, self.kept)  # what cannot be measured any more is not compiled either
             seconds_left = budget.seconds_left - reserved
             if one.allotted_s and seconds_left < RETRY_FACTOR * one.allotted_s:  # it would not end this time either
                 (later if reserved else self.over).append(one)
                 continue
-            with budget.reserve(reserved):
+            with budget.reserve(max(reserved, own_s)):
                 worth = self._predicted(one, self._beside(one))
             if worth:
                 found.append(one)
@@ -464,6 +469,7 @@ class Search:
         one.applied = gained and not wrong
         one.rejected = not one.applied
         if one.applied:
+            one.remaining = (self.last.remaining if self.last is not None else 1.0) * (1 - one.saved_share)
             self.kept, self.last = in_order([*rest, one]), one
             scene.taken[:] = together.changes
         said = f"ambiguous: {found.noise}" if found.loud else gain_text(gain, noise, statistics.median(before))

@@ -75,7 +75,7 @@ class _Optimization:
         root, budget = scene.at(candidate.site), scene.budget
         assert budget is not None
         samples = [s for s in scene.roots.samples if s.module is root]
-        budget.ask("capturing a CUDA graph", _expected_s(scene, len(samples)))
+        budget.ask("capturing a CUDA graph", self.expected_s(scene, candidate))
         begin = time.perf_counter()
         if not candidate.option(PARTS):
             if len({_sizes(s) for s in samples}) > MAX_GRAPHS:
@@ -92,6 +92,11 @@ class _Optimization:
         saves, first_s = share_saved(scene, self.apply(scene, candidate), scene.scene_of(root).roots)
         nbytes = self._kept(scene, root).pools.nbytes
         return Promise(saves, captured_s + first_s, nbytes, how="benchmarked on the inputs that it is called with")
+
+    def expected_s(self, scene: Scene, candidate: Candidate) -> float:
+        """Seconds to capture a module, or its parts, and to benchmark what was captured."""
+        root = scene.at(candidate.site)
+        return _expected_s(scene, sum(sample.module is root for sample in scene.roots.samples))
 
     def apply(self, scene: Scene, candidate: Candidate) -> Change:
         root = scene.at(candidate.site)

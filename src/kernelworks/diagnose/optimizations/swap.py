@@ -28,6 +28,7 @@ PART, ENOUGH_S, MOST = (
     0.25,
 )  # of the budget: for autotuning the calls, and the same again for the swap itself
 MOST_OPS, ALONE = 4, 26  # ops benchmarked one at a time, and the most program runs that one such benchmark takes
+RUNS = 10  # of the program, which a prediction takes besides
 TURNS = 6  # how often the modules are swapped after the first time, at the least
 NOTHING = "no kernel of kernelworks is faster for any of the program's calls"
 
@@ -174,10 +175,9 @@ class _Optimization:
     def predict(self, scene: Scene, candidate: Candidate) -> Promise:
         forecaster, program, budget = scene.forecaster, scene.program, scene.budget
         assert forecaster is not None and program is not None and budget is not None
+        self._autotuned(scene, program, budget)
         if scene.taken or candidate.option("ops"):
             return self._race_modules(scene, candidate)
-        ask_for_the_entry(budget)
-        scene.notes += self._autotune(scene, program, part_of(budget))
         forecaster.before(program)
         scene.say("building the kernels that the swapped program needs")
         change = self.apply(scene, candidate)
@@ -214,11 +214,26 @@ class _Optimization:
             less=None if candidate.option("ops") else self._some(scene, change),
         )  # fmt: skip
 
+    def expected_s(self, scene: Scene, candidate: Candidate) -> float:
+        """Seconds to autotune the program's calls, to build what they need, and to benchmark it."""
+        assert scene.budget is not None
+        return native.build_seconds() + 2 * part_of(scene.budget) + RUNS * scene.wall
+
     def apply(self, scene: Scene, candidate: Candidate) -> _Swap:
         return self._change(scene, candidate.option("ops"))
 
     def _change(self, scene: Scene, ops: Collection[str] | None) -> _Swap:
         return _Swap(scene.roots, part_of(scene.budget) if scene.budget is not None else float("inf"), ops)
+
+    def _autotuned(self, scene: Scene, program: Program, budget: Budget) -> None:
+        """Autotunes once, whatever is in place by then: a race of modules finds the tuning records."""
+
+        def tune() -> bool:
+            ask_for_the_entry(budget)
+            scene.notes.extend(self._autotune(scene, program, part_of(budget)))
+            return True
+
+        scene.keep("the program's calls are autotuned", tune)
 
     def _autotune(self, scene: Scene, program: Program, budget_s: float) -> tuple[str, ...]:
         """Autotunes what the program's modules call, with every op in place. Returns one line on what was found."""

@@ -24,7 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from kernelworks.contract import UNIT_ROUNDOFF
 from kernelworks.contract.leaves import output_tensors
 from kernelworks.diagnose.optimization import CombinedChange, Scene
-from kernelworks.diagnose.snapshot import State, fixed_seed
+from kernelworks.diagnose.snapshot import State, fixed_seed, is_overwritten
 from kernelworks.diagnose.verify.agreement import ROUNDING, SAYS_NOTHING, SHARE_OF_MEMORY, Agreement, available_bytes
 from kernelworks.diagnose.verify.answers import plain_copy
 from kernelworks.diagnose.verify.precision import PerturbedRounding
@@ -114,8 +114,9 @@ def _stepped(scene: Scene, start: _Start, seed: int | None) -> _Learned:
                     named[f"what step {step + 1} returns{name}"] = plain_copy(value)
         for name, parameter in start.parameters.items():
             named[name] = plain_copy(parameter)
-            if parameter.grad is not None and parameter.grad.layout is torch.strided:
-                named[f"gradient of {name}"] = plain_copy(parameter.grad)
+            gradient = _gradient(parameter)
+            if gradient is not None and gradient.layout is torch.strided:
+                named[f"gradient of {name}"] = plain_copy(gradient)
         moved = {name: _norm(named[name] - plain_copy(start.values[name])) for name in start.parameters}
     finally:
         start.restore()
@@ -176,8 +177,9 @@ class _Start:
         stepped = [p for o in scene.optimizers for g in o.param_groups for p in g["params"]]
         self.others = [(p, p.detach().clone()) for p in stepped if id(p) not in held]
         self.gradients = [
-            (p, p.grad, None if p.grad is None else p.grad.detach().clone())
+            (p, grad, None if grad is None else grad.detach().clone())
             for p in (*self.parameters.values(), *(p for p, _ in self.others))
+            for grad in (_gradient(p),)
         ]
         self.optimizers = [_Kept(optimizer) for optimizer in scene.optimizers]
         self.schedules = [(each, dict(vars(each))) for each in _schedules(scene.optimizers)]
@@ -191,14 +193,22 @@ class _Start:
             for p, value in self.others:
                 p.copy_(value)
             for p, gradient, copy in self.gradients:
-                p.grad = gradient
                 if gradient is not None and copy is not None:
-                    gradient.copy_(copy)
+                    if is_overwritten(gradient):
+                        gradient = copy.clone()
+                    else:
+                        gradient.copy_(copy)
+                p.grad = gradient
             for kept in self.optimizers:
                 kept.restore()
         for schedule, space in self.schedules:
             vars(schedule).clear()
             vars(schedule).update(space)
+
+
+def _gradient(parameter: Tensor) -> Tensor | None:
+    """Its gradient. None too where that is one of a CUDA graph which has run since: nothing can read that."""
+    return None if parameter.grad is None or is_overwritten(parameter.grad) else parameter.grad
 
 
 def _schedules(optimizers: Sequence[Optimizer]) -> list[LRScheduler]:

@@ -5,18 +5,11 @@ Within a chunk, what the steps write solves a unit lower triangular system (READ
 later one, not even times 0, so that a NaN spoils nothing before it.
 """
 
-from typing import Any
-
-import torch
-import triton
 import triton.language as tl
-from torch import Tensor
 
-from kernelworks.build.triton import Kernel, configs, kernel
-from kernelworks.ops.scan.gated_delta_rule.contract import EPS, scale_of, state_shape
+from kernelworks.build.triton import Kernel, kernel
+from kernelworks.ops.scan.gated_delta_rule.column_launch import ColumnLaunch
 
-CONFIGS = configs(__file__)
-LOWEST = -1e4  # of a gate: its exponential is 0
 DEPTH = tl.constexpr(16)  # of a key that a product takes at once: a thread holds that much of both sides
 
 
@@ -119,26 +112,5 @@ def _chunked(
 CHUNKED = Kernel(_chunked)
 
 
-def forward(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, scale: float | None, initial_state: Tensor | None,
-    output_final_state: bool, use_qk_l2norm_in_kernel: bool, out: Any = None,
-) -> Any:  # fmt: skip
-    output, last = out if output_final_state and out is not None else (out, None)
-    if output is None:
-        output = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-        shape = state_shape(q, v)
-        last = torch.empty(shape, dtype=torch.float32, device=v.device) if output_final_state else None
-    first = None if initial_state is None else initial_state.contiguous()
-    q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, v))
-    batch, steps, heads, dim = q.shape
-    value_heads, value_dim = v.shape[2:]
-    settings = CONFIGS.pick("chunked", op_kernel="triton_chunked", K=dim, V=value_dim, dtype=q.dtype)
-    keys = max(16, triton.next_power_of_2(dim))  # a product of matrices takes 16 rows and columns at least
-    columns = min(settings.pop("COLUMNS"), max(16, triton.next_power_of_2(value_dim)))
-    if batch * value_heads:
-        strides = (s for t in (q, k, v, g, beta) for s in t.stride()[:3])
-        CHUNKED.at(NORMAL=use_qk_l2norm_in_kernel, EPS=EPS, LOWEST=LOWEST, KEYS=keys, COLUMNS=columns, **settings)(
-            (batch * value_heads * triton.cdiv(value_dim, columns), 1, 1), q, k, v, g, beta, first, last, output,
-            steps, heads, value_heads, dim, value_dim, scale_of(scale, dim), *strides,
-        )  # fmt: skip
-    return (output, last) if output_final_state else output
+# A product of matrices takes 16 rows and columns at least.
+forward = ColumnLaunch(CHUNKED, "chunked", "triton_chunked", least=16)

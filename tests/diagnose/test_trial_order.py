@@ -1,0 +1,168 @@
+"""In which order optimizations are tried, on stand-ins of known gain and cost, which spend seconds without a clock."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+from test_fix_search import WALL, Stand, fixed, in_place, inside, model, nothing_in_place
+from torch import nn
+
+from kernelworks.diagnose.fix import order, result
+from kernelworks.diagnose.fix.order import BY_COST, FEW_RUNS, LAST, SWITCH, TRIALS, UNKNOWN, Trial, trial_of
+from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Promise, Scene
+from kernelworks.diagnose.optimizations import OPTIMIZATIONS
+from kernelworks.records.fix import NOT_TRIED, Fix
+
+__all__ = ["model", "nothing_in_place"]  # fixtures
+
+BUDGET_S = 40.0
+
+
+@dataclasses.dataclass
+class Planted(Stand):
+    """Takes so many seconds of the budget to be predicted, and tells beforehand that it ``expects`` so many."""
+
+    takes_s: float = 0.0
+    expects_s: float = 0.0
+    seen: list[tuple[str, Sequence[str]]] = dataclasses.field(default_factory=list)
+
+    def expected_s(self, scene: Scene, candidate: Candidate) -> float:
+        return self.expects_s or self.takes_s
+
+    def predict(self, scene: Scene, candidate: Candidate) -> Promise:
+        assert scene.budget is not None
+        scene.budget.ask("compiling", self.expected_s(scene, candidate))
+        with scene.in_place():
+            self.seen.append((self.name, tuple(inside)))
+        scene.budget.begun -= self.takes_s
+        return super().predict(scene, candidate)
+
+
+def searched(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch, table: dict[str, Trial], *planted: Planted, gpu: bool = False,
+    budget_s: float = BUDGET_S,
+) -> tuple[Fix, list[tuple[str, Sequence[str]]]]:  # fmt: skip
+    """The fix, and what was predicted in its order, each with what was in place then."""
+    seen: list[tuple[str, Sequence[str]]] = []
+    for one in planted:
+        one.seen = seen
+    monkeypatch.setattr(order, "TRIALS", table)
+    monkeypatch.setattr(Scene, "on_gpu", property(lambda scene: gpu))
+    monkeypatch.setattr(Scene, "device", "cpu")
+    return fixed(model, monkeypatch, *planted, budget_s=budget_s), seen
+
+
+def trial(turn: int, share: float = 0.2) -> Trial:
+    return Trial(turn, share, 1.0, 0, "planted")
+
+
+def test_what_takes_a_few_runs_is_measured_before_anything_is_compiled(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler gains most, is listed first, and takes all that is left: the two that are cheap are kept."""
+    table = {"compiler": trial(BY_COST, 0.9), "allocator": trial(FEW_RUNS), "optimizer": trial(FEW_RUNS)}
+    found, seen = searched(
+        model, monkeypatch, table, Planted("compiler", 0.8, takes_s=60.0, expects_s=8.0),
+        Planted("allocator", 0.5, takes_s=0.5), Planted("optimizer", 0.6, takes_s=0.5),
+    )  # fmt: skip
+    assert sorted(in_place(found)) == ["allocator", "optimizer"]
+    names = [name for name, _ in seen]
+    assert names[-1] == "compiler" and names.count("compiler") == 1
+    assert sorted(seen[-1][1]) == ["allocator", "optimizer"]
+
+
+def test_compilers_come_by_what_a_second_of_each_is_expected_to_bring(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = {"slow": trial(BY_COST, 0.4), "quick": trial(BY_COST, 0.3), "tuned": trial(LAST, 0.9)}
+    planted = [
+        Planted("tuned", 0.1, takes_s=1.0), Planted("slow", 0.1, takes_s=12.0), Planted("quick", 0.1, takes_s=3.0),
+    ]  # fmt: skip
+    found, seen = searched(model, monkeypatch, table, *planted)
+    assert seen == [("quick", ()), ("slow", ("quick",)), ("tuned", ("quick", "slow"))]  # each measured before the next
+    assert in_place(found) == ["tuned", "slow", "quick"]
+    _, seen = searched(model, monkeypatch, table | {"slow": trial(BY_COST, 4.0)}, *planted)
+    assert [name for name, _ in seen] == ["slow", "quick", "tuned"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "takes_s", "first"),
+    [(True, 20.0, "torch.compile"), (True, 45.0, "allocator"), (False, 20.0, "allocator")],
+)
+def test_on_a_gpu_the_switch_comes_first_if_it_fits_the_budget(
+    gpu: bool, takes_s: float, first: str, model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = {"torch.compile reduce-overhead": trial(SWITCH), "allocator": trial(FEW_RUNS, 0.5)}
+    switch = {"options": (("mode", "reduce-overhead"),)}
+    found, seen = searched(
+        model, monkeypatch, table, Planted("allocator", 0.3),
+        Planted("torch.compile", 0.4, candidate=switch, takes_s=takes_s), gpu=gpu,
+    )  # fmt: skip
+    assert seen[0][0] == first
+    compiled = next(one for one in found.optimizations if one.optimization == "torch.compile")
+    assert compiled.applied == (takes_s < BUDGET_S)
+    assert compiled.applied or (compiled.outcome == NOT_TRIED and compiled.needs_s > BUDGET_S)
+
+
+def test_what_could_not_be_measured_any_more_is_not_compiled(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second is left when it is compiled, less than its trial takes."""
+    table = {"first": trial(BY_COST, 0.9), "second": trial(BY_COST, 0.1)}
+    found, seen = searched(
+        model, monkeypatch, table, Planted("first", 0.3, takes_s=20.0), Planted("second", 0.9, takes_s=19.0)
+    )
+    assert [name for name, _ in seen] == ["first"] and in_place(found) == ["first"]
+    second = found.optimizations[1]
+    assert second.outcome == NOT_TRIED and "budget" in second.why and second.needs_s > BUDGET_S
+
+
+@pytest.mark.parametrize(("runs", "first"), [(7, "runs"), (200, "compiler")])
+def test_what_takes_a_large_share_of_the_budget_in_runs_is_not_cheap(
+    runs: int, first: str, model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Runs(Planted):
+        expected_s = None  # type: ignore[assignment]  # the table says it
+
+    table = {"runs": Trial(FEW_RUNS, 0.2, 0.0, runs, "planted"), "compiler": trial(BY_COST)}
+    monkeypatch.setattr(Runs, "predict", Stand.predict)
+    noted: list[str] = []
+    monkeypatch.setattr(Stand, "_may_fail", lambda self, at: noted.append(self.name) if at == "apply" else None)
+    searched(model, monkeypatch, table, Runs("runs", 0.3), Planted("compiler", 0.3, takes_s=5.0))
+    assert noted[0] == first
+
+
+def test_each_optimization_has_its_turn_and_the_reason() -> None:
+    names = {one.name for one in OPTIMIZATIONS}
+    assert names <= set(TRIALS) and {key.partition(" ")[0] for key in TRIALS if key.startswith("torch.")} <= names
+    assert all(each.reason and each.share >= 0 and each.seconds >= 0 for each in TRIALS.values())
+    free_of_compilers = {"allocator", "threads", "fused optimizer"}
+    assert all(TRIALS[name].turn == FEW_RUNS for name in free_of_compilers)
+    assert all(each.turn != FEW_RUNS for name, each in TRIALS.items() if name.startswith("torch.compile"))
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({}, "torch.compile"), ({"mode": "reduce-overhead"}, "torch.compile reduce-overhead"),
+        ({"backend": "kernelworks"}, "torch.compile kernelworks"), ({"blocks": "a.Block"}, "torch.compile blocks"),
+        ({"mode": "max-autotune-no-cudagraphs"}, "torch.compile max-autotune"), ({"part": "f()"}, "torch.compile part"),
+        ({"mode": "reduce-overhead", "step": "SGD"}, "torch.compile step"),
+    ],
+)  # fmt: skip
+def test_each_way_to_compile_has_an_entry(options: dict[str, str], key: str) -> None:
+    made = Candidate("torch.compile", EVERYWHERE, "it", options=tuple(options.items()))
+    assert trial_of(made) is TRIALS[key]
+    assert trial_of(dataclasses.replace(made, optimization="of somebody else")) is UNKNOWN
+
+
+def test_a_search_that_ends_early_tells_the_gain_of_the_turns_and_not_of_another_minute(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runs before the search were twice as fast as any of it: they do not turn a gain into a loss."""
+    stands = Stand("first", 0.5), Stand("second", 0.2)
+    monkeypatch.setattr(result, "_fits", lambda search: False)
+    found = fixed(model, monkeypatch, *stands, walls=(0.4 * WALL, 0.41 * WALL, 0.39 * WALL))
+    assert in_place(found) == ["first", "second"] and found.ended
+    assert [found.before_s, found.after_s] == pytest.approx([WALL, 0.4 * WALL])
+    assert found.predicted_gain_s == pytest.approx(0.6 * WALL) and found.gain_s == pytest.approx(0.6 * WALL)
