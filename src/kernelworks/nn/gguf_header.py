@@ -36,17 +36,17 @@ class TensorType:
 
 
 # By GGML's number. Of those that are no format of ours the size is known, so that a file that has some can be read.
-PLAIN = {0: ("F32", 4), 1: ("F16", 2), 30: ("BF16", 2), 24: ("I8", 1), 25: ("I16", 2), 26: ("I32", 4), 27: ("I64", 8),
+PLAIN_TYPES = {0: ("F32", 4), 1: ("F16", 2), 30: ("BF16", 2), 24: ("I8", 1), 25: ("I16", 2), 26: ("I32", 4), 27: ("I64", 8),
          28: ("F64", 8)}  # fmt: skip
-OTHERS = {
+OTHER_TYPES = {
     9: ("Q8_1", 32, 40), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 15: ("Q8_K", 256, 292),
     16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
     21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136), 29: ("IQ1_M", 256, 56),
     34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17),
 }  # fmt: skip
 TENSOR_TYPES: Mapping[int, TensorType] = {
-    **{number: TensorType(name, 1, size) for number, (name, size) in PLAIN.items()},
-    **{number: TensorType(*said) for number, said in OTHERS.items()},
+    **{number: TensorType(name, 1, size) for number, (name, size) in PLAIN_TYPES.items()},
+    **{number: TensorType(*said) for number, said in OTHER_TYPES.items()},
     **{found.number: TensorType(name, found.block, found.nbytes) for name, found in FORMATS.items()},
 }
 
