@@ -36,8 +36,10 @@ class TensorType:
 
 
 # By GGML's number. Of those that are no format of ours the size is known, so that a file that has some can be read.
-PLAIN_TYPES = {0: ("F32", 4), 1: ("F16", 2), 30: ("BF16", 2), 24: ("I8", 1), 25: ("I16", 2), 26: ("I32", 4), 27: ("I64", 8),
-         28: ("F64", 8)}  # fmt: skip
+PLAIN_TYPES = {
+    0: ("F32", 4), 1: ("F16", 2), 30: ("BF16", 2), 24: ("I8", 1), 25: ("I16", 2), 26: ("I32", 4), 27: ("I64", 8),
+    28: ("F64", 8),
+}  # fmt: skip
 OTHER_TYPES = {
     9: ("Q8_1", 32, 40), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 15: ("Q8_K", 256, 292),
     16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
