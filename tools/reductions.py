@@ -16,8 +16,8 @@ from pathlib import Path
 
 from activations import WRITTEN, formatted
 from kernelworks.templates.activation_table import rename_calls
-from kernelworks.templates.reduction_entry import ReductionEntry, Stage
-from kernelworks.templates.reduction_table import ReductionTable
+from kernelworks.templates.reduction_stages.entry import ReductionEntry, Stage
+from kernelworks.templates.reduction_stages.op_table import ReductionTable
 
 __all__ = ["main", "names", "stage_text", "stale"]
 
@@ -47,8 +47,8 @@ TRITON_HEAD = '''"""The table of reductions on the GPU. {written}"""
 import triton.language as tl
 
 from kernelworks.build.triton import configs, kernel
-from kernelworks.templates.reduction_triton import reduction_functions
-from kernelworks.tile.stage_reduction import Stages, exponential, log_one_more, root
+from kernelworks.templates.reduction_stages.triton_launches import reduction_functions
+from kernelworks.tile.reduction_stages.stage_reduction import Stages, exponential, log_one_more, root
 '''
 
 

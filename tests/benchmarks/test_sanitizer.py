@@ -103,7 +103,7 @@ def _every(op: Op, kernel: str) -> set[str]:
     if source.suffix == ".cu":
         return set(cuda.resources(source))
     reached = filter(None, (FILES.path_of(module) for module, _ in walk_kernel(op.kernel(kernel)).reached))
-    files = {f for f in reached if f.parent.name == "tile"} | set(source.parent.glob("*.py"))
+    files = {f for f in reached if "tile" in f.parts} | set(source.parent.glob("*.py"))
     modules = [m for m in list(sys.modules.values()) if Path(vars(m).get("__file__") or "/") in files]
     kernels = [v for module in modules for v in vars(module).values() if isinstance(v, triton.Kernel)]
     return {kernel.function.__name__ for kernel in kernels}

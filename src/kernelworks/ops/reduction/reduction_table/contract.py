@@ -9,9 +9,17 @@ from torch import Tensor
 from kernelworks.contract.cases import VALUES
 from kernelworks.contract.numbers import Real
 from kernelworks.dispatch.aten import aten
-from kernelworks.templates import reduction_signatures as signatures
-from kernelworks.templates.reduction_entry import U64, OneOf, ReductionEntry, Stage, Variant, count_along, in_double
-from kernelworks.templates.reduction_table import ReductionTable
+from kernelworks.templates.reduction_stages import torch_signatures as signatures
+from kernelworks.templates.reduction_stages.entry import (
+    U64,
+    OneOf,
+    ReductionEntry,
+    Stage,
+    Variant,
+    count_along,
+    in_double,
+)
+from kernelworks.templates.reduction_stages.op_table import ReductionTable
 
 __all__ = ["TABLE"]
 

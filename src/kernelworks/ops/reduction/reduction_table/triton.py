@@ -3,8 +3,8 @@
 import triton.language as tl
 
 from kernelworks.build.triton import configs, kernel
-from kernelworks.templates.reduction_triton import reduction_functions
-from kernelworks.tile.stage_reduction import Stages, exponential, root
+from kernelworks.templates.reduction_stages.triton_launches import reduction_functions
+from kernelworks.tile.reduction_stages.stage_reduction import Stages, exponential, root
 
 
 @kernel

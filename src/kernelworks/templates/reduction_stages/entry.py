@@ -1,8 +1,8 @@
 """The table form of reductions along any dimensions: an op is an entry, and all else follows from its stages.
 
 A stage takes one number of each line: a sum, a maximum or a minimum of terms, each a function of an element and of what
-the stages before came to. The expressions are read as C++ (``reduction_table.py``, ``simd/stage_reduction.hpp``) and as
-Triton (``tools/reductions.py``, ``tile/stage_reduction.py``). The definition is torch's function in float64.
+the stages before came to. The expressions are read as C++ (``op_table.py``, ``simd/stage_reduction.hpp``) and as
+Triton (``tools/reductions.py``, ``tile/reduction_stages/stage_reduction.py``). The definition is torch's function in float64.
 """
 
 from __future__ import annotations

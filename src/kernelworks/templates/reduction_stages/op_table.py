@@ -1,7 +1,7 @@
 """Reductions that are entries of a table: one op package for all of them, whose C++ is formed of the entries when it is
 built.
 
-An entry (``reduction_entry.py``) says what only it knows. The table makes the op of it, its C++ text on
+An entry (``entry.py``) says what only it knows. The table makes the op of it, its C++ text on
 ``simd/stage_reduction.hpp``, and torch's way to write it. What type checkers are to see, and Triton's functions, lie in
 two files beside the table, written by ``tools/reductions.py``.
 """
@@ -27,8 +27,8 @@ from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.signature import TorchSignature
 from kernelworks.templates.activation_table import rename_calls
-from kernelworks.templates.reduction_entry import ReductionEntry, Stage, contract_of, mutants_of
-from kernelworks.templates.reduction_launches import align_dims, as_float32, spread_view
+from kernelworks.templates.reduction_stages.entry import ReductionEntry, Stage, contract_of, mutants_of
+from kernelworks.templates.reduction_stages.launches import align_dims, as_float32, spread_view
 from kernelworks.templates.torch_kernels import python_kernels
 
 __all__ = ["ReductionTable", "cpp_kind"]

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from kernelworks.build.triton import Configs
 from kernelworks.contract.reduced_dims import reduced_lines, reduced_shape
-from kernelworks.templates.reduction_launches import align_dims, flow_of, spread_view
-from kernelworks.tile.stage_reduction import Stages, reduce_stages, write_gradients
+from kernelworks.templates.reduction_stages.launches import align_dims, flow_of, spread_view
+from kernelworks.tile.reduction_stages.stage_reduction import Stages, reduce_stages, write_gradients
 
 __all__ = ["reduction_functions"]
 
