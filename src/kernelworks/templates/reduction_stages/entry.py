@@ -2,7 +2,7 @@
 
 A stage takes one number of each line: a sum, a maximum or a minimum of terms, each a function of an element and of what
 the stages before came to. The expressions are read as C++ (``op_table.py``, ``simd/stage_reduction.hpp``) and as
-Triton (``tools/reductions.py``, ``tile/reduction_stages/stage_reduction.py``). The definition is torch's function in float64.
+Triton (``tools/reductions.py``, ``tile/reduction_stages/``). The definition is torch's function in float64.
 """
 
 from __future__ import annotations

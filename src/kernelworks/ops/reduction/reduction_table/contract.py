@@ -29,7 +29,7 @@ EXPONENTIAL = 2.0**-22  # how far an exponential may be off, relatively
 MEAN = Stage("mean", "x", finish="s / n")
 SQUARES = "(x - mean) * (x - mean)"
 FREE = "where(n > correction, n - correction, 0.0)"  # degrees of freedom, from where infinities come
-SIGNED = "where(x > 0.0, coefficient, where(x < 0.0, -coefficient, 0.0 * x))"
+SIGNED_COEFFICIENT = "where(x > 0.0, coefficient, where(x < 0.0, -coefficient, 0.0 * x))"
 
 
 def _as_tuple(dim: Any) -> tuple[int, ...]:
@@ -331,7 +331,7 @@ ENTRIES = (
         variants={
             "one": Variant(
                 stages=(Stage("output", "abs(x)"),),
-                gradient=SIGNED,
+                gradient=SIGNED_COEFFICIENT,
             ),
             "two": Variant(
                 stages=(Stage("output", "x * x", finish="sqrt(s)"),),
@@ -343,7 +343,7 @@ ENTRIES = (
                 stages=(Stage("output", "abs(x)", "max"),),
                 back=(Stage("top", "abs(x)", "max"), Stage("ties", "where(abs(x) == top, 1.0, 0.0)")),
                 coefficient="grad / ties",
-                gradient=f"where(abs(x) == top, {SIGNED}, 0.0)",
+                gradient=f"where(abs(x) == top, {SIGNED_COEFFICIENT}, 0.0)",
             ),
         },
         by_number={1.0: "one", 2.0: "two", math.inf: "inf"},
