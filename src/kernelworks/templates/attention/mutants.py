@@ -19,9 +19,13 @@ __all__ = ["MUTANTS", "Change", "Mutations", "move_ends", "unwrite_last"]
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def _exact(args: dict[str, Any]) -> Any:
     q = args["q"]
-    wide = args | {name: args[name].float() for name in ("q", "k", "v", "sinks") if args[name] is not None}
+    wide = args | {name: _wide(args[name]) for name in ("q", "k", "v", "sinks") if args[name] is not None}
     result = tuple(t.to(q.dtype) if i == 0 else t.float() for i, t in enumerate(reference(**wide)))
     return result if args["with_lse"] else result[0]
 
