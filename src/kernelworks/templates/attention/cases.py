@@ -14,13 +14,22 @@ from torch import Generator, Tensor
 from kernelworks.contract import Case
 from kernelworks.contract.cases import draw, normal
 
-__all__ = ["KINDS", "ODD_VALUES", "WIDTHS", "CaseMaker", "Lengths", "draw_heads", "draw_lengths"]
+__all__ = [
+    "FEW_TOKENS", "KINDS", "MORE_QUERIES", "ODD_VALUES", "WIDTHS", "CaseMaker", "Lengths", "draw_heads", "draw_lengths",
+]  # fmt: skip
 
 Lengths = tuple[tuple[int, int], ...]  # of queries and of keys of each sequence
 
 WIDTHS = (1, 3, 8, 15, 16, 17, 33, 64, 80, 127, 128, 256)  # head_dim around those of vectors
 KINDS = ("tiny", "subnormal", "large", "large_mean", "constant", "zeros")  # of values; large ones make large scores
 ODD_VALUES = (math.inf, -math.inf, math.nan)
+# Lengths of sequences by name, with nothing between two of them.
+FEW_TOKENS: tuple[tuple[str, Lengths], ...] = (
+    ("of none", ()), ("0", ((0, 0),)), ("1", ((1, 1),) * 5),
+    ("0 and 1", ((0, 0), (1, 1), (0, 1), (1, 0), (2, 2), (0, 3), (3, 0), (0, 0))),
+    ("0 in front and behind", ((0, 0), (7, 9), (0, 0))),
+)  # fmt: skip
+MORE_QUERIES: tuple[str, Lengths] = ("more queries than keys", ((70, 20), (33, 1), (129, 64)))
 
 
 def draw_heads(
@@ -61,7 +70,9 @@ class CaseMaker:
             more = {key: value(made) if callable(value) else value for key, value in others.items()}
             yield self.case(name.format(**made), **{key: v for key, v in made.items() if key[0] != "_"}, **more)
 
-    def odd(self, name: str, tensor: str, value: float, place: Callable[..., Any], **made: Any) -> Case:
+    def odd(
+        self, name: str, tensor: str, value: float, place: Callable[..., Any], *, gradients: bool = False, **made: Any
+    ) -> Case:
         """One number, NaN or infinity, at ``place(args)`` of a tensor."""
 
         def make(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
@@ -69,7 +80,7 @@ class CaseMaker:
             args[tensor][place(args)] = value
             return args
 
-        return Case(name, make, gradients=False)
+        return Case(name, make, gradients=gradients)
 
     def timed(self, name: str, dtype: torch.dtype, **made: Any) -> Case:
         """A case to measure, of one dtype."""
