@@ -42,7 +42,7 @@ SCHEMAS = {{
 
 def generate() -> str:
     """The text of the file, as the op packages have it now."""
-    tables = activations.names()
+    tables = activations.names() | ops.SIBLINGS
     ops.take_tables(tables)
     imports = sorted(f"    from {package} import {name} as {name}" for name, package in OP_PACKAGES.items())
     names = [f'        "{name}",' for name in sorted(OP_PACKAGES)]

@@ -25,6 +25,7 @@ from kernelworks.compile import race as region_race
 from kernelworks.compile.calls import OpCall, find_op_calls, states, value_of
 from kernelworks.compile.choice import Races, choose_kernels
 from kernelworks.compile.inductor import compile_graph, races_within
+from kernelworks.compile.progress import heard_by
 from kernelworks.compile.race import RegionRaceResult
 from kernelworks.compile.region import region_of
 from kernelworks.compile.replace import replace_call
@@ -315,6 +316,14 @@ def test_races_of_all_graphs_within_a_bound_share_it(monkeypatch: pytest.MonkeyP
         compile(3)
     compile(1)
     assert given == [5.0, 2.0, -1.0, inductor.BUDGET_S]
+
+
+def test_what_a_compile_says_is_heard() -> None:
+    said: list[str] = []
+    with heard_by(said.append), races_within(0.0):
+        ((graph, inputs),) = graphs(lambda x: torch.exp(x) + 1, LARGE)
+        compile_graph(graph, inputs, None, {})
+    assert said == [f"compiling a graph of {len(graph.graph.nodes)} operators"]
 
 
 def test_a_race_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,6 +213,11 @@ CASES: dict[str, Case] = {
     "conv2d": Case({"B": 2}, lambda B: (t(B, 3, 5, 4), t(6, 3, 2, 2), t(6)), kw.conv2d, F.conv2d),
     "avg_pool2d": Case({"B": 2, "C": 3}, lambda B, C: (t(B, C, 5, 4),), lambda x, **n: kw.avg_pool2d(x, 2, **n),
                        lambda x: F.avg_pool2d(x, 2)),
+    **{f"{fold}_pool{dims}d": Case(
+        {"B": 2, "C": 3}, functools.partial(lambda B, C, shape: (t(B, C, *shape),), shape=(5, 4, 6)[:dims]),
+        functools.partial(lambda x, ours, **n: ours(x, 2, **n), ours=getattr(kw, f"{fold}_pool{dims}d")),
+        functools.partial(lambda x, torchs: torchs(x, 2), torchs=getattr(F, f"{fold}_pool{dims}d")))
+       for fold, dims in (("max", 1), ("max", 2), ("max", 3), ("avg", 1), ("avg", 3))},
     "batch_norm": Case({"B": 3, "C": 4, "L": 5}, lambda B, C, L: (t(B, C, L), t(C), t(C)),
                        lambda x, w, b, **n: kw.batch_norm(x, None, None, w, b, training=True, **n),
                        lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True)),

@@ -34,13 +34,13 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     assert_type(kw.causal_conv1d(x, x, activation="silu"), Tensor)
     assert_type(kw.causal_conv1d(a, a, return_final_states=True), tuple[Arrays, Arrays])
     assert_type(kw.causal_conv1d_update(x, x, x, None, "silu"), Tensor)
-    assert_type(kw.avg_pool2d(x, 2), Tensor)
-    assert_type(kw.avg_pool2d(input=a, kernel_size=(2, 3), ceil_mode=True), Arrays)
     assert_type(kw.conv2d(x, x, None, 2, (1, 0)), Tensor)
     assert_type(kw.conv2d(input=a, weight=a, padding="same"), Arrays)
     assert_type(kw.quantize(x, "Q8_0"), Tensor)
     assert_type(kw.dequantize(a, "Q4_0", dtype=torch.bfloat16), Arrays)
     assert_type(kw.quantized_linear(x, x, format="Q8_0", activations="int8"), Tensor)
+    assert_type(kw.load_gguf("model.gguf")["output.weight"].dequantize(), Tensor)
+    assert_type(kw.load_gguf("model.gguf").linear("output"), kw.nn.QuantizedLinear)
     assert_type(kw.linear(input=a, weight=a, bias=None), Arrays)
     assert_type(kw.layer_norm(x, x, None, eps=1e-5), Tensor)
     assert_type(kw.layer_norm(x, (4,), x, x, 1e-5), Tensor)
@@ -137,6 +137,17 @@ def transforms_and_solves(x: Tensor, a: Arrays) -> None:
     assert_type(kw.hadamard_transform(x, 0.5), Tensor)
     assert_type(kw.cholesky_solve(x, x, True), Tensor)
     assert_type(kw.cholesky_solve(input=a, input2=a), Arrays)
+
+
+def windows(x: Tensor, a: Arrays) -> None:
+    assert_type(kw.avg_pool2d(x, 2), Tensor)
+    assert_type(kw.avg_pool2d(input=a, kernel_size=(2, 3), ceil_mode=True), Arrays)
+    assert_type(kw.avg_pool1d(x, 2, ceil_mode=True), Tensor)
+    assert_type(kw.avg_pool3d(input=a, kernel_size=(2, 3, 1), divisor_override=3), Arrays)
+    assert_type(kw.max_pool1d(x, 2, dilation=2), Tensor)
+    assert_type(kw.max_pool2d(x, (2, 3), return_indices=True), tuple[Tensor, Tensor])
+    assert_type(kw.max_pool2d(input=a, kernel_size=2, return_indices=True), tuple[Arrays, Arrays])
+    assert_type(kw.max_pool3d(input=a, kernel_size=2), Arrays)
 
 
 def verbs(model: torch.nn.Module, x: Tensor) -> None:

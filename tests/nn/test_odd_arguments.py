@@ -72,6 +72,18 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "input": X.reshape(1, 2, 4, 4), "kernel_size": 2, "stride": None, "padding": 0, "ceil_mode": False,
         "count_include_pad": True, "divisor_override": None,
     },
+    "avg_pool1d": {
+        "input": X.reshape(1, 4, 8), "kernel_size": 2, "stride": None, "padding": 0, "ceil_mode": False,
+        "count_include_pad": True,
+    },
+    "avg_pool3d": {
+        "input": X.reshape(1, 1, 2, 4, 4), "kernel_size": 2, "stride": None, "padding": 0, "ceil_mode": False,
+        "count_include_pad": True, "divisor_override": None,
+    },
+    **{f"max_pool{dims}d": {
+        "input": X.reshape(((1, 4, 8), (1, 2, 4, 4), (1, 1, 2, 4, 4))[dims - 1]), "kernel_size": 2, "stride": None,
+        "padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False,
+    } for dims in (1, 2, 3)},
     "grouped_mm": {
         "mat_a": X, "mat_b": W[:8].T.expand(2, 8, -1), "offs": torch.tensor([1, 4], dtype=torch.int32), "bias": None,
         "out_dtype": None,

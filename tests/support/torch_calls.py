@@ -71,6 +71,8 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "padding_idx": lambda given: 0,
     "reduce": lambda given: False,
     "reduction": lambda given: "sum",
+    "return_indices": lambda given: True,
+    "count_include_pad": lambda given: False,
     "scale": lambda given: 0.3,
     "scale_grad_by_freq": lambda given: True,
     "size_average": lambda given: False,
@@ -88,6 +90,8 @@ UNSAID = {"_stacklevel"}  # where a warning of torch's points to
 def torchs(torch_signature: TorchSignature) -> Parameters:
     """The signature of torch's function, as this version of torch has it."""
     function = torch_signature.function
+    cells = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
+    function = cells.get("if_true", function)  # of one that chooses between two by a flag
     try:
         found = inspect.signature(function)  # type: ignore[arg-type]
     except ValueError:  # one of C++
@@ -111,7 +115,7 @@ def _plain(default: Any) -> Any:
     """A default as a call may write it: 1 for [1, 1], None for []."""
     if isinstance(default, list) and not default:
         return None
-    return default[0] if isinstance(default, list) and len(default) == 2 and default[0] == default[1] else default
+    return default[0] if isinstance(default, list) and len(default) > 1 and len({*default}) == 1 else default
 
 
 def example(torch_signature: TorchSignature) -> dict[str, Any]:

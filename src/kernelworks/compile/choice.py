@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ import torch
 from torch import fx
 
 from kernelworks.build import native
+from kernelworks.compile import progress
 from kernelworks.compile import race as region_race
 from kernelworks.compile.attention import attentions
 from kernelworks.compile.calls import OpCall, TensorView, find_op_calls, states, varies
@@ -252,10 +252,10 @@ def _race_result(call: OpCall, region: Region, kernel: str, races: Races) -> reg
         return f"not benchmarked: like {len(lost)} others in this graph, the best of them at {max(lost):.2f}x inductor"
     if races.left_s <= (races.budget_s / 2 if _promise(call) == UNKNOWN else 0):
         return f"not benchmarked: {'the time budget was used up' if races.budget_s else 'the time budget is 0'}"
-    native.provide(_progress)  # a kernel that is called through Python loses races that it wins in the end
+    native.provide(progress.say)  # a kernel that is called through Python loses races that it wins in the end
     begin = time.perf_counter()
     named = kernel.removesuffix(OR_TORCH)
-    _progress(f"benchmarking {call.op.name} by {named} in its region ({races.left_s:.0f} s left)")
+    progress.say(f"benchmarking {call.op.name} by {named} in its region ({races.left_s:.0f} s left)")
     try:
         isolated_speedup = (
             HOPELESS if kernel == TORCH_KERNEL or INDUCTOR in kernel else region_race.forward_speedup(call, kernel)
@@ -273,8 +273,3 @@ def _race_result(call: OpCall, region: Region, kernel: str, races: Races) -> reg
     if made.ratio < 1 and not made.noisy:
         races.lost[signature] = (*lost, made.ratio)
     return made
-
-
-def _progress(line: str) -> None:
-    if sys.stderr.isatty():
-        print(f"kernelworks: {line}", file=sys.stderr, flush=True)

@@ -17,6 +17,7 @@ from kernelworks.compile.choice import Races, choose_kernels
 from kernelworks.compile.frozen_weights import freeze_if_faster, weights_of
 from kernelworks.compile.layouts import check, outputs_of
 from kernelworks.compile.partition import Parts, reason, stops, twin
+from kernelworks.compile.progress import say
 from kernelworks.compile.report import CompileReport, Graph
 from kernelworks.compile.written_modules import note_modules
 
@@ -90,6 +91,7 @@ def _by_inductor(
 ) -> Any:
     """The graph compiled. If that fails with kernels of ours, the graph as it was ``before``; if that fails, too, its
     parts."""
+    say(f"compiling a graph of {graph_report.nodes} operators")
     try:
         return settings(graph, inputs)
     except Exception as error:

@@ -41,6 +41,9 @@ def _function(name: str) -> Any:
     code = getattr(found, "__code__", None)
     if code is not None and code.co_filename == F.__file__ and code.co_name in (name, f"_{name}"):
         return found
+    # A function that only chooses between two of F's, by a flag (``max_pool2d`` by ``return_indices``).
+    if code is not None and code.co_filename == torch._jit_internal.__file__ and found.__module__ == F.__name__:
+        return found
     # What torch wrote in C++ has the same name in one of these, but for underscores.
     for home in (torch._C._nn, torch._C._VariableFunctions):
         for spelled in (name, getattr(found, "__name__", "")):

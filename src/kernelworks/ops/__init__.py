@@ -1,9 +1,9 @@
 """The kernel map: each family is a folder of op packages, one for each op.
 
 An op is called ``kernelworks.NAME``, and lies in the op package ``FAMILY/NAME`` (without the underscore that says that
-it writes to its arguments), or is an entry of a table, an op package that holds many (``TABLES``). torch knows all ops
-at once, by the schemas in ``generated.py`` (``define_all``); an op package is loaded when something of it is asked for.
-The names are known without torch.
+it writes to its arguments), or is an entry of a table, an op package that holds many (``TABLES``, ``SIBLINGS``). torch
+knows all ops at once, by the schemas in ``generated.py`` (``define_all``); an op package is loaded when something of it
+is asked for. The names are known without torch.
 """
 
 import sys
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kernelworks.dispatch.op import Op
     from kernelworks.ops.generated import *  # noqa: F403
 
-__all__ = ["FAMILIES", "NAMES", "define_all", "op_named", "ops_named", "take_tables", "unknown_op"]
+__all__ = ["FAMILIES", "NAMES", "SIBLINGS", "define_all", "op_named", "ops_named", "take_tables", "unknown_op"]
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "activation": (
@@ -117,6 +117,12 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "rfft",
     ),
 }  # fmt: skip
+
+# Op packages that hold several ops of one template, and the names of these.
+SIBLINGS: dict[str, tuple[str, ...]] = {
+    "pooling.avg_pool": ("avg_pool1d", "avg_pool3d"),
+    "pooling.max_pool": ("max_pool1d", "max_pool2d", "max_pool3d"),
+}
 
 NAMES: tuple[str, ...] = ()
 

@@ -55,7 +55,12 @@ if TYPE_CHECKING:
     from kernelworks.ops.optimizer.adamw import adamw_ as adamw_
     from kernelworks.ops.optimizer.clip_grads import clip_grads_ as clip_grads_
     from kernelworks.ops.optimizer.sgd import sgd_ as sgd_
+    from kernelworks.ops.pooling.avg_pool import avg_pool1d as avg_pool1d
+    from kernelworks.ops.pooling.avg_pool import avg_pool3d as avg_pool3d
     from kernelworks.ops.pooling.avg_pool2d import avg_pool2d as avg_pool2d
+    from kernelworks.ops.pooling.max_pool import max_pool1d as max_pool1d
+    from kernelworks.ops.pooling.max_pool import max_pool2d as max_pool2d
+    from kernelworks.ops.pooling.max_pool import max_pool3d as max_pool3d
     from kernelworks.ops.position.rope import rope as rope
     from kernelworks.ops.quantization.dequantize import dequantize as dequantize
     from kernelworks.ops.quantization.quantize import quantize as quantize
@@ -90,7 +95,9 @@ if TYPE_CHECKING:
         "argmax",
         "attention",
         "attention_fp8",
+        "avg_pool1d",
         "avg_pool2d",
+        "avg_pool3d",
         "batch_norm",
         "block_sparse_attention",
         "cache_append",
@@ -132,6 +139,9 @@ if TYPE_CHECKING:
         "logsigmoid",
         "lstm",
         "matern32_matmul",
+        "max_pool1d",
+        "max_pool2d",
+        "max_pool3d",
         "mish",
         "paged_attention",
         "quantize",
@@ -166,6 +176,8 @@ if TYPE_CHECKING:
 # Op packages that hold many ops, and the names of these.
 TABLES: dict[str, tuple[str, ...]] = {
     "activation.table": ("celu", "elu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish", "quick_gelu", "relu6", "selu", "sigmoid", "silu", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",),
+    "pooling.avg_pool": ("avg_pool1d", "avg_pool3d",),
+    "pooling.max_pool": ("max_pool1d", "max_pool2d", "max_pool3d",),
 }
 
 SCHEMAS = {
@@ -367,9 +379,29 @@ SCHEMAS = {
     "sgd_": {
         "forward": "sgd_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momentum_buffers, float lr, float momentum, float dampening, float weight_decay, bool nesterov, bool maximize, bool is_first_step, str? op_kernel=None) -> ()",
     },
+    "avg_pool1d": {
+        "forward": "avg_pool1d(Tensor x, int[1] kernel_size, int[1]? stride, int[1] padding, bool ceil_mode, bool count_include_pad, str? op_kernel=None) -> Tensor",
+        "backward": "avg_pool1d_backward(Tensor grad_output, Tensor x, int[1] kernel_size, int[1]? stride, int[1] padding, bool ceil_mode, bool count_include_pad, str? op_kernel=None) -> Tensor",
+    },
     "avg_pool2d": {
         "forward": "avg_pool2d(Tensor x, int[2] kernel_size, int[2]? stride, int[2] padding, bool count_include_pad, str? op_kernel=None) -> Tensor",
         "backward": "avg_pool2d_backward(Tensor grad_output, Tensor x, int[2] kernel_size, int[2]? stride, int[2] padding, bool count_include_pad, str? op_kernel=None) -> Tensor",
+    },
+    "avg_pool3d": {
+        "forward": "avg_pool3d(Tensor x, int[3] kernel_size, int[3]? stride, int[3] padding, bool ceil_mode, bool count_include_pad, int? divisor_override, str? op_kernel=None) -> Tensor",
+        "backward": "avg_pool3d_backward(Tensor grad_output, Tensor x, int[3] kernel_size, int[3]? stride, int[3] padding, bool ceil_mode, bool count_include_pad, int? divisor_override, str? op_kernel=None) -> Tensor",
+    },
+    "max_pool1d": {
+        "forward": "max_pool1d(Tensor x, int[1] kernel_size, int[1]? stride, int[1] padding, int[1] dilation, bool ceil_mode, bool return_indices, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "max_pool1d_backward(Tensor grad_output, Tensor x, int[1] kernel_size, int[1]? stride, int[1] padding, int[1] dilation, bool ceil_mode, bool return_indices, str? op_kernel=None) -> Tensor",
+    },
+    "max_pool2d": {
+        "forward": "max_pool2d(Tensor x, int[2] kernel_size, int[2]? stride, int[2] padding, int[2] dilation, bool ceil_mode, bool return_indices, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "max_pool2d_backward(Tensor grad_output, Tensor x, int[2] kernel_size, int[2]? stride, int[2] padding, int[2] dilation, bool ceil_mode, bool return_indices, str? op_kernel=None) -> Tensor",
+    },
+    "max_pool3d": {
+        "forward": "max_pool3d(Tensor x, int[3] kernel_size, int[3]? stride, int[3] padding, int[3] dilation, bool ceil_mode, bool return_indices, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "max_pool3d_backward(Tensor grad_output, Tensor x, int[3] kernel_size, int[3]? stride, int[3] padding, int[3] dilation, bool ceil_mode, bool return_indices, str? op_kernel=None) -> Tensor",
     },
     "rope": {
         "forward": "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved, str? op_kernel=None) -> (Tensor, Tensor)",

@@ -21,6 +21,15 @@ from torch import nn
 
 from kernelworks.diagnose.optimization import Candidate, Change, Impossible, Promise, Rejected, Scene, Site, kind_name
 from kernelworks.diagnose.optimizations.accepted_options import Takes, a_string, one_of
+from kernelworks.diagnose.optimizations.compiled_step import (
+    STEP,
+    STEP_TOUCHES,
+    VERIFIED_AGAINST,
+    function_at,
+    predict_step,
+    step_function,
+    step_seconds,
+)
 from kernelworks.diagnose.optimizations.compiler_backends import backend_of
 from kernelworks.diagnose.optimizations.settings import Setting
 from kernelworks.diagnose.optimizations.trial import share_saved
@@ -50,7 +59,7 @@ IN_A_GRAPH = 0.5  # of the time of a graph of its own, which a block takes in th
 WORTH = 0.05  # of the wall clock, which a module must take
 RACES = 0.3  # of the seconds left, for the benchmarks of our backend: what is not benchmarked stays inductor's
 PART = "part"
-TARGET_OPTIONS = ("blocks", PART)  # options that say what is compiled, not how
+TARGET_OPTIONS = ("blocks", PART, STEP)  # options that say what is compiled, not how
 
 
 @dataclass
@@ -78,6 +87,7 @@ MODES = (
     Mode(", its kernels tuned", {"mode": "max-autotune-no-cudagraphs"}, 3.0),
 )
 
+STEP_MODES = MODES[:2]  # of a whole training step: our backend, and tuned kernels, are tried on its modules
 COMPILERS_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -137,7 +147,7 @@ class _Optimization:
         ("module", "function"),
         {
             "mode": one_of(*COMPILERS_MODES), "backend": one_of("kernelworks", "inductor", more=_backends),
-            "blocks": a_string, PART: a_string,
+            "blocks": a_string, PART: a_string, STEP: a_string,
         },
     )  # fmt: skip
 
@@ -157,6 +167,11 @@ class _Optimization:
             for mode in MODES:
                 if scene.on_gpu or not mode.gpu:
                     yield self._candidate(site, mode, written=root.source_name if isinstance(root, Function) else "")
+        step = step_function(scene)
+        if step is not None and not any(is_compiled(root) for root in scene.roots.modules):
+            for mode in STEP_MODES:
+                if scene.on_gpu or not mode.gpu:
+                    yield self._step(scene, step, mode)
 
     def _candidate(self, site: Any, mode: Mode, blocks: str = "", written: str = "") -> Candidate:
         given = ", ".join(f'{name}="{value}"' for name, value in mode.how.items())
@@ -187,12 +202,32 @@ class _Optimization:
             options=((PART, str(root)),),
         )  # fmt: skip
 
+    def _step(self, scene: Scene, step: Function, mode: Mode) -> Candidate:
+        """The whole training step, in place of the modules that it calls."""
+        first = next((scene.site(root) for root in roots_worth_compiling(scene)), None)
+        made = self._candidate(Site("function", step.of, 0, step.path), mode, written=step.source_name)
+        return dataclasses.replace(
+            made, says=f"the training step {step.path}() compiled{mode.says}, its optimizer too", touches=STEP_TOUCHES,
+            options=(*mode.how.items(), (STEP, kind_name(scene.optimizers[0]))),
+            group=compile_group(first) if first is not None else made.group,
+        )  # fmt: skip
+
     def predict(self, scene: Scene, candidate: Candidate) -> Promise:
-        module, budget = scene.at(candidate.site), scene.budget
+        budget = scene.budget
         assert budget is not None
         budget.ask(f"torch.compile, {candidate.says}", self.expected_s(scene, candidate))
+        if candidate.option(STEP):
+            scene.say(f"running the program with {candidate.says}")
+            try:
+                return predict_step(scene, self.apply(scene, candidate))
+            except (BudgetExceeded, Impossible):
+                raise
+            except Exception as error:
+                raise Rejected(compile_error_text(error)) from error
+        module = scene.at(candidate.site)
         scene.say(f"{type(module).__name__} {candidate.says}, and benchmarked on its inputs")
         from kernelworks.compile.inductor import races_within  # takes seconds: only if something is compiled
+        from kernelworks.compile.progress import heard_by
 
         taken = self._taken(scene, candidate)[candidate.options] = CompileTimes()
         begin, graphs = time.perf_counter(), _graphs()
@@ -200,7 +235,7 @@ class _Optimization:
             impls = self._impls(scene, candidate)
             impls = compile_within_budget(impls, budget) if candidate.option("blocks") else impls
             root = root_of(scene, module) if isinstance(module, Function) else module
-            with races_within(RACES * budget.seconds_left):
+            with races_within(RACES * budget.seconds_left), heard_by(scene.say):
                 saves, first_s = share_saved(scene, Change(lambda: install_impls(impls)), scene.scene_of(root).roots)
             taken.compiling_s = min(time.perf_counter() - begin, first_s)
         except Exception as error:
@@ -215,7 +250,7 @@ class _Optimization:
 
     def apply(self, scene: Scene, candidate: Candidate) -> Change:
         impls = self._impls(scene, candidate)
-        made = Change(lambda: install_impls(impls))
+        made = Change(lambda: install_impls(impls), VERIFIED_AGAINST if candidate.option(STEP) else "")
         if scene.program is not None:  # a plan that is applied verifies nothing
             alike = self._impls(scene, candidate, drawing_alike=True)
             made.random = Change(lambda: install_impls(alike))
@@ -224,7 +259,7 @@ class _Optimization:
     def _impls(self, scene: Scene, candidate: Candidate, *, drawing_alike: bool = False) -> list[Impl]:
         """What is called in each module's place, made once. With ``drawing_alike`` it draws the original's random
         numbers."""
-        root = scene.at(candidate.site)
+        root = function_at(scene, candidate.site) if candidate.option(STEP) else scene.at(candidate.site)
         modules = blocks_of(root)[1] if candidate.option("blocks") else (root,)
         how = {name: backend_of(value) for name, value in compile_options(candidate).items()}
         how = _drawing_alike(how) if drawing_alike else how
@@ -250,6 +285,8 @@ class _Optimization:
     def expected_s(self, scene: Scene, candidate: Candidate) -> float:
         """Seconds that the compiler and the benchmark may take: from another mode of the same, or from its blocks, or
         from the number of modules with parameters."""
+        if candidate.option(STEP):
+            return sum(_guess(scene, each) for each in scene.roots.modules) + step_seconds(scene)
         root: nn.Module = scene.at(candidate.site)
         factor = next(
             mode.costs
