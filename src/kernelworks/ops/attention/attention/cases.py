@@ -50,7 +50,13 @@ def _odd(
     heads: tuple[int, int] = (4, 2), softcap: float | None = None,
 ) -> Case:  # fmt: skip
     """One NaN or infinity, where every query sees it."""
-    made = {"heads": heads, "lengths": lengths, "dim": dim, "with_lse": tensor == "v", "softcap": softcap}
+    made: dict[str, Any] = {
+        "heads": heads,
+        "lengths": lengths,
+        "dim": dim,
+        "with_lse": tensor == "v",
+        "softcap": softcap,
+    }
     length = lengths[0] if tensor == "q" else lengths[1]
     return OF.odd(name, tensor, value, lambda args: (0, 1, min(11, length - 1), min(32, dim - 1)), **made)
 

@@ -63,7 +63,13 @@ _case, _table = OF.case, OF.table
 
 def _odd(name: str, tensor: str, value: float) -> Case:
     """One NaN or infinity in a block that every query sees."""
-    made = {"heads": (4, 2), "lengths": (19, 150), "dim": 33, "seen": "all", "with_lse": tensor == "value"}
+    made: dict[str, Any] = {
+        "heads": (4, 2),
+        "lengths": (19, 150),
+        "dim": 33,
+        "seen": "all",
+        "with_lse": tensor == "value",
+    }
     return OF.odd(name, tensor, value, lambda args: (0, 1, 11, 32), **made)
 
 

@@ -69,7 +69,7 @@ def _odd(name: str, tensor: str, value: float) -> Case:
     def place(args: dict[str, Any]) -> tuple[int, ...]:
         return (9 + 3, 1, 32) if tensor == "query" else (int(args["block_table"][1, 0]), 11, 1, 32)
 
-    made = {"lengths": ((9, 20), (19, 70), (4, 33)), "heads": (4, 2), "dim": 33}
+    made: dict[str, Any] = {"lengths": ((9, 20), (19, 70), (4, 33)), "heads": (4, 2), "dim": 33}
     return OF.odd(name, tensor, value, place, gradients=True, **made)
 
 

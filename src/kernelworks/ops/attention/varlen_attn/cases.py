@@ -62,7 +62,12 @@ _case, _table = OF.case, OF.table
 
 def _odd(name: str, tensor: str, value: float) -> Case:
     """One NaN or infinity in a sequence between two others, which must not see it."""
-    made = {"lengths": ((9, 20), (19, 70), (4, 33)), "heads": (4, 2), "dim": 33, "with_lse": tensor == "value"}
+    made: dict[str, Any] = {
+        "lengths": ((9, 20), (19, 70), (4, 33)),
+        "heads": (4, 2),
+        "dim": 33,
+        "with_lse": tensor == "value",
+    }
     return OF.odd(name, tensor, value, lambda args: (9 + 3 if tensor == "query" else 20 + 11, 1, 32), **made)
 
 
