@@ -70,7 +70,7 @@ class CaseMaker:
             more = {key: value(made) if callable(value) else value for key, value in others.items()}
             yield self.case(name.format(**made), **{key: v for key, v in made.items() if key[0] != "_"}, **more)
 
-    def odd(
+    def odd_value(
         self, name: str, tensor: str, value: float, place: Callable[..., Any], *, gradients: bool = False, **made: Any
     ) -> Case:
         """One number, NaN or infinity, at ``place(args)`` of a tensor."""
@@ -82,6 +82,6 @@ class CaseMaker:
 
         return Case(name, make, gradients=gradients)
 
-    def timed(self, name: str, dtype: torch.dtype, **made: Any) -> Case:
+    def timed_case(self, name: str, dtype: torch.dtype, **made: Any) -> Case:
         """A case to measure, of one dtype."""
         return Case(name, lambda g, d: self.make(g, d, **made), dtypes=(dtype,))

@@ -223,7 +223,7 @@ class Mutations:
         """The right computation of changed arguments."""
 
         def run(*given: Any) -> Any:
-            args = self.template.named(given)
+            args = self.template.named_arguments(given)
             return self.exact(args | change(args))
 
         return run
@@ -232,7 +232,7 @@ class Mutations:
         """One output of the right computation, changed."""
 
         def run(*given: Any) -> Any:
-            args = self.template.named(given)
+            args = self.template.named_arguments(given)
             result = self.exact(args)
             if isinstance(result, tuple):
                 return tuple(change(t, args) if i == index else t for i, t in enumerate(result))
@@ -248,7 +248,7 @@ class Mutations:
 
     def _each(self, mutant: Mutant) -> Callable[..., Any]:
         def run(*given: Any) -> Any:
-            args = self.template.named(given)
+            args = self.template.named_arguments(given)
             lse = bool(args.get("with_lse"))
             parts = []
             for call in self.template.calls(args if self.wide == torch.float32 else self._widened(args)):

@@ -100,7 +100,7 @@ class Attention(OpPackage):
         """Those of dense attention by those of the op, of what gradients flow into."""
         return dict(zip(self.tensors, ("q", "k", "v"), strict=True)) | {"sinks": "sinks"}
 
-    def named(self, given: Sequence[Any] = (), more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def named_arguments(self, given: Sequence[Any] = (), more: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """A call's arguments by name, in order, with defaults where it says nothing."""
         said = {**self.defaults, **dict(zip(self.arguments, given, strict=False)), **(more or {})}
         return {name: said[name] for name in self.arguments}
@@ -112,7 +112,7 @@ class Attention(OpPackage):
     # ------------------------------------------------------------ the contract
 
     def reference(self, *given: Any, **more: Any) -> tuple[Tensor, ...]:
-        args = self.named(given, more)
+        args = self.named_arguments(given, more)
         lse, queries = bool(args.get(LSE)), args[self.tensors[0]]
         parts = [reference.reference(**call.args, with_lse=lse) for call in self.calls(args)]
         return self.join(parts, queries, queries.dtype if lse else None)
@@ -121,7 +121,7 @@ class Attention(OpPackage):
         self, args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype, inner: str = "float32"
     ) -> tuple[Tensor, ...]:
         """Each dense call's own."""
-        calls = self.calls(self.named((), args))
+        calls = self.calls(self.named_arguments((), args))
         if not self.packed:
             return bound.bound(next(iter(calls)).args, outputs, dtype, inner)
         found = tuple(torch.zeros_like(output) for output in outputs)
@@ -138,7 +138,7 @@ class Attention(OpPackage):
         inner: str = "float32",
     ) -> dict[str, Tensor]:  # fmt: skip
         """Each dense call's own: no sum goes beyond one."""
-        calls = self.calls(self.named((), args))
+        calls = self.calls(self.named_arguments((), args))
         if not self.packed:
             given = {self.dense_names[name]: gradient for name, gradient in gradients.items()}
             limits = bound.gradient_bound(next(iter(calls)).args, grads, given, dtype, inner)
@@ -172,11 +172,11 @@ class Attention(OpPackage):
 
     def composite(self, *given: Any, **more: Any) -> Any:
         """What a transform can look into. It forms all scores."""
-        return self._in_torch(torch_kernels.composite, self.named(given, more))
+        return self._in_torch(torch_kernels.composite, self.named_arguments(given, more))
 
     def native(self, *given: Any) -> Any:
         """torch's attention, whichever kernel it takes; of sequences, of one after the other."""
-        return self._in_torch(torch_kernels.native, self.named(given))
+        return self._in_torch(torch_kernels.native, self.named_arguments(given))
 
     def _in_torch(self, function: Callable[..., Any], args: dict[str, Any]) -> Any:
         lse, calls = bool(args.get(LSE)), self.calls(args)
@@ -289,7 +289,7 @@ class Attention(OpPackage):
     def _forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def forward(*given: Any, out: Any = None) -> Any:
             if self.check_values is not None:
-                self._look(self.named(given))
+                self._look(self.named_arguments(given))
             result = function(*given)
             if out is not None or self.packed:
                 return into(result, out)

@@ -58,7 +58,7 @@ def _odd(
         "softcap": softcap,
     }
     length = lengths[0] if tensor == "q" else lengths[1]
-    return OF.odd(name, tensor, value, lambda args: (0, 1, min(11, length - 1), min(32, dim - 1)), **made)
+    return OF.odd_value(name, tensor, value, lambda args: (0, 1, min(11, length - 1), min(32, dim - 1)), **made)
 
 
 CASES = (
@@ -270,7 +270,7 @@ def _timed(
     before: str, dtype: torch.dtype, batch: int, heads: tuple[int, int], n: int, m: int, causal: str | None
 ) -> Case:
     name = f"{before}Hq{heads[0]} Hkv{heads[1]} {n}x{m} D128{' causal' if causal else ''}"
-    return OF.timed(name, dtype, heads=heads, lengths=(n, m), dim=128, batch=batch, causal=causal)
+    return OF.timed_case(name, dtype, heads=heads, lengths=(n, m), dim=128, batch=batch, causal=causal)
 
 
 BENCH_CASES = tuple(

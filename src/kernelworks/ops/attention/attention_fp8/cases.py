@@ -77,7 +77,7 @@ _case, _table = OF.case, OF.table
 
 def _nan(name: str, tensor: str, key: int = 11, **made: Any) -> Case:
     """One, where every query of its head sees it."""
-    return OF.odd(name, tensor, math.nan, lambda args: (0, 1, key, 32), gradients=True, **made)
+    return OF.odd_value(name, tensor, math.nan, lambda args: (0, 1, key, 32), gradients=True, **made)
 
 
 CASES = (
@@ -137,13 +137,15 @@ DEVICE_CASES = (
 
 
 BENCH_CASES = tuple(
-    OF.timed(f"1x{h}({hkv})x{n}x128 {causal or 'whole'}", torch.bfloat16, heads=(h, hkv), lengths=(n, n), causal=causal)
+    OF.timed_case(
+        f"1x{h}({hkv})x{n}x128 {causal or 'whole'}", torch.bfloat16, heads=(h, hkv), lengths=(n, n), causal=causal
+    )
     for h, hkv, n, causal in ((8, 8, 512, None), (8, 2, 512, "top_left"))
 )
 
 DEVICE_BENCH_CASES = tuple(
-    OF.timed(f"{b}x{h}({hkv})x{n}x128 {causal or 'whole'}", torch.bfloat16, batch=b, heads=(h, hkv), lengths=(n, n),
-           causal=causal)
+    OF.timed_case(f"{b}x{h}({hkv})x{n}x128 {causal or 'whole'}", torch.bfloat16, batch=b, heads=(h, hkv),
+                  lengths=(n, n), causal=causal)
     for b, h, hkv, n in ((4, 16, 16, 4096), (2, 32, 8, 8192), (1, 16, 16, 16384))
     for causal in (None, "top_left")
 )  # fmt: skip

@@ -80,7 +80,7 @@ def reference(
     q: Tensor, k: Tensor, v: Tensor, q_descale: Tensor, k_descale: Tensor, v_descale: Tensor,
     causal: str | None = None, scale: float | None = None, out_dtype: str = "bfloat16",
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    args = TEMPLATE.named((q, k, v, q_descale, k_descale, v_descale, causal, scale, out_dtype))
+    args = TEMPLATE.named_arguments((q, k, v, q_descale, k_descale, v_descale, causal, scale, out_dtype))
     return (_in_shares(lambda share: TEMPLATE.reference(**share)[0], args),)
 
 

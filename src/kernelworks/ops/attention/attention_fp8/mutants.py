@@ -63,7 +63,7 @@ def _short(tile: int) -> Change:
 
 def _crude(*given: Any) -> Any:
     """Weights of two bits behind the point."""
-    a = TEMPLATE.named(given)
+    a = TEMPLATE.named_arguments(given)
     (call,) = TEMPLATE.calls({n: t.double() if isinstance(t, Tensor) else t for n, t in a.items()})
     q, k, v = call.args["q"], *(per_query_head(call.args[n], a["q"].shape[1]) for n in ("k", "v"))
     seen = visible(q, k, a["causal"], None, None)

@@ -38,9 +38,9 @@ def _by(function: Callable[..., Any], args: dict[str, Any]) -> Tensor:
 
 def composite(*given: Any, **more: Any) -> Any:
     """What a transform can look into."""
-    return _by(torch_kernels.composite, TEMPLATE.named(given, more))
+    return _by(torch_kernels.composite, TEMPLATE.named_arguments(given, more))
 
 
 def native(*given: Any) -> Any:
     """torch's function, whichever kernel it takes."""
-    return _by(torch_kernels.native, TEMPLATE.named(given))
+    return _by(torch_kernels.native, TEMPLATE.named_arguments(given))

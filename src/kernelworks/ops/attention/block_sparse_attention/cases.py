@@ -70,7 +70,7 @@ def _odd(name: str, tensor: str, value: float) -> Case:
         "seen": "all",
         "with_lse": tensor == "value",
     }
-    return OF.odd(name, tensor, value, lambda args: (0, 1, 11, 32), **made)
+    return OF.odd_value(name, tensor, value, lambda args: (0, 1, 11, 32), **made)
 
 
 CASES = (
@@ -156,7 +156,9 @@ DEVICE_CASES = (
 
 
 BENCH_CASES = tuple(
-    OF.timed(f"1x{h}x{n}x{dim} {label}", dtype, heads=(h, hkv), lengths=(n, n), dim=dim, seen=seen, is_causal=causal)
+    OF.timed_case(
+        f"1x{h}x{n}x{dim} {label}", dtype, heads=(h, hkv), lengths=(n, n), dim=dim, seen=seen, is_causal=causal
+    )
     for label, dtype, h, hkv, n, dim, seen, causal in (
         ("density 0.25", torch.float32, 8, 8, 1024, 64, 0.25, False),
         ("window causal", torch.bfloat16, 8, 2, 2048, 64, "window", True),
@@ -164,8 +166,8 @@ BENCH_CASES = tuple(
 )
 
 DEVICE_BENCH_CASES = tuple(
-    OF.timed(f"{b}x{h}x{n}x{dim} {label}", torch.bfloat16, batch=b, heads=(h, h), lengths=(n, n), dim=dim, seen=seen,
-           is_causal=causal)
+    OF.timed_case(f"{b}x{h}x{n}x{dim} {label}", torch.bfloat16, batch=b, heads=(h, h), lengths=(n, n), dim=dim,
+                  seen=seen, is_causal=causal)
     for label, b, h, n, dim, seen, causal in (
         ("density 0.1", 1, 16, 16384, 128, 0.1, False), ("density 0.5", 1, 16, 16384, 128, 0.5, False),
         ("window causal", 1, 16, 16384, 128, "window", True),

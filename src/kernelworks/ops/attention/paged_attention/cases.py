@@ -70,7 +70,7 @@ def _odd(name: str, tensor: str, value: float) -> Case:
         return (9 + 3, 1, 32) if tensor == "query" else (int(args["block_table"][1, 0]), 11, 1, 32)
 
     made: dict[str, Any] = {"lengths": ((9, 20), (19, 70), (4, 33)), "heads": (4, 2), "dim": 33}
-    return OF.odd(name, tensor, value, place, gradients=True, **made)
+    return OF.odd_value(name, tensor, value, place, gradients=True, **made)
 
 
 def _decodes(count: int, most: int) -> Lengths:
@@ -157,15 +157,17 @@ DEVICE_CASES = (
 
 # A step of decoding for several sequences, one for a single one, and a part of a prompt behind what is in the cache.
 BENCH_CASES = (
-    OF.timed("decode 16 of 1k H32 Hkv8 D128", torch.bfloat16, lengths=((1, 1024),) * 16, heads=(32, 8), dim=128),
-    OF.timed("decode 1 of 8k H32 Hkv8 D128", torch.bfloat16, lengths=((1, 8192),), heads=(32, 8), dim=128),
-    OF.timed("decode 16 of 1k H16 Hkv8 D64", torch.float32, lengths=((1, 1024),) * 16, heads=(16, 8), dim=64),
-    OF.timed("prefill 256 of 1k H8 Hkv2 D64", torch.float32, lengths=((256, 1024),), heads=(8, 2), dim=64),
+    OF.timed_case("decode 16 of 1k H32 Hkv8 D128", torch.bfloat16, lengths=((1, 1024),) * 16, heads=(32, 8), dim=128),
+    OF.timed_case("decode 1 of 8k H32 Hkv8 D128", torch.bfloat16, lengths=((1, 8192),), heads=(32, 8), dim=128),
+    OF.timed_case("decode 16 of 1k H16 Hkv8 D64", torch.float32, lengths=((1, 1024),) * 16, heads=(16, 8), dim=64),
+    OF.timed_case("prefill 256 of 1k H8 Hkv2 D64", torch.float32, lengths=((256, 1024),), heads=(8, 2), dim=64),
 )
 
 # On a GPU: steps of decoding that fill one, and prompts in parts.
 DEVICE_BENCH_CASES = (
-    OF.timed("decode 64 of 4k H32 Hkv8 D128", torch.bfloat16, lengths=((1, 4096),) * 64, heads=(32, 8), dim=128),
-    OF.timed("decode 4 of 32k H32 Hkv8 D128", torch.bfloat16, lengths=((1, 32768),) * 4, heads=(32, 8), dim=128),
-    OF.timed("prefill 4 x 2k of 8k H32 Hkv8 D128", torch.bfloat16, lengths=((2048, 8192),) * 4, heads=(32, 8), dim=128),
+    OF.timed_case("decode 64 of 4k H32 Hkv8 D128", torch.bfloat16, lengths=((1, 4096),) * 64, heads=(32, 8), dim=128),
+    OF.timed_case("decode 4 of 32k H32 Hkv8 D128", torch.bfloat16, lengths=((1, 32768),) * 4, heads=(32, 8), dim=128),
+    OF.timed_case(
+        "prefill 4 x 2k of 8k H32 Hkv8 D128", torch.bfloat16, lengths=((2048, 8192),) * 4, heads=(32, 8), dim=128
+    ),
 )

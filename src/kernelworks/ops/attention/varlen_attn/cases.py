@@ -68,7 +68,7 @@ def _odd(name: str, tensor: str, value: float) -> Case:
         "dim": 33,
         "with_lse": tensor == "value",
     }
-    return OF.odd(name, tensor, value, lambda args: (9 + 3 if tensor == "query" else 20 + 11, 1, 32), **made)
+    return OF.odd_value(name, tensor, value, lambda args: (9 + 3 if tensor == "query" else 20 + 11, 1, 32), **made)
 
 
 def _drawn(count: int, most: int, seed: int = 0) -> Lengths:
@@ -136,7 +136,7 @@ DEVICE_CASES = (
 
 # Documents of a packed row: few long ones and many short.
 BENCH_CASES = tuple(
-    OF.timed(f"{len(lengths)} of {sum(n for n, _ in lengths)} H{h} Hkv{hkv} D{dim} causal", dtype, lengths=lengths,
+    OF.timed_case(f"{len(lengths)} of {sum(n for n, _ in lengths)} H{h} Hkv{hkv} D{dim} causal", dtype, lengths=lengths,
              heads=(h, hkv), dim=dim, window_size=(-1, 0))
     for dtype, lengths, h, hkv, dim in (
         (torch.float32, _drawn(12, 500, 1), 8, 8, 64),
@@ -147,9 +147,9 @@ BENCH_CASES = tuple(
 
 # On a GPU: what a training step packs, and sentences for an encoder.
 DEVICE_BENCH_CASES = (
-    OF.timed("24 of 32k H16 D128 causal", torch.bfloat16, lengths=_drawn(24, 4096, 3), heads=(16, 16), dim=128,
+    OF.timed_case("24 of 32k H16 D128 causal", torch.bfloat16, lengths=_drawn(24, 4096, 3), heads=(16, 16), dim=128,
              window_size=(-1, 0)),
-    OF.timed("24 of 32k H32 Hkv8 D128 window 1024", torch.bfloat16, lengths=_drawn(24, 4096, 3), heads=(32, 8),
+    OF.timed_case("24 of 32k H32 Hkv8 D128 window 1024", torch.bfloat16, lengths=_drawn(24, 4096, 3), heads=(32, 8),
              dim=128, window_size=(1023, 0)),
-    OF.timed("256 of 45k H12 D64", torch.bfloat16, lengths=_drawn(256, 512, 4), heads=(12, 12), dim=64),
+    OF.timed_case("256 of 45k H12 D64", torch.bfloat16, lengths=_drawn(256, 512, 4), heads=(12, 12), dim=64),
 )  # fmt: skip

@@ -36,7 +36,7 @@ def _side(place: int, change: Callable[[int], int]) -> Callable[..., Any]:
 
 def _top_left(*given: Any) -> Any:
     """The first query stands at the first key."""
-    a = TEMPLATE.named(given)
+    a = TEMPLATE.named_arguments(given)
     outputs, lses = [], []
     for queries, keys in by_sequence(a["cu_seq_q"], a["cu_seq_k"]):
         ahead = keys.stop - keys.start - (queries.stop - queries.start)  # is moved into the window
