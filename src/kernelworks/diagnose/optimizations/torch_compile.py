@@ -31,30 +31,25 @@ from kernelworks.diagnose.optimizations.compiled_step import (
     step_seconds,
 )
 from kernelworks.diagnose.optimizations.compiler_backends import backend_of
-from kernelworks.diagnose.optimizations.settings import Setting
+from kernelworks.diagnose.optimizations.compiler_settings import IMPL, Impl, install_impls
 from kernelworks.diagnose.optimizations.trial import share_saved
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.profile.budget import Budget, BudgetExceeded
 
 __all__ = [
-    "IMPL",
     "OPTIMIZATION",
     "blocks_of",
     "compile_group",
     "compile_options",
-    "install_impls",
     "is_compiled",
     "root_of",
     "roots_worth_compiling",
 ]
 
-IMPL = "_compiled_call_impl"  # the attribute in which nn.Module.compile keeps its result
-Impl = tuple[nn.Module, Callable[..., Any]]  # a module and what is called in its place
 LEAST_S, PER_MODULE_S = 3.0, 0.25  # inductor's minimum, and more for each module with parameters
 PER_CALL_S = 0.1  # for each call of a plain function: a loop is unrolled, and thousands of calls take minutes
 BACKWARD = 2.0  # times as long as the forward: to compile gradients, and to run them
 MOST_ROOTS = 4  # roots that are compiled: those that take the most time
-GRAPHS = 64  # of one kind of module: modes, blocks and swaps are compiled beside each other, and 8 are not enough
 IN_A_GRAPH = 0.5  # of the time of a graph of its own, which a block takes in the graph of the whole
 WORTH = 0.05  # of the wall clock, which a module must take
 RACES = 0.3  # of the seconds left, for the benchmarks of our backend: what is not benchmarked stays inductor's
@@ -368,45 +363,6 @@ def compile_within_budget(impls: list[Impl], budget: Budget) -> list[Impl]:
         return call
 
     return [(module, asked(impl)) for module, impl in impls]
-
-
-def _limit() -> int:
-    import torch._dynamo.config as config  # takes seconds: only if something is compiled
-
-    return int(config.recompile_limit)
-
-
-def _limited(most: int) -> None:
-    import torch._dynamo.config as config
-
-    config.recompile_limit = most
-
-
-LIMIT = Setting(_limit, _limited)  # of graphs, dynamo's own
-
-
-def install_impls(impls: list[Impl]) -> Callable[[], None]:
-    """Puts each in its module's place; returns what undoes that."""
-    before = [module.__dict__.get(IMPL) for module, _ in impls]
-    as_it_was = LIMIT.want(max(_limit(), GRAPHS))
-    bound = []
-    for module, impl in impls:
-        module.__dict__[IMPL] = impl
-        if isinstance(module, Function):
-            bound.append(module.bind(impl))
-
-    def back() -> None:
-        as_it_was()
-        for unbind in bound:
-            unbind()
-        for (module, impl), was in zip(impls, before, strict=True):
-            if module.__dict__.get(IMPL) is impl:
-                if was is None:
-                    del module.__dict__[IMPL]
-                else:
-                    module.__dict__[IMPL] = was
-
-    return back
 
 
 def _guess(scene: Scene, module: nn.Module) -> float:
