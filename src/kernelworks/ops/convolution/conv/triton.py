@@ -1,6 +1,6 @@
-"""Convolutions on the GPU, and transposed ones: a matrix product, positions times filters of a group, over the places of
-a window and the channels of a group. A transposed convolution, which is also the gradient of the input, differs from it
-in what a place of a window finds. Tensors are [B, C, D, H, W]."""
+"""Convolutions on the GPU, and transposed ones: a matrix product, positions times filters of a group, over the places
+of a window and the channels of a group. A transposed convolution, which is also the gradient of the input, differs from
+it in what a place of a window finds. Tensors are [B, C, D, H, W]."""
 
 from __future__ import annotations
 
