@@ -1,6 +1,8 @@
 """Transposed convolutions on the GPU."""
 
 from kernelworks.build.triton import configs
+from kernelworks.ops.convolution.conv.triton import CONVOLVED as CONVOLVED
+from kernelworks.ops.convolution.conv.triton import OF_FILTERS as OF_FILTERS
 from kernelworks.ops.convolution.conv.triton import Convolve
 from kernelworks.ops.convolution.conv_transpose.contract import TABLE
 from kernelworks.templates.convolution import triton_functions
