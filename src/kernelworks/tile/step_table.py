@@ -32,16 +32,20 @@ HUGE = tl.constexpr(1.152921504606847e18)  # 2^60
 def quotient(a, b):
     """Rounded: Triton's own of float32 may be two units in the last place off."""
     if a.dtype == tl.float64 or b.dtype == tl.float64:
-        return a / b
-    return tl.div_rn(a, b)
+        made = a / b
+    else:
+        made = tl.div_rn(a, b)
+    return made
 
 
 @kernel
 def root(x):
     """Rounded."""
     if x.dtype == tl.float64:
-        return tl.sqrt(x)
-    return tl.sqrt_rn(x)
+        made = tl.sqrt(x)
+    else:
+        made = tl.sqrt_rn(x)
+    return made
 
 
 @kernel
