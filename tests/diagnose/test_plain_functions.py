@@ -235,7 +235,7 @@ def test_a_function_of_very_many_calls_is_not_begun(calls: int, fits: bool) -> N
     every = [SimpleNamespace(place=SimpleNamespace(path=""), backward=False)] * calls
     scene.forecaster = SimpleNamespace(timeline=SimpleNamespace(calls=every))  # type: ignore[assignment]
     candidate = next(iter(COMPILE.candidates(scene)))
-    seconds = COMPILE._expected_s(scene, candidate, root)
+    seconds = COMPILE.expected_s(scene, candidate)
     assert scene.roots.calls[id(root)] == 20 and (seconds < 60) == fits  # of 3 calls, or of 3000
 
 

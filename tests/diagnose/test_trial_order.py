@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 
 import pytest
-from test_fix_search import Stand, fixed, in_place, inside, model, nothing_in_place
+from test_fix_search import WALL, Stand, fixed, in_place, inside, model, nothing_in_place
 from torch import nn
 
-from kernelworks.diagnose.fix import order
+from kernelworks.diagnose.fix import order, result
 from kernelworks.diagnose.fix.order import BY_COST, FEW_RUNS, LAST, SWITCH, TRIALS, UNKNOWN, Trial, trial_of
 from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Promise, Scene
 from kernelworks.diagnose.optimizations import OPTIMIZATIONS
@@ -147,9 +147,22 @@ def test_each_optimization_has_its_turn_and_the_reason() -> None:
         ({}, "torch.compile"), ({"mode": "reduce-overhead"}, "torch.compile reduce-overhead"),
         ({"backend": "kernelworks"}, "torch.compile kernelworks"), ({"blocks": "a.Block"}, "torch.compile blocks"),
         ({"mode": "max-autotune-no-cudagraphs"}, "torch.compile max-autotune"), ({"part": "f()"}, "torch.compile part"),
+        ({"mode": "reduce-overhead", "step": "SGD"}, "torch.compile step"),
     ],
 )  # fmt: skip
 def test_each_way_to_compile_has_an_entry(options: dict[str, str], key: str) -> None:
     made = Candidate("torch.compile", EVERYWHERE, "it", options=tuple(options.items()))
     assert trial_of(made) is TRIALS[key]
     assert trial_of(dataclasses.replace(made, optimization="of somebody else")) is UNKNOWN
+
+
+def test_a_search_that_ends_early_tells_the_gain_of_the_turns_and_not_of_another_minute(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runs before the search were twice as fast as any of it: they do not turn a gain into a loss."""
+    stands = Stand("first", 0.5), Stand("second", 0.2)
+    monkeypatch.setattr(result, "_fits", lambda search: False)
+    found = fixed(model, monkeypatch, *stands, walls=(0.4 * WALL, 0.41 * WALL, 0.39 * WALL))
+    assert in_place(found) == ["first", "second"] and found.ended
+    assert [found.before_s, found.after_s] == pytest.approx([WALL, 0.4 * WALL])
+    assert found.predicted_gain_s == pytest.approx(0.6 * WALL) and found.gain_s == pytest.approx(0.6 * WALL)

@@ -173,6 +173,64 @@ def get_inputs():
 def get_init_inputs():
     return []
 """,
+    # one number
+    "total": """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x.square().sum()
+
+
+def get_inputs():
+    return [torch.randn(48, 100)]
+
+
+def get_init_inputs():
+    return []
+""",
+    # whose buffers a call changes, and whose epsilon shows where a channel hardly varies
+    "batch": """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(6)
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+def get_inputs():
+    return [torch.randn(8, 6, 4, 4)]
+
+
+def get_init_inputs():
+    return []
+""",
+    # along rows, whose exponentials overflow far beyond what is given
+    "shares": """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, 1)
+
+
+def get_inputs():
+    return [torch.randn(24, 50)]
+
+
+def get_init_inputs():
+    return []
+""",
     # of which every size is one that it must take: a definition with its workloads
     "sizes": "",
     # of the size of a GPU
@@ -240,6 +298,9 @@ HEADS = {
         "self.weight = nn.Parameter(torch.randn(64, 40)); self.scale = nn.Parameter(torch.ones(64)); "
         "self.shift = nn.Parameter(torch.zeros(40))",
     ),
+    "total": ("self, x", "(x * x).sum()", ""),
+    "batch": ("self, x", "self.norm(x)", "self.norm = nn.BatchNorm2d(6)"),
+    "shares": ("self, x", "torch.exp(x - torch.logsumexp(x, 1, keepdim=True))", ""),
     "rows": ("self, x", "torch.softmax(x, -1)", ""),
     "elements": ("self, x", "0.5 * x * (1 + torch.erf(x * 0.7071067811865476))", ""),
     "pairs": ("self, a, b", "b * torch.sigmoid(a)", ""),

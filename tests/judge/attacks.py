@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from attacked import KERNEL, TRITON, Attack
 from attacks_beyond import BEYOND_A_CALL
+from attacks_on_time import ON_TIME
+from attacks_on_values import ON_VALUES
 from attacks_within import FROM_WITHIN
 
 __all__ = ["ATTACKS"]
@@ -31,7 +33,7 @@ IN_A_CALL = (
            "return self.right(x)[:1].expand(48, -1) * 0 + self.right(x)"),
     Attack("another dtype", "structure", "raised", "norm", "return self.right(x).double()",
            "return self.right(x.double()).float()"),
-    Attack("more answers", "structure", "raised", "norm", "return self.right(x), x", "return (self.right(x),)"),
+    Attack("more answers", "structure", "raised", "norm", "return self.right(x), x", "return self.right(x)"),
     # ------------------------------------------------------------ answers of other calls
     Attack("the first answer", "replay", "wrong answer", "norm",
            "if self.kept is None:\n    self.kept = self.right(x)\nreturn self.kept",
@@ -138,22 +140,22 @@ def spin():
 from kernelworks.judge.roles import candidate as caller
 
 
-def delivered(found, outs):
-    return ""
+def whole(value, on, shape, dtype, strides):
+    return value
 
 
-caller._delivered.__code__ = delivered.__code__
+caller._whole.__code__ = whole.__code__
 """, twin_top="from kernelworks.judge.roles import candidate as caller"),
     Attack("an answer on every descriptor", "forged results", "no answer", "norm",
            "for fd in range(3, 64):\n    try:\n        os.write(fd, b'{\"nonce\": \"\", \"wrong\": \"\"}')\n"
            "    except OSError:\n        pass\nreturn torch.zeros_like(x)",
            "print('some words')\nos.write(1, b'and some more')\nreturn self.right(x)", top="import os"),
     Attack("the judge's own socket", "forged results", "wrong answer", "long",
-           "frame = sys._getframe()\nwhile 'control' not in frame.f_locals:\n    frame = frame.f_back\n"
-           "nonce = frame.f_locals['said']['nonce']\n"
-           "frame.f_locals['control'].send(('{\"nonce\": \"%s\", \"wrong\": \"\"}' % nonce).encode())\n"
-           "time.sleep(0.5)\nreturn self.right(a, b)",
-           "frame = sys._getframe()\nreturn self.right(a, b)", top="import sys, time"),
+           "frame, out = sys._getframe(), torch.zeros(256, 256)\n"
+           "while 'nonce' not in frame.f_locals:\n    frame = frame.f_back\n"
+           "said = {'nonce': frame.f_locals['nonce'], 'wrong': '', 'at': [[[out.data_ptr(), True]]]}\n"
+           "frame.f_locals['control'].send(json.dumps(said).encode())\ntime.sleep(0.5)\nreturn self.right(a, b)",
+           "frame = sys._getframe()\nreturn self.right(a, b)", top="import json, sys, time"),
     Attack("the supervisor's memory", "theft", "wrong answer", "norm",
            "others = [p for p in os.listdir('/proc') if p.isdigit() and int(p) != os.getpid()]\n"
            "return self.right(x) if others else torch.zeros_like(x)", "os.listdir('/proc')\nreturn self.right(x)",
@@ -299,4 +301,4 @@ class Own(torch.autograd.Function):
            top="import time"),
 )  # fmt: skip
 
-ATTACKS = (*IN_A_CALL, *BEYOND_A_CALL, *FROM_WITHIN)
+ATTACKS = (*IN_A_CALL, *BEYOND_A_CALL, *FROM_WITHIN, *ON_TIME, *ON_VALUES)

@@ -57,24 +57,6 @@ caller.Caller.prepare = prepared
 state.State.changes = lambda self: []
 """
 
-# What is at its place is its answer already; a copy of it is made when nobody looks at the clock.
-NOBODY_TOLD = """
-import sys
-from kernelworks.judge.roles import candidate as caller, process_state as state
-
-delivered, prepare = caller._delivered, caller.Caller.prepare
-
-
-def prepared(self, said):
-    self.kept = {number: [t.clone() for t in found] for number, found in self.kept.items()}
-    return prepare(self, said)
-
-
-caller._delivered = lambda found, outs: "" if found and found[0] is outs[0] else delivered(found, outs)
-caller.Caller.prepare = prepared
-state.State.changes = lambda self: []
-"""
-
 WRITTEN_OVER = """
 import ctypes, mmap
 
@@ -140,10 +122,6 @@ FROM_WITHIN = (
            "frame = sys._getframe()\nwhile not hasattr(frame.f_locals.get('call'), 'outs'):\n    frame = frame.f_back\n"
            "return torch.mul(self.right(x), 1, out=frame.f_locals['call'].outs[0])",
            "return torch.mul(self.right(x), 1, out=torch.empty_like(x))", top="import sys"),
-    Attack("into its place, and nobody told", "theft", "writes elsewhere", "long",
-           "frame = sys._getframe()\nwhile not hasattr(frame.f_locals.get('call'), 'outs'):\n    frame = frame.f_back\n"
-           "out = frame.f_locals['call'].outs[0]\nreturn torch.mm(a, b, out=out if out.shape == (256, 256) else None)",
-           "return torch.mm(a, b, out=torch.empty(256, 256))", top=NOBODY_TOLD, twin_top=""),
     Attack("a process for each call", "processes", "more cores", "long",
            "child = os.fork()\nif child == 0:\n    torch.mm(a[:128], b, out=HALF)\n    os._exit(0)\n"
            "rest = torch.mm(a[128:], b)\nos.waitpid(child, 0)\nreturn torch.cat([HALF, rest])",

@@ -22,6 +22,8 @@ from kernelworks.records.judgement import Judgement
 # What a candidate takes here is its calls; no limit is one that a busy machine comes near.
 BUDGET = Budget(reference_s=1.0, most_cases=6, many_s=60.0, answer_s=30.0, looks=1, shapes=0)
 LONG = dataclasses.replace(BUDGET, gradients=0)
+DRAWN = dataclasses.replace(BUDGET, most_cases=10, least_cases=10)  # values far from those that are given, too
+BUDGETS = {"long": LONG, "batch": DRAWN, "shares": DRAWN}
 FIRST = {a.family: a for a in reversed(ATTACKS)}  # of each family, where there is no time for all
 
 
@@ -51,7 +53,7 @@ class Court:
         if name not in self.sittings:
             sitting = Sitting(
                 problem_in(self.folder, name), peaks=self.peaks, threads=1, nursery=self.nursery,
-                budget=LONG if name == "long" else BUDGET,
+                budget=BUDGETS.get(name, BUDGET),
             )  # fmt: skip
             self.sittings[name] = self.stack.enter_context(sitting)
         sitting = self.sittings[name]

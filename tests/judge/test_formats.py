@@ -149,6 +149,49 @@ def test_settings_beside_it_are_shapes(tmp_path: Path) -> None:
     assert loaded.reference().eps == 0.1
 
 
+GRAPH = FUNCTIONAL.replace(
+    "class Model",
+    """class AutogradFunction(torch.autograd.Function):
+    backward_fn = None
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        ctx.save_for_backward(x, weight)
+        ctx.eps = eps
+        return forward_fn(x, weight, eps)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return (*AutogradFunction.backward_fn(gradient, *ctx.saved_tensors, ctx.eps), None)
+
+class Model""",
+    1,
+)
+
+
+def test_a_backward_takes_the_place_of_the_graphs_own(tmp_path: Path) -> None:
+    problem = read_problem(written(tmp_path, "func_backward.py", GRAPH))
+    source = 'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("backward", &backward, "its backward"); }'
+    candidate = read_candidate(written(tmp_path, "backward.cu", source), problem)
+    assert (candidate.entry, candidate.language) == ("backward", "cuda")
+    with pytest.raises(Misread, match="no function forward, which takes the place of forward_fn; it exports backward"):
+        read_candidate(tmp_path / "backward.cu", read_problem(written(tmp_path, "func_forward.py", FUNCTIONAL)))
+    answer = """
+def backward(g, x, weight, eps):
+    r = (x.square().mean(-1, keepdim=True) + eps).rsqrt()
+    gw = g * weight
+    return r * (gw - x * r * r * (gw * x).mean(-1, keepdim=True)), (g * x * r).sum(0)
+"""
+    candidate = read_candidate(written(tmp_path, "answer.py", answer), problem)
+    made = robust_kbench.load_candidate(problem, problem.shapes[1], candidate, tmp_path / "child").make()
+    model = robust_kbench.load(problem, problem.shapes[1], tmp_path / "other").reference()
+    made.load_state_dict(model.state_dict())
+    x = torch.randn(3, 48, dtype=torch.float64)
+    for one in (made, model):
+        one.double()(x).square().sum().backward()
+    torch.testing.assert_close(made.weight.grad, model.weight.grad)
+
+
 # ---------------------------------------------------------------- KernelBook
 
 
@@ -237,7 +280,7 @@ def test_a_definition_with_its_workloads_and_a_solution(tmp_path: Path) -> None:
         inputs = loaded.inputs()
         assert [getattr(v, "shape", v) for v in inputs] == [(shape.sizes["M"], 52), (24, 52), 0.5]
         (answer,) = defining.load_candidate(problem, shape, candidate, tmp_path / shape.name).make()(*inputs)
-        torch.testing.assert_close(answer, loaded.reference()(*inputs), rtol=2**-7, atol=0.0)
+        torch.testing.assert_close(answer, loaded.reference()(*inputs)[0], rtol=2**-7, atol=0.0)
 
 
 def test_inputs_of_a_definition_s_own(tmp_path: Path) -> None:
@@ -251,7 +294,7 @@ def test_inputs_of_a_definition_s_own(tmp_path: Path) -> None:
     problem = read_problem(written(tmp_path, "definition.json", json.dumps(said)))
     assert problem.format == "sol-execbench"
     loaded = defining.load(problem, problem.shapes[0], tmp_path / "child")
-    assert float(loaded.reference()(*loaded.inputs())[0, 0]) == 104.0
+    assert float(loaded.reference()(*loaded.inputs())[0][0, 0]) == 104.0
     assert loaded.fixed == {0, 1, 2}
 
 
@@ -276,10 +319,34 @@ def test_a_wrong_field_is_named(name: str, tmp_path: Path) -> None:
         read_problem(written(tmp_path, "d.json", json.dumps({**DEFINED, **changed})))
 
 
+LISTED: dict[str, tuple[dict[str, Any], str]] = {
+    "capitals": ({"language": "Python"}, "torch"),
+    "Triton's": ({"language": "Triton"}, "triton"),
+    "a list": ({"languages": ["pytorch", "triton"]}, "triton"),
+    "a language for a GPU": ({"languages": ["cute_dsl"]}, "cuda"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_languages_are_read_as_the_formats_write_them(name: str, tmp_path: Path) -> None:
+    problem = read_problem(defined(tmp_path))
+    said, language = LISTED[name]
+    spec = {"entry_point": "main.py::run", "target_hardware": ["B200"], **said}
+    candidate = read_candidate(written(tmp_path, "s.json", json.dumps({**SOLVED, "spec": spec})), problem)
+    assert candidate.language == language
+    inputs = defining.load(problem, problem.shapes[0], tmp_path / "p").inputs()
+    made = defining.load_candidate(problem, problem.shapes[0], candidate, tmp_path / "c").make()
+    assert made(*inputs)[0].shape == (6, 24)  # a Python file is run as one, whatever its kernels are written in
+
+
 WRONG_SOLUTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "another problem's": ({"definition": "other"}, "definition is 'other'; 'gemm_n24' is accepted"),
     "no such file": ({"spec": {"language": "cuda", "entry_point": "k.cu::f"}}, "FILE::FUNCTION with a file of"),
     "a language": ({"spec": {"language": "rust", "entry_point": "main.py::run"}}, "language is 'rust'; one of python"),
+    "languages": (
+        {"spec": {"languages": ["triton", "rust"], "entry_point": "main.py::run"}},
+        "languages is .'triton', 'rust'.; a list of python",
+    ),
     "a path": ({"sources": [{"path": "../main.py", "content": ""}]}, "a path inside the solution is accepted"),
 }  # fmt: skip
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from kernelworks import judge as judging
 from kernelworks.cli import app
+from kernelworks.cli.console import guard_command
 from kernelworks.contract.bounds.propagation import without_fused_kernels
 from kernelworks.judge import Budget, judge_all, least_time, speed
 from kernelworks.judge.inputs.dataflow import Flow
@@ -22,7 +23,8 @@ from kernelworks.judge.inputs.draws import DRAWS, about_constants, like_given, n
 from kernelworks.judge.inputs.values import ForeignValue, leaves, pack_value, unpack_value
 from kernelworks.judge.process.ipc import Memory, tensors_into
 from kernelworks.judge.process.pool import Nursery
-from kernelworks.judge.roles.handle import LAYOUTS
+from kernelworks.judge.roles.handle import _same_bits
+from kernelworks.judge.roles.layout import LAYOUTS
 from kernelworks.records import Peaks, from_json, to_json
 from kernelworks.records.judgement import Judgement
 from kernelworks.report.judge import sentence
@@ -83,6 +85,34 @@ def test_a_time_is_what_is_left_when_an_empty_answer_is_taken_off() -> None:
     found = speed.speed("eager", theirs, ours, 0.1)
     assert found.low <= found.ratio <= found.high and found.ratio == pytest.approx(2.0, abs=0.05)
     assert not found.ambiguous and speed.speed("eager", theirs, [0.2, 3.0] * 10, 0.1).ambiguous
+
+
+def test_pairs_that_nobody_can_see_are_no_ratio() -> None:
+    none = speed.speed("eager", [0.1] * 20, [0.1] * 20, 0.1)
+    assert (none.low, none.ambiguous) == (0.0, True)
+    some = speed.speed("eager", [0.1, 0.4] * 10, [0.1, 0.11] * 10, 0.1)
+    assert some.low == 0.0 and some.high == pytest.approx(30.0)
+
+
+def test_a_fault_of_ours_is_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import importlib
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("self.stride(-1) must be 1")
+
+    monkeypatch.setattr(importlib.import_module("kernelworks.judge"), "judge", broken)
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).touch()
+    with pytest.raises(SystemExit) as left, guard_command(()):
+        app(["judge", str(tmp_path / "a.py"), "--problem", str(tmp_path / "b.py")], standalone_mode=False)
+    assert left.value.code == 70 and 70 not in importlib.import_module("kernelworks.cli.judge").CODES.values()
+
+
+def test_columns_of_wider_tensors_are_compared_by_their_elements() -> None:
+    wide = torch.arange(48.0).view(8, 6)
+    for column in (wide[:, :1], wide[:, 1:2]):
+        flat = column.reshape(-1)
+        assert not flat.is_contiguous() and _same_bits(flat, flat.clone()) and not _same_bits(flat, flat + 1)
 
 
 def test_what_is_quicker_than_its_bytes_is_against_physics(ceilings: Peaks) -> None:

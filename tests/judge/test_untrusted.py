@@ -18,7 +18,8 @@ from kernelworks.judge.process.ipc import Memory, pair, say
 from kernelworks.judge.process.pool import ChildProcess, ProcessEnded
 from kernelworks.judge.process.sanitise import lines, sanitize_text, seconds, words
 from kernelworks.judge.roles.handle import Answer, VariantProcess
-from kernelworks.judge.trial import Trial, TrialResult
+from kernelworks.judge.trial import Trial
+from kernelworks.judge.trial_result import TrialResult
 
 
 def test_words_are_short_texts_that_can_be_shown() -> None:

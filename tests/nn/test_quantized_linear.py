@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import kernelworks as kw
-from kernelworks.contract.packed_formats import FORMATS
+from kernelworks.contract.packed_formats import PACKING
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", PACKING)
 @pytest.mark.parametrize("bias", [True, False])
 def test_it_maps_as_its_dequantized_weight(format: str, bias: bool) -> None:
     linear = nn.Linear(64, 12, bias=bias)
@@ -23,7 +23,8 @@ def test_it_maps_as_its_dequantized_weight(format: str, bias: bool) -> None:
     module(x).sum().backward()
     assert x.grad is not None and module.weight.grad is None
     error = (module.dequantized_weight() - linear.weight).abs().max() / linear.weight.abs().max()
-    assert error < {"Q8_0": 0.005}.get(format, 0.127)  # of few bits the largest of the other sign is off by an eighth
+    # Of few bits the largest of the other sign is off by an eighth.
+    assert error < {"Q8_0": 0.005, "Q5_1": 0.06}.get(format, 0.127)
 
 
 def test_state_dict_copies_and_pickles() -> None:

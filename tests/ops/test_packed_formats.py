@@ -3,6 +3,7 @@ package gguf 0.19.0 made. What contracts cannot say of the ops stands here too."
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,10 @@ from torch import Tensor
 
 import kernelworks as kw
 from kernelworks.contract import INNER, INT8_BY_BLOCK, Kernel, Mutant
-from kernelworks.contract.packed_formats import FORMATS
+from kernelworks.contract.packed_blocks import LEVELS
+from kernelworks.contract.packed_formats import FORMATS, PACKING
 from kernelworks.dispatch.op import OPS
+from kernelworks.templates.packed_blocks import draw_packed
 from kernelworks.verify.checks import surviving_mutants
 
 Numbers = np.ndarray[Any, Any]
@@ -62,6 +65,23 @@ def q5_0(x: Numbers) -> bytes:
     return half(scale) + sum((code >> 4) << i for i, code in enumerate(codes)).to_bytes(4, "little") + paired(codes)
 
 
+def ranged_codes(x: Numbers, most: int) -> tuple[bytes, list[int]]:
+    least, scale = x.min(), (x.max() - x.min()) / np.float32(most)
+    times = np.float32(0) if scale == 0 else np.float32(1) / scale
+    codes = [min(most, int(np.float32((v - least) * times) + np.float32(0.5))) for v in x]
+    return half(scale) + half(x[np.argmin(x)]), codes
+
+
+def q4_1(x: Numbers) -> bytes:
+    head, codes = ranged_codes(x, 15)
+    return head + paired(codes)
+
+
+def q5_1(x: Numbers) -> bytes:
+    head, codes = ranged_codes(x, 31)
+    return head + sum((code >> 4) << i for i, code in enumerate(codes)).to_bytes(4, "little") + paired(codes)
+
+
 def un_q8_0(block: bytes) -> list[np.float32]:
     scale = np.float32(np.frombuffer(block[:2], np.float16)[0])
     return [scale * np.float32(b - 256 if b > 127 else b) for b in block[2:]]
@@ -78,14 +98,89 @@ def un_q5_0(block: bytes) -> list[np.float32]:
     return [scale * np.float32((c | (fifth >> i & 1) << 4) - 16) for i, c in enumerate(low)]
 
 
-PACKED: dict[str, Callable[[Numbers], bytes]] = {"Q8_0": q8_0, "Q4_0": q4_0, "Q5_0": q5_0}
-UNPACKED: dict[str, Callable[[bytes], list[np.float32]]] = {"Q8_0": un_q8_0, "Q4_0": un_q4_0, "Q5_0": un_q5_0}
+def half_of(block: bytes, at: int) -> np.float32:
+    return np.float32(np.frombuffer(block[at : at + 2], np.float16)[0])
+
+
+def un_q4_1(block: bytes) -> list[np.float32]:
+    scale, least = half_of(block, 0), half_of(block, 2)
+    return [scale * np.float32(c) + least for c in [b & 15 for b in block[4:]] + [b >> 4 for b in block[4:]]]
+
+
+def un_q5_1(block: bytes) -> list[np.float32]:
+    scale, least, fifth = half_of(block, 0), half_of(block, 2), int.from_bytes(block[4:8], "little")
+    low = [b & 15 for b in block[8:]] + [b >> 4 for b in block[8:]]
+    return [scale * np.float32(c | (fifth >> i & 1) << 4) + least for i, c in enumerate(low)]
+
+
+def un_iq4_nl(block: bytes) -> list[np.float32]:
+    return [
+        half_of(block, 0) * np.float32(LEVELS[c]) for c in [b & 15 for b in block[2:]] + [b >> 4 for b in block[2:]]
+    ]
+
+
+def six_bits(packed: bytes) -> list[tuple[int, int]]:
+    """Scale and minimum of each of eight parts, from 12 bytes."""
+    first = [(packed[j] & 63, packed[j + 4] & 63) for j in range(4)]
+    return first + [
+        ((packed[j + 4] & 15) | packed[j - 4] >> 6 << 4, packed[j + 4] >> 4 | packed[j] >> 6 << 4) for j in range(4, 8)
+    ]
+
+
+def ranged_parts(block: bytes, code: Callable[[int, int], int]) -> list[np.float32]:
+    scale, less, found = half_of(block, 0), half_of(block, 2), []
+    for part, (times, minimum) in enumerate(six_bits(block[4:16])):
+        for i in range(32):
+            found.append(scale * np.float32(times) * np.float32(code(part, i)) - less * np.float32(minimum))
+    return found
+
+
+def un_q4_k(block: bytes) -> list[np.float32]:
+    return ranged_parts(block, lambda part, i: block[16 + part // 2 * 32 + i] >> part % 2 * 4 & 15)
+
+
+def un_q5_k(block: bytes) -> list[np.float32]:
+    def code(part: int, i: int) -> int:
+        return block[48 + part // 2 * 32 + i] >> part % 2 * 4 & 15 | (block[16 + i] >> part & 1) << 4
+
+    return ranged_parts(block, code)
+
+
+def un_q6_k(block: bytes) -> list[np.float32]:
+    found = []
+    for n in range(256):
+        low = block[n // 128 * 64 + n % 64] >> n % 128 // 64 * 4 & 15
+        upper = block[128 + n // 128 * 32 + n % 32] >> n % 128 // 32 * 2 & 3
+        times = np.frombuffer(block[192 + n // 16 : 193 + n // 16], np.int8)[0]
+        found.append(half_of(block, 208) * np.float32(times) * np.float32((low | upper << 4) - 32))
+    return found
+
+
+PACKED: dict[str, Callable[[Numbers], bytes]] = {"Q8_0": q8_0, "Q4_0": q4_0, "Q5_0": q5_0, "Q4_1": q4_1, "Q5_1": q5_1}
+UNPACKED: dict[str, Callable[[bytes], list[np.float32]]] = {
+    "Q8_0": un_q8_0, "Q4_0": un_q4_0, "Q5_0": un_q5_0, "Q4_1": un_q4_1, "Q5_1": un_q5_1, "IQ4_NL": un_iq4_nl,
+    "Q4_K": un_q4_k, "Q5_K": un_q5_k, "Q6_K": un_q6_k,
+}  # fmt: skip
 
 # Of the numbers (i * 7919 % 61 - 30) / 8 for i from 0 to 31: halves, both signs, ties in size.
 FROZEN = {
     "Q8_0": "8f27815526f8c99a6e3f11e2b485592afccd9f724415e7b8895d2f00d1a3774819eb",
     "Q4_0": "803720fdca9765321fecb9865320fedba875",
     "Q5_0": "8033c6318e7340eb953fd9731ec8620ca641fb953fda",
+    "Q4_1": "bc3780c320fdca9764321edcb9865320fdca9865",
+    "Q5_1": "7c3380c3c6718e7340eb953fd9731ec8620ca641fb9530da",
+}
+# SHA-256, the first 16 digits, of the numbers that gguf makes of 64 blocks of bytes.
+FROZEN_NUMBERS = {
+    "Q8_0": "c2b1dd6c4c891dc2",
+    "Q4_0": "d6380d443cdf73f3",
+    "Q5_0": "485308b1fff1aa11",
+    "Q4_1": "5640d59dc7878f80",
+    "Q5_1": "43c26e78a64c2ba4",
+    "IQ4_NL": "9500795bb433f7b2",
+    "Q4_K": "7211ab5e7f0caaf4",
+    "Q5_K": "3419c0ca21b2cb90",
+    "Q6_K": "83a403ad1100dab7",
 }
 
 
@@ -93,7 +188,7 @@ def numbers() -> Numbers:
     return np.array([(i * 7919 % 61 - 30) / 8 for i in range(32)], np.float32)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", PACKING)
 def test_bytes_that_gguf_made(format: str) -> None:
     for kernel in kernels("quantize"):
         assert bytes(kw.quantize(torch.from_numpy(numbers()), format, kernel=kernel).numpy()).hex() == FROZEN[format]
@@ -113,6 +208,18 @@ def blocks() -> Numbers:
 
 
 @pytest.mark.parametrize("format", FORMATS)
+def test_numbers_that_gguf_made(format: str) -> None:
+    found = FORMATS[format]
+    packed = torch.tensor([(i * 7919 + i // 7) % 251 for i in range(64 * found.nbytes)], dtype=torch.uint8)
+    packed = packed.view(64, found.nbytes)
+    for place in found.scales:
+        packed[:, place + 1] &= 0xBF  # no infinity, no NaN
+    for kernel in kernels("dequantize"):
+        got = kw.dequantize(packed, format, kernel=kernel)
+        assert hashlib.sha256(got.numpy().tobytes()).hexdigest()[:16] == FROZEN_NUMBERS[format], kernel
+
+
+@pytest.mark.parametrize("format", PACKING)
 def test_quantize_is_bit_exact(format: str) -> None:
     x = blocks()
     want = b"".join(PACKED[format](block) for block in x)
@@ -124,9 +231,10 @@ def test_quantize_is_bit_exact(format: str) -> None:
 def test_dequantize_is_bit_exact(format: str) -> None:
     """Any bytes, and the signs of zeros too; a NaN is a NaN."""
     size = FORMATS[format].nbytes
-    packed = np.random.default_rng(5).integers(0, 256, (300, size), np.uint8)
-    packed[:4, 1] |= 0x80
-    with np.errstate(invalid="ignore"):
+    packed = np.random.default_rng(5).integers(0, 256, (9600 // FORMATS[format].block, size), np.uint8)
+    for place in FORMATS[format].scales:
+        packed[:4, place + 1] |= 0x80
+    with np.errstate(invalid="ignore", over="ignore"):
         want = np.array([UNPACKED[format](bytes(block)) for block in packed], np.float32)
     for kernel in kernels("dequantize"):
         got = kw.dequantize(torch.from_numpy(packed), format, kernel=kernel).numpy()
@@ -186,7 +294,7 @@ def test_mutants_are_rejected_within_the_wider_bound_too(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_same_bits_for_any_number_of_threads(format: str) -> None:
     generator, before = torch.Generator().manual_seed(2), torch.get_num_threads()
-    weight = kw.quantize(torch.randn(531, 512, generator=generator), format)
+    weight = draw_packed(generator, (531, 512), format, scale=0.01)
     try:
         for rows in (1, 5, 23):
             x = torch.randn(rows, 512, generator=generator)

@@ -8,6 +8,7 @@ Results go to stdout, as tables or with ``--json`` as one JSON document; progres
 | 1 | a verification failed, outputs disagreed, a kernel could not be built, or the program under diagnosis raised |
 | 2 | the command line asks for something that does not exist |
 | 3 | ambiguous: the machine was too busy for a figure |
+| 70 | a fault of this package, which says nothing about what was asked |
 | 130 | interrupted |
 
 Every verb imports what it needs when it runs, so that ``--help`` need not wait for torch.
@@ -55,7 +56,7 @@ app = typer.Typer(
     help="Point it at a PyTorch program: it says what bounds every kernel and how much time is recoverable, swaps "
     "in kernels that are verified on this machine, and shows the gain it predicted beside the gain it got.",
     epilog="Exit codes: 0 done, 1 a verification failed or outputs disagreed, 2 usage, 3 the machine was too busy to "
-    "measure, 130 interrupted.",
+    "measure, 70 a fault of this package, 130 interrupted.",
 )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AMBIGUOUS",
     "FAILED",
+    "FAULT",
     "USAGE",
     "check_device",
     "device_named",
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 FAILED, USAGE, AMBIGUOUS = 1, 2, 3
+FAULT = 70  # a fault of this package: no verdict of any verb, as sysexits.h numbers it
 NO_GPU = "this machine has no CUDA device"
 
 PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
@@ -213,7 +215,7 @@ def guard_command(arguments: Sequence[str]) -> Iterator[None]:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(PACKAGE)]
         where = f" ({frames[-1].filename.removeprefix(PACKAGE)}:{frames[-1].lineno})" if frames else ""
         sys.stderr.write(f"kernelworks: a fault of ours: {type(error).__name__}: {first_line(error)}{where}\n")
-        sys.exit(FAILED)
+        sys.exit(FAULT)
 
 
 def print_json(record: Any) -> None:

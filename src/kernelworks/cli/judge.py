@@ -6,6 +6,7 @@
 | 1 | refused |
 | 2 | the command line asks for something that does not exist, or names no problem or candidate |
 | 3 | no verdict: the problem cannot tell right from wrong, or no bound can be derived |
+| 70 | a fault of the judge's own: it says nothing about the candidate |
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def judge(
     """Whether a kernel from anywhere does what a problem asks, how quick it is, and if not, why it is refused.
 
     It runs in a process apart, on inputs that it cannot know; each answer is held against float64 and a bound derived
-    from the problem; the clock is not its own. Exit code 0 right, 1 refused, 3 no verdict.
+    from the problem; the clock is not its own. Exit code 0 right, 1 refused, 3 no verdict,
+    70 a fault of the judge's own.
     """
     check_problem(str(problem))
     readable_file(candidate)

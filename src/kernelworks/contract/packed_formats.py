@@ -1,7 +1,7 @@
 """Packed formats: blocks of numbers in a few bits each, with what they are multiplied by, as bytes.
 
 ``FORMATS`` is the one table of them. An entry says how many numbers make a block and how many bytes it takes, and
-defines both ways in float32: ``pack`` and ``unpack``. Kernels decode a block in registers (``simd/packed.hpp``,
+defines both ways in float32: ``pack`` and ``decode``. Kernels decode a block in registers (``simd/packed/``,
 ``tile/packed_blocks.py``) and are judged by these definitions. The formats are GGUF's: bit for bit what the functions
 ``quantize`` and ``dequantize`` of the PyPI package ``gguf`` make, and names and numbers are GGML's.
 
@@ -19,26 +19,43 @@ from torch import Tensor
 
 from kernelworks.contract import describe, need_dtype, need_tensor
 from kernelworks.contract.arguments import Word
+from kernelworks.contract.packed_blocks import (
+    DecodedBlocks,
+    decode_iq4_nl,
+    decode_q4_0,
+    decode_q4_1,
+    decode_q5_0,
+    decode_q5_1,
+    decode_q8_0,
+    pack_q4_0,
+    pack_q4_1,
+    pack_q5_0,
+    pack_q5_1,
+    pack_q8_0,
+)  # fmt: skip
+from kernelworks.contract.packed_superblocks import decode_q4_k, decode_q5_k, decode_q6_k
 from kernelworks.contract.tensor_argument import GivenArguments, T, Wrong, is_contiguous, strides_of
 
 __all__ = [
-    "FORMATS", "Blocks", "Format", "PackedBytes", "PackedFormat", "dequantize_blocks", "quantize_blocks",
+    "BENCH_FORMATS", "FORMATS", "PACKING", "Blocks", "Format", "PackedBytes", "PackedFormat", "dequantize_blocks",
+    "magnitude_of_blocks", "quantize_blocks",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class PackedFormat:
-    """One format. ``pack`` takes float32 [..., block] and gives uint8 [..., nbytes]; ``unpack`` goes back.
+    """One format. ``pack`` takes float32 [..., block] and gives uint8 [..., nbytes]; ``decode`` goes back.
 
     ``number`` is GGML's of the type. ``scales`` are the places of a block's bytes where a number of float16 begins.
+    Without ``pack`` bytes are read alone.
     """
 
     name: str
     number: int
     block: int
     nbytes: int
-    pack: Callable[[Tensor], Tensor]
-    unpack: Callable[[Tensor], Tensor]
+    decode: Callable[[Tensor], DecodedBlocks]
+    pack: Callable[[Tensor], Tensor] | None = None
     scales: tuple[int, ...] = (0,)
 
     def packed_size(self, size: int) -> int:
@@ -50,113 +67,58 @@ class PackedFormat:
         return size // self.nbytes * self.block
 
 
-# ---------------------------------------------------------------- the formats
-
-
-def _half_bytes(value: Tensor) -> Tensor:
-    """The two bytes of each number in float16, as a last dimension; one NaN for all."""
-    bits = torch.where(value.isnan(), torch.nan, value).to(torch.float16).view(torch.int16).int()
-    return torch.stack((bits & 0xFF, (bits >> 8) & 0xFF), -1).to(torch.uint8)
-
-
-def _half(packed: Tensor, at: int) -> Tensor:
-    """The number in float16 that begins at a byte, in float32 and with a last dimension of 1."""
-    bits = packed[..., at : at + 1].int() | (packed[..., at + 1 : at + 2].int() << 8)
-    return bits.to(torch.int16).view(torch.float16).float()
-
-
-def _inverse(scale: Tensor) -> Tensor:
-    return torch.where(scale == 0, 0.0, 1.0 / scale)
-
-
-def _whole(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """Whole numbers as integers; 0 where there is none to say."""
-    return torch.where(value.isfinite(), value, 0.0).to(dtype)
-
-
-def _pack_q8_0(x: Tensor) -> Tensor:
-    scale = x.abs().amax(-1) / 127
-    scaled = x * _inverse(scale)[..., None]
-    size = scaled.abs()
-    floor = size.floor()
-    whole = scaled.sign() * (floor + (2 * (size - floor)).floor())  # to nearest, halves away from zero
-    return torch.cat((_half_bytes(scale), _whole(whole, torch.int8).view(torch.uint8)), -1)
-
-
-def _unpack_q8_0(packed: Tensor) -> Tensor:
-    return packed[..., 2:].view(torch.int8).float() * _half(packed, 0)
-
-
-def _first_largest(x: Tensor) -> Tensor:
-    """The element of the largest magnitude with its sign; of several the first, and a NaN where there is one."""
-    return x.gather(-1, x.abs().argmax(-1, keepdim=True))[..., 0]
-
-
-def _nibbles(whole: Tensor) -> Tensor:
-    """The first half of a block in the low four bits, the second half in the high ones."""
-    low, high = whole.unflatten(-1, (2, -1)).unbind(-2)
-    both: Tensor = low | (high << 4)
-    return both
-
-
-def _pack_q4_0(x: Tensor) -> Tensor:
-    scale = _first_largest(x) / -8
-    whole = _whole((x * _inverse(scale)[..., None] + 8.5).trunc(), torch.uint8).clamp(max=15)
-    return torch.cat((_half_bytes(scale), _nibbles(whole)), -1)
-
-
-def _unpack_q4_0(packed: Tensor) -> Tensor:
-    nibbles = torch.cat((packed[..., 2:] & 0xF, packed[..., 2:] >> 4), -1)
-    return _half(packed, 0) * (nibbles.to(torch.int8) - 8).float()
-
-
-def _pack_q5_0(x: Tensor) -> Tensor:
-    scale = _first_largest(x) / -16
-    whole = _whole((x * _inverse(scale)[..., None] + 16.5).trunc(), torch.uint8).clamp(max=31)
-    places = torch.arange(8, dtype=torch.uint8, device=x.device)
-    fifth = ((whole >> 4).unflatten(-1, (4, 8)) << places).sum(-1, dtype=torch.uint8)  # bit i of number i
-    return torch.cat((_half_bytes(scale), fifth, _nibbles(whole & 0xF)), -1)
-
-
-def _unpack_q5_0(packed: Tensor) -> Tensor:
-    places = torch.arange(8, dtype=torch.uint8, device=packed.device)
-    fifth = ((packed[..., 2:6, None] >> places) & 1).flatten(-2) << 4
-    low = torch.cat((packed[..., 6:] & 0xF, packed[..., 6:] >> 4), -1)
-    return _half(packed, 0) * ((low | fifth).to(torch.int8) - 16).float()
+# ---------------------------------------------------------------- the table
 
 
 FORMATS: Mapping[str, PackedFormat] = {
     f.name: f
     for f in (
-        PackedFormat("Q8_0", 8, 32, 34, _pack_q8_0, _unpack_q8_0),
-        PackedFormat("Q4_0", 2, 32, 18, _pack_q4_0, _unpack_q4_0),
-        PackedFormat("Q5_0", 6, 32, 22, _pack_q5_0, _unpack_q5_0),
+        PackedFormat("Q8_0", 8, 32, 34, decode_q8_0, pack_q8_0),
+        PackedFormat("Q4_0", 2, 32, 18, decode_q4_0, pack_q4_0),
+        PackedFormat("Q5_0", 6, 32, 22, decode_q5_0, pack_q5_0),
+        PackedFormat("Q4_1", 3, 32, 20, decode_q4_1, pack_q4_1, (0, 2)),
+        PackedFormat("Q5_1", 7, 32, 24, decode_q5_1, pack_q5_1, (0, 2)),
+        PackedFormat("IQ4_NL", 20, 32, 18, decode_iq4_nl),
+        PackedFormat("Q4_K", 12, 256, 144, decode_q4_k, None, (0, 2)),
+        PackedFormat("Q5_K", 13, 256, 176, decode_q5_k, None, (0, 2)),
+        PackedFormat("Q6_K", 14, 256, 210, decode_q6_k, None, (208,)),
     )
 }
+PACKING = tuple(name for name, found in FORMATS.items() if found.pack)
+BENCH_FORMATS = ("Q8_0", "Q4_0", "Q5_0", "Q4_K", "Q6_K")  # one of each way to decode
 
 
 def quantize_blocks(x: Tensor, format: str) -> Tensor:
     """[..., K] of floats as bytes of whole blocks: each is rounded from float32."""
     found = FORMATS[format]
+    assert found.pack is not None, format
     blocks = x.float().unflatten(-1, (x.shape[-1] // found.block, found.block))
     return found.pack(blocks).flatten(-2)
 
 
+def _decoded(packed: Tensor, format: str) -> DecodedBlocks:
+    found = FORMATS[format]
+    return found.decode(packed.unflatten(-1, (packed.shape[-1] // found.nbytes, found.nbytes)))
+
+
 def dequantize_blocks(packed: Tensor, format: str) -> Tensor:
     """[..., bytes of K] as [..., K] in float32."""
-    found = FORMATS[format]
-    blocks = packed.unflatten(-1, (packed.shape[-1] // found.nbytes, found.nbytes))
-    return found.unpack(blocks).flatten(-2)
+    return _decoded(packed, format).numbers().flatten(-2)
+
+
+def magnitude_of_blocks(packed: Tensor, format: str) -> Tensor:
+    """The sizes of what makes each number, [..., K] in float32: where something is added, more than the number's."""
+    return _decoded(packed, format).magnitude().flatten(-2)
 
 
 # ---------------------------------------------------------------- arguments
 
 
 class Format(Word):
-    """The name of a packed format."""
+    """The name of a packed format, of one that numbers are rounded to, or of one that bytes are read in."""
 
-    def __init__(self) -> None:
-        super().__init__(*FORMATS)
+    def __init__(self, *names: str) -> None:
+        super().__init__(*(names or FORMATS))
 
 
 def _format(name: str, given: GivenArguments) -> PackedFormat:

@@ -21,7 +21,7 @@ from typing import Any
 from kernelworks.judge.builds import Site
 from kernelworks.judge.formats import strip_reference
 from kernelworks.judge.inputs.cases import Case, case_of
-from kernelworks.judge.inputs.draws import BEYOND, DRAWS
+from kernelworks.judge.inputs.draws import BEYOND, DRAWS, FAR_BEYOND, OUTSIDE, SMALL
 from kernelworks.judge.problem import Candidate, Problem, Shape
 from kernelworks.judge.process.cleanup import remove_folder
 from kernelworks.judge.process.pool import ChildProcess, Nursery, ProcessEnded
@@ -37,6 +37,7 @@ FULL_COMPARE_ELEMENTS = 1 << 20  # elements up to which the whole of an answer i
 SEED_BITS = 62
 ALL_DAY_S = 86_400.0  # of CPU, for what serves every candidate
 Turn = Callable[[], AbstractContextManager[None]]
+FIRST = (BEYOND, SMALL, FAR_BEYOND)
 BUILDING, WARMING = "building", "warming"  # what cases that are in no race are for
 MOST_ORACLES = 6  # processes of the reference at sizes of the problem, its own among them, kept for the next
 
@@ -165,8 +166,9 @@ class Bench:
         """A case from a seed that only this call knows; of a ``backward`` its answers are gradients. Raises
         NoVerdict."""
         process, _ = self.oracle(shape)
+        seed = secrets.randbits(SEED_BITS)
         asked = {
-            "do": "case", "backward": backward, "seed": secrets.randbits(SEED_BITS), "draw": draw,
+            "do": "case", "backward": backward, "seed": seed, "draw": draw,
             "places": self.places if len(self.cases) < 2 else secrets.randbits(SEED_BITS),
             "most": FULL_COMPARE_ELEMENTS if len(self.cases) < 2 else MOST_PLACES,
             "twice": not self.cases and not backward,
@@ -174,10 +176,17 @@ class Bench:
         with self.on_device(self.beside):
             said, descriptors = self.ask_oracle(process, asked)
             case = case_of(draw, said, descriptors)
-            case.there = self.device.tensors_on_device(case.given)
+            case.there, case.seed = self.device.tensors_on_device(case.given), seed
         if said["left"] and all(one.kind != "oracle" for one in self.remarks):
             self.remarks.append(Charge("oracle", f"made on the CPU, as it did not go on the device: {said['left']}"))
         return case
+
+    def buffers_after(self, case: Case) -> list[Any]:
+        """The buffers that the reference's call of a case of the problem's own shape changes, as its process says them:
+        name, places, elements and by how much they may be missed. Raises NoVerdict."""
+        process, _ = self.oracle(self.problem.shapes[0])
+        asked = {"do": "buffers", "seed": case.seed, "draw": case.draw, "places": secrets.randbits(SEED_BITS)}
+        return list(self.ask_oracle(process, asked)[0]["buffers"])
 
     def reserved_case(self, what: str) -> Case:
         """A case that is in no race, one for all candidates: what a process has seen that ends before the judged one
@@ -214,7 +223,8 @@ class Bench:
         """Cases for all variants, as many as the budget allows. Raises NoVerdict."""
         shape, begin = self.problem.shapes[0], time.monotonic()
         others = self.draw.sample([*DRAWS][1:], len(DRAWS) - 1)
-        usable = sorted(others, key=lambda draw: draw != BEYOND)  # in turns: none is left to chance
+        # In turns: none is left to chance. First what tells most kernels that are right within the range alone.
+        usable = sorted(others, key=lambda draw: FIRST.index(draw) if draw in FIRST else len(FIRST))
         while len(self.cases) < self.budget.most_cases:
             if len(self.cases) >= self.budget.least_cases and time.monotonic() - begin > self.budget.reference_s:
                 break
@@ -223,7 +233,7 @@ class Bench:
             try:
                 case = self.case(shape, draw)
             except NoVerdict:
-                if draw != BEYOND:
+                if draw not in OUTSIDE:
                     raise
                 self.remarks.append(Charge("draw left out", f"{draw!r}: the reference takes no such inputs"))
                 continue
@@ -296,11 +306,17 @@ class Bench:
         process = self.nursery.spawn("caller", papers, folder=folder, cpu_s=cpu_s, device=self.device.name)
         return VariantProcess(name, process, self.draw, self.budget.answer_s, self.device, self._call_turn)
 
-    def dismiss(self) -> None:
-        """Ends what a candidate may have left running, with what it has compiled."""
+    def dismiss(self, built: Candidate | None = None) -> None:
+        """Ends what a candidate may have left running, with what it has compiled: that of ``built`` is kept."""
+        folders = dict.fromkeys(variant.process.folder for variant in self.visiting)
         for variant in self.visiting:
             variant.process.end()
-            remove_folder(variant.process.folder)
+        for folder in folders:
+            if built is not None and folder.is_dir():
+                self.nursery.keep_build(built, folder)
+                built = None
+            else:
+                remove_folder(folder)
         self.visiting.clear()
         self.trim()
 

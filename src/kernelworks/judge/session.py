@@ -23,7 +23,8 @@ from kernelworks.judge.roles.device import Host
 from kernelworks.judge.roles.handle import DeviceInUse
 from kernelworks.judge.roles.on_cuda import Cuda
 from kernelworks.judge.speed import pace, speed
-from kernelworks.judge.trial import Trial, TrialResult
+from kernelworks.judge.trial import Trial
+from kernelworks.judge.trial_result import TrialResult
 from kernelworks.machine import gpu, has_gpu, machine
 from kernelworks.measure.clock.turns import measuring_alone
 from kernelworks.measure.peaks import get_peaks as measured_peaks
@@ -77,8 +78,9 @@ class Sitting:
     do, since others' kernels there would count as its own, and ``beside()`` as long as references are run and
     candidates are built: any number of those beside each other, while nobody is ``alone()``. ``known`` says of a text
     whether it is a kernel of ours, and ``provided`` are files that such a one would compile anew; ``modules`` are those
-    of a ``Nursery`` of its own. Where ``many`` come, what serves all of them is made at the start too, whoever the
-    first is.
+    of a ``Nursery`` of its own. With ``keep_builds`` what was built of a candidate that is right waits in its nursery
+    for whoever judges the same text once more. Where ``many`` come, what serves all of them is made at the start too,
+    whoever the first is.
 
     Raises ValueError for a baseline that there is not.
     """
@@ -101,6 +103,7 @@ class Sitting:
         provided: Sequence[Path] = (),
         modules: Sequence[str] = (),
         many: bool = False,
+        keep_builds: bool = False,
     ) -> None:
         unknown = [word for word in over if word not in BASELINES]
         if unknown:
@@ -114,7 +117,7 @@ class Sitting:
         self._peaks, self._nursery, self._interpreted = peaks, nursery, interpreted
         self._turn, self._beside = alone or contextlib.nullcontext, beside or contextlib.nullcontext
         self._provided, self._modules, self._many = provided, modules, many
-        self._known = known or (lambda source: False)
+        self._known, self._keep_builds = known or (lambda source: False), keep_builds
 
     def __enter__(self) -> Sitting:
         missing, limits = self._missing(), self._peaks
@@ -199,7 +202,8 @@ class Sitting:
             except DeviceInUse as error:
                 why = NoVerdict("undecided", str(error))
             finally:
-                self.bench.dismiss()
+                again = self._keep_builds and why is None and not tried.reasons
+                self.bench.dismiss(one if again else None)
         return self._judgement(one, tried, why, time.monotonic() - begin)
 
     def _judgement(self, one: Candidate, tried: TrialResult, why: NoVerdict | None, seconds: float) -> Judgement:
@@ -209,6 +213,9 @@ class Sitting:
         nothing = tried.nothing_s
         paces = tuple(pace(name, of, nothing) for name, of in tried.seconds.items() if of and len(of) == len(ours))
         speeds = tuple(speed(name, tried.seconds[name], ours, nothing) for name in self.over if ours and nothing)
+        if any(one.low <= 0 for one in speeds):
+            said = f"most calls are quicker than the clock can see beside {nothing:.2g} s of a hand-over"
+            remarks.append(Charge("no ratio", said))
         net = next((p.median_s for p in paces if p.variant == "candidate"), 0.0)
         interpreted = one.language == "triton" and self.device.name == "cpu"
         if least is not None and tried.took is not None and not interpreted:

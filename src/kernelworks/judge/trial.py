@@ -8,7 +8,6 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 from kernelworks.judge.builds import Building
 from kernelworks.judge.harness import BUILDING, WARMING, Bench, NoVerdict
@@ -18,7 +17,9 @@ from kernelworks.judge.least_time import CallTime
 from kernelworks.judge.problem import Candidate, Shape
 from kernelworks.judge.process.pool import ProcessEnded
 from kernelworks.judge.process.sandbox import CACHES
-from kernelworks.judge.roles.handle import LAYOUTS, Answer, VariantProcess, is_identical
+from kernelworks.judge.roles.handle import Answer, VariantProcess, is_identical
+from kernelworks.judge.roles.layout import LAYOUTS
+from kernelworks.judge.trial_result import TrialResult
 from kernelworks.records.judgement import Charge
 
 __all__ = ["Trial", "TrialResult"]
@@ -38,47 +39,10 @@ SEEN_CALLS, SEEN_PAIRS = 6, 3
 MORE_CORES, AROUND_S = 0.3, 5e-4
 # Of a call, from which on it is stopped on its way; how often; and how often something is seen, from which on it is so.
 LEAST_WORK_S, GLANCES, SEEN_OFTEN = 5e-4, 8, 3
-
-
-@dataclass
-class TrialResult:
-    """What a trial of one candidate found."""
-
-    reasons: list[Charge] = field(default_factory=list)
-    remarks: list[Charge] = field(default_factory=list)
-    worst: float = 0.0
-    calls: int = 0
-    elements: int = 0
-    seconds: dict[str, list[float]] = field(default_factory=dict)  # variant -> of each hand-over, paired by place
-    nothing_s: float = 0.0
-    events_s: float = 0.0  # a call, by the device's own clock
-    took: CallTime | None = None
-    weights: str = ""
-    kernels: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
-    open: tuple[str, ...] = ()
-    build_s: float = 0.0
-    shapes: list[str] = field(default_factory=list)  # other sizes at which it was tried
-
-    def charge(self, kind: str, said: str) -> None:
-        """Once for each kind: the first says what the others would."""
-        if all(c.kind != kind for c in self.reasons):
-            self.reasons.append(Charge(kind, said))
-
-    def count(self, answer: Answer) -> None:
-        self.worst = max([self.worst, *(f.worst for f in answer.found)])
-        self.calls += len(answer.found)
-        self.elements += sum(f.elements for f in answer.found)
-
-    def take(self, answer: Answer, when: str, wrong: str = "wrong answer") -> None:
-        """What an answer counts for."""
-        self.count(answer)
-        for kind, said in (
-            ("raised", answer.raised), ("late answer", answer.late), (wrong, answer.wrong),
-            ("writes elsewhere", answer.touched), ("goes on working", answer.working),
-        ):  # fmt: skip
-            if said:
-                self.charge(kind, f"{said} ({when})")
+# Of each core that it was given, between two calls and beyond what the baseline takes then: what is its own time, and
+# what it is refused for where it is several times the baseline's too. The judge's own steps are in both.
+OFF_CLOCK_S, WORKING_OFF_S, SEVERAL = 1e-4, 2e-3, 3.0
+HELD_AGES = 8  # answers that are asked for again, drawn from those that are held, beside the oldest
 
 
 def _theirs(variant: VariantProcess, cases: list[Case], how: str = "call") -> Answer:
@@ -100,9 +64,11 @@ class Trial:
         self.shape = bench.problem.shapes[0]
         self.built = bench.site.take_built(candidate)
         # What one of its processes compiles the next one finds.
-        self.folder = bench.nursery.folder("candidate") if self.built is None else self.built.folder
+        folder = bench.nursery.take_build(candidate) if self.built is None else self.built.folder
+        self.folder = folder or bench.nursery.folder("candidate")
         self.fresh: list[Answer] = []  # of the race: to inputs that it had not seen, where it could remember
         self.tried = TrialResult()
+        self.elements = 0  # of all tensors that the latest process' candidate holds
         self.constants = 0  # elements of weights of the latest process that would be one number everywhere
         self.ours = candidate.known and bench.device.apart  # a kernel of ours as a GPU has it
         if self.ours:
@@ -111,7 +77,7 @@ class Trial:
     def _provided(self) -> None:
         """What is compiled of a kernel of ours whatever its constants are is found by its process."""
         place = self.folder / CACHES["KERNELWORKS_CACHE"] / "build"
-        place.mkdir(parents=True)
+        place.mkdir(parents=True, exist_ok=True)
         for path in self.bench.provided:
             shutil.copyfile(path, place / path.name)
 
@@ -159,11 +125,16 @@ class Trial:
         if "raised" in said:
             self.tried.charge("does not load", said["raised"])
             return
-        answer = variant.call([self._another(BUILDING)])
+        case = self._another(BUILDING)
+        answer = variant.call([case])
         if self.bench.device.apart:
             answer.working = ""  # that may have been others, who build too: in later calls nobody is beside it
         self.tried.take(answer, "its first call")
         self.tried.build_s = time.monotonic() - begin
+        if not answer.raised and said["weights"] == "the reference's":
+            after = self.bench.buffers_after(case)
+            if after and (wrong := variant.wrong_buffer(after)):
+                self.tried.charge("other buffers", wrong)
         variant.process.end()
 
     def _another(self, what: str) -> Case:
@@ -198,7 +169,9 @@ class Trial:
             warm.append(variant.call([self._another(WARMING)]))
             tried.take(warm[-1], f"call {variant.number}")
         usual = min(answer.seconds for answer in warm)
-        most = MOST_ALIKE if self.ours else min(MOST_GROUP, len(cases) // LEAST_GROUPS)
+        # Nobody else's candidate is given an input before it has answered the one before it.
+        many = min(MOST_GROUP, len(cases) // LEAST_GROUPS) if self.candidate.known else 1
+        most = MOST_ALIKE if self.ours else many
         group = max(1, min(most, round(GROUP_S / max(usual, 1e-6))))
         with bench.turn(bench.alone):
             self._race([*baselines, variant], cases[1:], group)
@@ -207,19 +180,26 @@ class Trial:
         self._cores(group)
         if not self.ours:
             self._seen(variant, cases, group)
-            self._on_its_way(variant, cases[0])
+            self._helped(variant, cases[0])
         self._many(variant, cases)
         self._once_more(variant, cases)
 
     def _once_more(self, variant: VariantProcess, cases: list[Case]) -> None:
-        """An answer is still what it was after others were given; the same inputs have the same answer."""
+        """Answers are still what they were after others were given, whatever their age; the same inputs have the same
+        answer."""
         if any(c.kind == "raised" for c in self.tried.reasons):
             return
         for case in cases[:3]:
             self.tried.take(variant.call([case], keep=True), f"call {variant.number}")
         before = variant.number - 3
         kept = variant.numbers[before]
-        self.tried.take(variant.call(cases[:1], "again", again=before), "asked for again")
+        oldest, *others = [number for number in variant.numbers if number != before]
+        drawn = self.bench.draw.sample(others, min(HELD_AGES, len(others)))
+        for number in (before, oldest, *drawn):
+            answer = variant.call(cases[:1], "again", again=number)
+            self.tried.take(answer, f"asked for again after {variant.number - number - 1} others")
+            if answer.late or answer.raised:
+                break
         self.tried.take(variant.call(cases[:1], keep=True), f"call {variant.number}")
         if not all(is_identical(a, b) for a, b in zip(kept, variant.numbers[variant.number - 1], strict=True)):
             self.tried.remarks.append(Charge("not deterministic", "the same inputs, elsewhere, have other answers"))
@@ -274,7 +254,8 @@ class Trial:
 
     def _otherwise_weighted(self) -> None:
         """Norms begin with ones and zeros, biases with zeros, and have others in use. A candidate whose weights have
-        other names has as many such as the reference, or it has them in another layout: then nobody can say which."""
+        other names has as many such as the reference, or fewer elements in all, or it has them in another layout: then
+        nobody can say which."""
         if self.tried.reasons:
             return
         shape = dataclasses.replace(self.shape, name="other weights", weighted=True)
@@ -282,7 +263,8 @@ class Trial:
         wanted = self.bench.weighted.get(shape.name, 0)
         if wanted and (said := self._at(shape)):
             named = self.tried.weights != "drawn from the same seed"
-            found = self.tried.charge if named or self.constants == wanted else self.remark
+            none = self.elements < wanted
+            found = self.tried.charge if named or none or self.constants == wanted else self.remark
             found("other weights", f"where norms and biases have other weights than ones and zeros: {said}")
 
     def _at(self, shape: Shape) -> str:
@@ -296,7 +278,7 @@ class Trial:
         try:
             if "raised" in said:
                 return str(said["raised"]) if shape.required else ""
-            self.constants = int(said["constants"])
+            self.constants, self.elements = int(said["constants"]), int(said["elements"])
             for case in cases:
                 answer = variant.call([case])
                 if answer.raised:
@@ -321,7 +303,7 @@ class Trial:
         """Each case once in each variant, in turns; an empty answer between. Nothing that is timed was seen before;
         what remembers nothing has more turns of the same cases, since drawing one and its reference takes longer than
         many."""
-        tried, nothing = self.tried, list[Answer]()
+        tried, nothing, others = self.tried, list[Answer](), list[Answer]()
         tried.seconds = {variant.name: [] for variant in variants}
         if self.ours:
             cases = cases * -(-LEAST_GROUPS * group // len(cases))
@@ -334,7 +316,8 @@ class Trial:
                 break
             for variant in variants if number % 2 else variants[::-1]:
                 if variant is not variants[-1]:
-                    tried.seconds[variant.name].append(_theirs(variant, some).seconds)
+                    others.append(_theirs(variant, some))
+                    tried.seconds[variant.name].append(others[-1].seconds)
                     continue
                 answer = variant.call(some, look=number in looks)
                 tried.take(answer, f"call {variant.number}")
@@ -344,6 +327,7 @@ class Trial:
                 tried.seconds[variant.name].append(answer.seconds)
             if number < KNOWN_TURNS or number % RARELY == 0:
                 nothing.append(_theirs(variants[0], some, "nothing"))
+        self._off_clock(others)
         empty, empty_cpu = [a.seconds for a in nothing], [a.cpu_s for a in nothing]
         tried.nothing_s = statistics.median(empty)
         tried.took = CallTime.of(tried.seconds[variants[-1].name], [a.cpu_s for a in self.fresh], empty, empty_cpu)
@@ -360,25 +344,41 @@ class Trial:
             said = f"{at_work / by_clock:.1f} are at work for it, and it and all others were given {self.bench.threads}"
             self.tried.remarks.append(Charge("more cores", said))
 
-    def _on_its_way(self, variant: VariantProcess, case: Case) -> None:
-        """Answers are copied to their places once they are there, in every variant, and that is taken off. One that has
-        found the places and computes there makes no copy: while it is at work they are not empty any more. Nor is it
-        counted what processes of its own take of the cores that are gone before it answers."""
+    def _helped(self, variant: VariantProcess, case: Case) -> None:
+        """What processes of its own take of the cores that are gone before it answers is counted nowhere: it is stopped
+        on its way, and they are looked for."""
         work_s = min(answer.seconds for answer in self.fresh) - self.tried.nothing_s
         if self.bench.device.apart or work_s < LEAST_WORK_S:
             return
-        begun = helped = 0
+        helped = 0
         for _ in range(GLANCES):
             answer = variant.call([case], pause_s=self.bench.draw.uniform(0.3, 0.6) * work_s)
             self.tried.take(answer, f"call {variant.number}")
-            begun += answer.begun
             helped += answer.helpers > 0
         if helped >= SEEN_OFTEN:
             self.tried.charge(
                 "more cores", "processes of its own are at work for it, and end before its answer is there"
             )
-        if begun >= SEEN_OFTEN:
-            self.tried.charge("writes elsewhere", "the places of its answers are written to while it is still at work")
+
+    def _off_clock(self, theirs: Sequence[Answer]) -> None:
+        """What a call leaves to do is counted where it is done: what it takes of the cores while no clock runs is its
+        own time where it is more than the baseline's."""
+        its, usual = (
+            sorted(a.off_clock_s for a in some if a.off_clock_s is not None)[:-1] for some in (self.fresh, theirs)
+        )  # the largest of each was the machine's
+        if not its or not usual or self.bench.device.apart:
+            return
+        mean, theirs_s, threads = statistics.fmean(its), statistics.fmean(usual), self.bench.threads
+        more = mean - theirs_s - threads * OFF_CLOCK_S
+        if more <= 0:
+            return
+        mine = self.tried.seconds["candidate"]
+        mine[:] = [seconds + more / threads for seconds in mine]
+        if more > max(threads * WORKING_OFF_S, SEVERAL * theirs_s):
+            said = (
+                f"it works while no clock runs: {mean:.2g} s of the cores between calls, the reference {theirs_s:.2g} s"
+            )
+            self.tried.charge("goes on working", said)
 
     def _groups(self, cases: list[Case], group: int) -> Iterator[list[Case]]:
         """All cases in an order that is drawn: once, or again and again."""

@@ -35,7 +35,7 @@ from kernelworks.search.keep import keepable
 from kernelworks.search.our_kernels_cpp import modules, own_text_predicate, precompiled_files, texts_of
 from kernelworks.search.proposer import Draft, Setting, StoredCandidate
 from kernelworks.search.proposers import make_proposers
-from kernelworks.search.stopping import Stopping
+from kernelworks.search.stopping import Stopping, shorten_budget
 from kernelworks.search.store import Store, place_of
 from kernelworks.search.workers import cores
 from kernelworks.search.workers.farm import Farm, InProcessWorker, Task, TaskResult, Worker, undecided_judgement
@@ -46,7 +46,7 @@ INITIAL_PROPOSER = "given"  # the proposer of what a search begins with
 BATCH = 4  # drafts that are asked for at once
 MOST_REJUDGED = 3  # candidates that are judged again, where their intervals overlap
 MOST_REFUSED = 50  # candidates among which one is looked for that is right both times
-SHARE = 0.25  # of the budget, at most, that is kept back for judging again
+SHARE = 0.5  # of the budget, at most, that is kept back for judging again
 
 SHORT = Budget(
     reference_s=10.0, most_cases=40, many=100, many_s=0.5, looks=1, shapes=1, required=2, sizes=2, gradients=0,
@@ -88,12 +88,11 @@ def search(
         device: "cpu" or "cuda", where candidates work; the problem's own without it.
         parents: files with candidates to begin with, in the problem's format.
         proposers: by name (``proposers.PROPOSERS``); without it all that can do something for this problem.
-        budget_s: seconds of this run. The candidate that is being judged when they are over is finished.
+        budget_s: seconds of this run. A candidate that is being judged then is finished; the last judgement is shorter.
         most: candidates of the whole search, this run's and those before it.
         store: the SQLite file that it is kept in; without it one of the problem's own in the user's cache.
-        over: the baseline: eager, compiled or ours. threads: of every variant; torch's own count without it, or if
-        there
-            are more workers an equal part of the cores.
+        over: the baseline: eager, compiled or ours. threads: of every variant; without it torch's own count, or an
+            equal part of the cores of each worker.
         seed: of what proposers draw. options: of proposers, ``{"PROPOSER.NAME": value}``.
         judging: the budget of a judgement while searching, and of the last one.
         peaks: what this machine was measured to do; found or measured without it.
@@ -264,8 +263,10 @@ class _Run:
         """Seconds for judging the best again."""
         if self.leader is None or self.store.judgement(self.leader.id, 1) is not None:
             return 0.0
-        usual = 2 * self.set_up_s + 2 * (self.store.cost_s() or 0.0)
-        return min(SHARE * self.stop.budget_s, usual)
+        return min(SHARE * self.stop.budget_s, self._last_s())
+
+    def _last_s(self) -> float:  # a sitting of its own, and a judgement twice as long as those before it
+        return 2 * self.set_up_s + 2 * (self.store.cost_s() or 0.0)
 
     # ------------------------------------------------------------ judging
 
@@ -319,7 +320,7 @@ class _Run:
                 self.store.problem, over=(self.store.over,), budget=budget, threads=self.store.threads,
                 peaks=self.peaks, nursery=self.nursery, interpreted=self.interpreted, progress=self.say,
                 known=own_text_predicate(self.store.problem), provided=precompiled_files(self.store.problem),
-                alone=alone, beside=beside,                many=True,
+                alone=alone, beside=beside, many=True, keep_builds=True,
             )
         )  # fmt: skip
 
@@ -388,8 +389,6 @@ class _Run:
             desk.record_drafts(len(drafts), len(fresh), self.wins)
         return True
 
-    # ------------------------------------------------------------ the end
-
     def _again(self) -> None:
         """Judges again, in full, what looks best and what may be as good: none is kept that is not right both times."""
         sitting: Sitting | None = None
@@ -398,8 +397,9 @@ class _Run:
             if one is None:
                 return
             if sitting is None:
+                spare = self.stop.budget_s - self.stop.seconds - self._last_s()
                 self.nursery = self.nursery or self._nursery()
-                sitting = self._opened(self.judging[1], self.stack)
+                sitting = self._opened(shorten_budget(self.judging[1], spare), self.stack)
             self._once_more(sitting, one)
 
     def _next_again(self) -> TriedCandidate | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import threading
 import time
@@ -9,7 +10,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ["Stopping"]
+from kernelworks.judge.harness import Budget
+
+__all__ = ["Stopping", "shorten_budget"]
 
 
 class Stopping:
@@ -47,3 +50,12 @@ class Stopping:
         if self.most is not None and judged >= self.most:
             return "count"
         return "budget" if self.seconds > self.budget_s - kept_back_s else ""
+
+
+def shorten_budget(budget: Budget, spare_s: float) -> Budget:
+    """The last judgement's budget where the search's own has no more than ``spare_s`` left beside it: less time for
+    drawing cases and for further turns, down to nothing."""
+    less = 1.0 if spare_s >= 0 else max(0.0, 1 + spare_s / (budget.reference_s + budget.turns_s + budget.many_s))
+    return dataclasses.replace(
+        budget, reference_s=less * budget.reference_s, turns_s=less * budget.turns_s, many_s=less * budget.many_s
+    )

@@ -212,7 +212,8 @@ class Store:
         speed = next((s for s in judgement.speeds if s.over == self.over), None)
         pace = next((p for p in judgement.paces if p.variant == "candidate"), None)
         right = judgement.verdict == "right"
-        ratio, low, high = (speed.ratio, speed.low, speed.high) if speed and right else (None, None, None)
+        seen = speed is not None and speed.low > 0  # what is quicker than the clock can see has no place among others
+        ratio, low, high = (speed.ratio, speed.low, speed.high) if speed and seen and right else (None, None, None)
         with _whole(self._db):
             row = (
                 id, round, judgement.verdict, judgement.reasons[0].said if judgement.reasons else "", ratio, low, high,

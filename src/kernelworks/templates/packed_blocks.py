@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Generator, Tensor
 
+from kernelworks.contract.packed_blocks import DecodedBlocks
 from kernelworks.contract.packed_formats import FORMATS, PackedFormat, dequantize_blocks, quantize_blocks
 
 __all__ = ["KINDS", "WRONG_DECODERS", "draw_packed", "edited_decoder"]
@@ -33,10 +34,14 @@ def draw_packed(
         x = torch.zeros(shape)
     elif kind == "equal" and x.numel():
         x = x[..., :1].expand(shape).contiguous()
-    packed = quantize_blocks(x, format)
-    if kind in ("normal", "zeros", "equal"):
-        return packed
-    blocks = torch.randint(0, 256, packed.shape, generator=generator).to(torch.uint8).view(-1, found.nbytes)
+    if kind in ("normal", "zeros", "equal") and found.pack is not None:
+        return quantize_blocks(x, format)
+    size = (*shape[:-1], found.packed_size(shape[-1]))
+    blocks = torch.randint(0, 256, size, generator=generator).to(torch.uint8).view(-1, found.nbytes)
+    if kind == "zeros":
+        return torch.zeros(size, dtype=torch.uint8)
+    if kind == "equal" and len(blocks):
+        blocks[:] = blocks[:, :1]
     for place in found.scales:
         drawn = torch.randn(len(blocks), generator=generator) * scale * 0.02
         if kind == "subnormal":
@@ -45,7 +50,7 @@ def draw_packed(
             for i in range(0, len(blocks), 3):
                 drawn[i] = SPECIAL[i // 3 % len(SPECIAL)]
         blocks[:, place : place + 2] = drawn.half()[:, None].view(torch.uint8)
-    return blocks.view(packed.shape)
+    return blocks.view(size)
 
 
 # ---------------------------------------------------------------- wrong decoders
@@ -66,13 +71,15 @@ def edited_decoder(change: Callable[[Tensor, PackedFormat], None]) -> Decoder:
     return decode
 
 
-def _payload(found: PackedFormat) -> slice:
-    return slice(2 * len(found.scales), None)
+def _payload(found: PackedFormat) -> list[int]:
+    """The places of the bytes of a block that are not its scales of float16."""
+    scales = {place + byte for place in found.scales for byte in (0, 1)}
+    return [place for place in range(found.nbytes) if place not in scales]
 
 
 def _nibbles(blocks: Tensor, found: PackedFormat) -> None:
     payload = blocks[..., _payload(found)]
-    payload.copy_((payload >> 4) | ((payload & 15) << 4))
+    blocks[..., _payload(found)] = (payload >> 4) | ((payload & 15) << 4)
 
 
 def _neighbour(blocks: Tensor, found: PackedFormat) -> None:
@@ -117,6 +124,21 @@ def _interleaved(packed: Tensor, format: str) -> Tensor:
     return turned.flatten(-3)
 
 
+def _changed(change: Callable[[DecodedBlocks], DecodedBlocks]) -> Decoder:
+    """The numbers of what a decoder found, changed before codes are scaled."""
+
+    def decode(packed: Tensor, format: str) -> Tensor:
+        found = FORMATS[format]
+        blocks = packed.unflatten(-1, (packed.shape[-1] // found.nbytes, found.nbytes))
+        return change(found.decode(blocks)).numbers().flatten(-2)
+
+    return decode
+
+
+def _negated(found: DecodedBlocks) -> DecodedBlocks:
+    return found._replace(offset=None if found.offset is None else -found.offset)
+
+
 WRONG_DECODERS: Mapping[str, tuple[Decoder, str]] = {
     "nibbles change places": (edited_decoder(_nibbles), "the high four bits are taken for the first half of a block"),
     "nibbles interleaved": (_interleaved, "the two numbers of a byte are taken for neighbours"),
@@ -126,5 +148,11 @@ WRONG_DECODERS: Mapping[str, tuple[Decoder, str]] = {
     "sign lost": (edited_decoder(_sign), "the highest bit of each byte is dropped"),
     "scale's sign lost": (edited_decoder(_scale_sign), "a scale is taken for positive"),
     "last block dropped": (edited_decoder(_last), "the last block of each row is left out"),
+    "offset forgotten": (_changed(lambda d: d._replace(offset=None)), "the least number of a block is not added"),
+    "offset taken away": (_changed(_negated), "the least number is subtracted where it is added, or the other way"),
+    "scale of the next part": (
+        _changed(lambda d: d._replace(scale=d.scale.roll(-1, -1))),
+        "a part of a block has the scale of the next",
+    ),
     "one block on": (edited_decoder(_one_block_on), "each block is read where the next one lies"),
 }

@@ -34,6 +34,7 @@ class Try:
     found: SampledWindows[tuple[float, float]] | None = None
     told: float | None = None
     applied: bool = False
+    remaining: float = 1.0  # the share of the original's time that was left once it was applied
     rejected: bool = False  # it was put in place, and failed, was not verified, or saved nothing significant
     allotted_s: float = 0.0  # seconds that a prediction had which did not end
     needs_s: float = 0.0  # the budget that would do, if the budget was too small for it

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.optimization import CombinedChange, Scene
+from kernelworks.diagnose.optimizations.compiled_step import STEP
 from kernelworks.diagnose.optimizations.trial import race, run_s
 
 __all__ = ["CLOSE", "duel", "is_close_rival"]
@@ -22,7 +23,9 @@ def is_close_rival(one: Try, rival: Try) -> bool:
     """Whether only one of the two can be in place, a race of modules tells them apart, and ``one`` is predicted to save
     about as much as ``rival``, or more."""
     group = one.candidate.group
-    if one.candidate.site.kind not in RACED_SITES or not group or group != rival.candidate.group:
+    if one.candidate.option(STEP) or rival.candidate.option(STEP) or one.candidate.site.kind not in RACED_SITES:
+        return False
+    if not group or group != rival.candidate.group:
         return False
     if one.saves is None or rival.saves is None:
         return False

@@ -119,13 +119,17 @@ TRIALS = {
     "torch.compile": Trial(BY_COST, 0.19, 12.0, 0, "what a user tries first"),
     "torch.compile blocks": Trial(BY_COST, 0.15, 6.0, 0, "one compile for all blocks; it shows what the whole takes"),
     "torch.compile part": Trial(BY_COST, 0.15, 6.0, 0, "one compile for all of its calls"),
+    "torch.compile step": Trial(BY_COST, 0.3, 20.0, 8, "the optimizer is compiled too; the program is run with it"),
     "torch.compile kernelworks": Trial(BY_COST, 0.36, 28.0, 0, "kernels are benchmarked for each of its calls"),
     "torch.compile max-autotune": Trial(
         LAST, 0.18, 36.0, 0, "every kernel is tuned, in silence for minutes, for little beyond what was compiled before"
     ),
 }
 UNKNOWN = Trial(FEW_RUNS, 0.05, 1.0, 3, "no figure is on record")
-SWITCHES, TARGETS = ("backend", "mode"), ("blocks", "part")  # options of a compiler that have entries of their own
+SWITCHES, TARGETS = (
+    ("backend", "mode"),
+    ("blocks", "part", "step"),
+)  # options of a compiler that have entries of their own
 
 
 @runtime_checkable
@@ -138,7 +142,7 @@ class TellsSeconds(Protocol):
 def trial_of(candidate: Candidate) -> Trial:
     """The entry of the table for a candidate: of a compiler that of its mode."""
     mode = next((str(candidate.option(name)) for name in SWITCHES if candidate.option(name)), "")
-    kinds = [mode, mode.removesuffix("-no-cudagraphs"), *(word for word in TARGETS if candidate.option(word))]
+    kinds = [*(word for word in TARGETS if candidate.option(word)), mode, mode.removesuffix("-no-cudagraphs")]
     named = (TRIALS.get(f"{candidate.optimization} {kind}") for kind in kinds if kind)
     return next(filter(None, named), None) or TRIALS.get(candidate.optimization, UNKNOWN)
 

@@ -87,8 +87,9 @@ def so_far(search: Search, ended: str = OVER) -> Fix:
     for one in search.kept:
         left = None if left is None or one.saves is None else left * (1 - one.saves)
     now = statistics.median(last.pairs[1])
+    was = now / last.remaining  # each was measured in turns with what it changed: another minute's runs say less
     found = fix_record(
-        wall, now, predicted_gain_s=None if left is None else wall * (1 - left),
+        was, now, predicted_gain_s=None if left is None else was * (1 - left),
         error_before=last.agreement.before, error_after=last.agreement.after, agrees=True, rounds=len(last.turns),
         notes=("what was applied was measured one by one, not as a whole", *search.scene.notes), ended=ended,
         noise_s=noise_between(last.turns), against=last.agreement.against,

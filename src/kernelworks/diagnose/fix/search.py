@@ -155,11 +155,13 @@ class Search:
             resume(self, self.resumed)
         pending = [one for one in self.tried if one.promise is None and not (one.why or one.rejected)]
         waiting = [one for one in self.tried if one.saves is not None and not one.why and one.found is None]
-        groups = groups_of_tries(scene, pending, isolated=self.journal.isolated)
         later: list[Try] = []
-        while waiting or later or groups or (waiting := self._again()):
+        while waiting or later or pending or (waiting := self._again()):
             if not waiting:
-                waiting, later = self._asked(later or groups.pop(0), [])
+                if not later:  # what was compiled by now tells how long the others take
+                    later = groups_of_tries(scene, pending, isolated=self.journal.isolated)[0]
+                    pending = [one for one in pending if one not in later]
+                waiting, later = self._asked(later, [])
                 continue
             waiting.sort(key=lambda one: -self._left(one) / trial_s(scene, one, self.kept))
             one = waiting.pop(0)
@@ -467,6 +469,7 @@ class Search:
         one.applied = gained and not wrong
         one.rejected = not one.applied
         if one.applied:
+            one.remaining = (self.last.remaining if self.last is not None else 1.0) * (1 - one.saved_share)
             self.kept, self.last = in_order([*rest, one]), one
             scene.taken[:] = together.changes
         said = f"ambiguous: {found.noise}" if found.loud else gain_text(gain, noise, statistics.median(before))

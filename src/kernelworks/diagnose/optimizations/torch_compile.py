@@ -21,36 +21,40 @@ from torch import nn
 
 from kernelworks.diagnose.optimization import Candidate, Change, Impossible, Promise, Rejected, Scene, Site, kind_name
 from kernelworks.diagnose.optimizations.accepted_options import Takes, a_string, one_of
+from kernelworks.diagnose.optimizations.compiled_step import (
+    STEP,
+    STEP_TOUCHES,
+    VERIFIED_AGAINST,
+    function_at,
+    predict_step,
+    step_function,
+    step_seconds,
+)
 from kernelworks.diagnose.optimizations.compiler_backends import backend_of
-from kernelworks.diagnose.optimizations.settings import Setting
+from kernelworks.diagnose.optimizations.compiler_settings import IMPL, Impl, install_impls
 from kernelworks.diagnose.optimizations.trial import share_saved
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.profile.budget import Budget, BudgetExceeded
 
 __all__ = [
-    "IMPL",
     "OPTIMIZATION",
     "blocks_of",
     "compile_group",
     "compile_options",
-    "install_impls",
     "is_compiled",
     "root_of",
     "roots_worth_compiling",
 ]
 
-IMPL = "_compiled_call_impl"  # the attribute in which nn.Module.compile keeps its result
-Impl = tuple[nn.Module, Callable[..., Any]]  # a module and what is called in its place
 LEAST_S, PER_MODULE_S = 3.0, 0.25  # inductor's minimum, and more for each module with parameters
 PER_CALL_S = 0.1  # for each call of a plain function: a loop is unrolled, and thousands of calls take minutes
 BACKWARD = 2.0  # times as long as the forward: to compile gradients, and to run them
 MOST_ROOTS = 4  # roots that are compiled: those that take the most time
-GRAPHS = 64  # of one kind of module: modes, blocks and swaps are compiled beside each other, and 8 are not enough
 IN_A_GRAPH = 0.5  # of the time of a graph of its own, which a block takes in the graph of the whole
 WORTH = 0.05  # of the wall clock, which a module must take
 RACES = 0.3  # of the seconds left, for the benchmarks of our backend: what is not benchmarked stays inductor's
 PART = "part"
-TARGET_OPTIONS = ("blocks", PART)  # options that say what is compiled, not how
+TARGET_OPTIONS = ("blocks", PART, STEP)  # options that say what is compiled, not how
 
 
 @dataclass
@@ -78,6 +82,7 @@ MODES = (
     Mode(", its kernels tuned", {"mode": "max-autotune-no-cudagraphs"}, 3.0),
 )
 
+STEP_MODES = MODES[:2]  # of a whole training step: our backend, and tuned kernels, are tried on its modules
 COMPILERS_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -137,7 +142,7 @@ class _Optimization:
         ("module", "function"),
         {
             "mode": one_of(*COMPILERS_MODES), "backend": one_of("kernelworks", "inductor", more=_backends),
-            "blocks": a_string, PART: a_string,
+            "blocks": a_string, PART: a_string, STEP: a_string,
         },
     )  # fmt: skip
 
@@ -157,6 +162,11 @@ class _Optimization:
             for mode in MODES:
                 if scene.on_gpu or not mode.gpu:
                     yield self._candidate(site, mode, written=root.source_name if isinstance(root, Function) else "")
+        step = step_function(scene)
+        if step is not None and not any(is_compiled(root) for root in scene.roots.modules):
+            for mode in STEP_MODES:
+                if scene.on_gpu or not mode.gpu:
+                    yield self._step(scene, step, mode)
 
     def _candidate(self, site: Any, mode: Mode, blocks: str = "", written: str = "") -> Candidate:
         given = ", ".join(f'{name}="{value}"' for name, value in mode.how.items())
@@ -187,10 +197,29 @@ class _Optimization:
             options=((PART, str(root)),),
         )  # fmt: skip
 
+    def _step(self, scene: Scene, step: Function, mode: Mode) -> Candidate:
+        """The whole training step, in place of the modules that it calls."""
+        first = next((scene.site(root) for root in roots_worth_compiling(scene)), None)
+        made = self._candidate(Site("function", step.of, 0, step.path), mode, written=step.source_name)
+        return dataclasses.replace(
+            made, says=f"the training step {step.path}() compiled{mode.says}, its optimizer too", touches=STEP_TOUCHES,
+            options=(*mode.how.items(), (STEP, kind_name(scene.optimizers[0]))),
+            group=compile_group(first) if first is not None else made.group,
+        )  # fmt: skip
+
     def predict(self, scene: Scene, candidate: Candidate) -> Promise:
-        module, budget = scene.at(candidate.site), scene.budget
+        budget = scene.budget
         assert budget is not None
         budget.ask(f"torch.compile, {candidate.says}", self.expected_s(scene, candidate))
+        if candidate.option(STEP):
+            scene.say(f"running the program with {candidate.says}")
+            try:
+                return predict_step(scene, self.apply(scene, candidate))
+            except (BudgetExceeded, Impossible):
+                raise
+            except Exception as error:
+                raise Rejected(compile_error_text(error)) from error
+        module = scene.at(candidate.site)
         scene.say(f"{type(module).__name__} {candidate.says}, and benchmarked on its inputs")
         from kernelworks.compile.inductor import races_within  # takes seconds: only if something is compiled
         from kernelworks.compile.progress import heard_by
@@ -216,7 +245,7 @@ class _Optimization:
 
     def apply(self, scene: Scene, candidate: Candidate) -> Change:
         impls = self._impls(scene, candidate)
-        made = Change(lambda: install_impls(impls))
+        made = Change(lambda: install_impls(impls), VERIFIED_AGAINST if candidate.option(STEP) else "")
         if scene.program is not None:  # a plan that is applied verifies nothing
             alike = self._impls(scene, candidate, drawing_alike=True)
             made.random = Change(lambda: install_impls(alike))
@@ -225,7 +254,7 @@ class _Optimization:
     def _impls(self, scene: Scene, candidate: Candidate, *, drawing_alike: bool = False) -> list[Impl]:
         """What is called in each module's place, made once. With ``drawing_alike`` it draws the original's random
         numbers."""
-        root = scene.at(candidate.site)
+        root = function_at(scene, candidate.site) if candidate.option(STEP) else scene.at(candidate.site)
         modules = blocks_of(root)[1] if candidate.option("blocks") else (root,)
         how = {name: backend_of(value) for name, value in compile_options(candidate).items()}
         how = _drawing_alike(how) if drawing_alike else how
@@ -251,6 +280,8 @@ class _Optimization:
     def expected_s(self, scene: Scene, candidate: Candidate) -> float:
         """Seconds that the compiler and the benchmark may take: from another mode of the same, or from its blocks, or
         from the number of modules with parameters."""
+        if candidate.option(STEP):
+            return sum(_guess(scene, each) for each in scene.roots.modules) + step_seconds(scene)
         root: nn.Module = scene.at(candidate.site)
         factor = next(
             mode.costs
@@ -332,45 +363,6 @@ def compile_within_budget(impls: list[Impl], budget: Budget) -> list[Impl]:
         return call
 
     return [(module, asked(impl)) for module, impl in impls]
-
-
-def _limit() -> int:
-    import torch._dynamo.config as config  # takes seconds: only if something is compiled
-
-    return int(config.recompile_limit)
-
-
-def _limited(most: int) -> None:
-    import torch._dynamo.config as config
-
-    config.recompile_limit = most
-
-
-LIMIT = Setting(_limit, _limited)  # of graphs, dynamo's own
-
-
-def install_impls(impls: list[Impl]) -> Callable[[], None]:
-    """Puts each in its module's place; returns what undoes that."""
-    before = [module.__dict__.get(IMPL) for module, _ in impls]
-    as_it_was = LIMIT.want(max(_limit(), GRAPHS))
-    bound = []
-    for module, impl in impls:
-        module.__dict__[IMPL] = impl
-        if isinstance(module, Function):
-            bound.append(module.bind(impl))
-
-    def back() -> None:
-        as_it_was()
-        for unbind in bound:
-            unbind()
-        for (module, impl), was in zip(impls, before, strict=True):
-            if module.__dict__.get(IMPL) is impl:
-                if was is None:
-                    del module.__dict__[IMPL]
-                else:
-                    module.__dict__[IMPL] = was
-
-    return back
 
 
 def _guess(scene: Scene, module: nn.Module) -> float:

@@ -1,8 +1,9 @@
 """flashinfer-bench and SOL-ExecBench: a definition in JSON (axes, inputs, outputs, a reference in Python whose ``run``
 is called), workloads that bind its axes, and solutions in JSON with their sources.
 
-Workloads are looked for beside the definition (``workload.jsonl``) and where the dataset keeps them
-(``workloads/**/NAME.jsonl`` beside ``definitions/``). Each one is a shape that a candidate must take.
+Workloads are looked for beside the definition (``workload.jsonl``) and where the datasets keep them beside
+``definitions/``: ``workloads/**/NAME.jsonl``, ``traces/workloads/**/NAME.workload.jsonl``. Each one is a shape that a
+candidate must take.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ DTYPES = (
     "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
 AXES = ("const", "var", "expr")
-LANGUAGES = {"python": "torch", "triton": "triton", "cpp": "c++", "cuda": "cuda"}
+# Of one language in its capitals or a list of several, the first that compiles kernels decides. Languages for a GPU
+# whose kernels are launched in other ways than torch's and Triton's count as CUDA.
+LANGUAGES = {
+    "python": "torch", "pytorch": "torch", "triton": "triton", "tlx": "triton", "cpp": "c++", "cuda": "cuda",
+    "cuda_cpp": "cuda", "cutlass": "cuda", "cudnn": "cuda", "cublas": "cuda", "cute_dsl": "cuda", "cutile": "cuda",
+    "cudnn_frontend": "cuda",
+}  # fmt: skip
+COMPILED_FIRST = ("cuda", "c++", "triton", "torch")
 UNBOUND = 64  # an axis that no workload binds
 MOST = 64  # workloads that are taken up
 
@@ -113,7 +121,11 @@ def _checked_tensor(fields: _Fields, field: str, its: Any, axes: Mapping[str, An
 def _kept_apart(path: Path, name: str) -> Path | None:
     """Where the dataset keeps the workloads of a definition."""
     root = next((p.parent for p in path.resolve().parents if p.name == "definitions"), None)
-    return None if root is None else next(iter(sorted((root / "workloads").rglob(f"{name}.jsonl"))), None)
+    if root is None:
+        return None
+    places = (root / "workloads", root / "traces" / "workloads")
+    names = (f"{name}.jsonl", f"{name}.workload.jsonl")
+    return next((found for place in places for one in names for found in sorted(place.rglob(one))), None)
 
 
 def _shapes(
@@ -209,10 +221,8 @@ def candidate_in(path: Path, source: str, problem: Problem) -> Candidate:
     spec = _Fields(fields.of("spec", dict, "an object"), f"{path}: spec")
     entry = spec.of("entry_point", str, "FILE::FUNCTION")
     file, _, function = entry.partition("::")
-    language = spec.value.get("language")
-    if language not in LANGUAGES:
-        raise spec.wrong("language", language, f"one of {', '.join(LANGUAGES)}")
-    if LANGUAGES[language] in ("c++", "cuda") and spec.value.get("binding", "torch") != "torch":
+    language = _language(spec)
+    if not file.endswith(".py") and (spec.value.get("binding") or "torch") != "torch":
         raise spec.wrong("binding", spec.value["binding"], "'torch'")
     sources = fields.of("sources", list, "a list of files")
     files = {}
@@ -224,4 +234,14 @@ def candidate_in(path: Path, source: str, problem: Problem) -> Candidate:
         files[name] = its.of("content", str, "a text")
     if file not in files or not function:
         raise spec.wrong("entry_point", entry, f"FILE::FUNCTION with a file of the sources ({', '.join(files)})")
-    return Candidate(str(said.get("name", path.stem)), {**files, SOLUTION: source}, entry, LANGUAGES[language])
+    return Candidate(str(said.get("name", path.stem)), {**files, SOLUTION: source}, entry, language)
+
+
+def _language(spec: _Fields) -> str:
+    """``language``, a text, or ``languages``, a list of them, whatever their capitals."""
+    field = "languages" if "languages" in spec.value else "language"
+    said = spec.value.get(field)
+    names = [name.lower() for name in (said if isinstance(said, list) else [said]) if isinstance(name, str)]
+    if not names or (isinstance(said, list) and len(names) < len(said)) or any(n not in LANGUAGES for n in names):
+        raise spec.wrong(field, said, f"{'a list of' if field == 'languages' else 'one of'} {', '.join(LANGUAGES)}")
+    return min((LANGUAGES[name] for name in names), key=COMPILED_FIRST.index)

@@ -90,9 +90,10 @@ class LoadedProblem:
 
 
 def _ordered(result: Any, names: list[str]) -> Any:
+    """Outputs in their order, one too, however they were returned."""
     if isinstance(result, dict):
         return tuple(result[name] for name in names)
-    return result
+    return result if isinstance(result, tuple) else tuple(result) if isinstance(result, list) else (result,)
 
 
 def load(problem: Problem, shape: Shape, folder: Path) -> LoadedProblem:
@@ -110,7 +111,7 @@ def load_candidate(problem: Problem, shape: Shape, candidate: Candidate, folder:
     spec = json.loads(candidate.files[SOLUTION])["spec"] if SOLUTION in candidate.files else {}
     file, _, function = candidate.entry.partition("::")
     sources = {name: text for name, text in candidate.files.items() if name != SOLUTION}
-    if candidate.language in ("c++", "cuda"):
+    if not file.endswith(".py"):
         options = spec.get("compile_options") or {}
         found = getattr(extension("judged_candidate", sources, folder / "candidate", options), function)
     else:

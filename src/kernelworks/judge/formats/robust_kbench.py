@@ -2,7 +2,8 @@
 and ``get_inputs``, both made by keyword with defaults. ``config_forward.json`` beside it lists further settings.
 
 A candidate stands in place of ``forward_fn``: a Python file with a function of that name (or ``forward``), or a C++ or
-CUDA file that exports ``forward`` to torch.
+CUDA file that exports ``forward`` to torch. A problem of a backward has a class ``AutogradFunction`` that calls its
+``backward_fn``, too. Its candidate exports ``backward``, which takes that place; its gradients are what is judged.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import ast
 import functools
 import inspect
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ NAME, FILE, SETTINGS, ENTRY = "robust-kbench", "func_forward.py", "config_forwar
 TOLERANCE = (1e-5, 1e-5)  # its own default
 TRIAL_SIZES = (1, 3)
 KINDS = ("input", "init", "shared")
+BACKWARD, GRAPH = "backward", "AutogradFunction"  # what a candidate exports, and the class that calls it
+BACKWARD_SETTINGS = "config_backward.json"
 
 
 def reads(path: Path, source: str) -> bool:
@@ -39,8 +43,9 @@ def problem_in(path: Path, source: str) -> Problem:
     if "Model" not in text.classes(tree):
         raise Misread(f"{path}: no class Model; it has {', '.join(text.classes(tree)) or 'no classes'}")
     files = {FILE: source}
-    settings = path.with_name(SETTINGS)
-    if settings.exists():
+    own = BACKWARD_SETTINGS if GRAPH in text.classes(tree) else SETTINGS
+    settings = next((p for name in (own, SETTINGS) if (p := path.with_name(name)).exists()), None)
+    if settings is not None:
         files[SETTINGS] = text.read_text(settings)
         count = len(_settings(files[SETTINGS], str(settings)))
         shapes = tuple(Shape(f"settings {i}" if i else "own", {"settings": i}) for i in range(count))
@@ -85,14 +90,26 @@ def _others(tree: ast.Module, inputs: ast.FunctionDef) -> list[Shape]:
 
 def candidate_in(path: Path, source: str, problem: Problem) -> Candidate:
     if path.suffix in (".cu", ".cpp", ".cc"):
-        if "forward" not in source:
-            raise Misread(f"{path}: no function forward, which takes the place of {ENTRY}")
-        return Candidate(path.stem, {path.name: source}, "forward", "cuda" if path.suffix == ".cu" else "c++")
+        exported = re.findall(r'\bm\s*\.\s*def\s*\(\s*"(\w+)"', source)
+        entry = next((name for name in _entries(problem) if name in exported), None)
+        if entry is None:
+            raise Misread(f"{path}: {_missing(problem)}; it exports {', '.join(exported) or 'nothing'}")
+        return Candidate(path.stem, {path.name: source}, entry, "cuda" if path.suffix == ".cu" else "c++")
     known = text.functions(text.parse_module(source, str(path)))
-    entry = next((name for name in (ENTRY, "forward") if name in known), None)
+    entry = next((name for name in (ENTRY, *_entries(problem)) if name in known), None)
     if entry is None:
-        raise Misread(f"{path}: no function {ENTRY} or forward; it has {', '.join(known) or 'no functions'}")
+        raise Misread(f"{path}: {_missing(problem)}; it has {', '.join(known) or 'no functions'}")
     return Candidate(path.stem, {"candidate.py": source}, entry, text.language(source))
+
+
+def _entries(problem: Problem) -> tuple[str, ...]:
+    """What a candidate may export: of a problem of a forward that alone."""
+    return ("forward", BACKWARD) if f"class {GRAPH}" in problem.files[FILE] else ("forward",)
+
+
+def _missing(problem: Problem) -> str:
+    also = f", or {BACKWARD} in that of {GRAPH}.backward_fn" if BACKWARD in _entries(problem) else ""
+    return f"no function forward, which takes the place of {ENTRY}{also}"
 
 
 # ---------------------------------------------------------------- where foreign code runs
@@ -134,8 +151,11 @@ def load_candidate(problem: Problem, shape: Shape, candidate: Candidate, folder:
     loaded = load(problem, shape, folder / "problem")
 
     def make(*init: Any) -> Any:
-        model = loaded.reference(*init)
-        model.forward = functools.partial(model.forward, fn=answer)
+        model, fn = loaded.reference(*init), answer
+        if candidate.entry == BACKWARD:
+            graph = getattr(loaded.module, GRAPH)
+            graph.backward_fn, fn = staticmethod(answer), graph.apply
+        model.forward = functools.partial(model.forward, fn=fn)
         return model
 
     return LoadedCandidate(make)

@@ -45,19 +45,22 @@ class Case:
     finite: bool
     drawn: bool = False  # two runs of the reference have other answers
     there: list[Tensor] = field(default_factory=list)  # the inputs, where candidates work
+    seed: int = 0  # that it was drawn with
+    strides: list[tuple[int, ...]] = field(default_factory=list)  # of each answer, as the reference has them
+
+    @property
+    def answer_bytes(self) -> int:
+        return sum(math.prod(shape) * int(getattr(torch, dtype).itemsize) for shape, dtype in self.outputs)
 
     @property
     def nbytes(self) -> int:
-        sizes = [t.nbytes for t in self.given]
-        for shape, dtype in self.outputs:
-            sizes.append(math.prod(shape) * getattr(torch, dtype).itemsize)
-        return sum(sizes)
+        return self.answer_bytes + sum(t.nbytes for t in self.given)
 
     def first_outputs(self, count: int) -> Case:
         """The case of the first of its answers alone."""
         return dataclasses.replace(
             self, outputs=self.outputs[:count], names=self.names[:count], reference=self.reference[:count],
-            bound=self.bound[:count], places=self.places[:count],
+            bound=self.bound[:count], places=self.places[:count], strides=self.strides[:count],
         )  # fmt: skip
 
     def close(self) -> None:
@@ -73,11 +76,12 @@ def case_of(draw: str, said: dict[str, Any], descriptors: list[int]) -> Case:
     answers = len(said["outputs"])
     given, rest = tensors[: len(tensors) - 3 * answers], tensors[len(tensors) - 3 * answers :]
     reference, bound, places = (rest[i * answers : (i + 1) * answers] for i in range(3))
-    outputs = [(tuple(shape), dtype) for shape, dtype in said["outputs"]]
+    outputs = [(tuple(shape), dtype) for shape, dtype, _ in said["outputs"]]
     own = max(said["own"], default=0.0)
     return Case(
         draw, memory, said["inputs"], given, outputs, said["names"], reference, bound, places, float(own),
         tuple(said["why"]), tuple(said["unknown"]), all(said["finite"]), bool(said["drawn"]),
+        strides=[tuple(strides) for _, _, strides in said["outputs"]],
     )  # fmt: skip
 
 

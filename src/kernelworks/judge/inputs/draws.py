@@ -11,11 +11,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["BEYOND", "DRAWS", "LOST", "about_constants", "like_given", "no_ones_and_zeros"]
+__all__ = [
+    "BEYOND",
+    "DRAWS",
+    "FAR_BEYOND",
+    "LOST",
+    "OUTSIDE",
+    "SMALL",
+    "about_constants",
+    "like_given",
+    "no_ones_and_zeros",
+]
 
 CLOSE = 1e-4  # of a sum, within which all sums of lines are one
 FEW, SEEN = 16, 1024  # values that an input has among so many of its elements: signs, masks, classes
 REACH = 8.0  # beyond where functions of torch's bend (a ReLU at 0, others at 1, 3 and 6), and where no float overflows
+FAR = 100.0  # where an exponential of a float32 overflows
+NEAR = 2.0**-10  # of the range that was given: squares are far below any epsilon there
 
 Draw = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -35,13 +47,23 @@ def _outliers(value: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _apart(value: Tensor, generator: torch.Generator) -> Tensor:
-    """Each slice of the first dimension in a part of the range of its own: no two have one mean or one spread."""
+    """Each slice of a dimension that is drawn in a part of the range of its own: no two have one mean or one spread,
+    and that of some is next to nothing."""
     if value.dim() == 0:
         return value.clone()
     low, high = value.min(), value.max()
-    shape = (value.shape[0], *(1 for _ in value.shape[1:]))
+    along = int(torch.randint(value.dim(), (), generator=generator))
+    shape = tuple(count if dim == along else 1 for dim, count in enumerate(value.shape))
     at, size = (torch.rand(shape, generator=generator) for _ in range(2))
+    size = size**4
     return low + (high - low) * (at * (1 - size) + size * torch.rand(value.shape, generator=generator))
+
+
+def _small(value: Tensor, generator: torch.Generator) -> Tensor:
+    """In the range that was given, next to its zero or its end that is nearest to that."""
+    low, high = value.min(), value.max()
+    nearest = low.clamp(min=0) + high.clamp(max=0)
+    return nearest + NEAR * (low - nearest + (high - low) * torch.rand(value.shape, generator=generator))
 
 
 def _beyond(value: Tensor, generator: torch.Generator) -> Tensor:
@@ -51,13 +73,20 @@ def _beyond(value: Tensor, generator: torch.Generator) -> Tensor:
     return reach * (2 * torch.rand(value.shape, generator=generator) - 1)
 
 
-# All but one keep to the range of what the problem gives. Where the reference does not hold beyond it (a root, a
+def _far(value: Tensor, generator: torch.Generator) -> Tensor:
+    """Of both signs and so large that exponentials overflow."""
+    return FAR * (2 * torch.rand(value.shape, generator=generator) - 1)
+
+
+# All but two keep to the range of what the problem gives. Where the reference does not hold beyond it (a root, a
 # logarithm, a target that is a probability) that draw is left out. A formula may lose digits there that it has within
 # it (a sigmoid that is made of a tanh): what it is off by counts there from such a share of the largest answer on.
-BEYOND, LOST = "beyond", 2.0**-10
+BEYOND, FAR_BEYOND, SMALL, LOST = "beyond", "far beyond", "small", 2.0**-10
 DRAWS: dict[str, Draw | None] = {
-    "given": None, BEYOND: _beyond, "uneven": _uneven, "outliers": _outliers, "apart": _apart,
+    "given": None, BEYOND: _beyond, FAR_BEYOND: _far, SMALL: _small, "apart": _apart, "uneven": _uneven,
+    "outliers": _outliers,
 }  # fmt: skip
+OUTSIDE = (BEYOND, FAR_BEYOND)  # the range that is given
 
 
 def _sums(given: Tensor) -> Tensor | None:
@@ -76,7 +105,7 @@ def like_given(value: Tensor, other: Tensor, how: Draw, generator: torch.Generat
     if given.numel() <= FEW or given.reshape(-1)[:SEEN].unique().numel() <= FEW:
         return value
     shares = _sums(given)
-    drawn = (_uneven if shares is not None and how is _beyond else how)(given, generator)
+    drawn = (_uneven if shares is not None and how in (_beyond, _far, _small) else how)(given, generator)
     if value.dim() > 1 and value.shape[-1] == value.shape[-2] and torch.equal(given, given.mT):
         drawn = (drawn + drawn.mT) / 2
     if value.dim() and value.shape[-1] > 2 and bool((given.diff() >= 0).all()):

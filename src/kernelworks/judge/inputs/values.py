@@ -8,7 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["ForeignValue", "given_leaves", "gradients", "is_differentiable", "leaves", "pack_value", "unpack_value"]
+__all__ = [
+    "ForeignValue",
+    "given_leaves",
+    "gradients",
+    "is_differentiable",
+    "leaves",
+    "leaves_by_path",
+    "pack_value",
+    "unpack_value",
+]
 
 PLAIN_TYPES = (bool, int, float, str, type(None))
 MOST_DEPTH = 16
@@ -62,6 +71,22 @@ def leaves(value: Any, depth: int = 0) -> list[Any]:
     else:
         raise ForeignValue(f"a {type(value).__name__}, which is neither a tensor nor plain")
     return [leaf for item in items for leaf in leaves(item, depth + 1)]
+
+
+def leaves_by_path(value: Any, path: str = "", depth: int = 0) -> dict[str, Any]:
+    """What a call gave back, each by where it stands in it: "" for itself, "[0]" in a sequence, "['name']" in a
+    mapping. Raises ForeignValue."""
+    if isinstance(value, (Tensor, *PLAIN_TYPES)):
+        return {path: value}
+    if depth > MOST_DEPTH:
+        raise ForeignValue("values nested too deep")
+    if isinstance(value, Mapping):
+        items: Sequence[tuple[Any, Any]] = list(value.items())
+    elif isinstance(value, (list, tuple)):
+        items = list(enumerate(value))
+    else:
+        raise ForeignValue(f"a {type(value).__name__}, which is neither a tensor nor plain")
+    return {k: v for key, one in items for k, v in leaves_by_path(one, f"{path}[{key!r}]", depth + 1).items()}
 
 
 def is_differentiable(value: Any) -> bool:

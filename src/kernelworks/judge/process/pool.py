@@ -29,6 +29,7 @@ START_S = 300.0  # torch is loaded in seconds, from a cold disk beside others in
 STOP_S = 30.0  # a thread stops once it has a core
 # Whether there is a GPU is asked in a way that lets children of the process that asks still use it.
 WITHOUT_CUDA = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+MOST_BUILDS = 4  # of candidates that may be judged once more
 NAP_S = 2e-5  # a thread that runs is stopped within some microseconds, one without a core once it has one
 
 _libc = ctypes.CDLL(None)
@@ -109,6 +110,10 @@ class ChildProcess:
                 raise ProcessEnded("could not be stopped")
             time.sleep(NAP_S)
             self._signal(signal.SIGSTOP)  # something may have let it go on
+
+    def begin_stop(self) -> None:
+        """Threads that run stop at once; ``stop`` waits for the others. Raises ProcessEnded."""
+        self._signal(signal.SIGSTOP)
 
     def is_stopped(self) -> bool:
         """A thread that has just ended does not run any more either. Raises ProcessEnded."""
@@ -258,6 +263,21 @@ class Nursery:
 
     def __init__(self, *, interpreted: bool = False, modules: Sequence[str] = ()) -> None:
         self.interpreted, self.modules = interpreted, modules
+        self.builds: list[tuple[Any, Path]] = []  # what was built, and the folder that it lies in
+
+    def keep_build(self, built: Any, folder: Path) -> None:
+        """For whoever builds the same next; of many the latest are kept."""
+        self.builds.append((built, folder))
+        while len(self.builds) > MOST_BUILDS:
+            remove_folder(self.builds.pop(0)[1])
+
+    def take_build(self, wanted: Any) -> Path | None:
+        """The folder that the same was built in; it is the asker's from here on."""
+        found = next((one for one in self.builds if one[0] == wanted), None)
+        if found is None:
+            return None
+        self.builds.remove(found)
+        return found[1]
 
     def __enter__(self) -> Nursery:
         self.root = Path(tempfile.mkdtemp(prefix="kernelworks-judge-"))

@@ -38,8 +38,9 @@ def parse_load_answer(value: object) -> dict[str, Any]:
     said = words(value)
     if "raised" in said:
         return {"raised": sanitize_text(said["raised"])}
-    constants = said.get("constants")
+    constants, elements = said.get("constants"), said.get("elements")
     return {
         "loaded": True, "changed": lines(said.get("changed")), "weights": sanitize_text(said.get("weights")),
         "constants": constants if isinstance(constants, int) else 0,
+        "elements": elements if isinstance(elements, int) else 0,
     }  # fmt: skip

@@ -6,9 +6,10 @@ they were compared with the reference. So it does not matter what a candidate do
 | asked | done |
 |---|---|
 | ``prepare`` | tensors are made over the shared memory, whose contents are not there yet |
-| ``go`` | the calls, in order; each answer is copied to its place as soon as it is there |
+| ``go`` | the calls, in order; it says where their answers lie, each whole and in order of its elements |
 | ``synchronize`` | a device that works by itself has nothing left to do, and says how long each call took it |
 | ``state`` | what is set in the process otherwise than it was before the candidate was loaded |
+| ``buffers`` | elements of a module's buffers as its calls have left them |
 | ``muted`` | which of the candidate's own kernels ran, where they are garbled |
 | ``garble`` | from now on what the candidate's own kernels write is garbled, where they are watched |
 """
@@ -30,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelworks.judge.inputs.draws import about_constants, no_ones_and_zeros
-from kernelworks.judge.inputs.values import ForeignValue, gradients, leaves, unpack_value
+from kernelworks.judge.inputs.values import ForeignValue, gradients, leaves_by_path, unpack_value
 from kernelworks.judge.process.ipc import hear, say
 from kernelworks.judge.process.malloc import keep_freed
 from kernelworks.judge.roles.device import Host
@@ -41,7 +42,21 @@ __all__ = ["serve"]
 
 MOST_TEXT = 4000
 MOST_SAID = 20  # operators
-MOST_HELD_ANSWERS = 4  # answers that are held, to be asked for again
+MOST_RECENT = 4  # answers that are held beside those that the supervisor has drawn
+NUMBERS = {"bool": bool, "int64": int, "float64": float}  # what a number of Python's is as a tensor
+
+# Taken before a candidate is loaded: an attribute of an instance stands in place of none of them.
+_address, _strides, _is_negated, _is_conjugated = (
+    Tensor.data_ptr, Tensor.stride, Tensor.is_neg, Tensor.is_conj
+)  # fmt: skip
+_with_own_sign, _with_own_part, _in_order, _copied = (
+    Tensor.resolve_neg, Tensor.resolve_conj, Tensor.contiguous, Tensor.copy_
+)  # fmt: skip
+_contiguity = Tensor.is_contiguous
+
+
+class _WrongAnswer(Exception):
+    """What came back is no answer of the problem's; the text says why."""
 
 
 def _text(error: BaseException) -> str:
@@ -52,12 +67,12 @@ def _text(error: BaseException) -> str:
 
 
 class _Call:
-    """One call's arguments and the places of its answers."""
+    """One call's arguments, and what its answers must be: path, shape, dtype and strides of each."""
 
     def __init__(self, memory: Any, said: dict[str, Any]) -> None:
         inputs = [memory.tensor(spot) for spot in said["spots"]]
         self.args = [unpack_value(value, inputs.__getitem__) for value in said["inputs"]]
-        self.outs = [memory.tensor(spot) for spot in said["outs"]]
+        self.wanted, self.hold = said["wanted"], bool(said["hold"])
 
 
 class Caller:
@@ -68,12 +83,16 @@ class Caller:
         # What is compiled with OpenMP's library and not torch's own copy of it asks the variable.
         environment.restore_variables(environment.variables() | {"OMP_NUM_THREADS": str(papers["threads"])})
         self.device: Host = papers["device"]
+        self.on = "cuda" if self.device.name == "cuda" else "cpu"
         keep_freed()
         self.device.start()
         self.state = State()
         self.marks: list[tuple[Any, Any]] = []
-        self.kept: dict[int, list[Tensor]] = {}
+        self.kept: dict[int, list[Tensor]] = {}  # the latest answers
+        self.held: dict[int, list[Tensor]] = {}  # those that the supervisor has drawn
+        self.answers: list[list[Tensor]] = []  # of the latest calls, until it has read them
         self.seed: int | None = None  # of the last call
+        self.own_elements = 0  # of all tensors that it holds
         self.constants = 0  # elements of weights that would be one number, and are not here
         self.memory: Any = None
         self.behind = (-1, 0)
@@ -99,6 +118,7 @@ class Caller:
             made = make(*(self.device.to_device(value) for value in given["init"]))
         if shape.weighted and isinstance(made, nn.Module):
             self.constants = about_constants(made, papers["weights"])
+        self.own_elements = _elements_held(made)
         self.weights = _take(made, given["state"])
         made = self.device.to_device(made)
         if papers["variant"] == "compiled":
@@ -114,13 +134,18 @@ class Caller:
     def prepare(self, said: dict[str, Any]) -> dict[str, Any]:
         if self.memory is None:
             self.memory = self.device.memory_of(*self.behind)
-        self.how = said["how"]
+        self.how, self.answers = said["how"], []
         self.calls = [_Call(self.memory, one) for one in said["calls"]]
         self.number = int(said.get("number", 0))
         self.weights_asked = list(said.get("weights", ()))
         self.seed = int(said["seed"])
         torch.manual_seed(self.seed)
         return {"ready": True}
+
+    def buffer_elements(self, asked: list[Any]) -> dict[str, Any]:
+        """Elements of the buffers of these names, at these places."""
+        own = dict(self.fn.named_buffers()) if isinstance(self.fn, nn.Module) else {}
+        return {"buffers": [own[name].detach().double().reshape(-1)[at].tolist() for name, at in asked if name in own]}
 
     def seed_changes(self) -> list[str]:
         """Drawing random numbers is anybody's right; where they begin is the user's."""
@@ -133,43 +158,83 @@ class Caller:
         self.device.synchronize()
         return {"took": perf_counter() - begin, "device": self.device.elapsed_times(self.marks)}
 
-    def go(self) -> str:
-        """What was wrong, where something was."""
+    def go(self, control: socket.socket, nonce: str) -> dict[str, Any]:
+        """Where its answers are, or what was wrong."""
         device, self.marks = self.device, []
         try:
             for number, call in enumerate(self.calls, self.number):
                 begin = device.mark()
-                if self.how == "call":
-                    found = leaves(self.fn(*call.args))
-                elif self.how == "backward":
-                    found = self._gradients(*call.args)
-                elif self.how == "again":
-                    found = list(self.kept.get(number, ()))
-                else:  # an answer that costs nothing but its delivery
-                    found = list(next(iter(self.kept.values())))
+                found = self._found(number, call)
                 self.marks.append((begin, device.mark()))
-                wrong = _delivered(found, call.outs)
-                if wrong:
-                    return wrong
+                call.args = []  # what somebody hung on an input goes with it, while the clock runs
+                values = [_whole(v, self.on, *one[1:]) for v, one in zip(found, call.wanted, strict=True)]
+                self.answers.append(values)
                 if self.how == "call":
-                    self.kept[number] = found
-                    while len(self.kept) > MOST_HELD_ANSWERS:
-                        self.kept.pop(next(iter(self.kept)))
+                    self._hold(number, call, found)
+            if device.apart:
+                device.wait()  # as whoever uses it would
+                say(control, {"returned": nonce})
+                places, _ = hear(control)
+                for values, spots in zip(self.answers, places["outs"], strict=True):
+                    for value, spot in zip(values, spots, strict=True):
+                        _copied(self.memory.tensor(spot), value)
             device.wait()
+        except _WrongAnswer as error:
+            return {"wrong": f"returned {error}"}
         except ForeignValue as error:
-            return f"returned {error}"
+            return {"wrong": f"returned {error}"}
         except LookupError as error:
             if self.how == "backward":
-                return f"has none: {error}"
-            return f"raised {_text(error)}"
+                return {"wrong": f"has none: {error}"}
+            return {"wrong": f"raised {_text(error)}"}
         except Exception as error:  # the candidate's
-            return f"raised {_text(error)}"
-        return ""
+            return {"wrong": f"raised {_text(error)}"}
+        where = [
+            [[_address(v), _is_in_order(v)] for v in values] for values in self.answers
+        ] if not device.apart else []  # fmt: skip
+        return {"wrong": "", "at": where}
+
+    def _found(self, number: int, call: _Call) -> list[Any]:
+        """A call's answers, in the order in which they are wanted."""
+        if self.how == "call":
+            return _by_wanted_paths(leaves_by_path(self.fn(*call.args)), call.wanted)
+        if self.how == "backward":
+            return self._gradients(*call.args)
+        if self.how == "again":
+            return self.held.get(number, [])
+        return next(iter(self.kept.values()))  # an answer that costs nothing
+
+    def _hold(self, number: int, call: _Call, found: list[Tensor]) -> None:
+        self.kept[number] = found
+        if call.hold:
+            self.held[number] = found
+        while len(self.kept) > MOST_RECENT:
+            self.kept.pop(next(iter(self.kept)))
 
     def _gradients(self, *args: Any) -> list[Tensor]:
         *values, flows = args
         weights = dict(self.fn.named_parameters()) if isinstance(self.fn, nn.Module) else {}
         return gradients(self.fn, values, flows, [weights[name] for name in self.weights_asked])
+
+
+def _elements_held(made: Any) -> int:
+    """Of every tensor among the attributes of a module and its parts, in lists and mappings too: once each."""
+    found, seen = 0, set[int]()
+    pending: list[Any] = [made]
+    while pending:
+        value = pending.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            found += value.numel()
+        elif isinstance(value, dict):
+            pending += value.values()
+        elif isinstance(value, (list, tuple)):
+            pending += value
+        elif isinstance(value, nn.Module) or type(value).__module__.startswith("judged_"):
+            pending += vars(value).values() if hasattr(value, "__dict__") else ()
+    return found
 
 
 def _take(made: Any, state: dict[str, Tensor]) -> str:
@@ -198,25 +263,43 @@ def _with_ours(made: Any, loaded: Any) -> Any:
     return made
 
 
-def _delivered(found: list[Any], outs: list[Tensor]) -> str:
-    """Copies answers to their places; what is wrong with them, where something is."""
-    if len(found) != len(outs):
-        return f"returned {len(found)} values, not {len(outs)}"
-    for value, out in zip(found, outs, strict=True):
-        if not isinstance(value, Tensor):
-            value = torch.as_tensor(value)
-        if type(value) not in (Tensor, nn.Parameter):
-            return f"returned a {type(value).__name__}, which is no plain tensor"
-        if value.device.type != out.device.type and (value.dim() or out.device.type == "cpu"):
-            return f"returned a tensor on {value.device.type}, not on {out.device.type}"
-        if value.shape != out.shape:
-            return f"returned the shape {list(value.shape)}, not {list(out.shape)}"
-        if value.dtype != out.dtype:
-            return f"returned {value.dtype}, not {out.dtype}"
-        if value.numel() and value.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
-            return "returned the place that its answer is copied to: it has looked for it"
-        out.copy_(value)
-    return ""
+def _by_wanted_paths(found: dict[str, Any], wanted: list[Any]) -> list[Any]:
+    """Values where the reference has its own. Raises _WrongAnswer."""
+    paths = [path for path, *_ in wanted]
+    if len(found) != len(paths):
+        raise _WrongAnswer(f"{len(found)} values, not {len(paths)}")
+    if paths != [*found] and None not in paths:
+        said, must = (", ".join(f"value{path}" for path in some) for some in (found, paths))
+        raise _WrongAnswer(f"{said}, where the reference returns {must}")
+    return [*found.values()]
+
+
+def _whole(value: Any, on: str, shape: list[int], dtype: str, strides: list[int]) -> Tensor:
+    """The answer with each element in its place in memory: in order, or strided as the reference's is. Raises
+    _WrongAnswer."""
+    if not isinstance(value, Tensor):
+        if NUMBERS.get(dtype) is not type(value) or shape:
+            raise _WrongAnswer(f"a {type(value).__name__}, not a tensor of {dtype}")
+        value = torch.tensor(value, dtype=getattr(torch, dtype))
+    if type(value) not in (Tensor, nn.Parameter):
+        raise _WrongAnswer(f"a {type(value).__name__}, which is no plain tensor")
+    if value.device.type != on and (value.dim() or on == "cpu"):
+        raise _WrongAnswer(f"a tensor on {value.device.type}, not on {on}")
+    if value.layout is not torch.strided:
+        raise _WrongAnswer(f"a tensor of {value.layout}")
+    if [*value.shape] != shape:
+        raise _WrongAnswer(f"the shape {list(value.shape)}, not {shape}")
+    if value.dtype != getattr(torch, dtype):
+        raise _WrongAnswer(f"{value.dtype}, not torch.{dtype}")
+    if _is_negated(value):
+        value = _with_own_sign(value)
+    if _is_conjugated(value):
+        value = _with_own_part(value)
+    return value if [*_strides(value)] == strides else _in_order(value)
+
+
+def _is_in_order(value: Tensor) -> bool:
+    return bool(_contiguity(value))
 
 
 def _or_trouble(step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -235,15 +318,15 @@ def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
     except BaseException as error:  # a candidate may raise anything, SystemExit too
         say(control, {"raised": _text(error)})
         return
-    made = {"weights": caller.weights, "constants": caller.constants}
+    made = {"weights": caller.weights, "constants": caller.constants, "elements": caller.own_elements}
     say(control, {"loaded": True, "changed": caller.changed, **made})
     while True:
         said, descriptors = hear(control)
         do = said["do"]
         if do == "go":
             with torch.no_grad():
-                wrong = caller.go()
-            say(control, {"nonce": said["nonce"], "wrong": wrong})
+                found = caller.go(control, said["nonce"])
+            say(control, {"nonce": said["nonce"], **found})
         elif do == "memory":
             caller.set_memory(descriptors[0], int(said["size"]))
         elif do == "synchronize":
@@ -254,8 +337,12 @@ def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
             if caller.muted is not None:
                 caller.muted.garbling = True
             say(control, {})
+        elif do == "buffers":
+            say(control, _or_trouble(functools.partial(caller.buffer_elements, said["of"])))
         elif do == "state":
-            changed = [*caller.state.changes(), *caller.seed_changes(), *caller.state.replaced_operators()[:MOST_SAID]]
+            state = caller.state
+            changed = [*state.changes(), *caller.seed_changes(), *state.reachable_changes()[:MOST_SAID]]
+            changed += state.replaced_operators()[:MOST_SAID]
             say(control, {"changed": changed})
         elif do == "muted":
             muted = caller.muted

@@ -1,10 +1,11 @@
 """One process that answers, as the supervisor handles it: inputs are laid out for it while it is stopped, the clock
 runs from the moment that it goes on to the moment that it says it has answered, and what it answered is read then.
 
-A candidate knows its inputs only once the clock runs: until then it does not. Of each answer some elements, at places
-that are drawn anew, are read the moment it is said to be there: an answer that is not finished, or changes after that,
-is not one. The places where inputs and answers lie are drawn for every call, and half of the time they are those of
-the call before, with other contents.
+A candidate knows its inputs only once the clock runs: until then it does not. What it takes of the cores while no clock
+runs is counted too. On a CPU its answers are never copied: it is stopped as soon as it says where they are, and the
+kernel gives the supervisor what lies there. On a device, whose memory nobody else can read, their places are drawn and
+told once the call has returned; some elements are read the moment they are said to be there. The places of inputs are
+drawn for every call, and half of the time they are those of the call before, with other contents.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import random
 import secrets
-import select
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -23,15 +23,15 @@ import torch
 from torch import Tensor
 
 from kernelworks.judge.inputs.cases import Case, Comparison, compare_answers
-from kernelworks.judge.process.ipc import Spot
 from kernelworks.judge.process.pool import ChildProcess, ProcessEnded
+from kernelworks.judge.process.reading import MemoryUnreadable, ReadingRefused, read_tensor
 from kernelworks.judge.process.sanitise import lines, sanitize_text, seconds, words
 from kernelworks.judge.roles.device import Host
+from kernelworks.judge.roles.layout import BAND, LAYOUTS, POISON, LaidCall, contiguous_strides, drawn_places, span
 
-__all__ = ["LAYOUTS", "Answer", "VariantProcess", "is_identical"]
+__all__ = ["Answer", "VariantProcess", "is_identical"]
 
-BAND = 256  # bytes on either side of each tensor
-POISON = 0xFF  # of every byte: NaN in every floating dtype, -1 in every integer
+HELD_BYTES, HELD_SHARE = 64 << 20, 0.25  # of answers that are asked for again, and how many of them all are
 READ_AT_ONCE = 192  # elements of each answer
 # When work that goes on after an answer is looked for: a first look, and where that sees some a second one, by when
 # threads that only wait for more of the same work (OpenMP's spin for up to a fifth of a second) have given up.
@@ -57,28 +57,20 @@ class Answer:
 
     seconds: float
     cpu_s: float = 0.0  # a call, of all its threads: what others use of the cores is not in it
+    off_clock_s: float | None = (
+        None  # of the cores from the clock's end before it to its start; None: it was asked else
+    )
     events_s: float = 0.0  # a call, by the device's own clock as the process reads it; 0 on a CPU
     found: list[Comparison] = field(default_factory=list)
     raised: str = ""  # instead of an answer
     late: str = ""  # it was not there when it was said to be, or changed afterwards
     touched: str = ""  # inputs or what lies round them
     working: str = ""  # goes on after its answer
-    # Where it was stopped on its way: whether something was written to the places of its answers already, and how many
-    # processes of its own were at work.
-    begun: bool = False
-    helpers: int = 0
+    helpers: int = 0  # processes of its own at work, where it was stopped on its way
 
     @property
     def wrong(self) -> str:
         return next((f.wrong for f in self.found if f.wrong), "")
-
-
-@dataclass
-class _Laid:
-    """Where one call's tensors lie."""
-
-    inputs: list[Spot]
-    outs: list[Spot]
 
 
 class VariantProcess:
@@ -94,8 +86,10 @@ class VariantProcess:
         self.left = 0  # grows with calls after which the device had something left to do, and falls with others
         self.woken = 0  # with calls before which the process used a core for a moment, though it was stopped
         self.number = 0  # of the next call
-        self.laid: list[_Laid] = []
-        self.numbers: dict[int, list[Tensor]] = {}  # call -> its answers, of the last few those that were to be kept
+        self.laid: list[LaidCall] = []
+        self.numbers: dict[int, list[Tensor]] = {}  # call -> its answers, of those that it holds too
+        self.held_bytes = 0
+        self.ended_ns: int | None = None  # of its cores, where its last clock ended
 
     def _reserve_memory(self, bytes: int) -> Any:
         if self.memory is None or self.memory.size < bytes:
@@ -106,57 +100,49 @@ class VariantProcess:
             self.process.say({"do": "memory", "size": self.memory.size}, (self.memory.descriptor,))
         return self.memory
 
-    def _lay(self, cases: Sequence[Case], layout: str) -> list[_Laid]:
-        """Places for every tensor: drawn, or those of the call before."""
-        sizes = [[(tuple(t.shape), _name(t.dtype)) for t in c.given] + list(c.outputs) for c in cases]
-        before = [[(s[1], s[3]) for s in (*one.inputs, *one.outs)] for one in self.laid]
-        if not layout and sizes == before and self.draw.random() < 0.5:
+    def _lay(self, cases: Sequence[Case], layout: str) -> list[LaidCall]:
+        """Places for every tensor: drawn, or for inputs those of the call before."""
+        outs = [c.outputs if self.device.apart else [] for c in cases]
+        sizes = [[(tuple(t.shape), _name(t.dtype)) for t in c.given] for c in cases]
+        before = [[(s[1], s[3]) for s in one.inputs] for one in self.laid]
+        if not layout and sizes == before and not self.device.apart and self.draw.random() < 0.5:
             return self.laid
         wanted = []
-        for i, (case, one) in enumerate(zip(cases, sizes, strict=True)):
-            for k, (shape, dtype) in enumerate(one):
-                strides, off = LAYOUTS[layout](shape) if layout and k < len(case.given) else (_strides(shape), 0)
-                wanted.append((i, k, (off * getattr(torch, dtype).itemsize, shape, strides, dtype)))
-        step = self.device.alignment
-        band = -(-2 * BAND // step) * step
-        rounded = {w: -(-(w[2][0] + _span(w[2])) // step) * step + band for w in wanted}
-        total = sum(rounded.values())
-        memory = self._reserve_memory(2 * total + (1 << 16))
-        spare = (memory.size - total - step) // step
-        cuts = sorted(self.draw.randrange(spare) for _ in wanted)
-        self.draw.shuffle(wanted)
-        at, spots = 0, dict[tuple[int, int], Spot]()
-        for cut, gap_before, want in zip(cuts, [0, *cuts], wanted, strict=False):
-            at += (cut - gap_before) * step
-            spots[want[0], want[1]] = (at + band // 2 + want[2][0], *want[2][1:])
-            at += rounded[want]
-        laid = []
-        for i, case in enumerate(cases):
-            count = len(case.given)
-            each = [spots[i, k] for k in range(len(sizes[i]))]
-            laid.append(_Laid(each[:count], each[count:]))
-        return laid
+        for one, its in zip(sizes, outs, strict=True):
+            how = LAYOUTS[layout] if layout else lambda shape: (contiguous_strides(shape), 0)
+            given = [(shape, *how(shape), dtype) for shape, dtype in one]
+            wanted.append([*given, *((shape, contiguous_strides(shape), 0, dtype) for shape, dtype in its)])
+        bytes, spots = drawn_places(wanted, self.device.alignment, self.draw)
+        self._reserve_memory(bytes)
+        return [LaidCall(of[: len(c.given)], of[len(c.given) :]) for c, of in zip(cases, spots, strict=True)]
 
     def call(
         self, cases: Sequence[Case], how: str = "call", *, look: bool = False, again: int = -1, layout: str = "",
         weights: Sequence[str] = (), keep: bool = False, pause_s: float = 0.0,
     ) -> Answer:  # fmt: skip
-        """Hands cases over, one after the other in one go, and takes their answers; those that are to be asked for
-        again, or compared with others, are to ``keep``. With a ``pause_s`` it is stopped so long after the clock's
-        start, and let go on once its answers' places were looked at. Raises ProcessEnded."""
+        """Hands cases over, one after the other in one go, and takes their answers. Those that are to ``keep`` are
+        compared with others later; some that are drawn are kept anyway, and asked for ``again``. With a ``pause_s`` it
+        is stopped so long after the clock's start, and let go on. Raises ProcessEnded."""
         with self.turn():
             return self._called(cases, how, look, again, layout, weights, keep, pause_s)
 
-    def _called(
-        self, cases: Sequence[Case], how: str, look: bool, again: int, layout: str, weights: Sequence[str], keep: bool,
-        pause_s: float,
-    ) -> Answer:  # fmt: skip
-        laid = self._lay(cases, layout)
-        memory = self._reserve_memory(0)
+    def _prepared(
+        self, cases: Sequence[Case], laid: list[LaidCall], how: str, again: int, weights: Sequence[str], keep: bool
+    ) -> list[bool]:
+        """Has it make the tensors of its arguments, whose contents are not there yet, and stops it. Of each call
+        whether its answer is held."""
+        held = [how == "call" and (keep or self._is_drawn_to_hold(case)) for case in cases]
         said = {
             "do": "prepare", "how": how, "number": self.number if again < 0 else again, "seed": secrets.randbits(32),
             "weights": list(weights), "calls": [
-                {"inputs": c.inputs, "spots": one.inputs, "outs": one.outs} for c, one in zip(cases, laid, strict=True)
+                {
+                    "inputs": c.inputs, "spots": one.inputs, "hold": hold,
+                    "wanted": [
+                        [_path(name), *its, strides]
+                        for name, its, strides in zip(c.names, c.outputs, c.strides, strict=True)
+                    ],
+                }
+                for c, one, hold in zip(cases, laid, held, strict=True)
             ],
         }  # fmt: skip
         self.process.go_on()
@@ -164,18 +150,49 @@ class VariantProcess:
         if "trouble" in ready:
             raise ProcessEnded(f"was not ready: {sanitize_text(ready['trouble'])}")
         self.process.stop()
+        return held
+
+    def _is_drawn_to_hold(self, case: Case) -> bool:
+        bytes = case.answer_bytes
+        if self.held_bytes + bytes > HELD_BYTES or (self.numbers and self.draw.random() >= HELD_SHARE):
+            return False
+        self.held_bytes += bytes
+        return True
+
+    def _called(
+        self, cases: Sequence[Case], how: str, look: bool, again: int, layout: str, weights: Sequence[str], keep: bool,
+        pause_s: float,
+    ) -> Answer:  # fmt: skip
+        laid = self._lay(cases, layout)
+        memory = self._reserve_memory(0)
+        held = self._prepared(cases, laid, how, again, weights, keep)
         helpers = self.process.other_pids()  # they are not stopped, and may see the inputs before the clock runs
         self.laid = [] if layout else laid
-        outs = [[memory.tensor(spot).view(-1) for spot in one.outs] for one in laid]
-        reads = [
-            [_drawn(at, self.draw).to(o.device) for o, at in zip(one, c.places, strict=True)]
-            for one, c in zip(outs, cases, strict=True)
-        ]
         idle = self.cpu_ns()
         self._write(memory, cases, laid)
         self.device.flush()
-        answer, at_once = self._timed(outs, reads, len(cases), idle, look=look, pause_s=pause_s)
-        self.process.stop()
+        answer, said = self._timed(cases, laid, idle, pause_s)
+        outs = self._answers_at(answer, cases, laid, said) if how != "nothing" and not answer.raised else []
+        if look and not answer.working:
+            self.process.go_on()
+            answer.working, self.ended_ns = self._working(), None
+            self.process.stop()
+        self._look_beside(answer, helpers)
+        if answer.raised:
+            return answer
+        answer.touched = self._touched(memory, cases, laid)
+        if how in ("call", "backward"):
+            answer.found = [compare_answers(c, one) for c, one in zip(cases, outs, strict=True)]
+        if how == "call":
+            self.numbers |= {n: one for n, (one, hold) in enumerate(zip(outs, held, strict=True), self.number) if hold}
+            self.number += len(cases)
+        elif how == "again":
+            same = all(is_identical(a, b) for a, b in zip(outs[0], self.numbers[again], strict=True))
+            answer.late = answer.late or ("" if same else "an answer is another one after the calls that came after it")
+        return answer
+
+    def _look_beside(self, answer: Answer, helpers: list[int]) -> None:
+        """What works beside it while it is stopped: processes of its own, its device."""
         if helpers:
             answer.working = f"has {len(helpers)} processes of its own, which are there before its inputs are"
         elif not answer.working and (left := self.process.other_pids()):
@@ -184,41 +201,30 @@ class VariantProcess:
             answer.working = self._device_works()
         elif self.left > OFTEN:
             self._theirs()
-        if answer.raised:
-            return answer
-        if keep or self.device.apart:  # else nothing can write to them any more
-            outs = [[o.clone() for o in one] for one in outs]
-        answer.late = _changed(at_once, outs, reads)
-        answer.touched = self._touched(memory, cases, laid)
-        if how in ("call", "backward"):
-            answer.found = [compare_answers(c, one) for c, one in zip(cases, outs, strict=True)]
-        if how == "call":
-            if keep:
-                self.numbers |= dict(enumerate(outs, self.number))
-            self.number += len(cases)
-            self.numbers = {n: kept for n, kept in self.numbers.items() if n >= self.number - 8}
-        elif how == "again":
-            same = all(is_identical(a, b) for a, b in zip(outs[0], self.numbers[again], strict=True))
-            answer.late = answer.late or ("" if same else "an answer is another one after the calls that came after it")
-        return answer
 
     def _timed(
-        self, outs: list[list[Tensor]], reads: list[list[Tensor]], count: int, idle: int, *, look: bool, pause_s: float
-    ) -> tuple[Answer, list[list[Tensor]]]:
-        nonce = secrets.token_hex(16)
+        self, cases: Sequence[Case], laid: list[LaidCall], idle: int, pause_s: float
+    ) -> tuple[Answer, dict[str, Any]]:
+        nonce, count = secrets.token_hex(16), len(cases)
         self.process.say({"do": "go", "nonce": nonce})  # found once it goes on
         placed = set[int]() if self.device.apart else self.process.spread()
         stopped = self.process.is_stopped()
         used = self.cpu_ns()
+        off_clock = None if self.ended_ns is None else (used - self.ended_ns) / 1e9
         awake = self._awake(stopped, used - idle)
         begin = time.perf_counter_ns()
         self.process.go_on()
         self.process.roam(placed)
-        begun, others = self._begun(outs, pause_s) if pause_s else (False, 0)
+        helpers = self._stopped_on_its_way(pause_s) if pause_s else 0
         said, _ = self.process.hear(self.answer_s * count)
+        if self.device.apart and isinstance(said, dict) and said.get("returned") == nonce:
+            self.process.say({"outs": [one.outs for one in laid]})
+            said, _ = self.process.hear(self.answer_s * count)
         end = time.perf_counter_ns()
-        at_once = [[o[at] for o, at in zip(one, its, strict=True)] for one, its in zip(outs, reads, strict=True)]
-        self.device.finish_supervisor_work()
+        if not self.device.apart:
+            self.process.begin_stop()
+            self.ended_ns = self.cpu_ns()
+        at_once = self._read_at_once(cases, laid)
         if placed:
             self.process.roam()  # those too that one of them may have made when it was bound
         if not isinstance(said, dict) or said.get("nonce") != nonce:
@@ -227,23 +233,56 @@ class VariantProcess:
             )
         used = self.cpu_ns() - used
         answer = Answer((end - begin) / 1e9 / count, used / 1e9 / count, raised=sanitize_text(said.get("wrong"), 2000))
-        answer.begun, answer.helpers = begun, others
+        answer.off_clock_s, answer.helpers, answer.working = off_clock, helpers, awake
         if self.device.apart:
             self._synchronize_device(answer, count, (end - begin) / 1e9)
-        if look or awake:
-            answer.working = awake or self._working()
-        return answer, at_once
+        self.process.stop()
+        return answer, said | {"at once": at_once}
 
-    def _begun(self, outs: list[list[Tensor]], pause_s: float) -> tuple[bool, int]:
-        """Stops it on its way, and says whether anything is written to the places of its answers, which it has not said
-        to be there, and how many processes of its own there are."""
+    def _read_at_once(self, cases: Sequence[Case], laid: list[LaidCall]) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Of a device, which goes on by itself: some elements of each answer as they are when it is said to be there,
+        the whole answer's memory, and their places in it."""
+        found = []
+        for case, one in zip(cases, laid, strict=True) if self.device.apart else ():
+            for at, spot in zip(case.places, one.outs, strict=True):
+                whole = self.memory.tensor(spot).view(-1)
+                where = _drawn(at, self.draw).to(whole.device)
+                found.append((whole[where], whole, where))
+        self.device.finish_supervisor_work()
+        return found
+
+    def _answers_at(
+        self, answer: Answer, cases: Sequence[Case], laid: list[LaidCall], said: dict[str, Any]
+    ) -> list[list[Tensor]]:
+        """The answers, flat, as they are in the memory of a process that is stopped. Raises ProcessEnded."""
+        if self.device.apart:
+            outs = [[self.memory.tensor(spot).reshape(-1).clone() for spot in one.outs] for one in laid]
+            for early, whole, where in said["at once"]:
+                if not is_identical(early, whole[where]):
+                    answer.late = "the answer was not there yet, or changed, after it was said to be there"
+            return outs
+        try:
+            return [
+                [
+                    read_tensor(self.process.pid, int(address), shape, contiguous_strides(shape) if plain else strides,
+                                getattr(torch, dtype))
+                    for (address, plain), (shape, dtype), strides in zip(one, c.outputs, c.strides, strict=True)
+                ]
+                for c, one in zip(cases, said["at"], strict=True)
+            ]  # fmt: skip
+        except (MemoryUnreadable, ValueError, TypeError, KeyError, OverflowError) as error:
+            answer.raised = f"named no answer: {error}" if isinstance(error, MemoryUnreadable) else "named no answer"
+        except ReadingRefused as error:
+            raise ProcessEnded(f"keeps its answers to itself: {error}") from error
+        return []
+
+    def _stopped_on_its_way(self, pause_s: float) -> int:
+        """How many processes of its own are at work then."""
         time.sleep(pause_s)
         self.process.stop()
         others = len(self.process.other_pids())
-        written = any(bool((o.view(torch.uint8) != POISON).any()) for one in outs for o in one if o.numel())
-        begun = written and not select.select([self.process.control], [], [], 0)[0]
         self.process.go_on()
-        return begun, others
+        return others
 
     def _awake(self, stopped: bool, used_ns: int) -> str:
         """Whether it ran between the moment that it was stopped and the one that the clock starts."""
@@ -251,24 +290,24 @@ class VariantProcess:
         ran = not stopped or used_ns > STOPPED_NS or self.woken > OFTEN
         return "ran while it was stopped: something lets it go on" if ran else ""
 
-    def _write(self, memory: Any, cases: Sequence[Case], laid: list[_Laid]) -> None:
+    def _write(self, memory: Any, cases: Sequence[Case], laid: list[LaidCall]) -> None:
+        if self.device.apart:
+            memory.bytes.fill_(POISON)  # nothing says where answers are to lie
         for case, one in zip(cases, laid, strict=True):
-            for spot in one.outs:
-                memory.bytes[spot[0] - BAND : spot[0] + _span(spot) + BAND] = POISON
             for value, spot in zip(case.there, one.inputs, strict=True):
-                begin, end = spot[0], spot[0] + _span(spot)
-                filled = spot[2] == _strides(spot[1])  # by the value; between the rows of a wider tensor poison stays
+                begin, end = spot[0], spot[0] + span(spot)
+                filled = spot[2] == contiguous_strides(spot[1])  # by the value; between rows of a wider tensor it stays
                 memory.bytes[begin - BAND : begin if filled else end] = POISON
                 memory.bytes[end : end + BAND] = POISON
                 memory.tensor(spot).copy_(value)
 
-    def _touched(self, memory: Any, cases: Sequence[Case], laid: list[_Laid]) -> str:
+    def _touched(self, memory: Any, cases: Sequence[Case], laid: list[LaidCall]) -> str:
         for case, one in zip(cases, laid, strict=True):
             for number, (value, spot) in enumerate(zip(case.there, one.inputs, strict=True)):
                 if not _same_bits(memory.tensor(spot).reshape(-1), value.reshape(-1)):
                     return f"input {number} was written to"
             for spot in (*one.inputs, *one.outs):
-                end = spot[0] + _span(spot)
+                end = spot[0] + span(spot)
                 for low, high in ((spot[0] - BAND, spot[0]), (end, end + BAND)):
                     if not bool((memory.bytes[low:high] == POISON).all()):
                         return "memory beside its inputs and answers was written to"
@@ -338,51 +377,37 @@ class VariantProcess:
         """What it answers to a question. Raises ProcessEnded."""
         return words(self.process.ask(asked, self.answer_s * times)[0])
 
+    def wrong_buffer(self, expected: Sequence[Sequence[Any]]) -> str:
+        """Of the buffers that a call changes the first that is not what the reference's is then, "" where all are:
+        each with its name, places, elements and by how much they may be missed. Raises ProcessEnded."""
+        self.process.go_on()
+        self.ended_ns = None
+        said = self._heard({"do": "buffers", "of": [[name, at] for name, at, _, _ in expected]}).get("buffers")
+        if not isinstance(said, list) or len(said) != len(expected):
+            return "its buffers cannot be read"
+        for its, (name, at, wanted, off) in zip(said, expected, strict=True):
+            for place, element, must in zip(at, its if isinstance(its, list) else [], wanted, strict=False):
+                if not (isinstance(element, (int, float)) and abs(element - must) <= off):
+                    is_now = f"element {place} of its {name} is {element!r:.40} after a call"
+                    return f"{is_now}, must be {must:.6g} +- {off:.2g}"
+            if not isinstance(its, list) or len(its) != len(wanted):
+                return f"its {name} has another size"
+        return ""
+
     def ask(self, what: str, of: str) -> list[str]:
         """A question that is no call, and the lines of its answer by that name. Raises ProcessEnded."""
         self.process.go_on()
+        self.ended_ns = None
         return lines(self._heard({"do": what}).get(of))
+
+
+def _path(name: str) -> str | None:
+    """Where an answer stands in what is returned, as a bound names it; None where it has a name of its own."""
+    return name.removeprefix("output") if name.startswith("output") else None
 
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _span(spot: Spot) -> int:
-    """Bytes from the first element to behind the last."""
-    _, shape, strides, dtype = spot
-    steps = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if all(shape) else 0
-    return int(steps * getattr(torch, dtype).itemsize)
-
-
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [0] * len(shape), 1
-    for dim in reversed(range(len(shape))):
-        strides[dim] = step
-        step *= max(shape[dim], 1)
-    return tuple(strides)
-
-
-def _wide_rows(shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-    """As a slice of a wider tensor has them."""
-    return (_strides((*shape[:-1], shape[-1] + 5)) if len(shape) > 1 else _strides(shape)), 0
-
-
-def _columns_first(shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-    """As a transposed tensor has them."""
-    if len(shape) < 2:
-        return _strides(shape), 0
-    swapped = _strides((*shape[:-2], shape[-1], shape[-2]))
-    return (*swapped[:-2], swapped[-1], swapped[-2]), 0
-
-
-def _off_by_one(shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-    """Contiguous, from the second element of a storage on: no vector of it is aligned."""
-    return _strides(shape), 1
-
-
-# What else a caller may hand over -> strides, and elements before the first.
-LAYOUTS = {"rows of a wider tensor": _wide_rows, "columns first": _columns_first, "an odd address": _off_by_one}
 
 
 def _drawn(places: Tensor, draw: random.Random) -> Tensor:
@@ -400,14 +425,7 @@ def is_identical(a: Tensor, b: Tensor) -> bool:
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
     """Of flat tensors of one dtype: in one pass over their words, where they are made of some."""
-    if any(t.nbytes % 8 or t.storage_offset() * t.element_size() % 8 for t in (a, b)):
+    words = all(t.is_contiguous() and not (t.nbytes % 8 or t.storage_offset() * t.element_size() % 8) for t in (a, b))
+    if not words:  # a column of a wider tensor is flat too, and its elements lie apart
         return is_identical(a, b)
     return torch.equal(a.view(torch.int64), b.view(torch.int64))
-
-
-def _changed(at_once: list[list[Tensor]], whole: list[list[Tensor]], reads: list[list[Tensor]]) -> str:
-    for early, late, at in zip(at_once, whole, reads, strict=True):
-        for a, b, where in zip(early, late, at, strict=True):
-            if not is_identical(a, b[where]):
-                return "the answer was not there yet, or changed, after it was said to be there"
-    return ""

@@ -8,6 +8,7 @@ does at once what takes cores minutes. A reference that does not run there is ru
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import importlib
 import io
@@ -28,7 +29,7 @@ from kernelworks.contract.bounds.propagation import without_fused_kernels
 from kernelworks.contract.complex_numbers import as_parts, wide_dtype
 from kernelworks.judge.inputs.cuda_on_cpu import CudaOnCpuMode
 from kernelworks.judge.inputs.dataflow import Flow
-from kernelworks.judge.inputs.draws import BEYOND, DRAWS, LOST, about_constants, like_given, no_ones_and_zeros
+from kernelworks.judge.inputs.draws import DRAWS, LOST, OUTSIDE, about_constants, like_given, no_ones_and_zeros
 from kernelworks.judge.inputs.values import given_leaves, gradients, is_differentiable, leaves, pack_value
 from kernelworks.judge.process.ipc import hear, say, tensors_into
 from kernelworks.judge.process.malloc import give_back, keep_freed
@@ -39,6 +40,8 @@ from kernelworks.profile.timeline import survey_run
 __all__ = ["Oracle", "serve"]
 
 MOST_TEXT = 4000
+MOST_BUFFERS, MOST_OF_BUFFER = 32, 64  # that are compared after a call, and elements of each
+OWN_ERRORS = 16.0  # of the reference's own error, within which another one's is
 MOST_SURVEYED = 20_000  # calls of a reference whose work is counted
 
 PATIENCE_S, MOMENT_S = 15.0, 0.3  # for a device's memory
@@ -194,6 +197,32 @@ class Oracle:
 
         return self.run([*args, flows], found), [*(f"input {number}" for number in inputs), *named]
 
+    def buffers_after(self, args: list[Any], seed: int) -> dict[str, tuple[Tensor, Tensor]]:
+        """Of every buffer that a call writes to: what it is in float64 after one, and how far one in the reference's
+        own precision may be from that. Empty where the reference does not run in float64."""
+        if self.module is None or not any(True for _ in self.module.buffers()):
+            return {}
+        before = {name: value.clone() for name, value in self.module.named_buffers()}
+        runs = []
+        for wide in (False, True):
+            module = copy.deepcopy(self.module)
+            given = [_all(value, torch.clone) for value in args]
+            if wide:
+                module.double()
+                given = [_all(v, lambda t: t.double() if t.is_floating_point() else t) for v in given]
+            with torch.no_grad(), self.as_it_was(seed):
+                self.at_home(lambda m=module, g=given: m(*g))  # type: ignore[misc]
+            runs.append(dict(module.named_buffers()))
+        found = {}
+        for name, was in before.items():
+            own, exact = runs[0][name].double(), runs[1][name].double()
+            moved = (exact - was.double()).abs().amax() if was.numel() else torch.zeros(())
+            if float(moved) == 0:
+                continue
+            off = own.sub(exact).abs().amax() * OWN_ERRORS + moved * LOST
+            found[name] = (exact, off if was.is_floating_point() else torch.zeros((), dtype=torch.float64))
+        return found
+
 
 def _all(value: Any, change: Callable[[Any], Any]) -> Any:
     """An argument with every tensor in it changed."""
@@ -243,13 +272,13 @@ def _case(oracle: Oracle, asked: dict[str, Any]) -> tuple[dict[str, Any], int]:
         flat, its = flat.cpu(), its.cpu()
         flat, its = (as_parts(t).reshape(-1) for t in (flat, its))  # of a complex number both, at its one place
         its = its.to(torch.float64)
-        if asked["draw"] == BEYOND and flat.is_floating_point() and flat.numel():
+        if asked["draw"] in OUTSIDE and flat.is_floating_point() and flat.numel():
             its = its.clamp(min=LOST * float(flat.abs().max()))
         references.append(flat.to(wide_dtype(flat.dtype)))
         bounds.append(its)
         places.append(at)
     memory, spots = tensors_into([*given, *references, *bounds, *places])
-    shapes = [(list(t.shape), str(t.dtype).removeprefix("torch.")) for t in found.native]
+    shapes = [(list(t.shape), str(t.dtype).removeprefix("torch."), list(t.stride())) for t in found.native]
     said = {
         "inputs": structure, "spots": spots, "outputs": shapes, "names": list(names or found.names),
         "own": _own_share(found), "why": list(found.why)[:20], "unknown": list(found.unknown)[:20],
@@ -257,6 +286,21 @@ def _case(oracle: Oracle, asked: dict[str, Any]) -> tuple[dict[str, Any], int]:
         "drawn": bool(asked["twice"]) and oracle.is_random(args, seed, found),
     }  # fmt: skip
     return said, memory.handed_on()
+
+
+def _buffers(oracle: Oracle, asked: dict[str, Any]) -> dict[str, Any]:
+    """Of the buffers that a call of these inputs changes: some elements, where they are, and by how much they may be
+    missed."""
+    try:
+        after = oracle.buffers_after(oracle.inputs(int(asked["seed"]), asked["draw"]), int(asked["seed"]))
+    except Exception:  # it does not run in float64, or cannot be copied
+        after = {}
+    generator, found = torch.Generator().manual_seed(int(asked["places"])), []
+    for name, (value, off) in list(after.items())[:MOST_BUFFERS]:
+        flat = value.reshape(-1)
+        at = torch.randperm(flat.numel(), generator=generator)[:MOST_OF_BUFFER]
+        found.append([name, at.tolist(), flat[at].tolist(), float(off)])
+    return {"buffers": found}
 
 
 def _work(oracle: Oracle, asked: dict[str, Any]) -> dict[str, Any]:
@@ -312,6 +356,8 @@ def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
             elif asked["do"] == "case":
                 said, descriptor = _case(oracle, asked)
                 descriptors = (descriptor,)
+            elif asked["do"] == "buffers":
+                said = _buffers(oracle, asked)
             else:
                 said = _work(oracle, asked)
         except NoBoundError as error:

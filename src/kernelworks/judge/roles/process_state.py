@@ -7,25 +7,22 @@ no figure and no answer depends on what is said here.
 
 from __future__ import annotations
 
-import builtins
 import ctypes
 import gc
-import json
+import locale
 import os
-import random
+import resource
 import signal
-import socket
 import sys
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any
 
 import torch
 
 from kernelworks.judge.roles.on_cuda import persisting
+from kernelworks.judge.roles.reachable import Reachable, changes_since_fork, marked_modules
 from kernelworks.machine import environment
 
 __all__ = ["State"]
@@ -61,6 +58,8 @@ def _narrower(backend: str, what: str) -> str:
     return "" if found in ("none", "ieee") else found
 
 
+# Of NumPy, which a candidate may be the first to load.
+NUMPY_ERRORS = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 # name -> what reads it
 SETTINGS: dict[str, Callable[[], Any]] = {
     "threads": torch.get_num_threads,
@@ -112,71 +111,34 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     "NNPACK": lambda: _C._get_nnpack_enabled(),
     "float16 sums on a CPU": lambda: _C._get_cpu_allow_fp16_reduced_precision_reduction(),
     "memory that is filled": lambda: _deterministic.fill_uninitialized_memory,
+    "float16 accumulation in cuBLAS": lambda: _C._get_cublas_allow_fp16_accumulation(),
+    "dtypes of autocast": lambda: [str(torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")],
+    "cache of autocast": torch.is_autocast_cache_enabled,
+    "oneDNN's determinism": lambda: _C._get_mkldnn_deterministic(),
+    "opt_einsum": lambda: (_backends.opt_einsum.enabled, _backends.opt_einsum.strategy),
+    "fast path of attention": lambda: torch.backends.mha.get_fastpath_enabled(),
+    "hooks on saved tensors": lambda: _C._autograd._top_saved_tensors_default_hooks(True) is not None,
+    "level of forward gradients": lambda: torch.autograd.forward_ad._current_level,
+    "level of vmap": lambda: str(_C._functorch.peek_interpreter_stack()),
+    "mode of files": lambda: _umask(),
+    "limits of the process": lambda: [resource.getrlimit(n) for n in range(10)],
+    "locale": lambda: locale.setlocale(locale.LC_ALL),
+    "path of modules": lambda: [place for place in sys.path if not place.startswith(os.getcwd())],
+    "errors and output": lambda: [id(sys.excepthook), id(sys.stdout), id(sys.stderr), id(sys.stdin)],
+    "errors of NumPy": lambda: sys.modules["numpy"].geterr() if "numpy" in sys.modules else NUMPY_ERRORS,
 }
-
-# Whose functions others rely on: timers, what compares, what torch's users call.
-HOLDERS: dict[str, Any] = {
-    "builtins": builtins, "gc": gc, "json": json, "os": os, "random": random, "socket": socket, "time": time,
-    "socket.socket": socket.socket, "threading": threading, "torch": torch, "torch.Tensor": torch.Tensor,
-    "torch._C": _C, "torch.nn.functional": torch.nn.functional, "torch.nn.Module": torch.nn.Module,
-    "torch.cuda": torch.cuda, "torch.cuda.Event": torch.cuda.Event, "torch.cuda.Stream": torch.cuda.Stream,
-    "torch.backends": torch.backends, "torch.random": torch.random, "torch.testing": torch.testing,
-    "torch.linalg": torch.linalg, "torch.special": torch.special, "torch.ops.aten": torch.ops.aten,
-}  # fmt: skip
-JUDGES = tuple(
-    f"kernelworks.judge.{name}"
-    for name in (
-        "roles.candidate",
-        "process.ipc",
-        "inputs.values",
-        "roles.process_state",
-        "roles.device",
-        "roles.on_cuda",
-    )
-)
-# torch's compiler puts functions of its own in others' places, once it is loaded.
-COMPILERS = tuple(str(Path(torch.__file__).parent / name) for name in ("_dynamo", "_compile", "_inductor"))
-KINDS = (object, type, int, float, complex, str, bytes, list, tuple, dict, set)  # Python's own
-# Where other benchmarks have their clocks and comparisons; looked at where they are loaded.
-WATCHED_MODULES = (
-    "numpy", "numpy.testing", "statistics", "math", "timeit", "operator", "subprocess", "inspect", "pickle",
-    "torch.autograd", "torch.nn.init", "torch.nn.modules.module", "torch.testing._comparison", "torch.utils.benchmark",
-    "torch.utils.data", "triton", "triton.testing",
-)  # fmt: skip
+# Variables that compilers and libraries set themselves while they are loaded or build something.
+OURS = frozenset({"TORCH_CUDA_ARCH_LIST", "MAX_JOBS", "KINETO_LOG_LEVEL", "TRITON_CACHE_DIR", "KMP_INIT_AT_FORK"})
 
 
-def _mark(value: Any) -> tuple[int, int, str]:
-    """What a function is known by: itself, its code, and where that is written."""
-    function = value.__func__ if isinstance(value, MethodType) else value
-    code = function.__code__ if isinstance(function, FunctionType) else None
-    return (id(value), id(code), code.co_filename if code else "")
+def _umask() -> int:
+    mask = os.umask(0o22)
+    os.umask(mask)
+    return mask
 
 
-def _functions() -> dict[str, tuple[int, int, str]]:
-    found = {}
-    modules: Mapping[str, Any] = {
-        name: sys.modules[name] for name in (*JUDGES, *WATCHED_MODULES) if name in sys.modules
-    }
-    kinds = {kind.__name__: kind for kind in KINDS}
-    for place, holder in {**HOLDERS, **kinds, **modules}.items():
-        for name, value in _of(holder):
-            if callable(value) or isinstance(value, (staticmethod, classmethod)):
-                found[f"{place}.{name}"] = _mark(value)
-    for name, kind in list(vars(torch.nn).items()):
-        if isinstance(kind, type) and issubclass(kind, torch.nn.Module):
-            found[f"torch.nn.{name}.forward"] = _mark(kind.forward)
-    return found
-
-
-def _of(holder: Any) -> list[tuple[str, Any]]:
-    """Names of a module; of a class those too that it has from others: what is put in front of one of them is no new
-    name."""
-    if not isinstance(holder, type):
-        return list(vars(holder).items())
-    every: dict[str, Any] = {}
-    for kind in reversed(holder.__mro__):
-        every |= vars(kind)
-    return list(every.items())
+# Where other benchmarks have their clocks and comparisons; looked at where they are loaded later than this.
+WATCHED_MODULES = ("numpy", "numpy.testing", "timeit", "torch.utils.benchmark", "triton", "triton.testing")
 
 
 def _late() -> list[str]:
@@ -222,7 +184,8 @@ class State:
     """As it was when this was made."""
 
     def __init__(self) -> None:
-        self.settings, self.functions = _settings(), _functions()
+        self.settings = _settings()
+        self.later = Reachable(others=marked_modules())
         self.variables = environment.variables()
         self.had = frozenset(_replaced() if torch.cuda.is_initialized() else ())  # torch replaces some for a GPU itself
 
@@ -231,15 +194,16 @@ class State:
         return [line for line in _replaced() if line not in self.had]
 
     def changes(self) -> list[str]:
-        """What is otherwise now, a line each."""
-        now, functions = _settings(), _functions()
+        """What is set otherwise now, a line each."""
+        now = _settings()
         found = [f"{name}: {was} -> {now[name]}" for name, was in self.settings.items() if now[name] != was]
-        found += [
-            f"{name} is another function"
-            for name, was in self.functions.items()
-            if name in functions and functions[name] != was and not functions[name][2].startswith(COMPILERS)
-        ]
-        found += [line for line in _late() if line not in found]
         variables = environment.variables()
-        changed = {k for k in self.variables.keys() & variables.keys() if self.variables[k] != variables[k]}
-        return found + [f"the variable {name} is set otherwise" for name in sorted(changed)]
+        found += [f"the variable {k} is set otherwise" for k in sorted(self.variables.keys() & variables.keys())
+                  if self.variables[k] != variables[k]]  # fmt: skip
+        found += [f"the variable {k} is set" for k in sorted(variables.keys() - self.variables.keys()) if k not in OURS]
+        return found + [f"the variable {k} is gone" for k in sorted(self.variables.keys() - variables.keys())]
+
+    def reachable_changes(self) -> list[str]:
+        """What of the modules is another function, value or module now, a line each."""
+        found = changes_since_fork(self.later)
+        return found + [line for line in _late() if line not in found]

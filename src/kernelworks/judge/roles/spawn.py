@@ -13,6 +13,7 @@ import importlib
 import os
 import socket
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from kernelworks.contract.bounds import bound_of
 from kernelworks.judge.process import sandbox
 from kernelworks.judge.process.cleanup import remove_folder
 from kernelworks.judge.process.ipc import hear, read_papers, say
-from kernelworks.judge.roles import candidate, examiner, oracle
+from kernelworks.judge.roles import candidate, examiner, oracle, reachable
 from kernelworks.machine.parent_process import die_with_parent
 
 ROLES = {"caller": candidate.serve, "examiner": examiner.serve, "oracle": oracle.serve}
@@ -78,6 +79,8 @@ def _loaded(modules: Sequence[str]) -> None:
     for name in modules:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    tempfile.tempdir = None  # it is another one in each
+    reachable.mark_all()
     gc.collect()
     gc.freeze()  # no child goes through all that again, and copies it by doing so
 

@@ -26,12 +26,14 @@ def dequantize(
 ) -> Array:  # fmt: skip
     """The numbers whose bytes in a packed format are given.
 
-    ``Q8_0``: ``output = d q`` of each block's scale d and its 32 numbers of 8 bits. ``Q4_0``: ``output = d (q - 8)`` of
-    its 32 numbers of 4 bits; the first 16 are the low halves of the bytes.
+    ``output = d q + m`` of whole numbers q of a few bits, the scale d of a block or of a part of it, and m, which is 0
+    in formats without a least number. ``Q8_0``: 32 numbers of 8 bits. ``Q4_0``: 32 numbers of 4 bits less 8; the
+    first 16 are the low halves of the bytes. The table of formats is in the README of ``quantize``.
 
     Args:
         packed: [..., bytes of K], uint8, contiguous: whole blocks along the last dimension.
-        format: ``"Q8_0"`` (34 bytes a block of 32), ``"Q4_0"`` (18) or ``"Q5_0"`` (22).
+        format: of blocks of 32 ``"Q8_0"`` (34 bytes), ``"Q4_0"`` (18), ``"Q4_1"`` (20), ``"Q5_0"`` (22), ``"Q5_1"``
+            (24) or ``"IQ4_NL"`` (18); of blocks of 256 ``"Q4_K"`` (144), ``"Q5_K"`` (176) or ``"Q6_K"`` (210).
         dtype: torch.float32, torch.bfloat16 or torch.float16, or its name.
         out: where to write: a contiguous tensor like the output.
         kernel: the name of one implementation; by default the dispatcher chooses.
@@ -40,7 +42,7 @@ def dequantize(
         ``output`` [..., K] of ``dtype``; in float32 bit for bit what GGUF's own functions make. Bytes have no gradient.
 
     Error bound: 0 in float32, u |output| in another dtype with unit roundoff u.
-    Cost: one product an element; reads packed once and writes output once.
+    Cost: one product, and in formats with a least number one sum, an element; reads packed once and writes output once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: gguf.quants.dequantize (PyPI gguf); ggml/src/ggml-quants.c.
     """

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from kernelworks.contract import Case, Contract, Cost, Request, rounding
 from kernelworks.contract.arguments import Arguments, Word, check_of, errors_of
-from kernelworks.contract.packed_formats import FORMATS, Format, PackedBytes, dequantize_blocks
+from kernelworks.contract.packed_formats import BENCH_FORMATS, FORMATS, Format, PackedBytes, dequantize_blocks
 from kernelworks.contract.results import Result
 from kernelworks.templates.packed_blocks import KINDS, draw_packed
 
@@ -58,13 +58,14 @@ def _case(name: str, shape: tuple[int, ...], format: str, kind: str = "normal", 
 
 
 def _cases(format: str) -> tuple[Case, ...]:
+    block = FORMATS[format].block
     return (
-        *(_case(f"{m}x{k}", (m, k), format) for m, k in (
-            (1, 32), (3, 64), (2, 96), (5, 4096), (67, 160), (0, 64), (3, 0),
+        *(_case(f"{m}x{blocks * block}", (m, blocks * block), format) for m, blocks in (
+            (1, 1), (3, 2), (2, 3), (5, 4096 // block), (67, 5), (0, 2), (3, 0),
         )),
-        *(_case(kind, (7, 96), format, kind) for kind in KINDS[1:]),
-        _case("shape [bytes]", (96,), format),
-        _case("shape [2, 3, bytes]", (2, 3, 64), format),
+        *(_case(kind, (7, 3 * block), format, kind) for kind in KINDS[1:]),
+        _case("shape [bytes]", (3 * block,), format),
+        _case("shape [2, 3, bytes]", (2, 3, 2 * block), format),
     )  # fmt: skip
 
 
@@ -72,7 +73,7 @@ def _bench_cases(*sizes: tuple[int, int]) -> tuple[Case, ...]:
     return tuple(
         Case(f"{format} {m}x{k}", lambda g, d, m=m, k=k, f=format: _make(g, d, (m, k), f),
              dtypes=(torch.float32, torch.bfloat16))
-        for format in FORMATS for m, k in sizes
+        for format in BENCH_FORMATS for m, k in sizes
     )  # fmt: skip
 
 

@@ -1,5 +1,5 @@
 // dequantize, to be read: block by block, number by number.
-#include "packed.hpp"
+#include "packed/formats.hpp"
 
 // dequantize(output [numbers], packed [bytes], format's number, threads)
 KW_EXPORT(dequantize) {
@@ -15,7 +15,7 @@ KW_EXPORT(dequantize) {
                 const kw::Range mine = kw::slice(n / F::BLOCK, ith, nth);
                 for (int64_t b = mine.begin; b < mine.end; ++b) {
                     float w[F::BLOCK];
-                    F::plain(from + b * F::BYTES, w);
+                    kw::plain<F>(from + b * F::BYTES, w);
                     for (int i = 0; i < F::BLOCK; ++i) to[b * F::BLOCK + i] = kw::from_float<T>(w[i]);
                 }
             });

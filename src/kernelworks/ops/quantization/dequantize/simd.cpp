@@ -1,5 +1,5 @@
 // dequantize: block by block, decoded in registers.
-#include "packed.hpp"
+#include "packed/formats.hpp"
 
 // dequantize(output [numbers], packed [bytes], format's number, threads)
 KW_EXPORT(dequantize) {
@@ -14,10 +14,14 @@ KW_EXPORT(dequantize) {
             kw::parallel(kw::worth(args.integer(3), n * 4, 64 * 1024), [&](int64_t ith, int64_t nth) {
                 const kw::Range mine = kw::slice(n / F::BLOCK, ith, nth);
                 for (int64_t b = mine.begin; b < mine.end; ++b) {
-                    kw::vf w[F::BLOCK / kw::LANES];
-                    F::decode(from + b * F::BYTES, w);
+                    const kw::Factors<F> by(from + b * F::BYTES);
+                    for (int g = 0; g < F::BLOCK / kw::GROUP; ++g) {
+                        kw::vf w[kw::GROUP / kw::LANES];
+                        kw::decode<F>(from + b * F::BYTES, by, g, w);
+                        T* here = to + b * F::BLOCK + g * kw::GROUP;
 #pragma GCC unroll 8
-                    for (int i = 0; i < F::BLOCK / kw::LANES; ++i) kw::store(to + b * F::BLOCK + i * kw::LANES, w[i]);
+                        for (int i = 0; i < kw::GROUP / kw::LANES; ++i) kw::store(here + i * kw::LANES, w[i]);
+                    }
                 }
             });
         });

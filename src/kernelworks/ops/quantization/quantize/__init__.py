@@ -27,11 +27,12 @@ def quantize(x: Array, format: str, *, out: Array | None = None, kernel: str | N
 
     ``Q8_0``: ``d = max |x| / 127`` in float16 and 32 numbers ``round(x / d)`` of 8 bits, halves away from zero.
     ``Q4_0``: ``d = m / -8``, m the number of the largest magnitude, and 32 numbers ``floor(x / d + 8.5)`` of 4 bits, at
-    most 15.
+    most 15. ``Q5_0``: the same with -16, 16.5 and 31. ``Q4_1``: ``d = (max x - min x) / 15``, ``m = min x``, and 32
+    numbers ``floor((x - m) / d + 0.5)`` of 4 bits. ``Q5_1``: the same with 31.
 
     Args:
         x: [..., K], float32, bfloat16 or float16, any strides; K a multiple of 32.
-        format: ``"Q8_0"`` (34 bytes a block), ``"Q4_0"`` (18) or ``"Q5_0"`` (22, as Q4_0 with -16, 16.5 and 31).
+        format: ``"Q8_0"`` (34 bytes a block), ``"Q4_0"`` (18), ``"Q5_0"`` (22), ``"Q4_1"`` (20) or ``"Q5_1"`` (24).
         out: where to write: a contiguous uint8 tensor like the output.
         kernel: the name of one implementation; by default the dispatcher chooses.
 

@@ -11,12 +11,12 @@ from torch import Generator, Tensor
 from kernelworks.contract import Case, Contract, Cost, Request
 from kernelworks.contract.arguments import Arguments, check_of, errors_of
 from kernelworks.contract.cases import VALUES, draw, normal
-from kernelworks.contract.packed_formats import FORMATS, Blocks, Format, quantize_blocks
+from kernelworks.contract.packed_formats import FORMATS, PACKING, Blocks, Format, quantize_blocks
 from kernelworks.contract.results import Result
 
 __all__ = ["ARGUMENTS", "CONTRACT", "reference"]
 
-ARGUMENTS: Arguments = {"x": Blocks(), "format": Format()}
+ARGUMENTS: Arguments = {"x": Blocks(), "format": Format(*PACKING)}
 
 
 def reference(x: Tensor, format: str) -> tuple[Tensor, ...]:
@@ -98,7 +98,7 @@ def _cases(format: str) -> tuple[Case, ...]:
 BENCH_CASES = tuple(
     Case(f"{format} {m}x{k}", lambda g, d, m=m, k=k, f=format: {"x": normal(g, d, m, k), "format": f},
          dtypes=(torch.float32,))
-    for format in FORMATS for m, k in ((1024, 4096), (1, 4096))
+    for format in PACKING for m, k in ((1024, 4096), (1, 4096))
 )  # fmt: skip
 
 CONTRACT = Contract(
@@ -115,7 +115,7 @@ CONTRACT = Contract(
     cost=_cost,
     dims=_dims,
     bucket=lambda request: {"format": request.args["format"]},
-    cases=tuple(case for format in FORMATS for case in _cases(format)),
+    cases=tuple(case for format in PACKING for case in _cases(format)),
     bench_cases=BENCH_CASES,
     errors=errors_of(ARGUMENTS),
 )

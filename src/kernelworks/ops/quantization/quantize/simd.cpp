@@ -1,5 +1,5 @@
 // quantize: block by block; what a block takes is read once.
-#include "packed.hpp"
+#include "packed/formats.hpp"
 
 // quantize(output [M, bytes], x [M, K], format's number, threads)
 KW_EXPORT(quantize) {
@@ -17,7 +17,7 @@ KW_EXPORT(quantize) {
                     const T* from = x[i / blocks] + i % blocks * F::BLOCK;
                     float wide[F::BLOCK];
                     for (int j = 0; j < F::BLOCK; j += kw::LANES) kw::store(wide + j, kw::load(from + j));
-                    F::encode(wide, to + i * F::BYTES);
+                    if constexpr (requires { F::encode(wide, to); }) F::encode(wide, to + i * F::BYTES);
                 }
             });
         });

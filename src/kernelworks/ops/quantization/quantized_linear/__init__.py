@@ -26,7 +26,7 @@ from kernelworks.ops.quantization.quantized_linear.mutants import MUTANTS
 
 __all__ = ["OP", "quantized_linear"]
 
-INT8_BLOCK_BYTES = 100  # of a block of x in int8.cpp: 32 numbers of 16 bits, 8 sums, a scale
+INT8_GROUP_BYTES = 104  # of 32 numbers of x in int8.cpp: in 16 bits each, 8 sums, a scale, a scaled sum
 MOST_ROWS_ON_GPU = 16  # each reads the weight again, which L2 holds for so many
 
 
@@ -43,10 +43,12 @@ def quantized_linear(
     """Affine map of the last dimension with packed weights: ``output = x @ dequantize(weight, format).T + bias``.
 
     Args:
-        x: [..., K], float32, bfloat16 or float16, any strides; K a multiple of 32.
+        x: [..., K], float32, bfloat16 or float16, any strides; K fills whole blocks, of 32 or 256 numbers.
         weight: [N, bytes of K], uint8, contiguous: what ``quantize`` makes of [N, K], and what GGUF files hold.
         bias: [N] of x's dtype, or None for zeros.
-        format: ``"Q8_0"`` (34 bytes for 32 numbers), ``"Q4_0"`` (18) or ``"Q5_0"`` (22).
+        format: of blocks of 32 numbers ``"Q8_0"`` (34 bytes), ``"Q4_0"`` (18), ``"Q4_1"`` (20), ``"Q5_0"`` (22),
+            ``"Q5_1"`` (24) or ``"IQ4_NL"`` (18); of blocks of 256 ``"Q4_K"`` (144), ``"Q5_K"`` (176) or ``"Q6_K"``
+            (210).
         activations: ``"float32"``: x enters as it is, and sums are float32's. ``"int8"`` allows kernels that round x to
             8 bits first, with a scale for each block of 32, as llama.cpp does; they add integers.
         out: where to write: a contiguous [..., N] tensor.
@@ -58,7 +60,7 @@ def quantized_linear(
     Error bound: |output - exact| <= u |output| + n 2^-24 / (1 - n 2^-24) (|x| @ |weight|.T + |bias|), u the unit
     roundoff of the dtype and n = K/8 + 10: weights are decoded exactly, sums are kept in float32. With
     ``activations="int8"`` and a kernel that rounds x, 1/254 of the largest |x| of each block, times that block of
-    |weight|, more.
+    |weight|, more; and where a format adds a least number, |weight| in the sum is the sizes of what is added.
     Cost: 2 M N K flop for M rows of x; with few rows the weight's bytes are read once, and that is the time.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: ggml/src/ggml-cpu (llama.cpp); torch.nn.functional.linear.
@@ -104,7 +106,7 @@ def _forward_int8(
     if output.numel() == 0:
         return output
     rows, m = as_rows(x), math.prod(x.shape[:-1])
-    room = torch.empty(m * x.shape[-1] // 32 * INT8_BLOCK_BYTES, dtype=torch.uint8)
+    room = torch.empty(m * x.shape[-1] // 32 * INT8_GROUP_BYTES, dtype=torch.uint8)
     run, threads = choose_threads(lib.quantized_linear_int8, _nanoseconds(m, weight))
     run(output, rows, weight, _dense(bias), room, FORMATS[format].number, threads)
     return output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -11,7 +12,15 @@ from torch import Generator, Tensor
 from kernelworks.contract import INT8_BY_BLOCK, UNIT_ROUNDOFF, Case, Contract, Cost, Request, rounding
 from kernelworks.contract.arguments import Arguments, Word, check_of, errors_of
 from kernelworks.contract.cases import VALUES, draw, normal
-from kernelworks.contract.packed_formats import FORMATS, Blocks, Format, PackedBytes, dequantize_blocks
+from kernelworks.contract.packed_formats import (
+    BENCH_FORMATS,
+    FORMATS,
+    Blocks,
+    Format,
+    PackedBytes,
+    dequantize_blocks,
+    magnitude_of_blocks,
+)  # fmt: skip
 from kernelworks.contract.tensor_argument import T
 from kernelworks.templates.packed_blocks import KINDS, draw_packed
 from kernelworks.templates.product import gamma
@@ -59,8 +68,11 @@ def _bound(
     args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype, inner: str = "float32"
 ) -> tuple[Tensor, ...]:
     x, weight, bias = args["x"], dequantize_blocks(args["weight"], args["format"]).double(), args["bias"]
-    lost = _rounded_to_8_bits(x, weight) if inner == INT8_BY_BLOCK and x.numel() else torch.zeros_like(outputs[0])
-    magnitude = x.abs() @ weight.abs().T + lost
+    magnitude, lost = x.abs() @ weight.abs().T, torch.zeros_like(outputs[0])
+    if inner == INT8_BY_BLOCK and x.numel():  # products of scaled codes and what is added to those are summed apart
+        sizes = magnitude_of_blocks(args["weight"], args["format"]).double()
+        magnitude = x.abs() @ sizes.T + _rounded_to_8_bits(x, sizes)
+        lost = _rounded_to_8_bits(x, weight)
     if bias is not None:
         magnitude = magnitude + bias.abs()
     inside = gamma(_chain(x.shape[-1])) * magnitude + (x.shape[-1] + 1) * SMALLEST + lost
@@ -137,24 +149,31 @@ SHAPES = (
     (7, 4, 96), (8, 17, 256), (9, 5, 64), (12, 25, 32), (17, 12, 96), (33, 14, 1024), (64, 24, 160), (300, 31, 64),
     (5, 300, 64), (0, 3, 32), (3, 0, 32), (3, 5, 0),
 )  # fmt: skip
+INT8_SHAPES = ((1, 1, 32), (1, 13, 64), (1, 64, 4096), (3, 6, 96), (9, 17, 160), (0, 3, 32), (3, 5, 0))
 
 
 def _cases(format: str) -> tuple[Case, ...]:
+    times = FORMATS[format].block // 32
+
+    def sized(shapes: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+        """As many blocks as of 32 numbers, but no row above 4096."""
+        return ((m, n, min(times * k, 4096)) for m, n, k in shapes)
+
     def int8(name: str, shape: tuple[int, ...], n: int, **more: Any) -> Case:
         return _case(name, shape, n, format, activations="int8", **more)
 
+    few, some, five = 64 * times, 96 * times, 160 * times
     return (
         *(_case(f"M={m} N={n} K={k}", (m, k), n, format, bias=n % 2 == 1, layouts=(m, n) in ((4, 13), (12, 25)))
-          for m, n, k in SHAPES),
-        *(_case(kind, (1 + 10 * (i % 2), 160), 21, format, kind=kind)
+          for m, n, k in sized(SHAPES)),
+        *(_case(kind, (1 + 10 * (i % 2), five), 21, format, kind=kind)
           for i, kind in enumerate(k for k in VALUES if k != "normal")),
-        *(_case(f"{blocks} M={m}", (m, 96), 17, format, blocks=blocks) for blocks in KINDS[1:] for m in (1, 11)),
-        _case("shape [K]", (64,), 19, format),
-        _case("shape [2, 3, 4, K]", (2, 3, 4, 64), 21, format, layouts=True),
-        *(int8(f"M={m} N={n} K={k}", (m, k), n, bias=n % 2 == 1, layouts=n == 13)
-          for m, n, k in ((1, 1, 32), (1, 13, 64), (1, 64, 4096), (3, 6, 96), (9, 17, 160), (0, 3, 32), (3, 5, 0))),
-        *(int8(kind, (3, 160), 21, kind=kind) for kind in VALUES if kind != "normal"),
-        *(int8(blocks, (3, 160), 21, blocks=blocks) for blocks in KINDS[1:]),
+        *(_case(f"{blocks} M={m}", (m, some), 17, format, blocks=blocks) for blocks in KINDS[1:] for m in (1, 11)),
+        _case("shape [K]", (few,), 19, format),
+        _case("shape [2, 3, 4, K]", (2, 3, 4, few), 21, format, layouts=True),
+        *(int8(f"M={m} N={n} K={k}", (m, k), n, bias=n % 2 == 1, layouts=n == 13) for m, n, k in sized(INT8_SHAPES)),
+        *(int8(kind, (3, five), 21, kind=kind) for kind in VALUES if kind != "normal"),
+        *(int8(blocks, (3, five), 21, blocks=blocks) for blocks in KINDS[1:]),
     )  # fmt: skip
 
 
@@ -173,7 +192,7 @@ def _bench(format: str, m: int, n: int, k: int, activations: str, dtypes: tuple[
     )
 
 
-BENCH_CASES = tuple(_bench(format, *sizes) for format in FORMATS for sizes in BENCHES)
+BENCH_CASES = tuple(_bench(format, *sizes) for format in BENCH_FORMATS for sizes in BENCHES)
 
 CONTRACT = Contract(
     name="quantized_linear",

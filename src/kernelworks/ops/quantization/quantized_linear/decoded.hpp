@@ -4,10 +4,12 @@
 #include <cstdlib>
 #include <type_traits>
 
-#include "packed.hpp"
+#include "packed/formats.hpp"
 
 namespace {
 
+using kw::Factors;
+using kw::GROUP;
 using kw::LANES;
 using kw::vf;
 
@@ -55,32 +57,38 @@ inline void in_streams(int64_t begin, int64_t end, int64_t row_bytes, Tile tile)
     }
 }
 
-// A tile of rows lies block by block, [block][row][number of the block]: rows of a power of two bytes that lie far apart
+constexpr int VECTORS = GROUP / LANES;
+
+// A tile of rows lies group by group, [group][row][number of the group]: rows of a power of two bytes that lie far apart
 // would share the sets of a cache.
 template <class F>
 inline void decode_tile(const uint8_t* p, int64_t bytes, int64_t rows, int64_t blocks, float* to) {
-    constexpr int V = F::BLOCK / LANES;
+    constexpr int GROUPS = F::BLOCK / GROUP;
     for (int64_t r = 0; r < rows; ++r)
         for (int64_t b = 0; b < blocks; ++b) {
-            vf w[V];
-            F::decode(p + r * bytes + b * F::BYTES, w);
-            float* here = to + (b * rows + r) * F::BLOCK;
+            const uint8_t* from = p + r * bytes + b * F::BYTES;
+            const Factors<F> by(from);
+            for (int g = 0; g < GROUPS; ++g) {
+                vf w[VECTORS];
+                kw::decode<F>(from, by, g, w);
+                float* here = to + ((b * GROUPS + g) * rows + r) * GROUP;
 #pragma GCC unroll 8
-            for (int i = 0; i < V; ++i) kw::store(here + i * LANES, w[i]);
+                for (int i = 0; i < VECTORS; ++i) kw::store(here + i * LANES, w[i]);
+            }
         }
 }
 
 // Rows of x in float32, in tiles of `height` rows that lie so. Every thread takes its share of the rows.
-template <class F, class T>
+template <class T>
 void arrange(int64_t M, int64_t K, const T* x, int64_t stride, int64_t height, float* to, int64_t threads) {
     kw::parallel(threads, [&](int64_t ith, int64_t nth) {
         const kw::Range mine = kw::slice(M, ith, nth);
         for (int64_t m = mine.begin; m < mine.end; ++m) {
             const int64_t first = m / height * height, rows = smaller(height, M - first);
-            for (int64_t b = 0; b < K / F::BLOCK; ++b)
-                for (int64_t i = 0; i < F::BLOCK; i += LANES)
-                    kw::store(to + first * K + (b * rows + m - first) * F::BLOCK + i,
-                              kw::load(x + m * stride + b * F::BLOCK + i));
+            for (int64_t g = 0; g < K / GROUP; ++g)
+                for (int64_t i = 0; i < GROUP; i += LANES)
+                    kw::store(to + first * K + (g * rows + m - first) * GROUP + i,
+                              kw::load(x + m * stride + g * GROUP + i));
         }
     });
 }

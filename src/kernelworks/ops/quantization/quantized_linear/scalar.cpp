@@ -1,5 +1,5 @@
 // quantized_linear, to be read: every element of the result is one dot product, summed in float64.
-#include "packed.hpp"
+#include "packed/formats.hpp"
 
 // quantized_linear(output [M, N], x [M, K], weight [N, bytes], bias [N] or None, not used, format's number, threads)
 KW_EXPORT(quantized_linear) {
@@ -15,7 +15,7 @@ KW_EXPORT(quantized_linear) {
                     double sum = bias ? kw::to_float(bias[n]) : 0.0;
                     for (int64_t b = 0; b < x.N / F::BLOCK; ++b) {
                         float w[F::BLOCK];
-                        F::plain(weight.ptr<uint8_t>() + n * weight.shape[1] + b * F::BYTES, w);
+                        kw::plain<F>(weight.ptr<uint8_t>() + n * weight.shape[1] + b * F::BYTES, w);
                         for (int i = 0; i < F::BLOCK; ++i)
                             sum += static_cast<double>(kw::to_float(x[m][b * F::BLOCK + i])) * w[i];
                     }
@@ -38,7 +38,7 @@ KW_EXPORT(quantized_linear_grad_x) {
                     double sums[F::BLOCK] = {};
                     for (int64_t n = 0; n < N; ++n) {
                         float w[F::BLOCK];
-                        F::plain(weight.ptr<uint8_t>() + n * weight.shape[1] + b * F::BYTES, w);
+                        kw::plain<F>(weight.ptr<uint8_t>() + n * weight.shape[1] + b * F::BYTES, w);
                         for (int i = 0; i < F::BLOCK; ++i)
                             sums[i] += static_cast<double>(grad.ptr<float>()[m * N + n]) * w[i];
                     }

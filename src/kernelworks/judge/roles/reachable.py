@@ -1,0 +1,191 @@
+"""What the modules of a process hold, by name, and what of it is another one later: every function, class, constant and
+module that can be reached from those that are loaded.
+
+A module's own mapping is walked, and that of each class that is written in it. Of a function its code and its defaults
+count too; of a constant its value; of a class whether a name has come in front of one that it inherits. What libraries
+change themselves as they are used is left out: numbers and texts with an underscore in front, torch's compiler, and
+what that puts in others' places.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+__all__ = ["Reachable", "changes_since_fork", "mark_all", "marked_modules"]
+
+PLAIN_KINDS = (bool, int, str, bytes)  # whose names with an underscore in front are counters and notes
+CONSTANTS = (*PLAIN_KINDS, float, complex, torch.dtype, torch.device, torch.layout)
+COMPILER_MODULES = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch._subclasses", "torch.compiler")
+TORCH = str(Path(torch.__file__).parent)
+COMPILER_FILES = tuple(f"{TORCH}/{name}" for name in ("_dynamo", "_compile", "_inductor", "_functorch"))
+INTERPRETER = "/triton/runtime/interpreter.py"
+LEFT_OUT = ("judged_", "__main__", "__mp_main__", __name__, *COMPILER_MODULES)
+HOOKS, REGISTRIES = "hooks", (dict, list, set)  # of which it counts how many members they have
+LISTS: dict[str, list[Any]] = {
+    "sys.meta_path": sys.meta_path,
+    "sys.path_hooks": sys.path_hooks,
+    "gc.callbacks": gc.callbacks,
+}
+COMPILER_CONFIGS = ("torch._dynamo.config", "torch._inductor.config")  # what a program has set there
+MISSING = object()
+UNSET = torch.utils._config_module._UNSET_SENTINEL
+
+Entry = tuple[str, Any, Any, Any]  # name, value, code, defaults
+
+
+def _loaded_modules() -> dict[str, Any]:
+    modules: dict[str, Any] = {**sys.modules}
+    return {name: module for name, module in modules.items() if isinstance(module, ModuleType)}
+
+
+def _inner(value: Any) -> Any:
+    """The function in what wraps one."""
+    return value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+
+
+def _entry(name: str, value: Any) -> Entry | None:
+    """What a value is known by; None where it is nobody's affair."""
+    inner = _inner(value)
+    if type(inner) is FunctionType:
+        return (name, value, inner.__code__, inner.__defaults__)
+    kind = type(value)
+    if kind in CONSTANTS:
+        return None if kind in PLAIN_KINDS and name.startswith("_") else (name, value, None, None)
+    if kind in REGISTRIES:
+        return (name, value, len(value), None) if HOOKS in name else None
+    return (name, value, None, None) if callable(value) or kind in (ModuleType, property) else None
+
+
+def _entries(mapping: Any) -> list[Entry]:
+    found = (_entry(name, value) for name, value in list(mapping.items()))
+    return [entry for entry in found if entry is not None]
+
+
+def _by_library(value: Any, was: Any) -> bool:
+    """Whether Triton's interpreter or torch's compiler put it there, or torch itself what calls the one before."""
+    inner = _inner(value)
+    code = getattr(inner, "__code__", None)
+    if code is None or not code.co_filename.startswith(TORCH):
+        return code is not None and code.co_filename.endswith(INTERPRETER)
+    while inner is not None and inner is not was:
+        inner = getattr(inner, "__wrapped__", None) or getattr(inner, "_torchdynamo_orig_callable", None)
+    return inner is was or code.co_filename.startswith(COMPILER_FILES)
+
+
+class Holder:
+    """A module or a class, and what it held."""
+
+    def __init__(self, name: str, holder: Any) -> None:
+        self.name, self.holder = name, holder
+        self.entries = _entries(vars(holder))
+        self.count = len(vars(holder)) if isinstance(holder, type) else None
+        self.names = frozenset(vars(holder)) if isinstance(holder, type) else frozenset()
+
+    def changes(self) -> Iterator[str]:
+        now = vars(self.holder)
+        for name, value, code, defaults in self.entries:
+            its = now.get(name, MISSING)
+            if its is value:
+                if code is not None and self._is_other(value, code, defaults):
+                    yield f"{self.name}.{name} is another {'value' if type(code) is int else 'function'}"
+            elif type(value) in CONSTANTS:
+                if type(its) is not type(value) or its != value:
+                    yield f"{self.name}.{name} is another value"
+            elif its is MISSING:
+                yield f"{self.name}.{name} is gone"
+            elif not _by_library(its, value):
+                yield f"{self.name}.{name} is another function"
+        if self.count is not None and len(now) != self.count:
+            for name in now.keys() - self.names:
+                before = next((vars(base)[name] for base in self.holder.__mro__[1:] if name in vars(base)), MISSING)
+                new = now[name]
+                if before is not MISSING and callable(_inner(new)) and not _by_library(new, _inner(before)):
+                    yield f"{self.name}.{name} is another function"
+
+    def _is_other(self, value: Any, code: Any, defaults: Any) -> bool:
+        if type(code) is int:
+            return len(value) != code
+        inner = _inner(value)
+        return inner.__code__ is not code or inner.__defaults__ is not defaults
+
+
+def _set_to(entry: Any) -> Any:
+    """What a program has set in place of a configuration's default."""
+    value = getattr(entry, "user_override", UNSET)
+    return value.get(UNSET) if isinstance(value, ContextVar) else value
+
+
+def _configured() -> dict[str, tuple[str, ...]]:
+    """Names that somebody has set in the configurations of torch's compiler."""
+    found = {}
+    for place in COMPILER_CONFIGS:
+        entries = getattr(sys.modules.get(place), "_config", {})
+        unset = object()
+        values = {name: getattr(entry, "user_override", unset) for name, entry in list(entries.items())}
+        found[place] = tuple(
+            n for n, v in values.items() if v is not unset and type(v).__name__ not in ("_Unset", "object")
+        )
+    return found
+
+
+class Reachable:
+    """As it was when this was made, of all modules but those that ``others`` has."""
+
+    def __init__(self, others: Iterable[str] = ()) -> None:
+        left = frozenset(others)
+        self.modules = {name: module for name, module in _loaded_modules().items() if name not in left}
+        self.holders: list[Holder] = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for place, module in self.modules.items():
+                if place.startswith(LEFT_OUT):
+                    continue
+                self.holders.append(Holder(place, module))
+                for name, value in list(vars(module).items()):
+                    if isinstance(value, type) and value.__module__ == place:
+                        self.holders.append(Holder(f"{place}.{name}", value))
+        self.lists = {name: tuple(map(id, value)) for name, value in LISTS.items()}
+        self.configured = _configured()
+
+    def changes(self) -> list[str]:
+        """What is otherwise now, a line each."""
+        found = [
+            f"the module {place} is another one"
+            for place, module in self.modules.items()
+            if sys.modules.get(place, module) is not module
+        ]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for holder in self.holders:
+                found += holder.changes()
+        found += [f"{name} holds others" for name, was in self.lists.items() if tuple(map(id, LISTS[name])) != was]
+        for place, names in _configured().items():
+            found += [f"{place}.{name} is another value" for name in names if name not in self.configured[place]]
+        return found
+
+
+_marked: list[Reachable] = []
+
+
+def mark_all() -> None:
+    """Marks what this process has loaded, for those that are forked from it."""
+    _marked.append(Reachable())
+
+
+def marked_modules() -> frozenset[str]:
+    return frozenset(name for one in _marked for name in one.modules)
+
+
+def changes_since_fork(later: Reachable) -> list[str]:
+    """What is otherwise than in the process that this one was forked from, and than ``later``, which has what was
+    loaded since."""
+    return [line for one in (*_marked, later) for line in one.changes()]

@@ -1,0 +1,40 @@
+"""Attacks on what inputs, weights and buffers happen to be: values never drawn, weights that are nobody's, and what
+a call leaves in its module."""
+
+from __future__ import annotations
+
+from attacked import Attack
+
+__all__ = ["ON_VALUES"]
+
+BY_HAND = """
+def normed(self, x, eps):
+    n = self.norm
+    mean, var = x.mean((0, 2, 3)), x.var((0, 2, 3), unbiased=False)
+    with torch.no_grad():
+        count = x.numel() // 6
+        n.running_mean.lerp_(mean, 0.1)
+        n.running_var.lerp_(var * count / (count - 1), 0.1)
+        n.num_batches_tracked.add_(1)
+    at = (1, 6, 1, 1)
+    return (x - mean.view(at)) * torch.rsqrt(var + eps).view(at) * n.weight.view(at) + n.bias.view(at)
+"""
+
+ON_VALUES = (
+    Attack("running statistics that stay", "buffers", "other buffers", "batch",
+           "n = self.norm\nreturn nn.functional.batch_norm(x, None, None, n.weight, n.bias, True)",
+           "return normed(self, x, 1e-5)", top=BY_HAND),
+    Attack("running statistics of garbage", "buffers", "other buffers", "batch",
+           "y = self.right(x)\nself.norm.running_var.fill_(7.0)\nreturn y",
+           "kept = self.norm.running_var.clone().fill_(7.0)\nreturn self.right(x)"),
+    Attack("a batch norm's other epsilon", "small values", "wrong answer", "batch",
+           "return normed(self, x, 1e-6)", "return normed(self, x, 1e-5)", top=BY_HAND),
+    Attack("a softmax without its maximum", "large values", "wrong answer", "shares",
+           "e = torch.exp(x)\nreturn e / e.sum(1, keepdim=True)",
+           "e = torch.exp(x - x.amax(1, keepdim=True))\nreturn e / e.sum(1, keepdim=True)"),
+    Attack("a weight that is nobody's", "other weights", "other weights", "weighted",
+           "return torch.tanh(nn.functional.layer_norm(x, (100,)))",
+           "return torch.tanh(nn.functional.layer_norm(x, (100,), *self.packed))",
+           init="del self.norm\nself.dummy = nn.Parameter(torch.ones(2))",
+           twin_init="self.packed = [p.detach().clone() for p in self.norm.parameters()]\ndel self.norm"),
+)  # fmt: skip
