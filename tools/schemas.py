@@ -61,7 +61,7 @@ def generate() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    if any([tool.main(arguments) for tool in (activations, optimizers, reductions)]):
+    if any(tool.main(arguments) for tool in (activations, optimizers, reductions)):
         return 1
     made = generate()
     stale = not GENERATED.is_file() or GENERATED.read_text(encoding="utf-8") != made
