@@ -15,8 +15,8 @@ from activations import WRITTEN, formatted
 from kernelworks.contract.arguments import Flag
 from kernelworks.contract.numbers import Ordinal
 from kernelworks.templates.activation_table import rename_calls
-from kernelworks.templates.step_entry import Optimizer, template_of
-from kernelworks.templates.step_table import OptimizerTable
+from kernelworks.templates.optimizers.step_entry import Optimizer, template_of
+from kernelworks.templates.optimizers.step_table import OptimizerTable
 
 __all__ = ["main", "names", "stale"]
 
@@ -43,7 +43,7 @@ TRITON_HEAD = '''"""The table of optimizers on the GPU. {written}"""
 import triton.language as tl
 
 from kernelworks.build.triton import kernel
-from kernelworks.tile.step_table import quotient, root, steps
+from kernelworks.tile.optimizers.step_table import quotient, root, steps
 '''
 
 

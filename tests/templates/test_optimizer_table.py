@@ -12,9 +12,9 @@ from telling_cases import telling
 
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.ops.optimizer.optimizer_table.contract import TABLE
+from kernelworks.templates.optimizers.step_entry import is_middle
+from kernelworks.templates.optimizers.step_table import _decline_numbers
 from kernelworks.templates.running_error import Running
-from kernelworks.templates.step_entry import is_middle
-from kernelworks.templates.step_table import _decline_numbers
 from kernelworks.verify.bounds import loose_bounds, merge_shares
 from kernelworks.verify.checks import surviving_mutants
 from kernelworks.verify.parity import parities

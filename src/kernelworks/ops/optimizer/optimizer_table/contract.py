@@ -14,9 +14,9 @@ from torch.optim.rmsprop import rmsprop
 
 from kernelworks.contract.arguments import Argument, Flag
 from kernelworks.contract.numbers import Ordinal, Real
+from kernelworks.templates.optimizers.step_entry import Optimizer
+from kernelworks.templates.optimizers.step_table import OptimizerTable
 from kernelworks.templates.step import Draw
-from kernelworks.templates.step_entry import Optimizer
-from kernelworks.templates.step_table import OptimizerTable
 
 __all__ = ["TABLE"]
 

@@ -3,7 +3,7 @@
 import triton.language as tl
 
 from kernelworks.build.triton import kernel
-from kernelworks.tile.step_table import quotient, root, steps
+from kernelworks.tile.optimizers.step_table import quotient, root, steps
 
 
 @kernel

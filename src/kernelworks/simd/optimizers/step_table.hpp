@@ -1,4 +1,4 @@
-// Steps that are entries of a table, from the expressions of an entry (templates/step_table.py):
+// Steps that are entries of a table, from the expressions of an entry (templates/optimizers/step_table.py):
 //
 //     KW_STEP_ENTRY(NAME, STATES, NUMBERS)
 //

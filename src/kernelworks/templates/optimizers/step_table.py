@@ -22,13 +22,13 @@ from kernelworks.build.written_source import WrittenSource, written_kernels
 from kernelworks.contract import Kernel, Request
 from kernelworks.contract.derived_numbers import derived_numbers
 from kernelworks.dispatch.op import Op
+from kernelworks.templates.optimizers.step_entry import Optimizer, is_middle, mutants_of, template_of
 from kernelworks.templates.step import launch_lists
-from kernelworks.templates.step_entry import Optimizer, is_middle, mutants_of, template_of
 
 __all__ = ["OptimizerTable", "cpp_text"]
 
 TARGETS = ("avx512", "avx2", "scalar")
-HEADER = "step_table.hpp"
+HEADER = "optimizers/step_table.hpp"
 
 
 @dataclass(frozen=True)
