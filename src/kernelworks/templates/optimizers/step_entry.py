@@ -26,8 +26,8 @@ from kernelworks.templates.step import Draw, Numbers, Step, Tensors64
 
 __all__ = ["OfOptimizer", "Optimizer", "is_middle", "mutants_of", "template_of"]
 
-ANALYSED: dict[str, Callable[..., Any]] = {**FUNCTIONS, "sqrt": square_root}
-EXACT: dict[str, Callable[..., Tensor]] = {"where": torch.where, "abs": torch.abs, "sqrt": torch.sqrt}
+RUNNING_FUNCTIONS: dict[str, Callable[..., Any]] = {**FUNCTIONS, "sqrt": square_root}
+EXACT_FUNCTIONS: dict[str, Callable[..., Tensor]] = {"where": torch.where, "abs": torch.abs, "sqrt": torch.sqrt}
 
 
 def is_middle(number: float) -> bool:
@@ -151,7 +151,7 @@ def _compiled(text: str) -> CodeType:
 
 
 def _error(entry: Optimizer, tensors: Mapping[str, Tensor], after: Tensors64, numbers: Numbers) -> tuple[Tensor, ...]:
-    scope: dict[str, Any] = dict(ANALYSED)
+    scope: dict[str, Any] = dict(RUNNING_FUNCTIONS)
     like = tensors["params"].double()
     for letter, name in entry.letters.items():
         exact = tensors[name].double()
@@ -179,7 +179,7 @@ def mutants_of(entry: Optimizer, template: OfOptimizer) -> tuple[Mutant, ...]:
 
 def _changed(entry: Optimizer, changed: Mapping[str, str]) -> Callable[..., Tensors64]:
     def run(p: Tensor, g: Tensor, *states: Tensor, **numbers: Any) -> Tensors64:
-        scope: dict[str, Any] = {**EXACT, "p": p, "g": g, **dict(zip(entry.states, states, strict=True))}
+        scope: dict[str, Any] = {**EXACT_FUNCTIONS, "p": p, "g": g, **dict(zip(entry.states, states, strict=True))}
         scope |= derived_numbers(entry.constants, numbers)
         for name, text in {**entry.steps, **changed}.items():
             scope[name] = eval(_compiled(text), scope)

@@ -23,7 +23,7 @@ __all__ = ["TABLE"]
 Tensors = tuple[Tensor, ...]
 SQUARE = Draw(scale=0.1, then=torch.square)
 DECAY: dict[str, Argument] = {"weight_decay": Real(0.0, least=0.0), "maximize": Flag()}
-SIGNED = "sign * g + decay * p"
+SIGNED_GRADIENT = "sign * g + decay * p"
 SIGN_AND_DECAY = {"sign": "1 - 2 * maximize", "decay": "weight_decay"}
 
 
@@ -32,14 +32,14 @@ def _counted(tensors: Sequence[Any], step: int) -> list[Tensor]:
     return [torch.tensor(float(step - 1)) for _ in tensors]
 
 
-MISSED: dict[str, tuple[Mapping[str, Callable[[Mapping[str, Any]], Any]], str]] = {
+IGNORED_ARGUMENTS: dict[str, tuple[Mapping[str, Callable[[Mapping[str, Any]], Any]], str]] = {
     "missing decay": ({"weight_decay": lambda n: 0.0}, "weight_decay is not applied"),
     "maximize ignored": ({"maximize": lambda n: False}, "the sign of the gradient"),
 }
-FLIPPED: dict[str, tuple[Mapping[str, str], str]] = {
+FLIPPED_DECAY: dict[str, tuple[Mapping[str, str], str]] = {
     "decay flipped": ({"d": "sign * (g + decay * p)"}, "maximize turns the decay's sign too")
 }
-TRIES: dict[str, Mapping[str, Any]] = {
+USUAL_TRIES: dict[str, Mapping[str, Any]] = {
     "no decay": {"weight_decay": 0.0},
     "maximize": {"maximize": True},
     "strong decay": {"weight_decay": 0.5},
@@ -84,25 +84,25 @@ ADAM = Optimizer(
         "rate": "lr * (1 - beta2**step) ** 0.5 / (1 - beta1**step)", "floor": "eps * (1 - beta2**step) ** 0.5",
     },
     steps={
-        "d": SIGNED, "m": "keep * m + take * d", "v": "keep2 * v + take2 * (d * d)",
+        "d": SIGNED_GRADIENT, "m": "keep * m + take * d", "v": "keep2 * v + take2 * (d * d)",
         "p": "p - rate * m / (sqrt(v) + floor)",
     },
     definition=_adam,
     torch=_adam_by_torch,
     draws={"exp_avgs": Draw(scale=0.1), "exp_avg_sqs": SQUARE},
     usual={"step": 3, "lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01, "maximize": False},
-    tries=TRIES | {
+    tries=USUAL_TRIES | {
         "late step": {"step": 100_000}, "large eps": {"eps": 0.5}, "other betas": {"beta1": 0.5, "beta2": 0.9},
         "no memory": {"beta1": 0.0, "beta2": 0.0},
     },
     resets={"step": 1},
     many={"eps": 1e-3},
-    mutants=FLIPPED | {
+    mutants=FLIPPED_DECAY | {
         "decoupled": ({"d": "sign * g", "p": "p - rate * m / (sqrt(v) + floor) - decay * rate * p"}, "AdamW's decay"),
         "eps inside the root": ({"p": "p - rate * m / sqrt(v + floor)"}, "eps added to v"),
         "no average": ({"p": "p - rate * d / (sqrt(v) + floor)"}, "the gradient alone"),
     },
-    wrong_numbers=MISSED | {
+    wrong_numbers=IGNORED_ARGUMENTS | {
         "no bias correction": ({"step": lambda n: 10**9}, "the first steps come out too small"),
         "one step behind": ({"step": lambda n: n["step"] + 1}, "the correction of the next step"),
         "betas swapped": ({"beta1": lambda n: n["beta2"], "beta2": lambda n: n["beta1"]}, "beta1 for beta2"),
@@ -135,15 +135,15 @@ RMSPROP = Optimizer(
         "lr": Real(1e-2, least=0.0), "alpha": Real(0.99, least=0.0, below=1.0), "eps": Real(1e-8, least=0.0), **DECAY,
     },
     constants=SIGN_AND_DECAY | {"keep": "alpha", "take": "1 - alpha", "rate": "lr", "eps": "eps"},
-    steps={"d": SIGNED, "v": "keep * v + take * (d * d)", "p": "p - rate * d / (sqrt(v) + eps)"},
+    steps={"d": SIGNED_GRADIENT, "v": "keep * v + take * (d * d)", "p": "p - rate * d / (sqrt(v) + eps)"},
     definition=_rmsprop,
     torch=_rmsprop_by_torch,
     draws={"square_avgs": SQUARE},
     usual={"lr": 0.01, "alpha": 0.99, "eps": 1e-8, "weight_decay": 0.01, "maximize": False},
-    tries=TRIES | {"large eps": {"eps": 0.5}, "no memory": {"alpha": 0.0}, "no rate": {"lr": 0.0}},
+    tries=USUAL_TRIES | {"large eps": {"eps": 0.5}, "no memory": {"alpha": 0.0}, "no rate": {"lr": 0.0}},
     many={"eps": 1e-3},
-    mutants=FLIPPED | {"eps inside the root": ({"p": "p - rate * d / sqrt(v + eps)"}, "eps added to v")},
-    wrong_numbers=MISSED,
+    mutants=FLIPPED_DECAY | {"eps inside the root": ({"p": "p - rate * d / sqrt(v + eps)"}, "eps added to v")},
+    wrong_numbers=IGNORED_ARGUMENTS,
 )  # fmt: skip
 
 
@@ -175,19 +175,21 @@ ADAGRAD = Optimizer(
         "eps": Real(1e-10, least=0.0), **DECAY,
     },
     constants=SIGN_AND_DECAY | {"rate": "lr / (1 + (step - 1) * lr_decay)", "eps": "eps"},
-    steps={"d": SIGNED, "s": "s + d * d", "p": "p - rate * d / (sqrt(s) + eps)"},
+    steps={"d": SIGNED_GRADIENT, "s": "s + d * d", "p": "p - rate * d / (sqrt(s) + eps)"},
     definition=_adagrad,
     torch=_adagrad_by_torch,
     draws={"state_sums": SQUARE},
     usual={"step": 3, "lr": 0.01, "lr_decay": 0.1, "eps": 1e-10, "weight_decay": 0.01, "maximize": False},
-    tries=TRIES | {"late step": {"step": 100_000}, "large eps": {"eps": 0.5}, "steady": {"lr_decay": 0.0}},
+    tries=USUAL_TRIES | {"late step": {"step": 100_000}, "large eps": {"eps": 0.5}, "steady": {"lr_decay": 0.0}},
     resets={"step": 1},
     many={"eps": 1e-3},
-    mutants=FLIPPED | {
+    mutants=FLIPPED_DECAY | {
         "eps inside the root": ({"p": "p - rate * d / sqrt(s + eps * eps)"}, "eps added to s"),
         "sum of before": ({"p": "p - rate * d / (sqrt(s - d * d) + eps)"}, "the sum before this step"),
     },
-    wrong_numbers=MISSED | {"one step behind": ({"step": lambda n: n["step"] + 1}, "the rate of the next step")},
+    wrong_numbers=IGNORED_ARGUMENTS | {
+        "one step behind": ({"step": lambda n: n["step"] + 1}, "the rate of the next step"),
+    },
 )  # fmt: skip
 
 
@@ -222,20 +224,20 @@ ADADELTA = Optimizer(
     },
     constants=SIGN_AND_DECAY | {"keep": "rho", "take": "1 - rho", "rate": "lr", "eps": "eps"},
     steps={
-        "d": SIGNED, "v": "keep * v + take * (d * d)", "e": "sqrt(u + eps) / sqrt(v + eps) * d", "p": "p - rate * e",
-        "u": "keep * u + take * (e * e)",
+        "d": SIGNED_GRADIENT, "v": "keep * v + take * (d * d)", "e": "sqrt(u + eps) / sqrt(v + eps) * d",
+        "p": "p - rate * e", "u": "keep * u + take * (e * e)",
     },
     definition=_adadelta,
     torch=_adadelta_by_torch,
     draws={"square_avgs": SQUARE, "acc_deltas": SQUARE},
     usual={"lr": 0.5, "rho": 0.9, "eps": 1e-6, "weight_decay": 0.01, "maximize": False},
-    tries=TRIES | {"large eps": {"eps": 0.5}, "no memory": {"rho": 0.0}},
+    tries=USUAL_TRIES | {"large eps": {"eps": 0.5}, "no memory": {"rho": 0.0}},
     many={"eps": 1e-3},
-    mutants=FLIPPED | {
+    mutants=FLIPPED_DECAY | {
         "new steps in the rate": ({"e": "sqrt(keep * u + eps) / sqrt(v + eps) * d"}, "the sum of steps is kept first"),
         "rate in the sum": ({"u": "keep * u + take * (rate * e) * (rate * e)"}, "the step times lr is summed"),
     },
-    wrong_numbers=MISSED,
+    wrong_numbers=IGNORED_ARGUMENTS,
 )  # fmt: skip
 
 
@@ -270,14 +272,14 @@ LION = Optimizer(
     torch=None,
     draws={"exp_avgs": Draw(scale=0.5)},
     usual={"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1, "maximize": False},
-    tries=TRIES | {"no memory": {"beta1": 0.0, "beta2": 0.0}, "no rate": {"lr": 0.0}},
+    tries=USUAL_TRIES | {"no memory": {"beta1": 0.0, "beta2": 0.0}, "no rate": {"lr": 0.0}},
     mutants={
         "momentum's sign": ({"way": "where(m > 0.0, 1.0, -1.0)"}, "the sign of m alone"),
         "not the sign": ({"way": "c"}, "the average itself"),
         "decay coupled": ({"d": "sign * g + (1.0 - kept) * p", "p": "p - rate * way"}, "L2 instead of decoupled decay"),
         "zeros move": ({"way": "where(c >= 0.0, 1.0, where(c < 0.0, -1.0, 0.0))"}, "the sign of 0 is taken for 1"),
     },
-    wrong_numbers=MISSED | {
+    wrong_numbers=IGNORED_ARGUMENTS | {
         "betas swapped": ({"beta1": lambda n: n["beta2"], "beta2": lambda n: n["beta1"]}, "beta1 for beta2"),
     },
 )  # fmt: skip
