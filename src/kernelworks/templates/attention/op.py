@@ -39,6 +39,7 @@ class Attention(OpPackage):
 
     ``arguments`` begin with queries, keys and values; ``defaults`` are those of others. ``calls(args)`` makes calls of
     dense attention of a call; of a ``packed`` op, whose queries are tokens [T, H, D], one of each sequence.
+    ``torch_calls`` are the same in other words, if torch's own function wants them so.
     ``count_pairs(args)`` says how many pairs of a query and a key are seen in all heads, as shapes and numbers tell;
     ``values`` counts them where only contents do. ``beside`` names other tensors that a kernel reads; if
     ``skips_unseen``, it reads none where nothing is seen. ``dims(args)`` are the contract's. ``cases`` is the
@@ -52,6 +53,7 @@ class Attention(OpPackage):
     arguments: Arguments
     defaults: Mapping[str, Any]
     calls: Callable[[dict[str, Any]], Iterable[DenseCall]]
+    torch_calls: Callable[[dict[str, Any]], Iterable[DenseCall]] | None = None
     count_pairs: Callable[[Mapping[str, Any]], int]
     dims: Callable[[Mapping[str, Any]], dict[str, int]]
     cases: ModuleType
@@ -179,7 +181,7 @@ class Attention(OpPackage):
         return self._in_torch(torch_kernels.native, self.named_arguments(given))
 
     def _in_torch(self, function: Callable[..., Any], args: dict[str, Any]) -> Any:
-        lse, calls = bool(args.get(LSE)), self.calls(args)
+        lse, calls = bool(args.get(LSE)), (self.torch_calls or self.calls)(args)
         if not self.packed:
             return function(**next(iter(calls)).args, with_lse=lse)
         parts = []

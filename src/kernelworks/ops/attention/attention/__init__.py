@@ -38,70 +38,28 @@ FEW = 8  # rows (queries times heads of a group) that decode.cpp takes at most
 
 @overload
 def attention(
-    q: Array,
-    k: Array,
-    v: Array,
-    *,
-    causal: str | None = None,
-    window: int | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    sinks: Array | None = None,
-    mask: Array | None = None,
-    with_lse: Literal[False] = False,
-    out: Array | None = None,
-    kernel: str | None = None,
-) -> Array: ...
+    q: Array, k: Array, v: Array, *, causal: str | None = None, window: int | None = None, scale: float | None = None,
+    softcap: float | None = None, sinks: Array | None = None, mask: Array | None = None,
+    with_lse: Literal[False] = False, out: Array | None = None, kernel: str | None = None,
+) -> Array: ...  # fmt: skip
 @overload
 def attention(
-    q: Array,
-    k: Array,
-    v: Array,
-    *,
-    causal: str | None = None,
-    window: int | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    sinks: Array | None = None,
-    mask: Array | None = None,
-    with_lse: Literal[True],
-    out: tuple[Array, Array] | None = None,
-    kernel: str | None = None,
-) -> tuple[Array, Array]: ...
+    q: Array, k: Array, v: Array, *, causal: str | None = None, window: int | None = None, scale: float | None = None,
+    softcap: float | None = None, sinks: Array | None = None, mask: Array | None = None, with_lse: Literal[True],
+    out: tuple[Array, Array] | None = None, kernel: str | None = None,
+) -> tuple[Array, Array]: ...  # fmt: skip
 @overload
 def attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    attn_mask: Array | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: Array | None = None,
-    out: Array | None = None,
-    kernel: str | None = None,
-) -> Array: ...
+    query: Array, key: Array, value: Array, attn_mask: Array | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False, window: int | None = None,
+    softcap: float | None = None, sinks: Array | None = None, out: Array | None = None, kernel: str | None = None,
+) -> Array: ...  # fmt: skip
 @two_names
 def attention(
-    q: Any = ABSENT,
-    k: Any = ABSENT,
-    v: Any = ABSENT,
-    *rest: Any,
-    causal: str | None = None,
-    window: int | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    sinks: Any = None,
-    mask: Any = None,
-    with_lse: bool = False,
-    out: Any = None,
-    kernel: str | None = None,
-    **torchs: Any,
-) -> Any:
+    q: Any = ABSENT, k: Any = ABSENT, v: Any = ABSENT, *rest: Any, causal: str | None = None, window: int | None = None,
+    scale: float | None = None, softcap: float | None = None, sinks: Any = None, mask: Any = None,
+    with_lse: bool = False, out: Any = None, kernel: str | None = None, **torchs: Any,
+) -> Any:  # fmt: skip
     """Scaled dot product attention; the matrix of scores is never formed.
 
     ``output[i] = sum_j p[i, j] v[j]`` with ``p[i, :] = softmax(scale q[i] . k[j])`` over the keys j that query i sees.

@@ -8,16 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.kernels import cpp_kernels, python_kernel, triton_kernel, with_libraries
+from kernelworks.build.kernels import triton_kernel
 from kernelworks.build.sharing import choose_threads
-from kernelworks.contract import Kernel, Request
-from kernelworks.contract.arguments import schema_of
-from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import Array, own_result
 from kernelworks.ops.attention.attention import FEW, PAIRS
-from kernelworks.ops.attention.paged_attention.contract import ARGUMENTS, CONTRACT, check_values, refuse_gradients
+from kernelworks.ops.attention.paged_attention.contract import CONTRACT, TEMPLATE, check_values, refuse_gradients
 from kernelworks.ops.attention.paged_attention.mutants import MUTANTS
-from kernelworks.ops.attention.paged_attention.torch_kernels import by_reference, by_torch, composite, native
+from kernelworks.ops.attention.paged_attention.torch_kernels import composite, native
+from kernelworks.templates.attention.arguments import decline_wide_float32
+from kernelworks.templates.attention.op import split_cpp_kernels
 from kernelworks.templates.attention.reference import heads_first
 
 __all__ = ["OP", "paged_attention"]
@@ -101,37 +100,12 @@ def _forward(
     return output.zero_()
 
 
-def _cpp_kernels() -> list[Kernel]:
-    """The C++ kernels. The wide ones are two libraries, so that a first call does not compile what it does not need."""
-    wide = ("decode.cpp", "simd.cpp")
-    op_kernels = []
-    for target, names in {"avx512": wide, "avx2": wide, "scalar": ("scalar.cpp", "scalar.cpp")}.items():
-        sources = [PACKAGE / name for name in names]
-        (op_kernel,) = cpp_kernels(PACKAGE, forward=_forward, targets={target: names[1]})
-        op_kernels.append(with_libraries(op_kernel, sources, forward=_forward, backward=_forward, first=2))
-    return op_kernels
-
-
-def _triton_guard(request: Request) -> str | None:
-    query = request.args["query"]
-    if query.dtype == torch.float32 and query.shape[2] > 128:
-        return "float32 tiles of more than 128 numbers a row do not fit the registers"
-    return None
-
-
-OP = Op(
+OP = TEMPLATE.op(
     CONTRACT,
     [
-        triton_kernel(PACKAGE, inner="input", guard=_triton_guard, passes=("forward",)),
-        *_cpp_kernels(),
-        python_kernel("torch", by_torch),
-        python_kernel("reference", by_reference),
+        triton_kernel(PACKAGE, inner="input", guard=decline_wide_float32, passes=("forward",)),
+        *split_cpp_kernels(PACKAGE, ("decode.cpp", "simd.cpp"), forward=_forward, first=2),
     ],
-    op_package=__file__,
-    forward=Pass(
-        f"paged_attention({schema_of(ARGUMENTS)}, str? op_kernel=None) -> Tensor",
-        lambda query, *others: query.new_empty(query.shape),
-    ),
     composite=composite,
     native=native,
     mutants=MUTANTS,

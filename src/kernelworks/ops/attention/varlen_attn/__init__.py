@@ -26,54 +26,21 @@ PAIRS = 8  # of a query's and a key's elements that a core takes in a nanosecond
 
 @overload
 def varlen_attn(
-    query: Array,
-    key: Array,
-    value: Array,
-    cu_seq_q: Array,
-    cu_seq_k: Array,
-    max_q: int,
-    max_k: int,
-    *,
-    scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-    enable_gqa: bool = False,
-    with_lse: Literal[False] = False,
-    out: Array | None = None,
-    kernel: str | None = None,
-) -> Array: ...
+    query: Array, key: Array, value: Array, cu_seq_q: Array, cu_seq_k: Array, max_q: int, max_k: int, *,
+    scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
+    with_lse: Literal[False] = False, out: Array | None = None, kernel: str | None = None,
+) -> Array: ...  # fmt: skip
 @overload
 def varlen_attn(
-    query: Array,
-    key: Array,
-    value: Array,
-    cu_seq_q: Array,
-    cu_seq_k: Array,
-    max_q: int,
-    max_k: int,
-    *,
-    scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-    enable_gqa: bool = False,
-    with_lse: Literal[True],
-    out: tuple[Array, Array] | None = None,
-    kernel: str | None = None,
-) -> tuple[Array, Array]: ...
+    query: Array, key: Array, value: Array, cu_seq_q: Array, cu_seq_k: Array, max_q: int, max_k: int, *,
+    scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
+    with_lse: Literal[True], out: tuple[Array, Array] | None = None, kernel: str | None = None,
+) -> tuple[Array, Array]: ...  # fmt: skip
 def varlen_attn(
-    query: Any,
-    key: Any,
-    value: Any,
-    cu_seq_q: Any,
-    cu_seq_k: Any,
-    max_q: int,
-    max_k: int,
-    *,
-    scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-    enable_gqa: bool = False,
-    with_lse: bool = False,
-    out: Any = None,
-    kernel: str | None = None,
-) -> Any:
+    query: Any, key: Any, value: Any, cu_seq_q: Any, cu_seq_k: Any, max_q: int, max_k: int, *,
+    scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
+    with_lse: bool = False, out: Any = None, kernel: str | None = None,
+) -> Any:  # fmt: skip
     """Attention of sequences that lie one behind the other, each to itself; the matrix of scores is never formed.
 
     ``output[i] = sum_j p[i, j] value[j]`` with ``p[i, :] = softmax(scale query[i] . key[j])`` over the keys j of query
