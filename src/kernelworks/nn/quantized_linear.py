@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelworks.contract import describe
-from kernelworks.contract.packed_formats import FORMATS, PACKING, dequantize_blocks, quantize_blocks
+from kernelworks.contract.packed_formats import FORMATS, dequantize_blocks, quantize_blocks
 from kernelworks.ops.quantization.quantized_linear import quantized_linear
 
 __all__ = ["QuantizedLinear"]
@@ -56,12 +56,7 @@ class QuantizedLinear(nn.Module):
     def from_linear(
         cls, linear: nn.Linear, *, format: str = "Q8_0", activations: str = "float32"
     ) -> QuantizedLinear:  # fmt: skip
-        """A layer with the weight of another, rounded to the format, and a copy of its bias.
-
-        Raises: ValueError if nothing rounds to the format (its bytes are read alone).
-        """
-        if format in FORMATS and format not in PACKING:
-            raise ValueError(f"nothing rounds to {format}; format may be {' or '.join(map(repr, PACKING))}")
+        """A layer with the weight of another, rounded to the format, and a copy of its bias."""
         weight = linear.weight.detach()
         bias: nn.Parameter | None = linear.bias
         made = cls(
