@@ -120,7 +120,7 @@ def _triton_of_loss(entry: LossEntry) -> str:
         body, said = stage_text(f"{name}_back", variant.operands, (), numbers, "grad / divisor", gradients)
         text, back = text + body, f'{back}"{chosen}": {said}, '
     made = f"{entry.name}_forward, {entry.name}_backward"
-    call = f"loss_functions(configs(__file__), {entry.launched!r}, {{{ahead}}}, {{{back}}})"
+    call = f"loss_functions(configs(__file__), {entry.launch_arguments!r}, {{{ahead}}}, {{{back}}})"
     return f"{text}\n\n{made} = {call}\n"
 
 

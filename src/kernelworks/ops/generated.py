@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.recurrent.gru import gru as gru
     from kernelworks.ops.recurrent.lstm import lstm as lstm
     from kernelworks.ops.reduction.argmax import argmax as argmax
+    from kernelworks.ops.reduction.argmin import argmin as argmin
     from kernelworks.ops.reduction.cross_entropy import cross_entropy as cross_entropy
     from kernelworks.ops.reduction.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
     from kernelworks.ops.reduction.log_softmax import log_softmax as log_softmax
@@ -108,6 +109,7 @@ if TYPE_CHECKING:
         "amax",
         "amin",
         "argmax",
+        "argmin",
         "attention",
         "attention_fp8",
         "avg_pool1d",
@@ -463,6 +465,9 @@ SCHEMAS = {
     },
     "argmax": {
         "forward": "argmax(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
+    "argmin": {
+        "forward": "argmin(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
     },
     "binary_cross_entropy_with_logits": {
         "forward": "binary_cross_entropy_with_logits(Tensor x, Tensor target, Tensor? weight, Tensor? pos_weight, str reduction, str? op_kernel=None) -> Tensor",

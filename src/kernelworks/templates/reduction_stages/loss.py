@@ -100,7 +100,7 @@ class LossEntry:
         return (self.composite(**given),)
 
     @property
-    def launched(self) -> LossArguments:
+    def launch_arguments(self) -> LossArguments:
         """What launches know of the arguments."""
         operands = {name: variant.operands for name, variant in self.variants.items()}
         return LossArguments(tuple(self.arguments), tuple(self.weights), self.flags, tuple(self.numbers), operands)

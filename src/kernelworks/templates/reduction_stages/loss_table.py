@@ -125,7 +125,7 @@ class LossTable:
         return op
 
     def kernels(self, entry: LossEntry) -> list[Kernel]:
-        said = entry.launched
+        said = entry.launch_arguments
         launches = {
             "forward": functools.partial(_forward_of, entry.name, entry.nanoseconds, said),
             "backward": functools.partial(_backward_of, entry.name, entry.nanoseconds, said),

@@ -66,7 +66,7 @@ def norm(
 
 # ---------------------------------------------------------------- losses
 
-DEPRECATED = "size_average and reduce are torch's, deprecated there"
+DEPRECATED_WORDS = "size_average and reduce are torch's, deprecated there"
 
 
 def _is_old(size_average: bool | None, reduce: bool | None) -> bool:
@@ -80,7 +80,7 @@ def difference(
     """``F.mse_loss``'s."""
     if weight is not None:
         return "weight asks for another loss"
-    return DEPRECATED if _is_old(size_average, reduce) else (input, target, reduction)
+    return DEPRECATED_WORDS if _is_old(size_average, reduce) else (input, target, reduction)
 
 
 def smooth(
@@ -88,7 +88,7 @@ def smooth(
     reduction: str = "mean", beta: float = 1.0,
 ) -> tuple[Any, ...] | str:  # fmt: skip
     """``F.smooth_l1_loss``'s."""
-    return DEPRECATED if _is_old(size_average, reduce) else (input, target, reduction, beta)
+    return DEPRECATED_WORDS if _is_old(size_average, reduce) else (input, target, reduction, beta)
 
 
 def huber(
@@ -103,7 +103,7 @@ def divergence(
     reduction: str = "mean", log_target: bool = False,
 ) -> tuple[Any, ...] | str:  # fmt: skip
     """``F.kl_div``'s."""
-    return DEPRECATED if _is_old(size_average, reduce) else (input, target, reduction, log_target)
+    return DEPRECATED_WORDS if _is_old(size_average, reduce) else (input, target, reduction, log_target)
 
 
 def logits(
@@ -113,4 +113,4 @@ def logits(
     """``F.binary_cross_entropy_with_logits``'s."""
     if any(w is not None and w.requires_grad for w in (weight, pos_weight)):
         return "a weight's gradient is torch's"
-    return DEPRECATED if _is_old(size_average, reduce) else (input, target, weight, pos_weight, reduction)
+    return DEPRECATED_WORDS if _is_old(size_average, reduce) else (input, target, weight, pos_weight, reduction)

@@ -51,7 +51,8 @@ def _mutant(function: Any) -> Any:
     def run(x: Tensor, target: Tensor, reduction: str, *numbers: float) -> Tensor:
         each = function((x.double() - target.double()), *numbers)
         made = each if reduction == "none" else each.mean() if reduction == "mean" else each.sum()
-        return made.to(x.dtype)
+        result: Tensor = made.to(x.dtype)
+        return result
 
     return run
 
@@ -245,9 +246,9 @@ ENTRIES = (
         functions=1.0,
         flop=4.0,
         mutants={
-            "other sign": (lambda *args: _divergence(*args, sign=-1.0), "the divergence's opposite"),
+            "other sign": (lambda x, t, r, log: _divergence(x, t, r, log, sign=-1.0), "the divergence's opposite"),
             "cross entropy": (lambda x, t, r, log: _divergence(x, t, r, not log), "log_target is mistaken"),
-            "bits": (lambda *args: _divergence(*args, base=0.6931471805599453), "in bits"),
+            "bits": (lambda x, t, r, log: _divergence(x, t, r, log, base=0.6931471805599453), "in bits"),
         },
     ),
     LossEntry(
