@@ -111,6 +111,6 @@ def logits(
     reduce: bool | None = None, reduction: str = "mean", pos_weight: Tensor | None = None,
 ) -> tuple[Any, ...] | str:  # fmt: skip
     """``F.binary_cross_entropy_with_logits``'s."""
-    if any(w is not None and w.requires_grad for w in (weight, pos_weight)):
+    if any(isinstance(w, Tensor) and w.requires_grad for w in (weight, pos_weight)):
         return "a weight's gradient is torch's"
     return DEPRECATED_WORDS if _is_old(size_average, reduce) else (input, target, weight, pos_weight, reduction)

@@ -17,5 +17,6 @@ TEMPLATE = Reduction(
     flop=1.0,
     nanoseconds=0.4,
     dtype=torch.int64,
+    smallest=True,
 )
 CONTRACT = TEMPLATE.contract
