@@ -91,7 +91,7 @@ class Reduction(OpPackage):
     of elements are returned, nothing is differentiable, and an empty line has no result. Otherwise an empty line is 0,
     and gradients are those of a sum. ``error(x, dim)`` is how far a right kernel may be off, in float64, before it
     rounds its result; without it the op is exact. ``flop`` counts one element. ``nanoseconds`` is about what an element
-    takes one thread of a CPU, from its caches. ``smallest``: the number is that of a line's smallest element.
+    takes one thread of a CPU, from its caches.
     """
 
     formula: str
@@ -103,7 +103,6 @@ class Reduction(OpPackage):
     error: Callable[..., Tensor] | None = None
     dtype: torch.dtype | None = None
     cases: tuple[Case, ...] = ()
-    smallest: bool = False
 
     @property
     def arguments(self) -> Arguments:
@@ -300,9 +299,8 @@ class Reduction(OpPackage):
         yield Mutant("last dimension", change(lambda x, dim: (x, -1)), "always along the last dimension")
         yield Mutant("off by one tile", without(0, VECTOR), "what is left of a line behind its tiles is left out")
         yield Mutant("first left out", without(1, 1), "a line begins one element late")
-        last = torch.inf if self.smallest else -torch.inf  # what no line's number is taken from
         yield Mutant(
-            "NaN ignored", change(lambda x, dim: (x.nan_to_num(last, torch.inf, -torch.inf), dim)), f"NaN is {last}"
+            "NaN ignored", change(lambda x, dim: (x.nan_to_num(-torch.inf, torch.inf, -torch.inf), dim)), "NaN is -inf"
         )
         yield Mutant("dimension kept", lambda x, dim, keepdim: right(x, dim, True), "keepdim whatever is asked")
 
