@@ -184,7 +184,7 @@ def _stage(
 
 @kernel
 def _join(
-    out, found, partial, first, second, n, all_lines, parts,
+    partial, out, found, first, second, n, all_lines, parts,
     FINISH: tl.constexpr, COMBINE: tl.constexpr, START: tl.constexpr, STAGE: tl.constexpr, LINES: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
@@ -310,7 +310,7 @@ def reduce_stages(
             many = _power(parts)
             taken = max(1, min(1024 // many, _power(count)))
             JOIN.at(LINES=taken, PARTS=many, **kind, num_warps=4)(
-                (triton.cdiv(count, taken), 1, 1), to, found, partial, *told, x.n, count, parts
+                (triton.cdiv(count, taken), 1, 1), partial, to, found, *told, x.n, count, parts
             )
     return found
 
