@@ -2,85 +2,40 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any, Literal, overload
 
-import torch
-from torch import Tensor
-
-from kernelworks.build.kernels import cpp_kernels, python_kernel, triton_kernel, with_libraries
-from kernelworks.build.sharing import choose_threads
-from kernelworks.contract import Kernel, Request
-from kernelworks.dispatch.op import Op, Pass
+from kernelworks.build.kernels import triton_kernel
 from kernelworks.dispatch.signature import Array
-from kernelworks.ops.attention.attention import readable
-from kernelworks.ops.attention.varlen_attn.contract import CONTRACT, Window, check_values, edges, heads_first
+from kernelworks.ops.attention.varlen_attn import simd
+from kernelworks.ops.attention.varlen_attn.contract import CONTRACT, TEMPLATE
 from kernelworks.ops.attention.varlen_attn.mutants import MUTANTS
-from kernelworks.ops.attention.varlen_attn.torch_kernels import (
-    by_reference,
-    by_torch,
-    composite,
-    native,
-    torch_backward,
-)
+from kernelworks.ops.attention.varlen_attn.torch_kernels import composite, native
+from kernelworks.templates.attention.arguments import decline_wide_float32
+from kernelworks.templates.attention.op import split_cpp_kernels
 
 __all__ = ["OP", "varlen_attn"]
 
 PACKAGE = Path(__file__).parent
-PAIRS = 8  # of a query's and a key's elements that a core takes in a nanosecond
 
 
 @overload
 def varlen_attn(
-    query: Array,
-    key: Array,
-    value: Array,
-    cu_seq_q: Array,
-    cu_seq_k: Array,
-    max_q: int,
-    max_k: int,
-    *,
-    scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-    enable_gqa: bool = False,
-    with_lse: Literal[False] = False,
-    out: Array | None = None,
-    kernel: str | None = None,
-) -> Array: ...
+    query: Array, key: Array, value: Array, cu_seq_q: Array, cu_seq_k: Array, max_q: int, max_k: int, *,
+    scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
+    with_lse: Literal[False] = False, out: Array | None = None, kernel: str | None = None,
+) -> Array: ...  # fmt: skip
 @overload
 def varlen_attn(
-    query: Array,
-    key: Array,
-    value: Array,
-    cu_seq_q: Array,
-    cu_seq_k: Array,
-    max_q: int,
-    max_k: int,
-    *,
-    scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-    enable_gqa: bool = False,
-    with_lse: Literal[True],
-    out: tuple[Array, Array] | None = None,
-    kernel: str | None = None,
-) -> tuple[Array, Array]: ...
+    query: Array, key: Array, value: Array, cu_seq_q: Array, cu_seq_k: Array, max_q: int, max_k: int, *,
+    scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
+    with_lse: Literal[True], out: tuple[Array, Array] | None = None, kernel: str | None = None,
+) -> tuple[Array, Array]: ...  # fmt: skip
 def varlen_attn(
-    query: Any,
-    key: Any,
-    value: Any,
-    cu_seq_q: Any,
-    cu_seq_k: Any,
-    max_q: int,
-    max_k: int,
-    *,
-    scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-    enable_gqa: bool = False,
-    with_lse: bool = False,
-    out: Any = None,
-    kernel: str | None = None,
-) -> Any:
+    query: Any, key: Any, value: Any, cu_seq_q: Any, cu_seq_k: Any, max_q: int, max_k: int, *,
+    scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
+    with_lse: bool = False, out: Any = None, kernel: str | None = None,
+) -> Any:  # fmt: skip
     """Attention of sequences that lie one behind the other, each to itself; the matrix of scores is never formed.
 
     ``output[i] = sum_j p[i, j] value[j]`` with ``p[i, :] = softmax(scale query[i] . key[j])`` over the keys j of query
@@ -124,130 +79,20 @@ def varlen_attn(
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- C++ kernels
-
-
-def _options(
-    query: Tensor, key: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, scale: float | None, window_size: Window, nth: int
-) -> tuple[Any, ...]:
-    """What follows the tensors in a kernel's arguments: of attention's, and where the sequences end."""
-    causal, offset, window = edges(window_size, query.shape[0] + key.shape[0])
-    factor = query.shape[2] ** -0.5 if scale is None else float(scale)
-    return None, factor, causal, offset, window, nth, cu_seq_q.long().contiguous(), cu_seq_k.long().contiguous()
-
-
-def _work(query: Tensor, key: Tensor, cu_seq_q: Tensor) -> float:
-    """Elements of queries and keys that meet, were all sequences of one length."""
-    return query.numel() * key.shape[0] / max(cu_seq_q.shape[0] - 1, 1)
-
-
-def _forward(
-    lib: Any, query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int,
-    scale: float | None, window_size: Window, enable_gqa: bool, with_lse: bool, out: Any = None,
-) -> Any:  # fmt: skip
-    check_values(query, key, cu_seq_q, cu_seq_k, max_q, max_k)
-    output, lse = out if with_lse and out is not None else (out, None)
-    if output is None:
-        output = torch.empty(query.shape, dtype=query.dtype)
-        lse = torch.empty(query.shape[1], query.shape[0], dtype=torch.float32) if with_lse else None
-    if query.numel():
-        kernel, nth = choose_threads(lib.varlen_attn, _work(query, key, cu_seq_q) / PAIRS)
-        heads = (readable(heads_first(t)) for t in (query, key, value))
-        kernel(
-            heads_first(output), lse, *heads, *_options(query, key, cu_seq_q, cu_seq_k, scale, window_size, nth)
-        )  # fmt: skip
-    return (output, lse) if with_lse else output
-
-
-def _backward(
-    forwards: Any, lib: Any, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, lse: Tensor,
-    cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int, scale: float | None, window_size: Window,
-    enable_gqa: bool, needs: list[bool], out: Any = None,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    check_values(query, key, cu_seq_q, cu_seq_k, max_q, max_k)
-    inputs = (query, key, value)
-    results = tuple(torch.empty(t.shape, dtype=t.dtype) for t in inputs) if out is None else tuple(out)
-    if query.numel() == 0:
-        for result in results:
-            result.zero_()
-        return results
-    if lse.numel() == 0:  # the forward was not asked for it
-        output, lse = _forward(
-            forwards, *inputs, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa, True
-        )  # fmt: skip
-    kernel, nth = choose_threads(lib.varlen_attn_backward, 2.5 * _work(query, key, cu_seq_q) / PAIRS)
-    heads = (readable(heads_first(t)) for t in (grad, *inputs, output))
-    kernel(
-        *map(heads_first, results), *heads, lse.contiguous(),
-        *_options(query, key, cu_seq_q, cu_seq_k, scale, window_size, nth),
-    )  # fmt: skip
-    return results
-
-
-def _cpp_kernels() -> list[Kernel]:
-    """The C++ kernels. The wide ones are two libraries, so that a first call does not compile what it does not need."""
-    wide = ("simd.cpp", "backward.cpp")
-    op_kernels = []
-    for target, names in {"avx512": wide, "avx2": wide, "scalar": ("scalar.cpp", "scalar.cpp")}.items():
-        sources = [PACKAGE / name for name in names]
-        (op_kernel,) = cpp_kernels(PACKAGE, forward=_forward, backward=_backward, targets={target: names[0]})
-        op_kernels.append(with_libraries(op_kernel, sources, forward=_forward, backward=_backward, first=1))
-    return op_kernels
-
-
-def _triton_guard(request: Request) -> str | None:
-    query = request.args["query"]
-    if query.dtype == torch.float32 and query.shape[2] > 128:
-        return "float32 tiles of more than 128 numbers a row do not fit the registers"
-    return None
-
-
-# ---------------------------------------------------------------- torch.library
-
-
-def _fake(query: Tensor, key: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
-    lse = (query.shape[1], query.shape[0]) if args[-1] else (0,)
-    return query.new_empty(query.shape), query.new_empty(lse, dtype=torch.float32)
-
-
-def _fake_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    return tuple(t.new_empty(t.shape) for t in (query, key, value))
-
-
 def _length(value: Any) -> bool:
     return value.__class__ is int and value >= 0
 
 
-TENSORS = "Tensor query, Tensor key, Tensor value"
-OPTIONS = "Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa"
-LENGTHS = {"max_q": _length, "max_k": _length}
-
-OP = Op(
+OP = TEMPLATE.op(
     CONTRACT,
     [
-        triton_kernel(PACKAGE, inner="input", guard=_triton_guard),
-        *_cpp_kernels(),
-        python_kernel("torch", by_torch, torch_backward),
-        python_kernel("reference", by_reference, functools.partial(torch_backward, exact=True)),
+        triton_kernel(PACKAGE, inner="input", guard=decline_wide_float32),
+        *split_cpp_kernels(
+            PACKAGE, ("simd.cpp", "backward.cpp"), forward=simd.forward, backward=simd.backward, first=1
+        ),
     ],
-    op_package=__file__,
-    forward=Pass(
-        f"varlen_attn({TENSORS}, {OPTIONS}, bool with_lse, str? op_kernel=None) -> (Tensor, Tensor)",
-        _fake,
-        free=LENGTHS,
-    ),
-    backward=Pass(
-        f"varlen_attn_backward(Tensor grad_output, {TENSORS}, Tensor output, Tensor lse, {OPTIONS}, bool[] needs, "
-        "str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
-        _fake_backward,
-        returns=("query", "key", "value"),
-        free=LENGTHS,
-    ),
     composite=composite,
     native=native,
     mutants=MUTANTS,
-    # torch wants a fixed number of outputs: without lse the second one is empty.
-    to_torch=lambda result, query, *args: result if args[-1] else (result, query.new_empty(0, dtype=torch.float32)),
-    to_record=lambda *args: (*args[:-1], True),  # the backward wants lse
-    from_torch=lambda result, query, *args: result if args[-1] else result[0],
+    free={"max_q": _length, "max_k": _length},
 )
