@@ -14,6 +14,7 @@ import ctypes
 import errno
 import os
 import resource
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -45,6 +46,8 @@ NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x2
 MS_PRIVATE = 1 << 18
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 36, 38
 NOBODY = 65534
+# To change owners, groups and users, and to read the memory of another one's process.
+RIGHTS_TO_DROP = (0, 6, 7, 19)
 PROCESSES = 4096  # and threads of its user, where that is nobody else's
 WRITABLE_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/shm")
 CAPABILITIES = 0x20080522  # the version of the kernel's header
@@ -65,6 +68,7 @@ class Isolation:
         self.kept: list[str] = []
         self.open: list[str] = []
         self.becomes_nobody = False  # its user's number is root's until its files are open
+        self.drops_root = False  # or until its mounts are made, where there is no namespace of users
 
     def attempt(self, what: str, step: Callable[[], None]) -> bool:
         try:
@@ -144,6 +148,38 @@ def _is_mapping_possible() -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(tried, 0)[1]) == 0
 
 
+def _has_rights(numbers: Sequence[int]) -> bool:
+    """Whether this process may do what each of these capabilities allows."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    held = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
+    return all(held >> number & 1 for number in numbers)
+
+
+def _drop_root() -> None:
+    """This process is nobody's, for good. Raises OSError, where nobody would not find Python too."""
+    tried = os.fork()
+    if tried == 0:
+        code = 1
+        try:
+            _become(NOBODY)
+            for place in filter(os.path.isdir, (sys.prefix, sys.base_prefix, str(Path(__file__).parent), *sys.path)):
+                os.listdir(place)
+            code = 0
+        finally:
+            os._exit(code)
+    if os.waitpid(tried, 0)[1] != 0:
+        raise OSError(errno.EACCES, "nobody finds no Python here")
+    _become(NOBODY)
+
+
+def _become(number: int) -> None:
+    if number:
+        os.setgroups([])
+    os.setresgid(number, number, number)
+    os.setresuid(number, number, number)
+    _libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # the kernel takes that back with another user's number
+
+
 def give_folder(folder: Path) -> None:
     """What lies in a folder is nobody's, as whose user a process of root's may run."""
     with contextlib.suppress(OSError):
@@ -163,6 +199,9 @@ def leave_others(apart: Isolation, folder: Path) -> None:
         give_folder(folder)
         apart.attempt("users", _as_nobody)
         apart.becomes_nobody = True
+    elif _has_rights(RIGHTS_TO_DROP):
+        give_folder(folder)
+        apart.drops_root = True
     else:
         apart.not_tried("no other user's number can be had", "users")
     for what, flag in (("network", NEWNET), ("processes", NEWPID), ("files", NEWNS), ("shared memory", NEWIPC)):
@@ -186,9 +225,7 @@ def enclose(folder: Path, apart: Isolation, cpu_s: float, device: str, *, filter
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     opened, inside = OpenedPlaces(device), os.open(folder, os.O_PATH)
     if apart.becomes_nobody:
-        os.setresgid(0, 0, 0)
-        os.setresuid(0, 0, 0)
-        _libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # the kernel takes that back with another user's number
+        _become(0)
     seen = folder
     if "files" in apart.kept:
         seen = _own_files(folder, inside, opened, apart)
@@ -198,6 +235,8 @@ def enclose(folder: Path, apart: Isolation, cpu_s: float, device: str, *, filter
     os.close(inside)
     with contextlib.suppress(OSError):
         os.chdir(seen)
+    if apart.drops_root:
+        apart.becomes_nobody = apart.attempt("users", _drop_root)
     _limits(cpu_s, memory=device == "cpu", processes=apart.becomes_nobody)
     if device != "cpu":
         apart.not_tried("a GPU's driver maps its memory too", "taking the host's memory")

@@ -58,7 +58,8 @@ def _entry(name: str, value: Any) -> Entry | None:
         return (name, value, inner.__code__, inner.__defaults__)
     kind = type(value)
     if kind in CONSTANTS:
-        return None if kind in PLAIN_KINDS and name.startswith("_") else (name, value, None, None)
+        counts = kind is int and not name.isupper()
+        return None if counts or (kind in PLAIN_KINDS and name.startswith("_")) else (name, value, None, None)
     if isinstance(value, REGISTRIES):
         return (name, value, len(value), None) if HOOKS in name else None
     return (name, value, None, None) if callable(value) or kind in (ModuleType, property) else None
