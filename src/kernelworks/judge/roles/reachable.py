@@ -108,7 +108,9 @@ class Holder:
             for name in now.keys() - self.names:
                 before = next((vars(base)[name] for base in self.holder.__mro__[1:] if name in vars(base)), MISSING)
                 new = now[name]
-                if before is not MISSING and callable(_inner(new)) and not _by_library(new, _inner(before)):
+                if before is MISSING or new is before or not callable(_inner(new)):  # Triton restores what it inherits
+                    continue
+                if not _by_library(new, _inner(before)):
                     yield f"{self.name}.{name} is another function"
 
     def _is_other(self, value: Any, code: Any, defaults: Any) -> bool:
