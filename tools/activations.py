@@ -15,7 +15,7 @@ from pathlib import Path
 from kernelworks.templates.activation import Activation, count_operations
 from kernelworks.templates.activation_table import Table, names_read, rename_calls
 
-__all__ = ["main", "names", "stale"]
+__all__ = ["WRITTEN", "formatted", "main", "names", "stale"]
 
 CONTRACT = Path(__file__).resolve().parents[1] / "src/kernelworks/ops/activation/table/contract.py"
 WRITTEN = "Written by `make docs`: changes are lost."
@@ -36,10 +36,10 @@ def _table() -> Table:
 TABLE = _table()
 
 
-def _formatted(text: str, name: str) -> str:
-    """As ``ruff format`` and its order of imports have it."""
+def formatted(text: str, path: str) -> str:
+    """As ``ruff format`` and its order of imports have it in a file of this path."""
     for verb in (("check", "-q", "--select", "I,F401", "--fix"), ("format", "-q")):
-        command = [sys.executable, "-m", "ruff", *verb, "--stdin-filename", str(TABLE.folder / name), "-"]
+        command = [sys.executable, "-m", "ruff", *verb, "--stdin-filename", path, "-"]
         text = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
     return text
 
@@ -87,7 +87,8 @@ def _triton(entry: Activation) -> str:
 
 def triton_py() -> str:
     body = "".join(map(_triton, TABLE.entries.values()))
-    return _formatted(TRITON_HEAD.format(written=WRITTEN, of_tile=", ".join(OF_TILE)) + body, "triton.py")
+    text = TRITON_HEAD.format(written=WRITTEN, of_tile=", ".join(OF_TILE)) + body
+    return formatted(text, str(TABLE.folder / "triton.py"))
 
 
 # ---------------------------------------------------------------- public functions
@@ -170,9 +171,8 @@ def _face(entry: Activation) -> str:
 
 def init_py() -> str:
     names = ", ".join(f'"{name}"' for name in sorted((*TABLE.entries, *map(str.upper, TABLE.entries))))
-    return _formatted(
-        HEAD.format(written=WRITTEN, names=names) + "".join(map(_face, TABLE.entries.values())), "__init__.py"
-    )
+    body = "".join(map(_face, TABLE.entries.values()))
+    return formatted(HEAD.format(written=WRITTEN, names=names) + body, str(TABLE.folder / "__init__.py"))
 
 
 def names() -> dict[str, tuple[str, ...]]:

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kernelworks.climb.problem import Inputs, Problem, Size
-from kernelworks.ops.attention.attention.contract import CONTRACT, reference
+from kernelworks.ops.attention.attention.contract import CONTRACT
+from kernelworks.templates.attention.reference import reference
 
 DIM = 128
 OPTIONS: dict[str, Any] = {"causal": "top_left", "window": None, "scale": None, "mask": None, "with_lse": False}

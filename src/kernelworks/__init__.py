@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kernelworks.measure.autotune import autotune
     from kernelworks.measure.bench import bench
     from kernelworks.nn.experts import moe_mlp
+    from kernelworks.nn.gguf import load_gguf, save_gguf
     from kernelworks.nn.optim import SGD, AdamW
     from kernelworks.nn.swap import Swap, swap
     from kernelworks.ops.generated import *  # noqa: F403
@@ -44,7 +45,7 @@ _HOMES = {
     "compile_report": "compile",
     "diagnose": "diagnose", "dropout": "fuse.dropout", "explain": "diagnose.explain", "fix": "diagnose.fix.handle",
     "fuse": "fuse", "judge": "judge",
-    "machine": "machine", "moe_mlp": "nn.experts", "verify": "verify",
+    "load_gguf": "nn.gguf", "machine": "machine", "moe_mlp": "nn.experts", "save_gguf": "nn.gguf", "verify": "verify",
     "search": "search", "autotune": "measure.autotune", "swap": "nn.swap",
 }  # fmt: skip
 
@@ -84,9 +85,11 @@ __all__ = [
     "fix",
     "fuse",
     "judge",
+    "load_gguf",
     "machine",
     "moe_mlp",
     "nn",
+    "save_gguf",
     "search",
     "swap",
     "verify",

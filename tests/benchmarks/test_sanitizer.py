@@ -103,7 +103,7 @@ def _every(op: Op, kernel: str) -> set[str]:
     if source.suffix == ".cu":
         return set(cuda.resources(source))
     reached = filter(None, (FILES.path_of(module) for module, _ in walk_kernel(op.kernel(kernel)).reached))
-    files = {f for f in reached if f.parent.name == "tile"} | set(source.parent.glob("*.py"))
+    files = {f for f in reached if "tile" in f.parts} | set(source.parent.glob("*.py"))
     modules = [m for m in list(sys.modules.values()) if Path(vars(m).get("__file__") or "/") in files]
     kernels = [v for module in modules for v in vars(module).values() if isinstance(v, triton.Kernel)]
     return {kernel.function.__name__ for kernel in kernels}
@@ -112,10 +112,12 @@ def _every(op: Op, kernel: str) -> set[str]:
 # A line that is sorted has at most so many elements as registers hold: the kernels of longer ones are topk's. The
 # gradient of a sum is the same scan backwards: the scan of gradients is cumprod's. The gated delta rule goes two ways,
 # each a kernel of its own. Cells of recurrent layers call the functions of activations, whose kernel is of elements.
+# The gradient of a mean is a view.
 UNREACHED = {
     "sort.triton": frozenset({"_long", "_join"}), "cumsum.triton": frozenset({"_flow"}),
     "gated_delta_rule.triton": frozenset({"_chunked"}), "gated_delta_rule.triton_chunked": frozenset({"_recurrent"}),
     "gru.triton": frozenset({"_elements"}), "lstm.triton": frozenset({"_elements"}),
+    "mean.triton": frozenset({"_elements"}),
 }  # fmt: skip
 
 

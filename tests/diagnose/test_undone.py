@@ -20,11 +20,11 @@ from kernelworks.diagnose.optimization import PROCESS, Candidate, Scene
 from kernelworks.diagnose.optimizations import (
     allocator,
     channels_last,
+    compiler_settings,
     fused_optimizer,
     gradient_clipping,
     static_cache,
     threads,
-    torch_compile,
 )
 from kernelworks.diagnose.optimizations.fused_optimizer import INSTALLERS
 from kernelworks.diagnose.optimizations.settings import Setting, held_elsewhere
@@ -266,12 +266,12 @@ def test_graphs_are_limited_as_before_in_whatever_order_plans_leave(order: list[
     import torch._dynamo.config as config
 
     before = config.recompile_limit
-    backs = [torch_compile.install_impls([]) for _ in range(2)]
-    assert config.recompile_limit == torch_compile.GRAPHS
+    backs = [compiler_settings.install_impls([]) for _ in range(2)]
+    assert config.recompile_limit == compiler_settings.GRAPHS
     for number in order:
         backs[number]()
     assert config.recompile_limit == before
-    back = torch_compile.install_impls([])
+    back = compiler_settings.install_impls([])
     config.recompile_limit = 5
     back()
     assert config.recompile_limit == 5

@@ -203,6 +203,10 @@ CASES: dict[str, Case] = {
     "softmax, down": Case(
         MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.softmax(x, 0, **n), lambda x: F.softmax(x, 0)
     ),
+    "mean": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.mean(x, -1, **n), lambda x: x.mean(-1)),
+    "mean of all": Case(MATRIX, lambda M, N: (t(M, N),), kw.mean, torch.mean),
+    "norm": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.norm(x, 2, 0, **n), lambda x: x.norm(2, 0)),
+    "norm of all": Case(MATRIX, lambda M, N: (t(M, N),), kw.norm, torch.norm),
     "sum": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.sum(x, -1, **n), lambda x: x.sum(-1)),
     "sum, down": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.sum(x, 0, **n), lambda x: x.sum(0)),
     "sum of all": Case(MATRIX, lambda M, N: (t(M, N),), kw.sum, torch.sum),

@@ -39,6 +39,8 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     assert_type(kw.quantize(x, "Q8_0"), Tensor)
     assert_type(kw.dequantize(a, "Q4_0", dtype=torch.bfloat16), Arrays)
     assert_type(kw.quantized_linear(x, x, format="Q8_0", activations="int8"), Tensor)
+    assert_type(kw.load_gguf("model.gguf")["output.weight"].dequantize(), Tensor)
+    assert_type(kw.load_gguf("model.gguf").linear("output"), kw.nn.QuantizedLinear)
     assert_type(kw.linear(input=a, weight=a, bias=None), Arrays)
     assert_type(kw.layer_norm(x, x, None, eps=1e-5), Tensor)
     assert_type(kw.layer_norm(x, (4,), x, x, 1e-5), Tensor)

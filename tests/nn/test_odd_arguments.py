@@ -40,6 +40,13 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "log_softmax": {"input": X, "dim": -1, "_stacklevel": 3, "dtype": None},
     "sum": {"input": X, "dim": -1, "keepdim": False, "dtype": None},
     "argmax": {"input": X, "dim": -1, "keepdim": False},
+    "mean": {"input": X, "dim": -1, "keepdim": False, "dtype": None},
+    "norm": {"input": X, "p": 2.0, "dim": -1, "keepdim": False, "out": None, "dtype": None},
+    "amax": {"input": X, "dim": -1, "keepdim": False},
+    "amin": {"input": X, "dim": -1, "keepdim": False},
+    "var": {"input": X, "dim": -1, "keepdim": False, "correction": 1.0},
+    "std": {"input": X, "dim": -1, "keepdim": False, "correction": 1.0},
+    "logsumexp": {"input": X, "dim": -1, "keepdim": False},
     "sort": {"input": X, "dim": -1, "descending": False, "stable": True},
     "topk": {"input": X, "k": 2, "dim": -1, "largest": True, "sorted": True},
     "celu": {"input": X, "alpha": 0.5, "inplace": False},
@@ -112,7 +119,8 @@ def outcome(function: Callable[..., Any], given: dict[str, Any]) -> Any:
         # torch's topk promises no order where none is asked for
         return type(made)([each.sort(-1)[0] for each in made]) if given.get("sorted") is False else made
     except Exception as error:
-        return type(error), re.sub(r" \(position \d+\)", "", str(error))  # where it stood in a call of somebody's
+        said = str(error).partition("\nException raised from")[0]  # frames of torch's, and who called them
+        return type(error), re.sub(r" \(position \d+\)", "", said)  # where it stood in a call of somebody's
 
 
 def same(got: Any, want: Any) -> bool:

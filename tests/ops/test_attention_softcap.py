@@ -14,7 +14,8 @@ from kernelworks.build import kernels
 from kernelworks.dispatch.choose import eligible_ways
 from kernelworks.dispatch.op import OPS
 from kernelworks.dispatch.tuning_records import bucket_of, call_of
-from kernelworks.ops.attention.attention import contract, sm90_decode
+from kernelworks.ops.attention.attention import sm90_decode
+from kernelworks.templates.attention import reference
 from kernelworks.verify.compare import compare
 from kernelworks.verify.reference import compute_reference
 
@@ -48,11 +49,11 @@ def test_gradients_without_the_slope_of_the_cap_are_rejected(
             n: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for n, v in expected.args.items()
         }
         found = {}
-        for bend in (contract.apply_softcap, WithoutSlope.apply):
+        for bend in (reference.apply_softcap, WithoutSlope.apply):
             with monkeypatch.context() as patch:
-                patch.setattr(contract, "apply_softcap", bend)
+                patch.setattr(reference, "apply_softcap", bend)
                 inputs = [args[n].clone().requires_grad_() for n in "qkv"]
-                output = contract.reference(**{**args, **dict(zip("qkv", inputs, strict=True))})[0]
+                output = reference.reference(**{**args, **dict(zip("qkv", inputs, strict=True))})[0]
                 flow = expected.grad_outputs[0].double()
                 found[bend] = torch.autograd.grad(output, inputs, flow)
         for name, right, wrong in zip("qkv", *found.values(), strict=True):

@@ -16,7 +16,7 @@ from torch import Tensor
 import kernelworks as kw
 from kernelworks.contract import INNER, INT8_BY_BLOCK, Kernel, Mutant
 from kernelworks.contract.packed_blocks import LEVELS
-from kernelworks.contract.packed_formats import FORMATS, PACKING
+from kernelworks.contract.packed_formats import FORMATS
 from kernelworks.dispatch.op import OPS
 from kernelworks.templates.packed_blocks import draw_packed
 from kernelworks.verify.checks import surviving_mutants
@@ -170,6 +170,10 @@ FROZEN = {
     "Q4_1": "bc3780c320fdca9764321edcb9865320fdca9865",
     "Q5_1": "7c3380c3c6718e7340eb953fd9731ec8620ca641fb9530da",
 }
+# SHA-256, the first 16 digits, of the bytes that ggml's `quantize_row_*_ref` makes of 64 blocks.
+FROZEN_SEARCHES = {
+    "IQ4_NL": "f8dc14a9d4ad4263", "Q4_K": "f1380b1c1e231933", "Q5_K": "e6f0384c2bb27e22", "Q6_K": "5837876ae953f5d5",
+}  # fmt: skip
 # SHA-256, the first 16 digits, of the numbers that gguf makes of 64 blocks of bytes.
 FROZEN_NUMBERS = {
     "Q8_0": "c2b1dd6c4c891dc2",
@@ -188,10 +192,40 @@ def numbers() -> Numbers:
     return np.array([(i * 7919 % 61 - 30) / 8 for i in range(32)], np.float32)
 
 
-@pytest.mark.parametrize("format", PACKING)
+@pytest.mark.parametrize("format", PACKED)
 def test_bytes_that_gguf_made(format: str) -> None:
     for kernel in kernels("quantize"):
         assert bytes(kw.quantize(torch.from_numpy(numbers()), format, kernel=kernel).numpy()).hex() == FROZEN[format]
+
+
+def digits(x: Tensor) -> str:
+    return hashlib.sha256(x.numpy().tobytes()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("format", FROZEN_SEARCHES)
+def test_searches_end_where_those_of_ggml_do(format: str) -> None:
+    block = FORMATS[format].block
+    i = np.arange(64 * block)
+    x = ((i * 7919 % 1021 - 510) / 64 * np.exp2(i // block % 9 - 4)).astype(np.float32)
+    for kernel in kernels("quantize"):
+        packed = kw.quantize(torch.from_numpy(x).view(64, block), format, kernel=kernel)
+        assert digits(packed) == FROZEN_SEARCHES[format], kernel
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_blocks_of_odd_numbers(format: str) -> None:
+    """Zeros come back as zeros, a NaN makes all of its block NaN and leaves the next alone, and numbers whose scale
+    float16 cannot hold come back as zeros or so."""
+    block = FORMATS[format].block
+    x = torch.randn(4, 2 * block, generator=torch.Generator().manual_seed(7))
+    x[0], x[1, 3], x[2] = 0.0, float("nan"), 1e-9 * x[2]
+    for kernel in kernels("quantize"):
+        packed = kw.quantize(x, format, kernel=kernel)
+        for decoder in kernels("dequantize"):
+            back = kw.dequantize(packed, format, kernel=decoder)
+            assert not back[0].any() and not back[2].abs().gt(1e-7).any(), (kernel, decoder)
+            assert back[1, :block].isnan().all() and back[1, block:].isfinite().all(), (kernel, decoder)
+            assert (back[3] - x[3]).abs().max() < x[3].abs().max() / 6, (kernel, decoder)
 
 
 def blocks() -> Numbers:
@@ -216,10 +250,10 @@ def test_numbers_that_gguf_made(format: str) -> None:
         packed[:, place + 1] &= 0xBF  # no infinity, no NaN
     for kernel in kernels("dequantize"):
         got = kw.dequantize(packed, format, kernel=kernel)
-        assert hashlib.sha256(got.numpy().tobytes()).hexdigest()[:16] == FROZEN_NUMBERS[format], kernel
+        assert digits(got) == FROZEN_NUMBERS[format], kernel
 
 
-@pytest.mark.parametrize("format", PACKING)
+@pytest.mark.parametrize("format", PACKED)
 def test_quantize_is_bit_exact(format: str) -> None:
     x = blocks()
     want = b"".join(PACKED[format](block) for block in x)

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from kernelworks.ops.attention.attention.contract import visible
 from kernelworks.ops.attention.attention_fp8.contract import per_head
+from kernelworks.templates.attention.reference import visible
 
 __all__ = ["as_on_hopper", "bits_of", "weights_of"]
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 __all__ = [
     "LEVELS", "DecodedBlocks", "bytes_of_half", "decode_iq4_nl", "decode_q4_0", "decode_q4_1", "decode_q5_0",
-    "decode_q5_1", "decode_q8_0", "half_at", "inverse", "pack_q4_0", "pack_q4_1", "pack_q5_0", "pack_q5_1", "pack_q8_0",
-    "whole_numbers",
+    "decode_q5_1", "decode_q8_0", "first_largest", "half_at", "inverse", "nibbles", "pack_q4_0", "pack_q4_1",
+    "pack_q5_0", "pack_q5_1", "pack_q8_0", "quotient", "whole_numbers",
 ]  # fmt: skip
 
 LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # of IQ4_NL
@@ -67,6 +67,11 @@ def half_at(packed: Tensor, at: int) -> Tensor:
     return bits.to(torch.int16).view(torch.float16).float()
 
 
+def quotient(number: float, tensor: Tensor) -> Tensor:
+    """A number over a tensor, rounded once: torch multiplies with the inverse, on a GPU also for a tensor over one."""
+    return torch.full_like(tensor, number) / tensor
+
+
 def inverse(scale: Tensor) -> Tensor:
     return torch.where(scale == 0, 0.0, 1.0 / scale)
 
@@ -76,7 +81,7 @@ def whole_numbers(value: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(value.isfinite(), value, 0.0).to(dtype)
 
 
-def _nibbles(whole: Tensor) -> Tensor:
+def nibbles(whole: Tensor) -> Tensor:
     """The first half of a block in the low four bits, the second half in the high ones."""
     low, high = whole.unflatten(-1, (2, -1)).unbind(-2)
     both: Tensor = low | (high << 4)
@@ -105,7 +110,8 @@ def _of_fifth_bits(packed: Tensor) -> Tensor:
 
 
 def pack_q8_0(x: Tensor) -> Tensor:
-    scale = x.abs().amax(-1) / 127
+    largest = x.abs().amax(-1)
+    scale = largest / torch.full_like(largest, 127.0)  # a tensor: rounded once on a GPU, too
     scaled = x * inverse(scale)[..., None]
     size = scaled.abs()
     floor = size.floor()
@@ -117,15 +123,15 @@ def decode_q8_0(packed: Tensor) -> DecodedBlocks:
     return DecodedBlocks(packed[..., 2:].view(torch.int8).float(), half_at(packed, 0))
 
 
-def _first_largest(x: Tensor) -> Tensor:
+def first_largest(x: Tensor) -> Tensor:
     """The element of the largest magnitude with its sign; of several the first, and a NaN where there is one."""
     return x.gather(-1, x.abs().argmax(-1, keepdim=True))[..., 0]
 
 
 def pack_q4_0(x: Tensor) -> Tensor:
-    scale = _first_largest(x) / -8
+    scale = first_largest(x) / -8
     whole = whole_numbers((x * inverse(scale)[..., None] + 8.5).trunc(), torch.uint8).clamp(max=15)
-    return torch.cat((bytes_of_half(scale), _nibbles(whole)), -1)
+    return torch.cat((bytes_of_half(scale), nibbles(whole)), -1)
 
 
 def decode_q4_0(packed: Tensor) -> DecodedBlocks:
@@ -133,9 +139,9 @@ def decode_q4_0(packed: Tensor) -> DecodedBlocks:
 
 
 def pack_q5_0(x: Tensor) -> Tensor:
-    scale = _first_largest(x) / -16
+    scale = first_largest(x) / -16
     whole = whole_numbers((x * inverse(scale)[..., None] + 16.5).trunc(), torch.uint8).clamp(max=31)
-    return torch.cat((bytes_of_half(scale), _fifth_bits(whole), _nibbles(whole & 0xF)), -1)
+    return torch.cat((bytes_of_half(scale), _fifth_bits(whole), nibbles(whole & 0xF)), -1)
 
 
 def decode_q5_0(packed: Tensor) -> DecodedBlocks:
@@ -147,14 +153,14 @@ def _ranged(x: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """The bytes of scale and least number, and whole numbers from 0 to ``most``. Of equal numbers the first is the
     least (-0 is 0), and a NaN where there is one."""
     least = x.gather(-1, x.argmin(-1, keepdim=True))
-    scale = (x.amax(-1, keepdim=True) - least) / most
+    scale = (x.amax(-1, keepdim=True) - least) / torch.full_like(least, most)
     whole = whole_numbers(((x - least) * inverse(scale) + 0.5).trunc(), torch.uint8).clamp(max=most)
     return torch.cat((bytes_of_half(scale[..., 0]), bytes_of_half(least[..., 0])), -1), whole
 
 
 def pack_q4_1(x: Tensor) -> Tensor:
     head, whole = _ranged(x, 15)
-    return torch.cat((head, _nibbles(whole)), -1)
+    return torch.cat((head, nibbles(whole)), -1)
 
 
 def decode_q4_1(packed: Tensor) -> DecodedBlocks:
@@ -163,7 +169,7 @@ def decode_q4_1(packed: Tensor) -> DecodedBlocks:
 
 def pack_q5_1(x: Tensor) -> Tensor:
     head, whole = _ranged(x, 31)
-    return torch.cat((head, _fifth_bits(whole), _nibbles(whole & 0xF)), -1)
+    return torch.cat((head, _fifth_bits(whole), nibbles(whole & 0xF)), -1)
 
 
 def decode_q5_1(packed: Tensor) -> DecodedBlocks:

@@ -33,11 +33,12 @@ from kernelworks.contract.packed_blocks import (
     pack_q5_1,
     pack_q8_0,
 )  # fmt: skip
+from kernelworks.contract.packed_searches import pack_iq4_nl, pack_q4_k, pack_q5_k, pack_q6_k
 from kernelworks.contract.packed_superblocks import decode_q4_k, decode_q5_k, decode_q6_k
 from kernelworks.contract.tensor_argument import GivenArguments, T, Wrong, is_contiguous, strides_of
 
 __all__ = [
-    "BENCH_FORMATS", "FORMATS", "PACKING", "Blocks", "Format", "PackedBytes", "PackedFormat", "dequantize_blocks",
+    "BENCH_FORMATS", "FORMATS", "Blocks", "Format", "PackedBytes", "PackedFormat", "dequantize_blocks",
     "magnitude_of_blocks", "quantize_blocks",
 ]  # fmt: skip
 
@@ -47,7 +48,7 @@ class PackedFormat:
     """One format. ``pack`` takes float32 [..., block] and gives uint8 [..., nbytes]; ``decode`` goes back.
 
     ``number`` is GGML's of the type. ``scales`` are the places of a block's bytes where a number of float16 begins.
-    Without ``pack`` bytes are read alone.
+    ``searches`` says that ``pack`` tries many scales, and takes some hundred times as long as one that computes them.
     """
 
     name: str
@@ -55,8 +56,9 @@ class PackedFormat:
     block: int
     nbytes: int
     decode: Callable[[Tensor], DecodedBlocks]
-    pack: Callable[[Tensor], Tensor] | None = None
+    pack: Callable[[Tensor], Tensor]
     scales: tuple[int, ...] = (0,)
+    searches: bool = False
 
     def packed_size(self, size: int) -> int:
         """The bytes that so many numbers take, which fill whole blocks."""
@@ -78,20 +80,18 @@ FORMATS: Mapping[str, PackedFormat] = {
         PackedFormat("Q5_0", 6, 32, 22, decode_q5_0, pack_q5_0),
         PackedFormat("Q4_1", 3, 32, 20, decode_q4_1, pack_q4_1, (0, 2)),
         PackedFormat("Q5_1", 7, 32, 24, decode_q5_1, pack_q5_1, (0, 2)),
-        PackedFormat("IQ4_NL", 20, 32, 18, decode_iq4_nl),
-        PackedFormat("Q4_K", 12, 256, 144, decode_q4_k, None, (0, 2)),
-        PackedFormat("Q5_K", 13, 256, 176, decode_q5_k, None, (0, 2)),
-        PackedFormat("Q6_K", 14, 256, 210, decode_q6_k, None, (208,)),
+        PackedFormat("IQ4_NL", 20, 32, 18, decode_iq4_nl, pack_iq4_nl),
+        PackedFormat("Q4_K", 12, 256, 144, decode_q4_k, pack_q4_k, (0, 2), searches=True),
+        PackedFormat("Q5_K", 13, 256, 176, decode_q5_k, pack_q5_k, (0, 2), searches=True),
+        PackedFormat("Q6_K", 14, 256, 210, decode_q6_k, pack_q6_k, (208,), searches=True),
     )
 }
-PACKING = tuple(name for name, found in FORMATS.items() if found.pack)
 BENCH_FORMATS = ("Q8_0", "Q4_0", "Q5_0", "Q4_K", "Q6_K")  # one of each way to decode
 
 
 def quantize_blocks(x: Tensor, format: str) -> Tensor:
     """[..., K] of floats as bytes of whole blocks: each is rounded from float32."""
     found = FORMATS[format]
-    assert found.pack is not None, format
     blocks = x.float().unflatten(-1, (x.shape[-1] // found.block, found.block))
     return found.pack(blocks).flatten(-2)
 
@@ -115,10 +115,10 @@ def magnitude_of_blocks(packed: Tensor, format: str) -> Tensor:
 
 
 class Format(Word):
-    """The name of a packed format, of one that numbers are rounded to, or of one that bytes are read in."""
+    """The name of a packed format."""
 
-    def __init__(self, *names: str) -> None:
-        super().__init__(*(names or FORMATS))
+    def __init__(self) -> None:
+        super().__init__(*FORMATS)
 
 
 def _format(name: str, given: GivenArguments) -> PackedFormat:

@@ -13,7 +13,8 @@ from torch import nn
 
 from kernelworks.diagnose.graphs.graphed_module import GraphedModule
 from kernelworks.diagnose.graphs.recorder import Recorder
-from kernelworks.diagnose.optimizations.torch_compile import install_impls, is_compiled
+from kernelworks.diagnose.optimizations.compiler_settings import install_impls
+from kernelworks.diagnose.optimizations.torch_compile import is_compiled
 
 __all__ = ["CapturedModel", "capture"]
 

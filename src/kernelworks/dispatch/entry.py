@@ -315,7 +315,7 @@ class Entry:
         return self._module is not None
 
 
-KINDS = {"Tensor": "T", "int": "i", "float": "f", "bool": "b", "str": "s"}
+KINDS = {"Tensor": "T", "int": "i", "float": "f", "bool": "b", "str": "s", "List[int]": "?"}
 
 
 def _parameters(op: Any, function: Any, absent: object) -> tuple[int, tuple[tuple[Any, ...], ...]]:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelworks.contract.packed_formats import FORMATS, PACKING, dequantize_blocks, quantize_blocks
+from kernelworks.contract import describe
+from kernelworks.contract.packed_formats import FORMATS, dequantize_blocks, quantize_blocks
 from kernelworks.ops.quantization.quantized_linear import quantized_linear
 
 __all__ = ["QuantizedLinear"]
@@ -55,12 +56,7 @@ class QuantizedLinear(nn.Module):
     def from_linear(
         cls, linear: nn.Linear, *, format: str = "Q8_0", activations: str = "float32"
     ) -> QuantizedLinear:  # fmt: skip
-        """A layer with the weight of another, rounded to the format, and a copy of its bias.
-
-        Raises: ValueError if nothing rounds to the format (its bytes are read alone).
-        """
-        if format in FORMATS and format not in PACKING:
-            raise ValueError(f"nothing rounds to {format}; format may be {' or '.join(map(repr, PACKING))}")
+        """A layer with the weight of another, rounded to the format, and a copy of its bias."""
         weight = linear.weight.detach()
         bias: nn.Parameter | None = linear.bias
         made = cls(
@@ -72,6 +68,34 @@ class QuantizedLinear(nn.Module):
             made.bias.data.copy_(bias.detach())
             made.bias.requires_grad_(bias.requires_grad)
         return made.train(linear.training)
+
+    @classmethod
+    def from_packed(
+        cls, weight: Tensor, format: str, bias: Tensor | None = None, *, activations: str = "float32"
+    ) -> QuantizedLinear:  # fmt: skip
+        """A layer of bytes that are there, [out_features, bytes of in_features], which it shares, as it does ``bias``.
+
+        Raises: TypeError, ValueError if they are no contiguous matrix of uint8 with whole blocks of the format.
+        """
+        if format not in FORMATS:
+            raise ValueError(f"format must be {' or '.join(map(repr, FORMATS))}, got {format!r}")
+        found = FORMATS[format]
+        if weight.dtype != torch.uint8:
+            raise TypeError(f"weight must have dtype uint8, got {describe(weight)}")
+        if weight.dim() != 2 or weight.shape[1] % found.nbytes or not weight.is_contiguous():
+            raise ValueError(
+                f"weight must be contiguous, [out_features, bytes], with whole blocks of {format}, {found.nbytes} "
+                f"bytes each; got {describe(weight)}"
+            )
+        if bias is not None and bias.shape != weight.shape[:1]:
+            raise ValueError(f"bias must have shape [{weight.shape[0]}], got {describe(bias)}")
+        size = found.unpacked_size(weight.shape[1])
+        made = cls(size, 0, bias is not None, format=format, activations=activations)
+        made.out_features = weight.shape[0]
+        made.weight = nn.Parameter(weight.detach(), requires_grad=False)
+        if bias is not None:
+            made.bias = nn.Parameter(bias.detach())
+        return made
 
     def dequantized_weight(self) -> Tensor:
         """The weight that the bytes stand for, [out_features, in_features] in float32."""

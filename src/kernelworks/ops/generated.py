@@ -71,6 +71,13 @@ if TYPE_CHECKING:
     from kernelworks.ops.reduction.cross_entropy import cross_entropy as cross_entropy
     from kernelworks.ops.reduction.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
     from kernelworks.ops.reduction.log_softmax import log_softmax as log_softmax
+    from kernelworks.ops.reduction.reduction_table import amax as amax
+    from kernelworks.ops.reduction.reduction_table import amin as amin
+    from kernelworks.ops.reduction.reduction_table import logsumexp as logsumexp
+    from kernelworks.ops.reduction.reduction_table import mean as mean
+    from kernelworks.ops.reduction.reduction_table import norm as norm
+    from kernelworks.ops.reduction.reduction_table import std as std
+    from kernelworks.ops.reduction.reduction_table import var as var
     from kernelworks.ops.reduction.softmax import softmax as softmax
     from kernelworks.ops.reduction.sum import sum as sum
     from kernelworks.ops.routing.combine import combine as combine
@@ -92,6 +99,8 @@ if TYPE_CHECKING:
         "add_layer_norm",
         "all_gather",
         "all_reduce",
+        "amax",
+        "amin",
         "argmax",
         "attention",
         "attention_fp8",
@@ -137,12 +146,15 @@ if TYPE_CHECKING:
         "linear_silu_mul",
         "log_softmax",
         "logsigmoid",
+        "logsumexp",
         "lstm",
         "matern32_matmul",
         "max_pool1d",
         "max_pool2d",
         "max_pool3d",
+        "mean",
         "mish",
+        "norm",
         "paged_attention",
         "quantize",
         "quantized_linear",
@@ -165,17 +177,20 @@ if TYPE_CHECKING:
         "softshrink",
         "softsign",
         "sort",
+        "std",
         "sum",
         "tanh",
         "tanhshrink",
         "threshold",
         "topk",
+        "var",
         "varlen_attn",
     ]
 
 # Op packages that hold many ops, and the names of these.
 TABLES: dict[str, tuple[str, ...]] = {
     "activation.table": ("celu", "elu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish", "quick_gelu", "relu6", "selu", "sigmoid", "silu", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",),
+    "reduction.reduction_table": ("amax", "amin", "logsumexp", "mean", "norm", "std", "var",),
     "pooling.avg_pool": ("avg_pool1d", "avg_pool3d",),
     "pooling.max_pool": ("max_pool1d", "max_pool2d", "max_pool3d",),
 }
@@ -425,6 +440,14 @@ SCHEMAS = {
         "forward": "lstm(Tensor x, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, Tensor? h_0, Tensor? c_0, bool reverse, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
         "backward": "lstm_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, Tensor x, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, Tensor? h_0, Tensor? c_0, bool reverse, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     },
+    "amax": {
+        "forward": "amax(Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+        "backward": "amax_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
+    "amin": {
+        "forward": "amin(Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+        "backward": "amin_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
     "argmax": {
         "forward": "argmax(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
     },
@@ -440,13 +463,33 @@ SCHEMAS = {
         "forward": "log_softmax(Tensor x, int dim, str? op_kernel=None) -> Tensor",
         "backward": "log_softmax_backward(Tensor grad_output, Tensor output, int dim, str? op_kernel=None) -> Tensor",
     },
+    "logsumexp": {
+        "forward": "logsumexp(Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+        "backward": "logsumexp_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
+    "mean": {
+        "forward": "mean(Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+        "backward": "mean_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
+    "norm": {
+        "forward": "norm(Tensor x, int[1]? dim, bool keepdim, float p, str? op_kernel=None) -> Tensor",
+        "backward": "norm_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, float p, str? op_kernel=None) -> Tensor",
+    },
     "softmax": {
         "forward": "softmax(Tensor x, int dim, str? op_kernel=None) -> Tensor",
         "backward": "softmax_backward(Tensor grad_output, Tensor output, int dim, str? op_kernel=None) -> Tensor",
     },
+    "std": {
+        "forward": "std(Tensor x, int[1]? dim, bool keepdim, float correction, str? op_kernel=None) -> Tensor",
+        "backward": "std_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, float correction, str? op_kernel=None) -> Tensor",
+    },
     "sum": {
         "forward": "sum(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
         "backward": "sum_backward(Tensor grad_output, Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
+    "var": {
+        "forward": "var(Tensor x, int[1]? dim, bool keepdim, float correction, str? op_kernel=None) -> Tensor",
+        "backward": "var_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, float correction, str? op_kernel=None) -> Tensor",
     },
     "combine": {
         "forward": "combine(Tensor rows, Tensor weights, Tensor places, str? op_kernel=None) -> Tensor",

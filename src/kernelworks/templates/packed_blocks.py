@@ -34,7 +34,7 @@ def draw_packed(
         x = torch.zeros(shape)
     elif kind == "equal" and x.numel():
         x = x[..., :1].expand(shape).contiguous()
-    if kind in ("normal", "zeros", "equal") and found.pack is not None:
+    if kind in ("normal", "zeros", "equal") and not found.searches:
         return quantize_blocks(x, format)
     size = (*shape[:-1], found.packed_size(shape[-1]))
     blocks = torch.randint(0, 256, size, generator=generator).to(torch.uint8).view(-1, found.nbytes)

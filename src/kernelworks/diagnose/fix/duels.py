@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.optimization import CombinedChange, Scene
+from kernelworks.diagnose.optimizations.alike_layers import changed_roots
 from kernelworks.diagnose.optimizations.compiled_step import STEP
 from kernelworks.diagnose.optimizations.trial import race, run_s
 
@@ -42,7 +43,7 @@ def duel(scene: Scene, one: Try, rivals: Sequence[Try], beside: Sequence[Try]) -
     rest, theirs = ([other.change for other in some if other.change is not None] for some in (beside, rivals))
     site, roots = one.candidate.site, scene.roots
     if site.kind in ("module", "function"):
-        roots = scene.scene_of(scene.at(site)).roots
+        roots = changed_roots(scene, one.candidate)
     variants = CombinedChange((*rest, *theirs)), CombinedChange((*rest, one.change))
     found = race(roots, *variants, scene.forecaster.device.with_sync, backward=scene.backward, budget=scene.budget)
     return found.saved_s / max(run_s(scene), found.before_s)

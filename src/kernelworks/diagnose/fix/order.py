@@ -119,6 +119,7 @@ TRIALS = {
     "torch.compile": Trial(BY_COST, 0.19, 12.0, 0, "what a user tries first"),
     "torch.compile blocks": Trial(BY_COST, 0.15, 6.0, 0, "one compile for all blocks; it shows what the whole takes"),
     "torch.compile part": Trial(BY_COST, 0.15, 6.0, 0, "one compile for all of its calls"),
+    "torch.compile alike": Trial(BY_COST, 0.19, 6.0, 0, "one compile for all layers of a kind that it calls"),
     "torch.compile step": Trial(BY_COST, 0.3, 20.0, 8, "the optimizer is compiled too; the program is run with it"),
     "torch.compile kernelworks": Trial(BY_COST, 0.36, 28.0, 0, "kernels are benchmarked for each of its calls"),
     "torch.compile max-autotune": Trial(
@@ -126,10 +127,8 @@ TRIALS = {
     ),
 }
 UNKNOWN = Trial(FEW_RUNS, 0.05, 1.0, 3, "no figure is on record")
-SWITCHES, TARGETS = (
-    ("backend", "mode"),
-    ("blocks", "part", "step"),
-)  # options of a compiler that have entries of their own
+SWITCHES = ("backend", "mode")  # options of a compiler that have entries of their own: how, and what it compiles
+TARGETS = ("alike", "blocks", "part", "step")
 
 
 @runtime_checkable

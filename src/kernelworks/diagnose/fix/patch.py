@@ -23,6 +23,7 @@ from torch import nn
 from kernelworks.diagnose.fix.locate import place_of
 from kernelworks.diagnose.fix.source_edit import NoPlace, Source
 from kernelworks.diagnose.optimization import PROCESS, Candidate, Impossible, Scene
+from kernelworks.diagnose.optimizations.alike_layers import ALIKE
 from kernelworks.diagnose.optimizations.folded_norms import in_full
 from kernelworks.diagnose.optimizations.swapped_functions import called_by
 from kernelworks.diagnose.sites.functions import LIBRARIES, Function
@@ -158,6 +159,8 @@ class _Patch:
 
     def _root(self, candidate: Candidate) -> nn.Module:
         """The outermost module of a candidate."""
+        if candidate.option(ALIKE):
+            raise NoPlace(f"{candidate.option(ALIKE)} modules are compiled, which no one line makes")
         if candidate.site.path:
             raise NoPlace(f"{candidate.site.path} is a part that the model's own class makes")
         found: nn.Module = self.scene.at(candidate.site)

@@ -22,11 +22,10 @@ from kernelworks.diagnose.graphs.graphed_module import MAX_GRAPHS, GraphedModule
 from kernelworks.diagnose.graphs.recorder import Recorder
 from kernelworks.diagnose.optimization import Candidate, Change, Impossible, Promise, Rejected, Scene, Site
 from kernelworks.diagnose.optimizations.accepted_options import Takes, a_string
+from kernelworks.diagnose.optimizations.compiler_settings import Impl, install_impls
 from kernelworks.diagnose.optimizations.parts import called_within, largest
 from kernelworks.diagnose.optimizations.torch_compile import (
-    Impl,
     compile_group,
-    install_impls,
     is_compiled,
     roots_worth_compiling,
 )

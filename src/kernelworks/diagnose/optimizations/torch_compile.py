@@ -20,7 +20,8 @@ import torch
 from torch import nn
 
 from kernelworks.diagnose.optimization import Candidate, Change, Impossible, Promise, Rejected, Scene, Site, kind_name
-from kernelworks.diagnose.optimizations.accepted_options import Takes, a_string, one_of
+from kernelworks.diagnose.optimizations.accepted_options import Takes, a_string, a_whole_number, one_of
+from kernelworks.diagnose.optimizations.alike_layers import ALIKE, changed_roots, layers_at, layers_of
 from kernelworks.diagnose.optimizations.compiled_step import (
     STEP,
     STEP_TOUCHES,
@@ -31,35 +32,30 @@ from kernelworks.diagnose.optimizations.compiled_step import (
     step_seconds,
 )
 from kernelworks.diagnose.optimizations.compiler_backends import backend_of
-from kernelworks.diagnose.optimizations.settings import Setting
+from kernelworks.diagnose.optimizations.compiler_settings import IMPL, Impl, install_impls
 from kernelworks.diagnose.optimizations.trial import share_saved
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.profile.budget import Budget, BudgetExceeded
 
 __all__ = [
-    "IMPL",
     "OPTIMIZATION",
     "blocks_of",
     "compile_group",
     "compile_options",
-    "install_impls",
     "is_compiled",
     "root_of",
     "roots_worth_compiling",
 ]
 
-IMPL = "_compiled_call_impl"  # the attribute in which nn.Module.compile keeps its result
-Impl = tuple[nn.Module, Callable[..., Any]]  # a module and what is called in its place
 LEAST_S, PER_MODULE_S = 3.0, 0.25  # inductor's minimum, and more for each module with parameters
 PER_CALL_S = 0.1  # for each call of a plain function: a loop is unrolled, and thousands of calls take minutes
 BACKWARD = 2.0  # times as long as the forward: to compile gradients, and to run them
 MOST_ROOTS = 4  # roots that are compiled: those that take the most time
-GRAPHS = 64  # of one kind of module: modes, blocks and swaps are compiled beside each other, and 8 are not enough
 IN_A_GRAPH = 0.5  # of the time of a graph of its own, which a block takes in the graph of the whole
 WORTH = 0.05  # of the wall clock, which a module must take
 RACES = 0.3  # of the seconds left, for the benchmarks of our backend: what is not benchmarked stays inductor's
 PART = "part"
-TARGET_OPTIONS = ("blocks", PART, STEP)  # options that say what is compiled, not how
+TARGET_OPTIONS = ("blocks", PART, STEP, ALIKE)  # options that say what is compiled, not how
 
 
 @dataclass
@@ -127,8 +123,17 @@ def roots_worth_compiling(scene: Scene) -> list[nn.Module]:
     again if there is a backward."""
     seconds = scene.roots.seconds
     roots = sorted(scene.roots.modules, key=lambda root: -seconds.get(id(root), 0.0))
-    least = WORTH * scene.wall / (1 + BACKWARD if scene.backward else 1)
-    return [root for root in roots if seconds.get(id(root), 0.0) >= least][:MOST_ROOTS]
+    return [root for root in roots if seconds.get(id(root), 0.0) >= _least_s(scene)][:MOST_ROOTS]
+
+
+def _is_worth(scene: Scene, layers: Sequence[nn.Module]) -> bool:
+    """Whether layers that are alike take enough time together, and none of them is compiled."""
+    took = sum(scene.roots.seconds.get(id(layer), 0.0) for layer in layers)
+    return took >= _least_s(scene) and not any(is_compiled(layer) for layer in layers)
+
+
+def _least_s(scene: Scene) -> float:
+    return WORTH * scene.wall / (1 + BACKWARD if scene.backward else 1)
 
 
 def compile_options(candidate: Candidate) -> dict[str, Any]:
@@ -147,14 +152,21 @@ class _Optimization:
         ("module", "function"),
         {
             "mode": one_of(*COMPILERS_MODES), "backend": one_of("kernelworks", "inductor", more=_backends),
-            "blocks": a_string, PART: a_string, STEP: a_string,
+            "blocks": a_string, PART: a_string, STEP: a_string, ALIKE: a_whole_number(2),
         },
     )  # fmt: skip
 
     def candidates(self, scene: Scene) -> Iterator[Candidate]:
         if scene.roots.fresh:
             raise Impossible("the program makes its modules anew at each run: each would be compiled anew")
+        layers = [found for found in layers_of(scene.roots.modules) if _is_worth(scene, found)]
+        for found in layers:
+            for mode in MODES:
+                if scene.on_gpu or not mode.gpu:
+                    yield self._layers(scene, found, mode)
         for root in roots_worth_compiling(scene):
+            if any(root is layer for found in layers for layer in found):
+                continue
             if is_compiled(root) or (isinstance(root, Function) and root.twice):
                 continue  # torch.compile would take the two for one in later calls too
             kind, found = blocks_of(root)
@@ -192,6 +204,16 @@ class _Optimization:
         return Candidate(
             self.name, site, says, code=code, options=options, group=compile_group(site),
             touches=frozenset({"ops"}), risky=mode.gpu,
+        )  # fmt: skip
+
+    def _layers(self, scene: Scene, layers: Sequence[nn.Module], mode: Mode) -> Candidate:
+        """All modules of a kind that the program calls one after another."""
+        made = self._candidate(scene.site(layers[-1]), mode)
+        short, given = type(layers[0]).__name__, ", ".join(f'{name}="{value}"' for name, value in mode.how.items())
+        return dataclasses.replace(
+            made, says=f"each of the {len(layers)} {short} that it calls compiled{mode.says}, as one",
+            code=f"for layer in layers:  # the {len(layers)} {short}\n    layer.compile({given})",
+            options=(*mode.how.items(), (ALIKE, len(layers))),
         )  # fmt: skip
 
     def _part(self, scene: Scene, part: Function, root: Site) -> Candidate:
@@ -235,8 +257,9 @@ class _Optimization:
             impls = self._impls(scene, candidate)
             impls = compile_within_budget(impls, budget) if candidate.option("blocks") else impls
             root = root_of(scene, module) if isinstance(module, Function) else module
+            roots = changed_roots(scene, candidate) if candidate.option(ALIKE) else scene.scene_of(root).roots
             with races_within(RACES * budget.seconds_left), heard_by(scene.say):
-                saves, first_s = share_saved(scene, Change(lambda: install_impls(impls)), scene.scene_of(root).roots)
+                saves, first_s = share_saved(scene, Change(lambda: install_impls(impls)), roots)
             taken.compiling_s = min(time.perf_counter() - begin, first_s)
         except Exception as error:
             taken.compiling_s = time.perf_counter() - begin
@@ -261,6 +284,7 @@ class _Optimization:
         numbers."""
         root = function_at(scene, candidate.site) if candidate.option(STEP) else scene.at(candidate.site)
         modules = blocks_of(root)[1] if candidate.option("blocks") else (root,)
+        modules = layers_at(scene, candidate) if candidate.option(ALIKE) else modules
         how = {name: backend_of(value) for name, value in compile_options(candidate).items()}
         how = _drawing_alike(how) if drawing_alike else how
 
@@ -368,45 +392,6 @@ def compile_within_budget(impls: list[Impl], budget: Budget) -> list[Impl]:
         return call
 
     return [(module, asked(impl)) for module, impl in impls]
-
-
-def _limit() -> int:
-    import torch._dynamo.config as config  # takes seconds: only if something is compiled
-
-    return int(config.recompile_limit)
-
-
-def _limited(most: int) -> None:
-    import torch._dynamo.config as config
-
-    config.recompile_limit = most
-
-
-LIMIT = Setting(_limit, _limited)  # of graphs, dynamo's own
-
-
-def install_impls(impls: list[Impl]) -> Callable[[], None]:
-    """Puts each in its module's place; returns what undoes that."""
-    before = [module.__dict__.get(IMPL) for module, _ in impls]
-    as_it_was = LIMIT.want(max(_limit(), GRAPHS))
-    bound = []
-    for module, impl in impls:
-        module.__dict__[IMPL] = impl
-        if isinstance(module, Function):
-            bound.append(module.bind(impl))
-
-    def back() -> None:
-        as_it_was()
-        for unbind in bound:
-            unbind()
-        for (module, impl), was in zip(impls, before, strict=True):
-            if module.__dict__.get(IMPL) is impl:
-                if was is None:
-                    del module.__dict__[IMPL]
-                else:
-                    module.__dict__[IMPL] = was
-
-    return back
 
 
 def _guess(scene: Scene, module: nn.Module) -> float:

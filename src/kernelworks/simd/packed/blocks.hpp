@@ -2,6 +2,7 @@
 #pragma once
 
 #include "numbers.hpp"
+#include "searches.hpp"
 
 namespace kw {
 
@@ -154,6 +155,31 @@ struct IQ4_NL : Nibbles<2, 4> {  // scale, 32 choices of 4 bits
         return _mm256_shuffle_epi8(shifted, both_nibbles(p + LOW));
     }
 #endif
+    static void encode(const float* x, uint8_t* p) {
+        float largest = 0.0f, size = 0.0f;
+        for (int i = 0; i < BLOCK; ++i)
+            if (__builtin_fabsf(x[i]) > size) {
+                size = __builtin_fabsf(x[i]);
+                largest = x[i];
+            }
+        const bool finite = all_finite(x, BLOCK);
+        if (!finite || size < LEAST_OF_GROUP) {
+            std::memset(p, 0, BYTES);
+            put_half(finite ? 0.0f : __builtin_nanf(""), p);
+            return;
+        }
+        const float times = 1.0f / (largest / static_cast<float>(LEVELS[0]));
+        float sum_qx = 0.0f, sum_q2 = 0.0f;
+        int codes[BLOCK];
+        for (int i = 0; i < BLOCK; ++i) {
+            codes[i] = nearest_level(LEVELS, times * x[i]);
+            const float q = static_cast<float>(LEVELS[codes[i]]), w = x[i] * x[i];
+            sum_qx += w * q * x[i];
+            sum_q2 += w * q * q;
+        }
+        put_half(sum_q2 > 0.0f ? sum_qx / sum_q2 : 0.0f, p);
+        put([&](int i) { return codes[i]; }, p);
+    }
 #if defined(__AVX512F__)
     static void decode(const uint8_t* p, const Factors<IQ4_NL>& by, int, vf* w) {
         from_nibbles(p + LOW, from_int8(LEVELS) * splat(by.scale[0]), w);

@@ -2,7 +2,10 @@
 // (numbers.hpp says what a format has).
 #pragma once
 
+#include <initializer_list>
+
 #include "numbers.hpp"
+#include "searches.hpp"
 
 namespace kw {
 
@@ -18,6 +21,22 @@ inline void six_bits(const uint8_t* p, uint8_t* scales, uint8_t* minima) {
         (high >> 4 & 0x0f0f0f0fu) | (middle >> 2 & 0x30303030u)};
     std::memcpy(scales, words, 8);
     std::memcpy(minima, words + 2, 8);
+}
+
+inline void put_six_bits(const uint8_t* scales, const uint8_t* minima, uint8_t* p) {
+    for (int i = 0; i < 4; ++i) {
+        p[i] = static_cast<uint8_t>(scales[i] | scales[i + 4] >> 4 << 6);
+        p[4 + i] = static_cast<uint8_t>(minima[i] | minima[i + 4] >> 4 << 6);
+        p[8 + i] = static_cast<uint8_t>((scales[i + 4] & 15) | (minima[i + 4] & 15) << 4);
+    }
+}
+
+// A block with a NaN or an infinity: scales of float16 that are NaN, and else zeros.
+inline bool put_if_not_finite(const float* x, uint8_t* p, int bytes, std::initializer_list<int> scales) {
+    if (all_finite(x, 256)) return false;
+    std::memset(p, 0, static_cast<size_t>(bytes));
+    for (int at : scales) put_half(__builtin_nanf(""), p + at);
+    return true;
 }
 
 template <int BITS>
@@ -41,6 +60,40 @@ struct Superblock {  // scale and scale of the minima in float16, 12 bytes of bo
             offset[i] = -(less * static_cast<float>(minima[i]));
         }
 #endif
+    }
+    static void encode(const float* x, uint8_t* p) {
+        if (put_if_not_finite(x, p, BYTES, {0, 2})) return;
+        constexpr int MOST = (1 << BITS) - 1, STEPS = BITS == 4 ? 20 : 15;
+        uint8_t codes[BLOCK], scales[8], minima[8];
+        ScaledRange found[8];
+        float most_scale = 0.0f, most_minimum = 0.0f;
+        for (int g = 0; g < 8; ++g) {
+            found[g] = search_range<MOST, STEPS>(x + g * GROUP, BITS == 4 ? -1.0f : -0.5f, codes + g * GROUP);
+            most_scale = found[g].scale > most_scale ? found[g].scale : most_scale;
+            most_minimum = found[g].minimum > most_minimum ? found[g].minimum : most_minimum;
+        }
+        const float of_scale = most_scale > 0.0f ? 63.0f / most_scale : 0.0f;
+        const float of_minimum = most_minimum > 0.0f ? 63.0f / most_minimum : 0.0f;
+        for (int g = 0; g < 8; ++g) {
+            scales[g] = static_cast<uint8_t>(between(nearest(of_scale * found[g].scale) & 255, 0, 63));
+            minima[g] = static_cast<uint8_t>(between(nearest(of_minimum * found[g].minimum) & 255, 0, 63));
+        }
+        put_half(most_scale / 63.0f, p);
+        put_half(most_minimum / 63.0f, p + 2);
+        put_six_bits(scales, minima, p + 4);
+        for (int g = 0; g < 8; ++g) {
+            const float scale = half_at(p) * static_cast<float>(scales[g]);
+            const float minimum = half_at(p + 2) * static_cast<float>(minima[g]);
+            for (int i = g * GROUP; i < (g + 1) * GROUP && scale != 0.0f; ++i)
+                codes[i] = static_cast<uint8_t>(between(nearest((x[i] + minimum) / scale), 0, MOST));
+        }
+        if (BITS == 5) std::memset(p + HIGH, 0, 32);
+        for (int i = 0; i < BLOCK; ++i) {
+            const int group = i / 32;
+            uint8_t* low = p + LOW + group / 2 * 32 + i % 32;
+            *low = static_cast<uint8_t>(group % 2 ? *low | (codes[i] & 15) << 4 : codes[i] & 15);
+            if (BITS == 5) p[HIGH + i % 32] = static_cast<uint8_t>(p[HIGH + i % 32] | codes[i] >> 4 << group);
+        }
     }
     // Two groups share 32 bytes: the first has their low nibbles.
     static int code(const uint8_t* p, int i) {
@@ -79,6 +132,33 @@ struct Q6_K {
         const float times = half_at(p + SCALE);
 #pragma GCC unroll 4
         for (int i = 0; i < 16; i += LANES) store(scale + i, from_int8(p + SCALES + i) * times);
+    }
+    static void encode(const float* x, uint8_t* p) {
+        if (put_if_not_finite(x, p, BYTES, {SCALE})) return;
+        uint8_t codes[BLOCK];
+        float found[16], largest = 0.0f;
+        for (int part = 0; part < 16; ++part) {
+            found[part] = search_scale(x + part * 16, codes + part * 16);
+            if (__builtin_fabsf(found[part]) > __builtin_fabsf(largest)) largest = found[part];
+        }
+        std::memset(p, 0, BYTES);
+        if (__builtin_fabsf(largest) < LEAST_OF_GROUP) return;
+        const float times = -128.0f / largest;
+        put_half(1.0f / times, p + SCALE);
+        for (int part = 0; part < 16; ++part) {
+            const int32_t rounded = nearest(times * found[part]);
+            p[SCALES + part] = static_cast<uint8_t>(rounded < 127 ? rounded : 127);
+            const float scale = half_at(p + SCALE) * static_cast<float>(static_cast<int8_t>(p[SCALES + part]));
+            for (int i = part * 16; i < part * 16 + 16 && scale != 0.0f; ++i)
+                codes[i] = static_cast<uint8_t>(between(nearest(x[i] / scale), -32, 31) + 32);
+        }
+        for (int i = 0; i < BLOCK; ++i) {
+            const int half = i / 128, group = i / 32 % 4;
+            uint8_t* low = p + half * 64 + group % 2 * 32 + i % 32;
+            uint8_t* high = p + HIGH + half * 32 + i % 32;
+            *low = static_cast<uint8_t>(*low | (codes[i] & 15) << group / 2 * 4);
+            *high = static_cast<uint8_t>(*high | codes[i] >> 4 << group * 2);
+        }
     }
     static int code(const uint8_t* p, int i) {
         const int half = i / 128, group = i / 32 % 4;

@@ -14,29 +14,21 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from kernelworks.build.kernels import also_of, cpp_kernels, cuda_kernel, python_kernel, triton_kernel, with_libraries
+from kernelworks.build.kernels import also_of, cuda_kernel, triton_kernel
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import Kernel, Request
 from kernelworks.contract.memory_layout import new_output
-from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import ExactShapes, Passthrough
 from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature, two_names
-from kernelworks.ops.attention.attention.contract import CONTRACT, MAX_DIM, shift_of
-from kernelworks.ops.attention.attention.mutants import MUTANTS
+from kernelworks.ops.attention.attention.contract import CONTRACT, MAX_DIM, TEMPLATE, shift_of
 from kernelworks.ops.attention.attention.sm90 import guard as sm90_guard
 from kernelworks.ops.attention.attention.sm90_backward import guard as sm90_backward_guard
 from kernelworks.ops.attention.attention.sm90_backward_wide import guard as sm90_backward_wide_guard
 from kernelworks.ops.attention.attention.sm90_decode import guard as sm90_decode_guard
-from kernelworks.ops.attention.attention.torch_kernels import (
-    as_new_output,
-    by_reference,
-    by_torch,
-    composite,
-    in_aten,
-    native,
-    sink_gradient,
-    torch_backward,
-)
+from kernelworks.templates.attention.arguments import decline_wide_float32
+from kernelworks.templates.attention.mutants import MUTANTS
+from kernelworks.templates.attention.op import split_cpp_kernels
+from kernelworks.templates.attention.torch_kernels import composite, cudnn_gradients, in_aten, native, sink_gradient
 
 __all__ = ["OP", "attention", "new_output", "readable"]
 
@@ -227,25 +219,6 @@ def _plain_softmax(request: Request) -> str | None:
     return _plain_scores(request) or (None if request.args.get("sinks") is None else "takes no sinks")
 
 
-def _cpp_kernels() -> list[Kernel]:
-    """The C++ kernels. The wide ones are three libraries, so that a first call does not compile what it does not
-    need."""
-    targets = {
-        "avx512": ("decode.cpp", "simd.cpp", "backward.cpp"),
-        "avx2": ("decode.cpp", "simd.cpp", "backward.cpp"),
-        "scalar": ("scalar.cpp", "scalar.cpp", "scalar.cpp"),
-    }
-    op_kernels = []
-    for target, sources in targets.items():
-        paths = [PACKAGE / name for name in sources]
-        guard = None if target == "scalar" else _plain_softmax
-        (op_kernel,) = cpp_kernels(
-            PACKAGE, forward=_forward, backward=_backward, targets={target: sources[1]}, guard=guard
-        )
-        op_kernels.append(with_libraries(op_kernel, paths, forward=_forward, backward=_backward, first=2))
-    return op_kernels
-
-
 def _hopper(guard: Callable[[Request], str | None]) -> Kernel:
     """The forward of many queries."""
 
@@ -286,29 +259,10 @@ def _triton() -> Kernel:
 
 
 def _triton_guard(request: Request) -> str | None:
-    q = request.args["q"]
-    if not q.shape[1]:
-        return "there are no heads"
-    if q.dtype == torch.float32 and q.shape[3] > 128:
-        return "float32 tiles of more than 128 numbers a row do not fit the registers"
-    return None
+    return decline_wide_float32(request) if request.args["q"].shape[1] else "there are no heads"
 
 
-# ---------------------------------------------------------------- torch.library
-
-
-def _fake(
-    q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
-    with_lse: bool, softcap: float | None, sinks: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    return new_output(q), q.new_empty(q.shape[:3] if with_lse else (0,), dtype=torch.float32)
-
-
-def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    return tuple(q.new_empty(0) if t is None else t.new_empty(t.shape) for t in (q, k, v, args[-1]))
-
-
-OP = Op(
+OP = TEMPLATE.op(
     CONTRACT,
     [
         _hopper(sm90_guard),
@@ -316,25 +270,14 @@ OP = Op(
         _triton(),
         _hopper_backward("sm90_backward", sm90_backward_guard),
         _hopper_backward("sm90_backward_wide", sm90_backward_wide_guard),
-        *_cpp_kernels(),
-        python_kernel("torch", by_torch, torch_backward),
-        python_kernel("reference", by_reference, functools.partial(torch_backward, exact=True)),
+        *split_cpp_kernels(
+            PACKAGE, ("decode.cpp", "simd.cpp", "backward.cpp"), forward=_forward, backward=_backward, first=2,
+            guard=_plain_softmax,
+        ),
     ],
-    op_package=__file__,
-    forward=Pass(
-        "attention(Tensor q, Tensor k, Tensor v, str? causal, int? window, float? scale, Tensor? mask, bool with_lse, "
-        "float? softcap, Tensor? sinks, str? op_kernel=None) -> (Tensor, Tensor)",
-        _fake,
-    ),
-    backward=Pass(
-        "attention_backward(Tensor grad_output, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, str? causal, "
-        "int? window, float? scale, Tensor? mask, bool[] needs, float? softcap, Tensor? sinks, str? op_kernel=None) "
-        "-> (Tensor, Tensor, Tensor, Tensor)",
-        _fake_backward,
-        returns=("q", "k", "v", "sinks"),
-    ),
     composite=composite,
     native=native,
+    gradients=cudnn_gradients,
     aten=in_aten,
     passthrough=Passthrough(
         "sdpa(q, k, v, None, 0.0, causal is not None, scale=scale, enable_gqa=to[1] != of[1])",
@@ -358,13 +301,7 @@ OP = Op(
         ),
     ),
     mutants=MUTANTS,
-    # torch wants a fixed number of outputs, laid out as _fake says: without lse the second one is empty.
-    to_torch=lambda result, q, *args: (
-        result if args[-3] else (as_new_output(q, result), q.new_empty(0, dtype=torch.float32))
-    ),
-    to_record=lambda *args: (*args[:-3], True, *args[-2:]),  # the backward wants lse
-    from_torch=lambda result, q, *args: result if args[-3] else result[0],
-)
+)  # fmt: skip
 
 
 def _ours(

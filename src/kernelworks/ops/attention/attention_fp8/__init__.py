@@ -9,21 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.kernels import cuda_kernel, python_kernel
-from kernelworks.dispatch.op import Op, Pass
+from kernelworks.build.kernels import cuda_kernel
 from kernelworks.dispatch.signature import Array
 from kernelworks.ops.attention.attention_fp8.cases import NAMES
-from kernelworks.ops.attention.attention_fp8.contract import CONTRACT
+from kernelworks.ops.attention.attention_fp8.contract import CONTRACT, TEMPLATE
 from kernelworks.ops.attention.attention_fp8.mutants import MUTANTS
 from kernelworks.ops.attention.attention_fp8.sm90 import guard
-from kernelworks.ops.attention.attention_fp8.torch_kernels import (
-    by_reference,
-    by_torch,
-    composite,
-    laid_out,
-    native,
-    result_like,
-)
+from kernelworks.ops.attention.attention_fp8.torch_kernels import composite, native
 
 __all__ = ["OP", "attention_fp8"]
 
@@ -85,25 +77,11 @@ def attention_fp8(
     return output
 
 
-def _fake(q: Tensor, *args: Any) -> Tensor:
-    return result_like(q, args[-1])
-
-
-OP = Op(
+OP = TEMPLATE.op(
     CONTRACT,
-    [
-        replace(cuda_kernel(Path(__file__).parent, guard=guard), inner="input"),
-        replace(python_kernel("torch", by_torch), inner="input"),
-        python_kernel("reference", by_reference),
-    ],
-    op_package=__file__,
-    forward=Pass(
-        "attention_fp8(Tensor q, Tensor k, Tensor v, Tensor q_descale, Tensor k_descale, Tensor v_descale, "
-        "str? causal, float? scale, str out_dtype, str? op_kernel=None) -> Tensor",
-        _fake,
-    ),
+    [replace(cuda_kernel(Path(__file__).parent, guard=guard), inner="input")],
     composite=composite,
     native=native,
     mutants=MUTANTS,
-    to_torch=lambda result, q, *args: laid_out(q, result, args[-1]),  # as _fake says, which torch's function does not
+    torch_inner="input",
 )

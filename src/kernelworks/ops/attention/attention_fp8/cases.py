@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.contract import Case
+from kernelworks.templates.attention.cases import CaseMaker
 
 __all__ = ["BENCH_CASES", "CASES", "DEVICE_BENCH_CASES", "DEVICE_CASES", "EIGHT", "NAMES", "quantize_heads"]
 
@@ -70,47 +71,31 @@ def _make(
     return named | {"causal": causal, "scale": scale, "out_dtype": NAMES[dtype]}
 
 
-def _case(name: str, *, layouts: bool = False, **made: Any) -> Case:
-    return Case(name, lambda g, d: _make(g, d, **made), layouts=layouts)
+OF = CaseMaker(_make)
+_case, _table = OF.case, OF.table
 
 
-def _special(name: str, tensor: str, key: int = 11, **made: Any) -> Case:
-    """One NaN, where every query of its head sees it."""
-
-    def make(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
-        args = _make(generator, dtype, **made)
-        args[tensor][0, 1, key, 32] = math.nan
-        return args
-
-    return Case(name, make)
+def _nan(name: str, tensor: str, key: int = 11, **made: Any) -> Case:
+    """One, where every query of its head sees it."""
+    return OF.odd_value(name, tensor, math.nan, lambda args: (0, 1, key, 32), gradients=True, **made)
 
 
 CASES = (
     _case("small", heads=(4, 2), lengths=(19, 37)),
-    *(_case(f"D={d}", heads=(4, 2), lengths=(19, 37), dim=d) for d in (1, 3, 16, 33, 64, 80, 127, 256)),
-    *(_case(f"D={d} causal", heads=(2, 1), lengths=(30, 40), dim=d, causal="top_left") for d in (17, 64, 256)),
+    *_table("D={dim}", "dim", (1, 3, 16, 33, 64, 80, 127, 256), heads=(4, 2), lengths=(19, 37)),
+    *_table("D={dim} causal", "dim", (17, 64, 256), heads=(2, 1), lengths=(30, 40), causal="top_left"),
     # lengths around the tiles of 128 queries and 128 keys, and around the 16 keys that lie in an order of their own
-    *(
-        _case(f"Lk={m} {kind}", lengths=(3, m), kind=kind)
-        for kind in ("normal", "needles")
-        for m in (1, 15, 16, 17, 127, 129)
-    ),
-    *(
-        _case(f"Lq={n} Lk={m} {kind} {causal}", heads=(2, 1), lengths=(n, m), causal=causal, kind=kind)
-        for n, m, kind, causal in (
-            (127, 128, "needles", None), (128, 255, "normal", None), (129, 257, "needles", None),
-            (1, 300, "needles", None), (65, 200, "needles", "bottom_right"), (128, 128, "needles", "top_left"),
-            (140, 140, "normal", "top_left"), (257, 130, "needles", "top_left"), (200, 90, "normal", "bottom_right"),
-            (130, 260, "needles", "bottom_right"), (150, 400, "normal", "top_left"), (1, 77, "normal", "bottom_right"),
-        )
-    ),
-    *(
-        _case(f"scales of {of}, {h} heads on {hkv}", heads=(h, hkv), batch=2, lengths=(9, 45), of=of, kind=kind,
-              causal="bottom_right")
-        for h, hkv, of, kind in (
-            (3, 1, "each", "normal"), (6, 2, "head", "needles"), (4, 4, "one", "normal"), (4, 2, "each", "needles"),
-        )
-    ),
+    *(_case(f"Lk={m} {k}", lengths=(3, m), kind=k) for k in ("normal", "needles") for m in (1, 15, 16, 17, 127, 129)),
+    *_table("Lq={lengths[0]} Lk={lengths[1]} {kind} {causal}", "lengths kind causal", (
+        ((127, 128), "needles", None), ((128, 255), "normal", None), ((129, 257), "needles", None),
+        ((1, 300), "needles", None), ((65, 200), "needles", "bottom_right"), ((128, 128), "needles", "top_left"),
+        ((140, 140), "normal", "top_left"), ((257, 130), "needles", "top_left"), ((200, 90), "normal", "bottom_right"),
+        ((130, 260), "needles", "bottom_right"), ((150, 400), "normal", "top_left"),
+        ((1, 77), "normal", "bottom_right"),
+    ), heads=(2, 1)),
+    *_table("scales of {of}, {heads[0]} heads on {heads[1]}", "heads of kind", (
+        ((3, 1), "each", "normal"), ((6, 2), "head", "needles"), ((4, 4), "one", "normal"), ((4, 2), "each", "needles"),
+    ), batch=2, lengths=(9, 45), causal="bottom_right"),
     *(
         _case(f"{kind} Lk={m}", heads=(4, 2), lengths=(30, m), kind=kind)
         for kind in ("steep", "flat", "constant", "full", "subnormal", "far scales")
@@ -121,7 +106,7 @@ CASES = (
     _case("scale", lengths=(9, 120), scale=0.005, kind="needles"),
     _case("negative scale", lengths=(9, 12), dim=8, scale=-1.5),
     _case("scale of 0", lengths=(9, 12), scale=0.0),
-    *(_special(f"nan in {tensor}", tensor, heads=(4, 2), lengths=(19, 70)) for tensor in ("q", "k", "v")),
+    *(_nan(f"nan in {tensor}", tensor, heads=(4, 2), lengths=(19, 70)) for tensor in "qkv"),
     _case("no queries", lengths=(0, 7)),
     _case("no keys", lengths=(3, 0)),
     _case("no batch", lengths=(3, 7), batch=0),
@@ -130,23 +115,20 @@ CASES = (
 
 # Enough tiles to fill a GPU, several bands of heads, tiles that are drawn.
 DEVICE_CASES = (
-    *(
-        _case(f"tiles {b}x{h}on{hkv} {n}x{m} {kind} {causal}", batch=b, heads=(h, hkv), lengths=(n, m), kind=kind,
-              causal=causal)
-        for b, h, hkv, n, m, kind, causal in (
-            (1, 2, 1, 333, 450, "normal", None), (1, 8, 2, 577, 901, "needles", None),
-            (2, 6, 3, 515, 515, "normal", "top_left"), (2, 6, 3, 515, 515, "needles", "top_left"),
-            (3, 40, 8, 257, 321, "needles", "bottom_right"), (40, 8, 8, 250, 129, "normal", None),
-            (1, 72, 9, 150, 1100, "needles", "bottom_right"), (1, 2, 2, 1000, 17, "normal", "top_left"),
-            (1, 4, 4, 130, 700, "normal", "bottom_right"), (1, 4, 4, 1500, 1500, "needles", "top_left"),
-            (1, 4, 2, 1536, 1536, "normal", None), (1, 2, 1, 300, 20000, "needles", None),
-            (1, 2, 2, 2600, 2600, "needles", "top_left"), (1, 8, 8, 1024, 1024, "steep", None),
-        )
-    ),
+    *_table("tiles {batch}x{heads[0]}on{heads[1]} {lengths[0]}x{lengths[1]} {kind} {causal}",
+            "batch heads lengths kind causal", (
+        (1, (2, 1), (333, 450), "normal", None), (1, (8, 2), (577, 901), "needles", None),
+        (2, (6, 3), (515, 515), "normal", "top_left"), (2, (6, 3), (515, 515), "needles", "top_left"),
+        (3, (40, 8), (257, 321), "needles", "bottom_right"), (40, (8, 8), (250, 129), "normal", None),
+        (1, (72, 9), (150, 1100), "needles", "bottom_right"), (1, (2, 2), (1000, 17), "normal", "top_left"),
+        (1, (4, 4), (130, 700), "normal", "bottom_right"), (1, (4, 4), (1500, 1500), "needles", "top_left"),
+        (1, (4, 2), (1536, 1536), "normal", None), (1, (2, 1), (300, 20000), "needles", None),
+        (1, (2, 2), (2600, 2600), "needles", "top_left"), (1, (8, 8), (1024, 1024), "steep", None),
+    )),
     # heads whose keys do not fit L2 together, so that bands are drawn from
     _case("bands", batch=2, heads=(68, 68), lengths=(140, 1000), kind="needles", causal="bottom_right"),
     *(
-        _special(f"nan in {tensor} {key}, other tiles", tensor, key, batch=2, heads=(40, 8), lengths=(257, 321))
+        _nan(f"nan in {tensor} {key}, other tiles", tensor, key, batch=2, heads=(40, 8), lengths=(257, 321))
         for tensor, key in (("q", 200), ("k", 121), ("k", 248), ("v", 127))
     ),
     _case("layouts of tiles", batch=2, heads=(4, 2), lengths=(700, 650), causal="bottom_right", layouts=True,
@@ -154,18 +136,16 @@ DEVICE_CASES = (
 )  # fmt: skip
 
 
-def _timed(name: str, dtype: torch.dtype, **made: Any) -> Case:
-    return Case(name, lambda g, d: _make(g, d, **made), dtypes=(dtype,))
-
-
 BENCH_CASES = tuple(
-    _timed(f"1x{h}({hkv})x{n}x128 {causal or 'whole'}", torch.bfloat16, heads=(h, hkv), lengths=(n, n), causal=causal)
+    OF.timed_case(
+        f"1x{h}({hkv})x{n}x128 {causal or 'whole'}", torch.bfloat16, heads=(h, hkv), lengths=(n, n), causal=causal
+    )
     for h, hkv, n, causal in ((8, 8, 512, None), (8, 2, 512, "top_left"))
 )
 
 DEVICE_BENCH_CASES = tuple(
-    _timed(f"{b}x{h}({hkv})x{n}x128 {causal or 'whole'}", torch.bfloat16, batch=b, heads=(h, hkv), lengths=(n, n),
-           causal=causal)
+    OF.timed_case(f"{b}x{h}({hkv})x{n}x128 {causal or 'whole'}", torch.bfloat16, batch=b, heads=(h, hkv),
+                  lengths=(n, n), causal=causal)
     for b, h, hkv, n in ((4, 16, 16, 4096), (2, 32, 8, 8192), (1, 16, 16, 16384))
     for causal in (None, "top_left")
 )  # fmt: skip

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kernelworks.contract import (
-    UNIT_ROUNDOFF,
-    Contract,
-    Cost,
-    Request,
-    rounding,
-)
-from kernelworks.contract.arguments import Arguments, Error, Word, check_of, errors_of
+from kernelworks.contract import UNIT_ROUNDOFF, rounding
+from kernelworks.contract.arguments import Arguments, Word
 from kernelworks.contract.results import Result
 from kernelworks.contract.tensor_argument import T
-from kernelworks.ops.attention.attention.contract import SCALE, seen_pairs, visible
-from kernelworks.ops.attention.attention.contract import reference as attention_of
-from kernelworks.ops.attention.attention_fp8.cases import (
-    BENCH_CASES,
-    CASES,
-    DEVICE_BENCH_CASES,
-    DEVICE_CASES,
-    EIGHT,
-    NAMES,
-)
+from kernelworks.ops.attention.attention_fp8 import cases
+from kernelworks.ops.attention.attention_fp8.cases import EIGHT, NAMES
+from kernelworks.templates.attention.arguments import CAUSAL, MAX_DIM, SCALE, wrong_calls
+from kernelworks.templates.attention.op import Attention
+from kernelworks.templates.attention.reference import DenseCall, dense_sizes, seen_pairs, visible
 
-__all__ = ["CONTRACT", "DTYPES", "per_head", "reference"]
+__all__ = ["CONTRACT", "DTYPES", "TEMPLATE", "per_head", "result_like"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 DTYPES = {name: dtype for dtype, name in NAMES.items()}  # of the output
@@ -41,19 +31,14 @@ WEIGHT = 0.09
 FLUSH_THRESHOLD = 1.1 * 2.0**-14  # of the largest weight: what smaller ones lose near e4m3's lower end
 UNITS = 34 * 2.0**-13  # what matrix units lose that add 32 products of 8 bits, each cut off 13 bits behind the largest
 
-
-# ---------------------------------------------------------------- arguments
-
-
-DESCALE = T(" or B|1 Hkv|1", dtypes=(torch.float32,))
+TENSORS = ("q", "k", "v")
+DESCALES = ("q_descale", "k_descale", "v_descale")
 ARGUMENTS: Arguments = {
-    "q": T("B H Lq D", dtypes=(EIGHT,), where=("1 <= D <= 256",)),
-    "k": T("B Hkv Lk D", dtypes=(EIGHT,), where=("divides(Hkv, H)",)),
-    "v": T("B Hkv Lk D", dtypes=(EIGHT,)),
-    "q_descale": DESCALE, "k_descale": DESCALE, "v_descale": DESCALE,
-    "causal": Word("top_left", "bottom_right", optional=True), "scale": SCALE, "out_dtype": Word(*DTYPES),
+    "q": T("B H Lq D", dtypes=(EIGHT,), where=(f"1 <= D <= {MAX_DIM}",)),
+    "k": T("B Hkv Lk D", dtypes=(EIGHT,), where=("divides(Hkv, H)",)), "v": T("B Hkv Lk D", dtypes=(EIGHT,)),
+    **dict.fromkeys(DESCALES, T(" or B|1 Hkv|1", dtypes=(torch.float32,))),
+    "causal": CAUSAL, "scale": SCALE, "out_dtype": Word(*DTYPES),
 }  # fmt: skip
-check = check_of(ARGUMENTS, {"causal": None, "scale": None, "out_dtype": "bfloat16"})
 
 
 # ---------------------------------------------------------------- the definition
@@ -85,19 +70,18 @@ def _in_shares(function: Callable[[dict[str, Any]], Tensor], args: dict[str, Any
     return torch.cat([torch.cat(of_batch, 1) for of_batch in shares])
 
 
-def _attended(args: dict[str, Any]) -> Tensor:
-    groups = args["k"].shape[1]
-    q, k, v = (args[n] * per_head(args[f"{n}_descale"], args[n].shape[1], groups) for n in ("q", "k", "v"))
-    found: Tensor = attention_of(q, k, v, args["causal"], None, args["scale"])[0]
-    return found
+def _calls(args: dict[str, Any]) -> Iterator[DenseCall]:
+    """One, of what the stored numbers stand for."""
+    q, k, v = (args[n] * per_head(args[f"{n}_descale"], args[n].shape[1], args["k"].shape[1]) for n in TENSORS)
+    yield DenseCall.of(q, k, v, args["causal"], None, args["scale"])
 
 
 def reference(
     q: Tensor, k: Tensor, v: Tensor, q_descale: Tensor, k_descale: Tensor, v_descale: Tensor,
     causal: str | None = None, scale: float | None = None, out_dtype: str = "bfloat16",
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    args = {"q": q, "k": k, "v": v, "q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
-    return (_in_shares(_attended, args | {"causal": causal, "scale": scale}),)
+    args = TEMPLATE.named_arguments((q, k, v, q_descale, k_descale, v_descale, causal, scale, out_dtype))
+    return (_in_shares(lambda share: TEMPLATE.reference(**share)[0], args),)
 
 
 # ---------------------------------------------------------------- bound
@@ -175,68 +159,51 @@ def _error(args: dict[str, Any], units: bool) -> Tensor:
     return found
 
 
-# ---------------------------------------------------------------- cost
+# ---------------------------------------------------------------- the op
 
 
-def cost(request: Request) -> Cost:
-    q, k, v = (request.args[name] for name in ("q", "k", "v"))
-    pairs = q.shape[0] * q.shape[1] * seen_pairs(q.shape[2], k.shape[2], request.args["causal"], None)
-    scales = sum(request.args[f"{name}_descale"].nbytes for name in ("q", "k", "v"))
-    read = q.nbytes + k.nbytes + v.nbytes + scales
-    return Cost(4.0 * q.shape[3] * pairs, pairs, read, q.numel * DTYPES[request.args["out_dtype"]].itemsize)
+def result_like(q: Tensor, out_dtype: str) -> Tensor:
+    """An output [B, H, L, D], laid out as [B, L, H, D]."""
+    heads, length, dim = q.shape[1:]
+    strides = (length * heads * dim, dim, heads * dim, 1)
+    return torch.empty_strided(q.shape, strides, dtype=DTYPES[out_dtype], device=q.device)
 
 
-def dims(request: Request) -> dict[str, int]:
-    q, k = request.args["q"], request.args["k"]
-    return {
-        "B": q.shape[0], "H": q.shape[1], "Hkv": k.shape[1], "Lq": q.shape[2], "Lk": k.shape[2], "D": q.shape[3],
-        "causal": int(request.args["causal"] is not None),
-    }  # fmt: skip
-
-
-# ---------------------------------------------------------------- errors
+def _dims(args: Mapping[str, Any]) -> dict[str, int]:
+    return dense_sizes(args["q"], args["k"]) | {"causal": int(args["causal"] is not None)}
 
 
 def _eight(*shape: int) -> Tensor:
     return torch.ones(*shape).to(EIGHT)
 
 
-def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
-    def make() -> dict[str, Any]:
-        one = torch.ones(())
-        tensors = {"q": _eight(2, 4, 3, 8), "k": _eight(2, 2, 5, 8), "v": _eight(2, 2, 5, 8)}
-        return tensors | {"q_descale": one, "k_descale": one, "v_descale": one} | changed
-
-    return make
+def _right() -> dict[str, Any]:
+    tensors = {"q": _eight(2, 4, 3, 8), "k": _eight(2, 2, 5, 8), "v": _eight(2, 2, 5, 8)}
+    return tensors | dict.fromkeys(DESCALES, torch.ones(()))
 
 
-ERRORS: tuple[Error, ...] = (
-    *errors_of(ARGUMENTS),
-    ("v of the other 8 bits", _with(v=torch.ones(2, 2, 5, 8).to(torch.float8_e5m2)), TypeError, "v must have dtype"),
-    ("heads that do not divide", _with(q=_eight(2, 3, 3, 8)), ValueError, "divides(Hkv, H)"),
-    ("scales of q's heads", _with(v_descale=torch.ones(2, 4)), ValueError, "v_descale must have shape"),
-    ("scales of a batch alone", _with(q_descale=torch.ones(2)), ValueError, "q_descale must have shape"),
-)
-
-CONTRACT = Contract(
-    name="attention_fp8",
-    family="attention",
-    arithmetic="products",
+TEMPLATE = Attention(
+    op_package=__file__,
     formula="output = softmax(scale Q K^T, over the keys that a query sees) V of Q = q q_descale, K = k k_descale, "
     "V = v v_descale; 0 for a query that sees none",
     source="Shah et al., FlashAttention-3, 2024 (arXiv:2407.08608)",
-    outputs=("output",),
-    results={"output": Result("out_dtype")},
-    differentiable=(),
-    check=check,
-    reference=reference,
-    bound=bound,
-    cost=cost,
-    dims=dims,
-    bucket=lambda request: {"D": request.args["q"].shape[3]},  # each has kernels of its own, in torch as here
-    cases=CASES,
-    bench_cases=BENCH_CASES,
-    device_cases=DEVICE_CASES,
-    device_bench_cases=DEVICE_BENCH_CASES,
-    errors=ERRORS,
+    arguments=ARGUMENTS,
+    defaults={"causal": None, "scale": None, "out_dtype": "bfloat16"},
+    calls=_calls,
+    count_pairs=lambda args: (
+        math.prod(args["q"].shape[:2]) * seen_pairs(args["q"].shape[2], args["k"].shape[2], args["causal"], None)
+    ),
+    dims=_dims,
+    cases=cases,
+    output=Result("out_dtype"),
+    empty_output=lambda q, *rest: result_like(q, rest[-1]),
+    beside=DESCALES,
+    errors=wrong_calls(
+        _right,
+        ("v of the other 8 bits", {"v": torch.ones(2, 2, 5, 8).to(torch.float8_e5m2)}, TypeError, "v must have dtype"),
+        ("heads that do not divide", {"q": _eight(2, 3, 3, 8)}, ValueError, "divides(Hkv, H)"),
+        ("scales of q's heads", {"v_descale": torch.ones(2, 4)}, ValueError, "v_descale must have shape"),
+        ("scales of a batch alone", {"q_descale": torch.ones(2)}, ValueError, "q_descale must have shape"),
+    ),
 )
+CONTRACT = dataclasses.replace(TEMPLATE.contract, reference=reference, bound=bound)

@@ -7,26 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
-import torch
-from torch import Tensor
-
-from kernelworks.build.kernels import also_of, cuda_kernel, python_kernel, triton_kernel
-from kernelworks.contract import Kernel, Request
-from kernelworks.contract.memory_layout import new_output
-from kernelworks.dispatch.op import Op, Pass
+from kernelworks.build.kernels import also_of, cuda_kernel, triton_kernel
+from kernelworks.contract import Kernel
 from kernelworks.dispatch.signature import Array
-from kernelworks.ops.attention.attention.torch_kernels import as_new_output
-from kernelworks.ops.attention.block_sparse_attention.contract import CONTRACT
+from kernelworks.ops.attention.block_sparse_attention.contract import CONTRACT, TEMPLATE
 from kernelworks.ops.attention.block_sparse_attention.mutants import MUTANTS
 from kernelworks.ops.attention.block_sparse_attention.sm90 import guard as sm90_guard
 from kernelworks.ops.attention.block_sparse_attention.sm90_backward import guard as sm90_backward_guard
-from kernelworks.ops.attention.block_sparse_attention.torch_kernels import (
-    by_reference,
-    by_torch,
-    composite,
-    native,
-    torch_backward,
-)
+from kernelworks.templates.attention.arguments import decline_wide_float32
 
 __all__ = ["OP", "block_sparse_attention"]
 
@@ -113,16 +101,9 @@ def block_sparse_attention(
     return OP.call(query, key, value, block_mask, is_causal, scale, enable_gqa, with_lse, out, kernel)
 
 
-def _triton_guard(request: Request) -> str | None:
-    query = request.args["query"]
-    if query.dtype == torch.float32 and query.shape[3] > 128:
-        return "float32 tiles of more than 128 numbers a row do not fit the registers"
-    return None
-
-
 @functools.cache
 def _triton() -> Kernel:
-    return triton_kernel(PACKAGE, inner="input", guard=_triton_guard)
+    return triton_kernel(PACKAGE, inner="input", guard=decline_wide_float32)
 
 
 def _hopper() -> Kernel:
@@ -143,48 +124,4 @@ def _hopper_backward() -> Kernel:
     return also_of(replace(op_kernel, inner="input"), _triton())
 
 
-# ---------------------------------------------------------------- torch.library
-
-
-def _fake(query: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
-    return new_output(query), query.new_empty(query.shape[:3] if args[-1] else (0,), dtype=torch.float32)
-
-
-def _fake_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    return tuple(t.new_empty(t.shape) for t in (query, key, value))
-
-
-TENSORS = "Tensor query, Tensor key, Tensor value"
-OPTIONS = "Tensor block_mask, bool is_causal, float? scale, bool enable_gqa"
-
-OP = Op(
-    CONTRACT,
-    [
-        _hopper(),
-        _triton(),
-        _hopper_backward(),
-        python_kernel("torch", by_torch, torch_backward),
-        python_kernel("reference", by_reference, functools.partial(torch_backward, exact=True)),
-    ],
-    op_package=__file__,
-    forward=Pass(
-        f"block_sparse_attention({TENSORS}, {OPTIONS}, bool with_lse, str? op_kernel=None) -> (Tensor, Tensor)", _fake
-    ),
-    backward=Pass(
-        f"block_sparse_attention_backward(Tensor grad_output, {TENSORS}, Tensor output, Tensor lse, {OPTIONS}, "
-        "bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
-        _fake_backward,
-        returns=("query", "key", "value"),
-    ),
-    composite=composite,
-    native=native,
-    mutants=MUTANTS,
-    # torch wants a fixed number of outputs, laid out as _fake says: without lse the second one is empty.
-    to_torch=lambda result, query, *args: (
-        (as_new_output(query, result[0]), result[1])
-        if args[-1]
-        else (as_new_output(query, result), query.new_empty(0, dtype=torch.float32))
-    ),
-    to_record=lambda *args: (*args[:-1], True),  # the backward wants lse
-    from_torch=lambda result, query, *args: result if args[-1] else result[0],
-)
+OP = TEMPLATE.op(CONTRACT, [_hopper(), _triton(), _hopper_backward()], mutants=MUTANTS)

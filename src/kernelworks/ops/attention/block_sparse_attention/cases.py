@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from kernelworks.contract import Case
-from kernelworks.contract.cases import draw, normal
+from kernelworks.templates.attention.cases import KINDS, ODD_VALUES, WIDTHS, CaseMaker, draw_heads
 
 __all__ = ["BENCH_CASES", "BLOCK", "CASES", "DEVICE_BENCH_CASES", "DEVICE_CASES", "pattern"]
 
@@ -44,12 +43,8 @@ def _make(
     is_causal: bool = False, scale: float | None = None, with_lse: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """``seen``: the pattern of blocks; ``of``: how many masks there are, a batch and a head."""
-    of_values = kind if kind != "large" else "normal"
-    query = draw(of_values, generator, dtype, batch, heads[0], lengths[0], dim)
-    key = normal(generator, dtype, batch, heads[1], lengths[1], dim)
-    value = draw(of_values, generator, dtype, batch, heads[1], lengths[1], dim)
-    if kind == "large":
-        query, key = query * 30, key * 30
+    shapes = [(batch, heads[i], lengths[i], dim) for i in (0, 1)]
+    query, key, value = draw_heads(kind, generator, dtype, *shapes)
     rows, columns = (-(-n // BLOCK) for n in lengths)
     return {
         "query": query, "key": key, "value": value, "block_mask": pattern(seen, rows, columns, generator, *of),
@@ -57,21 +52,25 @@ def _make(
     }  # fmt: skip
 
 
-def _case(name: str, *, gradients: bool = True, layouts: bool = False, **made: Any) -> Case:
-    if made.get("with_lse") and (made.get("seen", 0.5) not in ("all", 1.0) or 0 in made["lengths"]):
-        name += ", lse may be -inf"
-    return Case(name, lambda g, d: _make(g, d, **made), gradients=gradients, layouts=layouts)
+def _name(name: str, made: dict[str, Any]) -> str:
+    hidden = made.get("seen", 0.5) not in ("all", 1.0) or 0 in made["lengths"]
+    return name + ", lse may be -inf" if made.get("with_lse") and hidden else name
 
 
-def _special(name: str, tensor: str, value: float) -> Case:
+OF = CaseMaker(_make, _name)
+_case, _table = OF.case, OF.table
+
+
+def _odd(name: str, tensor: str, value: float) -> Case:
     """One NaN or infinity in a block that every query sees."""
-
-    def make(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
-        args = _make(generator, dtype, (4, 2), (19, 150), 33, seen="all", with_lse=tensor == "value")
-        args[tensor][0, 1, 11, 32] = value
-        return args
-
-    return Case(name, make, gradients=False)
+    made: dict[str, Any] = {
+        "heads": (4, 2),
+        "lengths": (19, 150),
+        "dim": 33,
+        "seen": "all",
+        "with_lse": tensor == "value",
+    }
+    return OF.odd_value(name, tensor, value, lambda args: (0, 1, 11, 32), **made)
 
 
 CASES = (
@@ -89,28 +88,18 @@ CASES = (
         )
     ),
     # head_dim around the vector widths
-    *(
-        _case(f"D={d}", heads=(2, 1), lengths=(9, 140), dim=d, seen="all", with_lse=d == 16)
-        for d in (1, 3, 8, 15, 16, 17, 33, 64, 80, 127, 128, 256)
-    ),
-    *(
-        _case(f"D={d} causal", heads=(2, 1), lengths=(140, 150), dim=d, seen="all", is_causal=True, with_lse=d == 64)
-        for d in (64, 128, 256)
-    ),
+    *_table("D={dim}", "dim", WIDTHS, heads=(2, 1), lengths=(9, 140), seen="all", with_lse=lambda r: r["dim"] == 16),
+    *_table("D={dim} causal", "dim", (64, 128, 256), heads=(2, 1), lengths=(140, 150), seen="all", is_causal=True,
+            with_lse=lambda row: row["dim"] == 64),
     # lengths around the blocks
-    *(
-        _case(f"Lq={n} Lk={m} density {density}", lengths=(n, m), dim=20, seen=density, with_lse=n > m)
-        for n, m, density in (
-            (127, 128, 1.0), (128, 129, 0.5), (129, 127, 0.7), (1, 300, 0.6), (300, 1, 0.6), (256, 257, 0.5),
-            (65, 400, 0.6), (200, 520, 0.4),
-        )
-    ),
-    *(
-        _case(f"Lq={n} Lk={m} causal {seen}", lengths=(n, m), dim=24, seen=seen, is_causal=True, with_lse=n >= m)
-        for n, m, seen in (
-            (130, 130, 1.0), (260, 260, 0.6), (128, 300, 0.7), (300, 128, 0.7), (257, 256, "diagonal"), (1, 200, "all"),
-        )
-    ),
+    *_table("Lq={lengths[0]} Lk={lengths[1]} density {seen}", "lengths seen", (
+        ((127, 128), 1.0), ((128, 129), 0.5), ((129, 127), 0.7), ((1, 300), 0.6), ((300, 1), 0.6), ((256, 257), 0.5),
+        ((65, 400), 0.6), ((200, 520), 0.4),
+    ), dim=20, with_lse=lambda row: row["lengths"][0] > row["lengths"][1]),
+    *_table("Lq={lengths[0]} Lk={lengths[1]} causal {seen}", "lengths seen", (
+        ((130, 130), 1.0), ((260, 260), 0.6), ((128, 300), 0.7), ((300, 128), 0.7), ((257, 256), "diagonal"),
+        ((1, 200), "all"),
+    ), dim=24, is_causal=True, with_lse=lambda row: row["lengths"][0] >= row["lengths"][1]),
     *(
         _case(f"{seen}{', causal' if causal else ''}", lengths=(390, 400), dim=16, seen=seen, is_causal=causal,
               with_lse=True)
@@ -131,16 +120,9 @@ CASES = (
     _case("scale", lengths=(9, 130), dim=8, seen="all", scale=0.7),
     _case("negative scale", lengths=(130, 4), dim=8, seen="all", scale=-1.5, with_lse=True),
     _case("scale of 0", lengths=(140, 140), dim=8, scale=0.0, is_causal=True, seen=0.7),
-    *(
-        _case(kind, heads=(4, 2), lengths=(30, 150), dim=40, seen="all", kind=kind, with_lse=True,
-              gradients=kind == "tiny")
-        for kind in ("tiny", "subnormal", "large", "large_mean", "constant", "zeros")
-    ),
-    *(
-        _special(f"{value} in {tensor}", tensor, value)
-        for tensor in ("query", "key", "value")
-        for value in (math.inf, -math.inf, math.nan)
-    ),
+    *_table("{kind}", "kind", KINDS, heads=(4, 2), lengths=(30, 150), dim=40, seen="all", with_lse=True,
+            gradients=lambda row: row["kind"] == "tiny"),
+    *(_odd(f"{value} in {tensor}", tensor, value) for tensor in ("query", "key", "value") for value in ODD_VALUES),
     _case("no queries", lengths=(0, 130)),
     _case("no keys", lengths=(3, 0), with_lse=True),
     _case("no batch", lengths=(3, 7), batch=0),
@@ -173,12 +155,10 @@ DEVICE_CASES = (
 )  # fmt: skip
 
 
-def _timed(name: str, dtype: torch.dtype, **made: Any) -> Case:
-    return Case(name, lambda g, d: _make(g, d, **made), dtypes=(dtype,))
-
-
 BENCH_CASES = tuple(
-    _timed(f"1x{h}x{n}x{dim} {label}", dtype, heads=(h, hkv), lengths=(n, n), dim=dim, seen=seen, is_causal=causal)
+    OF.timed_case(
+        f"1x{h}x{n}x{dim} {label}", dtype, heads=(h, hkv), lengths=(n, n), dim=dim, seen=seen, is_causal=causal
+    )
     for label, dtype, h, hkv, n, dim, seen, causal in (
         ("density 0.25", torch.float32, 8, 8, 1024, 64, 0.25, False),
         ("window causal", torch.bfloat16, 8, 2, 2048, 64, "window", True),
@@ -186,8 +166,8 @@ BENCH_CASES = tuple(
 )
 
 DEVICE_BENCH_CASES = tuple(
-    _timed(f"{b}x{h}x{n}x{dim} {label}", torch.bfloat16, batch=b, heads=(h, h), lengths=(n, n), dim=dim, seen=seen,
-           is_causal=causal)
+    OF.timed_case(f"{b}x{h}x{n}x{dim} {label}", torch.bfloat16, batch=b, heads=(h, h), lengths=(n, n), dim=dim,
+                  seen=seen, is_causal=causal)
     for label, b, h, n, dim, seen, causal in (
         ("density 0.1", 1, 16, 16384, 128, 0.1, False), ("density 0.5", 1, 16, 16384, 128, 0.5, False),
         ("window causal", 1, 16, 16384, 128, "window", True),

@@ -9,47 +9,17 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import Mutant
-from kernelworks.ops.attention.attention.mutants import MUTANTS as OF_MASKED
-from kernelworks.ops.attention.block_sparse_attention.contract import causal_of, expand_mask, reference
+from kernelworks.ops.attention.block_sparse_attention.contract import CONTRACT, TEMPLATE
+from kernelworks.templates.attention.mutants import Mutations
 
 __all__ = ["MUTANTS"]
 
-NAMES = ("query", "key", "value", "block_mask", "is_causal", "scale", "enable_gqa", "with_lse")
-
-
-def _exact(args: dict[str, Any]) -> Any:
-    dtype = args["query"].dtype
-    found = reference(**(args | {name: args[name].float() for name in ("query", "key", "value")}))
-    result = (found[0].to(dtype), *(lse.float() for lse in found[1:]))
-    return result if args["with_lse"] else result[0]
-
-
-def _before(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[..., Any]:
-    """The right computation of changed arguments."""
-
-    def run(*given: Any) -> Any:
-        args = dict(zip(NAMES, given, strict=True))
-        return _exact(args | change(args))
-
-    return run
+WRONG = Mutations(TEMPLATE, CONTRACT)
 
 
 def _blocks(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     """The right computation with other blocks."""
-    return _before(lambda a: {"block_mask": change(a["block_mask"])})
-
-
-def _of_masked(name: str) -> Callable[..., Any]:
-    """A mutant of attention's, with the mask of pairs."""
-    wrong = next(mutant.run for mutant in OF_MASKED if mutant.name == name)
-
-    def run(*given: Any) -> Any:
-        a = dict(zip(NAMES, given, strict=True))
-        q, k = a["query"], a["key"]
-        mask = expand_mask(a["block_mask"], q.shape[2], k.shape[2])
-        return wrong(q, k, a["value"], causal_of(a["is_causal"]), None, a["scale"], mask, a["with_lse"], None, None)
-
-    return run
+    return WRONG.before(lambda a: {"block_mask": change(a["block_mask"])})
 
 
 def _transposed(blocks: Tensor) -> Tensor:
@@ -95,15 +65,12 @@ MUTANTS = (
     Mutant("next block", _blocks(lambda b: b.roll(1, 3)), "the block behind the one that is seen"),
     Mutant("first head's blocks", _blocks(lambda b: b[:, :1]), "all heads take the first one's mask"),
     Mutant("first batch's blocks", _blocks(lambda b: b[:1]), "the whole batch takes the first one's mask"),
-    Mutant("short block left out", _before(_whole_blocks), "keys behind the last whole block"),
-    Mutant("diagonal always", _before(_with_diagonal), "causal's block on the diagonal is not looked up"),
-    Mutant("causal ignored", _before(lambda a: {"is_causal": False}), "keys ahead are seen"),
-    *(
-        Mutant(name, _of_masked(name), next(m.why for m in OF_MASKED if m.name == name))
-        for name in (
-            "causal sees one more", "causal sees one less", "scale ignored", "missing scale", "wrong key-value head",
-            "short tile", "sum not rescaled", "output not rescaled", "bfloat16 weights", "NaN for no keys",
-            "stale tail", "zeros", "lse in base 2",
-        )
+    Mutant("short block left out", WRONG.before(_whole_blocks), "keys behind the last whole block"),
+    Mutant("diagonal always", WRONG.before(_with_diagonal), "causal's block on the diagonal is not looked up"),
+    Mutant("causal ignored", WRONG.before(lambda a: {"is_causal": False}), "keys ahead are seen"),
+    *WRONG.of_dense(
+        "causal sees one more", "causal sees one less", "scale ignored", "missing scale", "wrong key-value head",
+        "short tile", "sum not rescaled", "output not rescaled", "bfloat16 weights", "NaN for no keys", "stale tail",
+        "zeros", "lse in base 2",
     ),
 )  # fmt: skip

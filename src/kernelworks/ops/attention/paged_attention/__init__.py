@@ -18,7 +18,7 @@ from kernelworks.ops.attention.attention import FEW, PAIRS
 from kernelworks.ops.attention.paged_attention.contract import ARGUMENTS, CONTRACT, check_values, refuse_gradients
 from kernelworks.ops.attention.paged_attention.mutants import MUTANTS
 from kernelworks.ops.attention.paged_attention.torch_kernels import by_reference, by_torch, composite, native
-from kernelworks.ops.attention.varlen_attn.contract import heads_first
+from kernelworks.templates.attention.reference import heads_first
 
 __all__ = ["OP", "paged_attention"]
 

@@ -12,10 +12,18 @@ from torch import Generator
 
 from kernelworks.contract import Case
 from kernelworks.contract.cases import draw
+from kernelworks.templates.attention.cases import (
+    FEW_TOKENS,
+    KINDS,
+    MORE_QUERIES,
+    ODD_VALUES,
+    CaseMaker,
+    Lengths,
+    draw_lengths,
+)  # fmt: skip
 
 __all__ = ["BENCH_CASES", "CASES", "DEVICE_BENCH_CASES", "DEVICE_CASES"]
 
-Lengths = tuple[tuple[int, int], ...]
 MIXED_LENGTHS: Lengths = ((1, 5), (19, 37), (1, 1), (3, 8))
 
 
@@ -51,27 +59,23 @@ def _make(
     }  # fmt: skip
 
 
-def _case(name: str, *, layouts: bool = False, **made: Any) -> Case:
-    return Case(name, lambda g, d: _make(g, d, **made), layouts=layouts)
+OF = CaseMaker(_make)
+_case, _table = OF.case, OF.table
 
 
-def _special(name: str, tensor: str, value: float) -> Case:
+def _odd(name: str, tensor: str, value: float) -> Case:
     """One NaN or infinity in a sequence between two others, which must not see it."""
 
-    def make(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
-        args = _make(generator, dtype, ((9, 20), (19, 70), (4, 33)), (4, 2), 33)
-        block = int(args["block_table"][1, 0])
-        place = (9 + 3, 1, 32) if tensor == "query" else (block, 11, 1, 32)
-        args[tensor][place] = value
-        return args
+    def place(args: dict[str, Any]) -> tuple[int, ...]:
+        return (9 + 3, 1, 32) if tensor == "query" else (int(args["block_table"][1, 0]), 11, 1, 32)
 
-    return Case(name, make)
+    made: dict[str, Any] = {"lengths": ((9, 20), (19, 70), (4, 33)), "heads": (4, 2), "dim": 33}
+    return OF.odd_value(name, tensor, value, place, gradients=True, **made)
 
 
-def draw_lengths(count: int, most: int, seed: int = 0) -> tuple[int, ...]:
-    """Keys of so many sequences, from 1 to ``most``: many short ones and few long."""
-    chosen = random.Random(seed)
-    return tuple(int(most * chosen.random() ** 2) + 1 for _ in range(count))
+def _decodes(count: int, most: int) -> Lengths:
+    """Of so many sequences, each with one query."""
+    return tuple((1, n) for n in draw_lengths(count, most, least=1))
 
 
 CASES = (
@@ -93,18 +97,9 @@ CASES = (
               lengths=((17, 17), (70, 130), (65, 65), (1, 64), (20, 129)))
         for page in (1, 3, 16, 64, 256)
     ),
-    *(
-        _case(f"lengths {label}", lengths=lengths, dim=24)
-        for label, lengths in (
-            ("of none", ()),
-            ("0", ((0, 0),)),
-            ("1", ((1, 1),) * 5),
-            ("0 and 1", ((0, 0), (1, 1), (0, 1), (1, 0), (2, 2), (0, 3), (3, 0), (0, 0))),
-            ("0 in front and behind", ((0, 0), (7, 9), (0, 0))),
-            ("more queries than keys", ((70, 20), (33, 1), (129, 64))),
-            ("few queries, many keys", ((4, 300), (2, 700), (1, 1500))),
-        )
-    ),
+    *_table("lengths {_label}", "_label lengths", (
+        *FEW_TOKENS, MORE_QUERIES, ("few queries, many keys", ((4, 300), (2, 700), (1, 1500))),
+    ), dim=24),
     *(
         _case(f"window {window}", heads=(4, 2), lengths=lengths, dim=16, window=window)
         for window, lengths in (
@@ -134,21 +129,21 @@ CASES = (
     _case("scale of 0", lengths=((30, 4), (4, 40)), dim=8, scale=0.0),
     *(
         _case(f"{kind}{label}", heads=(4, 2), lengths=lengths, dim=40, kind=kind)
-        for kind in ("tiny", "subnormal", "large", "large_mean", "constant", "zeros")
+        for kind in KINDS
         for label, lengths in (("", ((30, 100), (1, 20))), (", decode", ((1, 100), (1, 20))))
     ),
     *(
-        _special(f"{value} in {tensor}", tensor, value)
+        _odd(f"{value} in {tensor}", tensor, value)
         for tensor in ("query", "key_cache", "value_cache")
-        for value in (math.inf, -math.inf, math.nan)
+        for value in ODD_VALUES
     ),
-    _case("many sequences", lengths=tuple((1, n) for n in draw_lengths(60, 40)), dim=8),
+    _case("many sequences", lengths=_decodes(60, 40), dim=8),
     _case("large", heads=(4, 2), lengths=((160, 160), (40, 300)), dim=64),
 )  # fmt: skip
 
 # Enough tiles to fill a GPU, so that its kernels take the cuts they have for large inputs.
 DEVICE_CASES = (
-    _case("tiles, decode", heads=(32, 8), lengths=tuple((1, n) for n in draw_lengths(60, 3000)), dim=128),
+    _case("tiles, decode", heads=(32, 8), lengths=_decodes(60, 3000), dim=128),
     _case("tiles, decode of few", heads=(32, 8), lengths=((1, 9000), (1, 17)), dim=128),
     _case("tiles, decode window", heads=(16, 4), lengths=((1, 9000), (1, 5000), (1, 3)), dim=64, window=4096),
     _case("tiles, prefill", heads=(32, 8), lengths=((400, 400), (1, 1), (0, 0), (129, 1200), (513, 513)), dim=128),
@@ -160,21 +155,19 @@ DEVICE_CASES = (
 )  # fmt: skip
 
 
-def _timed(name: str, dtype: torch.dtype, lengths: Lengths, heads: tuple[int, int], dim: int, **made: Any) -> Case:
-    return Case(name, lambda g, d: _make(g, d, lengths, heads, dim, **made), dtypes=(dtype,))
-
-
 # A step of decoding for several sequences, one for a single one, and a part of a prompt behind what is in the cache.
 BENCH_CASES = (
-    _timed("decode 16 of 1k H32 Hkv8 D128", torch.bfloat16, ((1, 1024),) * 16, (32, 8), 128),
-    _timed("decode 1 of 8k H32 Hkv8 D128", torch.bfloat16, ((1, 8192),), (32, 8), 128),
-    _timed("decode 16 of 1k H16 Hkv8 D64", torch.float32, ((1, 1024),) * 16, (16, 8), 64),
-    _timed("prefill 256 of 1k H8 Hkv2 D64", torch.float32, ((256, 1024),), (8, 2), 64),
+    OF.timed_case("decode 16 of 1k H32 Hkv8 D128", torch.bfloat16, lengths=((1, 1024),) * 16, heads=(32, 8), dim=128),
+    OF.timed_case("decode 1 of 8k H32 Hkv8 D128", torch.bfloat16, lengths=((1, 8192),), heads=(32, 8), dim=128),
+    OF.timed_case("decode 16 of 1k H16 Hkv8 D64", torch.float32, lengths=((1, 1024),) * 16, heads=(16, 8), dim=64),
+    OF.timed_case("prefill 256 of 1k H8 Hkv2 D64", torch.float32, lengths=((256, 1024),), heads=(8, 2), dim=64),
 )
 
 # On a GPU: steps of decoding that fill one, and prompts in parts.
 DEVICE_BENCH_CASES = (
-    _timed("decode 64 of 4k H32 Hkv8 D128", torch.bfloat16, ((1, 4096),) * 64, (32, 8), 128),
-    _timed("decode 4 of 32k H32 Hkv8 D128", torch.bfloat16, ((1, 32768),) * 4, (32, 8), 128),
-    _timed("prefill 4 x 2k of 8k H32 Hkv8 D128", torch.bfloat16, ((2048, 8192),) * 4, (32, 8), 128),
+    OF.timed_case("decode 64 of 4k H32 Hkv8 D128", torch.bfloat16, lengths=((1, 4096),) * 64, heads=(32, 8), dim=128),
+    OF.timed_case("decode 4 of 32k H32 Hkv8 D128", torch.bfloat16, lengths=((1, 32768),) * 4, heads=(32, 8), dim=128),
+    OF.timed_case(
+        "prefill 4 x 2k of 8k H32 Hkv8 D128", torch.bfloat16, lengths=((2048, 8192),) * 4, heads=(32, 8), dim=128
+    ),
 )

@@ -13,11 +13,11 @@ from kernelworks.contract import Contract, Cost, Request, Values
 from kernelworks.contract.arguments import Arguments, Error, Int64, check_of, errors_of
 from kernelworks.contract.limits import Ends, IndicesOf
 from kernelworks.contract.tensor_argument import T
-from kernelworks.ops.attention.attention.contract import SCALE, seen_pairs
-from kernelworks.ops.attention.attention.contract import bound as bound_of_one
-from kernelworks.ops.attention.attention.contract import reference as attention_of_one
 from kernelworks.ops.attention.paged_attention.cases import BENCH_CASES, CASES, DEVICE_BENCH_CASES, DEVICE_CASES
-from kernelworks.ops.attention.varlen_attn.contract import heads_first, tokens_first
+from kernelworks.templates.attention.arguments import SCALE
+from kernelworks.templates.attention.bound import bound as bound_of_one
+from kernelworks.templates.attention.reference import heads_first, seen_pairs, tokens_first
+from kernelworks.templates.attention.reference import reference as attention_of_one
 
 __all__ = [
     "ARGUMENTS", "CONTRACT", "INDICES", "check_values", "gather_rows", "reference", "refuse_gradients", "sequences_of",

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import Mutant
-from kernelworks.ops.attention.attention.mutants import MUTANTS as OF_ONE
 from kernelworks.ops.attention.paged_attention.contract import ARGUMENTS, reference, sequences_of
-from kernelworks.ops.attention.varlen_attn.contract import heads_first, tokens_first
+from kernelworks.templates.attention.mutants import MUTANTS as OF_ONE
+from kernelworks.templates.attention.reference import heads_first, tokens_first
 
 __all__ = ["MUTANTS"]
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from kernelworks.build.kernels import in_float64, into
 from kernelworks.contract.tensors import MEMORY, tensor_kind
-from kernelworks.ops.attention.attention.torch_kernels import composite as attention_in_torch
-from kernelworks.ops.attention.attention.torch_kernels import native as attention_of_torch
 from kernelworks.ops.attention.paged_attention.contract import CONTRACT, check_values, reference, sequences_of
-from kernelworks.ops.attention.varlen_attn.contract import heads_first, sees, tokens_first
+from kernelworks.templates.attention.reference import heads_first, sees, tokens_first
+from kernelworks.templates.attention.torch_kernels import composite as attention_in_torch
+from kernelworks.templates.attention.torch_kernels import native as attention_of_torch
 
 __all__ = ["by_reference", "by_torch", "composite", "native"]
 

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
-from kernelworks.build.kernels import cpp_kernels, python_kernel, triton_kernel, with_libraries
+from kernelworks.build.kernels import triton_kernel
 from kernelworks.build.sharing import choose_threads
-from kernelworks.contract import Kernel, Request
-from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import Array
 from kernelworks.ops.attention.attention import readable
-from kernelworks.ops.attention.varlen_attn.contract import CONTRACT, Window, check_values, edges, heads_first
+from kernelworks.ops.attention.varlen_attn.contract import CONTRACT, TEMPLATE, Window, check_values, edges, heads_first
 from kernelworks.ops.attention.varlen_attn.mutants import MUTANTS
-from kernelworks.ops.attention.varlen_attn.torch_kernels import (
-    by_reference,
-    by_torch,
-    composite,
-    native,
-    torch_backward,
-)
+from kernelworks.ops.attention.varlen_attn.torch_kernels import composite, native
+from kernelworks.templates.attention.arguments import decline_wide_float32
+from kernelworks.templates.attention.op import split_cpp_kernels
 
 __all__ = ["OP", "varlen_attn"]
 
@@ -184,70 +177,18 @@ def _backward(
     return results
 
 
-def _cpp_kernels() -> list[Kernel]:
-    """The C++ kernels. The wide ones are two libraries, so that a first call does not compile what it does not need."""
-    wide = ("simd.cpp", "backward.cpp")
-    op_kernels = []
-    for target, names in {"avx512": wide, "avx2": wide, "scalar": ("scalar.cpp", "scalar.cpp")}.items():
-        sources = [PACKAGE / name for name in names]
-        (op_kernel,) = cpp_kernels(PACKAGE, forward=_forward, backward=_backward, targets={target: names[0]})
-        op_kernels.append(with_libraries(op_kernel, sources, forward=_forward, backward=_backward, first=1))
-    return op_kernels
-
-
-def _triton_guard(request: Request) -> str | None:
-    query = request.args["query"]
-    if query.dtype == torch.float32 and query.shape[2] > 128:
-        return "float32 tiles of more than 128 numbers a row do not fit the registers"
-    return None
-
-
-# ---------------------------------------------------------------- torch.library
-
-
-def _fake(query: Tensor, key: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
-    lse = (query.shape[1], query.shape[0]) if args[-1] else (0,)
-    return query.new_empty(query.shape), query.new_empty(lse, dtype=torch.float32)
-
-
-def _fake_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    return tuple(t.new_empty(t.shape) for t in (query, key, value))
-
-
 def _length(value: Any) -> bool:
     return value.__class__ is int and value >= 0
 
 
-TENSORS = "Tensor query, Tensor key, Tensor value"
-OPTIONS = "Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa"
-LENGTHS = {"max_q": _length, "max_k": _length}
-
-OP = Op(
+OP = TEMPLATE.op(
     CONTRACT,
     [
-        triton_kernel(PACKAGE, inner="input", guard=_triton_guard),
-        *_cpp_kernels(),
-        python_kernel("torch", by_torch, torch_backward),
-        python_kernel("reference", by_reference, functools.partial(torch_backward, exact=True)),
+        triton_kernel(PACKAGE, inner="input", guard=decline_wide_float32),
+        *split_cpp_kernels(PACKAGE, ("simd.cpp", "backward.cpp"), forward=_forward, backward=_backward, first=1),
     ],
-    op_package=__file__,
-    forward=Pass(
-        f"varlen_attn({TENSORS}, {OPTIONS}, bool with_lse, str? op_kernel=None) -> (Tensor, Tensor)",
-        _fake,
-        free=LENGTHS,
-    ),
-    backward=Pass(
-        f"varlen_attn_backward(Tensor grad_output, {TENSORS}, Tensor output, Tensor lse, {OPTIONS}, bool[] needs, "
-        "str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
-        _fake_backward,
-        returns=("query", "key", "value"),
-        free=LENGTHS,
-    ),
     composite=composite,
     native=native,
     mutants=MUTANTS,
-    # torch wants a fixed number of outputs: without lse the second one is empty.
-    to_torch=lambda result, query, *args: result if args[-1] else (result, query.new_empty(0, dtype=torch.float32)),
-    to_record=lambda *args: (*args[:-1], True),  # the backward wants lse
-    from_torch=lambda result, query, *args: result if args[-1] else result[0],
+    free={"max_q": _length, "max_k": _length},
 )

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from kernelworks.ops.attention.varlen_attn.contract import heads_first, tokens_first
 from kernelworks.ops.baselines import Args, Maker, compiled_whole
+from kernelworks.templates.attention.reference import heads_first, tokens_first
 
 __all__ = ["BASELINES", "by_flex"]
 

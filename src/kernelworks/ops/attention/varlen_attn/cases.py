@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import random
 from itertools import accumulate
 from typing import Any
 
@@ -11,11 +9,20 @@ import torch
 from torch import Generator
 
 from kernelworks.contract import Case
-from kernelworks.contract.cases import draw, normal
+from kernelworks.templates.attention.cases import (
+    FEW_TOKENS,
+    KINDS,
+    MORE_QUERIES,
+    ODD_VALUES,
+    WIDTHS,
+    CaseMaker,
+    Lengths,
+    draw_heads,
+    draw_lengths,
+)
 
 __all__ = ["BENCH_CASES", "CASES", "DEVICE_BENCH_CASES", "DEVICE_CASES"]
 
-Lengths = tuple[tuple[int, int], ...]
 MIXED_LENGTHS: Lengths = ((5, 5), (19, 37), (1, 1), (8, 3))
 
 
@@ -28,12 +35,7 @@ def _make(
     """``lengths``: of each sequence's queries and keys. ``slack``: how much more max_q and max_k say than the longest
     has."""
     queries, keys = ([pair[i] for pair in lengths] for i in (0, 1))
-    of_values = kind if kind != "large" else "normal"
-    query = draw(of_values, generator, dtype, sum(queries), heads[0], dim)
-    key = normal(generator, dtype, sum(keys), heads[1], dim)
-    value = draw(of_values, generator, dtype, sum(keys), heads[1], dim)
-    if kind == "large":
-        query, key = query * 30, key * 30
+    query, key, value = draw_heads(kind, generator, dtype, (sum(queries), heads[0], dim), (sum(keys), heads[1], dim))
     return {
         "query": query, "key": key, "value": value,
         "cu_seq_q": torch.tensor([0, *accumulate(queries)], dtype=ends),
@@ -49,50 +51,40 @@ def _unseeing(lengths: Lengths, window_size: tuple[int, int]) -> bool:
     return any(q and (not k or (right >= 0 and k - q + right < 0)) for q, k in lengths)
 
 
-def _case(name: str, *, gradients: bool = True, layouts: bool = False, **made: Any) -> Case:
-    if made.get("with_lse") and _unseeing(made.get("lengths", MIXED_LENGTHS), made.get("window_size", (-1, -1))):
-        name += ", lse of -inf"
-    return Case(name, lambda g, d: _make(g, d, **made), gradients=gradients, layouts=layouts)
+def _name(name: str, made: dict[str, Any]) -> str:
+    unseeing = _unseeing(made.get("lengths", MIXED_LENGTHS), made.get("window_size", (-1, -1)))
+    return name + ", lse of -inf" if made.get("with_lse") and unseeing else name
 
 
-def _special(name: str, tensor: str, value: float) -> Case:
+OF = CaseMaker(_make, _name)
+_case, _table = OF.case, OF.table
+
+
+def _odd(name: str, tensor: str, value: float) -> Case:
     """One NaN or infinity in a sequence between two others, which must not see it."""
+    made: dict[str, Any] = {
+        "lengths": ((9, 20), (19, 70), (4, 33)),
+        "heads": (4, 2),
+        "dim": 33,
+        "with_lse": tensor == "value",
+    }
+    return OF.odd_value(name, tensor, value, lambda args: (9 + 3 if tensor == "query" else 20 + 11, 1, 32), **made)
 
-    def make(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
-        args = _make(generator, dtype, ((9, 20), (19, 70), (4, 33)), (4, 2), 33, with_lse=tensor == "value")
-        args[tensor][9 + 3 if tensor == "query" else 20 + 11, 1, 32] = value
-        return args
 
-    return Case(name, make, gradients=False)
-
-
-def draw_lengths(count: int, most: int, seed: int = 0) -> Lengths:
-    """Lengths of so many sequences, queries and keys alike, from 0 to ``most``: many short ones and few long."""
-    chosen = random.Random(seed)
-    return tuple((n, n) for n in (int(most * chosen.random() ** 2 + 0.5) for _ in range(count)))
+def _drawn(count: int, most: int, seed: int = 0) -> Lengths:
+    """Of so many sequences, queries and keys alike."""
+    return tuple((n, n) for n in draw_lengths(count, most, seed))
 
 
 CASES = (
     # few roundings of many elements: here a right row comes nearest to the bound
     *(_case(f"few pairs, D={d}", heads=(64, 64), lengths=((2, d + 1),) * 32, dim=d, with_lse=True) for d in (1, 2)),
     # head_dim around the vector widths
-    *(
-        _case(f"D={d}", heads=(2, 2), lengths=((3, 4), (5, 5), (2, 7 if d < 8 else 17)), dim=d)
-        for d in (1, 3, 8, 15, 16, 17, 33, 64, 80, 127, 128, 256)
-    ),
+    *_table("D={dim}", "dim", WIDTHS, lengths=lambda row: ((3, 4), (5, 5), (2, 7 if row["dim"] < 8 else 17))),
     # lengths around the tiles of 64 keys and 64 rows, with nothing between two sequences
-    *(
-        _case(f"lengths {label}", lengths=lengths, dim=24, with_lse=label != "of none")
-        for label, lengths in (
-            ("of none", ()),
-            ("0", ((0, 0),)),
-            ("1", ((1, 1),) * 5),
-            ("0 and 1", ((0, 0), (1, 1), (0, 1), (1, 0), (2, 2), (0, 3), (3, 0), (0, 0))),
-            ("0 in front and behind", ((0, 0), (7, 9), (0, 0))),
-            ("about a tile", ((63, 64), (64, 64), (65, 65), (1, 130))),
-            ("more queries than keys", ((70, 20), (33, 1), (129, 64))),
-        )
-    ),
+    *_table("lengths {_label}", "_label lengths", (
+        *FEW_TOKENS, ("about a tile", ((63, 64), (64, 64), (65, 65), (1, 130))), MORE_QUERIES,
+    ), dim=24, with_lse=lambda row: row["_label"] != "of none"),
     # causal: the last query stands at the last key
     *(
         _case(f"causal {label}", heads=(4, 2), lengths=lengths, dim=dim, window_size=(-1, 0), with_lse=label != "small")
@@ -102,19 +94,12 @@ CASES = (
             ("0 and 1", 8, ((0, 0), (1, 1), (1, 9), (0, 4), (6, 0))),
         )
     ),
-    *(
-        _case(f"window {left}, {right}", lengths=lengths, dim=16, window_size=(left, right), with_lse=left > right)
-        for left, right, lengths in (
-            (0, 0, ((6, 6), (3, 9), (9, 3))),
-            (4, 0, ((70, 70), (20, 90), (90, 20), (1, 30))),
-            (63, 0, ((140, 150), (64, 64))),
-            (3, 2, ((20, 20), (9, 40), (40, 9))),
-            (-1, 5, ((30, 30), (10, 70))),
-            (6, -1, ((30, 30), (70, 10), (10, 70))),
-            (0, -1, ((12, 12), (80, 80))),
-            (200, 0, ((40, 40), (70, 100))),
-        )
-    ),
+    *_table("window {window_size[0]}, {window_size[1]}", "window_size lengths", (
+        ((0, 0), ((6, 6), (3, 9), (9, 3))), ((4, 0), ((70, 70), (20, 90), (90, 20), (1, 30))),
+        ((63, 0), ((140, 150), (64, 64))), ((3, 2), ((20, 20), (9, 40), (40, 9))), ((-1, 5), ((30, 30), (10, 70))),
+        ((6, -1), ((30, 30), (70, 10), (10, 70))), ((0, -1), ((12, 12), (80, 80))),
+        ((200, 0), ((40, 40), (70, 100))),
+    ), dim=16, with_lse=lambda row: row["window_size"][0] > row["window_size"][1]),
     _case("window small", lengths=((5, 5), (2, 6), (6, 2)), dim=4, window_size=(2, 1)),
     *(
         _case(f"{h} heads on {hkv}", heads=(h, hkv), dim=18, window_size=(-1, 0), with_lse=h == 6)
@@ -127,17 +112,10 @@ CASES = (
     _case("scale", lengths=((9, 12), (4, 4)), dim=8, scale=0.7),
     _case("negative scale", lengths=((3, 4), (4, 4)), dim=8, scale=-1.5, with_lse=True),
     _case("scale of 0", lengths=((30, 4), (4, 40)), dim=8, scale=0.0, window_size=(-1, 0)),
-    *(
-        _case(kind, heads=(4, 2), lengths=((30, 100), (1, 20)), dim=40, kind=kind, with_lse=True,
-              gradients=kind == "tiny")
-        for kind in ("tiny", "subnormal", "large", "large_mean", "constant", "zeros")
-    ),
-    *(
-        _special(f"{value} in {tensor}", tensor, value)
-        for tensor in ("query", "key", "value")
-        for value in (math.inf, -math.inf, math.nan)
-    ),
-    _case("many sequences", lengths=draw_lengths(150, 12), dim=8, window_size=(-1, 0)),
+    *_table("{kind}", "kind", KINDS, heads=(4, 2), lengths=((30, 100), (1, 20)), dim=40, with_lse=True,
+            gradients=lambda row: row["kind"] == "tiny"),
+    *(_odd(f"{value} in {tensor}", tensor, value) for tensor in ("query", "key", "value") for value in ODD_VALUES),
+    _case("many sequences", lengths=_drawn(150, 12), dim=8, window_size=(-1, 0)),
     _case("large", heads=(4, 2), lengths=((160, 160), (40, 300)), dim=64, window_size=(-1, 0)),
 )  # fmt: skip
 
@@ -150,31 +128,28 @@ DEVICE_CASES = (
     _case("tiles, D=64 whole, few", heads=(4, 4), lengths=((100, 300), (60, 60)), dim=64, with_lse=True),
     _case("tiles, D=256 causal", heads=(8, 4), lengths=((333, 450), (70, 70), (5, 600)), dim=256,
           window_size=(-1, 0), with_lse=True),
-    _case("tiles, many sequences", heads=(16, 16), lengths=draw_lengths(700, 90), dim=64, window_size=(-1, 0),
+    _case("tiles, many sequences", heads=(16, 16), lengths=_drawn(700, 90), dim=64, window_size=(-1, 0),
           with_lse=True),
     _case("tiles, layouts", heads=(4, 2), lengths=((130, 150), (31, 31)), dim=64, with_lse=True, layouts=True),
 )  # fmt: skip
 
 
-def _timed(name: str, dtype: torch.dtype, lengths: Lengths, heads: tuple[int, int], dim: int, **made: Any) -> Case:
-    return Case(name, lambda g, d: _make(g, d, lengths, heads, dim, **made), dtypes=(dtype,))
-
-
 # Documents of a packed row: few long ones and many short.
 BENCH_CASES = tuple(
-    _timed(f"{len(lengths)} of {sum(n for n, _ in lengths)} H{h} Hkv{hkv} D{dim} causal", dtype, lengths, (h, hkv), dim,
-           window_size=(-1, 0))
+    OF.timed_case(f"{len(lengths)} of {sum(n for n, _ in lengths)} H{h} Hkv{hkv} D{dim} causal", dtype, lengths=lengths,
+             heads=(h, hkv), dim=dim, window_size=(-1, 0))
     for dtype, lengths, h, hkv, dim in (
-        (torch.float32, draw_lengths(12, 500, 1), 8, 8, 64),
-        (torch.bfloat16, draw_lengths(12, 500, 1), 8, 2, 64),
-        (torch.float32, draw_lengths(64, 100, 2), 12, 12, 64),
+        (torch.float32, _drawn(12, 500, 1), 8, 8, 64),
+        (torch.bfloat16, _drawn(12, 500, 1), 8, 2, 64),
+        (torch.float32, _drawn(64, 100, 2), 12, 12, 64),
     )
 )  # fmt: skip
 
 # On a GPU: what a training step packs, and sentences for an encoder.
 DEVICE_BENCH_CASES = (
-    _timed("24 of 32k H16 D128 causal", torch.bfloat16, draw_lengths(24, 4096, 3), (16, 16), 128, window_size=(-1, 0)),
-    _timed("24 of 32k H32 Hkv8 D128 window 1024", torch.bfloat16, draw_lengths(24, 4096, 3), (32, 8), 128,
-           window_size=(1023, 0)),
-    _timed("256 of 45k H12 D64", torch.bfloat16, draw_lengths(256, 512, 4), (12, 12), 64),
+    OF.timed_case("24 of 32k H16 D128 causal", torch.bfloat16, lengths=_drawn(24, 4096, 3), heads=(16, 16), dim=128,
+             window_size=(-1, 0)),
+    OF.timed_case("24 of 32k H32 Hkv8 D128 window 1024", torch.bfloat16, lengths=_drawn(24, 4096, 3), heads=(32, 8),
+             dim=128, window_size=(1023, 0)),
+    OF.timed_case("256 of 45k H12 D64", torch.bfloat16, lengths=_drawn(256, 512, 4), heads=(12, 12), dim=64),
 )  # fmt: skip

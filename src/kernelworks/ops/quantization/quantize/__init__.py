@@ -23,7 +23,7 @@ __all__ = ["OP", "quantize"]
 
 
 def quantize(x: Array, format: str, *, out: Array | None = None, kernel: str | None = None) -> Array:
-    """The bytes of a packed format: each block of 32 numbers along the last dimension with a scale of its own.
+    """The bytes of a packed format: each block of 32 or 256 numbers along the last dimension with scales of its own.
 
     ``Q8_0``: ``d = max |x| / 127`` in float16 and 32 numbers ``round(x / d)`` of 8 bits, halves away from zero.
     ``Q4_0``: ``d = m / -8``, m the number of the largest magnitude, and 32 numbers ``floor(x / d + 8.5)`` of 4 bits, at
@@ -31,18 +31,22 @@ def quantize(x: Array, format: str, *, out: Array | None = None, kernel: str | N
     numbers ``floor((x - m) / d + 0.5)`` of 4 bits. ``Q5_1``: the same with 31.
 
     Args:
-        x: [..., K], float32, bfloat16 or float16, any strides; K a multiple of 32.
-        format: ``"Q8_0"`` (34 bytes a block), ``"Q4_0"`` (18), ``"Q5_0"`` (22), ``"Q4_1"`` (20) or ``"Q5_1"`` (24).
+        x: [..., K], float32, bfloat16 or float16, any strides; K fills whole blocks.
+        format: ``"Q8_0"`` (34 bytes a block), ``"Q4_0"`` (18), ``"Q5_0"`` (22), ``"Q4_1"`` (20), ``"Q5_1"``
+            (24) or ``"IQ4_NL"`` (18); of blocks of 256 ``"Q4_K"`` (144), ``"Q5_K"`` (176) or ``"Q6_K"`` (210), which
+            search for their scales.
         out: where to write: a contiguous uint8 tensor like the output.
         kernel: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
-        ``output`` [..., bytes of K], uint8, bit for bit what GGUF's own functions make. Nothing to differentiate.
+        ``output`` [..., bytes of K], uint8, bit for bit what GGUF's own functions make
+        (``quantize_row_*_ref`` where they search). Nothing to differentiate.
 
     A block with a NaN has a scale that is NaN, one with an infinity a scale that is infinite; what has no number there
-    is 0. A scale beyond float16 is infinite, one below it 0.
+    is 0; in formats that search both make scales that are NaN. A scale beyond float16 is infinite, one below it 0.
 
-    Error bound: none, it is exact. Cost: four operations an element; reads x once and writes output once.
+    Error bound: none, it is exact. Cost: four operations an element, or a hundred to two thousand where a format
+    searches; reads x once and writes output once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: gguf.quants.quantize (PyPI gguf); ggml/src/ggml-quants.c.
     """

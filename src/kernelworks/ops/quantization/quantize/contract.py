@@ -11,12 +11,12 @@ from torch import Generator, Tensor
 from kernelworks.contract import Case, Contract, Cost, Request
 from kernelworks.contract.arguments import Arguments, check_of, errors_of
 from kernelworks.contract.cases import VALUES, draw, normal
-from kernelworks.contract.packed_formats import FORMATS, PACKING, Blocks, Format, quantize_blocks
+from kernelworks.contract.packed_formats import FORMATS, Blocks, Format, quantize_blocks
 from kernelworks.contract.results import Result
 
 __all__ = ["ARGUMENTS", "CONTRACT", "reference"]
 
-ARGUMENTS: Arguments = {"x": Blocks(), "format": Format(*PACKING)}
+ARGUMENTS: Arguments = {"x": Blocks(), "format": Format()}
 
 
 def reference(x: Tensor, format: str) -> tuple[Tensor, ...]:
@@ -47,10 +47,10 @@ def _halves(generator: Generator, dtype: torch.dtype, shape: tuple[int, ...], st
     return (x if step == 127.0 else x.clamp(-step + 0.5, step)).to(dtype)
 
 
-def _mixed(generator: Generator, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+def _mixed(generator: Generator, dtype: torch.dtype, shape: tuple[int, ...], block: int) -> Tensor:
     """Blocks of every kind beside one another: of zeros, of -0, equal, with NaN or an infinity, of one tiny number."""
     x = normal(generator, dtype, *shape)
-    blocks = x.view(-1, 32)
+    blocks = x.view(-1, block)
     tiny = torch.finfo(dtype).smallest_normal
     for i in range(len(blocks)):
         kind, at = i % 9, (7 * i) % 32
@@ -79,15 +79,26 @@ def _case(name: str, make: Any, shape: tuple[int, ...], format: str, **more: Any
 
 
 def _cases(format: str) -> tuple[Case, ...]:
+    block = FORMATS[format].block
+
     def of(kind: str) -> Any:
         return lambda g, d, shape: draw(kind, g, d, *shape)
+
+    if FORMATS[format].searches:  # fewer, each of which takes longer
+        return (
+            *(_case(f"{m}x{k * block}", of("normal"), (m, k * block), format, layouts=k == 2)
+              for m, k in ((1, 1), (3, 2), (0, 2), (3, 0))),
+            *(_case(kind, of(kind), (2, 3 * block), format) for kind in VALUES if kind != "normal"),
+            _case("blocks of every kind", lambda g, d, s: _mixed(g, d, s, block), (2, 9 * block), format),
+            _case("shape [2, 3, K]", of("normal"), (2, 3, block), format),
+        )  # fmt: skip
 
     return (
         *(_case(f"{m}x{k}", of("normal"), (m, k), format, layouts=k == 96) for m, k in (
             (1, 32), (3, 64), (2, 96), (5, 4096), (67, 160), (0, 64), (3, 0),
         )),
         *(_case(kind, of(kind), (7, 96), format) for kind in VALUES if kind != "normal"),
-        _case("blocks of every kind", _mixed, (9, 288), format, layouts=True),
+        _case("blocks of every kind", lambda g, d, s: _mixed(g, d, s, block), (9, 288), format, layouts=True),
         _case("halves of 127", lambda g, d, s: _halves(g, d, s, 127.0), (9, 128), format),
         _case("halves of 8", lambda g, d, s: _halves(g, d, s, -8.0), (9, 128), format),
         _case("shape [K]", of("normal"), (96,), format),
@@ -98,13 +109,13 @@ def _cases(format: str) -> tuple[Case, ...]:
 BENCH_CASES = tuple(
     Case(f"{format} {m}x{k}", lambda g, d, m=m, k=k, f=format: {"x": normal(g, d, m, k), "format": f},
          dtypes=(torch.float32,))
-    for format in PACKING for m, k in ((1024, 4096), (1, 4096))
+    for format, found in FORMATS.items() if not found.searches for m, k in ((1024, 4096), (1, 4096))
 )  # fmt: skip
 
 CONTRACT = Contract(
     name="quantize",
     family="quantization",
-    formula="output = the bytes of x in format, each block of 32 with its own scale",
+    formula="output = the bytes of x in format, each block with its own scale",
     source="gguf.quants.quantize (PyPI gguf), ggml/src/ggml-quants.c",
     outputs=("output",),
     results={"output": Result(torch.uint8)},
@@ -115,7 +126,7 @@ CONTRACT = Contract(
     cost=_cost,
     dims=_dims,
     bucket=lambda request: {"format": request.args["format"]},
-    cases=tuple(case for format in PACKING for case in _cases(format)),
+    cases=tuple(case for format in FORMATS for case in _cases(format)),
     bench_cases=BENCH_CASES,
     errors=errors_of(ARGUMENTS),
 )

@@ -1,4 +1,4 @@
-"""Attention as torch has it: the function or the formula that a user would write, and the reference's kernel."""
+"""Dense attention as torch has it: the function or the formula that a user would write, and cuDNN's by its own name."""
 
 from __future__ import annotations
 
@@ -11,28 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from kernelworks.build.kernels import in_float64
 from kernelworks.contract.memory_layout import new_output
 from kernelworks.dispatch.aten import aten
-from kernelworks.ops.attention.attention.contract import (
-    CONTRACT,
-    apply_softcap,
-    is_plain,
-    reference,
-    visible,
-    with_sinks,
-)
+from kernelworks.templates.attention.reference import apply_softcap, is_plain, reference, visible, with_sinks
 
-__all__ = [
-    "as_new_output",
-    "by_reference",
-    "by_torch",
-    "composite",
-    "in_aten",
-    "native",
-    "sink_gradient",
-    "torch_backward",
-]
+__all__ = ["as_new_output", "composite", "cudnn_gradients", "in_aten", "native", "sink_gradient"]
 
 
 def as_new_output(q: Tensor, result: Tensor) -> Tensor:
@@ -144,9 +127,16 @@ def native(
     with_lse: bool, softcap: float | None, sinks: Tensor | None,
 ) -> Any:  # fmt: skip
     """torch's function, whichever kernel it takes, and what that hands out."""
-    if with_lse:
-        return by_torch(q, k, v, causal, window, scale, mask, True, softcap, sinks)
-    return _sdpa(q, k, v, causal, window, scale, mask, softcap, sinks)
+    if not with_lse:
+        return _sdpa(q, k, v, causal, window, scale, mask, softcap, sinks)
+    is_causal = _torch_causal(q, k, causal, window, mask, softcap, sinks)
+    if _torch_takes_cudnn(q, k, v, is_causal, scale):
+        output, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(
+            q, k, v, None, True, 0.0, is_causal, False, scale=scale
+        )
+        return as_new_output(q, output), lse.view(q.shape[:3])
+    output = _sdpa(q, k, v, causal, window, scale, mask, softcap, sinks)
+    return as_new_output(q, output), _lse(q, k, v, causal, window, scale, mask, softcap, sinks)
 
 
 def in_aten(
@@ -162,35 +152,20 @@ def in_aten(
     )  # fmt: skip
 
 
-def by_torch(
-    q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
-    with_lse: bool, softcap: float | None, sinks: Tensor | None, out: Any = None,
-) -> Any:  # fmt: skip
+def cudnn_gradients(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, causal: str | None, window: int | None,
+    scale: float | None, mask: Tensor | None, needs: list[bool], softcap: float | None, sinks: Tensor | None,
+) -> tuple[Tensor, ...] | None:  # fmt: skip
+    """Those of cuDNN's kernel, where ``native`` took it; else None."""
     is_causal = _torch_causal(q, k, causal, window, mask, softcap, sinks)
-    if with_lse and _torch_takes_cudnn(q, k, v, is_causal, scale):
-        result: Any = torch.ops.aten._scaled_dot_product_cudnn_attention(
-            q, k, v, None, True, 0.0, is_causal, False, scale=scale
-        )[:2]
-        return _handed_out(q, (result[0], result[1].view(q.shape[:3])), out)
-    result = _sdpa(q, k, v, causal, window, scale, mask, softcap, sinks)
-    if with_lse:
-        result = (result, _lse(q, k, v, causal, window, scale, mask, softcap, sinks))
-    return _handed_out(q, result, out)
-
-
-def by_reference(q: Tensor, *args: Any, out: Any = None) -> Any:
-    return _handed_out(q, in_float64(reference, CONTRACT.results_in_order)(q, *args), out)
-
-
-def _handed_out(q: Tensor, result: Any, out: Any) -> Any:
-    values = result if isinstance(result, tuple) else (result,)
-    if out is None:
-        values = (as_new_output(q, values[0]), *values[1:])
-    else:
-        for target, value in zip(out if isinstance(out, (tuple, list)) else (out,), values, strict=True):
-            target.copy_(value)
-        return out
-    return values if isinstance(result, tuple) else values[0]
+    if not (lse.numel() and _torch_takes_cudnn(q, k, v, is_causal, scale)):
+        return None
+    none = torch.empty(0, dtype=torch.int64, device=q.device)  # of dropout, which there is not
+    found: tuple[Tensor, ...] = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+        grad, q, k, v, output, lse.unsqueeze(-1), none, none, None, None, None, q.shape[2], k.shape[2], 0.0, is_causal,
+        scale=scale,
+    )  # fmt: skip
+    return found
 
 
 def sink_gradient(grad: Tensor, output: Tensor, lse: Tensor, sinks: Tensor | None) -> Tensor:
@@ -200,40 +175,3 @@ def sink_gradient(grad: Tensor, output: Tensor, lse: Tensor, sinks: Tensor | Non
     delta = (grad.float() * output.float()).sum(-1)
     weight = torch.exp(sinks.float()[:, None] - lse)
     return (weight * delta).sum((0, 2)).neg().to(sinks.dtype)
-
-
-def _leaf(x: Tensor, exact: bool) -> Tensor:
-    return (x.detach().double() if exact else x.detach()).requires_grad_()
-
-
-def torch_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, causal: str | None,
-    window: int | None, scale: float | None, mask: Tensor | None, needs: list[bool], softcap: float | None,
-    sinks: Tensor | None, out: Any = None, exact: bool = False,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    is_causal = _torch_causal(q, k, causal, window, mask, softcap, sinks)
-    if not exact and lse.numel() and _torch_takes_cudnn(q, k, v, is_causal, scale):
-        none = torch.empty(0, dtype=torch.int64, device=q.device)  # of dropout, which there is not
-        found = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-            grad, q, k, v, output, lse.unsqueeze(-1), none, none, None, None, None, q.shape[2], k.shape[2], 0.0,
-            is_causal, scale=scale,
-        )  # fmt: skip
-    else:
-        with torch.enable_grad():
-            x, y, z = (_leaf(t, exact) for t in (q, k, v))
-            w = None if sinks is None else _leaf(sinks, exact)
-            options = (causal, window, scale, mask)
-            if exact:
-                result = reference(x, y, z, *options, False, softcap, w)[0]
-            else:
-                result = _sdpa(x, y, z, *options, softcap, w)
-            inputs = (x, y, z) if w is None else (x, y, z, w)
-            found = torch.autograd.grad(result, inputs, grad.to(result.dtype))
-    gradients = tuple(f.to(q.dtype).contiguous() for f in found)
-    if sinks is None:
-        gradients = (*gradients, q.new_empty(0))
-    if out is not None:
-        for target, value in zip(out, gradients, strict=True):
-            target.copy_(value)
-        gradients = tuple(out)
-    return gradients

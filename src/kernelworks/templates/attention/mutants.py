@@ -1,4 +1,4 @@
-"""Known-wrong versions of attention. The verification must reject every one."""
+"""Known-wrong versions of dense attention, and how an op of the template makes its own."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.contract import Mutant
-from kernelworks.ops.attention.attention.contract import apply_softcap, reference, visible
+from kernelworks.contract import Contract, Mutant
+from kernelworks.contract.results import result_dtype
+from kernelworks.templates.attention.op import Attention
+from kernelworks.templates.attention.reference import apply_softcap, reference, visible
 
-__all__ = ["MUTANTS"]
+__all__ = ["MUTANTS", "Change", "Mutations", "move_ends", "unwrite_last"]
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def _exact(args: dict[str, Any]) -> Any:
     q = args["q"]
-    wide = args | {name: args[name].float() for name in ("q", "k", "v", "sinks") if args[name] is not None}
+    wide = args | {name: _wide(args[name]) for name in ("q", "k", "v", "sinks") if args[name] is not None}
     result = tuple(t.to(q.dtype) if i == 0 else t.float() for i, t in enumerate(reference(**wide)))
     return result if args["with_lse"] else result[0]
 
@@ -36,14 +42,14 @@ def _arguments(
 
 def _before(change: Change) -> Callable[..., Any]:
     """The right computation of changed arguments."""
-    return lambda *args: _exact((a := _arguments(*args)) | change(a))
+    return lambda *args, **named: _exact((a := _arguments(*args, **named)) | change(a))
 
 
 def _after(change: Callable[[Tensor], Tensor], index: int = 0) -> Callable[..., Any]:
     """One output of the right computation, changed."""
 
-    def run(*args: Any) -> Any:
-        result = _exact(_arguments(*args))
+    def run(*args: Any, **named: Any) -> Any:
+        result = _exact(_arguments(*args, **named))
         if isinstance(result, tuple):
             return tuple(change(t) if i == index else t for i, t in enumerate(result))
         return change(result) if index == 0 else result
@@ -85,8 +91,8 @@ def _whole_tiles(a: dict[str, Any]) -> dict[str, Any]:
 def _tiled(rescale_sum: bool, rescale_output: bool, low_precision: bool) -> Callable[..., Any]:
     """Online softmax in tiles of 16 keys, with a fault."""
 
-    def run(*args: Any) -> Any:
-        a = _arguments(*args)
+    def run(*args: Any, **named: Any) -> Any:
+        a = _arguments(*args, **named)
         q, heads = a["q"].float(), a["q"].shape[1]
         k, v = (a[n].float().repeat_interleave(heads // a[n].shape[1], 1) for n in ("k", "v"))
         scale = 1 / math.sqrt(q.shape[-1]) if a["scale"] is None else a["scale"]
@@ -112,8 +118,8 @@ def _tiled(rescale_sum: bool, rescale_output: bool, low_precision: bool) -> Call
 def _otherwise_capped(bend: Callable[[Tensor, Tensor, float, float], Tensor]) -> Callable[..., Any]:
     """``bend(products of q and k, hidden pairs, scale, softcap)`` in place of the scores."""
 
-    def run(*args: Any) -> Any:
-        a = _arguments(*args)
+    def run(*args: Any, **named: Any) -> Any:
+        a = _arguments(*args, **named)
         if a["softcap"] is None or a["sinks"] is not None:
             return _exact(a)
         q, heads = a["q"].float(), a["q"].shape[1]
@@ -187,3 +193,87 @@ MUTANTS = (
     Mutant("zeros", _after(torch.zeros_like), "nothing is written"),
     Mutant("lse in base 2", _after(lambda s: s / math.log(2.0), index=1), "the second output in other units"),
 )
+
+
+# ---------------------------------------------------------------- of the template's ops
+
+
+class Mutations:
+    """How an op of the template is made wrong. Floating-point tensors are widened to ``wide``, for mutants of dense
+    attention if it is not float32, which those compute in; results are rounded to the dtypes that the contract
+    promises."""
+
+    def __init__(self, template: Attention, contract: Contract, wide: torch.dtype = torch.float32) -> None:
+        self.template, self.contract, self.wide = template, contract, wide
+
+    def exact(self, args: dict[str, Any]) -> Any:
+        """What a call returns."""
+        return self._rounded(self.contract.reference(**self._widened(args)), args)
+
+    def _widened(self, args: dict[str, Any]) -> dict[str, Any]:
+        floats = {n: a.to(self.wide) for n, a in args.items() if isinstance(a, Tensor) and a.is_floating_point()}
+        return args | floats
+
+    def _rounded(self, outputs: tuple[Tensor, ...], args: dict[str, Any]) -> Any:
+        pairs = zip(outputs, self.contract.results_in_order, strict=False)
+        result = tuple(output.to(result_dtype(promised, args)) for output, promised in pairs)
+        return result if args.get("with_lse") else result[0]
+
+    def before(self, change: Change) -> Callable[..., Any]:
+        """The right computation of changed arguments."""
+
+        def run(*given: Any) -> Any:
+            args = self.template.named_arguments(given)
+            return self.exact(args | change(args))
+
+        return run
+
+    def after(self, change: Callable[[Tensor, dict[str, Any]], Tensor], index: int = 0) -> Callable[..., Any]:
+        """One output of the right computation, changed."""
+
+        def run(*given: Any) -> Any:
+            args = self.template.named_arguments(given)
+            result = self.exact(args)
+            if isinstance(result, tuple):
+                return tuple(change(t, args) if i == index else t for i, t in enumerate(result))
+            return change(result, args) if index == 0 else result
+
+        return run
+
+    def of_dense(self, *names: str) -> tuple[Mutant, ...]:
+        """Mutants of dense attention, in every dense call."""
+        where = "in each sequence: " if self.template.packed else ""
+        known = {mutant.name: mutant for mutant in MUTANTS}
+        return tuple(Mutant(name, self._each(known[name]), where + known[name].why) for name in names)
+
+    def _each(self, mutant: Mutant) -> Callable[..., Any]:
+        def run(*given: Any) -> Any:
+            args = self.template.named_arguments(given)
+            lse = bool(args.get("with_lse"))
+            parts = []
+            for call in self.template.calls(args if self.wide == torch.float32 else self._widened(args)):
+                made = mutant.run(**call.args, with_lse=lse)
+                parts.append(made if lse else (made,))
+            queries = args[self.template.tensors[0]]
+            return self._rounded(self.template.join(parts, queries, torch.float32 if lse else None), args)
+
+        return run
+
+
+def move_ends(name: str) -> Change:
+    """Sequences end one token late, but for the last."""
+
+    def change(a: dict[str, Any]) -> dict[str, Any]:
+        ends = a[name].clone()
+        ends[1:-1] = (ends[1:-1] + 1).clamp(max=int(ends[-1]))
+        return {name: ends}
+
+    return change
+
+
+def unwrite_last(output: Tensor, a: dict[str, Any]) -> Tensor:
+    """The last sequence's tokens, which nobody wrote to."""
+    output = output.clone()
+    if len(a["cu_seq_q"]) > 1:
+        output[int(a["cu_seq_q"][-2]) :] = 0.0
+    return output

@@ -1,0 +1,84 @@
+"""Puts compiled calls in modules' places, with the compilers' settings that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from kernelworks.diagnose.optimizations.settings import Setting
+from kernelworks.diagnose.sites.functions import Function
+
+__all__ = ["IMPL", "Impl", "install_impls", "vector_bits"]
+
+IMPL = "_compiled_call_impl"  # the attribute in which nn.Module.compile keeps its result
+Impl = tuple[nn.Module, Callable[..., Any]]  # a module and what is called in its place
+GRAPHS = 64  # of one kind of module: modes, blocks and swaps are compiled beside each other, and 8 are not enough
+
+
+def _limit() -> int:
+    import torch._dynamo.config as config  # takes seconds: only if something is compiled
+
+    return int(config.recompile_limit)
+
+
+def _limited(most: int) -> None:
+    import torch._dynamo.config as config
+
+    config.recompile_limit = most
+
+
+LIMIT = Setting(_limit, _limited)  # of graphs, dynamo's own
+
+
+def _bits() -> int | None:
+    import torch._inductor.config as config
+
+    return config.cpp.simdlen
+
+
+def _set_bits(bits: int | None) -> None:
+    import torch._inductor.config as config
+
+    config.cpp.simdlen = bits
+
+
+VECTOR_BITS = Setting(_bits, _set_bits)  # inductor's own; None: the widest that this CPU has
+
+
+def vector_bits() -> int | None:
+    """What inductor takes by itself here, said. inductor keeps compiled graphs on disk by a key that has its settings
+    and not the CPU. A graph of another instruction set that is found there leaves out elements, or writes beyond its
+    answer (torch 2.13: AVX-512's loops of 16 compiled again for AVX2's vectors of 8, or the reverse)."""
+    from torch._inductor.cpu_vec_isa import invalid_vec_isa, pick_vec_isa
+
+    found = pick_vec_isa()
+    return _bits() if found is invalid_vec_isa else int(found.bit_width())
+
+
+def install_impls(impls: list[Impl]) -> Callable[[], None]:
+    """Puts each in its module's place; returns what undoes that."""
+    before = [module.__dict__.get(IMPL) for module, _ in impls]
+    undone = [LIMIT.want(max(_limit(), GRAPHS))]
+    if not any(t.is_cuda for module, _ in impls for t in (*module.parameters(), *module.buffers())):
+        undone.append(VECTOR_BITS.want(vector_bits()))
+    bound = []
+    for module, impl in impls:
+        module.__dict__[IMPL] = impl
+        if isinstance(module, Function):
+            bound.append(module.bind(impl))
+
+    def back() -> None:
+        for restore in undone:
+            restore()
+        for unbind in bound:
+            unbind()
+        for (module, impl), was in zip(impls, before, strict=True):
+            if module.__dict__.get(IMPL) is impl:
+                if was is None:
+                    del module.__dict__[IMPL]
+                else:
+                    module.__dict__[IMPL] = was
+
+    return back

@@ -1,0 +1,1 @@
+"""The attention template (``op.py``) and what its ops are made of."""

@@ -1,0 +1,54 @@
+"""The launches of a table's reductions on a GPU, by the functions that are written of an entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.build.triton import Configs
+from kernelworks.contract.reduced_dims import reduced_lines, reduced_shape
+from kernelworks.templates.reduction_stages.launches import align_dims, flow_of, spread_view
+from kernelworks.tile.reduction_stages.stage_reduction import Stages, reduce_stages, write_gradients
+
+__all__ = ["reduction_functions"]
+
+
+def reduction_functions(
+    configs: Configs, empty: float, ahead: Mapping[str, Stages], back: Mapping[str, Stages],
+    by_number: Mapping[float, str],
+) -> tuple[Callable[..., Tensor], Callable[..., Any]]:  # fmt: skip
+    """An entry's ``forward(x, dim, keepdim, *numbers)`` and ``backward(grad, x, dim, keepdim, *numbers)``, by the names
+    of its variants. ``empty`` is the result of lines without elements; a variant that ``back`` has not spreads what
+    flows in."""
+
+    def variant(numbers: tuple[Any, ...]) -> str:
+        return by_number[float(numbers[0])] if by_number else ""
+
+    def forward(x: Tensor, dim: Any, keepdim: bool, *numbers: Any, out: Tensor | None = None) -> Tensor:
+        if out is None:
+            out = torch.empty(reduced_shape(tuple(x.shape), dim, keepdim), dtype=x.dtype, device=x.device)
+        if not x.numel():
+            return out.fill_(empty)
+        where = reduced_lines(x, dim)
+        reduce_stages(configs, ahead[variant(numbers)], (where.tensor,), where, numbers, out)
+        return out
+
+    def backward(grad: Tensor, x: Tensor, dim: Any, keepdim: bool, *numbers: Any, out: Any = None) -> Any:
+        said = back.get(variant(numbers))
+        if said is None:
+            return spread_view(grad, x, dim, keepdim, out)
+        given, dims, turn = align_dims(x, dim)
+        made = torch.empty_like(given) if out is None or turn else out
+        if x.numel():
+            where = reduced_lines(given, dims, ordered=True)
+            found = reduce_stages(configs, said, (where.tensor,), where, numbers, None) if said.stages else None
+            flow = flow_of(grad, x, dim, keepdim).contiguous()
+            write_gradients(configs, said, (where.tensor,), where, numbers, flow, found, (made,))
+        if turn is None:
+            return made
+        return turn(made) if out is None else out.copy_(turn(made))
+
+    return forward, backward

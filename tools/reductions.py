@@ -1,0 +1,240 @@
+"""What a table of reductions is to Python; ``python tools/schemas.py`` calls it.
+
+Writes the public functions of all entries (``__init__.py``: signatures, overloads, docstrings) and their stages as
+Triton's (``triton.py``) beside the table. With ``--check`` writes nothing and exits with 1 if something is out of date.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from activations import WRITTEN, formatted
+from kernelworks.templates.activation_table import rename_calls
+from kernelworks.templates.reduction_stages.entry import ReductionEntry, Stage
+from kernelworks.templates.reduction_stages.op_table import ReductionTable
+
+__all__ = ["main", "names", "stage_text", "stale"]
+
+CONTRACT = Path(__file__).resolve().parents[1] / "src/kernelworks/ops/reduction/reduction_table/contract.py"
+TRITON = {"where": "tl.where", "abs": "tl.abs", "exp": "exponential", "log": "tl.log", "sqrt": "root",
+          "log1p": "log_one_more"}  # fmt: skip
+CONSTANTS = {"INFINITY": 'float("inf")'}
+
+
+def _table() -> ReductionTable:
+    """The table, without the package that is written of it: that may be of other entries."""
+    spec = importlib.util.spec_from_file_location("reduction_entries", CONTRACT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    table: ReductionTable = module.TABLE
+    return table
+
+
+TABLE = _table()
+
+
+# ---------------------------------------------------------------- Triton
+
+TRITON_HEAD = '''"""The table of reductions on the GPU. {written}"""
+
+import triton.language as tl
+
+from kernelworks.build.triton import configs, kernel
+from kernelworks.templates.reduction_stages.triton_launches import reduction_functions
+from kernelworks.tile.reduction_stages.stage_reduction import Stages, exponential, log_one_more, root
+'''
+
+
+def _function(
+    name: str, given: str, text: str, operands: Sequence[str], stages: Sequence[Stage], numbers: Sequence[str]
+) -> str:
+    """An expression, or several in a tuple, as a function of tuples."""
+    read = set(re.findall(r"[A-Za-z_]\w*", text))
+    body = [f"{n} = operand[{i}]" for i, n in enumerate(operands) if n in read]
+    body += [f"{stage.name} = found[{i}]" for i, stage in enumerate(stages) if stage.name in read]
+    body += [f"{n} = number[{i}]" for i, n in enumerate(numbers) if n in read]
+    lines = "".join(f"    {line}\n" for line in body)
+    said = rename_calls(text, TRITON)
+    for constant, triton in CONSTANTS.items():
+        said = said.replace(constant, triton)
+    return f"\n\n@kernel\ndef {name}({given}):\n{lines}    return {said}\n"
+
+
+def stage_text(
+    name: str, operands: Sequence[str], stages: Sequence[Stage], numbers: Sequence[str], coefficient: str = "",
+    gradients: Sequence[str] = (),
+) -> tuple[str, str]:  # fmt: skip
+    """The functions of one pass, and ``Stages(...)`` of them."""
+    text, said = "", []
+    for i, stage in enumerate(stages):
+        term, finish = f"{name}_term_{i}", f"{name}_finish_{i}"
+        text += _function(term, "operand, found, n, number", stage.term, operands, stages[:i], numbers)
+        text += _function(finish, "s, found, n, number", stage.finish, (), stages[:i], numbers)
+        said.append(f'({term}, "{stage.combine}", {finish})')
+    made = f"({''.join(f'{each}, ' for each in said)})"
+    if not gradients:
+        return text, f"Stages({made})"
+    text += _function(f"{name}_coefficient", "grad, found, n, number", coefficient, (), stages, numbers)
+    results = f"({''.join(f'{g}, ' for g in gradients)})"
+    text += _function(
+        f"{name}_element", "operand, found, n, coefficient, number", results, operands, stages, numbers
+    )  # fmt: skip
+    return text, f"Stages({made}, {name}_coefficient, {name}_element)"
+
+
+def _triton(entry: ReductionEntry) -> str:
+    text, ahead, back = "", "", ""
+    for chosen, variant in entry.variants.items():
+        name, numbers = f"{entry.name}_{chosen}" if chosen else entry.name, tuple(entry.numbers)
+        body, said = stage_text(f"_{name}", ("x",), variant.stages, numbers)
+        text, ahead = text + body, f'{ahead}"{chosen}": {said}, '
+        if variant.gradient:
+            gradient = (variant.gradient,)
+            body, said = stage_text(f"_{name}_back", ("x",), variant.back, numbers, variant.coefficient, gradient)
+            text, back = text + body, f'{back}"{chosen}": {said}, '
+    by_number = ", ".join(f'float("{number}"): "{chosen}"' for number, chosen in entry.by_number.items())
+    empty = f'float("{0.0 if entry.empty is None else entry.empty}")'
+    made = f"{entry.name}_forward, {entry.name}_backward"
+    call = f"reduction_functions(configs(__file__), {empty}, {{{ahead}}}, {{{back}}}, {{{by_number}}})"
+    return f"{text}\n\n{made} = {call}\n"
+
+
+def triton_py() -> str:
+    body = "".join(map(_triton, TABLE.entries.values()))
+    return formatted(TRITON_HEAD.format(written=WRITTEN) + body, str(TABLE.folder / "triton.py"))
+
+
+# ---------------------------------------------------------------- public functions
+
+HEAD = '''"""Reductions, the ops of the table in ``contract.py``. {written}"""
+
+from typing import Any, overload
+
+import torch
+
+from kernelworks.dispatch.signature import ABSENT, Array, two_names
+from kernelworks.ops.reduction.reduction_table.contract import TABLE
+
+__all__ = [{names}]
+'''
+
+BOTH = '''
+
+@overload
+def {name}({own}, out: Array | None = None, kernel: str | None = None) -> Array: ...
+@overload
+def {name}({theirs}, out: Array | None = None, kernel: str | None = None) -> Array: ...
+@two_names
+def {name}({code}, out: Any = None, kernel: str | None = None, **torchs: Any) -> Any:
+    """{doc}"""
+    if torchs or rest{alone}:
+        return {op}.torch_signature(({places}, *rest), torchs, {{{beside}}}, out, kernel)
+    return {op}.call({placed}, out, kernel)
+
+
+{op} = TABLE.op("{name}")
+'''
+
+DOC = """{describe}
+
+    ``{formula}``.
+
+    Computed in float64 whatever the dtype, and rounded once.
+
+    Args:
+        x: any shape, float32, bfloat16 or float16, any strides.
+        dim: dimensions, also counted from the end: {none}.{described}
+        keepdim: whether the output keeps the dimensions, with one element.
+        out: where to write: a contiguous tensor like the output.
+        kernel: the name of one implementation; by default the dispatcher chooses.
+
+    Returns:
+        ``output``, of x's dtype{empty}.
+
+    Error bound: {bounded}.
+    The same bits for any number of threads.
+    Cost: {flop:g} operations an element{functions}; reads x once for each stage and writes output once.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
+    Source: {source}
+    """
+DIM = "int | tuple[int, ...] | list[int]"
+
+
+def _preset(value: object) -> str:
+    return "float('inf')" if value == float("inf") else repr(value)
+
+
+def _theirs(entry: ReductionEntry) -> str:
+    """torch's signature, with arrays in the place of tensors; what may be given by name alone comes last."""
+    said, starred = [], False
+    for name, parameter in inspect.signature(entry.torchs, eval_str=True).parameters.items():
+        if (parameter.kind is parameter.KEYWORD_ONLY or name == "out") and not starred:
+            said, starred = [*said, "*"], True
+        if name == "out":  # what every public function has
+            continue
+        kind = inspect.formatannotation(parameter.annotation).replace("torch.Tensor", "Array")
+        preset = "" if parameter.default is parameter.empty else f" = {_preset(parameter.default)}"
+        said.append(f"{name}: {kind}{preset}")
+    return ", ".join(said if starred else [*said, "*"])
+
+
+def _face(entry: ReductionEntry) -> str:
+    numbers = [f"{n}: float = {_preset(preset)}" for n, preset in entry.presets.items()]
+    dim = f"dim: {DIM} | None = None" if entry.every else f"dim: {DIM}"
+    first = [*numbers, dim] if entry.before_dim else [dim]
+    last = [] if entry.before_dim else numbers
+    places = ["x", *(entry.numbers if entry.before_dim else ()), "dim"]
+    names = ("keepdim", *(() if entry.before_dim else entry.numbers))
+    any_of = [re.sub(r": [^=]+", ": Any ", p) if "=" in p else f"{p.split(':')[0]}: Any = ABSENT" for p in first]
+    described = "".join(f"\n        {n}: {kind}." for n, kind in entry.numbers.items())
+    doc = DOC.format(
+        describe=entry.describe, formula=entry.formula, flop=entry.flop, described=described,
+        source=textwrap.fill(f"{entry.source}.", 108, subsequent_indent=8 * " "),
+        none="one, a list of them, or None for all" if entry.every else "one, or a list of them", bounded=entry.bounded,
+        empty="" if entry.empty is None else f"; {entry.empty:g} where a line has no elements",
+        functions=f" and {entry.exponentials:g} exponentials" * (entry.exponentials > 0),
+    )  # fmt: skip
+    return BOTH.format(
+        name=entry.name, op=entry.name.upper(), doc=doc, alone=f" or {entry.alone}" * bool(entry.alone),
+        own=", ".join(("x: Array", *first, "*", "keepdim: bool = False", *last)), theirs=_theirs(entry),
+        code=", ".join(("x: Any = ABSENT", *any_of, "*rest: Any", "keepdim: Any = False",
+                        *(re.sub(r": float", ": Any", n) for n in last))),
+        places=", ".join(places), beside=", ".join(f'"{n}": {n}' for n in names),
+        placed=", ".join(("x", "dim", "keepdim", *entry.numbers)),
+    )  # fmt: skip
+
+
+def init_py() -> str:
+    names = ", ".join(f'"{name}"' for name in sorted((*TABLE.entries, *map(str.upper, TABLE.entries))))
+    body = "".join(map(_face, TABLE.entries.values()))
+    return formatted(HEAD.format(written=WRITTEN, names=names) + body, str(TABLE.folder / "__init__.py"))
+
+
+def names() -> dict[str, tuple[str, ...]]:
+    """The ops of the table, by its op package."""
+    return {TABLE.source.name: tuple(sorted(TABLE.entries))}
+
+
+def stale() -> dict[Path, str]:
+    """What is to be written, by file."""
+    wanted = {TABLE.folder / "__init__.py": init_py(), TABLE.folder / "triton.py": triton_py()}
+    return {p: text for p, text in wanted.items() if not p.is_file() or p.read_text(encoding="utf-8") != text}
+
+
+def main(arguments: list[str]) -> int:
+    found = stale()
+    if "--check" not in arguments:
+        for path, text in found.items():
+            path.write_text(text, encoding="utf-8")
+    return 1 if found and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
