@@ -10,9 +10,12 @@ from test_fix_search import WALL, Stand, fixed, in_place, inside, model, nothing
 from torch import nn
 
 from kernelworks.diagnose.fix import order, result
+from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.order import BY_COST, FEW_RUNS, LAST, SWITCH, TRIALS, UNKNOWN, Trial, trial_of
 from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Promise, Scene
 from kernelworks.diagnose.optimizations import OPTIMIZATIONS
+from kernelworks.diagnose.sites.modules import Roots
+from kernelworks.profile.budget import Budget
 from kernelworks.records.fix import NOT_TRIED, Fix
 
 __all__ = ["model", "nothing_in_place"]  # fixtures
@@ -130,6 +133,24 @@ def test_what_takes_a_large_share_of_the_budget_in_runs_is_not_cheap(
     monkeypatch.setattr(Stand, "_may_fail", lambda self, at: noted.append(self.name) if at == "apply" else None)
     searched(model, monkeypatch, table, Runs("runs", 0.3), Planted("compiler", 0.3, takes_s=5.0))
     assert noted[0] == first
+
+
+@pytest.mark.parametrize("wall", [0.001, 0.1, 0.5, 5.0])
+@pytest.mark.parametrize("compiling_s", [3.0, 12.0, 60.0])
+def test_torchs_default_is_compiled_before_what_takes_longer(compiling_s: float, wall: float) -> None:
+    """The best plan so far is at least torch's switch; ours gain beyond that what is left then."""
+    waits = {"": 1.0, "backend": 2.5}
+
+    class Compiler(Planted):
+        def expected_s(self, scene: Scene, candidate: Candidate) -> float:
+            return next(factor for name, factor in waits.items() if bool(name) == bool(candidate.options)) * compiling_s
+
+    def one(*options: tuple[str, str]) -> Try:
+        return Try(Compiler("torch.compile", 0.1), Candidate("torch.compile", EVERYWHERE, "it", options=options))
+
+    scene = Scene(Roots((), (), fresh=False), walls=(wall,), budget=Budget(BUDGET_S, wall))
+    default, ours = one(), one(("backend", "kernelworks"))
+    assert [group[0] for group in order.groups_of_tries(scene, [ours, default], isolated=True)] == [default, ours]
 
 
 def test_each_optimization_has_its_turn_and_the_reason() -> None:

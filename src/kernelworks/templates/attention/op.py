@@ -39,12 +39,16 @@ class Attention(OpPackage):
 
     ``arguments`` begin with queries, keys and values; ``defaults`` are those of others. ``calls(args)`` makes calls of
     dense attention of a call; of a ``packed`` op, whose queries are tokens [T, H, D], one of each sequence.
+    ``torch_calls`` are the same in other words, if torch's own function wants them so. What is ``differentiable``
+    belongs to an op that has ``with_lse``, which its backward reads.
+
     ``count_pairs(args)`` says how many pairs of a query and a key are seen in all heads, as shapes and numbers tell;
     ``values`` counts them where only contents do. ``beside`` names other tensors that a kernel reads; if
-    ``skips_unseen``, it reads none where nothing is seen. ``dims(args)`` are the contract's. ``cases`` is the
-    op package's module of them. ``check`` says more than ``arguments`` do. ``errors`` are calls beside those of single
-    arguments; ``chosen`` makes the right ones right. ``check_values(args)`` raises of contents, on a CPU.
-    ``output`` is what the contract promises of it, ``empty_output(*args)`` what it is written to.
+    ``skips_unseen``, it reads none where nothing is seen. ``dims(args)`` are the contract's.
+
+    ``cases`` is the op package's module of them. ``check`` says more than ``arguments`` do. ``errors`` are calls beside
+    those of single arguments; ``chosen`` makes the right ones right. ``check_values(args)`` raises of contents, on a
+    CPU. ``output`` is what the contract promises of it, ``empty_output(*args)`` what it is written to.
     """
 
     formula: str
@@ -52,6 +56,7 @@ class Attention(OpPackage):
     arguments: Arguments
     defaults: Mapping[str, Any]
     calls: Callable[[dict[str, Any]], Iterable[DenseCall]]
+    torch_calls: Callable[[dict[str, Any]], Iterable[DenseCall]] | None = None
     count_pairs: Callable[[Mapping[str, Any]], int]
     dims: Callable[[Mapping[str, Any]], dict[str, int]]
     cases: ModuleType
@@ -101,8 +106,12 @@ class Attention(OpPackage):
         return dict(zip(self.tensors, ("q", "k", "v"), strict=True)) | {"sinks": "sinks"}
 
     def named_arguments(self, given: Sequence[Any] = (), more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """A call's arguments by name, in order, with defaults where it says nothing."""
+        """A call's arguments by name, in order, with defaults where it says nothing. Raises TypeError of too many, too
+        few, or others."""
         said = {**self.defaults, **dict(zip(self.arguments, given, strict=False)), **(more or {})}
+        if said.keys() != self.arguments.keys() or len(given) > len(self.arguments):
+            amiss = ", ".join(sorted(said.keys() ^ self.arguments.keys())) or f"{len(given)} by position"
+            raise TypeError(f"{self.name} takes {', '.join(self.arguments)}; missing or too many: {amiss}")
         return {name: said[name] for name in self.arguments}
 
     def join(self, parts: Sequence[tuple[Tensor, ...]], queries: Tensor, lse: torch.dtype | None) -> tuple[Tensor, ...]:
@@ -179,7 +188,7 @@ class Attention(OpPackage):
         return self._in_torch(torch_kernels.native, self.named_arguments(given))
 
     def _in_torch(self, function: Callable[..., Any], args: dict[str, Any]) -> Any:
-        lse, calls = bool(args.get(LSE)), self.calls(args)
+        lse, calls = bool(args.get(LSE)), (self.torch_calls or self.calls)(args)
         if not self.packed:
             return function(**next(iter(calls)).args, with_lse=lse)
         parts = []

@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from kernelworks.build.kernels import also_of, cuda_kernel, triton_kernel
-from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import Kernel, Request
 from kernelworks.contract.memory_layout import new_output
 from kernelworks.dispatch.passthrough import ExactShapes, Passthrough
 from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature, two_names
-from kernelworks.ops.attention.attention.contract import CONTRACT, MAX_DIM, TEMPLATE, shift_of
+from kernelworks.ops.attention.attention import simd
+from kernelworks.ops.attention.attention.contract import CONTRACT, MAX_DIM, TEMPLATE
+from kernelworks.ops.attention.attention.simd import readable
 from kernelworks.ops.attention.attention.sm90 import guard as sm90_guard
 from kernelworks.ops.attention.attention.sm90_backward import guard as sm90_backward_guard
 from kernelworks.ops.attention.attention.sm90_backward_wide import guard as sm90_backward_wide_guard
@@ -28,80 +29,37 @@ from kernelworks.ops.attention.attention.sm90_decode import guard as sm90_decode
 from kernelworks.templates.attention.arguments import decline_wide_float32
 from kernelworks.templates.attention.mutants import MUTANTS
 from kernelworks.templates.attention.op import split_cpp_kernels
-from kernelworks.templates.attention.torch_kernels import composite, cudnn_gradients, in_aten, native, sink_gradient
+from kernelworks.templates.attention.torch_kernels import composite, cudnn_gradients, in_aten, native
 
 __all__ = ["OP", "attention", "new_output", "readable"]
 
 PACKAGE = Path(__file__).parent
-FEW = 8  # rows (queries times heads of a group) that decode.cpp takes at most
 
 
 @overload
 def attention(
-    q: Array,
-    k: Array,
-    v: Array,
-    *,
-    causal: str | None = None,
-    window: int | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    sinks: Array | None = None,
-    mask: Array | None = None,
-    with_lse: Literal[False] = False,
-    out: Array | None = None,
-    kernel: str | None = None,
-) -> Array: ...
+    q: Array, k: Array, v: Array, *, causal: str | None = None, window: int | None = None, scale: float | None = None,
+    softcap: float | None = None, sinks: Array | None = None, mask: Array | None = None,
+    with_lse: Literal[False] = False, out: Array | None = None, kernel: str | None = None,
+) -> Array: ...  # fmt: skip
 @overload
 def attention(
-    q: Array,
-    k: Array,
-    v: Array,
-    *,
-    causal: str | None = None,
-    window: int | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    sinks: Array | None = None,
-    mask: Array | None = None,
-    with_lse: Literal[True],
-    out: tuple[Array, Array] | None = None,
-    kernel: str | None = None,
-) -> tuple[Array, Array]: ...
+    q: Array, k: Array, v: Array, *, causal: str | None = None, window: int | None = None, scale: float | None = None,
+    softcap: float | None = None, sinks: Array | None = None, mask: Array | None = None, with_lse: Literal[True],
+    out: tuple[Array, Array] | None = None, kernel: str | None = None,
+) -> tuple[Array, Array]: ...  # fmt: skip
 @overload
 def attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    attn_mask: Array | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: Array | None = None,
-    out: Array | None = None,
-    kernel: str | None = None,
-) -> Array: ...
+    query: Array, key: Array, value: Array, attn_mask: Array | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False, window: int | None = None,
+    softcap: float | None = None, sinks: Array | None = None, out: Array | None = None, kernel: str | None = None,
+) -> Array: ...  # fmt: skip
 @two_names
 def attention(
-    q: Any = ABSENT,
-    k: Any = ABSENT,
-    v: Any = ABSENT,
-    *rest: Any,
-    causal: str | None = None,
-    window: int | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    sinks: Any = None,
-    mask: Any = None,
-    with_lse: bool = False,
-    out: Any = None,
-    kernel: str | None = None,
-    **torchs: Any,
-) -> Any:
+    q: Any = ABSENT, k: Any = ABSENT, v: Any = ABSENT, *rest: Any, causal: str | None = None, window: int | None = None,
+    scale: float | None = None, softcap: float | None = None, sinks: Any = None, mask: Any = None,
+    with_lse: bool = False, out: Any = None, kernel: str | None = None, **torchs: Any,
+) -> Any:  # fmt: skip
     """Scaled dot product attention; the matrix of scores is never formed.
 
     ``output[i] = sum_j p[i, j] v[j]`` with ``p[i, :] = softmax(scale q[i] . k[j])`` over the keys j that query i sees.
@@ -143,72 +101,6 @@ def attention(
         own |= {"softcap": softcap, "sinks": sinks}
         return TORCH_SIGNATURE((q, k, v, *rest), torchs, own, out, kernel)
     return OP.call(q, k, v, causal, window, scale, mask, with_lse, softcap, sinks, out, kernel)
-
-
-# ---------------------------------------------------------------- C++ kernels
-
-PAIRS = 8  # of a query's and a key's elements that a core takes in a nanosecond
-
-
-def readable(x: Tensor) -> Tensor:
-    return x if x.stride(3) == 1 or x.shape[3] == 1 else x.contiguous()
-
-
-def _options(
-    q: Tensor, k: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None
-) -> tuple[Any, ...]:
-    """What follows the tensors in a kernel's arguments."""
-    queries, keys = q.shape[2], k.shape[2]
-    return (
-        None if mask is None else mask.expand(q.shape[0], q.shape[1], queries, keys),
-        1.0 / math.sqrt(q.shape[3]) if scale is None else float(scale),
-        causal is not None, shift_of(causal, queries, keys), window or 0,
-    )  # fmt: skip
-
-
-def _forward(
-    few: Any, many: Any, q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None,
-    mask: Tensor | None, with_lse: bool, softcap: float | None, sinks: Tensor | None, out: Any = None,
-) -> Any:  # fmt: skip
-    output, lse = out if with_lse and out is not None else (out, None)
-    if output is None:
-        output = new_output(q)
-        lse = torch.empty(q.shape[:3], dtype=torch.float32) if with_lse else None
-    batch, heads, queries, dim = q.shape
-    _, kv_heads, keys, _ = k.shape
-    if batch and queries and heads:
-        # The backward forms the scores again, as `many` does: with a sum that `few` made of scores that it rounds
-        # otherwise, every probability would be off by the difference.
-        kernels = few if queries * heads <= FEW * kv_heads and not with_lse else many
-        kernel, nth = choose_threads(kernels.attention, batch * heads * queries * keys * dim / PAIRS)
-        kernel(
-            output, lse, readable(q), readable(k), readable(v),
-            mask if mask is None else mask.expand(batch, heads, queries, keys),
-            dim**-0.5 if scale is None else float(scale),
-            causal is not None, keys - queries if causal == "bottom_right" else 0, window or 0, nth,
-            float(softcap or 0), None if sinks is None else sinks.float().contiguous(),
-        )  # fmt: skip
-    return (output, lse) if with_lse else output
-
-
-def _backward(
-    few: Any, many: Any, gradients: Any, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor,
-    causal: str | None, window: int | None, scale: float | None, mask: Tensor | None, needs: list[bool],
-    softcap: float | None, sinks: Tensor | None, out: Any = None,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    results = tuple(torch.empty(t.shape, dtype=t.dtype) for t in (q, k, v)) if out is None else tuple(out[:3])
-    if q.numel() == 0:
-        for result in results:
-            result.zero_()
-    else:
-        if lse.numel() == 0:  # the forward was not asked for it
-            output, lse = _forward(few, many, q, k, v, causal, window, scale, mask, True, softcap, sinks)
-        inputs = (readable(t) for t in (grad, q, k, v, output))
-        took = 2.5 * q.numel() * k.shape[2] / PAIRS
-        kernel, nth = choose_threads(gradients.attention_backward, took)
-        kernel(*results, *inputs, lse, *_options(q, k, causal, window, scale, mask), nth, float(softcap or 0))
-    found = sink_gradient(grad, output, lse, sinks)
-    return (*results, found if out is None else out[3].copy_(found))
 
 
 def _plain_scores(request: Request) -> str | None:
@@ -271,7 +163,7 @@ OP = TEMPLATE.op(
         _hopper_backward("sm90_backward", sm90_backward_guard),
         _hopper_backward("sm90_backward_wide", sm90_backward_wide_guard),
         *split_cpp_kernels(
-            PACKAGE, ("decode.cpp", "simd.cpp", "backward.cpp"), forward=_forward, backward=_backward, first=2,
+            PACKAGE, ("decode.cpp", "simd.cpp", "backward.cpp"), forward=simd.forward, backward=simd.backward, first=2,
             guard=_plain_softmax,
         ),
     ],

@@ -43,7 +43,7 @@ TEMPLATE = Attention(
     "softcap c of c tanh(scale q k^T / c); with sinks of one score more, which has no value",
     source="Vaswani et al., Attention Is All You Need, 2017 (arXiv:1706.03762)",
     arguments=ARGUMENTS,
-    defaults=dict.fromkeys(ARGUMENTS) | {"with_lse": False},
+    defaults=dict.fromkeys(list(ARGUMENTS)[3:]) | {"with_lse": False},
     calls=lambda args: (DenseCall({name: value for name, value in args.items() if name != "with_lse"}),),
     count_pairs=lambda args: (
         math.prod(args["q"].shape[:2])

@@ -21,19 +21,10 @@ __all__ = ["OP", "attention_fp8"]
 
 
 def attention_fp8(
-    q: Array,
-    k: Array,
-    v: Array,
-    q_descale: Array,
-    k_descale: Array,
-    v_descale: Array,
-    *,
-    causal: str | None = None,
-    scale: float | None = None,
-    out_dtype: torch.dtype | str = torch.bfloat16,
-    out: Array | None = None,
+    q: Array, k: Array, v: Array, q_descale: Array, k_descale: Array, v_descale: Array, *, causal: str | None = None,
+    scale: float | None = None, out_dtype: torch.dtype | str = torch.bfloat16, out: Array | None = None,
     kernel: str | None = None,
-) -> Array:
+) -> Array:  # fmt: skip
     """Scaled dot product attention of tensors in 8 bits; the matrix of scores is never formed.
 
     ``output[i] = sum_j p[i, j] V[j]`` with ``p[i, :] = softmax(scale Q[i] . K[j])`` over the keys j that query i sees,

@@ -23,45 +23,19 @@ PACKAGE = Path(__file__).parent
 
 @overload
 def block_sparse_attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    block_mask: Array,
-    *,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    with_lse: Literal[False] = False,
-    out: Array | None = None,
-    kernel: str | None = None,
-) -> Array: ...
+    query: Array, key: Array, value: Array, block_mask: Array, *, is_causal: bool = False, scale: float | None = None,
+    enable_gqa: bool = False, with_lse: Literal[False] = False, out: Array | None = None, kernel: str | None = None,
+) -> Array: ...  # fmt: skip
 @overload
 def block_sparse_attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    block_mask: Array,
-    *,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    with_lse: Literal[True],
-    out: tuple[Array, Array] | None = None,
+    query: Array, key: Array, value: Array, block_mask: Array, *, is_causal: bool = False, scale: float | None = None,
+    enable_gqa: bool = False, with_lse: Literal[True], out: tuple[Array, Array] | None = None,
     kernel: str | None = None,
-) -> tuple[Array, Array]: ...
+) -> tuple[Array, Array]: ...  # fmt: skip
 def block_sparse_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    block_mask: Any,
-    *,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    with_lse: bool = False,
-    out: Any = None,
-    kernel: str | None = None,
-) -> Any:
+    query: Any, key: Any, value: Any, block_mask: Any, *, is_causal: bool = False, scale: float | None = None,
+    enable_gqa: bool = False, with_lse: bool = False, out: Any = None, kernel: str | None = None,
+) -> Any:  # fmt: skip
     """Attention of the blocks that a mask names; on a GPU, blocks that it does not name cost nothing.
 
     ``output[i] = sum_j p[i, j] value[j]`` with ``p[i, :] = softmax(scale query[i] . key[j])`` over the keys j with

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from kernelworks.build.kernels import cpp_kernels, python_kernel, triton_kernel, with_libraries
-from kernelworks.build.sharing import choose_threads
-from kernelworks.contract import Kernel, Request
-from kernelworks.contract.arguments import schema_of
-from kernelworks.dispatch.op import Op, Pass
+from kernelworks.build.kernels import triton_kernel
 from kernelworks.dispatch.signature import Array, own_result
-from kernelworks.ops.attention.attention import FEW, PAIRS
-from kernelworks.ops.attention.paged_attention.contract import ARGUMENTS, CONTRACT, check_values, refuse_gradients
+from kernelworks.ops.attention.paged_attention import simd
+from kernelworks.ops.attention.paged_attention.contract import CONTRACT, TEMPLATE, refuse_gradients
 from kernelworks.ops.attention.paged_attention.mutants import MUTANTS
-from kernelworks.ops.attention.paged_attention.torch_kernels import by_reference, by_torch, composite, native
-from kernelworks.templates.attention.reference import heads_first
+from kernelworks.ops.attention.paged_attention.simd import heads_of_pages
+from kernelworks.ops.attention.paged_attention.torch_kernels import composite, native
+from kernelworks.templates.attention.arguments import decline_wide_float32
+from kernelworks.templates.attention.op import split_cpp_kernels
 
-__all__ = ["OP", "paged_attention"]
+__all__ = ["OP", "heads_of_pages", "paged_attention"]
 
 PACKAGE = Path(__file__).parent
 
@@ -74,64 +70,12 @@ def paged_attention(
     return output
 
 
-def heads_of_pages(cache: Tensor) -> Tensor:
-    """[N, Hkv, P, D] with unit stride in the last dimension, without a copy where a cache has it."""
-    return (cache if cache.stride(3) == 1 or cache.shape[3] == 1 else cache.contiguous()).transpose(1, 2)
-
-
-def _forward(
-    few: Any, many: Any, query: Tensor, key_cache: Tensor, value_cache: Tensor, cu_seq_q: Tensor, seqused_k: Tensor,
-    block_table: Tensor, scale: float | None, window: int | None, out: Any = None,
-) -> Tensor:  # fmt: skip
-    output: Tensor = torch.empty(query.shape, dtype=query.dtype) if out is None else out
-    (tokens, heads, dim), sequences, kv_heads = query.shape, seqused_k.shape[0], key_cache.shape[2]
-    ends, lengths, table = (t.long().contiguous() for t in (cu_seq_q, seqused_k, block_table))
-    longest = int(ends.diff().max()) if sequences else 0
-    if tokens and heads and sequences:
-        keys = int(lengths.sum()) // sequences
-        kernels = few if longest * heads <= FEW * kv_heads else many
-        kernel, nth = choose_threads(kernels.paged_attention, query.numel() * max(keys, 1) / PAIRS)
-        q = heads_first(query if query.stride(2) == 1 or dim == 1 else query.contiguous())
-        if kernel(
-            heads_first(output), None, q, heads_of_pages(key_cache), heads_of_pages(value_cache), None,
-            dim**-0.5 if scale is None else float(scale), True, 0, window or 0, nth, ends, lengths, table,
-        ):  # fmt: skip
-            return output
-    check_values(query, key_cache, cu_seq_q, seqused_k, block_table)  # says what is wrong, if anything is
-    return output.zero_()
-
-
-def _cpp_kernels() -> list[Kernel]:
-    """The C++ kernels. The wide ones are two libraries, so that a first call does not compile what it does not need."""
-    wide = ("decode.cpp", "simd.cpp")
-    op_kernels = []
-    for target, names in {"avx512": wide, "avx2": wide, "scalar": ("scalar.cpp", "scalar.cpp")}.items():
-        sources = [PACKAGE / name for name in names]
-        (op_kernel,) = cpp_kernels(PACKAGE, forward=_forward, targets={target: names[1]})
-        op_kernels.append(with_libraries(op_kernel, sources, forward=_forward, backward=_forward, first=2))
-    return op_kernels
-
-
-def _triton_guard(request: Request) -> str | None:
-    query = request.args["query"]
-    if query.dtype == torch.float32 and query.shape[2] > 128:
-        return "float32 tiles of more than 128 numbers a row do not fit the registers"
-    return None
-
-
-OP = Op(
+OP = TEMPLATE.op(
     CONTRACT,
     [
-        triton_kernel(PACKAGE, inner="input", guard=_triton_guard, passes=("forward",)),
-        *_cpp_kernels(),
-        python_kernel("torch", by_torch),
-        python_kernel("reference", by_reference),
+        triton_kernel(PACKAGE, inner="input", guard=decline_wide_float32, passes=("forward",)),
+        *split_cpp_kernels(PACKAGE, ("decode.cpp", "simd.cpp"), forward=simd.forward, first=2),
     ],
-    op_package=__file__,
-    forward=Pass(
-        f"paged_attention({schema_of(ARGUMENTS)}, str? op_kernel=None) -> Tensor",
-        lambda query, *others: query.new_empty(query.shape),
-    ),
     composite=composite,
     native=native,
     mutants=MUTANTS,

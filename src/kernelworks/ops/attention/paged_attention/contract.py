@@ -1,31 +1,29 @@
-"""What paged_attention promises: attention of each sequence over keys that lie in pages, in ``attention``'s terms."""
+"""What paged_attention promises: attention of each sequence alone, over keys that lie in pages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kernelworks.contract import Contract, Cost, Request, Values
-from kernelworks.contract.arguments import Arguments, Error, Int64, check_of, errors_of
+from kernelworks.contract import Cost, Request, Values
+from kernelworks.contract.arguments import Arguments, Int64
 from kernelworks.contract.limits import Ends, IndicesOf
 from kernelworks.contract.tensor_argument import T
-from kernelworks.ops.attention.paged_attention.cases import BENCH_CASES, CASES, DEVICE_BENCH_CASES, DEVICE_CASES
-from kernelworks.templates.attention.arguments import SCALE
-from kernelworks.templates.attention.bound import bound as bound_of_one
-from kernelworks.templates.attention.reference import heads_first, seen_pairs, tokens_first
-from kernelworks.templates.attention.reference import reference as attention_of_one
+from kernelworks.ops.attention.paged_attention import cases
+from kernelworks.templates.attention.arguments import INDICES, MAX_DIM, SCALE, wrong_calls
+from kernelworks.templates.attention.op import Attention
+from kernelworks.templates.attention.reference import DenseCall, heads_first, seen_pairs, sees
 
-__all__ = [
-    "ARGUMENTS", "CONTRACT", "INDICES", "check_values", "gather_rows", "reference", "refuse_gradients", "sequences_of",
-]  # fmt: skip
+__all__ = ["CONTRACT", "INDICES", "TEMPLATE", "check_values", "gather_rows", "refuse_gradients", "sequences_of"]
 
-INDICES = (torch.int32, torch.int64)
+PAGES = ("key_cache", "value_cache", "cu_seq_q", "seqused_k", "block_table")
 ARGUMENTS: Arguments = {
-    "query": T("Tq H D", where=("1 <= D <= 256",)),
+    "query": T("Tq H D", where=(f"1 <= D <= {MAX_DIM}",)),
     "key_cache": T("N P Hkv D", like="query", where=("P >= 1", "divides(Hkv, H)")),
     "value_cache": T("N P Hkv D", like="query"),
     "cu_seq_q": T("S1", dtypes=INDICES, where=("S1 >= 1",)),  # of S sequences, one more than there are
@@ -33,7 +31,6 @@ ARGUMENTS: Arguments = {
     "block_table": T("S M", dtypes=INDICES),
     "scale": SCALE, "window": Int64(least=1, optional=True),
 }  # fmt: skip
-check = check_of(ARGUMENTS, {"scale": None, "window": None})
 
 
 def refuse_gradients(call: Mapping[str, Any]) -> None:
@@ -69,7 +66,7 @@ def check_values(
         )
 
 
-# ---------------------------------------------------------------- the definition
+# ---------------------------------------------------------------- the cache
 
 
 def gather_rows(cache: Tensor, blocks: Tensor, keys: int) -> Tensor:
@@ -87,37 +84,25 @@ def sequences_of(
         yield slice(first, end), gather_rows(key_cache, blocks, keys), gather_rows(value_cache, blocks, keys)
 
 
-def _calls(args: Mapping[str, Any]) -> Iterator[tuple[slice, dict[str, Any]]]:
-    """Each sequence as a call of attention."""
-    pages = (args[name] for name in ("key_cache", "value_cache", "cu_seq_q", "seqused_k", "block_table"))
-    for at, key, value in sequences_of(*pages):
+def _calls(args: dict[str, Any]) -> Iterator[DenseCall]:
+    """One of each sequence."""
+    for at, key, value in sequences_of(*(args[name] for name in PAGES)):
         q, k, v = heads_first(args["query"][at]), heads_first(key), heads_first(value)
-        yield at, {
-            "q": q, "k": k, "v": v, "causal": "bottom_right", "window": args.get("window"),
-            "scale": args.get("scale"), "mask": None, "softcap": None, "sinks": None,
-        }  # fmt: skip
+        yield DenseCall.of(q, k, v, "bottom_right", args["window"], args["scale"], queries=at)
 
 
-def reference(
-    query: Tensor, key_cache: Tensor, value_cache: Tensor, cu_seq_q: Tensor, seqused_k: Tensor, block_table: Tensor,
-    scale: float | None = None, window: int | None = None,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    args = {
-        "query": query, "key_cache": key_cache, "value_cache": value_cache, "cu_seq_q": cu_seq_q,
-        "seqused_k": seqused_k, "block_table": block_table, "scale": scale, "window": window,
-    }  # fmt: skip
-    outputs = [tokens_first(attention_of_one(**one)[0]) for _, one in _calls(args)]
-    return (torch.cat([query[:0], *outputs]),)
-
-
-def bound(
-    args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype, inner: str = "float32"
-) -> tuple[Tensor, ...]:
-    """Each sequence's as attention's own."""
-    found = torch.zeros_like(outputs[0])
-    for at, one in _calls(args):
-        found[at] = tokens_first(bound_of_one(one, (heads_first(outputs[0][at]),), dtype, inner)[0])
-    return (found,)
+def _torch_calls(args: dict[str, Any]) -> Iterator[DenseCall]:
+    """A single query sees all keys; and torch's causal kernel scales its -inf too."""
+    scale, window = args["scale"], args["window"]
+    for call in _calls(args):
+        q, k = call.args["q"], call.args["k"]
+        said: dict[str, Any] = {}
+        if q.shape[2] == 1 and window is None:
+            said = {"causal": None}
+        elif scale is not None and scale <= 0:
+            sides = (-1 if window is None else window - 1, 0)
+            said = {"causal": None, "window": None, "mask": sees(q.shape[2], k.shape[2], sides, q.device)}
+        yield dataclasses.replace(call, args=call.args | said)
 
 
 # ---------------------------------------------------------------- cost
@@ -131,88 +116,78 @@ def count_values(args: Mapping[str, Any]) -> dict[str, Any]:
     return {"pairs": args["query"].shape[1] * pairs, "keys": sum(keys)}
 
 
+def _as_if_full(args: Mapping[str, Any]) -> int:
+    """Pairs as if every table were full and all sequences had as many queries."""
+    (tokens, heads, _), (sequences, most) = args["query"].shape, args["block_table"].shape
+    keys = most * args["key_cache"].shape[1]
+    return int(heads * sequences) * seen_pairs(-(-tokens // max(sequences, 1)), keys, "bottom_right", args["window"])
+
+
 def cost(request: Request) -> Cost:
-    """By what was counted; else as if every table were full and all sequences had as many queries."""
+    """By what was counted: the keys that sequences have, not those that the cache holds."""
     query, cache, ends, table = (request.args[n] for n in ("query", "key_cache", "cu_seq_q", "block_table"))
-    (tokens, heads, dim), (sequences, most) = query.shape, table.shape
-    keys = most * cache.shape[1]
-    each = seen_pairs(-(-tokens // max(sequences, 1)), keys, "bottom_right", request.args["window"])
-    pairs = request.values.get("pairs", heads * sequences * each)
-    rows = request.values.get("keys", sequences * keys) * cache.shape[2] * dim * cache.dtype.itemsize
+    dim, (sequences, most) = query.shape[2], table.shape
+    pairs = request.values.get("pairs", _as_if_full(request.args))
+    keys = request.values.get("keys", sequences * most * cache.shape[1])
+    rows = keys * cache.shape[2] * dim * cache.dtype.itemsize
     read = query.nbytes + 2.0 * rows + ends.nbytes + request.args["seqused_k"].nbytes + table.nbytes
     return Cost(4.0 * dim * pairs, pairs, read, query.nbytes)
 
 
-def dims(request: Request) -> dict[str, int]:
-    query, cache, table = (request.args[name] for name in ("query", "key_cache", "block_table"))
+def _dims(args: Mapping[str, Any]) -> dict[str, int]:
+    query, cache, table = (args[name] for name in ("query", "key_cache", "block_table"))
     return {
         "T": query.shape[0], "N": table.shape[0], "Lk": table.shape[1] * cache.shape[1], "P": cache.shape[1],
-        "H": query.shape[1], "Hkv": cache.shape[2], "D": query.shape[2], "window": request.args["window"] or 0,
+        "H": query.shape[1], "Hkv": cache.shape[2], "D": query.shape[2], "window": args["window"] or 0,
     }  # fmt: skip
 
 
-# ---------------------------------------------------------------- errors
+# ---------------------------------------------------------------- the op
 
 
-def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
-    def make() -> dict[str, Any]:
-        return {
-            "query": torch.ones(3, 4, 8), "key_cache": torch.ones(5, 2, 2, 8), "value_cache": torch.ones(5, 2, 2, 8),
-            "cu_seq_q": _ints(0, 1, 3), "seqused_k": _ints(4, 3), "block_table": _ints(4, 0, 1, 3).view(2, 2),
-        } | changed  # fmt: skip
-
-    return make
+def _right() -> dict[str, Any]:
+    return {
+        "query": torch.ones(3, 4, 8), "key_cache": torch.ones(5, 2, 2, 8), "value_cache": torch.ones(5, 2, 2, 8),
+        "cu_seq_q": _ints(0, 1, 3), "seqused_k": _ints(4, 3), "block_table": _ints(4, 0, 1, 3).view(2, 2),
+    }  # fmt: skip
 
 
 def _ints(*values: int) -> Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
 
-ERRORS: tuple[Error, ...] = (
-    *errors_of(ARGUMENTS),
-    ("a first sequence beyond 0", _with(cu_seq_q=_ints(1, 1, 3)), IndexError, "cu_seq_q must begin with 0"),
-    ("tokens of no sequence", _with(cu_seq_q=_ints(0, 1, 2)), IndexError, "end with 3, the tokens"),
-    ("ends that fall", _with(cu_seq_q=_ints(0, 4, 3)), IndexError, "cu_seq_q must not fall"),
-    ("more keys than a table holds", _with(seqused_k=_ints(4, 5)), IndexError, "seqused_k must be in [0, 4]"),
-    ("keys below 0", _with(seqused_k=_ints(-1, 3)), IndexError, "seqused_k must be in [0, 4]"),
-    (
-        "a block beyond the cache",
-        _with(block_table=_ints(4, 0, 1, 5).view(2, 2)),
-        IndexError,
-        "block_table must be in [0, 5), the cache's blocks, wherever a key lies; got 5 at [1, 1]",
-    ),
-    (
-        "a block of no keys that is used",
-        _with(block_table=_ints(4, -1, 1, 3).view(2, 2)),
-        IndexError,
-        "got -1 at [0, 1]",
-    ),
-)
-
-CONTRACT = Contract(
-    name="paged_attention",
-    family="attention",
-    arithmetic="products",
+TEMPLATE = Attention(
+    op_package=__file__,
     formula="output = softmax(scale query key^T, over the keys up to the query's own place in its sequence) value, "
     "with key j of sequence s in slot j % P of block block_table[s, j // P]; 0 for a query that sees none",
     source="Kwon et al., Efficient Memory Management for Large Language Model Serving with PagedAttention, 2023 "
     "(arXiv:2309.06180)",
-    outputs=("output",),
-    differentiable=(),
-    check=check,
-    reference=reference,
-    bound=bound,
-    cost=cost,
-    dims=dims,
-    bucket=lambda request: {"D": request.args["query"].shape[2]},  # each has kernels of its own, in torch as here
-    cases=CASES,
-    bench_cases=BENCH_CASES,
-    device_cases=DEVICE_CASES,
-    device_bench_cases=DEVICE_BENCH_CASES,
-    errors=ERRORS,
+    arguments=ARGUMENTS,
+    defaults={"scale": None, "window": None},
+    calls=_calls,
+    torch_calls=_torch_calls,
+    packed=True,
+    count_pairs=_as_if_full,
+    values=Values(count_values, "if every block of the table is full", {"pairs": 0, "keys": 0}),
+    dims=_dims,
+    cases=cases,
+    empty_output=lambda query, *rest: query.new_empty(query.shape),
+    check_values=lambda a: check_values(*(a[n] for n in ("query", *PAGES) if n != "value_cache")),
     limits={
         "cu_seq_q": Ends("query", 0, from_zero=True), "seqused_k": IndicesOf("block_table", 1),
         "block_table": IndicesOf("key_cache", 0),
     },
-    values=Values(count_values, "if every block of the table is full", {"pairs": 0, "keys": 0}),
+    errors=wrong_calls(
+        _right,
+        ("a first sequence beyond 0", {"cu_seq_q": _ints(1, 1, 3)}, IndexError, "cu_seq_q must begin with 0"),
+        ("tokens of no sequence", {"cu_seq_q": _ints(0, 1, 2)}, IndexError, "end with 3, the tokens"),
+        ("ends that fall", {"cu_seq_q": _ints(0, 4, 3)}, IndexError, "cu_seq_q must not fall"),
+        ("more keys than a table holds", {"seqused_k": _ints(4, 5)}, IndexError, "seqused_k must be in [0, 4]"),
+        ("keys below 0", {"seqused_k": _ints(-1, 3)}, IndexError, "seqused_k must be in [0, 4]"),
+        ("a block beyond the cache", {"block_table": _ints(4, 0, 1, 5).view(2, 2)}, IndexError,
+         "block_table must be in [0, 5), the cache's blocks, wherever a key lies; got 5 at [1, 1]"),
+        ("a block of no keys that is used", {"block_table": _ints(4, -1, 1, 3).view(2, 2)}, IndexError,
+         "got -1 at [0, 1]"),
+    ),
 )  # fmt: skip
+CONTRACT = dataclasses.replace(TEMPLATE.contract, cost=cost)

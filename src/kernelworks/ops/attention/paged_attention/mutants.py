@@ -9,55 +9,14 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import Mutant
-from kernelworks.ops.attention.paged_attention.contract import ARGUMENTS, reference, sequences_of
-from kernelworks.templates.attention.mutants import MUTANTS as OF_ONE
-from kernelworks.templates.attention.reference import heads_first, tokens_first
+from kernelworks.ops.attention.paged_attention.contract import CONTRACT, TEMPLATE, sequences_of
+from kernelworks.templates.attention.mutants import Change, Mutations, move_ends, unwrite_last
 
 __all__ = ["MUTANTS"]
 
-Change = Callable[[dict[str, Any]], dict[str, Any]]
+WRONG = Mutations(TEMPLATE, CONTRACT)
+_before = WRONG.before
 CACHES = ("key_cache", "value_cache")
-
-
-def _exact(args: dict[str, Any]) -> Tensor:
-    wide = {name: args[name].float() for name in ("query", *CACHES)}
-    return reference(**(args | wide))[0].to(args["query"].dtype)
-
-
-def _before(change: Change) -> Callable[..., Any]:
-    """The right computation of changed arguments."""
-
-    def run(*given: Any) -> Any:
-        args = dict(zip(ARGUMENTS, given, strict=True))
-        return _exact(args | change(args))
-
-    return run
-
-
-def _after(change: Callable[[Tensor, dict[str, Any]], Tensor]) -> Callable[..., Any]:
-    """The right output, changed."""
-
-    def run(*given: Any) -> Any:
-        args = dict(zip(ARGUMENTS, given, strict=True))
-        return change(_exact(args), args)
-
-    return run
-
-
-def _each(name: str) -> Callable[..., Any]:
-    """A mutant of attention's, in every sequence."""
-    wrong = next(mutant.run for mutant in OF_ONE if mutant.name == name)
-
-    def run(*given: Any) -> Any:
-        a = dict(zip(ARGUMENTS, given, strict=True))
-        outputs = [a["query"][:0]]
-        for at, key, value in sequences_of(*given[1:6]):
-            q, k, v = (heads_first(t) for t in (a["query"][at], key, value))
-            made = wrong(q, k, v, "bottom_right", a["window"], a["scale"], None, False, None, None)
-            outputs.append(tokens_first(made))
-        return torch.cat(outputs)
-
-    return run
 
 
 def _table(change: Callable[[Tensor, dict[str, Any]], Tensor]) -> Change:
@@ -83,7 +42,7 @@ def _lengths(change: Callable[[Tensor, int], Tensor]) -> Change:
 
 def _top_left(*given: Any) -> Any:
     """The first query stands at the first key."""
-    a = dict(zip(ARGUMENTS, given, strict=True))
+    a = TEMPLATE.named_arguments(given)
     outputs = [a["query"][:0]]
     for at, key, value in sequences_of(*given[1:6]):
         q = a["query"][at]
@@ -94,8 +53,8 @@ def _top_left(*given: Any) -> Any:
             "cu_seq_q": torch.tensor([0, len(q)]), "seqused_k": torch.tensor([keys]),
             "block_table": torch.tensor([[0]]),
         }  # fmt: skip
-        first = _exact(few | {"query": q[:keys], "cu_seq_q": torch.tensor([0, keys])})
-        outputs += [first, _exact(few)[keys:]]
+        first = WRONG.exact(few | {"query": q[:keys], "cu_seq_q": torch.tensor([0, keys])})
+        outputs += [first, WRONG.exact(few)[keys:]]
     return torch.cat(outputs)
 
 
@@ -130,19 +89,6 @@ def _page_of(page: int) -> Change:
     return change
 
 
-def _without_last(output: Tensor, a: dict[str, Any]) -> Tensor:
-    output = output.clone()
-    if len(a["cu_seq_q"]) > 1:
-        output[int(a["cu_seq_q"][-2]) :] = 0.0
-    return output
-
-
-def _moved_ends(a: dict[str, Any]) -> dict[str, Any]:
-    ends = a["cu_seq_q"].clone()
-    ends[1:-1] = (ends[1:-1] + 1).clamp(max=int(ends[-1]))
-    return {"cu_seq_q": ends}
-
-
 def _values_in_order(a: dict[str, Any]) -> dict[str, Any]:
     """Only keys go by the table: what stands in the values' block is what lies at its place in the sequence."""
     found = a["value_cache"].clone()
@@ -165,17 +111,14 @@ MUTANTS = (
     Mutant("a key more", _before(_lengths(lambda n, page: n + 1)), "one key behind the last is seen"),
     Mutant("a key less", _before(_lengths(lambda n, page: n - 1)), "the newest key is not seen"),
     Mutant("lengths before", _before(_lengths(lambda n, page: n.roll(1))), "the keys of the sequence before"),
-    Mutant("queries end late", _before(_moved_ends), "a sequence's last query is the next one's first"),
+    Mutant("queries end late", _before(move_ends("cu_seq_q")), "a sequence's last query is the next one's first"),
     Mutant("top left", _top_left, "causal and windows begin at the first key, not end at the last"),
     Mutant("window ignored", _before(lambda a: {"window": None}), "no limit to the left"),
     Mutant("window one more", _before(lambda a: {"window": a["window"] and a["window"] + 1}), "one key too many"),
     Mutant("scale ignored", _before(lambda a: {"scale": None}), "always 1 / sqrt(D)"),
-    Mutant("last sequence unwritten", _after(_without_last), "tokens of the last sequence stay as they were"),
-    *(
-        Mutant(name, _each(name), f"in each sequence: {next(m.why for m in OF_ONE if m.name == name)}")
-        for name in (
-            "causal sees one more", "causal sees one less", "missing scale", "wrong key-value head", "short tile",
-            "sum not rescaled", "output not rescaled", "bfloat16 weights", "NaN for no keys", "stale tail", "zeros",
-        )
+    Mutant("last sequence unwritten", WRONG.after(unwrite_last), "tokens of the last sequence stay as they were"),
+    *WRONG.of_dense(
+        "causal sees one more", "causal sees one less", "missing scale", "wrong key-value head", "short tile",
+        "sum not rescaled", "output not rescaled", "bfloat16 weights", "NaN for no keys", "stale tail", "zeros",
     ),
 )  # fmt: skip

@@ -7,36 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.kernels import in_float64, into
 from kernelworks.contract.tensors import MEMORY, tensor_kind
-from kernelworks.ops.attention.paged_attention.contract import CONTRACT, check_values, reference, sequences_of
-from kernelworks.templates.attention.reference import heads_first, sees, tokens_first
-from kernelworks.templates.attention.torch_kernels import composite as attention_in_torch
-from kernelworks.templates.attention.torch_kernels import native as attention_of_torch
+from kernelworks.ops.attention.paged_attention.contract import TEMPLATE
+from kernelworks.templates.attention.reference import heads_first, tokens_first
+from kernelworks.templates.attention.torch_kernels import composite as dense_in_torch
 
-__all__ = ["by_reference", "by_torch", "composite", "native"]
+__all__ = ["composite", "native"]
 
 
-def native(
-    query: Tensor, key_cache: Tensor, value_cache: Tensor, cu_seq_q: Tensor, seqused_k: Tensor, block_table: Tensor,
-    scale: float | None, window: int | None,
-) -> Tensor:  # fmt: skip
+def native(*args: Any) -> Any:
     """A loop over the sequences."""
-    if any(tensor_kind(t) != MEMORY for t in (cu_seq_q, seqused_k, block_table)):
-        return composite(query, key_cache, value_cache, cu_seq_q, seqused_k, block_table, scale, window)
-    outputs = [query[:0]]
-    for at, key, value in sequences_of(key_cache, value_cache, cu_seq_q, seqused_k, block_table):
-        one = query[at]
-        if not (len(one) and len(key)):
-            outputs.append(torch.zeros_like(one))
-            continue
-        q, k, v = heads_first(one), heads_first(key), heads_first(value)
-        causal, back, mask = None if len(one) == 1 and window is None else "bottom_right", window, None
-        if causal and scale is not None and scale <= 0:  # torch's causal kernel scales its -inf too
-            mask = sees(len(one), len(key), (-1 if window is None else window - 1, 0), q.device)
-            causal, back = None, None
-        outputs.append(tokens_first(attention_of_torch(q, k, v, causal, back, scale, mask, False, None, None)))
-    return torch.cat(outputs)
+    contents = all(tensor_kind(t) == MEMORY for t in args[3:6])
+    return TEMPLATE.native(*args) if contents else composite(*args)
 
 
 def composite(
@@ -63,22 +45,4 @@ def composite(
         for cache in (key_cache, value_cache)
     )
     q, k, v = (heads_first(t) for t in (query, k, v))
-    return tokens_first(attention_in_torch(q, k, v, None, None, scale, mask[None, None]))
-
-
-def _check(
-    query: Tensor, key_cache: Tensor, value_cache: Tensor, cu_seq_q: Tensor, seqused_k: Tensor, block_table: Tensor,
-    *rest: Any,
-) -> None:  # fmt: skip
-    if query.device.type == "cpu":
-        check_values(query, key_cache, cu_seq_q, seqused_k, block_table)
-
-
-def by_torch(*args: Any, out: Any = None) -> Any:
-    _check(*args)
-    return into(native(*args), out)
-
-
-def by_reference(*args: Any, out: Any = None) -> Any:
-    _check(*args)
-    return in_float64(reference, CONTRACT.results_in_order)(*args, out=out)
+    return tokens_first(dense_in_torch(q, k, v, None, None, scale, mask[None, None]))

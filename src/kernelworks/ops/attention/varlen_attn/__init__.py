@@ -5,14 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, overload
 
-import torch
-from torch import Tensor
-
 from kernelworks.build.kernels import triton_kernel
-from kernelworks.build.sharing import choose_threads
 from kernelworks.dispatch.signature import Array
-from kernelworks.ops.attention.attention import readable
-from kernelworks.ops.attention.varlen_attn.contract import CONTRACT, TEMPLATE, Window, check_values, edges, heads_first
+from kernelworks.ops.attention.varlen_attn import simd
+from kernelworks.ops.attention.varlen_attn.contract import CONTRACT, TEMPLATE
 from kernelworks.ops.attention.varlen_attn.mutants import MUTANTS
 from kernelworks.ops.attention.varlen_attn.torch_kernels import composite, native
 from kernelworks.templates.attention.arguments import decline_wide_float32
@@ -21,59 +17,25 @@ from kernelworks.templates.attention.op import split_cpp_kernels
 __all__ = ["OP", "varlen_attn"]
 
 PACKAGE = Path(__file__).parent
-PAIRS = 8  # of a query's and a key's elements that a core takes in a nanosecond
 
 
 @overload
 def varlen_attn(
-    query: Array,
-    key: Array,
-    value: Array,
-    cu_seq_q: Array,
-    cu_seq_k: Array,
-    max_q: int,
-    max_k: int,
-    *,
-    scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-    enable_gqa: bool = False,
-    with_lse: Literal[False] = False,
-    out: Array | None = None,
-    kernel: str | None = None,
-) -> Array: ...
+    query: Array, key: Array, value: Array, cu_seq_q: Array, cu_seq_k: Array, max_q: int, max_k: int, *,
+    scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
+    with_lse: Literal[False] = False, out: Array | None = None, kernel: str | None = None,
+) -> Array: ...  # fmt: skip
 @overload
 def varlen_attn(
-    query: Array,
-    key: Array,
-    value: Array,
-    cu_seq_q: Array,
-    cu_seq_k: Array,
-    max_q: int,
-    max_k: int,
-    *,
-    scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-    enable_gqa: bool = False,
-    with_lse: Literal[True],
-    out: tuple[Array, Array] | None = None,
-    kernel: str | None = None,
-) -> tuple[Array, Array]: ...
+    query: Array, key: Array, value: Array, cu_seq_q: Array, cu_seq_k: Array, max_q: int, max_k: int, *,
+    scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
+    with_lse: Literal[True], out: tuple[Array, Array] | None = None, kernel: str | None = None,
+) -> tuple[Array, Array]: ...  # fmt: skip
 def varlen_attn(
-    query: Any,
-    key: Any,
-    value: Any,
-    cu_seq_q: Any,
-    cu_seq_k: Any,
-    max_q: int,
-    max_k: int,
-    *,
-    scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-    enable_gqa: bool = False,
-    with_lse: bool = False,
-    out: Any = None,
-    kernel: str | None = None,
-) -> Any:
+    query: Any, key: Any, value: Any, cu_seq_q: Any, cu_seq_k: Any, max_q: int, max_k: int, *,
+    scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
+    with_lse: bool = False, out: Any = None, kernel: str | None = None,
+) -> Any:  # fmt: skip
     """Attention of sequences that lie one behind the other, each to itself; the matrix of scores is never formed.
 
     ``output[i] = sum_j p[i, j] value[j]`` with ``p[i, :] = softmax(scale query[i] . key[j])`` over the keys j of query
@@ -117,66 +79,6 @@ def varlen_attn(
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- C++ kernels
-
-
-def _options(
-    query: Tensor, key: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, scale: float | None, window_size: Window, nth: int
-) -> tuple[Any, ...]:
-    """What follows the tensors in a kernel's arguments: of attention's, and where the sequences end."""
-    causal, offset, window = edges(window_size, query.shape[0] + key.shape[0])
-    factor = query.shape[2] ** -0.5 if scale is None else float(scale)
-    return None, factor, causal, offset, window, nth, cu_seq_q.long().contiguous(), cu_seq_k.long().contiguous()
-
-
-def _work(query: Tensor, key: Tensor, cu_seq_q: Tensor) -> float:
-    """Elements of queries and keys that meet, were all sequences of one length."""
-    return query.numel() * key.shape[0] / max(cu_seq_q.shape[0] - 1, 1)
-
-
-def _forward(
-    lib: Any, query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int,
-    scale: float | None, window_size: Window, enable_gqa: bool, with_lse: bool, out: Any = None,
-) -> Any:  # fmt: skip
-    check_values(query, key, cu_seq_q, cu_seq_k, max_q, max_k)
-    output, lse = out if with_lse and out is not None else (out, None)
-    if output is None:
-        output = torch.empty(query.shape, dtype=query.dtype)
-        lse = torch.empty(query.shape[1], query.shape[0], dtype=torch.float32) if with_lse else None
-    if query.numel():
-        kernel, nth = choose_threads(lib.varlen_attn, _work(query, key, cu_seq_q) / PAIRS)
-        heads = (readable(heads_first(t)) for t in (query, key, value))
-        kernel(
-            heads_first(output), lse, *heads, *_options(query, key, cu_seq_q, cu_seq_k, scale, window_size, nth)
-        )  # fmt: skip
-    return (output, lse) if with_lse else output
-
-
-def _backward(
-    forwards: Any, lib: Any, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, lse: Tensor,
-    cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int, scale: float | None, window_size: Window,
-    enable_gqa: bool, needs: list[bool], out: Any = None,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    check_values(query, key, cu_seq_q, cu_seq_k, max_q, max_k)
-    inputs = (query, key, value)
-    results = tuple(torch.empty(t.shape, dtype=t.dtype) for t in inputs) if out is None else tuple(out)
-    if query.numel() == 0:
-        for result in results:
-            result.zero_()
-        return results
-    if lse.numel() == 0:  # the forward was not asked for it
-        output, lse = _forward(
-            forwards, *inputs, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa, True
-        )  # fmt: skip
-    kernel, nth = choose_threads(lib.varlen_attn_backward, 2.5 * _work(query, key, cu_seq_q) / PAIRS)
-    heads = (readable(heads_first(t)) for t in (grad, *inputs, output))
-    kernel(
-        *map(heads_first, results), *heads, lse.contiguous(),
-        *_options(query, key, cu_seq_q, cu_seq_k, scale, window_size, nth),
-    )  # fmt: skip
-    return results
-
-
 def _length(value: Any) -> bool:
     return value.__class__ is int and value >= 0
 
@@ -185,7 +87,9 @@ OP = TEMPLATE.op(
     CONTRACT,
     [
         triton_kernel(PACKAGE, inner="input", guard=decline_wide_float32),
-        *split_cpp_kernels(PACKAGE, ("simd.cpp", "backward.cpp"), forward=_forward, backward=_backward, first=1),
+        *split_cpp_kernels(
+            PACKAGE, ("simd.cpp", "backward.cpp"), forward=simd.forward, backward=simd.backward, first=1
+        ),
     ],
     composite=composite,
     native=native,
