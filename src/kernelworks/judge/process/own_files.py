@@ -14,11 +14,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["COVERED", "OpenedPlaces", "cover", "make_devices", "mount", "mount_writable", "set_read_only"]
+__all__ = ["COVERED_PLACES", "OpenedPlaces", "cover", "make_devices", "mount", "mount_writable", "set_read_only"]
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC = 1, 2, 4, 8, 4096, 16384
 MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, ATTR_RDONLY = 442, -100, 0x8000, 1  # one number on every architecture
-COVERED = ("/dev/shm", "/run", "/var/run", "/var/tmp", "/tmp")  # and homes
+COVERED_PLACES = ("/dev/shm", "/run", "/var/run", "/var/tmp", "/tmp")  # and homes
 COVER_SIZE = "size=256m,nr_inodes=16k"
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}

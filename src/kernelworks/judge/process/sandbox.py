@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kernelworks.judge.process.own_files import (
-    COVERED,
+    COVERED_PLACES,
     MS_NODEV,
     MS_NOEXEC,
     MS_NOSUID,
@@ -243,7 +243,7 @@ def enclose(folder: Path, apart: Isolation, cpu_s: float, device: str, *, filter
     _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     header, none = (ctypes.c_uint32 * 2)(CAPABILITIES, 0), (ctypes.c_uint32 * 6)()
     apart.attempt("rights", lambda: _done(_libc.capset(header, none)))
-    own = [str(seen), *(p for p in (*WRITABLE_DEVICES, *COVERED) if os.path.exists(p))]
+    own = [str(seen), *(p for p in (*WRITABLE_DEVICES, *COVERED_PLACES) if os.path.exists(p))]
     if device == "cpu":  # a GPU's devices are opened for writing
         apart.attempt("writing to anything", lambda: close_files_to_writing(own))
     if filtered:
@@ -269,7 +269,7 @@ def _own_files(folder: Path, inside: int, opened: OpenedPlaces, apart: Isolation
         apart.not_tried("no processes of its own", "seeing processes")
     apart.attempt("devices", lambda: make_devices(opened))
     covered = set[Path]()
-    for place in (*COVERED[1:], str(Path.home())):  # the first is a device's folder
+    for place in (*COVERED_PLACES[1:], str(Path.home())):  # the first is a device's folder
         real = Path(place).resolve()
         if not real.is_dir() or real == Path("/") or real in covered or opened.is_needed(real):
             continue

@@ -24,7 +24,7 @@ NEW_NAMESPACES = 0x7E020000 | 0x80  # flags of clone
 X32 = 0x40000000
 
 # Number on x86_64 and on aarch64; -1 where there is none.
-REFUSED = {
+REFUSED_CALLS = {
     "connect": (42, 203), "sendmmsg": (307, 269), "add_key": (248, 217), "request_key": (249, 218),
     "keyctl": (250, 219), "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "mount": (165, 40),
@@ -38,7 +38,7 @@ REFUSED = {
 }  # fmt: skip
 # Which libraries do without where a kernel has none: rings of calls that no filter sees, and a clone whose flags lie in
 # memory.
-UNKNOWN = {
+UNKNOWN_CALLS = {
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
     "clone3": (435, 435),
 }  # fmt: skip
@@ -66,7 +66,7 @@ def _program(at: int, architecture: int) -> bytes:
     """``at``: the column of the numbers."""
     steps = [_one(LOAD, 4), _one(EQUAL, architecture, 1, 0), _one(RETURN, END), _one(LOAD, 0)]
     steps += [_one(ANY_BIT, X32, 0, 1), _one(RETURN, REFUSE | errno.ENOSYS)] if at == 0 else []
-    for numbers, code in ((REFUSED, errno.EPERM), (UNKNOWN, errno.ENOSYS)):
+    for numbers, code in ((REFUSED_CALLS, errno.EPERM), (UNKNOWN_CALLS, errno.ENOSYS)):
         for number in (one[at] for one in numbers.values() if one[at] >= 0):
             steps += [_one(EQUAL, number, 0, 1), _one(RETURN, REFUSE | code)]
     steps += [_one(EQUAL, SENDMSG[at], 0, 1), _one(RETURN, REFUSE | errno.EPERM)]
