@@ -18,16 +18,14 @@ import torch.nn.functional as F
 
 import kernelworks as kw
 from kernelworks.build.cpp import library
+from kernelworks.contract.packed_formats import FORMATS
 from kernelworks.machine import machine
 from kernelworks.measure.peaks.survey import BANDWIDTH_SOURCE
 
 SIZES = ((4096, 4096), (4096, 14336))
 PART = 8 * 2**20  # that each thread reads at a time where nothing but memory is read
 APART = 256 * 2**20  # bytes of weights that are gone through before the first is read again
-KERNELS = (
-    ("Q8_0", "avx512", "float32"), ("Q8_0", "int8_avx512_vnni", "int8"), ("Q8_0", "avx2", "float32"),
-    ("Q8_0", "int8_avx2", "int8"), ("Q4_0", "avx512", "float32"), ("Q4_0", "int8_avx512_vnni", "int8"),
-)  # fmt: skip
+KINDS = (("avx512", "float32"), ("int8_avx512_vnni", "int8"), ("avx2", "float32"), ("int8_avx2", "int8"))
 
 
 class Arm:
@@ -57,21 +55,24 @@ class Arm:
         return f"{self.best * 1e6:8.0f} us (median {statistics.median(self.seconds) * 1e6:.0f}), {self.rate:5.1f} GB/s"
 
 
+def call_of(x: torch.Tensor, format: str, kernel: str, activations: str) -> Callable[[Any], Any]:
+    return lambda w: kw.quantized_linear(x, w, format=format, activations=activations, kernel=kernel)
+
+
 def arms(n: int, k: int, only: str) -> list[Arm]:
     x = torch.randn(1, k)
     dense = torch.randn(n, k) * k**-0.5
-    made = []
+    made: list[Arm] = []
+    has_avx512 = {"avx512f", "avx512_vnni"} <= machine().features
 
     def copies(weight: torch.Tensor) -> list[torch.Tensor]:
         return [weight.clone() for _ in range(max(2, APART // weight.nbytes))]
 
-    for format, kernel, activations in KERNELS:
-        weights = copies(kw.quantize(dense, format, kernel="torch"))
-
-        def ours(w: Any, f: str = format, a: str = activations, r: str = kernel) -> Any:
-            return kw.quantized_linear(x, w, format=f, activations=a, kernel=r)
-
-        made.append(Arm(f"{format} {kernel}", ours, weights, weights[0].nbytes))
+    for format in FORMATS:
+        kinds = [kind for kind in KINDS if only in f"{format} {kind[0]}" and ("avx512" not in kind[0] or has_avx512)]
+        weights = copies(kw.quantize(dense, format, kernel="scalar")) if kinds else []
+        made += [Arm(f"{format} {kernel}", call_of(x, format, kernel, activations), weights, weights[0].nbytes)
+                 for kernel, activations in kinds]  # fmt: skip
     made.append(Arm("torch float32", lambda w: F.linear(x, w), copies(dense), dense.nbytes))
     half, x16 = dense.bfloat16(), x.bfloat16()
     made.append(Arm("torch bfloat16", lambda w: F.linear(x16, w), copies(half), half.nbytes))
@@ -80,7 +81,7 @@ def arms(n: int, k: int, only: str) -> list[Arm]:
         Arm("torch _weight_int8pack_mm bfloat16", lambda w: torch.ops.aten._weight_int8pack_mm(x16, w, scales),
             copies(whole), whole.nbytes)
     )  # fmt: skip
-    return [arm for arm in made if only in arm.name]
+    return [arm for arm in made if only in arm.name or arm.name in ("torch float32", "torch bfloat16")]
 
 
 def main() -> None:
@@ -103,9 +104,11 @@ def main() -> None:
         for _ in range(args.rounds):
             for arm in found:
                 arm.sample()
-        print(f"{n}x{k}, {args.threads} threads")
+        print(f"{n}x{k}, {args.threads} threads: share of the read rate, and times as fast as torch's linear")
+        torchs = {name: next((a for a in found if a.name == f"torch {name}"), None) for name in ("bfloat16", "float32")}
         for arm in found:
-            print(f"  {arm.name:36} {arm.told()}, {arm.rate / found[0].rate:.0%}")
+            beside = [f"{other.best / arm.best:5.2f}x {name}" for name, other in torchs.items() if other]
+            print(f"  {arm.name:36} {arm.told()}, {arm.rate / found[0].rate:.0%}  {'  '.join(beside)}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """What torch and type checkers know of the ops before any op package is loaded: ``python tools/schemas.py [--check]``.
 
 Writes ``ops/generated.py`` from the op packages, and what is written of their tables (``activations.py``,
-``reductions.py``); with
-``--check`` writes nothing and exits with 1 if it is out of date.
+``optimizers.py``, ``reductions.py``); with ``--check`` writes nothing and exits with 1 if it is out of date.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import sys
 from pathlib import Path
 
 import activations
+import optimizers
 import reductions
 from kernelworks import ops
 from kernelworks.dispatch.op import OPS
@@ -44,7 +44,7 @@ SCHEMAS = {{
 
 def generate() -> str:
     """The text of the file, as the op packages have it now."""
-    tables = activations.names() | reductions.names() | ops.SIBLINGS
+    tables = activations.names() | optimizers.names() | reductions.names() | ops.SIBLINGS
     ops.take_tables(tables)
     imports = sorted(f"    from {package} import {name} as {name}" for name, package in OP_PACKAGES.items())
     names = [f'        "{name}",' for name in sorted(OP_PACKAGES)]
@@ -61,7 +61,7 @@ def generate() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    if activations.main(arguments) or reductions.main(arguments):
+    if any(tool.main(arguments) for tool in (activations, optimizers, reductions)):
         return 1
     made = generate()
     stale = not GENERATED.is_file() or GENERATED.read_text(encoding="utf-8") != made

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kernelworks.measure.bench import bench
     from kernelworks.nn.experts import moe_mlp
     from kernelworks.nn.gguf import load_gguf, save_gguf
-    from kernelworks.nn.optim import SGD, AdamW
+    from kernelworks.nn.optim import SGD, Adadelta, Adagrad, Adam, AdamW, Lion, RMSprop
     from kernelworks.nn.swap import Swap, swap
     from kernelworks.ops.generated import *  # noqa: F403
     from kernelworks.records import AutotuneResult
@@ -39,7 +39,8 @@ __version__ = "0.1.0"
 
 # Where the names are that are no op's.
 _HOMES = {
-    "AdamW": "nn.optim", "SGD": "nn.optim", "CapturedModel": "diagnose.capture", "Fix": "diagnose.fix.handle",
+    **dict.fromkeys(("SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Lion", "RMSprop"), "nn.optim"),
+    "CapturedModel": "diagnose.capture", "Fix": "diagnose.fix.handle",
     "Machine": "machine", "Search": "records.search", "AutotuneResult": "records", "Swap": "nn.swap",
     "apply": "diagnose.fix.plan", "bench": "measure.bench", "capture": "diagnose.capture", "compare": "records.compare",
     "compile_report": "compile",
@@ -65,11 +66,16 @@ torch_import.call_when_imported(ops.define_all)
 
 __all__ = [
     "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
     "AdamW",
     "AutotuneResult",
     "CapturedModel",
     "Fix",
+    "Lion",
     "Machine",
+    "RMSprop",
     "Search",
     "Swap",
     "__version__",

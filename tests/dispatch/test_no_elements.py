@@ -271,7 +271,9 @@ CASES: dict[str, Case] = {
 REFUSED = {  # heads of no dimension
     "attention", "attention_fp8", "block_sparse_attention", "paged_attention", "varlen_attn"
 }  # fmt: skip
-OTHERWISE = {"adamw_", "cache_append", "causal_conv1d_update", "clip_grads_", "sgd_"}  # they write: below
+OTHERWISE = {
+    "adam_", "adamw_", "cache_append", "causal_conv1d_update", "clip_grads_", "lion_", "sgd_",
+}  # they write: below  # fmt: skip
 
 
 def op_of(name: str) -> str:
@@ -361,6 +363,9 @@ def test_parameters_without_elements_step_as_torchs_do() -> None:
             kw.sgd_(
                 *lists[:2], [], lr=0.1, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, kernel=kernel
             )
+            numbers = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0}
+            kw.adam_(*lists, step=1, eps=1e-8, **numbers, kernel=kernel)
+            kw.lion_(*lists[:3], **numbers, kernel=kernel)
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def orphans(root: Path, files: list[str]) -> list[str]:
         base = Path(name).name
         included = any(re.search(rf'#\s*include\s+"(\w+/)*{re.escape(base)}"', text[o]) for o in sources if o != name)
         stem = Path(base).stem if name.endswith((".cpp", ".cu")) else base
-        named = f'"{base}"' in python or f'"{stem}"' in python
+        named = any(said in python for said in (f'"{base}"', f'/{base}"', f'"{stem}"'))
         if not included and not named:
             wrong.append(f"{name}: nothing includes or builds it")
     for name in text:

@@ -58,7 +58,6 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     assert_type(kw.kernel_matmul(x, x, x, x), Tensor)
     assert_type(kw.matern32_matmul(x, x, x, 0.5), Tensor)
     assert_type(kw.matern32_matmul(a, a, a, a), Arrays)
-    kw.adamw_([x], [x], [x], [x], step=1, lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
     assert_type(kw.argmax(input=a, dim=-1, keepdim=True), Arrays)
     assert_type(kw.sort(x, 0, True, stable=True), tuple[Tensor, Tensor])
     assert_type(kw.sort(input=a), tuple[Arrays, Arrays])
@@ -127,6 +126,9 @@ def pages(x: Tensor, ids: Tensor) -> None:
 
 def steps(x: Tensor) -> None:
     kw.sgd_([x], [x], [x], lr=1e-3, momentum=0.9, dampening=0.0, weight_decay=0.1, nesterov=False)
+    kw.adamw_([x], [x], [x], [x], step=1, lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
+    kw.adam_([x], [x], [x], [x], step=1, lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
+    kw.lion_([x], [x], [x], lr=1e-3, beta1=0.9, beta2=0.95, weight_decay=0.1)
 
 
 def transforms_and_solves(x: Tensor, a: Arrays) -> None:

@@ -54,6 +54,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     tensors: dict[str, Any] = {
         name: (name, torch.randint(0, 256, (3, 2 * found.nbytes), generator=generator).to(torch.uint8))
         for name, found in FORMATS.items()
+        if found.of_ggml
     }
     tensors |= {"bf16": torch.randn(5).bfloat16(), "i64": torch.tensor([[2**40], [-1]]), "none": torch.zeros(0, 4)}
     metadata = {"b": False, "i": -3, "u": 9, "f": 0.1, "s": "§", "l": [1, 2**40], "w": ["a", ""], "e": [], "t": [True]}
@@ -61,7 +62,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     kw.save_gguf(path, tensors, metadata)
     file = kw.load_gguf(path)
     assert file.metadata == metadata and list(file) == list(tensors)
-    for name, found in FORMATS.items():
+    for name, found in ((name, FORMATS[name]) for name in tensors if name in FORMATS):
         assert (file[name].format, file[name].shape) == (name, (3, 2 * found.block))
         assert torch.equal(file[name].data, tensors[name][1])
         wide = kw.dequantize(tensors[name][1], name)

@@ -1,4 +1,4 @@
-"""kw.AdamW and kw.SGD stand where torch's stood: same arguments, groups, state, hooks, pickles, results."""
+"""Optimizers of ours stand where torch's stood: same arguments, groups, state, hooks, pickles, results."""
 
 from __future__ import annotations
 
@@ -42,10 +42,28 @@ SGD: tuple[Asks, ...] = (
     {"lr": torch.tensor(0.01)},
     {"lr": 1, "momentum": 1},
 )
-TORCHS = {kw.AdamW: torch.optim.AdamW, kw.SGD: torch.optim.SGD}
-CASES = [(kind, asked) for kind, cases in ((kw.AdamW, ADAMW), (kw.SGD, SGD)) for asked in cases]
-USUAL: dict[Any, Asks] = {kw.AdamW: {}, kw.SGD: {"lr": 0.1, "momentum": 0.9}}
-OURS = {"lr", "betas", "eps", "weight_decay", "maximize", "momentum", "dampening", "nesterov"}
+ADAM: tuple[Asks, ...] = (
+    {},
+    {"weight_decay": 0.2, "maximize": True},
+    {"weight_decay": 0.1, "decoupled_weight_decay": True},
+)
+RMSPROP: tuple[Asks, ...] = ({}, {"weight_decay": 0.2, "alpha": 0.9}, {"momentum": 0.9}, {"centered": True})
+ADAGRAD: tuple[Asks, ...] = (
+    {},
+    {"lr_decay": 0.1, "weight_decay": 0.2, "initial_accumulator_value": 0.1},
+    {"fused": True},
+)
+ADADELTA: tuple[Asks, ...] = ({}, {"rho": 0.8, "weight_decay": 0.2, "maximize": True}, {"foreach": True})
+KINDS: dict[Any, tuple[Asks, ...]] = {
+    kw.AdamW: ADAMW, kw.SGD: SGD, kw.Adam: ADAM, kw.RMSprop: RMSPROP, kw.Adagrad: ADAGRAD, kw.Adadelta: ADADELTA,
+}  # fmt: skip
+TORCHS = {kind: getattr(torch.optim, kind.__name__) for kind in KINDS}
+CASES = [(kind, asked) for kind, cases in KINDS.items() for asked in cases]
+USUAL: dict[Any, Asks] = {kind: {} for kind in KINDS} | {kw.SGD: {"lr": 0.1, "momentum": 0.9}}
+OURS = {
+    "lr", "betas", "eps", "weight_decay", "maximize", "momentum", "dampening", "nesterov", "alpha", "rho", "lr_decay",
+    "initial_accumulator_value",
+}  # fmt: skip
 
 
 def parameters(dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
@@ -103,7 +121,8 @@ def test_it_steps_as_torchs(case: int, stepped: list[int]) -> None:
         return
     got, ours = train(kind, asked)
     alike(got, want)
-    assert bool(stepped) is (asked.keys() <= OURS and not isinstance(asked.get("lr"), Tensor))
+    served = asked.keys() <= OURS and not (kind is kw.RMSprop and "momentum" in asked)
+    assert bool(stepped) is (served and not isinstance(asked.get("lr"), Tensor))
     one, other = ours.state_dict(), torchs.state_dict()
     assert one["param_groups"] == other["param_groups"] and one["state"].keys() == other["state"].keys()
     for key, state in other["state"].items():
@@ -293,3 +312,33 @@ def test_autotuning_a_training_step_benchmarks_the_optimizers(monkeypatch: pytes
 @pytest.mark.parametrize("kind", TORCHS)
 def test_signatures(kind: Any) -> None:
     assert inspect.signature(kind) == inspect.signature(TORCHS[kind])
+
+
+def test_lion_steps_by_its_definition() -> None:
+    params, wanted = parameters(), [p.detach().double() for p in parameters()]
+    averages = [torch.zeros_like(p) for p in wanted]
+    optimizer = kw.Lion([{"params": params[:2]}, {"params": params[2:], "lr": 0.03}], lr=0.01, weight_decay=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = optimizer.step(lambda: (loss_of(params).backward(), 7.0)[1])
+        assert loss == 7.0
+        for i, (p, m) in enumerate(zip(wanted, averages, strict=True)):
+            rate = 0.01 if i < 2 else 0.03
+            g = torch.autograd.grad((p.requires_grad_() * p.detach().cos()).sum(), p)[0]
+            p.requires_grad_(False)
+            p.mul_(1 - rate * 0.1).sub_(rate * (0.9 * m + 0.1 * g).sign())
+            m.mul_(0.99).add_(0.01 * g)
+    alike(params, [p.float() for p in wanted])
+    again = kw.Lion([{"params": params[:2]}, {"params": params[2:]}])
+    again.load_state_dict(optimizer.state_dict())
+    alike([again.state[p]["exp_avg"] for p in params], [m.float() for m in averages])
+
+
+@pytest.mark.parametrize(("asked", "named"), [({"lr": -1.0}, "lr"), ({"betas": (0.9, 1.0)}, "beta2")])
+def test_lion_names_what_it_refuses(asked: Asks, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        kw.Lion(parameters(), **asked)
+    sparse = nn.Parameter(torch.ones(3))
+    sparse.grad = torch.ones(3).to_sparse()
+    with pytest.raises(RuntimeError, match="sparse"):
+        kw.Lion([sparse]).step()

@@ -69,3 +69,46 @@ def test_what_it_refuses() -> None:
         kw.nn.QuantizedLinear(32, 4, format="Q9")
     with pytest.raises(ValueError, match="activations must be 'float32' or 'int8', got 'fp8'"):
         kw.nn.QuantizedLinear(32, 4, activations="fp8")
+
+
+def checkpoint(k: int, n: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Codes [K, N], zero points and scales [K / 128, N], and the numbers that they stand for, [N, K]."""
+    generator = torch.Generator().manual_seed(5)
+    codes = torch.randint(0, 16, (k, n), generator=generator)
+    zeros = torch.randint(1, 17, (k // 128, n), generator=generator)
+    scales = (torch.rand(k // 128, n, generator=generator) * 0.1).half()
+    wide = (codes - zeros.repeat_interleave(128, 0)).float() * scales.float().repeat_interleave(128, 0)
+    return codes, zeros, scales, wide.T
+
+
+def in_eights(numbers: torch.Tensor, order: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6, 7)) -> torch.Tensor:
+    """[..., 8 n] numbers of 4 bits as [..., n] of int32."""
+    made = [
+        [sum(int(row[8 * i + order[j]]) << 4 * j for j in range(8)) for i in range(len(row) // 8)] for row in numbers
+    ]
+    return torch.tensor(made, dtype=torch.int64).to(torch.int32)
+
+
+def test_gptq_and_awq_keep_their_numbers() -> None:
+    codes, zeros, scales, wide = checkpoint(256, 24)
+    x, bias = torch.randn(3, 256), torch.randn(24)
+    gptq = in_eights(codes.T).T.contiguous(), in_eights(zeros - 1), scales
+    made = kw.nn.QuantizedLinear.from_gptq(*gptq, bias, g_idx=torch.arange(256) // 128)
+    assert torch.equal(made.dequantized_weight(), wide)
+    torch.testing.assert_close(made(x), nn.functional.linear(x, wide, bias))
+    whole = zeros.clamp(max=15)
+    other = wide + (zeros - whole).T.repeat_interleave(128, 1) * scales.float().T.repeat_interleave(128, 1)
+    order = (0, 2, 4, 6, 1, 3, 5, 7)
+    made = kw.nn.QuantizedLinear.from_awq(in_eights(codes, order), in_eights(whole, order), scales, activations="int8")
+    torch.testing.assert_close(made.dequantized_weight(), other, rtol=0, atol=0)
+    same = kw.nn.QuantizedLinear.from_gptq(gptq[0], in_eights(whole), scales, zeros_less_one=False)
+    assert torch.equal(same.weight, made.weight)
+    for wrong, said in (
+        ((gptq[0][:, 1:], *gptq[1:]), r"qweight must be int32\[32, 24\], got int32\[32, 23\]"),
+        ((gptq[0], gptq[1].float(), scales), r"qzeros must be int32\[2, 3\], got float32"),
+        ((gptq[0], gptq[1], scales.float()), "scales must be float16"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            kw.nn.QuantizedLinear.from_gptq(*wrong)
+    with pytest.raises(ValueError, match="another order is not packed"):
+        kw.nn.QuantizedLinear.from_gptq(*gptq, g_idx=torch.arange(256) % 2)

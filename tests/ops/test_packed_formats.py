@@ -98,6 +98,26 @@ def un_q5_0(block: bytes) -> list[np.float32]:
     return [scale * np.float32((c | (fifth >> i & 1) << 4) - 16) for i, c in enumerate(low)]
 
 
+def in_groups(codes: list[int]) -> bytes:
+    return b"".join(paired(codes[i : i + 32]) for i in range(0, 128, 32))
+
+
+def int4_128(x: Numbers) -> bytes:
+    scale = x[np.abs(x).argmax()] / np.float32(-8)
+    return half(scale) + in_groups(nibble_codes(x, scale, 8.5, 15))
+
+
+def uint4_128(x: Numbers) -> bytes:
+    with np.errstate(over="ignore", invalid="ignore"):
+        least, most = min(x.min(), np.float32(0)), max(x.max(), np.float32(0))
+        scale = np.float32(np.float16((most - least) / np.float32(15)))
+        if scale == 0:
+            return half(scale) + half(np.float32(0)) + bytes(64)
+        zero = min(15, max(0, -int(np.rint(least / scale))))
+        codes = [min(15, max(0, int(np.rint(v / scale)) + zero)) for v in x]
+    return half(scale) + half(np.float32(zero)) + in_groups(codes)
+
+
 def half_of(block: bytes, at: int) -> np.float32:
     return np.float32(np.frombuffer(block[at : at + 2], np.float16)[0])
 
@@ -156,10 +176,31 @@ def un_q6_k(block: bytes) -> list[np.float32]:
     return found
 
 
-PACKED: dict[str, Callable[[Numbers], bytes]] = {"Q8_0": q8_0, "Q4_0": q4_0, "Q5_0": q5_0, "Q4_1": q4_1, "Q5_1": q5_1}
+def group_codes(packed: bytes) -> list[int]:
+    return [packed[i // 32 * 16 + i % 16] >> i % 32 // 16 * 4 & 15 for i in range(128)]
+
+
+def un_int4_128(block: bytes) -> list[np.float32]:
+    return [half_of(block, 0) * np.float32(code - 8) for code in group_codes(block[2:])]
+
+
+def un_uint4_128(block: bytes) -> list[np.float32]:
+    scale, zero = half_of(block, 0), half_of(block, 2)
+    return [scale * np.float32(code) - scale * zero for code in group_codes(block[4:])]
+
+
+PACKED: dict[str, Callable[[Numbers], bytes]] = {
+    "Q8_0": q8_0,
+    "Q4_0": q4_0,
+    "Q5_0": q5_0,
+    "Q4_1": q4_1,
+    "Q5_1": q5_1,
+    "INT4_128": int4_128,
+    "UINT4_128": uint4_128,
+}
 UNPACKED: dict[str, Callable[[bytes], list[np.float32]]] = {
     "Q8_0": un_q8_0, "Q4_0": un_q4_0, "Q5_0": un_q5_0, "Q4_1": un_q4_1, "Q5_1": un_q5_1, "IQ4_NL": un_iq4_nl,
-    "Q4_K": un_q4_k, "Q5_K": un_q5_k, "Q6_K": un_q6_k,
+    "Q4_K": un_q4_k, "Q5_K": un_q5_k, "Q6_K": un_q6_k, "INT4_128": un_int4_128, "UINT4_128": un_uint4_128,
 }  # fmt: skip
 
 # Of the numbers (i * 7919 % 61 - 30) / 8 for i from 0 to 31: halves, both signs, ties in size.
@@ -192,7 +233,7 @@ def numbers() -> Numbers:
     return np.array([(i * 7919 % 61 - 30) / 8 for i in range(32)], np.float32)
 
 
-@pytest.mark.parametrize("format", PACKED)
+@pytest.mark.parametrize("format", FROZEN)
 def test_bytes_that_gguf_made(format: str) -> None:
     for kernel in kernels("quantize"):
         assert bytes(kw.quantize(torch.from_numpy(numbers()), format, kernel=kernel).numpy()).hex() == FROZEN[format]
@@ -228,12 +269,12 @@ def test_blocks_of_odd_numbers(format: str) -> None:
             assert (back[3] - x[3]).abs().max() < x[3].abs().max() / 6, (kernel, decoder)
 
 
-def blocks() -> Numbers:
+def blocks(size: int = 32) -> Numbers:
     """Blocks of every kind that GGUF defines: no NaN, no infinity."""
     rng = np.random.default_rng(3)
-    made = rng.standard_normal((40, 32), np.float32)
+    made = rng.standard_normal((40, size), np.float32)
     made[0], made[1], made[2], made[3] = 0.0, -0.0, -1.5, 1.5
-    made[4:8] = rng.integers(-16, 17, (4, 32)) / np.float32(2)  # halves
+    made[4:8] = rng.integers(-16, 17, (4, size)) / np.float32(2)  # halves
     made[8:10] *= np.float32(1e-6)  # scales that are subnormal in float16
     made[10:12] *= np.float32(1e30)  # and ones that are infinite in it
     made[12, 3:] = 0.0
@@ -241,7 +282,7 @@ def blocks() -> Numbers:
     return made
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", FROZEN_NUMBERS)
 def test_numbers_that_gguf_made(format: str) -> None:
     found = FORMATS[format]
     packed = torch.tensor([(i * 7919 + i // 7) % 251 for i in range(64 * found.nbytes)], dtype=torch.uint8)
@@ -255,7 +296,7 @@ def test_numbers_that_gguf_made(format: str) -> None:
 
 @pytest.mark.parametrize("format", PACKED)
 def test_quantize_is_bit_exact(format: str) -> None:
-    x = blocks()
+    x = blocks(FORMATS[format].block)
     want = b"".join(PACKED[format](block) for block in x)
     for kernel in kernels("quantize"):
         assert bytes(kw.quantize(torch.from_numpy(x), format, kernel=kernel).numpy().ravel()) == want, kernel

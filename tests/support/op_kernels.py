@@ -19,10 +19,10 @@ assert kernelworks.__version__  # importing the package lists the ops
 
 T = TypeVar("T")
 # All entries of a table run through the same code, with another expression: what an entry alone can have wrong is asked
-# of each (tests/templates/test_activations.py, test_reduction_table.py), all else of a few: one of them with names, one
+# of each (tests/templates, by table), all else of a few: one of them with names, one
 # with numbers, one that torch writes in place; a gradient that is a view, one of stages. A verification asks everything
 # of every entry. Siblings of a template are asked alike (tests/templates/test_siblings.py).
-SHOWN = ("hardswish", "mish", "softplus", "max_pool2d", "avg_pool3d", "mean", "norm")
+SHOWN = ("hardswish", "mish", "softplus", "max_pool2d", "avg_pool3d", "mean", "norm", "adam_", "lion_")
 ENTRIES = {name for entries in TABLES.values() for name in entries}
 ALL_NAMES = [name for name in OPS if name not in ENTRIES - {*SHOWN}]
 ALL_OPS = [OPS[name] for name in ALL_NAMES]

@@ -172,6 +172,23 @@ def table_triton_kernel(op_package: Path, entry: str) -> Kernel:
     )
 
 
+def step_triton_kernel(op_package: Path, entry: str, guard: Guard) -> Kernel:
+    """The same of an optimizer of a table, which steps in place: ``ENTRY_forward``, and ``ENTRY_prepare`` for what a
+    call like others does once."""
+    functions = Launches(_module(op_package, "triton"), ("forward",), f"{entry}_")
+    return dataclasses.replace(
+        triton_kernel(op_package, guard=guard, passes=("forward",), in_place=True),
+        load=functools.partial(_load_entry, functions),
+        prepare=functools.partial(_prepare_step, functions),
+    )
+
+
+def _prepare_step(functions: Launches, pass_: str, args: tuple[Any, ...]) -> Callable[..., Any]:
+    _load_entry(functions, pass_)
+    made: Callable[..., Any] = getattr(importlib.import_module(functions.module), f"{functions.prefix}prepare")(*args)
+    return made
+
+
 def _load_entry(functions: Launches, pass_: str) -> Callable[..., Any]:
     triton_toolchain()
     launch: Callable[..., Any] = getattr(importlib.import_module(functions.module), f"{functions.prefix}{pass_}")

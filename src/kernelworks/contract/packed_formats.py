@@ -2,7 +2,7 @@
 
 ``FORMATS`` is the one table of them. An entry says how many numbers make a block and how many bytes it takes, and
 defines both ways in float32: ``pack`` and ``decode``. Kernels decode a block in registers (``simd/packed/``,
-``tile/packed_blocks.py``) and are judged by these definitions. The formats are GGUF's: bit for bit what the functions
+``tile/packed_blocks.py``) and are judged by these definitions. Most formats are GGUF's: bit for bit what the functions
 ``quantize`` and ``dequantize`` of the PyPI package ``gguf`` make, and names and numbers are GGML's.
 
 ``Blocks`` and ``PackedBytes`` are the kinds of arguments that follow from a format.
@@ -33,6 +33,7 @@ from kernelworks.contract.packed_blocks import (
     pack_q5_1,
     pack_q8_0,
 )  # fmt: skip
+from kernelworks.contract.packed_groups import decode_int4_128, decode_uint4_128, pack_int4_128, pack_uint4_128
 from kernelworks.contract.packed_searches import pack_iq4_nl, pack_q4_k, pack_q5_k, pack_q6_k
 from kernelworks.contract.packed_superblocks import decode_q4_k, decode_q5_k, decode_q6_k
 from kernelworks.contract.tensor_argument import GivenArguments, T, Wrong, is_contiguous, strides_of
@@ -47,7 +48,8 @@ __all__ = [
 class PackedFormat:
     """One format. ``pack`` takes float32 [..., block] and gives uint8 [..., nbytes]; ``decode`` goes back.
 
-    ``number`` is GGML's of the type. ``scales`` are the places of a block's bytes where a number of float16 begins.
+    ``number`` is GGML's of the type, or above 1000 where GGML has none. ``scales`` are the places of a block's bytes
+    where a number of float16 begins.
     ``searches`` says that ``pack`` tries many scales, and takes some hundred times as long as one that computes them.
     """
 
@@ -59,6 +61,10 @@ class PackedFormat:
     pack: Callable[[Tensor], Tensor]
     scales: tuple[int, ...] = (0,)
     searches: bool = False
+
+    @property
+    def of_ggml(self) -> bool:
+        return self.number < 1000
 
     def packed_size(self, size: int) -> int:
         """The bytes that so many numbers take, which fill whole blocks."""
@@ -84,6 +90,8 @@ FORMATS: Mapping[str, PackedFormat] = {
         PackedFormat("Q4_K", 12, 256, 144, decode_q4_k, pack_q4_k, (0, 2), searches=True),
         PackedFormat("Q5_K", 13, 256, 176, decode_q5_k, pack_q5_k, (0, 2), searches=True),
         PackedFormat("Q6_K", 14, 256, 210, decode_q6_k, pack_q6_k, (208,), searches=True),
+        PackedFormat("INT4_128", 1001, 128, 66, decode_int4_128, pack_int4_128),
+        PackedFormat("UINT4_128", 1002, 128, 68, decode_uint4_128, pack_uint4_128, (0, 2)),
     )
 }
 BENCH_FORMATS = ("Q8_0", "Q4_0", "Q5_0", "Q4_K", "Q6_K")  # one of each way to decode

@@ -12,17 +12,12 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract.packed_blocks import LEVELS, bytes_of_half, first_largest, nibbles, quotient
+from kernelworks.contract.packed_groups import nearest_numbers
 
 __all__ = ["pack_iq4_nl", "pack_q4_k", "pack_q5_k", "pack_q6_k"]
 
 LEAST_OF_GROUP = 1e-15  # a part whose largest is smaller counts as zeros
 CHUNK = 4096  # blocks that are rounded at once: a search holds some thirty times their size
-
-
-def _nearest(x: Tensor) -> Tensor:
-    """To nearest, halves to even, by the bits of a sum; 0 of a NaN."""
-    bits: Tensor = ((x + 12582912.0).view(torch.int32) & 0x007FFFFF) - 0x00400000
-    return bits
 
 
 def _sum(x: Tensor) -> Tensor:
@@ -46,7 +41,7 @@ def _search_range(x: Tensor, most: int, first: float, steps: int) -> tuple[Tenso
     least, largest = x.amin(-1).clamp(max=0.0), x.amax(-1)
 
     def chosen(times: Tensor) -> Tensor:
-        return _nearest(times[..., None] * (x - least[..., None])).clamp(0, most).float()
+        return nearest_numbers(times[..., None] * (x - least[..., None])).clamp(0, most).float()
 
     def error(codes: Tensor, scale: Tensor, minimum: Tensor) -> Tensor:
         off = scale[..., None] * codes + minimum[..., None] - x
@@ -81,7 +76,7 @@ def _search_scale(x: Tensor) -> tuple[Tensor, Tensor]:
     tenth = torch.tensor(0.1, dtype=torch.float32)
 
     def chosen(times: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        codes = _nearest(times[..., None] * x).clamp(-32, 31).float()
+        codes = nearest_numbers(times[..., None] * x).clamp(-32, 31).float()
         sum_lx, sum_l2 = _sum(torch.stack((squares * x * codes, squares * codes * codes)))
         return codes, sum_lx, sum_l2
 
@@ -123,7 +118,7 @@ def _scaled_to_63(found: Tensor) -> tuple[Tensor, Tensor]:
     most = found.amax(-1, keepdim=True)
     most = torch.where(most > 0, most, 0.0)  # never -0
     times = torch.where(most > 0, quotient(63, most), 0.0)
-    six = (_nearest(times * found) & 255).clamp(max=63).to(torch.uint8)
+    six = (nearest_numbers(times * found) & 255).clamp(max=63).to(torch.uint8)
     return most / torch.full_like(most, 63.0), six
 
 
@@ -134,7 +129,7 @@ def _ranged(x: Tensor, most: int, first: float, steps: int) -> tuple[Tensor, Ten
     (scale, six), (least, lesser) = _scaled_to_63(found), _scaled_to_63(minimum)
     by = (scale.half().float() * six.float())[..., None]
     less = (least.half().float() * lesser.float())[..., None]
-    codes = torch.where(by != 0, _nearest((parts + less) / by).clamp(0, most).float(), codes).flatten(-2)
+    codes = torch.where(by != 0, nearest_numbers((parts + less) / by).clamp(0, most).float(), codes).flatten(-2)
     head = (bytes_of_half(scale[..., 0]), bytes_of_half(least[..., 0]), _six_bits(six, lesser))
     return torch.cat(head, -1), codes.to(torch.uint8)
 
@@ -162,9 +157,9 @@ def _packed_q6_k(x: Tensor) -> Tensor:
     largest = first_largest(torch.where(found.isnan(), 0.0, found))[..., None]
     times = quotient(-128, largest)
     half = (1.0 / times).half()
-    eight = _nearest(times * found).clamp(max=127).to(torch.int8)
+    eight = nearest_numbers(times * found).clamp(max=127).to(torch.int8)
     by = (half.float() * eight.float())[..., None]
-    codes = torch.where(by != 0, _nearest(parts / by).clamp(-32, 31).float(), codes).flatten(-2)
+    codes = torch.where(by != 0, nearest_numbers(parts / by).clamp(-32, 31).float(), codes).flatten(-2)
     whole = (codes + 32).to(torch.uint8).unflatten(-1, (2, 4, 32))
     low = torch.cat((whole[..., :2, :] & 15 | whole[..., 2:, :] << 4,), -1).flatten(-3)
     places = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=x.device)[:, None]

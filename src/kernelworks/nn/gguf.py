@@ -23,6 +23,7 @@ DTYPES = {
     "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64, "I8": torch.int8,
     "I16": torch.int16, "I32": torch.int32, "I64": torch.int64,
 }  # fmt: skip
+DECODED_TYPES = tuple(name for name, found in FORMATS.items() if found.of_ggml)
 NUMBERS = {found.name: number for number, found in TENSOR_TYPES.items()}
 
 
@@ -47,7 +48,7 @@ class GGUFTensor:
         if self.format not in FORMATS:
             raise ValueError(
                 f"tensor {self.name!r} is of {self.format}, which nothing here decodes; decoded are "
-                f"{', '.join((*DTYPES, *FORMATS))}"
+                f"{', '.join((*DTYPES, *DECODED_TYPES))}"
             )
         return dequantize_blocks(self.data, self.format).to(dtype)
 
@@ -85,8 +86,8 @@ class GGUFFile(Mapping[str, GGUFTensor]):
         weight, bias = self[f"{name}.weight"], self.get(f"{name}.bias")
         if weight.format not in FORMATS or len(weight.shape) != 2:
             raise ValueError(
-                f"tensor {weight.name!r} must be a matrix in {' or '.join(FORMATS)}, got {weight.format} of shape "
-                f"{list(weight.shape)}"
+                f"tensor {weight.name!r} must be a matrix in {' or '.join(DECODED_TYPES)}, got "
+                f"{weight.format} of shape {list(weight.shape)}"
             )
         return QuantizedLinear.from_packed(
             weight.data, weight.format, None if bias is None else bias.dequantize(dtype), activations=activations

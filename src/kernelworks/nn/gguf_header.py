@@ -49,7 +49,7 @@ OTHER_TYPES = {
 TENSOR_TYPES: Mapping[int, TensorType] = {
     **{number: TensorType(name, 1, size) for number, (name, size) in PLAIN_TYPES.items()},
     **{number: TensorType(*said) for number, said in OTHER_TYPES.items()},
-    **{found.number: TensorType(name, found.block, found.nbytes) for name, found in FORMATS.items()},
+    **{found.number: TensorType(name, found.block, found.nbytes) for name, found in FORMATS.items() if found.of_ggml},
 }
 
 

@@ -16,9 +16,10 @@ from kernelworks.dispatch.mutation import find_shared
 from kernelworks.dispatch.op import Op
 from kernelworks.dispatch.plans import generation
 from kernelworks.ops.optimizer.adamw import OP as ADAMW
+from kernelworks.ops.optimizer.optimizer_table import ADADELTA_, ADAGRAD_, ADAM_, LION_, RMSPROP_, lion_
 from kernelworks.ops.optimizer.sgd import OP as SGD_OP
 
-__all__ = ["OURS", "SGD", "AdamW", "Call"]
+__all__ = ["OURS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Call", "Lion", "RMSprop"]
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,44 @@ class _Stepped(torch.optim.Optimizer):
         return all(_chosen(self.OP, self._args(call)) for call in lasting or calls)
 
 
-class AdamW(_Stepped, torch.optim.AdamW):
+class _Counted(_Stepped):
+    """One whose state of a parameter is a count of steps and tensors."""
+
+    STATES: ClassVar[tuple[str, ...]]  # in the op's order
+    MADE_LISTS: ClassVar[int]  # that torch's `_init_group` fills behind the group
+    COUNTS: ClassVar[bool] = True  # whether the op takes the number of the step
+
+    def _looks(self, group: dict[str, Any]) -> tuple[Any, ...]:
+        return (bool(group["maximize"]),)
+
+    def _calls(self, group: dict[str, Any], params: list[Tensor]) -> list[Call] | None:
+        """One call for each step that some parameters are at."""
+        if not all(map(self.state.get, params)):  # a first step: torch makes the state, as it makes its own
+            first_step: Any = self._init_group  # type: ignore[attr-defined]  # without annotations
+            first_step(group, *([] for _ in range(self.MADE_LISTS)))
+        by_step: dict[float, list[Tensor]] = {}
+        for p in params:
+            if not self.state[p]["step"].is_cpu:
+                return None
+            by_step.setdefault(self.state[p]["step"].item() if self.COUNTS else 0.0, []).append(p)
+        if not all(step.is_integer() and step >= 0 for step in by_step):
+            return None
+        numbers = {"maximize": bool(group["maximize"]), **_floats(group, *(n for n in self.NUMBERS if n != "betas"))}
+        if "betas" in self.NUMBERS:
+            numbers |= {"beta1": float(group["betas"][0]), "beta2": float(group["betas"][1])}
+        return [
+            Call(
+                (mine, [_grad(p) for p in mine], *([self.state[p][name] for p in mine] for name in self.STATES)),
+                numbers | {"step": int(step) + 1},
+            )
+            for step, mine in by_step.items()
+        ]
+
+    def _after(self, call: Call) -> None:
+        torch._foreach_add_([self.state[p]["step"] for p in call.lists[0]], 1.0)
+
+
+class AdamW(_Counted, torch.optim.AdamW):
     """AdamW with torch's arguments, parameter groups, state and hooks; a state dict of either is one of the other.
 
     A group is stepped by ``kernelworks.adamw_`` if the chooser takes a kernel of ours for its tensors, and by torch's
@@ -133,38 +171,123 @@ class AdamW(_Stepped, torch.optim.AdamW):
         "amsgrad": (False,), "foreach": (None,), "capturable": (False,), "differentiable": (False,), "fused": (None,),
     }  # fmt: skip
     NUMBERS = ("betas", "lr", "eps", "weight_decay")
+    STATES, MADE_LISTS = ("exp_avg", "exp_avg_sq"), 6
 
-    def _looks(self, group: dict[str, Any]) -> tuple[Any, ...]:
-        return (bool(group["maximize"]),)
 
-    def _calls(self, group: dict[str, Any], params: list[Tensor]) -> list[Call] | None:
-        """One call for each step that some parameters are at."""
-        if not all(map(self.state.get, params)):  # a first step: torch makes the state, as it makes its own
-            first_step: Any = self._init_group  # without annotations
-            first_step(group, [], [], [], [], [], [])
-        by_step: dict[float, list[int]] = {}
-        for i, p in enumerate(params):
-            if not self.state[p]["step"].is_cpu:
-                return None
-            by_step.setdefault(self.state[p]["step"].item(), []).append(i)
-        if not all(step.is_integer() and step >= 0 for step in by_step):
-            return None
-        return [
-            Call(
-                (
-                    (mine := [params[i] for i in places]), [_grad(p) for p in mine],
-                    [self.state[p]["exp_avg"] for p in mine], [self.state[p]["exp_avg_sq"] for p in mine],
-                ),
-                {
-                    "step": int(step) + 1, "beta1": float(group["betas"][0]), "beta2": float(group["betas"][1]),
-                    "maximize": bool(group["maximize"]), **_floats(group, "lr", "eps", "weight_decay"),
-                },
-            )
-            for step, places in by_step.items()
-        ]  # fmt: skip
+class Adam(_Counted, torch.optim.Adam):
+    """Adam with torch's arguments, parameter groups, state and hooks; a state dict of either is one of the other.
 
-    def _after(self, call: Call) -> None:
-        torch._foreach_add_([self.state[p]["step"] for p in call.lists[0]], 1.0)
+    A group is stepped by ``kernelworks.adam_`` if the chooser takes a kernel of ours for its tensors, and by torch's
+    own step else: where ``AdamW``'s are, and with ``decoupled_weight_decay``.
+
+    Args: those of torch.optim.Adam. Raises: what that raises.
+    """
+
+    TORCHS = torch.optim.Adam
+    OP = ADAM_
+    SERVED: ClassVar[dict[str, tuple[Any, ...]]] = AdamW.SERVED | {"decoupled_weight_decay": (False,)}
+    NUMBERS = ("betas", "lr", "eps", "weight_decay")
+    STATES, MADE_LISTS = ("exp_avg", "exp_avg_sq"), 6
+
+
+class RMSprop(_Counted, torch.optim.RMSprop):
+    """RMSprop with torch's arguments, parameter groups, state and hooks; a state dict of either is one of the other.
+
+    A group is stepped by ``kernelworks.rmsprop_`` if the chooser takes a kernel of ours for its tensors, and by torch's
+    own step else: with ``momentum`` or ``centered``, ``capturable``, ``differentiable`` or ``foreach`` asked for, and
+    where ``AdamW``'s tensors are.
+
+    Args: those of torch.optim.RMSprop. Raises: what that raises.
+    """
+
+    TORCHS = torch.optim.RMSprop
+    OP = RMSPROP_
+    SERVED: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "momentum": (0,), "centered": (False,), "foreach": (None,), "capturable": (False,), "differentiable": (False,),
+    }  # fmt: skip
+    NUMBERS = ("lr", "alpha", "eps", "weight_decay")
+    STATES, MADE_LISTS, COUNTS = ("square_avg",), 6, False
+
+
+class Adagrad(_Counted, torch.optim.Adagrad):
+    """Adagrad with torch's arguments, parameter groups, state and hooks; a state dict of either is one of the other.
+
+    A group is stepped by ``kernelworks.adagrad_`` if the chooser takes a kernel of ours for its tensors, and by torch's
+    own step else: ``differentiable``, ``foreach`` or ``fused`` asked for, and where ``AdamW``'s tensors are.
+
+    Args: those of torch.optim.Adagrad. Raises: what that raises.
+    """
+
+    TORCHS = torch.optim.Adagrad
+    OP = ADAGRAD_
+    SERVED: ClassVar[dict[str, tuple[Any, ...]]] = {"foreach": (None,), "differentiable": (False,), "fused": (None,)}
+    NUMBERS = ("lr", "lr_decay", "eps", "weight_decay")
+    STATES, MADE_LISTS = ("sum",), 4
+
+
+class Adadelta(_Counted, torch.optim.Adadelta):
+    """Adadelta with torch's arguments, parameter groups, state and hooks; a state dict of either is one of the other.
+
+    A group is stepped by ``kernelworks.adadelta_`` if the chooser takes a kernel of ours for its tensors, and by
+    torch's own step else: ``capturable``, ``differentiable`` or ``foreach`` asked for, and where ``AdamW``'s tensors
+    are.
+
+    Args: those of torch.optim.Adadelta. Raises: what that raises.
+    """
+
+    TORCHS = torch.optim.Adadelta
+    OP = ADADELTA_
+    SERVED: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "foreach": (None,), "capturable": (False,), "differentiable": (False,),
+    }  # fmt: skip
+    NUMBERS = ("lr", "rho", "eps", "weight_decay")
+    STATES, MADE_LISTS, COUNTS = ("square_avg", "acc_delta"), 5, False
+
+
+class Lion(torch.optim.Optimizer):
+    """Lion, which torch has not: ``kernelworks.lion_`` for each group.
+
+    Args:
+        params: parameters or groups of them, as torch's optimizers take them.
+        lr: the learning rate, 1e-4.
+        betas: of the step's average and of the momentum, (0.9, 0.99).
+        weight_decay: decoupled, 0.
+        maximize: climb instead of descend.
+
+    Raises: TypeError, ValueError naming the argument; RuntimeError for a sparse gradient.
+    Source: Chen et al. 2023, arXiv:2302.06675.
+    """
+
+    def __init__(
+        self, params: Any, lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0, *,
+        maximize: bool = False,
+    ) -> None:  # fmt: skip
+        LION_.contract.check(
+            params=[], grads=[], exp_avgs=[], lr=lr, beta1=betas[0], beta2=betas[1], weight_decay=weight_decay,
+            maximize=maximize,
+        )  # fmt: skip
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": maximize})
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step for every parameter that has a gradient; returns what ``closure``, called first, returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            if any(p.grad.layout is not torch.strided for p in params):
+                raise RuntimeError("Lion takes dense gradients, got a sparse one")
+            for p in params:
+                if not self.state[p]:
+                    self.state[p]["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+            averages = [self.state[p]["exp_avg"] for p in params]
+            lion_(
+                params, [p.grad for p in params], averages, lr=float(group["lr"]), beta1=float(group["betas"][0]),
+                beta2=float(group["betas"][1]), weight_decay=float(group["weight_decay"]),
+                maximize=bool(group["maximize"]),
+            )  # fmt: skip
+        return loss
 
 
 class SGD(_Stepped, torch.optim.SGD):
@@ -213,7 +336,9 @@ class SGD(_Stepped, torch.optim.SGD):
                 self.state[param]["momentum_buffer"] = made
 
 
-OURS: dict[type[torch.optim.Optimizer], type[_Stepped]] = {kind.TORCHS: kind for kind in (AdamW, SGD)}
+OURS: dict[type[torch.optim.Optimizer], type[_Stepped]] = {
+    kind.TORCHS: kind for kind in (Adadelta, Adagrad, Adam, AdamW, RMSprop, SGD)
+}
 
 
 def _grad(param: Tensor) -> Tensor:

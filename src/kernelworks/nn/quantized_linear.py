@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kernelworks.contract import describe
 from kernelworks.contract.packed_formats import FORMATS, dequantize_blocks, quantize_blocks
+from kernelworks.nn.group_weights import bytes_of_awq, bytes_of_gptq
 from kernelworks.ops.quantization.quantized_linear import quantized_linear
 
 __all__ = ["QuantizedLinear"]
@@ -96,6 +97,32 @@ class QuantizedLinear(nn.Module):
         if bias is not None:
             made.bias = nn.Parameter(bias.detach())
         return made
+
+    @classmethod
+    def from_awq(
+        cls, qweight: Tensor, qzeros: Tensor, scales: Tensor, bias: Tensor | None = None, *,
+        activations: str = "float32",
+    ) -> QuantizedLinear:  # fmt: skip
+        """A layer of the tensors of an AWQ checkpoint with groups of 128, in ``UINT4_128``: the same numbers.
+
+        ``qweight`` int32 [in, out / 8], ``qzeros`` int32 [in / 128, out / 8], ``scales`` float16 [in / 128, out].
+        Raises: ValueError if they are not.
+        """
+        return cls.from_packed(bytes_of_awq(qweight, qzeros, scales), "UINT4_128", bias, activations=activations)
+
+    @classmethod
+    def from_gptq(
+        cls, qweight: Tensor, qzeros: Tensor, scales: Tensor, bias: Tensor | None = None, *,
+        g_idx: Tensor | None = None, zeros_less_one: bool = True, activations: str = "float32",
+    ) -> QuantizedLinear:  # fmt: skip
+        """A layer of the tensors of a GPTQ checkpoint of 4 bits with groups of 128, in ``UINT4_128``: the same numbers.
+
+        ``qweight`` int32 [in / 8, out], ``qzeros`` int32 [in / 128, out / 8], ``scales`` float16 [in / 128, out].
+        ``zeros_less_one``: zero points are stored less 1, as in the format ``gptq``; not so in ``gptq_v2``. Raises:
+        ValueError if they are not, or if ``g_idx`` puts columns in another order.
+        """
+        packed = bytes_of_gptq(qweight, qzeros, scales, g_idx, zeros_less_one=zeros_less_one)
+        return cls.from_packed(packed, "UINT4_128", bias, activations=activations)
 
     def dequantized_weight(self) -> Tensor:
         """The weight that the bytes stand for, [out_features, in_features] in float32."""

@@ -54,6 +54,11 @@ if TYPE_CHECKING:
     from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm
     from kernelworks.ops.optimizer.adamw import adamw_ as adamw_
     from kernelworks.ops.optimizer.clip_grads import clip_grads_ as clip_grads_
+    from kernelworks.ops.optimizer.optimizer_table import adadelta_ as adadelta_
+    from kernelworks.ops.optimizer.optimizer_table import adagrad_ as adagrad_
+    from kernelworks.ops.optimizer.optimizer_table import adam_ as adam_
+    from kernelworks.ops.optimizer.optimizer_table import lion_ as lion_
+    from kernelworks.ops.optimizer.optimizer_table import rmsprop_ as rmsprop_
     from kernelworks.ops.optimizer.sgd import sgd_ as sgd_
     from kernelworks.ops.pooling.avg_pool import avg_pool1d as avg_pool1d
     from kernelworks.ops.pooling.avg_pool import avg_pool3d as avg_pool3d
@@ -95,6 +100,9 @@ if TYPE_CHECKING:
     from kernelworks.ops.spectral.rfft import rfft as rfft
 
     __all__ = [
+        "adadelta_",
+        "adagrad_",
+        "adam_",
         "adamw_",
         "add_layer_norm",
         "all_gather",
@@ -144,6 +152,7 @@ if TYPE_CHECKING:
         "linear_cross_entropy",
         "linear_gelu",
         "linear_silu_mul",
+        "lion_",
         "log_softmax",
         "logsigmoid",
         "logsumexp",
@@ -165,6 +174,7 @@ if TYPE_CHECKING:
         "rfft",
         "rms_norm",
         "rms_norm_linear",
+        "rmsprop_",
         "rope",
         "router_topk",
         "selu",
@@ -190,6 +200,7 @@ if TYPE_CHECKING:
 # Op packages that hold many ops, and the names of these.
 TABLES: dict[str, tuple[str, ...]] = {
     "activation.table": ("celu", "elu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish", "quick_gelu", "relu6", "selu", "sigmoid", "silu", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",),
+    "optimizer.optimizer_table": ("adadelta_", "adagrad_", "adam_", "lion_", "rmsprop_",),
     "reduction.reduction_table": ("amax", "amin", "logsumexp", "mean", "norm", "std", "var",),
     "pooling.avg_pool": ("avg_pool1d", "avg_pool3d",),
     "pooling.max_pool": ("max_pool1d", "max_pool2d", "max_pool3d",),
@@ -385,11 +396,26 @@ SCHEMAS = {
         "forward": "rms_norm(Tensor x, Tensor? weight, float eps, Tensor? residual, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "rms_norm_backward(Tensor grad_output, Tensor? grad_sum, Tensor x, Tensor? weight, float eps, Tensor? residual, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
+    "adadelta_": {
+        "forward": "adadelta_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] square_avgs, Tensor(c!)[] acc_deltas, float lr, float rho, float eps, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
+    },
+    "adagrad_": {
+        "forward": "adagrad_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] state_sums, int step, float lr, float lr_decay, float eps, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
+    },
+    "adam_": {
+        "forward": "adam_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, int step, float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
+    },
     "adamw_": {
         "forward": "adamw_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, int step, float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
     },
     "clip_grads_": {
         "forward": "clip_grads_(Tensor(a!)[] grads, float max_norm, float norm_type, bool error_if_nonfinite, str? op_kernel=None) -> Tensor",
+    },
+    "lion_": {
+        "forward": "lion_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, float lr, float beta1, float beta2, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
+    },
+    "rmsprop_": {
+        "forward": "rmsprop_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] square_avgs, float lr, float alpha, float eps, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
     },
     "sgd_": {
         "forward": "sgd_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momentum_buffers, float lr, float momentum, float dampening, float weight_decay, bool nesterov, bool maximize, bool is_first_step, str? op_kernel=None) -> ()",

@@ -49,7 +49,9 @@ class Running:
 
     def _rounded(self, b: Running, value: Tensor, error: Tensor) -> Running:
         """A sum or a product. One of exact operands that float32 holds is rounded to itself."""
-        held = (self.error == 0.0) & (b.error == 0.0) & (value.float().double() == value)
+        return self._held(value, error, (self.error == 0.0) & (b.error == 0.0) & (value.float().double() == value))
+
+    def _held(self, value: Tensor, error: Tensor, held: Tensor) -> Running:
         made = self._made(value, error)
         return Running(value, torch.where(held, torch.zeros_like(value), made.error))
 
@@ -63,7 +65,10 @@ class Running:
     def __mul__(self, other: Any) -> Running:
         b = _running(other, self)
         moved = _times(self.value, b.error) + _times(b.value, self.error) + _times(self.error, b.error)
-        return self._rounded(b, self.value * b.value, moved)
+        value = self.value * b.value
+        exact = (self.error == 0.0) & (b.error == 0.0) & (value.float().double() == value)
+        nothing = ((self.value == 0.0) & (self.error == 0.0)) | ((b.value == 0.0) & (b.error == 0.0))
+        return self._held(value, moved, exact | (nothing & (value == 0.0)))
 
     def __truediv__(self, other: Any) -> Running:
         b = _running(other, self)

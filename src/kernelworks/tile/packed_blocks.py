@@ -94,13 +94,27 @@ def numbers_of_q6_k(rows, k, mask):
 
 
 @kernel
+def numbers_of_groups(rows, k, mask, HEAD: tl.constexpr):
+    """Of INT4_128 (a head of 2 bytes) and UINT4_128 (4, the zero point in the last two)."""
+    block, i = rows + k // 128 * (HEAD + 64), k % 128
+    code, scale = four_bits(block + HEAD + i // 32 * 16, i % 32, mask).to(tl.int32), half_at(block, mask)
+    if HEAD == 2:
+        return (code - 8).to(tl.float32) * scale
+    return code.to(tl.float32) * scale - scale * half_at(block + 2, mask)
+
+
+@kernel
 def decoded_numbers(rows, k, mask, FORMAT: tl.constexpr):
-    """The numbers k of rows of bytes, in float32; FORMAT is GGML's number of the format."""
+    """The numbers k of rows of bytes, in float32; FORMAT is the number of the format."""
     if FORMAT == 12:  # Q4_K
         return numbers_of_ranges(rows, k, mask, 144)
     elif FORMAT == 13:  # Q5_K
         return numbers_of_ranges(rows, k, mask, 176)
     elif FORMAT == 14:  # Q6_K
         return numbers_of_q6_k(rows, k, mask)
+    elif FORMAT == 1001:  # INT4_128
+        return numbers_of_groups(rows, k, mask, 2)
+    elif FORMAT == 1002:  # UINT4_128
+        return numbers_of_groups(rows, k, mask, 4)
     else:
         return numbers_of_blocks(rows, k, mask, FORMAT)

@@ -3,11 +3,12 @@
 #pragma once
 
 #include "blocks.hpp"
+#include "groups.hpp"
 #include "superblocks.hpp"
 
 namespace kw {
 
-// f(format) of the format with GGML's number.
+// f(format) of the format with that number.
 template <class Function>
 inline void with_format(int64_t number, Function f) {
     switch (number) {
@@ -19,6 +20,8 @@ inline void with_format(int64_t number, Function f) {
         case 13: return f(Q5_K{});
         case 14: return f(Q6_K{});
         case 20: return f(IQ4_NL{});
+        case 1001: return f(INT4_128{});
+        case 1002: return f(UINT4_128{});
         default: return f(Q8_0{});
     }
 }

@@ -33,7 +33,8 @@ def dequantize(
     Args:
         packed: [..., bytes of K], uint8, contiguous: whole blocks along the last dimension.
         format: of blocks of 32 ``"Q8_0"`` (34 bytes), ``"Q4_0"`` (18), ``"Q4_1"`` (20), ``"Q5_0"`` (22), ``"Q5_1"``
-            (24) or ``"IQ4_NL"`` (18); of blocks of 256 ``"Q4_K"`` (144), ``"Q5_K"`` (176) or ``"Q6_K"`` (210).
+            (24) or ``"IQ4_NL"`` (18); of blocks of 128 ``"INT4_128"`` (66) or ``"UINT4_128"`` (68); of blocks of 256
+            ``"Q4_K"`` (144), ``"Q5_K"`` (176) or ``"Q6_K"`` (210).
         dtype: torch.float32, torch.bfloat16 or torch.float16, or its name.
         out: where to write: a contiguous tensor like the output.
         kernel: the name of one implementation; by default the dispatcher chooses.

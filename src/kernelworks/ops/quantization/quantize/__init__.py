@@ -23,7 +23,7 @@ __all__ = ["OP", "quantize"]
 
 
 def quantize(x: Array, format: str, *, out: Array | None = None, kernel: str | None = None) -> Array:
-    """The bytes of a packed format: each block of 32 or 256 numbers along the last dimension with scales of its own.
+    """The bytes of a packed format: each block of numbers along the last dimension with scales of its own.
 
     ``Q8_0``: ``d = max |x| / 127`` in float16 and 32 numbers ``round(x / d)`` of 8 bits, halves away from zero.
     ``Q4_0``: ``d = m / -8``, m the number of the largest magnitude, and 32 numbers ``floor(x / d + 8.5)`` of 4 bits, at
@@ -32,9 +32,9 @@ def quantize(x: Array, format: str, *, out: Array | None = None, kernel: str | N
 
     Args:
         x: [..., K], float32, bfloat16 or float16, any strides; K fills whole blocks.
-        format: ``"Q8_0"`` (34 bytes a block), ``"Q4_0"`` (18), ``"Q5_0"`` (22), ``"Q4_1"`` (20), ``"Q5_1"``
-            (24) or ``"IQ4_NL"`` (18); of blocks of 256 ``"Q4_K"`` (144), ``"Q5_K"`` (176) or ``"Q6_K"`` (210), which
-            search for their scales.
+        format: of blocks of 32 ``"Q8_0"`` (34 bytes), ``"Q4_0"`` (18), ``"Q4_1"`` (20), ``"Q5_0"`` (22), ``"Q5_1"``
+            (24) or ``"IQ4_NL"`` (18); of blocks of 128 ``"INT4_128"`` (66) or ``"UINT4_128"`` (68); of blocks of 256
+            ``"Q4_K"`` (144), ``"Q5_K"`` (176) or ``"Q6_K"`` (210), which search for their scales.
         out: where to write: a contiguous uint8 tensor like the output.
         kernel: the name of one implementation; by default the dispatcher chooses.
 

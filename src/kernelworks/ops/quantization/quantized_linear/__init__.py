@@ -43,12 +43,12 @@ def quantized_linear(
     """Affine map of the last dimension with packed weights: ``output = x @ dequantize(weight, format).T + bias``.
 
     Args:
-        x: [..., K], float32, bfloat16 or float16, any strides; K fills whole blocks, of 32 or 256 numbers.
+        x: [..., K], float32, bfloat16 or float16, any strides; K fills whole blocks.
         weight: [N, bytes of K], uint8, contiguous: what ``quantize`` makes of [N, K], and what GGUF files hold.
         bias: [N] of x's dtype, or None for zeros.
         format: of blocks of 32 numbers ``"Q8_0"`` (34 bytes), ``"Q4_0"`` (18), ``"Q4_1"`` (20), ``"Q5_0"`` (22),
-            ``"Q5_1"`` (24) or ``"IQ4_NL"`` (18); of blocks of 256 ``"Q4_K"`` (144), ``"Q5_K"`` (176) or ``"Q6_K"``
-            (210).
+            ``"Q5_1"`` (24) or ``"IQ4_NL"`` (18); of blocks of 128 ``"INT4_128"`` (66) or ``"UINT4_128"`` (68); of
+            blocks of 256 ``"Q4_K"`` (144), ``"Q5_K"`` (176) or ``"Q6_K"`` (210).
         activations: ``"float32"``: x enters as it is, and sums are float32's. ``"int8"`` allows kernels that round x to
             8 bits first, with a scale for each block of 32, as llama.cpp does; they add integers.
         out: where to write: a contiguous [..., N] tensor.

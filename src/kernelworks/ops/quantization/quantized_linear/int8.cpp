@@ -124,7 +124,8 @@ __attribute__((noinline)) void dots(Row x, int64_t blocks, const uint8_t* w, int
             if constexpr (F::OFFSET && GROUPS == 8)
                 sums[r] = _mm256_fmadd_ps(_mm256_load_ps(by.offset), _mm256_loadu_ps(x.totals + b * 8), sums[r]);
             else if constexpr (F::OFFSET)
-                added[r] = __builtin_fmaf(by.offset[0], x.totals[b], added[r]);
+                for (int g = 0; g < GROUPS; ++g)
+                    added[r] = __builtin_fmaf(by.offset[g], x.totals[b * GROUPS + g], added[r]);
         }
     for (int r = 0; r < R; ++r) results[r] = add_eight(sums[r]) + added[r];
 }

@@ -23,11 +23,17 @@ struct Output {
         if (bias) moved.bias += n * size;
         return moved;
     }
-    void put(int64_t index, int64_t n, float sum) const {
+    // M rows of N columns that lie so far apart.
+    template <int M, int N>
+    void put(const float (&sums)[M][N], int64_t row, int64_t column) const {
         kw::with_dtype(dtype, [&](auto zero) {
             using T = decltype(zero);
-            const float more = bias ? kw::to_float(reinterpret_cast<const T*>(bias)[n]) : 0.0f;
-            reinterpret_cast<T*>(data)[index] = kw::from_float<T>(bias ? sum + more : sum);
+            T* to = reinterpret_cast<T*>(data);
+            const T* more = reinterpret_cast<const T*>(bias);
+            for (int m = 0; m < M; ++m)
+                for (int n = 0; n < N; ++n)
+                    to[m * row + n * column] =
+                        kw::from_float<T>(more ? sums[m][n] + kw::to_float(more[n * column]) : sums[m][n]);
         });
     }
 };
@@ -67,9 +73,12 @@ __attribute__((noinline)) void stream_tile(const float* x, int64_t K, const uint
         else
             with(0);
     }
+    float found[M][R];
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m)
-        for (int r = 0; r < R; ++r) out.put(m * out_stride + r * distance, r * distance, kw::reduce_add(sums[m][r]));
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) found[m][r] = kw::reduce_add(sums[m][r]);
+    out.put(found, out_stride, distance);
 }
 
 template <class F, int M>
@@ -120,9 +129,12 @@ __attribute__((noinline)) void panel_tile(const float* x, const float* w, int64_
                 for (int n = 0; n < N; ++n) sums[m][n] = kw::fma(one, wide[n], sums[m][n]);
             }
         }
+    float found[M][N];
 #pragma GCC unroll 4
     for (int m = 0; m < M; ++m)
-        for (int n = 0; n < N; ++n) out.put(m * out_stride + n, n, kw::reduce_add(sums[m][n]));
+#pragma GCC unroll 4
+        for (int n = 0; n < N; ++n) found[m][n] = kw::reduce_add(sums[m][n]);
+    out.put(found, out_stride, 1);
 }
 
 template <int M>

@@ -1,0 +1,1 @@
+"""Steps of optimizers as entries of a table, on a GPU."""
