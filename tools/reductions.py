@@ -1,4 +1,4 @@
-"""What a table of reductions is to Python; ``python tools/schemas.py`` calls it.
+"""What the tables of reductions and losses are to Python; ``python tools/schemas.py`` calls it.
 
 Writes the public functions of all entries (``__init__.py``: signatures, overloads, docstrings) and their stages as
 Triton's (``triton.py``) beside the table. With ``--check`` writes nothing and exits with 1 if something is out of date.
@@ -13,42 +13,46 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from activations import WRITTEN, formatted
 from kernelworks.templates.activation_table import rename_calls
 from kernelworks.templates.reduction_stages.entry import ReductionEntry, Stage
+from kernelworks.templates.reduction_stages.loss import LossEntry
+from kernelworks.templates.reduction_stages.loss_table import LossTable, gradients_of, stage_of
 from kernelworks.templates.reduction_stages.op_table import ReductionTable
 
 __all__ = ["main", "names", "stage_text", "stale"]
 
-CONTRACT = Path(__file__).resolve().parents[1] / "src/kernelworks/ops/reduction/reduction_table/contract.py"
-TRITON = {"where": "tl.where", "abs": "tl.abs", "exp": "exponential", "log": "tl.log", "sqrt": "root",
+FOLDER = Path(__file__).resolve().parents[1] / "src/kernelworks/ops/reduction"
+TRITON = {"where": "tl.where", "abs": "tl.abs", "exp": "exponential", "log": "logarithm", "sqrt": "root",
           "log1p": "log_one_more"}  # fmt: skip
-CONSTANTS = {"INFINITY": 'float("inf")'}
+CONSTANTS = {"INFINITY": 'float("inf")', "NAN": 'float("nan")'}
 
 
-def _table() -> ReductionTable:
-    """The table, without the package that is written of it: that may be of other entries."""
-    spec = importlib.util.spec_from_file_location("reduction_entries", CONTRACT)
+def _table(name: str) -> Any:
+    """A table, without the package that is written of it: that may be of other entries."""
+    spec = importlib.util.spec_from_file_location(f"{name}_entries", FOLDER / name / "contract.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    table: ReductionTable = module.TABLE
-    return table
+    return module.TABLE
 
 
-TABLE = _table()
+TABLE: ReductionTable = _table("reduction_table")
+LOSSES: LossTable = _table("loss_table")
 
 
 # ---------------------------------------------------------------- Triton
 
-TRITON_HEAD = '''"""The table of reductions on the GPU. {written}"""
+TRITON_HEAD = '''"""The table of {what} on the GPU. {written}"""
 
 import triton.language as tl
 
 from kernelworks.build.triton import configs, kernel
-from kernelworks.templates.reduction_stages.triton_launches import reduction_functions
-from kernelworks.tile.reduction_stages.stage_reduction import Stages, exponential, log_one_more, root
+from kernelworks.templates.reduction_stages.triton_launches import loss_functions, reduction_functions
+from kernelworks.templates.reduction_stages.launches import LossArguments
+from kernelworks.tile.reduction_stages.stage_reduction import Stages, exponential, log_one_more, logarithm, root
 '''
 
 
@@ -106,21 +110,40 @@ def _triton(entry: ReductionEntry) -> str:
     return f"{text}\n\n{made} = {call}\n"
 
 
+def _triton_of_loss(entry: LossEntry) -> str:
+    text, ahead, back, numbers = "", "", "", (*entry.numbers, "divisor")
+    for chosen, variant in entry.variants.items():
+        name = f"_{entry.name}_{chosen}" if chosen else f"_{entry.name}"
+        body, said = stage_text(name, variant.operands, (stage_of(variant),), numbers)
+        text, ahead = text + body, f'{ahead}"{chosen}": {said}, '
+        gradients = gradients_of(variant)
+        body, said = stage_text(f"{name}_back", variant.operands, (), numbers, "grad / divisor", gradients)
+        text, back = text + body, f'{back}"{chosen}": {said}, '
+    made = f"{entry.name}_forward, {entry.name}_backward"
+    call = f"loss_functions(configs(__file__), {entry.launch_arguments!r}, {{{ahead}}}, {{{back}}})"
+    return f"{text}\n\n{made} = {call}\n"
+
+
 def triton_py() -> str:
-    body = "".join(map(_triton, TABLE.entries.values()))
-    return formatted(TRITON_HEAD.format(written=WRITTEN) + body, str(TABLE.folder / "triton.py"))
+    body = TRITON_HEAD.format(written=WRITTEN, what="reductions") + "".join(map(_triton, TABLE.entries.values()))
+    return formatted(body, str(TABLE.folder / "triton.py"))
+
+
+def triton_of_losses() -> str:
+    body = TRITON_HEAD.format(written=WRITTEN, what="losses") + "".join(map(_triton_of_loss, LOSSES.entries.values()))
+    return formatted(body, str(LOSSES.folder / "triton.py"))
 
 
 # ---------------------------------------------------------------- public functions
 
-HEAD = '''"""Reductions, the ops of the table in ``contract.py``. {written}"""
+HEAD = '''"""{what}, the ops of the table in ``contract.py``. {written}"""
 
 from typing import Any, overload
 
 import torch
 
 from kernelworks.dispatch.signature import ABSENT, Array, two_names
-from kernelworks.ops.reduction.reduction_table.contract import TABLE
+from kernelworks.ops.reduction.{table}.contract import TABLE
 
 __all__ = [{names}]
 '''
@@ -171,7 +194,7 @@ def _preset(value: object) -> str:
     return "float('inf')" if value == float("inf") else repr(value)
 
 
-def _theirs(entry: ReductionEntry) -> str:
+def _theirs(entry: ReductionEntry | LossEntry) -> str:
     """torch's signature, with arrays in the place of tensors; what may be given by name alone comes last."""
     said, starred = [], False
     for name, parameter in inspect.signature(entry.torchs, eval_str=True).parameters.items():
@@ -213,18 +236,72 @@ def _face(entry: ReductionEntry) -> str:
 
 def init_py() -> str:
     names = ", ".join(f'"{name}"' for name in sorted((*TABLE.entries, *map(str.upper, TABLE.entries))))
-    body = "".join(map(_face, TABLE.entries.values()))
-    return formatted(HEAD.format(written=WRITTEN, names=names) + body, str(TABLE.folder / "__init__.py"))
+    head = HEAD.format(written=WRITTEN, names=names, what="Reductions", table="reduction_table")
+    return formatted(head + "".join(map(_face, TABLE.entries.values())), str(TABLE.folder / "__init__.py"))
+
+
+LOSS_DOC = """{describe}
+
+    ``{formula}``.
+
+    Computed in float64 whatever the dtype, and rounded once.
+
+    Args:
+        x: any shape and strides, float32, bfloat16 or float16.
+        target: like x.{described}
+        reduction: {words}.
+        out: where to write: a contiguous tensor like the output.
+        kernel: the name of one implementation; by default the dispatcher chooses.
+
+    Returns:
+        The loss, of x's dtype: like x with ``"none"``, else a scalar; the mean of no elements is NaN.
+
+    Error bound: ``u |loss|``, u the dtype's unit roundoff, 2^-53 (N + 16) times the magnitudes that are added up, and
+    2^-22 of what elementary functions give.
+    Cost: {flop:g} operations an element{functions}; reads x and target once and writes the loss once.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
+    Source: {source}
+    """
+
+
+def _face_of_loss(entry: LossEntry) -> str:
+    kinds = dict.fromkeys(entry.weights, "Array | None = None") | {"reduction": 'str = "mean"'}
+    kinds |= dict.fromkeys(entry.flags, "bool = False") | {n: f"float = {entry.presets[n]!r}" for n in entry.numbers}
+    named = list(kinds)
+    described = "".join(f"\n        {n}: {entry.arguments[n]}." for n in named if n != "reduction")
+    doc = LOSS_DOC.format(
+        describe=entry.describe, formula=entry.formula, described=described, flop=entry.flop,
+        words=" or ".join(f'``"{word}"``' for word in entry.words),
+        functions=f" and {entry.functions:g} elementary functions" * (entry.functions > 0),
+        source=textwrap.fill(f"{entry.source}.", 108, subsequent_indent=8 * " "),
+    )  # fmt: skip
+    return BOTH.format(
+        name=entry.name, op=entry.name.upper(), doc=doc, alone="",
+        own=", ".join(("x: Array", "target: Array", "*", *(f"{n}: {kind}" for n, kind in kinds.items()))),
+        theirs=_theirs(entry),
+        code=", ".join(("x: Any = ABSENT", "target: Any = ABSENT", "*rest: Any",
+                        *(f"{n}: Any = {kind.split(' = ')[1]}" for n, kind in kinds.items()))),
+        places="x, target", beside=", ".join(f'"{n}": {n}' for n in named), placed=", ".join(("x", "target", *named)),
+    )  # fmt: skip
+
+
+def init_of_losses() -> str:
+    names = ", ".join(f'"{name}"' for name in sorted((*LOSSES.entries, *map(str.upper, LOSSES.entries))))
+    head = HEAD.format(written=WRITTEN, names=names, what="Losses", table="loss_table").replace("import torch\n\n", "")
+    return formatted(head + "".join(map(_face_of_loss, LOSSES.entries.values())), str(LOSSES.folder / "__init__.py"))
 
 
 def names() -> dict[str, tuple[str, ...]]:
-    """The ops of the table, by its op package."""
-    return {TABLE.source.name: tuple(sorted(TABLE.entries))}
+    """The ops of both tables, by their op packages."""
+    return {table.source.name: tuple(sorted(table.entries)) for table in (TABLE, LOSSES)}
 
 
 def stale() -> dict[Path, str]:
     """What is to be written, by file."""
-    wanted = {TABLE.folder / "__init__.py": init_py(), TABLE.folder / "triton.py": triton_py()}
+    wanted = {
+        TABLE.folder / "__init__.py": init_py(), TABLE.folder / "triton.py": triton_py(),
+        LOSSES.folder / "__init__.py": init_of_losses(), LOSSES.folder / "triton.py": triton_of_losses(),
+    }  # fmt: skip
     return {p: text for p, text in wanted.items() if not p.is_file() or p.read_text(encoding="utf-8") != text}
 
 

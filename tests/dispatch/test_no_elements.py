@@ -181,6 +181,8 @@ CASES: dict[str, Case] = {
         lambda q, k, c, s, **n: kw.rope(q, k, *(torch.cat([x.chunk(2, -1)[0]] * 2, -1) for x in (c, s)), **n), rotated,
     ),
     "argmax": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.argmax(x, -1, **n), lambda x: x.argmax(-1)),
+    "argmin": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.argmin(x, -1, **n), lambda x: x.argmin(-1)),
+    "argmin of all": Case(MATRIX, lambda M, N: (t(M, N),), kw.argmin, torch.argmin),
     "argmax of all": Case(MATRIX, lambda M, N: (t(M, N),), kw.argmax, torch.argmax),
     "cross_entropy": Case(MATRIX, lambda M, N: (t(M, N), whole(N, M)), kw.cross_entropy, F.cross_entropy),
     "cross_entropy, summed": Case(
@@ -207,6 +209,11 @@ CASES: dict[str, Case] = {
     "mean of all": Case(MATRIX, lambda M, N: (t(M, N),), kw.mean, torch.mean),
     "norm": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.norm(x, 2, 0, **n), lambda x: x.norm(2, 0)),
     "norm of all": Case(MATRIX, lambda M, N: (t(M, N),), kw.norm, torch.norm),
+    "kl_div": Case(MATRIX, lambda M, N: (t(M, N), t(M, N).abs()), kw.kl_div, F.kl_div),
+    "kl_div, of each": Case(
+        MATRIX, lambda M, N: (t(M, N), t(M, N).abs()), lambda *a, **n: kw.kl_div(*a, reduction="none", **n),
+        lambda *a: F.kl_div(*a, reduction="none"),
+    ),
     "sum": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.sum(x, -1, **n), lambda x: x.sum(-1)),
     "sum, down": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.sum(x, 0, **n), lambda x: x.sum(0)),
     "sum of all": Case(MATRIX, lambda M, N: (t(M, N),), kw.sum, torch.sum),

@@ -52,7 +52,7 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     assert_type(kw.softmax(x, -1), Tensor)
     assert_type(kw.sum(x, 0, keepdim=True), Tensor)
     assert_type(kw.sum(a, (0, 1), dtype=torch.float64), Arrays)
-    assert_type(kw.argmax(x), Tensor)
+    assert_type(kw.argmax(x) + kw.argmin(x, 0), Tensor)
     assert_type(kw.kernel_matmul(x, x, x, 2), Tensor)
     assert_type(kw.kernel_matmul(a, a, a, 0.5), Arrays)
     assert_type(kw.kernel_matmul(x, x, x, x), Tensor)

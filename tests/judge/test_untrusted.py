@@ -15,7 +15,7 @@ from kernelworks.judge.formats.text import parse_module
 from kernelworks.judge.problem import Misread
 from kernelworks.judge.process.cleanup import remove_folder
 from kernelworks.judge.process.ipc import Memory, pair, say
-from kernelworks.judge.process.pool import ChildProcess, ProcessEnded
+from kernelworks.judge.process.pool import ChildProcess, Nursery, ProcessEnded
 from kernelworks.judge.process.sanitise import lines, sanitize_text, seconds, words
 from kernelworks.judge.roles.handle import Answer, VariantProcess
 from kernelworks.judge.trial import Trial
@@ -92,6 +92,16 @@ def test_folders_are_removed_however_deep(tmp_path: Path) -> None:
     remove_folder(root)
     assert not root.exists() and (tmp_path / "kept").exists()
     remove_folder(root)  # once more: nothing is there
+
+
+def test_what_was_built_waits_for_whoever_judges_it_again(tmp_path: Path) -> None:
+    nursery, folders = Nursery(), [tmp_path / str(number) for number in range(6)]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        nursery.keep_build(("candidate", number), folder)
+    assert [folder.exists() for folder in folders] == [False] * 2 + [True] * 4
+    assert nursery.take_build(("candidate", 0)) is None
+    assert nursery.take_build(("candidate", 4)) == folders[4] and nursery.take_build(("candidate", 4)) is None
 
 
 @dataclass

@@ -25,6 +25,8 @@ X, W = torch.randn(4, 8, generator=GENERATOR), torch.randn(8, 8, generator=GENER
 Q, ONE, ZERO = torch.randn(1, 2, 4, 8, generator=GENERATOR), torch.ones(8), torch.zeros(8)
 ATTENTION = {"query": Q, "key": Q, "value": Q, "attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None}
 
+OLD = {"size_average": None, "reduce": None}  # torch's deprecated words
+
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "linear": {"input": X, "weight": W, "bias": ZERO},
     "layer_norm": {"input": X, "normalized_shape": (8,), "weight": ONE, "bias": ZERO, "eps": 1e-5},
@@ -40,6 +42,15 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "log_softmax": {"input": X, "dim": -1, "_stacklevel": 3, "dtype": None},
     "sum": {"input": X, "dim": -1, "keepdim": False, "dtype": None},
     "argmax": {"input": X, "dim": -1, "keepdim": False},
+    "argmin": {"input": X, "dim": -1, "keepdim": False},
+    "mse_loss": {"input": X, "target": X * 2, **OLD, "reduction": "mean", "weight": None},
+    "l1_loss": {"input": X, "target": X * 2, **OLD, "reduction": "mean", "weight": None},
+    "smooth_l1_loss": {"input": X, "target": X * 2, **OLD, "reduction": "mean", "beta": 0.5},
+    "huber_loss": {"input": X, "target": X * 2, "reduction": "mean", "delta": 0.5, "weight": None},
+    "kl_div": {"input": X, "target": X.sigmoid(), **OLD, "reduction": "mean", "log_target": False},
+    "binary_cross_entropy_with_logits": {
+        "input": X, "target": X.sigmoid(), "weight": None, **OLD, "reduction": "mean", "pos_weight": None,
+    },
     "mean": {"input": X, "dim": -1, "keepdim": False, "dtype": None},
     "norm": {"input": X, "p": 2.0, "dim": -1, "keepdim": False, "out": None, "dtype": None},
     "amax": {"input": X, "dim": -1, "keepdim": False},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sqlite3
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 from pretended import PROBLEM, judgement
 
+from kernelworks.judge import Budget
 from kernelworks.search.proposer import Draft, StoredCandidate
+from kernelworks.search.stopping import shorten_budget
 from kernelworks.search.store import Store, StoreLocked, identity, place_of
 
 MANY = 100_000
@@ -59,6 +62,24 @@ def test_a_child_wins_by_more_than_both_intervals(tmp_path: Path) -> None:
         assert [t.won for t in store.summaries()] == [True, False, False, True]
         assert store.proposer_results()["one"].won == 1 and store.proposer_results()["one"].best == 1.6
         assert [t.id for t in store.quickest(2)] == [children[2], children[1]]
+
+
+def test_what_the_clock_could_not_see_has_no_place(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.sqlite") as store:
+        unseen, seen = store.add([Draft("a", "torch", "one"), Draft("b", "torch", "one")])
+        found = judgement(ratio=1.0)
+        unknown = dataclasses.replace(found.speeds[0], low=0.0, high=31.0, ambiguous=True)
+        assert store.keep(unseen, dataclasses.replace(found, speeds=(unknown,)), cost_s=1.0).right
+        store.keep(seen, judgement(ratio=1.01, half=0.02), cost_s=1.0)
+        assert [t.id for t in store.quickest(9)] == [seen] and store.low(unseen, 0) is None
+
+
+def test_the_last_judgement_is_as_short_as_the_budget_leaves() -> None:
+    whole = Budget(reference_s=10.0, turns_s=10.0, many_s=5.0)
+    assert shorten_budget(whole, 3.0) == whole
+    half = shorten_budget(whole, -12.5)
+    assert (half.reference_s, half.turns_s, half.many_s) == (5.0, 5.0, 2.5) and half.least_cases == whole.least_cases
+    assert shorten_budget(whole, -1e3).reference_s == 0.0
 
 
 def test_a_parent_that_is_not_there_is_refused_and_nothing_is_added(tmp_path: Path) -> None:

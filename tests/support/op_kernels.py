@@ -22,7 +22,7 @@ T = TypeVar("T")
 # of each (tests/templates, by table), all else of a few: one of them with names, one
 # with numbers, one that torch writes in place; a gradient that is a view, one of stages. A verification asks everything
 # of every entry. Siblings of a template are asked alike (tests/templates/test_siblings.py).
-SHOWN = ("hardswish", "mish", "softplus", "max_pool2d", "avg_pool3d", "mean", "norm", "adam_", "lion_")
+SHOWN = ("hardswish", "mish", "softplus", "max_pool2d", "avg_pool3d", "mean", "norm", "kl_div", "adam_", "lion_")
 ENTRIES = {name for entries in TABLES.values() for name in entries}
 ALL_NAMES = [name for name in OPS if name not in ENTRIES - {*SHOWN}]
 ALL_OPS = [OPS[name] for name in ALL_NAMES]

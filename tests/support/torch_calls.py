@@ -48,6 +48,8 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "is_causal": lambda given: True,
     "keepdim": lambda given: True,
     "k": lambda given: 1,
+    "log_target": lambda given: True,
+    "delta": lambda given: 0.25,
     "label_smoothing": lambda given: 0.25,
     "lambd": lambda given: 0.75,
     "largest": lambda given: False,

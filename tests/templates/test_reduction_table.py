@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from op_kernels import runs_here
 from torch import Tensor
 
@@ -15,6 +16,7 @@ import kernelworks as kw
 from kernelworks.contract import Case
 from kernelworks.contract.reduced_dims import count_of, dims_of, reduced_lines, reduced_shape
 from kernelworks.dispatch.op import OPS
+from kernelworks.ops.reduction.loss_table.contract import TABLE as LOSS_TABLE
 from kernelworks.ops.reduction.reduction_table.contract import TABLE
 from kernelworks.verify.checks import bad_inputs, surviving_mutants
 from kernelworks.verify.parity import parities
@@ -114,6 +116,49 @@ def test_a_swap_takes_calls_in_torchs_signature() -> None:
         (kw.std(x, 0, correction=0), torch.std(x, 0, correction=0)),
         (kw.amax(x, (), True), torch.amax(x, (), True)),
         (kw.mean(x, 0, dtype=torch.float64), torch.mean(x, 0, dtype=torch.float64)),
+    ]
+    for mine, torchs in pairs:
+        torch.testing.assert_close(mine, torchs)
+
+
+# ---------------------------------------------------------------- losses
+
+LOSSES = LOSS_TABLE.entries
+
+
+def loss_cases(name: str) -> tuple[Case, ...]:
+    """Tails and cut lines, every word, number, flag and weight, infinities and NaN."""
+    cases = OPS[name].contract.cases
+    shown = ("[3, 33]", "[3, 3]", "[5, 33]", "[7, 129]", "[2, 3, 4, 40]", "[3, 150001]")
+    return tuple(
+        replace(case, dtypes=case.dtypes[:1]) if "[5, 33]" in case.name else case
+        for case in cases
+        if any(size in case.name for size in shown)
+    )
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_keeps_its_contract_and_its_mutants_do_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    op, cases = OPS[name], loss_cases(name)
+    tried = [(kernel, case, d) for case in cases for d in case.dtypes for kernel in (KERNELS[0], "scalar")]
+    found = [parity for one in tried for parity in parities(op, *one)]
+    assert {p.pass_ for p in found} >= {"forward", "backward"}
+    assert [f"{p.kernel} {p.case} {p.dtype}: {p.message}" for p in found if not p.ok] == []
+    monkeypatch.setattr(op, "contract", replace(op.contract, cases=cases))
+    assert len(op.mutants) >= 10 and surviving_mutants(op) == []
+    assert [wrong for _, wrong in bad_inputs(op, "scalar", getattr(kw, name)) if wrong] == []
+
+
+def test_a_loss_is_torchs_where_a_kernel_says_another() -> None:
+    x, target = torch.randn(4, 6), torch.rand(4, 6)
+    pairs: list[tuple[Tensor, Tensor]] = [
+        (kw.mse_loss(input=x, target=target, weight=target), F.mse_loss(x, target, weight=target)),
+        (kw.mse_loss(x, target, size_average=False), F.mse_loss(x, target, size_average=False)),
+        (kw.huber_loss(input=x, target=target, reduction="sum", delta=0.3), F.huber_loss(x, target, "sum", 0.3)),
+        (
+            kw.binary_cross_entropy_with_logits(input=x, target=target, weight=target[:, :1]),
+            F.binary_cross_entropy_with_logits(x, target, target[:, :1]),
+        ),
     ]
     for mine, torchs in pairs:
         torch.testing.assert_close(mine, torchs)

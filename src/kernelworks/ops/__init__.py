@@ -87,6 +87,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "reduction": (
         "argmax",
+        "argmin",
         "cross_entropy",
         "linear_cross_entropy",
         "log_softmax",

@@ -73,9 +73,16 @@ if TYPE_CHECKING:
     from kernelworks.ops.recurrent.gru import gru as gru
     from kernelworks.ops.recurrent.lstm import lstm as lstm
     from kernelworks.ops.reduction.argmax import argmax as argmax
+    from kernelworks.ops.reduction.argmin import argmin as argmin
     from kernelworks.ops.reduction.cross_entropy import cross_entropy as cross_entropy
     from kernelworks.ops.reduction.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
     from kernelworks.ops.reduction.log_softmax import log_softmax as log_softmax
+    from kernelworks.ops.reduction.loss_table import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
+    from kernelworks.ops.reduction.loss_table import huber_loss as huber_loss
+    from kernelworks.ops.reduction.loss_table import kl_div as kl_div
+    from kernelworks.ops.reduction.loss_table import l1_loss as l1_loss
+    from kernelworks.ops.reduction.loss_table import mse_loss as mse_loss
+    from kernelworks.ops.reduction.loss_table import smooth_l1_loss as smooth_l1_loss
     from kernelworks.ops.reduction.reduction_table import amax as amax
     from kernelworks.ops.reduction.reduction_table import amin as amin
     from kernelworks.ops.reduction.reduction_table import logsumexp as logsumexp
@@ -110,12 +117,14 @@ if TYPE_CHECKING:
         "amax",
         "amin",
         "argmax",
+        "argmin",
         "attention",
         "attention_fp8",
         "avg_pool1d",
         "avg_pool2d",
         "avg_pool3d",
         "batch_norm",
+        "binary_cross_entropy_with_logits",
         "block_sparse_attention",
         "cache_append",
         "causal_conv1d",
@@ -142,9 +151,12 @@ if TYPE_CHECKING:
         "hardsigmoid",
         "hardswish",
         "hardtanh",
+        "huber_loss",
         "instance_norm",
         "irfft",
         "kernel_matmul",
+        "kl_div",
+        "l1_loss",
         "layer_norm",
         "leaky_relu",
         "linear",
@@ -163,6 +175,7 @@ if TYPE_CHECKING:
         "max_pool3d",
         "mean",
         "mish",
+        "mse_loss",
         "norm",
         "paged_attention",
         "quantize",
@@ -182,6 +195,7 @@ if TYPE_CHECKING:
         "sigmoid",
         "silu",
         "silu_mul",
+        "smooth_l1_loss",
         "softmax",
         "softplus",
         "softshrink",
@@ -202,6 +216,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "activation.table": ("celu", "elu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish", "quick_gelu", "relu6", "selu", "sigmoid", "silu", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",),
     "optimizer.optimizer_table": ("adadelta_", "adagrad_", "adam_", "lion_", "rmsprop_",),
     "reduction.reduction_table": ("amax", "amin", "logsumexp", "mean", "norm", "std", "var",),
+    "reduction.loss_table": ("binary_cross_entropy_with_logits", "huber_loss", "kl_div", "l1_loss", "mse_loss", "smooth_l1_loss",),
     "pooling.avg_pool": ("avg_pool1d", "avg_pool3d",),
     "pooling.max_pool": ("max_pool1d", "max_pool2d", "max_pool3d",),
 }
@@ -477,9 +492,28 @@ SCHEMAS = {
     "argmax": {
         "forward": "argmax(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
     },
+    "argmin": {
+        "forward": "argmin(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
+    "binary_cross_entropy_with_logits": {
+        "forward": "binary_cross_entropy_with_logits(Tensor x, Tensor target, Tensor? weight, Tensor? pos_weight, str reduction, str? op_kernel=None) -> Tensor",
+        "backward": "binary_cross_entropy_with_logits_backward(Tensor grad_output, Tensor x, Tensor target, Tensor? weight, Tensor? pos_weight, str reduction, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
     "cross_entropy": {
         "forward": "cross_entropy(Tensor logits, Tensor target, int ignore_index, str reduction, str? op_kernel=None) -> Tensor",
         "backward": "cross_entropy_backward(Tensor grad_loss, Tensor logits, Tensor target, int ignore_index, str reduction, str? op_kernel=None) -> Tensor",
+    },
+    "huber_loss": {
+        "forward": "huber_loss(Tensor x, Tensor target, str reduction, float delta, str? op_kernel=None) -> Tensor",
+        "backward": "huber_loss_backward(Tensor grad_output, Tensor x, Tensor target, str reduction, float delta, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
+    "kl_div": {
+        "forward": "kl_div(Tensor x, Tensor target, str reduction, bool log_target, str? op_kernel=None) -> Tensor",
+        "backward": "kl_div_backward(Tensor grad_output, Tensor x, Tensor target, str reduction, bool log_target, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
+    "l1_loss": {
+        "forward": "l1_loss(Tensor x, Tensor target, str reduction, str? op_kernel=None) -> Tensor",
+        "backward": "l1_loss_backward(Tensor grad_output, Tensor x, Tensor target, str reduction, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
     "linear_cross_entropy": {
         "forward": "linear_cross_entropy(Tensor x, Tensor weight, Tensor target, Tensor? bias, int ignore_index, str? op_kernel=None) -> Tensor",
@@ -497,9 +531,17 @@ SCHEMAS = {
         "forward": "mean(Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
         "backward": "mean_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
     },
+    "mse_loss": {
+        "forward": "mse_loss(Tensor x, Tensor target, str reduction, str? op_kernel=None) -> Tensor",
+        "backward": "mse_loss_backward(Tensor grad_output, Tensor x, Tensor target, str reduction, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
     "norm": {
         "forward": "norm(Tensor x, int[1]? dim, bool keepdim, float p, str? op_kernel=None) -> Tensor",
         "backward": "norm_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, float p, str? op_kernel=None) -> Tensor",
+    },
+    "smooth_l1_loss": {
+        "forward": "smooth_l1_loss(Tensor x, Tensor target, str reduction, float beta, str? op_kernel=None) -> Tensor",
+        "backward": "smooth_l1_loss_backward(Tensor grad_output, Tensor x, Tensor target, str reduction, float beta, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
     "softmax": {
         "forward": "softmax(Tensor x, int dim, str? op_kernel=None) -> Tensor",

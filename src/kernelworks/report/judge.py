@@ -24,8 +24,24 @@ WORDS = {
 }
 
 
+# What a candidate must be kept from, as the sandbox names it: a judgement without one says so first.
+WALLS = ("users", "network", "processes", "files", "writing elsewhere", "seeing processes", "rights", "system calls")
+
+
+def missing_walls(found: Judgement) -> tuple[str, ...]:
+    """What a candidate was not kept from that every candidate must be."""
+    lines = [line.partition(":")[0] for line in found.open_to]
+    return tuple(wall for wall in WALLS if wall in lines)
+
+
 def sentence(found: Judgement) -> str:
-    """The verdict in a line."""
+    """The verdict in a line, with the walls that were missing."""
+    walls = missing_walls(found)
+    without = f"; judged without these walls: {', '.join(walls)}" if walls else ""
+    return f"{_verdict(found)}{without}"
+
+
+def _verdict(found: Judgement) -> str:
     words = f"{found.candidate} for {found.problem}: {WORDS[found.verdict]}"
     if found.verdict == "right":
         quick = ", ".join(f"{_ratio(s)} over {s.over}" for s in found.speeds)

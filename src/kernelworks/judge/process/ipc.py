@@ -51,8 +51,10 @@ def say(to: socket.socket, message: Any, descriptors: Sequence[int] = ()) -> Non
     data = json.dumps(message).encode()
     if len(data) > MOST_BYTES:
         raise ValueError(f"a message of {len(data)} bytes")
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-    to.sendmsg([data], rights)
+    if not descriptors:  # the call that hands them on is refused to a candidate
+        to.send(data)
+        return
+    to.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))])
 
 
 def hear(at: socket.socket, seconds: float | None = None) -> tuple[Any, list[int]]:

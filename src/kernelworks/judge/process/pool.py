@@ -183,7 +183,7 @@ class ChildProcess:
     def code_changes(self) -> list[str]:
         """What of the code that it was forked with it has written over; none where the kernel does not say."""
         try:
-            return find_code_changes(self.pid, self.maker) if self.maker else []
+            return find_code_changes(self.pid, self.maker, "system calls" in self.kept) if self.maker else []
         except OSError:
             return []
 
@@ -281,6 +281,7 @@ class Nursery:
 
     def __enter__(self) -> Nursery:
         self.root = Path(tempfile.mkdtemp(prefix="kernelworks-judge-"))
+        self.root.chmod(0o711)  # a process that is another user's finds its folder, and lists nobody's
         self.children: list[ChildProcess] = []
         self._end, theirs = pair()
         # A process shows in /proc what it was started with, whatever is unset later: so secrets are left out here.

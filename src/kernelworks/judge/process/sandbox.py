@@ -1,14 +1,17 @@
 """A process with nothing but its own: no network, no other processes, no file that it could change but those in its
-folder, no rights, and limits on what it takes.
+folder, no devices, no rights, not its user's number where that is root's, no call of the kernel that reaches beyond all
+that, and limits on what it takes.
 
-Linux's namespaces do it, straight through the system calls. Where the kernel refuses one of them (many containers
-do) the process runs without, and says so: a judgement lists what its candidate was not kept from.
+Linux's namespaces do it, straight through the system calls, with a filter of system calls and Landlock. Where the
+kernel refuses one of them (many containers do) the process runs without, and says so: a judgement lists what its
+candidate was not kept from, and names the walls that are missing in its first line.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import resource
 import sys
@@ -16,6 +19,21 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from kernelworks.judge.process.own_files import (
+    COVERED_PLACES,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_RDONLY,
+    MS_REC,
+    OpenedPlaces,
+    cover,
+    make_devices,
+    mount,
+    mount_writable,
+    set_read_only,
+)
+from kernelworks.judge.process.syscall_filter import close_files_to_writing, filter_system_calls
 from kernelworks.machine import environment
 from kernelworks.machine.parent_process import die_with_parent
 
@@ -25,9 +43,13 @@ __all__ = [
 ]  # fmt: skip
 
 NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
-MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, ATTR_RDONLY = 442, -100, 0x8000, 1  # one number on every architecture
-PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
+MS_PRIVATE = 1 << 18
+PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 36, 38
+NOBODY = 65534
+# To change owners, groups and users, and to read the memory of another one's process.
+RIGHTS_TO_DROP = (0, 6, 7, 19)
+PROCESSES = 4096  # and threads of its user, where that is nobody else's
+WRITABLE_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/shm")
 CAPABILITIES = 0x20080522  # the version of the kernel's header
 FILE_BYTES = 2 << 30  # of one file that it writes: compilers' are smaller
 FILES = 512
@@ -45,6 +67,8 @@ class Isolation:
     def __init__(self) -> None:
         self.kept: list[str] = []
         self.open: list[str] = []
+        self.becomes_nobody = False  # its user's number is root's until its files are open
+        self.drops_root = False  # or until its mounts are made, where there is no namespace of users
 
     def attempt(self, what: str, step: Callable[[], None]) -> bool:
         try:
@@ -66,11 +90,6 @@ def _done(result: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
-    words = (w.encode() if w is not None else None for w in (source, target, kind))
-    _done(_libc.mount(*words, ctypes.c_ulong(flags), data.encode() if data else None))
-
-
 def _unshare(flags: int) -> None:
     _done(_libc.unshare(flags))
 
@@ -84,10 +103,107 @@ def _as_root_of_its_own() -> None:
     Path("/proc/self/gid_map").write_text(f"0 {group} 1", encoding="ascii")
 
 
-def leave_others(apart: Isolation) -> None:
+def _as_nobody() -> None:
+    """A namespace of users whose root is nobody outside: the kernel lets only somebody outside say so, which is a
+    process of root's that is forked before."""
+    (ours, theirs), (told, tells) = os.pipe(), os.pipe()
+    me, helper = os.getpid(), os.fork()
+    if helper == 0:
+        code = 1
+        try:
+            os.close(theirs)
+            os.read(ours, 1)
+            for kind in ("uid_map", "gid_map"):
+                Path(f"/proc/{me}/{kind}").write_text(f"0 {NOBODY} 1", encoding="ascii")
+            os.write(tells, b"+")
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(ours)
+    os.close(tells)
+    try:
+        os.setgroups([])
+        _unshare(NEWUSER)
+        os.write(theirs, b"+")
+        if os.read(told, 1) != b"+":
+            raise OSError(errno.EPERM, "nobody is nobody's number here")
+    finally:
+        os.close(theirs)
+        os.close(told)
+        os.waitpid(helper, 0)
+
+
+def _is_mapping_possible() -> bool:
+    """Whether root's processes may be another user's in a namespace of their own: tried in one that ends at once."""
+    tried = os.fork()
+    if tried == 0:
+        code = 1
+        try:
+            _as_nobody()
+            os.setresgid(0, 0, 0)
+            os.setresuid(0, 0, 0)
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(tried, 0)[1]) == 0
+
+
+def _has_rights(numbers: Sequence[int]) -> bool:
+    """Whether this process may do what each of these capabilities allows."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    held = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
+    return all(held >> number & 1 for number in numbers)
+
+
+def _drop_root() -> None:
+    """This process is nobody's, for good. Raises OSError, where nobody would not find Python too."""
+    tried = os.fork()
+    if tried == 0:
+        code = 1
+        try:
+            _become(NOBODY)
+            for place in filter(os.path.isdir, (sys.prefix, sys.base_prefix, str(Path(__file__).parent), *sys.path)):
+                os.listdir(place)
+            code = 0
+        finally:
+            os._exit(code)
+    if os.waitpid(tried, 0)[1] != 0:
+        raise OSError(errno.EACCES, "nobody finds no Python here")
+    _become(NOBODY)
+
+
+def _become(number: int) -> None:
+    if number:
+        os.setgroups([])
+    os.setresgid(number, number, number)
+    os.setresuid(number, number, number)
+    _libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # the kernel takes that back with another user's number
+
+
+def give_folder(folder: Path) -> None:
+    """What lies in a folder is nobody's, as whose user a process of root's may run."""
+    with contextlib.suppress(OSError):
+        os.chown(folder, NOBODY, NOBODY)
+        for _, folders, files, at in os.fwalk(folder):
+            for name in (*folders, *files):
+                with contextlib.suppress(OSError):
+                    if os.stat(name, dir_fd=at, follow_symlinks=False).st_uid == 0:
+                        os.chown(name, NOBODY, NOBODY, dir_fd=at, follow_symlinks=False)
+
+
+def leave_others(apart: Isolation, folder: Path) -> None:
     """Before the fork of which the child is to be apart: namespaces of its own, each that can be had."""
     if os.getuid() != 0:
         apart.attempt("users", _as_root_of_its_own)
+    elif _is_mapping_possible():
+        give_folder(folder)
+        apart.attempt("users", _as_nobody)
+        apart.becomes_nobody = True
+    elif _has_rights(RIGHTS_TO_DROP):
+        give_folder(folder)
+        apart.drops_root = True
+    else:
+        apart.not_tried("no other user's number can be had", "users")
     for what, flag in (("network", NEWNET), ("processes", NEWPID), ("files", NEWNS), ("shared memory", NEWIPC)):
         apart.attempt(what, lambda flag=flag: _unshare(flag))  # type: ignore[misc]
 
@@ -102,23 +218,36 @@ def keep_only(descriptors: Sequence[int]) -> None:
         os.closerange(low + 1, high)
 
 
-def enclose(folder: Path, apart: Isolation, cpu_s: float, device: str = "cpu") -> Path:
-    """In the child: its own view of files and processes, limits, and no rights. Returns its folder as it sees it."""
-    seen = folder
-    if "files" in apart.kept:
-        seen = _own_files(folder, apart)
-    else:
-        apart.not_tried("no files of its own", "writing elsewhere", "seeing processes")
-    with contextlib.suppress(OSError):
-        os.chdir(seen)
+def enclose(folder: Path, apart: Isolation, cpu_s: float, device: str, *, filtered: bool) -> Path:
+    """In the child: its own view of files and processes, limits, and no rights; ``filtered`` where foreign code decides
+    which system calls it makes. Returns its folder as it sees it."""
     with contextlib.suppress(OSError):  # where memory runs out it is this one that goes, and nobody of the judge's
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    _limits(cpu_s, memory=device == "cpu")
+    opened, inside = OpenedPlaces(device), os.open(folder, os.O_PATH)
+    if apart.becomes_nobody:
+        _become(0)
+    seen = folder
+    if "files" in apart.kept:
+        seen = _own_files(folder, inside, opened, apart)
+    else:
+        apart.not_tried("no files of its own", "seeing processes", "devices")
+    opened.close()
+    os.close(inside)
+    with contextlib.suppress(OSError):
+        os.chdir(seen)
+    if apart.drops_root:
+        apart.becomes_nobody = apart.attempt("users", _drop_root)
+    _limits(cpu_s, memory=device == "cpu", processes=apart.becomes_nobody)
     if device != "cpu":
         apart.not_tried("a GPU's driver maps its memory too", "taking the host's memory")
     _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     header, none = (ctypes.c_uint32 * 2)(CAPABILITIES, 0), (ctypes.c_uint32 * 6)()
     apart.attempt("rights", lambda: _done(_libc.capset(header, none)))
+    own = [str(seen), *(p for p in (*WRITABLE_DEVICES, *COVERED_PLACES) if os.path.exists(p))]
+    if device == "cpu":  # a GPU's devices are opened for writing
+        apart.attempt("writing to anything", lambda: close_files_to_writing(own))
+    if filtered:
+        apart.attempt("system calls", filter_system_calls)
     die_with_parent()
     return seen
 
@@ -128,56 +257,42 @@ def keep_orphans() -> None:
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _own_files(folder: Path, apart: Isolation) -> Path:
-    inside = os.open(folder, os.O_PATH)
-    if not apart.attempt("mounts", lambda: _mount("none", "/", None, MS_REC | MS_PRIVATE)):
-        os.close(inside)
-        apart.not_tried("no mounts of its own", "writing elsewhere", "seeing processes")
+def _own_files(folder: Path, inside: int, opened: OpenedPlaces, apart: Isolation) -> Path:
+    if not apart.attempt("mounts", lambda: mount("none", "/", None, MS_REC | MS_PRIVATE)):
+        apart.not_tried("no mounts of its own", "writing elsewhere", "seeing processes", "devices")
         return folder  # what is mounted now would be everybody's
-    readable = apart.attempt("writing elsewhere", lambda: _attributes("/", AT_RECURSIVE, ATTR_RDONLY, 0))
+    readable = apart.attempt("writing elsewhere", lambda: set_read_only("/"))
     if "processes" in apart.kept:
-        apart.attempt("seeing processes", lambda: _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC))
+        flags = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY
+        apart.attempt("seeing processes", lambda: mount("proc", "/proc", "proc", flags))
     else:
         apart.not_tried("no processes of its own", "seeing processes")
-    for place in filter(_spare, ("/dev/shm", str(Path.home()), "/tmp")):
-        apart.attempt(f"others' {place}", lambda p=place: _mount("none", p, "tmpfs", MS_NOSUID | MS_NODEV))  # type: ignore[misc]
+    apart.attempt("devices", lambda: make_devices(opened))
+    covered = set[Path]()
+    for place in (*COVERED_PLACES[1:], str(Path.home())):  # the first is a device's folder
+        real = Path(place).resolve()
+        if not real.is_dir() or real == Path("/") or real in covered or opened.is_needed(real):
+            continue
+        covered.add(real)
+        apart.attempt(f"others' {place}", lambda p=str(real): cover(p, opened))  # type: ignore[misc]
     seen = INSIDE if "others' /tmp" in apart.kept else folder
     if readable:
         seen.mkdir(exist_ok=True)
-        apart.attempt("its folder", lambda: _writable(f"/proc/self/fd/{inside}", str(seen)))
-    os.close(inside)
+        apart.attempt("its folder", lambda: mount_writable(inside, str(seen)))
     return seen
 
 
-def _attributes(place: str, flags: int, add: int, clear: int) -> None:
-    wanted = (ctypes.c_uint64 * 4)(add, clear, 0, 0)
-    at, path, size = ctypes.c_int(AT_FDCWD), ctypes.c_char_p(place.encode()), ctypes.c_size_t(ctypes.sizeof(wanted))
-    _done(_libc.syscall(ctypes.c_long(MOUNT_SETATTR), at, path, ctypes.c_uint(flags), ctypes.byref(wanted), size))
-
-
-def _writable(folder: str, seen: str) -> None:
-    _mount(folder, seen, None, MS_BIND)
-    _attributes(seen, 0, 0, ATTR_RDONLY)
-
-
-def _spare(place: str) -> bool:
-    """Whether Python and this package do not live there."""
-    there = Path(place).resolve()
-    needed = {
-        Path(p).resolve() for p in (sys.prefix, sys.base_prefix, sys.exec_prefix, __file__, *filter(None, sys.path))
-    }
-    return there.is_dir() and there != Path("/") and not any(there in (path, *path.parents) for path in needed)
-
-
-def _limits(cpu_s: float, *, memory: bool) -> None:
+def _limits(cpu_s: float, *, memory: bool, processes: bool) -> None:
     begun, available = _kilobytes("/proc/self/status", "VmData"), _kilobytes("/proc/meminfo", "MemAvailable")
-    wanted = (
+    wanted: tuple[tuple[int, int], ...] = (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, FILE_BYTES),
         (resource.RLIMIT_NOFILE, FILES),
         (resource.RLIMIT_CPU, max(1, round(cpu_s))),
         (resource.RLIMIT_DATA, 1024 * (begun + round(MEMORY * available)) if begun and available else ENDLESS),
     )
+    if processes:
+        wanted = ((resource.RLIMIT_NPROC, PROCESSES), *wanted)
     for what, most in wanted if memory else wanted[:-1]:
         hard = resource.getrlimit(what)[1]
         least = most if hard == resource.RLIM_INFINITY else min(most, hard)

@@ -128,7 +128,10 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     "errors of NumPy": lambda: sys.modules["numpy"].geterr() if "numpy" in sys.modules else NUMPY_ERRORS,
 }
 # Variables that compilers and libraries set themselves while they are loaded or build something.
-OURS = frozenset({"TORCH_CUDA_ARCH_LIST", "MAX_JOBS", "KINETO_LOG_LEVEL", "TRITON_CACHE_DIR", "KMP_INIT_AT_FORK"})
+OURS = frozenset({
+    "TORCH_CUDA_ARCH_LIST", "MAX_JOBS", "KINETO_LOG_LEVEL", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR",
+    "KMP_INIT_AT_FORK",
+})  # fmt: skip
 
 
 def _umask() -> int:

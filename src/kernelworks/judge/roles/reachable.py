@@ -13,7 +13,6 @@ import gc
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from contextvars import ContextVar
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -25,10 +24,11 @@ __all__ = ["Reachable", "changes_since_fork", "mark_all", "marked_modules"]
 PLAIN_KINDS = (bool, int, str, bytes)  # whose names with an underscore in front are counters and notes
 CONSTANTS = (*PLAIN_KINDS, float, complex, torch.dtype, torch.device, torch.layout)
 COMPILER_MODULES = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch._subclasses", "torch.compiler")
+FILLED_LATER = ("torch._C._distributed",)  # by torch, with functions in Python
 TORCH = str(Path(torch.__file__).parent)
 COMPILER_FILES = tuple(f"{TORCH}/{name}" for name in ("_dynamo", "_compile", "_inductor", "_functorch"))
 INTERPRETER = "/triton/runtime/interpreter.py"
-LEFT_OUT = ("judged_", "__main__", "__mp_main__", __name__, *COMPILER_MODULES)
+LEFT_OUT = ("judged_", "__main__", "__mp_main__", __name__, *COMPILER_MODULES, *FILLED_LATER)
 HOOKS, REGISTRIES = "hooks", (dict, list, set)  # of which it counts how many members they have
 LISTS: dict[str, list[Any]] = {
     "sys.meta_path": sys.meta_path,
@@ -37,7 +37,6 @@ LISTS: dict[str, list[Any]] = {
 }
 COMPILER_CONFIGS = ("torch._dynamo.config", "torch._inductor.config")  # what a program has set there
 MISSING = object()
-UNSET = torch.utils._config_module._UNSET_SENTINEL
 
 Entry = tuple[str, Any, Any, Any]  # name, value, code, defaults
 
@@ -59,8 +58,9 @@ def _entry(name: str, value: Any) -> Entry | None:
         return (name, value, inner.__code__, inner.__defaults__)
     kind = type(value)
     if kind in CONSTANTS:
-        return None if kind in PLAIN_KINDS and name.startswith("_") else (name, value, None, None)
-    if kind in REGISTRIES:
+        counts = kind is int and not name.isupper()
+        return None if counts or (kind in PLAIN_KINDS and name.startswith("_")) else (name, value, None, None)
+    if isinstance(value, REGISTRIES):
         return (name, value, len(value), None) if HOOKS in name else None
     return (name, value, None, None) if callable(value) or kind in (ModuleType, property) else None
 
@@ -108,7 +108,9 @@ class Holder:
             for name in now.keys() - self.names:
                 before = next((vars(base)[name] for base in self.holder.__mro__[1:] if name in vars(base)), MISSING)
                 new = now[name]
-                if before is not MISSING and callable(_inner(new)) and not _by_library(new, _inner(before)):
+                if before is MISSING or new is before or not callable(_inner(new)):  # Triton restores what it inherits
+                    continue
+                if not _by_library(new, _inner(before)):
                     yield f"{self.name}.{name} is another function"
 
     def _is_other(self, value: Any, code: Any, defaults: Any) -> bool:
@@ -118,22 +120,13 @@ class Holder:
         return inner.__code__ is not code or inner.__defaults__ is not defaults
 
 
-def _set_to(entry: Any) -> Any:
-    """What a program has set in place of a configuration's default."""
-    value = getattr(entry, "user_override", UNSET)
-    return value.get(UNSET) if isinstance(value, ContextVar) else value
-
-
 def _configured() -> dict[str, tuple[str, ...]]:
     """Names that somebody has set in the configurations of torch's compiler."""
     found = {}
     for place in COMPILER_CONFIGS:
-        entries = getattr(sys.modules.get(place), "_config", {})
-        unset = object()
-        values = {name: getattr(entry, "user_override", unset) for name, entry in list(entries.items())}
-        found[place] = tuple(
-            n for n, v in values.items() if v is not unset and type(v).__name__ not in ("_Unset", "object")
-        )
+        config: Any = sys.modules.get(place)
+        names = [*getattr(config, "_config", {})] if hasattr(config, "_is_default") else []
+        found[place] = tuple(name for name in names if not config._is_default(name))
     return found
 
 

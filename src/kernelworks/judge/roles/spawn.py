@@ -37,7 +37,8 @@ def _keeper(request: dict[str, Any], control: int, status: int, papers: int) -> 
     sandbox.keep_only((control, status, papers))
     apart = sandbox.Isolation()
     folder = Path(request["folder"])
-    sandbox.leave_others(apart)
+    sandbox.leave_others(apart, folder)
+    die_with_parent()  # which the kernel forgets with another user's rights
     if "processes" not in apart.kept:
         sandbox.keep_orphans()
     told, tells = os.pipe()
@@ -46,7 +47,8 @@ def _keeper(request: dict[str, Any], control: int, status: int, papers: int) -> 
         os.setsid()  # a signal to its group is one to itself
         os.close(told)
         os.close(status)
-        seen = sandbox.enclose(folder, apart, float(request["cpu_s"]), str(request["device"]))
+        filtered = request["role"] == "caller"  # the others hand on descriptors
+        seen = sandbox.enclose(folder, apart, float(request["cpu_s"]), str(request["device"]), filtered=filtered)
         sandbox.caches(seen)
         with os.fdopen(tells, "w", encoding="utf-8") as file:
             file.write("\n".join([*(f"+{w}" for w in apart.kept), *(f"-{w}" for w in apart.open)]))

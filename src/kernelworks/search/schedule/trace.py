@@ -91,12 +91,12 @@ def main() -> None:
     problem, folder = _read(json.load(sys.stdin)), Path(sys.argv[1])
     apart = sandbox.Isolation()
     hears, tells = os.pipe()
-    sandbox.leave_others(apart)
+    sandbox.leave_others(apart, folder)
     child = os.fork()
     if child == 0:
         try:
             sandbox.keep_only((tells,))
-            seen = sandbox.enclose(folder, apart, CPU_S)
+            seen = sandbox.enclose(folder, apart, CPU_S, "cpu", filtered=True)
             sandbox.caches(seen)
             with os.fdopen(tells, "w", encoding="utf-8") as file:
                 file.write(_answer(problem, seen))

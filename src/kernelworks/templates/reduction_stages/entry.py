@@ -26,7 +26,8 @@ from kernelworks.templates.mutants import VECTOR, shift_elements, stale_end
 from kernelworks.templates.running_error import to_float32
 
 __all__ = [
-    "U64", "OneOf", "ReductionEntry", "Stage", "Variant", "contract_of", "count_along", "mutants_of", "summed_dims",
+    "U64", "OneOf", "ReductionEntry", "Stage", "Variant", "contract_of", "count_along", "mutants_of", "rounded_bound",
+    "summed_dims",
     "in_double",
 ]  # fmt: skip
 
@@ -185,7 +186,7 @@ def in_double(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 # ---------------------------------------------------------------- the contract
 
 
-def _rounded(exact: Tensor, dtype: torch.dtype) -> Tensor:
+def rounded_bound(exact: Tensor, dtype: torch.dtype) -> Tensor:
     """A double is rounded to float32 first, and then to 16 bits."""
     narrow = dtype not in (torch.float32, torch.float64)
     return rounding(exact, dtype) + (U32 * exact.abs() + 2.0**-149 if narrow else 0.0)
@@ -201,7 +202,7 @@ def contract_of(entry: ReductionEntry, family: str) -> Contract:
             return (torch.zeros(output.shape),)
         x = args["x"]
         error = entry.error(x, summed_dims(x, args["dim"]), *(args[n] for n in numbers))
-        return (_rounded(output, dtype) + error.reshape(output.shape),)
+        return (rounded_bound(output, dtype) + error.reshape(output.shape),)
 
     def gradient_bound(
         args: dict[str, Any], grads: tuple[Tensor, ...], gradients: dict[str, Tensor], dtype: torch.dtype
@@ -209,7 +210,7 @@ def contract_of(entry: ReductionEntry, family: str) -> Contract:
         x, gradient = args["x"], gradients["x"]
         flow = grads[0].reshape(kept_shape(tuple(x.shape), args["dim"]))
         error = entry.slope_error(flow, x, summed_dims(x, args["dim"]), *(args[n] for n in numbers))
-        return {"x": _rounded(gradient, dtype) + error.expand(x.shape)}
+        return {"x": rounded_bound(gradient, dtype) + error.expand(x.shape)}
 
     def cost(request: Request) -> Cost:
         x = request.args["x"]

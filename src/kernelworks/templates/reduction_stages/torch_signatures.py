@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["along", "extremum", "moment", "norm", "with_dtype"]
+__all__ = [
+    "along", "difference", "divergence", "extremum", "huber", "logits", "moment", "norm", "smooth", "with_dtype",
+]  # fmt: skip
 
 
 OTHER_DTYPE = "dtype asks for another result than the input's"
@@ -60,3 +62,55 @@ def norm(
     if p.__class__ not in (int, float) or p not in (1.0, 2.0, math.inf):
         return "p is 1, 2 or infinite in a kernel"
     return input, dim, keepdim, float(p)
+
+
+# ---------------------------------------------------------------- losses
+
+DEPRECATED_WORDS = "size_average and reduce are torch's, deprecated there"
+
+
+def _is_old(size_average: bool | None, reduce: bool | None) -> bool:
+    return size_average is not None or reduce is not None
+
+
+def difference(
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean", weight: Tensor | None = None,
+) -> tuple[Any, ...] | str:  # fmt: skip
+    """``F.mse_loss``'s."""
+    if weight is not None:
+        return "weight asks for another loss"
+    return DEPRECATED_WORDS if _is_old(size_average, reduce) else (input, target, reduction)
+
+
+def smooth(
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean", beta: float = 1.0,
+) -> tuple[Any, ...] | str:  # fmt: skip
+    """``F.smooth_l1_loss``'s."""
+    return DEPRECATED_WORDS if _is_old(size_average, reduce) else (input, target, reduction, beta)
+
+
+def huber(
+    input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
+) -> tuple[Any, ...] | str:
+    """``F.huber_loss``'s."""
+    return "weight asks for another loss" if weight is not None else (input, target, reduction, delta)
+
+
+def divergence(
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean", log_target: bool = False,
+) -> tuple[Any, ...] | str:  # fmt: skip
+    """``F.kl_div``'s."""
+    return DEPRECATED_WORDS if _is_old(size_average, reduce) else (input, target, reduction, log_target)
+
+
+def logits(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
+    reduce: bool | None = None, reduction: str = "mean", pos_weight: Tensor | None = None,
+) -> tuple[Any, ...] | str:  # fmt: skip
+    """``F.binary_cross_entropy_with_logits``'s."""
+    if any(isinstance(w, Tensor) and w.requires_grad for w in (weight, pos_weight)):
+        return "a weight's gradient is torch's"
+    return DEPRECATED_WORDS if _is_old(size_average, reduce) else (input, target, weight, pos_weight, reduction)

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from kernelworks.build.triton import Configs
 from kernelworks.contract.reduced_dims import reduced_lines, reduced_shape
-from kernelworks.templates.reduction_stages.launches import align_dims, flow_of, spread_view
+from kernelworks.contract.row_layout import Lines
+from kernelworks.templates.reduction_stages.launches import LossArguments, align_dims, flow_of, loss_call, spread_view
 from kernelworks.tile.reduction_stages.stage_reduction import Stages, reduce_stages, write_gradients
 
-__all__ = ["reduction_functions"]
+__all__ = ["loss_functions", "reduction_functions"]
 
 
 def reduction_functions(
@@ -33,22 +34,55 @@ def reduction_functions(
         if not x.numel():
             return out.fill_(empty)
         where = reduced_lines(x, dim)
-        reduce_stages(configs, ahead[variant(numbers)], (where.tensor,), where, numbers, out)
+        reduce_stages(configs, ahead[variant(numbers)], (where.tensor,), where, tuple(map(float, numbers)), out)
         return out
 
     def backward(grad: Tensor, x: Tensor, dim: Any, keepdim: bool, *numbers: Any, out: Any = None) -> Any:
-        said = back.get(variant(numbers))
+        said, told = back.get(variant(numbers)), tuple(map(float, numbers))
         if said is None:
             return spread_view(grad, x, dim, keepdim, out)
         given, dims, turn = align_dims(x, dim)
         made = torch.empty_like(given) if out is None or turn else out
         if x.numel():
             where = reduced_lines(given, dims, ordered=True)
-            found = reduce_stages(configs, said, (where.tensor,), where, numbers, None) if said.stages else None
+            found = reduce_stages(configs, said, (where.tensor,), where, told, None) if said.stages else None
             flow = flow_of(grad, x, dim, keepdim).contiguous()
-            write_gradients(configs, said, (where.tensor,), where, numbers, flow, found, (made,))
+            write_gradients(configs, said, (where.tensor,), where, told, flow, found, (made,))
         if turn is None:
             return made
         return turn(made) if out is None else out.copy_(turn(made))
+
+    return forward, backward
+
+
+def loss_functions(
+    configs: Configs, said: LossArguments, ahead: Mapping[str, Stages], back: Mapping[str, Stages]
+) -> tuple[Callable[..., Tensor], Callable[..., Any]]:
+    """A loss's ``forward(*args)`` and ``backward(grad, *args, needs)``, by the names of its variants."""
+
+    def forward(*args: Any, out: Tensor | None = None) -> Tensor:
+        call = loss_call(said, args)
+        if out is None:
+            out = torch.empty(call.shape, dtype=args[0].dtype, device=args[0].device)
+        if not args[0].numel():
+            return out.fill_(call.empty)
+        where = Lines(call.operands[0], *call.lines)
+        reduce_stages(configs, ahead[call.variant], call.operands, where, (*call.numbers, call.divisor), out)
+        return out
+
+    def backward(grad: Tensor, *rest: Any, out: Any = None) -> Any:
+        *args, needs = rest
+        call = loss_call(said, tuple(args))
+        made = tuple(torch.empty_like(call.operands[i]) for i in range(2)) if out is None else tuple(out)
+        if args[0].numel():
+            where = Lines(call.operands[0], *call.lines)
+            numbers, wanted = (
+                (*call.numbers, call.divisor),
+                tuple(m if n else None for m, n in zip(made, needs, strict=True)),
+            )
+            if out is not None:
+                wanted = made
+            write_gradients(configs, back[call.variant], call.operands, where, numbers, grad.contiguous(), None, wanted)
+        return made
 
     return forward, backward

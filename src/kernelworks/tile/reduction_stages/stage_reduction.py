@@ -44,6 +44,11 @@ def exponential(x):
 
 
 @kernel
+def logarithm(x):
+    return tl.log(x)
+
+
+@kernel
 def root(x):
     return tl.sqrt(x)
 
@@ -179,7 +184,7 @@ def _stage(
 
 @kernel
 def _join(
-    out, found, partial, first, second, n, all_lines, parts,
+    partial, out, found, first, second, n, all_lines, parts,
     FINISH: tl.constexpr, COMBINE: tl.constexpr, START: tl.constexpr, STAGE: tl.constexpr, LINES: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
@@ -276,7 +281,7 @@ def _padded(values: tuple[Any, ...], count: int) -> tuple[Any, ...]:
 
 
 def reduce_stages(
-    configs: Configs, said: Stages, operands: tuple[Tensor, ...], x: Lines, numbers: tuple[float, ...],
+    configs: Configs, said: Stages, operands: tuple[Tensor, ...], x: Lines, numbers: tuple[Any, ...],
     out: Tensor | None,
 ) -> Tensor | None:  # fmt: skip
     """Runs the stages and writes the last to ``out``; returns what all came to, where more than ``out`` asks for it.
@@ -293,7 +298,7 @@ def reduce_stages(
     keeps = last > 0 or out is None
     found = torch.empty((last + 1, count), dtype=torch.float64, device=device) if keeps else None
     partial = torch.empty((parts, count), dtype=torch.float64, device=device) if parts > 1 else None
-    given, told = _padded(operands, MOST_OPERANDS), _padded(tuple(map(float, numbers)), MOST_NUMBERS)
+    given, told = _padded(operands, MOST_OPERANDS), _padded(numbers, MOST_NUMBERS)
     for i, (term, combine, finish) in enumerate(said.stages):
         kind = {"FINISH": finish, "COMBINE": combine, "START": STARTS[combine], "STAGE": i}
         to = out if i == last else None
@@ -305,13 +310,13 @@ def reduce_stages(
             many = _power(parts)
             taken = max(1, min(1024 // many, _power(count)))
             JOIN.at(LINES=taken, PARTS=many, **kind, num_warps=4)(
-                (triton.cdiv(count, taken), 1, 1), to, found, partial, *told, x.n, count, parts
+                (triton.cdiv(count, taken), 1, 1), partial, to, found, *told, x.n, count, parts
             )
     return found
 
 
 def write_gradients(
-    configs: Configs, said: Stages, operands: tuple[Tensor, ...], x: Lines, numbers: tuple[float, ...], grad: Tensor,
+    configs: Configs, said: Stages, operands: tuple[Tensor, ...], x: Lines, numbers: tuple[Any, ...], grad: Tensor,
     found: Tensor | None, made: tuple[Tensor | None, ...],
 ) -> None:  # fmt: skip
     """Writes the gradients of each element into tensors that lie as the operands do."""
@@ -323,6 +328,6 @@ def write_gradients(
         **settings,
     )(
         (t.outer * t.blocks * tiles, 1, 1), *_padded(operands, MOST_OPERANDS), grad, *_padded(made, MOST_RESULTS),
-        found, *_padded(tuple(map(float, numbers)), MOST_NUMBERS), x.n, t.lines, t.blocks, tiles, t.outer * t.lines,
+        found, *_padded(numbers, MOST_NUMBERS), x.n, t.lines, t.blocks, tiles, t.outer * t.lines,
         t.outer_stride, t.line_stride, x.stride,
     )  # fmt: skip

@@ -4,7 +4,7 @@ import triton.language as tl
 
 from kernelworks.build.triton import configs, kernel
 from kernelworks.templates.reduction_stages.triton_launches import reduction_functions
-from kernelworks.tile.reduction_stages.stage_reduction import Stages, exponential, root
+from kernelworks.tile.reduction_stages.stage_reduction import Stages, exponential, logarithm, root
 
 
 @kernel
@@ -337,7 +337,7 @@ def _logsumexp_term_1(operand, found, n, number):
 @kernel
 def _logsumexp_finish_1(s, found, n, number):
     top = found[0]
-    return tl.log(s) + top
+    return logarithm(s) + top
 
 
 @kernel
