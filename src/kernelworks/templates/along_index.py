@@ -2,7 +2,7 @@
 
 ``gather(x, dim, index)`` and ``scatter_add(x, dim, index, src)`` are each other's gradients, and so are the same of
 whole rows, ``index_select`` and ``index_add``. An entry of the op package's table says which of the two it is, and
-whether the index is one of rows (``AlongIndex``). ``simd/along_index.hpp`` and the op package's ``triton.py`` know the
+whether the index is one of rows (``AlongIndex``). the op package's ``along_index.hpp`` and ``triton.py`` know the
 two functions; what follows from that is made here, mutants are the op package's.
 
 On a CPU each index is looked at before anything is written. On a GPU nothing waits for it: an index that is none
@@ -223,7 +223,7 @@ class AlongIndex(OpPackage):
         gradient = "what flows in where the index says" if self.adds else "what flows in, added where the index says"
         return {
             "gradient": gradient,
-            "kernels": "scalar, avx2, avx512: simd/along_index.hpp, triton: its triton.py",
+            "kernels": "scalar, avx2, avx512: along_index.hpp, triton: its triton.py",
         }
 
     def _ours(self) -> Callable[..., tuple[Any, ...] | str]:

@@ -2,7 +2,7 @@
 
 ``convNd(x, weight, bias, stride, padding, dilation, groups)`` and ``conv_transposeNd(x, weight, bias, stride, padding,
 output_padding, groups, dilation)`` are the gradients of each other's inputs: one product serves both, and another one
-the gradients of both's filters (``simd/convolve.hpp``, ``conv/triton.py``). An entry of an op package's table says
+the gradients of both's filters (``simd/window.hpp``, ``conv/triton.py``). An entry of an op package's table says
 how many dimensions it has and which of the two it is (``Convolution``); cases and mutants lie in
 ``window_cases.py``.
 """
@@ -269,7 +269,7 @@ class Convolution(OpPackage):
         """What this op template alone makes (``description.py`` tells the rest)."""
         kind = "a" if self.transposed else "a transposed"
         gradient = f"of x {kind} convolution of what flows in; of weight and bias sums"
-        return {"gradient": gradient, "kernels": "scalar, avx2, avx512: simd/convolve.hpp, triton: conv/triton.py"}
+        return {"gradient": gradient, "kernels": "scalar, avx2, avx512: simd/window.hpp, triton: conv/triton.py"}
 
     def _ours(self) -> Callable[..., tuple[Any, ...] | str]:
         """A function with the signature of torch's."""
