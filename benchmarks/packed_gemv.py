@@ -107,7 +107,11 @@ def main() -> None:
         print(f"{n}x{k}, {args.threads} threads: share of the read rate, and times as fast as torch's linear")
         torchs = {name: next((a for a in found if a.name == f"torch {name}"), None) for name in ("bfloat16", "float32")}
         for arm in found:
-            beside = [f"{other.best / arm.best:5.2f}x {name}" for name, other in torchs.items() if other]
+            beside = [
+                f"{other.best / arm.best:5.2f}x {name}"
+                for name, other in torchs.items()
+                if other and arm is not found[0]
+            ]
             print(f"  {arm.name:36} {arm.told()}, {arm.rate / found[0].rate:.0%}  {'  '.join(beside)}")
 
 

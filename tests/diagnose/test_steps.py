@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelworks.diagnose.optimization import Change, CombinedChange, Scene
+from kernelworks.diagnose.fix import output_check
+from kernelworks.diagnose.optimization import Candidate, Change, CombinedChange, Scene, Site
 from kernelworks.diagnose.optimizations.trial import draws
 from kernelworks.diagnose.sites.modules import find_roots
 from kernelworks.diagnose.verify import training_steps
@@ -253,3 +255,16 @@ def test_of_complex_parameters_both_parts_are_compared() -> None:
     assert found is not None and found.agrees
     found = same_steps(scene, turned_gradients(net))
     assert found is not None and not found.agrees
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_steps_are_compared_only_of_what_may_change_numbers(same: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory comes from changes none: a small budget is not spent on seeing it."""
+    seen: list[Any] = []
+    monkeypatch.setattr(output_check, "same_steps", lambda *args: seen.append(args))
+    change = Change(lambda: lambda: None, "itself", same_numbers=same)
+    candidate = Candidate("allocator", Site("process"), "memory is kept")
+    one: Any = SimpleNamespace(why="", change=change, candidate=candidate, agreement=None)
+    scene: Any = SimpleNamespace(budget=SimpleNamespace(seconds=100.0), wall=0.01, say=lambda line: None)
+    output_check.check_outputs(scene, one, CombinedChange((change,)), [], 1.0)
+    assert one.agreement.agrees and bool(seen) is not same

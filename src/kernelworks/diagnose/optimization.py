@@ -160,12 +160,14 @@ class Change:
     repacked weights) is to be kept (``Scene.keep``). ``seconds_spent`` is what installing took inside a run,
     which are taken off its time. ``done`` and ``left`` are lines on what was changed and what was not, and why.
     ``verified_against`` says against what the optimization itself verified what modules' answers do not show; those are
-    not compared then.
+    not compared then. With ``same_numbers`` it changes none (where memory lies), and nothing at all is compared.
     """
 
-    def __init__(self, put: Callable[[], Callable[[], None]], verified_against: str = "") -> None:
+    def __init__(
+        self, put: Callable[[], Callable[[], None]], verified_against: str = "", *, same_numbers: bool = False
+    ) -> None:
         self._put = put
-        self.verified_against = verified_against
+        self.verified_against, self.same_numbers = verified_against, same_numbers
         self._back: Callable[[], None] | None = None
         self.seconds_spent = 0.0
         self.random: Change | None = None  # is verified in its place, if it draws other random numbers

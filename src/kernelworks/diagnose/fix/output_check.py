@@ -28,7 +28,8 @@ def check_outputs(scene: Scene, one: Try, together: CombinedChange, kept: Sequen
     else:
         together = _compared(scene, one, together, kept, seconds)
     assert scene.budget is not None
-    if one.why or one.candidate.changes or STEPPING * scene.wall > PART * scene.budget.seconds:
+    same = change is not None and change.same_numbers
+    if same or one.why or one.candidate.changes or STEPPING * scene.wall > PART * scene.budget.seconds:
         return
     scene.say(f"comparing {STEPS} steps: {one.candidate.optimization}, {one.candidate.says}")
     steps = same_steps(scene, together, _allowed(one, together, kept))
