@@ -45,7 +45,20 @@ def exponential(x):
 
 @kernel
 def logarithm(x):
-    return tl.log(x)
+    """log x = e ln 2 + 2 atanh(z): x = 2^e m with m from sqrt(1/2) to sqrt(2), z = (m - 1) / (m + 1), to z^13."""
+    bits = x.to(tl.int64, bitcast=True)
+    power = ((bits - 0x3FE6A09E667F3BCD + (1023 << 52)) >> 52) - 1023
+    m = (bits - (power << 52)).to(tl.float64, bitcast=True)
+    z = (m - 1.0) / (m + 1.0)
+    zz = z * z
+    q = zz * (1.0 / 13.0) + 1.0 / 11.0
+    q = q * zz + 1.0 / 9.0
+    q = q * zz + 1.0 / 7.0
+    q = q * zz + 1.0 / 5.0
+    q = q * zz + 1.0 / 3.0
+    y = power.to(tl.float64) * LN2 + 2.0 * z * (q * zz + 1.0)
+    nothing = tl.where(x == 0.0, float("-inf"), float("nan"))
+    return tl.where(x > 0.0, tl.where(x == float("inf"), x, y), nothing)
 
 
 @kernel
