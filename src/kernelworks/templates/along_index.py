@@ -116,7 +116,10 @@ class AlongIndex(OpPackage):
         return picked_shape(args["x"], args["dim"], args["index"], self.rows)
 
     def _run(self, args: Mapping[str, Any]) -> Tensor:
-        """torch's function."""
+        """torch's function. On a GPU its deterministic forms refuse tensors of no dimension, which are lines of one."""
+        if not self.rows and args["x"].dim() == 0:
+            flat = {name: v.reshape(-1) for name, v in args.items() if isinstance(v, Tensor)}
+            return self._run({**args, **flat}).reshape(args["x"].shape if self.adds else args["index"].shape)
         given = [args["x"], args["dim"], args["index"].long()]
         if self.adds:
             given.append(args[self.source])
@@ -146,10 +149,12 @@ class AlongIndex(OpPackage):
                 g = gradients[self.source]
                 none[self.source] = rounding(g, dtype) + 2.1 * U32 * g.abs()
             return none
-        flow, x = grads[0], torch.zeros_like(args["x"])
+        flow, x, index = grads[0], torch.zeros_like(args["x"]), args["index"].long()
+        if not self.rows and x.dim() == 0:
+            flow, x, index = flow.reshape(-1), x.reshape(-1), index.reshape(-1)
         add = torch.index_add if self.rows else torch.scatter_add
-        terms = add(x, args["dim"], args["index"].long(), flow.abs())
-        count = add(x, args["dim"], args["index"].long(), torch.ones_like(flow))
+        terms = add(x, args["dim"], index, flow.abs()).reshape(args["x"].shape)
+        count = add(x, args["dim"], index, torch.ones_like(flow)).reshape(args["x"].shape)
         return {"x": _added(gradients["x"], count - 1.0, count, terms, dtype)}
 
     def _cost(self, request: Request) -> Cost:

@@ -128,11 +128,12 @@ class Pool(OpPackage):
 
     def reference(self, *args: Any, **named: Any) -> tuple[Tensor, ...]:
         """The definition: a maximum by torch's own function, which says what of equals and of NaN is taken; a sum over
-        the places of a window."""
+        the places of a window. Of channels_last pictures torch's CUDA function gives index 0 to a window of -inf alone:
+        the definition is that of contiguous ones."""
         call = dict(zip(self.arguments, args, strict=False)) | named
         x, (grid, _, _, indices) = call["x"], self.call_of(call)
         if self.fold == MAX:
-            made = self.function(x, grid.size, grid.stride, grid.padding, grid.dilation, grid.ceil_mode, indices)
+            made = self.function(x.contiguous(), grid.size, grid.stride, grid.padding, grid.dilation, grid.ceil_mode, indices)
             return tuple(made) if indices else (made,)
         return (self._mean(**call),)
 

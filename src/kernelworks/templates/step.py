@@ -148,7 +148,8 @@ class Step(OpPackage):
             after = tuple(outputs[i + k * n] for k in range(len(written)))
             errors = self.error({name: tensors[i] for name, tensors in lists.items()}, after, numbers)
             dtypes = (given[name][i].dtype for name in written)  # a state may be float32 beside 16-bit parameters
-            made.append([rounding(a, own) + e for a, own, e in zip(after, dtypes, errors, strict=True)])
+            # What is rounded is up to so far from the definition: the rounding is of that.
+            made.append([rounding(a.abs() + e, own) + e for a, own, e in zip(after, dtypes, errors, strict=True)])
         return tuple(tuple(one[k] for one in made) for k in range(len(written)))
 
     def _cost(self, request: Request) -> Cost:

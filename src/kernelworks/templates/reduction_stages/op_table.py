@@ -211,6 +211,11 @@ class EntryDescription:
     def arguments(self) -> Any:
         return self.entry.arguments
 
+    @property
+    def unlaunched(self) -> tuple[str, ...]:
+        """The GPU kernels of the table that this op never launches: a gradient that is a view needs none."""
+        return () if any(variant.gradient for variant in self.entry.variants.values()) else ("elements",)
+
     def template_parts(self, op: Op) -> dict[str, str]:
         made: dict[str, str] = {}
         for chosen, variant in self.entry.variants.items():
