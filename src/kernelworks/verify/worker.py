@@ -166,7 +166,7 @@ def main() -> None:
 
 def _missed_entries(op: Op, kernel: str) -> list[str]:
     """The configurations that no case has picked. An op of a table may have no launch of some of its kernels."""
-    unlaunched = getattr(op.template, "unlaunched", ())
+    unlaunched = getattr(op.template, "unlaunched_kernels", ())
     unused = configs(op.op_package / "tuning.toml").unused_entries(kernel)
     return [entry for entry in unused if entry.split()[0] not in unlaunched]
 

@@ -212,7 +212,7 @@ class EntryDescription:
         return self.entry.arguments
 
     @property
-    def unlaunched(self) -> tuple[str, ...]:
+    def unlaunched_kernels(self) -> tuple[str, ...]:
         """The GPU kernels of the table that this op never launches: a gradient that is a view needs none."""
         return () if any(variant.gradient for variant in self.entry.variants.values()) else ("elements",)
 

@@ -3,7 +3,7 @@
 import triton.language as tl
 
 from kernelworks.build.triton import Kernel, kernel
-from kernelworks.ops.scan.gated_delta_rule.column_launch import ColumnLaunch
+from kernelworks.ops.scan.gated_delta_rule.triton_launch import ColumnLaunch
 
 
 @kernel

@@ -8,7 +8,7 @@ later one, not even times 0, so that a NaN spoils nothing before it.
 import triton.language as tl
 
 from kernelworks.build.triton import Kernel, kernel
-from kernelworks.ops.scan.gated_delta_rule.column_launch import ColumnLaunch
+from kernelworks.ops.scan.gated_delta_rule.triton_launch import ColumnLaunch
 
 DEPTH = tl.constexpr(16)  # of a key that a product takes at once: a thread holds that much of both sides
 
