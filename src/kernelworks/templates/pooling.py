@@ -133,7 +133,9 @@ class Pool(OpPackage):
         call = dict(zip(self.arguments, args, strict=False)) | named
         x, (grid, _, _, indices) = call["x"], self.call_of(call)
         if self.fold == MAX:
-            made = self.function(x.contiguous(), grid.size, grid.stride, grid.padding, grid.dilation, grid.ceil_mode, indices)
+            made = self.function(
+                x.contiguous(), grid.size, grid.stride, grid.padding, grid.dilation, grid.ceil_mode, indices
+            )
             return tuple(made) if indices else (made,)
         return (self._mean(**call),)
 
