@@ -54,7 +54,7 @@ HITS: dict[str, tuple[Optimization, Callable[[], Case], int]] = {
     "AdamW": (fused_optimizer.OPTIMIZATION, lambda: trained(net(), torch.optim.AdamW, eps=0.01), 2),
     "Adam": (fused_optimizer.OPTIMIZATION, lambda: trained(net(), torch.optim.Adam, amsgrad=True, eps=0.01), 1),
     "SGD": (fused_optimizer.OPTIMIZATION, lambda: trained(net(), momentum=0.9), 2),
-    "Adagrad": (fused_optimizer.OPTIMIZATION, lambda: trained(net(), torch.optim.Adagrad, eps=0.01), 1),
+    "Adagrad": (fused_optimizer.OPTIMIZATION, lambda: trained(net(), torch.optim.Adagrad, eps=0.01), 2),
     "RMSprop": (fused_optimizer.OPTIMIZATION, lambda: trained(net(), torch.optim.RMSprop, eps=0.01, momentum=0.9), 1),
     "NAdam": (fused_optimizer.OPTIMIZATION, lambda: trained(net(), torch.optim.NAdam, eps=0.01), 1),
     "clipped, never": (gradient_clipping.OPTIMIZATION, lambda: trained(net(), clip=1e3), 1),

@@ -70,3 +70,5 @@ def test_nothing_times_nothing_is_exact() -> None:
     assert float((Running(nothing, error) * rounded).error) > 0.0
     infinite = Running(torch.full_like(nothing, torch.inf), error)
     assert (exact * infinite).value.isnan().all()
+    lost = Running(torch.full_like(nothing, 2.0), torch.full_like(nothing, torch.inf))  # it overflows on the way
+    assert float((exact * lost).error) > 0.0

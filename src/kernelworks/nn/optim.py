@@ -58,6 +58,11 @@ class _Stepped(torch.optim.Optimizer):
                 self.param_groups = whole
         return loss
 
+    @classmethod
+    def serves(cls, group: dict[str, Any]) -> bool:
+        """Whether a group asks for nothing that the op has not."""
+        return all(group[name] in values for name, values in cls.SERVED.items())
+
     def _looks(self, group: dict[str, Any]) -> tuple[Any, ...]:
         """What a choice for a group hangs on beside its tensors."""
         return ()
@@ -71,7 +76,7 @@ class _Stepped(torch.optim.Optimizer):
 
     def _step_group(self, group: dict[str, Any]) -> bool:
         """Steps one group by the op, or says that it is torch's and leaves it as it was."""
-        if any(group[name] not in served for name, served in self.SERVED.items()) or not group["params"]:
+        if not self.serves(group) or not group["params"]:
             return False
         numbers = [n for name in self.NUMBERS for n in (group[name] if name == "betas" else (group[name],))]
         if not all(value.__class__ in (int, float) for value in numbers):

@@ -26,7 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 U32 = UNIT_ROUNDOFF[torch.float32]
-SMALLEST = 2.0**-149  # of float32
+SMALLEST, LARGEST = 2.0**-149, 2.0**127  # of float32
 EXP, EXP_SLOPE = 4.0, 0.05  # units of 2^-24 that an exponential of d may be off by: the first, and the second times |d|
 EXPM1, LOG1P = 6.0, 6.0
 
@@ -67,8 +67,7 @@ class Running:
         moved = _times(self.value, b.error) + _times(b.value, self.error) + _times(self.error, b.error)
         value = self.value * b.value
         exact = (self.error == 0.0) & (b.error == 0.0) & (value.float().double() == value)
-        nothing = ((self.value == 0.0) & (self.error == 0.0)) | ((b.value == 0.0) & (b.error == 0.0))
-        return self._held(value, moved, exact | (nothing & (value == 0.0)))
+        return self._held(value, moved, exact | _is_nothing_times(self, b) | _is_nothing_times(b, self))
 
     def __truediv__(self, other: Any) -> Running:
         b = _running(other, self)
@@ -112,6 +111,11 @@ def _times(size: Tensor, error: Tensor) -> Tensor:
     made = size.abs() * error
     made = torch.where((error == 0.0) | size.isnan(), torch.zeros_like(made), made)
     return torch.where(made.isnan(), torch.full_like(made, torch.inf), made)
+
+
+def _is_nothing_times(a: Running, b: Running) -> Tensor:
+    """Where 0 itself is multiplied by what float32 holds as a number: the product is 0, however far that is off."""
+    return (a.value == 0.0) & (a.error == 0.0) & (b.value.abs() + b.error < LARGEST)
 
 
 @dataclass(frozen=True)

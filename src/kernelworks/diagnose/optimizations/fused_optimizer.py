@@ -111,7 +111,7 @@ def suits(optimizer: Optimizer, how: str) -> bool:
         return False
     if how == FOREACH and any(g.get("foreach") or (g.get("foreach") is None and _by_itself(g)) for g in groups):
         return False
-    if how == OURS and any(g.get("amsgrad") or g.get("capturable") or g["foreach"] is not None for g in groups):
+    if how == OURS and not all(optim.OURS[type(optimizer)].serves(group) for group in groups):
         return False
     kinds = {p.device.type for p in params}
     return kinds <= {"cpu", "cuda"} and all(

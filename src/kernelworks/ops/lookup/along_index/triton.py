@@ -21,8 +21,6 @@ from torch import Tensor
 from kernelworks.build.kernels import into
 from kernelworks.build.triton import Configs, Kernel, configs, kernel
 from kernelworks.contract.index_argument import picked_shape
-from kernelworks.ops.lookup.along_index.contract import TABLE
-from kernelworks.templates.along_index import AlongIndex
 
 
 @kernel
@@ -190,29 +188,32 @@ class IndexLaunches:
         return out
 
 
-def triton_functions(entry: AlongIndex, launches: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The forward and the backward of an entry on a GPU."""
+def triton_functions(names: str, *, rows: bool, launches: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The forward and the backward of an op of these arguments on a GPU. Where the fourth is there, it is added; with
+    ``rows`` an index picks whole rows."""
+    arguments = tuple(names.split())
+    source_name = arguments[3] if len(arguments) > 3 else ""
 
     def forward(*args: Any, out: Any = None) -> Any:
-        call = dict(zip(entry.arguments, args, strict=True))
+        call = dict(zip(arguments, args, strict=True))
         x, dim, index = call["x"], call["dim"], call["index"]
         launches.refuse_late()
-        if entry.adds:
+        if source_name:
             alpha = call.get("alpha", 1.0)
-            made = launches.add(x, call[entry.source], dim, index, entry.rows, alpha, checked=True)
+            made = launches.add(x, call[source_name], dim, index, rows, alpha, checked=True)
         else:
-            made = launches.pick(x, dim, index, picked_shape(x, dim, index, entry.rows), entry.rows, checked=True)
+            made = launches.pick(x, dim, index, picked_shape(x, dim, index, rows), rows, checked=True)
         return into(made, out)
 
     def backward(grad: Tensor, *args: Any, out: Any = None) -> Any:
-        if not entry.adds:
+        if not source_name:
             x, dim, index = args
             zeros = torch.zeros(x.shape, dtype=grad.dtype, device=grad.device)
-            return into(launches.add(zeros, grad, dim, index, entry.rows, 1.0), out)
+            return into(launches.add(zeros, grad, dim, index, rows, 1.0), out)
         dim, index, source, *alpha, needs = args
         of_source = grad.new_empty(0)
         if needs[1]:
-            of_source = launches.pick(grad, dim, index, tuple(source.shape), entry.rows)
+            of_source = launches.pick(grad, dim, index, tuple(source.shape), rows)
             if alpha and alpha[0] != 1.0:
                 of_source = (of_source.float() * alpha[0]).to(grad.dtype)
         return into((grad.clone() if needs[0] else grad.new_empty(0), of_source), out)
@@ -221,7 +222,7 @@ def triton_functions(entry: AlongIndex, launches: Any) -> tuple[Callable[..., An
 
 
 LAUNCHES = IndexLaunches(configs(__file__))
-gather_forward, gather_backward = triton_functions(TABLE.entries["gather"], LAUNCHES)
-index_select_forward, index_select_backward = triton_functions(TABLE.entries["index_select"], LAUNCHES)
-scatter_add_forward, scatter_add_backward = triton_functions(TABLE.entries["scatter_add"], LAUNCHES)
-index_add_forward, index_add_backward = triton_functions(TABLE.entries["index_add"], LAUNCHES)
+gather_forward, gather_backward = triton_functions("x dim index", rows=False, launches=LAUNCHES)
+index_select_forward, index_select_backward = triton_functions("x dim index", rows=True, launches=LAUNCHES)
+scatter_add_forward, scatter_add_backward = triton_functions("x dim index src", rows=False, launches=LAUNCHES)
+index_add_forward, index_add_backward = triton_functions("x dim index source alpha", rows=True, launches=LAUNCHES)
