@@ -447,7 +447,8 @@ def test_torchs_operators_in_cpp_are_those_of_its_functions(monkeypatch: pytest.
                 args = tuple(made[n] for n in op.passes["forward"].names)
                 call = op.entry.program(op._aten, args)
                 if call is None:
-                    assert name == "attention"
+                    # batchmean is torch's kl_div in Python: a sum and a division by the batch, no operator
+                    assert name == "attention" or (name, made.get("reduction")) == ("kl_div", "batchmean")
                     continue
                 assert same(call(*args), op.as_written(*args)), (name, case.name)
     with pytest.raises(IndexError, match="out of range"):

@@ -367,7 +367,8 @@ def test_nothing_of_a_size_is_answered_as_by_torch(name: str, kernel: str) -> No
 
 
 def test_every_op_is_asked() -> None:
-    assert {op_of(name) for name in CASES} | OTHERWISE == set(ALL_NAMES)
+    asked = {op_of(name) for name in CASES} | OTHERWISE
+    assert set(ALL_NAMES) <= asked <= set(OPS)  # siblings of a template have cases of their own where they differ
 
 
 def test_parameters_without_elements_step_as_torchs_do() -> None:

@@ -124,6 +124,10 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 } | {
     name: {"input": X} for name in ("logsigmoid", "sigmoid", "softsign", "tanh", "tanhshrink")
 }  # fmt: skip
+# What torch takes in the place of another argument, never beside it.
+INSTEAD: dict[str, dict[str, Any]] = {
+    name: {"input": X, "dim": -1, "unbiased": False, "keepdim": False} for name in ("var", "std")
+}
 ODD: tuple[Any, ...] = (
     True, False, 0, 1, 2, 8, -1, 0.0, 1.0, 0.5, 1.5, 8.0, -1.0, float("nan"), float("inf"), 10**30, 1j, None,
     "none", "tanh", "mean", "x", "8", b"x", [1], (1,), [8], (8,), [8.0], [True], torch.Size([8]),
@@ -171,9 +175,13 @@ def differ(torchs: Callable[..., Any], ours: Callable[..., Any], base: dict[str,
 
 
 @pytest.mark.parametrize("trained", [False, True])
-@pytest.mark.parametrize("name", ARGUMENTS)
-def test_odd_arguments_are_taken_as_by_torch(name: str, trained: bool) -> None:
-    base = dict(ARGUMENTS[name])
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [*ARGUMENTS.items(), *INSTEAD.items()],
+    ids=[*ARGUMENTS, *(f"{name}, instead" for name in INSTEAD)],
+)
+def test_odd_arguments_are_taken_as_by_torch(name: str, given: dict[str, Any], trained: bool) -> None:
+    base = dict(given)
     first = next(iter(base))
     base[first] = base[first].clone().requires_grad_(trained)
     with only(KERNELS[-1]) as taken:
@@ -187,7 +195,7 @@ def test_every_stand_in_is_tried_with_every_argument() -> None:
     # a call of linear_cross_entropy runs no single kernel
     assert ARGUMENTS.keys() == functional.FUNCTIONS.keys() - {"linear_cross_entropy"}
     for name, given in ARGUMENTS.items():
-        assert set(given) == set(torch_signatures()[name].names), name
+        assert {*given, *INSTEAD.get(name, ())} == set(torch_signatures()[name].names), name
 
 
 def test_torch_softmax_by_its_other_name() -> None:

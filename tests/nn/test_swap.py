@@ -96,8 +96,8 @@ def test_a_second_swap_says_so() -> None:
 def test_not_a_module() -> None:
     with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got str"):
         swap("qwen3")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"ops must be names of ops, got 'norm'"):
-        swap(bert(), ops=["gelu", "norm"])
+    with pytest.raises(ValueError, match=r"ops must be names of ops, got 'normal'"):
+        swap(bert(), ops=["gelu", "normal"])
 
 
 @pytest.mark.parametrize("asked", [["gelu"], ["layer_norm", "linear"], ["attention"], []])

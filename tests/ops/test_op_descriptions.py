@@ -127,6 +127,18 @@ def test_each_swapped_function_is_found_by_its_operator(name: str) -> None:
     assert found or not hasattr(torch.ops.aten, torch_signature.operator)  # torch makes it of other operators
 
 
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_a_function_of_two_operators_is_found_by_either(dims: int) -> None:
+    """A maximum of windows with and without indices: the call is made again as it was asked."""
+    torch_signature, x = torch_signatures()[f"max_pool{dims}d"], torch.randn(1, 2, *(4,) * dims)
+    for indices in (False, True):
+        pool = TORCH_FUNCTIONS[torch_signature.name]
+        (seen,) = record(lambda i=indices, f=pool: f(x, 2, return_indices=i), survey=Survey()).calls
+        assert by_operator(seen.name) is torch_signature
+        again = rebuild_call(seen, lambda operand: torch.ones(operand.shape))
+        assert again is not None and isinstance(again(), tuple) == indices
+
+
 def test_modules_of_torch_that_call_one_function_are_swapped_by_it() -> None:
     known_by = {forward.__qualname__: name for forward, _, name, _ in TORCH_MODULES}
     assert known_by["ReLU.forward"] == "relu" and known_by["Softmax2d.forward"] == "softmax"

@@ -61,6 +61,7 @@ class TorchSignature:
     ``name`` is the function's in ``torch.nn.functional``, or else in ``torch``: by default the op's. ``operator`` is
     that of the aten operator that it calls, or what that would be called where it calls several (``composite``);
     ``unrecorded_arguments`` is what the profiler does not record of such a call, as it may have been.
+    ``other_operators`` are further aten operators that the function calls, each with the arguments that make it do so.
     ``no_swap_reason`` says why a swap leaves torch's function where it stands; "" where it does not.
     """
 
@@ -77,6 +78,7 @@ class TorchSignature:
         name: str = "",
         operator: str = "",
         unrecorded_arguments: tuple[Mapping[str, Any], ...] = ({},),
+        other_operators: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({}),
         no_swap_reason: str = "",
     ) -> None:
         self.name = name or op.name
@@ -85,6 +87,7 @@ class TorchSignature:
             unrecorded_arguments,
             no_swap_reason,
         )
+        self.other_operators = other_operators
         self.composite = function is not None and not hasattr(torch.ops.aten, self.operator)
         self.op, self.function, self.ours, self.call = op, function, ours, call or op.call
         self.same, self.joined = dict(same), dict(joined or {})
@@ -357,7 +360,9 @@ def operator_of(op: str) -> str:
 
 @functools.lru_cache(1)
 def _by_operator(count: int) -> dict[str, TorchSignature]:
-    return {torch_signature.operator: torch_signature for torch_signature in torch_signatures().values()}
+    found = {torch_signature.operator: torch_signature for torch_signature in torch_signatures().values()}
+    others = {name: signature for signature in torch_signatures().values() for name in signature.other_operators}
+    return others | found
 
 
 def composites() -> dict[int, TorchSignature]:

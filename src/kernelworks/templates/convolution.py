@@ -118,7 +118,7 @@ class Convolution(OpPackage):
             cases=tuple(convolution_cases(self)),
             bench_cases=tuple(timed_convolutions(self, torch.float32)),
             device_cases=tuple(convolution_device_cases(self)),
-            device_bench_cases=tuple(timed_convolutions(self, torch.bfloat16, 8)),
+            device_bench_cases=tuple(timed_convolutions(self, torch.bfloat16, 8 if self.dims == 1 else 64)),
             errors=errors_of(self.arguments),
         )  # fmt: skip
 

@@ -237,8 +237,8 @@ class Pool(OpPackage):
             from_torch=(lambda result, x, *args: result if args[-1] else result[0]) if biggest else None,
         )  # fmt: skip
         op.template = self
-        operator = f"{self.name}_with_indices" if biggest and self.dims > 1 else ""
-        TorchSignature(op, self.function, self._ours(), {"input": "x"}, operator=operator)
+        others = {f"{self.name}_with_indices": {"return_indices": True}} if biggest else {}
+        TorchSignature(op, self.function, self._ours(), {"input": "x"}, other_operators=others)
         return op
 
     def template_parts(self, op: Op) -> dict[str, str]:

@@ -137,6 +137,7 @@ def rebuild_call(
             value = REDUCTION_CODES.get(value, "mean")
         if value is not None and name in torch_signature.name_set:
             named[name] = value
+    named |= torch_signature.other_operators.get(call.name.removeprefix("aten::"), {})
     return functools.partial(function, **named, **(unrecorded or {}))
 
 

@@ -3,8 +3,8 @@ module that can be reached from those that are loaded.
 
 A module's own mapping is walked, and that of each class that is written in it. Of a function its code and its defaults
 count too; of a constant its value; of a class whether a name has come in front of one that it inherits. What libraries
-change themselves as they are used is left out: numbers and texts with an underscore in front, torch's compiler, and
-what that puts in others' places.
+change themselves as they are used is left out: whole numbers and texts with an underscore in front, torch's compiler,
+and what that puts in others' places.
 """
 
 from __future__ import annotations

@@ -18,8 +18,9 @@ from torch import Generator, Tensor
 
 from kernelworks.build.kernels import in_float64
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Mutant, Request, rounding
-from kernelworks.contract.arguments import Argument, Arguments, Flag, check_of, errors_of
+from kernelworks.contract.arguments import Arguments, Flag, check_of, errors_of
 from kernelworks.contract.cases import SMOOTH, VALUES, draw, row_cases
+from kernelworks.contract.numbers import Real
 from kernelworks.contract.reduced_dims import Dims, count_of, dims_of, kept_shape
 from kernelworks.contract.tensor_argument import GivenArguments, T, Wrong
 from kernelworks.templates.mutants import VECTOR, shift_elements, stale_end
@@ -87,7 +88,7 @@ class ReductionEntry:
     torchs: Callable[..., tuple[Any, ...] | str]
     variants: Mapping[str, Variant]
     by_number: Mapping[float, str] = field(default_factory=dict)
-    numbers: Mapping[str, Argument] = field(default_factory=dict)
+    numbers: Mapping[str, Real | OneOf] = field(default_factory=dict)
     presets: Mapping[str, Any] = field(default_factory=dict)
     before_dim: bool = False
     every: bool = True
@@ -154,6 +155,13 @@ class OneOf:
             raise TypeError(f"{name} must be a float, got {type(value).__name__}")
         if value not in self.values:
             raise ValueError(f"{name} must be {self}, got {value}")
+
+    def conditions(self, name: str) -> list[str]:
+        """What holds of a number that the check accepts, as expressions."""
+        equal = " or ".join(
+            f"{name} == float('{value}')" if math.isinf(value) else f"{name} == {value!r}" for value in self.values
+        )
+        return [f"{name}.__class__ is float and ({equal})"]
 
     def right(self, given: GivenArguments) -> Any:
         return self.values[0]

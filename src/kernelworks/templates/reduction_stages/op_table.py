@@ -182,7 +182,8 @@ class ReductionTable:
             mutants=mutants_of(entry), composite=entry.composite, aten=entry.operator,
             passthrough=Passthrough(
                 entry.call, ("x",), ("(dim is None or dim.__class__ is int)", "keepdim.__class__ is bool",
-                *(f"{n}.__class__ is float" for n in entry.numbers)), {"function": entry.function},
+                *(c for n, number in entry.numbers.items() for c in number.conditions(n))),
+                {"function": entry.function},
             ),
         )  # fmt: skip
         op.template = EntryDescription(entry)

@@ -37,14 +37,14 @@ def along(input: Tensor, dim: int | tuple[int, ...] | list[int], keepdim: bool =
 
 
 def moment(
-    input: Tensor, dim: int | tuple[int, ...] | list[int] | None = None, unbiased: bool | None = None,
+    input: Tensor, dim: int | tuple[int, ...] | list[int] | None = None, unbiased: bool = True,
     keepdim: bool = False, *, correction: float | None = 1.0,
 ) -> tuple[Any, ...] | str:  # fmt: skip
     """``torch.var``'s."""
     if isinstance(dim, bool):
         return "dim is for torch to read as unbiased"
-    if unbiased is not None:
-        return input, dim, keepdim, 1.0 if unbiased else 0.0
+    if not unbiased:
+        return "unbiased stands in correction's place" if correction != 1.0 else (input, dim, keepdim, 0.0)
     return input, dim, keepdim, 1.0 if correction is None else correction
 
 

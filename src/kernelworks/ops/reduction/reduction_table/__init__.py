@@ -214,7 +214,7 @@ def var(
 def var(
     input: Array,
     dim: int | tuple[int, ...] | list[int] | None = None,
-    unbiased: bool | None = None,
+    unbiased: bool = True,
     keepdim: bool = False,
     *,
     correction: float | None = 1.0,
@@ -277,7 +277,7 @@ def std(
 def std(
     input: Array,
     dim: int | tuple[int, ...] | list[int] | None = None,
-    unbiased: bool | None = None,
+    unbiased: bool = True,
     keepdim: bool = False,
     *,
     correction: float | None = 1.0,
