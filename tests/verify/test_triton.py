@@ -25,6 +25,8 @@ GPU_KIND = "sm_90-nvidia_h200"
 INTERPRETED = {True: 24, False: 120}  # where a certificate of a GPU speaks for this source; where none does
 DEAR = (
     "gated_delta_rule",
+    "gru",
+    "lstm",
     "quantized_linear",
 )  # ops of whose cases 24 buys a few: they have 120 with a certificate, too
 # Cases of a device and of benchmarks that are compiled, a second or two each, where no certificate says that they were.
