@@ -7,41 +7,20 @@ Triton's (``triton.py``) beside the table. With ``--check`` writes nothing and e
 from __future__ import annotations
 
 import ast
-import importlib.util
-import subprocess
 import sys
 from pathlib import Path
 
 from kernelworks.templates.activation import Activation, count_operations
 from kernelworks.templates.activation_table import Table, names_read, rename_calls
+from written_tables import WRITTEN, RoundedDivision, formatted, load_table, stale_files, write_files
 
-__all__ = ["WRITTEN", "formatted", "main", "names", "stale"]
+__all__ = ["main", "names", "stale"]
 
-CONTRACT = Path(__file__).resolve().parents[1] / "src/kernelworks/ops/activation/table/contract.py"
-WRITTEN = "Written by `make docs`: changes are lost."
 TRITON = {"where": "tl.where", "abs": "tl.abs", "expm1": "exp_less_one", "log1p": "log_one_more"}
 OF_TILE = ("exp_less_one", "log_one_more", "sigmoid", "tanh")
 
 
-def _table() -> Table:
-    """The table, without the package that is written of it: that may be of other entries."""
-    spec = importlib.util.spec_from_file_location("entries", CONTRACT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    table: Table = module.TABLE
-    return table
-
-
-TABLE = _table()
-
-
-def formatted(text: str, path: str) -> str:
-    """As ``ruff format`` and its order of imports have it in a file of this path."""
-    for verb in (("check", "-q", "--select", "I,F401", "--fix"), ("format", "-q")):
-        command = [sys.executable, "-m", "ruff", *verb, "--stdin-filename", path, "-"]
-        text = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
-    return text
+TABLE: Table = load_table("activation/table")
 
 
 # ---------------------------------------------------------------- Triton
@@ -56,22 +35,10 @@ from kernelworks.tile.exp import exp
 '''
 
 
-class _Division(ast.NodeTransformer):
-    """``a / b`` as a rounded quotient: Triton's own of float32 may be two units in the last place off, which the bound
-    has no room for. By a constant it is exact enough."""
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        self.generic_visit(node)
-        if not isinstance(node.op, ast.Div) or isinstance(node.right, ast.Constant):
-            return node
-        called = ast.Attribute(ast.Name("tl", ast.Load()), "div_rn", ast.Load())
-        return ast.Call(called, [node.left, node.right], [])
-
-
 def _expression(text: str) -> str:
     """An expression of the table in Triton's words."""
     renamed = rename_calls(text, TRITON)
-    divided = ast.unparse(_Division().visit(ast.parse(renamed, mode="eval")))
+    divided = ast.unparse(RoundedDivision("tl.div_rn", constants=False).visit(ast.parse(renamed, mode="eval")))
     return divided if "div_rn" in divided else renamed
 
 
@@ -88,7 +55,7 @@ def _triton(entry: Activation) -> str:
 def triton_py() -> str:
     body = "".join(map(_triton, TABLE.entries.values()))
     text = TRITON_HEAD.format(written=WRITTEN, of_tile=", ".join(OF_TILE)) + body
-    return formatted(text, str(TABLE.folder / "triton.py"))
+    return formatted(text, TABLE.folder / "triton.py")
 
 
 # ---------------------------------------------------------------- public functions
@@ -172,7 +139,7 @@ def _face(entry: Activation) -> str:
 def init_py() -> str:
     names = ", ".join(f'"{name}"' for name in sorted((*TABLE.entries, *map(str.upper, TABLE.entries))))
     body = "".join(map(_face, TABLE.entries.values()))
-    return formatted(HEAD.format(written=WRITTEN, names=names) + body, str(TABLE.folder / "__init__.py"))
+    return formatted(HEAD.format(written=WRITTEN, names=names) + body, TABLE.folder / "__init__.py")
 
 
 def names() -> dict[str, tuple[str, ...]]:
@@ -183,15 +150,11 @@ def names() -> dict[str, tuple[str, ...]]:
 def stale() -> dict[Path, str]:
     """What is to be written, by file."""
     wanted = {TABLE.folder / "__init__.py": init_py(), TABLE.folder / "triton.py": triton_py()}
-    return {p: text for p, text in wanted.items() if not p.is_file() or p.read_text(encoding="utf-8") != text}
+    return stale_files(wanted)
 
 
 def main(arguments: list[str]) -> int:
-    found = stale()
-    if "--check" not in arguments:
-        for path, text in found.items():
-            path.write_text(text, encoding="utf-8")
-    return 1 if found and "--check" in arguments else 0
+    return write_files(stale(), arguments)
 
 
 if __name__ == "__main__":

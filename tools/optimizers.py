@@ -7,34 +7,22 @@ Writes the public functions of all entries (``__init__.py``: signatures, docstri
 from __future__ import annotations
 
 import ast
-import importlib.util
 import sys
 from pathlib import Path
 
-from activations import WRITTEN, formatted
 from kernelworks.contract.arguments import Flag
 from kernelworks.contract.numbers import Ordinal
 from kernelworks.templates.activation_table import rename_calls
 from kernelworks.templates.optimizers.step_entry import Optimizer, template_of
 from kernelworks.templates.optimizers.step_table import OptimizerTable
+from written_tables import WRITTEN, RoundedDivision, formatted, load_table, stale_files, write_files
 
 __all__ = ["main", "names", "stale"]
 
-CONTRACT = Path(__file__).resolve().parents[1] / "src/kernelworks/ops/optimizer/optimizer_table/contract.py"
 TRITON = {"where": "tl.where", "abs": "tl.abs", "sqrt": "root"}
 
 
-def _table() -> OptimizerTable:
-    """The table, without the package that is written of it: that may be of other entries."""
-    spec = importlib.util.spec_from_file_location("optimizer_entries", CONTRACT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    table: OptimizerTable = module.TABLE
-    return table
-
-
-TABLE = _table()
+TABLE: OptimizerTable = load_table("optimizer/optimizer_table")
 
 # ---------------------------------------------------------------- Triton
 
@@ -47,19 +35,11 @@ from kernelworks.tile.optimizers.step_table import quotient, root, steps
 '''
 
 
-class _Division(ast.NodeTransformer):
-    """``a / b`` as a rounded quotient."""
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        self.generic_visit(node)
-        if not isinstance(node.op, ast.Div):
-            return node
-        return ast.Call(ast.Name("quotient", ast.Load()), [node.left, node.right], [])
-
-
 def _expression(text: str) -> str:
     """An expression of the table in Triton's words."""
-    return ast.unparse(_Division().visit(ast.parse(rename_calls(text, TRITON), mode="eval")))
+    return ast.unparse(
+        RoundedDivision("quotient", constants=True).visit(ast.parse(rename_calls(text, TRITON), mode="eval"))
+    )
 
 
 def _triton(entry: Optimizer) -> str:
@@ -78,7 +58,7 @@ def _triton(entry: Optimizer) -> str:
 
 def triton_py() -> str:
     body = "".join(map(_triton, TABLE.entries.values()))
-    return formatted(TRITON_HEAD.format(written=WRITTEN) + body, str(TABLE.folder / "triton.py"))
+    return formatted(TRITON_HEAD.format(written=WRITTEN) + body, TABLE.folder / "triton.py")
 
 
 # ---------------------------------------------------------------- public functions
@@ -148,7 +128,7 @@ def _face(entry: Optimizer) -> str:
         for name, kind in entry.numbers.items()
     ]
     formula = "\n".join(f"        {part}" for part in entry.formula.split(", "))
-    flop = template_of(entry, str(CONTRACT)).work[0]
+    flop = template_of(entry, TABLE.op_package).work[0]
     doc = DOC.format(
         formula=formula, source=entry.source, described="\n".join((*states, *numbers)), flop=flop,
         read=len(entry.lists), written=len(entry.written_lists),
@@ -163,7 +143,7 @@ def _face(entry: Optimizer) -> str:
 def init_py() -> str:
     names_ = ", ".join(f'"{name}"' for name in sorted((*TABLE.entries, *map(str.upper, TABLE.entries))))
     body = "".join(map(_face, TABLE.entries.values()))
-    return formatted(HEAD.format(written=WRITTEN, names=names_) + body, str(TABLE.folder / "__init__.py"))
+    return formatted(HEAD.format(written=WRITTEN, names=names_) + body, TABLE.folder / "__init__.py")
 
 
 def names() -> dict[str, tuple[str, ...]]:
@@ -174,15 +154,11 @@ def names() -> dict[str, tuple[str, ...]]:
 def stale() -> dict[Path, str]:
     """What is to be written, by file."""
     wanted = {TABLE.folder / "__init__.py": init_py(), TABLE.folder / "triton.py": triton_py()}
-    return {p: text for p, text in wanted.items() if not p.is_file() or p.read_text(encoding="utf-8") != text}
+    return stale_files(wanted)
 
 
 def main(arguments: list[str]) -> int:
-    found = stale()
-    if "--check" not in arguments:
-        for path, text in found.items():
-            path.write_text(text, encoding="utf-8")
-    return 1 if found and "--check" in arguments else 0
+    return write_files(stale(), arguments)
 
 
 if __name__ == "__main__":

@@ -6,41 +6,29 @@ Triton's (``triton.py``) beside the table. With ``--check`` writes nothing and e
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
 import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from activations import WRITTEN, formatted
 from kernelworks.templates.activation_table import rename_calls
 from kernelworks.templates.reduction_stages.entry import ReductionEntry, Stage
 from kernelworks.templates.reduction_stages.loss import LossEntry
 from kernelworks.templates.reduction_stages.loss_table import LossTable, gradients_of, stage_of
 from kernelworks.templates.reduction_stages.op_table import ReductionTable
+from written_tables import WRITTEN, formatted, load_table, stale_files, write_files
 
 __all__ = ["main", "names", "stage_text", "stale"]
 
-FOLDER = Path(__file__).resolve().parents[1] / "src/kernelworks/ops/reduction"
 TRITON = {"where": "tl.where", "abs": "tl.abs", "exp": "exponential", "log": "logarithm", "sqrt": "root",
           "log1p": "log_one_more"}  # fmt: skip
 CONSTANTS = {"INFINITY": 'float("inf")', "NAN": 'float("nan")'}
 
 
-def _table(name: str) -> Any:
-    """A table, without the package that is written of it: that may be of other entries."""
-    spec = importlib.util.spec_from_file_location(f"{name}_entries", FOLDER / name / "contract.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.TABLE
-
-
-TABLE: ReductionTable = _table("reduction_table")
-LOSSES: LossTable = _table("loss_table")
+TABLE: ReductionTable = load_table("reduction/reduction_table")
+LOSSES: LossTable = load_table("reduction/loss_table")
 
 
 # ---------------------------------------------------------------- Triton
@@ -126,12 +114,12 @@ def _triton_of_loss(entry: LossEntry) -> str:
 
 def triton_py() -> str:
     body = TRITON_HEAD.format(written=WRITTEN, what="reductions") + "".join(map(_triton, TABLE.entries.values()))
-    return formatted(body, str(TABLE.folder / "triton.py"))
+    return formatted(body, TABLE.folder / "triton.py")
 
 
 def triton_of_losses() -> str:
     body = TRITON_HEAD.format(written=WRITTEN, what="losses") + "".join(map(_triton_of_loss, LOSSES.entries.values()))
-    return formatted(body, str(LOSSES.folder / "triton.py"))
+    return formatted(body, LOSSES.folder / "triton.py")
 
 
 # ---------------------------------------------------------------- public functions
@@ -237,7 +225,7 @@ def _face(entry: ReductionEntry) -> str:
 def init_py() -> str:
     names = ", ".join(f'"{name}"' for name in sorted((*TABLE.entries, *map(str.upper, TABLE.entries))))
     head = HEAD.format(written=WRITTEN, names=names, what="Reductions", table="reduction_table")
-    return formatted(head + "".join(map(_face, TABLE.entries.values())), str(TABLE.folder / "__init__.py"))
+    return formatted(head + "".join(map(_face, TABLE.entries.values())), TABLE.folder / "__init__.py")
 
 
 LOSS_DOC = """{describe}
@@ -288,7 +276,7 @@ def _face_of_loss(entry: LossEntry) -> str:
 def init_of_losses() -> str:
     names = ", ".join(f'"{name}"' for name in sorted((*LOSSES.entries, *map(str.upper, LOSSES.entries))))
     head = HEAD.format(written=WRITTEN, names=names, what="Losses", table="loss_table").replace("import torch\n\n", "")
-    return formatted(head + "".join(map(_face_of_loss, LOSSES.entries.values())), str(LOSSES.folder / "__init__.py"))
+    return formatted(head + "".join(map(_face_of_loss, LOSSES.entries.values())), LOSSES.folder / "__init__.py")
 
 
 def names() -> dict[str, tuple[str, ...]]:
@@ -302,15 +290,11 @@ def stale() -> dict[Path, str]:
         TABLE.folder / "__init__.py": init_py(), TABLE.folder / "triton.py": triton_py(),
         LOSSES.folder / "__init__.py": init_of_losses(), LOSSES.folder / "triton.py": triton_of_losses(),
     }  # fmt: skip
-    return {p: text for p, text in wanted.items() if not p.is_file() or p.read_text(encoding="utf-8") != text}
+    return stale_files(wanted)
 
 
 def main(arguments: list[str]) -> int:
-    found = stale()
-    if "--check" not in arguments:
-        for path, text in found.items():
-            path.write_text(text, encoding="utf-8")
-    return 1 if found and "--check" in arguments else 0
+    return write_files(stale(), arguments)
 
 
 if __name__ == "__main__":

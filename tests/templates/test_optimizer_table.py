@@ -10,9 +10,9 @@ import torch
 from op_kernels import SHOWN, runs_here
 from telling_cases import telling
 
+from kernelworks.contract.numbers import is_middle
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.ops.optimizer.optimizer_table.contract import TABLE
-from kernelworks.templates.optimizers.step_entry import is_middle
 from kernelworks.templates.optimizers.step_table import _decline_numbers
 from kernelworks.templates.running_error import Running
 from kernelworks.verify.bounds import loose_bounds, merge_shares

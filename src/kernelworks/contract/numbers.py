@@ -11,9 +11,14 @@ from kernelworks.contract import need_64_bits
 from kernelworks.contract.arguments import Arguments, need_int
 from kernelworks.contract.tensor_argument import GivenArguments, Wrong
 
-__all__ = ["MOST_FLOAT32", "Ordinal", "Real", "reals"]
+__all__ = ["MOST_FLOAT32", "Ordinal", "Real", "is_middle", "reals"]
 
 MOST_FLOAT32 = 3.4028234663852886e38
+
+
+def is_middle(number: Any) -> bool:
+    """Whether a kernel may take a number in float32: no product on the way leaves its range, if no value is huge."""
+    return isinstance(number, (int, float)) and (number == 0.0 or 2.0**-100 <= abs(number) <= 2.0**15)
 
 
 @dataclass(frozen=True)

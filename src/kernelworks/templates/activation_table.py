@@ -10,8 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from types import BuiltinFunctionType
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 
 from kernelworks.build.kernels import table_triton_kernel
-from kernelworks.build.written_source import WrittenSource, written_kernels
+from kernelworks.build.written_source import written_kernels
 from kernelworks.contract import Kernel
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.generated_code import run_generated_code
@@ -28,6 +27,7 @@ from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.signature import TorchSignature
 from kernelworks.templates.activation import Activation, OfEntry, mutants_of, template_of
 from kernelworks.templates.launches import backward_of, forward_of
+from kernelworks.templates.op_package import WrittenTable
 
 __all__ = ["Table", "cpp_text", "names_read", "rename_calls"]
 
@@ -40,28 +40,13 @@ CPP = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Table:
-    """The ops of an op package, by their entries. ``op_package`` is its ``__file__``."""
+class Table(WrittenTable[Activation]):
+    """The ops of an op package, by their entries."""
 
-    op_package: str
-    entries: Mapping[str, Activation]
+    HEADER = HEADER
 
-    @classmethod
-    def of(cls, op_package: str, entries: Sequence[Activation]) -> Table:
-        return cls(op_package, {entry.name: entry for entry in entries})
-
-    @functools.cached_property
-    def folder(self) -> Path:
-        return Path(self.op_package).resolve().parent
-
-    @functools.cached_property
-    def source(self) -> WrittenSource:
-        """The C++ of all entries."""
-        return WrittenSource(f"{self.folder.parent.name}.{self.folder.name}", HEADER, self.texts)
-
-    def texts(self) -> Iterator[str]:
-        return (cpp_text(entry) for entry in self.entries.values())
+    def text_of(self, entry: Activation) -> str:
+        return cpp_text(entry)
 
     def op(self, name: str) -> Op:
         """The op of an entry, with torch's way to write it where torch has a function of this name."""

@@ -20,19 +20,14 @@ from kernelworks.contract import Case, Contract, Mutant
 from kernelworks.contract.arguments import Arguments
 from kernelworks.contract.derived_numbers import derived_numbers
 from kernelworks.contract.lists import Tensors
-from kernelworks.contract.numbers import MOST_FLOAT32, Ordinal, Real
+from kernelworks.contract.numbers import MOST_FLOAT32, Ordinal, Real, is_middle
 from kernelworks.templates.running_error import FUNCTIONS, SMALLEST, Running, square_root, to_float32
 from kernelworks.templates.step import Draw, Numbers, Step, Tensors64
 
-__all__ = ["OfOptimizer", "Optimizer", "is_middle", "mutants_of", "template_of"]
+__all__ = ["OfOptimizer", "Optimizer", "mutants_of", "template_of"]
 
 RUNNING_FUNCTIONS: dict[str, Callable[..., Any]] = {**FUNCTIONS, "sqrt": square_root}
 EXACT_FUNCTIONS: dict[str, Callable[..., Tensor]] = {"where": torch.where, "abs": torch.abs, "sqrt": torch.sqrt}
-
-
-def is_middle(number: float) -> bool:
-    """Whether a kernel may take a number in float32: no product on the way leaves its range, if no value is huge."""
-    return number == 0.0 or 2.0**-100 <= abs(number) <= 2.0**15
 
 
 @dataclass(frozen=True, kw_only=True)

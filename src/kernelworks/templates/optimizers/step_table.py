@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from kernelworks.build.kernels import python_kernel, step_triton_kernel
-from kernelworks.build.written_source import WrittenSource, written_kernels
+from kernelworks.build.written_source import written_kernels
 from kernelworks.contract import Kernel, Request
 from kernelworks.contract.derived_numbers import derived_numbers
+from kernelworks.contract.numbers import is_middle
 from kernelworks.dispatch.op import Op
-from kernelworks.templates.optimizers.step_entry import Optimizer, is_middle, mutants_of, template_of
+from kernelworks.templates.op_package import WrittenTable
+from kernelworks.templates.optimizers.step_entry import Optimizer, mutants_of, template_of
 from kernelworks.templates.step import launch_lists
 
 __all__ = ["OptimizerTable", "cpp_text"]
@@ -31,28 +32,13 @@ TARGETS = ("avx512", "avx2", "scalar")
 HEADER = "optimizers/step_table.hpp"
 
 
-@dataclass(frozen=True)
-class OptimizerTable:
-    """The ops of an op package, by their entries. ``op_package`` is its ``__file__``."""
+class OptimizerTable(WrittenTable[Optimizer]):
+    """The ops of an op package, by their entries."""
 
-    op_package: str
-    entries: Mapping[str, Optimizer]
+    HEADER = HEADER
 
-    @classmethod
-    def of(cls, op_package: str, entries: Sequence[Optimizer]) -> OptimizerTable:
-        return cls(op_package, {entry.name: entry for entry in entries})
-
-    @functools.cached_property
-    def folder(self) -> Path:
-        return Path(self.op_package).resolve().parent
-
-    @functools.cached_property
-    def source(self) -> WrittenSource:
-        """The C++ of all entries."""
-        return WrittenSource(f"{self.folder.parent.name}.{self.folder.name}", HEADER, self.texts)
-
-    def texts(self) -> Iterator[str]:
-        return (cpp_text(entry) for entry in self.entries.values())
+    def text_of(self, entry: Optimizer) -> str:
+        return cpp_text(entry)
 
     def op(self, name: str) -> Op:
         """The op of an entry."""

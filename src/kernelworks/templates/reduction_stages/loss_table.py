@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ from torch import Tensor
 
 from kernelworks.build.kernels import table_triton_kernel
 from kernelworks.build.sharing import choose_threads
-from kernelworks.build.written_source import WrittenSource, written_kernels
+from kernelworks.build.written_source import written_kernels
 from kernelworks.contract import Kernel
 from kernelworks.contract.arguments import schema_of
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import TorchSignature
+from kernelworks.templates.op_package import WrittenTable
 from kernelworks.templates.reduction_stages.entry import Stage
 from kernelworks.templates.reduction_stages.launches import LossArguments, loss_call
 from kernelworks.templates.reduction_stages.loss import LossEntry, LossVariant, contract_of_loss, mutants_of_loss
@@ -76,28 +77,13 @@ def _backward_of(name: str, nanoseconds: float, said: LossArguments, library: An
     return backward
 
 
-@dataclass(frozen=True)
-class LossTable:
-    """The losses of an op package, by their entries. ``op_package`` is its ``__file__``."""
+class LossTable(WrittenTable[LossEntry]):
+    """The losses of an op package, by their entries."""
 
-    op_package: str
-    entries: Mapping[str, LossEntry]
+    HEADER = HEADER
 
-    @classmethod
-    def of(cls, op_package: str, entries: Sequence[LossEntry]) -> LossTable:
-        return cls(op_package, {entry.name: entry for entry in entries})
-
-    @functools.cached_property
-    def folder(self) -> Path:
-        return Path(self.op_package).resolve().parent
-
-    @functools.cached_property
-    def source(self) -> WrittenSource:
-        """The C++ of all entries."""
-        return WrittenSource(f"{self.folder.parent.name}.{self.folder.name}", HEADER, self.texts)
-
-    def texts(self) -> Iterator[str]:
-        return (cpp_text_of_loss(entry) for entry in self.entries.values())
+    def text_of(self, entry: LossEntry) -> str:
+        return cpp_text_of_loss(entry)
 
     def op(self, name: str) -> Op:
         """The op of an entry, with torch's way to write it."""

@@ -9,7 +9,7 @@ two files beside the table, written by ``tools/reductions.py``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from kernelworks.build.kernels import into, table_triton_kernel
 from kernelworks.build.sharing import choose_threads
-from kernelworks.build.written_source import WrittenSource, written_kernels
+from kernelworks.build.written_source import written_kernels
 from kernelworks.contract import Kernel
 from kernelworks.contract.arguments import schema_of
 from kernelworks.contract.reduced_dims import reduced_lines, reduced_shape
@@ -27,6 +27,7 @@ from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.signature import TorchSignature
 from kernelworks.templates.activation_table import rename_calls
+from kernelworks.templates.op_package import WrittenTable
 from kernelworks.templates.reduction_stages.entry import ReductionEntry, Stage, contract_of, mutants_of
 from kernelworks.templates.reduction_stages.launches import align_dims, as_float32, spread_view
 from kernelworks.templates.torch_kernels import python_kernels
@@ -139,28 +140,13 @@ def _backward_of(entry: ReductionEntry, library: Any) -> Callable[..., Any]:
 # ---------------------------------------------------------------- the table
 
 
-@dataclass(frozen=True)
-class ReductionTable:
-    """The ops of an op package, by their entries. ``op_package`` is its ``__file__``."""
+class ReductionTable(WrittenTable[ReductionEntry]):
+    """The ops of an op package, by their entries."""
 
-    op_package: str
-    entries: Mapping[str, ReductionEntry]
+    HEADER = HEADER
 
-    @classmethod
-    def of(cls, op_package: str, entries: Sequence[ReductionEntry]) -> ReductionTable:
-        return cls(op_package, {entry.name: entry for entry in entries})
-
-    @functools.cached_property
-    def folder(self) -> Path:
-        return Path(self.op_package).resolve().parent
-
-    @functools.cached_property
-    def source(self) -> WrittenSource:
-        """The C++ of all entries."""
-        return WrittenSource(f"{self.folder.parent.name}.{self.folder.name}", HEADER, self.texts)
-
-    def texts(self) -> Iterator[str]:
-        return (cpp_text(entry) for entry in self.entries.values())
+    def text_of(self, entry: ReductionEntry) -> str:
+        return cpp_text(entry)
 
     def op(self, name: str) -> Op:
         """The op of an entry, with torch's way to write it."""

@@ -12,8 +12,9 @@ from torch.optim.sgd import sgd
 
 from kernelworks.build.kernels import cpp_kernels, python_kernel, triton_kernel
 from kernelworks.contract import Request
+from kernelworks.contract.numbers import is_middle
 from kernelworks.dispatch.signature import Array
-from kernelworks.ops.optimizer.sgd.contract import CONTRACT, NUMBERS, TEMPLATE, is_middle
+from kernelworks.ops.optimizer.sgd.contract import CONTRACT, NUMBERS, TEMPLATE
 from kernelworks.ops.optimizer.sgd.mutants import MUTANTS
 from kernelworks.templates.step import launch_lists
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from kernelworks.contract import UNIT_ROUNDOFF
 from kernelworks.contract.arguments import Flag
 from kernelworks.contract.lists import Tensors
-from kernelworks.contract.numbers import Real
+from kernelworks.contract.numbers import Real, is_middle
 from kernelworks.templates.step import Draw, Step
 
-__all__ = ["CONTRACT", "NUMBERS", "TEMPLATE", "is_middle", "sgd_step"]
+__all__ = ["CONTRACT", "NUMBERS", "TEMPLATE", "sgd_step"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 SMALLEST = 2.0**-149  # of float32
@@ -24,11 +24,6 @@ USUAL = {
     "is_first_step": False,
 }  # fmt: skip
 NUMBERS = ("lr", "momentum", "dampening", "weight_decay")
-
-
-def is_middle(number: Any) -> bool:
-    """Whether a kernel may take a number in float32: no product on the way leaves its range, if no value is huge."""
-    return isinstance(number, (int, float)) and (number == 0.0 or 2.0**-100 <= abs(number) <= 2.0**15)
 
 
 def sgd_step(
