@@ -334,6 +334,19 @@ def test_lion_steps_by_its_definition() -> None:
     alike([again.state[p]["exp_avg"] for p in params], [m.float() for m in averages])
 
 
+def test_lion_steps_what_the_op_takes_not_by_its_definition() -> None:
+    """One group of both, as a model of mixed dtypes has it."""
+    values = torch.linspace(-1.0, 1.0, 7, dtype=torch.float64)
+    params = [nn.Parameter(values.clone().to(d)) for d in (torch.float64, torch.float32)]
+    optimizer = kw.Lion(params, lr=0.1, weight_decay=0.5)
+    for _ in range(2):
+        for p in params:
+            p.grad = p.detach().cos() - 0.7
+        optimizer.step()
+    torch.testing.assert_close(params[0].float(), params[1], rtol=1e-5, atol=1e-6)
+    assert not torch.equal(params[0], values) and optimizer.state[params[0]]["exp_avg"].dtype is torch.float64
+
+
 @pytest.mark.parametrize(("asked", "named"), [({"lr": -1.0}, "lr"), ({"betas": (0.9, 1.0)}, "beta2")])
 def test_lion_names_what_it_refuses(asked: Asks, named: str) -> None:
     with pytest.raises(ValueError, match=named):

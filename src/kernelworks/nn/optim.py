@@ -17,6 +17,7 @@ from kernelworks.dispatch.op import Op
 from kernelworks.dispatch.plans import generation
 from kernelworks.ops.optimizer.adamw import OP as ADAMW
 from kernelworks.ops.optimizer.optimizer_table import ADADELTA_, ADAGRAD_, ADAM_, LION_, RMSPROP_, lion_
+from kernelworks.ops.optimizer.optimizer_table.contract import LION
 from kernelworks.ops.optimizer.sgd import OP as SGD_OP
 
 __all__ = ["OURS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Call", "Lion", "RMSprop"]
@@ -286,12 +287,20 @@ class Lion(torch.optim.Optimizer):
             for p in params:
                 if not self.state[p]:
                     self.state[p]["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
-            averages = [self.state[p]["exp_avg"] for p in params]
-            lion_(
-                params, [p.grad for p in params], averages, lr=float(group["lr"]), beta1=float(group["betas"][0]),
-                beta2=float(group["betas"][1]), weight_decay=float(group["weight_decay"]),
-                maximize=bool(group["maximize"]),
-            )  # fmt: skip
+            beta1, beta2 = map(float, group["betas"])
+            numbers: dict[str, Any] = {
+                **_floats(group, "lr", "weight_decay"), "beta1": beta1, "beta2": beta2,
+                "maximize": bool(group["maximize"]),
+            }  # fmt: skip
+            ours = [p for p in params if _readable(p)]
+            lion_(ours, [_grad(p) for p in ours], [self.state[p]["exp_avg"] for p in ours], **numbers)
+            with torch.no_grad():
+                for p in (p for p in params if not _readable(p)):  # float64, subclasses: by the definition
+                    average = self.state[p]["exp_avg"]
+                    for target, value in zip(
+                        (p, average), LION.definition(p, _grad(p), average, **numbers), strict=True
+                    ):
+                        target.copy_(value)
         return loss
 
 
