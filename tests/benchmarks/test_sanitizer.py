@@ -111,8 +111,8 @@ def _every(op: Op, kernel: str) -> set[str]:
 
 # A line that is sorted has at most so many elements as registers hold: the kernels of longer ones are topk's. The
 # gradient of a sum is the same scan backwards: the scan of gradients is cumprod's. The gated delta rule goes two
-# ways, each a kernel of its own, as its gradients are. Cells of recurrent layers call the functions of activations, whose kernel is of elements.
-# The gradient of a mean is a view.
+# ways, each a kernel of its own, as its gradients are. Cells of recurrent layers call the functions of activations,
+# whose kernel is of elements. The gradient of a mean is a view.
 UNREACHED = {
     "sort.triton": frozenset({"_long", "_join"}), "cumsum.triton": frozenset({"_flow"}),
     "gated_delta_rule.triton": frozenset({"_chunked", "_states", "_backward", "_of_vectors"}),

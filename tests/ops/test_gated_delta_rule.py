@@ -113,7 +113,9 @@ def test_a_training_step_takes_our_gradients(compiled: bool) -> None:
 
     run = torch.compile(step, backend="aot_eager", fullgraph=True) if compiled else step
     want = torch.autograd.grad(step("reference", **leaves), list(leaves.values()))
-    for got, right in zip(torch.autograd.grad(run("avx2_backward", **leaves), list(leaves.values())), want, strict=True):
+    for got, right in zip(
+        torch.autograd.grad(run("avx2_backward", **leaves), list(leaves.values())), want, strict=True
+    ):
         torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-4)
 
 

@@ -103,6 +103,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "cumprod",
         "cumsum",
         "gated_delta_rule",
+        "linear_attention",
+        "ssd",
     ),
     "selection": (
         "sort",

@@ -1,10 +1,9 @@
-"""The gradients of gated_delta_rule on the GPU, by chunks of steps (README.md has the formulas, ``simd/state_chunks.hpp``
-the same on a CPU).
+"""The gradients of gated_delta_rule on the GPU, by chunks of steps (``simd/state_chunks.hpp`` has the formulas).
 
-Three launches: the states at the start of each chunk, from the first step to the last; then, from the last to the first,
-what each chunk sends back, a program for some columns of a head's state; then the gradients of queries and keys, which
-are sums over the columns' programs and over the value heads of a key head. No sum is taken by atomic additions, so that
-the same call gives the same bits.
+Three launches: the states at the start of each chunk, from the first step to the last; then, from the last to the
+first, what each chunk sends back, a program for some columns of a head's state; then the gradients of queries and
+keys, which are sums over the columns' programs and over the value heads of a key head. No sum is taken by atomic additions,
+so that the same call gives the same bits.
 """
 
 from __future__ import annotations
@@ -148,7 +147,8 @@ def _backward(
             v + batch * v_batch + head * v_head + j[None, :] + step[:, None] * v_step, mask=inside, other=0.0
         ).to(tl.float32)  # fmt: skip
         into = tl.load(
-            flow + batch * flow_batch + head * flow_head + j[None, :] + step[:, None] * flow_step, mask=inside, other=0.0
+            flow + batch * flow_batch + head * flow_head + step[:, None] * flow_step + j[None, :], mask=inside,
+            other=0.0,
         ).to(tl.float32)  # fmt: skip
         rate = tl.load(
             beta + batch * beta_batch + head * beta_head + step * beta_step, mask=counts, other=0.0
