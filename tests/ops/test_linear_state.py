@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import Mamba2Config
 from transformers.models.mamba2 import modeling_mamba2
 
 import kernelworks as kw
+from kernelworks.nn.originals import unwrap_decorators
 
 
 def _ssd(steps: int, batch: int = 2) -> dict[str, Any]:
@@ -94,26 +94,11 @@ def test_a_training_step_takes_our_gradients(compiled: bool) -> None:
         torch.testing.assert_close(got, right, rtol=1e-3, atol=1e-3)
 
 
-def test_a_mixer_of_mamba2_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The layer of transformers in torch, beside one whose scan is the op."""
-    config = Mamba2Config(
-        num_heads=4, head_dim=8, hidden_size=16, state_size=8, n_groups=2, expand=2, chunk_size=16, conv_kernel=4,
-        vocab_size=32, num_hidden_layers=1,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    mixer, scans = modeling_mamba2.Mamba2Mixer(config, 0).eval(), []
-    norm = mixer.norm.forward
-    monkeypatch.setattr(mixer.norm, "forward", lambda x, gate: scans.append(x) or norm(x, gate))
-    hidden = torch.randn(2, 37, 16)
-    with torch.no_grad():
-        mixer.torch_forward(hidden)
-        inner = mixer.in_proj(hidden)
-        _, mixed, dt = inner[..., -(32 + 64 + 4) :].split([32, 64, 4], -1)
-        mixed = mixer.act(mixer.conv1d(mixed.transpose(1, 2))[..., :37].transpose(1, 2))
-        x, b, c = mixed.split([32, 16, 16], -1)
-        dt = torch.nn.functional.softplus(dt + mixer.dt_bias).clamp(*mixer.time_step_limit)
-        got = kw.ssd(
-            x.unflatten(-1, (4, 8)), dt, -mixer.A_log.exp(), b.unflatten(-1, (2, 8)), c.unflatten(-1, (2, 8)),
-            D=mixer.D, kernel="avx2_chunked",
-        )  # fmt: skip
-    torch.testing.assert_close(got.flatten(2), scans[0].float(), rtol=1e-4, atol=1e-4)
+@pytest.mark.parametrize("steps", [1, 37])
+def test_ssd_is_transformers_scan_of_mamba2(steps: int) -> None:
+    args = _ssd(steps)
+    theirs = unwrap_decorators(modeling_mamba2.mamba2_chunk_scan, "transformers")
+    want = theirs(**{"hidden_states" if n == "x" else n: t for n, t in args.items()}, chunk_size=16,
+                  return_final_states=True)  # fmt: skip
+    for got, right in zip(kw.ssd(**args, return_final_states=True, kernel="avx2_chunked"), want, strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-4)

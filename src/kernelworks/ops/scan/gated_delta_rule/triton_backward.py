@@ -2,8 +2,8 @@
 
 Three launches: the states at the start of each chunk, from the first step to the last; then, from the last to the
 first, what each chunk sends back, a program for some columns of a head's state; then the gradients of queries and
-keys, which are sums over the columns' programs and over the value heads of a key head. No sum is taken by atomic additions,
-so that the same call gives the same bits.
+keys, sums over the columns' programs and over the value heads of a key head. No sum is taken by atomic additions, so
+that the same call gives the same bits.
 """
 
 from __future__ import annotations
