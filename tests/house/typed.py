@@ -58,6 +58,8 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     assert_type(kw.kernel_matmul(x, x, x, x), Tensor)
     assert_type(kw.matern32_matmul(x, x, x, 0.5), Tensor)
     assert_type(kw.matern32_matmul(a, a, a, a), Arrays)
+    assert_type(kw.matern12_matmul(x, x, x, 0.5), Tensor)
+    assert_type(kw.matern52_matmul(a, a, a, a), Arrays)
     assert_type(kw.argmax(input=a, dim=-1, keepdim=True), Arrays)
     assert_type(kw.sort(x, 0, True, stable=True), tuple[Tensor, Tensor])
     assert_type(kw.sort(input=a), tuple[Arrays, Arrays])

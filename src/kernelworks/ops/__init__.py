@@ -126,6 +126,7 @@ SIBLINGS: dict[str, tuple[str, ...]] = {
     "lookup.along_index": ("gather", "index_add", "index_select", "scatter_add"),
     "pooling.avg_pool": ("avg_pool1d", "avg_pool3d"),
     "pooling.max_pool": ("max_pool1d", "max_pool2d", "max_pool3d"),
+    "similarity.matern_table": ("matern12_matmul", "matern52_matmul"),
 }
 
 NAMES: tuple[str, ...] = ()
