@@ -49,8 +49,9 @@ class LossEntry:
     tensors, with their kinds; ``flags`` are True or False. A flag that is True takes the variant of its name, a weight
     that is given ``weighted``. ``numbers`` and ``presets`` as a reduction's. ``magnitudes(call)`` are, for each element
     in float64, the sum of the magnitudes that its term is made of, and the part of it that elementary functions gave;
-    ``slopes(call)`` the same of both gradients, None for one that is 0 everywhere. ``draw_target(generator, dtype, x)`` makes targets that the loss is
-    meant for. ``tries``: other numbers or flags. ``torchs`` is a function with torch's signature.
+    ``slopes(call)`` the same of both gradients, None for one that is 0 everywhere. ``draw_target(generator, dtype, x)``
+    makes targets that the loss is meant for. ``tries``: other numbers or flags. ``torchs`` is a function with torch's
+    signature.
     """
 
     name: str

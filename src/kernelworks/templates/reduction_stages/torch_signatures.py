@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "along", "difference", "divergence", "extremum", "hinge", "huber", "logits", "moment", "norm", "smooth", "with_dtype",
+    "along", "difference", "divergence", "extremum", "hinge", "huber", "logits", "moment", "norm", "smooth",
+    "with_dtype",
 ]  # fmt: skip
 
 
