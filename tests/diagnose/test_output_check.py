@@ -17,7 +17,12 @@ COMPILING_S = 30.0
 
 
 def compared(
-    monkeypatch: pytest.MonkeyPatch, optimization: str, *, wall: float = 0.01, dropout: bool = False, ended: bool = False
+    monkeypatch: pytest.MonkeyPatch,
+    optimization: str,
+    *,
+    wall: float = 0.01,
+    dropout: bool = False,
+    ended: bool = False,
 ) -> dict[str, Any]:
     """What ``compare`` is asked, with 60 s of 90 left."""
     asked: dict[str, Any] = {}
