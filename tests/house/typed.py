@@ -59,6 +59,8 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     assert_type(kw.matern32_matmul(x, x, x, 0.5), Tensor)
     assert_type(kw.matern32_matmul(a, a, a, a), Arrays)
     assert_type(kw.matern12_matmul(x, x, x, 0.5), Tensor)
+    assert_type(kw.laplacian_matmul(x, x, x, 2), Tensor)
+    assert_type(kw.polynomial_matmul(a, a, a, 0.5, 2, 1.0), Arrays)
     assert_type(kw.matern52_matmul(a, a, a, a), Arrays)
     assert_type(kw.argmax(input=a, dim=-1, keepdim=True), Arrays)
     assert_type(kw.sort(x, 0, True, stable=True), tuple[Tensor, Tensor])
