@@ -35,8 +35,9 @@ def matern12_matmul(
     Returns:
         ``output`` [N, E] of x's dtype.
 
-    Error bound: ``kernel_matmul``'s with ``z e^-z / 2`` in the place of ``t k``, and ``2 z k`` for the rounding of z. The
-    gradient of points closer than 2^-62 length scales may be lost, for their squared distance is no normal number.
+    Error bound: ``kernel_matmul``'s with ``z e^-z / 2`` in the place of ``t k``, and ``2 z k`` for the rounding of
+    z. The gradient of points closer than 2^-62 length scales may be lost, for their squared distance is no normal
+    number.
     Cost: 3 D + 2 E + 2 flop and one exponential a pair; reads x, y and v and writes output once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Rasmussen and Williams 2006, equation 4.18.
@@ -70,7 +71,8 @@ def matern52_matmul(
     Returns:
         ``output`` [N, E] of x's dtype.
 
-    Error bound: ``kernel_matmul``'s with ``z^2 (1 + z) e^-z / 6`` in the place of ``t k``, and ``3 z k`` for the rounding of z.
+    Error bound: ``kernel_matmul``'s with ``z^2 (1 + z) e^-z / 6`` in the place of ``t k``, and ``3 z k`` for the
+    rounding of z.
     Cost: 3 D + 2 E + 6 flop and one exponential a pair; reads x, y and v and writes output once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Rasmussen and Williams 2006, equation 4.17.

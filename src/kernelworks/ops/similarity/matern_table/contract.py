@@ -21,7 +21,8 @@ def _z(s: Tensor, order: float) -> Tensor:
 
 def _apart(x: Tensor, y: Tensor, length_scale: Tensor, order: float) -> Tensor:
     """sqrt(order) |x_i - y_j| / l, as torch's users write it."""
-    return order**0.5 * torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist") / length_scale
+    made: Tensor = order**0.5 * torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist") / length_scale
+    return made
 
 
 # ---------------------------------------------------------------- order 1/2
@@ -80,7 +81,8 @@ TABLE = OpTable.of(
         PairwiseEntry(
             op_package=__file__,
             op_name="matern52_matmul",
-            formula="output[i, :] = sum_j (1 + z + z^2 / 3) exp(-z) v[j, :] with z = sqrt(5) |x_i - y_j| / length_scale",
+            formula="output[i, :] = sum_j (1 + z + z^2 / 3) exp(-z) v[j, :] with z = sqrt(5) |x_i - y_j| / "
+            "length_scale",
             source="Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, equation 4.17",
             value=value,
             slope=slope,
