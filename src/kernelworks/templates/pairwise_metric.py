@@ -169,20 +169,20 @@ class MetricPairwise(OpPackage):
 
     # ------------------------------------------------------------ torch
 
-    def composite(self, x: Tensor, y: Tensor, v: Tensor, length_scale: Tensor, *numbers: Any) -> Tensor:
+    def composite(self, x: Tensor, y: Tensor, v: Tensor, length_scale: Tensor, *numbers: Any, **named: Any) -> Tensor:
         """The op in torch's functions, all of which have derivatives of any order."""
-        return self._in_torch(self.metric.value, x, y, v, length_scale, numbers)
+        return self._in_torch(self.metric.value, (x, y, v, length_scale), numbers, named)
 
-    def native(self, x: Tensor, y: Tensor, v: Tensor, length_scale: Tensor, *numbers: Any) -> Tensor:
+    def native(self, x: Tensor, y: Tensor, v: Tensor, length_scale: Tensor, *numbers: Any, **named: Any) -> Tensor:
         """As torch's users write it."""
-        return self._in_torch(self.metric.matrix, x, y, v, length_scale, numbers)
+        return self._in_torch(self.metric.matrix, (x, y, v, length_scale), numbers, named)
 
     def _in_torch(
-        self, matrix: Callable[..., Tensor], x: Tensor, y: Tensor, v: Tensor, length_scale: Tensor, numbers: Any
+        self, matrix: Callable[..., Tensor], tensors: Sequence[Tensor], numbers: Any, named: dict[str, Any]
     ) -> Tensor:
-        wide = [t.to(torch.float32) if t.dtype.itemsize < 4 else t for t in (x, y, v, length_scale)]
-        named = dict(zip(self.numbers, numbers, strict=True))
-        return (matrix(wide[0], wide[1], wide[3].reshape(()), **named) @ wide[2]).to(v.dtype)
+        x, y, v, length_scale = (t.to(torch.float32) if t.dtype.itemsize < 4 else t for t in tensors)
+        named |= dict(zip(self.numbers, numbers, strict=False))
+        return (matrix(x, y, length_scale.reshape(()), **named) @ v).to(tensors[2].dtype)
 
     # ------------------------------------------------------------ the op
 
