@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelworks.learn.case import Array, Case, State, Output, Rows
+from kernelworks.learn.case import Array, Case, Output, Rows, State
 
 __all__ = ["Buffer", "place_case"]
 

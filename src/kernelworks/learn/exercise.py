@@ -23,7 +23,7 @@
 | wrong | attempts that a check must refuse: see below |
 
 A wrong attempt has a ``name``, the part of the sentence that must be ``said`` of it, and ``edits``: pairs of a text
-that the solution has once and what stands there instead. In the place of edits, or before them, a ``file`` of the folder.
+that the solution has once and what stands there instead. In the place of edits, or before them, a ``file``.
 """
 
 from __future__ import annotations

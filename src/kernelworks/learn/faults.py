@@ -58,7 +58,7 @@ class Observation:
         return usual and any(mask.any() and not mask.all() for mask in masks)
 
     @property
-    def failed(self) -> bool:
+    def is_wrong(self) -> bool:
         return any(self.wrong(name).any() for name in self.outputs)
 
 
@@ -293,9 +293,9 @@ def judge(seen: Sequence[Observation], reference: Reference) -> Verdict:
     deeds = [(one, said) for one in seen if (said := _deeds(one))]
     if deeds:
         one, said = next(((one, said) for one, said in deeds if one.is_partly_wrong()), deeds[0])
-        failures = sum(bool(_deeds(other)) or other.failed for other in seen)
+        failures = sum(bool(_deeds(other)) or other.is_wrong for other in seen)
         return Verdict(False, said, f"with {one.case.about}", cases=count, failures=failures)
-    failed = [one for one in seen if one.failed]
+    failed = [one for one in seen if one.is_wrong]
     if not failed:
         worst = max((one.worst(name) for one in seen for name in one.outputs), default=0.0)
         return Verdict(True, cases=count, worst=worst)

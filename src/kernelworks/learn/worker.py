@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from kernelworks.learn.buffers import PATTERNS, Buffer, place_case
-from kernelworks.learn.case import Array, Case, State, Output, Reference, exact_arguments, load_reference
+from kernelworks.learn.case import Array, Case, Output, Reference, State, exact_arguments, load_reference
 from kernelworks.learn.exercise import Exercise, load_exercise
 from kernelworks.learn.faults import Observation, describe_elements, judge
 from kernelworks.learn.timing import time_calls
@@ -141,7 +141,7 @@ def observe(exercise: Exercise, case: Case, reference: Reference, runner: _Runne
         if count > 1 and not seen.overlap:
             seen.overlap = _overlap(runner, case, count)
         seen.changed_inputs, seen.written_gaps = sorted(runner.changed), sorted(runner.gaps)
-        if seen.overlap or seen.changed_inputs or seen.failed:
+        if seen.overlap or seen.changed_inputs or seen.is_wrong:
             break
     return seen
 
