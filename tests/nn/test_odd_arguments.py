@@ -47,6 +47,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "mse_loss": {"input": X, "target": X * 2, **OLD, "reduction": "mean", "weight": None},
     "l1_loss": {"input": X, "target": X * 2, **OLD, "reduction": "mean", "weight": None},
     "smooth_l1_loss": {"input": X, "target": X * 2, **OLD, "reduction": "mean", "beta": 0.5},
+    "hinge_embedding_loss": {"input": X, "target": X.sign(), "margin": 0.5, **OLD, "reduction": "mean"},
     "huber_loss": {"input": X, "target": X * 2, "reduction": "mean", "delta": 0.5, "weight": None},
     "kl_div": {"input": X, "target": X.sigmoid(), **OLD, "reduction": "mean", "log_target": False},
     "binary_cross_entropy_with_logits": {

@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.reduction.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
     from kernelworks.ops.reduction.log_softmax import log_softmax as log_softmax
     from kernelworks.ops.reduction.loss_table import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
+    from kernelworks.ops.reduction.loss_table import hinge_embedding_loss as hinge_embedding_loss
     from kernelworks.ops.reduction.loss_table import huber_loss as huber_loss
     from kernelworks.ops.reduction.loss_table import kl_div as kl_div
     from kernelworks.ops.reduction.loss_table import l1_loss as l1_loss
@@ -166,6 +167,7 @@ if TYPE_CHECKING:
         "hardsigmoid",
         "hardswish",
         "hardtanh",
+        "hinge_embedding_loss",
         "huber_loss",
         "index_add",
         "index_select",
@@ -234,7 +236,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "activation.table": ("celu", "elu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish", "quick_gelu", "relu6", "selu", "sigmoid", "silu", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",),
     "optimizer.optimizer_table": ("adadelta_", "adagrad_", "adam_", "lion_", "rmsprop_",),
     "reduction.reduction_table": ("amax", "amin", "logsumexp", "mean", "norm", "std", "var",),
-    "reduction.loss_table": ("binary_cross_entropy_with_logits", "huber_loss", "kl_div", "l1_loss", "mse_loss", "smooth_l1_loss",),
+    "reduction.loss_table": ("binary_cross_entropy_with_logits", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "mse_loss", "smooth_l1_loss",),
     "convolution.conv": ("conv1d", "conv3d",),
     "convolution.conv_transpose": ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d",),
     "lookup.along_index": ("gather", "index_add", "index_select", "scatter_add",),
@@ -559,6 +561,10 @@ SCHEMAS = {
     "cross_entropy": {
         "forward": "cross_entropy(Tensor logits, Tensor target, int ignore_index, str reduction, str? op_kernel=None) -> Tensor",
         "backward": "cross_entropy_backward(Tensor grad_loss, Tensor logits, Tensor target, int ignore_index, str reduction, str? op_kernel=None) -> Tensor",
+    },
+    "hinge_embedding_loss": {
+        "forward": "hinge_embedding_loss(Tensor x, Tensor target, str reduction, float margin, str? op_kernel=None) -> Tensor",
+        "backward": "hinge_embedding_loss_backward(Tensor grad_output, Tensor x, Tensor target, str reduction, float margin, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
     "huber_loss": {
         "forward": "huber_loss(Tensor x, Tensor target, str reduction, float delta, str? op_kernel=None) -> Tensor",
