@@ -10,8 +10,16 @@ import re
 import numpy as np
 import pytest
 
-from kernelworks.learn.emulator import Argument, Emulation, NotTranslated, Role, emulate, thread_orders
-from kernelworks.learn.emulator.sentences import fault_sentence, ordered_faults
+from kernelworks.learn.emulator import (
+    Argument,
+    Emulation,
+    NotTranslated,
+    Role,
+    emulate,
+    fault_sentence,
+    ordered_faults,
+    thread_orders,
+)
 from kernelworks.learn.emulator.translation import translate
 
 N = 200
