@@ -46,7 +46,7 @@ SOURCE_FLAGS = (
     "--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1", "-Wno-unknown-pragmas",
     "-nodefaultlibs",
 )  # fmt: skip
-GENERATED = 1000001  # the number of the first line that is ours
+FIRST_GENERATED_LINE = 1000001  # the number of the first line that is ours
 LIBRARIES = ("-lstdc++", "-lm", "-lc", "-lgcc", "-lgcc_s")
 
 
@@ -80,7 +80,7 @@ def build_source(text: str, name: str, declaration: str, types: Sequence[str]) -
         raise ValueError(f"not a declaration of a function: {declaration!r}")
     arguments = ", ".join(f"*({type_}*)kw_arguments_given[{i}]" for i, type_ in enumerate(types))
     whole = (
-        f'extern "C" {declaration};\n#line 1\n{translate(text)}\n#line {GENERATED}\n'
+        f'extern "C" {declaration};\n#line 1\n{translate(text)}\n#line {FIRST_GENERATED_LINE}\n'
         f'extern "C" void kw_entry(void** kw_arguments_given) {{ {symbol[1]}({arguments}); }}\n'
         f'extern "C" {{ extern const unsigned kw_arguments; const unsigned kw_arguments = {len(types)}; }}\n'
     )
@@ -112,6 +112,6 @@ def source_lines(library: Path, offsets: Iterable[int], name: str) -> dict[int, 
             current = int(said, 16) + 1
             continue
         match = re.match(r"(.*):(\d+)", said)
-        if match and Path(match[1]).name == name and int(match[2]) < GENERATED and not lines.get(current):
+        if match and Path(match[1]).name == name and int(match[2]) < FIRST_GENERATED_LINE and not lines.get(current):
             lines[current] = int(match[2])
     return lines

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 __all__ = ["NotTranslated", "translate"]
 
-SKIPPED = re.compile(
+TEXT_TO_SKIP = re.compile(
     r"""//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)'|^[ \t]*\#(?:[^\n\\]|\\.)*""", re.S | re.M
 )
 HEADER = re.compile(
@@ -51,7 +51,7 @@ def _blank(text: str) -> str:
     def erase(match: re.Match[str]) -> str:
         return re.sub(r"[^\n]", " ", match[0])
 
-    return SKIPPED.sub(erase, text)
+    return TEXT_TO_SKIP.sub(erase, text)
 
 
 def _line(text: str, position: int) -> int:
