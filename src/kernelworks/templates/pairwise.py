@@ -293,7 +293,7 @@ class PairwiseEntry(Pairwise):
     own_mutants: Sequence[Mutant] = ()
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         return self.op_name
 
     def op(self, contract: Contract | None = None, *, mutants: Sequence[Mutant] = ()) -> Op:
