@@ -1,7 +1,7 @@
 """The pairwise template for kernels that are no function of the Euclidean distance: of L1 distances, of dot products.
 
 An entry says its metric (``Metric``): q, k and the slope in float64, and how far float32 may be off in each. Its
-``pairwise_metric.cpp`` and ``triton.py`` say the same of tiles. Numbers that k takes besides (a degree, an offset) are
+``pairwise.cpp`` and ``triton.py`` say the same of tiles. Numbers that k takes besides (a degree, an offset) are
 arguments behind the length scale.
 """
 
@@ -29,7 +29,7 @@ from kernelworks.templates.torch_kernels import python_kernels
 
 __all__ = ["Metric", "MetricPairwise"]
 
-TARGETS = dict.fromkeys(("avx512", "avx2", "scalar"), "pairwise_metric.cpp")
+TARGETS = dict.fromkeys(("avx512", "avx2", "scalar"), "pairwise.cpp")
 
 
 @dataclass(frozen=True)
