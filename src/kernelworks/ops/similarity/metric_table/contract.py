@@ -86,7 +86,7 @@ class Polynomial(Metric):
 # ---------------------------------------------------------------- cases of polynomials
 
 Sizes = tuple[int, int, int, int]
-PLAIN = {"degree": 3, "coef0": 1.0}
+CUBIC_NUMBERS = {"degree": 3, "coef0": 1.0}
 SIZES: tuple[tuple[Sizes, int, float], ...] = (
     ((0, 5, 3, 1), 2, 1.0), ((5, 0, 3, 1), 3, 1.0), ((5, 5, 3, 0), 2, 1.0), ((1, 1, 1, 1), 1, 0.0),
     ((2, 1, 3, 1), 2, 0.0), ((1, 300, 3, 1), 3, 1.0), ((70, 1, 3, 1), 2, -1.0), ((33, 70, 1, 1), 4, 0.5),
@@ -107,7 +107,7 @@ def _polynomial(sizes: Sizes, degree: int, coef0: float, name: str = "", **drawn
 
 def _same(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
     made = draw_points(generator, dtype, (40, 40, 3, 2))
-    return made | {"y": made["x"]} | PLAIN
+    return made | {"y": made["x"]} | CUBIC_NUMBERS
 
 
 def _cancelling(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
@@ -122,14 +122,14 @@ def _with(value: float) -> Any:
     def make(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
         made = draw_points(generator, dtype, (19, 35, 3, 2))
         made["x"][4, 1] = made["y"][34, 2] = value
-        return made | PLAIN
+        return made | CUBIC_NUMBERS
 
     return make
 
 
 def _own_dtype(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
     made = draw_points(generator, dtype, (19, 35, 3, 2))
-    return made | {"length_scale": torch.full((1, 1), 1.7, dtype=dtype)} | PLAIN
+    return made | {"length_scale": torch.full((1, 1), 1.7, dtype=dtype)} | CUBIC_NUMBERS
 
 
 POLYNOMIALS = (
@@ -182,7 +182,7 @@ TABLE = OpTable.of(
             device_cases=DEVICE_POLYNOMIALS,
             mutants=polynomial_mutants(Polynomial().value),
             numbers={"degree": Int64(least=1), "coef0": Number(least=None, finite=True)},
-            shown=PLAIN,
+            shown=CUBIC_NUMBERS,
         ),
     ]
 )
