@@ -100,6 +100,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "input": X.reshape(1, 1, 2, 4, 4), "kernel_size": 2, "stride": None, "padding": 0, "ceil_mode": False,
         "count_include_pad": True, "divisor_override": None,
     },
+    **{f"adaptive_avg_pool{dims}d": {
+        "input": X.reshape(((1, 4, 8), (1, 2, 4, 4), (1, 1, 2, 4, 4))[dims - 1]), "output_size": 2,
+    } for dims in (1, 2, 3)},
     **{f"max_pool{dims}d": {
         "input": X.reshape(((1, 4, 8), (1, 2, 4, 4), (1, 1, 2, 4, 4))[dims - 1]), "kernel_size": 2, "stride": None,
         "padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False,
