@@ -56,6 +56,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "lookup": (
         "embedding",
+        "embedding_bag",
     ),
     "norm": (
         "add_layer_norm",

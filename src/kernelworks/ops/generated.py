@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.lookup.along_index import index_select as index_select
     from kernelworks.ops.lookup.along_index import scatter_add as scatter_add
     from kernelworks.ops.lookup.embedding import embedding as embedding
+    from kernelworks.ops.lookup.embedding_bag import embedding_bag as embedding_bag
     from kernelworks.ops.norm.add_layer_norm import add_layer_norm as add_layer_norm
     from kernelworks.ops.norm.batch_norm import batch_norm as batch_norm
     from kernelworks.ops.norm.group_norm import group_norm as group_norm
@@ -161,6 +162,7 @@ if TYPE_CHECKING:
         "dequantize",
         "elu",
         "embedding",
+        "embedding_bag",
         "gated_delta_rule",
         "gather",
         "gelu",
@@ -436,6 +438,10 @@ SCHEMAS = {
     "embedding": {
         "forward": "embedding(Tensor ids, Tensor weight, str? op_kernel=None) -> Tensor",
         "backward": "embedding_backward(Tensor grad_output, Tensor ids, Tensor weight, bool[] needs, str? op_kernel=None) -> Tensor",
+    },
+    "embedding_bag": {
+        "forward": "embedding_bag(Tensor ids, Tensor weight, Tensor offsets, str mode, Tensor? per_sample_weights, int? padding_idx, str? op_kernel=None) -> Tensor",
+        "backward": "embedding_bag_backward(Tensor grad_output, Tensor ids, Tensor weight, Tensor offsets, str mode, Tensor? per_sample_weights, int? padding_idx, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
     "gather": {
         "forward": "gather(Tensor x, int dim, Tensor index, str? op_kernel=None) -> Tensor",
