@@ -49,7 +49,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "smooth_l1_loss": {"input": X, "target": X * 2, **OLD, "reduction": "mean", "beta": 0.5},
     "hinge_embedding_loss": {"input": X, "target": X.sign(), "margin": 0.5, **OLD, "reduction": "mean"},
     "embedding_bag": {
-        "input": torch.tensor([[0, 3, 1], [2, 2, 0]]), "weight": X, "offsets": None, "max_norm": None, "norm_type": 2.0,
+        "weight": X, "input": torch.tensor([[0, 3, 1], [2, 2, 0]]), "offsets": None, "max_norm": None, "norm_type": 2.0,
         "scale_grad_by_freq": False, "mode": "mean", "sparse": False, "per_sample_weights": None,
         "include_last_offset": False, "padding_idx": 0,
     },

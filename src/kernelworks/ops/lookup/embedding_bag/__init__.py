@@ -162,6 +162,8 @@ def _composite(
     ids: Tensor, weight: Tensor, offsets: Tensor, mode: str = "mean", per_sample_weights: Tensor | None = None,
     padding_idx: int | None = None,
 ) -> Tensor:  # fmt: skip
+    if not offsets.numel() or not weight.shape[1]:  # of which torch reads past the ends, or refuses them
+        return reference(ids, weight, offsets, mode, per_sample_weights, padding_idx)[0]
     return F.embedding_bag(
         ids, weight, offsets.to(ids.dtype), mode=mode, per_sample_weights=per_sample_weights, padding_idx=padding_idx
     )
@@ -221,10 +223,7 @@ OP = Op(
     CONTRACT,
     [
         triton_kernel(PACKAGE),
-        *cpp_kernels(
-            PACKAGE, forward=_forward, backward=_backward,
-            targets=dict.fromkeys(("avx512", "avx2", "scalar"), "simd.cpp"),
-        ),
+        *cpp_kernels(PACKAGE, forward=_forward, backward=_backward),
         python_kernel("torch", _torch, _torch_backward),
         python_kernel("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),
     ],
@@ -255,6 +254,8 @@ def _ours(
         return "scale_grad_by_freq and sparse ask for another gradient"
     if include_last_offset:
         return "include_last_offset says twice where the last bag ends"
+    if per_sample_weights is not None and getattr(per_sample_weights, "shape", None) != input.shape:
+        return "per_sample_weights are no tensor of input's shape"
     if padding_idx is not None and padding_idx < 0:
         padding_idx += weight.shape[0]
     if input.dim() == 2 and offsets is None:  # a bag is a row

@@ -44,12 +44,12 @@ PLACES: dict[int, tuple[tuple[Sizes, Sizes], ...]] = {
     3: (((4, 4, 6), (2, 2, 3)), ((5, 7, 6), (3, 2, 4)), ((3, 4, 5), (1, 1, 1)), ((2, 3, 19), (4, 1, 2)),
         ((1, 1, 1), (1, 2, 1)), ((6, 5, 18), (2, 5, 1))),
 }  # fmt: skip
-TIMED: dict[int, tuple[tuple[int, int, Sizes, Sizes], ...]] = {
+TIMED_SIZES: dict[int, tuple[tuple[int, int, Sizes, Sizes], ...]] = {
     1: ((32, 256, (1024,), (1,)), (32, 256, (1000,), (7,))),
     2: ((32, 512, (14, 14), (1, 1)), (8, 256, (32, 32), (7, 7))),
     3: ((8, 256, (8, 14, 14), (1, 1, 1)), (4, 64, (16, 28, 28), (4, 7, 7))),
 }
-DEVICE: dict[int, tuple[Sizes, Sizes]] = {
+DEVICE_SIZES: dict[int, tuple[Sizes, Sizes]] = {
     1: ((40_003,), (301,)),
     2: ((203, 197), (50, 7)),
     3: ((31, 37, 35), (4, 9, 5)),
@@ -99,7 +99,7 @@ class AdaptivePool(OpPackage):
             differentiable=("x",), check=check_of(self.arguments), reference=self.reference, bound=self._bound,
             gradient_bound=self._gradient_bound, cost=self._cost, dims=self._dims, bucket=self._bucket,
             cases=tuple(self._cases()), bench_cases=tuple(self._timed(F32, 1)),
-            device_cases=tuple(self._case(4, 6, *DEVICE[self.dims], last) for last in (False, True)),
+            device_cases=tuple(self._case(4, 6, *DEVICE_SIZES[self.dims], last) for last in (False, True)),
             device_bench_cases=tuple(self._timed(BF16, 16)), errors=errors_of(self.arguments),
         )  # fmt: skip
 
@@ -167,7 +167,7 @@ class AdaptivePool(OpPackage):
         yield Case("one number for all", lambda g, d: {"x": draw("normal", g, d, 2, 3, *sizes), "output_size": 3})
 
     def _timed(self, dtype: torch.dtype, times: int) -> Iterator[Case]:
-        for batch, channels, sizes, outputs in TIMED[self.dims]:
+        for batch, channels, sizes, outputs in TIMED_SIZES[self.dims]:
             yield self._case(times * batch, channels, sizes, outputs, dtypes=(dtype,))
 
     # ------------------------------------------------------------ mutants
@@ -228,6 +228,8 @@ class AdaptivePool(OpPackage):
         op.template = self
 
         def ours(input: Any, output_size: Any) -> tuple[Any, ...] | str:
+            if isinstance(output_size, (list, tuple)) and len(output_size) != self.dims:
+                return f"output_size is one number or {self.dims}"
             if isinstance(output_size, (list, tuple)) and None in output_size:  # a dimension that stays as it is
                 output_size = [
                     n if own is None else own
