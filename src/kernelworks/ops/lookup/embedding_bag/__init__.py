@@ -83,6 +83,8 @@ def rows_of(weight: Tensor) -> Tensor:
 
 def check_bags(ids: Tensor, offsets: Tensor, V: int) -> None:
     """Raises IndexError unless all ids are in the table and offsets rise from 0 within the ids. Waits for a GPU."""
+    if ids.is_meta:
+        return
     outside = (ids < 0) | (ids >= V)
     n, begins = ids.numel(), offsets.long()
     wrong = begins.new_zeros(1, dtype=torch.bool)
@@ -107,8 +109,8 @@ def places_of(
         return bag, per_sample_weights.float().contiguous()
     scale = torch.ones(ids.shape, dtype=torch.float32, device=ids.device)
     if mode == "mean" and offsets.numel():
-        count = torch.bincount(bag[bag >= 0], minlength=offsets.numel())
-        scale = 1.0 / count.clamp(min=1).float()[bag.clamp(min=0)]
+        count = scale.new_zeros(offsets.numel()).index_add(0, bag.clamp(min=0), (bag >= 0).float())
+        scale = 1.0 / count.clamp(min=1.0)[bag.clamp(min=0)]
     return bag, scale
 
 

@@ -27,7 +27,7 @@ def _changed(how: Callable[[dict[str, Any]], dict[str, Any]], after: Callable[[T
         padding_idx: int | None,
     ) -> Tensor:
         weights = None if per_sample_weights is None else per_sample_weights.double()
-        given = {
+        given: dict[str, Any] = {
             "ids": ids, "weight": weight.double(), "offsets": offsets, "mode": mode, "per_sample_weights": weights,
             "padding_idx": padding_idx,
         }  # fmt: skip

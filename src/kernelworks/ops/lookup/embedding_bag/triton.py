@@ -19,7 +19,7 @@ CONFIGS = configs(__file__)
 
 @kernel
 def _forward(
-    out, chosen, ids, weight, offsets, scales, padding, N, B, D, stride, MODE: tl.constexpr, BLOCK: tl.constexpr
+    ids, weight, offsets, scales, out, chosen, padding, N, B, D, stride, MODE: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """MODE: 0 a mean, 1 a sum, 2 a maximum, of which ``chosen`` takes the places."""
     bag = tl.program_id(0).to(tl.int64)
@@ -105,9 +105,9 @@ def _run(
     launch, across = _launch(FORWARD, "forward", D, weight.dtype, MODE=MODES.index(mode))
     table = rows_of(weight)
     launch(
-        (B, across, 1), output, chosen, ids.contiguous(), table, offsets.contiguous(),
-        None if scales is None else scales.contiguous(), -1 if padding is None else padding, ids.numel(), B, D,
-        table.stride(0),
+        (B, across, 1), ids.contiguous(), table, offsets.contiguous(),
+        None if scales is None else scales.contiguous(), output, chosen, -1 if padding is None else padding,
+        ids.numel(), B, D, table.stride(0),
     )  # fmt: skip
 
 
