@@ -155,7 +155,7 @@ def indices(x: Tensor, a: Arrays, ids: Tensor) -> None:
     assert_type(kw.index_select(x, 0, ids), Tensor)
     assert_type(kw.scatter_add(x, 1, ids, x), Tensor)
     assert_type(kw.index_add(x, 0, ids, x, alpha=2.0), Tensor)
-    assert_type(kw.embedding_bag(ids, x, ids, "sum", per_sample_weights=x), Tensor)
+    assert_type(kw.embedding_bag(ids, x, ids, mode="sum", per_sample_weights=x), Tensor)
     assert_type(kw.embedding_bag(input=a, weight=a, offsets=a, mode="max", padding_idx=0), Arrays)
     assert_type(kw.gather(input=a, dim=1, index=a, sparse_grad=False), Arrays)
 

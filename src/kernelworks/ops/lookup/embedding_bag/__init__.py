@@ -25,7 +25,7 @@ NANOSECONDS = 0.2  # about what an element of a row takes one thread
 
 @overload
 def embedding_bag(
-    ids: Array, weight: Array, offsets: Array, mode: str = "mean", *, per_sample_weights: Array | None = None,
+    ids: Array, weight: Array, offsets: Array, *, mode: str = "mean", per_sample_weights: Array | None = None,
     padding_idx: int | None = None, out: Array | None = None, kernel: str | None = None,
 ) -> Array: ...  # fmt: skip
 @overload
@@ -37,7 +37,7 @@ def embedding_bag(
 ) -> Array: ...  # fmt: skip
 @two_names
 def embedding_bag(
-    ids: Any = ABSENT, weight: Any = ABSENT, offsets: Any = None, mode: Any = "mean", *rest: Any,
+    ids: Any = ABSENT, weight: Any = ABSENT, offsets: Any = None, *rest: Any, mode: Any = "mean",
     per_sample_weights: Any = None, padding_idx: Any = None, out: Any = None, kernel: str | None = None, **torchs: Any,
 ) -> Any:  # fmt: skip
     """The sum, the mean or the maximum of the rows of a table that each bag of ids looks up.
@@ -66,10 +66,9 @@ def embedding_bag(
     waits for that answer. TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: torch.nn.functional.embedding_bag.
     """
-    if torchs or rest or mode is None or isinstance(mode, float) or offsets is None:  # max_norm stands fourth there
-        named = {"per_sample_weights": per_sample_weights, "padding_idx": padding_idx}
-        given = (ids, weight, offsets, mode, *rest) if mode != "mean" or rest else (ids, weight, offsets)
-        return TORCH_SIGNATURE(given, torchs, named, out, kernel)
+    if torchs or rest or (offsets is None and getattr(ids, "ndim", 1) == 2):
+        named = {"mode": mode, "per_sample_weights": per_sample_weights, "padding_idx": padding_idx}
+        return TORCH_SIGNATURE((ids, weight, offsets, *rest), torchs, named, out, kernel)
     return OP.call(ids, weight, offsets, mode, per_sample_weights, padding_idx, out, kernel)
 
 

@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Request, rounding
 from kernelworks.contract.arguments import Arguments, Error, Int64, Word, check_of, errors_of, limits_of
 from kernelworks.contract.cases import LENGTHS, VALUES, draw, normal
+from kernelworks.contract.limits import Ends
 from kernelworks.contract.tensor_argument import T
 
 __all__ = ["ARGUMENTS", "CONTRACT", "MODES", "bag_of_each", "reference"]
@@ -211,7 +212,8 @@ ERRORS: tuple[Error, ...] = (
 )
 
 CONTRACT = Contract(
-    name="embedding_bag", family="lookup", limits=limits_of(ARGUMENTS),
+    name="embedding_bag", family="lookup",
+    limits=limits_of(ARGUMENTS) | {"offsets": Ends("ids", 0, from_zero=True)},
     formula="output[b] = the sum, mean or maximum over the ids i of bag b of per_sample_weights[i] weight[ids[i]]",
     source="torch.nn.functional.embedding_bag", outputs=("output",), differentiable=("weight", "per_sample_weights"),
     check=check, reference=reference, bound=bound, gradient_bound=gradient_bound, cost=cost, dims=dims,
