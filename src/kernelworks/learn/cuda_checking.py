@@ -115,7 +115,7 @@ def _judged(cases: Sequence[Case], reference: Reference, seen: Emulation) -> Ver
         first = faults[0]
         detail = f"with {cases[first.case].about}, when {orders[first.order].text}"
         line = first.second.line or first.first.line
-        return Verdict(False, fault_sentence(first), detail, line=line, cases=len(cases), failures=len(faults))
+        return Verdict(False, fault_sentence(first), detail, line=line)
     pairs = _observations(cases, reference, seen)
     verdict = judge([observation for observation, _ in pairs], reference)
     if verdict.right:
@@ -198,7 +198,7 @@ def _verdict(exercise: Exercise, cases: Sequence[Case], reference: Reference, se
     sentence, line = _limit_sentence(cases[number], traffic, limits)
     if sentence:
         detail = f"the results are right; counted with {cases[number].about}"
-        return Verdict(False, sentence, detail, line=line, cases=len(cases), failures=1)
+        return Verdict(False, sentence, detail, line=line)
     return verdict
 
 
