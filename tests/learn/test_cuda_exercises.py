@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernelworks.learn.checking import check
-from kernelworks.learn.cuda_checking import THREAD_ORDERS, UNTIMED, check_cuda_texts
+from kernelworks.learn.cuda_checking import THREAD_ORDERS, UNTIMED_REASON, check_cuda_texts
 from kernelworks.learn.exercise import Exercise, exercise_named, exercises
 
 IN_CUDA = [exercise for exercise in exercises().values() if exercise.language == "cuda"]
@@ -34,7 +34,7 @@ def test_the_check_is_right_about_every_cuda_file(exercise: Exercise) -> None:
 def test_a_right_file_is_right_and_has_no_time_without_a_gpu(tmp_path: Path) -> None:
     exercise = exercise_named("cuda-add")
     result = check(exercise, exercise.solution_path)
-    assert (result.outcome, result.untimed) == ("right", UNTIMED)
+    assert (result.outcome, result.untimed) == ("right", UNTIMED_REASON)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from kernelworks.learn.compiling import (
     build_to_check,
     build_to_time,
 )
-from kernelworks.learn.cuda_checking import UNTIMED, check_cuda_texts
+from kernelworks.learn.cuda_checking import UNTIMED_REASON, check_cuda_texts
 from kernelworks.learn.exercise import Exercise
 from kernelworks.learn.faults import Verdict, crash_sentence
 from kernelworks.machine import environment
@@ -230,7 +230,7 @@ def _check_cuda(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult
         return CheckResult(exercise.name, "not compiled", messages=refused.messages)
     if not verdict.right:
         return CheckResult(exercise.name, "wrong", verdict)
-    return CheckResult(exercise.name, "right", verdict, untimed=UNTIMED if timed else "")
+    return CheckResult(exercise.name, "right", verdict, untimed=UNTIMED_REASON if timed else "")
 
 
 Checker = Callable[..., CheckResult]

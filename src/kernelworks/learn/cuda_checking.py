@@ -40,10 +40,10 @@ from kernelworks.learn.emulator.request import EmulatorError, OrderOutput
 from kernelworks.learn.exercise import Exercise, Parameter
 from kernelworks.learn.faults import Observation, Verdict, judge
 
-__all__ = ["check_cuda_texts", "UNTIMED"]
+__all__ = ["check_cuda_texts", "UNTIMED_REASON"]
 
 THREAD_ORDERS, FEWER_ORDERS = 64, 16  # of the first case, and of the others
-UNTIMED = "a time needs a GPU: your kernel ran in an emulator, under 64 orders of its threads"
+UNTIMED_REASON = "a time needs a GPU: your kernel ran in an emulator, under 64 orders of its threads"
 TYPES = {"int": np.int32, "long": np.int64, "unsigned": np.uint32, "float": np.float32, "double": np.float64}
 VERBS = {1: "reads", 2: "writes", 3: "updates"}
 

@@ -308,9 +308,20 @@ inline int __float_as_int(float x) { return kw::value<int>(kw::bits(x)); }
 inline unsigned __float_as_uint(float x) { return kw::value<unsigned>(kw::bits(x)); }
 inline float __int_as_float(int x) { return kw::value<float>(kw::bits(x)); }
 inline float __uint_as_float(unsigned x) { return kw::value<float>(kw::bits(x)); }
-template <class T> __forceinline__ T __ldg(const T* address) { return *address; }
-template <class T> __forceinline__ T __ldcs(const T* address) { return *address; }
-template <class T> __forceinline__ void __stcs(T* address, T v) { *address = v; }
+#define KW_LOAD(name) \
+    template <class T> __forceinline__ T name(const T* address) { return *address; }
+#define KW_STORE_BY(name) \
+    template <class T> __forceinline__ void name(T* address, T v) { *address = v; }
+KW_LOAD(__ldg)
+KW_LOAD(__ldca)
+KW_LOAD(__ldcg)
+KW_LOAD(__ldcs)
+KW_LOAD(__ldlu)
+KW_LOAD(__ldcv)
+KW_STORE_BY(__stwb)
+KW_STORE_BY(__stcg)
+KW_STORE_BY(__stcs)
+KW_STORE_BY(__stwt)
 
 // ---------------------------------------------------------------- 16-bit numbers
 
