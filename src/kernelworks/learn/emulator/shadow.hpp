@@ -175,6 +175,7 @@ inline void access(void* pointer, u32 bytes, AccessKind kind, void* counter, boo
         fault.second = place_of(*f, at, kind);
         fault.second.line = 0;
         report(fault);
+        stop_order();  // the access itself may end the process
     }
     if (a->constant && kind != READ) {
         Fault fault = fault_at("writes_input", *a, address, bytes);
