@@ -24,6 +24,7 @@ from kernelworks.learn.compiling import (
     build_to_check,
     build_to_time,
 )
+from kernelworks.learn.cuda_checking import UNTIMED_REASON, check_cuda_texts
 from kernelworks.learn.exercise import Exercise
 from kernelworks.learn.faults import Verdict, crash_sentence
 from kernelworks.machine import environment
@@ -240,8 +241,19 @@ def _verdict_or_missing(attempt: _Attempt, library: str, error: str, exercise: E
     return _verdict(attempt, library, error)
 
 
+def _check_cuda(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult:
+    text = source.read_text(encoding="utf-8", errors="replace")
+    try:
+        (verdict,) = check_cuda_texts(exercise, [text], source.name)
+    except NotCompiled as refused:
+        return CheckResult(exercise.name, "not compiled", messages=refused.messages)
+    if not verdict.right:
+        return CheckResult(exercise.name, "wrong", verdict)
+    return CheckResult(exercise.name, "right", verdict, untimed=UNTIMED_REASON if timed else "")
+
+
 Checker = Callable[..., CheckResult]
-CHECKERS: dict[str, Checker] = {"cpp": _check_cpp}  # by language
+CHECKERS: dict[str, Checker] = {"cpp": _check_cpp, "cuda": _check_cuda}  # by language
 
 
 def check(exercise: Exercise, source: Path, *, timed: bool = True) -> CheckResult:
