@@ -33,6 +33,7 @@ from kernelworks.cli import (
     explain,
     export,
     judge,
+    learn,
     machine,
     map,
     predictions,
@@ -80,7 +81,7 @@ def _options(
 # In the order in which ``--help`` lists them.
 VERBS = {
     **diagnose.VERBS, **show.VERBS, **machine.VERBS, **autotune.VERBS, **verify.VERBS, **bench.VERBS, **explain.VERBS,
-    **climb.VERBS, **swap.VERBS, **map.VERBS, **compare.VERBS, **predictions.VERBS, **judge.VERBS,
+    **learn.VERBS, **climb.VERBS, **swap.VERBS, **map.VERBS, **compare.VERBS, **predictions.VERBS, **judge.VERBS,
     **check_problem.VERBS, **search.VERBS, **export.VERBS, **cache.VERBS,
 }  # fmt: skip
 for name, verb in VERBS.items():

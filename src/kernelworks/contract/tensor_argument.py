@@ -15,7 +15,6 @@ calls that must raise, what integers are indices of, and the sizes themselves (`
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -260,12 +259,34 @@ class T:
             usual[-1] = LAST
         asked = {name for condition in self._conditions for name in condition.names}
         tries = [(first, *(n for n in TRIES if n != first)) for first in usual]
-        for sizes in itertools.product(*(n if d in asked else n[:1] for d, n in zip(free, tries, strict=True))):
-            trial = {**given.scalars, **known, REST: rest, **dict(zip(free, sizes, strict=True))}
-            if all(c.holds(trial) != (c.text == broken) for c in self._conditions):
-                shape = shape_of(self.shape.split(" or ")[0], trial)
-                return torch.ones(shape, dtype=self._dtype(given))
-        return None
+        wanted = {d: n if d in asked else n[:1] for d, n in zip(free, tries, strict=True)}
+        trial = self._fitting({**given.scalars, **known, REST: rest}, wanted, broken)
+        if trial is None:
+            return None
+        return torch.ones(shape_of(self.shape.split(" or ")[0], trial), dtype=self._dtype(given))
+
+    def _fitting(self, known: Sizes, wanted: Mapping[str, Sequence[int]], broken: str) -> dict[str, Any] | None:
+        """The first of the sizes that are ``wanted`` by name for which every condition holds, or all but ``broken``.
+
+        A condition is asked as soon as all sizes that it names are there: a search through the products of all sizes of
+        a convolution takes five seconds.
+        """
+        free = tuple(wanted)
+        turns: list[list[Condition]] = [[] for _ in range(len(free) + 1)]
+        for condition in self._conditions:
+            turns[max((1 + free.index(name) for name in condition.names if name in wanted), default=0)].append(
+                condition
+            )
+
+        def search(turn: int, trial: dict[str, Any]) -> dict[str, Any] | None:
+            if any(c.holds(trial) == (c.text == broken) for c in turns[turn]):
+                return None
+            if turn == len(free):
+                return trial
+            found = (search(turn + 1, {**trial, free[turn]: size}) for size in wanted[free[turn]])
+            return next((each for each in found if each is not None), None)
+
+        return search(0, dict(known))
 
     def _dtype(self, given: Mapping[str, Any]) -> torch.dtype:
         return given[self.like].dtype if self.like else self.accepted_dtypes[0]

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelworks.diagnose.fix.attempt import Try
+from kernelworks.diagnose.fix.order import COMPILERS, GRAPHS, stage
 from kernelworks.diagnose.fix.time_limits import PART, seconds_to_end
 from kernelworks.diagnose.optimization import CombinedChange, Scene
 from kernelworks.diagnose.optimizations.trial import draws
 from kernelworks.diagnose.verify.agreement import Agreement, compare
 from kernelworks.diagnose.verify.training_steps import STEPS, same_steps
+from kernelworks.profile.budget import BudgetExceeded, rounded_up
 
 __all__ = ["check_outputs"]
 
 JUDGING = 40  # runs of the program to compare its modules: in float64, and with roundings added, a run is slower
 MAX_ALLOWED_ERROR = 0.1  # relative error of what was allowed to change numbers: beyond it the outputs are wrong
+FLOAT64_RUNS = 20  # runs of a program in 16 bits that one in float64 takes on a GPU
 STEPPING = 3.0  # runs of the program that must fit the seconds for its steps to be compared
 
 
@@ -44,21 +47,36 @@ def _allowed(one: Try, together: CombinedChange, kept: Sequence[Try]) -> Combine
     return CombinedChange(found) if found else None
 
 
+def _of_fixed_sizes(one: Try, together: CombinedChange, kept: Sequence[Try]) -> list[Try]:
+    """What is compiled or captured among the changes."""
+    held = {id(change) for change in together.changes}
+    return [other for other in {one, *kept} if id(other.change) in held and stage(other) in (COMPILERS, GRAPHS)]
+
+
 def _compared(scene: Scene, one: Try, together: CombinedChange, kept: Sequence[Try], seconds: float) -> CombinedChange:
     """Compares the outputs of the modules that the program calls. Returns the changes with which it did."""
+    assert scene.budget is not None
+    fixed = _of_fixed_sizes(one, together, kept)
+    compiling_s = sum(other.promise.cost_s for other in fixed if other.promise is not None)
+    # What is compiled or captured holds the sizes that it was given: on others it would be made, and compared, anew.
+    whole = bool(fixed) and FLOAT64_RUNS * scene.wall <= seconds_to_end(scene) / 2
+    again_s = compiling_s if fixed and not whole else 0.0
     if together.random is not None and draws(scene):
-        assert scene.budget is not None
-        scene.budget.ask(
-            "verifying it with the random numbers of the original", one.promise.cost_s if one.promise else 0
-        )
+        again_s = compiling_s
+        scene.budget.ask("verifying it with the random numbers of the original", again_s)
         together = together.random
+    most_s = seconds + JUDGING * scene.wall + again_s
     one.agreement = found = compare(
-        scene.answer_samples, seconds, min(seconds + JUDGING * scene.wall, seconds_to_end(scene)),
+        scene.answer_samples, seconds + again_s, min(most_s, seconds_to_end(scene)),
         changed=lambda module: together, untouched=together.is_untouched, before=_allowed(one, together, kept),
+        whole=whole,
     )  # fmt: skip
     if found.ended:
-        assert scene.budget is not None
-        scene.budget.ask("verifying it", seconds + JUDGING * scene.wall)  # it raises if that is not left
+        scene.budget.ask("verifying it", most_s)  # it raises if that is not left
+        needs_s = rounded_up(2 * scene.budget.seconds)
+        raise BudgetExceeded(
+            f"verifying it took longer than {most_s:.0f} s: a budget of {needs_s} s may do", needs_s=needs_s
+        )
     if not found.agrees and not (one.candidate.changes and found.against and found.after <= MAX_ALLOWED_ERROR):
         why = "its outputs are worse than the original's" if found.against else "its outputs were not compared"
         one.why = f"{why} ({found.note})" if found.note else why

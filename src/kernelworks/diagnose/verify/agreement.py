@@ -81,11 +81,12 @@ def compare(
     changed: ModuleChange = _swapped,
     untouched: Callable[[nn.Module], bool] | None = None,
     before: contextlib.AbstractContextManager[Any] | None = None,
+    whole: bool = False,
 ) -> Agreement:
     """Runs each sample through its module as it is, ``changed`` (by default swapped), and in float64. ``untouched``
     tells modules in which nothing is changed: if they cannot be compared, that says nothing. ``before`` is what is
     in place already when a module runs as it is, a context that may be entered again and again: errors that it was
-    allowed to make are no news.
+    allowed to make are no news. With ``whole`` no sample is shortened.
 
     It agrees if no error grows by more than a tenth for bfloat16 and float16, whose roundings between ops dominate,
     and threefold for float32, where it measures the order of summation, plus one rounding of the dtype; if integers
@@ -98,7 +99,7 @@ def compare(
     if not samples:
         return Agreement(0.0, 0.0, False, "not compared: no module was called")
     notes: list[str] = []
-    shorter = [_shortened(s) for s in samples]
+    shorter = list(samples) if whole else [_shortened(s) for s in samples]
     if any(a is not b for a, b in zip(shorter, samples, strict=True)):
         notes.append(f"compared on the first {MOST_IDS} tokens of the first sequence")
     found: list[Agreement] = []

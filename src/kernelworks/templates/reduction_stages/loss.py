@@ -49,8 +49,9 @@ class LossEntry:
     tensors, with their kinds; ``flags`` are True or False. A flag that is True takes the variant of its name, a weight
     that is given ``weighted``. ``numbers`` and ``presets`` as a reduction's. ``magnitudes(call)`` are, for each element
     in float64, the sum of the magnitudes that its term is made of, and the part of it that elementary functions gave;
-    ``slopes(call)`` the same of both gradients. ``draw_target(generator, dtype, x)`` makes targets that the loss is
-    meant for. ``tries``: other numbers or flags. ``torchs`` is a function with torch's signature.
+    ``slopes(call)`` the same of both gradients, None for one that is 0 everywhere. ``draw_target(generator, dtype, x)``
+    makes targets that the loss is meant for. ``tries``: other numbers or flags. ``torchs`` is a function with torch's
+    signature.
     """
 
     name: str
@@ -63,7 +64,7 @@ class LossEntry:
     torchs: Callable[..., tuple[Any, ...] | str]
     variants: Mapping[str, LossVariant]
     magnitudes: Callable[..., tuple[Tensor, Tensor | float]]
-    slopes: Callable[..., tuple[tuple[Tensor, Tensor | float], tuple[Tensor, Tensor | float]]]
+    slopes: Callable[..., tuple[tuple[Tensor, Tensor | float] | None, tuple[Tensor, Tensor | float] | None]]
     weights: Mapping[str, T] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     numbers: Mapping[str, Argument] = field(default_factory=dict)
@@ -125,11 +126,14 @@ def contract_of_loss(entry: LossEntry, family: str) -> Contract:
     ) -> dict[str, Tensor]:
         flow = grads[0].abs() / divisor_of(args["x"], args["reduction"])
         found = dict(zip(("x", "target"), entry.slopes(**_rounded_numbers(entry, args)), strict=True))
-        return {
-            name: rounded_bound(gradient, dtype)
-            + flow * (16 * U64 * found[name][0] + ELEMENTARY * found[name][1] + 2.0**-149)
-            for name, gradient in gradients.items()
-        }
+
+        def of(gradient: Tensor, sizes: tuple[Tensor, Tensor | float] | None) -> Tensor:
+            if sizes is None:
+                return torch.zeros_like(gradient)
+            error = 16 * U64 * sizes[0] + ELEMENTARY * sizes[1] + 2.0**-149
+            return rounded_bound(gradient, dtype) + flow * error
+
+        return {name: of(gradient, found[name]) for name, gradient in gradients.items()}
 
     def cost(request: Request) -> Cost:
         x = request.args["x"]

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "along", "difference", "divergence", "extremum", "huber", "logits", "moment", "norm", "smooth", "with_dtype",
+    "along", "difference", "divergence", "extremum", "hinge", "huber", "logits", "moment", "norm", "smooth",
+    "with_dtype",
 ]  # fmt: skip
 
 
@@ -96,6 +97,14 @@ def huber(
 ) -> tuple[Any, ...] | str:
     """``F.huber_loss``'s."""
     return "weight asks for another loss" if weight is not None else (input, target, reduction, delta)
+
+
+def hinge(
+    input: Tensor, target: Tensor, margin: float = 1.0, size_average: bool | None = None,
+    reduce: bool | None = None, reduction: str = "mean",
+) -> tuple[Any, ...] | str:  # fmt: skip
+    """``F.hinge_embedding_loss``'s."""
+    return DEPRECATED_WORDS if _is_old(size_average, reduce) else (input, target, reduction, margin)
 
 
 def divergence(

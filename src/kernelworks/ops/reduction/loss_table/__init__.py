@@ -7,12 +7,14 @@ from kernelworks.ops.reduction.loss_table.contract import TABLE
 
 __all__ = [
     "BINARY_CROSS_ENTROPY_WITH_LOGITS",
+    "HINGE_EMBEDDING_LOSS",
     "HUBER_LOSS",
     "KL_DIV",
     "L1_LOSS",
     "MSE_LOSS",
     "SMOOTH_L1_LOSS",
     "binary_cross_entropy_with_logits",
+    "hinge_embedding_loss",
     "huber_loss",
     "kl_div",
     "l1_loss",
@@ -402,3 +404,69 @@ def binary_cross_entropy_with_logits(
 
 
 BINARY_CROSS_ENTROPY_WITH_LOGITS = TABLE.op("binary_cross_entropy_with_logits")
+
+
+@overload
+def hinge_embedding_loss(
+    x: Array,
+    target: Array,
+    *,
+    reduction: str = "mean",
+    margin: float = 1.0,
+    out: Array | None = None,
+    kernel: str | None = None,
+) -> Array: ...
+@overload
+def hinge_embedding_loss(
+    input: Array,
+    target: Array,
+    margin: float = 1.0,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    *,
+    out: Array | None = None,
+    kernel: str | None = None,
+) -> Array: ...
+@two_names
+def hinge_embedding_loss(
+    x: Any = ABSENT,
+    target: Any = ABSENT,
+    *rest: Any,
+    reduction: Any = "mean",
+    margin: Any = 1.0,
+    out: Any = None,
+    kernel: str | None = None,
+    **torchs: Any,
+) -> Any:
+    """A distance of each pair that is alike, and how far each other one is within the margin.
+
+    ``loss = x where target = 1, max(0, margin - x) where target = -1``.
+
+    Computed in float64 whatever the dtype, and rounded once.
+
+    Args:
+        x: any shape and strides, float32, bfloat16 or float16.
+        target: like x.
+        margin: a number, finite in float32.
+        reduction: ``"none"`` or ``"mean"`` or ``"sum"``.
+        out: where to write: a contiguous tensor like the output.
+        kernel: the name of one implementation; by default the dispatcher chooses.
+
+    Returns:
+        The loss, of x's dtype: like x with ``"none"``, else a scalar; the mean of no elements is NaN.
+
+    Error bound: ``u |loss|``, u the dtype's unit roundoff, 2^-53 (N + 16) times the magnitudes that are added up, and
+    2^-22 of what elementary functions give.
+    Cost: 4 operations an element; reads x and target once and writes the loss once.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
+    Source: Hadsell, Chopra and LeCun, Dimensionality Reduction by Learning an Invariant Mapping, CVPR 2006.
+    """
+    if torchs or rest:
+        return HINGE_EMBEDDING_LOSS.torch_signature(
+            (x, target, *rest), torchs, {"reduction": reduction, "margin": margin}, out, kernel
+        )
+    return HINGE_EMBEDDING_LOSS.call(x, target, reduction, margin, out, kernel)
+
+
+HINGE_EMBEDDING_LOSS = TABLE.op("hinge_embedding_loss")

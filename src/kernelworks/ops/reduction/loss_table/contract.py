@@ -110,6 +110,23 @@ def _divergence(
     return (each if reduction == "none" else each.mean() if reduction == "mean" else each.sum()).to(x.dtype)
 
 
+# ---------------------------------------------------------------- losses of a class of two
+
+
+def _either(generator: Generator, dtype: torch.dtype, x: Tensor) -> Tensor:
+    """1 or -1."""
+    return (torch.randint(0, 2, x.shape, generator=generator) * 2 - 1).to(dtype)
+
+
+def _hinge_magnitudes(**call: Any) -> tuple[Tensor, float]:
+    return 2.0 * (call["x"].abs() + abs(call["margin"])), 0.0
+
+
+def _unit_slopes(**call: Any) -> Any:
+    """torch takes no gradient of a class."""
+    return (torch.ones_like(call["x"]), 0.0), None
+
+
 # ---------------------------------------------------------------- the table
 
 ENTRIES = (
@@ -303,6 +320,43 @@ ENTRIES = (
                 ),
                 "pos_weight is not looked at",
             ),
+        },
+    ),
+    LossEntry(
+        name="hinge_embedding_loss",
+        function=F.hinge_embedding_loss,
+        call="function(x, target, margin=margin, reduction=reduction)",
+        operator=lambda x, target, reduction, margin: aten(
+            "hinge_embedding_loss", x, target, margin, NUMBERS[reduction]
+        ),
+        formula="loss = x where target = 1, max(0, margin - x) where target = -1",
+        source="Hadsell, Chopra and LeCun, Dimensionality Reduction by Learning an Invariant Mapping, CVPR 2006",
+        describe="A distance of each pair that is alike, and how far each other one is within the margin.",
+        torchs=signatures.hinge,
+        variants={
+            "": LossVariant(
+                PAIR,
+                "where(target == -1.0, 0.0, x) + where((target == 1.0) | (x > margin), 0.0, margin - x)",
+                ("where(target == -1.0, 0.0, 1.0) - where((target != 1.0) & (x <= margin), 1.0, 0.0)", "0.0 * x"),
+            )
+        },
+        numbers={"margin": Real(1.0)},
+        presets={"margin": 1.0},
+        draw_target=_either,
+        tries=({"margin": 0.0}, {"margin": 2.5}, {"margin": -0.5}),
+        magnitudes=_hinge_magnitudes,
+        slopes=_unit_slopes,
+        flop=4.0,
+        mutants={
+            "margin 1": (
+                lambda x, t, r, m: F.hinge_embedding_loss(x.double(), t, 1.0, reduction=r).to(x.dtype),
+                "margin is 1",
+            ),
+            "other class": (
+                lambda x, t, r, m: F.hinge_embedding_loss(x.double(), -t, m, reduction=r).to(x.dtype),
+                "the other class",
+            ),
+            "no clamp": (_mutant(lambda d, m: d), "negative distances"),
         },
     ),
 )

@@ -393,3 +393,52 @@ binary_cross_entropy_with_logits_forward, binary_cross_entropy_with_logits_backw
         ),
     },
 )
+
+
+@kernel
+def _hinge_embedding_loss_term_0(operand, found, n, number):
+    x = operand[0]
+    target = operand[1]
+    margin = number[0]
+    return tl.where(target == -1.0, 0.0, x) + tl.where((target == 1.0) | (x > margin), 0.0, margin - x)
+
+
+@kernel
+def _hinge_embedding_loss_finish_0(s, found, n, number):
+    divisor = number[1]
+    return s / divisor
+
+
+@kernel
+def _hinge_embedding_loss_back_coefficient(grad, found, n, number):
+    divisor = number[1]
+    return grad / divisor
+
+
+@kernel
+def _hinge_embedding_loss_back_element(operand, found, n, coefficient, number):
+    x = operand[0]
+    target = operand[1]
+    margin = number[0]
+    return (
+        coefficient * (tl.where(target == -1.0, 0.0, 1.0) - tl.where((target != 1.0) & (x <= margin), 1.0, 0.0)),
+        coefficient * (0.0 * x),
+    )
+
+
+hinge_embedding_loss_forward, hinge_embedding_loss_backward = loss_functions(
+    configs(__file__),
+    LossArguments(
+        names=("x", "target", "reduction", "margin"),
+        weights=(),
+        flags=(),
+        numbers=("margin",),
+        operands={"": ("x", "target")},
+    ),
+    {
+        "": Stages(((_hinge_embedding_loss_term_0, "sum", _hinge_embedding_loss_finish_0),)),
+    },
+    {
+        "": Stages((), _hinge_embedding_loss_back_coefficient, _hinge_embedding_loss_back_element),
+    },
+)
