@@ -201,8 +201,14 @@ def _is_chunk_scan(function: Callable[..., Any]) -> bool:
         x, dt, rates, b, c, skips, bias, states = _drawn(
             (2, steps, 4, 3), (2, steps, 4), (4,), (2, steps, 2, 5), (2, steps, 2, 5), (4,), (4,), (2, 4, 3, 5)
         )
-        plain = {"initial_states": states, "return_final_states": True, "D": skips}
-        raw = {"dt_bias": bias, "dt_softplus": True, "dt_limit": (0.1, 0.9), "return_final_states": True, "D": skips}
+        plain: dict[str, Any] = {"initial_states": states, "return_final_states": True, "D": skips}
+        raw: dict[str, Any] = {
+            "dt_bias": bias,
+            "dt_softplus": True,
+            "dt_limit": (0.1, 0.9),
+            "return_final_states": True,
+            "D": skips,
+        }
         for times, named in ((dt.sigmoid(), plain), (dt, raw)):
             given = (x, times, -rates.abs(), b, c)
             with default_torch_modes(), torch.no_grad():

@@ -1,7 +1,7 @@
 // The gradients of the gated delta rule, by chunks (state_chunks.hpp). Given: the gradients of q, k, v, g, beta and the first
 // state, each a contiguous tensor or none; the gradient of the output (its last dimension contiguous), that of the last
 // state or none; then q, k, v, g, beta, the first state or none, scale, normal, threads, as the forward has them.
-#include "state_chunks.hpp"
+#include "states/state_chunks.hpp"
 
 namespace {
 

@@ -1,4 +1,4 @@
-"""The gradients of gated_delta_rule on the GPU, by chunks of steps (``simd/state_chunks.hpp`` has the formulas).
+"""The gradients of gated_delta_rule on the GPU, by chunks of steps (``simd/states/state_chunks.hpp`` has the formulas).
 
 Three launches: the states at the start of each chunk, from the first step to the last; then, from the last to the
 first, what each chunk sends back, a program for some columns of a head's state; then the gradients of queries and
@@ -103,7 +103,7 @@ def _states(
         state = state * tl.exp(whole.to(tl.float32)) + tl.dot(keys, kept, input_precision="ieee")
 
 
-@kernel
+@triton.jit
 def _backward(
     q, k, v, g, beta, states, flow, last, d_query, d_key, d_value, d_gate, d_rate, d_first,
     steps, heads, value_heads, dim, value_dim, scale,

@@ -16,7 +16,7 @@ from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import Array, own_result
 from kernelworks.ops.scan.linear_attention.contract import ARGUMENTS, CONTRACT, scale_of, sequence_of, state_shape
 from kernelworks.ops.scan.linear_attention.mutants import MUTANTS
-from kernelworks.templates.linear_state import backward_cpp, by_chunks, forward_cpp, new_gradients
+from kernelworks.templates.linear_state.sequence import backward_cpp, by_chunks, forward_cpp, new_gradients
 from kernelworks.templates.torch_kernels import python_kernels
 
 __all__ = ["OP", "linear_attention"]
@@ -110,10 +110,9 @@ def _cpp_kernels() -> list[Kernel]:
     """By chunks, with gradients, and step by step."""
     wide = dict.fromkeys(("avx512", "avx2"), "chunked.cpp")
     chunked = cpp_kernels(PACKAGE, forward=_forward, backward=_backward, targets=wide)
-    steps = dict.fromkeys(("avx512", "avx2", "scalar"), "simd.cpp")
     return [
         *(dataclasses.replace(op_kernel, name=f"{op_kernel.target}_chunked") for op_kernel in chunked),
-        *cpp_kernels(PACKAGE, forward=_forward, targets=steps),
+        *cpp_kernels(PACKAGE, forward=_forward),
     ]
 
 

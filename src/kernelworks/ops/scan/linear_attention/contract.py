@@ -15,7 +15,7 @@ from kernelworks.contract.cases import draw, normal
 from kernelworks.contract.continuation import Continuation
 from kernelworks.contract.results import Result
 from kernelworks.contract.tensor_argument import T
-from kernelworks.templates.linear_state import MAX_DIM, Sequence, gradient_errors, output_error, run_steps
+from kernelworks.templates.linear_state.sequence import MAX_DIM, Sequence, gradient_errors, output_error, run_steps
 
 __all__ = ["ARGUMENTS", "CONTRACT", "reference", "scale_of", "sequence_of", "state_shape"]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernelworks.contract import Mutant
 from kernelworks.ops.scan.linear_attention.contract import scale_of, sequence_of
-from kernelworks.templates.linear_state_mutants import WrongSteps, mutants_of
+from kernelworks.templates.linear_state.mutants import WrongSteps, mutants_of
 
 __all__ = ["MUTANTS"]
 

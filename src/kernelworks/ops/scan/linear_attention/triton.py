@@ -7,8 +7,8 @@ from torch import Tensor
 
 from kernelworks.build.triton import configs
 from kernelworks.ops.scan.linear_attention.contract import scale_of, state_shape
-from kernelworks.templates.linear_state import new_gradients
-from kernelworks.tile.linear_state import LinearLaunch
+from kernelworks.templates.linear_state.sequence import new_gradients
+from kernelworks.tile.linear_state.linear_state import LinearLaunch
 
 LAUNCH = LinearLaunch(configs(__file__))
 

@@ -17,7 +17,7 @@ from kernelworks.dispatch.signature import Array, own_result
 from kernelworks.ops.scan.ssd.contract import ARGUMENTS, CONTRACT, sequence_of, state_shape
 from kernelworks.ops.scan.ssd.mutants import MUTANTS
 from kernelworks.ops.scan.ssd.numbers import NumberGradients
-from kernelworks.templates.linear_state import backward_cpp, by_chunks, forward_cpp, new_gradients
+from kernelworks.templates.linear_state.sequence import backward_cpp, by_chunks, forward_cpp, new_gradients
 from kernelworks.templates.torch_kernels import python_kernels
 
 __all__ = ["OP", "ssd"]
@@ -112,7 +112,7 @@ def _backward(
     made = tuple(out) if out is not None else new_gradients(given, needs)
     numbers = NumberGradients(made, needs, given)
     d_c, d_b, d_x, d_first = numbers.tensors
-    gate, factor = (torch.empty(dt.shape, dtype=torch.float32) if wanted else None for wanted in numbers.wanted)
+    gate, factor = (torch.empty(dt.shape, dtype=torch.float32) if wanted else None for wanted in numbers.wanted_numbers)
     first = None if initial_states is None else initial_states.contiguous()
     backward_cpp(
         lib.ssd_backward, (d_c, d_b, d_x, gate, factor, d_first), grad, grad_states, C, B, x, dt, A, D, seq_idx, first,
@@ -126,10 +126,9 @@ def _cpp_kernels() -> list[Kernel]:
     """By chunks, with gradients, and step by step."""
     wide = dict.fromkeys(("avx512", "avx2"), "chunked.cpp")
     chunked = cpp_kernels(PACKAGE, forward=_forward, backward=_backward, targets=wide)
-    steps = dict.fromkeys(("avx512", "avx2", "scalar"), "simd.cpp")
     return [
         *(dataclasses.replace(op_kernel, name=f"{op_kernel.target}_chunked") for op_kernel in chunked),
-        *cpp_kernels(PACKAGE, forward=_forward, targets=steps),
+        *cpp_kernels(PACKAGE, forward=_forward),
     ]
 
 

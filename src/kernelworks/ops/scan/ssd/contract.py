@@ -15,7 +15,7 @@ from kernelworks.contract.cases import normal
 from kernelworks.contract.continuation import Continuation
 from kernelworks.contract.results import Result
 from kernelworks.contract.tensor_argument import T
-from kernelworks.templates.linear_state import MAX_DIM, Sequence, gradient_errors, output_error, run_steps
+from kernelworks.templates.linear_state.sequence import MAX_DIM, Sequence, gradient_errors, output_error, run_steps
 from kernelworks.templates.recurrence import U32
 
 __all__ = ["ARGUMENTS", "CONTRACT", "begins_of", "reference", "sequence_of", "state_shape"]

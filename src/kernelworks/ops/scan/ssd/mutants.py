@@ -9,8 +9,8 @@ from torch import Tensor
 
 from kernelworks.contract import Mutant
 from kernelworks.ops.scan.ssd.contract import sequence_of
-from kernelworks.templates.linear_state import Sequence
-from kernelworks.templates.linear_state_mutants import WrongSteps, mutants_of
+from kernelworks.templates.linear_state.mutants import WrongSteps, mutants_of
+from kernelworks.templates.linear_state.sequence import Sequence
 
 __all__ = ["MUTANTS"]
 

@@ -21,7 +21,7 @@ class NumberGradients:
         self.tensors = (d_c, d_b, self.d_x, d_first)
 
     @property
-    def wanted(self) -> tuple[bool, bool]:
+    def wanted_numbers(self) -> tuple[bool, bool]:
         """Whether a kernel is to make the gradients of gates, and of factors."""
         return self.d_dt is not None or self.d_rates is not None, self.d_dt is not None
 

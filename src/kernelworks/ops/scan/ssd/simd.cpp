@@ -1,4 +1,4 @@
 // Mamba-2's recurrence step by step: what decodes.
-#include "linear_state.hpp"
+#include "states/linear_state.hpp"
 
 KW_LINEAR_STATE_STEPS(ssd)

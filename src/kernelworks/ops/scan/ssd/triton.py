@@ -8,8 +8,8 @@ from torch import Tensor
 from kernelworks.build.triton import configs
 from kernelworks.ops.scan.ssd.contract import state_shape
 from kernelworks.ops.scan.ssd.numbers import NumberGradients
-from kernelworks.templates.linear_state import new_gradients
-from kernelworks.tile.linear_state import LinearLaunch
+from kernelworks.templates.linear_state.sequence import new_gradients
+from kernelworks.tile.linear_state.linear_state import LinearLaunch
 
 LAUNCH = LinearLaunch(configs(__file__))
 
@@ -38,7 +38,7 @@ def backward(
     numbers = NumberGradients(made, needs, given)
     first = None if initial_states is None else initial_states.contiguous()
     gate, factor = LAUNCH.backward(
-        numbers.tensors, numbers.wanted, grad, grad_states, C, B, x, dt, A, D, seq_idx, first, 1.0, True
+        numbers.tensors, numbers.wanted_numbers, grad, grad_states, C, B, x, dt, A, D, seq_idx, first, 1.0, True
     )  # fmt: skip
     numbers.write(grad, gate, factor)
     return made

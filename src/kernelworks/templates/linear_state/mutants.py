@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import Mutant
-from kernelworks.templates.linear_state import Sequence
+from kernelworks.templates.linear_state.sequence import Sequence
 from kernelworks.templates.recurrence import CHUNK
 
 __all__ = ["WrongSteps", "mutants_of"]

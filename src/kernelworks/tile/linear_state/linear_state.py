@@ -1,5 +1,5 @@
-"""Recurrences with a linear state in Triton, by chunks of steps: what ``simd/linear_state.hpp`` is on a CPU, where the
-arguments are told, and ``simd/state_chunks.hpp`` has the formulas.
+"""Recurrences with a linear state in Triton, by chunks of steps: what ``simd/states/linear_state.hpp`` is on a CPU, where
+the arguments are told, and ``simd/states/state_chunks.hpp`` has the formulas.
 
 A program holds some columns of a head's state in registers. Sums over columns and over the value heads of a key head
 are taken by a launch of its own, without atomic additions: the same call gives the same bits.
@@ -21,7 +21,7 @@ __all__ = ["MOST_KEYS", "LinearLaunch"]
 MOST_KEYS = 128  # elements of a key with which a chunk fits the registers
 PLACES = 16  # of a gradient that a program of the last launch writes
 DEPTH = tl.constexpr(16)  # of a key that a product takes at once: a thread holds that much of both sides
-SHUT = tl.constexpr(-1e4)  # a gate that lets nothing through
+SHUT_GATE = tl.constexpr(-1e4)  # a gate that lets nothing through
 
 
 @kernel
@@ -55,16 +55,16 @@ def _numbers(factors, rates, sequences, batch, head, step, counts, f_batch, f_st
     gate = (factor * 0.0).to(tl.float64)
     if rates is not None:
         gate = tl.load(rates + head * r_head).to(tl.float64) * factor.to(tl.float64)
-        gate = tl.maximum(gate, SHUT, propagate_nan=tl.PropagateNan.ALL)
+        gate = tl.maximum(gate, SHUT_GATE, propagate_nan=tl.PropagateNan.ALL)
     if sequences is not None:
         of = sequences + batch * s_batch + step * s_step
         before = counts & (step > 0)
         anew = before & (tl.load(of, mask=before, other=0) != tl.load(of - s_step, mask=before, other=0))
-        gate = tl.where(anew, SHUT, gate)
+        gate = tl.where(anew, SHUT_GATE, gate)
     return factor, tl.cumsum(gate, 0), tl.sum(gate, 0)
 
 
-@kernel
+@triton.jit
 def _forward(
     q, k, v, factors, rates, skips, sequences, first, output, last, states,
     steps, heads, value_heads, dim, value_dim, scale, key_stride, value_stride,
@@ -123,7 +123,7 @@ def _forward(
         tl.store(last + place, state, mask=there)
 
 
-@kernel
+@triton.jit
 def _backward(
     q, k, v, factors, rates, skips, sequences, states, flow, last, d_query, d_key, d_value, d_gate, d_factor, d_first,
     steps, heads, value_heads, dim, value_dim, scale, key_stride, value_stride,

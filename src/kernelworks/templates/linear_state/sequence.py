@@ -4,7 +4,7 @@
 
 linear_attention has no gate and ``u = v``; ssd has ``g = A dt`` and ``u = dt x``. An op package says how its arguments
 are those (``Sequence``). What follows is made here: the definition, the op in torch's functions by chunks, both bounds,
-launches of ``simd/linear_state.hpp``, and what kernels of such ops get wrong.
+launches of ``simd/states/linear_state.hpp``, and what kernels of such ops get wrong.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 
 MAX_DIM = 256  # of a head's key and of its value
 SMALLEST = 2.0**-149
-SHUT = -1e4  # a gate that lets nothing through
+SHUT_GATE = -1e4  # a gate that lets nothing through
 NANOSECONDS = 0.1  # about what an element of the state takes one thread of a CPU in a step
 
 
@@ -103,8 +103,8 @@ def by_chunks(s: Sequence) -> tuple[Tensor, Tensor]:
     u = s.u.transpose(1, 2)
     gates = s.u.new_zeros(s.u.shape[:3]) if s.g is None else s.g
     if s.begins is not None:
-        gates = gates.masked_fill(s.begins[:, :, None], SHUT)
-    gates, outputs = gates.transpose(1, 2).double().clamp_min(SHUT), []
+        gates = gates.masked_fill(s.begins[:, :, None], SHUT_GATE)
+    gates, outputs = gates.transpose(1, 2).double().clamp_min(SHUT_GATE), []
     for begin in range(0, count, CHUNK):
         qc, kc, uc, gc = (x[:, :, begin : begin + CHUNK] for x in (q, k, u, gates))
         n = qc.shape[2]

@@ -2,7 +2,7 @@
 // S_t^T q_t + skip v_t. linear_attention has f = 1 and no gate, ssd f = dt and g = A dt. A source of an op package is
 //
 //     KW_LINEAR_STATE_CHUNKED(ssd)      ssd(..) and ssd_backward(..), by chunks of steps (state_chunks.hpp)
-//     KW_LINEAR_STATE_STEPS(ssd)        ssd(..), step by step; so does the scalar target
+//     KW_LINEAR_STATE_STEPS(ssd)        ssd(..), step by step
 //
 // which export, [B, T, H, D] with any strides but the last, states float32 and contiguous, [K, V] or turned [V, K]:
 //
