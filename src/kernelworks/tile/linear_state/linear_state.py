@@ -1,5 +1,5 @@
-"""Recurrences with a linear state in Triton, by chunks of steps: what ``simd/states/linear_state.hpp`` is on a CPU, where
-the arguments are told, and ``simd/states/state_chunks.hpp`` has the formulas.
+"""Recurrences with a linear state in Triton, by chunks of steps: what ``simd/states/linear_state.hpp`` is on a CPU, and
+tells the arguments of. ``simd/states/state_chunks.hpp`` has the formulas.
 
 A program holds some columns of a head's state in registers. Sums over columns and over the value heads of a key head
 are taken by a launch of its own, without atomic additions: the same call gives the same bits.
