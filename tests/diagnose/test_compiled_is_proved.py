@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix import compiled_check
+from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.compiled_check import check_compiled
 from kernelworks.diagnose.optimization import CombinedChange, Promise, Scene
 from kernelworks.diagnose.optimizations import torch_compile
