@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,9 +13,11 @@ from kernelworks.learn.case import Array, Case, Reference, exact_arguments
 
 __all__ = ["Observation", "Verdict", "crash_sentence", "describe_elements", "judge"]
 
-CLOSE = 1e-3  # of an element's size: an error below is one of rounding
+CLOSE, NEAR = 3e-4, 64  # of an element's size, or times the bound: an error below is one of rounding
 MATCH = 1e-4  # of an element's size: so near to what a known mistake gives, it is that mistake
 TRAPS = {4: "trap", 5: "trap", 6: "abort"}  # SIGILL, SIGTRAP, SIGABRT
+STACK_BYTES = 1 << 20  # round the top of the stack: what is touched there was to be on it
+GENERAL_PROTECTION = 128  # the code of a fault that has no address, such as of an aligned load elsewhere
 HANG, DIVIDED = 26, 8  # SIGVTALRM, SIGFPE
 
 
@@ -87,6 +90,11 @@ def _many(count: int, what: str) -> str:
     return f"the {what} element" if count == 1 else f"the {what} {count} elements"
 
 
+def _with_verb(elements: str, one: str, many: str, rest: str) -> str:
+    """A sentence about elements in words, with the verb that they need."""
+    return f"{elements} {many if re.match(r'(the (last|first) )?[0-9]', elements) else one} {rest}"
+
+
 def describe_elements(name: str, mask: Array) -> str:
     """Elements in words: ``the last 3 elements of each row of y``."""
     if mask.all():
@@ -133,9 +141,11 @@ def crash_sentence(signal: Mapping[str, Any], buffers: Sequence[Mapping[str, Any
     verb = {0: "reads", 1: "writes"}.get(int(signal["writes"]), "reads or writes")
     found = _nearest(address, buffers)
     if found is None:
-        if 0 < address < 1 << 16:
+        if abs(address - int(signal.get("stack", 0))) < STACK_BYTES:
+            return "uses up the stack: a function that calls itself for ever, or a local array that is too large"
+        if address < 1 << 16 and signal.get("code") != GENERAL_PROTECTION:
             return f"{verb} through a pointer that points nowhere"
-        if address == 0 and signal.get("code") == 128:
+        if address == 0:
             return "uses an aligned load or store at an address that is not aligned, or an address that cannot be"
         return f"{verb} far outside of every array"
     buffer, distance = found
@@ -171,8 +181,7 @@ def _deeds(seen: Observation) -> str:
         return seen.overlap
     for name, mask in seen.unwritten.items():
         if mask.any():
-            plural = "are" if mask.sum() > 1 and not mask.all() else "is"
-            return f"{describe_elements(name, mask)} {plural} never written"
+            return _with_verb(describe_elements(name, mask), "is", "are", "never written")
     for name, mask in seen.unsteady.items():
         if mask.any():
             return (
@@ -181,13 +190,12 @@ def _deeds(seen: Observation) -> str:
             )
     for name, mask in seen.stale.items():
         if mask.any():
-            return f"{describe_elements(name, mask)} depends on what {name} held before the call"
+            said = describe_elements(name, mask)
+            return _with_verb(said, "depends", "depend", f"on what {name} held before the call")
     for name, mask in seen.read_gaps.items():
         if mask.any():
-            return (
-                f"{describe_elements(name, mask)} depends on what lies between the rows of a matrix: the next row "
-                "begins one row stride later, not one row of columns later"
-            )
+            said = "on what lies between the rows of a matrix: rows begin one row stride apart, not n elements"
+            return _with_verb(describe_elements(name, mask), "depends", "depend", said)
     return ""
 
 
@@ -201,12 +209,18 @@ def _is_mistake(seen: Observation, supposed: Mapping[str, Array]) -> bool:
         want, given = np.asarray(supposed[name], np.float64), got.astype(np.float64)
         if want.shape != given.shape:
             return False
-        size = np.abs(want) + np.abs(np.asarray(_finite_or_zero(seen.expected[name])))
         with np.errstate(invalid="ignore"):
-            near = np.abs(given - want) <= MATCH * size + np.asarray(seen.bound[name])
+            most = MATCH * np.abs(want) + NEAR * _finite_or_zero(seen.bound[name]) if got.dtype.kind == "f" else 0.0
+            near = np.abs(given - want) <= most
         if not (near | (given == want) | (np.isnan(given) & np.isnan(want))).all():
             return False
-        differs |= bool(seen.wrong(name).any())
+        wrong = seen.wrong(name)
+        with np.errstate(invalid="ignore"):
+            away = np.where(given == want, 0.0, np.abs(given - want))[wrong]
+            off = np.nan_to_num(np.abs(given - np.asarray(seen.expected[name], np.float64))[wrong], nan=np.inf)
+        if not (np.isnan(away) | (away <= off / 2)).all():  # what is right is as near: it explains nothing
+            return False
+        differs |= bool(wrong.any())
     return differs
 
 
@@ -249,28 +263,33 @@ def _not_numbers(seen: Observation) -> str:
         broken = wrong & ~np.isfinite(got) & np.isfinite(want)
         if broken.any():
             kind = "NaN" if np.isnan(got[broken][0]) else "infinite"
-            return f"{describe_elements(name, broken)} becomes {kind}: a value on the way is too large for the type"
+            said = f"{kind}: a value on the way is too large for the type, or 0 is divided by 0"
+            return _with_verb(describe_elements(name, broken), "becomes", "become", said)
     return ""
 
 
 def _rounding(seen: Observation) -> str:
-    """Right but for rounding: every error is small beside its element, and beyond the bound."""
+    """Nearly right: every error is small beside its element or beside the bound, and beyond the bound."""
     times = 0.0
     for name, got in seen.outputs.items():
         want, wrong = np.asarray(seen.expected[name], np.float64), seen.wrong(name)
-        error, scale = np.abs(got.astype(np.float64) - want)[wrong], np.abs(want).max(initial=0.0)
-        if not np.isfinite(error).all() or got.dtype.kind != "f" or (error > CLOSE * scale).any():
+        most = np.broadcast_to(np.asarray(seen.bound[name], np.float64), want.shape)
+        error = np.abs(got.astype(np.float64) - want)[wrong]
+        near = (error <= CLOSE * np.abs(want)[wrong]) | (error <= NEAR * most[wrong])
+        if got.dtype.kind != "f" or not near.all():
             return ""
         times = max(times, seen.worst(name))
-    return f"close, but rounding errors add up to {times:.3g} times what the contract allows"
+    return (
+        f"close, but off by {times:.3g} times what the contract allows: rounding errors that add up, or a constant "
+        "with too few digits"
+    )
 
 
 def _plain(seen: Observation) -> str:
     for name in seen.outputs:
         wrong = seen.wrong(name)
         if wrong.any():
-            verb = "are" if wrong.sum() > 1 and not wrong.all() else "is"
-            return f"{describe_elements(name, wrong)} {verb} wrong"
+            return _with_verb(describe_elements(name, wrong), "is", "are", "wrong")
     return ""
 
 
