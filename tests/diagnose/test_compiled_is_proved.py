@@ -119,11 +119,13 @@ def test_a_region_that_is_right_is_kept_and_says_what_was_compared(monkeypatch: 
 
 def test_other_values_are_compared_at_the_sizes_it_was_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
-    monkeypatch.setattr(
-        compiled_check,
-        "compare",
-        lambda *args, whole, **more: seen.append(whole) or compare(*args, whole=whole, **more),
-    )
+    judged = compiled_check.compare
+
+    def compare(*given: Any, whole: bool, **more: Any) -> Any:
+        seen.append(whole)
+        return judged(*given, whole=whole, **more)
+
+    monkeypatch.setattr(compiled_check, "compare", compare)
     why, _, _ = proved(Model().eval(), planted(None), monkeypatch, torch.randn(6, 8))
     assert not why and seen and all(seen)
 
