@@ -63,6 +63,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--op", help="the tests of one op: what is asked of every op, and what its own files ask")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    one_op.asked.every_kernel = config.getoption("--all") or config.getoption("--op") is not None
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files that are about no op are not even read where the tests of one are asked for: that takes a minute."""
     if config.getoption("--op") is None or not collection_path.name.startswith("test_"):
