@@ -16,7 +16,6 @@ import pytest
 import torch
 from hopper import as_on_hopper
 from op_kernels import ALL_OPS, label, runs_here
-from telling_cases import SHORT, telling
 from torch import Tensor
 
 from kernelworks.contract import FLOATS, Case, rounding
@@ -106,18 +105,14 @@ def reached(op: Op, kernel: str, cases: list[Case]) -> Shares:
 @pytest.fixture(scope="module", params=ALL_OPS, ids=label)
 def tried(request: pytest.FixtureRequest) -> tuple[Op, Shares, dict[str, list[Case]]]:
     """An op, what right kernels reach on the cases that show that no bound of it is loose, and those cases by
-    kernel. What has no bound but 0 in the cases that tell most is not sought in all others, but with ``--all``."""
+    kernel."""
     op, found, used = request.param, Shares(), dict[str, list[Case]]()
     wanted = {*op.contract.outputs, *(f"gradient of {name}" for name in op.contract.differentiable)}
-    pairs = [(dataclasses.replace(case, dtypes=(dtype,)), given) for case, given in small(op) for dtype in case.dtypes]
-    told = {(case.name, dtype) for case in telling(op, SHORT) for dtype in case.dtypes}
-    pairs.sort(key=lambda pair: (pair[0].name, pair[0].dtypes[0]) not in told)
-    for case, given in pairs:
+    cases = ((dataclasses.replace(case, dtypes=(dtype,)), given) for case, given in small(op) for dtype in case.dtypes)
+    for case, given in cases:
         (dtype,) = case.dtypes
         shown = found.get(str(dtype)[6:], {}).items()
         near = {name.partition(" in ")[0] for name, share in shown if share >= LEAST}
-        if (case.name, dtype) not in told and not request.config.getoption("--all"):
-            near |= wanted - {name.partition(" in ")[0] for of in found.values() for name in of}
         if wanted - near <= {f"gradient of {name}" for name in op.contract.differentiable if name not in given}:
             continue  # nothing that is sought is to be had of it
         for kernel in right_kernels(op):
