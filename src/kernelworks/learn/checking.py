@@ -66,6 +66,7 @@ class _Attempt:
 
     call: dict[str, Any] = field(default_factory=dict)
     signal: dict[str, Any] = field(default_factory=dict)
+    so_far: Verdict | None = None  # on the cases before the one that ended the process
     verdict: Verdict | None = None
     calls: int = 0
 
@@ -121,6 +122,8 @@ def _run(task: Mapping[str, Any], count: int) -> tuple[list[_Attempt], dict[str,
                     now.call, now.calls = said["call"], now.calls + 1
                 elif "signal" in said:
                     now.signal = said
+                elif "so_far" in said:
+                    now.so_far = Verdict(**said["so_far"])
                 elif "verdict" in said:
                     now.verdict = Verdict(**said["verdict"])
                 elif "times" in said:
@@ -149,8 +152,9 @@ def _end_later(worker: subprocess.Popen[str]) -> threading.Timer:
 
 
 def _verdict(attempt: _Attempt, library: str, error: str) -> Verdict:
-    if attempt.verdict is not None:
-        return attempt.verdict
+    found = attempt.verdict or attempt.so_far
+    if found is not None:
+        return found
     if attempt.calls:
         return _ended(attempt, library)
     raise BuildError(error or "the process in which the function was to run ended before it did")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from kernelworks.learn.case import Array, Case, Reference, exact_arguments
 
 __all__ = ["Observation", "Verdict", "crash_sentence", "describe_elements", "judge"]
 
-CLOSE = 1e-3  # of an element's size: an error below is one of rounding
+CLOSE, NEAR = 3e-4, 64  # of an element's size, or times the bound: an error below is one of rounding
 MATCH = 1e-4  # of an element's size: so near to what a known mistake gives, it is that mistake
 TRAPS = {4: "trap", 5: "trap", 6: "abort"}  # SIGILL, SIGTRAP, SIGABRT
 HANG, DIVIDED = 26, 8  # SIGVTALRM, SIGFPE
@@ -85,6 +86,11 @@ def element(name: str, place: Sequence[int]) -> str:
 
 def _many(count: int, what: str) -> str:
     return f"the {what} element" if count == 1 else f"the {what} {count} elements"
+
+
+def _with_verb(elements: str, one: str, many: str, rest: str) -> str:
+    """A sentence about elements in words, with the verb that they need."""
+    return f"{elements} {many if re.match(r'(the (last|first) )?[0-9]', elements) else one} {rest}"
 
 
 def describe_elements(name: str, mask: Array) -> str:
@@ -171,8 +177,7 @@ def _deeds(seen: Observation) -> str:
         return seen.overlap
     for name, mask in seen.unwritten.items():
         if mask.any():
-            plural = "are" if mask.sum() > 1 and not mask.all() else "is"
-            return f"{describe_elements(name, mask)} {plural} never written"
+            return _with_verb(describe_elements(name, mask), "is", "are", "never written")
     for name, mask in seen.unsteady.items():
         if mask.any():
             return (
@@ -181,13 +186,12 @@ def _deeds(seen: Observation) -> str:
             )
     for name, mask in seen.stale.items():
         if mask.any():
-            return f"{describe_elements(name, mask)} depends on what {name} held before the call"
+            said = describe_elements(name, mask)
+            return _with_verb(said, "depends", "depend", f"on what {name} held before the call")
     for name, mask in seen.read_gaps.items():
         if mask.any():
-            return (
-                f"{describe_elements(name, mask)} depends on what lies between the rows of a matrix: the next row "
-                "begins one row stride later, not one row of columns later"
-            )
+            said = "on what lies between the rows of a matrix: rows begin one row stride apart, not n elements"
+            return _with_verb(describe_elements(name, mask), "depends", "depend", said)
     return ""
 
 
@@ -201,9 +205,9 @@ def _is_mistake(seen: Observation, supposed: Mapping[str, Array]) -> bool:
         want, given = np.asarray(supposed[name], np.float64), got.astype(np.float64)
         if want.shape != given.shape:
             return False
-        size = np.abs(want) + np.abs(np.asarray(_finite_or_zero(seen.expected[name])))
+        size = np.abs(want) + np.abs(_finite_or_zero(seen.expected[name]))
         with np.errstate(invalid="ignore"):
-            near = np.abs(given - want) <= MATCH * size + np.asarray(seen.bound[name])
+            near = np.abs(given - want) <= MATCH * size + _finite_or_zero(seen.bound[name])
         if not (near | (given == want) | (np.isnan(given) & np.isnan(want))).all():
             return False
         differs |= bool(seen.wrong(name).any())
@@ -249,28 +253,33 @@ def _not_numbers(seen: Observation) -> str:
         broken = wrong & ~np.isfinite(got) & np.isfinite(want)
         if broken.any():
             kind = "NaN" if np.isnan(got[broken][0]) else "infinite"
-            return f"{describe_elements(name, broken)} becomes {kind}: a value on the way is too large for the type"
+            said = f"{kind}: a value on the way is too large for the type, or 0 is divided by 0"
+            return _with_verb(describe_elements(name, broken), "becomes", "become", said)
     return ""
 
 
 def _rounding(seen: Observation) -> str:
-    """Right but for rounding: every error is small beside its element, and beyond the bound."""
+    """Nearly right: every error is small beside its element or beside the bound, and beyond the bound."""
     times = 0.0
     for name, got in seen.outputs.items():
         want, wrong = np.asarray(seen.expected[name], np.float64), seen.wrong(name)
-        error, scale = np.abs(got.astype(np.float64) - want)[wrong], np.abs(want).max(initial=0.0)
-        if not np.isfinite(error).all() or got.dtype.kind != "f" or (error > CLOSE * scale).any():
+        most = np.broadcast_to(np.asarray(seen.bound[name], np.float64), want.shape)
+        error = np.abs(got.astype(np.float64) - want)[wrong]
+        near = (error <= CLOSE * np.abs(want)[wrong]) | (error <= NEAR * most[wrong])
+        if got.dtype.kind != "f" or not near.all():
             return ""
         times = max(times, seen.worst(name))
-    return f"close, but rounding errors add up to {times:.3g} times what the contract allows"
+    return (
+        f"close, but off by {times:.3g} times what the contract allows: rounding errors that add up, or a constant "
+        "with too few digits"
+    )
 
 
 def _plain(seen: Observation) -> str:
     for name in seen.outputs:
         wrong = seen.wrong(name)
         if wrong.any():
-            verb = "are" if wrong.sum() > 1 and not wrong.all() else "is"
-            return f"{describe_elements(name, wrong)} {verb} wrong"
+            return _with_verb(describe_elements(name, wrong), "is", "are", "wrong")
     return ""
 
 

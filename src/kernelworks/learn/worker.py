@@ -2,8 +2,9 @@
 
 ``python -m kernelworks.learn.worker FD`` reads a task as JSON from its input and writes lines of JSON to the file
 descriptor: ``{"attempt": n}`` when one begins, ``{"call": ...}`` before each call with the arrays' addresses,
-``{"signal": ...}`` where a call ended the process (by ``signals.cpp``), ``{"verdict": ...}``, ``{"times": ...}`` and
-``{"error": words}``. Each attempt runs in a fork, so that the references are computed once.
+``{"signal": ...}`` where a call ended the process (by ``signals.cpp``), ``{"so_far": ...}`` after a case that failed,
+``{"verdict": ...}``, ``{"times": ...}`` and ``{"error": words}``. Each attempt runs in a fork, so that the references
+are computed once.
 """
 
 from __future__ import annotations
@@ -149,8 +150,13 @@ def observe(exercise: Exercise, case: Case, reference: Reference, runner: _Runne
 def _attempt(exercise: Exercise, library: str, symbol: str, cases: list[Case], reference: Reference, say: Say,
              signals: ctypes.CDLL) -> None:  # fmt: skip
     runner = _Runner(exercise, _function(library, symbol), say, signals.limit)
-    seen = [observe(exercise, case, reference, runner) for case in cases]
-    say(verdict=dataclasses.asdict(judge(seen, reference)))
+    seen: list[Observation] = []
+    for case in cases:
+        seen.append(observe(exercise, case, reference, runner))
+        verdict = judge(seen, reference)
+        if not verdict.right:  # the next case may end the process, and this one comes first
+            say(so_far=dataclasses.asdict(verdict))
+    say(verdict=dataclasses.asdict(verdict))
 
 
 def _timed(exercise: Exercise, libraries: dict[str, str], reference: Reference, say: Say) -> None:
