@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kernelworks.descend.explained import explain_loop
+from kernelworks.descend.loop_sentences import explain_loop
 from kernelworks.descend.machine_code import Instruction, count_instructions, disassemble, hot_loop, loops_of
-from kernelworks.descend.symbols import Located, Mappings, demangled
+from kernelworks.descend.symbols import CodeLocation, Mappings, demangle_names
 
 DOT = """
 #include <immintrin.h>
@@ -47,12 +47,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def of(library: Path, function: str) -> Located:
+def of(library: Path, function: str) -> CodeLocation:
     """Where it lies, as ``nm`` tells."""
     listed = subprocess.run(["nm", "-S", str(library)], capture_output=True, text=True, check=True).stdout
     line = next(line for line in listed.splitlines() if line.endswith(function))
     begin, size = (int(word, 16) for word in line.split()[:2])
-    return Located(str(library), begin, function, begin, begin + size)
+    return CodeLocation(str(library), begin, function, begin, begin + size)
 
 
 def test_instructions_are_those_that_objdump_lists(library: Path) -> None:
@@ -77,7 +77,7 @@ def test_the_hot_loop_of_a_dot_product_is_counted(library: Path) -> None:
     assert (counts.multiply_adds, counts.loads, counts.stores, counts.flop, counts.vector_bits) == (4, 8, 0, 64, 256)
     said = explain_loop(counts, widest_bits=512)
     assert "4 multiply-adds, 8 loads (64 flop in vectors of 256 bits)" in said[0]
-    assert any("2 loads a multiply-add" in line and "bound it" in line for line in said)
+    assert any("2 loads a multiply-add" in line and "so loads bound it" in line for line in said)
     assert "its vectors have 256 bits, this CPU's have 512" in said
 
 
@@ -139,4 +139,8 @@ def test_an_address_is_found_with_its_function(library: Path) -> None:
 
 def test_names_are_written_as_their_author_wrote_them() -> None:
     names = ["_ZN7kernels3dotEPKfS1_l", "spin", "_ZN7kernels3dotEPKfS1_l._omp_fn.0"]
-    assert demangled(names) == ["kernels::dot(float const*, float const*, long)", "spin", demangled(names[:1])[0]]
+    assert demangle_names(names) == [
+        "kernels::dot(float const*, float const*, long)",
+        "spin",
+        demangle_names(names[:1])[0],
+    ]

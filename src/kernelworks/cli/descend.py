@@ -41,7 +41,8 @@ def descend(
     """
     check_program(program, module=module)
     with guard_program(json=json, so="there is nothing to show"), measuring("descend") as progress:
-        from kernelworks.descend.stack import OnGpu, descend as run
+        from kernelworks.descend.stack import OnGpu
+        from kernelworks.descend.stack import descend as run
         from kernelworks.profile.program import from_target
 
         target = from_target(program, arguments or [], module=module)

@@ -7,9 +7,8 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from kernelworks.descend.symbols import Located
+from kernelworks.descend.symbols import CodeLocation
 from kernelworks.records.descent import LoopCounts
 
 __all__ = ["Instruction", "Loop", "count_instructions", "disassemble", "hot_loop", "loops_of"]
@@ -22,7 +21,7 @@ BITS = {"x": 128, "y": 256, "z": 512}
 PREFIXES = ("rep", "repz", "repnz", "lock", "bnd", "notrack", "data16", "cs", "{evex}", "{vex}")
 NO_ACCESS = ("lea", "nop", "prefetch", "endbr", "call", "j", "ret", "clflush")
 READS_FIRST = ("cmp", "test", "ucomi", "comi", "vucomi", "vcomi", "push", "vtest", "ptest", "vptest")
-FUSED = re.compile(r"^vfn?m(?:add|sub|addsub|subadd)\d*(ps|pd|ph|ss|sd|sh)$|^vfn?m(?:add|sub)(ps|pd|ss|sd)$")
+FUSED_NAME = re.compile(r"^vfn?m(?:add|sub|addsub|subadd)\d*(ps|pd|ph|ss|sd|sh)$|^vfn?m(?:add|sub)(ps|pd|ss|sd)$")
 DOTS = {"vpdpbusd": 4, "vpdpbusds": 4, "vpdpwssd": 2, "vpdpwssds": 2, "vdpbf16ps": 2}  # multiply-adds a lane of 32 bits
 ARITHMETIC = re.compile(r"^v?(add|sub|mul|div|sqrt|max|min)(ps|pd|ph|ss|sd|sh)$")
 LANE_BITS = {"ps": 32, "pd": 64, "ph": 16, "ss": 32, "sd": 64, "sh": 16}
@@ -52,7 +51,7 @@ class Loop:
     share: float
 
 
-def disassemble(place: Located) -> list[Instruction]:
+def disassemble(place: CodeLocation) -> list[Instruction]:
     """The instructions of the function around a place; none if there is no ``objdump`` or nothing can be read.
 
     Code that was made while the program ran (oneDNN's, a graph's) is read from this process's memory."""
@@ -66,9 +65,7 @@ def disassemble(place: Located) -> list[Instruction]:
             memory.seek(begin)
             file.write(memory.read(end - begin))
             file.flush()
-            return _parsed(
-                _objdump(["-D", "-b", "binary", "-m", "i386:x86-64", f"--adjust-vma={begin:#x}", file.name])
-            )
+            return _parsed(_objdump(["-D", "-b", "binary", "-m", "i386:x86-64", f"--adjust-vma={begin:#x}", file.name]))
     except (OSError, ValueError, OverflowError):
         return []
 
@@ -111,9 +108,7 @@ def hot_loop(code: Sequence[Instruction], samples: Mapping[int, int]) -> Loop | 
     """The innermost loop that holds the most samples, by address; None if none holds a quarter of them."""
     total = sum(samples.values())
     loops = loops_of(code)
-    inner = [
-        loop for loop in loops if not any(loop[0] <= o[0] and o[1] <= loop[1] and o != loop for o in loops)
-    ]
+    inner = [loop for loop in loops if not any(loop[0] <= o[0] and o[1] <= loop[1] and o != loop for o in loops)]
     held = {loop: sum(samples.get(one.address, 0) for one in code[loop[0] : loop[1] + 1]) for loop in inner}
     best = max(inner, key=lambda loop: held[loop], default=None)
     if best is None or not total or held[best] < LEAST_SHARE * total:
@@ -151,7 +146,7 @@ def _lanes(one: Instruction, kind: str) -> int:
 
 def _multiply_adds(one: Instruction) -> tuple[int, float]:
     """Whether it is one (1 or 0), and its flop."""
-    if match := FUSED.match(one.name):
+    if match := FUSED_NAME.match(one.name):
         return 1, 2.0 * _lanes(one, match[1] or match[2])
     if one.name in DOTS:
         return 1, 2.0 * DOTS[one.name] * _lanes(one, "ps")

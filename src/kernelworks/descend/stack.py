@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from kernelworks.descend.counters import PERIOD_US, Samples, sample_run
-from kernelworks.descend.explained import explain_loop
+from kernelworks.descend.loop_sentences import explain_loop
 from kernelworks.descend.machine_code import count_instructions, disassemble, hot_loop
-from kernelworks.descend.symbols import Located, Mappings, demangled
+from kernelworks.descend.symbols import CodeLocation, Mappings, demangle_names
 from kernelworks.dispatch.choose import choose
 from kernelworks.dispatch.op import OPS
 from kernelworks.machine import machine
@@ -38,7 +38,7 @@ __all__ = ["OnGpu", "descend"]
 SAMPLES = 2000  # in all, after which no other run begins
 MOST_S, MOST_RUNS = 8.0, 200  # by default; runs, however short they are
 MOST_CALLS = 20_000.0  # that the survey looks at
-SHOWN = 5  # operators, if none is asked for
+MOST_SHOWN = 5  # operators, if none is asked for
 FUNCTIONS = 3  # of an operator
 LEAST_SHARE = 0.05  # of an operator's samples: functions with less are left out
 LEAST_SAMPLES = 8  # of a function, for its loop to be told
@@ -62,13 +62,14 @@ class _Group:
 
 
 def descend(
-    program: Program, *, op: str = "", most: int = SHOWN, seconds: float = MOST_S, say: Callable[[str], None] = lambda line: None
-) -> Descent:
+    program: Program, *, op: str = "", most: int = MOST_SHOWN, seconds: float = MOST_S,
+    say: Callable[[str], None] = lambda line: None,
+) -> Descent:  # fmt: skip
     """The ``most`` operators with the most time, or all whose name has ``op`` in it, each down to its hot loop.
 
     The program runs twice to warm up, once to survey shapes and places, and under the profiler until there are 2,000
-    samples, for so many seconds at the most. Raises what the program raises, OnGpu, BuildError without a C++ compiler, and LookupError
-    if no operator's name has ``op`` in it.
+    samples, for so many seconds at the most. Raises what the program raises, OnGpu, BuildError without a C++ compiler,
+    and LookupError if no operator's name has ``op`` in it.
     """
     say("warming up: the program's first run")
     program.run()
@@ -181,7 +182,8 @@ def _operator(group: _Group, runs: int, whole_ns: int, mappings: Mappings) -> Op
         operator=call.display_name if call.kernel is not None else call.name, module=call.place.module,
         source=call.place.source, code=_line(call), shapes=_shapes(call), calls=calls, seconds=seconds,
         share=group.nanoseconds / whole_ns, op=_same_op(call.name),
-        capability=torch.backends.cpu.get_cpu_capability(), kernel=kernel, because=because, declined=declined, kernel_source=source,
+        capability=torch.backends.cpu.get_cpu_capability(), kernel=kernel, because=because,
+        declined=declined, kernel_source=source,
         flop=None if cost is None else cost.flop * calls,
         bytes=None if cost is None else (cost.read + cost.written) * calls,
         bound_s=limit, bottleneck=bottleneck, peak=peak, samples=len(group.addresses),
@@ -231,7 +233,7 @@ def _roofline(cost: Work | None, seconds: float, calls: int) -> tuple[float | No
 
 
 def _functions(addresses: Sequence[int], mappings: Mappings) -> tuple[FunctionTime, ...]:
-    places: dict[tuple[str, str, int], Located] = {}
+    places: dict[tuple[str, str, int], CodeLocation] = {}
     hits: dict[tuple[str, str, int], Counter[int]] = {}
     for address in addresses:
         place = mappings.locate(address)
@@ -240,13 +242,13 @@ def _functions(addresses: Sequence[int], mappings: Mappings) -> tuple[FunctionTi
         hits.setdefault(key, Counter())[place.address] += 1
     order = sorted(hits, key=lambda key: -hits[key].total())[:FUNCTIONS]
     order = [key for key in order if hits[key].total() >= LEAST_SHARE * len(addresses)]
-    names = demangled([places[key].function for key in order])
+    names = demangle_names([places[key].function for key in order])
     return tuple(
         _function(name, places[key], hits[key], len(addresses)) for name, key in zip(names, order, strict=True)
     )
 
 
-def _function(name: str, place: Located, hits: Counter[int], samples: int) -> FunctionTime:
+def _function(name: str, place: CodeLocation, hits: Counter[int], samples: int) -> FunctionTime:
     file = Path(place.file).name if place.file.startswith("/") else ""
     waits = file.startswith(BARRIERS)
     loop = None

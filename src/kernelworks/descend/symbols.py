@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Located", "Mappings", "demangled"]
+__all__ = ["CodeLocation", "Mappings", "demangle_names"]
 
 SYMTAB, DYNSYM, FUNCTION, GNU_IFUNC, PT_LOAD = 2, 11, 2, 10, 1
 SYMBOL = np.dtype(
@@ -18,7 +18,7 @@ SYMBOL = np.dtype(
 )
 
 
-class Located(NamedTuple):
+class CodeLocation(NamedTuple):
     """``file`` is "" for code that was made while the program ran; ``address`` is as the file has it, of such code as
     the process has it. ``function`` is "" if no symbol is known; ``begin`` and ``end`` bound it then too, as far as the
     file tells."""
@@ -50,16 +50,16 @@ class Mappings:
                 self._mappings.append(_Mapping(begin, end, int(fields[2], 16), fields[5] if len(fields) > 5 else ""))
         self._begins = np.array([m.begin for m in self._mappings], np.uint64)
 
-    def locate(self, address: int) -> Located:
+    def locate(self, address: int) -> CodeLocation:
         at = int(np.searchsorted(self._begins, np.uint64(address), side="right")) - 1
         mapping = self._mappings[at] if at >= 0 and address < self._mappings[at].end else None
         if mapping is None:
-            return Located("", address, "", address, address)
+            return CodeLocation("", address, "", address, address)
         if not mapping.path.startswith("/"):
-            return Located(mapping.path.strip("[]"), address, "", mapping.begin, mapping.end)
+            return CodeLocation(mapping.path.strip("[]"), address, "", mapping.begin, mapping.end)
         its = _symbols(mapping.path)
         if its is None:
-            return Located(mapping.path, address - mapping.begin + mapping.offset, "", 0, 0)
+            return CodeLocation(mapping.path, address - mapping.begin + mapping.offset, "", 0, 0)
         return its.locate(address - mapping.begin + mapping.offset)
 
 
@@ -72,22 +72,22 @@ class _File:
     names: Any
     strings: bytes
 
-    def locate(self, offset: int) -> Located:
+    def locate(self, offset: int) -> CodeLocation:
         begin, address, limit = 0, offset, 0
         for start, size, virtual in self.loads:
             if start <= offset < start + size:
                 begin, address, limit = virtual, offset - start + virtual, virtual + size
         at = int(np.searchsorted(self.values, np.uint64(address), side="right")) - 1
         if at < 0:
-            return Located(self.path, address, "", begin, limit)
+            return CodeLocation(self.path, address, "", begin, limit)
         value, size = int(self.values[at]), int(self.sizes[at])
         after = int(self.values[at + 1]) if at + 1 < len(self.values) else limit
         end = value + size if size else after
         if address >= end:  # between two functions: code without a symbol
-            return Located(self.path, address, "", end, after)
+            return CodeLocation(self.path, address, "", end, after)
         start = int(self.names[at])
         name = self.strings[start : self.strings.index(b"\0", start)].decode(errors="replace")
-        return Located(self.path, address, name, value, end)
+        return CodeLocation(self.path, address, name, value, end)
 
 
 @functools.cache
@@ -125,7 +125,7 @@ def _symbols(path: str) -> _File | None:
     return _File(path, tuple(loads), symbols["value"], symbols["size"], symbols["name"], strings)
 
 
-def demangled(names: list[str]) -> list[str]:
+def demangle_names(names: list[str]) -> list[str]:
     """C++ names as their author wrote them, by the C++ library's own demangler; what is no such name stays."""
     import ctypes
     import ctypes.util

@@ -53,7 +53,7 @@ def _operator(one: OperatorTime, *, verbose: bool) -> Iterator[RenderableType]:
         yield _row("source", one.kernel_source)
     yield _row("roofline", _roofline(one))
     if not one.functions:
-        yield _row("functions", f"unknown: {one.samples} samples, too few" if one.samples else "unknown: no sample in it")
+        yield _row("functions", f"unknown: {one.samples} samples, too few")
     for function in one.functions:
         yield from _function(function, verbose=verbose)
 
@@ -113,5 +113,3 @@ def _shown(lines: Sequence[tuple[str, int]], *, verbose: bool) -> Iterator[tuple
     left = len(lines) - best - MOST_LINES
     if left:
         yield f"... {left} instructions", -1
-
-

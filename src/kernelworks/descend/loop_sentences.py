@@ -18,10 +18,10 @@ def explain_loop(counts: LoopCounts, *, widest_bits: int) -> tuple[str, ...]:
         ratio = counts.loads / counts.multiply_adds
         if ratio > 1:
             found.append(
-                f"{ratio:.2g} loads a multiply-add: a core issues {LOADS_A_CYCLE} of each a cycle, so the loads bound it"
+                f"{ratio:.2g} loads a multiply-add: a core issues {LOADS_A_CYCLE} of each a cycle, so loads bound it"
             )
         else:
-            found.append(f"{ratio:.2g} loads a multiply-add: the loads do not bound it")
+            found.append(f"{ratio:.2g} loads a multiply-add: loads do not bound it")
     if counts.spills + counts.reloads >= MANY_SPILLS:
         found.append(
             f"{counts.spills} spills and {counts.reloads} reloads of the stack: it holds more values than registers"
