@@ -116,6 +116,7 @@ def test_of_nested_loops_the_innermost_is_taken() -> None:
         ("vfmadd213pd zmm0,zmm1,zmm2", {"multiply_adds": 1, "flop": 16.0}),
         ("vpdpbusd zmm0,zmm1,zmm2", {"multiply_adds": 1, "flop": 128.0}),
         ("vdpbf16ps ymm0,ymm1,YMMWORD PTR [rax]", {"multiply_adds": 1, "flop": 32.0, "loads": 1}),
+        ("call 21b0", {"calls": 1}),
         ("vmulps ymm0,ymm1,ymm2", {"other_arithmetic": 1, "flop": 8.0}),
         ("vgatherdps ymm0,DWORD PTR [rax+ymm1*4],ymm2", {"gathers": 1, "loads": 1}),
     ],

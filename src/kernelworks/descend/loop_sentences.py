@@ -14,7 +14,7 @@ SHORT = 12  # instructions: the loop's own counter and jump are then a large par
 def explain_loop(counts: LoopCounts, *, widest_bits: int) -> tuple[str, ...]:
     """Sentences on one pass of a loop, on a CPU whose widest vectors have so many bits."""
     found = [_work(counts)]
-    if counts.multiply_adds:
+    if counts.multiply_adds and counts.multiply_adds >= counts.other_arithmetic:
         ratio = counts.loads / counts.multiply_adds
         if ratio > 1:
             found.append(
@@ -26,6 +26,9 @@ def explain_loop(counts: LoopCounts, *, widest_bits: int) -> tuple[str, ...]:
         found.append(
             f"{counts.spills} spills and {counts.reloads} reloads of the stack: it holds more values than registers"
         )
+    if counts.calls:
+        many = f"{counts.calls} call{'s' if counts.calls > 1 else ''}"
+        found.append(f"{many} of other functions a pass: they are not inlined")
     if counts.gathers:
         found.append(f"{counts.gathers} gathers: each element is loaded by itself")
     if counts.flop and not counts.vector_bits:

@@ -25,6 +25,7 @@ FUSED_NAME = re.compile(r"^vfn?m(?:add|sub|addsub|subadd)\d*(ps|pd|ph|ss|sd|sh)$
 DOTS = {"vpdpbusd": 4, "vpdpbusds": 4, "vpdpwssd": 2, "vpdpwssds": 2, "vdpbf16ps": 2}  # multiply-adds a lane of 32 bits
 ARITHMETIC = re.compile(r"^v?(add|sub|mul|div|sqrt|max|min)(ps|pd|ph|ss|sd|sh)$")
 LANE_BITS = {"ps": 32, "pd": 64, "ph": 16, "ss": 32, "sd": 64, "sh": 16}
+TOTALS = ("loads", "stores", "spills", "reloads", "multiply_adds", "other_arithmetic", "gathers", "calls")
 MOST_BYTES = 1 << 16  # of code made while the program runs, around a place
 LEAST_SHARE = 0.25  # of a function's samples, that a loop has to hold
 
@@ -118,7 +119,7 @@ def hot_loop(code: Sequence[Instruction], samples: Mapping[int, int]) -> Loop | 
 
 def count_instructions(body: Sequence[Instruction]) -> LoopCounts:
     """What one pass over these instructions does. A memory operand that is read counts as a load whatever reads it."""
-    totals = dict.fromkeys(("loads", "stores", "spills", "reloads", "multiply_adds", "other_arithmetic", "gathers"), 0)
+    totals = dict.fromkeys(TOTALS, 0)
     flop, bits = 0.0, 0
     for one in body:
         if match := REGISTER.search(one.operands):
@@ -134,6 +135,7 @@ def count_instructions(body: Sequence[Instruction]) -> LoopCounts:
             totals["other_arithmetic"] += 1
             flop += _lanes(one, match[2])
         totals["gathers"] += "gather" in one.name
+        totals["calls"] += one.name == "call"
     return LoopCounts(instructions=len(body), flop=flop, vector_bits=bits, **totals)
 
 

@@ -21,6 +21,7 @@ class LoopCounts:
     multiply_adds: int  # instructions, dot products among them
     other_arithmetic: int  # floating-point additions, multiplications, divisions, minima, maxima and roots
     gathers: int
+    calls: int  # of other functions
     flop: float  # of all lanes
     vector_bits: int  # of the widest register that is used as a vector; 0 if there is none
 
