@@ -22,6 +22,7 @@ out of date.
 | ``gpu_cases`` | ``h200-ops.json`` | every case on the GPU |
 | ``gpu_times`` | ``h200-ops.json``, ``h200-machine.json`` | what the model of time says of each case, what it took |
 | ``ladders`` | ``ladders/**/results.json``, Climbs | one line a ladder and machine: from where to where |
+| ``exercises`` | ``exercises/*/exercise.toml`` | the course, one line an exercise |
 | ``results`` | ``programs-cpu.json``, ``programs-cuda.json`` | five programs of the suites, from best to worst |
 
 A figure of a GPU kernel carries the hash of the source that it was measured with. Where that source has changed since
@@ -46,6 +47,7 @@ from typing import Any
 
 import report_excerpts
 from gpu_models import model_lines, unchanged_runs
+from kernelworks.learn.exercise import exercises
 from kernelworks.measure.bench.kernel_map import source_hashes
 from kernelworks.measure.roofline.kernel_time import compare_model
 from kernelworks.records import BenchResult, GpuPeaks, from_json
@@ -57,6 +59,7 @@ __all__ = ["PAGES", "generate", "main", "outdated"]
 
 PAGES = (
     "README.md", "docs/tutorial.md", "docs/how-to/gpu-training.md",
+    "docs/how-to/learn.md",
     "docs/reference/results.md", "docs/reference/climb.md", "docs/reference/suite.md",
 )  # fmt: skip
 RESULTS, LADDERS = Path("benchmarks") / "results", "ladders"
@@ -406,6 +409,15 @@ def _ladders(root: Path, hashes: Hashes) -> str:
     return "\n".join(["| ladder | from where to where | on |", "|---|---|---|", *lines, ""]) if lines else ""
 
 
+def _exercises(root: Path, hashes: Hashes) -> str:
+    lines = ["| family | exercise | what is computed |", "|---|---|---|"]
+    family = ""
+    for one in exercises().values():
+        shown, family = "" if one.family == family else one.family, one.family
+        lines.append(f"| {shown} | [{one.name}]({{up}}exercises/{one.name}/README.md) | {one.title} |")
+    return "\n".join([*lines, ""])
+
+
 ON_CPU = ("default", "max-autotune-no-cudagraphs", "fix", "kernelworks")  # what the suite is measured under
 PICTURES: dict[str, Callable[[Path], str]] = {
     "docs/pictures/diagnosis.svg": report_excerpts.draw_screen,
@@ -416,7 +428,7 @@ PARTS: dict[str, Callable[[Path, Hashes], str]] = {
     "programs_intel": _of_the_suite("programs-cpu-intel.json", *ON_CPU),
     "gpu_programs": _of_the_suite("programs-cuda.json", "reduce-overhead", *ON_CPU), "models": _models, "ops": _ops,
     "cases": _cases, "gpu_ops": _gpu_ops, "gpu_models": _gpu_models, "gpu_cases": _gpu_cases, "gpu_times": _gpu_times,
-    "ladders": _ladders, "results": _results,
+    "ladders": _ladders, "exercises": _exercises, "results": _results,
     **{name: _excerpt(draw) for name, draw in report_excerpts.PARTS.items()},
 }  # fmt: skip
 

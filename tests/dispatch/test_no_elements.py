@@ -162,6 +162,10 @@ CASES: dict[str, Case] = {
         PRODUCT, lambda M, N, K: (t(M, K), t(N, K), t(N)), lambda *a, **n: kw.rms_norm_linear(*a, eps=1e-5, **n),
         lambda x, w, b: F.linear(F.rms_norm(x, (x.shape[-1],), eps=1e-5), w, b),
     ),
+    "embedding_bag": Case(  # torch refuses rows of nothing, and reads past the end of no offsets
+        {"B": 2, "V": 6}, lambda B, V: (whole(V, 4 * (B * V > 0)), t(V, 5), torch.arange(B) * (V > 0)),
+        kw.embedding_bag, F.embedding_bag,
+    ),
     "embedding": Case({"M": 3, "V": 6, "N": 5}, lambda M, V, N: (whole(V, M), t(V, N)), kw.embedding, F.embedding),
     "add_layer_norm": Case(
         MATRIX, lambda M, N: (t(M, N), t(M, N), t(N), t(N)), lambda *a, **n: kw.add_layer_norm(*a, eps=1e-5, **n),
@@ -283,7 +287,12 @@ CASES: dict[str, Case] = {
     "sort": Case(MATRIX, lambda M, N: (t(M, N),), kw.sort, torch.sort),
     **{name: Case({"N": 5, "M": 4, "D": 3, "E": 2}, lambda N, M, D, E: (t(N, D), t(M, D), t(M, E)),
                   functools.partial(getattr(kw, name), length_scale=1.5), by_definition(name, length_scale=1.5))
-       for name in ("kernel_matmul", "matern32_matmul")},
+       for name in ("kernel_matmul", "matern12_matmul", "matern32_matmul", "matern52_matmul",
+                    "laplacian_matmul")},
+    "polynomial_matmul": Case(
+        {"N": 5, "M": 4, "D": 3, "E": 2}, lambda N, M, D, E: (t(N, D), t(M, D), t(M, E)),
+        functools.partial(kw.polynomial_matmul, length_scale=1.5, degree=3, coef0=1.0),
+        by_definition("polynomial_matmul", length_scale=1.5, degree=3, coef0=1.0)),
     "quantize": Case({"M": 3, "B": 2}, lambda M, B: (t(M, 32 * B).detach(),),
                      functools.partial(kw.quantize, format="Q8_0"), by_definition("quantize", format="Q8_0")),
     "dequantize": Case({"M": 3, "B": 2}, lambda M, B: (packed(M, B),),

@@ -42,6 +42,7 @@ FOLDERS = {  # folder -> what may lie in it, as a pattern of the path below it
     "src/kernelworks": r".*",
     "tests": r"conftest\.py|\w+/\w+\.py|(diagnose|profile)/traces/[\w.]+\.(json\.gz|csv)|report/records/[\w-]+\.json",
     "examples": r"\w+\.py",
+    "exercises": r"[\w-]+/(exercise\.toml|README\.md|reference\.py|(start|solution|wrong/\w+)\.(cpp|cu|py))",
     "benchmarks": r"(programs/)?\w+\.py|results/[\w.-]+\.json",
     "docs": r"((reference|explanation|how-to)/)?[\w-]+\.md|pictures/[\w-]+\.(svg|png)|assets/[\w-]+\.(css|js)",
     "ladders": r"[\w-]+/.*",
@@ -80,7 +81,8 @@ OP_PACKAGE_MAY_HOLD = (
 # Modules that nothing imports because something else starts them.
 STARTED = {
     "__init__", "__main__", "cli", "verify.worker", "verify.triton_interpreter", "verify.resources", "verify.sanitizer",
-    "profile.ncu_target", "climb.worker", "climb.single_launch", "judge.roles.spawn", "search.verification_worker",
+    "learn.worker", "profile.ncu_target", "climb.worker", "climb.single_launch", "judge.roles.spawn",
+    "search.verification_worker",
     "integrations.notebook", "integrations.speed", "integrations.trainer",  # by IPython, pytest and a user
     "nn.validate", "report.expectations", "report.picture", "report.programs",  # asked for by name, and by tools/
 }  # fmt: skip

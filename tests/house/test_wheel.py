@@ -52,7 +52,7 @@ assert kernelworks.softmax(torch.ones(2, 3), -1).sum() == 2
 
 def test_what_the_wheel_takes_along_is_there() -> None:
     forced = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert forced == {"examples": "kernelworks/examples", "ladders": "kernelworks/ladders"}
+    assert forced == {name: f"kernelworks/{name}" for name in ("examples", "exercises", "ladders")}
     assert all((ROOT / folder).is_dir() and not (ROOT / "src" / place).exists() for folder, place in forced.items())
 
 
@@ -107,7 +107,7 @@ def installed(site: Path, folder: Path, *arguments: str) -> subprocess.Completed
 def test_the_wheel_has_the_files(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     tracked = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "ladders", "examples", "src/kernelworks"],
+        ["git", "-C", str(ROOT), "ls-files", "ladders", "examples", "exercises", "src/kernelworks"],
         capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     expected = {f"kernelworks/{name.removeprefix('src/kernelworks/')}" for name in tracked if (ROOT / name).is_file()}

@@ -1,0 +1,77 @@
+"""Exercises in writing kernels, checked on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernelworks.cli.console import FAILED, USAGE, fail, faults
+from kernelworks.cli.options import Json
+
+__all__ = ["VERBS"]
+
+ACTIONS = ("list", "start", "show", "hint", "check", "solution")
+
+
+def learn(
+    action: Annotated[
+        str, typer.Argument(help="list, start, show, hint, check or solution.", metavar="ACTION")
+    ] = "list",
+    exercise: Annotated[
+        str | None, typer.Argument(help="An exercise's name; the next one without it.", metavar="EXERCISE")
+    ] = None,
+    watched: Annotated[
+        bool, typer.Option("--watch", help="With check: again whenever the file is written, until Ctrl-C.")
+    ] = False,
+    give_up: Annotated[
+        bool, typer.Option("--give-up", help="With solution: show it before a check has passed.")
+    ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--folder", help="Where your files and progress lie, by default kernelworks-learn.", metavar="FOLDER"
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Exercises from w x + b on: you write a kernel, a check says whether it is right, what is wrong, how fast it is.
+
+    `start` copies the starting file into your folder, `hint` gives one hint more, `check` compiles your file, runs it
+    guarded in a process apart, compares it with float64 and times it beside the solution and the measured peak.
+    `solution` shows the solution once a check has passed, or with --give-up. Nothing leaves this machine. Exit code 1
+    where a check refuses your file, 2 where the exercise does not exist or was not begun.
+
+    Example: kernelworks learn start affine
+    """
+    if action not in ACTIONS:
+        fail(f"learn does one of {', '.join(ACTIONS)}, got {action!r}", USAGE)
+    if watched and (action != "check" or json):
+        fail("--watch goes with check, and not with --json", USAGE)
+    from kernelworks.learn import command
+    from kernelworks.learn.progress import FOLDER, Progress
+
+    with faults((ValueError,)):
+        progress = Progress(folder or FOLDER)
+        if action == "list":
+            command.list_exercises(progress, json=json)
+            return
+        chosen = command.named_or_next(exercise, progress)
+        if action == "start":
+            command.start(chosen, progress, json=json)
+        elif action == "show":
+            command.show_exercise(chosen, progress, json=json)
+        elif action == "hint":
+            command.give_hint(chosen, progress, json=json)
+        elif action == "solution":
+            if not command.show_solution(chosen, progress, give_up=give_up, json=json):
+                fail(f"no check of {chosen.name} has passed yet; --give-up shows the solution all the same", FAILED)
+        elif watched:
+            command.watch(chosen, progress)
+        elif not command.check_file(chosen, progress, json=json):
+            raise typer.Exit(FAILED)
+
+
+VERBS: dict[str, Callable[..., None]] = {"learn": learn}

@@ -1,0 +1,267 @@
+"""``learn check``: compile, run guarded, compare with float64, time; and what of it to say."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernelworks.build.cache import BuildError
+from kernelworks.learn.compiling import (
+    CompilerMessage,
+    NotCompiled,
+    build_all,
+    build_signals,
+    build_to_check,
+    build_to_time,
+)
+from kernelworks.learn.cuda_checking import UNTIMED_REASON, check_cuda_texts
+from kernelworks.learn.exercise import Exercise
+from kernelworks.learn.faults import Verdict, crash_sentence
+from kernelworks.machine import environment
+
+__all__ = ["CheckResult", "Times", "check", "check_attempts"]
+
+MOST_PRINTED_BYTES = 600  # of what a function prints: it is called some hundred times
+PATIENCE_S = 60.0  # without a word from the worker: it waits for a lock that nobody lets go
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of a call on the inputs ``about`` describes; the work of a call."""
+
+    about: str
+    flop: float
+    bytes: float
+    threads: int
+    yours_s: float
+    low_s: float
+    high_s: float
+    solution_s: float
+    ratio: float  # to the solution's, of samples taken in turns
+    busy: str = ""  # what other processes used meanwhile, if it was much
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """``outcome``: ``right``, ``wrong`` or ``not compiled``."""
+
+    exercise: str
+    outcome: str
+    verdict: Verdict | None = None
+    messages: tuple[CompilerMessage, ...] = ()
+    times: Times | None = None
+    untimed: str = ""  # why a right function has no time
+    printed: str = ""  # the beginning of what the function wrote to its stdout
+
+
+@dataclass
+class _Attempt:
+    """What the worker said of one attempt."""
+
+    call: dict[str, Any] = field(default_factory=dict)
+    signal: dict[str, Any] = field(default_factory=dict)
+    so_far: Verdict | None = None  # on the cases before the one that ended the process
+    verdict: Verdict | None = None
+    calls: int = 0
+
+
+def _line_of(library: str, offset: int) -> int:
+    """The line of a source that an instruction belongs to, 0 if that is not known."""
+    command = ["addr2line", "-e", library, hex(offset)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    number = done.stdout.rpartition(":")[2].split()
+    return int(number[0]) if number and number[0].isdigit() else 0
+
+
+def _ended(attempt: _Attempt, library: str) -> Verdict:
+    """The verdict on an attempt whose process ended in a call."""
+    about, slices = attempt.call.get("case", ""), attempt.call.get("slices")
+    detail = f"with {about}" + (f", slice {slices[0]} of {slices[1]}" if slices else "")
+    if not attempt.signal:
+        return Verdict(False, "ends the process without a word", detail, failures=1)
+    said = crash_sentence(attempt.signal, attempt.call.get("buffers", ()))
+    own = attempt.signal.get("in") == library
+    return Verdict(False, said, detail, line=_line_of(library, attempt.signal["at"]) if own else 0, failures=1)
+
+
+@dataclass
+class _Report:
+    """What the worker said, and what the functions that it called printed."""
+
+    attempts: list[_Attempt]
+    times: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+    printed: str = ""
+
+
+def _run(task: Mapping[str, Any], count: int) -> _Report:
+    """What the worker says of each attempt, the times, and the error that ended it. A worker that says nothing for
+    long is killed: what it waits for does not come."""
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "kernelworks.learn.worker", str(writing)]
+    variables = {**environment.variables(), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    printed = tempfile.TemporaryFile()  # noqa: SIM115, it is closed below
+    worker = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=printed, stderr=subprocess.STDOUT, text=True, pass_fds=(writing,),
+        env=variables, start_new_session=True,
+    )  # fmt: skip
+    os.close(writing)
+    report = _Report([_Attempt() for _ in range(count + 1)])
+    timer = [_end_later(worker)]
+    try:
+        assert worker.stdin is not None
+        worker.stdin.write(json.dumps(task))
+        worker.stdin.close()
+        now = report.attempts[0]
+        with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                timer.pop().cancel()
+                timer.append(_end_later(worker))
+                said = json.loads(line)
+                if "attempt" in said:
+                    now = report.attempts[said["attempt"]]
+                elif "call" in said:
+                    now.call, now.calls = said["call"], now.calls + 1
+                elif "signal" in said:
+                    now.signal = said
+                elif "so_far" in said:
+                    now.so_far = Verdict(**said["so_far"])
+                elif "verdict" in said:
+                    now.verdict = Verdict(**said["verdict"])
+                elif "times" in said:
+                    report.times = said["times"]
+                elif "error" in said:
+                    report.error = said["error"]
+    finally:
+        timer.pop().cancel()
+        _kill(worker)
+        worker.wait()
+    printed.seek(0)
+    report.printed = printed.read(MOST_PRINTED_BYTES).decode(errors="replace")
+    printed.close()
+    return report
+
+
+def _kill(worker: subprocess.Popen[str]) -> None:
+    try:
+        os.killpg(worker.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _end_later(worker: subprocess.Popen[str]) -> threading.Timer:
+    timer = threading.Timer(PATIENCE_S, _kill, (worker,))
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _verdict(attempt: _Attempt, library: str, error: str) -> Verdict:
+    found = attempt.verdict or attempt.so_far
+    if found is not None:
+        return found
+    if attempt.calls:
+        return _ended(attempt, library)
+    raise BuildError(error or "the process in which the function was to run ended before it did")
+
+
+def check_attempts(exercise: Exercise, texts: Sequence[str]) -> list[Verdict]:
+    """The verdict on each of several files, compiled together and not timed: what the tests ask of the solution and of
+    wrong attempts. Raises BuildError."""
+    library = str(build_all(exercise, texts))
+    task = {
+        "folder": str(exercise.folder), "signals": str(build_signals()), "timed": {},
+        "attempts": [(library, f"{exercise.symbol}_{at}") for at in range(len(texts))],
+    }  # fmt: skip
+    report = _run(task, len(texts))
+    return [_verdict(attempt, library, report.error) for attempt in report.attempts[:-1]]
+
+
+def _check_cpp(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult:
+    with ThreadPoolExecutor() as pool:
+        signals, to_check = pool.submit(build_signals), pool.submit(build_to_check, source)
+        to_time = {
+            "yours": pool.submit(build_to_time, source),
+            "solution": pool.submit(build_to_time, exercise.solution_path),
+        } if timed else {}  # fmt: skip
+        try:
+            library = str(to_check.result())
+            task: dict[str, Any] = {
+                "folder": str(exercise.folder), "signals": str(signals.result()),
+                "attempts": [(library, exercise.symbol)], "timed": {},
+            }  # fmt: skip
+            report = _run(task, 1)
+            verdict = _verdict_or_missing(report.attempts[0], library, report.error, exercise)
+        except NotCompiled as refused:
+            return CheckResult(exercise.name, "not compiled", messages=refused.messages)
+        if not verdict.right:
+            return CheckResult(exercise.name, "wrong", verdict, printed=report.printed)
+        if not timed:
+            return CheckResult(exercise.name, "right", verdict, printed=report.printed)
+        task |= {"attempts": [], "timed": {name: str(made.result()) for name, made in to_time.items()}}
+    race, printed = _run(task, 0), report.printed
+    times = race.times
+    if race.attempts[0].signal:
+        ended = _ended(race.attempts[0], task["timed"]["yours"])
+        return CheckResult(exercise.name, "wrong", ended, printed=printed)
+    if not times:
+        untimed = race.error or "the process that timed it ended"
+        return CheckResult(exercise.name, "right", verdict, untimed=untimed, printed=printed)
+    if "yours" in times["wrong"]:
+        said = Verdict(False, times["wrong"]["yours"], f"optimised for this machine, with {times['about']}", failures=1)
+        return CheckResult(exercise.name, "wrong", said)
+    return CheckResult(exercise.name, "right", verdict, times=_times(times), printed=printed)
+
+
+def _times(found: Mapping[str, Any]) -> Times:
+    yours, solution = found["median_s"]["yours"], found["median_s"]["solution"]
+    return Times(
+        found["about"], found["flop"], found["bytes"], found["threads"], yours, found["low_s"]["yours"],
+        found["high_s"]["yours"], solution, found["ratio"], found["busy"],
+    )  # fmt: skip
+
+
+def _verdict_or_missing(attempt: _Attempt, library: str, error: str, exercise: Exercise) -> Verdict:
+    if "undefined symbol" in error:
+        text = f'the file defines no function {exercise.symbol} that C can call: it begins with extern "C"'
+        raise NotCompiled([CompilerMessage(0, text)])
+    return _verdict(attempt, library, error)
+
+
+def _check_cuda(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult:
+    text = source.read_text(encoding="utf-8", errors="replace")
+    try:
+        (verdict,) = check_cuda_texts(exercise, [text], source.name)
+    except NotCompiled as refused:
+        return CheckResult(exercise.name, "not compiled", messages=refused.messages)
+    if not verdict.right:
+        return CheckResult(exercise.name, "wrong", verdict)
+    return CheckResult(exercise.name, "right", verdict, untimed=UNTIMED_REASON if timed else "")
+
+
+Checker = Callable[..., CheckResult]
+CHECKERS: dict[str, Checker] = {"cpp": _check_cpp, "cuda": _check_cuda}  # by language
+
+
+def check(exercise: Exercise, source: Path, *, timed: bool = True) -> CheckResult:
+    """Checks one file. Raises BuildError if there is no compiler, ValueError for a language that has no checker here,
+    OSError if the file cannot be read."""
+    checker = CHECKERS.get(exercise.language)
+    if checker is None:
+        raise ValueError(f"exercises in {exercise.language} cannot be checked here")
+    source = source.resolve()
+    source.read_bytes()
+    return checker(exercise, source, timed=timed)

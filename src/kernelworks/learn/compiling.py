@@ -1,0 +1,129 @@
+"""A learner's C++ as a library, twice: one to find faults with, one to time. What the compiler says, by line."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelworks.build.cache import BuildError, entry
+from kernelworks.build.compiler import compile_source, identity, toolchain
+from kernelworks.build.cpp import TARGETS
+from kernelworks.learn.exercise import Exercise
+from kernelworks.machine import machine
+
+__all__ = ["CompilerMessage", "NotCompiled", "build_all", "build_signals", "build_to_check", "build_to_time"]
+
+SIGNALS = Path(__file__).resolve().parent / "signals.cpp"
+LIBRARY_FLAGS = ("-std=gnu++20", "-fPIC", "-shared", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
+# A local that nobody set has a value that nobody expects, an index of a local array is looked at, and what C++ leaves
+# undefined ends the call at its line.
+CHECK_FLAGS = (
+    "-O1", "-g", "-fno-omit-frame-pointer", "-ftrivial-auto-var-init=pattern", "-Werror=uninitialized",
+    "-Werror=return-type", "-fsanitize=bounds,integer-divide-by-zero,shift,signed-integer-overflow,float-cast-overflow",
+    "-fsanitize-undefined-trap-on-error",
+)  # fmt: skip
+TIME_FLAGS = ("-O3", "-g", "-fno-math-errno", "-fno-trapping-math")
+MESSAGE = re.compile(r"^(?P<file>[^\n:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$", re.M)
+INCLUDE = re.compile(r"^\s*#\s*include\s*<[^>]+>", re.M)
+MOST_MESSAGES = 5
+
+
+@dataclass(frozen=True)
+class CompilerMessage:
+    """What the compiler says of one line; line 0 where it names none."""
+
+    line: int
+    text: str
+    code: str = ""  # the line itself
+
+
+class NotCompiled(Exception):
+    """The compiler refuses a learner's file."""
+
+    def __init__(self, messages: Sequence[CompilerMessage]) -> None:
+        super().__init__(messages[0].text if messages else "")
+        self.messages = tuple(messages)
+
+
+def _messages(text: str, source: Path) -> list[CompilerMessage]:
+    lines = source.read_text(encoding="utf-8", errors="replace").splitlines()
+    found = []
+    for match in MESSAGE.finditer(text):
+        number = int(match["line"]) if Path(match["file"]).name == source.name else 0
+        code = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+        found.append(CompilerMessage(number, match["text"], code))
+    undefined = re.findall(r"undefined reference to [`'](.+?)'", text)
+    found += [CompilerMessage(0, f"{name} is called and defined nowhere") for name in undefined]
+    return found[:MOST_MESSAGES] or [CompilerMessage(0, text.strip().splitlines()[-1] if text.strip() else "no reason")]
+
+
+def _build(source: Path, text: str, flags: Sequence[str], kind: str) -> Path:
+    """A library of a source as its text was read. Raises BuildError."""
+    whole = (*LIBRARY_FLAGS, *flags)
+    key = hashlib.sha256("\0".join((text, str(source), *whole, toolchain())).encode()).hexdigest()[:20]
+    stem = f"learn-{source.stem}-{kind}-{key}"
+
+    def make(output: Path) -> None:
+        compile_source(whole, source, kind, output, ("-ldl",))
+
+    return entry(stem, ".so", make, {"source": source.name, "target": kind}, attempt=f"{stem}-{identity()}")
+
+
+def _of_learner(source: Path, flags: Sequence[str], kind: str) -> Path:
+    text = source.read_text(encoding="utf-8", errors="replace")
+    try:
+        return _build(source, text, flags, kind)
+    except BuildError as error:
+        if str(source) in error.about or source.name in str(error):
+            raise NotCompiled(_messages(str(error), source)) from error
+        raise
+
+
+def build_signals() -> Path:
+    """The library that names what a learner's function touched. Raises BuildError."""
+    return _build(SIGNALS, SIGNALS.read_text(encoding="utf-8"), ("-O1",), "signals")
+
+
+def build_to_check(source: Path) -> Path:
+    """Raises NotCompiled, and BuildError if there is no compiler."""
+    return _of_learner(source, CHECK_FLAGS, "check")
+
+
+def build_to_time(source: Path) -> Path:
+    """Compiled as a kernel would be, for the widest vectors of this machine. Raises as ``build_to_check`` does."""
+    return _of_learner(source, (*TIME_FLAGS, *TARGETS[widest_target()].flags), "time")
+
+
+def widest_target() -> str:
+    """The widest target for which plain C++ is compiled here."""
+    here = machine()
+    return [name for name in ("scalar", "avx2", "avx512") if TARGETS[name].needs <= here.features][-1]
+
+
+def build_all(exercise: Exercise, texts: Sequence[str]) -> Path:
+    """One library of several attempts, each under its own symbol: ``symbol_0``, ``symbol_1`` and so on. Raises
+    BuildError.
+
+    A compiler takes far longer to start and to read its headers than for the attempts themselves.
+    """
+    headers = sorted({line for text in texts for line in INCLUDE.findall(text)})
+    symbol = exercise.symbol
+    with tempfile.TemporaryDirectory(prefix="kernelworks-learn-") as folder:
+        source = Path(folder) / f"{symbol}.cpp"
+        parts = "".join(
+            f"\nnamespace attempt_{at} {{\n#define {symbol} {symbol}_{at}\n#line 1 \"{at}.cpp\"\n"
+            f"{INCLUDE.sub('', text)}\n#undef {symbol}\n}}\n"
+            for at, text in enumerate(texts)
+        )  # fmt: skip
+        source.write_text("\n".join(headers) + parts, encoding="utf-8")
+        flags = (*LIBRARY_FLAGS, *CHECK_FLAGS)
+        key = hashlib.sha256("\0".join((source.read_text("utf-8"), *flags, toolchain())).encode()).hexdigest()[:20]
+
+        def make(output: Path) -> None:
+            compile_source(flags, source, "check", output)
+
+        return entry(f"learn-{symbol}-{key}", ".so", make, {"source": exercise.name, "target": "check"})

@@ -1,0 +1,328 @@
+"""From what a function did to the words that a learner can use: which elements, in which case, and what that means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kernelworks.learn.case import Array, Case, Reference, exact_arguments
+
+__all__ = ["Observation", "Verdict", "crash_sentence", "describe_elements", "judge"]
+
+CLOSE, NEAR = 3e-4, 64  # of an element's size, or times the bound: an error below is one of rounding
+MATCH = 1e-4  # of an element's size: so near to what a known mistake gives, it is that mistake
+TRAPS = {4: "trap", 5: "trap", 6: "abort"}  # SIGILL, SIGTRAP, SIGABRT
+STACK_BYTES = 1 << 20  # round the top of the stack: what is touched there was to be on it
+GENERAL_PROTECTION = 128  # the code of a fault that has no address, such as of an aligned load elsewhere
+HANG, DIVIDED = 26, 8  # SIGVTALRM, SIGFPE
+
+
+@dataclass
+class Observation:
+    """What one case showed. Masks are by the output's name, and have its shape."""
+
+    case: Case
+    expected: Mapping[str, Array]
+    bound: Mapping[str, Array]
+    outputs: dict[str, Array] = field(default_factory=dict)
+    unwritten: dict[str, Array] = field(default_factory=dict)
+    stale: dict[str, Array] = field(default_factory=dict)  # depends on what the output held before
+    unsteady: dict[str, Array] = field(default_factory=dict)  # two equal calls differ
+    changed_inputs: list[str] = field(default_factory=list)
+    written_gaps: list[str] = field(default_factory=list)
+    read_gaps: dict[str, Array] = field(default_factory=dict)  # depends on what lies between rows
+    overlap: str = ""  # two slices write the same element
+
+    def wrong(self, name: str) -> Array:
+        """The elements of an output that are not within the bound. NaN and infinities must be where they are due."""
+        got, want = self.outputs[name].astype(np.float64), np.asarray(self.expected[name], dtype=np.float64)
+        with np.errstate(invalid="ignore"):
+            near = np.abs(got - want) <= np.asarray(self.bound[name], dtype=np.float64)
+        same = (got == want) | (np.isnan(got) & np.isnan(want))
+        return np.asarray(~(near & np.isfinite(want) | same))
+
+    def worst(self, name: str) -> float:
+        """The largest error of an output as a share of the bound."""
+        got, want = self.outputs[name].astype(np.float64), np.asarray(self.expected[name], dtype=np.float64)
+        most = np.broadcast_to(np.asarray(self.bound[name], dtype=np.float64), want.shape)
+        usual = np.isfinite(want) & (most > 0)
+        with np.errstate(invalid="ignore"):
+            shares = np.abs(got - want)[usual] / most[usual]
+        return float(shares.max()) if shares.size and not np.isnan(shares).any() else 0.0
+
+    def is_partly_wrong(self) -> bool:
+        """Whether some elements are right, in a case of ordinary numbers: which ones are not says more then."""
+        masks = [self.wrong(name) | self.unwritten.get(name, False) for name in self.outputs]
+        usual = all(np.isfinite(expected).all() for expected in self.expected.values())
+        return usual and any(mask.any() and not mask.all() for mask in masks)
+
+    @property
+    def is_wrong(self) -> bool:
+        return any(self.wrong(name).any() for name in self.outputs)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``right``, or a ``sentence`` that says what is wrong; ``detail`` names one element and the case."""
+
+    right: bool
+    sentence: str = ""
+    detail: str = ""
+    line: int = 0  # of the learner's file, where it is known
+    cases: int = 0
+    failures: int = 0
+    worst: float = 0.0  # the largest error as a share of the bound
+
+
+# ---------------------------------------------------------------- which elements
+
+
+def element(name: str, place: Sequence[int]) -> str:
+    """``y[3]``, ``c[2, 5]``."""
+    return f"{name}[{', '.join(str(int(i)) for i in place)}]" if len(place) else name
+
+
+def _many(count: int, what: str) -> str:
+    return f"the {what} element" if count == 1 else f"the {what} {count} elements"
+
+
+def _with_verb(elements: str, one: str, many: str, rest: str) -> str:
+    """A sentence about elements in words, with the verb that they need."""
+    return f"{elements} {many if re.match(r'(the (last|first) )?[0-9]', elements) else one} {rest}"
+
+
+def describe_elements(name: str, mask: Array) -> str:
+    """Elements in words: ``the last 3 elements of each row of y``."""
+    if mask.all():
+        return f"all of {name}" if mask.size > 1 else name
+    if mask.ndim == 1 or mask.shape[0] == mask.size:
+        where = np.flatnonzero(mask)
+        if where.size == 1 and where[0] not in (0, mask.size - 1):
+            return element(name, np.argwhere(mask)[0])
+        if where[0] == mask.size - where.size:
+            return f"{_many(where.size, 'last')} of {name}"
+        if where[-1] == where.size - 1:
+            return f"{_many(where.size, 'first')} of {name}"
+        return f"{where.size} of {mask.size} elements of {name}"
+    rows = mask.reshape(-1, mask.shape[-1])
+    touched = np.flatnonzero(rows.any(axis=1))
+    if (rows == rows[0]).all():
+        return describe_elements(f"each row of {name}", rows[0])
+    if rows[touched].all():
+        if touched.size == 1:
+            return f"row {touched[0]} of {name}"
+        if touched[0] == len(rows) - touched.size:
+            return f"the last {touched.size} rows of {name}"
+        return f"{touched.size} of {len(rows)} rows of {name}"
+    if (rows[touched] == rows[touched[0]]).all() and touched.size > 1:
+        return f"{describe_elements(f'{touched.size} rows of {name}', rows[touched[0]])}"
+    return f"{int(mask.sum())} of {mask.size} elements of {name}"
+
+
+# ---------------------------------------------------------------- a process that ended
+
+
+def crash_sentence(signal: Mapping[str, Any], buffers: Sequence[Mapping[str, Any]]) -> str:
+    """Why a call ended its process: ``reads 1 element beyond the end of x``."""
+    number, address = int(signal["signal"]), int(signal["address"])
+    if number == HANG:
+        return "does not come back: a loop whose end is never reached"
+    if number in TRAPS:
+        return (
+            "leaves what C++ defines: an index outside a local array, a division of an integer by 0, an integer that "
+            "overflows, or a number that does not fit the type that it is converted to"
+        )
+    if number == DIVIDED:
+        return "divides an integer by 0"
+    verb = {0: "reads", 1: "writes"}.get(int(signal["writes"]), "reads or writes")
+    found = _nearest(address, buffers)
+    if found is None:
+        if abs(address - int(signal.get("stack", 0))) < STACK_BYTES:
+            return "uses up the stack: a function that calls itself for ever, or a local array that is too large"
+        if address < 1 << 16 and signal.get("code") != GENERAL_PROTECTION:
+            return f"{verb} through a pointer that points nowhere"
+        if address == 0:
+            return "uses an aligned load or store at an address that is not aligned, or an address that cannot be"
+        return f"{verb} far outside of every array"
+    buffer, distance = found
+    if distance < 0:
+        count = -(distance // buffer["size"])
+        return f"{verb} {count} element{'s' if count > 1 else ''} before the beginning of {buffer['name']}"
+    count = distance // buffer["size"] + 1
+    return f"{verb} {count} element{'s' if count > 1 else ''} beyond the end of {buffer['name']}"
+
+
+def _nearest(address: int, buffers: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], int] | None:
+    """The array whose guard pages hold an address, and how far from its beginning (below 0) or its end."""
+    for buffer in buffers:
+        guard = 16 * 4096
+        if buffer["first"] - guard <= address < buffer["first"]:
+            return buffer, address - buffer["address"]
+        end = buffer["first"] + buffer["pages"] * 4096
+        if end <= address < end + guard:
+            return buffer, address - buffer["address"] - buffer["nbytes"]
+    return None
+
+
+# ---------------------------------------------------------------- what was done, whatever the numbers
+
+
+def _deeds(seen: Observation) -> str:
+    """What a function did that no right one does, in one case."""
+    if seen.changed_inputs:
+        return f"changes its input {seen.changed_inputs[0]}"
+    if seen.written_gaps:
+        return f"writes between the rows of {seen.written_gaps[0]}: those elements belong to somebody else"
+    if seen.overlap:
+        return seen.overlap
+    for name, mask in seen.unwritten.items():
+        if mask.any():
+            return _with_verb(describe_elements(name, mask), "is", "are", "never written")
+    for name, mask in seen.unsteady.items():
+        if mask.any():
+            return (
+                f"two calls with the same inputs differ in {describe_elements(name, mask)}: something is kept between "
+                "calls, or read before it is set"
+            )
+    for name, mask in seen.stale.items():
+        if mask.any():
+            said = describe_elements(name, mask)
+            return _with_verb(said, "depends", "depend", f"on what {name} held before the call")
+    for name, mask in seen.read_gaps.items():
+        if mask.any():
+            said = "on what lies between the rows of a matrix: rows begin one row stride apart, not n elements"
+            return _with_verb(describe_elements(name, mask), "depends", "depend", said)
+    return ""
+
+
+# ---------------------------------------------------------------- wrong numbers
+
+
+def _is_mistake(seen: Observation, supposed: Mapping[str, Array]) -> bool:
+    """Whether the outputs are what a known mistake gives, where that differs from what is right."""
+    differs = False
+    for name, got in seen.outputs.items():
+        want, given = np.asarray(supposed[name], np.float64), got.astype(np.float64)
+        if want.shape != given.shape:
+            return False
+        with np.errstate(invalid="ignore"):
+            most = MATCH * np.abs(want) + NEAR * _finite_or_zero(seen.bound[name]) if got.dtype.kind == "f" else 0.0
+            near = np.abs(given - want) <= most
+        if not (near | (given == want) | (np.isnan(given) & np.isnan(want))).all():
+            return False
+        wrong = seen.wrong(name)
+        with np.errstate(invalid="ignore"):
+            away = np.where(given == want, 0.0, np.abs(given - want))[wrong]
+            off = np.nan_to_num(np.abs(given - np.asarray(seen.expected[name], np.float64))[wrong], nan=np.inf)
+        if not (np.isnan(away) | (away <= off / 2)).all():  # what is right is as near: it explains nothing
+            return False
+        differs |= bool(wrong.any())
+    return differs
+
+
+def _finite_or_zero(values: Array) -> Array:
+    """Finite values as they are, others as 0."""
+    return np.nan_to_num(np.asarray(values, np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _mistake(failed: Sequence[Observation], reference: Reference) -> str:
+    """The sentence of the known mistake that explains every case that failed."""
+    for sentence, compute in reference.mistakes.items():
+        explained = True
+        for seen in failed:
+            with np.errstate(all="ignore"):
+                supposed = compute(**exact_arguments(seen.case))
+            if not _is_mistake(seen, supposed):
+                explained = False
+                break
+        if explained:
+            return sentence
+    return ""
+
+
+def _not_numbers(seen: Observation) -> str:
+    """NaN and infinities that are where they should not be, or are missing."""
+    inputs = [np.asarray(v, np.float64) for v in exact_arguments(seen.case).values() if isinstance(v, np.ndarray)]
+    for name, got in seen.outputs.items():
+        if got.dtype.kind != "f":
+            continue
+        want, wrong = np.asarray(seen.expected[name], np.float64), seen.wrong(name)
+        lost = wrong & np.isnan(want) & ~np.isnan(got)
+        if lost.any():
+            return f"a NaN in the input is lost: {describe_elements(name, lost)} should be NaN"
+        spread = wrong & np.isnan(got) & ~np.isnan(want)
+        if spread.any() and any(np.isnan(value).any() for value in inputs):
+            to = describe_elements(name, spread)
+            if spread.ndim > 1:
+                to = f"row {np.argwhere(spread)[0][0]} of {name}"
+            return f"a NaN in the input spreads to {to}, which does not depend on it"
+        broken = wrong & ~np.isfinite(got) & np.isfinite(want)
+        if broken.any():
+            kind = "NaN" if np.isnan(got[broken][0]) else "infinite"
+            said = f"{kind}: a value on the way is too large for the type, or 0 is divided by 0"
+            return _with_verb(describe_elements(name, broken), "becomes", "become", said)
+    return ""
+
+
+def _rounding(seen: Observation) -> str:
+    """Nearly right: every error is small beside its element or beside the bound, and beyond the bound."""
+    times = 0.0
+    for name, got in seen.outputs.items():
+        want, wrong = np.asarray(seen.expected[name], np.float64), seen.wrong(name)
+        most = np.broadcast_to(np.asarray(seen.bound[name], np.float64), want.shape)
+        error = np.abs(got.astype(np.float64) - want)[wrong]
+        near = (error <= CLOSE * np.abs(want)[wrong]) | (error <= NEAR * most[wrong])
+        if got.dtype.kind != "f" or not near.all():
+            return ""
+        times = max(times, seen.worst(name))
+    return (
+        f"close, but off by {times:.3g} times what the contract allows: rounding errors that add up, or a constant "
+        "with too few digits"
+    )
+
+
+def _plain(seen: Observation) -> str:
+    for name in seen.outputs:
+        wrong = seen.wrong(name)
+        if wrong.any():
+            return _with_verb(describe_elements(name, wrong), "is", "are", "wrong")
+    return ""
+
+
+def _detail(seen: Observation) -> str:
+    """One element: what came, what should have come."""
+    for name, got in seen.outputs.items():
+        wrong = seen.wrong(name)
+        if wrong.any():
+            at = tuple(np.argwhere(wrong)[0])
+            most = float(np.broadcast_to(np.asarray(seen.bound[name], np.float64), got.shape)[at])
+            near = f" +- {most:.2g}" if most else ""
+            want = float(np.asarray(seen.expected[name], np.float64)[at])
+            return f"{element(name, at)} is {float(got[at]):.9g}, expected {want:.9g}{near}"
+    return ""
+
+
+def judge(seen: Sequence[Observation], reference: Reference) -> Verdict:
+    """What all cases come to. What was done comes before what came out; a known mistake before a description."""
+    count = len(seen)
+    deeds = [(one, said) for one in seen if (said := _deeds(one))]
+    if deeds:
+        one, said = next(((one, said) for one, said in deeds if one.is_partly_wrong()), deeds[0])
+        failures = sum(bool(_deeds(other)) or other.is_wrong for other in seen)
+        return Verdict(False, said, f"with {one.case.about}", cases=count, failures=failures)
+    failed = [one for one in seen if one.is_wrong]
+    if not failed:
+        worst = max((one.worst(name) for one in seen for name in one.outputs), default=0.0)
+        return Verdict(True, cases=count, worst=worst)
+    first = next((one for one in failed if one.is_partly_wrong()), failed[0])
+    alone = {one.case.alone for one in failed}
+    sentence = (
+        _mistake(failed, reference) or (alone.pop() if len(alone) == 1 else "") or _not_numbers(first)
+        or _rounding(first) or _plain(first)
+    )  # fmt: skip
+    detail = f"with {first.case.about}: {_detail(first)}"
+    return Verdict(False, sentence, detail, cases=count, failures=len(failed))

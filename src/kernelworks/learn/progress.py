@@ -1,0 +1,64 @@
+"""How far a learner has come: one file in the learner's own folder, written whole or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelworks.learn.exercise import Exercise
+from kernelworks.machine.environment import write_whole
+from kernelworks.records.json_text import read_json
+
+__all__ = ["FOLDER", "Progress", "ProgressOfOne"]
+
+FOLDER = Path("kernelworks-learn")
+FILE = "progress.json"
+
+
+@dataclass(frozen=True)
+class ProgressOfOne:
+    """Of one exercise. ``right`` says whether a check has passed; ``best_s`` is the shortest time of a call."""
+
+    checks: int = 0
+    right: bool = False
+    hints: int = 0
+    gave_up: bool = False
+    best_s: float = 0.0
+
+    @property
+    def word(self) -> str:
+        return "done" if self.right else "solution seen" if self.gave_up else "begun"
+
+
+class Progress:
+    """The progress of the learner whose folder this is. Raises ValueError where its file is damaged, OSError."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.exercises: dict[str, ProgressOfOne] = {}
+        path = folder / FILE
+        if not path.exists():
+            return
+        try:
+            found = read_json(path)
+            self.exercises = {name: ProgressOfOne(**entry) for name, entry in found["exercises"].items()}
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"{path} is damaged ({error}): mend or remove it") from error
+
+    def file(self, exercise: Exercise) -> Path:
+        """Where the learner writes."""
+        return self.folder / exercise.name / exercise.file_name
+
+    def of(self, exercise: Exercise) -> ProgressOfOne | None:
+        """None of an exercise that was not begun."""
+        return self.exercises.get(exercise.name)
+
+    def keep(self, exercise: Exercise, **changes: object) -> ProgressOfOne:
+        """Changes what is known of one exercise, and writes the file."""
+        now = self.exercises.get(exercise.name, ProgressOfOne())
+        self.exercises[exercise.name] = changed = dataclasses.replace(now, **changes)  # type: ignore[arg-type]
+        entries = {name: dataclasses.asdict(entry) for name, entry in self.exercises.items()}
+        write_whole(self.folder / FILE, json.dumps({"exercises": entries}, indent=1) + "\n", prefix=".progress-")
+        return changed

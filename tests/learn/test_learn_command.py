@@ -1,0 +1,103 @@
+"""``kernelworks learn``: what a learner types, sees, and gets back as an exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from kernelworks.cli import app
+from kernelworks.learn.checking import CheckResult, check
+from kernelworks.learn.exercise import exercise_named, load_exercise
+
+
+def learn(folder: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["learn", *arguments, "--folder", str(folder)])
+
+
+def test_a_course_of_one_exercise(tmp_path: Path) -> None:
+    """Start, refused, hints, solved, timed, next."""
+    exercise = exercise_named("affine")
+    assert "next: kernelworks learn start affine" in learn(tmp_path, "list").stdout
+    assert learn(tmp_path, "check", "affine").exit_code == 2
+    begun = learn(tmp_path, "start")
+    path = tmp_path / "affine" / "affine.cpp"
+    assert begun.exit_code == 0 and "your file:" in begun.stdout and path.is_file()
+    refused = learn(tmp_path, "check")
+    assert refused.exit_code == 1 and "WRONG  y is x, as in the starting file" in refused.stdout
+    assert learn(tmp_path, "solution", "affine").exit_code == 1
+    shown = [learn(tmp_path, "hint", "affine").stdout for _ in range(4)]
+    assert [text.count(". ") for text in shown[:3]] == sorted(text.count(". ") for text in shown[:3])
+    assert exercise.hints[0] in shown[0] and exercise.hints[1] not in shown[0] and "last one" in shown[3]
+    path.write_text(exercise.solution_path.read_text(encoding="utf-8"), encoding="utf-8")
+    passed = learn(tmp_path, "check", "affine")
+    assert passed.exit_code == 0, passed.output
+    assert passed.stdout.startswith("RIGHT") and "TIME" in passed.stdout and "NEXT" in passed.stdout
+    assert learn(tmp_path, "solution", "affine").exit_code == 0
+    listed = json.loads(learn(tmp_path, "list", "--json").stdout)
+    known = next(one for one in listed["exercises"] if one["name"] == "affine")["progress"]
+    assert known["right"] and known["checks"] == 2 and known["hints"] == 3
+    assert listed["next"] != "affine"
+    assert learn(tmp_path, "start", "affine").exit_code == 0
+    assert path.read_text(encoding="utf-8") == exercise.solution_path.read_text(encoding="utf-8")
+
+
+def check_text(folder: Path, text: str) -> CheckResult:
+    path = folder / "affine.cpp"
+    path.write_text(text, encoding="utf-8")
+    return check(exercise_named("affine"), path, timed=False)
+
+
+BODY = 'extern "C" void affine(const float* x, float w, float b, float* y, long n) {\n'
+
+
+def test_a_compilers_words_name_the_line(tmp_path: Path) -> None:
+    found = check_text(tmp_path, BODY + "    y[0] = w * x[0] + c;\n}\n")
+    (message,) = found.messages
+    assert found.outcome == "not compiled" and message.line == 2 and "c" in message.text
+    assert message.code == "y[0] = w * x[0] + c;"
+
+
+def test_a_function_by_another_name_is_missing(tmp_path: Path) -> None:
+    found = check_text(tmp_path, BODY.replace('extern "C" ', "") + "}\n")
+    assert found.outcome == "not compiled" and 'extern "C"' in found.messages[0].text
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "number"),
+    [
+        ("for (long i = 0; i >= 0; i = 1) { y[0] = w * x[0] + b; }", "does not come back", 2),
+        ("y[n] = w * x[0] + b;", "writes 1 element beyond the end of y", 2),
+        ("for (long i = 0; i < n; ++i) { y[i] = w * x[i - 1] + b; }", "reads 1 element before the beginning of x", 2),
+        ("*(volatile float*)nullptr = b;", "writes", 2),
+        ("for (long i = 0; i < n; ++i) { const_cast<float*>(x)[i] = 3; y[i] = b; }", "changes its input x", 0),
+    ],
+)
+def test_what_a_call_does_to_its_process_is_named(tmp_path: Path, line: str, said: str, number: int) -> None:
+    verdict = check_text(tmp_path, BODY + f"    {line}\n}}\n").verdict
+    assert verdict is not None and not verdict.right
+    assert said in verdict.sentence and verdict.line == number
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["start", "nonsense"], ["check", "affine", "--watch", "--json"], ["hint", "--watch"]]
+)
+def test_what_does_not_exist_is_usage(tmp_path: Path, arguments: list[str]) -> None:
+    assert learn(tmp_path, *arguments).exit_code == 2
+
+
+def test_a_damaged_progress_is_said(tmp_path: Path) -> None:
+    (tmp_path / "progress.json").write_text("{", encoding="utf-8")
+    done = learn(tmp_path, "list")
+    assert done.exit_code == 2 and "damaged" in done.stderr
+
+
+def test_an_exercise_that_is_none_is_refused(tmp_path: Path) -> None:
+    folder = exercise_named("affine").folder
+    for name in ("exercise.toml", "solution.cpp"):
+        (tmp_path / name).write_text((folder / name).read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "solution.cpp").write_text("// another one\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="is in the solution 0 times"):
+        load_exercise(tmp_path)
