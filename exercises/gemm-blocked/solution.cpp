@@ -10,12 +10,10 @@ extern "C" void gemm_blocked(const float* a, const float* b, float* c, long m, l
         for (long i0 = 0; i0 < m; i0 += BLOCK) {
             for (long j0 = 0; j0 < n; j0 += BLOCK) {
                 for (long i = i0; i < least(i0 + BLOCK, m); ++i) {
-                    for (long j = j0; j < least(j0 + BLOCK, n); ++j) {
-                        float sum = c[i * n + j];
-                        for (long p = p0; p < least(p0 + BLOCK, k); ++p) {
-                            sum += a[i * k + p] * b[p * n + j];
+                    for (long p = p0; p < least(p0 + BLOCK, k); ++p) {
+                        for (long j = j0; j < least(j0 + BLOCK, n); ++j) {
+                            c[i * n + j] += a[i * k + p] * b[p * n + j];
                         }
-                        c[i * n + j] = sum;
                     }
                 }
             }

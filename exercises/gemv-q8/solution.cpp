@@ -3,13 +3,17 @@
 extern "C" void gemv_q8(const int8_t* q, const float* scales, const float* x, float* y, long m, long n) {
     long blocks = n / 32;
     for (long i = 0; i < m; ++i) {
-        float total = 0;
+        float totals[16] = {};
         for (long b = 0; b < blocks; ++b) {
-            float sum = 0;
-            for (long j = b * 32; j < b * 32 + 32; ++j) {
-                sum += q[i * n + j] * x[j];
+            for (long lane = 0; lane < 16; ++lane) {
+                long j = b * 32 + lane;
+                float sum = q[i * n + j] * x[j] + q[i * n + j + 16] * x[j + 16];
+                totals[lane] += scales[i * blocks + b] * sum;
             }
-            total += scales[i * blocks + b] * sum;
+        }
+        float total = 0;
+        for (long lane = 0; lane < 16; ++lane) {
+            total += totals[lane];
         }
         y[i] = total;
     }

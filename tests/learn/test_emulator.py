@@ -104,10 +104,35 @@ WRONG = {
         "1, 32", "float4 v = *(const float4*)(x + 1);\nfor (int i = threadIdx.x; i < n; i += 32) y[i] = v.x;",
         ["line 1 reads 16 bytes at once at x[1]", "multiple of 16"],
     ),
+    "a lock without a fence": (
+        "1, 32",
+        "y[threadIdx.x] = 0.0f;\n__syncthreads();\n__shared__ int lock; if (threadIdx.x == 0) lock = 0;\n"
+        "__syncthreads();\n"
+        "for (bool done = false; !done;)\nif (atomicCAS(&lock, 0, 1) == 0) {\n"
+        "y[0] += 1.0f; atomicExch(&lock, 0); done = true; }",
+        ["a race: thread 0 writes y[0] in line 7; thread 1 reads y[0] in line 7"],
+    ),
     "an index that leaves its line": (
         "1, 32", "__shared__ float t[4][8];\nt[threadIdx.x / 8][threadIdx.x % 8] = 1.0f;\n__syncthreads();\n"
         "for (int i = threadIdx.x; i < n; i += 32)\ny[i] = t[1][8 + i % 2];",
         ["line 5 uses index 8 of an array of type float [8]"],
+    ),
+    "a local array's end": (
+        "1, 32",
+        "float a[4]; float b[4];\nfor (int k = 0; k <= 4; k++)\na[k] = b[k % 4] = 1.0f;\n"
+        "for (int i = threadIdx.x; i < n; i += 32) y[i] = a[i % 4];",
+        ["line 3 uses index 4 of an array of type float [4]"],
+    ),
+    "locals of 120 kilobytes": (
+        "1, 32",
+        "float a[30000]; a[threadIdx.x] = x[0]; a[29999 - threadIdx.x] = x[1];\n"
+        "for (int i = threadIdx.x; i < n; i += 32) y[i] = a[i];",
+        ["the local variables of one thread are too large"],
+    ),
+    "an integer divided by 0": (
+        "1, 32",
+        "int zero = n - n;\nfor (int i = threadIdx.x; i < n; i += 32) y[i] = x[n / zero];",
+        ["a division of integers by 0"],
     ),
     "a null pointer": ("1, 32", "float* p = n > 0 ? nullptr : y;\n*p = 1.0f;", ["the pointer is null"]),
     "too many threads": ("1, 2048", "y[threadIdx.x] = 0.0f;", ["asks for 2048 threads a block: 1 to 1024 are allowed"]),
@@ -143,6 +168,12 @@ RIGHT = {
         "__threadfence();\n__syncthreads();\nif (threadIdx.x == 0) last = atomicAdd(&ticket, 1) % 4 == 3;\n"
         "__syncthreads();\n"
         "if (last) for (int k = threadIdx.x; k < n; k += 64) y[k] = y[k] * 1.0f;",
+    ),
+    "a lock": (
+        "2, 100",
+        "__device__ static int lock; __device__ static float sum;\nint i = blockIdx.x * 100 + threadIdx.x;\n"
+        "if (i < n) y[i] = x[i];\nfor (bool done = false; !done;)\nif (atomicCAS(&lock, 0, 1) == 0) {\n"
+        "sum += 1.0f; __threadfence(); atomicExch(&lock, 0); done = true; }",
     ),
     "eight bytes at once": (
         "1, 128", "int i = threadIdx.x;\nif (2 * i < n) ((float2*)y)[i] = ((const float2*)x)[i];",

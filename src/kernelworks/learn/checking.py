@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,12 +24,14 @@ from kernelworks.learn.compiling import (
     build_to_check,
     build_to_time,
 )
+from kernelworks.learn.cuda_checking import UNTIMED_REASON, check_cuda_texts
 from kernelworks.learn.exercise import Exercise
 from kernelworks.learn.faults import Verdict, crash_sentence
 from kernelworks.machine import environment
 
 __all__ = ["CheckResult", "Times", "check", "check_attempts"]
 
+MOST_PRINTED_BYTES = 600  # of what a function prints: it is called some hundred times
 PATIENCE_S = 60.0  # without a word from the worker: it waits for a lock that nobody lets go
 
 
@@ -58,6 +61,7 @@ class CheckResult:
     messages: tuple[CompilerMessage, ...] = ()
     times: Times | None = None
     untimed: str = ""  # why a right function has no time
+    printed: str = ""  # the beginning of what the function wrote to its stdout
 
 
 @dataclass
@@ -93,31 +97,42 @@ def _ended(attempt: _Attempt, library: str) -> Verdict:
     return Verdict(False, said, detail, line=_line_of(library, attempt.signal["at"]) if own else 0, failures=1)
 
 
-def _run(task: Mapping[str, Any], count: int) -> tuple[list[_Attempt], dict[str, Any], str]:
-    """What the worker says: of each attempt, the times, and the error that ended it. A worker that says nothing for
+@dataclass
+class _Report:
+    """What the worker said, and what the functions that it called printed."""
+
+    attempts: list[_Attempt]
+    times: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+    printed: str = ""
+
+
+def _run(task: Mapping[str, Any], count: int) -> _Report:
+    """What the worker says of each attempt, the times, and the error that ended it. A worker that says nothing for
     long is killed: what it waits for does not come."""
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "kernelworks.learn.worker", str(writing)]
     variables = {**environment.variables(), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    printed = tempfile.TemporaryFile()  # noqa: SIM115, it is closed below
     worker = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
-        pass_fds=(writing,), env=variables, start_new_session=True,
+        command, stdin=subprocess.PIPE, stdout=printed, stderr=subprocess.STDOUT, text=True, pass_fds=(writing,),
+        env=variables, start_new_session=True,
     )  # fmt: skip
     os.close(writing)
-    attempts, times, error = [_Attempt() for _ in range(count + 1)], dict[str, Any](), ""
+    report = _Report([_Attempt() for _ in range(count + 1)])
     timer = [_end_later(worker)]
     try:
         assert worker.stdin is not None
         worker.stdin.write(json.dumps(task))
         worker.stdin.close()
-        now = attempts[0]
+        now = report.attempts[0]
         with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 timer.pop().cancel()
                 timer.append(_end_later(worker))
                 said = json.loads(line)
                 if "attempt" in said:
-                    now = attempts[said["attempt"]]
+                    now = report.attempts[said["attempt"]]
                 elif "call" in said:
                     now.call, now.calls = said["call"], now.calls + 1
                 elif "signal" in said:
@@ -127,14 +142,17 @@ def _run(task: Mapping[str, Any], count: int) -> tuple[list[_Attempt], dict[str,
                 elif "verdict" in said:
                     now.verdict = Verdict(**said["verdict"])
                 elif "times" in said:
-                    times = said["times"]
+                    report.times = said["times"]
                 elif "error" in said:
-                    error = said["error"]
+                    report.error = said["error"]
     finally:
         timer.pop().cancel()
         _kill(worker)
         worker.wait()
-    return attempts, times, error
+    printed.seek(0)
+    report.printed = printed.read(MOST_PRINTED_BYTES).decode(errors="replace")
+    printed.close()
+    return report
 
 
 def _kill(worker: subprocess.Popen[str]) -> None:
@@ -168,8 +186,8 @@ def check_attempts(exercise: Exercise, texts: Sequence[str]) -> list[Verdict]:
         "folder": str(exercise.folder), "signals": str(build_signals()), "timed": {},
         "attempts": [(library, f"{exercise.symbol}_{at}") for at in range(len(texts))],
     }  # fmt: skip
-    attempts, _, error = _run(task, len(texts))
-    return [_verdict(attempt, library, error) for attempt in attempts[:-1]]
+    report = _run(task, len(texts))
+    return [_verdict(attempt, library, report.error) for attempt in report.attempts[:-1]]
 
 
 def _check_cpp(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult:
@@ -185,25 +203,27 @@ def _check_cpp(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult:
                 "folder": str(exercise.folder), "signals": str(signals.result()),
                 "attempts": [(library, exercise.symbol)], "timed": {},
             }  # fmt: skip
-            (attempt, _), _, error = _run(task, 1)
-            verdict = _verdict_or_missing(attempt, library, error, exercise)
+            report = _run(task, 1)
+            verdict = _verdict_or_missing(report.attempts[0], library, report.error, exercise)
         except NotCompiled as refused:
             return CheckResult(exercise.name, "not compiled", messages=refused.messages)
         if not verdict.right:
-            return CheckResult(exercise.name, "wrong", verdict)
+            return CheckResult(exercise.name, "wrong", verdict, printed=report.printed)
         if not timed:
-            return CheckResult(exercise.name, "right", verdict)
+            return CheckResult(exercise.name, "right", verdict, printed=report.printed)
         task |= {"attempts": [], "timed": {name: str(made.result()) for name, made in to_time.items()}}
-    (attempt,), times, error = _run(task, 0)
-    if attempt.signal:
-        ended = _ended(attempt, task["timed"]["yours"])
-        return CheckResult(exercise.name, "wrong", ended)
+    race, printed = _run(task, 0), report.printed
+    times = race.times
+    if race.attempts[0].signal:
+        ended = _ended(race.attempts[0], task["timed"]["yours"])
+        return CheckResult(exercise.name, "wrong", ended, printed=printed)
     if not times:
-        return CheckResult(exercise.name, "right", verdict, untimed=error or "the timing process ended")
+        untimed = race.error or "the process that timed it ended"
+        return CheckResult(exercise.name, "right", verdict, untimed=untimed, printed=printed)
     if "yours" in times["wrong"]:
         said = Verdict(False, times["wrong"]["yours"], f"optimised for this machine, with {times['about']}", failures=1)
         return CheckResult(exercise.name, "wrong", said)
-    return CheckResult(exercise.name, "right", verdict, times=_times(times))
+    return CheckResult(exercise.name, "right", verdict, times=_times(times), printed=printed)
 
 
 def _times(found: Mapping[str, Any]) -> Times:
@@ -221,8 +241,19 @@ def _verdict_or_missing(attempt: _Attempt, library: str, error: str, exercise: E
     return _verdict(attempt, library, error)
 
 
+def _check_cuda(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult:
+    text = source.read_text(encoding="utf-8", errors="replace")
+    try:
+        (verdict,) = check_cuda_texts(exercise, [text], source.name)
+    except NotCompiled as refused:
+        return CheckResult(exercise.name, "not compiled", messages=refused.messages)
+    if not verdict.right:
+        return CheckResult(exercise.name, "wrong", verdict)
+    return CheckResult(exercise.name, "right", verdict, untimed=UNTIMED_REASON if timed else "")
+
+
 Checker = Callable[..., CheckResult]
-CHECKERS: dict[str, Checker] = {"cpp": _check_cpp}  # by language
+CHECKERS: dict[str, Checker] = {"cpp": _check_cpp, "cuda": _check_cuda}  # by language
 
 
 def check(exercise: Exercise, source: Path, *, timed: bool = True) -> CheckResult:

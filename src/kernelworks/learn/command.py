@@ -26,6 +26,8 @@ __all__ = [
 ]
 
 WATCH_S = 0.3  # between two looks at a file that is watched
+DENSE = 2  # operations a byte: from here on a rate is told in operations
+MOST_PRINTED_LINES = 8
 ALIKE = 0.1  # of a time: what two runs of the same code differ by
 MARKS = {"done": "x", "begun": "~", "solution seen": "o"}
 
@@ -160,8 +162,9 @@ def _beside(times: Times) -> str:
 
 
 def _times_lines(exercise: Exercise, times: Times) -> list[str]:
-    rate = times.flop / times.yours_s / 1e9 if times.flop > times.bytes else times.bytes / times.yours_s / 1e9
-    unit = "GFLOP/s" if times.flop > times.bytes else "GB/s"
+    is_arithmetic = times.flop > DENSE * times.bytes
+    rate = (times.flop if is_arithmetic else times.bytes) / times.yours_s / 1e9
+    unit = "GFLOP/s" if is_arithmetic else "GB/s"
     threads = f", {times.threads} threads" if times.threads > 1 else ""
     spread = f"{_duration(times.low_s)} to {_duration(times.high_s)}"
     place = f"{times.about}{threads}: {rate:.3g} {unit}{_beside(times)}"
@@ -232,6 +235,8 @@ def check_file(exercise: Exercise, progress: Progress, *, json: bool) -> bool:
             if message.code:
                 _say(f"       {message.code}")
         return False
+    for line in result.printed.splitlines()[:MOST_PRINTED_LINES]:
+        _say(f"PRINTED  {line}", "dim")
     if not right:
         first, *rest = _refusal_lines(result, path)
         _say(first, "red")

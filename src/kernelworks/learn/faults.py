@@ -17,6 +17,7 @@ CLOSE, NEAR = 3e-4, 64  # of an element's size, or times the bound: an error bel
 MATCH = 1e-4  # of an element's size: so near to what a known mistake gives, it is that mistake
 TRAPS = {4: "trap", 5: "trap", 6: "abort"}  # SIGILL, SIGTRAP, SIGABRT
 STACK_BYTES = 1 << 20  # round the top of the stack: what is touched there was to be on it
+GENERAL_PROTECTION = 128  # the code of a fault that has no address, such as of an aligned load elsewhere
 HANG, DIVIDED = 26, 8  # SIGVTALRM, SIGFPE
 
 
@@ -142,9 +143,9 @@ def crash_sentence(signal: Mapping[str, Any], buffers: Sequence[Mapping[str, Any
     if found is None:
         if abs(address - int(signal.get("stack", 0))) < STACK_BYTES:
             return "uses up the stack: a function that calls itself for ever, or a local array that is too large"
-        if 0 < address < 1 << 16:
+        if address < 1 << 16 and signal.get("code") != GENERAL_PROTECTION:
             return f"{verb} through a pointer that points nowhere"
-        if address == 0 and signal.get("code") == 128:
+        if address == 0:
             return "uses an aligned load or store at an address that is not aligned, or an address that cannot be"
         return f"{verb} far outside of every array"
     buffer, distance = found
@@ -213,7 +214,13 @@ def _is_mistake(seen: Observation, supposed: Mapping[str, Array]) -> bool:
             near = np.abs(given - want) <= most
         if not (near | (given == want) | (np.isnan(given) & np.isnan(want))).all():
             return False
-        differs |= bool(seen.wrong(name).any())
+        wrong = seen.wrong(name)
+        with np.errstate(invalid="ignore"):
+            away = np.where(given == want, 0.0, np.abs(given - want))[wrong]
+            off = np.nan_to_num(np.abs(given - np.asarray(seen.expected[name], np.float64))[wrong], nan=np.inf)
+        if not (np.isnan(away) | (away <= off / 2)).all():  # what is right is as near: it explains nothing
+            return False
+        differs |= bool(wrong.any())
     return differs
 
 

@@ -164,6 +164,12 @@ def _timed(exercise: Exercise, libraries: dict[str, str], reference: Reference, 
     say(times=time_calls(exercise, reference, functions, call_arguments))
 
 
+def print_at_once() -> None:
+    """What a function prints is there also if the call ends the process."""
+    libc = ctypes.CDLL(None)
+    libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, 2, 0)  # _IONBF
+
+
 def main() -> None:
     descriptor = int(sys.argv[1])
     out = os.fdopen(descriptor, "w", buffering=1, encoding="utf-8")
@@ -176,6 +182,7 @@ def main() -> None:
         exercise = load_exercise(Path(task["folder"]))
         reference = load_reference(exercise.folder)
         signals = ctypes.CDLL(task["signals"])
+        print_at_once()
         cases = list(reference.cases())
         for index, (library, symbol) in enumerate(task["attempts"]):
             say(attempt=index)

@@ -117,6 +117,10 @@ if TYPE_CHECKING:
     from kernelworks.ops.selection.topk import topk as topk
     from kernelworks.ops.similarity.kernel_matmul import kernel_matmul as kernel_matmul
     from kernelworks.ops.similarity.matern32_matmul import matern32_matmul as matern32_matmul
+    from kernelworks.ops.similarity.matern_table import matern12_matmul as matern12_matmul
+    from kernelworks.ops.similarity.matern_table import matern52_matmul as matern52_matmul
+    from kernelworks.ops.similarity.metric_table import laplacian_matmul as laplacian_matmul
+    from kernelworks.ops.similarity.metric_table import polynomial_matmul as polynomial_matmul
     from kernelworks.ops.spectral.hadamard_transform import hadamard_transform as hadamard_transform
     from kernelworks.ops.spectral.irfft import irfft as irfft
     from kernelworks.ops.spectral.rfft import rfft as rfft
@@ -185,6 +189,7 @@ if TYPE_CHECKING:
         "kernel_matmul",
         "kl_div",
         "l1_loss",
+        "laplacian_matmul",
         "layer_norm",
         "leaky_relu",
         "linear",
@@ -197,7 +202,9 @@ if TYPE_CHECKING:
         "logsigmoid",
         "logsumexp",
         "lstm",
+        "matern12_matmul",
         "matern32_matmul",
+        "matern52_matmul",
         "max_pool1d",
         "max_pool2d",
         "max_pool3d",
@@ -207,6 +214,7 @@ if TYPE_CHECKING:
         "nll_loss",
         "norm",
         "paged_attention",
+        "polynomial_matmul",
         "quantize",
         "quantized_linear",
         "quick_gelu",
@@ -253,6 +261,8 @@ TABLES: dict[str, tuple[str, ...]] = {
     "pooling.adaptive_avg_pool": ("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",),
     "pooling.avg_pool": ("avg_pool1d", "avg_pool3d",),
     "pooling.max_pool": ("max_pool1d", "max_pool2d", "max_pool3d",),
+    "similarity.matern_table": ("matern12_matmul", "matern52_matmul",),
+    "similarity.metric_table": ("laplacian_matmul", "polynomial_matmul",),
 }
 
 SCHEMAS = {
@@ -689,9 +699,25 @@ SCHEMAS = {
         "forward": "kernel_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
         "backward": "kernel_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
     },
+    "laplacian_matmul": {
+        "forward": "laplacian_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
+        "backward": "laplacian_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "matern12_matmul": {
+        "forward": "matern12_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
+        "backward": "matern12_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
     "matern32_matmul": {
         "forward": "matern32_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
         "backward": "matern32_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "matern52_matmul": {
+        "forward": "matern52_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
+        "backward": "matern52_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "polynomial_matmul": {
+        "forward": "polynomial_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, int degree, float coef0, str? op_kernel=None) -> Tensor",
+        "backward": "polynomial_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, int degree, float coef0, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
     },
     "hadamard_transform": {
         "forward": "hadamard_transform(Tensor x, float scale, str? op_kernel=None) -> Tensor",

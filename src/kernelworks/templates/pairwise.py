@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from kernelworks.build.kernels import cpp_kernels, triton_kernel
+from kernelworks.build.kernels import cpp_kernels, table_triton_kernel, triton_kernel
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import UNIT_ROUNDOFF, Contract, Cost, Kernel, Mutant, Request, rounding
 from kernelworks.contract.arguments import check_of, errors_of, schema_of
@@ -28,7 +28,7 @@ from kernelworks.templates.pairwise_arguments import ARGUMENTS, BENCH_CASES, CAS
 from kernelworks.templates.pairwise_mutants import mutants_of, squared_distances
 from kernelworks.templates.torch_kernels import python_kernels
 
-__all__ = ["Pairwise", "length_scale_of"]
+__all__ = ["Pairwise", "PairwiseEntry", "length_scale_of"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 SMALLEST = 2.0**-149  # of float32's subnormals
@@ -282,6 +282,27 @@ class Pairwise(OpPackage):
             return made
 
         return backward
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairwiseEntry(Pairwise):
+    """An op that is an entry of a table: its ``pairwise.cpp`` and ``triton.py`` say all entries' k, each by the name of
+    its op."""
+
+    op_name: str
+    own_mutants: Sequence[Mutant] = ()
+
+    @property
+    def name(self) -> str:
+        return self.op_name
+
+    def op(self, contract: Contract | None = None, *, mutants: Sequence[Mutant] = ()) -> Op:
+        """The op of the entry's own contract, with its own mutants."""
+        return super().op(contract or self.contract, mutants=(*mutants, *self.own_mutants))
+
+    def _kernels(self) -> list[Kernel]:
+        cpp = cpp_kernels(self.folder, forward=self._forward, backward=self._backward, targets=TARGETS, bound=True)
+        return [table_triton_kernel(self.folder, self.name), *cpp]
 
 
 def _gradients_like(inputs: tuple[Tensor, ...], needs: Sequence[bool]) -> tuple[Tensor, ...]:

@@ -19,6 +19,14 @@ inline void note_atomic(u64 address) {
             known = std::max(known, fence);
         }
     }
+    auto inside = releases.threads_by_address.find(address);
+    if (inside != releases.threads_by_address.end()) {
+        for (auto [thread, fence] : inside->second) {
+            u32& known = releases.known_threads[u64(f->thread) << 32 | thread];
+            known = std::max(known, fence);
+        }
+    }
+    if (f->fence) releases.threads_by_address[address][f->thread] = f->fence;
     // Beside its own fence a thread passes on those that others made before a barrier.
     u32 fence = std::max(f->fence, gpu.fence_at_barrier);
     if (fence) releases.by_address[address][gpu.block_number] = fence;

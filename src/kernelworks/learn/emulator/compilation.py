@@ -20,7 +20,7 @@ from kernelworks.build.cache import entry
 from kernelworks.build.compiler import compile_source, identity, toolchain
 from kernelworks.learn.emulator.translation import translate
 
-__all__ = ["build_program", "build_source", "source_lines"]
+__all__ = ["LINES", "build_program", "build_sources", "source_lines"]
 
 FOLDER = Path(__file__).resolve().parent
 HEADER = FOLDER / "cuda_emulator.hpp"
@@ -39,14 +39,17 @@ HEADERS = tuple(
     )
 )
 RUNTIME_FLAGS = ("-std=gnu++20", "-O2", "-fno-exceptions", "-rdynamic", "-fPIE", "-pie")
-# Without optimization each access of the source is one that is seen: none is merged, split or moved.
+# Without optimization each access of the source is one that is seen: none is merged, split or moved. A local that
+# nobody set has a value that nobody expects.
 SOURCE_FLAGS = (
     "-std=gnu++20", "-O0", "-g1", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti", "-fno-strict-aliasing",
-    "-fno-stack-protector", "-ffp-contract=off", "-fsanitize=thread", "-fsanitize=bounds",
-    "--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1", "-Wno-unknown-pragmas",
-    "-nodefaultlibs",
+    "-fno-stack-protector", "-fstack-clash-protection", "-ffp-contract=off", "-ftrivial-auto-var-init=pattern",
+    "-Werror=return-type", "-Werror=uninitialized", "-Wno-unknown-pragmas", "-fsanitize=thread", "-fsanitize=bounds",
+    "--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1", "-nodefaultlibs",
 )  # fmt: skip
-FIRST_GENERATED_LINE = 1000001  # the number of the first line that is ours
+LINES = 10000  # at most, of one source of several
+FIRST_GENERATED_LINE = 1000 * LINES  # the number of the first line that is ours
+INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<[^>]+>", re.M)
 LIBRARIES = ("-lstdc++", "-lm", "-lc", "-lgcc", "-lgcc_s")
 
 
@@ -69,21 +72,32 @@ def build_program() -> Path:
     return entry(stem, ".so", make, {"source": RUNTIME.name}, attempt=f"{stem}-{identity()}")
 
 
-def build_source(text: str, name: str, declaration: str, types: Sequence[str]) -> Path:
-    """The library of a CUDA source, of which ``declaration`` is the host function that launches, with ``types`` its
-    parameters' types.
+def _attempt(text: str, number: int, symbol: str) -> str:
+    """One text under its own names: its function is ``symbol_NUMBER``, its lines begin at ``number * LINES + 1``."""
+    return (
+        f"namespace attempt_{number} {{\n#define {symbol} {symbol}_{number}\n#line {number * LINES + 1}\n"
+        f"{INCLUDE.sub('', translate(text))}\n#line {FIRST_GENERATED_LINE}\n#undef {symbol}\n}}\n"
+    )
 
+
+def build_sources(texts: Sequence[str], name: str, declaration: str, types: Sequence[str]) -> Path:
+    """One library of several CUDA sources, of which each defines the host function ``declaration`` that launches.
+
+    ``types``: of its parameters. A compiler takes longer to start than for a source, so the tests hand it many at once.
     Raises NotTranslated, BuildError.
     """
-    symbol = re.search(r"(\w+)\s*\(", declaration)
-    if symbol is None:
+    found = re.search(r"(\w+)\s*\(", declaration)
+    if found is None:
         raise ValueError(f"not a declaration of a function: {declaration!r}")
-    arguments = ", ".join(f"*({type_}*)kw_arguments_given[{i}]" for i, type_ in enumerate(types))
-    whole = (
-        f'extern "C" {declaration};\n#line 1\n{translate(text)}\n#line {FIRST_GENERATED_LINE}\n'
-        f'extern "C" void kw_entry(void** kw_arguments_given) {{ {symbol[1]}({arguments}); }}\n'
-        f'extern "C" {{ extern const unsigned kw_arguments; const unsigned kw_arguments = {len(types)}; }}\n'
-    )
+    symbol, arguments = found[1], ", ".join(f"*({type_}*)kw_given[{i}]" for i, type_ in enumerate(types))
+    numbers = range(len(texts))
+    parts = [line for text in texts for line in INCLUDE.findall(translate(text))]
+    parts += [f'extern "C" {declaration.replace(symbol, f"{symbol}_{n}", 1)};' for n in numbers]
+    parts += [_attempt(text, n, symbol) for n, text in enumerate(texts)]
+    parts.append(f"#line {FIRST_GENERATED_LINE}")
+    parts += [f'extern "C" void kw_entry_{n}(void** kw_given) {{ {symbol}_{n}({arguments}); }}' for n in numbers]
+    parts.append(f'extern "C" {{ extern const unsigned kw_arguments; const unsigned kw_arguments = {len(types)}; }}\n')
+    whole = "\n".join(parts)
     stem = f"learn-cuda-{_key(whole, _runtime_text(), *SOURCE_FLAGS)}"
 
     def make(output: Path) -> None:
@@ -113,5 +127,5 @@ def source_lines(library: Path, offsets: Iterable[int], name: str) -> dict[int, 
             continue
         match = re.match(r"(.*):(\d+)", said)
         if match and Path(match[1]).name == name and int(match[2]) < FIRST_GENERATED_LINE and not lines.get(current):
-            lines[current] = int(match[2])
+            lines[current] = int(match[2]) % LINES
     return lines

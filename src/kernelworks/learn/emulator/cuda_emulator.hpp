@@ -4,6 +4,9 @@
 // load and store reaches `hooks.hpp` through the calls that `-fsanitize=thread` inserts.
 #pragma once
 
+#include <stddef.h>
+#include <stdint.h>
+
 #define __CUDA_ARCH__ 900
 #define __CUDACC__ 1
 #define __global__
@@ -294,8 +297,21 @@ constexpr double max(double a, double b) { return kw_max(a, b); }
 
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline double rsqrt(double x) { return 1.0 / sqrt(x); }
-inline float __expf(float x) { return expf(x); }
-inline float __logf(float x) { return logf(x); }
+// Those that begin with two underscores in CUDA, as far as the C library has the name too.
+inline float kw_expf(float x) { return expf(x); }
+inline float kw_exp10f(float x) { return powf(10.0f, x); }
+inline float kw_logf(float x) { return logf(x); }
+inline float kw_log2f(float x) { return log2f(x); }
+inline float kw_log10f(float x) { return log2f(x) * 0.30102999566f; }
+inline float kw_sinf(float x) { return sinf(x); }
+inline float kw_cosf(float x) { return cosf(x); }
+inline float kw_tanf(float x) { return sinf(x) / cosf(x); }
+inline float kw_powf(float x, float y) { return powf(x, y); }
+inline float __fsqrt_rn(float x) { return sqrtf(x); }
+inline float __frsqrt_rn(float x) { return 1.0f / sqrtf(x); }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
@@ -308,9 +324,20 @@ inline int __float_as_int(float x) { return kw::value<int>(kw::bits(x)); }
 inline unsigned __float_as_uint(float x) { return kw::value<unsigned>(kw::bits(x)); }
 inline float __int_as_float(int x) { return kw::value<float>(kw::bits(x)); }
 inline float __uint_as_float(unsigned x) { return kw::value<float>(kw::bits(x)); }
-template <class T> __forceinline__ T __ldg(const T* address) { return *address; }
-template <class T> __forceinline__ T __ldcs(const T* address) { return *address; }
-template <class T> __forceinline__ void __stcs(T* address, T v) { *address = v; }
+#define KW_LOAD(name) \
+    template <class T> __forceinline__ T name(const T* address) { return *address; }
+#define KW_STORE_BY(name) \
+    template <class T> __forceinline__ void name(T* address, T v) { *address = v; }
+KW_LOAD(__ldg)
+KW_LOAD(__ldca)
+KW_LOAD(__ldcg)
+KW_LOAD(__ldcs)
+KW_LOAD(__ldlu)
+KW_LOAD(__ldcv)
+KW_STORE_BY(__stwb)
+KW_STORE_BY(__stcg)
+KW_STORE_BY(__stcs)
+KW_STORE_BY(__stwt)
 
 // ---------------------------------------------------------------- 16-bit numbers
 
@@ -362,6 +389,14 @@ inline cudaError_t cudaMemcpy(void* to, const void* from, kw_size bytes, cudaMem
 }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, kw_size bytes, cudaMemcpyKind, cudaStream_t = nullptr) {
     return kw_copy(to, from, bytes), cudaSuccess;
+}
+template <class T>
+cudaError_t cudaMemcpyToSymbol(T& symbol, const void* from, kw_size bytes, kw_size offset = 0, cudaMemcpyKind = cudaMemcpyHostToDevice) {
+    return kw_copy(reinterpret_cast<char*>(&symbol) + offset, from, bytes), cudaSuccess;
+}
+template <class T>
+cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, kw_size bytes, kw_size offset = 0, cudaMemcpyKind = cudaMemcpyDeviceToHost) {
+    return kw_copy(to, reinterpret_cast<const char*>(&symbol) + offset, bytes), cudaSuccess;
 }
 inline cudaError_t cudaMemset(void* to, int value, kw_size bytes) { return kw_fill(to, value, bytes), cudaSuccess; }
 inline cudaError_t cudaMemsetAsync(void* to, int value, kw_size bytes, cudaStream_t = nullptr) {

@@ -63,6 +63,7 @@ struct Machine {
     u32 fence_time = 1;  // the number of the next __threadfence
     u32 block_fence = 0, fence_at_barrier = 0;  // the block's last one: now, and at its last barrier
     u32 order_number = 0;
+    u64 reports = 0;  // of this order
     Order order;
     u64 random = 1;
     u32 cursor = 0;
@@ -187,8 +188,11 @@ inline Place place_of(const Fibre& f, u32 site, AccessKind kind) {
     return p;
 }
 
+constexpr u64 MOST_REPORTS = 20000;  // of one order: what goes wrong everywhere is known by then
+
 // One entry for each kind of fault and pair of places; of its examples the one with the smallest numbers is kept.
 inline void report(Fault f) {
+    if (++gpu.reports > MOST_REPORTS && gpu.self) stop_order();
     for (int i = 0; i < 3; i++) {
         f.grid[i] = (&gpu.grid.x)[i];
         f.block[i] = (&gpu.block.x)[i];

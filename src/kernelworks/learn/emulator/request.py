@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernelworks.learn.emulator.compilation import build_program, build_source, source_lines
+from kernelworks.learn.emulator.compilation import LINES, build_program, build_sources, source_lines
 from kernelworks.machine import environment
 
 __all__ = [
     "Argument", "Emulation", "EmulatorError", "Fault", "OrderOutput", "Place", "Role", "ThreadOrder", "Traffic",
-    "emulate", "thread_orders",
+    "emulate", "run_library", "thread_orders",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
 
-CPU_SECONDS = 6  # of a run: a thread that waits for what never comes would run on
+CPU_SECONDS = 6  # of one order, which takes 0.05 s at most: a thread that waits for what never comes would run on
 WALL_SECONDS = 120.0
 
 
@@ -158,8 +158,10 @@ def _number(value: int) -> bytes:
     return struct.pack("<Q", value)
 
 
-def _request(cases: Sequence[Sequence[Argument]], orders: Sequence[Sequence[ThreadOrder]], cpu_seconds: int) -> bytes:
-    parts = [_number(cpu_seconds), _number(len(cases))]
+def _request(
+    cases: Sequence[Sequence[Argument]], orders: Sequence[Sequence[ThreadOrder]], cpu_seconds: int, stops: bool
+) -> bytes:
+    parts = [_number(cpu_seconds), _number(stops), _number(len(cases))]
     for arguments, of_case in zip(cases, orders, strict=True):
         parts.append(_number(len(arguments)))
         for argument in arguments:
@@ -182,7 +184,9 @@ def _indices(index: int, inner: int, innermost: int, length: int) -> str:
 
 
 def _place(said: dict[str, Any], lines: dict[int, int]) -> Place:
-    return Place(tuple(said["block"]), tuple(said["thread"]), said["line"] or lines.get(said["pc"], 0), said["access"])
+    return Place(
+        tuple(said["block"]), tuple(said["thread"]), said["line"] % LINES or lines.get(said["pc"], 0), said["access"]
+    )
 
 
 def _fault(said: dict[str, Any], lines: dict[int, int]) -> Fault:
@@ -240,17 +244,33 @@ def emulate(
 ) -> Emulation:
     """Runs the host function ``declaration`` of a CUDA source on each case, once for each of that case's orders.
 
-    ``types``: of its parameters, in C. ``name``: of the source, for messages. After ``cpu_seconds`` of its own CPU time
-    a run counts as endless. Cost: one run of g++ (about 0.4 s, once for a text), then some 30 ns for each load and
-    store of each thread in each order.
+    ``types``: of its parameters, in C. ``name``: of the source, for messages. An order that takes ``cpu_seconds`` of
+    the process's own CPU time counts as endless. Cost: one run of g++ (about 0.4 s, once for a text), then some 30 ns
+    for each load and store of each thread in each order.
 
     Raises NotTranslated, BuildError (the compiler refuses the source), EmulatorError.
     """
-    library, program = build_source(text, name, declaration, types), build_program()
+    return run_library(build_sources([text], name, declaration, types), 0, name, cases, orders, cpu_seconds)
+
+
+def run_library(
+    library: Path,
+    attempt: int,
+    name: str,
+    cases: Sequence[Sequence[Argument]],
+    orders: Sequence[Sequence[ThreadOrder]],
+    cpu_seconds: int = CPU_SECONDS,
+    stops: bool = False,
+) -> Emulation:
+    """As ``emulate``, of the ``attempt``-th text of a library of ``build_sources``.
+
+    ``stops``: at the first order with a fault. Raises BuildError, EmulatorError.
+    """
+    program = build_program()
     with tempfile.TemporaryDirectory() as folder:
         request, answer, outputs = (Path(folder) / file for file in ("request", "answer", "outputs"))
-        request.write_bytes(_request(cases, orders, cpu_seconds))
-        command = [str(program), str(library), str(request), str(answer), str(outputs)]
+        request.write_bytes(_request(cases, orders, cpu_seconds, stops))
+        command = [str(program), str(library), str(attempt), str(request), str(answer), str(outputs)]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", timeout=WALL_SECONDS, check=False,

@@ -1,7 +1,7 @@
 // The emulator's program: reads cases from one file, runs the learner's launch under each order of threads, and writes
 // to a second file what was found and to a third the outputs, each different one once.
 //
-// Usage: PROGRAM LIBRARY REQUEST FAULTS OUTPUTS. `request.py` writes and reads the files.
+// Usage: PROGRAM LIBRARY ATTEMPT REQUEST FAULTS OUTPUTS. `request.py` writes and reads the files.
 
 #include <csignal>
 #include <dlfcn.h>
@@ -53,6 +53,8 @@ static FILE* answer;
 static FILE* outputs;
 static void (*entry)(void**);
 static u32 parameters;
+static u32 seconds_of_an_order;
+static bool stops;  // at the first order with a fault: the others have it too
 
 static void read_exactly(FILE* file, void* to, size_t bytes) {
     if (bytes && std::fread(to, 1, bytes, file) != bytes) {
@@ -123,14 +125,14 @@ static void on_signal(int number, siginfo_t* info, void*) {
     _exit(4);
 }
 
-static void open_library(const char* path) {
+static void open_library(const char* path, const char* attempt) {
     add_dynamic_array();  // initialisers of the library may ask for it
     void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         std::fprintf(stderr, "%s\n", dlerror());
         std::exit(3);
     }
-    entry = reinterpret_cast<void (*)(void**)>(dlsym(library, "kw_entry"));
+    entry = reinterpret_cast<void (*)(void**)>(dlsym(library, (std::string("kw_entry_") + attempt).c_str()));
     parameters = *static_cast<const u32*>(dlsym(library, "kw_arguments"));
     struct link_map* map;
     dlinfo(library, RTLD_DI_LINKMAP, &map);
@@ -146,7 +148,7 @@ static void open_library(const char* path) {
         nullptr);
 }
 
-static void watch(u32 seconds) {
+static void watch() {
     static u8 stack[64 * 1024];
     stack_t other{};
     other.ss_sp = stack;
@@ -156,8 +158,12 @@ static void watch(u32 seconds) {
     action.sa_sigaction = on_signal;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGPROF}) sigaction(number, &action, nullptr);
+}
+
+// An order may take so many seconds of this process's own CPU time: a loaded machine changes nothing.
+static void start_clock() {
     struct itimerval timer {};
-    timer.it_value.tv_sec = seconds;  // of this process's own CPU time: a loaded machine changes nothing
+    timer.it_value.tv_sec = seconds_of_an_order;
     setitimer(ITIMER_PROF, &timer, nullptr);
 }
 
@@ -229,7 +235,8 @@ static bool run_order(void** arguments) {
     return true;
 }
 
-static void run_case(std::vector<Argument>& arguments, const std::vector<Order>& orders) {
+// False if the cases after this one are not wanted any more.
+static bool run_case(std::vector<Argument>& arguments, const std::vector<Order>& orders) {
     memory.clear();
     add_dynamic_array();
     for (Argument& a : arguments) {
@@ -245,33 +252,40 @@ static void run_case(std::vector<Argument>& arguments, const std::vector<Order>&
     std::vector<u64> known;
     for (u32 number = 0; number < orders.size(); number++) {
         gpu.order_number = number;
+        gpu.reports = 0;
         gpu.order = orders[number];
         gpu.random = orders[number].seed * 0x9e3779b97f4a7c15ull | 1;
         logs_requests = number == 0;
         logged = 0;
         pending.clear();
         fresh_arguments(arguments);
+        start_clock();
         if (!run_order(pointers.data())) break;  // the other orders of a case that cannot end say nothing new
         write_outputs(arguments, number, known);
         for (Array* a : memory.arrays)
             if (a->name == ALLOCATED && !a->freed) release(*a);
+        if (stops && !faults.empty()) break;
     }
+    bool goes_on = !stops || faults.empty();
     write_faults();
     write_traffic();
+    return goes_on;
 }
 
 }  // namespace emulator
 
 int main(int count, char** words) {
     using namespace emulator;
-    FILE* request = count == 5 ? std::fopen(words[2], "rb") : nullptr;
-    answer = request ? std::fopen(words[3], "w") : nullptr;
-    outputs = answer ? std::fopen(words[4], "wb") : nullptr;
+    FILE* request = count == 6 ? std::fopen(words[3], "rb") : nullptr;
+    answer = request ? std::fopen(words[4], "w") : nullptr;
+    outputs = answer ? std::fopen(words[5], "wb") : nullptr;
     if (!outputs) return 2;
     memory.reserve();
     reserve_stacks();
-    open_library(words[1]);
-    watch(u32(read_number(request)));
+    open_library(words[1], words[2]);
+    watch();
+    seconds_of_an_order = u32(read_number(request));
+    stops = read_number(request) != 0;
     u64 cases = read_number(request);
     for (u64 c = 0; c < cases; c++) {
         case_number = c;
@@ -283,8 +297,9 @@ int main(int count, char** words) {
             o.which = u32(read_number(request));
             o.seed = read_number(request);
         }
-        run_case(arguments, orders);
+        bool goes_on = run_case(arguments, orders);
         std::fflush(answer);
+        if (!goes_on) break;
     }
     std::fclose(answer);
     std::fclose(outputs);

@@ -139,6 +139,7 @@ inline void run_block(u32 number) {
     gpu.turn++;
     gpu.barrier = 0;
     gpu.block_fence = gpu.fence_at_barrier = 0;
+    releases.clear_block();
     gpu.cursor = gpu.order.kind == ROUND_REVERSE ? gpu.threads - 1 : 0;
     for (u32 w = 0; w < (gpu.threads + 31) / 32; w++) {
         std::memset(gpu.warps[w].clock, 0, sizeof gpu.warps[w].clock);

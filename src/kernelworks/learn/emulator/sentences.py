@@ -10,9 +10,9 @@ __all__ = ["fault_sentence", "ordered_faults"]
 
 # What explains the rest comes first.
 ORDER = (
-    "block_size", "grid_size", "static_shared", "shared_size", "wild", "stack_overflow", "crash", "host_access",
-    "freed", "out_of_bounds", "index", "misaligned", "writes_input", "missing_thread", "two_barriers",
-    "warp_divergence", "not_in_mask", "absent_lane", "race", "unwritten", "unwritten_atomic", "endless",
+    "block_size", "grid_size", "static_shared", "shared_size", "wild", "host_access", "freed", "out_of_bounds", "index",
+    "misaligned", "writes_input", "stack_overflow", "crash", "missing_thread", "two_barriers", "warp_divergence",
+    "not_in_mask", "absent_lane", "race", "unwritten_atomic", "unwritten", "endless",
 )  # fmt: skip
 VERBS = {0: "is", 1: "reads", 2: "writes", 3: "updates (atomically)"}
 CALLS = {0: "a shuffle", 1: "a vote", 10: "a match", 100: "__syncwarp()"}
@@ -20,11 +20,14 @@ CALLS = {0: "a shuffle", 1: "a vote", 10: "a match", 100: "__syncwarp()"}
 
 def ordered_faults(faults: Sequence[Fault]) -> list[Fault]:
     """The faults without those that another one explains, the most telling first."""
-    outside = {(f.case, f.second.line) for f in faults if f.kind == "out_of_bounds"}
+    outside = {(f.case, f.second.line) for f in faults if f.kind == "out_of_bounds" and not f.shared}
+    indexed = {(f.case, f.second.line) for f in faults if f.kind == "index"} - outside
     racing = {(f.case, f.array) for f in faults if f.kind == "race"}
     kept: dict[tuple[object, ...], Fault] = {}
     for fault in faults:
         if fault.kind == "index" and (fault.case, fault.second.line) in outside:
+            continue
+        if fault.kind == "out_of_bounds" and (fault.case, fault.second.line) in indexed:
             continue
         if fault.kind == "unwritten" and (fault.case, fault.array) in racing:
             continue

@@ -27,13 +27,19 @@ inline u32 site(void* counter) {
     return last_site = at->second;
 }
 
-// What each block knows of the others through fences and atomics: of block b, all up to its fence number known[a][b].
+// What a block knows of the others through fences and atomics, and a thread of others in its block: all up to a fence.
 struct Releases {
     std::unordered_map<u64, u32> known;                          // (reader << 32 | writer) -> fence number
     std::unordered_map<u64, std::unordered_map<u32, u32>> by_address;  // an atomic's address -> block -> fence number
+    std::unordered_map<u64, u32> known_threads;  // of the block that runs
+    std::unordered_map<u64, std::unordered_map<u32, u32>> threads_by_address;
     void clear() {
         known.clear();
         by_address.clear();
+    }
+    void clear_block() {
+        known_threads.clear();
+        threads_by_address.clear();
     }
 };
 inline Releases releases;
@@ -46,6 +52,10 @@ inline bool is_ordered(const Stamp& s, const Fibre& f, u32 epoch) {
         return at != releases.known.end() && at->second >= s.fence;
     }
     if (s.thread == f.thread || s.barrier < gpu.barrier) return true;
+    if (!releases.known_threads.empty()) {
+        auto at = releases.known_threads.find(u64(f.thread) << 32 | s.thread);
+        if (at != releases.known_threads.end() && at->second >= s.fence) return true;
+    }
     if (s.thread / 32 != f.thread / 32) return false;
     return gpu.warps[f.thread / 32].clock[f.thread % 32][s.thread % 32] >= s.lane_time;
 }
@@ -160,9 +170,9 @@ inline void access(void* pointer, u32 bytes, AccessKind kind, void* counter, boo
     }
     if (on_a_stack(address)) return;
     u32 at = site(counter);
-    f->last_site = at;
     Array* a = memory.beside(address);
     if (!a) return check_foreign(address, bytes, *f, at, kind);
+    f->last_site = at;
     if (address < a->base || address + bytes > a->base + a->bytes || a->freed) {
         Fault fault = fault_at(a->freed ? "freed" : "out_of_bounds", *a, address, bytes);
         fault.second = place_of(*f, at, kind);
@@ -175,6 +185,7 @@ inline void access(void* pointer, u32 bytes, AccessKind kind, void* counter, boo
         fault.second = place_of(*f, at, kind);
         fault.second.line = 0;
         report(fault);
+        stop_order();  // the access itself may end the process
     }
     if (a->constant && kind != READ) {
         Fault fault = fault_at("writes_input", *a, address, bytes);

@@ -21,6 +21,8 @@ TEXT_TO_SKIP = re.compile(
 HEADER = re.compile(
     r"^[ \t]*#[ \t]*include[ \t]*[<\"](cuda\w*|device_launch_parameters|vector_types|math_constants)\.h[>\"]", re.M
 )
+# Names that the C library has too, for something else.
+INTRINSIC = re.compile(r"\b__(expf|exp10f|logf|log2f|log10f|sinf|cosf|tanf|powf)\s*\(")
 NOT_EMULATED = {
     r"\basm\b": "PTX in asm() is not emulated",
     r"\bcooperative_groups\b": "cooperative groups are not emulated: use __syncthreads, __syncwarp and shuffles",
@@ -171,5 +173,5 @@ def translate(text: str) -> str:
             raise NotTranslated(_line(text, match.start()), why)
     if re.search(r"^[ \t]*#[ \t]*include[ \t]*<cooperative_groups", text, re.M):
         raise NotTranslated(1, NOT_EMULATED[r"\bcooperative_groups\b"])
-    text = HEADER.sub("", text)
+    text = INTRINSIC.sub(r"kw_\1(", HEADER.sub("", text))
     return _replace_launches(_replace_shared(text))

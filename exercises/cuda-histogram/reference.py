@@ -1,0 +1,30 @@
+"""counts[v] is how often the value v is in x."""
+
+import numpy as np
+
+from kernelworks.learn.case import Case, Output, random
+
+
+def case(n, most=64, **more):
+    x = random(n).integers(0, most, n).astype(np.int32)
+    about = f"n = {n}" + ("" if most == 64 else f", values below {most}")
+    return Case(about, {"x": x, "counts": Output(64, "int32"), "n": n}, **more)
+
+
+def cases():
+    yield case(1000)
+    yield case(130)
+    yield case(700, most=3)
+
+
+def timed():
+    n = 1 << 26
+    return case(n, bytes=4 * n)
+
+
+def reference(x, n):
+    return {"counts": np.bincount(x, minlength=64)}
+
+
+def bound(x, n):
+    return {"counts": np.zeros(64)}

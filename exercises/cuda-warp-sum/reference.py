@@ -1,0 +1,40 @@
+"""y is the sum of each row of x."""
+
+import numpy as np
+
+from kernelworks.learn.case import HALF_ULP, TINY, Case, Output, random
+
+
+def case(rows, columns, **more):
+    x = random(rows * 1000 + columns).standard_normal((rows, columns)).astype(np.float32)
+    arguments = {"x": x, "y": Output(rows), "rows": rows, "columns": columns}
+    return Case(f"{rows} rows, {columns} columns", arguments, **more)
+
+
+def cases():
+    for rows, columns in ((8, 64), (5, 100), (3, 7), (1, 33)):
+        yield case(rows, columns)
+
+
+def timed():
+    rows, columns = 65536, 1024
+    return case(rows, columns, flop=rows * columns, bytes=4.0 * rows * (columns + 1))
+
+
+def reference(x, rows, columns):
+    return {"y": x.sum(axis=1)}
+
+
+# One addition for each element and five in the tree, in whichever order.
+def bound(x, rows, columns):
+    return {"y": (columns + 5) * HALF_ULP * np.abs(x).sum(axis=1) + TINY}
+
+
+def of_lanes(x, lanes):
+    return x[:, np.isin(np.arange(x.shape[1]) % 32, lanes)].sum(axis=1)
+
+
+MISTAKES = {
+    "the upper 16 lanes are left out: begin with d = 16": lambda x, rows, columns: {"y": of_lanes(x, range(16))},
+    "this is the sum of lane 0 alone": lambda x, rows, columns: {"y": of_lanes(x, [0])},
+}

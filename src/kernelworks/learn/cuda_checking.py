@@ -1,0 +1,235 @@
+"""A learner's CUDA source checked without a GPU: emulated under many orders of threads, compared with float64, and its
+requests of memory counted.
+
+| key of ``[limits]`` in ``exercise.toml`` | the most that is allowed |
+|---|---|
+| sectors | sectors of 32 bytes that a line's requests touch, beside those that its bytes fill |
+| passes | passes that a line's requests of shared memory take, beside those that its bytes take |
+| lanes | the least number of a warp's 32 threads that take part in a line's requests of global memory |
+| global_loads, loads, global_atomics | loads from global memory, loads of all kinds, atomics there: for each ``what`` |
+| per, what | the arguments whose product counts what a kernel does, and the word for it |
+
+They are held against the case with the most requests.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kernelworks.build.cache import BuildError
+from kernelworks.learn.case import Array, Case, Output, Reference, State, exact_arguments, load_reference
+from kernelworks.learn.compiling import MESSAGE, MOST_MESSAGES, CompilerMessage, NotCompiled
+from kernelworks.learn.emulator import (
+    Argument,
+    Emulation,
+    NotTranslated,
+    Role,
+    Traffic,
+    build_sources,
+    fault_sentence,
+    ordered_faults,
+    run_library,
+    thread_orders,
+)
+from kernelworks.learn.emulator.request import EmulatorError, OrderOutput
+from kernelworks.learn.exercise import Exercise, Parameter
+from kernelworks.learn.faults import Observation, Verdict, judge
+
+__all__ = ["check_cuda_texts", "UNTIMED_REASON"]
+
+THREAD_ORDERS, FEWER_ORDERS = 64, 16  # of the first case, and of the others
+UNTIMED_REASON = "a time needs a GPU: your kernel ran in an emulator, under 64 orders of its threads"
+TYPES = {"int": np.int32, "long": np.int64, "unsigned": np.uint32, "float": np.float32, "double": np.float64}
+VERBS = {1: "reads", 2: "writes", 3: "updates"}
+
+
+def _type(parameter: Parameter) -> str:
+    return f"{'const ' if parameter.is_const else ''}{parameter.type}{'*' if parameter.is_pointer else ''}"
+
+
+def _argument(parameter: Parameter, value: Any) -> Argument:
+    if isinstance(value, Output):
+        return Argument(parameter.name, Role.OUTPUT, np.zeros(value.shape, value.dtype))
+    if isinstance(value, State):
+        return Argument(parameter.name, Role.IN_OUT, value.array)
+    if isinstance(value, np.ndarray):
+        return Argument(parameter.name, Role.INPUT, value)
+    return Argument(parameter.name, Role.SCALAR, np.array([value], TYPES[parameter.type]))
+
+
+# ---------------------------------------------------------------- what the compiler refuses
+
+
+def _not_compiled(error: BuildError, text: str, name: str) -> NotCompiled | None:
+    """The compiler's words by line; None where not the source is at fault."""
+    if name not in str(error):
+        return None
+    code, found = text.splitlines(), []
+    for match in MESSAGE.finditer(str(error)):
+        number = int(match["line"])
+        line = code[number - 1].strip() if 0 < number <= len(code) else ""
+        found.append(CompilerMessage(number if line else 0, match["text"], line))
+    return NotCompiled(found[:MOST_MESSAGES] or [CompilerMessage(0, "no reason")])
+
+
+# ---------------------------------------------------------------- what the emulator saw
+
+
+def _unwritten(output: OrderOutput) -> Array:
+    """The elements that no thread has written: they hold the pattern that memory held before."""
+    mask = np.zeros(output.values.size, bool)
+    if output.missing:
+        span = slice(output.first, output.last + 1)
+        raw = np.ascontiguousarray(output.values).reshape(-1)[span].view(np.uint8).reshape(-1, output.values.itemsize)
+        untouched = (raw == 0xFF).all(axis=1)
+        mask[span] = untouched if untouched.sum() >= output.missing else True
+    return mask.reshape(output.values.shape)
+
+
+def _observations(cases: Sequence[Case], reference: Reference, seen: Emulation) -> list[tuple[Observation, int]]:
+    """One for each case and each different output, with the order of threads that gave it first."""
+    found = []
+    for number, case in enumerate(cases):
+        exact = exact_arguments(case)
+        expected, bound = reference.reference(**exact), reference.bound(**exact)
+        mine = [output for output in seen.outputs if output.case == number]
+        for order in sorted({output.order for output in mine}):
+            observation = Observation(case, expected, bound)
+            for output in mine:
+                if output.order == order:
+                    observation.outputs[output.array] = output.values
+                    observation.unwritten[output.array] = _unwritten(output)
+            found.append((observation, order))
+    return found
+
+
+def _judged(cases: Sequence[Case], reference: Reference, seen: Emulation) -> Verdict:
+    orders = thread_orders(THREAD_ORDERS)
+    faults = ordered_faults(seen.faults)
+    if faults:
+        first = faults[0]
+        detail = f"with {cases[first.case].about}, when {orders[first.order].text}"
+        line = first.second.line or first.first.line
+        return Verdict(False, fault_sentence(first), detail, line=line)
+    pairs = _observations(cases, reference, seen)
+    verdict = judge([observation for observation, _ in pairs], reference)
+    if verdict.right:
+        return verdict
+    of_first = [observation for observation, order in pairs if order == 0]
+    if judge(of_first, reference).right:
+        order = next(order for observation, order in pairs if observation.is_wrong)
+        detail = f"{verdict.detail}, when {orders[order].text}; right when {orders[0].text}"
+        return Verdict(False, verdict.sentence, detail, cases=verdict.cases, failures=verdict.failures)
+    return verdict
+
+
+# ---------------------------------------------------------------- what it asked of memory
+
+
+def _busiest(traffic: Sequence[Traffic]) -> tuple[int, list[Traffic]]:
+    """The case with the most requests, and these."""
+    counts: dict[int, int] = {}
+    for one in traffic:
+        counts[one.case] = counts.get(one.case, 0) + one.requests
+    case = max(counts, key=lambda c: counts[c])
+    return case, [one for one in traffic if one.case == case]
+
+
+def _line_sentence(one: Traffic, limits: Mapping[str, Any]) -> str:
+    """What one line's requests do beyond a limit, or nothing."""
+    does = f"line {one.line} {VERBS[one.access]} {one.array}"
+    each, least = round(one.cost / one.requests), max(1, round(one.least / one.requests))
+    if one.shared:
+        if one.access != 3 and one.cost > limits.get("passes", np.inf) * one.least:
+            return (
+                f"{does} with bank conflicts: a request of a warp takes {each} passes where {least} would do, since "
+                "several of its words lie in the same bank"
+            )
+        return ""
+    if one.access != 3 and one.cost > limits.get("sectors", np.inf) * one.least:
+        return (
+            f"{does} far apart: the 32 threads of a warp touch {each} sectors of {one.array} where {least} would do. "
+            "Neighbouring threads (threadIdx.x) should have neighbouring elements"
+        )
+    if one.access == 1 and one.accesses / one.requests < limits.get("lanes", 0):
+        lanes = one.accesses / one.requests
+        return f"{does} with {lanes:.3g} of the 32 threads of a warp at a time: the others wait"
+    return ""
+
+
+def _limit_sentence(case: Case, traffic: Sequence[Traffic], limits: Mapping[str, Any]) -> tuple[str, int]:
+    """What a right kernel does beyond a limit of its exercise, and in which line; an empty sentence if nothing."""
+    for one in traffic:
+        said = _line_sentence(one, limits)
+        if said:
+            return said, one.line
+    if "per" not in limits:
+        return "", 0
+    count, what = int(np.prod([case.arguments[name] for name in limits["per"]])), limits["what"]
+    loads = [one for one in traffic if one.access == 1]
+    counted = {
+        "global_loads": (sum(one.accesses for one in loads if not one.shared), "loads from global memory"),
+        "loads": (sum(one.accesses for one in loads), "loads"),
+        "global_atomics": (
+            sum(one.accesses for one in traffic if one.access == 3 and not one.shared), "atomics in global memory"
+        ),
+    }  # fmt: skip
+    for name, (number, words) in counted.items():
+        most = limits.get(name, np.inf)
+        if number > most * count:
+            return f"{number / count:.3g} {words} for each {what}, where {most:g} would do", 0
+    return "", 0
+
+
+# ---------------------------------------------------------------- the check
+
+
+def _verdict(exercise: Exercise, cases: Sequence[Case], reference: Reference, seen: Emulation) -> Verdict:
+    verdict = _judged(cases, reference, seen)
+    if not verdict.right:
+        return verdict
+    limits = tomllib.loads((exercise.folder / "exercise.toml").read_text(encoding="utf-8")).get("limits", {})
+    number, traffic = _busiest(seen.traffic)
+    sentence, line = _limit_sentence(cases[number], traffic, limits)
+    if sentence:
+        detail = f"the results are right; counted with {cases[number].about}"
+        return Verdict(False, sentence, detail, line=line)
+    return verdict
+
+
+def check_cuda_texts(exercise: Exercise, texts: Sequence[str], name: str) -> list[Verdict]:
+    """The verdict on each of several CUDA sources, compiled together. ``name``: of the source, for messages.
+
+    Cost of one source: some 0.3 s of the compiler, and up to 0.5 s of the emulator.
+    Raises NotCompiled (the first source that the compiler or the emulator refuses), BuildError.
+    """
+    reference = load_reference(exercise.folder)
+    cases = list(reference.cases())
+    try:
+        library = build_sources(texts, name, exercise.function, [_type(p) for p in exercise.parameters])
+    except NotTranslated as refused:
+        raise NotCompiled([CompilerMessage(refused.line, refused.text)]) from None
+    except BuildError as error:
+        refused_by_compiler = _not_compiled(error, texts[0], name)
+        if refused_by_compiler is None:
+            raise
+        raise refused_by_compiler from None
+    arguments = [[_argument(p, case.arguments[p.name]) for p in exercise.parameters] for case in cases]
+    orders = [thread_orders(THREAD_ORDERS if number == 0 else FEWER_ORDERS) for number in range(len(cases))]
+    verdicts = []
+    for attempt in range(len(texts)):
+        try:
+            seen = run_library(library, attempt, name, arguments, orders, stops=True)
+        except EmulatorError as error:
+            missing = re.search(r"undefined symbol: (\w+)", str(error))
+            if missing is None:
+                raise BuildError(str(error)) from error
+            text = f"{re.sub(r'_0$', '', missing[1])} is called or asked for, and defined nowhere"
+            raise NotCompiled([CompilerMessage(0, text)]) from None
+        verdicts.append(_verdict(exercise, cases, reference, seen))
+    return verdicts

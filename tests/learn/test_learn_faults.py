@@ -1,0 +1,137 @@
+"""What is said of outputs, addresses and rates: the words a learner gets, from plain arrays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernelworks.learn.case import Case, Output, Reference
+from kernelworks.learn.faults import Observation, Verdict, crash_sentence, describe_elements, judge
+from kernelworks.learn.measured_peaks import limit_of, recorded_peaks
+from kernelworks.measure.peaks.cache import save_peaks
+from kernelworks.records import Bandwidth, Peaks, from_json
+
+DRAM = Bandwidth("DRAM", 1 << 26, "read", 1, 20.0)
+PEAKS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "diagnose-minilm.json"
+
+
+@pytest.mark.parametrize(
+    ("mask", "said"),
+    [
+        (np.array([1, 1, 1]), "all of y"),
+        (np.array([0, 0, 1, 1, 1]), "the last 3 elements of y"),
+        (np.array([0, 0, 0, 1]), "the last element of y"),
+        (np.array([1, 0, 0]), "the first element of y"),
+        (np.array([0, 1, 0]), "y[1]"),
+        (np.array([0, 1, 0, 1]), "2 of 4 elements of y"),
+        (np.array([[0, 1, 1], [0, 1, 1]]), "the last 2 elements of each row of y"),
+        (np.array([[0, 0], [1, 1], [0, 0]]), "row 1 of y"),
+        (np.array([[0, 0], [1, 1], [1, 1]]), "the last 2 rows of y"),
+        (np.array([[1, 0], [0, 1], [0, 0]]), "2 of 6 elements of y"),
+    ],
+)
+def test_elements_in_words(mask: np.ndarray, said: str) -> None:
+    assert describe_elements("y", mask.astype(bool)) == said
+
+
+BUFFERS = [
+    {"name": "x", "address": 0x20000, "nbytes": 40, "size": 4, "first": 0x20000, "pages": 1},
+    {"name": "y", "address": 0x50FD8, "nbytes": 40, "size": 4, "first": 0x50000, "pages": 1},
+]
+
+
+@pytest.mark.parametrize(
+    ("number", "address", "writes", "said"),
+    [
+        (11, 0x51000, 1, "writes 1 element beyond the end of y"),
+        (11, 0x51008, 0, "reads 3 elements beyond the end of y"),
+        (11, 0x1FFFC, 0, "reads 1 element before the beginning of x"),
+        (11, 0, 1, "writes through a pointer that points nowhere"),
+        (11, 0x7FFF0010, 0, "uses up the stack"),
+        (11, 0x90000000, 2, "reads or writes far outside of every array"),
+        (26, 0, 0, "does not come back"),
+        (8, 0, 0, "divides an integer by 0"),
+        (4, 0, 0, "leaves what C++ defines"),
+    ],
+)
+def test_an_address_has_a_name(number: int, address: int, writes: int, said: str) -> None:
+    signal = {"signal": number, "address": address, "writes": writes, "code": 1, "stack": 0x7FFF0000}
+    assert crash_sentence(signal, BUFFERS).startswith(said)
+
+
+def observed(got: object, want: object, bound: float = 0.1, about: str = "a case", alone: str = "") -> Observation:
+    outputs = {"y": np.asarray(got, np.float32)}
+    expected = np.asarray(want, np.float64)
+    case = Case(about, {"x": expected, "y": Output(expected.shape)}, alone)
+    return Observation(case, {"y": expected}, {"y": np.full(expected.shape, bound)}, outputs)
+
+
+def verdict_of(*seen: Observation, **mistakes: float) -> Verdict:
+    functions = {name: (lambda x, factor=factor: {"y": factor * x}) for name, factor in mistakes.items()}
+    return judge(seen, Reference(iter, iter, dict, dict, functions))  # type: ignore[arg-type]
+
+
+def test_nan_is_never_within_a_bound() -> None:
+    found = verdict_of(observed([1, np.nan], [1, 2], bound=np.inf))
+    assert not found.right and "becomes NaN" in found.sentence
+
+
+def test_a_nan_must_come_through_and_no_further() -> None:
+    lost = verdict_of(observed([0, 2], [np.nan, 2]))
+    spread = verdict_of(observed([[np.nan, np.nan], [np.nan, 3]], [[np.nan, np.nan], [2, 3]]))
+    assert lost.sentence == "a NaN in the input is lost: the first element of y should be NaN"
+    assert spread.sentence == "a NaN in the input spreads to row 1 of y, which does not depend on it"
+
+
+def test_a_known_mistake_must_explain_every_case() -> None:
+    doubled = observed([2, 4], [1, 2], bound=1e-3)
+    other = observed([5, 5], [1, 2], bound=1e-3)
+    assert verdict_of(doubled, twice=2.0).sentence == "twice"
+    assert verdict_of(doubled, other, twice=2.0).sentence != "twice"
+    assert verdict_of(doubled, thrice=3.0).sentence == "all of y is wrong"
+
+
+def test_cases_that_fail_alone_say_what_that_means() -> None:
+    right, wrong = observed([1], [1]), observed([9], [1], alone="right for short arrays only")
+    assert verdict_of(right, wrong).sentence == "right for short arrays only"
+    assert verdict_of(wrong, observed([9], [1])).sentence == "y is wrong"
+
+
+def test_nearly_right_is_told_from_wrong() -> None:
+    assert "close, but off by 10 times" in verdict_of(observed([1.00001], [1], bound=1e-6)).sentence
+
+
+def test_what_was_done_comes_before_what_came_out() -> None:
+    seen = observed([9, 9], [1, 2])
+    seen.unwritten["y"] = np.array([False, True])
+    assert verdict_of(seen).sentence == "the last element of y is never written"
+    seen.changed_inputs = ["x"]
+    assert verdict_of(seen).sentence == "changes its input x"
+
+
+def test_the_limit_is_the_longer_of_two_times() -> None:
+    peaks = from_json(Peaks, json.dumps(json.loads(PEAKS.read_text(encoding="utf-8"))["peaks"]))
+    moved = limit_of(1.0, 1e9, 1, peaks)
+    assert moved is not None and moved.name.startswith("DRAM")
+    assert limit_of(0.0, 0.0, 1, peaks) is None
+
+
+def test_peaks_are_read_without_torch_as_they_were_saved(
+    peaks_of_this_machine: Peaks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
+    assert recorded_peaks() is None
+    path = save_peaks(peaks_of_this_machine)
+    assert recorded_peaks() == peaks_of_this_machine
+    path.write_text(path.read_text(encoding="utf-8").replace("DRAM", "L3"), encoding="utf-8")
+    assert recorded_peaks() is None
+
+
+@pytest.fixture
+def peaks_of_this_machine() -> Peaks:
+    from kernelworks.measure.peaks import unmeasured_peaks
+
+    return Peaks(**{**vars(unmeasured_peaks("nobody asked")), "unknown": "", "bandwidth": (DRAM,)})
