@@ -146,10 +146,7 @@ OP = Op(
     CONTRACT,
     [
         triton_kernel(PACKAGE),
-        *cpp_kernels(
-            PACKAGE, forward=_forward, backward=_backward,
-            targets=dict.fromkeys(("avx512", "avx2", "scalar"), "scalar.cpp"),
-        ),
+        *cpp_kernels(PACKAGE, forward=_forward, backward=_backward),
         python_kernel("torch", _torch, _torch_backward),
         python_kernel("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),
     ],
