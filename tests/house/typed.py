@@ -152,7 +152,6 @@ def convolutions(x: Tensor, a: Arrays) -> None:
 def losses(x: Tensor, a: Arrays, target: Tensor) -> None:
     assert_type(kw.nll_loss(x, target, ignore_index=0), Tensor)
     assert_type(kw.nll_loss(input=a, target=a, weight=a, reduction="sum"), Arrays)
-    assert_type(kw.nll_loss(x, ids, ignore_index=0), Tensor)
     assert_type(kw.linear_cross_entropy(x, x, target), Tensor)
     assert_type(kw.linear_cross_entropy(x, x, target, linear_bias=x), Tensor)
 
