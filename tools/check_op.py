@@ -1,9 +1,8 @@
 """Checks one op in two minutes: ``make check OP=softmax``, the inner loop of an op's recipe.
 
-Its files and pages, what is generated from it, the linters on its package, and of this op all tests that are asked of
-every one: short verification of the CPU kernels, mutants, bounds, interpreted Triton on a few cases, sm_90 without
-spills, dispatch, compile, calling conventions. Prints each step with its seconds, and what failed with the line that
-repeats it.
+Its files and pages, what is generated from it, the linters, its whole verification, and of this op all tests that are
+asked of every one: mutants, bounds, interpreted Triton on a few cases, sm_90 without spills, dispatch, compile, calling
+conventions. Prints each step with its seconds, and what failed with the line that repeats it.
 """
 
 from __future__ import annotations
@@ -44,11 +43,12 @@ def steps_of(name: str, package: Path) -> tuple[list[Step], list[Step]]:
     tests = [
         Step("schemas", (PYTHON, "tools/schemas.py"), ("src/kernelworks/ops/generated.py",)),
         Step("page of ops", (PYTHON, "-m", "kernelworks", "map", "--markdown", reference), (reference,)),
+        Step("verification", (PYTHON, "-m", "kernelworks", "verify", name)),
         Step("tests of the op", (*pytest, "--op", name)),
     ]
     linters = [
-        Step("ruff", (str(BIN / "ruff"), "check", folder)),
-        Step("ruff format", (str(BIN / "ruff"), "format", "--check", folder)),
+        Step("ruff", (str(BIN / "ruff"), "check", ".")),
+        Step("ruff format", (str(BIN / "ruff"), "format", "--check", ".")),
         Step("imports", (str(BIN / "lint-imports"), "--no-cache")),
         Step("names, sizes and words", (*pytest, *(f"tests/house/{stem}.py" for stem in HOUSE))),
         Step("mypy", (str(BIN / "mypy"), "--strict", folder)),
@@ -64,6 +64,21 @@ def missing_places(name: str, package: Path, root: Path = ROOT) -> Iterator[str]
     typed = root / "tests" / "house" / "typed.py"
     if not entry and not re.search(rf"\bkw\.{name}\(", typed.read_text(encoding="utf-8")):
         yield f"{typed.relative_to(root)}: a line that says what kw.{name}(...) returns"
+    odd = root / "tests" / "nn" / "test_odd_arguments.py"
+    sibling = re.sub(r"\d(?=d$)", "{dims}", name)  # of several numbers of dimensions
+    if (
+        odd.is_file()
+        and _stands_in(name)
+        and not any(f'"{n}"' in odd.read_text(encoding="utf-8") for n in (name, sibling))
+    ):
+        yield f"{odd.relative_to(root)}: a value for each argument of the torch function that {name} stands in for"
+
+
+def _stands_in(name: str) -> bool:
+    """Whether a swap puts the op in the place of a function of torch's, by torch's name for it."""
+    from kernelworks.nn.functional import FUNCTIONS
+
+    return name in FUNCTIONS and name != "linear_cross_entropy"  # of which torch has a draft
 
 
 def failed_tests(output: str) -> list[str]:
@@ -115,7 +130,7 @@ def main(arguments: list[str]) -> int:
         print(f"\n{name}: {len(wrong)} to mend; each line repeats or names one:")
         print("\n".join(f"    {line}" for line in wrong))
         return 1
-    print(f"{name}: all of it holds. `kernelworks verify {name}` verifies it whole and certifies it here.")
+    print(f"{name}: all of it holds. It is verified, and certified here.")
     return 0
 
 

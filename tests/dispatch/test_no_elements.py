@@ -162,6 +162,10 @@ CASES: dict[str, Case] = {
         PRODUCT, lambda M, N, K: (t(M, K), t(N, K), t(N)), lambda *a, **n: kw.rms_norm_linear(*a, eps=1e-5, **n),
         lambda x, w, b: F.linear(F.rms_norm(x, (x.shape[-1],), eps=1e-5), w, b),
     ),
+    "embedding_bag": Case(  # torch refuses rows of nothing, and reads past the end of no offsets
+        {"B": 2, "V": 6}, lambda B, V: (whole(V, 4 * (B * V > 0)), t(V, 5), torch.arange(B) * (V > 0)),
+        kw.embedding_bag, F.embedding_bag,
+    ),
     "embedding": Case({"M": 3, "V": 6, "N": 5}, lambda M, V, N: (whole(V, M), t(V, N)), kw.embedding, F.embedding),
     "add_layer_norm": Case(
         MATRIX, lambda M, N: (t(M, N), t(M, N), t(N), t(N)), lambda *a, **n: kw.add_layer_norm(*a, eps=1e-5, **n),

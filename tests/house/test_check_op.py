@@ -66,6 +66,13 @@ def test_what_an_op_lacks_is_named_with_its_file(tmp_path: Path) -> None:
     assert places == ["ops/reduction/softmax/README.md", "tests/house/typed.py"]
     typed.write_text("kw.softmax(x, -1)\n", encoding="utf-8")
     (package / "README.md").touch()
+    odd = tmp_path / "tests" / "nn" / "test_odd_arguments.py"
+    odd.parent.mkdir()
+    odd.write_text('{"log_softmax": {}}', encoding="utf-8")
+    assert [line.partition(":")[0] for line in check_op.missing_places("softmax", package, tmp_path)] == [
+        "tests/nn/test_odd_arguments.py"
+    ]
+    odd.write_text('{"softmax": {}}', encoding="utf-8")
     assert list(check_op.missing_places("softmax", package, tmp_path)) == []
 
 
@@ -80,6 +87,7 @@ def test_the_steps_write_what_they_check_and_ask_for_the_op() -> None:
         ("src/kernelworks/ops/generated.py",), ("docs/reference/ops.md",),
     ]  # fmt: skip
     assert tests[-1].command[-2:] == ("--op", "softmax")
+    assert tests[2].command[-2:] == ("verify", "softmax")
     assert any("src/kernelworks/ops/reduction/softmax" in step.command for step in linters)
 
 

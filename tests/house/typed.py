@@ -156,6 +156,8 @@ def indices(x: Tensor, a: Arrays, ids: Tensor) -> None:
     assert_type(kw.index_select(x, 0, ids), Tensor)
     assert_type(kw.scatter_add(x, 1, ids, x), Tensor)
     assert_type(kw.index_add(x, 0, ids, x, alpha=2.0), Tensor)
+    assert_type(kw.embedding_bag(ids, x, ids, mode="sum", per_sample_weights=x), Tensor)
+    assert_type(kw.embedding_bag(input=a, weight=a, offsets=a, mode="max", padding_idx=0), Arrays)
     assert_type(kw.gather(input=a, dim=1, index=a, sparse_grad=False), Arrays)
 
 
@@ -164,6 +166,9 @@ def windows(x: Tensor, a: Arrays) -> None:
     assert_type(kw.avg_pool2d(input=a, kernel_size=(2, 3), ceil_mode=True), Arrays)
     assert_type(kw.avg_pool1d(x, 2, ceil_mode=True), Tensor)
     assert_type(kw.avg_pool3d(input=a, kernel_size=(2, 3, 1), divisor_override=3), Arrays)
+    assert_type(kw.adaptive_avg_pool1d(x, 2), Tensor)
+    assert_type(kw.adaptive_avg_pool2d(input=a, output_size=(2, None)), Arrays)
+    assert_type(kw.adaptive_avg_pool3d(input=a, output_size=(2, 3, 1)), Arrays)
     assert_type(kw.max_pool1d(x, 2, dilation=2), Tensor)
     assert_type(kw.max_pool2d(x, (2, 3), return_indices=True), tuple[Tensor, Tensor])
     assert_type(kw.max_pool2d(input=a, kernel_size=2, return_indices=True), tuple[Arrays, Arrays])

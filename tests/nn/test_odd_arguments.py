@@ -48,6 +48,11 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "l1_loss": {"input": X, "target": X * 2, **OLD, "reduction": "mean", "weight": None},
     "smooth_l1_loss": {"input": X, "target": X * 2, **OLD, "reduction": "mean", "beta": 0.5},
     "hinge_embedding_loss": {"input": X, "target": X.sign(), "margin": 0.5, **OLD, "reduction": "mean"},
+    "embedding_bag": {
+        "weight": X, "input": torch.tensor([[0, 3, 1], [2, 2, 0]]), "offsets": None, "max_norm": None, "norm_type": 2.0,
+        "scale_grad_by_freq": False, "mode": "mean", "sparse": False, "per_sample_weights": None,
+        "include_last_offset": False, "padding_idx": 0,
+    },
     "huber_loss": {"input": X, "target": X * 2, "reduction": "mean", "delta": 0.5, "weight": None},
     "kl_div": {"input": X, "target": X.sigmoid(), **OLD, "reduction": "mean", "log_target": False},
     "binary_cross_entropy_with_logits": {
@@ -100,6 +105,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "input": X.reshape(1, 1, 2, 4, 4), "kernel_size": 2, "stride": None, "padding": 0, "ceil_mode": False,
         "count_include_pad": True, "divisor_override": None,
     },
+    **{f"adaptive_avg_pool{dims}d": {
+        "input": X.reshape(((1, 4, 8), (1, 2, 4, 4), (1, 1, 2, 4, 4))[dims - 1]), "output_size": 2,
+    } for dims in (1, 2, 3)},
     **{f"max_pool{dims}d": {
         "input": X.reshape(((1, 4, 8), (1, 2, 4, 4), (1, 1, 2, 4, 4))[dims - 1]), "kernel_size": 2, "stride": None,
         "padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False,

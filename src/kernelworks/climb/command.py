@@ -90,6 +90,7 @@ def list_ladders(*, json: bool) -> None:
         )
         for rung in ladder.rungs:
             stdout().print(f"  {rung.number:>2}  {rung.title}", markup=False)
+    stdout().print("exercises that lead up to them: kernelworks learn", markup=False)
 
 
 def check_ladder(name: str, *, json: bool) -> Verdict:

@@ -16,6 +16,7 @@ __all__ = ["Observation", "Verdict", "crash_sentence", "describe_elements", "jud
 CLOSE, NEAR = 3e-4, 64  # of an element's size, or times the bound: an error below is one of rounding
 MATCH = 1e-4  # of an element's size: so near to what a known mistake gives, it is that mistake
 TRAPS = {4: "trap", 5: "trap", 6: "abort"}  # SIGILL, SIGTRAP, SIGABRT
+STACK_BYTES = 1 << 20  # round the top of the stack: what is touched there was to be on it
 HANG, DIVIDED = 26, 8  # SIGVTALRM, SIGFPE
 
 
@@ -139,6 +140,8 @@ def crash_sentence(signal: Mapping[str, Any], buffers: Sequence[Mapping[str, Any
     verb = {0: "reads", 1: "writes"}.get(int(signal["writes"]), "reads or writes")
     found = _nearest(address, buffers)
     if found is None:
+        if abs(address - int(signal.get("stack", 0))) < STACK_BYTES:
+            return "uses up the stack: a function that calls itself for ever, or a local array that is too large"
         if 0 < address < 1 << 16:
             return f"{verb} through a pointer that points nowhere"
         if address == 0 and signal.get("code") == 128:
@@ -205,9 +208,9 @@ def _is_mistake(seen: Observation, supposed: Mapping[str, Array]) -> bool:
         want, given = np.asarray(supposed[name], np.float64), got.astype(np.float64)
         if want.shape != given.shape:
             return False
-        size = np.abs(want) + np.abs(_finite_or_zero(seen.expected[name]))
         with np.errstate(invalid="ignore"):
-            near = np.abs(given - want) <= MATCH * size + _finite_or_zero(seen.bound[name])
+            most = MATCH * np.abs(want) + NEAR * _finite_or_zero(seen.bound[name]) if got.dtype.kind == "f" else 0.0
+            near = np.abs(given - want) <= most
         if not (near | (given == want) | (np.isnan(given) & np.isnan(want))).all():
             return False
         differs |= bool(seen.wrong(name).any())

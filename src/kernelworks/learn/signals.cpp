@@ -34,9 +34,11 @@ void end(int signal, siginfo_t* info, void* context) {
 #if defined(__x86_64__)
     const auto at = static_cast<unsigned long long>(machine.gregs[REG_RIP]);
     const unsigned long long writes = (machine.gregs[REG_ERR] >> 1) & 1;
+    const auto top = static_cast<unsigned long long>(machine.gregs[REG_RSP]);
 #elif defined(__aarch64__)
     const auto at = static_cast<unsigned long long>(machine.pc);
     const unsigned long long writes = 2;  // unknown
+    const auto top = static_cast<unsigned long long>(machine.sp);
 #endif
     Dl_info library{};
     dladdr(reinterpret_cast<void*>(at), &library);
@@ -50,6 +52,8 @@ void end(int signal, siginfo_t* info, void* context) {
     line.number(info->si_code > 0 ? static_cast<unsigned long long>(info->si_code) : 0);
     line.words(", \"writes\": ");
     line.number(writes);
+    line.words(", \"stack\": ");
+    line.number(top);
     line.words(", \"at\": ");
     line.number(at - base);
     line.words(", \"in\": \"");

@@ -56,6 +56,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "lookup": (
         "embedding",
+        "embedding_bag",
     ),
     "norm": (
         "add_layer_norm",
@@ -124,6 +125,7 @@ SIBLINGS: dict[str, tuple[str, ...]] = {
     "convolution.conv": ("conv1d", "conv3d"),
     "convolution.conv_transpose": ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
     "lookup.along_index": ("gather", "index_add", "index_select", "scatter_add"),
+    "pooling.adaptive_avg_pool": ("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
     "pooling.avg_pool": ("avg_pool1d", "avg_pool3d"),
     "pooling.max_pool": ("max_pool1d", "max_pool2d", "max_pool3d"),
     "similarity.matern_table": ("matern12_matmul", "matern52_matmul"),

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.lookup.along_index import index_select as index_select
     from kernelworks.ops.lookup.along_index import scatter_add as scatter_add
     from kernelworks.ops.lookup.embedding import embedding as embedding
+    from kernelworks.ops.lookup.embedding_bag import embedding_bag as embedding_bag
     from kernelworks.ops.norm.add_layer_norm import add_layer_norm as add_layer_norm
     from kernelworks.ops.norm.batch_norm import batch_norm as batch_norm
     from kernelworks.ops.norm.group_norm import group_norm as group_norm
@@ -69,6 +70,9 @@ if TYPE_CHECKING:
     from kernelworks.ops.optimizer.optimizer_table import lion_ as lion_
     from kernelworks.ops.optimizer.optimizer_table import rmsprop_ as rmsprop_
     from kernelworks.ops.optimizer.sgd import sgd_ as sgd_
+    from kernelworks.ops.pooling.adaptive_avg_pool import adaptive_avg_pool1d as adaptive_avg_pool1d
+    from kernelworks.ops.pooling.adaptive_avg_pool import adaptive_avg_pool2d as adaptive_avg_pool2d
+    from kernelworks.ops.pooling.adaptive_avg_pool import adaptive_avg_pool3d as adaptive_avg_pool3d
     from kernelworks.ops.pooling.avg_pool import avg_pool1d as avg_pool1d
     from kernelworks.ops.pooling.avg_pool import avg_pool3d as avg_pool3d
     from kernelworks.ops.pooling.avg_pool2d import avg_pool2d as avg_pool2d
@@ -125,6 +129,9 @@ if TYPE_CHECKING:
         "adagrad_",
         "adam_",
         "adamw_",
+        "adaptive_avg_pool1d",
+        "adaptive_avg_pool2d",
+        "adaptive_avg_pool3d",
         "add_layer_norm",
         "all_gather",
         "all_reduce",
@@ -159,6 +166,7 @@ if TYPE_CHECKING:
         "dequantize",
         "elu",
         "embedding",
+        "embedding_bag",
         "gated_delta_rule",
         "gather",
         "gelu",
@@ -248,6 +256,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "convolution.conv": ("conv1d", "conv3d",),
     "convolution.conv_transpose": ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d",),
     "lookup.along_index": ("gather", "index_add", "index_select", "scatter_add",),
+    "pooling.adaptive_avg_pool": ("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",),
     "pooling.avg_pool": ("avg_pool1d", "avg_pool3d",),
     "pooling.max_pool": ("max_pool1d", "max_pool2d", "max_pool3d",),
     "similarity.matern_table": ("matern12_matmul", "matern52_matmul",),
@@ -440,6 +449,10 @@ SCHEMAS = {
         "forward": "embedding(Tensor ids, Tensor weight, str? op_kernel=None) -> Tensor",
         "backward": "embedding_backward(Tensor grad_output, Tensor ids, Tensor weight, bool[] needs, str? op_kernel=None) -> Tensor",
     },
+    "embedding_bag": {
+        "forward": "embedding_bag(Tensor ids, Tensor weight, Tensor offsets, str mode, Tensor? per_sample_weights, int? padding_idx, str? op_kernel=None) -> Tensor",
+        "backward": "embedding_bag_backward(Tensor grad_output, Tensor ids, Tensor weight, Tensor offsets, str mode, Tensor? per_sample_weights, int? padding_idx, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
     "gather": {
         "forward": "gather(Tensor x, int dim, Tensor index, str? op_kernel=None) -> Tensor",
         "backward": "gather_backward(Tensor grad_output, Tensor x, int dim, Tensor index, str? op_kernel=None) -> Tensor",
@@ -503,6 +516,18 @@ SCHEMAS = {
     },
     "sgd_": {
         "forward": "sgd_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momentum_buffers, float lr, float momentum, float dampening, float weight_decay, bool nesterov, bool maximize, bool is_first_step, str? op_kernel=None) -> ()",
+    },
+    "adaptive_avg_pool1d": {
+        "forward": "adaptive_avg_pool1d(Tensor x, int[1] output_size, str? op_kernel=None) -> Tensor",
+        "backward": "adaptive_avg_pool1d_backward(Tensor grad_output, Tensor x, int[1] output_size, str? op_kernel=None) -> Tensor",
+    },
+    "adaptive_avg_pool2d": {
+        "forward": "adaptive_avg_pool2d(Tensor x, int[2] output_size, str? op_kernel=None) -> Tensor",
+        "backward": "adaptive_avg_pool2d_backward(Tensor grad_output, Tensor x, int[2] output_size, str? op_kernel=None) -> Tensor",
+    },
+    "adaptive_avg_pool3d": {
+        "forward": "adaptive_avg_pool3d(Tensor x, int[3] output_size, str? op_kernel=None) -> Tensor",
+        "backward": "adaptive_avg_pool3d_backward(Tensor grad_output, Tensor x, int[3] output_size, str? op_kernel=None) -> Tensor",
     },
     "avg_pool1d": {
         "forward": "avg_pool1d(Tensor x, int[1] kernel_size, int[1]? stride, int[1] padding, bool ceil_mode, bool count_include_pad, str? op_kernel=None) -> Tensor",

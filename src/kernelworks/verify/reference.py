@@ -234,7 +234,15 @@ def _gradient_bounds(
     assert contract.gradient_bound is not None
     takes = inspect.signature(contract.gradient_bound).parameters
     given = {"given": args} if "given" in takes else {}
-    found: dict[str, Tensor] = contract.gradient_bound(exact, grads, gradients, dtype, **given, **options)
+    try:
+        found: dict[str, Tensor] = contract.gradient_bound(exact, grads, gradients, dtype, **given, **options)
+    except IndexError as error:
+        if grads:
+            raise
+        raise ValueError(
+            f"no output of {contract.name}'s definition depends on {', '.join(gradients)} here: it must make its zeros "
+            "of them (x[:0].sum(0)), or the case says gradients=False"
+        ) from error
     return found
 
 
