@@ -191,7 +191,7 @@ def test_parameters_that_are_none_are_refused(estimator: Any, told: str) -> None
 
 
 def test_no_product_stores_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "STORED", 2000)
+    monkeypatch.setattr(kernels, "STORED_NUMBERS", 2000)
     sizes: list[int] = []
     original = torch.cdist
 

@@ -19,7 +19,7 @@ from kernelworks.estimators.points import as_points, centre_of, products
 
 __all__ = ["GaussianProcessRegressor"]
 
-TOGETHER = 64  # points of a prediction whose deviations are solved for together
+DEVIATION_POINTS = 64  # points of a prediction whose deviations are solved for together
 
 
 class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -163,7 +163,7 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _deviation(self, points: Tensor, fitted: Tensor) -> np.ndarray[Any, Any]:
         found = []
-        for part in points.split(TOGETHER):
+        for part in points.split(DEVIATION_POINTS):
             k = self._function().block(fitted, part)
             if isinstance(self._solver, CholeskySolver):
                 known = self._solver.half_solve(k).square().sum(0)

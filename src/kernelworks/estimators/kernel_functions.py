@@ -32,7 +32,7 @@ KERNELS: Mapping[str, tuple[str, float, float]] = {
     "matern32": ("matern32_matmul", 1.0, -1.0),
     "matern52": ("matern52_matmul", 1.0, -1.0),
 }
-STORED = 2**22  # numbers of K that are stored together where torch forms it
+STORED_NUMBERS = 2**22  # numbers of K that are stored together where torch forms it
 UNIT_DIAGONAL = frozenset(KERNELS) - {"linear", "poly"}  # k(x, x) = 1, and k is a function of differences
 
 
@@ -62,7 +62,7 @@ class KernelFunction:
         rest = (y, v, scale, *self._numbers.values())
         rows = x.shape[0]
         if op.choice((x, *rest), None).native:  # torch stores K: a few rows of it at a time
-            rows = max(16, STORED // max(y.shape[0], 1))
+            rows = max(16, STORED_NUMBERS // max(y.shape[0], 1))
         made = [op(part, *rest) for part in x.split(max(rows, 1))]
         return made[0] if len(made) == 1 else torch.cat(made)
 

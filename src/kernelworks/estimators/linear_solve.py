@@ -22,7 +22,7 @@ __all__ = ["SOLVERS", "CholeskySolver", "GradientSolver", "make_solver", "partia
 SOLVERS = ("auto", "cholesky", "cg")
 SMALL = 1024  # points of which K is stored: 8 MB
 RANK = 100  # columns of the preconditioner at most
-STALLED = 50  # steps without a smaller residual, after which float32's products have no more to give
+STALLED_STEPS = 50  # steps without a smaller residual, after which float32's products have no more to give
 
 
 def partial_cholesky(kernel: KernelFunction, x: Tensor, rank: int, tolerance: float = 1e-8) -> Tensor:
@@ -60,7 +60,8 @@ class CholeskySolver:
 
     def half_solve(self, b: Tensor) -> Tensor:
         """``L^-1 b``."""
-        return torch.linalg.solve_triangular(self.factor, b, upper=False)
+        half: Tensor = torch.linalg.solve_triangular(self.factor, b, upper=False)
+        return half
 
 
 class GradientSolver:
@@ -89,7 +90,7 @@ class GradientSolver:
         best, kept, since = r.norm(dim=0) / size, c.clone(), 0
         for step in range(self.max_iter):
             self.iterations = step
-            if bool((best <= self.tol).all()) or since >= STALLED:
+            if bool((best <= self.tol).all()) or since >= STALLED_STEPS:
                 break
             image = self.product(p) + self.noise[:, None] * p
             curvature = (p * image).sum(0)
