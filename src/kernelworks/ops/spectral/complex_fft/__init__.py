@@ -97,7 +97,9 @@ def ifft(
 
 
 def _ours(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> tuple[Any, ...] | str:
-    return (input, n, dim, norm) if input.is_complex() else "takes complex numbers, got real ones"
+    if isinstance(input, Tensor) and not input.is_complex():
+        return "takes complex numbers, got real ones"
+    return input, n, dim, norm
 
 
 FFT = TABLE.entries["fft"].op(passthrough=at_once(torch.fft.fft))
