@@ -41,9 +41,19 @@ WRITTEN: dict[str, tuple[Program, float | None]] = {  # and the length scale, wh
     "over the length scale first": (lambda x, y, v, s: torch.exp(-0.5 * torch.cdist(x / s, y / s) ** 2) @ v, None),
     "the same points": (lambda x, y, v, s: torch.exp(-0.5 * torch.cdist(y, y) ** 2) @ v, 1.0),
 }
+OTHER_KERNELS: dict[str, Program] = {
+    "matern12_matmul": lambda x, y, v, s: torch.exp(-torch.cdist(x, y) / s) @ v,
+    "matern32_matmul": lambda x, y, v, s: (lambda z: ((1 + z) * torch.exp(-z)) @ v)(3**0.5 * torch.cdist(x, y) / s),
+    "matern52_matmul": lambda x, y, v, s: (lambda z: ((1 + z + z**2 / 3) * torch.exp(-z)) @ v)(
+        5**0.5 * torch.cdist(x, y) / s
+    ),
+}
 # Products with matrices that are no K of ours, or are wanted for something else.
 LOOK_ALIKES: dict[str, Program] = {
-    "a Laplacian": lambda x, y, v, s: torch.exp(-torch.cdist(x, y) / s) @ v,
+    "a distance over a row's scale": lambda x, y, v, s: torch.exp(-torch.cdist(x, y) / x[:, :1].abs()) @ v,
+    "a Matern kernel without its last term": lambda x, y, v, s: (lambda z: ((1 + z) * torch.exp(-z)) @ v)(
+        5**0.5 * torch.cdist(x, y) / s
+    ),
     "a positive exponent": lambda x, y, v, s: torch.exp(0.1 * torch.cdist(x, y) ** 2) @ v,
     "of sums": lambda x, y, v, s: torch.exp(-0.5 * (x[:, None] + y[None]).square().sum(-1)) @ v,
     "a scale": lambda x, y, v, s: (3.0 * torch.exp(-0.5 * torch.cdist(x, y) ** 2)) @ v,
@@ -93,6 +103,13 @@ def test_products_are_known_however_they_are_written(name: str) -> None:
     )
     for one, other in zip(ours, theirs, strict=True):
         assert (one is None) is (other is None) and (one is None or torch.allclose(one, other, rtol=1e-4, atol=1e-4))
+
+
+@pytest.mark.parametrize("name", OTHER_KERNELS)
+def test_products_of_other_kernels_are_known(name: str) -> None:
+    ((graph, _),) = graphs(OTHER_KERNELS[name], X, Y, V, SCALE)
+    (call,) = found_in(graph)
+    assert call.op is OPS[name] and not misfit(call)
 
 
 @pytest.mark.parametrize("name", LOOK_ALIKES)

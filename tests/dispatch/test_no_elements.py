@@ -283,11 +283,18 @@ CASES: dict[str, Case] = {
     "hadamard_transform": Case({"M": 3}, lambda M: (t(M, 8),), kw.hadamard_transform,
                                by_definition("hadamard_transform")),
     "rfft": Case(MATRIX, lambda M, N: (t(M, N),), kw.rfft, torch.fft.rfft),
+    **{name: Case(MATRIX, lambda M, N: (torch.complex(t(M, N), t(M, N)),), getattr(kw, name), getattr(torch.fft, name))
+       for name in ("fft", "ifft")},
     "irfft": Case(MATRIX, lambda M, N: (torch.complex(t(M, N), t(M, N)),), kw.irfft, torch.fft.irfft),
     "sort": Case(MATRIX, lambda M, N: (t(M, N),), kw.sort, torch.sort),
     **{name: Case({"N": 5, "M": 4, "D": 3, "E": 2}, lambda N, M, D, E: (t(N, D), t(M, D), t(M, E)),
                   functools.partial(getattr(kw, name), length_scale=1.5), by_definition(name, length_scale=1.5))
-       for name in ("kernel_matmul", "matern32_matmul")},
+       for name in ("kernel_matmul", "matern12_matmul", "matern32_matmul", "matern52_matmul",
+                    "laplacian_matmul")},
+    "polynomial_matmul": Case(
+        {"N": 5, "M": 4, "D": 3, "E": 2}, lambda N, M, D, E: (t(N, D), t(M, D), t(M, E)),
+        functools.partial(kw.polynomial_matmul, length_scale=1.5, degree=3, coef0=1.0),
+        by_definition("polynomial_matmul", length_scale=1.5, degree=3, coef0=1.0)),
     "quantize": Case({"M": 3, "B": 2}, lambda M, B: (t(M, 32 * B).detach(),),
                      functools.partial(kw.quantize, format="Q8_0"), by_definition("quantize", format="Q8_0")),
     "dequantize": Case({"M": 3, "B": 2}, lambda M, B: (packed(M, B),),

@@ -30,6 +30,7 @@ from kernelworks.profile.call_sites import Survey
 from kernelworks.profile.trace import record
 from kernelworks.records import GpuPeaks, Peaks
 from kernelworks.templates.pairwise import Pairwise
+from kernelworks.templates.pairwise_metric import MetricPairwise
 
 OF_ANY_VALUE = (torch.bool, torch.uint8)  # truth values and bytes
 OF_PRODUCTS = 24.0  # flop a byte: what is read and written once and not multiplied as matrices stays far below
@@ -44,7 +45,7 @@ def requests(op: Op) -> list[Request]:
 def test_arithmetic_that_outgrows_the_bytes_is_of_products(op: Op) -> None:
     """Or of pairs of points: differences are no matter for matrix units."""
     most = max(c.flop / max(1.0, c.bytes) for c in map(op.contract.cost, requests(op)))
-    of_pairs = isinstance(op.template, Pairwise)
+    of_pairs = isinstance(op.template, (Pairwise, MetricPairwise))
     assert (most > OF_PRODUCTS) is (op.contract.arithmetic == "products" or of_pairs), most
     assert not (of_pairs and op.contract.arithmetic == "products")
 

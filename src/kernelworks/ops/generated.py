@@ -116,6 +116,12 @@ if TYPE_CHECKING:
     from kernelworks.ops.selection.topk import topk as topk
     from kernelworks.ops.similarity.kernel_matmul import kernel_matmul as kernel_matmul
     from kernelworks.ops.similarity.matern32_matmul import matern32_matmul as matern32_matmul
+    from kernelworks.ops.similarity.matern_table import matern12_matmul as matern12_matmul
+    from kernelworks.ops.similarity.matern_table import matern52_matmul as matern52_matmul
+    from kernelworks.ops.similarity.metric_table import laplacian_matmul as laplacian_matmul
+    from kernelworks.ops.similarity.metric_table import polynomial_matmul as polynomial_matmul
+    from kernelworks.ops.spectral.complex_fft import fft as fft
+    from kernelworks.ops.spectral.complex_fft import ifft as ifft
     from kernelworks.ops.spectral.hadamard_transform import hadamard_transform as hadamard_transform
     from kernelworks.ops.spectral.irfft import irfft as irfft
     from kernelworks.ops.spectral.rfft import rfft as rfft
@@ -163,6 +169,7 @@ if TYPE_CHECKING:
         "elu",
         "embedding",
         "embedding_bag",
+        "fft",
         "gated_delta_rule",
         "gather",
         "gelu",
@@ -177,6 +184,7 @@ if TYPE_CHECKING:
         "hardtanh",
         "hinge_embedding_loss",
         "huber_loss",
+        "ifft",
         "index_add",
         "index_select",
         "instance_norm",
@@ -184,6 +192,7 @@ if TYPE_CHECKING:
         "kernel_matmul",
         "kl_div",
         "l1_loss",
+        "laplacian_matmul",
         "layer_norm",
         "leaky_relu",
         "linear",
@@ -196,7 +205,9 @@ if TYPE_CHECKING:
         "logsigmoid",
         "logsumexp",
         "lstm",
+        "matern12_matmul",
         "matern32_matmul",
+        "matern52_matmul",
         "max_pool1d",
         "max_pool2d",
         "max_pool3d",
@@ -205,6 +216,7 @@ if TYPE_CHECKING:
         "mse_loss",
         "norm",
         "paged_attention",
+        "polynomial_matmul",
         "quantize",
         "quantized_linear",
         "quick_gelu",
@@ -251,6 +263,9 @@ TABLES: dict[str, tuple[str, ...]] = {
     "pooling.adaptive_avg_pool": ("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",),
     "pooling.avg_pool": ("avg_pool1d", "avg_pool3d",),
     "pooling.max_pool": ("max_pool1d", "max_pool2d", "max_pool3d",),
+    "spectral.complex_fft": ("fft", "ifft",),
+    "similarity.matern_table": ("matern12_matmul", "matern52_matmul",),
+    "similarity.metric_table": ("laplacian_matmul", "polynomial_matmul",),
 }
 
 SCHEMAS = {
@@ -683,13 +698,37 @@ SCHEMAS = {
         "forward": "kernel_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
         "backward": "kernel_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
     },
+    "laplacian_matmul": {
+        "forward": "laplacian_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
+        "backward": "laplacian_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "matern12_matmul": {
+        "forward": "matern12_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
+        "backward": "matern12_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
     "matern32_matmul": {
         "forward": "matern32_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
         "backward": "matern32_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
     },
+    "matern52_matmul": {
+        "forward": "matern52_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
+        "backward": "matern52_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "polynomial_matmul": {
+        "forward": "polynomial_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, int degree, float coef0, str? op_kernel=None) -> Tensor",
+        "backward": "polynomial_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, int degree, float coef0, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "fft": {
+        "forward": "fft(Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
+        "backward": "fft_backward(Tensor grad_output, Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
+    },
     "hadamard_transform": {
         "forward": "hadamard_transform(Tensor x, float scale, str? op_kernel=None) -> Tensor",
         "backward": "hadamard_transform_backward(Tensor grad_output, Tensor x, float scale, str? op_kernel=None) -> Tensor",
+    },
+    "ifft": {
+        "forward": "ifft(Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
+        "backward": "ifft_backward(Tensor grad_output, Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
     },
     "irfft": {
         "forward": "irfft(Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
