@@ -284,6 +284,8 @@ CASES: dict[str, Case] = {
     "hadamard_transform": Case({"M": 3}, lambda M: (t(M, 8),), kw.hadamard_transform,
                                by_definition("hadamard_transform")),
     "rfft": Case(MATRIX, lambda M, N: (t(M, N),), kw.rfft, torch.fft.rfft),
+    **{name: Case(MATRIX, lambda M, N: (torch.complex(t(M, N), t(M, N)),), getattr(kw, name), getattr(torch.fft, name))
+       for name in ("fft", "ifft")},
     "irfft": Case(MATRIX, lambda M, N: (torch.complex(t(M, N), t(M, N)),), kw.irfft, torch.fft.irfft),
     "sort": Case(MATRIX, lambda M, N: (t(M, N),), kw.sort, torch.sort),
     **{name: Case({"N": 5, "M": 4, "D": 3, "E": 2}, lambda N, M, D, E: (t(N, D), t(M, D), t(M, E)),

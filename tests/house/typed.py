@@ -135,6 +135,8 @@ def transforms_and_solves(x: Tensor, a: Arrays) -> None:
     assert_type(kw.rfft(input=a), Arrays)
     assert_type(kw.irfft(x, 8), Tensor)
     assert_type(kw.irfft(input=a, n=8), Arrays)
+    assert_type(kw.fft(x, 8), Tensor)
+    assert_type(kw.ifft(input=a, n=8), Arrays)
     assert_type(kw.hadamard_transform(x, 0.5), Tensor)
     assert_type(kw.cholesky_solve(x, x, True), Tensor)
     assert_type(kw.cholesky_solve(input=a, input2=a), Arrays)

@@ -82,6 +82,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "cumsum": {"input": X, "dim": -1, "dtype": None},
     "cumprod": {"input": X, "dim": -1, "dtype": None},
     "rfft": {"input": X, "n": None, "dim": -1, "norm": None},
+    **{name: {"input": torch.complex(X, X), "n": None, "dim": -1, "norm": None} for name in ("fft", "ifft")},
     "irfft": {"input": torch.complex(X, X), "n": None, "dim": -1, "norm": None},
     "cholesky_solve": {"input": W[:4, :2], "input2": torch.eye(4) + 0.25, "upper": False},
     "group_norm": {"input": X.reshape(2, 8, 2), "num_groups": 2, "weight": ONE, "bias": ZERO, "eps": 1e-5},

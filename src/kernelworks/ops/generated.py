@@ -121,6 +121,8 @@ if TYPE_CHECKING:
     from kernelworks.ops.similarity.matern_table import matern52_matmul as matern52_matmul
     from kernelworks.ops.similarity.metric_table import laplacian_matmul as laplacian_matmul
     from kernelworks.ops.similarity.metric_table import polynomial_matmul as polynomial_matmul
+    from kernelworks.ops.spectral.complex_fft import fft as fft
+    from kernelworks.ops.spectral.complex_fft import ifft as ifft
     from kernelworks.ops.spectral.hadamard_transform import hadamard_transform as hadamard_transform
     from kernelworks.ops.spectral.irfft import irfft as irfft
     from kernelworks.ops.spectral.rfft import rfft as rfft
@@ -168,6 +170,7 @@ if TYPE_CHECKING:
         "elu",
         "embedding",
         "embedding_bag",
+        "fft",
         "gated_delta_rule",
         "gather",
         "gelu",
@@ -182,6 +185,7 @@ if TYPE_CHECKING:
         "hardtanh",
         "hinge_embedding_loss",
         "huber_loss",
+        "ifft",
         "index_add",
         "index_select",
         "instance_norm",
@@ -261,6 +265,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "pooling.adaptive_avg_pool": ("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",),
     "pooling.avg_pool": ("avg_pool1d", "avg_pool3d",),
     "pooling.max_pool": ("max_pool1d", "max_pool2d", "max_pool3d",),
+    "spectral.complex_fft": ("fft", "ifft",),
     "similarity.matern_table": ("matern12_matmul", "matern52_matmul",),
     "similarity.metric_table": ("laplacian_matmul", "polynomial_matmul",),
 }
@@ -719,9 +724,17 @@ SCHEMAS = {
         "forward": "polynomial_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, int degree, float coef0, str? op_kernel=None) -> Tensor",
         "backward": "polynomial_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, int degree, float coef0, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
     },
+    "fft": {
+        "forward": "fft(Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
+        "backward": "fft_backward(Tensor grad_output, Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
+    },
     "hadamard_transform": {
         "forward": "hadamard_transform(Tensor x, float scale, str? op_kernel=None) -> Tensor",
         "backward": "hadamard_transform_backward(Tensor grad_output, Tensor x, float scale, str? op_kernel=None) -> Tensor",
+    },
+    "ifft": {
+        "forward": "ifft(Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
+        "backward": "ifft_backward(Tensor grad_output, Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
     },
     "irfft": {
         "forward": "irfft(Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
