@@ -188,6 +188,7 @@ CASES: dict[str, Case] = {
     "argmin": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.argmin(x, -1, **n), lambda x: x.argmin(-1)),
     "argmin of all": Case(MATRIX, lambda M, N: (t(M, N),), kw.argmin, torch.argmin),
     "argmax of all": Case(MATRIX, lambda M, N: (t(M, N),), kw.argmax, torch.argmax),
+    "nll_loss": Case(MATRIX, lambda M, N: (t(M, N), whole(N, M)), kw.nll_loss, F.nll_loss),
     "cross_entropy": Case(MATRIX, lambda M, N: (t(M, N), whole(N, M)), kw.cross_entropy, F.cross_entropy),
     "cross_entropy, summed": Case(
         MATRIX, lambda M, N: (t(M, N), whole(N, M)), lambda *a, **n: kw.cross_entropy(*a, reduction="sum", **n),

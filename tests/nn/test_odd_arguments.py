@@ -34,6 +34,10 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "rms_norm": {"input": X, "normalized_shape": (8,), "weight": ONE, "eps": 1e-5},
     "gelu": {"input": X, "approximate": "none"},
     "softmax": {"input": X, "dim": -1, "_stacklevel": 3, "dtype": None},
+    "nll_loss": {
+        "input": X, "target": torch.arange(4), "weight": None, "size_average": None, "ignore_index": -100,
+        "reduce": None, "reduction": "mean",
+    },
     "cross_entropy": {
         "input": X, "target": torch.arange(4), "weight": None, "size_average": None, "ignore_index": -100,
         "reduce": None, "reduction": "mean", "label_smoothing": 0.0,

@@ -92,6 +92,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "cross_entropy",
         "linear_cross_entropy",
         "log_softmax",
+        "nll_loss",
         "softmax",
         "sum",
     ),

@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.reduction.loss_table import l1_loss as l1_loss
     from kernelworks.ops.reduction.loss_table import mse_loss as mse_loss
     from kernelworks.ops.reduction.loss_table import smooth_l1_loss as smooth_l1_loss
+    from kernelworks.ops.reduction.nll_loss import nll_loss as nll_loss
     from kernelworks.ops.reduction.reduction_table import amax as amax
     from kernelworks.ops.reduction.reduction_table import amin as amin
     from kernelworks.ops.reduction.reduction_table import logsumexp as logsumexp
@@ -214,6 +215,7 @@ if TYPE_CHECKING:
         "mean",
         "mish",
         "mse_loss",
+        "nll_loss",
         "norm",
         "paged_attention",
         "polynomial_matmul",
@@ -637,6 +639,10 @@ SCHEMAS = {
     "mse_loss": {
         "forward": "mse_loss(Tensor x, Tensor target, str reduction, str? op_kernel=None) -> Tensor",
         "backward": "mse_loss_backward(Tensor grad_output, Tensor x, Tensor target, str reduction, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
+    "nll_loss": {
+        "forward": "nll_loss(Tensor x, Tensor target, Tensor? weight, int ignore_index, str reduction, str? op_kernel=None) -> Tensor",
+        "backward": "nll_loss_backward(Tensor grad_loss, Tensor x, Tensor target, Tensor? weight, int ignore_index, str reduction, str? op_kernel=None) -> Tensor",
     },
     "norm": {
         "forward": "norm(Tensor x, int[1]? dim, bool keepdim, float p, str? op_kernel=None) -> Tensor",
